@@ -1,0 +1,56 @@
+"""Errors of `xlruntime`.
+
+    XlruntimeError
+    ├── BundleError (ValueError)                        a bundle that is broken, changed or too new
+    │   └── BundleNotFoundError (FileNotFoundError)     no bundle, or one without a file that it lists
+    ├── ProviderError (RuntimeError)                    no ONNX Runtime, or no execution provider for the device
+    ├── StateError (ValueError)                         a stream's state that does not belong here
+    ├── TokenError (ValueError)                         token ids outside the vocabulary
+    ├── TextError (ValueError)                          text that cannot be scored
+    └── OptionError (ValueError)                        a setting out of range
+
+Every message is one line: what is wrong, where, what was expected and found, and how to mend it.
+"""
+
+__all__ = [
+    "BundleError",
+    "BundleNotFoundError",
+    "OptionError",
+    "ProviderError",
+    "StateError",
+    "TextError",
+    "TokenError",
+    "XlruntimeError",
+]
+
+
+class XlruntimeError(Exception):
+    """Base of all errors that this package raises on purpose."""
+
+
+class BundleError(XlruntimeError, ValueError):
+    """A bundle has a broken manifest, a file that is not what the manifest says, or a newer format version."""
+
+
+class BundleNotFoundError(BundleError, FileNotFoundError):
+    """The path leads to no bundle, or a file that the bundle lists is missing."""
+
+
+class ProviderError(XlruntimeError, RuntimeError):
+    """ONNX Runtime is missing, installed twice, or without the execution provider that was asked for."""
+
+
+class StateError(XlruntimeError, ValueError):
+    """A saved stream is damaged, or was saved from another bundle or under other settings."""
+
+
+class TokenError(XlruntimeError, ValueError):
+    """Token ids lie outside the vocabulary."""
+
+
+class TextError(XlruntimeError, ValueError):
+    """A document is empty, or is not valid UTF-8 where the tokenizer needs text."""
+
+
+class OptionError(XlruntimeError, ValueError):
+    """A setting is out of range, or settings do not go together; the message lists all that are wrong."""

@@ -1,0 +1,50 @@
+"""Errors of `xlexport`.
+
+    XlexportError
+    ├── CheckpointError (ValueError)                        a checkpoint that cannot be converted
+    │   └── CheckpointNotFoundError (FileNotFoundError)     no such file or folder
+    ├── ExportError (RuntimeError)                          a model that cannot become step graphs
+    ├── ParityError (RuntimeError)                          step graphs that do not compute what the model computes
+    ├── OutputExistsError (FileExistsError)                 something stands where the output should go
+    └── MissingDependencyError (ImportError)                an extra that is not installed
+
+Every message is one line: what is wrong, where, what was expected and found, and how to mend it.
+"""
+
+__all__ = [
+    "CheckpointError",
+    "CheckpointNotFoundError",
+    "ExportError",
+    "MissingDependencyError",
+    "OutputExistsError",
+    "ParityError",
+    "XlexportError",
+]
+
+
+class XlexportError(Exception):
+    """Base of all errors that this package raises on purpose."""
+
+
+class CheckpointError(XlexportError, ValueError):
+    """A checkpoint is damaged, unsafe to read, or of a kind that no reader knows."""
+
+
+class CheckpointNotFoundError(CheckpointError, FileNotFoundError):
+    """The path of a checkpoint leads nowhere, or to a folder without one."""
+
+
+class ExportError(XlexportError, RuntimeError):
+    """A model could not be exported, or an exported graph is not what its spec says."""
+
+
+class ParityError(XlexportError, RuntimeError):
+    """A bundle's results differ from the trained model's by more than the tolerance, so it is not published."""
+
+
+class OutputExistsError(XlexportError, FileExistsError):
+    """The output path is taken, and by something that must not be replaced."""
+
+
+class MissingDependencyError(XlexportError, ImportError):
+    """A package of an extra is not installed; the message holds the pip line that installs it."""
