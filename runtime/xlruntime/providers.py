@@ -1,0 +1,165 @@
+"""Devices and ONNX Runtime sessions: what is asked for is what runs, or it is an error."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import importlib
+import importlib.metadata
+import re
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import Any, Literal
+
+from .errors import BundleError, OptionError, ProviderError
+
+__all__ = ["Device", "import_onnxruntime", "installed_wheels", "open_session", "parse_device", "session_options"]
+
+WHEELS = ("onnxruntime", "onnxruntime-gpu")  # both hold the module `onnxruntime`: the later one overwrites the earlier
+INSTALL = "pip install 'xlexport[cpu]', or 'xlexport[gpu]' for CUDA"
+REINSTALL = "pip uninstall -y onnxruntime onnxruntime-gpu && pip install 'xlexport[cpu]' (or 'xlexport[gpu]' for CUDA)"
+ERRORS_ONLY = 3  # ONNX Runtime's log severity
+# What ONNX Runtime calls its errors; all but RuntimeError and ValueError derive from Exception alone.
+LOAD_ERRORS = (
+    "EPFail",
+    "EngineError",
+    "Fail",
+    "InvalidArgument",
+    "InvalidGraph",
+    "InvalidProtobuf",
+    "NoModel",
+    "NoSuchFile",
+    "NotImplemented",
+    "RuntimeException",
+)
+
+
+@dataclass(frozen=True)
+class Device:
+    """Where steps run and memories live; `str(device)` is what `parse_device` reads."""
+
+    kind: Literal["cpu", "cuda"]
+    index: int = 0
+
+    @property
+    def provider(self) -> str:
+        """The execution provider that serves this device."""
+        return "CUDAExecutionProvider" if self.kind == "cuda" else "CPUExecutionProvider"
+
+    def __str__(self) -> str:
+        return f"cuda:{self.index}" if self.kind == "cuda" else "cpu"
+
+
+def parse_device(text: str) -> Device:
+    """`cpu`, `cuda` (the first one) or `cuda:1`.
+
+    Raises:
+        OptionError: anything else.
+    """
+    match = re.fullmatch(r"cpu|cuda(?::(?P<index>[0-9]{1,3}))?", text)
+    if match is None:
+        raise OptionError(f"device {text!r}: expected cpu, cuda or cuda:N, for example cuda:1.")
+    return Device("cpu") if text == "cpu" else Device("cuda", int(match["index"] or 0))
+
+
+def installed_wheels() -> dict[str, str]:
+    """The distributions of ONNX Runtime that pip knows of, with their versions."""
+    found = {}
+    for name in WHEELS:
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+            found[name] = importlib.metadata.version(name)
+    return found
+
+
+@functools.cache
+def import_onnxruntime() -> ModuleType:
+    """The module `onnxruntime`, from exactly one wheel.
+
+    Raises:
+        ProviderError: it is missing, cannot be loaded, or two wheels have overwritten each other.
+    """
+    wheels = installed_wheels()
+    if len(wheels) > 1:
+        both = " and ".join(f"{name} {version}" for name, version in wheels.items())
+        raise ProviderError(f"{both} are both installed and overwrite each other. Keep one: {REINSTALL}.")
+    try:
+        ort = importlib.import_module("onnxruntime")
+    except ModuleNotFoundError as error:
+        if error.name != "onnxruntime":
+            raise ProviderError(f"ONNX Runtime lacks the module {error.name}. Install it anew: {REINSTALL}.") from error
+        raise ProviderError(f"ONNX Runtime is not installed. Install it: {INSTALL}.") from error
+    except ImportError as error:
+        raise ProviderError(f"ONNX Runtime cannot be loaded ({_first_line(error)}). {REINSTALL}.") from error
+    if not hasattr(ort, "InferenceSession"):  # what remains after one of two wheels has been uninstalled
+        raise ProviderError(f"ONNX Runtime is only partly installed. Install it anew: {REINSTALL}.")
+    return ort
+
+
+def session_options(threads: int | None = None) -> Any:
+    """Options of every session: `threads` for one step (None: ONNX Runtime chooses), nothing below errors logged."""
+    ort = import_onnxruntime()
+    options = ort.SessionOptions()
+    options.intra_op_num_threads = threads or 0
+    options.inter_op_num_threads = 1
+    options.log_severity_level = ERRORS_ONLY
+    # Threads may spin while a step runs, where it pays; between steps they would only burn the caller's cores.
+    options.add_session_config_entry("session.force_spinning_stop", "1")
+    return options
+
+
+def open_session(path: Path, device: Device, threads: int | None = None) -> Any:
+    """An `onnxruntime.InferenceSession` of the graph in `path`, on `device` and nowhere else.
+
+    Raises:
+        BundleError: ONNX Runtime cannot load the file.
+        ProviderError: the device's execution provider is missing or does not start.
+    """
+    ort = import_onnxruntime()
+    providers: list[Any] = [device.provider]
+    if device.kind == "cuda":
+        _require_cuda(ort, device)
+        # TF32 would round every product to 10 bits. The CPU serves the few nodes that compute shapes.
+        settings = {"device_id": str(device.index), "use_tf32": "0", "arena_extend_strategy": "kSameAsRequested"}
+        providers = [(device.provider, settings), "CPUExecutionProvider"]
+    load_errors = tuple(getattr(ort.capi.onnxruntime_pybind11_state, name) for name in LOAD_ERRORS)
+    try:
+        session = ort.InferenceSession(
+            str(path), sess_options=session_options(threads), providers=providers, enable_fallback=0
+        )
+    except (*load_errors, RuntimeError, ValueError) as error:
+        reason = _first_line(error)
+        if device.kind == "cuda" and "CUDA" in reason.upper():
+            raise ProviderError(_cuda_failed(device, reason)) from error
+        raise BundleError(
+            f"{path}: ONNX Runtime {ort.__version__} cannot load it ({reason}). Copy the bundle anew, convert the "
+            "checkpoint again, or upgrade ONNX Runtime."
+        ) from error
+    session.disable_fallback()
+    if session.get_providers()[0] != device.provider:
+        raise ProviderError(_cuda_failed(device, f"the session runs on {session.get_providers()[0]}"))
+    return session
+
+
+def _require_cuda(ort: ModuleType, device: Device) -> None:
+    """Check that this build of ONNX Runtime knows CUDA, and load the libraries that pip installed for it."""
+    available = ort.get_available_providers()
+    if device.provider not in available:
+        raise ProviderError(
+            f"device {device}: onnxruntime {ort.__version__} has no {device.provider} (it has {', '.join(available)}). "
+            "Install the CUDA build: pip uninstall -y onnxruntime && pip install 'xlexport[gpu]'; or use device cpu."
+        )
+    with contextlib.redirect_stdout(sys.stderr):  # it reports with print, and stdout is for data
+        ort.preload_dlls()
+
+
+def _cuda_failed(device: Device, reason: str) -> str:
+    return (
+        f"device {device}: its execution provider did not start ({reason}). Check that nvidia-smi lists the device; "
+        "missing CUDA libraries come with: pip install 'onnxruntime-gpu[cuda,cudnn]'; or use device cpu."
+    )
+
+
+def _first_line(error: BaseException) -> str:
+    return str(error).strip().partition("\n")[0] or type(error).__name__
