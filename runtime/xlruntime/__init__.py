@@ -1,0 +1,44 @@
+"""Run xlexport bundles on ONNX Runtime, without PyTorch.
+
+    import xlruntime
+
+    model = xlruntime.load("bundle")
+    stream = model.stream()
+    stream.feed("Call me Ishmael. ").log_probs  # natural logarithms, one a token
+"""
+
+from .errors import (
+    BundleError,
+    BundleNotFoundError,
+    OptionError,
+    ProviderError,
+    StateError,
+    TextError,
+    TokenError,
+    XlruntimeError,
+)
+from .generator import Sampling
+from .model import Model, load
+from .scorer import DocumentScore, TokenScores
+from .stream import NonFiniteScoreWarning, Scores, Stream
+from .text import Document
+
+__all__ = [
+    "BundleError",
+    "BundleNotFoundError",
+    "Document",
+    "DocumentScore",
+    "Model",
+    "NonFiniteScoreWarning",
+    "OptionError",
+    "ProviderError",
+    "Sampling",
+    "Scores",
+    "StateError",
+    "Stream",
+    "TextError",
+    "TokenError",
+    "TokenScores",
+    "XlruntimeError",
+    "load",
+]

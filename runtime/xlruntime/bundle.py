@@ -1,0 +1,71 @@
+"""Open a bundle folder: read its manifest and check every file against it."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+
+from .errors import BundleError, BundleNotFoundError
+from .spec import Bundle, FileDigest
+
+__all__ = ["MANIFEST", "digest_file", "is_bundle", "read_bundle"]
+
+MANIFEST = "bundle.json"
+CHUNK = 1 << 20
+
+
+def is_bundle(folder: Path) -> bool:
+    """Whether `folder` looks like a bundle: a folder that holds a manifest."""
+    return (folder / MANIFEST).is_file()
+
+
+def digest_file(path: Path) -> FileDigest:
+    """SHA-256 and size of a file, read piece by piece."""
+    sha256, size = hashlib.sha256(), 0
+    with path.open("rb") as file:
+        while piece := file.read(CHUNK):
+            sha256.update(piece)
+            size += len(piece)
+    return FileDigest(sha256.hexdigest(), size)
+
+
+def read_bundle(folder: Path, check_files: bool = True) -> Bundle:
+    """Read the manifest of `folder` and check the files it lists.
+
+    Neither ONNX Runtime nor the ONNX checker notices a flipped byte in a weights file; the digests do.
+
+    Raises:
+        BundleNotFoundError: there is no such folder, or no manifest in it.
+        BundleError: the manifest is broken or newer, or files are missing or changed; lists all of them.
+    """
+    if not folder.exists():
+        raise BundleNotFoundError(f"{folder}: no such folder. Make a bundle with `xlexport convert CHECKPOINT`.")
+    if not folder.is_dir():
+        raise BundleNotFoundError(
+            f"{folder}: a file, expected a bundle folder. Make a bundle with `xlexport convert CHECKPOINT`."
+        )
+    manifest = folder / MANIFEST
+    if not manifest.is_file():
+        raise BundleNotFoundError(
+            f"{folder}: no {MANIFEST} in it, so not a bundle. Make one with `xlexport convert CHECKPOINT`."
+        )
+    try:
+        text = manifest.read_text("utf-8")
+    except UnicodeDecodeError as error:
+        raise BundleError(f"{manifest}: not UTF-8 text ({error.reason}). Convert the checkpoint again.") from error
+    bundle = Bundle.from_json(text, str(manifest))
+    if check_files:
+        problems = [problem for name, wanted in bundle.files.items() if (problem := _problem(folder / name, wanted))]
+        if problems:
+            raise BundleError(f"{folder}: {'; '.join(problems)}. Copy it anew, or convert the checkpoint again.")
+    return bundle
+
+
+def _problem(path: Path, wanted: FileDigest) -> str | None:
+    if not path.is_file():
+        return f"{path.name} is missing"
+    size = path.stat().st_size
+    if size != wanted.size:
+        return f"{path.name} has {size} bytes, expected {wanted.size}"
+    found = digest_file(path).sha256
+    return None if found == wanted.sha256 else f"{path.name} was changed (SHA-256 {found[:12]}…, expected {wanted.sha256[:12]}…)"

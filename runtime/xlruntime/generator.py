@@ -1,0 +1,57 @@
+"""Draw tokens from logits."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from .errors import OptionError
+
+__all__ = ["Sampling"]
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """How the next token is drawn.
+
+    Attributes:
+        temperature: logits are divided by it; 0 takes the likeliest token.
+        top_k: only the k likeliest tokens; None all.
+        top_p: only the likeliest tokens that together reach this probability; None all.
+        seed: of the random draws; None draws anew each time.
+    """
+
+    temperature: float = 1.0
+    top_k: int | None = None
+    top_p: float | None = None
+    seed: int | None = None
+
+    def __post_init__(self) -> None:
+        problems = []
+        if not self.temperature >= 0:
+            problems.append(f"temperature is {self.temperature}, at least 0 is needed")
+        if self.top_k is not None and self.top_k < 1:
+            problems.append(f"top_k is {self.top_k}, at least 1 is needed")
+        if self.top_p is not None and not 0 < self.top_p <= 1:
+            problems.append(f"top_p is {self.top_p}, expected more than 0 and at most 1")
+        if problems:
+            raise OptionError("sampling: " + "; ".join(problems) + ".")
+
+    def rng(self) -> np.random.Generator:
+        """The random source that `draw` is given for one run."""
+        return np.random.default_rng(self.seed)
+
+    def draw(self, logits: npt.NDArray[np.float32], rng: np.random.Generator) -> int:
+        """One token id from logits (n_token,)."""
+        if self.temperature == 0:
+            return int(logits.argmax())
+        scores = logits.astype(np.float64) / self.temperature
+        order = np.argsort(-scores, kind="stable")[: self.top_k]  # likeliest first
+        probabilities = np.exp(scores[order] - scores[order[0]])
+        probabilities /= probabilities.sum()
+        if self.top_p is not None:
+            kept = int(np.searchsorted(probabilities.cumsum(), self.top_p)) + 1  # always the likeliest one
+            order, probabilities = order[:kept], probabilities[:kept] / probabilities[:kept].sum()
+        return int(rng.choice(order, p=probabilities))

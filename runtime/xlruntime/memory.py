@@ -1,0 +1,163 @@
+"""The memory of a batch of rows: rings that stay on the device, and the counters that say what they hold."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from .providers import Device
+from .session import device_value
+from .spec import Evaluation, Memory
+
+__all__ = ["RingMemory"]
+
+
+class RingMemory:
+    """Rings of `capacity` slots for every memory of a bundle, one row per batch entry.
+
+    All rows write at the same slot, so they share `offset`; each row has its own `memory_length` and restarts on
+    its own. Buffers always hold finite numbers: a masked NaN would still poison the product.
+
+    Attributes:
+        offset: rows written to the ring so far.
+        memory_length: (B,) int64, rows of memory that each batch row may see; at most mem_len.
+        history: (B,) int64, how many of those rows are tokens of the row's own document.
+    """
+
+    def __init__(
+        self,
+        entries: Sequence[Memory],
+        first_rows: Mapping[str, npt.NDArray[np.float32]],
+        constants: Mapping[str, Any],
+        evaluation: Evaluation,
+        batch_size: int,
+        capacity: int,
+        device: Device,
+    ) -> None:
+        self.entries = tuple(entries)
+        self.constants = dict(constants)
+        self.evaluation = evaluation
+        self.batch_size = batch_size
+        self.capacity = capacity
+        self.device = device
+        self.offset = 0
+        self._first_rows = first_rows
+        self._arrays: dict[str, npt.NDArray[Any]] = {}
+        self.values: dict[str, Any] = {}
+        for entry in self.entries:
+            free = {"batch": batch_size, "capacity": capacity}
+            shape = [axis if isinstance(axis, int) else free[axis] for axis in entry.shape]
+            array = np.zeros(shape, entry.dtype)
+            if entry.first_value is not None:
+                array[:] = self._first_row(entry)
+            self._bind(entry, array)
+        start = evaluation.mem_len if evaluation.first_memory == "zeros" else 0
+        self.memory_length = np.full(batch_size, start, np.int64)
+        self.history = np.zeros(batch_size, np.int64)
+
+    @property
+    def max_segment(self) -> int:
+        """Longest step that does not overwrite what its first query still sees."""
+        return self.evaluation.max_segment(self.capacity)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the rings, positional keys not counted."""
+        return sum(
+            int(np.prod(value.shape())) * np.dtype(entry.dtype).itemsize
+            for entry in self.entries
+            for value in (self.values[entry.input],)
+        )
+
+    def feeds(self) -> dict[str, npt.NDArray[np.int64]]:
+        """The step inputs that describe this memory."""
+        return {
+            "offset": np.array([self.offset % self.capacity], np.int64),
+            "memory_length": self.memory_length.copy(),
+            "window": np.array([self.evaluation.window], np.int64),
+        }
+
+    def context(self, segment_len: int) -> npt.NDArray[np.int64]:
+        """(B, S): how many of its document's tokens each query of the next step sees, itself included."""
+        steps = np.arange(segment_len, dtype=np.int64)
+        own = self.history[:, None] + steps[None, :] + 1
+        return np.minimum(own, self.evaluation.window)
+
+    def advance(self, segment_len: int) -> None:
+        """Count a step of `segment_len` tokens that the graph has just written."""
+        mem_len = self.evaluation.mem_len
+        self.offset += segment_len
+        self.memory_length = np.minimum(self.memory_length + segment_len, mem_len)
+        self.history = np.minimum(self.history + segment_len, mem_len)
+
+    def restart(self, row: int) -> None:
+        """Let `row` start a new document; its neighbours go on.
+
+        Under the `empty` rule hiding the old rows is enough; under `zeros` the row is refilled, since its first
+        rows are attended to.
+        """
+        if self.evaluation.first_memory == "zeros":
+            self.refill(row)
+            self.memory_length[row] = self.evaluation.mem_len
+        else:
+            self.memory_length[row] = 0
+        self.history[row] = 0
+
+    def refill(self, row: int) -> None:
+        """Overwrite every slot of `row` with its first value, for instance after a score that is not finite."""
+        for entry in self.entries:
+            array = self.array(entry)
+            array[row] = 0 if entry.first_value is None else self._first_row(entry)[0]
+            if self.device.kind != "cpu":
+                self.values[entry.input].update_inplace(array)
+
+    def take(self, rows: Sequence[int]) -> RingMemory:
+        """A memory that holds copies of `rows` only, in that order: a batch shrunk to the documents that remain."""
+        taken = RingMemory.__new__(RingMemory)
+        taken.__dict__.update(self.__dict__)
+        taken.batch_size = len(rows)
+        taken.memory_length = self.memory_length[list(rows)]
+        taken.history = self.history[list(rows)]
+        taken._arrays, taken.values = {}, {}
+        for entry in self.entries:
+            taken._bind(entry, np.ascontiguousarray(self.array(entry)[list(rows)]))
+        return taken
+
+    def array(self, entry: Memory) -> npt.NDArray[Any]:
+        """The ring of `entry` as numpy: the buffer itself on the CPU, a copy from another device."""
+        return self._arrays[entry.input] if self.device.kind == "cpu" else self.values[entry.input].numpy()
+
+    def by_age(self, entry: Memory, row: int) -> npt.NDArray[Any]:
+        """The rows of `entry` that batch row `row` may see, oldest first, along the ring axis."""
+        length = int(self.memory_length[row])
+        slots = (self.offset - length + np.arange(length)) % self.capacity
+        return np.take(self.array(entry)[row], slots, axis=entry.ring_axis - 1)
+
+    def load_rows(self, arrays: Mapping[str, npt.NDArray[Any]], offset: int, capacity: int) -> None:
+        """Fill the rings from saved ones of `capacity` slots at `offset`, laid out anew if the capacity differs."""
+        for entry in self.entries:
+            saved = arrays[entry.input]
+            if capacity == self.capacity:
+                ring = np.array(saved, entry.dtype)
+            else:
+                kept = min(self.evaluation.mem_len, capacity, self.capacity)
+                ages = offset - kept + np.arange(kept)
+                ring = self.array(entry).copy()
+                target = [slice(None)] * ring.ndim
+                target[entry.ring_axis] = ages % self.capacity
+                ring[tuple(target)] = np.take(saved, ages % capacity, axis=entry.ring_axis)
+            self._bind(entry, np.ascontiguousarray(ring))
+        self.offset = offset
+
+    def _first_row(self, entry: Memory) -> npt.NDArray[np.float32]:
+        """The first value of a slot, shaped to broadcast over the ring (1, H, 1, d_head)."""
+        assert entry.first_value is not None
+        return np.expand_dims(self._first_rows[entry.first_value], (0, entry.ring_axis))
+
+    def _bind(self, entry: Memory, array: npt.NDArray[Any]) -> None:
+        if self.device.kind == "cpu":
+            self._arrays[entry.input] = array  # shared with the OrtValue, so it must live as long
+        self.values[entry.input] = device_value(array, self.device)

@@ -1,0 +1,250 @@
+"""An open bundle: its sessions, shared by all the streams that walk documents with it."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from .bundle import read_bundle
+from .errors import BundleError, OptionError
+from .generator import Sampling
+from .memory import RingMemory
+from .providers import Device, parse_device
+from .scorer import DocumentScore, Scorer, TokenScores
+from .session import GraphSession
+from .spec import FIRST_MEMORY_FILE, Bundle, Evaluation
+from .stream import Stream, restore_stream
+from .text import Document, Source, make_tokenizer
+
+__all__ = ["Model", "load"]
+
+
+def load(
+    folder: str | Path, *, device: str = "cpu", threads: int | None = None, check_files: bool = True
+) -> Model:
+    """Open a bundle.
+
+    Args:
+        folder: what `xlexport convert` wrote.
+        device: `cpu`, `cuda` or `cuda:1`. One that is missing is an error, never another one in its place.
+        threads: threads of one step; None leaves the choice to ONNX Runtime.
+        check_files: compare every file with its digest; turn it off only where something else guards them.
+
+    Raises:
+        BundleNotFoundError, BundleError: there is no bundle, or it is broken.
+        ProviderError: ONNX Runtime or the device is missing.
+        OptionError: the device or the number of threads is malformed.
+    """
+    if threads is not None and threads < 1:
+        raise OptionError(f"threads is {threads}, at least 1 is needed.")
+    path = Path(folder)
+    return Model(path, read_bundle(path, check_files), parse_device(device), threads)
+
+
+class Model:
+    """A bundle that is open for scoring and generating. Safe to share between threads.
+
+    Attributes:
+        bundle: the manifest.
+        tokenizer: text to token ids and back.
+        device: where steps run and memories live.
+    """
+
+    def __init__(self, folder: Path, bundle: Bundle, device: Device, threads: int | None) -> None:
+        self.folder = folder
+        self.bundle = bundle
+        self.device = device
+        self.threads = threads
+        self.tokenizer = make_tokenizer(bundle.tokenizer, folder)
+        self._lock = threading.Lock()
+        self._sessions: dict[str, GraphSession] = {}
+        self._positions: dict[tuple[int, int], dict[str, Any]] = {}
+        self._first_rows = self._read_first_rows()
+        self.session("score")  # fail at load, not at the first document
+
+    def session(self, purpose: str) -> GraphSession:
+        """The session of one graph, opened when first needed.
+
+        Raises:
+            OptionError: the bundle has no graph for `purpose`.
+        """
+        if purpose not in self.bundle.graphs:
+            have = ", ".join(sorted(self.bundle.graphs))
+            raise OptionError(f"{self.folder}: no graph for {purpose!r}; this bundle has {have}.")
+        with self._lock:
+            if purpose not in self._sessions:
+                graph = self.bundle.graphs[purpose]
+                session = GraphSession(self.folder, graph, self.device, self.threads)
+                if session.metadata != graph.to_json():
+                    raise BundleError(
+                        f"{self.folder / graph.file}: its metadata is not what the manifest says about it. "
+                        "Convert the checkpoint again."
+                    )
+                self._sessions[purpose] = session
+            return self._sessions[purpose]
+
+    def evaluation(
+        self,
+        segment_len: int | None = None,
+        mem_len: int | None = None,
+        clamp_len: int | None = None,
+        same_length: bool | None = None,
+    ) -> Evaluation:
+        """The bundle's evaluation settings with those given replaced.
+
+        Raises:
+            OptionError: a value is out of range.
+        """
+        return self.bundle.evaluation.with_options(segment_len, mem_len, clamp_len, same_length)
+
+    def new_memory(self, evaluation: Evaluation, batch_size: int = 1, capacity: int | None = None) -> RingMemory:
+        """Fresh memory for `batch_size` rows; `capacity` None is just enough for `evaluation.segment_len`."""
+        capacity = evaluation.capacity() if capacity is None else capacity
+        if batch_size < 1:
+            raise OptionError(f"batch size is {batch_size}, at least 1 is needed.")
+        if evaluation.max_segment(capacity) < 1:
+            raise OptionError(f"a capacity of {capacity} slots holds no segment beside mem_len {evaluation.mem_len}.")
+        return RingMemory(
+            self.bundle.memory,
+            self._first_rows,
+            self._position_keys(capacity, evaluation.clamp_len),
+            evaluation,
+            batch_size,
+            capacity,
+            self.device,
+        )
+
+    def step(
+        self, purpose: str, memory: RingMemory, tokens: npt.NDArray[np.int64], targets: npt.NDArray[np.int64]
+    ) -> dict[str, npt.NDArray[Any]]:
+        """Run one segment on `memory`, which moves on by it.
+
+        Args:
+            purpose: `score`, `generate` or `detail`.
+            tokens: (B, S) ids within the vocabulary; targets (B, S) the token after each.
+
+        Returns:
+            The graph's outputs other than memory, by name.
+
+        Raises:
+            OptionError: the segment is longer than the ring allows, which would be silently wrong.
+        """
+        S = tokens.shape[1]
+        if not 1 <= S <= memory.max_segment:
+            raise OptionError(
+                f"a segment of {S} tokens does not fit: a ring of {memory.capacity} slots with mem_len "
+                f"{memory.evaluation.mem_len} takes 1 to {memory.max_segment}. Split it."
+            )
+        feeds = {"tokens": tokens, "targets": targets, **memory.feeds()}
+        outputs = self.session(purpose).step(feeds, memory)
+        memory.advance(S)
+        return outputs
+
+    def stream(
+        self,
+        *,
+        segment_len: int | None = None,
+        mem_len: int | None = None,
+        clamp_len: int | None = None,
+        same_length: bool | None = None,
+        capacity: int | None = None,
+    ) -> Stream:
+        """A walk through one document. Settings that are None are the bundle's.
+
+        Raises:
+            OptionError: a setting is out of range.
+        """
+        evaluation = self.evaluation(segment_len, mem_len, clamp_len, same_length)
+        return Stream(self, evaluation, capacity)
+
+    def restore(self, file: str | Path, *, capacity: int | None = None) -> Stream:
+        """Go on with a stream that `Stream.save` wrote.
+
+        Args:
+            capacity: ring slots; None keeps the saved ones and is bit-equal to not having stopped. Another number
+                lays the memory out anew, which is equal up to rounding.
+
+        Raises:
+            StateError: not a stream's state, a broken one, or one of another bundle.
+            FileNotFoundError: there is no such file.
+        """
+        return restore_stream(self, Path(file), capacity)
+
+    def score(
+        self,
+        documents: Iterable[Document | Source],
+        *,
+        batch_size: int = 1,
+        segment_len: int | None = None,
+        mem_len: int | None = None,
+        clamp_len: int | None = None,
+        same_length: bool | None = None,
+    ) -> Iterator[DocumentScore]:
+        """Score whole documents, `batch_size` at a time, each with a memory of its own; results in input order.
+
+        Args:
+            documents: texts, bytes, paths, open binary files, token ids, or `Document`s that name them.
+
+        Raises:
+            OptionError, TokenError, TextError, OSError: a setting or a document is not usable.
+        """
+        evaluation = self.evaluation(segment_len, mem_len, clamp_len, same_length)
+        return Scorer(self, evaluation, batch_size).documents(documents)
+
+    def score_tokens(
+        self,
+        documents: Iterable[Document | Source],
+        *,
+        batch_size: int = 1,
+        segment_len: int | None = None,
+        mem_len: int | None = None,
+        clamp_len: int | None = None,
+        same_length: bool | None = None,
+    ) -> Iterator[TokenScores]:
+        """As `score`, but every token's score as soon as it is known; nothing is kept."""
+        evaluation = self.evaluation(segment_len, mem_len, clamp_len, same_length)
+        return Scorer(self, evaluation, batch_size).tokens(documents)
+
+    def generate(
+        self,
+        prompt: str | bytes | npt.NDArray[np.int64],
+        *,
+        max_tokens: int,
+        sampling: Sampling | None = None,
+        segment_len: int | None = None,
+        mem_len: int | None = None,
+        clamp_len: int | None = None,
+        same_length: bool | None = None,
+    ) -> Iterator[int]:
+        """Continue `prompt`: yields up to `max_tokens` token ids as they are drawn.
+
+        Raises:
+            OptionError: a setting is out of range. TextError: the prompt is empty.
+        """
+        stream = self.stream(
+            segment_len=segment_len, mem_len=mem_len, clamp_len=clamp_len, same_length=same_length
+        )
+        return stream.generate(prompt, max_tokens=max_tokens, sampling=sampling)
+
+    def _position_keys(self, capacity: int, clamp_len: int) -> dict[str, Any]:
+        """Positional keys for a ring's capacity: made once, shared by all streams, never written."""
+        session = self.session("positions")
+        with self._lock:
+            key = (capacity, clamp_len)
+            if key not in self._positions:
+                feeds = {"capacity": np.array([capacity], np.int64), "clamp_len": np.array([clamp_len], np.int64)}
+                wanted = {name: array for name, array in feeds.items() if name in session.inputs}
+                self._positions[key] = session.run_on_device(wanted)
+            return self._positions[key]
+
+    def _read_first_rows(self) -> dict[str, npt.NDArray[np.float32]]:
+        if all(entry.first_value is None for entry in self.bundle.memory):
+            return {}
+        from safetensors.numpy import load_file  # noqa: PLC0415
+
+        return dict(load_file(self.folder / FIRST_MEMORY_FILE))

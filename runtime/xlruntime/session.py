@@ -1,0 +1,100 @@
+"""One graph of a bundle in ONNX Runtime, run with its memory bound in place."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from .providers import Device, import_onnxruntime, open_session
+from .spec import METADATA_KEY, Graph
+
+if TYPE_CHECKING:
+    from .memory import RingMemory
+
+__all__ = ["GraphSession", "device_value"]
+
+
+def device_value(array: npt.NDArray[Any], device: Device) -> Any:
+    """An OrtValue of `array` on `device`. On the CPU it shares the array's memory: keep the array alive."""
+    ort = import_onnxruntime()
+    return ort.OrtValue.ortvalue_from_numpy(np.ascontiguousarray(array), device.kind, device.index)
+
+
+class GraphSession:
+    """An ONNX Runtime session for one graph. Any number of threads may run it at once.
+
+    Raises:
+        BundleError: ONNX Runtime cannot load the file, or the file is not the graph that the bundle describes.
+        ProviderError: the device's execution provider is missing.
+    """
+
+    def __init__(self, folder: Path, graph: Graph, device: Device, threads: int | None) -> None:
+        self.graph = graph
+        self.device = device
+        self.inputs = {tensor.name for tensor in graph.inputs}
+        self.outputs = [tensor.name for tensor in graph.outputs]
+        self._session = open_session(folder / graph.file, device, threads)
+
+    @property
+    def providers(self) -> list[str]:
+        """Execution providers in use, the first one preferred."""
+        return list(self._session.get_providers())
+
+    @property
+    def metadata(self) -> str | None:
+        """The graph's own spec as the file carries it."""
+        value = self._session.get_modelmeta().custom_metadata_map.get(METADATA_KEY)
+        return None if value is None else str(value)
+
+    def run(self, feeds: dict[str, npt.NDArray[Any]]) -> dict[str, npt.NDArray[Any]]:
+        """Run as a pure function: numpy in, every output out."""
+        wanted = {name: array for name, array in feeds.items() if name in self.inputs}
+        return dict(zip(self.outputs, self._session.run(self.outputs, wanted), strict=True))
+
+    def run_on_device(self, feeds: dict[str, npt.NDArray[Any]]) -> dict[str, Any]:
+        """Run with every output left on the device, as OrtValues."""
+        binding = self._session.io_binding()
+        for name, array in feeds.items():
+            binding.bind_ortvalue_input(name, device_value(array, Device("cpu", 0)))
+        for name in self.outputs:
+            binding.bind_output(name, self.device.kind, self.device.index)
+        self._session.run_with_iobinding(binding)
+        return dict(zip(self.outputs, binding.get_outputs(), strict=True))
+
+    def step(self, feeds: dict[str, npt.NDArray[Any]], memory: RingMemory) -> dict[str, npt.NDArray[Any]]:
+        """Run one segment; `memory` is read and written in place, never copied.
+
+        Args:
+            feeds: the step's small inputs; those the graph does not take are left out.
+            memory: rings and positional keys; the caller advances its counters.
+
+        Returns:
+            The graph's other outputs, by name, on the CPU.
+        """
+        host = Device("cpu", 0)
+        binding = self._session.io_binding()
+        kept = []  # a bound value must outlive the run
+        for name, array in feeds.items():
+            if name in self.inputs:
+                value = device_value(array, host)
+                kept.append(value)
+                binding.bind_ortvalue_input(name, value)
+        for name, value in memory.constants.items():
+            if name in self.inputs:
+                binding.bind_ortvalue_input(name, value)
+        carried = set()
+        for entry in memory.entries:
+            value = memory.values[entry.input]
+            binding.bind_ortvalue_input(entry.input, value)
+            binding.bind_ortvalue_output(entry.output, value)
+            carried.add(entry.output)
+        results = [name for name in self.outputs if name not in carried]
+        for name in results:
+            binding.bind_output(name, host.kind, host.index)
+        self._session.run_with_iobinding(binding)
+        # Bound outputs come back in binding order: the carried ones first.
+        values = binding.get_outputs()[len(carried) :]
+        return {name: value.numpy() for name, value in zip(results, values, strict=True)}

@@ -1,0 +1,254 @@
+"""The contract of a bundle: what its graphs take and give, and which output becomes which input.
+
+Declared once, here. The exporter fills these dataclasses in and writes them to `bundle.json` and to each graph's
+metadata; the runtime reads them and knows nothing else about an architecture.
+
+    Bundle
+    ├── graphs: {purpose: Graph}      score, generate, detail, positions
+    ├── memory: (Memory, ...)         input -> output pairs that a stream carries
+    └── evaluation: Evaluation        how far a token sees, unless the caller chooses otherwise
+
+An axis is a number (fixed) or a name (free): `batch`, `segment`, `capacity`, `capacity + 1`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+from typing import Any, Literal
+
+from .errors import BundleError, OptionError
+
+__all__ = [
+    "FIRST_MEMORY_FILE",
+    "FORMAT_VERSION",
+    "METADATA_KEY",
+    "UNBOUNDED_WINDOW",
+    "Bundle",
+    "Evaluation",
+    "FileDigest",
+    "Graph",
+    "Memory",
+    "Tensor",
+    "Tokenizer",
+]
+
+FORMAT_VERSION = 1
+METADATA_KEY = "xlexport.graph"  # the graph's own spec, as JSON, in its metadata
+FIRST_MEMORY_FILE = "first_memory.safetensors"  # the rows a fresh memory starts with, where they are not zero
+UNBOUNDED_WINDOW = 2**62  # "no window": larger than any distance, and safe to add to in int64
+
+Axis = int | str
+FirstMemory = Literal["empty", "zeros"]
+
+
+@dataclass(frozen=True)
+class Tensor:
+    """One input or output of a graph."""
+
+    name: str
+    dtype: str  # numpy name, "float32"
+    shape: tuple[Axis, ...]
+
+
+@dataclass(frozen=True)
+class Memory:
+    """One carried tensor: where it enters a step graph and where its next value leaves.
+
+    It is a ring along the axis named `capacity`, with one row per batch entry along `batch`.
+    """
+
+    input: str  # "memory_key_0"
+    output: str  # "new_memory_key_0"
+    dtype: str
+    shape: tuple[Axis, ...]  # ("batch", n_head, "capacity", d_head)
+    first_value: str | None = None  # tensor in FIRST_MEMORY_FILE that each fresh slot holds; None is zero
+
+    @property
+    def ring_axis(self) -> int:
+        """Index of the axis that is written round and round."""
+        return self.shape.index("capacity")
+
+
+@dataclass(frozen=True)
+class Graph:
+    """One ONNX file of the bundle. `inputs` and `outputs` leave nothing out, memory included."""
+
+    file: str
+    inputs: tuple[Tensor, ...]
+    outputs: tuple[Tensor, ...]
+
+    def to_json(self) -> str:
+        """The graph's spec as the JSON text that its metadata carries."""
+        return json.dumps(dataclasses.asdict(self), separators=(",", ":"))
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """How far a token sees. All but `first_memory` and `window_extra` may be chosen anew for each stream."""
+
+    segment_len: int  # tokens in one step
+    mem_len: int  # rows of earlier segments that a layer keeps
+    clamp_len: int  # distances beyond it count as it; -1: not clamped
+    same_length: bool  # every query sees `window` keys; else the first of a segment sees fewer than the last
+    first_memory: FirstMemory = "empty"  # a fresh memory has no rows, or mem_len rows that are attended to
+    window_extra: int = 0  # 1 where the source's same_length rule sees mem_len + 1 keys (NVIDIA, TensorFlow)
+
+    def __post_init__(self) -> None:
+        problems = []
+        if self.segment_len < 1:
+            problems.append(f"segment_len is {self.segment_len}, at least 1 is needed")
+        if self.mem_len < 1:
+            problems.append(f"mem_len is {self.mem_len}, at least 1 is needed")
+        if self.clamp_len == 0 or self.clamp_len < -1:
+            problems.append(f"clamp_len is {self.clamp_len}, expected -1 (not clamped) or at least 1")
+        if self.first_memory not in ("empty", "zeros"):
+            problems.append(f"first_memory is {self.first_memory!r}, expected 'empty' or 'zeros'")
+        if self.window_extra not in (0, 1):
+            problems.append(f"window_extra is {self.window_extra}, expected 0 or 1")
+        if problems:
+            raise OptionError("evaluation settings: " + "; ".join(problems) + ".")
+
+    @property
+    def window(self) -> int:
+        """Keys that a query sees at most, itself included."""
+        return self.mem_len + self.window_extra if self.same_length else UNBOUNDED_WINDOW
+
+    @property
+    def segmentation_matters(self) -> bool:
+        """Whether scores depend on `segment_len` and on where feeds end: they do without `same_length`."""
+        return not self.same_length
+
+    def with_options(
+        self,
+        segment_len: int | None = None,
+        mem_len: int | None = None,
+        clamp_len: int | None = None,
+        same_length: bool | None = None,
+    ) -> Evaluation:
+        """These settings with those that are given replaced.
+
+        Raises:
+            OptionError: a value is out of range; lists all that are.
+        """
+        chosen = {"segment_len": segment_len, "mem_len": mem_len, "clamp_len": clamp_len, "same_length": same_length}
+        given: dict[str, Any] = {key: value for key, value in chosen.items() if value is not None}
+        return dataclasses.replace(self, **given)
+
+    def capacity(self, segment_len: int | None = None) -> int:
+        """Ring slots needed: a step must not overwrite what its first query still sees."""
+        return self.mem_len + (segment_len or self.segment_len)
+
+    def max_segment(self, capacity: int) -> int:
+        """Longest step a ring of `capacity` slots takes; one token more would be silently wrong."""
+        return capacity - self.mem_len
+
+
+@dataclass(frozen=True)
+class Tokenizer:
+    """How text becomes token ids: `bytes` (id = byte), `tokenizers` with its file, or `none` (ids only)."""
+
+    kind: Literal["bytes", "tokenizers", "none"]
+    file: str | None = None
+
+
+@dataclass(frozen=True)
+class FileDigest:
+    """What a file of the bundle must be, byte for byte."""
+
+    sha256: str
+    size: int
+
+
+@dataclass(frozen=True)
+class Bundle:
+    """`bundle.json`: the single source of truth about a bundle."""
+
+    architecture: str
+    config: Mapping[str, Any]
+    vocab_size: int
+    tokenizer: Tokenizer
+    precision: str
+    evaluation: Evaluation
+    memory: tuple[Memory, ...]
+    graphs: Mapping[str, Graph]
+    provenance: Mapping[str, Any]
+    files: Mapping[str, FileDigest]
+    format_version: int = FORMAT_VERSION
+
+    @property
+    def fingerprint(self) -> str:
+        """Identity of the numbers this bundle computes: its graphs, weights and first rows, not its paperwork."""
+        computing = {
+            name: digest.sha256
+            for name, digest in self.files.items()
+            if name.endswith((".onnx", ".data")) or name == FIRST_MEMORY_FILE
+        }
+        return hashlib.sha256(json.dumps(computing, sort_keys=True).encode()).hexdigest()
+
+    def to_json(self) -> str:
+        """`bundle.json` as text."""
+        return json.dumps(dataclasses.asdict(self), indent=1) + "\n"
+
+    @classmethod
+    def from_json(cls, text: str, where: str) -> Bundle:
+        """Read `bundle.json`.
+
+        Args:
+            text: contents of the file.
+            where: its path, for messages.
+
+        Raises:
+            BundleError: not JSON, not a bundle, of a newer format, or with a field missing or of a wrong kind.
+        """
+        try:
+            fields = json.loads(text)
+        except ValueError as error:
+            raise BundleError(f"{where}: not JSON ({error}). Convert the checkpoint again.") from error
+        if not isinstance(fields, dict) or not isinstance(fields.get("format_version"), int):
+            raise BundleError(f"{where}: no integer format_version, so not a bundle that xlexport wrote.")
+        if fields["format_version"] > FORMAT_VERSION:
+            raise BundleError(
+                f"{where}: format version {fields['format_version']} is newer than {FORMAT_VERSION}, the newest this "
+                "xlexport reads. Upgrade it (pip install -U xlexport), or convert the checkpoint again."
+            )
+        try:
+            bundle = cls(
+                architecture=fields["architecture"],
+                config=fields["config"],
+                vocab_size=int(fields["vocab_size"]),
+                tokenizer=Tokenizer(**fields["tokenizer"]),
+                precision=fields["precision"],
+                evaluation=Evaluation(**fields["evaluation"]),
+                memory=tuple(Memory(**{**entry, "shape": tuple(entry["shape"])}) for entry in fields["memory"]),
+                graphs={purpose: _graph(entry) for purpose, entry in fields["graphs"].items()},
+                provenance=fields["provenance"],
+                files={name: FileDigest(**entry) for name, entry in fields["files"].items()},
+                format_version=fields["format_version"],
+            )
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            what = f"{type(error).__name__}: {error}"
+            raise BundleError(f"{where}: a field is missing or malformed ({what}). Convert it again.") from error
+        bundle._check_names(where)
+        return bundle
+
+    def _check_names(self, where: str) -> None:
+        """Refuse file names that leave the folder, and files that are used but not listed."""
+        used = {graph.file for graph in self.graphs.values()} | ({self.tokenizer.file} - {None})
+        outside = [name for name in self.files if PurePosixPath(name).name != name or name in ("", ".", "..")]
+        if outside:
+            raise BundleError(f"{where}: file names must stay inside the bundle, found {outside}.")
+        unlisted = sorted(str(name) for name in used - set(self.files))
+        if unlisted:
+            raise BundleError(f"{where}: files are used but have no digest: {', '.join(unlisted)}. Convert it again.")
+
+
+def _graph(entry: Mapping[str, Any]) -> Graph:
+    def tensors(key: str) -> tuple[Tensor, ...]:
+        return tuple(Tensor(**{**tensor, "shape": tuple(tensor["shape"])}) for tensor in entry[key])
+
+    return Graph(file=entry["file"], inputs=tensors("inputs"), outputs=tensors("outputs"))

@@ -1,0 +1,242 @@
+"""One document's walk: it owns a memory, takes text or tokens in pieces of any size, and can be saved."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import os
+import warnings
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from .errors import OptionError, StateError, TextError, XlruntimeError
+from .generator import Sampling
+from .spec import Evaluation
+from .text import as_ids, check_ids
+
+if TYPE_CHECKING:
+    from .model import Model
+
+__all__ = ["NonFiniteScoreWarning", "Scores", "Stream", "restore_stream", "warn_not_finite"]
+
+STATE_KIND = "xlexport stream"
+STATE_VERSION = 1
+
+
+class NonFiniteScoreWarning(RuntimeWarning):
+    """A score was not finite; the row's memory was refilled, so what follows starts afresh."""
+
+
+@dataclass(frozen=True)
+class Scores:
+    """Tokens that got their score.
+
+    Attributes:
+        index: (n,) their places in the document, from 0.
+        tokens: (n,) their ids.
+        log_probs: (n,) natural logarithms of their probabilities.
+        context: (n,) how many tokens of the document each one's prediction attended to.
+    """
+
+    index: npt.NDArray[np.int64]
+    tokens: npt.NDArray[np.int64]
+    log_probs: npt.NDArray[np.float32]
+    context: npt.NDArray[np.int64]
+
+    def __len__(self) -> int:
+        return len(self.tokens)
+
+
+class Stream:
+    """A walk through one document of any length at constant memory. Used by one thread at a time.
+
+    A feed's last token has no target yet: the stream holds it, and runs it when the next one arrives. Without
+    `same_length`, scores depend on where feeds end.
+    """
+
+    def __init__(self, model: Model, evaluation: Evaluation, capacity: int | None = None) -> None:
+        self.model = model
+        self.evaluation = evaluation
+        self.memory = model.new_memory(evaluation, 1, capacity)
+        self.pending: int | None = None
+        self.position = 0  # tokens fed so far
+
+    def feed(self, source: str | bytes | npt.NDArray[np.int64] | list[int]) -> Scores:
+        """Take the next piece of the document, of any length.
+
+        Returns:
+            The scores that became known: of every token of the piece, but for the document's first token.
+
+        Raises:
+            TokenError: an id is outside the vocabulary; nothing of the piece was taken.
+        """
+        ids = self._ids(source)
+        if self.pending is None and len(ids):
+            self.pending, ids = int(ids[0]), ids[1:]
+            self.position = 1
+        first = self.position
+        parts = [self._step(ids[start : start + self._segment]) for start in range(0, len(ids), self._segment)]
+        if not parts:
+            return _no_scores()
+        log_probs = np.concatenate([log_prob for log_prob, _ in parts])
+        context = np.concatenate([seen for _, seen in parts])
+        return Scores(np.arange(first, first + len(ids), dtype=np.int64), ids, log_probs, context)
+
+    def generate(
+        self,
+        prompt: str | bytes | npt.NDArray[np.int64] | list[int] = b"",
+        *,
+        max_tokens: int,
+        sampling: Sampling | None = None,
+    ) -> Iterator[int]:
+        """Continue the document, after `prompt` if there is one: yields token ids as they are drawn.
+
+        What is drawn becomes part of the document: a later feed or generate goes on from there.
+
+        Raises:
+            OptionError: max_tokens is negative. TextError: there is nothing to continue.
+        """
+        if max_tokens < 0:
+            raise OptionError(f"max_tokens is {max_tokens}, at least 0 is needed.")
+        ids = self._ids(prompt)
+        if self.pending is None and not len(ids):
+            raise TextError("nothing to continue: the prompt is empty and the stream has read nothing. Give a prompt.")
+        return self._generate(ids, max_tokens, sampling or Sampling())
+
+    def reset(self) -> None:
+        """Forget the document; the next feed starts another."""
+        self.memory.restart(0)
+        self.pending, self.position = None, 0
+
+    def save(self, file: str | Path) -> None:
+        """Write all that `Model.restore` needs to go on, bit-equal to not having stopped (safetensors).
+
+        The file appears whole or not at all.
+        """
+        from safetensors.numpy import save_file  # noqa: PLC0415
+
+        path = Path(file)
+        state = {
+            "kind": STATE_KIND,
+            "version": STATE_VERSION,
+            "fingerprint": self.model.bundle.fingerprint,
+            "evaluation": dataclasses.asdict(self.evaluation),
+            "capacity": self.memory.capacity,
+            "offset": self.memory.offset,
+            "memory_length": int(self.memory.memory_length[0]),
+            "history": int(self.memory.history[0]),
+            "pending": self.pending,
+            "position": self.position,
+        }
+        tensors = {entry.input: np.ascontiguousarray(self.memory.array(entry)) for entry in self.memory.entries}
+        temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+        try:
+            save_file(tensors, temporary, metadata={"xlexport": json.dumps(state)})
+            os.replace(temporary, path)
+        finally:
+            with contextlib.suppress(FileNotFoundError):
+                temporary.unlink()
+
+    @property
+    def _segment(self) -> int:
+        return min(self.evaluation.segment_len, self.memory.max_segment)
+
+    def _ids(self, source: str | bytes | npt.NDArray[np.int64] | list[int]) -> npt.NDArray[np.int64]:
+        name = "the stream"
+        ids = self.model.tokenizer.encode(source) if isinstance(source, str | bytes) else as_ids(source, name)
+        check_ids(ids, self.model.bundle.vocab_size, name, self.position)
+        return ids
+
+    def _step(self, targets: npt.NDArray[np.int64]) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.int64]]:
+        """Score one segment of targets (S,); the held token comes before them."""
+        context = self.memory.context(len(targets))[0]
+        log_prob = self._run("score", targets)["log_prob"][0]
+        if not np.isfinite(log_prob).all():
+            warn_not_finite("the stream", self.position)
+            self.memory.refill(0)
+            self.memory.restart(0)
+        return log_prob, context
+
+    def _run(self, purpose: str, targets: npt.NDArray[np.int64]) -> dict[str, npt.NDArray[Any]]:
+        """Run the held token and all of `targets` but the last, which is held in its place."""
+        tokens = np.concatenate([[self.pending], targets[:-1]]).astype(np.int64)
+        outputs = self.model.step(purpose, self.memory, tokens[None], targets[None])
+        self.pending = int(targets[-1])
+        self.position += len(targets)
+        return outputs
+
+    def _generate(self, ids: npt.NDArray[np.int64], max_tokens: int, sampling: Sampling) -> Iterator[int]:
+        if self.pending is None:
+            self.pending, ids = int(ids[0]), ids[1:]
+            self.position = 1
+        for start in range(0, len(ids), self._segment):
+            self._run("generate", ids[start : start + self._segment])
+        rng = sampling.rng()
+        for _ in range(max_tokens):
+            # The target is not known yet; the generate graph has no such input, so any will do.
+            logits = self._run("generate", np.array([self.pending], np.int64))["logits"][0]
+            if not np.isfinite(logits).all():
+                raise XlruntimeError("the model gave logits that are not finite; generation stops here. Reset the stream.")
+            self.pending = sampling.draw(logits, rng)
+            yield self.pending
+
+
+def warn_not_finite(name: str, position: int) -> None:
+    """Tell that a row had scores that are not finite, and that its memory starts afresh."""
+    message = f"{name}: scores that are not finite before token {position}; its memory was refilled and starts afresh."
+    warnings.warn(message, NonFiniteScoreWarning, stacklevel=3)
+
+
+def restore_stream(model: Model, file: Path, capacity: int | None = None) -> Stream:
+    """A stream as `Stream.save` left it; see `Model.restore`."""
+    if not file.is_file():
+        raise FileNotFoundError(f"{file}: no such file; expected a stream's state that Stream.save wrote.")
+    from safetensors import SafetensorError, safe_open  # noqa: PLC0415
+
+    try:
+        with safe_open(file, "numpy") as opened:
+            state = json.loads((opened.metadata() or {}).get("xlexport", "{}"))
+            arrays = {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118  # not a dict
+    except (SafetensorError, ValueError) as error:
+        raise StateError(f"{file}: not a stream's state ({error}). Save the stream again with Stream.save.") from error
+    if state.get("kind") != STATE_KIND:
+        raise StateError(f"{file}: a safetensors file, but not a stream's state. Give a file that Stream.save wrote.")
+    if state.get("version") != STATE_VERSION:
+        raise StateError(f"{file}: state version {state.get('version')}, expected {STATE_VERSION}. Save it again.")
+    if state.get("fingerprint") != model.bundle.fingerprint:
+        raise StateError(f"{file}: saved from another bundle than {model.folder}. Open the one it was saved from.")
+    try:
+        stream = Stream(model, Evaluation(**state["evaluation"]), capacity or state["capacity"])
+        _check_arrays(file, arrays, model, state["capacity"])
+        stream.memory.load_rows(arrays, state["offset"], state["capacity"])
+        stream.memory.memory_length[0] = state["memory_length"]
+        stream.memory.history[0] = state["history"]
+        stream.pending, stream.position = state["pending"], state["position"]
+    except (KeyError, TypeError) as error:
+        raise StateError(f"{file}: the state lacks {error}. Save the stream again with Stream.save.") from error
+    return stream
+
+
+def _check_arrays(file: Path, arrays: dict[str, npt.NDArray[Any]], model: Model, capacity: int) -> None:
+    problems = []
+    for entry in model.bundle.memory:
+        free = {"batch": 1, "capacity": capacity}
+        expected = tuple(axis if isinstance(axis, int) else free[axis] for axis in entry.shape)
+        found = arrays.get(entry.input)
+        if found is None:
+            problems.append(f"{entry.input} is missing")
+        elif found.shape != expected or found.dtype != entry.dtype:
+            problems.append(f"{entry.input} is {found.dtype} {found.shape}, expected {entry.dtype} {expected}")
+    if problems:
+        raise StateError(f"{file}: {'; '.join(problems)}. Save the stream again with Stream.save.")
+
+
+def _no_scores() -> Scores:
+    none = np.zeros(0, np.int64)
+    return Scores(none, none, np.zeros(0, np.float32), none)

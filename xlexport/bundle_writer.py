@@ -1,0 +1,134 @@
+"""Publish a folder whole or not at all, and write what a bundle says about itself."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+from xlruntime.bundle import MANIFEST, digest_file, is_bundle
+from xlruntime.spec import Bundle, FileDigest
+
+from xlexport.errors import OutputExistsError
+
+__all__ = ["check_output", "digests", "publishing", "write_manifest"]
+
+RENAME_EXCHANGE = 2  # Linux, renameat2(2)
+AT_FDCWD = -100
+
+
+def check_output(output: Path, force: bool) -> None:
+    """Refuse an output path that must not be replaced, before any work is done.
+
+    Raises:
+        OutputExistsError: something stands there that is not a bundle, or it is one and `force` is off.
+        FileNotFoundError: its parent folder does not exist.
+    """
+    if not output.parent.is_dir():
+        raise FileNotFoundError(f"{output.parent}: no such folder to write {output.name} into. Create it first.")
+    if not output.exists() and not output.is_symlink():
+        return
+    if output.is_symlink() or not is_bundle(output):
+        raise OutputExistsError(f"{output}: exists and is not a bundle, so it is never replaced. Give another path.")
+    if not force:
+        raise OutputExistsError(
+            f"{output}: a bundle is there already. Add --force to replace it, or give another path."
+        )
+
+
+@contextlib.contextmanager
+def publishing(output: Path, force: bool = False) -> Iterator[Path]:
+    """A temporary folder beside `output` that takes its place when the block succeeds, and vanishes when it fails.
+
+    An old bundle stays in place until the new one is complete, then the two change places at once.
+
+    Raises:
+        OutputExistsError, FileNotFoundError: as `check_output`.
+    """
+    check_output(output, force)
+    _remove_leftovers(output)
+    temporary = _temporary(output, os.getpid())
+    temporary.mkdir()
+    try:
+        yield temporary
+        _settle(temporary)
+        check_output(output, force)  # somebody else may have published meanwhile
+        if output.exists():
+            _exchange(temporary, output)
+        else:
+            temporary.rename(output)
+        _sync(output.parent)
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+
+
+def digests(folder: Path) -> dict[str, FileDigest]:
+    """SHA-256 and size of every file of `folder` but the manifest."""
+    return {path.name: digest_file(path) for path in sorted(folder.iterdir()) if path.name != MANIFEST}
+
+
+def write_manifest(folder: Path, bundle: Bundle) -> None:
+    """Write `bundle.json`."""
+    (folder / MANIFEST).write_text(bundle.to_json(), "utf-8")
+
+
+def _temporary(output: Path, pid: int) -> Path:
+    return output.with_name(f".{output.name}.xlexport-{pid}")
+
+
+def _remove_leftovers(output: Path) -> None:
+    """Remove what a killed process left of an earlier attempt at the same output."""
+    prefix = _temporary(output, 0).name.removesuffix("0")
+    for path in output.parent.glob(f"{prefix}*"):
+        pid = path.name.removeprefix(prefix)
+        if pid.isdigit() and not _is_running(int(pid)):
+            shutil.rmtree(path, ignore_errors=True)
+
+
+def _is_running(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True
+
+
+def _settle(folder: Path) -> None:
+    """Make every file readable by others, and have it all on the disk before it is published."""
+    folder.chmod(0o755)
+    for path in folder.iterdir():
+        path.chmod(0o644)
+        _sync(path)
+    _sync(folder)
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _exchange(new: Path, old: Path) -> None:
+    """Let two folders change places: in one step where the system can, so that `old` is never missing."""
+    try:
+        libc = ctypes.CDLL(None, use_errno=True)
+        failed = libc.renameat2(AT_FDCWD, os.fsencode(new), AT_FDCWD, os.fsencode(old), RENAME_EXCHANGE)
+    except (OSError, AttributeError, TypeError):  # not Linux, or a C library without it
+        failed = True
+    if not failed:
+        return
+    aside = old.with_name(f"{new.name}.old")
+    old.rename(aside)
+    try:
+        new.rename(old)
+    except OSError:
+        aside.rename(old)
+        raise
+    aside.rename(new)  # removed with the temporary folder

@@ -1,0 +1,206 @@
+"""Checkpoint to bundle: read, export, verify, publish. Nothing is published that was not shown to be equal."""
+
+from __future__ import annotations
+
+import json
+import platform
+import shutil
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from xlruntime import spec
+from xlruntime.bundle import digest_file
+from xlruntime.model import load
+from xlruntime.text import make_tokenizer
+
+from xlexport.bundle_writer import check_output, digests, publishing, write_manifest
+from xlexport.checkpoints import SourceCheckpoint
+from xlexport.errors import ExportError
+from xlexport.onnx_export import export_onnx
+from xlexport.sample_text import sample_text
+from xlexport.steps import Step, build_step
+from xlexport.verify import ParityReport, SegmentDifference, verify
+
+__all__ = ["TOKENIZER_FILE", "ConversionOptions", "convert", "default_verify_segments"]
+
+TOKENIZER_FILE = "tokenizer.json"
+BYTES_IN_VOCABULARY = 256
+
+
+@dataclass(frozen=True)
+class ConversionOptions:
+    """Choices of a conversion; None keeps the checkpoint's own.
+
+    Attributes:
+        tokenizer: a `tokenizer.json`, `bytes`, or `none` for a bundle that takes token ids only.
+        verify_ids: token ids of a text to verify on; None is a text that every Python brings.
+        verify_segments: how many segments to verify; None lets the memory fill and wrap round.
+    """
+
+    segment_len: int | None = None
+    mem_len: int | None = None
+    clamp_len: int | None = None
+    same_length: bool | None = None
+    tokenizer: str | None = None
+    threads: int | None = None
+    verify_text: Path | None = None
+    verify_segments: int | None = None
+
+
+def default_verify_segments(evaluation: spec.Evaluation) -> int:
+    """Segments that fill the memory and write the whole ring at least twice more, and no fewer than 20."""
+    return max(20, 3 * -(-evaluation.capacity() // evaluation.segment_len))
+
+
+def convert(
+    source: SourceCheckpoint,
+    output: Path,
+    options: ConversionOptions | None = None,
+    *,
+    force: bool = False,
+    tell: Callable[[str], None] = lambda message: None,
+    progress: Callable[[SegmentDifference], None] | None = None,
+) -> ParityReport:
+    """Write a bundle of `source` to `output`, whole and verified or not at all.
+
+    Args:
+        tell: called with a line for each stage; progress: called after each verified segment.
+
+    Raises:
+        OutputExistsError: `output` is taken.
+        ExportError, ParityError, OptionError: the model cannot be exported, or is not equal, or settings are wrong.
+        OSError: the disk is full, or the like.
+    """
+    options = options or ConversionOptions()
+    check_output(output, force)
+    evaluation = _evaluation(source, options)
+    tokenizer = _choose_tokenizer(source, options.tokenizer)
+    model = source.build_model()
+    with publishing(output, force) as folder:
+        tell("exporting the step graphs")
+        step = build_step(source.architecture, model)
+        graphs = export_onnx(step, folder)
+        _write_first_rows(step, folder)
+        if tokenizer.file is not None:
+            shutil.copyfile(str(options.tokenizer), folder / tokenizer.file)
+        bundle = _describe(source, step, graphs, evaluation, tokenizer, folder)
+        write_manifest(folder, bundle)
+
+        ids = _verify_ids(bundle, folder, options.verify_text)
+        segments = options.verify_segments or default_verify_segments(evaluation)
+        tell(f"verifying up to {segments} segments of {evaluation.segment_len} tokens against the eager model")
+        with_bundle = load(folder, threads=options.threads, check_files=False)
+        report = verify(with_bundle, model, ids, segments=segments, progress=progress)
+        report.require_passed()
+        (folder / "parity.json").write_text(json.dumps(report.to_dict(), indent=1) + "\n", "utf-8")
+        (folder / "README.md").write_text(_readme(bundle, report), "utf-8")
+        write_manifest(folder, _describe(source, step, graphs, evaluation, tokenizer, folder))
+    return report
+
+
+def _evaluation(source: SourceCheckpoint, options: ConversionOptions) -> spec.Evaluation:
+    config = source.config
+    return spec.Evaluation(
+        segment_len=config["tgt_len"],
+        mem_len=config["mem_len"],
+        clamp_len=config["clamp_len"] if config["clamp_len"] > 0 else -1,
+        same_length=config["same_length"],
+        first_memory=config["first_memory"],
+    ).with_options(options.segment_len, options.mem_len, options.clamp_len, options.same_length)
+
+
+def _choose_tokenizer(source: SourceCheckpoint, chosen: str | None) -> spec.Tokenizer:
+    n_token = source.config["n_token"]
+    if chosen == "none":
+        return spec.Tokenizer("none")
+    if chosen in (None, "bytes"):
+        if n_token == BYTES_IN_VOCABULARY:
+            return spec.Tokenizer("bytes")
+        raise ExportError(
+            f"the model has {n_token} tokens, a byte tokenizer needs {BYTES_IN_VOCABULARY}. "
+            "Give --tokenizer with a tokenizer.json, or --tokenizer none for a bundle that takes token ids only."
+        )
+    path = Path(chosen)
+    if not path.is_file():
+        raise ExportError(f"{path}: no such tokenizer file. Give a tokenizer.json, 'bytes' or 'none'.")
+    tokenizer = make_tokenizer(spec.Tokenizer("tokenizers", path.name), path.parent)
+    if tokenizer.vocab_size is not None and tokenizer.vocab_size > n_token:
+        raise ExportError(
+            f"{path}: {tokenizer.vocab_size} tokens, but the model has {n_token}. Give the model's own tokenizer."
+        )
+    return spec.Tokenizer("tokenizers", TOKENIZER_FILE)
+
+
+def _write_first_rows(step: Step, folder: Path) -> None:
+    """Write the rows of a fresh memory where they are not simply zero."""
+    rows = step.first_rows()
+    wanted = {entry.first_value: rows[entry.input].numpy() for entry in step.memory if entry.first_value is not None}
+    if wanted:
+        from safetensors.numpy import save_file  # noqa: PLC0415
+
+        save_file(wanted, folder / spec.FIRST_MEMORY_FILE)
+
+
+def _describe(
+    source: SourceCheckpoint,
+    step: Step,
+    graphs: Mapping[str, spec.Graph],
+    evaluation: spec.Evaluation,
+    tokenizer: spec.Tokenizer,
+    folder: Path,
+) -> spec.Bundle:
+    return spec.Bundle(
+        architecture=source.architecture,
+        config=dict(source.config),
+        vocab_size=source.config["n_token"],
+        tokenizer=tokenizer,
+        precision="float32",
+        evaluation=evaluation,
+        memory=step.memory,
+        graphs=graphs,
+        provenance={
+            "format": source.format,
+            "sources": {path.name: digest_file(path).sha256 for path in source.files},
+            "versions": {
+                "python": platform.python_version(),
+                **{name: version(name) for name in ("xlexport", "torch", "onnx", "onnxscript", "onnx-ir")},
+            },
+        },
+        files=digests(folder),
+    )
+
+
+def _verify_ids(bundle: spec.Bundle, folder: Path, text: Path | None) -> npt.NDArray[np.int64]:
+    """Token ids to verify on: of `text`, else of a text that every Python brings, else random ones."""
+    if bundle.tokenizer.kind == "none":
+        return np.random.default_rng(0).integers(0, bundle.vocab_size, 100_000)
+    raw = sample_text().encode("utf-8") if text is None else text.read_bytes()
+    return make_tokenizer(bundle.tokenizer, folder).encode(raw)
+
+
+def _readme(bundle: spec.Bundle, report: ParityReport) -> str:
+    """What a person who finds the folder needs to know."""
+    config, evaluation = bundle.config, bundle.evaluation
+    files = "\n".join(f"- `{name}`: {digest.size:,} bytes" for name, digest in bundle.files.items())
+    sources = ", ".join(f"`{name}` (SHA-256 `{sha256}`)" for name, sha256 in bundle.provenance["sources"].items())
+    return f"""# A {bundle.architecture} bundle of xlexport
+
+{config["n_layer"]} layers, d_model {config["d_model"]}, {config["n_head"]} heads, vocabulary {bundle.vocab_size:,},
+tokenizer {bundle.tokenizer.kind}, {bundle.precision}. Converted from {sources}.
+
+Score a document, without PyTorch: `pip install 'xlexport[cpu]'`, then `xlexport score THIS_FOLDER document.txt`.
+`bundle.json` says what every graph takes and gives. Defaults: segment {evaluation.segment_len}, memory
+{evaluation.mem_len}, clamp {evaluation.clamp_len}, same_length {str(evaluation.same_length).lower()}.
+
+Verified against the trained model over {report.segments} segments of carried memory ({report.tokens:,} tokens):
+largest difference of a log-probability {report.max_abs_log_prob_diff:.2e} nats, of a memory
+{report.max_abs_memory_diff:.2e}; {report.delta_bits_per_token:+.1e} bits per token; same best token in
+{report.top1_agreement:.2%} of places. All figures: `parity.json`.
+
+{files}
+"""

@@ -1,0 +1,144 @@
+"""Emit the step graphs of a bundle as ONNX files: traced once, cut by purpose, over one weights file."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import onnx_ir as ir
+import torch
+from onnx_ir.passes.common import RemoveUnusedNodesPass
+from xlruntime import spec
+
+from xlexport.errors import ExportError
+from xlexport.steps import Step, output_names
+
+__all__ = ["OPSET", "WEIGHTS_FILE", "export_onnx"]
+
+OPSET = 20  # onnxruntime and onnxruntime-web run it everywhere; newer operators bring nothing here
+IR_VERSION = 10
+WEIGHTS_FILE = "weights.data"
+SMALL_TENSOR_BYTES = 1024  # smaller initializers stay in the graph, where shape inference can see them
+
+
+def export_onnx(step: Step, folder: Path) -> dict[str, spec.Graph]:
+    """Write `<purpose>.onnx` for every purpose of `step`, and the weights they share, into `folder`.
+
+    Returns:
+        The spec of each graph, by purpose.
+
+    Raises:
+        ExportError: torch cannot export the step, or a saved graph is not what its spec says.
+    """
+    whole = _trace(step)
+    ir.external_data.unload_from_model(whole, folder, WEIGHTS_FILE, size_threshold_bytes=SMALL_TENSOR_BYTES)
+    graphs = {}
+    for purpose, outputs in step.purposes.items():
+        model, graph = _cut(whole, purpose, step.inputs, outputs)
+        ir.save(model, folder / graph.file)
+        _check_saved(folder / graph.file, graph)
+        graphs[purpose] = graph
+    return graphs
+
+
+def _trace(step: Step) -> ir.Model:
+    """The whole step as one ONNX model, with the names of its spec."""
+    free = {name: torch.export.Dim(name, min=1, max=2**30) for name in ("batch", "segment")}
+    capacity = torch.export.Dim("capacity", min=2, max=2**30)
+    free |= {"capacity": capacity, "capacity + 1": capacity + 1}
+    shapes = tuple(
+        {axis: free[size] for axis, size in enumerate(tensor.shape) if isinstance(size, str)} or None
+        for tensor in step.inputs
+    )
+    with _quiet():
+        try:
+            program = torch.onnx.export(
+                step,  # type: ignore[arg-type]  # every Step is a Module
+                step.example(),
+                dynamic_shapes=(shapes,),
+                dynamo=True,
+                opset_version=OPSET,
+                verbose=False,
+            )
+        except Exception as error:  # whatever torch raises while tracing, the caller gets one kind
+            raise ExportError(
+                f"torch {torch.__version__} could not export the step graph: {str(error).strip().splitlines()[0]} "
+                "Install the torch version of constraints.txt, or report this with the model's configuration."
+            ) from error
+    assert program is not None
+    model = program.model
+    for value, tensor in zip(model.graph.inputs, step.inputs, strict=True):
+        value.name = f"{tensor.name}"
+    for value, name in zip(model.graph.outputs, output_names(step.purposes), strict=True):
+        value.name = _internal_name(name, step)
+    return model
+
+
+def _internal_name(output: str, step: Step) -> str:
+    """A name for `output` inside the whole graph, where an input may have the same one (`position_key_0`)."""
+    return f"made_{output}" if output in {tensor.name for tensor in step.inputs} else output
+
+
+def _cut(
+    whole: ir.Model, purpose: str, inputs: tuple[spec.Tensor, ...], outputs: tuple[spec.Tensor, ...]
+) -> tuple[ir.Model, spec.Graph]:
+    """A copy of `whole` that computes `outputs` and nothing else; ONNX Runtime would compute every node."""
+    model = whole.clone()
+    made = {str(value.name).removeprefix("made_"): value for value in model.graph.outputs}
+    model.graph.outputs[:] = [made[tensor.name] for tensor in outputs]
+    RemoveUnusedNodesPass()(model)
+    used = [value for value in model.graph.inputs if value.uses() or value.is_graph_output()]
+    model.graph.inputs[:] = used
+    for tensor in outputs:
+        made[tensor.name].name = tensor.name
+
+    specs = {tensor.name: tensor for tensor in inputs}
+    graph = spec.Graph(f"{purpose}.onnx", tuple(specs[str(value.name)] for value in used), outputs)
+    for value, tensor in zip([*model.graph.inputs, *model.graph.outputs], [*graph.inputs, *graph.outputs], strict=True):
+        value.shape = ir.Shape(tensor.shape)
+    model.graph.name = purpose
+    model.ir_version = IR_VERSION
+    model.producer_name, model.producer_version = "xlexport", None
+    model.metadata_props.clear()
+    for node in model.graph:  # the exporter's notes name source files of the machine it ran on
+        node.metadata_props.clear()
+        node.doc_string = None
+    for value in [*model.graph.inputs, *model.graph.outputs, *model.graph.initializers.values()]:
+        value.metadata_props.clear()
+    model.metadata_props[spec.METADATA_KEY] = graph.to_json()
+    return model, graph
+
+
+def _check_saved(path: Path, graph: spec.Graph) -> None:
+    """Read the file back: a free axis that tracing has fixed would fail far from here, or be silently wrong."""
+    saved = ir.load(path)
+    problems = []
+    if saved.opset_imports.get("") != OPSET or saved.ir_version != IR_VERSION:
+        problems.append(f"opset {saved.opset_imports.get('')}, IR {saved.ir_version}; expected {OPSET}, {IR_VERSION}")
+    for values, tensors in ((saved.graph.inputs, graph.inputs), (saved.graph.outputs, graph.outputs)):
+        for value, tensor in zip(values, tensors, strict=True):
+            found = tuple(axis if isinstance(axis, int) else axis.value for axis in value.shape or ())
+            dtype = value.dtype.numpy().name if value.dtype else None
+            if (value.name, found, dtype) != (tensor.name, tensor.shape, tensor.dtype):
+                problems.append(f"{value.name} {dtype} {found}, expected {tensor.name} {tensor.dtype} {tensor.shape}")
+    problems += [f"{node.op_type} node: not repeatable" for node in saved.graph if node.op_type.startswith("Random")]
+    if problems:
+        raise ExportError(f"{path.name}: the saved graph is not what its spec says: {'; '.join(problems)}.")
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Keep the exporter's notes on axis names and absent packages off the user's terminal."""
+    logger: Any = logging.getLogger("torch.onnx")
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logger.setLevel(level)

@@ -1,0 +1,297 @@
+"""The eager twin of the Transformer-XL step graph: flat tensors in, flat tensors out.
+
+It computes what `xltraining.transformer_xl` computes, laid out for carrying memory cheaply:
+
+* memory holds projected keys and values, so nothing of earlier segments is projected twice;
+* memory is a ring written at slot `offset` modulo its capacity C, in place where input and output are one buffer;
+* positional keys W_kR·R depend on nothing but distance, so `positions` makes them once for a capacity;
+* 1/sqrt(d_head) is folded into the query weights and into u and v.
+
+Source: Dai et al. 2019, section 3.3 (four-term relative attention) and Appendix B (relative shift at linear cost).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from xlruntime import spec
+from xltraining.transformer_xl import TransformerXL
+
+from xlexport.steps import output_names
+
+__all__ = ["TOP_K", "TransformerXLStep"]
+
+TOP_K = 10  # candidates that the detail graph lists for every position
+
+
+class StepLayer(nn.Module):
+    """One decoder layer on ring memories."""
+
+    def __init__(self, model: TransformerXL, index: int) -> None:
+        super().__init__()
+        config, layer = model.config, model.layers[index]
+        self.n_head, self.d_head, self.pre_lnorm = config.n_head, config.d_head, config.pre_lnorm
+        attention = layer.attention
+        scale = 1.0 / math.sqrt(config.d_head)
+        query, key, value = attention.qkv.weight.detach().chunk(3)
+        self.qkv = nn.Linear(config.d_model, 3 * config.n_head * config.d_head, bias=False)
+        self.qkv.weight = nn.Parameter(torch.cat([query * scale, key, value]))
+        # u and v, scaled as the query is, laid out to be added to (B, H, S, d_head).
+        self.content_bias = nn.Parameter((attention.content_bias.detach() * scale).unsqueeze(1))  # (H, 1, d_head)
+        self.position_bias = nn.Parameter((attention.position_bias.detach() * scale).unsqueeze(1))  # (H, 1, d_head)
+        self.position = attention.position
+        self.output = attention.output
+        self.attention_norm = attention.norm
+        self.inner = layer.feed_forward.inner
+        self.outer = layer.feed_forward.outer
+        self.feed_forward_norm = layer.feed_forward.norm
+
+    def forward(
+        self, hidden: Tensor, memory_key: Tensor, memory_value: Tensor, position_key: Tensor, ring: RingStep
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """(B, S, D) and the layer's two rings (B, H, C, d_head) to the next hidden states and the written rings."""
+        B, S, D = hidden.shape
+        H, d_head = self.n_head, self.d_head
+        normed = self.attention_norm(hidden) if self.pre_lnorm else hidden
+        query, key, value = (
+            part.view(B, S, H, d_head).transpose(1, 2)  # (B, H, S, d_head)
+            for part in self.qkv(normed).chunk(3, dim=-1)
+        )
+        memory_key = ring.write(memory_key, key)
+        memory_value = ring.write(memory_value, value)
+
+        content = torch.matmul(query + self.content_bias, memory_key.transpose(2, 3))  # (B, H, S, C)
+        position = ring.by_slot(torch.matmul(query + self.position_bias, position_key))  # (B, H, S, C)
+        weights = torch.softmax(content + position + ring.mask, dim=-1)
+        attended = torch.matmul(weights, memory_value).transpose(1, 2).reshape(B, S, H * d_head)  # (B, S, H·d_head)
+        hidden = hidden + self.output(attended)
+        if not self.pre_lnorm:
+            hidden = self.attention_norm(hidden)
+
+        normed = self.feed_forward_norm(hidden) if self.pre_lnorm else hidden
+        hidden = hidden + self.outer(F.relu(self.inner(normed)))
+        if not self.pre_lnorm:
+            hidden = self.feed_forward_norm(hidden)
+        return hidden, memory_key, memory_value
+
+
+class RingStep:
+    """What every layer of one step shares: where rows are written, which slots are seen, how positions turn."""
+
+    def __init__(
+        self, tokens: Tensor, memory_key: Tensor, offset: Tensor, memory_length: Tensor, window: Tensor
+    ) -> None:
+        B, S = tokens.shape
+        _, H, C, _ = memory_key.shape
+        self.S, self.C = S, C
+        capacity = torch.full((1,), C)  # a tensor: `tensor % SymInt` does not convert
+        steps = torch.arange(S)
+        slots = torch.remainder(offset + steps, capacity)  # (S,)
+        self.index = (
+            torch.arange(B).view(B, 1, 1),
+            torch.arange(H).view(1, H, 1),
+            slots.view(1, 1, S),
+        )
+        # Distance of each slot from each query; negative for tokens that come after the query.
+        from_last = torch.remainder(offset + (S - 1) - torch.arange(C), capacity)  # (C,)
+        distance = from_last.view(1, C) - (S - 1 - steps).view(S, 1)  # (S, C)
+        reach = torch.minimum(memory_length.view(B, 1, 1) + steps.view(1, S, 1), window.view(1, 1, 1) - 1)
+        seen = (distance >= 0).unsqueeze(0) & (distance.unsqueeze(0) <= reach)  # (B, S, C)
+        self.mask = torch.where(seen, 0.0, -math.inf).unsqueeze(1)  # (B, 1, S, C)
+        self.cut = torch.remainder(offset + S, capacity).item()  # slot of the oldest row
+        torch._check(self.cut >= 0)
+        torch._check(self.cut < C)
+
+    def write(self, memory: Tensor, rows: Tensor) -> Tensor:
+        """Put `rows` (B, H, S, d_head) into the ring (B, H, C, d_head) at this step's slots."""
+        return torch.index_put(memory, self.index, rows)
+
+    def by_slot(self, scores: Tensor) -> Tensor:
+        """Shift scores of (B, H, S, 1 + C) distances (a zero column first) and turn them into ring order.
+
+        Appendix B's shift without a pad: dropping the first S of the flat scores moves row i left by S - i, which
+        leaves column j of row i with the distance C - S + i - j; the zero column stands where nothing is seen.
+        """
+        B, H, S, _ = scores.shape
+        C = self.C
+        by_age = scores.flatten(2)[..., S:].view(B, H, S, C)  # (B, H, S, C), oldest first
+        newest = by_age.narrow(3, C - self.cut, self.cut)
+        return torch.cat([newest, by_age.narrow(3, 0, C - self.cut)], dim=3)
+
+
+class TransformerXLStep(nn.Module):
+    """All that the graphs of a bundle compute; the exporter cuts it by purpose.
+
+    B, S and C (batch, segment, capacity) are free; H, d_head and n_token are the model's.
+
+    Args:
+        model: the trained model, in eval mode; its weights are shared, not copied.
+    """
+
+    inverse_frequency: Tensor
+
+    def __init__(self, model: TransformerXL) -> None:
+        super().__init__()
+        self.config = model.config
+        self.word_emb = model.word_emb
+        self.embedding_scale = math.sqrt(model.config.d_model)
+        self.layers = nn.ModuleList(StepLayer(model, index) for index in range(model.config.n_layer))
+        self.head = model.head
+        even = torch.arange(0, model.config.d_model, 2, dtype=torch.float32)
+        self.register_buffer("inverse_frequency", 1.0 / 10000.0 ** (even / model.config.d_model))
+        self.eval()
+
+    @property
+    def memory(self) -> tuple[spec.Memory, ...]:
+        """The carried rings: projected keys and values of every layer."""
+        config = self.config
+        shape = ("batch", config.n_head, "capacity", config.d_head)
+        starts_with_rows = config.first_memory == "zeros" and config.pre_lnorm  # else such rows are zero, or absent
+        return tuple(
+            spec.Memory(name, f"new_{name}", "float32", shape, first_value=name if starts_with_rows else None)
+            for index in range(config.n_layer)
+            for name in (f"memory_key_{index}", f"memory_value_{index}")
+        )
+
+    @property
+    def inputs(self) -> tuple[spec.Tensor, ...]:
+        """What `forward` takes, in order.
+
+        `tokens` and `targets` (the token after each), `offset` = rows written to the ring so far, `memory_length` =
+        rows of memory that each batch row may see (at most mem_len), `window` = keys that a query sees at most,
+        itself included; the rings; positional keys for the distances C - 1 … 0 behind a zero column; and for
+        `positions` the ring's `capacity` and the `clamp_len` (not clamped when it is not positive).
+        """
+        config = self.config
+        return (
+            spec.Tensor("targets", "int64", ("batch", "segment")),
+            # Tracing reads the segment's length from the last input that has it: not from targets, so that the
+            # generate graph does without them.
+            spec.Tensor("tokens", "int64", ("batch", "segment")),
+            spec.Tensor("offset", "int64", (1,)),
+            spec.Tensor("memory_length", "int64", ("batch",)),
+            spec.Tensor("window", "int64", (1,)),
+            *(spec.Tensor(entry.input, entry.dtype, entry.shape) for entry in self.memory),
+            *(spec.Tensor(f"position_key_{index}", "float32", self._position_shape) for index in range(config.n_layer)),
+            spec.Tensor("capacity", "int64", (1,)),
+            spec.Tensor("clamp_len", "int64", (1,)),
+        )
+
+    @property
+    def purposes(self) -> dict[str, tuple[spec.Tensor, ...]]:
+        """The graphs that are cut out of `forward`, and the outputs of each.
+
+        `log_prob`: nats of each target. `logits`: of the last position. `rank` of each target, 1 is the likeliest.
+        `entropy`: nats. `top_ids`, `top_log_probs`: the likeliest tokens, best first.
+        """
+        config = self.config
+        tokens, top = ("batch", "segment"), ("batch", "segment", min(TOP_K, config.n_token))
+        log_prob = spec.Tensor("log_prob", "float32", tokens)
+        memory = tuple(spec.Tensor(entry.output, entry.dtype, entry.shape) for entry in self.memory)
+        return {
+            "score": (log_prob, *memory),
+            "generate": (spec.Tensor("logits", "float32", ("batch", config.n_token)), *memory),
+            "detail": (
+                log_prob,
+                spec.Tensor("rank", "int64", tokens),
+                spec.Tensor("entropy", "float32", tokens),
+                spec.Tensor("top_ids", "int64", top),
+                spec.Tensor("top_log_probs", "float32", top),
+                *memory,
+            ),
+            "positions": tuple(
+                spec.Tensor(f"position_key_{index}", "float32", self._position_shape) for index in range(config.n_layer)
+            ),
+        }
+
+    def example(self) -> tuple[Tensor, ...]:
+        """Inputs to trace with. No free axis is 1: a size of one would be exported as fixed."""
+        sizes = {"batch": 2, "segment": 5, "capacity": 19, "capacity + 1": 20}
+        tensors = {
+            entry.name: torch.zeros(
+                [axis if isinstance(axis, int) else sizes[axis] for axis in entry.shape],
+                dtype=getattr(torch, entry.dtype),
+            )
+            for entry in self.inputs
+        }
+        tensors["capacity"].fill_(sizes["capacity"])
+        tensors["window"].fill_(sizes["capacity"])
+        return tuple(tensors.values())
+
+    def forward(self, *inputs: Tensor) -> tuple[Tensor, ...]:
+        """One segment: `inputs` as the property says, out come the outputs of all `purposes`, each once, in order."""
+        given = dict(zip((entry.name for entry in self.inputs), inputs, strict=True))
+        tokens, targets = given["tokens"], given["targets"]
+        ring = RingStep(tokens, given["memory_key_0"], given["offset"], given["memory_length"], given["window"])
+        made: dict[str, Tensor] = {}
+
+        hidden = self.word_emb(tokens) * self.embedding_scale
+        for index, layer in enumerate(self.layers):
+            key, value = f"memory_key_{index}", f"memory_value_{index}"
+            hidden, made[f"new_{key}"], made[f"new_{value}"] = layer(
+                hidden, given[key], given[value], given[f"position_key_{index}"], ring
+            )
+
+        scores = self.head(hidden)  # (B, S, n_token)
+        target_score = scores.gather(2, targets.unsqueeze(2))  # (B, S, 1)
+        made["log_prob"] = (target_score - scores.logsumexp(dim=2, keepdim=True)).squeeze(2)
+        made["logits"] = self.head(hidden[:, -1])
+        made["rank"] = 1 + (scores > target_score).sum(dim=2)
+        log_probs = torch.log_softmax(scores, dim=2)
+        made["entropy"] = -(log_probs.exp() * log_probs).sum(dim=2)
+        made["top_log_probs"], made["top_ids"] = torch.topk(log_probs, min(TOP_K, self.config.n_token), dim=2)
+        for index, position_key in enumerate(self.positions(given["capacity"], given["clamp_len"])):
+            made[f"position_key_{index}"] = position_key
+        return tuple(made[name] for name in output_names(self.purposes))
+
+    @property
+    def _position_shape(self) -> tuple[int | str, ...]:
+        return (self.config.n_head, self.config.d_head, "capacity + 1")
+
+    def positions(self, capacity: Tensor, clamp_len: Tensor) -> list[Tensor]:
+        """Positional keys W_kR·R for every distance that a ring of `capacity` slots can hold.
+
+        Args:
+            capacity: (1,) int64.
+            clamp_len: (1,) int64, distances beyond it count as it; not clamped when it is not positive.
+
+        Returns:
+            n_layer tensors (H, d_head, 1 + C): a zero column, then the distances C - 1 … 0.
+        """
+        config = self.config
+        C = capacity.item()
+        torch._check(C >= 1)
+        distance = torch.arange(C, -1, -1)  # the first stands for the zero column
+        clamped = torch.where(clamp_len > 0, torch.minimum(distance, clamp_len), distance).to(torch.float32)
+        angle = clamped.unsqueeze(1) * self.inverse_frequency  # (1 + C, D / 2)
+        encoding = torch.cat([angle.sin(), angle.cos()], dim=1)  # (1 + C, D)
+        encoding = encoding * (distance < capacity).to(torch.float32).unsqueeze(1)
+        return [
+            layer.position(encoding).t().reshape(config.n_head, config.d_head, C + 1)  # (H, d_head, 1 + C)
+            for layer in self.layers
+        ]
+
+    def first_rows(self) -> Mapping[str, Tensor]:
+        """What a slot holds that stands for a zero hidden state: (H, d_head) a memory, by input name.
+
+        With pre-LayerNorm that is W·LN(0) = W·bias, not zero.
+        """
+        zero = [torch.zeros(1, 1, self.config.d_model)] * self.config.n_layer
+        return {name: row.detach()[0, :, 0].contiguous() for name, row in self.carried(zero).items()}
+
+    def carried(self, memory: list[Tensor]) -> dict[str, Tensor]:
+        """The eager model's memory, n_layer hidden states (B, M, D), as what the rings hold: (B, H, M, d_head)."""
+        config = self.config
+        rows: dict[str, Tensor] = {}
+        for index, (layer, hidden) in enumerate(zip(self.layers, memory, strict=True)):
+            B, M, _ = hidden.shape
+            normed = layer.attention_norm(hidden) if layer.pre_lnorm else hidden
+            _, key, value = layer.qkv(normed).chunk(3, dim=-1)
+            for kind, projected in (("key", key), ("value", value)):
+                heads = projected.view(B, M, config.n_head, config.d_head)
+                rows[f"memory_{kind}_{index}"] = heads.transpose(1, 2)  # (B, H, M, d_head)
+        return rows
