@@ -1,0 +1,173 @@
+"""What is installed, what it is good for, and how to mend what is wrong."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import platform
+import sys
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from xlexport.errors import XlexportError
+from xlexport.extras import EXTRAS, missing_modules
+from xlexport.sample import sample_checkpoint
+from xlruntime.errors import BundleError, ProviderError
+from xlruntime.providers import Device, import_onnxruntime, installed_wheels, open_session
+
+__all__ = ["OLDEST_PYTHON", "TINY_MODEL", "Check", "doctor"]
+
+OLDEST_PYTHON = (3, 11)
+PURPOSES = {"convert": "converting, verifying and the demo", "train": "training"}
+DISTRIBUTIONS = {"onnx_ir": "onnx-ir"}  # where pip's name is not the module's
+# What ONNX Runtime and its kernels choose their code by; the rest of the flags do not matter here.
+INSTRUCTION_SETS = (
+    *("avx", "avx2", "fma", "f16c", "avx_vnni", "avx512f", "avx512bw", "avx512_vnni", "avx512_bf16", "avx512_fp16"),
+    *("amx_tile", "amx_int8", "amx_bf16", "asimd", "asimddp", "i8mm", "bf16", "sve", "sve2"),
+)
+# A graph of one Gelu node (new in opset 20) with IR version 10, as a bundle's graphs have: x (N,) float32 -> y.
+TINY_MODEL = bytes.fromhex(
+    "080a3a380a0c0a0178120179220447656c75120474696e795a100a0178120b0a09080112050a0312014e62100a0179120b0a"
+    "09080112050a0312014e42040a001014"
+)
+
+
+@dataclass(frozen=True)
+class Check:
+    """One finding."""
+
+    name: str
+    ok: bool | None
+    """True: good; False: must be mended; None: for information, something optional is absent."""
+    detail: str
+    repair: str | None = None
+    """What to type or do, where `ok` is not True."""
+
+
+def doctor() -> list[Check]:
+    """Look at everything; no check keeps another from running."""
+    checks = [_python(), _numpy(), _onnxruntime()]
+    if checks[-1].ok:
+        checks += [_session(Device("cpu")), _cuda()]
+    checks += [_extra(name) for name in EXTRAS]
+    return [*checks, _sample(), _cores(), _memory(), _instruction_sets()]
+
+
+def _python() -> Check:
+    found = f"{platform.python_implementation()} {platform.python_version()} on {platform.platform(terse=True)}"
+    good = sys.version_info >= OLDEST_PYTHON
+    return Check("python", good, found, None if good else "Install Python 3.11 or newer.")
+
+
+def _numpy() -> Check:
+    return Check("numpy", True, f"numpy {np.__version__}")
+
+
+def _onnxruntime() -> Check:
+    try:
+        ort = import_onnxruntime()
+    except ProviderError as error:
+        return _failed("onnxruntime", error)
+    wheels = ", ".join(f"{name} {version}" for name, version in installed_wheels().items())
+    providers = ", ".join(ort.get_available_providers())
+    return Check("onnxruntime", True, f"{wheels or f'onnxruntime {ort.__version__}'}: {providers}")
+
+
+def _session(device: Device) -> Check:
+    """Run a graph of the opset and IR version that bundles have."""
+    name = f"graphs on {device}"
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "tiny.onnx")
+        path.write_bytes(TINY_MODEL)
+        try:
+            result = open_session(path, device, threads=1).run(None, {"x": np.array([0.0, 30.0], np.float32)})[0]
+        except BundleError as error:
+            return Check(name, False, str(error).partition(". ")[0], "Upgrade it: pip install -U 'xlexport[cpu]'.")
+        except ProviderError as error:
+            return _failed(name, error)
+    good = result.tolist() == [0.0, 30.0]
+    return Check(name, good, "opset 20, IR 10: " + ("runs" if good else f"wrong result {result}"))
+
+
+def _cuda() -> Check:
+    if "CUDAExecutionProvider" in import_onnxruntime().get_available_providers():
+        return _session(Device("cuda"))
+    repair = "For an NVIDIA GPU: pip uninstall -y onnxruntime && pip install 'xlexport[gpu]'."
+    return Check("graphs on cuda:0", None, "this ONNX Runtime is built for the CPU", repair)
+
+
+def _extra(extra: str) -> Check:
+    missing = missing_modules(extra)
+    found = [f"{name} {_version(name)}" for name in EXTRAS[extra] if name not in missing]
+    detail = f"for {PURPOSES[extra]}: {', '.join(found) or 'nothing installed'}"
+    if not missing:
+        return Check(extra, True, detail)
+    return Check(extra, None, f"{detail}; missing {', '.join(missing)}", f"pip install 'xlexport[{extra}]'")
+
+
+def _version(module: str) -> str:
+    try:
+        return importlib.metadata.version(DISTRIBUTIONS.get(module, module))
+    except importlib.metadata.PackageNotFoundError:
+        return "of unknown version"
+
+
+def _sample() -> Check:
+    try:
+        path = sample_checkpoint()
+    except XlexportError as error:
+        return _failed("sample checkpoint", error, ok=None)
+    return Check("sample checkpoint", True, f"{path} ({path.stat().st_size / 1e6:.1f} MB)")
+
+
+def _cores() -> Check:
+    usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    detail = f"{usable} of {os.cpu_count()} usable by this process"
+    quota = _cgroup_cores()
+    if quota is None or (usable is not None and quota >= usable):
+        return Check("cores", True, detail)
+    return Check("cores", None, f"{detail}; its container may use {quota:g}", f"Use --threads {max(1, int(quota))}.")
+
+
+def _cgroup_cores() -> float | None:
+    """Cores that a container's quota allows, where there is one; ONNX Runtime does not heed it."""
+    quota, _, period = (_read("/sys/fs/cgroup/cpu.max") or "max").strip().partition(" ")
+    return int(quota) / int(period) if quota.isdigit() and period.isdigit() else None
+
+
+def _memory() -> Check:
+    fields = {}
+    for line in (_read("/proc/meminfo") or "").splitlines():
+        name, _, value = line.partition(":")
+        fields[name] = int(value.split()[0]) * 1024
+    if "MemAvailable" not in fields:
+        return Check("memory", None, "unknown on this system")
+    detail = f"{fields['MemAvailable'] / 1e9:.1f} GB available of {fields['MemTotal'] / 1e9:.1f} GB"
+    limit = (_read("/sys/fs/cgroup/memory.max") or "max").strip()
+    return Check("memory", True, detail + (f"; container limit {int(limit) / 1e9:.1f} GB" if limit.isdigit() else ""))
+
+
+def _instruction_sets() -> Check:
+    for line in (_read("/proc/cpuinfo") or "").splitlines():
+        name, _, value = line.partition(":")
+        if name.strip() in ("flags", "Features"):  # x86, ARM
+            flags = set(value.split())
+            found = [flag for flag in INSTRUCTION_SETS if flag in flags]
+            return Check("instruction sets", True, f"{platform.machine()}: {' '.join(found) or 'none of note'}")
+    return Check("instruction sets", None, f"{platform.machine()}: unknown on this system")
+
+
+def _failed(name: str, error: Exception, ok: bool | None = False) -> Check:
+    """An error as a finding: its message says what is wrong, then how to mend it."""
+    detail, _, repair = str(error).partition(". ")
+    return Check(name, ok, detail, repair or None)
+
+
+def _read(path: str) -> str | None:
+    try:
+        return Path(path).read_text("utf-8")
+    except OSError:
+        return None
