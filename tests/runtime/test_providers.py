@@ -1,0 +1,209 @@
+"""What is asked for is what runs, or it is an error that names the repair."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.metadata
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from xlruntime import providers
+from xlruntime.errors import BundleError, OptionError, ProviderError
+from xlruntime.providers import Device, import_onnxruntime, open_session, parse_device, session_options
+
+# One Gelu node, opset 20, IR version 10: x (N,) float32 -> y (N,).
+GELU = bytes.fromhex(
+    "080a3a380a0c0a0178120179220447656c75120474696e795a100a0178120b0a09080112050a0312014e62100a0179120b0a"
+    "09080112050a0312014e42040a001014"
+)
+
+
+@pytest.fixture
+def forgetful() -> Iterator[None]:
+    """`import_onnxruntime` looks again, and forgets afterwards what it saw."""
+    import_onnxruntime.cache_clear()
+    yield
+    import_onnxruntime.cache_clear()
+
+
+@pytest.fixture
+def gelu(tmp_path: Path) -> Path:
+    path = tmp_path / "gelu.onnx"
+    path.write_bytes(GELU)
+    return path
+
+
+def install(monkeypatch: pytest.MonkeyPatch, **wheels: str) -> None:
+    """Let pip's records show these wheels of ONNX Runtime and no others."""
+
+    def version(name: str) -> str:
+        if name not in wheels:
+            raise importlib.metadata.PackageNotFoundError(name)
+        return wheels[name]
+
+    monkeypatch.setattr(importlib.metadata, "version", version)
+
+
+def on_import(monkeypatch: pytest.MonkeyPatch, outcome: ModuleType | Exception) -> None:
+    """Let importing onnxruntime have this outcome."""
+
+    def import_module(name: str) -> ModuleType:
+        assert name == "onnxruntime"
+        if isinstance(outcome, Exception):
+            raise outcome
+        return outcome
+
+    monkeypatch.setattr(importlib, "import_module", import_module)
+
+
+@pytest.mark.parametrize(
+    ("text", "device"),
+    [
+        ("cpu", Device("cpu", 0)),
+        ("cuda", Device("cuda", 0)),
+        ("cuda:0", Device("cuda", 0)),
+        ("cuda:12", Device("cuda", 12)),
+    ],
+)
+def test_parse_device(text: str, device: Device) -> None:
+    assert parse_device(text) == device
+    assert parse_device(str(device)) == device
+
+
+@pytest.mark.parametrize("text", ["", "gpu", "CUDA", "cpu:0", "cuda:", "cuda:-1", "cuda:x", "cuda:1 ", "cuda:٣"])
+def test_parse_device_refuses_anything_else(text: str) -> None:
+    with pytest.raises(OptionError, match="expected cpu, cuda or cuda:N"):
+        parse_device(text)
+
+
+def test_onnxruntime_is_imported_once(forgetful: None) -> None:
+    assert import_onnxruntime() is import_onnxruntime() is sys.modules["onnxruntime"]
+
+
+@pytest.mark.usefixtures("forgetful")
+def test_missing_onnxruntime_names_the_line_to_type(monkeypatch: pytest.MonkeyPatch) -> None:
+    install(monkeypatch)
+    on_import(monkeypatch, ModuleNotFoundError("No module named 'onnxruntime'", name="onnxruntime"))
+    with pytest.raises(ProviderError, match=r"not installed.* pip install 'xlexport\[cpu\]', or 'xlexport\[gpu\]'"):
+        import_onnxruntime()
+
+
+@pytest.mark.usefixtures("forgetful")
+def test_both_wheels_are_refused_with_the_lines_that_mend_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    install(monkeypatch, **{"onnxruntime": "1.31.1", "onnxruntime-gpu": "1.30.0"})
+    with pytest.raises(ProviderError) as caught:
+        import_onnxruntime()
+    message = str(caught.value)
+    assert "onnxruntime 1.31.1 and onnxruntime-gpu 1.30.0 are both installed" in message
+    assert "pip uninstall -y onnxruntime onnxruntime-gpu && pip install 'xlexport[cpu]'" in message
+    assert "\n" not in message
+
+
+@pytest.mark.usefixtures("forgetful")
+@pytest.mark.parametrize(
+    ("outcome", "what"),
+    [
+        (ModuleType("onnxruntime"), "only partly installed"),
+        (
+            ImportError("libstdc++.so.6: version not found\nmore"),
+            r"cannot be loaded \(libstdc\+\+.so.6: version not found\)",
+        ),
+        (ModuleNotFoundError("No module named 'numpy'", name="numpy"), "lacks the module numpy"),
+    ],
+)
+def test_broken_onnxruntime_names_the_lines_to_type(
+    outcome: ModuleType | Exception, what: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    install(monkeypatch, onnxruntime="1.31.1")
+    on_import(monkeypatch, outcome)
+    with pytest.raises(ProviderError, match=what + r".*pip uninstall -y onnxruntime onnxruntime-gpu && pip install"):
+        import_onnxruntime()
+
+
+@pytest.mark.parametrize("threads", [None, 1, 3])
+def test_session_options(threads: int | None) -> None:
+    options = session_options(threads)
+    assert options.intra_op_num_threads == (threads or 0)
+    assert options.inter_op_num_threads == 1
+    assert options.log_severity_level == 3
+
+
+def test_session_runs_on_the_device_asked_for(gelu: Path) -> None:
+    session = open_session(gelu, Device("cpu"), threads=1)
+    assert session.get_providers() == ["CPUExecutionProvider"]
+    x = np.array([-1.0, 0.0, 30.0], np.float32)
+    np.testing.assert_allclose(session.run(None, {"x": x})[0], [-0.15865526, 0.0, 30.0], rtol=1e-5)
+
+
+@pytest.mark.parametrize("content", [None, b"", b"not a graph", GELU[:-20]], ids=["absent", "empty", "text", "cut off"])
+def test_file_that_cannot_be_loaded_is_a_bundle_error(content: bytes | None, tmp_path: Path) -> None:
+    path = tmp_path / "score.onnx"
+    if content is not None:
+        path.write_bytes(content)
+    with pytest.raises(BundleError, match=r"score.onnx: ONNX Runtime .* cannot load it \(.*convert") as caught:
+        open_session(path, Device("cpu"))
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.skipif(
+    "CUDAExecutionProvider" in import_onnxruntime().get_available_providers(), reason="this ONNX Runtime has CUDA"
+)
+def test_cuda_on_the_cpu_wheel_is_an_error_that_names_the_repair(gelu: Path) -> None:
+    with pytest.raises(ProviderError, match=r"cuda:1: .*no CUDAExecutionProvider.*pip install 'xlexport\[gpu\]'"):
+        open_session(gelu, Device("cuda", 1))
+
+
+class CudaRuntime:
+    """Stands in for an onnxruntime built for CUDA, where starting the provider has a chosen outcome."""
+
+    __version__ = "1.31.1"
+
+    def __init__(self, outcome: list[str] | Exception) -> None:
+        self.outcome = outcome
+        real = import_onnxruntime()
+        self.capi, self.SessionOptions = real.capi, real.SessionOptions
+        self.asked_for: Any = None
+
+    def get_available_providers(self) -> list[str]:
+        return ["CUDAExecutionProvider", "CPUExecutionProvider"]
+
+    def preload_dlls(self) -> None:
+        print("loading")
+
+    def InferenceSession(self, path: str, sess_options: Any, providers: Any, enable_fallback: int) -> Any:
+        assert not enable_fallback
+        self.asked_for = providers
+        if isinstance(self.outcome, Exception):
+            raise self.outcome
+        return SimpleNamespace(get_providers=lambda: self.outcome, disable_fallback=lambda: None)
+
+
+def test_cuda_is_asked_for_with_full_precision(
+    gelu: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    runtime = CudaRuntime(["CUDAExecutionProvider", "CPUExecutionProvider"])
+    monkeypatch.setattr(providers, "import_onnxruntime", lambda: runtime)
+    open_session(gelu, Device("cuda", 1))
+    (name, settings), host = runtime.asked_for
+    assert (name, host) == ("CUDAExecutionProvider", "CPUExecutionProvider")
+    assert (settings["device_id"], settings["use_tf32"]) == ("1", "0")
+    captured = capsys.readouterr()
+    assert (captured.out, captured.err) == ("", "loading\n")  # stdout is for data
+
+
+@pytest.mark.parametrize(
+    "outcome", [["CPUExecutionProvider"], RuntimeError("CUDA failure 100: no CUDA-capable device is detected")]
+)
+def test_cuda_that_does_not_start_is_never_replaced(
+    outcome: list[str] | Exception, gelu: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runtime = CudaRuntime(outcome)
+    monkeypatch.setattr(providers, "import_onnxruntime", lambda: runtime)
+    with pytest.raises(ProviderError, match=r"cuda:0: .*did not start .*nvidia-smi.*onnxruntime-gpu\[cuda,cudnn\]"):
+        open_session(gelu, Device("cuda"))

@@ -1,0 +1,90 @@
+"""The doctor looks at what is really there."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import xlexport.doctor
+from xlexport.doctor import TINY_MODEL, Check, doctor
+from xlruntime.errors import BundleError, ProviderError
+
+
+def by_name(checks: list[Check]) -> dict[str, Check]:
+    assert len({check.name for check in checks}) == len(checks)
+    return {check.name: check for check in checks}
+
+
+def test_healthy_installation() -> None:
+    checks = by_name(doctor())
+    for name in ("python", "numpy", "onnxruntime", "graphs on cpu", "convert", "train"):
+        assert checks[name].ok is True, checks[name]
+    assert "CPUExecutionProvider" in checks["onnxruntime"].detail
+    assert "torch 2" in checks["convert"].detail
+    assert all(check.repair for check in checks.values() if check.ok is False)
+
+
+def test_tiny_model_has_the_versions_of_a_bundle(tmp_path: Path) -> None:
+    onnx = pytest.importorskip("onnx")
+    from xlexport.onnx_export import IR_VERSION, OPSET
+
+    model = onnx.load_from_string(TINY_MODEL)
+    onnx.checker.check_model(model)
+    assert (model.ir_version, model.opset_import[0].version) == (IR_VERSION, OPSET)
+
+
+def test_missing_onnxruntime_is_found_and_keeps_nothing_else_from_running(monkeypatch: pytest.MonkeyPatch) -> None:
+    def import_onnxruntime() -> None:
+        raise ProviderError("ONNX Runtime is not installed. Install it: pip install 'xlexport[cpu]'.")
+
+    monkeypatch.setattr(xlexport.doctor, "import_onnxruntime", import_onnxruntime)
+    checks = by_name(doctor())
+    assert checks["onnxruntime"] == Check(
+        "onnxruntime", False, "ONNX Runtime is not installed", "Install it: pip install 'xlexport[cpu]'."
+    )
+    assert "graphs on cpu" not in checks
+    assert "memory" in checks
+
+
+def test_runtime_too_old_for_the_graphs_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    def open_session(path: Path, device: object, threads: int) -> None:
+        raise BundleError(f"{path}: ONNX Runtime 1.16.0 cannot load it (Unsupported model IR version: 10). Convert.")
+
+    monkeypatch.setattr(xlexport.doctor, "open_session", open_session)
+    check = by_name(doctor())["graphs on cpu"]
+    assert check.ok is False
+    assert "Unsupported model IR version: 10" in check.detail
+    assert check.repair == "Upgrade it: pip install -U 'xlexport[cpu]'."
+
+
+def test_absent_extra_is_information_with_the_line_to_type(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(xlexport.doctor, "missing_modules", lambda extra: ["onnx"] if extra == "convert" else [])
+    checks = by_name(doctor())
+    assert checks["train"].ok is True
+    assert checks["convert"].ok is None
+    assert checks["convert"].detail.endswith("; missing onnx")
+    assert checks["convert"].repair == "pip install 'xlexport[convert]'"
+
+
+def test_container_limits_are_heeded(monkeypatch: pytest.MonkeyPatch) -> None:
+    files = {
+        "/sys/fs/cgroup/cpu.max": "50000 100000\n",
+        "/sys/fs/cgroup/memory.max": "2000000000\n",
+        "/proc/meminfo": "MemTotal:  8000000 kB\nMemAvailable:  4000000 kB\n",
+        "/proc/cpuinfo": "processor : 0\nflags\t\t: fpu avx2 fma avx512f\n",
+    }
+    monkeypatch.setattr(xlexport.doctor, "_read", files.get)
+    checks = by_name(doctor())
+    assert checks["cores"].ok is None
+    assert "may use 0.5" in checks["cores"].detail
+    assert checks["cores"].repair == "Use --threads 1."
+    assert checks["memory"].detail == "4.1 GB available of 8.2 GB; container limit 2.0 GB"
+    assert checks["instruction sets"].detail.endswith("avx2 fma avx512f")
+
+
+def test_unknown_system_is_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(xlexport.doctor, "_read", lambda path: None)
+    checks = by_name(doctor())
+    assert checks["cores"].ok is True
+    assert (checks["memory"].ok, checks["instruction sets"].ok) == (None, None)

@@ -1,0 +1,45 @@
+"""Errors are part of the interface: their trees are drawn in the docstrings, and each is the builtin callers expect."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from types import ModuleType
+
+import pytest
+
+import xlexport.errors
+import xlruntime.errors
+import xltraining.errors
+
+MODULES = [xlexport.errors, xlruntime.errors, xltraining.errors]
+
+
+def drawn(module: ModuleType) -> dict[str, tuple[str | None, str | None]]:
+    """Class -> (parent, builtin), as the tree in the docstring has it."""
+    tree: dict[str, tuple[str | None, str | None]] = {}
+    path: list[str] = []
+    for line in str(module.__doc__).splitlines():
+        match = re.match(r"^    ([│ ├└─]*)(\w+)(?: \((\w+)\))?", line)
+        if match and match[2].endswith("Error"):
+            depth = len(match[1]) // 4
+            path[depth:] = [match[2]]
+            tree[match[2]] = (path[depth - 1] if depth else None, match[3])
+    return tree
+
+
+@pytest.mark.parametrize("module", MODULES, ids=lambda module: str(module.__name__))
+def test_classes_are_those_of_the_drawing(module: ModuleType) -> None:
+    tree = drawn(module)
+    assert sorted(tree) == sorted(module.__all__)
+    for name, (parent, builtin) in tree.items():
+        bases = [base.__name__ for base in getattr(module, name).__bases__]
+        assert bases == [base for base in (parent or "Exception", builtin) if base], name
+
+
+@pytest.mark.parametrize("module", MODULES, ids=lambda module: str(module.__name__))
+def test_message_survives_and_class_is_described_in_a_line(module: ModuleType) -> None:
+    for name in module.__all__:
+        error = getattr(module, name)
+        assert str(error("where: what. Repair.")) == "where: what. Repair."
+        assert len(str(inspect.getdoc(error)).splitlines()) == 1

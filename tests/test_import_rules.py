@@ -1,0 +1,130 @@
+"""Who may import whom: proved by importing in a fresh interpreter, and by reading the sources.
+
+A fresh interpreter shows what an import really pulls in, other packages' imports included; the sources show imports
+inside functions too. Both proofs are themselves shown to fail on a package that breaks the rule.
+"""
+
+from __future__ import annotations
+
+import ast
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+PACKAGES = {"xlruntime": ROOT / "runtime/xlruntime", "xltraining": ROOT / "training/xltraining"}
+HEAVY = {"torch", "onnx", "onnx_ir", "onnxscript"}
+FORBIDDEN = {
+    "xlruntime": HEAVY | {"xlexport", "xltraining"},
+    "xltraining": {"onnx", "onnx_ir", "onnxscript", "onnxruntime", "xlexport", "xlruntime"},
+}
+RUNTIME_MAY_IMPORT = {"numpy", "onnxruntime", "safetensors", "tokenizers", "xlruntime"}
+
+
+def modules_of(package: str, folder: Path) -> list[str]:
+    """Dotted names of all modules of a package."""
+    files = (file.relative_to(folder).with_suffix("") for file in sorted(folder.rglob("*.py")))
+    return [".".join((package, *(part for part in file.parts if part != "__init__"))) for file in files]
+
+
+def loaded_after(code: str, path: Path | None = None) -> set[str]:
+    """Top-level names of all modules that a fresh interpreter has loaded once it has run `code`."""
+    report = "\nimport sys\nprint('\\nLOADED', *{name.partition('.')[0] for name in sys.modules})"
+    environment = dict(os.environ)
+    if path is not None:
+        environment["PYTHONPATH"] = os.pathsep.join(filter(None, (str(path), environment.get("PYTHONPATH"))))
+    command = [sys.executable, "-c", code + report]
+    result = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=120, check=False)
+    assert result.returncode == 0, result.stderr
+    return set(result.stdout.rpartition("LOADED")[2].split())
+
+
+def imported_by_source(folder: Path) -> set[str]:
+    """Top-level names of all absolute imports in a folder's sources, those inside functions included."""
+    names: set[str] = set()
+    for file in folder.rglob("*.py"):
+        for node in ast.walk(ast.parse(file.read_text("utf-8"))):
+            if isinstance(node, ast.Import):
+                names |= {alias.name.partition(".")[0] for alias in node.names}
+            elif isinstance(node, ast.ImportFrom) and node.level == 0:
+                names.add(str(node.module).partition(".")[0])
+            elif isinstance(node, ast.Call) and ast.unparse(node.func).endswith(("import_module", "__import__")):
+                names |= {str(value.value).partition(".")[0] for value in node.args if isinstance(value, ast.Constant)}
+    return names
+
+
+@pytest.fixture
+def rule_breaker(tmp_path: Path) -> Path:
+    """A folder with a package whose submodule imports torch (an empty stand-in), and one that does so when called."""
+    (tmp_path / "torch.py").touch()
+    for package, inner in {
+        "eager": "import torch\n",
+        "lazy": "def late():\n    import torch\n    return torch\n",
+    }.items():
+        (tmp_path / package).mkdir()
+        (tmp_path / package / "__init__.py").write_text(f"from {package} import inner\n")
+        (tmp_path / package / "inner.py").write_text(inner)
+    return tmp_path
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_importing_every_module_pulls_in_nothing_forbidden(package: str) -> None:
+    modules = modules_of(package, PACKAGES[package])
+    assert len(modules) > 3
+    loaded = loaded_after("\n".join(f"import {module}" for module in modules))
+    assert package in loaded
+    assert not loaded & FORBIDDEN[package]
+
+
+def test_onnxruntime_pulls_in_nothing_forbidden() -> None:
+    loaded = loaded_after("from xlruntime.providers import import_onnxruntime; import_onnxruntime()")
+    assert "onnxruntime" in loaded
+    assert not loaded & FORBIDDEN["xlruntime"]
+
+
+def test_importing_xlruntime_does_not_load_onnxruntime() -> None:
+    assert "onnxruntime" not in loaded_after("import xlruntime")
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_sources_import_nothing_forbidden(package: str) -> None:
+    imported = imported_by_source(PACKAGES[package])
+    assert "__future__" in imported or "pathlib" in imported
+    assert not imported & FORBIDDEN[package]
+
+
+def test_runtime_sources_import_only_what_the_base_install_brings() -> None:
+    assert imported_by_source(PACKAGES["xlruntime"]) <= RUNTIME_MAY_IMPORT | sys.stdlib_module_names
+
+
+def test_help_of_every_command_is_light() -> None:
+    loaded = loaded_after(
+        "import click\n"
+        "from click.testing import CliRunner\n"
+        "from xlexport.cli import main\n"
+        "commands = main.list_commands(click.Context(main))\n"
+        "assert len(commands) > 3, commands\n"
+        "for arguments in ([], *([name] for name in commands)):\n"
+        "    result = CliRunner().invoke(main, [*arguments, '--help'])\n"
+        "    assert result.exit_code == 0, result.output\n"
+    )
+    assert "xlexport" in loaded
+    assert not loaded & (HEAVY | {"onnxruntime"})
+
+
+@pytest.mark.parametrize("module", ["xlexport", "xlexport.checkpoints", "xlexport.doctor", "xlexport.errors"])
+def test_light_modules_of_xlexport_stay_light(module: str) -> None:
+    assert not loaded_after(f"import {module}") & (HEAVY | {"onnxruntime"})
+
+
+def test_proof_by_importing_can_fail(rule_breaker: Path) -> None:
+    assert "torch" in loaded_after("import eager", rule_breaker)
+    assert "torch" not in loaded_after("import lazy", rule_breaker)
+
+
+def test_proof_by_reading_can_fail(rule_breaker: Path) -> None:
+    assert "torch" in imported_by_source(rule_breaker / "eager")
+    assert "torch" in imported_by_source(rule_breaker / "lazy")

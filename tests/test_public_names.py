@@ -1,0 +1,85 @@
+"""`__all__` is what a module offers: no more than it has, and no less than it shows.
+
+Functions and classes without a leading underscore are public and must be listed. Constants may stay a module's own
+affair, but one that another module imports is public.
+"""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+PACKAGES = (ROOT / "xlexport", ROOT / "runtime/xlruntime", ROOT / "training/xltraining")
+MODULES = sorted(file for package in PACKAGES for file in package.rglob("*.py") if not file.name.startswith("__main__"))
+
+
+class Names:
+    """What a module's source says about its names."""
+
+    def __init__(self, source: str) -> None:
+        self.listed: list[str] | None = None
+        self.shown: set[str] = set()  # functions and classes of its own
+        self.bound: set[str] = set()  # everything else that has a name
+        for node in ast.parse(source).body:
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+                (self.bound if node.name.startswith("_") else self.shown).add(node.name)
+            elif isinstance(node, ast.Import | ast.ImportFrom):
+                self.bound |= {alias.asname or alias.name for alias in node.names}
+            elif isinstance(node, ast.Assign | ast.AnnAssign):
+                targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+                names = {target.id for target in targets if isinstance(target, ast.Name)}
+                self.bound |= names
+                if "__all__" in names and node.value is not None:
+                    self.listed = ast.literal_eval(node.value)
+
+    def problems(self) -> list[str]:
+        if self.listed is None:
+            return ["no __all__"] if self.shown else []
+        listed = set(self.listed)
+        problems = [f"{name} is listed twice" for name in listed if self.listed.count(name) > 1]
+        problems += [f"{name} is listed but not there" for name in sorted(listed - self.shown - self.bound)]
+        problems += [f"{name} is public but not listed" for name in sorted(self.shown - listed)]
+        return problems
+
+
+def identify(module: Path) -> str:
+    return module.relative_to(ROOT).as_posix()
+
+
+@pytest.mark.parametrize("module", MODULES, ids=identify)
+def test_all_lists_the_public_names(module: Path) -> None:
+    assert Names(module.read_text("utf-8")).problems() == []
+
+
+def dotted(module: Path) -> str:
+    package = next(package for package in PACKAGES if module.is_relative_to(package))
+    parts = module.relative_to(package.parent).with_suffix("").parts
+    return ".".join(part for part in parts if part != "__init__")
+
+
+def test_names_that_cross_modules_are_listed() -> None:
+    listed = {dotted(module): Names(module.read_text("utf-8")).listed or [] for module in MODULES}
+    problems = []
+    for module in MODULES:
+        package = dotted(module) if module.name == "__init__.py" else dotted(module).rpartition(".")[0]
+        for node in ast.walk(ast.parse(module.read_text("utf-8"))):
+            if not isinstance(node, ast.ImportFrom):
+                continue
+            source = ".".join(filter(None, (package if node.level else "", node.module)))
+            for alias in node.names:
+                if source in listed and f"{source}.{alias.name}" not in listed and alias.name not in listed[source]:
+                    problems.append(f"{identify(module)} imports {alias.name}, which {source} does not list")
+    assert problems == []
+
+
+def test_the_check_can_fail() -> None:
+    assert Names("def f(): ...").problems() == ["no __all__"]
+    assert Names("__all__ = ['f', 'f', 'g']\ndef f(): ...\ndef h(): ...").problems() == [
+        "f is listed twice",
+        "g is listed but not there",
+        "h is public but not listed",
+    ]
+    assert Names("__all__ = ['C', 'f']\nC: int = 1\nD = 2\ndef f(): ...\ndef _g(): ...").problems() == []

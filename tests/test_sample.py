@@ -1,0 +1,32 @@
+"""The checkpoint and the text that come along."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import xlexport.sample
+from xlexport.errors import CheckpointNotFoundError
+from xlexport.sample import sample_checkpoint, sample_text
+
+
+@pytest.mark.parametrize("place", ["site/xlexport/_samples", "site/samples"])
+def test_sample_checkpoint_is_found_in_installation_and_checkout(
+    place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(xlexport.sample, "__file__", str(tmp_path / "site/xlexport/sample.py"))
+    with pytest.raises(CheckpointNotFoundError, match=r"^the sample checkpoint is in neither .*pip install") as caught:
+        sample_checkpoint()
+    assert "\n" not in str(caught.value)
+    checkpoint = tmp_path / place / "transformer_xl_bytes/checkpoint.pt"
+    checkpoint.parent.mkdir(parents=True)
+    checkpoint.touch()
+    assert sample_checkpoint() == checkpoint.resolve()
+
+
+def test_sample_text_is_long_prose() -> None:
+    text = sample_text()
+    assert 300_000 < len(text.encode()) < 1_000_000
+    assert text == sample_text()
+    assert "The Python" in text
