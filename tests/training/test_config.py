@@ -1,0 +1,48 @@
+import pytest
+from xltraining.config import TransformerXLConfig
+from xltraining.errors import ConfigError
+
+
+def test_to_dict_and_back() -> None:
+    config = TransformerXLConfig(n_layer=3, mem_len=7, same_length=True, first_memory="zeros")
+    assert TransformerXLConfig.from_dict(config.to_dict()) == config
+
+
+def test_invalid_values_are_all_listed() -> None:
+    with pytest.raises(ConfigError) as caught:
+        TransformerXLConfig(n_layer=0, d_model=7, mem_len=-1, dropout=1.0, layer_norm_epsilon=0.0)
+    message = str(caught.value)
+    assert all(name in message for name in ("n_layer", "d_model", "mem_len", "dropout", "layer_norm_epsilon"))
+    assert "\n" not in message
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("n_head", 2.0),
+        ("n_token", True),
+        ("clamp_len", "none"),
+        ("same_length", 1),
+        ("dropatt", "0.1"),
+        ("layer_norm_epsilon", float("nan")),
+        ("first_memory", "random"),
+    ],
+)
+def test_a_value_of_a_wrong_type_is_named(name: str, value: object) -> None:
+    with pytest.raises(ValueError, match=name):
+        TransformerXLConfig.from_dict({name: value})
+
+
+def test_unknown_names_are_all_listed() -> None:
+    with pytest.raises(ConfigError, match="d_modle, n_layers"):
+        TransformerXLConfig.from_dict({"n_layers": 2, "d_modle": 8, "n_head": 2})
+
+
+def test_same_length_without_memory_is_refused() -> None:
+    with pytest.raises(ConfigError, match="same_length needs mem_len"):
+        TransformerXLConfig(same_length=True, mem_len=0)
+
+
+def test_window_counts_the_query_itself() -> None:
+    assert TransformerXLConfig(mem_len=5, same_length=True).window == 5
+    assert TransformerXLConfig(mem_len=5, same_length=False).window is None

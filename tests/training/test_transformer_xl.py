@@ -1,0 +1,226 @@
+"""The model against definitions that are written out here as plain loops."""
+
+import math
+from collections.abc import Callable
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from xltraining.config import TransformerXLConfig
+from xltraining.errors import ConfigError
+from xltraining.transformer_xl import TransformerXL, relative_shift, sinusoids
+
+MakeModel = Callable[..., TransformerXL]
+
+
+def tokens_of(B: int, S: int, seed: int = 1) -> Tensor:
+    return torch.randint(0, 20, (B, S), generator=torch.Generator().manual_seed(seed))
+
+
+def walk(model: TransformerXL, tokens: Tensor, segments: list[int]) -> tuple[Tensor, list[Tensor]]:
+    """Hidden states (B,S,D) and the last memory of a walk in segments of the given lengths."""
+    memory, parts = model.first_memory(len(tokens)), []
+    for segment in tokens.split(segments, dim=1):
+        hidden, memory = model(segment, memory)
+        parts.append(hidden)
+    return torch.cat(parts, dim=1), memory
+
+
+def naive_sinusoid(distance: int, d_model: int) -> Tensor:
+    angles = [distance / 10000 ** (i / d_model) for i in range(0, d_model, 2)]
+    return torch.tensor([math.sin(angle) for angle in angles] + [math.cos(angle) for angle in angles])
+
+
+def naive_forward(model: TransformerXL, tokens: Tensor, memory: list[Tensor]) -> Tensor:
+    """Section 3.3 of the paper, one query and one key at a time, for one row: (S,D) from (S,) and n_layer x (M,D)."""
+    config = model.config
+    H, h, D, M, S = config.n_head, config.d_head, config.d_model, len(memory[0]), len(tokens)
+    hidden = model.word_emb.weight[tokens] * D**0.5
+    for layer, layer_memory in zip(model.layers, memory, strict=True):
+        attention, feed_forward = layer.attention, layer.feed_forward
+        context = torch.cat([layer_memory, hidden])
+        inputs = attention.norm(context) if config.pre_lnorm else context
+        W_q, W_k, W_v = attention.qkv.weight.split(H * h)
+        rows = []
+        for i in range(S):
+            heads = []
+            for n in range(H):
+                part = slice(n * h, (n + 1) * h)
+                u, v = attention.content_bias[n], attention.position_bias[n]
+                query = W_q[part] @ inputs[M + i]
+                scores, values = [], []
+                for j in range(M + S):
+                    distance = i + M - j
+                    if distance < 0 or (config.window is not None and distance >= config.window):
+                        continue
+                    clamped = min(distance, config.clamp_len) if config.clamp_len > 0 else distance
+                    R = attention.position.weight[part] @ naive_sinusoid(clamped, D)
+                    scores.append(((query + u) @ (W_k[part] @ inputs[j]) + (query + v) @ R) / math.sqrt(h))
+                    values.append(W_v[part] @ inputs[j])
+                heads.append(torch.stack(scores).softmax(0) @ torch.stack(values))
+            rows.append(attention.output.weight @ torch.cat(heads))
+        hidden = hidden + torch.stack(rows)
+        hidden = hidden if config.pre_lnorm else attention.norm(hidden)
+        inputs = feed_forward.norm(hidden) if config.pre_lnorm else hidden
+        hidden = hidden + feed_forward.outer(F.relu(feed_forward.inner(inputs)))
+        hidden = hidden if config.pre_lnorm else feed_forward.norm(hidden)
+    return hidden
+
+
+@pytest.mark.parametrize("M", [0, 3, 11])
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"pre_lnorm": True},
+        {"clamp_len": 4},
+        {"same_length": True},
+        {"same_length": True, "mem_len": 3, "pre_lnorm": True},
+        {"untie_r": False, "d_head": 4},
+    ],
+    ids=str,
+)
+@torch.no_grad()
+def test_against_the_paper_written_as_loops(make_model: MakeModel, changes: dict[str, object], M: int) -> None:
+    model = make_model(**changes)
+    tokens = tokens_of(2, 5)
+    memory = [torch.randn(2, M, 12, generator=torch.Generator().manual_seed(i)) for i in range(3)]
+    hidden, _ = model(tokens, memory)
+    for row in range(2):
+        expected = naive_forward(model, tokens[row], [layer[row] for layer in memory])
+        torch.testing.assert_close(hidden[row], expected, atol=2e-5, rtol=1e-5)
+
+
+def test_shift_puts_each_distance_under_its_key() -> None:
+    S, M = 4, 3
+    K = M + S
+    by_distance = torch.arange(K, -1, -1.0).expand(2, S, K + 1).contiguous()  # every score is its distance
+    shifted = relative_shift(by_distance)
+    assert shifted.data_ptr() - by_distance.data_ptr() == S * by_distance.element_size()  # a view, nothing is copied
+    for i in range(S):
+        for j in range(i + M + 1):
+            assert shifted[1, i, j] == i + M - j
+
+
+def test_sinusoids_are_sines_then_cosines() -> None:
+    expected = torch.stack([naive_sinusoid(distance, 8) for distance in (0, 1, 700)])
+    torch.testing.assert_close(sinusoids(torch.tensor([0, 1, 700]), 8), expected, atol=1e-6, rtol=0)
+    assert sinusoids(torch.tensor([3], dtype=torch.int64), 8).dtype == torch.float32
+
+
+@pytest.mark.parametrize("pre_lnorm", [False, True])
+@torch.no_grad()
+def test_a_later_token_changes_nothing_before_it(make_model: MakeModel, pre_lnorm: bool) -> None:
+    model = make_model(pre_lnorm=pre_lnorm)
+    tokens = tokens_of(1, 9)
+    changed = tokens.clone()
+    changed[0, 5] = (changed[0, 5] + 1) % 20
+    before, after = model(tokens)[0], model(changed)[0]
+    assert torch.equal(before[:, :5], after[:, :5])
+    assert (before[:, 5:] - after[:, 5:]).abs().amax(dim=2).min() > 1e-4
+
+
+@pytest.mark.parametrize("segments", [[1] * 24, [24], [5, 7, 1, 11], [3] * 8])
+@pytest.mark.parametrize("pre_lnorm", [False, True])
+@torch.no_grad()
+def test_segments_with_enough_memory_equal_one_long_pass(
+    make_model: MakeModel, segments: list[int], pre_lnorm: bool
+) -> None:
+    model = make_model(pre_lnorm=pre_lnorm, mem_len=24, clamp_len=10)
+    tokens = tokens_of(2, 24)
+    torch.testing.assert_close(walk(model, tokens, segments)[0], model(tokens)[0], atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("segments", [[1] * 30, [7, 7, 7, 9], [8, 1, 21]])
+@torch.no_grad()
+def test_segmentation_does_not_matter_with_same_length(make_model: MakeModel, segments: list[int]) -> None:
+    model = make_model(same_length=True, mem_len=6)
+    tokens = tokens_of(2, 30)
+    torch.testing.assert_close(walk(model, tokens, segments)[0], model(tokens)[0], atol=1e-5, rtol=1e-5)
+
+
+@torch.no_grad()
+def test_memory_is_the_inputs_of_the_layers(make_model: MakeModel) -> None:
+    model = make_model(mem_len=4, pre_lnorm=True)
+    first, second = tokens_of(2, 3), tokens_of(2, 3, seed=2)
+    _, memory = model(first)
+    assert [layer.shape for layer in memory] == [(2, 3, 12)] * 3
+    embedded = model.word_emb.weight[torch.cat([first, second], dim=1)] * math.sqrt(12)
+    assert torch.equal(memory[0], embedded[:, :3])
+    _, memory = model(second, memory)
+    assert [layer.shape for layer in memory] == [(2, 4, 12)] * 3
+    assert torch.equal(memory[0], embedded[:, 2:])
+
+
+@torch.no_grad()
+def test_memory_of_length_zero_stays_empty(make_model: MakeModel) -> None:
+    _, memory = make_model(mem_len=0)(tokens_of(2, 3))
+    assert [layer.shape for layer in memory] == [(2, 0, 12)] * 3
+
+
+@torch.no_grad()
+def test_first_memory_of_zeros_is_attended_to(make_model: MakeModel) -> None:
+    tokens = tokens_of(2, 5)
+    empty, zeros = make_model(), make_model(first_memory="zeros")
+    assert [layer.shape for layer in empty.first_memory(2)] == [(2, 0, 12)] * 3
+    assert [layer.shape for layer in zeros.first_memory(2)] == [(2, 8, 12)] * 3
+    assert not any(layer.any() for layer in zeros.first_memory(2))
+    assert (empty(tokens)[0] - zeros(tokens)[0]).abs().max() > 1e-3
+    torch.testing.assert_close(zeros(tokens, empty.first_memory(2))[0], empty(tokens)[0])
+
+
+def test_gradient_stops_at_the_memory(make_model: MakeModel) -> None:
+    model = make_model()
+    memory = [layer.requires_grad_() for layer in [torch.randn(1, 4, 12) for _ in range(3)]]
+    hidden, new_memory = model(tokens_of(1, 6), memory)
+    assert hidden.requires_grad
+    assert not any(layer.requires_grad for layer in new_memory)
+
+
+def test_every_weight_gets_a_gradient(make_model: MakeModel) -> None:
+    model = make_model(pre_lnorm=True)
+    hidden, _ = model(tokens_of(2, 6))
+    model.log_probs(hidden, tokens_of(2, 6, seed=3)).sum().backward()
+    assert [name for name, weight in model.named_parameters() if weight.grad is None or not weight.grad.any()] == []
+
+
+@torch.no_grad()
+def test_log_probs_are_the_log_softmax_of_the_logits(make_model: MakeModel) -> None:
+    model = make_model()
+    targets = tokens_of(2, 6, seed=3)
+    hidden, _ = model(tokens_of(2, 6))
+    assert torch.equal(model.logits(hidden), hidden @ model.head.weight.T + model.head.bias)
+    expected = model.logits(hidden).log_softmax(-1).gather(2, targets[:, :, None])[:, :, 0]
+    torch.testing.assert_close(model.log_probs(hidden, targets), expected)
+
+
+def test_shared_parameters_are_one_object(make_model: MakeModel) -> None:
+    shared = make_model(untie_r=False)
+    assert len({id(layer.attention.content_bias) for layer in shared.layers}) == 1
+    assert len({id(layer.attention.position_bias) for layer in shared.layers}) == 1
+    assert len({id(layer.attention.content_bias) for layer in make_model().layers}) == 3
+    assert shared.head.weight is shared.word_emb.weight
+    assert make_model(tie_weight=False).head.weight is not shared.word_emb.weight
+
+
+@torch.no_grad()
+def test_evaluation_settings_leave_the_model_as_it_was(make_model: MakeModel) -> None:
+    model = make_model()
+    tokens = tokens_of(1, 30)
+    before = walk(model, tokens, [10] * 3)[0]
+    longer = model.with_evaluation(mem_len=20, clamp_len=5, same_length=True)
+    assert (longer.config.mem_len, longer.config.clamp_len, longer.config.window) == (20, 5, 20)
+    assert longer.word_emb is model.word_emb
+    expected = make_model(mem_len=20, clamp_len=5, same_length=True)
+    assert torch.equal(walk(longer, tokens, [10] * 3)[0], walk(expected, tokens, [10] * 3)[0])
+    assert torch.equal(walk(model, tokens, [10] * 3)[0], before)
+    with pytest.raises(ConfigError):
+        model.with_evaluation(mem_len=-1)
+
+
+def test_dropout_acts_in_training_only(small_config: TransformerXLConfig) -> None:
+    model = TransformerXL(TransformerXLConfig(**{**small_config.to_dict(), "dropout": 0.5, "dropatt": 0.5}))
+    tokens = tokens_of(1, 6)
+    assert not torch.equal(model.train()(tokens)[0], model(tokens)[0])
+    assert torch.equal(model.eval()(tokens)[0], model(tokens)[0])

@@ -1,0 +1,1 @@
+"""Transformer-XL models in PyTorch, how they are trained and how their checkpoints are kept."""

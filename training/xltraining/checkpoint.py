@@ -1,0 +1,258 @@
+"""Checkpoints: what they hold, how they are written whole or not at all, and how they are read without running code.
+
+A path that ends in `.pt` is one file: a plain dict of `format`, `version`, `config`, `tokenizer`, `state_dict` and, if
+a run may go on, `training`. `torch.load(path, weights_only=True)` reads it. Any other path is a folder with
+`model.safetensors` and `config.json`; it holds no training state, and tied tensors are stored once.
+"""
+
+import json
+import os
+import pickle
+import shutil
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import safetensors
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from xltraining.config import TransformerXLConfig
+from xltraining.errors import CheckpointError, CheckpointNotFoundError, CheckpointWriteError, ConfigError
+from xltraining.transformer_xl import TransformerXL
+
+__all__ = ["Checkpoint", "build_model", "load_checkpoint", "save_checkpoint"]
+
+FORMAT = "xltraining"
+VERSION = 1
+WEIGHTS_NAME = "model.safetensors"
+CONFIG_NAME = "config.json"
+_ZIP_MAGIC = b"PK\x03\x04"
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A trained Transformer-XL: its configuration and every tensor of its state dict, in float32."""
+
+    config: TransformerXLConfig
+    state_dict: dict[str, Tensor]
+    tokenizer: str = "bytes"
+    training: dict[str, Any] | None = None
+    """Optimizer, random states and position of an unfinished run; None in a folder or a published file."""
+
+
+def build_model(checkpoint: Checkpoint) -> TransformerXL:
+    """The model of a checkpoint, float32, in evaluation mode."""
+    model = TransformerXL(checkpoint.config)
+    model.load_state_dict(checkpoint.state_dict)
+    return model.eval()
+
+
+def save_checkpoint(
+    path: Path | str,
+    config: TransformerXLConfig,
+    state_dict: Mapping[str, Tensor],
+    *,
+    dtype: torch.dtype | None = None,
+    training: dict[str, Any] | None = None,
+) -> None:
+    """Write a checkpoint: one file where `path` ends in `.pt`, else a folder for safetensors.
+
+    The new checkpoint is complete before it takes the place of an old one; an error leaves the old one as it was.
+
+    Args:
+        path: where to write; missing parent folders are made.
+        config: the model's configuration.
+        state_dict: every tensor of the model.
+        dtype: store the weights as this type, for example `torch.float16`; None keeps theirs.
+        training: what a resumed run needs; only a `.pt` file can hold it.
+
+    Raises:
+        CheckpointError: `training` was given for a folder, or the tensors do not fit the configuration.
+        CheckpointWriteError: the disk is full, the place is not writable, or a folder there is not a checkpoint.
+    """
+    path = Path(path)
+    _check_tensors(path, config, state_dict)
+    tensors = {name: tensor.detach().to("cpu", dtype) for name, tensor in state_dict.items()}
+    content = {"format": FORMAT, "version": VERSION, "config": config.to_dict(), "tokenizer": "bytes"}
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if path.suffix == ".pt":
+            tensors = _share_tied(config, tensors)
+            content["state_dict"] = tensors
+            if training is not None:
+                content["training"] = training
+            torch.save(content, temporary)
+            os.replace(temporary, path)
+        elif training is not None:
+            raise CheckpointError(f"{path}: only a .pt file can hold the state of a training run; end the path in .pt")
+        else:
+            _write_folder(path, temporary, config, content, tensors)
+    except (OSError, RuntimeError) as error:  # torch.save reports a full disk as RuntimeError
+        raise CheckpointWriteError(
+            f"{path}: the checkpoint could not be written ({_one_line(error)}); nothing was replaced. "
+            "Free some space or choose another place."
+        ) from error
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+        temporary.unlink(missing_ok=True)
+
+
+def _write_folder(
+    path: Path, temporary: Path, config: TransformerXLConfig, content: dict[str, Any], tensors: dict[str, Tensor]
+) -> None:
+    if path.exists() and not (path / CONFIG_NAME).is_file() and (not path.is_dir() or any(path.iterdir())):
+        raise OSError(f"something that is not a checkpoint stands at {path}")
+    tied = _tied(config)
+    temporary.mkdir()
+    stored = {name: tensor.contiguous() for name, tensor in tensors.items() if name not in tied}
+    save_file(stored, temporary / WEIGHTS_NAME)
+    temporary.joinpath(CONFIG_NAME).write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+    for file in temporary.iterdir():
+        file.chmod(0o644)
+    # A folder cannot be replaced in one step: the old one steps aside and comes back if the new one cannot move in.
+    if not path.exists():
+        os.replace(temporary, path)
+        return
+    aside = Path(tempfile.mkdtemp(prefix=f".{path.name}.", dir=path.parent))
+    os.replace(path, aside / path.name)
+    try:
+        os.replace(temporary, path)
+    except OSError:
+        os.replace(aside / path.name, path)
+        raise
+    finally:
+        shutil.rmtree(aside, ignore_errors=True)
+
+
+def load_checkpoint(path: Path | str) -> Checkpoint:
+    """Read a `.pt` file or a safetensors folder; no code of the file is run. Half-precision weights become float32.
+
+    Raises:
+        CheckpointNotFoundError: nothing stands at `path`.
+        CheckpointError: it is damaged, of another kind, or its tensors do not fit its configuration (all are listed).
+    """
+    path = Path(path)
+    if not path.exists():
+        raise CheckpointNotFoundError(f"{path}: there is no such checkpoint; check the path")
+    content = _read_folder(path) if path.is_dir() else _read_file(path)
+    if content.get("format") != FORMAT or not isinstance(content.get("config"), dict):
+        found = ", ".join(sorted(map(str, content))[:6]) or "nothing"
+        raise CheckpointError(
+            f"{path}: not a checkpoint of this format (expected format '{FORMAT}', found the keys {found}); "
+            "give a checkpoint that `xlexport train` wrote"
+        )
+    if content.get("version") != VERSION:
+        raise CheckpointError(
+            f"{path}: checkpoint version {content.get('version')!r}, this program reads version {VERSION}; "
+            "use the version of xlexport that wrote it"
+        )
+    try:
+        config = TransformerXLConfig.from_dict(content["config"])
+    except ConfigError as error:
+        raise CheckpointError(f"{path}: {error}") from error
+    tensors = content.get("state_dict")
+    if not isinstance(tensors, dict):
+        raise CheckpointError(f"{path}: the checkpoint holds no state_dict; write it again")
+    for name, source in _tied(config).items():
+        if source in tensors:
+            tensors.setdefault(name, tensors[source])
+    _check_tensors(path, config, tensors)
+    state_dict = {name: tensor.float() for name, tensor in tensors.items()}
+    return Checkpoint(config, state_dict, content.get("tokenizer", "bytes"), content.get("training"))
+
+
+def _read_file(path: Path) -> dict[str, Any]:
+    if path.stat().st_size == 0:
+        raise CheckpointError(f"{path}: the file is empty; copy or write the checkpoint again")
+    with path.open("rb") as file:
+        is_zip = file.read(len(_ZIP_MAGIC)) == _ZIP_MAGIC
+    try:
+        content = torch.load(path, map_location="cpu", weights_only=True)
+    except pickle.UnpicklingError as error:
+        if is_zip:
+            reason = "it holds other objects than plain values and tensors, and loading those could run code"
+            repair = "give a checkpoint that `xlexport train` wrote"
+        else:
+            reason = "it is not a PyTorch checkpoint"
+            repair = "give its folder" if path.suffix == ".safetensors" else "check the path"
+        raise CheckpointError(f"{path}: {reason}; {repair}") from error
+    except (RuntimeError, EOFError, ValueError, KeyError, IndexError, OverflowError, UnicodeDecodeError) as error:
+        reason = "the file is damaged or cut off" if is_zip else "it is not a PyTorch checkpoint"
+        raise CheckpointError(f"{path}: {reason}; copy or write it again") from error
+    if not isinstance(content, dict):
+        raise CheckpointError(
+            f"{path}: expected a dict with the format '{FORMAT}', found {type(content).__name__}; "
+            "give a checkpoint that `xlexport train` wrote"
+        )
+    return content
+
+
+def _read_folder(path: Path) -> dict[str, Any]:
+    missing = [name for name in (CONFIG_NAME, WEIGHTS_NAME) if not (path / name).is_file()]
+    if missing:
+        raise CheckpointError(
+            f"{path}: the folder holds no {' and no '.join(missing)}; give a .pt file or a folder with both"
+        )
+    try:
+        content = json.loads((path / CONFIG_NAME).read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise CheckpointError(f"{path / CONFIG_NAME}: not valid JSON ({_one_line(error)}); write it again") from error
+    if not isinstance(content, dict):
+        raise CheckpointError(f"{path / CONFIG_NAME}: expected an object, found {type(content).__name__}")
+    try:
+        content["state_dict"] = load_file(path / WEIGHTS_NAME)
+    except safetensors.SafetensorError as error:
+        raise CheckpointError(f"{path / WEIGHTS_NAME}: damaged ({_one_line(error)}); copy it again") from error
+    return content
+
+
+def _tied(config: TransformerXLConfig) -> dict[str, str]:
+    """Tensors that are another one under a second name: name -> the one that is stored."""
+    tied = {"head.weight": "word_emb.weight"} if config.tie_weight else {}
+    if not config.untie_r:
+        for layer in range(1, config.n_layer):
+            for bias in ("content_bias", "position_bias"):
+                tied[f"layers.{layer}.attention.{bias}"] = f"layers.0.attention.{bias}"
+    return tied
+
+
+def _share_tied(config: TransformerXLConfig, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Let tied names share storage (a change of dtype parts them), so that a file holds it once."""
+    tied = _tied(config)
+    return {name: tensors[tied.get(name, name)] for name in tensors}
+
+
+def _check_tensors(path: Path, config: TransformerXLConfig, tensors: Mapping[str, Any]) -> None:
+    """Compare with what the configuration asks for and list every difference at once."""
+    with torch.device("meta"):
+        expected = {name: tuple(tensor.shape) for name, tensor in TransformerXL(config).state_dict().items()}
+    problems = [f"{name} is missing" for name in expected if name not in tensors]
+    problems += [f"{name} is unknown" for name in tensors if name not in expected]
+    for name, shape in expected.items():
+        tensor = tensors.get(name)
+        if tensor is None:
+            continue
+        if not isinstance(tensor, Tensor) or not tensor.is_floating_point():
+            problems.append(f"{name} is not a tensor of floats")
+        elif tuple(tensor.shape) != shape:
+            problems.append(f"{name} is {tuple(tensor.shape)} in the file, {shape} by the configuration")
+    if not problems:
+        problems = [
+            f"{name} differs from {source}, to which the configuration ties it"
+            for name, source in _tied(config).items()
+            if not torch.equal(tensors[name].float(), tensors[source].float())
+        ]
+    if problems:
+        raise CheckpointError(
+            f"{path}: the weights do not fit the configuration: {'; '.join(problems)}. "
+            "Use the configuration that the model was trained with."
+        )
+
+
+def _one_line(error: BaseException) -> str:
+    return str(error).strip().partition("\n")[0] or type(error).__name__

@@ -1,0 +1,64 @@
+"""Text as bytes, cut into contiguous parallel streams."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from xltraining.errors import DataError
+
+__all__ = ["ByteStreams", "read_bytes"]
+
+
+def read_bytes(files: Sequence[Path]) -> Tensor:
+    """The bytes of all files, one after the other, as a uint8 tensor (N,).
+
+    Raises:
+        DataError: lists every file that is missing, unreadable or empty.
+    """
+    parts, problems = [], []
+    for file in files:
+        try:
+            part = Path(file).read_bytes()
+        except OSError as error:
+            problems.append(f"{file}: {error.strerror}")
+            continue
+        if not part:
+            problems.append(f"{file}: the file is empty")
+        parts.append(part)
+    if problems:
+        raise DataError(f"cannot read the text: {'; '.join(problems)}. Name readable text files that are not empty.")
+    return torch.frombuffer(bytearray(b"".join(parts)), dtype=torch.uint8) if parts else torch.empty(0).byte()
+
+
+class ByteStreams:
+    """Batches whose rows walk one text in parallel, segment by segment, so that memory carries from batch to batch.
+
+    The text is a ring. Row b starts b/B of the way round from a start drawn from the seed and never jumps: when the
+    rows have covered the text together, each goes on where its neighbour began, mostly with segments that are cut at
+    other places than the neighbour's were. A batch depends only on its number, so that number is all there is to save.
+    """
+
+    def __init__(self, text: Tensor, batch_size: int, segment_len: int, seed: int) -> None:
+        """Walk `text` (N,) uint8.
+
+        Raises:
+            DataError: the text is too short to give each row a segment of its own.
+        """
+        needed = batch_size * (segment_len + 1)
+        if len(text) < needed:
+            raise DataError(
+                f"the training text is too short: {len(text):,} bytes, and {batch_size} streams with segments of "
+                f"{segment_len} need at least {needed:,}. Give more text, or a smaller batch size or segment length."
+            )
+        self.text, self.segment_len = text, segment_len
+        generator = torch.Generator().manual_seed(seed)
+        start = int(torch.randint(len(text), (1,), generator=generator))
+        self._starts = start + torch.arange(batch_size)[:, None] * (len(text) // batch_size)  # (B,1)
+        self._reach = torch.arange(segment_len + 1)
+
+    def batch(self, step: int) -> tuple[Tensor, Tensor]:
+        """Tokens and targets of a step (from 0), both (B,S) int64; targets are the tokens one byte later."""
+        rows = self.text[(self._starts + step * self.segment_len + self._reach) % len(self.text)].long()  # (B,S+1)
+        return rows[:, :-1], rows[:, 1:]
