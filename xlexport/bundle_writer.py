@@ -9,10 +9,9 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
+from xlexport.errors import OutputExistsError
 from xlruntime.bundle import MANIFEST, digest_file, is_bundle
 from xlruntime.spec import Bundle, FileDigest
-
-from xlexport.errors import OutputExistsError
 
 __all__ = ["check_output", "digests", "publishing", "write_manifest"]
 

@@ -9,27 +9,26 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from xlruntime import spec
-from xlruntime.bundle import digest_file
-from xlruntime.model import load
-from xlruntime.text import make_tokenizer
 
 from xlexport.bundle_writer import check_output, digests, publishing, write_manifest
 from xlexport.checkpoints import SourceCheckpoint
 from xlexport.errors import ExportError
 from xlexport.onnx_export import export_onnx
-from xlexport.sample_text import sample_text
+from xlexport.sample import sample_text
 from xlexport.steps import Step, build_step
 from xlexport.verify import ParityReport, SegmentDifference, verify
+from xlruntime import spec
+from xlruntime.model import load
+from xlruntime.text import Tokenizer, check_ids, make_tokenizer
 
-__all__ = ["TOKENIZER_FILE", "ConversionOptions", "convert", "default_verify_segments"]
+__all__ = ["TOKENIZER_FILE", "ConversionOptions", "convert", "default_verify_segments", "verify_ids"]
 
 TOKENIZER_FILE = "tokenizer.json"
 BYTES_IN_VOCABULARY = 256
+RANDOM_IDS = 100_000
 
 
 @dataclass(frozen=True)
@@ -38,7 +37,8 @@ class ConversionOptions:
 
     Attributes:
         tokenizer: a `tokenizer.json`, `bytes`, or `none` for a bundle that takes token ids only.
-        verify_ids: token ids of a text to verify on; None is a text that every Python brings.
+        threads: of one step; None leaves the choice to ONNX Runtime.
+        verify_text: a text to verify on; None is one that every Python brings.
         verify_segments: how many segments to verify; None lets the memory fill and wrap round.
     """
 
@@ -91,11 +91,11 @@ def convert(
         bundle = _describe(source, step, graphs, evaluation, tokenizer, folder)
         write_manifest(folder, bundle)
 
-        ids = _verify_ids(bundle, folder, options.verify_text)
+        exported = load(folder, threads=options.threads)
+        ids = verify_ids(bundle, exported.tokenizer, options.verify_text)
         segments = options.verify_segments or default_verify_segments(evaluation)
         tell(f"verifying up to {segments} segments of {evaluation.segment_len} tokens against the eager model")
-        with_bundle = load(folder, threads=options.threads, check_files=False)
-        report = verify(with_bundle, model, ids, segments=segments, progress=progress)
+        report = verify(exported, model, ids, segments=segments, progress=progress)
         report.require_passed()
         (folder / "parity.json").write_text(json.dumps(report.to_dict(), indent=1) + "\n", "utf-8")
         (folder / "README.md").write_text(_readme(bundle, report), "utf-8")
@@ -141,7 +141,7 @@ def _write_first_rows(step: Step, folder: Path) -> None:
     rows = step.first_rows()
     wanted = {entry.first_value: rows[entry.input].numpy() for entry in step.memory if entry.first_value is not None}
     if wanted:
-        from safetensors.numpy import save_file  # noqa: PLC0415
+        from safetensors.numpy import save_file
 
         save_file(wanted, folder / spec.FIRST_MEMORY_FILE)
 
@@ -165,7 +165,7 @@ def _describe(
         graphs=graphs,
         provenance={
             "format": source.format,
-            "sources": {path.name: digest_file(path).sha256 for path in source.files},
+            "sources": {path.name: digest.sha256 for path, digest in source.files.items()},
             "versions": {
                 "python": platform.python_version(),
                 **{name: version(name) for name in ("xlexport", "torch", "onnx", "onnxscript", "onnx-ir")},
@@ -175,12 +175,21 @@ def _describe(
     )
 
 
-def _verify_ids(bundle: spec.Bundle, folder: Path, text: Path | None) -> npt.NDArray[np.int64]:
-    """Token ids to verify on: of `text`, else of a text that every Python brings, else random ones."""
+def verify_ids(bundle: spec.Bundle, tokenizer: Tokenizer, text: Path | None) -> npt.NDArray[np.int64]:
+    """Token ids to verify on: of `text`, else of a text that every Python brings, else random ones.
+
+    Raises:
+        TokenError, TextError, OSError: the text does not suit the bundle, or cannot be read.
+    """
     if bundle.tokenizer.kind == "none":
-        return np.random.default_rng(0).integers(0, bundle.vocab_size, 100_000)
-    raw = sample_text().encode("utf-8") if text is None else text.read_bytes()
-    return make_tokenizer(bundle.tokenizer, folder).encode(raw)
+        if text is not None:
+            raise ExportError(
+                f"{text}: the bundle has no tokenizer, so it is verified on random ids. Leave out --text."
+            )
+        return np.random.default_rng(0).integers(0, bundle.vocab_size, RANDOM_IDS)
+    ids = tokenizer.encode(sample_text().encode("utf-8") if text is None else text.read_bytes())
+    check_ids(ids, bundle.vocab_size, str(text or "the sample text"))
+    return ids
 
 
 def _readme(bundle: spec.Bundle, report: ParityReport) -> str:

@@ -12,10 +12,10 @@ from typing import Any
 import onnx_ir as ir
 import torch
 from onnx_ir.passes.common import RemoveUnusedNodesPass
-from xlruntime import spec
 
 from xlexport.errors import ExportError
 from xlexport.steps import Step, output_names
+from xlruntime import spec
 
 __all__ = ["OPSET", "WEIGHTS_FILE", "export_onnx"]
 

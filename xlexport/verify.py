@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
-from xlruntime.memory import RingMemory
-from xlruntime.model import Model
-from xlruntime.spec import Evaluation
 
 from xlexport.errors import ParityError
 from xlexport.steps import Step, build_step
+from xlruntime.memory import RingMemory
+from xlruntime.model import Model
+from xlruntime.spec import Evaluation
 
 if TYPE_CHECKING:
     import torch
@@ -117,7 +117,7 @@ def verify(
     Raises:
         ParityError: `ids` are too few to compare anything.
     """
-    if len(ids) < 2:  # noqa: PLR2004  # a token and its target
+    if len(ids) < 2:
         raise ParityError(f"the text has {len(ids)} tokens; at least 2 are needed to compare. Give a longer text.")
     evaluation = evaluation or model.bundle.evaluation
     found = []
@@ -131,7 +131,7 @@ def verify(
 def _walk(
     model: Model, eager: Any, ids: npt.NDArray[np.int64], segments: int, evaluation: Evaluation
 ) -> Iterator[SegmentDifference]:
-    import torch  # noqa: PLC0415
+    import torch
 
     eager = eager.with_evaluation(
         mem_len=evaluation.mem_len, clamp_len=evaluation.clamp_len, same_length=evaluation.same_length
@@ -185,7 +185,7 @@ def _run_pure(
 
 def _memory_difference(step: Step, memory: RingMemory, eager_memory: list[torch.Tensor]) -> float:
     """Largest difference of any memory row that may be seen: the eager one projected, the ring unrolled by age."""
-    import torch  # noqa: PLC0415
+    import torch
 
     with torch.inference_mode():
         wanted = {name: rows[0].numpy() for name, rows in step.carried(eager_memory).items()}

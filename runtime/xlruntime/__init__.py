@@ -1,10 +1,10 @@
 """Run xlexport bundles on ONNX Runtime, without PyTorch.
 
-    import xlruntime
+import xlruntime
 
-    model = xlruntime.load("bundle")
-    stream = model.stream()
-    stream.feed("Call me Ishmael. ").log_probs  # natural logarithms, one a token
+model = xlruntime.load("bundle")
+stream = model.stream()
+stream.feed("Call me Ishmael. ").log_probs  # natural logarithms, one a token
 """
 
 from .errors import (

@@ -68,4 +68,8 @@ def _problem(path: Path, wanted: FileDigest) -> str | None:
     if size != wanted.size:
         return f"{path.name} has {size} bytes, expected {wanted.size}"
     found = digest_file(path).sha256
-    return None if found == wanted.sha256 else f"{path.name} was changed (SHA-256 {found[:12]}…, expected {wanted.sha256[:12]}…)"
+    return (
+        None
+        if found == wanted.sha256
+        else f"{path.name} was changed (SHA-256 {found[:12]}…, expected {wanted.sha256[:12]}…)"
+    )

@@ -50,9 +50,9 @@ class RingMemory:
         for entry in self.entries:
             free = {"batch": batch_size, "capacity": capacity}
             shape = [axis if isinstance(axis, int) else free[axis] for axis in entry.shape]
-            array = np.zeros(shape, entry.dtype)
-            if entry.first_value is not None:
-                array[:] = self._first_row(entry)
+            # Written, not just reserved: pages touched for the first time would slow the first steps down.
+            array = np.empty(shape, entry.dtype)
+            array[:] = 0 if entry.first_value is None else self._first_row(entry)
             self._bind(entry, array)
         start = evaluation.mem_len if evaluation.first_memory == "zeros" else 0
         self.memory_length = np.full(batch_size, start, np.int64)

@@ -24,9 +24,7 @@ from .text import Document, Source, make_tokenizer
 __all__ = ["Model", "load"]
 
 
-def load(
-    folder: str | Path, *, device: str = "cpu", threads: int | None = None, check_files: bool = True
-) -> Model:
+def load(folder: str | Path, *, device: str = "cpu", threads: int | None = None, check_files: bool = True) -> Model:
     """Open a bundle.
 
     Args:
@@ -226,9 +224,7 @@ class Model:
         Raises:
             OptionError: a setting is out of range. TextError: the prompt is empty.
         """
-        stream = self.stream(
-            segment_len=segment_len, mem_len=mem_len, clamp_len=clamp_len, same_length=same_length
-        )
+        stream = self.stream(segment_len=segment_len, mem_len=mem_len, clamp_len=clamp_len, same_length=same_length)
         return stream.generate(prompt, max_tokens=max_tokens, sampling=sampling)
 
     def _position_keys(self, capacity: int, clamp_len: int) -> dict[str, Any]:
@@ -245,6 +241,6 @@ class Model:
     def _read_first_rows(self) -> dict[str, npt.NDArray[np.float32]]:
         if all(entry.first_value is None for entry in self.bundle.memory):
             return {}
-        from safetensors.numpy import load_file  # noqa: PLC0415
+        from safetensors.numpy import load_file
 
         return dict(load_file(self.folder / FIRST_MEMORY_FILE))

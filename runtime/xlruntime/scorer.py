@@ -246,7 +246,7 @@ def _perplexity(nats: float, scored: int) -> float | None:
     if not scored:
         return None
     mean = nats / scored
-    return math.exp(mean) if mean < 700 else math.inf  # noqa: PLR2004  # near the largest exponent of a float
+    return math.exp(mean) if mean < 700 else math.inf
 
 
 def _name(source: Source, number: int) -> str:

@@ -119,7 +119,7 @@ class Stream:
 
         The file appears whole or not at all.
         """
-        from safetensors.numpy import save_file  # noqa: PLC0415
+        from safetensors.numpy import save_file
 
         path = Path(file)
         state = {
@@ -182,7 +182,9 @@ class Stream:
             # The target is not known yet; the generate graph has no such input, so any will do.
             logits = self._run("generate", np.array([self.pending], np.int64))["logits"][0]
             if not np.isfinite(logits).all():
-                raise XlruntimeError("the model gave logits that are not finite; generation stops here. Reset the stream.")
+                raise XlruntimeError(
+                    "the model gave logits that are not finite; generation stops here. Reset the stream."
+                )
             self.pending = sampling.draw(logits, rng)
             yield self.pending
 
@@ -197,7 +199,7 @@ def restore_stream(model: Model, file: Path, capacity: int | None = None) -> Str
     """A stream as `Stream.save` left it; see `Model.restore`."""
     if not file.is_file():
         raise FileNotFoundError(f"{file}: no such file; expected a stream's state that Stream.save wrote.")
-    from safetensors import SafetensorError, safe_open  # noqa: PLC0415
+    from safetensors import SafetensorError, safe_open
 
     try:
         with safe_open(file, "numpy") as opened:

@@ -138,7 +138,7 @@ class TokenizersTokenizer:
 
     def __init__(self, path: Path) -> None:
         try:
-            import tokenizers  # noqa: PLC0415  # optional: byte-level bundles do without
+            import tokenizers
         except ImportError as error:
             raise XlruntimeError(
                 f"{path.name} needs the tokenizers package, which is not installed. pip install 'xlexport[text]'"
@@ -224,7 +224,9 @@ def make_tokenizer(tokenizer: spec.Tokenizer, folder: Path) -> Tokenizer:
         return NoTokenizer()
     if tokenizer.kind == "tokenizers" and tokenizer.file is not None:
         return TokenizersTokenizer(folder / tokenizer.file)
-    raise BundleError(f"{folder}: unknown tokenizer {tokenizer.kind!r}; expected 'bytes', 'none', or 'tokenizers' with a file.")
+    raise BundleError(
+        f"{folder}: unknown tokenizer {tokenizer.kind!r}; expected 'bytes', 'none', or 'tokenizers' with a file."
+    )
 
 
 def as_ids(source: npt.ArrayLike, name: str) -> Ids:

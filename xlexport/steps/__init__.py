@@ -55,10 +55,10 @@ def build_step(architecture: str, model: Any) -> Step:
     Raises:
         ExportError: there is no step graph for the architecture.
     """
-    from xlexport.errors import ExportError  # noqa: PLC0415
+    from xlexport.errors import ExportError
 
     if architecture != "transformer_xl":
         raise ExportError(f"no step graph for architecture {architecture!r}; expected 'transformer_xl'.")
-    from xlexport.steps.transformer_xl import TransformerXLStep  # noqa: PLC0415
+    from xlexport.steps.transformer_xl import TransformerXLStep
 
     return TransformerXLStep(model)

@@ -18,10 +18,10 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
-from xlruntime import spec
-from xltraining.transformer_xl import TransformerXL
 
 from xlexport.steps import output_names
+from xlruntime import spec
+from xltraining.transformer_xl import TransformerXL
 
 __all__ = ["TOP_K", "TransformerXLStep"]
 

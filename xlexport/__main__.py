@@ -1,0 +1,5 @@
+"""`python -m xlexport`."""
+
+from xlexport.cli import main
+
+main()

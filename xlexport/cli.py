@@ -1,0 +1,357 @@
+"""The command line: one short function a command; what is heavy is imported inside it.
+
+Data goes to stdout, everything else to stderr. Exit status: 0 done, 1 failed, 2 wrong usage.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import warnings
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import click
+
+from xlexport import __version__
+from xlexport.cli_options import evaluation_options, runtime_options, train_options
+from xlexport.cli_output import print_json, print_table, progress_bar, tell
+
+__all__ = ["cli", "main", "run"]
+
+PATH = click.Path(path_type=Path)
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
+@click.version_option(__version__)
+def cli() -> None:
+    """Transformer-XL models trained in PyTorch, as ONNX step graphs with carried memory."""
+
+
+@cli.command()
+@click.argument("checkpoint", type=PATH)
+@click.option(
+    "-o", "--output", type=PATH, help="Bundle folder to write.  [default: CHECKPOINT without its suffix + .bundle]"
+)
+@click.option("--format", "format_name", help="Checkpoint format; found out from the content unless given.")
+@click.option(
+    "--tokenizer", help="A tokenizer.json, 'bytes', or 'none' for token ids only.  [default: the checkpoint's]"
+)
+@click.option("--force", is_flag=True, help="Replace an existing bundle.")
+@click.option("--text", "verify_text", type=PATH, help="Text to verify on.  [default: one that every Python brings]")
+@click.option("--segments", "verify_segments", type=click.IntRange(1), help="Segments to verify.")
+@click.option("--threads", type=click.IntRange(1), help="Threads of one step.  [default: all cores]")
+@click.option("--json", "as_json", is_flag=True, help="Print the parity report as JSON.")
+@evaluation_options
+def convert(
+    checkpoint: Path, output: Path | None, format_name: str | None, force: bool, as_json: bool, **options: Any
+) -> None:
+    """Turn CHECKPOINT into a bundle, verified against the trained model. Nothing is written unless it is equal."""
+    from xlexport.extras import require
+
+    require("convert")
+    from xlexport import checkpoints
+    from xlexport.bundle_writer import check_output
+    from xlexport.convert import ConversionOptions
+    from xlexport.convert import convert as write_bundle
+
+    output = output or checkpoint.parent / f"{checkpoint.stem}.bundle"
+    check_output(output, force)
+    source = checkpoints.load(checkpoint, format_name)
+    tell(f"read {checkpoint}: {source.format}, {source.architecture}")
+    report = write_bundle(source, output, ConversionOptions(**options), force=force, tell=tell)
+    if as_json:
+        print_json({"bundle": str(output), **report.to_dict(per_segment=False)})
+    else:
+        print_table(parity_rows(report))
+    tell(f"wrote {output}")
+
+
+@cli.command()
+@click.argument("bundle", type=PATH)
+@click.argument("checkpoint", type=PATH)
+@click.option("--text", type=PATH, help="Text to walk.  [default: one that every Python brings]")
+@click.option(
+    "--segments", type=click.IntRange(1), help="How many segments.  [default: until the memory has wrapped twice]"
+)
+@click.option("--json", "as_json", is_flag=True, help="Print the report as JSON, with the figures of each segment.")
+@runtime_options
+@evaluation_options
+def verify(
+    bundle: Path,
+    checkpoint: Path,
+    text: Path | None,
+    segments: int | None,
+    as_json: bool,
+    device: str,
+    threads: int | None,
+    **evaluation: Any,
+) -> None:
+    """Compare BUNDLE with the trained model in CHECKPOINT over many segments of carried memory."""
+    from xlexport.extras import require
+
+    require("convert")
+    import xlruntime
+    from xlexport import checkpoints
+    from xlexport.convert import default_verify_segments, verify_ids
+    from xlexport.verify import verify as compare
+
+    model = xlruntime.load(bundle, device=device, threads=threads)
+    settings = model.evaluation(**evaluation)
+    segments = segments or default_verify_segments(settings)
+    eager = checkpoints.load(checkpoint).build_model()
+    ids = verify_ids(model.bundle, model.tokenizer, text)
+    with progress_bar(segments, "verifying") as advance:
+        report = compare(model, eager, ids, segments=segments, evaluation=settings, progress=lambda segment: advance(1))
+    if as_json:
+        print_json(report.to_dict())
+    else:
+        print_table(parity_rows(report))
+    report.require_passed()
+
+
+def parity_rows(report: Any) -> list[tuple[str, str]]:
+    """A ParityReport for people."""
+    tolerance = report.tolerance
+    return [
+        ("segments", f"{report.segments} of {report.segment_len} tokens, memory {report.mem_len}"),
+        (
+            "largest log-probability difference",
+            f"{report.max_abs_log_prob_diff:.2e} nats (≤ {tolerance['log_prob']:g})",
+        ),
+        ("largest memory difference", f"{report.max_abs_memory_diff:.2e} (≤ {tolerance['memory']:g})"),
+        ("bits per token", f"{report.bits_per_token:.4f}, graph {report.delta_bits_per_token:+.1e}"),
+        ("same best token", f"{report.top1_agreement:.2%}"),
+        ("drift, last third to first", "-" if report.drift is None else f"{report.drift:.2f}"),
+        ("equal", "yes" if report.passed else "NO"),
+    ]
+
+
+@cli.command()
+@click.argument("bundle", type=PATH)
+@click.argument("files", nargs=-1, required=True, type=click.Path(path_type=Path, allow_dash=True))
+@click.option("--json", "as_json", is_flag=True, help="Print an object a document.")
+@click.option("--per-token", is_flag=True, help="Print an object a token; totals then go to stderr.")
+@click.option("--ids", is_flag=True, help="The files hold token ids separated by white space, not text.")
+@click.option("--batch-size", type=click.IntRange(1), default=1, show_default=True, help="Documents at a time.")
+@runtime_options
+@evaluation_options
+def score(
+    bundle: Path,
+    files: tuple[Path, ...],
+    as_json: bool,
+    per_token: bool,
+    ids: bool,
+    batch_size: int,
+    device: str,
+    threads: int | None,
+    **evaluation: Any,
+) -> None:
+    """Score FILES with BUNDLE, each as one document of any length; '-' is standard input. Needs no PyTorch."""
+    import xlruntime
+    from xlexport.scoring import documents_of, print_document, print_segmentation, print_tokens, require_scored
+
+    documents = documents_of(files, ids, sys.stdin.buffer)
+    model = xlruntime.load(bundle, device=device, threads=threads)
+    settings = model.evaluation(**evaluation)
+    print_segmentation(settings)
+    parts = model.score_tokens(documents, batch_size=batch_size, **evaluation)
+    for part in parts:
+        if per_token:
+            print_tokens(part, model.tokenizer)
+        if part.summary is not None:
+            require_scored(part.summary)
+            print_document(part.summary, as_json, to_stderr=per_token)
+
+
+@cli.command()
+@click.argument("bundle", type=PATH)
+@click.argument("prompt", required=False)
+@click.option(
+    "--file", "prompt_file", type=click.File("rb"), help="Read the prompt from a file; '-' is standard input."
+)
+@click.option("-n", "--max-tokens", type=click.IntRange(0), default=200, show_default=True)
+@click.option("--temperature", type=float, default=1.0, show_default=True, help="0 takes the likeliest token.")
+@click.option("--top-k", type=int, help="Only the k likeliest tokens.")
+@click.option("--top-p", type=float, help="Only the likeliest tokens that together reach this probability.")
+@click.option("--seed", type=int, help="Of the random draws.")
+@click.option("--json", "as_json", is_flag=True, help="Print one object with prompt, text and token ids.")
+@runtime_options
+@evaluation_options
+def generate(
+    bundle: Path,
+    prompt: str | None,
+    prompt_file: BinaryIO | None,
+    max_tokens: int,
+    temperature: float,
+    top_k: int | None,
+    top_p: float | None,
+    seed: int | None,
+    as_json: bool,
+    device: str,
+    threads: int | None,
+    **evaluation: Any,
+) -> None:
+    """Continue PROMPT with BUNDLE. Needs no PyTorch."""
+    if (prompt is None) == (prompt_file is None):
+        raise click.UsageError("Give either PROMPT or --file.")
+    import xlruntime
+    from xlexport.scoring import print_generated
+
+    text = prompt_file.read() if prompt_file is not None else str(prompt).encode("utf-8", "surrogateescape")
+    sampling = xlruntime.Sampling(temperature, top_k, top_p, seed)
+    model = xlruntime.load(bundle, device=device, threads=threads)
+    tokens = model.generate(text, max_tokens=max_tokens, sampling=sampling, **evaluation)
+    print_generated(text, tokens, model.tokenizer, as_json)
+
+
+@cli.command()
+@click.argument("bundle", type=PATH)
+@click.option("--json", "as_json", is_flag=True, help="Print the whole manifest.")
+def inspect(bundle: Path, as_json: bool) -> None:
+    """Check BUNDLE's files and show what is in it."""
+    from dataclasses import asdict
+
+    from xlexport.inspect import bundle_rows
+    from xlruntime.bundle import read_bundle
+
+    manifest = read_bundle(bundle)
+    if as_json:
+        print_json({**asdict(manifest), "fingerprint": manifest.fingerprint})
+    else:
+        print_table(bundle_rows(manifest))
+
+
+@cli.command()
+@click.argument("bundle", type=PATH)
+@click.option("--against", type=PATH, help="Run the eager model of this checkpoint beside it.")
+@click.option("--batch-size", type=click.IntRange(1), default=1, show_default=True)
+@click.option(
+    "--repeats", type=click.IntRange(1), default=7, show_default=True, help="Segments of each side in a round."
+)
+@click.option("--rounds", type=click.IntRange(1), default=3, show_default=True)
+@click.option("--json", "as_json", is_flag=True, help="Print one object.")
+@click.option("--segment-len", type=int, help="Tokens in one step.  [default: the bundle's]")
+@click.option("--mem-len", type=int, help="Rows of memory.  [default: the bundle's]")
+@click.option("--clamp-len", type=int, help="Largest distinct distance; -1 is none.  [default: the bundle's]")
+@runtime_options
+def bench(bundle: Path, against: Path | None, as_json: bool, **options: Any) -> None:
+    """Measure BUNDLE's speed beside the machine's own, and beside the eager model."""
+    from dataclasses import asdict
+
+    from xlexport.extras import require
+
+    require("convert")
+    from xlexport import checkpoints
+    from xlexport.bench import bench as measure
+
+    source = None if against is None else checkpoints.load(against)
+    report = asdict(measure(bundle, against=source, **options))
+    if as_json:
+        print_json(report)
+    else:
+        rounded = {name: f"{value:,.4g}" if isinstance(value, float) else str(value) for name, value in report.items()}
+        print_table(list(rounded.items()))
+
+
+@cli.command()
+@click.argument("files", nargs=-1, type=PATH)
+@click.option("-o", "--out", "out_dir", required=True, type=PATH, help="Folder for checkpoint.pt and log.jsonl.")
+@click.option("--valid", "valid_files", multiple=True, type=PATH, help="Held-out text; may be given several times.")
+@click.option("--resume", is_flag=True, help="Go on with the run in --out, exactly where it stopped.")
+@train_options
+def train(
+    files: tuple[Path, ...],
+    out_dir: Path,
+    valid_files: tuple[Path, ...],
+    resume: bool,
+    model: dict[str, Any],
+    training: dict[str, Any],
+) -> None:
+    """Train a byte-level Transformer-XL on text FILES. Ctrl-C saves, --resume goes on."""
+    from xlexport.extras import require
+
+    require("train")
+    from xltraining.config import TransformerXLConfig
+    from xltraining.train import TrainingConfig
+    from xltraining.train import train as run_training
+
+    result = run_training(
+        TransformerXLConfig(**model), TrainingConfig(**training), files, valid_files, out_dir, resume, report=tell
+    )
+    if result.interrupted:
+        tell(f"stopped at step {result.step:,}; go on with --resume")
+
+
+@cli.command()
+@click.option("--json", "as_json", is_flag=True, help="Print a list of checks.")
+def doctor(as_json: bool) -> None:
+    """Check this installation: what works, what is missing, and how to mend it."""
+    from dataclasses import asdict
+
+    from xlexport.doctor import doctor as run_checks
+
+    checks = run_checks()
+    if as_json:
+        print_json([asdict(check) for check in checks])
+    else:
+        marks = {True: "ok", False: "FAILED", None: "-"}
+        print_table([(f"{marks[check.ok]:6} {check.name}", f"{check.detail} {check.repair or ''}") for check in checks])
+    if any(check.ok is False for check in checks):
+        sys.exit(1)
+
+
+@cli.command()
+@click.option("-o", "--output", type=PATH, help="Keep the bundle and the text in this folder.")
+@click.option("--json", "as_json", is_flag=True, help="Print one object.")
+def demo(output: Path | None, as_json: bool) -> None:
+    """Run the main job on the sample checkpoint: convert, verify, and score a long text without PyTorch."""
+    from xlexport.extras import require
+
+    require("convert")
+    import tempfile
+
+    from xlexport.demo import demo as run_demo
+    from xlexport.demo import result_dict, result_rows
+
+    with tempfile.TemporaryDirectory() as scratch:
+        folder = output or Path(scratch)
+        folder.mkdir(parents=True, exist_ok=True)
+        result = run_demo(folder, tell)
+    if as_json:
+        print_json(result_dict(result))
+    else:
+        print_table(result_rows(result))
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Run one command line and return its exit status; every expected failure is one line on stderr."""
+    warnings.showwarning = lambda message, *_, **__: tell(f"Warning: {message}")
+    try:
+        result = cli.main(list(arguments), prog_name="xlexport", standalone_mode=False)
+        return result if isinstance(result, int) else 0
+    except click.ClickException as error:
+        error.show()
+        return error.exit_code
+    except (click.Abort, KeyboardInterrupt):
+        tell("Error: interrupted; no unfinished output was left. Run the command again.")
+        return 1
+    except BrokenPipeError:  # whoever read our output has gone, which is not our failure to report
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    except Exception as error:
+        from xlexport.cli_output import failure
+
+        message = failure(error)
+        if message is None:
+            raise
+        tell(message)
+        return 1
+
+
+def main() -> None:
+    """Entry point of the `xlexport` command."""
+    signal.signal(signal.SIGTERM, signal.getsignal(signal.SIGINT))  # ended politely, clean up as after Ctrl-C
+    sys.exit(run(sys.argv[1:]))

@@ -1,0 +1,78 @@
+"""What the commands print: data on stdout, everything else on stderr."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import json
+import math
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import click
+
+__all__ = ["failure", "print_json", "print_table", "progress_bar", "tell"]
+
+
+def tell(message: str) -> None:
+    """A line for the person at the terminal."""
+    click.echo(message, err=True)
+
+
+def print_json(value: Any, err: bool = False) -> None:
+    """One JSON value on a line; numbers that JSON does not have become null."""
+    click.echo(json.dumps(_finite(value), ensure_ascii=False, allow_nan=False), err=err)
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, dict):
+        return {key: _finite(entry) for key, entry in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(entry) for entry in value]
+    return value
+
+
+def print_table(rows: Sequence[tuple[str, str]]) -> None:
+    """Two aligned columns."""
+    width = max((len(name) for name, _ in rows), default=0)
+    for name, value in rows:
+        click.echo(f"{name:<{width}}  {value}".rstrip())
+
+
+@contextlib.contextmanager
+def progress_bar(length: int, label: str) -> Iterator[Callable[[int], None]]:
+    """A bar on stderr, only where that is a terminal."""
+    stream = click.get_text_stream("stderr")
+    with click.progressbar(length=length, label=label, file=stream, hidden=not stream.isatty()) as bar:
+        yield bar.update
+
+
+def failure(error: Exception) -> str | None:
+    """The line that tells a person what went wrong and how to mend it; None for an error of ours (a bug)."""
+    from xlexport.errors import XlexportError
+    from xlruntime.errors import XlruntimeError
+    from xltraining.errors import XltrainingError
+
+    if isinstance(error, XlexportError | XlruntimeError | XltrainingError):
+        return f"Error: {error}"
+    if isinstance(error, OSError):
+        return f"Error: {_system(error)}"
+    if isinstance(error, MemoryError):
+        return "Error: out of memory. Use a smaller --batch-size, --segment-len or --mem-len, or a larger machine."
+    return None
+
+
+def _system(error: OSError) -> str:
+    repairs = {
+        errno.ENOSPC: "Free some space, or write to another disk; nothing was published.",
+        errno.ENOENT: "Check the path.",
+        errno.EISDIR: "Give a file.",
+        errno.EACCES: "Check its permissions.",
+        errno.EROFS: "Write to another place.",
+    }
+    if error.strerror is None:
+        return str(error)
+    where = f"{error.filename}: " if error.filename is not None else ""
+    return f"{where}{error.strerror}. {repairs.get(error.errno or 0, '')}".rstrip()

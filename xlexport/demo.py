@@ -1,0 +1,135 @@
+"""The main job on the shipped sample: convert it, show that it is equal, score a long text without PyTorch."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from xlexport.checkpoints import SourceCheckpoint, load
+from xlexport.convert import ConversionOptions, convert
+from xlexport.errors import XlexportError
+from xlexport.sample import sample_checkpoint, sample_text
+from xlexport.verify import ParityReport
+
+__all__ = ["DemoResult", "demo", "result_dict", "result_rows"]
+
+SCORING_SECONDS = 45  # a slice of the text if the whole would take longer
+TRIAL_BYTES = 10_000
+EAGER_SECONDS = 5
+# Run in a process of its own, which proves at its end that it never imported PyTorch.
+SCORE_WITHOUT_TORCH = """
+import dataclasses, json, sys, xlruntime
+folder, text, length = sys.argv[1], sys.argv[2], int(sys.argv[3])
+with open(text, "rb") as file:
+    document = xlruntime.Document("sample text", file.read(length))
+score, = xlruntime.load(folder).score([document])
+assert not {"torch", "onnx"} & set(sys.modules)
+print(json.dumps(dataclasses.asdict(score)))
+"""
+
+
+@dataclass(frozen=True)
+class DemoResult:
+    """What the demo's table shows."""
+
+    checkpoint: Path
+    bundle: Path
+    convert_seconds: float
+    parity: ParityReport
+    text_bytes: int
+    score: dict[str, Any]
+    eager_tokens_per_second: float
+
+
+def demo(folder: Path, tell: Callable[[str], None]) -> DemoResult:
+    """Run it, with the bundle and the text in `folder`.
+
+    Args:
+        tell: called with a line for each stage.
+
+    Raises:
+        CheckpointNotFoundError: the installation has no sample checkpoint.
+        XlexportError: a stage failed; says which.
+    """
+    source = load(sample_checkpoint())
+    tell(f"converting {sample_checkpoint()}")
+    started = time.perf_counter()
+    bundle = folder / "bundle"
+    parity = convert(source, bundle, ConversionOptions(), force=True, tell=tell)
+    convert_seconds = time.perf_counter() - started
+
+    text = folder / "text.txt"
+    text.write_text(sample_text(), "utf-8")
+    size = text.stat().st_size
+    trial = _score(bundle, text, TRIAL_BYTES)
+    length = min(size, int(trial["tokens_per_second"] * SCORING_SECONDS))
+    tell(f"scoring {length:,} of {size:,} bytes in a process without PyTorch")
+    score = _score(bundle, text, length)
+    tell("timing the eager model on the same text")
+    eager = _eager_tokens_per_second(source, parity, text.read_bytes())
+    return DemoResult(sample_checkpoint(), bundle, convert_seconds, parity, size, score, eager)
+
+
+def _score(bundle: Path, text: Path, length: int) -> dict[str, Any]:
+    command = [sys.executable, "-c", SCORE_WITHOUT_TORCH, str(bundle), str(text), str(length)]
+    finished = subprocess.run(command, capture_output=True, text=True, check=False)
+    if finished.returncode:
+        reason = (finished.stderr.strip().splitlines() or ["no message"])[-1]
+        raise XlexportError(f"scoring without PyTorch failed: {reason}")
+    score: dict[str, Any] = json.loads(finished.stdout)
+    return score
+
+
+def _eager_tokens_per_second(source: SourceCheckpoint, parity: ParityReport, text: bytes) -> float:
+    """Speed of the eager model with its memory full, over a few seconds."""
+    import torch
+
+    eager = source.build_model()
+    ids = torch.frombuffer(bytearray(text), dtype=torch.uint8).long()[None]
+    S = parity.segment_len
+    filling = -(-parity.mem_len // S) + 1
+    memory, started, counted = None, time.perf_counter(), 0
+    with torch.inference_mode():
+        for number, start in enumerate(range(0, ids.shape[1] - S, S)):
+            if number == filling:
+                started = time.perf_counter()
+            hidden, memory = eager(ids[:, start : start + S], memory)
+            eager.log_probs(hidden, ids[:, start + 1 : start + S + 1])
+            if number >= filling:
+                counted += S
+                if time.perf_counter() - started > EAGER_SECONDS:
+                    break
+    return counted / (time.perf_counter() - started)
+
+
+def result_rows(result: DemoResult) -> list[tuple[str, str]]:
+    """The demo's table."""
+    parity, score = result.parity, result.score
+    speed = score["tokens_per_second"]
+    return [
+        ("converted", f"{result.checkpoint.name} in {result.convert_seconds:.0f} s"),
+        ("verified", f"{parity.segments} segments of {parity.segment_len} tokens, memory {parity.mem_len}"),
+        ("largest difference", f"{parity.max_abs_log_prob_diff:.1e} nats, {parity.max_abs_memory_diff:.1e} in memory"),
+        ("scored", f"{score['bytes']:,} of {result.text_bytes:,} bytes of Python's documentation"),
+        ("bits per byte", f"{score['bits_per_byte']:.3f}"),
+        ("tokens/s", f"{speed:,.0f}"),
+        ("eager tokens/s", f"{result.eager_tokens_per_second:,.0f} ({speed / result.eager_tokens_per_second:.1f}x)"),
+    ]
+
+
+def result_dict(result: DemoResult) -> dict[str, Any]:
+    """The demo's figures, for JSON."""
+    return {
+        "convert_seconds": result.convert_seconds,
+        "verify": result.parity.to_dict(per_segment=False),
+        "score": result.score,
+        "text_bytes": result.text_bytes,
+        "eager_tokens_per_second": result.eager_tokens_per_second,
+        "speedup": result.score["tokens_per_second"] / result.eager_tokens_per_second,
+    }
