@@ -104,11 +104,11 @@ def test_help_of_every_command_is_light() -> None:
     loaded = loaded_after(
         "import click\n"
         "from click.testing import CliRunner\n"
-        "from xlexport.cli import main\n"
-        "commands = main.list_commands(click.Context(main))\n"
+        "from xlexport.cli import cli\n"
+        "commands = cli.list_commands(click.Context(cli))\n"
         "assert len(commands) > 3, commands\n"
         "for arguments in ([], *([name] for name in commands)):\n"
-        "    result = CliRunner().invoke(main, [*arguments, '--help'])\n"
+        "    result = CliRunner().invoke(cli, [*arguments, '--help'])\n"
         "    assert result.exit_code == 0, result.output\n"
     )
     assert "xlexport" in loaded
