@@ -36,9 +36,7 @@ def cli() -> None:
     "-o", "--output", type=PATH, help="Bundle folder to write.  [default: CHECKPOINT without its suffix + .bundle]"
 )
 @click.option("--format", "format_name", help="Checkpoint format; found out from the content unless given.")
-@click.option(
-    "--tokenizer", help="A tokenizer.json, 'bytes', or 'none' for token ids only.  [default: the checkpoint's]"
-)
+@click.option("--tokenizer", help="A tokenizer.json, 'bytes', or 'none' for ids only.  [default: the checkpoint's]")
 @click.option("--force", is_flag=True, help="Replace an existing bundle.")
 @click.option("--text", "verify_text", type=PATH, help="Text to verify on.  [default: one that every Python brings]")
 @click.option("--segments", "verify_segments", type=click.IntRange(1), help="Segments to verify.")
@@ -73,9 +71,7 @@ def convert(
 @click.argument("bundle", type=PATH)
 @click.argument("checkpoint", type=PATH)
 @click.option("--text", type=PATH, help="Text to walk.  [default: one that every Python brings]")
-@click.option(
-    "--segments", type=click.IntRange(1), help="How many segments.  [default: until the memory has wrapped twice]"
-)
+@click.option("--segments", type=click.IntRange(1), help="How many.  [default: until the memory has wrapped twice]")
 @click.option("--json", "as_json", is_flag=True, help="Print the report as JSON, with the figures of each segment.")
 @runtime_options
 @evaluation_options
@@ -169,9 +165,7 @@ def score(
 @cli.command()
 @click.argument("bundle", type=PATH)
 @click.argument("prompt", required=False)
-@click.option(
-    "--file", "prompt_file", type=click.File("rb"), help="Read the prompt from a file; '-' is standard input."
-)
+@click.option("--file", "prompt_file", type=click.File("rb"), help="Read the prompt from a file or '-'.")
 @click.option("-n", "--max-tokens", type=click.IntRange(0), default=200, show_default=True)
 @click.option("--temperature", type=float, default=1.0, show_default=True, help="0 takes the likeliest token.")
 @click.option("--top-k", type=int, help="Only the k likeliest tokens.")
@@ -228,9 +222,7 @@ def inspect(bundle: Path, as_json: bool) -> None:
 @click.argument("bundle", type=PATH)
 @click.option("--against", type=PATH, help="Run the eager model of this checkpoint beside it.")
 @click.option("--batch-size", type=click.IntRange(1), default=1, show_default=True)
-@click.option(
-    "--repeats", type=click.IntRange(1), default=7, show_default=True, help="Segments of each side in a round."
-)
+@click.option("--repeats", type=click.IntRange(1), default=7, show_default=True, help="Segments of a side in a round.")
 @click.option("--rounds", type=click.IntRange(1), default=3, show_default=True)
 @click.option("--json", "as_json", is_flag=True, help="Print one object.")
 @click.option("--segment-len", type=int, help="Tokens in one step.  [default: the bundle's]")
@@ -279,7 +271,13 @@ def train(
     from xltraining.train import train as run_training
 
     result = run_training(
-        TransformerXLConfig(**model), TrainingConfig(**training), files, valid_files, out_dir, resume, report=tell
+        TransformerXLConfig(**model),
+        TrainingConfig(**training),
+        train_files=files,
+        valid_files=valid_files,
+        out_dir=out_dir,
+        resume=resume,
+        report=tell,
     )
     if result.interrupted:
         tell(f"stopped at step {result.step:,}; go on with --resume")

@@ -6,6 +6,7 @@ import contextlib
 import errno
 import json
 import math
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -44,7 +45,7 @@ def print_table(rows: Sequence[tuple[str, str]]) -> None:
 @contextlib.contextmanager
 def progress_bar(length: int, label: str) -> Iterator[Callable[[int], None]]:
     """A bar on stderr, only where that is a terminal."""
-    stream = click.get_text_stream("stderr")
+    stream = sys.stderr
     with click.progressbar(length=length, label=label, file=stream, hidden=not stream.isatty()) as bar:
         yield bar.update
 

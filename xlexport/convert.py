@@ -183,9 +183,7 @@ def verify_ids(bundle: spec.Bundle, tokenizer: Tokenizer, text: Path | None) -> 
     """
     if bundle.tokenizer.kind == "none":
         if text is not None:
-            raise ExportError(
-                f"{text}: the bundle has no tokenizer, so it is verified on random ids. Leave out --text."
-            )
+            raise ExportError(f"{text}: the bundle has no tokenizer, so random ids verify it. Leave out --text.")
         return np.random.default_rng(0).integers(0, bundle.vocab_size, RANDOM_IDS)
     ids = tokenizer.encode(sample_text().encode("utf-8") if text is None else text.read_bytes())
     check_ids(ids, bundle.vocab_size, str(text or "the sample text"))

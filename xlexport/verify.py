@@ -88,7 +88,8 @@ class ParityReport:
         if self.passed:
             return
         raise ParityError(
-            f"the graphs differ from the trained model: log-probabilities by up to {self.max_abs_log_prob_diff:.3g} nats "
+            "the graphs differ from the trained model: "
+            f"log-probabilities by up to {self.max_abs_log_prob_diff:.3g} nats "
             f"(tolerance {self.tolerance['log_prob']:g}), memories by up to {self.max_abs_memory_diff:.3g} "
             f"({self.tolerance['memory']:g}), {self.delta_bits_per_token:+.3g} bits per token "
             f"({self.tolerance['delta_bits_per_token']:g}); first segment over tolerance: "

@@ -146,7 +146,7 @@ class RingMemory:
                 kept = min(self.evaluation.mem_len, capacity, self.capacity)
                 ages = offset - kept + np.arange(kept)
                 ring = self.array(entry).copy()
-                target = [slice(None)] * ring.ndim
+                target: list[Any] = [slice(None)] * ring.ndim
                 target[entry.ring_axis] = ages % self.capacity
                 ring[tuple(target)] = np.take(saved, ages % capacity, axis=entry.ring_axis)
             self._bind(entry, np.ascontiguousarray(ring))

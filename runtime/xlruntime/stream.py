@@ -183,7 +183,7 @@ class Stream:
             logits = self._run("generate", np.array([self.pending], np.int64))["logits"][0]
             if not np.isfinite(logits).all():
                 raise XlruntimeError(
-                    "the model gave logits that are not finite; generation stops here. Reset the stream."
+                    "the model gave logits that are not finite, so generation stops. Reset the stream."
                 )
             self.pending = sampling.draw(logits, rng)
             yield self.pending

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import builtins
 import io
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -71,7 +72,7 @@ class TextCounts:
     first_token_chars: int = 0
     _in_word: bool = False
 
-    def add(self, piece: bytes) -> None:
+    def add(self, piece: builtins.bytes) -> None:
         """Count the next bytes of the document: UTF-8 characters, and words between ASCII white space."""
         if not piece:
             return
@@ -186,8 +187,8 @@ class TokenizersTokenizer:
             return raw.decode("utf-8")
         except UnicodeDecodeError as error:
             raise TextError(
-                f"{name}: not UTF-8 at byte {error.start} (0x{raw[error.start]:02x}), and this bundle's tokenizer needs "
-                f"text. Convert it, for instance: iconv -f latin1 -t utf-8 {name}"
+                f"{name}: not UTF-8 at byte {error.start} (0x{raw[error.start]:02x}), and this bundle's tokenizer "
+                f"needs text. Convert it, for instance: iconv -f latin1 -t utf-8 {name}"
             ) from error
 
 
@@ -222,7 +223,7 @@ def make_tokenizer(tokenizer: spec.Tokenizer, folder: Path) -> Tokenizer:
         return ByteTokenizer()
     if tokenizer.kind == "none":
         return NoTokenizer()
-    if tokenizer.kind == "tokenizers" and tokenizer.file is not None:
+    if tokenizer.file is not None:
         return TokenizersTokenizer(folder / tokenizer.file)
     raise BundleError(
         f"{folder}: unknown tokenizer {tokenizer.kind!r}; expected 'bytes', 'none', or 'tokenizers' with a file."

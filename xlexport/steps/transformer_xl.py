@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from typing import cast
 
 import torch
 from torch import Tensor, nn
@@ -21,7 +22,7 @@ from torch.nn import functional as F
 
 from xlexport.steps import output_names
 from xlruntime import spec
-from xltraining.transformer_xl import TransformerXL
+from xltraining.transformer_xl import TransformerXL, TransformerXLLayer
 
 __all__ = ["TOP_K", "TransformerXLStep"]
 
@@ -33,7 +34,7 @@ class StepLayer(nn.Module):
 
     def __init__(self, model: TransformerXL, index: int) -> None:
         super().__init__()
-        config, layer = model.config, model.layers[index]
+        config, layer = model.config, cast(TransformerXLLayer, model.layers[index])
         self.n_head, self.d_head, self.pre_lnorm = config.n_head, config.d_head, config.pre_lnorm
         attention = layer.attention
         scale = 1.0 / math.sqrt(config.d_head)
@@ -54,7 +55,7 @@ class StepLayer(nn.Module):
         self, hidden: Tensor, memory_key: Tensor, memory_value: Tensor, position_key: Tensor, ring: RingStep
     ) -> tuple[Tensor, Tensor, Tensor]:
         """(B, S, D) and the layer's two rings (B, H, C, d_head) to the next hidden states and the written rings."""
-        B, S, D = hidden.shape
+        B, S, _ = hidden.shape
         H, d_head = self.n_head, self.d_head
         normed = self.attention_norm(hidden) if self.pre_lnorm else hidden
         query, key, value = (
@@ -102,7 +103,7 @@ class RingStep:
         reach = torch.minimum(memory_length.view(B, 1, 1) + steps.view(1, S, 1), window.view(1, 1, 1) - 1)
         seen = (distance >= 0).unsqueeze(0) & (distance.unsqueeze(0) <= reach)  # (B, S, C)
         self.mask = torch.where(seen, 0.0, -math.inf).unsqueeze(1)  # (B, 1, S, C)
-        self.cut = torch.remainder(offset + S, capacity).item()  # slot of the oldest row
+        self.cut = cast(int, torch.remainder(offset + S, capacity).item())  # slot of the oldest row
         torch._check(self.cut >= 0)
         torch._check(self.cut < C)
 
@@ -230,7 +231,7 @@ class TransformerXLStep(nn.Module):
         made: dict[str, Tensor] = {}
 
         hidden = self.word_emb(tokens) * self.embedding_scale
-        for index, layer in enumerate(self.layers):
+        for index, layer in enumerate(self._layers):
             key, value = f"memory_key_{index}", f"memory_value_{index}"
             hidden, made[f"new_{key}"], made[f"new_{value}"] = layer(
                 hidden, given[key], given[value], given[f"position_key_{index}"], ring
@@ -238,15 +239,20 @@ class TransformerXLStep(nn.Module):
 
         scores = self.head(hidden)  # (B, S, n_token)
         target_score = scores.gather(2, targets.unsqueeze(2))  # (B, S, 1)
-        made["log_prob"] = (target_score - scores.logsumexp(dim=2, keepdim=True)).squeeze(2)
+        # LogSoftmax, not LogSumExp: the latter is off by 1e-7 nats on average in ONNX Runtime, which adds up.
+        log_probs = torch.log_softmax(scores, dim=2)
+        made["log_prob"] = log_probs.gather(2, targets.unsqueeze(2)).squeeze(2)
         made["logits"] = self.head(hidden[:, -1])
         made["rank"] = 1 + (scores > target_score).sum(dim=2)
-        log_probs = torch.log_softmax(scores, dim=2)
         made["entropy"] = -(log_probs.exp() * log_probs).sum(dim=2)
         made["top_log_probs"], made["top_ids"] = torch.topk(log_probs, min(TOP_K, self.config.n_token), dim=2)
         for index, position_key in enumerate(self.positions(given["capacity"], given["clamp_len"])):
             made[f"position_key_{index}"] = position_key
         return tuple(made[name] for name in output_names(self.purposes))
+
+    @property
+    def _layers(self) -> list[StepLayer]:
+        return [cast(StepLayer, layer) for layer in self.layers]
 
     @property
     def _position_shape(self) -> tuple[int | str, ...]:
@@ -263,7 +269,7 @@ class TransformerXLStep(nn.Module):
             n_layer tensors (H, d_head, 1 + C): a zero column, then the distances C - 1 … 0.
         """
         config = self.config
-        C = capacity.item()
+        C = cast(int, capacity.item())
         torch._check(C >= 1)
         distance = torch.arange(C, -1, -1)  # the first stands for the zero column
         clamped = torch.where(clamp_len > 0, torch.minimum(distance, clamp_len), distance).to(torch.float32)
@@ -272,7 +278,7 @@ class TransformerXLStep(nn.Module):
         encoding = encoding * (distance < capacity).to(torch.float32).unsqueeze(1)
         return [
             layer.position(encoding).t().reshape(config.n_head, config.d_head, C + 1)  # (H, d_head, 1 + C)
-            for layer in self.layers
+            for layer in self._layers
         ]
 
     def first_rows(self) -> Mapping[str, Tensor]:
@@ -287,7 +293,7 @@ class TransformerXLStep(nn.Module):
         """The eager model's memory, n_layer hidden states (B, M, D), as what the rings hold: (B, H, M, d_head)."""
         config = self.config
         rows: dict[str, Tensor] = {}
-        for index, (layer, hidden) in enumerate(zip(self.layers, memory, strict=True)):
+        for index, (layer, hidden) in enumerate(zip(self._layers, memory, strict=True)):
             B, M, _ = hidden.shape
             normed = layer.attention_norm(hidden) if layer.pre_lnorm else hidden
             _, key, value = layer.qkv(normed).chunk(3, dim=-1)
