@@ -38,7 +38,7 @@ def export_onnx(step: Step, folder: Path) -> dict[str, spec.Graph]:
     ir.external_data.unload_from_model(whole, folder, WEIGHTS_FILE, size_threshold_bytes=SMALL_TENSOR_BYTES)
     graphs = {}
     for purpose, outputs in step.purposes.items():
-        model, graph = _cut(whole, purpose, step.inputs, outputs)
+        model, graph = _cut(whole, purpose, step, outputs)
         ir.save(model, folder / graph.file)
         _check_saved(folder / graph.file, graph)
         graphs[purpose] = graph
@@ -72,7 +72,7 @@ def _trace(step: Step) -> ir.Model:
     assert program is not None
     model = program.model
     for value, tensor in zip(model.graph.inputs, step.inputs, strict=True):
-        value.name = f"{tensor.name}"
+        value.name = tensor.name
     for value, name in zip(model.graph.outputs, output_names(step.purposes), strict=True):
         value.name = _internal_name(name, step)
     return model
@@ -83,9 +83,7 @@ def _internal_name(output: str, step: Step) -> str:
     return f"made_{output}" if output in {tensor.name for tensor in step.inputs} else output
 
 
-def _cut(
-    whole: ir.Model, purpose: str, inputs: tuple[spec.Tensor, ...], outputs: tuple[spec.Tensor, ...]
-) -> tuple[ir.Model, spec.Graph]:
+def _cut(whole: ir.Model, purpose: str, step: Step, outputs: tuple[spec.Tensor, ...]) -> tuple[ir.Model, spec.Graph]:
     """A copy of `whole` that computes `outputs` and nothing else; ONNX Runtime would compute every node."""
     model = whole.clone()
     made = {str(value.name).removeprefix("made_"): value for value in model.graph.outputs}
@@ -96,7 +94,7 @@ def _cut(
     for tensor in outputs:
         made[tensor.name].name = tensor.name
 
-    specs = {tensor.name: tensor for tensor in inputs}
+    specs = {tensor.name: tensor for tensor in step.inputs}
     graph = spec.Graph(f"{purpose}.onnx", tuple(specs[str(value.name)] for value in used), outputs)
     for value, tensor in zip([*model.graph.inputs, *model.graph.outputs], [*graph.inputs, *graph.outputs], strict=True):
         value.shape = ir.Shape(tensor.shape)
@@ -109,7 +107,7 @@ def _cut(
         node.doc_string = None
     for value in [*model.graph.inputs, *model.graph.outputs, *model.graph.initializers.values()]:
         value.metadata_props.clear()
-    model.metadata_props[spec.METADATA_KEY] = graph.to_json()
+    model.metadata_props[spec.METADATA_KEY] = graph.metadata(step.memory)
     return model, graph
 
 

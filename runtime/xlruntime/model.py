@@ -23,6 +23,8 @@ from .text import Document, Source, make_tokenizer
 
 __all__ = ["Model", "load"]
 
+KEPT_POSITIONS = 4  # capacities whose positional keys are kept for the next stream
+
 
 def load(folder: str | Path, *, device: str = "cpu", threads: int | None = None, check_files: bool = True) -> Model:
     """Open a bundle.
@@ -78,7 +80,7 @@ class Model:
             if purpose not in self._sessions:
                 graph = self.bundle.graphs[purpose]
                 session = GraphSession(self.folder, graph, self.device, self.threads)
-                if session.metadata != graph.to_json():
+                if session.metadata != graph.metadata(self.bundle.memory):
                     raise BundleError(
                         f"{self.folder / graph.file}: its metadata is not what the manifest says about it. "
                         "Convert the checkpoint again."
@@ -228,7 +230,7 @@ class Model:
         return stream.generate(prompt, max_tokens=max_tokens, sampling=sampling)
 
     def _position_keys(self, capacity: int, clamp_len: int) -> dict[str, Any]:
-        """Positional keys for a ring's capacity: made once, shared by all streams, never written."""
+        """Positional keys for a ring's capacity: made once, shared by all streams of it, never written."""
         session = self.session("positions")
         with self._lock:
             key = (capacity, clamp_len)
@@ -236,6 +238,8 @@ class Model:
                 feeds = {"capacity": np.array([capacity], np.int64), "clamp_len": np.array([clamp_len], np.int64)}
                 wanted = {name: array for name, array in feeds.items() if name in session.inputs}
                 self._positions[key] = session.run_on_device(wanted)
+                while len(self._positions) > KEPT_POSITIONS:  # a stream that still uses one holds it itself
+                    del self._positions[next(iter(self._positions))]
             return self._positions[key]
 
     def _read_first_rows(self) -> dict[str, npt.NDArray[np.float32]]:

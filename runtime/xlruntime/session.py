@@ -61,7 +61,9 @@ class GraphSession:
             binding.bind_ortvalue_input(name, device_value(array, Device("cpu", 0)))
         for name in self.outputs:
             binding.bind_output(name, self.device.kind, self.device.index)
+        binding.synchronize_inputs()
         self._session.run_with_iobinding(binding)
+        binding.synchronize_outputs()
         return dict(zip(self.outputs, binding.get_outputs(), strict=True))
 
     def step(self, feeds: dict[str, npt.NDArray[Any]], memory: RingMemory) -> dict[str, npt.NDArray[Any]]:
@@ -94,7 +96,9 @@ class GraphSession:
         results = [name for name in self.outputs if name not in carried]
         for name in results:
             binding.bind_output(name, host.kind, host.index)
+        binding.synchronize_inputs()
         self._session.run_with_iobinding(binding)
+        binding.synchronize_outputs()
         # Bound outputs come back in binding order: the carried ones first.
         values = binding.get_outputs()[len(carried) :]
         return {name: value.numpy() for name, value in zip(results, values, strict=True)}

@@ -38,7 +38,7 @@ __all__ = [
 ]
 
 FORMAT_VERSION = 1
-METADATA_KEY = "xlexport.graph"  # the graph's own spec, as JSON, in its metadata
+METADATA_KEY = "xlexport.graph"  # where a file's metadata holds its spec
 FIRST_MEMORY_FILE = "first_memory.safetensors"  # the rows a fresh memory starts with, where they are not zero
 UNBOUNDED_WINDOW = 2**62  # "no window": larger than any distance, and safe to add to in int64
 
@@ -82,9 +82,11 @@ class Graph:
     inputs: tuple[Tensor, ...]
     outputs: tuple[Tensor, ...]
 
-    def to_json(self) -> str:
-        """The graph's spec as the JSON text that its metadata carries."""
-        return json.dumps(dataclasses.asdict(self), separators=(",", ":"))
+    def metadata(self, memory: tuple[Memory, ...]) -> str:
+        """What the file itself says, as JSON: this spec, and which of its outputs becomes which input."""
+        taken = {tensor.name for tensor in self.inputs}
+        carried = [dataclasses.asdict(entry) for entry in memory if entry.input in taken]
+        return json.dumps({**dataclasses.asdict(self), "memory": carried}, separators=(",", ":"))
 
 
 @dataclass(frozen=True)

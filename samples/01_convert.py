@@ -1,0 +1,14 @@
+"""Convert the sample checkpoint into `bundle/` here, verified against the trained model.
+
+Needs: pip install 'xlexport[cpu,convert]'. The same as: xlexport convert CHECKPOINT -o bundle
+"""
+
+from pathlib import Path
+
+from xlexport import checkpoints
+from xlexport.convert import convert
+from xlexport.sample import sample_checkpoint
+
+source = checkpoints.load(sample_checkpoint())
+report = convert(source, Path("bundle"), force=True, tell=print)
+print(f"equal over {report.segments} segments: log-probabilities within {report.max_abs_log_prob_diff:.1e} nats")

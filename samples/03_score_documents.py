@@ -1,0 +1,13 @@
+"""Score many documents at once: four walk side by side, each with a memory of its own, results in their order.
+
+Needs: pip install 'xlexport[cpu]', and `bundle/` from 01_convert.py. No PyTorch.
+"""
+
+from pydoc_data.topics import topics
+
+import xlruntime
+
+model = xlruntime.load("bundle")
+documents = [xlruntime.Document(name, topics[name]) for name in sorted(topics)[:12]]
+for score in model.score(documents, batch_size=4):
+    print(f"{score.document:24} {score.bytes:6,} bytes  {score.bits_per_byte:.3f} bits per byte")
