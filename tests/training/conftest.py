@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 import torch
+
 from xltraining.config import TransformerXLConfig
 from xltraining.transformer_xl import TransformerXL
 

@@ -1,4 +1,5 @@
 import pytest
+
 from xltraining.config import TransformerXLConfig
 from xltraining.errors import ConfigError
 

@@ -7,6 +7,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+
 from xltraining.config import TransformerXLConfig
 from xltraining.errors import ConfigError
 from xltraining.transformer_xl import TransformerXL, relative_shift, sinusoids

@@ -130,13 +130,17 @@ def _write_folder(
 
 
 def load_checkpoint(path: Path | str) -> Checkpoint:
-    """Read a `.pt` file or a safetensors folder; no code of the file is run. Half-precision weights become float32.
+    """Read a `.pt` file, or a safetensors folder by its own path or that of its weights.
+
+    No code of the file is run. Half-precision weights become float32.
 
     Raises:
         CheckpointNotFoundError: nothing stands at `path`.
         CheckpointError: it is damaged, of another kind, or its tensors do not fit its configuration (all are listed).
     """
     path = Path(path)
+    if path.name == WEIGHTS_NAME and path.is_file():
+        path = path.parent
     if not path.exists():
         raise CheckpointNotFoundError(f"{path}: there is no such checkpoint; check the path")
     content = _read_folder(path) if path.is_dir() else _read_file(path)
@@ -161,29 +165,30 @@ def load_checkpoint(path: Path | str) -> Checkpoint:
     for name, source in _tied(config).items():
         if source in tensors:
             tensors.setdefault(name, tensors[source])
-    _check_tensors(path, config, tensors)
-    state_dict = {name: tensor.float() for name, tensor in tensors.items()}
+    names = _check_tensors(path, config, tensors)
+    state_dict = {name: tensors[name].float() for name in names}
     return Checkpoint(config, state_dict, content.get("tokenizer", "bytes"), content.get("training"))
 
 
 def _read_file(path: Path) -> dict[str, Any]:
-    if path.stat().st_size == 0:
+    try:
+        with path.open("rb") as file:
+            magic = file.read(len(_ZIP_MAGIC))
+    except OSError as error:
+        raise CheckpointError(f"{path}: the file cannot be read ({error.strerror}); check its permissions") from error
+    if not magic:
         raise CheckpointError(f"{path}: the file is empty; copy or write the checkpoint again")
-    with path.open("rb") as file:
-        is_zip = file.read(len(_ZIP_MAGIC)) == _ZIP_MAGIC
+    if magic != _ZIP_MAGIC:
+        raise CheckpointError(f"{path}: this is not a PyTorch checkpoint; check the path")
     try:
         content = torch.load(path, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError as error:
-        if is_zip:
-            reason = "it holds other objects than plain values and tensors, and loading those could run code"
-            repair = "give a checkpoint that `xlexport train` wrote"
-        else:
-            reason = "it is not a PyTorch checkpoint"
-            repair = "give its folder" if path.suffix == ".safetensors" else "check the path"
-        raise CheckpointError(f"{path}: {reason}; {repair}") from error
-    except (RuntimeError, EOFError, ValueError, KeyError, IndexError, OverflowError, UnicodeDecodeError) as error:
-        reason = "the file is damaged or cut off" if is_zip else "it is not a PyTorch checkpoint"
-        raise CheckpointError(f"{path}: {reason}; copy or write it again") from error
+        raise CheckpointError(
+            f"{path}: it holds other objects than plain values and tensors, and loading those could run code; "
+            "give a checkpoint that `xlexport train` wrote"
+        ) from error
+    except (OSError, RuntimeError, EOFError, ValueError, KeyError, IndexError) as error:
+        raise CheckpointError(f"{path}: the file is damaged or cut off; copy or write it again") from error
     if not isinstance(content, dict):
         raise CheckpointError(
             f"{path}: expected a dict with the format '{FORMAT}', found {type(content).__name__}; "
@@ -227,8 +232,8 @@ def _share_tied(config: TransformerXLConfig, tensors: dict[str, Tensor]) -> dict
     return {name: tensors[tied.get(name, name)] for name in tensors}
 
 
-def _check_tensors(path: Path, config: TransformerXLConfig, tensors: Mapping[str, Any]) -> None:
-    """Compare with what the configuration asks for and list every difference at once."""
+def _check_tensors(path: Path, config: TransformerXLConfig, tensors: Mapping[str, Any]) -> list[str]:
+    """The names in the model's order; every difference from what the configuration asks for is listed at once."""
     with torch.device("meta"):
         expected = {name: tuple(tensor.shape) for name, tensor in TransformerXL(config).state_dict().items()}
     problems = [f"{name} is missing" for name in expected if name not in tensors]
@@ -252,6 +257,7 @@ def _check_tensors(path: Path, config: TransformerXLConfig, tensors: Mapping[str
             f"{path}: the weights do not fit the configuration: {'; '.join(problems)}. "
             "Use the configuration that the model was trained with."
         )
+    return list(expected)
 
 
 def _one_line(error: BaseException) -> str:

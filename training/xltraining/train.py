@@ -227,21 +227,21 @@ class _Run:
             ) from error
         bar = tqdm(total=config.steps, initial=self.step, unit="step", disable=None, dynamic_ncols=True)  # on stderr
         with bar, _interruptible() as interrupt, (self.out_dir / LOG_NAME).open("a", encoding="utf-8") as log:
-            since = time.perf_counter()
+            since, logged_step = time.perf_counter(), self.step
             while self.step < config.steps and not interrupt.is_set():
                 self._update()
                 bar.update()
                 last = self.step == config.steps
                 evaluating = len(self.valid_text) > 0 and (last or self.step % config.eval_every == 0)
                 if last or evaluating or self.step % config.log_every == 0:
-                    line = self._log_line(time.perf_counter() - since, evaluating)
+                    line = self._log_line((self.step - logged_step) / (time.perf_counter() - since), evaluating)
                     log.write(json.dumps(line) + "\n")
                     log.flush()
                     bits, speed = line["bits_per_byte"], line["tokens_per_second"]
                     bar.set_postfix_str(f"{bits:.3f} bits/byte, {speed:,.0f} tokens/s")
                     if evaluating:
                         report(f"step {self.step:,}: {bits:.4f} bits/byte, held out {line['valid_bits_per_byte']:.4f}")
-                    since = time.perf_counter()
+                    since, logged_step = time.perf_counter(), self.step
                 if self.step % config.checkpoint_every == 0:
                     self.save()
                 on_step(self.step)
@@ -272,21 +272,20 @@ class _Run:
         self.loss_count += 1
         self.step += 1
 
-    def _log_line(self, seconds: float, evaluating: bool) -> dict[str, Any]:
+    def _log_line(self, steps_per_second: float, evaluating: bool) -> dict[str, Any]:
         bits = self.loss_sum.item() / self.loss_count / math.log(2)
         if not math.isfinite(bits):
             raise TrainingDivergedError(
                 f"the loss is {bits} at step {self.step}: lower the learning rate or the clipping norm; "
                 f"the last checkpoint, {self.checkpoint}, is untouched"
             )
-        tokens = self.loss_count * self.config.batch_size * self.streams.segment_len
         self.loss_sum.zero_()
         self.loss_count = 0
         line = {
             "step": self.step,
             "bits_per_byte": bits,
             "learning_rate": learning_rate(self.config, self.step - 1),
-            "tokens_per_second": tokens / seconds,
+            "tokens_per_second": steps_per_second * self.config.batch_size * self.streams.segment_len,
         }
         if evaluating:
             streams = min(_VALID_STREAMS, len(self.valid_text) // 2)

@@ -1,0 +1,239 @@
+import json
+import os
+import pickle
+import stat
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from xltraining.checkpoint import Checkpoint, build_model, load_checkpoint, save_checkpoint
+from xltraining.config import TransformerXLConfig
+from xltraining.errors import CheckpointError, CheckpointNotFoundError, CheckpointWriteError
+from xltraining.transformer_xl import TransformerXL
+
+MakeModel = Callable[..., TransformerXL]
+Saved = tuple[TransformerXLConfig, dict[str, torch.Tensor]]
+
+
+@pytest.fixture(params=[{}, {"untie_r": False}, {"tie_weight": False}], ids=["tied", "shared u and v", "untied"])
+def saved(request: pytest.FixtureRequest, make_model: MakeModel) -> Saved:
+    model = make_model(**request.param)
+    return model.config, model.state_dict()
+
+
+def assert_same(checkpoint: Checkpoint, saved: Saved, dtype: torch.dtype = torch.float32) -> None:
+    config, state_dict = saved
+    assert checkpoint.config == config
+    assert checkpoint.tokenizer == "bytes"
+    assert list(checkpoint.state_dict) == list(state_dict)
+    for name, tensor in checkpoint.state_dict.items():
+        assert tensor.dtype == torch.float32
+        assert torch.equal(tensor, state_dict[name].to(dtype).float()), name
+
+
+@pytest.mark.parametrize("name", ["checkpoint.pt", "folder"])
+@pytest.mark.parametrize("dtype", [None, torch.float16])
+def test_save_and_load_give_the_same_weights(
+    tmp_path: Path, saved: Saved, name: str, dtype: torch.dtype | None
+) -> None:
+    path = tmp_path / "made" / name
+    save_checkpoint(path, *saved, dtype=dtype)
+    checkpoint = load_checkpoint(path)
+    assert_same(checkpoint, saved, dtype or torch.float32)
+    assert checkpoint.training is None
+    assert os.listdir(path.parent) == [name]
+
+    model = build_model(checkpoint)
+    assert not model.training
+    assert all(torch.equal(tensor, checkpoint.state_dict[key]) for key, tensor in model.state_dict().items())
+
+
+def test_a_pt_file_is_plain_and_holds_shared_weights_once(tmp_path: Path, saved: Saved) -> None:
+    path = tmp_path / "checkpoint.pt"
+    save_checkpoint(path, *saved, dtype=torch.float16, training={"step": 3})
+    content = torch.load(path, weights_only=True)
+    assert (content["format"], content["version"], content["training"]) == ("xltraining", 1, {"step": 3})
+    assert content["config"] == saved[0].to_dict()
+    stored = content["state_dict"]
+    assert {tensor.dtype for tensor in stored.values()} == {torch.float16}
+    shares = stored["head.weight"].data_ptr() == stored["word_emb.weight"].data_ptr()
+    assert shares == saved[0].tie_weight
+
+
+def test_a_folder_holds_shared_weights_once(tmp_path: Path, saved: Saved) -> None:
+    config, state_dict = saved
+    save_checkpoint(tmp_path / "folder", *saved)
+    stored = load_file(tmp_path / "folder" / "model.safetensors")
+    assert len(stored) == len({tensor.data_ptr() for tensor in state_dict.values()})
+    assert ("head.weight" in stored) == (not config.tie_weight)
+    for file in (tmp_path / "folder").iterdir():
+        assert stat.S_IMODE(file.stat().st_mode) & 0o044 == 0o044
+
+
+@pytest.mark.parametrize("name", ["checkpoint.pt", "folder"])
+def test_saving_replaces_an_older_checkpoint(tmp_path: Path, make_model: MakeModel, name: str) -> None:
+    for seed in (1, 2):
+        model = make_model(seed)
+        save_checkpoint(tmp_path / name, model.config, model.state_dict())
+    assert_same(load_checkpoint(tmp_path / name), (model.config, model.state_dict()))
+    assert os.listdir(tmp_path) == [name]
+
+
+def test_a_folder_of_something_else_is_not_replaced(tmp_path: Path, make_model: MakeModel) -> None:
+    (tmp_path / "photos").mkdir()
+    (tmp_path / "photos" / "cat.jpg").touch()
+    model = make_model()
+    with pytest.raises(CheckpointWriteError, match="not a checkpoint"):
+        save_checkpoint(tmp_path / "photos", model.config, model.state_dict())
+    assert os.listdir(tmp_path) == ["photos"]
+    assert os.listdir(tmp_path / "photos") == ["cat.jpg"]
+
+
+def test_a_failing_write_leaves_the_old_checkpoint(
+    tmp_path: Path, make_model: MakeModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "checkpoint.pt"
+    old, new = make_model(1), make_model(2)
+    save_checkpoint(path, old.config, old.state_dict())
+
+    def half_a_save(content: object, file: Path) -> None:
+        file.write_bytes(b"half")
+        raise RuntimeError("PytorchStreamWriter failed writing file: No space left on device")
+
+    monkeypatch.setattr(torch, "save", half_a_save)
+    with pytest.raises(OSError, match="No space left") as caught:
+        save_checkpoint(path, new.config, new.state_dict())
+    assert isinstance(caught.value, CheckpointWriteError)
+    assert_same(load_checkpoint(path), (old.config, old.state_dict()))
+    assert os.listdir(tmp_path) == ["checkpoint.pt"]
+
+
+def test_a_folder_cannot_hold_a_training_run(tmp_path: Path, saved: Saved) -> None:
+    with pytest.raises(CheckpointError, match=r"end the path in \.pt"):
+        save_checkpoint(tmp_path / "folder", *saved, training={"step": 1})
+    assert os.listdir(tmp_path) == []
+
+
+class RunsCode:
+    """A pickle of this creates a file when it is loaded without care."""
+
+    def __init__(self, evidence: Path) -> None:
+        self.evidence = evidence
+
+    def __reduce__(self) -> tuple[Any, tuple[Any, ...]]:
+        return os.mkdir, (str(self.evidence),)
+
+
+def truncated(path: Path, config: TransformerXLConfig, state_dict: dict[str, torch.Tensor]) -> None:
+    save_checkpoint(path, config, state_dict)
+    path.write_bytes(path.read_bytes()[:-2000])
+
+
+BAD_FILES: dict[str, tuple[Callable[[Path, Saved], object], str]] = {
+    "empty": (lambda path, saved: path.touch(), "the file is empty"),
+    "text": (lambda path, saved: path.write_text("Once upon a time there were weights.\n"), "not a PyTorch checkpoint"),
+    "binary": (lambda path, saved: path.write_bytes(bytes(range(256)) * 9), "not a PyTorch checkpoint"),
+    "truncated": (lambda path, saved: truncated(path, *saved), "damaged or cut off"),
+    "zip of nothing": (lambda path, saved: path.write_bytes(b"PK\x03\x04" + b"\0" * 300), "damaged or cut off"),
+    "pickled code": (
+        lambda path, saved: path.write_bytes(pickle.dumps(RunsCode(path.with_name("ran")))),
+        "not a PyTorch checkpoint",
+    ),
+    "code inside": (lambda path, saved: torch.save({"x": RunsCode(path.with_name("ran"))}, path), "could run code"),
+    "tensor": (lambda path, saved: torch.save(torch.zeros(3), path), "expected a dict.*found Tensor"),
+    "state dict": (lambda path, saved: torch.save(saved[1], path), "not a checkpoint of this format.*found the keys"),
+    "empty dict": (lambda path, saved: torch.save({}, path), "found the keys nothing"),
+    "newer": (
+        lambda path, saved: torch.save({"format": "xltraining", "version": 2, "config": {}, "state_dict": {}}, path),
+        "version 2, this program reads version 1",
+    ),
+    "no weights": (
+        lambda path, saved: torch.save({"format": "xltraining", "version": 1, "config": saved[0].to_dict()}, path),
+        "no state_dict",
+    ),
+    "bad config": (
+        lambda path, saved: torch.save(
+            {"format": "xltraining", "version": 1, "config": {"n_layer": 0, "d_model": 3}, "state_dict": saved[1]}, path
+        ),
+        "n_layer must be at least 1.*d_model must be even",
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", BAD_FILES)
+def test_a_bad_file_is_a_one_line_error_and_runs_nothing(tmp_path: Path, make_model: MakeModel, kind: str) -> None:
+    write, message = BAD_FILES[kind]
+    model = make_model()
+    path = tmp_path / "checkpoint.pt"
+    write(path, (model.config, model.state_dict()))
+    with pytest.raises(CheckpointError, match=message) as caught:
+        load_checkpoint(path)
+    assert str(path) in str(caught.value)
+    assert "\n" not in str(caught.value)
+    assert not (tmp_path / "ran").exists()
+
+
+def test_the_pickles_of_the_bad_files_would_run(tmp_path: Path) -> None:
+    pickle.loads(pickle.dumps(RunsCode(tmp_path / "ran")))
+    assert (tmp_path / "ran").exists()
+
+
+def test_a_missing_path_is_a_file_not_found_error(tmp_path: Path) -> None:
+    with pytest.raises(CheckpointNotFoundError, match="no such checkpoint") as caught:
+        load_checkpoint(tmp_path / "nowhere.pt")
+    assert isinstance(caught.value, FileNotFoundError)
+
+
+def test_a_folder_says_what_it_lacks(tmp_path: Path, saved: Saved) -> None:
+    with pytest.raises(CheckpointError, match=r"no config\.json and no model\.safetensors"):
+        load_checkpoint(tmp_path)
+    save_checkpoint(tmp_path / "folder", *saved)
+    weights = tmp_path / "folder" / "model.safetensors"
+    assert_same(load_checkpoint(weights), saved)
+    weights.write_bytes(weights.read_bytes()[:100])
+    with pytest.raises(CheckpointError, match=r"model\.safetensors: damaged"):
+        load_checkpoint(tmp_path / "folder")
+    (tmp_path / "folder" / "config.json").write_text("{")
+    with pytest.raises(CheckpointError, match="not valid JSON"):
+        load_checkpoint(tmp_path / "folder")
+    (tmp_path / "folder" / "config.json").write_text("[]")
+    with pytest.raises(CheckpointError, match="expected an object"):
+        load_checkpoint(tmp_path / "folder")
+
+
+def test_every_tensor_that_does_not_fit_is_listed(tmp_path: Path, make_model: MakeModel) -> None:
+    model = make_model()
+    path = tmp_path / "folder"
+    save_checkpoint(path, model.config, model.state_dict())
+    tensors = load_file(path / "model.safetensors")
+    del tensors["head.bias"]
+    tensors["layers.1.attention.norm.weight"] = torch.zeros(7)
+    tensors["layers.9.attention.norm.weight"] = torch.zeros(12)
+    tensors["layers.0.attention.norm.bias"] = torch.zeros(12, dtype=torch.int64)
+    save_file(tensors, path / "model.safetensors")
+    with pytest.raises(CheckpointError) as caught:
+        load_checkpoint(path)
+    message = str(caught.value)
+    assert "head.bias is missing" in message
+    assert "layers.1.attention.norm.weight is (7,) in the file, (12,) by the configuration" in message
+    assert "layers.9.attention.norm.weight is unknown" in message
+    assert "layers.0.attention.norm.bias is not a tensor of floats" in message
+
+
+def test_tied_weights_that_differ_are_refused(tmp_path: Path, make_model: MakeModel) -> None:
+    model = make_model(tie_weight=False)
+    config = replace(model.config, tie_weight=True)
+    with pytest.raises(CheckpointError, match=r"head\.weight differs from word_emb\.weight"):
+        save_checkpoint(tmp_path / "checkpoint.pt", config, model.state_dict())
+    assert os.listdir(tmp_path) == []
+
+
+def test_the_config_file_is_readable_json(tmp_path: Path, saved: Saved) -> None:
+    save_checkpoint(tmp_path / "folder", *saved)
+    content = json.loads((tmp_path / "folder" / "config.json").read_text())
+    assert content == {"format": "xltraining", "version": 1, "config": saved[0].to_dict(), "tokenizer": "bytes"}

@@ -1,0 +1,294 @@
+import json
+import math
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from xltraining.checkpoint import build_model, load_checkpoint
+from xltraining.config import TransformerXLConfig
+from xltraining.errors import CheckpointError, CheckpointWriteError, ConfigError, DataError, TrainingDivergedError
+from xltraining.train import TrainingConfig, TrainingResult, evaluate, learning_rate, train
+from xltraining.transformer_xl import TransformerXL
+
+MODEL = TransformerXLConfig(
+    n_layer=2, n_head=2, d_model=16, d_head=8, d_inner=32, tgt_len=16, mem_len=16, dropout=0.1, pre_lnorm=True
+)
+TRAINING = TrainingConfig(
+    steps=40,
+    batch_size=3,
+    learning_rate=1e-2,
+    warmup_steps=5,
+    log_every=1,
+    eval_every=15,
+    checkpoint_every=10,
+    threads=1,
+)
+
+
+@pytest.fixture
+def text(tmp_path: Path) -> Path:
+    file = tmp_path / "text.txt"
+    file.write_bytes(b"one potato, two potatoes, three potatoes, four; " * 40)
+    return file
+
+
+def quiet(line: str) -> None:
+    """Take a report and leave the terminal alone."""
+
+
+def run(text: Path, out: Path, training: TrainingConfig = TRAINING, **options: Any) -> TrainingResult:
+    return train(MODEL, training, [text], [text], out, report=quiet, **options)
+
+
+def read_log(out: Path) -> list[dict[str, float]]:
+    """The log without the speed, which is never the same twice."""
+    lines = [json.loads(line) for line in (out / "log.jsonl").read_text().splitlines()]
+    return [{name: value for name, value in line.items() if name != "tokens_per_second"} for line in lines]
+
+
+def stop_at(step: int) -> Callable[[int], None]:
+    """Press Ctrl-C after an update."""
+
+    def press(done: int) -> None:
+        if done == step:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    return press
+
+
+def test_training_learns_a_text_that_repeats(tmp_path: Path, text: Path) -> None:
+    result = run(text, tmp_path / "run")
+    log = read_log(tmp_path / "run")
+    assert [line["step"] for line in log] == list(range(1, 41))
+    assert [line["step"] for line in log if "valid_bits_per_byte" in line] == [15, 30, 40]
+    assert log[0]["bits_per_byte"] == pytest.approx(8, abs=0.3)  # 256 bytes, nothing learned yet
+    assert log[-1]["bits_per_byte"] < 4
+    assert result == TrainingResult(
+        40, log[-1]["bits_per_byte"], log[-1]["valid_bits_per_byte"], False, tmp_path / "run" / "checkpoint.pt"
+    )
+    assert sorted(os.listdir(tmp_path / "run")) == ["checkpoint.pt", "log.jsonl"]
+
+    model = build_model(load_checkpoint(result.checkpoint))
+    content = torch.frombuffer(bytearray(text.read_bytes()), dtype=torch.uint8)
+    assert evaluate(model, content, 16, 8) == pytest.approx(result.valid_bits_per_byte, abs=1e-4)
+
+
+@pytest.mark.parametrize("stops", [[20], [7, 33]], ids=str)
+def test_a_resumed_run_is_bit_identical(tmp_path: Path, text: Path, stops: list[int]) -> None:
+    whole = run(text, tmp_path / "whole")
+    for step in stops:
+        part = run(text, tmp_path / "parts", resume=step != stops[0], on_step=stop_at(step))
+        assert (part.step, part.interrupted) == (step, True)
+    last = run(text, tmp_path / "parts", resume=True)
+    assert (last.step, last.interrupted) == (40, False)
+    assert read_log(tmp_path / "parts") == read_log(tmp_path / "whole")
+    expected, found = (load_checkpoint(result.checkpoint) for result in (whole, last))
+    assert all(torch.equal(tensor, expected.state_dict[name]) for name, tensor in found.state_dict.items())
+
+
+def test_a_run_that_was_killed_resumes_from_its_checkpoint(tmp_path: Path, text: Path) -> None:
+    class Killed(BaseException):
+        pass
+
+    def kill(step: int) -> None:
+        if step == 14:
+            raise Killed
+
+    run(text, tmp_path / "whole")
+    with pytest.raises(Killed):
+        run(text, tmp_path / "killed", on_step=kill)
+    assert len(read_log(tmp_path / "killed")) == 14
+    with (tmp_path / "killed" / "log.jsonl").open("a") as log:
+        log.write('{"step": 15, "bits_per')  # cut off in the middle of a line
+    steps: list[int] = []
+    run(text, tmp_path / "killed", resume=True, on_step=steps.append)
+    assert steps == list(range(11, 41))
+    assert read_log(tmp_path / "killed") == read_log(tmp_path / "whole")
+
+
+def test_the_loss_between_two_lines_survives_a_stop(tmp_path: Path, text: Path) -> None:
+    training = replace(TRAINING, steps=12, log_every=6)
+    run(text, tmp_path / "whole", training)
+    run(text, tmp_path / "parts", training, on_step=stop_at(4))
+    run(text, tmp_path / "parts", training, resume=True)
+    assert read_log(tmp_path / "parts") == read_log(tmp_path / "whole")
+
+
+def test_a_finished_run_resumes_to_its_end(tmp_path: Path, text: Path) -> None:
+    training = replace(TRAINING, steps=3)
+    first = run(text, tmp_path / "run", training)
+    assert run(text, tmp_path / "run", training, resume=True) == first
+    assert len(read_log(tmp_path / "run")) == 3
+
+
+def test_ctrl_c_saves_and_ends_cleanly(tmp_path: Path, text: Path) -> None:
+    program = (
+        "import sys; from pathlib import Path\n"
+        "from xltraining.config import TransformerXLConfig; from xltraining.train import TrainingConfig, train\n"
+        "model = TransformerXLConfig(n_layer=1, n_head=1, d_model=8, d_head=8, d_inner=8, tgt_len=8, mem_len=8)\n"
+        "text, out = Path(sys.argv[1]), Path(sys.argv[2])\n"
+        "training = TrainingConfig(steps=10**6, batch_size=2, threads=1)\n"
+        "started = lambda step: step == 3 and print('started', flush=True)\n"
+        "print(train(model, training, [text], [], out, on_step=started).interrupted)\n"
+    )
+    command = [sys.executable, "-c", program, str(text), str(tmp_path / "run")]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "started\n"
+        process.send_signal(signal.SIGINT)
+        output, errors = process.communicate(timeout=240)
+    assert (process.returncode, output) == (0, "True\n")
+    assert errors.startswith("stopped at step ")
+    assert "Traceback" not in errors
+    assert "\r" not in errors  # no progress bar away from a terminal
+    checkpoint = load_checkpoint(tmp_path / "run" / "checkpoint.pt")
+    assert checkpoint.training is not None
+    assert checkpoint.training["step"] >= 3
+
+
+def test_a_second_ctrl_c_stops_at_once(tmp_path: Path, text: Path) -> None:
+    def press_twice(step: int) -> None:
+        os.kill(os.getpid(), signal.SIGINT)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    before = signal.getsignal(signal.SIGINT)
+    with pytest.raises(KeyboardInterrupt):
+        run(text, tmp_path / "run", on_step=press_twice)
+    assert signal.getsignal(signal.SIGINT) is before
+
+
+def test_training_works_outside_the_main_thread(tmp_path: Path, text: Path) -> None:
+    thread = threading.Thread(target=lambda: run(text, tmp_path / "run", replace(TRAINING, steps=2)))
+    thread.start()
+    thread.join()
+    assert len(read_log(tmp_path / "run")) == 2
+
+
+def test_training_leaves_random_state_and_threads_alone(tmp_path: Path, text: Path) -> None:
+    state, threads = torch.get_rng_state(), torch.get_num_threads()
+    run(text, tmp_path / "run", replace(TRAINING, steps=2, threads=threads + 1))
+    assert torch.equal(torch.get_rng_state(), state)
+    assert torch.get_num_threads() == threads
+
+
+def test_no_steps_write_fresh_weights_without_text(tmp_path: Path) -> None:
+    results = [
+        train(MODEL, replace(TRAINING, steps=0, seed=seed), [], [], tmp_path / name, report=quiet)
+        for name, seed in (("a", 1), ("b", 1), ("c", 2))
+    ]
+    weights = [load_checkpoint(result.checkpoint).state_dict["word_emb.weight"] for result in results]
+    assert torch.equal(weights[0], weights[1])
+    assert not torch.equal(weights[0], weights[2])
+    assert os.listdir(tmp_path / "a") == ["checkpoint.pt"]
+
+
+def test_an_older_run_is_not_overwritten(tmp_path: Path, text: Path) -> None:
+    training = replace(TRAINING, steps=2)
+    checkpoint = run(text, tmp_path / "run", training).checkpoint
+    content = checkpoint.read_bytes()
+    with pytest.raises(CheckpointError, match="resume that run or choose another folder"):
+        run(text, tmp_path / "run", training)
+    assert checkpoint.read_bytes() == content
+
+
+def test_a_resume_with_other_settings_lists_them(tmp_path: Path, text: Path) -> None:
+    run(text, tmp_path / "run", replace(TRAINING, steps=2))
+    (tmp_path / "other.txt").write_bytes(text.read_bytes() + b"!")
+    changed = replace(TRAINING, steps=2, seed=9, clip=0.25, log_every=3)
+    with pytest.raises(CheckpointError, match=r"seed was 0, is now 9; training text was .*") as caught:
+        train(MODEL, changed, [tmp_path / "other.txt"], [], tmp_path / "run", resume=True, report=quiet)
+    assert "clip was 1.0, is now 0.25" in str(caught.value)
+    assert "log_every" not in str(caught.value)
+
+
+def test_a_resume_needs_a_run(tmp_path: Path, text: Path) -> None:
+    with pytest.raises(FileNotFoundError, match="no such checkpoint"):
+        run(text, tmp_path / "nothing", resume=True)
+    train(MODEL, replace(TRAINING, steps=0), [], [], tmp_path / "fresh", report=quiet)
+    with pytest.raises(CheckpointError, match="weights only"):
+        run(text, tmp_path / "fresh", resume=True)
+
+
+def test_bad_input_writes_nothing(tmp_path: Path, text: Path) -> None:
+    with pytest.raises(DataError, match="too short"):
+        run(text, tmp_path / "run", replace(TRAINING, batch_size=500))
+    (tmp_path / "byte").write_bytes(b"x")
+    with pytest.raises(DataError, match="one byte long"):
+        train(MODEL, TRAINING, [text], [tmp_path / "byte"], tmp_path / "run", report=quiet)
+    with pytest.raises(DataError, match="No such file"):
+        run(tmp_path / "missing", tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+    with pytest.raises(CheckpointWriteError, match="choose another place"):
+        run(text, text / "run")
+
+
+def test_a_loss_that_is_not_finite_stops_the_run(tmp_path: Path, text: Path) -> None:
+    with pytest.raises(TrainingDivergedError, match="lower the learning rate"):
+        run(text, tmp_path / "run", replace(TRAINING, learning_rate=1e30, warmup_steps=0))
+    assert not (tmp_path / "run" / "checkpoint.pt").exists()
+
+
+def test_invalid_training_settings_are_all_listed() -> None:
+    with pytest.raises(ConfigError) as caught:
+        TrainingConfig(
+            steps=-1, batch_size=0, clip=0.0, betas=(0.9, 1.0), min_lr_ratio=2, weight_decay=-1, device="tpu"
+        )
+    message = str(caught.value)
+    names = ("steps", "batch_size", "clip", "betas", "min_lr_ratio", "weight_decay", "device")
+    assert all(name in message for name in names)
+    with pytest.raises(ConfigError, match="threads"):
+        TrainingConfig(threads=0)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="only a machine without CUDA can miss it")
+def test_a_missing_device_is_an_error() -> None:
+    with pytest.raises(ConfigError, match="cuda is not available: install a CUDA build"):
+        TrainingConfig(device="cuda")
+
+
+def test_learning_rate_warms_up_and_decays() -> None:
+    config = TrainingConfig(steps=1000, warmup_steps=100, learning_rate=0.5, min_lr_ratio=0.1)
+    rates = [learning_rate(config, step) for step in range(1001)]
+    assert rates[0] == pytest.approx(0.005)
+    assert rates[99] == rates[100] == max(rates) == 0.5
+    assert rates[550] == pytest.approx(0.5 * (0.1 + 0.9 / 2))
+    assert rates[1000] == pytest.approx(0.05)
+    assert all(after < before for before, after in pairwise(rates[100:]))
+
+
+@pytest.mark.parametrize("segment_len", [1, 4, 64])
+def test_evaluate_is_the_mean_surprisal_in_bits(segment_len: int) -> None:
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        model = TransformerXL(replace(MODEL, mem_len=64))
+    text = torch.arange(30, 60).to(torch.uint8)
+    tokens = text.long()[None]
+    model.eval()
+    with torch.no_grad():
+        hidden, _ = model(tokens[:, :-1])
+        expected = -model.log_probs(hidden, tokens[:, 1:]).mean().item() / math.log(2)
+    model.train()
+    assert evaluate(model, text, segment_len) == pytest.approx(expected, abs=1e-5)
+    assert model.training
+
+
+def test_evaluate_needs_two_bytes_a_stream() -> None:
+    with pytest.raises(DataError, match="at least 2 bytes each"):
+        evaluate(TransformerXL(MODEL), torch.zeros(3, dtype=torch.uint8), 4, batch_size=2)
+
+
+def test_bf16_autocast_trains(tmp_path: Path, text: Path) -> None:
+    run(text, tmp_path / "run", replace(TRAINING, steps=3, bf16=True))
+    state_dict = load_checkpoint(tmp_path / "run" / "checkpoint.pt").state_dict
+    assert {tensor.dtype for tensor in state_dict.values()} == {torch.float32}
+    assert all(tensor.isfinite().all() for tensor in state_dict.values())
