@@ -10,7 +10,7 @@ from torch import Tensor
 
 from xltraining.config import TransformerXLConfig
 from xltraining.errors import ConfigError
-from xltraining.transformer_xl import TransformerXL, relative_shift, sinusoids
+from xltraining.transformer_xl import TransformerXL, TransformerXLLayer, relative_shift, sinusoids
 
 MakeModel = Callable[..., TransformerXL]
 
@@ -39,6 +39,7 @@ def naive_forward(model: TransformerXL, tokens: Tensor, memory: list[Tensor]) ->
     H, h, D, M, S = config.n_head, config.d_head, config.d_model, len(memory[0]), len(tokens)
     hidden = model.word_emb.weight[tokens] * D**0.5
     for layer, layer_memory in zip(model.layers, memory, strict=True):
+        assert isinstance(layer, TransformerXLLayer)
         attention, feed_forward = layer.attention, layer.feed_forward
         context = torch.cat([layer_memory, hidden])
         inputs = attention.norm(context) if config.pre_lnorm else context
