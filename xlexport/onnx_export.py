@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import logging
 import warnings
 from collections.abc import Iterator
@@ -33,9 +34,16 @@ def export_onnx(step: Step, folder: Path) -> dict[str, spec.Graph]:
 
     Raises:
         ExportError: torch cannot export the step, or a saved graph is not what its spec says.
+        OSError: the disk is full, or the like.
     """
     whole = _trace(step)
-    ir.external_data.unload_from_model(whole, folder, WEIGHTS_FILE, size_threshold_bytes=SMALL_TENSOR_BYTES)
+    try:
+        ir.external_data.unload_from_model(whole, folder, WEIGHTS_FILE, size_threshold_bytes=SMALL_TENSOR_BYTES)
+    except OSError as error:
+        if error.errno is not None:
+            raise
+        # numpy tells at which number it stopped, not why
+        raise OSError(errno.ENOSPC, "Not everything could be written", str(folder / WEIGHTS_FILE)) from error
     graphs = {}
     for purpose, outputs in step.purposes.items():
         model, graph = _cut(whole, purpose, step, outputs)
@@ -75,7 +83,25 @@ def _trace(step: Step) -> ir.Model:
         value.name = tensor.name
     for value, name in zip(model.graph.outputs, output_names(step.purposes), strict=True):
         value.name = _internal_name(name, step)
+    _check_traced(model, step)
     return model
+
+
+def _check_traced(model: ir.Model, step: Step) -> None:
+    """Refuse axes that tracing has fixed, before the spec's names for them cover it up.
+
+    Torch fixes an axis whose example is of size one without a word.
+    """
+    outputs = {tensor.name: tensor for tensors in step.purposes.values() for tensor in tensors}
+    declared = [*step.inputs, *(outputs[name] for name in output_names(step.purposes))]
+    problems = []
+    for value, tensor in zip([*model.graph.inputs, *model.graph.outputs], declared, strict=True):
+        found = _axes(value)
+        fixed = tuple(axis if isinstance(axis, int) else None for axis in found)
+        if fixed != tuple(axis if isinstance(axis, int) else None for axis in tensor.shape):
+            problems.append(f"{tensor.name} {found}, expected {tensor.shape}")
+    if problems:
+        raise ExportError(f"tracing has fixed axes that must stay free: {'; '.join(problems)}.")
 
 
 def _internal_name(output: str, step: Step) -> str:
@@ -119,13 +145,18 @@ def _check_saved(path: Path, graph: spec.Graph) -> None:
         problems.append(f"opset {saved.opset_imports.get('')}, IR {saved.ir_version}; expected {OPSET}, {IR_VERSION}")
     for values, tensors in ((saved.graph.inputs, graph.inputs), (saved.graph.outputs, graph.outputs)):
         for value, tensor in zip(values, tensors, strict=True):
-            found = tuple(axis if isinstance(axis, int) else axis.value for axis in value.shape or ())
+            found = _axes(value)
             dtype = value.dtype.numpy().name if value.dtype else None
             if (value.name, found, dtype) != (tensor.name, tensor.shape, tensor.dtype):
                 problems.append(f"{value.name} {dtype} {found}, expected {tensor.name} {tensor.dtype} {tensor.shape}")
     problems += [f"{node.op_type} node: not repeatable" for node in saved.graph if node.op_type.startswith("Random")]
     if problems:
         raise ExportError(f"{path.name}: the saved graph is not what its spec says: {'; '.join(problems)}.")
+
+
+def _axes(value: ir.Value) -> tuple[int | str | None, ...]:
+    """A number for each fixed axis, a name or None for each free one."""
+    return tuple(axis if isinstance(axis, int) else axis.value for axis in value.shape or ())
 
 
 @contextlib.contextmanager

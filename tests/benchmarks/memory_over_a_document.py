@@ -25,7 +25,8 @@ def main(bundle: Path, document: Path) -> None:
         nats -= float(part.log_probs.sum())
         if scored >= tenth * size // 10 - 1:
             resident.append(process.memory_info().rss / 1e6)
-            print(f"{tenth * 10:4}% {nats / math.log(2) / scored:8.4f} bits per token {resident[-1]:8.1f} MB", flush=True)
+            bits = nats / math.log(2) / scored
+            print(f"{tenth * 10:4}% {bits:8.4f} bits per token {resident[-1]:8.1f} MB", flush=True)
             tenth += 1
     print(f"from 10% to the end: {resident[-1] / resident[0] - 1:+.2%}")
 
