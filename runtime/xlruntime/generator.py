@@ -36,6 +36,8 @@ class Sampling:
             problems.append(f"top_k is {self.top_k}, at least 1 is needed")
         if self.top_p is not None and not 0 < self.top_p <= 1:
             problems.append(f"top_p is {self.top_p}, expected more than 0 and at most 1")
+        if self.seed is not None and self.seed < 0:
+            problems.append(f"seed is {self.seed}, at least 0 is needed")
         if problems:
             raise OptionError("sampling: " + "; ".join(problems) + ".")
 
@@ -47,9 +49,10 @@ class Sampling:
         """One token id from logits (n_token,)."""
         if self.temperature == 0:
             return int(logits.argmax())
-        scores = logits.astype(np.float64) / self.temperature
+        with np.errstate(over="ignore"):  # a tiny temperature leaves minus infinity for all but the likeliest
+            scores = (logits.astype(np.float64) - logits.max()) / self.temperature
         order = np.argsort(-scores, kind="stable")[: self.top_k]  # likeliest first
-        probabilities = np.exp(scores[order] - scores[order[0]])
+        probabilities = np.exp(scores[order])
         probabilities /= probabilities.sum()
         if self.top_p is not None:
             kept = int(np.searchsorted(probabilities.cumsum(), self.top_p)) + 1  # always the likeliest one
