@@ -109,8 +109,7 @@ class ByteTokenizer:
 
     def encode(self, text: str | bytes) -> Ids:
         """Ids (n,) of the bytes of `text`, in UTF-8 if it is a str."""
-        raw = text.encode("utf-8") if isinstance(text, str) else text
-        return np.frombuffer(raw, np.uint8).astype(np.int64)
+        return np.frombuffer(_utf8(text, "the text"), np.uint8).astype(np.int64)
 
     def decode(self, ids: Ids) -> str:
         """Text of the bytes; what is not UTF-8 becomes U+FFFD."""
@@ -236,7 +235,10 @@ def as_ids(source: npt.ArrayLike, name: str) -> Ids:
     Raises:
         TokenError: not whole numbers, or not along one axis.
     """
-    ids = np.asarray(source)
+    try:
+        ids = np.asarray(source)
+    except ValueError as error:  # nested lists of unequal lengths
+        raise TokenError(f"{name}: token ids must be whole numbers along one axis, found uneven lists.") from error
     if ids.ndim != 1 or (ids.size and not np.issubdtype(ids.dtype, np.integer)):
         raise TokenError(
             f"{name}: token ids must be whole numbers along one axis, found {ids.dtype} of shape {ids.shape}."
@@ -261,6 +263,18 @@ def check_ids(ids: Ids, vocab_size: int, name: str, first: int = 0) -> None:
             f"{name}: token {first + at} has id {int(ids[at])}, expected 0 to {vocab_size - 1} ({len(wrong)} such). "
             "Tokenize it with the model's own vocabulary."
         )
+
+
+def _utf8(text: str | bytes, name: str) -> bytes:
+    if isinstance(text, bytes):
+        return text
+    try:
+        return text.encode("utf-8")
+    except UnicodeEncodeError as error:
+        raise TextError(
+            f"{name}: character {error.start} is half of a surrogate pair (U+{ord(text[error.start]):04X}), which "
+            "UTF-8 cannot hold. Give bytes, or replace it."
+        ) from error
 
 
 class TokenReader:
@@ -306,12 +320,14 @@ class TokenReader:
             with source.open("rb") as file:
                 yield from tokenizer.read(file, self.document.name, self.counts)
         elif isinstance(source, str | bytes):
-            raw = source.encode("utf-8") if isinstance(source, str) else source
+            raw = _utf8(source, self.document.name)
             yield from tokenizer.read(io.BytesIO(raw), self.document.name, self.counts)
         elif isinstance(source, np.ndarray | list):
             ids = as_ids(source, self.document.name)
             places = np.arange(len(ids), dtype=np.int64)
             yield TokenPiece(ids, places, places + 1)
+        elif isinstance(source, io.TextIOBase):
+            raise TextError(f"{self.document.name}: a file opened as text; bytes are needed. Open it with mode 'rb'.")
         else:
             yield from tokenizer.read(source, self.document.name, self.counts)
 
