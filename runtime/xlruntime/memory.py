@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -67,9 +68,7 @@ class RingMemory:
     def nbytes(self) -> int:
         """Bytes of the rings, positional keys not counted."""
         return sum(
-            int(np.prod(value.shape())) * np.dtype(entry.dtype).itemsize
-            for entry in self.entries
-            for value in (self.values[entry.input],)
+            math.prod(self.values[entry.input].shape()) * np.dtype(entry.dtype).itemsize for entry in self.entries
         )
 
     def feeds(self) -> dict[str, npt.NDArray[np.int64]]:
@@ -93,21 +92,20 @@ class RingMemory:
         self.memory_length = np.minimum(self.memory_length + segment_len, mem_len)
         self.history = np.minimum(self.history + segment_len, mem_len)
 
-    def restart(self, row: int) -> None:
+    def restart(self, row: int, refill: bool = False) -> None:
         """Let `row` start a new document; its neighbours go on.
 
         Under the `empty` rule hiding the old rows is enough; under `zeros` the row is refilled, since its first
-        rows are attended to.
+        rows are attended to. `refill` does so in any case: needed where the old rows may not be finite.
         """
-        if self.evaluation.first_memory == "zeros":
+        zeros = self.evaluation.first_memory == "zeros"
+        if zeros or refill:
             self.refill(row)
-            self.memory_length[row] = self.evaluation.mem_len
-        else:
-            self.memory_length[row] = 0
+        self.memory_length[row] = self.evaluation.mem_len if zeros else 0
         self.history[row] = 0
 
     def refill(self, row: int) -> None:
-        """Overwrite every slot of `row` with its first value, for instance after a score that is not finite."""
+        """Overwrite every slot of `row` with its first value."""
         for entry in self.entries:
             array = self.array(entry)
             array[row] = 0 if entry.first_value is None else self._first_row(entry)[0]

@@ -183,9 +183,8 @@ class Scorer:
             assert walk is not None
             n = len(piece)
             if not np.isfinite(log_prob[row]).all():
+                memory.restart(row, refill=True)
                 warn_not_finite(walk.name, walk.position + n)
-                memory.refill(row)
-                memory.restart(row)
             yield row, self._scores(walk, piece, log_prob[row, :n].copy(), context[row, :n])
 
     def _scores(
@@ -246,7 +245,7 @@ def _perplexity(nats: float, scored: int) -> float | None:
     if not scored:
         return None
     mean = nats / scored
-    return math.exp(mean) if mean < 700 else math.inf
+    return math.inf if mean > 700 else math.exp(mean)
 
 
 def _name(source: Source, number: int) -> str:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import hashlib
 import json
 import os
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -118,10 +119,14 @@ class Stream:
         """Write all that `Model.restore` needs to go on, bit-equal to not having stopped (safetensors).
 
         The file appears whole or not at all.
+
+        Raises:
+            OSError: it cannot be written; an older one stays as it was.
         """
-        from safetensors.numpy import save_file
+        from safetensors.numpy import save
 
         path = Path(file)
+        tensors = {entry.input: np.ascontiguousarray(self.memory.array(entry)) for entry in self.memory.entries}
         state = {
             "kind": STATE_KIND,
             "version": STATE_VERSION,
@@ -134,10 +139,10 @@ class Stream:
             "pending": self.pending,
             "position": self.position,
         }
-        tensors = {entry.input: np.ascontiguousarray(self.memory.array(entry)) for entry in self.memory.entries}
+        state["sha256"] = _digest(state, tensors)
         temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
         try:
-            save_file(tensors, temporary, metadata={"xlexport": json.dumps(state)})
+            temporary.write_bytes(save(tensors, metadata={"xlexport": json.dumps(state)}))
             os.replace(temporary, path)
         finally:
             with contextlib.suppress(FileNotFoundError):
@@ -158,9 +163,8 @@ class Stream:
         context = self.memory.context(len(targets))[0]
         log_prob = self._run("score", targets)["log_prob"][0]
         if not np.isfinite(log_prob).all():
+            self.memory.restart(0, refill=True)
             warn_not_finite("the stream", self.position)
-            self.memory.refill(0)
-            self.memory.restart(0)
         return log_prob, context
 
     def _run(self, purpose: str, targets: npt.NDArray[np.int64]) -> dict[str, npt.NDArray[Any]]:
@@ -182,6 +186,7 @@ class Stream:
             # The target is not known yet; the generate graph has no such input, so any will do.
             logits = self._run("generate", np.array([self.pending], np.int64))["logits"][0]
             if not np.isfinite(logits).all():
+                self.memory.restart(0, refill=True)
                 raise XlruntimeError(
                     "the model gave logits that are not finite, so generation stops. Reset the stream."
                 )
@@ -207,14 +212,16 @@ def restore_stream(model: Model, file: Path, capacity: int | None = None) -> Str
             arrays = {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118  # not a dict
     except (SafetensorError, ValueError) as error:
         raise StateError(f"{file}: not a stream's state ({error}). Save the stream again with Stream.save.") from error
-    if state.get("kind") != STATE_KIND:
+    if not isinstance(state, dict) or state.get("kind") != STATE_KIND:
         raise StateError(f"{file}: a safetensors file, but not a stream's state. Give a file that Stream.save wrote.")
     if state.get("version") != STATE_VERSION:
         raise StateError(f"{file}: state version {state.get('version')}, expected {STATE_VERSION}. Save it again.")
     if state.get("fingerprint") != model.bundle.fingerprint:
         raise StateError(f"{file}: saved from another bundle than {model.folder}. Open the one it was saved from.")
+    if state.pop("sha256", None) != _digest(state, arrays):
+        raise StateError(f"{file}: damaged since it was saved (its SHA-256 differs). Copy it anew, or save it again.")
     try:
-        stream = Stream(model, Evaluation(**state["evaluation"]), capacity or state["capacity"])
+        stream = Stream(model, Evaluation(**state["evaluation"]), state["capacity"] if capacity is None else capacity)
         _check_arrays(file, arrays, model, state["capacity"])
         stream.memory.load_rows(arrays, state["offset"], state["capacity"])
         stream.memory.memory_length[0] = state["memory_length"]
@@ -223,6 +230,15 @@ def restore_stream(model: Model, file: Path, capacity: int | None = None) -> Str
     except (KeyError, TypeError) as error:
         raise StateError(f"{file}: the state lacks {error}. Save the stream again with Stream.save.") from error
     return stream
+
+
+def _digest(state: Mapping[str, Any], arrays: Mapping[str, npt.NDArray[Any]]) -> str:
+    """SHA-256 of a stream's counters and rings: safetensors would not notice a flipped byte."""
+    sha256 = hashlib.sha256(json.dumps(state, sort_keys=True).encode())
+    for name, array in sorted(arrays.items()):
+        sha256.update(f"{name} {array.dtype} {array.shape}".encode())
+        sha256.update(array.tobytes())
+    return sha256.hexdigest()
 
 
 def _check_arrays(file: Path, arrays: dict[str, npt.NDArray[Any]], model: Model, capacity: int) -> None:
