@@ -65,6 +65,11 @@ class Stream:
         self.model = model
         self.evaluation = evaluation
         self.memory = model.new_memory(evaluation, 1, capacity)
+        if evaluation.segmentation_matters and self.memory.max_segment < evaluation.segment_len:
+            raise OptionError(
+                f"a capacity of {capacity} slots would cut segments of {evaluation.segment_len} tokens, on which the "
+                f"scores depend without same_length. Give at least {evaluation.capacity()}."
+            )
         self.pending: int | None = None
         self.position = 0  # tokens fed so far
 
