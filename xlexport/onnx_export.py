@@ -90,7 +90,7 @@ def _trace(step: Step) -> ir.Model:
 def _check_traced(model: ir.Model, step: Step) -> None:
     """Refuse axes that tracing has fixed, before the spec's names for them cover it up.
 
-    Torch fixes an axis whose example is of size one without a word.
+    Torch fixes an axis without a word where its example is of size one and the code treats one otherwise.
     """
     outputs = {tensor.name: tensor for tensors in step.purposes.values() for tensor in tensors}
     declared = [*step.inputs, *(outputs[name] for name in output_names(step.purposes))]
@@ -101,7 +101,7 @@ def _check_traced(model: ir.Model, step: Step) -> None:
         if fixed != tuple(axis if isinstance(axis, int) else None for axis in tensor.shape):
             problems.append(f"{tensor.name} {found}, expected {tensor.shape}")
     if problems:
-        raise ExportError(f"tracing has fixed axes that must stay free: {'; '.join(problems)}.")
+        raise ExportError(f"tracing has fixed axes that must stay free: {'; '.join(problems)}. Report this.")
 
 
 def _internal_name(output: str, step: Step) -> str:
