@@ -17,7 +17,7 @@ import click
 
 from xlexport import __version__
 from xlexport.cli_options import evaluation_options, runtime_options, train_options
-from xlexport.cli_output import print_json, print_table, progress_bar, tell
+from xlexport.cli_output import parity_rows, print_json, print_table, progress_bar, tell
 
 __all__ = ["cli", "main", "run"]
 
@@ -106,23 +106,6 @@ def verify(
     else:
         print_table(parity_rows(report))
     report.require_passed()
-
-
-def parity_rows(report: Any) -> list[tuple[str, str]]:
-    """A ParityReport for people."""
-    tolerance = report.tolerance
-    return [
-        ("segments", f"{report.segments} of {report.segment_len} tokens, memory {report.mem_len}"),
-        (
-            "largest log-probability difference",
-            f"{report.max_abs_log_prob_diff:.2e} nats (≤ {tolerance['log_prob']:g})",
-        ),
-        ("largest memory difference", f"{report.max_abs_memory_diff:.2e} (≤ {tolerance['memory']:g})"),
-        ("bits per token", f"{report.bits_per_token:.4f}, graph {report.delta_bits_per_token:+.1e}"),
-        ("same best token", f"{report.top1_agreement:.2%}"),
-        ("drift, last third to first", "-" if report.drift is None else f"{report.drift:.2f}"),
-        ("equal", "yes" if report.passed else "NO"),
-    ]
 
 
 @cli.command()
@@ -296,7 +279,12 @@ def doctor(as_json: bool) -> None:
         print_json([asdict(check) for check in checks])
     else:
         marks = {True: "ok", False: "FAILED", None: "-"}
-        print_table([(f"{marks[check.ok]:6} {check.name}", f"{check.detail} {check.repair or ''}") for check in checks])
+        print_table(
+            [
+                (f"{marks[check.ok]:6} {check.name}", check.detail + (f". {check.repair}" if check.repair else ""))
+                for check in checks
+            ]
+        )
     if any(check.ok is False for check in checks):
         sys.exit(1)
 

@@ -8,11 +8,14 @@ import json
 import math
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
-__all__ = ["failure", "print_json", "print_table", "progress_bar", "tell"]
+if TYPE_CHECKING:
+    from xlexport.verify import ParityReport
+
+__all__ = ["failure", "parity_rows", "print_json", "print_table", "progress_bar", "tell"]
 
 
 def tell(message: str) -> None:
@@ -40,6 +43,23 @@ def print_table(rows: Sequence[tuple[str, str]]) -> None:
     width = max((len(name) for name, _ in rows), default=0)
     for name, value in rows:
         click.echo(f"{name:<{width}}  {value}".rstrip())
+
+
+def parity_rows(report: ParityReport) -> list[tuple[str, str]]:
+    """A ParityReport for people."""
+    tolerance = report.tolerance
+    return [
+        ("segments", f"{report.segments} of {report.segment_len} tokens, memory {report.mem_len}"),
+        (
+            "largest log-probability difference",
+            f"{report.max_abs_log_prob_diff:.2e} nats (≤ {tolerance['log_prob']:g})",
+        ),
+        ("largest memory difference", f"{report.max_abs_memory_diff:.2e} (≤ {tolerance['memory']:g})"),
+        ("bits per token", f"{report.bits_per_token:.4f}, graph {report.delta_bits_per_token:+.1e}"),
+        ("same best token", f"{report.top1_agreement:.2%}"),
+        ("drift, last third to first", "-" if report.drift is None else f"{report.drift:.2f}"),
+        ("equal", "yes" if report.passed else "NO"),
+    ]
 
 
 @contextlib.contextmanager

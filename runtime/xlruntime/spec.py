@@ -241,6 +241,8 @@ class Bundle:
     def _check_names(self, where: str) -> None:
         """Refuse file names that leave the folder, and files that are used but not listed."""
         used = {graph.file for graph in self.graphs.values()} | ({self.tokenizer.file} - {None})
+        if any(entry.first_value is not None for entry in self.memory):
+            used.add(FIRST_MEMORY_FILE)
         outside = [name for name in self.files if PurePosixPath(name).name != name or name in ("", ".", "..")]
         if outside:
             raise BundleError(f"{where}: file names must stay inside the bundle, found {outside}.")

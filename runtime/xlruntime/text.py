@@ -19,6 +19,7 @@ __all__ = [
     "ByteTokenizer",
     "Document",
     "NoTokenizer",
+    "Source",
     "TextCounts",
     "TokenPiece",
     "TokenReader",

@@ -19,7 +19,14 @@ from torch import Tensor, nn
 
 from xltraining.config import TransformerXLConfig
 
-__all__ = ["TransformerXL", "relative_shift", "sinusoids"]
+__all__ = [
+    "FeedForward",
+    "RelativeAttention",
+    "TransformerXL",
+    "TransformerXLLayer",
+    "relative_shift",
+    "sinusoids",
+]
 
 _INIT_STD = 0.02
 

@@ -24,7 +24,7 @@ from xlexport.steps import output_names
 from xlruntime import spec
 from xltraining.transformer_xl import TransformerXL, TransformerXLLayer
 
-__all__ = ["TOP_K", "TransformerXLStep"]
+__all__ = ["TOP_K", "RingStep", "StepLayer", "TransformerXLStep"]
 
 TOP_K = 10  # candidates that the detail graph lists for every position
 
