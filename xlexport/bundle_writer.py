@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import errno
 import os
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
+from safetensors import SafetensorError
+
 from xlexport.errors import OutputExistsError
 from xlruntime.bundle import MANIFEST, digest_file, is_bundle
 from xlruntime.spec import Bundle, FileDigest
 
-__all__ = ["check_output", "digests", "publishing", "write_manifest"]
+__all__ = ["check_output", "digests", "publishing", "write_manifest", "writing"]
 
 RENAME_EXCHANGE = 2  # Linux, renameat2(2)
 AT_FDCWD = -100
@@ -42,13 +45,15 @@ def check_output(output: Path, force: bool) -> None:
 def publishing(output: Path, force: bool = False) -> Iterator[Path]:
     """A temporary folder beside `output` that takes its place when the block succeeds, and vanishes when it fails.
 
-    An old bundle stays in place until the new one is complete, then the two change places at once.
+    An old bundle stays in place until the new one is complete, then the two change places at once. Two threads of
+    one process must not publish to the same place.
 
     Raises:
         OutputExistsError, FileNotFoundError: as `check_output`.
     """
     check_output(output, force)
-    _remove_leftovers(output)
+    _clean_up_after_killed(output)
+    check_output(output, force)  # an old bundle may have come back
     temporary = _temporary(output, os.getpid())
     temporary.mkdir()
     try:
@@ -74,23 +79,44 @@ def write_manifest(folder: Path, bundle: Bundle) -> None:
     (folder / MANIFEST).write_text(bundle.to_json(), "utf-8")
 
 
+@contextlib.contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """Report a write that was cut short as what it is; numpy and safetensors have errors of their own for it.
+
+    Raises:
+        OSError: with the number that a full disk has, and `path`.
+    """
+    try:
+        yield
+    except (OSError, SafetensorError) as error:
+        if isinstance(error, OSError) and error.errno is not None:
+            raise
+        raise OSError(errno.ENOSPC, f"cannot be written whole ({error})", str(path)) from error
+
+
 def _temporary(output: Path, pid: int) -> Path:
     return output.with_name(f".{output.name}.xlexport-{pid}")
 
 
-def _remove_leftovers(output: Path) -> None:
-    """Remove what a killed process left of an earlier attempt at the same output."""
+def _clean_up_after_killed(output: Path) -> None:
+    """Remove what killed processes left of attempts at the same output; put back an old bundle that one set aside."""
     prefix = _temporary(output, 0).name.removesuffix("0")
-    for path in output.parent.glob(f"{prefix}*"):
-        pid = path.name.removeprefix(prefix)
-        if pid.isdigit() and not _is_running(int(pid)):
+    for path in sorted(output.parent.iterdir()):
+        pid, _, aside = path.name.removeprefix(prefix).partition(".")
+        if not path.name.startswith(prefix) or not pid.isdigit():
+            continue
+        if int(pid) != os.getpid() and _is_running(int(pid)):  # ours was an earlier process's: containers count anew
+            continue
+        if aside and not output.exists():
+            path.rename(output)
+        else:
             shutil.rmtree(path, ignore_errors=True)
 
 
 def _is_running(pid: int) -> bool:
     try:
         os.kill(pid, 0)
-    except ProcessLookupError:
+    except (ProcessLookupError, OverflowError):  # no process has a number that large
         return False
     except PermissionError:
         return True

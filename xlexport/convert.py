@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from xlexport.bundle_writer import check_output, digests, publishing, write_manifest
+from xlexport.bundle_writer import check_output, digests, publishing, write_manifest, writing
 from xlexport.checkpoints import SourceCheckpoint
 from xlexport.errors import ExportError
 from xlexport.onnx_export import export_onnx
@@ -143,7 +143,8 @@ def _write_first_rows(step: Step, folder: Path) -> None:
     if wanted:
         from safetensors.numpy import save_file
 
-        save_file(wanted, folder / spec.FIRST_MEMORY_FILE)
+        with writing(folder / spec.FIRST_MEMORY_FILE):
+            save_file(wanted, folder / spec.FIRST_MEMORY_FILE)
 
 
 def _describe(

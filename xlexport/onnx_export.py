@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import errno
 import logging
 import warnings
 from collections.abc import Iterator
@@ -14,6 +13,7 @@ import onnx_ir as ir
 import torch
 from onnx_ir.passes.common import RemoveUnusedNodesPass
 
+from xlexport.bundle_writer import writing
 from xlexport.errors import ExportError
 from xlexport.steps import Step, output_names
 from xlruntime import spec
@@ -37,13 +37,8 @@ def export_onnx(step: Step, folder: Path) -> dict[str, spec.Graph]:
         OSError: the disk is full, or the like.
     """
     whole = _trace(step)
-    try:
+    with writing(folder / WEIGHTS_FILE):
         ir.external_data.unload_from_model(whole, folder, WEIGHTS_FILE, size_threshold_bytes=SMALL_TENSOR_BYTES)
-    except OSError as error:
-        if error.errno is not None:
-            raise
-        # numpy tells at which number it stopped, not why
-        raise OSError(errno.ENOSPC, "Not everything could be written", str(folder / WEIGHTS_FILE)) from error
     graphs = {}
     for purpose, outputs in step.purposes.items():
         model, graph = _cut(whole, purpose, step, outputs)
