@@ -96,7 +96,7 @@ class Stream:
 
     def generate(
         self,
-        prompt: str | bytes | npt.NDArray[np.int64] | list[int] = b"",
+        prompt: str | bytes | npt.NDArray[np.int64] | list[int] | None = None,
         *,
         max_tokens: int,
         sampling: Sampling | None = None,
@@ -110,7 +110,7 @@ class Stream:
         """
         if max_tokens < 0:
             raise OptionError(f"max_tokens is {max_tokens}, at least 0 is needed.")
-        ids = self._ids(prompt)
+        ids = self._ids([] if prompt is None else prompt)
         if self.pending is None and not len(ids):
             raise TextError("nothing to continue: the prompt is empty and the stream has read nothing. Give a prompt.")
         return self._generate(ids, max_tokens, sampling or Sampling())
