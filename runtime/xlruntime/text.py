@@ -180,9 +180,8 @@ class TokenizersTokenizer:
         return self._tokenizer.encode(text, add_special_tokens=False)
 
     @staticmethod
-    def _text(raw: str | bytes, name: str) -> str:
-        if isinstance(raw, str):
-            return raw
+    def _text(text: str | bytes, name: str) -> str:
+        raw = _utf8(text, name)
         try:
             return raw.decode("utf-8")
         except UnicodeDecodeError as error:
