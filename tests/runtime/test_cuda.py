@@ -1,0 +1,64 @@
+"""The CUDA execution provider against the CPU, over carried memory; skipped, with the reason, where there is no GPU."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from xlruntime import Model, ProviderError, load
+
+GOLDEN = Path(__file__).resolve().parents[1] / "golden"
+NAMES = sorted(path.parent.name for path in GOLDEN.glob("*/bundle"))
+
+
+def open_on_cuda(name: str) -> Model:
+    try:
+        return load(GOLDEN / name / "bundle", device="cuda")
+    except ProviderError as error:
+        pytest.skip(f"no CUDA here: {error}")
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_cuda_against_cpu_over_segments(name: str, golden: Callable[[str], Model], random_ids: Any, close: Any) -> None:
+    ids = random_ids(300, vocab_size=golden(name).bundle.vocab_size)
+    close(open_on_cuda(name).stream().feed(ids).log_probs, golden(name).stream().feed(ids).log_probs, within=1e-4)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_ring_on_cuda_is_written_in_place(name: str, random_ids: Any, close: Any) -> None:
+    model = open_on_cuda(name)
+    memory = model.new_memory(model.bundle.evaluation)
+    ids = random_ids(2 * memory.max_segment + 1, vocab_size=model.bundle.vocab_size)
+    for start in range(0, len(ids) - 1, memory.max_segment):
+        tokens, targets = (ids[None, start + shift : start + shift + memory.max_segment] for shift in (0, 1))
+        feeds = {"tokens": tokens, "targets": targets, **memory.feeds()}
+        feeds |= {entry.input: memory.array(entry).copy() for entry in memory.entries}
+        feeds |= {key: value.numpy() for key, value in memory.constants.items()}
+        pure = model.session("score").run(feeds)
+        model.step("score", memory, tokens, targets)
+        for entry in memory.entries:
+            close(memory.array(entry), pure[entry.output], within=1e-6)
+
+
+def test_state_saved_on_cuda_goes_on_on_the_cpu(
+    golden: Callable[[str], Model], random_ids: Any, close: Any, tmp_path: Path
+) -> None:
+    ids = random_ids(200)
+    stream = open_on_cuda(NAMES[0]).stream()
+    stream.feed(ids[:100])
+    stream.save(tmp_path / "state")
+    close(
+        golden(NAMES[0]).restore(tmp_path / "state").feed(ids[100:]).log_probs, stream.feed(ids[100:]).log_probs, 1e-4
+    )
+
+
+def test_batch_rows_restart_and_shrink_on_cuda(golden: Callable[[str], Model], random_ids: Any) -> None:
+    documents = [random_ids(length, seed=length) for length in (5, 40, 90, 200)]
+    on_cuda = open_on_cuda(NAMES[0]).score(documents, batch_size=3)
+    for found, expected in zip(on_cuda, golden(NAMES[0]).score(documents), strict=True):
+        assert found.nats == pytest.approx(expected.nats, abs=1e-4 * expected.scored_tokens)
+        assert np.isfinite(found.nats)
