@@ -190,7 +190,7 @@ def _memory_difference(step: Step, memory: RingMemory, eager_memory: list[torch.
 
     with torch.inference_mode():
         wanted = {name: rows[0].numpy() for name, rows in step.carried(eager_memory).items()}
-    return max(_largest(memory.by_age(entry, 0) - wanted[entry.input]) for entry in memory.entries)
+    return _largest(*(memory.by_age(entry, 0) - wanted[entry.input] for entry in memory.entries))
 
 
 def _report(found: list[SegmentDifference], evaluation: Evaluation, tolerance: Tolerance) -> ParityReport:
