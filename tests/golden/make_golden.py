@@ -1,0 +1,173 @@
+"""Make the golden bundles: what the eager model says, for runtime tests that run without PyTorch.
+
+    python tests/golden/make_golden.py [NAME ...]
+
+Each `tests/golden/NAME/` then holds `bundle/`, which `xlexport.convert` wrote, and `expected.safetensors`: token ids
+`ids.D` of documents, and log-probabilities in nats `log_probs.N` of the cases that its metadata lists, computed by the
+eager model in the paper's form, segment by segment with carried hidden states. The models are tiny, and their weights
+random and large, so that an error in any of them shows. Run it again only when the bundle format changes.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from safetensors.numpy import save_file
+from torch import Tensor
+
+from xlexport import checkpoints
+from xlexport.convert import ConversionOptions, convert
+from xltraining.checkpoint import save_checkpoint
+from xltraining.config import TransformerXLConfig
+from xltraining.transformer_xl import TransformerXL
+
+FOLDER = Path(__file__).resolve().parent
+DOCUMENT_LENGTHS = (2, 37, 400)  # one step, a few, and enough to write the ring twenty times
+LONGEST = len(DOCUMENT_LENGTHS) - 1
+
+
+@dataclass(frozen=True)
+class Golden:
+    """One variant: a model, the tokenizer of its bundle, and settings other than its own to evaluate it under."""
+
+    config: TransformerXLConfig
+    tokenizer: str
+    seed: int
+    settings: tuple[dict[str, Any], ...]
+
+
+VARIANTS = {
+    "post_lnorm_same_length_empty": Golden(
+        TransformerXLConfig(
+            n_token=256,
+            n_layer=2,
+            n_head=2,
+            d_model=16,
+            d_head=8,
+            d_inner=24,
+            tgt_len=8,
+            mem_len=12,
+            clamp_len=7,
+            same_length=True,
+            first_memory="empty",
+        ),
+        tokenizer="bytes",
+        seed=1,
+        settings=({"mem_len": 5}, {"mem_len": 30}, {"clamp_len": 3}, {"clamp_len": -1}, {"same_length": False}),
+    ),
+    "pre_lnorm_same_length_zeros": Golden(
+        TransformerXLConfig(
+            n_token=256,
+            n_layer=2,
+            n_head=2,
+            d_model=16,
+            d_head=7,
+            d_inner=24,
+            tgt_len=8,
+            mem_len=12,
+            same_length=True,
+            pre_lnorm=True,
+            first_memory="zeros",
+        ),
+        tokenizer="bytes",
+        seed=2,
+        settings=({"mem_len": 5}, {"mem_len": 30}, {"clamp_len": 4}, {"same_length": False}),
+    ),
+    "pre_lnorm_empty": Golden(
+        TransformerXLConfig(
+            n_token=29,
+            n_layer=2,
+            n_head=3,
+            d_model=18,
+            d_head=6,
+            d_inner=20,
+            tgt_len=10,
+            mem_len=12,
+            pre_lnorm=True,
+            untie_r=False,
+            first_memory="empty",
+        ),
+        tokenizer="none",
+        seed=3,
+        settings=({"segment_len": 3}, {"segment_len": 31}, {"mem_len": 25}, {"clamp_len": 6}, {"same_length": True}),
+    ),
+    "post_lnorm_zeros": Golden(
+        TransformerXLConfig(
+            n_token=40,
+            n_layer=2,
+            n_head=2,
+            d_model=24,
+            d_head=12,
+            d_inner=32,
+            tgt_len=8,
+            mem_len=12,
+            clamp_len=10,
+            tie_weight=False,
+            first_memory="zeros",
+        ),
+        tokenizer="none",
+        seed=4,
+        settings=({"segment_len": 5}, {"segment_len": 31}, {"mem_len": 4}, {"mem_len": 25}, {"same_length": True}),
+    ),
+}
+
+
+def random_model(golden: Golden) -> TransformerXL:
+    """A model whose every weight counts: standard deviation 0.3, about 1 for the scales of LayerNorm."""
+    model = TransformerXL(golden.config).eval()
+    random = torch.Generator().manual_seed(golden.seed)
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            parameter.copy_(torch.randn(parameter.shape, generator=random) * 0.3)
+            if name.endswith("norm.weight"):
+                parameter.add_(1.0)
+    return model
+
+
+@torch.inference_mode()
+def eager_log_probs(model: TransformerXL, ids: Tensor, settings: dict[str, Any]) -> Tensor:
+    """Log-probabilities (n - 1,) of all but the first of ids (n,), the memory of hidden states carried along."""
+    settings = dict(settings)
+    segment_len = settings.pop("segment_len", model.config.tgt_len)
+    model = model.with_evaluation(**settings)
+    memory = model.first_memory(1)
+    parts = []
+    for start in range(0, len(ids) - 1, segment_len):
+        targets = ids[start + 1 : start + 1 + segment_len]
+        hidden, memory = model(ids[None, start : start + len(targets)], memory)
+        parts.append(model.log_probs(hidden, targets[None])[0])
+    return torch.cat(parts)
+
+
+def make(name: str, golden: Golden) -> None:
+    """Write the bundle and the expected numbers of one variant."""
+    model = random_model(golden)
+    (FOLDER / name).mkdir(exist_ok=True)
+    with tempfile.TemporaryDirectory() as folder:
+        checkpoint = Path(folder, name)
+        save_checkpoint(checkpoint, golden.config, model.state_dict())
+        source = checkpoints.load(checkpoint)
+        report = convert(source, FOLDER / name / "bundle", ConversionOptions(tokenizer=golden.tokenizer), force=True)
+
+    random = np.random.default_rng(golden.seed)
+    documents = [random.integers(0, golden.config.n_token, length) for length in DOCUMENT_LENGTHS]
+    cases: list[tuple[int, dict[str, Any]]] = [(document, {}) for document in range(len(documents))]
+    cases += [(LONGEST, settings) for settings in golden.settings]
+    tensors = {f"ids.{document}": ids for document, ids in enumerate(documents)}
+    for number, (document, settings) in enumerate(cases):
+        log_probs = eager_log_probs(model, torch.from_numpy(documents[document]), settings)
+        tensors[f"log_probs.{number}"] = log_probs.numpy()
+    save_file(tensors, FOLDER / name / "expected.safetensors", metadata={"cases": json.dumps(cases)})
+    print(f"{name}: {report.max_abs_log_prob_diff:.1e} nats from the eager model")
+
+
+if __name__ == "__main__":
+    for chosen in sys.argv[1:] or VARIANTS:
+        make(chosen, VARIANTS[chosen])

@@ -1,0 +1,82 @@
+"""Golden bundles for tests that run without PyTorch; `tests/golden/make_golden.py` made them."""
+
+from __future__ import annotations
+
+import functools
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+from xlruntime import Model, load
+
+GOLDEN = Path(__file__).resolve().parents[1] / "golden"
+VARIANTS = sorted(path.name for path in GOLDEN.iterdir() if (path / "bundle").is_dir())
+EMPTY, ZEROS = "post_lnorm_same_length_empty", "pre_lnorm_same_length_zeros"  # both with same_length, on bytes
+
+RandomIds = Callable[..., npt.NDArray[np.int64]]
+
+
+@functools.cache
+def open_golden(name: str) -> Model:
+    return load(GOLDEN / name / "bundle", threads=1)
+
+
+@pytest.fixture(scope="session")
+def golden() -> Callable[[str], Model]:
+    """The open bundle of a name."""
+    return open_golden
+
+
+@pytest.fixture(params=VARIANTS)
+def variant(request: pytest.FixtureRequest) -> Model:
+    """Every golden bundle."""
+    return open_golden(request.param)
+
+
+@pytest.fixture(params=[EMPTY, ZEROS])
+def model(request: pytest.FixtureRequest) -> Model:
+    """With same_length, under each rule for the first memory."""
+    return open_golden(request.param)
+
+
+@pytest.fixture
+def bytes_model() -> Model:
+    """One that reads bytes, for what does not depend on the variant."""
+    return open_golden(EMPTY)
+
+
+@pytest.fixture
+def no_text_model() -> Model:
+    """One without a tokenizer and without same_length, of 29 tokens."""
+    return open_golden("pre_lnorm_empty")
+
+
+@pytest.fixture
+def bundle_copy(tmp_path: Path) -> Path:
+    """A bundle that a test may break; it has a first_memory.safetensors."""
+    return Path(shutil.copytree(GOLDEN / ZEROS / "bundle", tmp_path / "bundle"))
+
+
+@pytest.fixture
+def random_ids() -> RandomIds:
+    """`random_ids(n, seed=0, vocab_size=256)`: token ids (n,)."""
+
+    def make(n: int, seed: int = 0, vocab_size: int = 256) -> npt.NDArray[np.int64]:
+        return np.random.default_rng(seed).integers(0, vocab_size, n)
+
+    return make
+
+
+@pytest.fixture
+def close() -> Callable[..., Any]:
+    """`close(found, expected, within=2e-5)`: no number differs by more."""
+
+    def check(found: Any, expected: Any, within: float = 2e-5) -> None:
+        np.testing.assert_allclose(found, expected, rtol=0, atol=within)
+
+    return check

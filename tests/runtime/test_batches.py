@@ -1,0 +1,183 @@
+"""Documents of any lengths share a batch, and each scores as it would alone."""
+
+from __future__ import annotations
+
+import io
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from xlruntime import Document, Model, OptionError, TokenError
+from xlruntime.memory import RingMemory
+
+LENGTHS = (1000, 1, 3000, 63, 2, 5000, 64, 65)
+
+
+@pytest.fixture
+def shrinks(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
+    """Batch sizes before and after each time that a batch shrinks."""
+    take, seen = RingMemory.take, []
+
+    def spy(self: RingMemory, rows: Sequence[int]) -> RingMemory:
+        seen.append((self.batch_size, len(rows)))
+        return take(self, rows)
+
+    monkeypatch.setattr(RingMemory, "take", spy)
+    return seen
+
+
+@pytest.fixture
+def batch_sizes(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Rows of every step that is run."""
+    step, seen = Model.step, []
+
+    def spy(self: Model, purpose: str, memory: RingMemory, tokens: Any, targets: Any) -> Any:
+        seen.append(len(tokens))
+        return step(self, purpose, memory, tokens, targets)
+
+    monkeypatch.setattr(Model, "step", spy)
+    return seen
+
+
+@pytest.mark.parametrize(("batch_size", "expected_shrinks"), [(2, [(2, 1)]), (3, [(3, 1)]), (8, [(7, 3), (3, 1)])])
+def test_batch_equals_each_document_alone(
+    batch_size: int,
+    expected_shrinks: list[tuple[int, int]],
+    model: Model,
+    random_ids: Callable[..., Any],
+    close: Callable[..., None],
+    shrinks: list[tuple[int, int]],
+) -> None:
+    documents = [random_ids(length, seed=length) for length in LENGTHS]
+    found: dict[int, list[Any]] = defaultdict(list)
+    for scores in model.score_tokens(documents, batch_size=batch_size):
+        found[scores.number].append(scores)
+    assert shrinks == expected_shrinks  # the document of one token never takes a row
+    for number, document in enumerate(documents):
+        alone, parts = model.stream().feed(document), found[number]
+        close(np.concatenate([part.log_probs for part in parts]), alone.log_probs)
+        for what in ("index", "tokens", "context"):
+            np.testing.assert_array_equal(np.concatenate([getattr(part, what) for part in parts]), getattr(alone, what))
+        assert [part.summary is not None for part in parts] == [False] * (len(parts) - 1) + [True]
+
+
+def test_batch_is_as_wide_as_there_are_documents(
+    bytes_model: Model, random_ids: Callable[..., Any], batch_sizes: list[int]
+) -> None:
+    list(bytes_model.score([random_ids(n) for n in (41, 41, 20)], batch_size=16))
+    assert batch_sizes == [3] * 5
+
+
+def test_row_is_used_again_for_the_next_document(
+    model: Model, random_ids: Callable[..., Any], close: Callable[..., None], batch_sizes: list[int]
+) -> None:
+    """A row starts over with its first memory, whatever the document before has left in it."""
+    documents = [random_ids(length, seed=length) for length in (50, 33, 90)]
+    found = list(model.score(documents, batch_size=1))
+    assert set(batch_sizes) == {1}
+    for document, score in zip(documents, found, strict=True):
+        close(score.nats / (len(document) - 1), -model.stream().feed(document).log_probs.mean(dtype=np.float64))
+
+
+def test_restart_touches_one_row(model: Model, random_ids: Callable[..., Any]) -> None:
+    memory, fresh = (model.new_memory(model.bundle.evaluation, batch_size=2) for _ in range(2))
+    ids = random_ids(8)
+    for _ in range(4):
+        model.step("score", memory, np.stack([ids, ids]), np.stack([ids, ids]))
+    before = {entry.input: memory.array(entry).copy() for entry in memory.entries}
+    memory.restart(0)
+    zeros = model.bundle.evaluation.first_memory == "zeros"
+    assert memory.memory_length.tolist() == [12 if zeros else 0, 12]
+    assert memory.history.tolist() == [0, 12]
+    for entry in memory.entries:
+        array = memory.array(entry)
+        np.testing.assert_array_equal(array[1], before[entry.input][1])
+        if zeros:  # these rows are attended to
+            np.testing.assert_array_equal(array[0], fresh.array(entry)[0])
+    assert not zeros or any(fresh.array(entry).any() for entry in memory.entries)  # W·LN(0) is not zero
+
+
+def test_results_come_in_the_order_of_the_documents(bytes_model: Model, random_ids: Callable[..., Any]) -> None:
+    documents = [Document(f"of {n}", random_ids(n)) for n in (300, 2, 40, 0, 200, 1, 3)]
+    found = list(bytes_model.score(documents, batch_size=3))
+    assert [score.document for score in found] == [document.name for document in documents]
+    assert [score.tokens for score in found] == [300, 2, 40, 0, 200, 1, 3]
+    finished = [scores.document for scores in bytes_model.score_tokens(documents, batch_size=3) if scores.summary]
+    assert finished != [score.document for score in found]  # else this proves nothing
+    assert sorted(finished) == sorted(score.document for score in found)
+
+
+def test_documents_of_every_kind_of_source(bytes_model: Model, tmp_path: Path) -> None:
+    text = "Loomings – Call me Ishmael."
+    path = tmp_path / "loomings.txt"
+    path.write_bytes(text.encode())
+    ids = list(text.encode())
+    with path.open("rb") as file:
+        sources: list[Any] = [text, text.encode(), path, file, io.BytesIO(text.encode()), ids, np.array(ids, np.uint8)]
+        found = list(bytes_model.score([*sources, Document("mine", path)]))
+    assert [score.nats for score in found] == pytest.approx([found[0].nats] * 8, abs=1e-4)
+    assert [score.document for score in found] == [
+        "document 0", "document 1", str(path), str(path), "document 4", "document 5", "document 6", "mine",
+    ]  # fmt: skip
+    assert [score.bytes for score in found] == [len(ids)] * 5 + [0, 0, len(ids)]
+
+
+def test_documents_are_read_only_when_a_row_is_free(bytes_model: Model, random_ids: Callable[..., Any]) -> None:
+    begun = 0
+
+    def documents() -> Iterator[Any]:
+        nonlocal begun
+        for length in (30, 12, 25, 60, 7):
+            begun += 1
+            yield random_ids(length)
+
+    finished = 0
+    for score in bytes_model.score_tokens(documents(), batch_size=2):
+        finished += score.summary is not None
+        assert begun <= finished + 2
+    assert (begun, finished) == (5, 5)
+
+
+def test_nothing_is_read_before_the_first_score_is_asked_for(bytes_model: Model) -> None:
+    documents = iter(["one", "two"])
+    bytes_model.score(documents, batch_size=2)
+    assert next(documents) == "one"
+
+
+def test_no_documents_no_scores(bytes_model: Model, batch_sizes: list[int]) -> None:
+    assert list(bytes_model.score([])) == []
+    assert list(bytes_model.score([b"", b"x"], batch_size=4)) != []
+    assert batch_sizes == []
+
+
+def test_long_document_is_read_piece_by_piece(bytes_model: Model) -> None:
+    asked: list[int] = []
+
+    class Endless(io.RawIOBase):
+        def read(self, size: int = -1) -> bytes:
+            asked.append(size)
+            return b"ten bytes " * (size // 10)
+
+    document: Any = Endless()
+    scores = bytes_model.score_tokens([document], segment_len=500)
+    for _ in range(20):
+        assert len(next(scores)) == 500
+    assert 0 < min(asked) <= max(asked) <= 1 << 16
+    assert len(asked) <= 2
+
+
+@pytest.mark.parametrize("batch_size", [0, -1])
+def test_batch_size_out_of_range_is_refused_at_once(batch_size: int, bytes_model: Model) -> None:
+    with pytest.raises(OptionError, match=f"batch size is {batch_size}, at least 1 is needed"):
+        bytes_model.score(["text"], batch_size=batch_size)
+
+
+def test_broken_document_is_named(bytes_model: Model, tmp_path: Path) -> None:
+    with pytest.raises(TokenError, match=r"^mine: token 1 has id 300"):
+        list(bytes_model.score([b"fine", Document("mine", [1, 300])]))
+    with pytest.raises(FileNotFoundError, match=r"absent\.txt"):
+        list(bytes_model.score([b"fine", tmp_path / "absent.txt"]))

@@ -1,0 +1,215 @@
+"""A bundle that is broken, changed, too new or not there at all."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from xlruntime import BundleError, BundleNotFoundError, load
+from xlruntime.bundle import is_bundle, read_bundle
+from xlruntime.spec import FORMAT_VERSION, Bundle
+
+Change = Callable[[dict[str, Any]], Any]
+
+
+def listed_files(folder: Path) -> list[str]:
+    return sorted(json.loads((folder / "bundle.json").read_text("utf-8"))["files"])
+
+
+def change_manifest(folder: Path, change: Change) -> None:
+    manifest = json.loads((folder / "bundle.json").read_text("utf-8"))
+    change(manifest)
+    (folder / "bundle.json").write_text(json.dumps(manifest), "utf-8")
+
+
+def refusal(folder: Path, error: type[Exception] = BundleError) -> str:
+    """The message that loading gives, which is one line and begins with the place."""
+    with pytest.raises(error) as caught:
+        load(folder)
+    message = str(caught.value)
+    assert message.startswith(str(folder))
+    assert "\n" not in message
+    return message
+
+
+def test_every_file_is_listed(bundle_copy: Path) -> None:
+    on_disk = sorted(path.name for path in bundle_copy.iterdir() if path.name != "bundle.json")
+    assert listed_files(bundle_copy) == on_disk
+    assert {"score.onnx", "weights.data", "first_memory.safetensors", "parity.json"} <= set(on_disk)
+
+
+def test_flipped_byte_in_any_file_is_noticed(bundle_copy: Path) -> None:
+    for name in listed_files(bundle_copy):
+        path = bundle_copy / name
+        content = path.read_bytes()
+        for place in (0, len(content) // 2, len(content) - 1):
+            path.write_bytes(content[:place] + bytes([content[place] ^ 0x40]) + content[place + 1 :])
+            message = refusal(bundle_copy)
+            assert re.search(rf"{name} was changed \(SHA-256 [0-9a-f]{{12}}…, expected [0-9a-f]{{12}}…\)", message)
+        path.write_bytes(content)
+    load(bundle_copy)
+
+
+def test_missing_and_truncated_files_are_all_listed(bundle_copy: Path) -> None:
+    (bundle_copy / "weights.data").unlink()
+    (bundle_copy / "README.md").unlink()
+    score = bundle_copy / "score.onnx"
+    size = score.stat().st_size
+    score.write_bytes(score.read_bytes()[:-1])
+    message = refusal(bundle_copy)
+    for problem in (
+        "weights.data is missing",
+        "README.md is missing",
+        f"score.onnx has {size - 1} bytes, expected {size}",
+    ):
+        assert problem in message
+    assert message.endswith("Copy it anew, or convert the checkpoint again.")
+
+
+def test_folder_in_the_place_of_a_file_is_refused(bundle_copy: Path) -> None:
+    (bundle_copy / "score.onnx").unlink()
+    (bundle_copy / "score.onnx").mkdir()
+    assert "score.onnx is missing" in refusal(bundle_copy)
+
+
+def test_unchecked_bundle_that_cannot_be_loaded_is_refused(bundle_copy: Path) -> None:
+    (bundle_copy / "score.onnx").write_bytes(b"not a graph")
+    with pytest.raises(BundleError, match=r"score\.onnx: ONNX Runtime .* cannot load it"):
+        load(bundle_copy, check_files=False)
+
+
+def test_no_such_folder(tmp_path: Path) -> None:
+    assert "no such folder. Make a bundle with" in refusal(tmp_path / "absent", BundleNotFoundError)
+
+
+def test_file_instead_of_a_folder(tmp_path: Path) -> None:
+    path = tmp_path / "checkpoint.pt"
+    path.touch()
+    assert "a file, expected a bundle folder" in refusal(path, BundleNotFoundError)
+    assert not is_bundle(path)
+
+
+def test_folder_without_a_manifest(bundle_copy: Path) -> None:
+    assert is_bundle(bundle_copy)
+    (bundle_copy / "bundle.json").unlink()
+    assert "no bundle.json in it, so not a bundle" in refusal(bundle_copy, BundleNotFoundError)
+    assert not is_bundle(bundle_copy)
+    with pytest.raises(FileNotFoundError):
+        load(bundle_copy)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"", "not JSON"),
+        (b"{", "not JSON"),
+        (b"\xff\xfe", "not UTF-8 text"),
+        (b"[]", "no integer format_version"),
+        (b"{}", "no integer format_version"),
+        (b'{"format_version": "1"}', "no integer format_version"),
+        (b'{"format_version": 1}', "a field is missing or malformed"),
+    ],
+)
+def test_manifest_that_is_none(content: bytes, message: str, bundle_copy: Path) -> None:
+    (bundle_copy / "bundle.json").write_bytes(content)
+    assert message in refusal(bundle_copy)
+
+
+def test_newer_format_is_refused_before_anything_else(bundle_copy: Path) -> None:
+    (bundle_copy / "bundle.json").write_text(f'{{"format_version": {FORMAT_VERSION + 1}}}', "utf-8")
+    message = refusal(bundle_copy)
+    assert f"format version {FORMAT_VERSION + 1} is newer than {FORMAT_VERSION}" in message
+    assert "pip install -U xlexport" in message
+
+
+FIELDS = sorted(json.loads(next(Path(__file__).parents[1].glob("golden/*/bundle/bundle.json")).read_text("utf-8")))
+
+
+@pytest.mark.parametrize("field", [field for field in FIELDS if field != "format_version"])
+def test_missing_field_is_named(field: str, bundle_copy: Path) -> None:
+    change_manifest(bundle_copy, lambda manifest: manifest.pop(field))
+    assert f"a field is missing or malformed (KeyError: '{field}')" in refusal(bundle_copy)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda manifest: manifest.update(vocab_size="many"),
+        lambda manifest: manifest.update(memory=3),
+        lambda manifest: manifest.update(graphs=[]),
+        lambda manifest: manifest["evaluation"].update(unknown=1),
+        lambda manifest: manifest["evaluation"].update(mem_len=0),
+        lambda manifest: manifest["evaluation"].update(segment_len="8"),
+        lambda manifest: manifest["evaluation"].pop("mem_len"),
+        lambda manifest: manifest["memory"][0].pop("shape"),
+        lambda manifest: manifest["graphs"]["score"].pop("file"),
+        lambda manifest: manifest["graphs"]["score"]["inputs"][0].pop("name"),
+        lambda manifest: manifest["files"]["score.onnx"].pop("size"),
+    ],
+)  # fmt: skip
+def test_malformed_field_is_refused(change: Change, bundle_copy: Path) -> None:
+    change_manifest(bundle_copy, change)
+    assert "a field is missing or malformed" in refusal(bundle_copy)
+
+
+@pytest.mark.parametrize("name", ["../score.onnx", "/etc/passwd", "sub/score.onnx", "..", ".", ""])
+def test_file_outside_the_bundle_is_refused(name: str, bundle_copy: Path) -> None:
+    (bundle_copy.parent / "score.onnx").write_bytes((bundle_copy / "score.onnx").read_bytes())
+    change_manifest(bundle_copy, lambda manifest: manifest["files"].update({name: manifest["files"]["score.onnx"]}))
+    assert f"file names must stay inside the bundle, found [{name!r}]" in refusal(bundle_copy)
+
+
+@pytest.mark.parametrize(
+    ("change", "name"),
+    [
+        (lambda manifest: manifest["graphs"]["score"].update(file="../score.onnx"), "../score.onnx"),
+        (lambda manifest: manifest["tokenizer"].update(kind="tokenizers", file="/etc/passwd"), "/etc/passwd"),
+        (lambda manifest: manifest["files"].pop("detail.onnx"), "detail.onnx"),
+        (lambda manifest: manifest["files"].pop("first_memory.safetensors"), "first_memory.safetensors"),
+    ],
+)
+def test_file_that_is_used_but_not_listed_is_refused(change: Change, name: str, bundle_copy: Path) -> None:
+    change_manifest(bundle_copy, change)
+    assert f"files are used but have no digest: {name}" in refusal(bundle_copy)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda manifest: manifest["graphs"]["score"]["outputs"][0].update(name="nats"),
+        lambda manifest: manifest["graphs"]["score"]["inputs"][0].update(dtype="int32"),
+        lambda manifest: manifest["memory"][0].update(output="new_memory_value_0"),
+        lambda manifest: manifest["memory"].reverse(),
+    ],
+)
+def test_graph_that_is_not_what_the_manifest_says_is_refused(change: Change, bundle_copy: Path) -> None:
+    change_manifest(bundle_copy, change)
+    assert "score.onnx: its metadata is not what the manifest says about it" in refusal(bundle_copy)
+
+
+def test_graphs_that_were_exchanged_are_refused(bundle_copy: Path) -> None:
+    shutil.copyfile(bundle_copy / "detail.onnx", bundle_copy / "score.onnx")
+    with pytest.raises(BundleError, match=r"score\.onnx: its metadata is not what the manifest says"):
+        load(bundle_copy, check_files=False)
+
+
+def test_manifest_there_and_back(bundle_copy: Path) -> None:
+    bundle = read_bundle(bundle_copy)
+    again = Bundle.from_json(bundle.to_json(), "it")
+    assert again == bundle
+    assert again.fingerprint == bundle.fingerprint
+
+
+def test_fingerprint_is_of_the_numbers_not_the_paperwork(bundle_copy: Path) -> None:
+    fingerprint = read_bundle(bundle_copy).fingerprint
+    for name in listed_files(bundle_copy):
+        with_other = dict(json.loads((bundle_copy / "bundle.json").read_text("utf-8")))
+        with_other["files"][name] = {"sha256": "0" * 64, "size": 1}
+        changed = Bundle.from_json(json.dumps(with_other), "it").fingerprint != fingerprint
+        assert changed == (name not in ("README.md", "parity.json"))

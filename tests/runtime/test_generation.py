@@ -1,0 +1,151 @@
+"""Drawing tokens, and going on after them."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from xlruntime import Model, OptionError, Sampling, TextError
+
+GREEDY = Sampling(temperature=0)
+PROBABILITIES = np.array([0.05, 0.5, 0.15, 0.3])
+
+
+def shares(sampling: Sampling, draws: int = 4000) -> list[float]:
+    """How often each token is drawn from logits that mean PROBABILITIES."""
+    logits = (np.log(PROBABILITIES) + 3.0).astype(np.float32)
+    rng = sampling.rng()
+    drawn = np.bincount([sampling.draw(logits, rng) for _ in range(draws)], minlength=4)
+    return list(drawn / draws)
+
+
+@pytest.mark.parametrize(
+    ("sampling", "expected"),
+    [
+        (Sampling(seed=0), PROBABILITIES),
+        (Sampling(temperature=0), [0, 1, 0, 0]),
+        (Sampling(temperature=1e-320, seed=0), [0, 1, 0, 0]),
+        (Sampling(temperature=0.5, seed=0), PROBABILITIES**2 / (PROBABILITIES**2).sum()),
+        (Sampling(temperature=2, seed=0), PROBABILITIES**0.5 / (PROBABILITIES**0.5).sum()),
+        (Sampling(temperature=float("inf"), seed=0), [0.25] * 4),
+        (Sampling(top_k=1, seed=0), [0, 1, 0, 0]),
+        (Sampling(top_k=2, seed=0), [0, 0.625, 0, 0.375]),
+        (Sampling(top_k=9, seed=0), PROBABILITIES),
+        (Sampling(top_p=0.001, seed=0), [0, 1, 0, 0]),
+        (Sampling(top_p=0.79, seed=0), [0, 0.625, 0, 0.375]),
+        (Sampling(top_p=0.9, seed=0), [0, 10 / 19, 3 / 19, 6 / 19]),
+        (Sampling(top_p=1.0, seed=0), PROBABILITIES),
+        (Sampling(top_k=3, top_p=0.6, seed=0), [0, 0.625, 0, 0.375]),
+    ],
+)
+def test_tokens_are_drawn_by_their_probabilities(sampling: Sampling, expected: Any) -> None:
+    found = shares(sampling)
+    np.testing.assert_allclose(found, expected, rtol=0, atol=0.03)
+    assert [share > 0 for share in found] == [bool(share > 0) for share in expected]
+
+
+def test_all_sampling_options_out_of_range_are_listed() -> None:
+    with pytest.raises(OptionError) as caught:
+        Sampling(temperature=-1, top_k=0, top_p=1.5, seed=-1)
+    assert str(caught.value) == (
+        "sampling: temperature is -1, at least 0 is needed; top_k is 0, at least 1 is needed; "
+        "top_p is 1.5, expected more than 0 and at most 1; seed is -1, at least 0 is needed."
+    )
+
+
+@pytest.mark.parametrize("settings", [{"temperature": float("nan")}, {"top_p": 0}, {"top_p": float("nan")}])
+def test_sampling_option_out_of_range_is_refused(settings: dict[str, Any]) -> None:
+    with pytest.raises(OptionError, match=next(iter(settings))):
+        Sampling(**settings)
+
+
+def test_temperature_zero_takes_the_likeliest_token(variant: Model, random_ids: Callable[..., Any]) -> None:
+    """Compared with the detail graph, which ranks what was drawn; long enough to write the ring round and round."""
+    prompt = random_ids(21, vocab_size=variant.bundle.vocab_size)
+    drawn = list(variant.generate(prompt, max_tokens=60, sampling=GREEDY, segment_len=1))
+    ids = np.concatenate([prompt, drawn])
+    memory = variant.new_memory(variant.evaluation(segment_len=1))
+    ranks = [
+        int(variant.step("detail", memory, token[None, None], target[None, None])["rank"][0, 0])
+        for token, target in itertools.pairwise(ids)
+    ]
+    assert ranks[20:] == [1] * 60
+    assert set(ranks[:20]) != {1}
+
+
+def test_seed_makes_draws_repeatable(model: Model) -> None:
+    def draw(seed: int | None) -> list[int]:
+        return list(model.generate(b"prompt", max_tokens=40, sampling=Sampling(seed=seed)))
+
+    assert draw(3) == draw(3)
+    assert draw(3) != draw(4)
+    assert draw(None) != draw(None)
+
+
+def test_top_k_and_top_p_of_one_token_are_greedy(model: Model) -> None:
+    expected = list(model.generate(b"prompt", max_tokens=30, sampling=GREEDY))
+    for sampling in (Sampling(top_k=1), Sampling(top_p=1e-9), Sampling(temperature=1e-300)):
+        assert list(model.generate(b"prompt", max_tokens=30, sampling=sampling)) == expected
+
+
+def test_feed_goes_on_after_what_was_generated(
+    model: Model, random_ids: Callable[..., Any], close: Callable[..., None]
+) -> None:
+    prompt, more = random_ids(33, seed=1), random_ids(50, seed=2)
+    stream = model.stream()
+    drawn = list(stream.generate(prompt, max_tokens=17, sampling=Sampling(seed=0)))
+    assert (stream.position, stream.pending) == (50, drawn[-1])
+    found = stream.feed(more)
+    expected = model.stream().feed(np.concatenate([prompt, drawn, more]))
+    close(found.log_probs, expected.log_probs[-50:])
+    np.testing.assert_array_equal(found.index, expected.index[-50:])
+    np.testing.assert_array_equal(found.context, expected.context[-50:])
+
+
+def test_generation_goes_on_after_a_feed(model: Model, random_ids: Callable[..., Any]) -> None:
+    ids = random_ids(40)
+    expected = list(model.generate(ids, max_tokens=12, sampling=GREEDY))
+    stream = model.stream()
+    stream.feed(ids[:39])
+    assert list(stream.generate(ids[39:], max_tokens=5, sampling=GREEDY)) == expected[:5]
+    assert list(stream.generate(max_tokens=7, sampling=GREEDY)) == expected[5:]
+
+
+def test_generation_can_be_left_at_any_token(
+    model: Model, random_ids: Callable[..., Any], close: Callable[..., None]
+) -> None:
+    ids, more = random_ids(20), random_ids(20, seed=1)
+    stream = model.stream()
+    drawn = list(itertools.islice(stream.generate(ids, max_tokens=1000, sampling=GREEDY), 4))
+    expected = model.stream().feed(np.concatenate([ids, drawn, more])).log_probs
+    close(stream.feed(more).log_probs, expected[-20:])
+
+
+def test_no_tokens_are_drawn_but_the_prompt_is_read(
+    model: Model, random_ids: Callable[..., Any], close: Callable[..., None]
+) -> None:
+    ids = random_ids(40)
+    stream = model.stream()
+    assert list(stream.generate(ids[:30], max_tokens=0)) == []
+    close(stream.feed(ids[30:]).log_probs, model.stream().feed(ids).log_probs[-10:])
+
+
+def test_single_token_can_be_continued(no_text_model: Model) -> None:
+    drawn = list(no_text_model.generate(np.array([5]), max_tokens=30, sampling=Sampling(seed=1)))
+    assert len(drawn) == 30
+    assert all(0 <= token < 29 for token in drawn)
+
+
+@pytest.mark.parametrize("prompt", [b"", "", [], None])
+def test_nothing_to_continue_is_refused_at_once(prompt: Any, bytes_model: Model) -> None:
+    with pytest.raises(TextError, match=r"nothing to continue: .* Give a prompt\."):
+        bytes_model.stream().generate(prompt, max_tokens=3)
+
+
+def test_negative_number_of_tokens_is_refused_at_once(bytes_model: Model) -> None:
+    with pytest.raises(OptionError, match="max_tokens is -1, at least 0 is needed"):
+        bytes_model.generate(b"prompt", max_tokens=-1)

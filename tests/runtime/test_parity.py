@@ -1,0 +1,121 @@
+"""The graphs against the eager model, whose log-probabilities are kept beside each golden bundle."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+from safetensors import safe_open
+
+from xlruntime import Model
+from xlruntime.spec import FORMAT_VERSION
+
+GOLDEN = Path(__file__).resolve().parents[1] / "golden"
+
+
+@dataclass(frozen=True)
+class Case:
+    """A document, the settings it was walked under, and what the eager model says about it."""
+
+    name: str
+    settings: dict[str, Any]
+    ids: npt.NDArray[np.int64]
+    log_probs: npt.NDArray[np.float32]
+
+    def __str__(self) -> str:
+        chosen = [f"{key}={value}" for key, value in self.settings.items()]
+        return "-".join([self.name, f"{len(self.ids)}_tokens", *chosen])
+
+
+def read_cases() -> list[Case]:
+    cases = []
+    for path in sorted(GOLDEN.glob("*/expected.safetensors")):
+        with safe_open(path, "numpy") as file:
+            for number, (document, settings) in enumerate(json.loads(file.metadata()["cases"])):
+                ids, log_probs = (file.get_tensor(name) for name in (f"ids.{document}", f"log_probs.{number}"))
+                cases.append(Case(path.parent.name, settings, ids, log_probs))
+    return cases
+
+
+CASES = read_cases()
+
+
+def test_golden_bundles_are_of_this_format(variant: Model) -> None:
+    assert variant.bundle.format_version == FORMAT_VERSION
+
+
+def test_golden_bundles_cover_all_variants() -> None:
+    chosen = {
+        (bundle["config"]["pre_lnorm"], bundle["evaluation"]["same_length"], bundle["evaluation"]["first_memory"])
+        for path in GOLDEN.glob("*/bundle/bundle.json")
+        for bundle in [json.loads(path.read_text("utf-8"))]
+    }
+    assert chosen == {
+        (False, True, "empty"),
+        (True, True, "zeros"),
+        (True, False, "empty"),
+        (False, False, "zeros"),
+    }
+    assert {case.name for case in CASES} == {path.name for path in GOLDEN.iterdir() if path.is_dir()}
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_stream_against_eager_over_segments(
+    case: Case, golden: Callable[[str], Model], close: Callable[..., None]
+) -> None:
+    stream = golden(case.name).stream(**case.settings)
+    scores = stream.feed(case.ids)
+    close(scores.log_probs, case.log_probs)
+    np.testing.assert_array_equal(scores.tokens, case.ids[1:])
+    if len(case.ids) > 100:
+        assert stream.memory.offset > 5 * stream.memory.capacity  # the ring was written round and round
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_scorer_against_eager_over_segments(
+    case: Case, golden: Callable[[str], Model], close: Callable[..., None]
+) -> None:
+    other = np.zeros(150, np.int64)  # a neighbour in the batch
+    total, _ = golden(case.name).score([case.ids, other], batch_size=2, **case.settings)
+    close(total.nats / len(case.log_probs), -case.log_probs.mean(dtype=np.float64))
+    assert total.scored_tokens == len(case.log_probs)
+
+
+def test_settings_under_test_change_the_scores() -> None:
+    longest = {case.name: case for case in CASES if not case.settings}
+    changed = [case for case in CASES if case.settings]
+    assert len(changed) > 10
+    for case in changed:
+        assert np.abs(case.log_probs - longest[case.name].log_probs).max() > 0.01
+
+
+def test_graphs_of_all_purposes_agree(
+    variant: Model, random_ids: Callable[..., Any], close: Callable[..., None]
+) -> None:
+    """From one memory, filled and wrapped: what `score` says, `detail` and `generate` say too."""
+    vocab_size = variant.bundle.vocab_size
+    ids = random_ids(90, vocab_size=vocab_size)
+    stream = variant.stream()
+    stream.feed(ids[:80])
+    memory, S = stream.memory, 8
+    tokens, targets = ids[None, 79 : 79 + S], ids[None, 80 : 80 + S]
+    outputs = {
+        purpose: variant.step(purpose, memory.take([0]), tokens, targets) for purpose in ("score", "detail", "generate")
+    }
+    log_prob, detail = outputs["score"]["log_prob"], outputs["detail"]
+    logits = outputs["generate"]["logits"].astype(np.float64)
+    last = logits - np.log(np.exp(logits).sum(axis=1, keepdims=True))
+
+    close(detail["log_prob"], log_prob)
+    close(last[0, targets[0, -1]], log_prob[0, -1])
+    assert detail["rank"][0, -1] == 1 + (last[0] > last[0, targets[0, -1]]).sum()
+    close(detail["entropy"][0, -1], -(np.exp(last) * last).sum())
+    best = np.argsort(-last[0], kind="stable")[: detail["top_ids"].shape[2]]
+    np.testing.assert_array_equal(detail["top_ids"][0, -1], best)
+    close(detail["top_log_probs"][0, -1], last[0, best])

@@ -1,0 +1,238 @@
+"""A stream that was saved goes on in another process as if it had not stopped; anything else is refused."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from safetensors import safe_open
+from safetensors.numpy import save_file
+
+from xlruntime import Model, OptionError, Sampling, StateError
+
+FED = (0, 1, 5, 300)
+GO_ON = """
+import sys
+import numpy as np
+from xlruntime import Sampling, load
+folder, bundle, *numbers = sys.argv[1:]
+model = load(bundle, threads=1)
+ids = np.load(f"{folder}/ids.npy")
+for number in numbers:
+    stream = model.restore(f"{folder}/{number}.state")
+    log_probs = stream.feed(ids[int(number):]).log_probs
+    np.save(f"{folder}/{number}.npy", log_probs)
+    np.save(f"{folder}/{number}.drawn.npy", list(stream.generate(max_tokens=5, sampling=Sampling(temperature=0))))
+assert "torch" not in sys.modules
+"""
+
+
+@pytest.fixture
+def saved(bytes_model: Model, random_ids: Callable[..., Any], tmp_path: Path) -> Path:
+    """The state of a stream of 50 tokens."""
+    stream = bytes_model.stream()
+    stream.feed(random_ids(50))
+    stream.save(tmp_path / "saved.state")
+    return tmp_path / "saved.state"
+
+
+def rewrite(file: Path, change: Callable[[dict[str, Any], dict[str, Any]], None]) -> None:
+    """Change a state's fields and tensors, and write it as a valid safetensors file."""
+    with safe_open(file, "numpy") as opened:
+        state = json.loads(opened.metadata()["xlexport"])
+        tensors = {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118  # not a dict
+    change(state, tensors)
+    save_file(tensors, file, metadata={"xlexport": json.dumps(state)})
+
+
+def test_restored_stream_is_bit_equal_in_a_new_process(
+    variant: Model, random_ids: Callable[..., Any], tmp_path: Path
+) -> None:
+    ids = random_ids(400, vocab_size=variant.bundle.vocab_size)
+    np.save(tmp_path / "ids.npy", ids)
+    expected = {}
+    for number in FED:
+        stream = variant.stream()
+        stream.feed(ids[:number])
+        stream.save(tmp_path / f"{number}.state")
+        log_probs = stream.feed(ids[number:]).log_probs
+        expected[number] = log_probs, list(stream.generate(max_tokens=5, sampling=Sampling(temperature=0)))
+    command = [sys.executable, "-c", GO_ON, str(tmp_path), str(variant.folder), *map(str, FED)]
+    subprocess.run(command, check=True, timeout=120)
+    for number, (log_probs, drawn) in expected.items():
+        np.testing.assert_array_equal(np.load(tmp_path / f"{number}.npy"), log_probs)
+        assert np.load(tmp_path / f"{number}.drawn.npy").tolist() == drawn
+
+
+@pytest.mark.parametrize("capacity", [13, 19, 21, 90])
+@pytest.mark.parametrize("fed", FED)
+def test_restored_with_another_capacity_is_close(
+    fed: int, capacity: int, model: Model, random_ids: Callable[..., Any], close: Callable[..., None], tmp_path: Path
+) -> None:
+    ids = random_ids(fed + 60)
+    stream = model.stream()
+    stream.feed(ids[:fed])
+    stream.save(tmp_path / "state")
+    restored = model.restore(tmp_path / "state", capacity=capacity)
+    assert restored.memory.capacity == capacity
+    found, expected = restored.feed(ids[fed:]), stream.feed(ids[fed:])
+    close(found.log_probs, expected.log_probs, within=1e-5)
+    for what in ("index", "tokens", "context"):
+        np.testing.assert_array_equal(getattr(found, what), getattr(expected, what))
+
+
+@pytest.mark.parametrize("capacity", [0, 5, 12])
+def test_capacity_that_is_too_small_is_refused(capacity: int, saved: Path, bytes_model: Model) -> None:
+    with pytest.raises(OptionError, match=f"a capacity of {capacity} slots holds no segment"):
+        bytes_model.restore(saved, capacity=capacity)
+
+
+def test_settings_of_the_stream_are_restored(
+    bytes_model: Model, random_ids: Callable[..., Any], tmp_path: Path
+) -> None:
+    ids = random_ids(80)
+    stream = bytes_model.stream(segment_len=5, mem_len=21, clamp_len=4, same_length=False, capacity=40)
+    stream.feed(ids[:41])
+    stream.save(tmp_path / "state")
+    restored = bytes_model.restore(tmp_path / "state")
+    assert restored.evaluation == stream.evaluation
+    assert restored.memory.capacity == 40
+    np.testing.assert_array_equal(restored.feed(ids[41:]).log_probs, stream.feed(ids[41:]).log_probs)
+
+
+def test_stream_that_was_reset_is_restored(model: Model, random_ids: Callable[..., Any], tmp_path: Path) -> None:
+    ids = random_ids(70)
+    stream = model.stream()
+    stream.feed(ids)
+    stream.reset()
+    stream.save(tmp_path / "state")
+    found, expected = model.restore(tmp_path / "state").feed(ids), stream.feed(ids)
+    np.testing.assert_array_equal(found.log_probs, expected.log_probs)
+    np.testing.assert_array_equal(found.context, expected.context)
+
+
+def test_generation_goes_on_where_it_was_saved(model: Model, random_ids: Callable[..., Any], tmp_path: Path) -> None:
+    stream = model.stream()
+    list(stream.generate(random_ids(31), max_tokens=9, sampling=Sampling(seed=1)))
+    stream.save(tmp_path / "state")
+    restored = model.restore(tmp_path / "state")
+    assert restored.position == stream.position == 40
+    drawn = [list(each.generate(max_tokens=20, sampling=Sampling(seed=2))) for each in (stream, restored)]
+    assert drawn[0] == drawn[1]
+
+
+def test_state_of_another_bundle_is_refused(saved: Path, golden: Callable[[str], Model]) -> None:
+    with pytest.raises(StateError, match=r"saved\.state: saved from another bundle than .*Open the one"):
+        golden("pre_lnorm_same_length_zeros").restore(saved)
+
+
+def test_missing_state_is_file_not_found(bytes_model: Model, tmp_path: Path) -> None:
+    for path in (tmp_path, tmp_path / "absent"):
+        with pytest.raises(FileNotFoundError, match="no such file; expected a stream's state"):
+            bytes_model.restore(path)
+
+
+@pytest.mark.parametrize("kept", [0, 4, 8, 100, 2000, -1])
+def test_truncated_state_is_refused(kept: int, saved: Path, bytes_model: Model) -> None:
+    saved.write_bytes(saved.read_bytes()[:kept])
+    with pytest.raises(StateError, match=r"saved\.state: not a stream's state \(.*Save the stream again") as caught:
+        bytes_model.restore(saved)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("content", [b"not safetensors at all", b"\x10" + bytes(7) + b"{]" * 8, bytes(100)])
+def test_foreign_file_is_refused(content: bytes, saved: Path, bytes_model: Model) -> None:
+    saved.write_bytes(content)
+    with pytest.raises(StateError, match="not a stream's state"):
+        bytes_model.restore(saved)
+
+
+@pytest.mark.parametrize(
+    "metadata", [None, {"xlexport": "{}"}, {"xlexport": "[]"}, {"xlexport": "{"}, {"format": "pt"}]
+)
+def test_other_safetensors_file_is_refused(metadata: dict[str, str] | None, saved: Path, bytes_model: Model) -> None:
+    save_file({"weight": np.zeros(3, np.float32)}, saved, metadata=metadata)
+    with pytest.raises(StateError, match=r"not a stream's state"):
+        bytes_model.restore(saved)
+
+
+def test_any_flipped_byte_is_noticed(saved: Path, bytes_model: Model) -> None:
+    """Also in the numbers of the memory and in the counters, where safetensors notices nothing."""
+    content = saved.read_bytes()
+    for place in [*range(0, len(content), 97), len(content) - 1]:
+        saved.write_bytes(content[:place] + bytes([content[place] ^ 1]) + content[place + 1 :])
+        with pytest.raises(StateError):
+            bytes_model.restore(saved)
+    saved.write_bytes(content)
+    assert bytes_model.restore(saved).position == 50
+
+
+@pytest.mark.parametrize("field", ["offset", "pending", "position", "memory_length"])
+def test_changed_counter_is_refused(field: str, saved: Path, bytes_model: Model) -> None:
+    rewrite(saved, lambda state, tensors: state.update({field: state[field] + 1}))
+    with pytest.raises(StateError, match=r"damaged since it was saved"):
+        bytes_model.restore(saved)
+
+
+def test_changed_tensor_is_refused(saved: Path, bytes_model: Model) -> None:
+    rewrite(saved, lambda state, tensors: tensors.update(memory_key_0=tensors["memory_key_0"] + 1))
+    with pytest.raises(StateError, match=r"damaged since it was saved"):
+        bytes_model.restore(saved)
+
+
+def test_state_of_a_newer_version_is_refused(saved: Path, bytes_model: Model) -> None:
+    rewrite(saved, lambda state, tensors: state.update(version=2))
+    with pytest.raises(StateError, match=r"state version 2, expected 1"):
+        bytes_model.restore(saved)
+
+
+def only_file_in(folder: Path) -> Path:
+    (file,) = folder.iterdir()
+    return file
+
+
+def test_save_that_fails_leaves_the_old_state(saved: Path, bytes_model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
+    content, stream = saved.read_bytes(), bytes_model.stream()
+
+    def full(self: Path, data: bytes) -> int:
+        with self.open("wb") as file:
+            file.write(data[:1000])
+        raise OSError(28, "No space left on device", str(self))
+
+    def refuse(source: Path, target: Path) -> None:
+        raise PermissionError(13, "Permission denied", str(target))
+
+    for where, name, failing, error in (
+        (Path, "write_bytes", full, OSError),
+        (os, "replace", refuse, PermissionError),
+    ):
+        with monkeypatch.context() as patch:
+            patch.setattr(where, name, failing)
+            with pytest.raises(error):
+                stream.save(saved)
+        assert only_file_in(saved.parent) == saved
+        assert saved.read_bytes() == content
+
+
+def test_save_where_nothing_can_be_written_is_an_os_error(bytes_model: Model, tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match="absent"):
+        bytes_model.stream().save(tmp_path / "absent" / "state")
+    (tmp_path / "folder").mkdir()
+    with pytest.raises(IsADirectoryError, match="folder"):
+        bytes_model.stream().save(tmp_path / "folder")
+    assert only_file_in(tmp_path) == tmp_path / "folder"
+
+
+def test_save_replaces_an_older_state(saved: Path, bytes_model: Model) -> None:
+    stream = bytes_model.restore(saved)
+    stream.feed(b"more")
+    stream.save(str(saved))
+    assert bytes_model.restore(str(saved)).position == 54
+    assert only_file_in(saved.parent) == saved

@@ -1,0 +1,102 @@
+"""How a document is cut into segments: of no matter with same_length, and as the bundle says without."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from xlruntime import Model, OptionError
+
+
+@pytest.fixture
+def steps(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int]]:
+    """Purpose and length of every step that is run."""
+    run, done = Model.step, []
+
+    def step(self: Model, purpose: str, memory: Any, tokens: Any, targets: Any) -> Any:
+        done.append((purpose, tokens.shape[1]))
+        return run(self, purpose, memory, tokens, targets)
+
+    monkeypatch.setattr(Model, "step", step)
+    return done
+
+
+@pytest.mark.parametrize("segment_len", [1, 7, 64, 500])
+def test_segmentation_does_not_matter_with_same_length(
+    segment_len: int, model: Model, random_ids: Callable[..., Any], close: Callable[..., None]
+) -> None:
+    ids = random_ids(1200)
+    expected = model.stream().feed(ids)
+    found = model.stream(segment_len=segment_len).feed(ids)
+    close(found.log_probs, expected.log_probs, within=1e-4)
+    np.testing.assert_array_equal(found.context, expected.context)
+
+
+def test_segmentation_does_not_matter_to_the_scorer(
+    model: Model, random_ids: Callable[..., Any], close: Callable[..., None]
+) -> None:
+    ids = random_ids(700)
+    whole, pieces = (next(model.score([ids], segment_len=segment_len)) for segment_len in (500, 9))
+    close(whole.bits / 699, pieces.bits / 699)
+    assert (whole.segment_len, pieces.segment_len) == (500, 9)
+
+
+def test_segment_len_is_used_as_it_is_without_same_length(
+    no_text_model: Model, random_ids: Callable[..., Any], steps: list[tuple[str, int]]
+) -> None:
+    ids = random_ids(26, vocab_size=29)
+    stream = no_text_model.stream()
+    assert stream.evaluation.segmentation_matters
+    assert stream.evaluation.segment_len == no_text_model.bundle.config["tgt_len"] == 10
+    log_probs = stream.feed(ids).log_probs
+    assert steps == [("score", 10), ("score", 10), ("score", 5)]
+    other = no_text_model.stream(segment_len=25).feed(ids).log_probs
+    np.testing.assert_allclose(other[:10], log_probs[:10], rtol=0, atol=2e-5)  # the same until the memory is full
+    assert np.abs(other - log_probs)[20:].max() > 0.01
+
+
+def test_batch_keeps_segments_as_they_are_without_same_length(
+    no_text_model: Model, random_ids: Callable[..., Any], close: Callable[..., None]
+) -> None:
+    documents = [random_ids(length, seed=length, vocab_size=29) for length in (33, 9, 58, 11, 70)]
+    found = list(no_text_model.score(documents, batch_size=2))
+    for document, score in zip(documents, found, strict=True):
+        close(-score.nats / (len(document) - 1), no_text_model.stream().feed(document).log_probs.mean())
+
+
+def test_feed_longer_than_the_ring_takes_is_split(
+    model: Model, random_ids: Callable[..., Any], close: Callable[..., None], steps: list[tuple[str, int]]
+) -> None:
+    ids = random_ids(101)
+    stream = model.stream(segment_len=64, capacity=model.bundle.evaluation.mem_len + 3)
+    found = stream.feed(ids)
+    assert steps == [("score", 3)] * 33 + [("score", 1)]
+    list(stream.generate(ids[:8], max_tokens=1))
+    assert steps[34:] == [("generate", 3), ("generate", 3), ("generate", 2), ("generate", 1)]
+    close(found.log_probs, model.stream().feed(ids).log_probs)
+
+
+@pytest.mark.parametrize("segment_len", [0, 9])
+def test_step_refuses_a_segment_that_does_not_fit(segment_len: int, model: Model) -> None:
+    memory = model.new_memory(model.bundle.evaluation)
+    before = {entry.input: memory.array(entry).copy() for entry in memory.entries}
+    tokens = np.zeros((1, segment_len), np.int64)
+    with pytest.raises(OptionError, match=rf"a segment of {segment_len} tokens .* 20 slots .* takes 1 to 8\. Split it"):
+        model.step("score", memory, tokens, tokens)
+    assert memory.offset == 0
+    for entry in memory.entries:
+        np.testing.assert_array_equal(memory.array(entry), before[entry.input])
+
+
+def test_ring_too_small_for_any_segment_is_refused(model: Model) -> None:
+    with pytest.raises(OptionError, match="a capacity of 12 slots holds no segment beside mem_len 12"):
+        model.stream(capacity=12)
+
+
+def test_ring_that_would_cut_segments_is_refused_without_same_length(no_text_model: Model) -> None:
+    with pytest.raises(OptionError, match=r"capacity of 21 slots .* segments of 10 tokens.*at least 22"):
+        no_text_model.stream(capacity=21)
+    assert no_text_model.stream(capacity=22).memory.max_segment == 10

@@ -1,0 +1,114 @@
+"""A step writes its memory in place where it is bound to it, and is a pure function where it is not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+from xlruntime import Model
+from xlruntime.memory import RingMemory
+
+Arrays = dict[str, npt.NDArray[Any]]
+
+
+@pytest.fixture
+def filled(variant: Model, random_ids: Callable[..., Any]) -> RingMemory:
+    """Three rows of different histories, after 31 tokens: a ring of 19 slots, written once and more."""
+    memory = variant.new_memory(variant.bundle.evaluation, batch_size=3, capacity=19)
+    ids = random_ids(3 * 31, vocab_size=variant.bundle.vocab_size).reshape(3, 31)
+    for number, segment in enumerate(np.split(ids, [7, 14, 21, 26], axis=1)):
+        if number == 4:
+            memory.restart(1)
+        variant.step("score", memory, segment, segment)
+    assert memory.offset == 31
+    return memory
+
+
+def contents(memory: RingMemory) -> Arrays:
+    return {entry.input: memory.array(entry).copy() for entry in memory.entries}
+
+
+@pytest.mark.parametrize("S", [1, 4, 7])
+def test_step_writes_its_slots_and_no_others(S: int, variant: Model, filled: RingMemory) -> None:
+    before, offset = contents(filled), filled.offset
+    buffers = {entry.input: filled.array(entry) for entry in filled.entries}
+    places = {name: (array.ctypes.data, filled.values[name].data_ptr()) for name, array in buffers.items()}
+    variant.step("score", filled, np.ones((3, S), np.int64), np.ones((3, S), np.int64))
+    slots = sorted((offset + step) % 19 for step in range(S))
+    for entry in filled.entries:
+        array = filled.array(entry)
+        assert array is buffers[entry.input]
+        assert places[entry.input] == (array.ctypes.data,) * 2 == (filled.values[entry.input].data_ptr(),) * 2
+        changed = np.moveaxis(array != before[entry.input], entry.ring_axis, 0).reshape(19, -1)
+        assert np.flatnonzero(changed.any(axis=1)).tolist() == slots
+        assert changed[slots].mean() > 0.99
+    assert filled.offset == offset + S
+
+
+@pytest.mark.parametrize("purpose", ["score", "generate", "detail"])
+def test_unbound_graph_is_a_pure_function(
+    purpose: str, variant: Model, filled: RingMemory, random_ids: Callable[..., Any]
+) -> None:
+    tokens, targets = random_ids(2 * 3 * 6, seed=1, vocab_size=variant.bundle.vocab_size).reshape(2, 3, 6)
+    memory = contents(filled)
+    feeds: Arrays = {"tokens": tokens, "targets": targets, **filled.feeds(), **memory}
+    feeds |= {name: value.numpy() for name, value in filled.constants.items()}
+    before = {name: array.copy() for name, array in feeds.items()}
+
+    session = variant.session(purpose)
+    outputs = session.run(feeds)
+    assert list(outputs) == session.outputs
+    for name, array in feeds.items():
+        np.testing.assert_array_equal(array, before[name])
+    again = session.run(feeds)
+    bound = variant.step(purpose, filled, tokens, targets)
+    carried = {entry.output: filled.array(entry) for entry in filled.entries}
+    assert set(outputs) == set(bound) | set(carried)
+    for name, array in {**bound, **carried}.items():
+        np.testing.assert_array_equal(outputs[name], array)
+        np.testing.assert_array_equal(outputs[name], again[name])
+
+
+def test_positional_keys_are_never_written(variant: Model, filled: RingMemory) -> None:
+    before = {name: value.numpy().copy() for name, value in filled.constants.items()}
+    assert len(before) == variant.bundle.config["n_layer"]
+    variant.step("score", filled, np.ones((3, 7), np.int64), np.ones((3, 7), np.int64))
+    for name, value in filled.constants.items():
+        np.testing.assert_array_equal(value.numpy(), before[name])
+
+
+def test_rows_by_age_are_the_last_ones_written(variant: Model, filled: RingMemory) -> None:
+    mem_len = variant.bundle.evaluation.mem_len
+    for entry in filled.entries:
+        rows = filled.by_age(entry, 0)
+        assert rows.shape[entry.ring_axis - 1] == mem_len
+        newest = (filled.offset - 1) % filled.capacity
+        wanted = filled.array(entry)[0].take(newest, axis=entry.ring_axis - 1)
+        np.testing.assert_array_equal(rows.take(-1, axis=entry.ring_axis - 1), wanted)
+    restarted = variant.bundle.evaluation.first_memory == "empty"
+    assert filled.by_age(filled.entries[0], 1).shape[1] == (5 if restarted else mem_len)
+
+
+def test_taken_rows_are_copies(variant: Model, filled: RingMemory) -> None:
+    before = contents(filled)
+    taken = filled.take([2, 0])
+    assert (taken.batch_size, taken.offset, taken.capacity) == (2, filled.offset, filled.capacity)
+    assert taken.memory_length.tolist() == filled.memory_length[[2, 0]].tolist()
+    for entry in filled.entries:
+        np.testing.assert_array_equal(taken.array(entry), before[entry.input][[2, 0]])
+    variant.step("score", taken, np.ones((2, 3), np.int64), np.ones((2, 3), np.int64))
+    for entry in filled.entries:
+        np.testing.assert_array_equal(filled.array(entry), before[entry.input])
+
+
+def test_session_says_what_it_is(variant: Model) -> None:
+    session = variant.session("score")
+    assert session is variant.session("score")
+    assert session.providers == ["CPUExecutionProvider"]
+    assert session.metadata == session.graph.metadata(variant.bundle.memory)
+    assert {"tokens", "targets", "offset", "memory_length", "window"} <= session.inputs
+    assert "targets" not in variant.session("generate").inputs

@@ -1,0 +1,85 @@
+"""One model serves many streams and threads, and a stream of any length needs no more memory than a short one."""
+
+from __future__ import annotations
+
+import gc
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+from xlruntime import Model, Sampling, load
+from xlruntime.providers import import_onnxruntime
+
+THREADS = 8
+
+
+def walk(model: Model, ids: npt.NDArray[np.int64], number: int) -> list[Any]:
+    """Scores and draws of one document, in pieces; streams differ in capacity and settings."""
+    stream = model.stream(segment_len=3 + number, mem_len=12 + number % 3)
+    scores = [stream.feed(piece).log_probs for piece in np.array_split(ids, 9)]
+    drawn = list(stream.generate(max_tokens=20, sampling=Sampling(seed=number)))
+    totals = [score.nats for score in model.score(np.array_split(ids, 5), batch_size=2)]
+    return [np.concatenate(scores), drawn, totals]
+
+
+def test_streams_in_many_threads_equal_each_alone(model: Model, random_ids: Callable[..., Any]) -> None:
+    documents = [random_ids(200 + 37 * number, seed=number) for number in range(THREADS)]
+    expected = [walk(model, document, number) for number, document in enumerate(documents)]
+    shared = load(model.folder, threads=1)  # nothing but its score graph is open yet
+    together = threading.Barrier(THREADS)
+
+    def begin(number: int) -> list[Any]:
+        together.wait(timeout=60)
+        return walk(shared, documents[number], number)
+
+    with ThreadPoolExecutor(THREADS) as pool:
+        found = list(pool.map(begin, range(THREADS)))
+    for (scores, drawn, totals), wanted in zip(found, expected, strict=True):
+        np.testing.assert_array_equal(scores, wanted[0])
+        assert drawn == wanted[1]
+        assert totals == wanted[2]
+
+
+def test_streams_that_alternate_equal_each_alone(model: Model, random_ids: Callable[..., Any]) -> None:
+    """More capacities than a model keeps positional keys for."""
+    ids = random_ids(120)
+    capacities = range(14, 26)
+    streams = [model.stream(capacity=capacity) for capacity in capacities]
+    parts = [[stream.feed(piece).log_probs for stream in streams] for piece in np.array_split(ids, 6)]
+    for number, capacity in enumerate(capacities):
+        alone = model.stream(capacity=capacity)
+        expected = [alone.feed(piece).log_probs for piece in np.array_split(ids, 6)]
+        np.testing.assert_array_equal(np.concatenate([part[number] for part in parts]), np.concatenate(expected))
+
+
+def test_memory_is_as_large_as_its_spec_says(variant: Model) -> None:
+    config = variant.bundle.config
+    memory = variant.new_memory(variant.bundle.evaluation, batch_size=3, capacity=50)
+    assert memory.nbytes == config["n_layer"] * 2 * 3 * config["n_head"] * 50 * config["d_head"] * 4
+
+
+def live_values() -> int:
+    gc.collect()
+    value = import_onnxruntime().OrtValue
+    return sum(type(thing) is value for thing in gc.get_objects())
+
+
+def test_memory_is_constant_over_a_long_feed(bytes_model: Model, random_ids: Callable[..., Any]) -> None:
+    psutil = pytest.importorskip("psutil")
+    process, ids = psutil.Process(), random_ids(4000)
+    stream = bytes_model.stream(segment_len=80)
+    stream.feed(ids)  # whatever is allocated once
+    values, nbytes, resident = live_values(), stream.memory.nbytes, process.memory_info().rss
+    arrays = [id(stream.memory.array(entry)) for entry in stream.memory.entries]
+    for _ in range(19):
+        stream.feed(ids)
+    assert stream.position == 80_000
+    assert live_values() == values
+    assert stream.memory.nbytes == nbytes
+    assert [id(stream.memory.array(entry)) for entry in stream.memory.entries] == arrays
+    assert process.memory_info().rss - resident < 4 << 20

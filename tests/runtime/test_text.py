@@ -1,0 +1,123 @@
+"""Counting text, reading it piece by piece, and tokenizers."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from xlruntime import BundleError, Document, Model, TextError, spec, text
+from xlruntime.text import ByteTokenizer, NoTokenizer, TextCounts, TokenReader, make_tokenizer
+
+TEXT = "  Zwölf Boxkämpfer – 日本語 \t\n\x0b\x0cjagen\r\n🙂\xa0x  "
+
+
+def counts_of(raw: bytes, *cuts: int) -> TextCounts:
+    counts = TextCounts()
+    for start, stop in zip((0, *cuts), (*cuts, len(raw)), strict=True):
+        counts.add(raw[start:stop])
+    return counts
+
+
+@pytest.mark.parametrize("sample", [TEXT, "", " ", "word", " word", "word ", "a b", "é", "\n\n"])
+def test_counts_are_those_of_python(sample: str) -> None:
+    raw = sample.encode()
+    counts = counts_of(raw)
+    assert (counts.bytes, counts.chars, counts.words) == (len(raw), len(sample), len(raw.split()))
+
+
+def test_counts_do_not_depend_on_where_pieces_end() -> None:
+    raw = TEXT.encode()
+    for first in range(len(raw) + 1):
+        for second in range(first, len(raw) + 1, 5):
+            assert counts_of(raw, first, second) == counts_of(raw)
+
+
+def reader(source: Any, vocab_size: int = 256) -> TokenReader:
+    return TokenReader(Document("it", source), ByteTokenizer(), vocab_size)
+
+
+def test_reader_hands_out_what_is_asked_for() -> None:
+    raw = bytes(range(200))
+    tokens = reader(raw)
+    taken = [tokens.take(n) for n in (0, 1, 7, 0, 150, 100, 5)]
+    assert [len(piece) for piece in taken] == [0, 1, 7, 0, 150, 42, 0]
+    assert bytes(np.concatenate([piece.ids for piece in taken]).tolist()) == raw
+    np.testing.assert_array_equal(np.concatenate([piece.starts for piece in taken]), np.arange(200))
+    np.testing.assert_array_equal(np.concatenate([piece.ends for piece in taken]), np.arange(1, 201))
+    assert tokens.at_end
+
+
+def test_reader_knows_the_end_before_it_is_asked_for_more() -> None:
+    tokens = reader(b"abc")
+    assert not tokens.at_end
+    tokens.take(2)
+    assert not tokens.at_end
+    tokens.take(1)
+    assert tokens.at_end
+    assert reader(b"").at_end
+
+
+def test_reader_goes_on_across_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(text, "PIECE_BYTES", 10)
+    raw = TEXT.encode()
+    tokens = reader(io.BytesIO(raw))
+    found = [tokens.take(7) for _ in range(len(raw) // 7 + 1)]
+    assert bytes(np.concatenate([piece.ids for piece in found]).tolist()) == raw
+    np.testing.assert_array_equal(np.concatenate([piece.starts for piece in found]), np.arange(len(raw)))
+    counts = counts_of(raw)
+    counts.first_token_bytes = counts.first_token_chars = 1
+    assert tokens.counts == counts
+
+
+def test_first_token_that_is_no_character_of_its_own() -> None:
+    tokens = reader(b"\x80abc")
+    tokens.take(4)
+    assert (tokens.counts.first_token_bytes, tokens.counts.first_token_chars) == (1, 0)
+
+
+def test_byte_tokenizer_there_and_back() -> None:
+    ids = ByteTokenizer().encode(TEXT)
+    assert ids.dtype == np.int64
+    assert ids.tolist() == list(TEXT.encode())
+    assert ByteTokenizer().decode(ids) == TEXT
+    assert ByteTokenizer().decode(ids[:3]) == "  Z"
+    assert ByteTokenizer().decode(np.array([0xC3, 65])) == "\ufffdA"
+
+
+def test_bundle_without_tokenizer_refuses_text(no_text_model: Model, tmp_path: Path) -> None:
+    assert isinstance(no_text_model.tokenizer, NoTokenizer)
+    path = tmp_path / "it.txt"
+    path.write_bytes(b"some text")
+    for refused in (
+        lambda: no_text_model.stream().feed("some text"),
+        lambda: list(no_text_model.generate(b"some", max_tokens=1)),
+        lambda: list(no_text_model.score(["some text"])),
+        lambda: list(no_text_model.score([path])),
+    ):
+        with pytest.raises(TextError, match=r"has no tokenizer, so it takes token ids.*convert .* --tokenizer"):
+            refused()
+    assert no_text_model.tokenizer.decode(np.array([3, 28])) == "3 28"
+
+
+@pytest.mark.parametrize("unsound", ["ab\ud800cd", "ab\udfff"])
+def test_half_a_surrogate_pair_is_refused(unsound: str, bytes_model: Model) -> None:
+    with pytest.raises(TextError, match=r"the text: character 2 is half of a surrogate pair \(U\+D"):
+        bytes_model.stream().feed(unsound)
+    with pytest.raises(TextError, match=r"mine: character 2 is half of a surrogate pair"):
+        list(bytes_model.score([Document("mine", unsound)]))
+
+
+def test_file_opened_as_text_is_refused(bytes_model: Model, tmp_path: Path) -> None:
+    path = tmp_path / "it.txt"
+    path.write_text("some text", "utf-8")
+    with path.open(encoding="utf-8") as file, pytest.raises(TextError, match=r"it\.txt: a file opened as text.*'rb'"):
+        list(bytes_model.score([file]))  # type: ignore[list-item]  # on purpose
+
+
+def test_unknown_tokenizer_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(BundleError, match="unknown tokenizer 'words'; expected 'bytes', 'none', or 'tokenizers'"):
+        make_tokenizer(spec.Tokenizer("words"), tmp_path)  # type: ignore[arg-type]  # on purpose

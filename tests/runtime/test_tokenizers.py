@@ -1,0 +1,140 @@
+"""Bundles with a tokenizer.json of the tokenizers library."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from xlruntime import BundleError, Document, Model, TextError, TokenError, XlruntimeError, load
+from xlruntime.bundle import digest_file
+from xlruntime.text import TextCounts, TokenizersTokenizer
+
+tokenizers = pytest.importorskip("tokenizers")
+
+WORDS = ("<unk>", "the", "sea", "was", "grün", "日本")
+
+
+@pytest.fixture
+def tokenizer_file(tmp_path: Path) -> Path:
+    """Words between white space; one that truncates and pads unless told not to."""
+    tokenizer = tokenizers.Tokenizer(
+        tokenizers.models.WordLevel({word: number for number, word in enumerate(WORDS)}, unk_token="<unk>")
+    )
+    tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.WhitespaceSplit()
+    tokenizer.post_processor = tokenizers.processors.TemplateProcessing(
+        single="<unk> $A <unk>", special_tokens=[("<unk>", 0)]
+    )
+    tokenizer.enable_truncation(3)
+    tokenizer.enable_padding(length=20)
+    path = tmp_path / "tokenizer.json"
+    tokenizer.save(str(path))
+    return path
+
+
+def with_tokenizer(model: Model, tokenizer_file: Path, folder: Path) -> Path:
+    """A copy of a model's bundle that reads text with this tokenizer."""
+    shutil.copytree(model.folder, folder)
+    shutil.copyfile(tokenizer_file, folder / "tokenizer.json")
+    manifest = json.loads((folder / "bundle.json").read_text("utf-8"))
+    digest = digest_file(folder / "tokenizer.json")
+    manifest["files"]["tokenizer.json"] = {"sha256": digest.sha256, "size": digest.size}
+    manifest["tokenizer"] = {"kind": "tokenizers", "file": "tokenizer.json"}
+    (folder / "bundle.json").write_text(json.dumps(manifest), "utf-8")
+    return folder
+
+
+@pytest.fixture
+def text_model(no_text_model: Model, tokenizer_file: Path, tmp_path: Path) -> Model:
+    return load(with_tokenizer(no_text_model, tokenizer_file, tmp_path / "bundle"), threads=1)
+
+
+def test_text_becomes_ids_without_special_tokens_padding_or_truncation(tokenizer_file: Path) -> None:
+    tokenizer = TokenizersTokenizer(tokenizer_file)
+    assert tokenizer.vocab_size == len(WORDS)
+    for text in ("the sea was grün 日本 red", "the sea was grün 日本 red".encode()):
+        assert tokenizer.encode(text).tolist() == [1, 2, 3, 4, 5, 0]
+    assert tokenizer.encode("").tolist() == []
+    assert tokenizer.encode("").dtype == np.int64
+    assert tokenizer.decode(np.array([1, 2])) == "the sea"
+
+
+def test_offsets_are_characters(text_model: Model, close: Callable[..., None]) -> None:
+    text = " grün  sea\nwas 日本 the"
+    (scores,) = text_model.score_tokens([text])
+    assert [text[start:end] for start, end in zip(scores.starts, scores.ends, strict=True)] == text.split()[1:]
+    assert scores.tokens.tolist() == [2, 3, 5, 1]
+    close(scores.log_probs, text_model.stream().feed([4, 2, 3, 5, 1]).log_probs)
+
+
+def test_counts_leave_out_what_stands_before_the_second_token(text_model: Model) -> None:
+    text = " grün sea"
+    (score,) = text_model.score([text])
+    assert (score.tokens, score.chars, score.bytes, score.words) == (2, 9, 10, 2)
+    assert score.bits_per_char == pytest.approx(score.bits / len(" sea"))
+    assert score.bits_per_byte == pytest.approx(score.bits / len(b" sea"))
+    assert score.bits_per_token == pytest.approx(score.bits)
+
+
+def test_document_without_tokens(text_model: Model) -> None:
+    (score,) = text_model.score(["  \n "])
+    assert (score.tokens, score.scored_tokens, score.chars, score.nats) == (0, 0, 4, 0.0)
+
+
+def test_text_that_is_not_utf8_names_the_byte(text_model: Model, tmp_path: Path) -> None:
+    path = tmp_path / "latin1.txt"
+    path.write_bytes("the sea was grün".encode("latin-1"))
+    with pytest.raises(
+        TextError, match=r"latin1\.txt: not UTF-8 at byte 14 \(0xfc\).*iconv -f latin1 -t utf-8"
+    ) as caught:
+        list(text_model.score([path]))
+    assert "\n" not in str(caught.value)
+    with pytest.raises(TextError, match="the text: not UTF-8 at byte 0"):
+        text_model.stream().feed(b"\xff")
+
+
+def test_half_a_surrogate_pair_is_refused(text_model: Model) -> None:
+    with pytest.raises(TextError, match=r"the text: .*surrogate"):
+        text_model.stream().feed("the \ud800")
+    with pytest.raises(TextError, match=r"mine: .*surrogate"):
+        list(text_model.score([Document("mine", "the \ud800")]))
+
+
+def test_ids_beyond_the_model_are_refused(no_text_model: Model, tmp_path: Path) -> None:
+    """A tokenizer with more tokens than the model, which convert would not have let through."""
+    words = {f"w{number}": number for number in range(40)}
+    tokenizer = tokenizers.Tokenizer(tokenizers.models.WordLevel({**words, "<unk>": 40}, unk_token="<unk>"))
+    tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.WhitespaceSplit()
+    tokenizer.save(str(tmp_path / "large.json"))
+    model = load(with_tokenizer(no_text_model, tmp_path / "large.json", tmp_path / "bundle"), threads=1)
+    with pytest.raises(TokenError, match="mine: token 2 has id 29, expected 0 to 28"):
+        list(model.score([Document("mine", "w1 w28 w29")]))
+
+
+def test_document_is_read_as_one_piece(tokenizer_file: Path, tmp_path: Path) -> None:
+    counts = TextCounts()
+    text = tmp_path / "it.txt"
+    text.write_text("the sea was the sea", "utf-8")
+    with text.open("rb") as file:
+        (piece,) = TokenizersTokenizer(tokenizer_file).read(file, "it", counts)
+    assert piece.ids.tolist() == [1, 2, 3, 1, 2]
+    assert (counts.first_token_chars, counts.first_token_bytes) == (3, 3)
+
+
+@pytest.mark.parametrize("content", ["", "{}", "not JSON"])
+def test_file_that_is_no_tokenizer_is_refused(content: str, no_text_model: Model, tmp_path: Path) -> None:
+    (tmp_path / "broken.json").write_text(content, "utf-8")
+    folder = with_tokenizer(no_text_model, tmp_path / "broken.json", tmp_path / "bundle")
+    with pytest.raises(BundleError, match=r"tokenizer\.json: not a tokenizer of the tokenizers library"):
+        load(folder)
+
+
+def test_missing_package_names_the_line_to_type(tokenizer_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "tokenizers", None)
+    with pytest.raises(XlruntimeError, match=r"tokenizer\.json needs the tokenizers package.*pip install"):
+        TokenizersTokenizer(tokenizer_file)
