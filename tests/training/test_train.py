@@ -238,6 +238,24 @@ def test_a_loss_that_is_not_finite_stops_the_run(tmp_path: Path, text: Path) -> 
     assert not (tmp_path / "run" / "checkpoint.pt").exists()
 
 
+def test_weights_that_are_not_finite_are_not_saved(tmp_path: Path, text: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    update = torch.optim.Adam.step
+
+    def break_weights(optimizer: torch.optim.Adam) -> None:
+        update(optimizer)
+        if steps == [1, 2, 3, 4]:
+            with torch.no_grad():
+                optimizer.param_groups[0]["params"][0][0, 0] = math.nan
+
+    steps: list[int] = []
+    monkeypatch.setattr(torch.optim.Adam, "step", break_weights)
+    with pytest.raises(TrainingDivergedError, match="weights are not finite at step 5"):
+        run(text, tmp_path / "run", replace(TRAINING, checkpoint_every=1), on_step=steps.append)
+    training = load_checkpoint(tmp_path / "run" / "checkpoint.pt").training
+    assert training is not None
+    assert training["step"] == 4
+
+
 def test_invalid_training_settings_are_all_listed() -> None:
     with pytest.raises(ConfigError) as caught:
         TrainingConfig(

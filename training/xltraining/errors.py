@@ -47,4 +47,4 @@ class CheckpointWriteError(XltrainingError, OSError):
 
 
 class TrainingDivergedError(XltrainingError, ArithmeticError):
-    """The loss became infinite or NaN; the last checkpoint is untouched."""
+    """The loss or a weight became infinite or NaN; the last checkpoint is untouched."""

@@ -167,7 +167,7 @@ def train(
         ConfigError, DataError: the configuration or the text does not do; nothing was written.
         CheckpointError: `out_dir` holds a checkpoint and `resume` is false, or it does not belong to this run.
         CheckpointWriteError: a checkpoint could not be written.
-        TrainingDivergedError: the loss is not finite any more; the last checkpoint stands.
+        TrainingDivergedError: the loss or a weight is not finite any more; the last checkpoint stands.
     """
     report = report or _print_beside_bar
     checkpoint = Path(out_dir) / CHECKPOINT_NAME
@@ -275,10 +275,7 @@ class _Run:
     def _log_line(self, steps_per_second: float, evaluating: bool) -> dict[str, Any]:
         bits = self.loss_sum.item() / self.loss_count / math.log(2)
         if not math.isfinite(bits):
-            raise TrainingDivergedError(
-                f"the loss is {bits} at step {self.step}: lower the learning rate or the clipping norm; "
-                f"the last checkpoint, {self.checkpoint}, is untouched"
-            )
+            raise self._diverged(f"the loss is {bits}")
         self.loss_sum.zero_()
         self.loss_count = 0
         line = {
@@ -293,8 +290,16 @@ class _Run:
         self.last |= line
         return line
 
+    def _diverged(self, what: str) -> TrainingDivergedError:
+        return TrainingDivergedError(
+            f"{what} at step {self.step}: lower the learning rate or the clipping norm, and start anew; "
+            f"no checkpoint was written for this step in {self.out_dir}"
+        )
+
     def save(self) -> None:
-        """Write the checkpoint with all that `restore` needs."""
+        """Write the checkpoint with all that `restore` needs; weights that are not finite never replace it."""
+        if not all(parameter.isfinite().all() for parameter in self.model.parameters()):
+            raise self._diverged("some weights are not finite")
         on_cuda = self.device.type == "cuda"
         training = {
             "config": _plain(self.config),
