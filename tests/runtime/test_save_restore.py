@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 from safetensors import safe_open
 from safetensors.numpy import save_file
@@ -71,21 +72,36 @@ def test_restored_stream_is_bit_equal_in_a_new_process(
         assert np.load(tmp_path / f"{number}.drawn.npy").tolist() == drawn
 
 
-@pytest.mark.parametrize("capacity", [13, 19, 21, 90])
-@pytest.mark.parametrize("fed", FED)
-def test_restored_with_another_capacity_is_close(
-    fed: int, capacity: int, model: Model, random_ids: Callable[..., Any], close: Callable[..., None], tmp_path: Path
+def check_restored_with(
+    capacity: int, fed: int, model: Model, ids: npt.NDArray[np.int64], file: Path, close: Callable[..., None]
 ) -> None:
-    ids = random_ids(fed + 60)
     stream = model.stream()
     stream.feed(ids[:fed])
-    stream.save(tmp_path / "state")
-    restored = model.restore(tmp_path / "state", capacity=capacity)
+    stream.save(file)
+    restored = model.restore(file, capacity=capacity)
     assert restored.memory.capacity == capacity
     found, expected = restored.feed(ids[fed:]), stream.feed(ids[fed:])
     close(found.log_probs, expected.log_probs, within=1e-5)
     for what in ("index", "tokens", "context"):
         np.testing.assert_array_equal(getattr(found, what), getattr(expected, what))
+
+
+@pytest.mark.parametrize("more", [1, 70])
+@pytest.mark.parametrize("fed", FED)
+def test_restored_with_more_capacity_is_close(
+    fed: int, more: int, variant: Model, random_ids: Callable[..., Any], close: Callable[..., None], tmp_path: Path
+) -> None:
+    bundle = variant.bundle
+    ids = random_ids(fed + 60, vocab_size=bundle.vocab_size)
+    check_restored_with(bundle.evaluation.capacity() + more, fed, variant, ids, tmp_path / "state", close)
+
+
+@pytest.mark.parametrize("capacity", [13, 19])
+@pytest.mark.parametrize("fed", FED)
+def test_restored_with_less_capacity_is_close(
+    fed: int, capacity: int, model: Model, random_ids: Callable[..., Any], close: Callable[..., None], tmp_path: Path
+) -> None:
+    check_restored_with(capacity, fed, model, random_ids(fed + 60), tmp_path / "state", close)
 
 
 @pytest.mark.parametrize("capacity", [0, 5, 12])

@@ -91,6 +91,13 @@ def test_step_refuses_a_segment_that_does_not_fit(segment_len: int, model: Model
         np.testing.assert_array_equal(memory.array(entry), before[entry.input])
 
 
+def test_segments_are_no_longer_than_asked_for(
+    model: Model, random_ids: Callable[..., Any], steps: list[tuple[str, int]]
+) -> None:
+    model.stream(segment_len=4, capacity=50).feed(random_ids(11))
+    assert steps == [("score", 4), ("score", 4), ("score", 2)]
+
+
 def test_ring_too_small_for_any_segment_is_refused(model: Model) -> None:
     with pytest.raises(OptionError, match="a capacity of 12 slots holds no segment beside mem_len 12"):
         model.stream(capacity=12)
