@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from xlruntime import BundleError, Document, Model, TextError, spec, text
+from xlruntime import BundleError, Document, Model, TextError, TokenError, spec, text
 from xlruntime.text import ByteTokenizer, NoTokenizer, TextCounts, TokenReader, make_tokenizer
 
 TEXT = "  Zwölf Boxkämpfer – 日本語 \t\n\x0b\x0cjagen\r\n🙂\xa0x  "
@@ -71,6 +71,14 @@ def test_reader_goes_on_across_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     counts = counts_of(raw)
     counts.first_token_bytes = counts.first_token_chars = 1
     assert tokens.counts == counts
+
+
+def test_wrong_id_in_a_later_piece_is_named_by_its_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(text, "PIECE_BYTES", 4)
+    tokens = reader(b"abcdefghijz", vocab_size=ord("k"))
+    assert len(tokens.take(8)) == 8
+    with pytest.raises(TokenError, match=r"it: token 10 has id 122, expected 0 to 106"):
+        tokens.take(3)
 
 
 def test_first_token_that_is_no_character_of_its_own() -> None:
