@@ -49,7 +49,7 @@ class TokenError(XlruntimeError, ValueError):
 
 
 class TextError(XlruntimeError, ValueError):
-    """A document is empty, or is not valid UTF-8 where the tokenizer needs text."""
+    """Text is not valid UTF-8 where the tokenizer needs text, or there is none to continue or to tokenize with."""
 
 
 class OptionError(XlruntimeError, ValueError):

@@ -73,6 +73,8 @@ class Model:
         Raises:
             OptionError: the bundle has no graph for `purpose`.
         """
+        if (opened := self._sessions.get(purpose)) is not None:
+            return opened
         if purpose not in self.bundle.graphs:
             have = ", ".join(sorted(self.bundle.graphs))
             raise OptionError(f"{self.folder}: no graph for {purpose!r}; this bundle has {have}.")
@@ -212,7 +214,7 @@ class Model:
 
     def generate(
         self,
-        prompt: str | bytes | npt.NDArray[np.int64],
+        prompt: str | bytes | npt.NDArray[np.int64] | list[int],
         *,
         max_tokens: int,
         sampling: Sampling | None = None,

@@ -76,6 +76,9 @@ class Stream:
     def feed(self, source: str | bytes | npt.NDArray[np.int64] | list[int]) -> Scores:
         """Take the next piece of the document, of any length.
 
+        Bytes may be cut anywhere. With a tokenizer.json each piece is tokenized on its own, which may give other
+        tokens at the cuts than the whole text does, and must be whole characters.
+
         Returns:
             The scores that became known: of every token of the piece, but for the document's first token.
 
@@ -103,7 +106,7 @@ class Stream:
     ) -> Iterator[int]:
         """Continue the document, after `prompt` if there is one: yields token ids as they are drawn.
 
-        What is drawn becomes part of the document: a later feed or generate goes on from there.
+        The prompt is run when the first token is asked for. What is drawn becomes part of the document: a later feed or generate goes on from there.
 
         Raises:
             OptionError: max_tokens is negative. TextError: there is nothing to continue.

@@ -222,7 +222,8 @@ def make_tokenizer(tokenizer: spec.Tokenizer, folder: Path) -> Tokenizer:
         return ByteTokenizer()
     if tokenizer.kind == "none":
         return NoTokenizer()
-    if tokenizer.file is not None:
+    kind: str = tokenizer.kind  # read from a file, so it may be anything
+    if kind == "tokenizers" and tokenizer.file is not None:
         return TokenizersTokenizer(folder / tokenizer.file)
     raise BundleError(
         f"{folder}: unknown tokenizer {tokenizer.kind!r}; expected 'bytes', 'none', or 'tokenizers' with a file."
@@ -322,7 +323,7 @@ class TokenReader:
         elif isinstance(source, str | bytes):
             raw = _utf8(source, self.document.name)
             yield from tokenizer.read(io.BytesIO(raw), self.document.name, self.counts)
-        elif isinstance(source, np.ndarray | list):
+        elif isinstance(source, np.ndarray | list | tuple):
             ids = as_ids(source, self.document.name)
             places = np.arange(len(ids), dtype=np.int64)
             yield TokenPiece(ids, places, places + 1)
