@@ -20,7 +20,7 @@ __all__ = ["Device", "import_onnxruntime", "installed_wheels", "open_session", "
 WHEELS = ("onnxruntime", "onnxruntime-gpu")  # both hold the module `onnxruntime`: the later one overwrites the earlier
 INSTALL = "pip install 'xlexport[cpu]', or 'xlexport[gpu]' for CUDA"
 REINSTALL = "pip uninstall -y onnxruntime onnxruntime-gpu && pip install 'xlexport[cpu]' (or 'xlexport[gpu]' for CUDA)"
-ERRORS_ONLY = 3  # ONNX Runtime's log severity
+FATAL_ONLY = 4  # ONNX Runtime's log severity; what it logs as an error it raises as well
 # What ONNX Runtime calls its errors; all but RuntimeError and ValueError derive from Exception alone.
 LOAD_ERRORS = (
     "EPFail",
@@ -98,12 +98,12 @@ def import_onnxruntime() -> ModuleType:
 
 
 def session_options(threads: int | None = None) -> Any:
-    """Options of every session: `threads` for one step (None: ONNX Runtime chooses), nothing below errors logged."""
+    """Options of every session: `threads` for one step (None: ONNX Runtime chooses), errors raised, not logged."""
     ort = import_onnxruntime()
     options = ort.SessionOptions()
     options.intra_op_num_threads = threads or 0
     options.inter_op_num_threads = 1
-    options.log_severity_level = ERRORS_ONLY
+    options.log_severity_level = FATAL_ONLY
     # Threads may spin while a step runs, where it pays; between steps they would only burn the caller's cores.
     options.add_session_config_entry("session.force_spinning_stop", "1")
     return options

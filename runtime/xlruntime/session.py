@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +23,17 @@ def device_value(array: npt.NDArray[Any], device: Device) -> Any:
     """An OrtValue of `array` on `device`. On the CPU it shares the array's memory: keep the array alive."""
     ort = import_onnxruntime()
     return ort.OrtValue.ortvalue_from_numpy(np.ascontiguousarray(array), device.kind, device.index)
+
+
+@contextlib.contextmanager
+def _allocating() -> Iterator[None]:
+    """Raise MemoryError where ONNX Runtime had too little memory for a step; it has no error of its own for that."""
+    try:
+        yield
+    except Exception as error:  # its errors have no base in common
+        if "allocat" not in str(error):
+            raise
+        raise MemoryError(str(error).partition("\n")[0]) from error
 
 
 class GraphSession:
@@ -52,7 +65,8 @@ class GraphSession:
     def run(self, feeds: dict[str, npt.NDArray[Any]]) -> dict[str, npt.NDArray[Any]]:
         """Run as a pure function: numpy in, every output out."""
         wanted = {name: array for name, array in feeds.items() if name in self.inputs}
-        return dict(zip(self.outputs, self._session.run(self.outputs, wanted), strict=True))
+        with _allocating():
+            return dict(zip(self.outputs, self._session.run(self.outputs, wanted), strict=True))
 
     def run_on_device(self, feeds: dict[str, npt.NDArray[Any]]) -> dict[str, Any]:
         """Run with every output left on the device, as OrtValues."""
@@ -62,7 +76,8 @@ class GraphSession:
         for name in self.outputs:
             binding.bind_output(name, self.device.kind, self.device.index)
         binding.synchronize_inputs()
-        self._session.run_with_iobinding(binding)
+        with _allocating():
+            self._session.run_with_iobinding(binding)
         binding.synchronize_outputs()
         return dict(zip(self.outputs, binding.get_outputs(), strict=True))
 
@@ -97,7 +112,8 @@ class GraphSession:
         for name in results:
             binding.bind_output(name, host.kind, host.index)
         binding.synchronize_inputs()
-        self._session.run_with_iobinding(binding)
+        with _allocating():
+            self._session.run_with_iobinding(binding)
         binding.synchronize_outputs()
         # Bound outputs come back in binding order: the carried ones first.
         values = binding.get_outputs()[len(carried) :]

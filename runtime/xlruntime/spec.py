@@ -40,6 +40,7 @@ __all__ = [
 FORMAT_VERSION = 1
 METADATA_KEY = "xlexport.graph"  # where a file's metadata holds its spec
 FIRST_MEMORY_FILE = "first_memory.safetensors"  # the rows a fresh memory starts with, where they are not zero
+LARGEST_LENGTH = 2**30  # of segment, memory and clamp: more than any machine holds, and far from overflowing
 UNBOUNDED_WINDOW = 2**62  # "no window": larger than any distance, and safe to add to in int64
 
 Axis = int | str
@@ -108,6 +109,11 @@ class Evaluation:
             problems.append(f"mem_len is {self.mem_len}, at least 1 is needed")
         if self.clamp_len == 0 or self.clamp_len < -1:
             problems.append(f"clamp_len is {self.clamp_len}, expected -1 (not clamped) or at least 1")
+        problems += [
+            f"{name} is {length}, at most {LARGEST_LENGTH} is possible"
+            for name in ("segment_len", "mem_len", "clamp_len")
+            if (length := getattr(self, name)) > LARGEST_LENGTH
+        ]
         if self.first_memory not in ("empty", "zeros"):
             problems.append(f"first_memory is {self.first_memory!r}, expected 'empty' or 'zeros'")
         if self.window_extra not in (0, 1):

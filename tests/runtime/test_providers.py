@@ -131,7 +131,7 @@ def test_session_options(threads: int | None) -> None:
     options = session_options(threads)
     assert options.intra_op_num_threads == (threads or 0)
     assert options.inter_op_num_threads == 1
-    assert options.log_severity_level == 3
+    assert options.log_severity_level == 4
 
 
 def test_session_runs_on_the_device_asked_for(gelu: Path) -> None:
