@@ -56,9 +56,9 @@ def convert(
     from xlexport.convert import convert as write_bundle
 
     output = output or checkpoint.parent / f"{checkpoint.stem}.bundle"
-    check_output(output, force)
+    if checkpoint.exists():  # else the missing checkpoint is what must be mended first
+        check_output(output, force)
     source = checkpoints.load(checkpoint, format_name)
-    tell(f"read {checkpoint}: {source.format}, {source.architecture}")
     report = write_bundle(source, output, ConversionOptions(**options), force=force, tell=tell)
     if as_json:
         print_json({"bundle": str(output), **report.to_dict(per_segment=False)})
@@ -130,19 +130,27 @@ def score(
 ) -> None:
     """Score FILES with BUNDLE, each as one document of any length; '-' is standard input. Needs no PyTorch."""
     import xlruntime
-    from xlexport.scoring import documents_of, print_document, print_segmentation, print_tokens, require_scored
+    from xlexport.scoring import (
+        documents_of,
+        print_document,
+        print_segmentation,
+        printing_tokens,
+        require_scored,
+    )
 
     documents = documents_of(files, ids, sys.stdin.buffer)
     model = xlruntime.load(bundle, device=device, threads=threads)
     settings = model.evaluation(**evaluation)
-    print_segmentation(settings)
-    parts = model.score_tokens(documents, batch_size=batch_size, **evaluation)
-    for part in parts:
-        if per_token:
-            print_tokens(part, model.tokenizer)
-        if part.summary is not None:
-            require_scored(part.summary)
-            print_document(part.summary, as_json, to_stderr=per_token)
+    options = {"batch_size": batch_size, **evaluation}
+    if per_token:
+        totals = printing_tokens(model.score_tokens(documents, **options), model.tokenizer)
+    else:
+        totals = model.score(documents, **options)
+    for number, total in enumerate(totals):
+        require_scored(total)
+        if not number:  # not before: where nothing can be scored, the error stands alone
+            print_segmentation(settings)
+        print_document(total, as_json, to_stderr=per_token)
 
 
 @cli.command()
@@ -286,7 +294,7 @@ def doctor(as_json: bool) -> None:
             ]
         )
     if any(check.ok is False for check in checks):
-        sys.exit(1)
+        click.get_current_context().exit(1)
 
 
 @cli.command()
@@ -339,5 +347,6 @@ def run(arguments: Sequence[str]) -> int:
 
 def main() -> None:
     """Entry point of the `xlexport` command."""
-    signal.signal(signal.SIGTERM, signal.getsignal(signal.SIGINT))  # ended politely, clean up as after Ctrl-C
+    # Ended politely: clean up as after Ctrl-C, or save, as a training run does.
+    signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
     sys.exit(run(sys.argv[1:]))

@@ -80,6 +80,7 @@ def convert(
     check_output(output, force)
     evaluation = _evaluation(source, options)
     tokenizer = _choose_tokenizer(source, options.tokenizer)
+    tell(f"read {', '.join(map(str, source.files))}: {source.format}, {source.architecture}")
     model = source.build_model()
     with publishing(output, force) as folder:
         tell("exporting the step graphs")

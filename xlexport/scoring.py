@@ -16,7 +16,14 @@ from xlruntime import Document, DocumentScore, TextError, TokenError, TokenScore
 from xlruntime.spec import Evaluation
 from xlruntime.text import Tokenizer
 
-__all__ = ["documents_of", "print_document", "print_generated", "print_segmentation", "print_tokens", "require_scored"]
+__all__ = [
+    "documents_of",
+    "print_document",
+    "print_generated",
+    "print_segmentation",
+    "printing_tokens",
+    "require_scored",
+]
 
 LN2 = math.log(2)
 
@@ -87,8 +94,15 @@ def print_document(score: DocumentScore, as_json: bool, to_stderr: bool) -> None
     )
 
 
-def print_tokens(part: TokenScores, tokenizer: Tokenizer) -> None:
-    """An object a token, as soon as it is scored."""
+def printing_tokens(parts: Iterator[TokenScores], tokenizer: Tokenizer) -> Iterator[DocumentScore]:
+    """The totals of documents as they end, and on the way an object for each token as soon as it is scored."""
+    for part in parts:
+        _print_tokens(part, tokenizer)
+        if part.summary is not None:
+            yield part.summary
+
+
+def _print_tokens(part: TokenScores, tokenizer: Tokenizer) -> None:
     columns = zip(
         *(array.tolist() for array in (part.index, part.tokens, part.starts, part.ends, part.log_probs, part.context)),
         strict=True,
