@@ -1,0 +1,121 @@
+"""Help, usage errors and exit codes of every command."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+import pytest
+
+from xlexport import __version__
+from xlexport.cli import cli
+
+if TYPE_CHECKING:
+    from tests.cli.conftest import Finished
+
+    Invoke = Callable[..., Finished]
+
+COMMANDS = sorted(cli.commands)
+
+
+def test_commands_are_those_of_the_design() -> None:
+    assert sorted(["convert", "verify", "score", "generate", "inspect", "bench", "train", "doctor", "demo"]) == COMMANDS
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_command_has_help_for_itself_and_each_option(name: str, invoke: Invoke) -> None:
+    shown = invoke(name, "--help").succeeded()
+    assert shown.err == ""
+    assert shown.out.startswith(f"Usage: xlexport {name} ")
+    described = cli.commands[name]
+    assert described.help and described.help.rstrip().endswith(".")
+    for parameter in described.params:
+        if isinstance(parameter, click.Option):
+            assert parameter.opts[0] in shown.out
+            assert parameter.help or parameter.show_default, f"{name} {parameter.opts} has neither help nor default"
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_long_options_hold_to_one_spelling(name: str) -> None:
+    for parameter in cli.commands[name].params:
+        if isinstance(parameter, click.Option):
+            for spelling in (*parameter.opts, *parameter.secondary_opts):
+                assert re.fullmatch(r"--[a-z][a-z0-9]*(-[a-z0-9]+)*|-[a-z]", spelling), spelling
+
+
+def test_commands_that_report_have_json() -> None:
+    for name in set(COMMANDS) - {"train"}:
+        assert "--json" in [option for parameter in cli.commands[name].params for option in parameter.opts], name
+
+
+def test_overview_and_version(invoke: Invoke) -> None:
+    for arguments in (("--help",), ("-h",)):
+        shown = invoke(*arguments).succeeded()
+        assert all(re.search(rf"^  {name} ", shown.out, re.M) for name in COMMANDS)
+    assert __version__ in invoke("--version").succeeded().out
+
+
+def test_help_in_a_process_of_its_own(call: Invoke) -> None:
+    assert call("score", "--help").succeeded().out.startswith("Usage: xlexport score ")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "what"),
+    [
+        ([], "Usage: xlexport"),
+        (["scroe"], "No such command 'scroe'. Did you mean 'score'?"),
+        (["score"], "Missing argument 'BUNDLE'"),
+        (["score", "bundle"], "Missing argument 'FILES...'"),
+        (["score", "bundle", "text", "--jsno"], "No such option '--jsno'"),
+        (["score", "bundle", "text", "--batch-size", "0"], "0 is not in the range x>=1"),
+        (["score", "bundle", "text", "--mem-len", "many"], "'many' is not a valid integer"),
+        (["score", "bundle", "text", "--threads", "0"], "0 is not in the range x>=1"),
+        (["generate", "bundle"], "Give either PROMPT or --file"),
+        (["generate", "bundle", "prompt", "--file", __file__], "Give either PROMPT or --file"),
+        (["generate", "bundle", "prompt", "-n", "-1"], "-1 is not in the range x>=0"),
+        (["generate", "bundle", "--file", "/absent"], "'/absent': No such file or directory"),
+        (["convert"], "Missing argument 'CHECKPOINT'"),
+        (["verify", "bundle"], "Missing argument 'CHECKPOINT'"),
+        (["verify", "bundle", "checkpoint", "--segments", "0"], "0 is not in the range x>=1"),
+        (["inspect", "bundle", "more"], "unexpected extra argument"),
+        (["bench", "bundle", "--repeats", "0"], "0 is not in the range x>=1"),
+        (["train", "text"], "Missing option '-o' / '--out'"),
+        (["train", "-o", "run", "--first-memory", "full"], "'full' is not one of 'empty', 'zeros'"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_wrong_usage(arguments: list[str], what: str, invoke: Invoke) -> None:
+    shown = invoke(*arguments)
+    assert (shown.code, shown.out) == (2, "")
+    assert what in shown.err
+    assert "Traceback" not in shown.err
+
+
+def test_inspect_shows_what_is_in_a_bundle(bundle: Path, invoke: Invoke) -> None:
+    rows = dict(re.split(r"  +", line, maxsplit=1) for line in invoke("inspect", bundle).succeeded().out.splitlines())
+    assert rows["architecture"] == "transformer_xl"
+    assert rows["segment, memory, clamp"] == "8, 20, -1"
+    assert rows["tokenizer"] == "bytes, vocabulary 256"
+    # 2 layers of keys and values for 28 slots of 2 heads of 8 numbers of 4 bytes: 7 kB
+    assert rows["memory of a stream"] == "0.0 MB in 4 tensors"
+    assert rows["graph score"] == "log_prob (batch, segment) float32"
+    assert rows["weights.data"].startswith(f"{(bundle / 'weights.data').stat().st_size:,} bytes, SHA-256 ")
+
+
+def test_doctor_finds_this_installation_good(invoke: Invoke) -> None:
+    shown = invoke("doctor").succeeded()
+    assert re.search(r"^ok +onnxruntime +onnxruntime", shown.out, re.M)
+    checks = {check["name"]: check for check in invoke("doctor", "--json").succeeded().object}
+    assert all(list(check) == ["name", "ok", "detail", "repair"] for check in checks.values())
+    assert {"python", "numpy", "onnxruntime", "graphs on cpu", "convert", "train"} <= checks.keys()
+    assert checks["graphs on cpu"]["ok"] is True
+
+
+def test_doctor_fails_where_something_must_be_mended(invoke: Invoke, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("xlexport.doctor.TINY_MODEL", b"not a graph")
+    shown = invoke("doctor")
+    assert shown.code == 1
+    assert re.search(r"^FAILED +graphs on cpu", shown.out, re.M)
