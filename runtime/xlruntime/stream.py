@@ -106,7 +106,8 @@ class Stream:
     ) -> Iterator[int]:
         """Continue the document, after `prompt` if there is one: yields token ids as they are drawn.
 
-        The prompt is run when the first token is asked for. What is drawn becomes part of the document: a later feed or generate goes on from there.
+        The prompt is run when the first token is asked for. What is drawn becomes part of the document: a later feed
+        or generate goes on from there.
 
         Raises:
             OptionError: max_tokens is negative. TextError: there is nothing to continue.
