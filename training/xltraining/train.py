@@ -171,7 +171,7 @@ def train(
     """
     report = report or _print_beside_bar
     checkpoint = Path(out_dir) / CHECKPOINT_NAME
-    if checkpoint.exists() and not resume:
+    if checkpoint.exists() and (not resume or training_config.steps == 0):  # fresh weights replace nothing
         raise CheckpointError(f"{checkpoint}: a checkpoint stands there; resume that run or choose another folder")
     devices = [training_config.device] if training_config.device.startswith("cuda") else []
     with torch.random.fork_rng(devices), _threads(training_config.threads):
