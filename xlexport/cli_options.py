@@ -69,7 +69,7 @@ TRAINING_OPTIONS: dict[str, tuple[Any, Any, str]] = {
 
 
 def train_options(function: Callable[..., Any]) -> Callable[..., Any]:
-    """An option for every field of the model's and the training's configuration, passed on as two dicts."""
+    """Options for what a byte-level run may choose of the model's and the training's configuration, as two dicts."""
 
     @functools.wraps(function)
     def collected(**values: Any) -> Any:
