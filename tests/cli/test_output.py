@@ -52,7 +52,7 @@ VERIFY_FIELDS = [
     "tolerance",
     "passed",
 ]
-MORE_VERIFY_FIELDS = ["drift", "segment_len", "mem_len", "bits_per_token"]
+MORE_VERIFY_FIELDS = ["max_distribution_diff", "drift", "segment_len", "mem_len", "bits_per_token"]
 BENCH_FIELDS = [
     "segment_len",
     "mem_len",

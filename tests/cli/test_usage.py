@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -119,3 +121,33 @@ def test_doctor_fails_where_something_must_be_mended(invoke: Invoke, monkeypatch
     shown = invoke("doctor")
     assert shown.code == 1
     assert re.search(r"^FAILED +graphs on cpu", shown.out, re.M)
+
+
+WITHOUT_TORCH = """
+import sys
+sys.modules.update(dict.fromkeys(["torch", "onnx", "onnx_ir", "onnxscript", "tqdm"]))  # each import of them fails
+from xlexport.cli import run
+sys.exit(run(sys.argv[1:]))
+"""
+
+
+def test_commands_in_an_installation_without_torch(
+    bundle: Path, prose: Path, checkpoint: Path, environment: dict[str, str], tmp_path: Path
+) -> None:
+    def call(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
+        line = [sys.executable, "-c", WITHOUT_TORCH, *map(str, arguments)]
+        return subprocess.run(line, capture_output=True, text=True, env=environment, timeout=120, check=False)
+
+    for arguments in (("score", bundle, prose), ("generate", bundle, "It was"), ("inspect", bundle), ("doctor",)):
+        done = call(*arguments)
+        assert done.returncode == 0, done.stderr
+        assert done.stdout
+    assert "missing torch, onnx, onnx_ir, onnxscript" in done.stdout
+    done = call("convert", checkpoint, "-o", tmp_path / "out")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr == (
+        "Error: torch, onnx, onnx_ir, onnxscript not installed, needed here. "
+        "Install it: pip install 'xlexport[convert]'.\n"
+    )
+    done = call("train", prose, "-o", tmp_path / "run")
+    assert "Install it: pip install 'xlexport[train]'." in done.stderr

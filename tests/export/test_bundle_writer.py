@@ -41,6 +41,12 @@ def beside(output: Path) -> list[str]:
     return sorted(path.name for path in output.parent.iterdir() if path != output)
 
 
+def listing(folder: Path) -> dict[str, tuple[int, int, int]]:
+    """All that is in a folder, and whether any of it has changed."""
+    found = {path.name: path.lstat() for path in folder.rglob("*")}
+    return {name: (status.st_ino, status.st_size, status.st_mtime_ns) for name, status in found.items()}
+
+
 @pytest.fixture
 def output(tmp_path: Path) -> Path:
     folder = tmp_path / "place [1]"  # brackets mean something to glob, not to us
@@ -154,11 +160,11 @@ FOREIGN = [a_file, an_empty_folder, a_foreign_folder, a_link_to_a_bundle, a_dang
 @pytest.mark.parametrize("make", FOREIGN)
 def test_what_is_not_a_bundle_is_never_replaced(make: Callable[[Path], None], force: bool, output: Path) -> None:
     make(output)
-    before = {path.name: path.lstat() for path in output.parent.rglob("*")}
+    before = listing(output.parent)
     for refuse in (lambda: check_output(output, force), lambda: publishing(output, force).__enter__()):
         with pytest.raises(OutputExistsError, match=r"is not a bundle, so it is never replaced\. Give another path"):
             refuse()
-    assert {path.name: path.lstat() for path in output.parent.rglob("*")} == before
+    assert listing(output.parent) == before
 
 
 def test_bundle_is_replaced_only_by_force(old: Path) -> None:

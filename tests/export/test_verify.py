@@ -31,7 +31,7 @@ FIELDS_OF_THE_DESIGN = (
     *("top1_agreement", "delta_bits_per_token", "first_segment_over_tolerance", "bucket_flips", "largest_flip_margin"),
     *("overflow_fraction", "tolerance", "passed"),
 )
-MORE_FIELDS = ("drift", "segment_len", "mem_len", "bits_per_token", "per_segment")
+MORE_FIELDS = ("max_distribution_diff", "drift", "segment_len", "mem_len", "bits_per_token", "per_segment")
 IDS = np.random.default_rng(5).integers(0, 20, 400)
 BOTH = ["bytes_bundle", "ids_bundle"]
 
