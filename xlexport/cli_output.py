@@ -54,6 +54,7 @@ def parity_rows(report: ParityReport) -> list[tuple[str, str]]:
             "largest log-probability difference",
             f"{report.max_abs_log_prob_diff:.2e} nats (≤ {tolerance['log_prob']:g})",
         ),
+        ("of other tokens, relative", f"{report.max_distribution_diff:.2e} (≤ {tolerance['log_prob']:g})"),
         ("largest memory difference", f"{report.max_abs_memory_diff:.2e} (≤ {tolerance['memory']:g})"),
         ("bits per token", f"{report.bits_per_token:.4f}, graph {report.delta_bits_per_token:+.1e}"),
         ("same best token", f"{report.top1_agreement:.2%}"),

@@ -312,4 +312,12 @@ def test_bench_refuses_the_checkpoint_of_another_shape(
 ) -> None:
     other = make_checkpoint(tmp_path / "other.pt", n_layer=1)
     error = invoke("bench", bundle, "--against", other).error
-    assert "was converted from another model than the checkpoint. Give its own one." in error
+    assert f"was converted from another model than {other}. Give its own checkpoint." in error
+
+
+def test_memory_of_a_bench_is_the_bundle_alone(bundle: Path, checkpoint: Path, call: Invoke) -> None:
+    """What the eager model beside it needs, PyTorch above all, is not counted."""
+    options = ("--repeats", "1", "--rounds", "1", "--threads", "1", "--json")
+    alone = call("bench", bundle, *options).succeeded().object["peak_rss_mb"]
+    beside = call("bench", bundle, *options, "--against", checkpoint).succeeded().object["peak_rss_mb"]
+    assert beside == pytest.approx(alone, rel=0.2)
