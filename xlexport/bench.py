@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from xlexport.checkpoints import SourceCheckpoint
+from xlexport.checkpoints import load as load_checkpoint
 from xlexport.errors import XlexportError
 from xlruntime.model import Model, load
 from xlruntime.providers import open_session
@@ -44,7 +45,7 @@ class BenchReport:
     sgemm_gflops: float  # the best of a 2048-cubed matrix product in this run, by the same runtime and threads
     fraction_of_sgemm: float
     load_seconds: float
-    peak_rss_mb: float  # of the process, before the eager model is loaded
+    peak_rss_mb: float  # of the process, before PyTorch and the checkpoint are loaded
     eager_tokens_per_second: float | None
     speedup: float | None
 
@@ -61,7 +62,7 @@ def step_flops(config: Mapping[str, Any], batch_size: int, segment_len: int, cap
 def bench(
     folder: Path,
     *,
-    against: SourceCheckpoint | None = None,
+    against: Path | None = None,
     segment_len: int | None = None,
     mem_len: int | None = None,
     clamp_len: int | None = None,
@@ -73,8 +74,12 @@ def bench(
 ) -> BenchReport:
     """Time the `score` graph with full memory; `rounds` times `repeats` segments of each side, in turns.
 
+    Args:
+        against: a checkpoint whose eager model runs beside it.
+
     Raises:
         BundleError, ProviderError, OptionError: as `xlruntime.load`.
+        CheckpointError: the checkpoint cannot be read.
         XlexportError: the checkpoint is not of this bundle's shape.
     """
     started = time.perf_counter()
@@ -86,9 +91,10 @@ def bench(
     peak_rss_mb = _peak_rss_mb()
     eager_step = None
     if against is not None:
-        if dict(against.config) != dict(model.bundle.config):
-            raise XlexportError(f"{folder} was converted from another model than the checkpoint. Give its own one.")
-        eager_step = _eager_step(against, evaluation, batch_size, threads)
+        source = load_checkpoint(against)
+        if dict(source.config) != dict(model.bundle.config):
+            raise XlexportError(f"{folder} was converted from another model than {against}. Give its own checkpoint.")
+        eager_step = _eager_step(source, evaluation, batch_size, threads)
         eager_step()
 
     graph_seconds: list[float] = []

@@ -227,11 +227,9 @@ def bench(bundle: Path, against: Path | None, as_json: bool, **options: Any) -> 
     from xlexport.extras import require
 
     require("convert")
-    from xlexport import checkpoints
     from xlexport.bench import bench as measure
 
-    source = None if against is None else checkpoints.load(against)
-    report = asdict(measure(bundle, against=source, **options))
+    report = asdict(measure(bundle, against=against, **options))
     if as_json:
         print_json(report)
     else:
