@@ -92,7 +92,7 @@ def save_checkpoint(
             raise CheckpointError(f"{path}: only a .pt file can hold the state of a training run; end the path in .pt")
         else:
             _write_folder(path, temporary, config, content, tensors)
-    except (OSError, RuntimeError) as error:  # torch.save reports a full disk as RuntimeError
+    except (OSError, RuntimeError, safetensors.SafetensorError) as error:  # what each library makes of a full disk
         raise CheckpointWriteError(
             f"{path}: the checkpoint could not be written ({_one_line(error)}); nothing was replaced. "
             "Free some space or choose another place."
