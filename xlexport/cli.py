@@ -296,7 +296,7 @@ def doctor(as_json: bool) -> None:
 
 
 @cli.command()
-@click.option("-o", "--output", type=PATH, help="Keep the bundle and the text in this folder.")
+@click.option("-o", "--output", type=PATH, help="Keep demo.bundle and demo.txt in this folder.")
 @click.option("--json", "as_json", is_flag=True, help="Print one object.")
 def demo(output: Path | None, as_json: bool) -> None:
     """Run the main job on the sample checkpoint: convert, verify, and score a long text without PyTorch."""

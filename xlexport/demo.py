@@ -61,11 +61,11 @@ def demo(folder: Path, tell: Callable[[str], None]) -> DemoResult:
     source = load(sample_checkpoint())
     tell(f"converting {sample_checkpoint()}")
     started = time.perf_counter()
-    bundle = folder / "bundle"
+    bundle = folder / "demo.bundle"  # names of our own: what stands there is replaced
     parity = convert(source, bundle, ConversionOptions(), force=True, tell=tell)
     convert_seconds = time.perf_counter() - started
 
-    text = folder / "text.txt"
+    text = folder / "demo.txt"
     text.write_text(sample_text(), "utf-8")
     size = text.stat().st_size
     trial = _score(bundle, text, TRIAL_BYTES)

@@ -138,8 +138,10 @@ def test_demo_as_json(tiny_demo: str, checkpoint: Path, invoke: Invoke, tmp_path
     speed = found["score"]["tokens_per_second"]
     assert found["speedup"] == pytest.approx(speed / found["eager_tokens_per_second"])
     assert "in a process without PyTorch" in shown.err
-    assert read_bundle(output / "bundle").provenance["sources"] == {checkpoint.name: digest_file(checkpoint).sha256}
-    assert (output / "text.txt").read_text() == tiny_demo
+    assert read_bundle(output / "demo.bundle").provenance["sources"] == {
+        checkpoint.name: digest_file(checkpoint).sha256
+    }
+    assert (output / "demo.txt").read_text() == tiny_demo
 
 
 @pytest.mark.slow
