@@ -77,6 +77,7 @@ def test_report_has_the_fields_of_the_design(bundle: Model, bytes_bundle: Conver
     assert [(segment.segment, segment.tokens) for segment in seen] == [(0, 8), (1, 8), (2, 8), (3, 5)]  # to the end
     assert (report.segments, report.tokens) == (4, 29)
     assert report.max_abs_log_prob_diff == max(segment.max_abs_log_prob_diff for segment in seen)
+    assert report.max_distribution_diff == max(segment.max_distribution_diff for segment in seen) <= 1e-5
     assert report.max_abs_memory_diff == max(segment.max_abs_memory_diff for segment in seen)
     eager = sum(segment.eager_nats for segment in seen)
     assert report.bits_per_token == pytest.approx(eager / 29 / np.log(2))
@@ -243,18 +244,41 @@ def test_many_small_differences_of_one_sign_are_found(bundle: Model, bytes_bundl
     assert not report.passed
 
 
+def scale(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    return array * np.float32(1.001)
+
+
+def reverse(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    return array[..., ::-1]
+
+
+def lose(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    array[..., 0] = np.nan
+    return array
+
+
 @pytest.mark.parametrize(
-    ("purpose", "output"),
-    [("generate", "logits"), ("detail", "log_prob"), ("detail", "top_log_probs"), ("detail", "top_ids")],
+    ("purpose", "output", "spoil"),
+    [
+        *(("generate", "logits", spoil) for spoil in (scale, reverse, lose)),
+        *(("detail", output, spoil) for output in ("log_prob", "top_log_probs") for spoil in (scale, lose)),
+        ("detail", "top_ids", reverse),
+    ],
 )
-def test_each_graph_is_compared(purpose: str, output: str, bundle: Model, bytes_bundle: Converted) -> None:
+def test_each_graph_is_compared(
+    purpose: str,
+    output: str,
+    spoil: Callable[[npt.NDArray[Any]], npt.NDArray[Any]],
+    bundle: Model,
+    bytes_bundle: Converted,
+) -> None:
     opened = bundle.session(purpose)
     run, number = opened.run, [0]
 
     def spoiled(feeds: Arrays) -> Arrays:
         outputs = run(feeds)
         if number[0] == 3:
-            outputs[output] = outputs[output][..., ::-1] if output == "top_ids" else outputs[output] * 1.001
+            outputs[output] = spoil(outputs[output])
         number[0] += 1
         return outputs
 
