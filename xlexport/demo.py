@@ -78,7 +78,7 @@ def demo(folder: Path, tell: Callable[[str], None]) -> DemoResult:
 
 
 def _score(bundle: Path, text: Path, length: int) -> dict[str, Any]:
-    command = [sys.executable, "-c", SCORE_WITHOUT_TORCH, str(bundle), str(text), str(length)]
+    command = [sys.executable, "-P", "-c", SCORE_WITHOUT_TORCH, str(bundle), str(text), str(length)]
     finished = subprocess.run(command, capture_output=True, text=True, check=False)
     if finished.returncode:
         reason = (finished.stderr.strip().splitlines() or ["no message"])[-1]

@@ -165,6 +165,7 @@ def _walk(
             ),
             max_distribution_diff=_largest(
                 _scaled(detail["top_log_probs"][0], np.take_along_axis(wanted, detail["top_ids"][0], axis=1)),
+                _scaled(detail["entropy"][0], -(np.exp(wanted) * wanted).sum(axis=1)),
                 _scaled(_log_softmax(generated["logits"][0]), wanted[-1]),
             ),
             mean_abs_log_prob_diff=float(np.abs(log_prob - target_log_prob).mean()),
