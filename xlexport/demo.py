@@ -19,7 +19,7 @@ from xlexport.verify import ParityReport
 
 __all__ = ["DemoResult", "demo", "result_dict", "result_rows"]
 
-SCORING_SECONDS = 45  # a slice of the text if the whole would take longer
+SCORING_SECONDS = 60  # a slice of the text if the whole would take longer
 TRIAL_BYTES = 10_000
 EAGER_SECONDS = 5
 # Run in a process of its own, which checks at its end that it never imported PyTorch.

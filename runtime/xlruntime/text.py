@@ -30,7 +30,7 @@ __all__ = [
     "make_tokenizer",
 ]
 
-PIECE_BYTES = 1 << 16
+PIECE_BYTES = 1 << 14  # small beside the memories, or its coming and going would show in the process
 
 Ids = npt.NDArray[np.int64]
 Source = str | bytes | Path | BinaryIO | npt.NDArray[np.integer[Any]] | list[int]
