@@ -216,9 +216,9 @@ def inspect(bundle: Path, as_json: bool) -> None:
 @click.option("--repeats", type=click.IntRange(1), default=7, show_default=True, help="Segments of a side in a round.")
 @click.option("--rounds", type=click.IntRange(1), default=3, show_default=True)
 @click.option("--json", "as_json", is_flag=True, help="Print one object.")
-@click.option("--segment-len", type=int, help="Tokens in one step.  [default: the bundle's]")
-@click.option("--mem-len", type=int, help="Rows of memory.  [default: the bundle's]")
-@click.option("--clamp-len", type=int, help="Largest distinct distance; -1 is none.  [default: the bundle's]")
+@click.option("--segment-len", type=int, help="Tokens in one step.  [default: the model's own]")
+@click.option("--mem-len", type=int, help="Rows of memory.  [default: the model's own]")
+@click.option("--clamp-len", type=int, help="Largest distinct distance; -1 is none.  [default: the model's own]")
 @runtime_options
 def bench(bundle: Path, against: Path | None, as_json: bool, **options: Any) -> None:
     """Measure BUNDLE's speed beside the machine's own, and beside the eager model."""

@@ -18,13 +18,13 @@ def _all(*options: Decorator) -> Decorator:
 
 
 evaluation_options = _all(
-    click.option("--segment-len", type=int, help="Tokens in one step.  [default: the bundle's]"),
-    click.option("--mem-len", type=int, help="Rows of memory that a layer keeps.  [default: the bundle's]"),
-    click.option("--clamp-len", type=int, help="Largest distinct distance; -1 is none.  [default: the bundle's]"),
+    click.option("--segment-len", type=int, help="Tokens in one step.  [default: the model's own]"),
+    click.option("--mem-len", type=int, help="Rows of memory that a layer keeps.  [default: the model's own]"),
+    click.option("--clamp-len", type=int, help="Largest distinct distance; -1 is none.  [default: the model's own]"),
     click.option(
         "--same-length/--no-same-length",
         default=None,
-        help="Whether every token sees equally many others.  [default: the bundle's]",
+        help="Whether every token sees equally many others.  [default: the model's own]",
     ),
 )
 
