@@ -68,8 +68,9 @@ def _trace(step: Step) -> ir.Model:
                 verbose=False,
             )
         except Exception as error:  # whatever torch raises while tracing, the caller gets one kind
+            reason = (str(error).strip() or type(error).__name__).splitlines()[0]
             raise ExportError(
-                f"torch {torch.__version__} could not export the step graph: {str(error).strip().splitlines()[0]} "
+                f"torch {torch.__version__} could not export the step graph: {reason} "
                 "Install the torch version of constraints.txt, or report this with the model's configuration."
             ) from error
     assert program is not None
