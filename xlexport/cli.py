@@ -5,7 +5,6 @@ Data goes to stdout, everything else to stderr. Exit status: 0 done, 1 failed, 2
 
 from __future__ import annotations
 
-import os
 import signal
 import sys
 import warnings
@@ -329,9 +328,6 @@ def run(arguments: Sequence[str]) -> int:
         return error.exit_code
     except (click.Abort, KeyboardInterrupt):
         tell("Error: interrupted; no unfinished output was left. Run the command again.")
-        return 1
-    except BrokenPipeError:  # whoever read our output has gone, which is not our failure to report
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     except Exception as error:
         from xlexport.cli_output import failure
