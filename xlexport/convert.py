@@ -112,6 +112,7 @@ def _evaluation(source: SourceCheckpoint, options: ConversionOptions) -> spec.Ev
         clamp_len=config["clamp_len"] if config["clamp_len"] > 0 else -1,
         same_length=config["same_length"],
         first_memory=config["first_memory"],
+        window_extra=config["window_extra"],
     ).with_options(options.segment_len, options.mem_len, options.clamp_len, options.same_length)
 
 

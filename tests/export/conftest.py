@@ -52,7 +52,12 @@ class RingDriver:
         assert capacity > config.mem_len
         self.step, self.capacity, self.offset = step, capacity, offset
         self.evaluation = spec.Evaluation(
-            config.tgt_len, config.mem_len, config.clamp_len, config.same_length, config.first_memory
+            config.tgt_len,
+            config.mem_len,
+            config.clamp_len,
+            config.same_length,
+            config.first_memory,
+            config.window_extra,
         )
         self.window = self.evaluation.window if window is None else window
         self.first_rows = {name: row[:, None, :] for name, row in step.first_rows().items()}  # (H, 1, d_head)
@@ -158,7 +163,7 @@ def naive_log_probs(
 
     begins = np.repeat(np.cumsum([0, *lengths[:-1]]), lengths).tolist()  # of each token's segment
     first = -config.mem_len if config.first_memory == "zeros" else 0
-    hidden = {t: weights["word_emb.weight"][int(ids[t])] * math.sqrt(D) for t in range(len(begins))}
+    hidden = {t: weights["word_emb.clusters.0.table"][int(ids[t])] * math.sqrt(D) for t in range(len(begins))}
     for index in range(config.n_layer):
         attention, feed_forward = f"layers.{index}.attention", f"layers.{index}.feed_forward"
         u, v = weights[f"{attention}.content_bias"], weights[f"{attention}.position_bias"]
@@ -188,7 +193,7 @@ def naive_log_probs(
             hidden[t] = x if config.pre_lnorm else norm(x, feed_forward)
     log_probs = []
     for t, x in hidden.items():
-        scores = weights["head.weight"] @ x + weights["head.bias"]
+        scores = weights["head.clusters.0.weight"] @ x + weights["head.clusters.0.bias"]
         log_probs.append(scores[int(ids[t + 1])] - np.logaddexp.reduce(scores))
     return np.array(log_probs)
 

@@ -243,7 +243,7 @@ def test_step_that_differs_is_not_published(
 
 
 WEIGHTS = [
-    *("word_emb.weight", "head.bias", "layers.0.attention.qkv.weight", "layers.0.attention.position.weight"),
+    *("word_emb.clusters.0.table", "head.clusters.0.bias", "layers.0.attention.qkv.weight", "layers.0.attention.position.weight"),
     *("layers.1.attention.output.weight", "layers.0.attention.content_bias", "layers.1.attention.position_bias"),
     *("layers.1.attention.norm.weight", "layers.0.feed_forward.inner.bias", "layers.1.feed_forward.outer.weight"),
     "layers.1.feed_forward.norm.bias",

@@ -159,7 +159,7 @@ def test_one_weights_file_serves_all_graphs(bytes_bundle: Converted) -> None:
     assert all(offset + length <= following for (offset, length), (following, _) in itertools.pairwise(begins))
     size = (bytes_bundle.folder / "weights.data").stat().st_size
     assert size - begins[-1][1] <= begins[-1][0] <= size
-    embedding = bytes_bundle.model.word_emb.weight.nbytes
+    embedding = bytes_bundle.model.word_emb.clusters[0].table.nbytes
     assert sum(length == embedding for _, length in begins) == 2  # rows to look up; transposed, the tied head
     assert max(holders.values()) == len(STEPS)
 
@@ -296,7 +296,7 @@ def test_large_logits_do_not_overflow(
 ) -> None:
     """exp(120) is infinite in float32; the normaliser must subtract the largest logit first."""
     model = onnx.load(bytes_bundle.folder / "score.onnx")
-    (bias,) = (tensor for tensor in model.graph.initializer if tensor.name == "head.bias")
+    (bias,) = (tensor for tensor in model.graph.initializer if tensor.name == "head.clusters.0.bias")
     bias.CopyFrom(onnx.numpy_helper.from_array(onnx.numpy_helper.to_array(bias) + 120, bias.name))
     onnx.save(model, tmp_path / "score.onnx")
     driver = ring_driver(step)

@@ -57,11 +57,11 @@ def test_a_pt_file_is_plain_and_holds_shared_weights_once(tmp_path: Path, saved:
     path = tmp_path / "checkpoint.pt"
     save_checkpoint(path, *saved, dtype=torch.float16, training={"step": 3})
     content = torch.load(path, weights_only=True)
-    assert (content["format"], content["version"], content["training"]) == ("xltraining", 1, {"step": 3})
+    assert (content["format"], content["version"], content["training"]) == ("xltraining", 2, {"step": 3})
     assert content["config"] == saved[0].to_dict()
     stored = content["state_dict"]
     assert {tensor.dtype for tensor in stored.values()} == {torch.float16}
-    shares = stored["head.weight"].data_ptr() == stored["word_emb.weight"].data_ptr()
+    shares = stored["head.clusters.0.weight"].data_ptr() == stored["word_emb.clusters.0.table"].data_ptr()
     assert shares == saved[0].tie_weight
 
 
@@ -70,7 +70,7 @@ def test_a_folder_holds_shared_weights_once(tmp_path: Path, saved: Saved) -> Non
     save_checkpoint(tmp_path / "folder", *saved)
     stored = load_file(tmp_path / "folder" / "model.safetensors")
     assert len(stored) == len({tensor.data_ptr() for tensor in state_dict.values()})
-    assert ("head.weight" in stored) == (not config.tie_weight)
+    assert ("head.clusters.0.weight" in stored) == (not config.tie_weight)
     for file in (tmp_path / "folder").iterdir():
         assert stat.S_IMODE(file.stat().st_mode) & 0o044 == 0o044
 
@@ -149,8 +149,8 @@ BAD_FILES: dict[str, tuple[Callable[[Path, Saved], object], str]] = {
     "state dict": (lambda path, saved: torch.save(saved[1], path), "not a checkpoint of this format.*found the keys"),
     "empty dict": (lambda path, saved: torch.save({}, path), "found the keys nothing"),
     "newer": (
-        lambda path, saved: torch.save({"format": "xltraining", "version": 2, "config": {}, "state_dict": {}}, path),
-        "version 2, this program reads version 1",
+        lambda path, saved: torch.save({"format": "xltraining", "version": 3, "config": {}, "state_dict": {}}, path),
+        "version 3, this program reads versions 1 to 2",
     ),
     "no weights": (
         lambda path, saved: torch.save({"format": "xltraining", "version": 1, "config": saved[0].to_dict()}, path),
@@ -211,7 +211,7 @@ def test_every_tensor_that_does_not_fit_is_listed(tmp_path: Path, make_model: Ma
     path = tmp_path / "folder"
     save_checkpoint(path, model.config, model.state_dict())
     tensors = load_file(path / "model.safetensors")
-    del tensors["head.bias"]
+    del tensors["head.clusters.0.bias"]
     tensors["layers.1.attention.norm.weight"] = torch.zeros(7)
     tensors["layers.9.attention.norm.weight"] = torch.zeros(12)
     tensors["layers.0.attention.norm.bias"] = torch.zeros(12, dtype=torch.int64)
@@ -219,7 +219,7 @@ def test_every_tensor_that_does_not_fit_is_listed(tmp_path: Path, make_model: Ma
     with pytest.raises(CheckpointError) as caught:
         load_checkpoint(path)
     message = str(caught.value)
-    assert "head.bias is missing" in message
+    assert "head.clusters.0.bias is missing" in message
     assert "layers.1.attention.norm.weight is (7,) in the file, (12,) by the configuration" in message
     assert "layers.9.attention.norm.weight is unknown" in message
     assert "layers.0.attention.norm.bias is not a tensor of floats" in message
@@ -228,7 +228,7 @@ def test_every_tensor_that_does_not_fit_is_listed(tmp_path: Path, make_model: Ma
 def test_tied_weights_that_differ_are_refused(tmp_path: Path, make_model: MakeModel) -> None:
     model = make_model(tie_weight=False)
     config = replace(model.config, tie_weight=True)
-    with pytest.raises(CheckpointError, match=r"head\.weight differs from word_emb\.weight"):
+    with pytest.raises(CheckpointError, match=r"head\.clusters\.0\.weight differs from word_emb\.clusters\.0\.table"):
         save_checkpoint(tmp_path / "checkpoint.pt", config, model.state_dict())
     assert os.listdir(tmp_path) == []
 
@@ -236,4 +236,4 @@ def test_tied_weights_that_differ_are_refused(tmp_path: Path, make_model: MakeMo
 def test_the_config_file_is_readable_json(tmp_path: Path, saved: Saved) -> None:
     save_checkpoint(tmp_path / "folder", *saved)
     content = json.loads((tmp_path / "folder" / "config.json").read_text())
-    assert content == {"format": "xltraining", "version": 1, "config": saved[0].to_dict(), "tokenizer": "bytes"}
+    assert content == {"format": "xltraining", "version": 2, "config": saved[0].to_dict(), "tokenizer": "bytes"}

@@ -1,6 +1,7 @@
 """The model against definitions that are written out here as plain loops."""
 
 import math
+from dataclasses import replace
 from collections.abc import Callable
 
 import pytest
@@ -37,7 +38,7 @@ def naive_forward(model: TransformerXL, tokens: Tensor, memory: list[Tensor]) ->
     """Section 3.3 of the paper, one query and one key at a time, for one row: (S,D) from (S,) and n_layer x (M,D)."""
     config = model.config
     H, h, D, M, S = config.n_head, config.d_head, config.d_model, len(memory[0]), len(tokens)
-    hidden = model.word_emb.weight[tokens] * D**0.5
+    hidden = model.word_emb.clusters[0].table[tokens] * D**0.5
     for layer, layer_memory in zip(model.layers, memory, strict=True):
         assert isinstance(layer, TransformerXLLayer)
         attention, feed_forward = layer.attention, layer.feed_forward
@@ -148,7 +149,7 @@ def test_memory_is_the_inputs_of_the_layers(make_model: MakeModel) -> None:
     first, second = tokens_of(2, 3), tokens_of(2, 3, seed=2)
     _, memory = model(first)
     assert [layer.shape for layer in memory] == [(2, 3, 12)] * 3
-    embedded = model.word_emb.weight[torch.cat([first, second], dim=1)] * math.sqrt(12)
+    embedded = model.word_emb.clusters[0].table[torch.cat([first, second], dim=1)] * math.sqrt(12)
     assert torch.equal(memory[0], embedded[:, :3])
     _, memory = model(second, memory)
     assert [layer.shape for layer in memory] == [(2, 4, 12)] * 3
@@ -192,7 +193,7 @@ def test_log_probs_are_the_log_softmax_of_the_logits(make_model: MakeModel) -> N
     model = make_model()
     targets = tokens_of(2, 6, seed=3)
     hidden, _ = model(tokens_of(2, 6))
-    assert torch.equal(model.logits(hidden), hidden @ model.head.weight.T + model.head.bias)
+    assert torch.equal(model.logits(hidden), hidden @ model.head.clusters[0].weight.T + model.head.clusters[0].bias)
     expected = model.logits(hidden).log_softmax(-1).gather(2, targets[:, :, None])[:, :, 0]
     torch.testing.assert_close(model.log_probs(hidden, targets), expected)
 
@@ -202,8 +203,8 @@ def test_shared_parameters_are_one_object(make_model: MakeModel) -> None:
     assert len({id(layer.attention.content_bias) for layer in shared.layers}) == 1
     assert len({id(layer.attention.position_bias) for layer in shared.layers}) == 1
     assert len({id(layer.attention.content_bias) for layer in make_model().layers}) == 3
-    assert shared.head.weight is shared.word_emb.weight
-    assert make_model(tie_weight=False).head.weight is not shared.word_emb.weight
+    assert shared.head.clusters[0].weight is shared.word_emb.clusters[0].table
+    assert make_model(tie_weight=False).head.clusters[0].weight is not shared.word_emb.clusters[0].table
 
 
 @torch.no_grad()
@@ -222,7 +223,7 @@ def test_evaluation_settings_leave_the_model_as_it_was(make_model: MakeModel) ->
 
 
 def test_dropout_acts_in_training_only(small_config: TransformerXLConfig) -> None:
-    model = TransformerXL(TransformerXLConfig(**{**small_config.to_dict(), "dropout": 0.5, "dropatt": 0.5}))
+    model = TransformerXL(replace(small_config, dropout=0.5, dropatt=0.5))
     tokens = tokens_of(1, 6)
     assert not torch.equal(model.train()(tokens)[0], model(tokens)[0])
     assert torch.equal(model.eval()(tokens)[0], model(tokens)[0])

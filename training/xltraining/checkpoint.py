@@ -22,15 +22,20 @@ from torch import Tensor
 
 from xltraining.config import TransformerXLConfig
 from xltraining.errors import CheckpointError, CheckpointNotFoundError, CheckpointWriteError, ConfigError
-from xltraining.transformer_xl import TransformerXL
+from xltraining.transformer_xl import TransformerXL, tied_names
 
 __all__ = ["Checkpoint", "build_model", "load_checkpoint", "save_checkpoint"]
 
 FORMAT = "xltraining"
-VERSION = 1
+VERSION = 2
 WEIGHTS_NAME = "model.safetensors"
 CONFIG_NAME = "config.json"
 _ZIP_MAGIC = b"PK\x03\x04"
+_NAMES_OF_VERSION_1 = {
+    "word_emb.weight": "word_emb.clusters.0.table",
+    "head.weight": "head.clusters.0.weight",
+    "head.bias": "head.clusters.0.bias",
+}
 
 
 @dataclass(frozen=True)
@@ -45,9 +50,11 @@ class Checkpoint:
 
 
 def build_model(checkpoint: Checkpoint) -> TransformerXL:
-    """The model of a checkpoint, float32, in evaluation mode."""
-    model = TransformerXL(checkpoint.config)
-    model.load_state_dict(checkpoint.state_dict)
+    """The model of a checkpoint, float32, in evaluation mode. It uses the checkpoint's tensors, not copies of them."""
+    with torch.device("meta"):
+        model = TransformerXL(checkpoint.config)
+    model.load_state_dict(checkpoint.state_dict, assign=True)
+    model.tie()
     return model.eval()
 
 
@@ -107,7 +114,7 @@ def _write_folder(
 ) -> None:
     if path.exists() and not (path / CONFIG_NAME).is_file() and (not path.is_dir() or any(path.iterdir())):
         raise OSError(f"something that is not a checkpoint stands at {path}")
-    tied = _tied(config)
+    tied = tied_names(config)
     temporary.mkdir()
     stored = {name: tensor.contiguous() for name, tensor in tensors.items() if name not in tied}
     save_file(stored, temporary / WEIGHTS_NAME)
@@ -150,9 +157,9 @@ def load_checkpoint(path: Path | str) -> Checkpoint:
             f"{path}: not a checkpoint of this format (expected format '{FORMAT}', found the keys {found}); "
             "give a checkpoint that `xlexport train` wrote"
         )
-    if content.get("version") != VERSION:
+    if content.get("version") not in (1, VERSION):
         raise CheckpointError(
-            f"{path}: checkpoint version {content.get('version')!r}, this program reads version {VERSION}; "
+            f"{path}: checkpoint version {content.get('version')!r}, this program reads versions 1 to {VERSION}; "
             "use the version of xlexport that wrote it"
         )
     try:
@@ -162,7 +169,9 @@ def load_checkpoint(path: Path | str) -> Checkpoint:
     tensors = content.get("state_dict")
     if not isinstance(tensors, dict):
         raise CheckpointError(f"{path}: the checkpoint holds no state_dict; write it again")
-    for name, source in _tied(config).items():
+    if content["version"] == 1:
+        tensors = {_NAMES_OF_VERSION_1.get(name, name): tensor for name, tensor in tensors.items()}
+    for name, source in tied_names(config).items():
         if source in tensors:
             tensors.setdefault(name, tensors[source])
     names = _check_tensors(path, config, tensors)
@@ -216,19 +225,9 @@ def _read_folder(path: Path) -> dict[str, Any]:
     return content
 
 
-def _tied(config: TransformerXLConfig) -> dict[str, str]:
-    """Tensors that are another one under a second name: name -> the one that is stored."""
-    tied = {"head.weight": "word_emb.weight"} if config.tie_weight else {}
-    if not config.untie_r:
-        for layer in range(1, config.n_layer):
-            for bias in ("content_bias", "position_bias"):
-                tied[f"layers.{layer}.attention.{bias}"] = f"layers.0.attention.{bias}"
-    return tied
-
-
 def _share_tied(config: TransformerXLConfig, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
     """Let tied names share storage (a change of dtype parts them), so that a file holds it once."""
-    tied = _tied(config)
+    tied = tied_names(config)
     return {name: tensors[tied.get(name, name)] for name in tensors}
 
 
@@ -249,7 +248,7 @@ def _check_tensors(path: Path, config: TransformerXLConfig, tensors: Mapping[str
     if not problems:
         problems = [
             f"{name} differs from {source}, to which the configuration ties it"
-            for name, source in _tied(config).items()
+            for name, source in tied_names(config).items()
             if not torch.equal(tensors[name].float(), tensors[source].float())
         ]
     if problems:

@@ -1,5 +1,6 @@
 """Configuration of a Transformer-XL, validated as a whole."""
 
+import itertools
 import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
@@ -10,7 +11,7 @@ from xltraining.errors import ConfigError
 __all__ = ["TransformerXLConfig"]
 
 _AT_LEAST_ONE = ("n_token", "n_layer", "n_head", "d_model", "d_head", "d_inner", "tgt_len")
-_BOOLEANS = ("same_length", "untie_r", "pre_lnorm", "tie_weight")
+_BOOLEANS = ("same_length", "untie_r", "pre_lnorm", "tie_weight", "proj_same_dim")
 _PROBABILITIES = ("dropout", "dropatt")
 
 
@@ -44,13 +45,25 @@ class TransformerXLConfig:
     pre_lnorm: bool = False
     """Layer normalisation before each block instead of after it."""
     tie_weight: bool = True
-    """The output projection is the embedding matrix."""
+    """The output layer uses the embedding tables."""
+    d_embed: int | None = None
+    """Width of the embeddings, of the first cluster where `div_val` makes them differ; None: `d_model`."""
+    cutoffs: tuple[int, ...] = ()
+    """Token ids at which the vocabulary is cut into clusters of ever rarer tokens (Grave et al. 2017); none: one."""
+    div_val: int = 1
+    """The embeddings of cluster i are `d_embed // div_val**i` wide (Baevski and Auli 2019)."""
+    tie_projs: tuple[bool, ...] = ()
+    """For each cluster: the output layer projects as the embedding does. Empty: none does."""
+    proj_same_dim: bool = True
+    """With `div_val` above 1, a cluster as wide as the model is projected too."""
     dropout: float = 0.1
     dropatt: float = 0.0
     """Dropout of attention probabilities."""
     layer_norm_epsilon: float = 1e-5
     first_memory: Literal["empty", "zeros"] = "empty"
     """What a document starts with: no memory, or `mem_len` zero rows that are attended to."""
+    window_extra: int = 0
+    """1: with `same_length` a token sees `mem_len + 1` keys, as NVIDIA's and the TensorFlow code do."""
 
     def __post_init__(self) -> None:
         problems = [*self._type_problems()] or [*self._value_problems()]
@@ -59,12 +72,17 @@ class TransformerXLConfig:
 
     def _type_problems(self) -> list[str]:
         problems = []
-        for name in (*_AT_LEAST_ONE, "mem_len", "clamp_len"):
+        for name in (*_AT_LEAST_ONE, "mem_len", "clamp_len", "div_val", "window_extra"):
+            if not _is_integer(getattr(self, name)):
+                problems.append(f"{name} must be an integer, found {getattr(self, name)!r}")
+        if self.d_embed is not None and not _is_integer(self.d_embed):
+            problems.append(f"d_embed must be an integer or None, found {self.d_embed!r}")
+        for name, kind, right in (("cutoffs", "integers", _is_integer), ("tie_projs", "true and false", _is_boolean)):
             value = getattr(self, name)
-            if not isinstance(value, int) or isinstance(value, bool):
-                problems.append(f"{name} must be an integer, found {value!r}")
+            if not isinstance(value, tuple) or not all(map(right, value)):
+                problems.append(f"{name} must be a tuple of {kind}, found {value!r}")
         for name in _BOOLEANS:
-            if not isinstance(getattr(self, name), bool):
+            if not _is_boolean(getattr(self, name)):
                 problems.append(f"{name} must be true or false, found {getattr(self, name)!r}")
         for name in (*_PROBABILITIES, "layer_norm_epsilon"):
             value = getattr(self, name)
@@ -93,12 +111,50 @@ class TransformerXLConfig:
             problems.append("same_length needs mem_len of at least 1: a token would attend to nothing")
         if self.layer_norm_epsilon <= 0:
             problems.append(f"layer_norm_epsilon must be above 0, found {self.layer_norm_epsilon}")
+        if self.window_extra not in (0, 1):
+            problems.append(f"window_extra must be 0 or 1, found {self.window_extra}")
+        return problems or self._cluster_problems()
+
+    def _cluster_problems(self) -> list[str]:
+        problems = []
+        edges = (0, *self.cutoffs, self.n_token)
+        if any(left >= right for left, right in itertools.pairwise(edges)):
+            problems.append(f"cutoffs must rise between 0 and n_token {self.n_token}, found {list(self.cutoffs)}")
+        if self.div_val < 1:
+            problems.append(f"div_val must be at least 1, found {self.div_val}")
+        elif min(self.cluster_widths) < 1:
+            widths = list(self.cluster_widths)
+            problems.append(f"d_embed and div_val leave every cluster at least one number wide, found widths {widths}")
+        if len(self.tie_projs) not in (0, len(self.cutoffs) + 1):
+            problems.append(
+                f"tie_projs must have a value for each of {len(self.cutoffs) + 1} clusters, found {len(self.tie_projs)}"
+            )
         return problems
 
     @property
     def window(self) -> int | None:
         """Number of keys that a query may see, itself included; None where only the memory's length limits it."""
-        return self.mem_len if self.same_length else None
+        return self.mem_len + self.window_extra if self.same_length else None
+
+    @property
+    def cluster_bounds(self) -> tuple[tuple[int, int], ...]:
+        """First token id of each cluster, and the one after its last."""
+        return tuple(itertools.pairwise((0, *self.cutoffs, self.n_token)))
+
+    @property
+    def cluster_widths(self) -> tuple[int, ...]:
+        """Width of the embeddings of each cluster."""
+        d_embed = self.d_model if self.d_embed is None else self.d_embed
+        return tuple(d_embed // self.div_val**index for index in range(len(self.cutoffs) + 1))
+
+    def has_projection(self, cluster: int) -> bool:
+        """Whether a linear map stands between the embeddings of a cluster and the hidden states."""
+        same_dim = self.cluster_widths[cluster] == self.d_model
+        return not same_dim if self.div_val == 1 else self.proj_same_dim or not same_dim
+
+    def ties_projection(self, cluster: int) -> bool:
+        """Whether the output layer projects onto a cluster as its embeddings are projected."""
+        return self.has_projection(cluster) and bool(self.tie_projs) and self.tie_projs[cluster]
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> "TransformerXLConfig":
@@ -114,8 +170,19 @@ class TransformerXLConfig:
                 f"unknown names in the Transformer-XL configuration: {', '.join(unknown)}; "
                 f"remove them or spell one of: {', '.join(sorted(known))}"
             )
-        return cls(**values)
+        given: dict[str, Any] = {
+            name: tuple(value) if isinstance(value, list) else value for name, value in values.items()
+        }
+        return cls(**given)
 
     def to_dict(self) -> dict[str, Any]:
         """The fields as plain values, ready for JSON; `from_dict` reads them back."""
-        return asdict(self)
+        return {name: list(value) if isinstance(value, tuple) else value for name, value in asdict(self).items()}
+
+
+def _is_boolean(value: object) -> bool:
+    return isinstance(value, bool)
+
+
+def _is_integer(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)

@@ -122,7 +122,7 @@ def evaluate(model: TransformerXL, text: Tensor, segment_len: int, batch_size: i
         DataError: the text has fewer than two bytes for each stream.
     """
     rows = text[: len(text) // batch_size * batch_size].view(batch_size, -1)  # (B,N/B)
-    rows = rows.to(model.head.weight.device).long()
+    rows = rows.to(next(model.parameters()).device).long()
     scored = rows.shape[1] - 1
     if scored < 1:
         raise DataError(f"the text has {len(text)} bytes; {batch_size} streams need at least 2 bytes each")

@@ -17,6 +17,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from xltraining.adaptive import AdaptiveEmbedding, AdaptiveSoftmax
 from xltraining.config import TransformerXLConfig
 
 __all__ = [
@@ -26,6 +27,7 @@ __all__ = [
     "TransformerXLLayer",
     "relative_shift",
     "sinusoids",
+    "tied_names",
 ]
 
 _INIT_STD = 0.02
@@ -51,6 +53,25 @@ def relative_shift(scores: Tensor) -> Tensor:
     *lead, S, columns = scores.shape
     rotated = scores.view(*lead, columns, S)
     return rotated[..., 1:, :].view(*lead, S, columns - 1)
+
+
+def tied_names(config: TransformerXLConfig) -> dict[str, str]:
+    """Parameters that are another one under a second name: that name to the one that owns the tensor."""
+    tied = {}
+    for index in range(len(config.cluster_bounds)):
+        # Clusters of one width share one projection.
+        owner = f"word_emb.clusters.{0 if config.div_val == 1 else index}.projection"
+        if config.has_projection(index) and config.div_val == 1 and index:
+            tied[f"word_emb.clusters.{index}.projection"] = owner
+        if config.tie_weight:
+            tied[f"head.clusters.{index}.weight"] = f"word_emb.clusters.{index}.table"
+        if config.ties_projection(index):
+            tied[f"head.clusters.{index}.projection"] = owner
+    if not config.untie_r:
+        for layer in range(1, config.n_layer):
+            for bias in ("content_bias", "position_bias"):
+                tied[f"layers.{layer}.attention.{bias}"] = f"layers.0.attention.{bias}"
+    return tied
 
 
 class RelativeAttention(nn.Module):
@@ -132,7 +153,7 @@ class TransformerXLLayer(nn.Module):
 
 
 class TransformerXL(nn.Module):
-    """A Transformer-XL language model with a plain softmax head.
+    """A Transformer-XL language model; `xltraining.adaptive` holds its embedding and its output layer.
 
     The model keeps nothing between calls: memory goes in and comes out. With `pre_lnorm` there is no final layer
     normalisation and the memory holds hidden states as they are before normalisation, as in the authors' code.
@@ -141,25 +162,25 @@ class TransformerXL(nn.Module):
     def __init__(self, config: TransformerXLConfig) -> None:
         super().__init__()
         self.config = config
-        self.word_emb = nn.Embedding(config.n_token, config.d_model)
-        layers = [TransformerXLLayer(config) for _ in range(config.n_layer)]
-        self.layers = nn.ModuleList(layers)
-        self.head = nn.Linear(config.d_model, config.n_token)
+        self.word_emb = AdaptiveEmbedding(config)
+        self.layers = nn.ModuleList(TransformerXLLayer(config) for _ in range(config.n_layer))
+        self.head = AdaptiveSoftmax(config)
         self.dropout = nn.Dropout(config.dropout)
-        if config.tie_weight:
-            self.head.weight = self.word_emb.weight
-        if not config.untie_r:
-            for layer in layers[1:]:
-                layer.attention.content_bias = layers[0].attention.content_bias
-                layer.attention.position_bias = layers[0].attention.position_bias
+        self.tie()
         self._initialise()
+
+    def tie(self) -> None:
+        """Let tied names share one parameter: when the model is made, and after tensors were assigned to it."""
+        for name, source in tied_names(self.config).items():
+            module, _, attribute = name.rpartition(".")
+            setattr(self.get_submodule(module), attribute, self.get_parameter(source))
 
     def _initialise(self) -> None:
         """Normal weights, zero biases; maps into the residual stream shrink with depth, so that it keeps its scale."""
         for name, parameter in self.named_parameters():
             if "norm" in name:
                 nn.init.constant_(parameter, float(name.endswith("weight")))
-            elif name.endswith(".bias"):
+            elif name.endswith((".bias", "cluster_bias")):
                 nn.init.zeros_(parameter)
             else:
                 into_residual = name.endswith(("output.weight", "outer.weight"))
@@ -168,7 +189,7 @@ class TransformerXL(nn.Module):
     def first_memory(self, batch_size: int) -> list[Tensor]:
         """What a document starts with: n_layer tensors (B,0,D), or (B,mem_len,D) of zeros under that rule."""
         rows = self.config.mem_len if self.config.first_memory == "zeros" else 0
-        like = self.word_emb.weight
+        like = next(self.parameters())
         return [like.new_zeros(batch_size, rows, self.config.d_model) for _ in range(self.config.n_layer)]
 
     def forward(self, tokens: Tensor, memory: list[Tensor] | None = None) -> tuple[Tensor, list[Tensor]]:
@@ -213,13 +234,12 @@ class TransformerXL(nn.Module):
             return rows[:, max(0, rows.shape[1] - self.config.mem_len) :].detach()
 
     def logits(self, hidden: Tensor) -> Tensor:
-        """(B,S,V) from the hidden states (B,S,D) that `forward` returns."""
-        return self.head(hidden)
+        """(B,S,V) from the hidden states (B,S,D) that `forward` returns; with cutoffs they are log-probabilities."""
+        return self.head.logits(hidden)
 
     def log_probs(self, hidden: Tensor, targets: Tensor) -> Tensor:
         """Log-probability of each target in nats, (B,S), from hidden (B,S,D) and targets (B,S) int64."""
-        logits = self.logits(hidden).float()
-        return -F.cross_entropy(logits.flatten(0, 1), targets.flatten(), reduction="none").view_as(targets)
+        return self.head.log_probs(hidden, targets)
 
     def with_evaluation(
         self, mem_len: int | None = None, clamp_len: int | None = None, same_length: bool | None = None

@@ -237,15 +237,9 @@ class TransformerXLStep(nn.Module):
                 hidden, given[key], given[value], given[f"position_key_{index}"], ring
             )
 
-        scores = self.head(hidden)  # (B, S, n_token)
-        target_score = scores.gather(2, targets.unsqueeze(2))  # (B, S, 1)
-        # LogSoftmax, not LogSumExp: the latter is off by 1e-7 nats on average in ONNX Runtime, which adds up.
-        log_probs = torch.log_softmax(scores, dim=2)
-        made["log_prob"] = log_probs.gather(2, targets.unsqueeze(2)).squeeze(2)
-        made["logits"] = self.head(hidden[:, -1])
-        made["rank"] = 1 + (scores > target_score).sum(dim=2)
-        made["entropy"] = -(log_probs.exp() * log_probs).sum(dim=2)
-        made["top_log_probs"], made["top_ids"] = torch.topk(log_probs, min(TOP_K, self.config.n_token), dim=2)
+        made["log_prob"] = self.head.log_probs(hidden, targets)
+        made["logits"] = self.head.logits(hidden[:, -1])
+        made |= self._detail(hidden, targets)
         for index, position_key in enumerate(self.positions(given["capacity"], given["clamp_len"])):
             made[f"position_key_{index}"] = position_key
         return tuple(made[name] for name in output_names(self.purposes))
@@ -280,6 +274,29 @@ class TransformerXLStep(nn.Module):
             layer.position(encoding).t().reshape(config.n_head, config.d_head, C + 1)  # (H, d_head, 1 + C)
             for layer in self._layers
         ]
+
+    def _detail(self, hidden: Tensor, targets: Tensor) -> dict[str, Tensor]:
+        """Rank, entropy and likeliest tokens of every position, one cluster at a time: the logits are never whole."""
+        B, S, D = hidden.shape
+        bounds = self.config.cluster_bounds
+        target = targets.reshape(B * S, 1)
+        clusters = list(self.head.log_probs_by_cluster(hidden.reshape(B * S, D)))  # each (B*S, c_i)
+        own = clusters[0].gather(1, target.clamp(0, bounds[0][1] - 1))  # (B*S, 1) log-probability of the target
+        for (first, end), log_probs in zip(bounds[1:], clusters[1:], strict=True):
+            within = log_probs.gather(1, (target - first).clamp(0, end - first - 1))
+            own = torch.where(target >= first, within, own)
+        better = torch.stack([(log_probs > own).sum(dim=1) for log_probs in clusters])  # (clusters, B*S)
+        entropies = torch.stack([-(log_probs.exp() * log_probs).sum(dim=1) for log_probs in clusters])
+        best = [torch.topk(log_probs, min(TOP_K, log_probs.shape[1]), dim=1) for log_probs in clusters]
+        log_probs = torch.cat([values for values, _ in best], dim=1)
+        ids = torch.cat([places + first for (_, places), (first, _) in zip(best, bounds, strict=True)], dim=1)
+        top_log_probs, order = torch.topk(log_probs, min(TOP_K, self.config.n_token), dim=1)
+        return {
+            "rank": 1 + better.sum(dim=0).view(B, S),
+            "entropy": entropies.sum(dim=0).view(B, S),
+            "top_ids": ids.gather(1, order).view(B, S, -1),
+            "top_log_probs": top_log_probs.view(B, S, -1),
+        }
 
     def first_rows(self) -> Mapping[str, Tensor]:
         """What a slot holds that stands for a zero hidden state: (H, d_head) a memory, by input name.

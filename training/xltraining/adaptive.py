@@ -1,0 +1,158 @@
+"""Word embeddings and output layer of a vocabulary cut into clusters of ever rarer tokens.
+
+Adaptive softmax (Grave et al. 2017, arXiv:1609.04309) predicts a token of the shortlist (cluster 0) directly, and any
+other one as its cluster times itself within the cluster. Adaptive input (Baevski and Auli 2019, arXiv:1809.10853) gives
+rare clusters narrower embeddings. A vocabulary that is not cut is one cluster, and the output layer a plain softmax.
+
+Axes: N positions, D `d_model`, c_i tokens and E_i width of cluster i, V vocabulary. No branch depends on data, so what
+is here exports as it stands.
+"""
+
+from collections.abc import Iterator
+from typing import cast
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from xltraining.config import TransformerXLConfig
+
+__all__ = ["AdaptiveEmbedding", "AdaptiveSoftmax", "EmbeddingCluster", "SoftmaxCluster"]
+
+
+class EmbeddingCluster(nn.Module):
+    """The embeddings of one cluster: `table` (c_i, E_i), and `projection` (D, E_i) or None."""
+
+    projection: nn.Parameter | None
+
+    def __init__(self, config: TransformerXLConfig, index: int) -> None:
+        super().__init__()
+        first, end = config.cluster_bounds[index]
+        width = config.cluster_widths[index]
+        self.size = end - first
+        self.table = nn.Parameter(torch.empty(self.size, width))
+        projection = nn.Parameter(torch.empty(config.d_model, width)) if config.has_projection(index) else None
+        self.register_parameter("projection", projection)
+
+    def forward(self, places: Tensor) -> Tensor:
+        """(…, D) from places (…) int64 within the cluster."""
+        rows = F.embedding(places, self.table)
+        return rows if self.projection is None else F.linear(rows, self.projection)
+
+
+class AdaptiveEmbedding(nn.Module):
+    """Token ids to vectors of the model's width."""
+
+    def __init__(self, config: TransformerXLConfig) -> None:
+        super().__init__()
+        self.firsts = [first for first, _ in config.cluster_bounds]
+        self.clusters = nn.ModuleList(EmbeddingCluster(config, index) for index in range(len(self.firsts)))
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """(B, S, D) from token ids (B, S) int64. Every cluster is asked for every token, the right answer is kept."""
+        shortlist, *tails = (cast(EmbeddingCluster, cluster) for cluster in self.clusters)
+        embedded = shortlist(tokens.clamp(max=shortlist.size - 1))  # (B, S, D)
+        for first, cluster in zip(self.firsts[1:], tails, strict=True):
+            rows = cluster((tokens - first).clamp(0, cluster.size - 1))  # (B, S, D)
+            embedded = torch.where((tokens >= first).unsqueeze(-1), rows, embedded)
+        return embedded
+
+
+class SoftmaxCluster(nn.Module):
+    """What scores the tokens of one cluster: `weight` (c_i, E_i), `bias` (c_i), `projection` (D, E_i) or None."""
+
+    projection: nn.Parameter | None
+
+    def __init__(self, config: TransformerXLConfig, index: int) -> None:
+        super().__init__()
+        first, end = config.cluster_bounds[index]
+        width = config.cluster_widths[index]
+        self.weight = nn.Parameter(torch.empty(end - first, width))
+        self.bias = nn.Parameter(torch.empty(end - first))
+        projection = nn.Parameter(torch.empty(config.d_model, width)) if config.has_projection(index) else None
+        self.register_parameter("projection", projection)
+
+    def project(self, hidden: Tensor) -> Tensor:
+        """(N, E_i) from hidden states (N, D)."""
+        return hidden if self.projection is None else hidden @ self.projection
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        """Logits (N, c_i) from hidden states (N, D)."""
+        return F.linear(self.project(hidden), self.weight, self.bias)
+
+
+class AdaptiveSoftmax(nn.Module):
+    """Hidden states to log-probabilities.
+
+    With cutoffs, the head scores the shortlist and, behind it, one slot for each tail cluster: row i - 1 of
+    `cluster_weight` (n_cutoffs, E_0) and `cluster_bias` (n_cutoffs) belongs to cluster i.
+    """
+
+    cluster_weight: nn.Parameter | None
+    cluster_bias: nn.Parameter | None
+
+    def __init__(self, config: TransformerXLConfig) -> None:
+        super().__init__()
+        self.bounds = config.cluster_bounds
+        self.clusters = nn.ModuleList(SoftmaxCluster(config, index) for index in range(len(self.bounds)))
+        cut = bool(config.cutoffs)
+        self.register_parameter(
+            "cluster_weight", nn.Parameter(torch.empty(len(config.cutoffs), config.cluster_widths[0])) if cut else None
+        )
+        self.register_parameter("cluster_bias", nn.Parameter(torch.empty(len(config.cutoffs))) if cut else None)
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """(…, V) from hidden states (…, D). With cutoffs they are log-probabilities already."""
+        *lead, D = hidden.shape
+        rows = hidden.reshape(-1, D)  # (N, D)
+        if self.cluster_weight is None:
+            scores = self.clusters[0](rows)
+        else:
+            scores = torch.cat(list(self.log_probs_by_cluster(rows)), dim=1)
+        return scores.view(*lead, self.bounds[-1][1])  # (…, V)
+
+    def log_probs_by_cluster(self, hidden: Tensor) -> Iterator[Tensor]:
+        """Log-probabilities (N, c_i) of the tokens of each cluster in turn, in nats, from hidden states (N, D)."""
+        head = self._head(hidden)
+        (_, shortlist), *tails = self.bounds
+        yield head[:, :shortlist]
+        for index in range(1, 1 + len(tails)):
+            slot = shortlist + index - 1
+            yield head[:, slot : slot + 1] + _log_softmax(self.clusters[index](hidden))
+
+    def log_probs(self, hidden: Tensor, targets: Tensor) -> Tensor:
+        """Log-probability of each target in nats, (B, S), from hidden states (B, S, D) and targets (B, S) int64.
+
+        A tail cluster is computed for its own targets alone.
+        """
+        B, S, D = hidden.shape
+        rows, target = hidden.reshape(B * S, D), targets.reshape(B * S)
+        (_, shortlist), *tails = self.bounds
+        column = target
+        for index, (first, _) in enumerate(tails):
+            column = torch.where(target >= first, shortlist + index, column)
+        result = self._head(rows).gather(1, column.unsqueeze(1)).squeeze(1)  # (B*S,)
+        for index, (first, end) in enumerate(tails, start=1):
+            own = ((target >= first) & (target < end)).nonzero().squeeze(1)  # (n,) positions with such a target
+            tail = _log_softmax(self.clusters[index](rows.index_select(0, own)))  # (n, c_i)
+            place = target.index_select(0, own) - first
+            within = tail.gather(1, place.unsqueeze(1)).squeeze(1)  # (n,)
+            result = result.index_put((own,), result.index_select(0, own) + within)
+        return result.view(B, S)
+
+    def _head(self, hidden: Tensor) -> Tensor:
+        """Log-probabilities (N, c_0 + n_cutoffs) of the shortlist and of the tail clusters as wholes."""
+        shortlist = cast(SoftmaxCluster, self.clusters[0])
+        scores = shortlist(hidden)
+        if self.cluster_weight is not None:
+            clusters = F.linear(shortlist.project(hidden), self.cluster_weight, self.cluster_bias)
+            scores = torch.cat([scores, clusters], dim=1)
+        return _log_softmax(scores)
+
+
+def _log_softmax(scores: Tensor) -> Tensor:
+    """Over the last axis, in float32 whatever the scores are: under autocast they are bfloat16.
+
+    Not by LogSumExp: ONNX Runtime's is off by 1e-7 nats on average, which adds up.
+    """
+    return torch.log_softmax(scores.float(), dim=-1)
