@@ -1,14 +1,14 @@
 """Checkpoints that people hold, one format a file; which one it is shows in what it contains, not in its name.
 
-A format is a module with `NAME`, `matches(path) -> bool` and `load(path) -> SourceCheckpoint`. Checkpoints are
+A format is a module with `NAME`, `matches(path) -> bool` and `load(path, config) -> SourceCheckpoint`. Checkpoints are
 untrusted: no reader runs code from one, and none falls back to one that would.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 from xlexport.checkpoints import xltraining_format
 from xlexport.checkpoints.pickles import summarize
@@ -29,8 +29,8 @@ class CheckpointFormat(Protocol):
     def matches(self, path: Path) -> bool:
         """Whether what is at `path` (a folder, or a file that is not empty) is of this format."""
 
-    def load(self, path: Path) -> SourceCheckpoint:
-        """Read it."""
+    def load(self, path: Path, config: Mapping[str, Any] | None = None) -> SourceCheckpoint:
+        """Read it; `config` is what the user says of it."""
 
 
 FORMATS: tuple[CheckpointFormat, ...] = (xltraining_format,)
@@ -41,12 +41,13 @@ def format_names() -> list[str]:
     return [module.NAME for module in FORMATS]
 
 
-def load(path: Path | str, format: str | None = None) -> SourceCheckpoint:
+def load(path: Path | str, format: str | None = None, config: Mapping[str, Any] | None = None) -> SourceCheckpoint:
     """Read a checkpoint.
 
     Args:
         path: a file or a folder.
         format: one of `format_names()`; None finds out from the content.
+        config: hyper-parameters that the checkpoint does not hold, under the field's names.
 
     Raises:
         CheckpointNotFoundError: nothing is there, or a folder without a checkpoint.
@@ -60,7 +61,7 @@ def load(path: Path | str, format: str | None = None) -> SourceCheckpoint:
         _check_something_there(path)
         for module in FORMATS:
             if format == module.NAME or (format is None and module.matches(path)):
-                return module.load(path)
+                return module.load(path, config)
         raise _unknown(path)
     except CheckpointError:
         raise

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import functools
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from xlexport.errors import CheckpointError
 from xlruntime.bundle import digest_file
 from xlruntime.spec import FileDigest
 
-__all__ = ["SourceCheckpoint", "digest_files"]
+if TYPE_CHECKING:
+    from xlruntime.vocabulary import Vocabulary
+    from xltraining.checkpoint import Checkpoint
+
+__all__ = ["SourceCheckpoint", "digest_files", "transformer_xl_source"]
 
 
 @dataclass(frozen=True)
@@ -21,19 +27,64 @@ class SourceCheckpoint:
         architecture: `transformer_xl`.
         format: name of the format that read it.
         config: hyper-parameters as plain values, under the field's names.
-        tokenizer: kind of tokenizer, `bytes`.
+        tokenizer: `bytes`, the vocabulary that the checkpoint holds, or None where it does not say.
         files: the files that were read, with SHA-256 and size when they were, for the bundle's provenance.
         build_model: makes the eager model, float32, in evaluation mode.
+        notes: a sentence for each thing that was chosen for the user, or that the source holds and a bundle does not.
+        parameters: how many numbers the model has, tied ones counted once.
+        needs: names of evaluation settings that the source does not hold and the user must give; `config` has
+            placeholders for them.
     """
 
     architecture: str
     format: str
     config: Mapping[str, Any]
-    tokenizer: str
+    tokenizer: str | Vocabulary | None
     files: Mapping[Path, FileDigest]
     build_model: Callable[[], Any] = field(repr=False)
+    notes: tuple[str, ...] = ()
+    parameters: int = 0
+    needs: tuple[str, ...] = ()
 
 
 def digest_files(*paths: Path) -> dict[Path, FileDigest]:
     """SHA-256 and size of each file."""
     return {path: digest_file(path) for path in paths}
+
+
+def transformer_xl_source(
+    path: Path,
+    format: str,
+    checkpoint: Checkpoint,
+    *,
+    files: Iterable[Path],
+    tokenizer: str | Vocabulary | None = None,
+    notes: Iterable[str] = (),
+    needs: Iterable[str] = (),
+) -> SourceCheckpoint:
+    """A Transformer-XL whose tensors have our names and fit their configuration.
+
+    Raises:
+        CheckpointError: weights are infinite or undefined; names all such tensors.
+    """
+    from xltraining.checkpoint import build_model
+    from xltraining.transformer_xl import tied_names
+
+    tied = tied_names(checkpoint.config)
+    own = {name: tensor for name, tensor in checkpoint.state_dict.items() if name not in tied}
+    broken = [name for name, tensor in own.items() if not bool(tensor.isfinite().all())]
+    if broken:
+        raise CheckpointError(
+            f"{path}: infinite or undefined weights in {', '.join(broken)}. Use a checkpoint of before it diverged."
+        )
+    return SourceCheckpoint(
+        architecture="transformer_xl",
+        format=format,
+        config=checkpoint.config.to_dict(),
+        tokenizer=tokenizer,
+        files=digest_files(*files),
+        build_model=functools.partial(build_model, checkpoint),
+        notes=tuple(notes),
+        parameters=sum(tensor.numel() for tensor in own.values()),
+        needs=tuple(needs),
+    )

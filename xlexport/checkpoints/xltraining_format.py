@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import functools
 import json
 import warnings
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from xlexport.checkpoints.pickles import check_archive, is_archive, summarize
-from xlexport.checkpoints.source import SourceCheckpoint, digest_files
+from xlexport.checkpoints.source import SourceCheckpoint, transformer_xl_source
 from xlexport.errors import CheckpointError
 from xlexport.extras import require
 
@@ -26,17 +27,20 @@ def matches(path: Path) -> bool:
     return summary is not None and summary.has_entry("format", NAME)
 
 
-def load(path: Path) -> SourceCheckpoint:
+def load(path: Path, config: Mapping[str, Any] | None = None) -> SourceCheckpoint:
     """Read the checkpoint, running no code of it.
 
     Raises:
-        CheckpointError: it is damaged, does not fit its configuration, or has weights that are not finite.
+        CheckpointError: it is damaged, does not fit its configuration, or has weights that are not finite; or a
+            configuration was given, which it has itself.
         MissingDependencyError: torch is not installed.
     """
     require("convert")
-    from xltraining.checkpoint import build_model, load_checkpoint
+    from xltraining.checkpoint import load_checkpoint
     from xltraining.errors import XltrainingError
 
+    if config:
+        raise CheckpointError(f"{path}: holds its own configuration. Leave out --config.")
     if path.is_file():
         if not is_archive(path):
             raise CheckpointError(f"{path}: not a file that `xlexport train` wrote. Check the path.")
@@ -47,19 +51,12 @@ def load(path: Path) -> SourceCheckpoint:
             checkpoint = load_checkpoint(path)
     except XltrainingError as error:
         raise CheckpointError(str(error)) from error
-    broken = [name for name, tensor in checkpoint.state_dict.items() if not bool(tensor.isfinite().all())]
-    if broken:
-        raise CheckpointError(
-            f"{path}: infinite or undefined weights in {', '.join(broken)}. Use a checkpoint of before it diverged."
-        )
-    files = [path / name for name in FOLDER_FILES] if path.is_dir() else [path]
-    return SourceCheckpoint(
-        architecture="transformer_xl",
-        format=NAME,
-        config=checkpoint.config.to_dict(),
+    return transformer_xl_source(
+        path,
+        NAME,
+        checkpoint,
         tokenizer=checkpoint.tokenizer,
-        files=digest_files(*files),
-        build_model=functools.partial(build_model, checkpoint),
+        files=[path / name for name in FOLDER_FILES] if path.is_dir() else [path],
     )
 
 
