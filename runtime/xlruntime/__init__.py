@@ -15,6 +15,7 @@ from .errors import (
     StateError,
     TextError,
     TokenError,
+    VocabularyError,
     XlruntimeError,
 )
 from .generator import Sampling
@@ -39,6 +40,7 @@ __all__ = [
     "TextError",
     "TokenError",
     "TokenScores",
+    "VocabularyError",
     "XlruntimeError",
     "load",
 ]

@@ -7,6 +7,7 @@
     ├── StateError (ValueError)                         a stream's state that does not belong here
     ├── TokenError (ValueError)                         token ids outside the vocabulary
     ├── TextError (ValueError)                          text that cannot be scored
+    ├── VocabularyError (ValueError)                    symbols or rules that make no vocabulary
     └── OptionError (ValueError)                        a setting out of range
 
 Every message is one line: what is wrong, where, what was expected and found, and how to mend it.
@@ -20,6 +21,7 @@ __all__ = [
     "StateError",
     "TextError",
     "TokenError",
+    "VocabularyError",
     "XlruntimeError",
 ]
 
@@ -50,6 +52,10 @@ class TokenError(XlruntimeError, ValueError):
 
 class TextError(XlruntimeError, ValueError):
     """Text is not valid UTF-8 where the tokenizer needs text, or there is none to continue or to tokenize with."""
+
+
+class VocabularyError(XlruntimeError, ValueError):
+    """Symbols are empty, twice there or not of the vocabulary's kind; the message lists all that is wrong."""
 
 
 class OptionError(XlruntimeError, ValueError):

@@ -54,6 +54,7 @@ def test_errors_are_what_a_caller_expects() -> None:
         "StateError": ValueError,
         "TextError": ValueError,
         "TokenError": ValueError,
+        "VocabularyError": ValueError,
     }
     for name, builtin in kinds.items():
         assert issubclass(getattr(xlruntime, name), (builtin, xlruntime.XlruntimeError))

@@ -1,0 +1,159 @@
+"""A vocabulary: which symbol each token id stands for, and how text becomes symbols.
+
+Kept in a bundle as `vocabulary.json`. `symbols[i]` is token i:
+
+    words       what stands between white space
+    characters  one character each
+    bytes       decimal numbers of bytes, "32" for a space
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Literal, get_args
+
+from .errors import BundleError, VocabularyError
+
+__all__ = ["VOCABULARY_FORMAT", "Vocabulary", "VocabularyKind", "is_byte", "listed"]
+
+VOCABULARY_FORMAT = "xlexport vocabulary"
+SHOWN = 5  # symbols that a message names
+
+VocabularyKind = Literal["words", "characters", "bytes"]
+ROLES = ("unk", "line_start", "line_end", "space")
+
+
+@dataclass(frozen=True)
+class Vocabulary:
+    """Symbols in the order of their token ids, and the rules by which text becomes symbols.
+
+    Raises:
+        VocabularyError: symbols are empty, twice there or not of the kind, or a role is played by none of them; lists
+            all that is wrong.
+    """
+
+    kind: VocabularyKind
+    symbols: tuple[str, ...] = field(repr=False)
+    unk: str | None = None
+    """Stands for what the vocabulary lacks; None: such text is refused."""
+    line_start: str | None = None
+    """Precedes the tokens of every line."""
+    line_end: str | None = None
+    """Follows the tokens of every line, blank ones and a last one without newline too."""
+    lower_case: bool = False
+    """Text is lower-cased first."""
+    space: str | None = None
+    """For characters: stands for a space."""
+
+    def __post_init__(self) -> None:
+        if self.kind not in get_args(VocabularyKind):
+            raise VocabularyError(
+                f"a vocabulary of {self.kind!r}; expected one of {', '.join(get_args(VocabularyKind))}."
+            )
+        problems = list(self._problems())
+        if problems:
+            raise VocabularyError("; ".join(problems) + ".")
+
+    def __len__(self) -> int:
+        return len(self.symbols)
+
+    @cached_property
+    def index(self) -> Mapping[str, int]:
+        """Token id of each symbol."""
+        return {symbol: number for number, symbol in enumerate(self.symbols)}
+
+    def id_of(self, symbol: str | None) -> int | None:
+        """Token id of a symbol; None where there is none."""
+        return None if symbol is None else self.index.get(symbol)
+
+    def to_json(self) -> str:
+        """`vocabulary.json` as text, one symbol a line."""
+        rules = {"kind": self.kind, "lower_case": self.lower_case, **{role: getattr(self, role) for role in ROLES}}
+        head = json.dumps({"format": VOCABULARY_FORMAT, **rules}, ensure_ascii=False)
+        symbols = json.dumps(self.symbols, ensure_ascii=False, separators=(",\n", ": "))
+        return f'{head[:-1]}, "symbols": {symbols}}}\n'
+
+    @classmethod
+    def from_json(cls, text: str, where: str) -> Vocabulary:
+        """Read `vocabulary.json`.
+
+        Args:
+            text: contents of the file.
+            where: its path, for messages.
+
+        Raises:
+            BundleError: it is not what `to_json` wrote.
+        """
+        try:
+            fields = json.loads(text)
+        except ValueError as error:
+            raise BundleError(f"{where}: not JSON ({error}). Convert the checkpoint again.") from error
+        if not isinstance(fields, dict) or fields.pop("format", None) != VOCABULARY_FORMAT:
+            raise BundleError(f"{where}: not a vocabulary that xlexport wrote. Convert the checkpoint again.")
+        try:
+            return cls(**{**fields, "symbols": tuple(fields["symbols"])})
+        except (KeyError, TypeError, VocabularyError) as error:
+            raise BundleError(f"{where}: a broken vocabulary ({error}). Convert the checkpoint again.") from error
+
+    def _problems(self) -> Iterable[str]:
+        wrong = [f"{number} is {symbol!r}" for number, symbol in enumerate(self.symbols) if not _is_text(symbol)]
+        if wrong:  # what follows counts on strings
+            yield f"symbols must be text that is not empty, but symbol {listed(wrong)}"
+            return
+        if not self.symbols:
+            yield "a vocabulary without symbols"
+        if len(self.index) < len(self.symbols):
+            twice = [repr(symbol) for symbol, times in Counter(self.symbols).items() if times > 1]
+            yield f"symbols are there more than once: {listed(twice)}"
+        strange = [repr(symbol) for symbol in self.symbols if not self._is_of_kind(symbol)]
+        if strange:
+            yield f"symbols that are no {self.kind}: {listed(strange)}"
+        for role in ROLES:
+            symbol = getattr(self, role)
+            if symbol is not None and symbol not in self.index:
+                yield f"{role} is {symbol!r}, which is no symbol of the vocabulary"
+        if self.space is not None and self.kind != "characters":
+            yield f"space is {self.space!r}, expected None for {self.kind}"
+        if not isinstance(self.lower_case, bool):
+            yield f"lower_case is {self.lower_case!r}, expected true or false"
+
+    def _is_of_kind(self, symbol: str) -> bool:
+        if self.kind == "words" or _is_bracketed(symbol):
+            return True
+        if self.kind == "characters":
+            return len(symbol) == 1
+        return is_byte(symbol)
+
+
+def is_byte(symbol: str) -> bool:
+    """Whether a symbol is the decimal number of a byte, as enwik8's symbols are."""
+    return (
+        symbol.isascii() and symbol.isdigit() and len(symbol) <= 3 and str(int(symbol)) == symbol and int(symbol) < 256
+    )
+
+
+def listed(items: Iterable[str]) -> str:
+    """The first few, and how many more there are."""
+    every = list(items)
+    more = f" and {len(every) - SHOWN:,} more" if len(every) > SHOWN else ""
+    return ", ".join(every[:SHOWN]) + more
+
+
+def _is_bracketed(symbol: str) -> bool:
+    """Whether it is a special token such as `<eos>`, which no text of bytes or characters gives."""
+    return len(symbol) > 2 and symbol.startswith(("<", "[")) and symbol.endswith((">", "]"))
+
+
+def _is_text(symbol: object) -> bool:
+    """Whether it is a string that UTF-8 can hold."""
+    if not isinstance(symbol, str) or not symbol:
+        return False
+    try:
+        symbol.encode("utf-8")
+    except UnicodeEncodeError:
+        return False
+    return True

@@ -1,0 +1,214 @@
+"""Vocabularies that come with checkpoints: files of their own, or objects inside a checkpoint.
+
+What is known is taken from the object itself (`lower_case`, `delimiter`, `unk_idx`); the rest is told by the symbols.
+Ids are positions in the file: they can never be rebuilt from the text, since ties in the counts follow the order of
+insertion.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Protocol
+
+from xlexport.errors import CheckpointError
+from xlruntime.errors import BundleError, VocabularyError
+from xlruntime.vocabulary import VOCABULARY_FORMAT, Vocabulary, VocabularyKind, is_byte, listed
+
+__all__ = ["STYLES", "read_vocabulary", "vocabulary_of"]
+
+STYLES = ("wikitext", "ptb", "lm1b", "enwik8", "text8", "characters")
+UNKNOWN = ("<unk>", "<UNK>")
+EOS = "<eos>"
+SENTENCE = "<S>"  # at both ends of a sentence of the One Billion Word corpus
+TEXT8_SPACE = "_"
+ARCHIVE = b"PK\x03\x04"
+LEGACY_TORCH = b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19."  # the pickled magic number of torch.save before 1.6
+PICKLE = b"\x80"
+
+
+class _Fields(Protocol):
+    """What a Record and a dict have in common."""
+
+    def get(self, key: str, default: Any = None, /) -> Any: ...
+
+
+def read_vocabulary(path: Path, style: str | None = None) -> Vocabulary:
+    """Read a vocabulary file: `vocab.txt`, `cache.pt`, `cache.pkl`, `vocab.pkl`, `vocab.bin` or `vocabulary.json`.
+
+    What it is shows in its content. Nothing of it is run; of a pickled corpus only the vocabulary is used.
+
+    Args:
+        style: one of `STYLES`; None finds out from the symbols.
+
+    Raises:
+        CheckpointError: it is no vocabulary, or one with symbols that are missing or twice there.
+        OSError: it cannot be read.
+    """
+    with path.open("rb") as file:
+        beginning = file.read(64)
+    if beginning.startswith((ARCHIVE, LEGACY_TORCH)):
+        from xlexport.checkpoints.torch_files import read_torch
+
+        return vocabulary_of(read_torch(path), str(path), style)
+    if beginning.startswith(PICKLE):
+        from xlexport.checkpoints.restricted import read_pickle
+
+        return vocabulary_of(read_pickle(path), str(path), style)
+    try:
+        text = path.read_bytes().decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise CheckpointError(
+            f"{path}: neither a pickled vocabulary nor UTF-8 text (byte {error.start}). Give a vocab.txt with one "
+            "symbol a line, a cache.pt, or a vocab.pkl."
+        ) from error
+    if text.startswith("{") and VOCABULARY_FORMAT in text[:200]:  # it says all itself
+        try:
+            return Vocabulary.from_json(text, str(path))
+        except BundleError as error:
+            raise CheckpointError(str(error)) from error
+    return _vocabulary({"idx2sym": _lines(text, str(path))}, str(path), style)
+
+
+def vocabulary_of(source: Any, where: str, style: str | None = None) -> Vocabulary:
+    """The vocabulary in an object that a checkpoint or a pickle holds.
+
+    Args:
+        source: a `Record` or mapping: `Vocab` of the original code or of NVIDIA's, the corpus that has one as `vocab`,
+            or the fields of Hugging Face's tokenizer.
+        where: what to call it in messages.
+        style: one of `STYLES`; None finds out from the object and its symbols.
+
+    Raises:
+        CheckpointError: it is no vocabulary, or one with symbols that are missing or twice there.
+    """
+    if not _has_get(source):
+        raise CheckpointError(f"{where}: holds a {type(source).__name__}, expected a vocabulary. {_REPAIR}")
+    inner = source.get("vocab")
+    if source.get("idx2sym") is None and source.get("sym2idx") is None and _has_get(inner):
+        source = inner
+    return _vocabulary(source, where, style)
+
+
+_REPAIR = "Give the vocab.txt, cache.pt or vocab.pkl that belongs to the checkpoint."
+
+
+def _has_get(value: Any) -> bool:
+    return isinstance(value, Mapping) or callable(getattr(value, "get", None))
+
+
+def _vocabulary(fields: _Fields, where: str, style: str | None) -> Vocabulary:
+    if style is not None and style not in STYLES:
+        raise CheckpointError(f"vocabulary style {style!r} is unknown. Use one of: {', '.join(STYLES)}.")
+    symbols = _symbols(fields, where)
+    style = style or _style(fields, symbols)
+    known = set(symbols)
+    kinds: dict[str, VocabularyKind] = {"enwik8": "bytes", "text8": "characters", "characters": "characters"}
+    kind = kinds.get(style, "words")
+    end = SENTENCE if style == "lm1b" else EOS
+    try:
+        return Vocabulary(
+            kind,
+            symbols,
+            unk=_unk(fields, symbols, where),
+            line_start=SENTENCE if style == "lm1b" else None,
+            line_end=end if end in known or style == "lm1b" else None,
+            lower_case=kind != "bytes" and _lower_case(fields, style),
+            space=TEXT8_SPACE if style == "text8" else None,
+        )
+    except VocabularyError as error:
+        raise CheckpointError(f"{where}, read as {style}: {error} {_REPAIR}") from error
+
+
+def _symbols(fields: _Fields, where: str) -> tuple[str, ...]:
+    """Symbols by id, from the list, the table, or both if they agree."""
+    listing, table = fields.get("idx2sym"), fields.get("sym2idx")
+    if listing is None and not isinstance(table, Mapping):
+        raise CheckpointError(f"{where}: no idx2sym and no sym2idx, so not a vocabulary. {_REPAIR}")
+    if listing is None:
+        return _from_table({_text(symbol): number for symbol, number in table.items()}, where)
+    if not isinstance(listing, list | tuple):
+        raise CheckpointError(f"{where}: idx2sym is a {type(listing).__name__}, expected a list. {_REPAIR}")
+    symbols = tuple(_text(symbol) for symbol in listing)
+    if isinstance(table, Mapping) and len(set(symbols)) == len(symbols):  # what is twice there is told later
+        ids = {_text(symbol): number for symbol, number in table.items()}
+        wrong = [
+            f"{symbol!r} is {number} in idx2sym, {ids.get(symbol, 'missing')} in sym2idx"
+            for number, symbol in enumerate(symbols)
+            if ids.get(symbol) != number
+        ]
+        wrong += [f"{symbol!r} is in sym2idx only" for symbol in ids.keys() - set(symbols)]
+        if wrong:
+            raise CheckpointError(f"{where}: {listed(wrong)}. {_REPAIR}")
+    return symbols
+
+
+def _from_table(ids: Mapping[Any, Any], where: str) -> tuple[str, ...]:
+    places: dict[Any, list[str]] = {}
+    for symbol, number in ids.items():
+        places.setdefault(number, []).append(symbol)
+    strange = [f"{symbols[0]!r} has id {number!r}" for number, symbols in places.items() if not _is_id(number)]
+    problems = strange or [
+        *(f"id {number} is {' and '.join(map(repr, symbols))}" for number, symbols in places.items() if symbols[1:]),
+        *(f"id {number} is missing" for number in sorted(set(range(max(places, default=-1) + 1)) - places.keys())),
+    ]
+    if problems:
+        raise CheckpointError(f"{where}: {listed(problems)}. {_REPAIR}")
+    return tuple(places[number][0] for number in range(len(places)))
+
+
+def _is_id(number: object) -> bool:
+    return isinstance(number, int) and not isinstance(number, bool) and number >= 0
+
+
+def _text(symbol: Any) -> Any:
+    """Python 2 pickled bytes."""
+    return symbol.decode("utf-8", "replace") if isinstance(symbol, bytes) else symbol
+
+
+def _style(fields: _Fields, symbols: tuple[str, ...]) -> str:
+    """What the object's own fields and the symbols tell."""
+    if fields.get("delimiter") == "":
+        return "characters"
+    special = {*(fields.get("special") or ()), *UNKNOWN, EOS, SENTENCE}
+    ordinary = [str(symbol) for symbol in symbols if symbol not in special]
+    if ordinary and all(map(is_byte, ordinary)):
+        return "enwik8"
+    if ordinary and all(len(symbol) == 1 for symbol in ordinary):
+        return "text8" if TEXT8_SPACE in ordinary and " " not in ordinary else "characters"
+    if SENTENCE in symbols and "<UNK>" in symbols:
+        return "lm1b"
+    return "wikitext"
+
+
+def _unk(fields: _Fields, symbols: tuple[str, ...], where: str) -> str | None:
+    number = fields.get("unk_idx")
+    if number is None:
+        return next((symbol for symbol in UNKNOWN if symbol in symbols), None)
+    if not _is_id(number) or number >= len(symbols):
+        raise CheckpointError(f"{where}: unk_idx is {number!r}, expected 0 to {len(symbols) - 1}. {_REPAIR}")
+    return symbols[number]
+
+
+def _lower_case(fields: _Fields, style: str) -> bool:
+    chosen = fields.get("lower_case")
+    if style == "ptb" or not isinstance(chosen, bool):
+        return style in ("ptb", "text8")
+    return chosen
+
+
+def _lines(text: str, where: str) -> list[str]:
+    """The symbols of a vocab.txt: one a line, each perhaps followed by its count."""
+    lines = text.removeprefix("\ufeff").replace("\r\n", "\n").split("\n")
+    while lines and not lines[-1]:
+        lines.pop()
+    symbols, problems = [], []
+    for number, line in enumerate(lines, 1):
+        parts = line.split() if len(line) > 1 else [line]
+        if (len(parts) == 1 and parts[0]) or (len(parts) == 2 and parts[1].isascii() and parts[1].isdigit()):
+            symbols.append(parts[0])
+        else:
+            problems.append(f"line {number} is {line[:40]!r}")
+    if problems:
+        raise CheckpointError(f"{where}: {listed(problems)}; expected a symbol, or a symbol and its count.")
+    return symbols
