@@ -51,10 +51,28 @@ class Sampling:
             return int(logits.argmax())
         with np.errstate(over="ignore"):  # a tiny temperature leaves minus infinity for all but the likeliest
             scores = (logits.astype(np.float64) - logits.max()) / self.temperature
-        order = np.argsort(-scores, kind="stable")[: self.top_k]  # likeliest first
-        probabilities = np.exp(scores[order])
-        probabilities /= probabilities.sum()
+        tokens, probabilities = self._candidates(scores)
+        return int(rng.choice(tokens, p=probabilities / probabilities.sum()))
+
+    def _candidates(self, scores: npt.NDArray[np.float64]) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float64]]:
+        """Tokens (n,) that may be drawn, and numbers (n,) in proportion to their probabilities.
+
+        Only those that top_k and top_p choose among are sorted: to sort a vocabulary of 267,735 takes longer than many
+        a step.
+        """
+        V = len(scores)
+        k = V if self.top_k is None else min(self.top_k, V)
+        probabilities = np.exp(scores)
+        if k < V:
+            tokens = np.flatnonzero(scores >= np.partition(scores, V - k)[V - k])  # more than k where some are equal
+        elif self.top_p is not None:
+            # All that are less likely are together less likely than 1 - top_p, so none of them is needed.
+            tokens = np.flatnonzero(probabilities >= (1 - self.top_p) / V * probabilities.sum())
+        else:
+            return np.arange(V), probabilities
+        tokens = tokens[np.argsort(-scores[tokens], kind="stable")][:k]  # likeliest first, equal ones by id
         if self.top_p is not None:
-            kept = int(np.searchsorted(probabilities.cumsum(), self.top_p)) + 1  # always the likeliest one
-            order, probabilities = order[:kept], probabilities[:kept] / probabilities[:kept].sum()
-        return int(rng.choice(order, p=probabilities))
+            total = probabilities[tokens].sum() if k < V else probabilities.sum()
+            reached = (probabilities[tokens] / total).cumsum()
+            tokens = tokens[: int(np.searchsorted(reached, self.top_p)) + 1]  # always the likeliest one
+        return tokens, probabilities[tokens]

@@ -48,6 +48,61 @@ def test_tokens_are_drawn_by_their_probabilities(sampling: Sampling, expected: A
     assert [share > 0 for share in found] == [bool(share > 0) for share in expected]
 
 
+def by_full_sort(sampling: Sampling, logits: Any) -> dict[int, float]:
+    """Probability of each token that may be drawn, the slow way: sort all, cut, normalise."""
+    scores = logits.astype(np.float64) / sampling.temperature
+    order = np.argsort(-scores, kind="stable")[: sampling.top_k]
+    probabilities = np.exp(scores[order] - scores[order[0]])
+    probabilities /= probabilities.sum()
+    if sampling.top_p is not None:
+        kept = int((probabilities.cumsum() < sampling.top_p).sum()) + 1
+        order, probabilities = order[:kept], probabilities[:kept] / probabilities[:kept].sum()
+    return dict(zip(order.tolist(), probabilities, strict=True))
+
+
+class Recorded:
+    """A random source that shows what it is asked to choose from, and chooses the last."""
+
+    def __init__(self) -> None:
+        self.choices: dict[int, float] = {}
+
+    def choice(self, tokens: Any, p: Any) -> int:
+        self.choices = dict(zip(tokens.tolist(), p, strict=True))
+        return int(tokens[-1])
+
+
+@pytest.mark.parametrize("top_k", [None, 1, 2, 5, 30, 31, 99])
+@pytest.mark.parametrize("top_p", [None, 1e-9, 0.3, 0.77, 0.999])
+@pytest.mark.parametrize("decimals", [0, 7])
+def test_choice_is_that_of_a_full_sort(top_k: int | None, top_p: float | None, decimals: int) -> None:
+    """With whole numbers as logits many tokens are equally likely: the lower ids come first."""
+    logits = np.random.default_rng(3).normal(0, 1.5, 31).round(decimals).astype(np.float32)
+    sampling, rng = Sampling(temperature=1.3, top_k=top_k, top_p=top_p), Recorded()
+    drawn = sampling.draw(logits, rng)  # type: ignore[arg-type]  # only `choice` is used
+    expected = by_full_sort(sampling, logits)
+    assert drawn in expected
+    assert rng.choices == pytest.approx(expected, abs=1e-12)  # double precision, 31 additions
+
+
+@pytest.mark.parametrize(
+    ("sampling", "longest"),
+    [(Sampling(), 0), (Sampling(top_k=40), 40), (Sampling(top_p=0.9), 25_000), (Sampling(top_k=40, top_p=0.9), 40)],
+    ids=repr,
+)
+def test_large_vocabulary_is_not_sorted(sampling: Sampling, longest: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    argsort, lengths = np.argsort, [0]
+
+    def spy(values: Any, **options: Any) -> Any:
+        lengths.append(len(values))
+        return argsort(values, **options)
+
+    monkeypatch.setattr(np, "argsort", spy)
+    logits = np.random.default_rng(0).normal(0, 3, 100_000).astype(np.float32)  # no two alike among the likeliest
+    draws = [[sampling.draw(logits, rng) for _ in range(3)] for rng in map(np.random.default_rng, (1, 1, 2))]
+    assert max(lengths) <= longest
+    assert draws[0] == draws[1] != draws[2]
+
+
 def test_all_sampling_options_out_of_range_are_listed() -> None:
     with pytest.raises(OptionError) as caught:
         Sampling(temperature=-1, top_k=0, top_p=1.5, seed=-1)
