@@ -21,7 +21,7 @@ FORBIDDEN = {
     "xlruntime": HEAVY | {"xlexport", "xltraining"},
     "xltraining": {"onnx", "onnx_ir", "onnxscript", "onnxruntime", "xlexport", "xlruntime"},
 }
-RUNTIME_MAY_IMPORT = {"numpy", "onnxruntime", "safetensors", "tokenizers", "xlruntime"}
+RUNTIME_MAY_IMPORT = {"numpy", "onnxruntime", "safetensors", "sentencepiece", "tokenizers", "xlruntime"}
 
 
 def modules_of(package: str, folder: Path) -> list[str]:

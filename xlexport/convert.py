@@ -22,7 +22,8 @@ from xlexport.steps import Step, build_step
 from xlexport.verify import ParityReport, SegmentDifference, verify
 from xlruntime import spec
 from xlruntime.model import load
-from xlruntime.text import Tokenizer, check_ids, make_tokenizer
+from xlruntime.text import Tokenizer, check_ids
+from xlruntime.tokenizing import make_tokenizer
 
 __all__ = ["TOKENIZER_FILE", "ConversionOptions", "convert", "default_verify_segments", "verify_ids"]
 

@@ -19,7 +19,8 @@ from .scorer import DocumentScore, Scorer, TokenScores
 from .session import GraphSession
 from .spec import FIRST_MEMORY_FILE, Bundle, Evaluation
 from .stream import Stream, restore_stream
-from .text import Document, Source, make_tokenizer
+from .text import Document, Source
+from .tokenizing import make_tokenizer
 
 __all__ = ["Model", "load"]
 

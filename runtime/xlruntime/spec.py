@@ -158,9 +158,10 @@ class Evaluation:
 
 @dataclass(frozen=True)
 class Tokenizer:
-    """How text becomes token ids: `bytes` (id = byte), `tokenizers` with its file, or `none` (ids only)."""
+    """How text becomes token ids: `bytes` (id = byte), `none` (ids only), or one that has a file: `vocabulary` (see
+    `Vocabulary`), or what the `tokenizers` or the `sentencepiece` library reads."""
 
-    kind: Literal["bytes", "tokenizers", "none"]
+    kind: Literal["bytes", "vocabulary", "tokenizers", "sentencepiece", "none"]
     file: str | None = None
 
 

@@ -163,7 +163,10 @@ class Stream:
 
     def _ids(self, source: str | bytes | npt.NDArray[np.int64] | list[int]) -> npt.NDArray[np.int64]:
         name = "the stream"
-        ids = self.model.tokenizer.encode(source) if isinstance(source, str | bytes) else as_ids(source, name)
+        if isinstance(source, str | bytes):
+            ids = self.model.tokenizer.encode_piece(source, self.pending)
+        else:
+            ids = as_ids(source, name)
         check_ids(ids, self.model.bundle.vocab_size, name, self.position)
         return ids
 

@@ -1,8 +1,12 @@
-"""From documents to token ids, piece by piece where the tokenizer allows it, with offsets and counts."""
+"""From documents to token ids, piece by piece where the tokenizer allows it, with offsets and counts.
+
+What tokenizers there are: `tokenizing.make_tokenizer`.
+"""
 
 from __future__ import annotations
 
 import builtins
+import codecs
 import io
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -12,22 +16,23 @@ from typing import Any, BinaryIO, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from . import spec
-from .errors import BundleError, TextError, TokenError, XlruntimeError
+from .errors import TextError, TokenError
 
 __all__ = [
-    "ByteTokenizer",
     "Document",
-    "NoTokenizer",
+    "Ids",
     "Source",
     "TextCounts",
     "TokenPiece",
     "TokenReader",
     "Tokenizer",
-    "TokenizersTokenizer",
     "as_ids",
     "check_ids",
-    "make_tokenizer",
+    "continuation",
+    "pieces",
+    "text_pieces",
+    "utf8_bytes",
+    "utf8_text",
 ]
 
 PIECE_BYTES = 1 << 14  # small beside the memories, or its coming and going would show in the process
@@ -50,8 +55,8 @@ class TokenPiece:
 
     Attributes:
         ids: (n,) token ids.
-        starts: (n,) where each token begins in the document; ends: (n,) where it ends. Bytes for the byte tokenizer,
-            characters for text tokenizers, token numbers for a document given as ids.
+        starts: (n,) where each token begins in the document; ends: (n,) where it ends. Bytes where tokens are bytes,
+            characters for all other text, token numbers for a document given as ids.
     """
 
     ids: Ids
@@ -64,13 +69,16 @@ class TokenPiece:
 
 @dataclass
 class TextCounts:
-    """What a document consists of, counted as it is read. All zero for a document given as token ids."""
+    """What a document consists of, counted as it is read. Of one given as token ids, only unknown ones are counted."""
 
     bytes: int = 0
     chars: int = 0
     words: int = 0
-    first_token_bytes: int = 0  # the first token has no context, so its bytes and characters are not scored
+    first_token_bytes: int = 0  # the first token has no context, so what it covers is not scored
     first_token_chars: int = 0
+    dropped_bytes: int = 0  # what no token covers, because the vocabulary has no symbol for it: newlines
+    dropped_chars: int = 0
+    unknown_tokens: int = 0  # tokens that stand for what the vocabulary lacks
     _in_word: bool = False
 
     def add(self, piece: builtins.bytes) -> None:
@@ -93,141 +101,25 @@ class Tokenizer(Protocol):
     def vocab_size(self) -> int | None:
         """Number of ids it may give; None where it gives none."""
 
+    @property
+    def unk_id(self) -> int | None:
+        """The id that stands for what the vocabulary lacks; None where there is none."""
+
     def encode(self, text: str | bytes) -> Ids:
-        """Token ids (n,) of a text."""
+        """Token ids (n,) of a whole text, the same that `read` gives."""
+
+    def encode_piece(self, text: str | bytes, previous: int | None) -> Ids:
+        """Token ids (n,) of the next piece of a text; `previous` is the last token before it, None at the beginning.
+
+        The piece is tokenized on its own. It is not taken for the end of the text, so a line without newline stays
+        open.
+        """
 
     def decode(self, ids: Ids) -> str:
         """The text of token ids."""
 
     def read(self, file: BinaryIO, name: str, counts: TextCounts) -> Iterator[TokenPiece]:
         """Token ids of a document, in order, while `counts` grows."""
-
-
-class ByteTokenizer:
-    """Token id = byte. Any file is valid, and is read piece by piece."""
-
-    vocab_size: int | None = 256
-
-    def encode(self, text: str | bytes) -> Ids:
-        """Ids (n,) of the bytes of `text`, in UTF-8 if it is a str."""
-        return np.frombuffer(_utf8(text, "the text"), np.uint8).astype(np.int64)
-
-    def decode(self, ids: Ids) -> str:
-        """Text of the bytes; what is not UTF-8 becomes U+FFFD."""
-        return ids.astype(np.uint8).tobytes().decode("utf-8", errors="replace")
-
-    def read(self, file: BinaryIO, name: str, counts: TextCounts) -> Iterator[TokenPiece]:
-        """Pieces of at most PIECE_BYTES tokens."""
-        position = 0
-        while raw := file.read(PIECE_BYTES):
-            if position == 0:
-                counts.first_token_bytes = 1
-                counts.first_token_chars = int(raw[0] & 0xC0 != 0x80)
-            counts.add(raw)
-            starts = np.arange(position, position + len(raw), dtype=np.int64)
-            yield TokenPiece(np.frombuffer(raw, np.uint8).astype(np.int64), starts, starts + 1)
-            position += len(raw)
-
-
-class TokenizersTokenizer:
-    """A `tokenizer.json` of the `tokenizers` library. Documents must be UTF-8 and are tokenized whole.
-
-    Raises:
-        XlruntimeError: the `tokenizers` package is not installed.
-        BundleError: the file is not a tokenizer.
-    """
-
-    def __init__(self, path: Path) -> None:
-        try:
-            import tokenizers
-        except ImportError as error:
-            raise XlruntimeError(
-                f"{path.name} needs the tokenizers package, which is not installed. pip install 'xlexport[text]'"
-            ) from error
-        try:
-            self._tokenizer = tokenizers.Tokenizer.from_file(str(path))
-        except Exception as error:  # the library raises a bare Exception
-            raise BundleError(f"{path}: not a tokenizer of the tokenizers library: {error}.") from error
-        self._tokenizer.no_truncation()
-        self._tokenizer.no_padding()
-
-    @property
-    def vocab_size(self) -> int | None:
-        """Number of ids, added tokens included."""
-        return int(self._tokenizer.get_vocab_size())
-
-    def encode(self, text: str | bytes) -> Ids:
-        """Token ids (n,) of a text, without special tokens."""
-        return np.array(self._encode(self._text(text, "the text")).ids, np.int64)
-
-    def decode(self, ids: Ids) -> str:
-        """The text of token ids."""
-        return str(self._tokenizer.decode([int(token) for token in ids]))
-
-    def read(self, file: BinaryIO, name: str, counts: TextCounts) -> Iterator[TokenPiece]:
-        """The whole document as one piece: cutting text would change tokens at the cuts."""
-        raw = file.read()
-        counts.add(raw)
-        text = self._text(raw, name)
-        encoding = self._encode(text)
-        offsets = np.array(encoding.offsets, np.int64).reshape(-1, 2)
-        if len(offsets):
-            counts.first_token_chars = int(offsets[0, 1])
-            counts.first_token_bytes = len(text[: offsets[0, 1]].encode("utf-8"))
-        yield TokenPiece(np.array(encoding.ids, np.int64), offsets[:, 0], offsets[:, 1])
-
-    def _encode(self, text: str) -> Any:
-        return self._tokenizer.encode(text, add_special_tokens=False)
-
-    @staticmethod
-    def _text(text: str | bytes, name: str) -> str:
-        raw = _utf8(text, name)
-        try:
-            return raw.decode("utf-8")
-        except UnicodeDecodeError as error:
-            raise TextError(
-                f"{name}: not UTF-8 at byte {error.start} (0x{raw[error.start]:02x}), and this bundle's tokenizer "
-                f"needs text. Convert it, for instance: iconv -f latin1 -t utf-8 {name}"
-            ) from error
-
-
-class NoTokenizer:
-    """Stands where a bundle has no tokenizer: token ids are welcome, text is refused."""
-
-    vocab_size: int | None = None
-
-    def encode(self, text: str | bytes) -> Ids:
-        """Raise TextError."""
-        raise self._refusal("the text")
-
-    def decode(self, ids: Ids) -> str:
-        """The ids themselves, separated by spaces."""
-        return " ".join(str(int(token)) for token in ids)
-
-    def read(self, file: BinaryIO, name: str, counts: TextCounts) -> Iterator[TokenPiece]:
-        """Raise TextError."""
-        raise self._refusal(name)
-
-    @staticmethod
-    def _refusal(name: str) -> TextError:
-        return TextError(
-            f"{name}: this bundle has no tokenizer, so it takes token ids, not text. "
-            "Give ids, or convert the checkpoint with --tokenizer."
-        )
-
-
-def make_tokenizer(tokenizer: spec.Tokenizer, folder: Path) -> Tokenizer:
-    """The tokenizer that a bundle in `folder` declares."""
-    if tokenizer.kind == "bytes":
-        return ByteTokenizer()
-    if tokenizer.kind == "none":
-        return NoTokenizer()
-    kind: str = tokenizer.kind  # read from a file, so it may be anything
-    if kind == "tokenizers" and tokenizer.file is not None:
-        return TokenizersTokenizer(folder / tokenizer.file)
-    raise BundleError(
-        f"{folder}: unknown tokenizer {tokenizer.kind!r}; expected 'bytes', 'none', or 'tokenizers' with a file."
-    )
 
 
 def as_ids(source: npt.ArrayLike, name: str) -> Ids:
@@ -266,7 +158,12 @@ def check_ids(ids: Ids, vocab_size: int, name: str, first: int = 0) -> None:
         )
 
 
-def _utf8(text: str | bytes, name: str) -> bytes:
+def utf8_bytes(text: str | bytes, name: str) -> bytes:
+    """The bytes of a text.
+
+    Raises:
+        TextError: it has half of a surrogate pair.
+    """
     if isinstance(text, bytes):
         return text
     try:
@@ -278,6 +175,62 @@ def _utf8(text: str | bytes, name: str) -> bytes:
         ) from error
 
 
+def utf8_text(text: str | bytes, name: str) -> str:
+    """The characters of a text.
+
+    Raises:
+        TextError: bytes that are not UTF-8, or half of a surrogate pair.
+    """
+    raw = utf8_bytes(text, name)
+    try:
+        return raw.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise _not_utf8(name, error.start, raw[error.start]) from error
+
+
+def pieces(file: BinaryIO) -> Iterator[bytes]:
+    """The bytes of a file, PIECE_BYTES at a time."""
+    while raw := file.read(PIECE_BYTES):
+        yield raw
+
+
+def text_pieces(file: BinaryIO, name: str, counts: TextCounts) -> Iterator[str]:
+    """The characters of a UTF-8 file, piece by piece, while `counts` grows.
+
+    Raises:
+        TextError: it is not UTF-8; names the byte.
+    """
+    decoder = codecs.getincrementaldecoder("utf-8")()
+    try:
+        for raw in pieces(file):
+            counts.add(raw)
+            yield decoder.decode(raw)
+        decoder.decode(b"", final=True)
+    except UnicodeDecodeError as error:  # its object begins with what was left of earlier pieces, and ends here
+        at = counts.bytes - len(error.object) + error.start
+        raise _not_utf8(name, at, error.object[error.start]) from error
+
+
+def continuation(tokenizer: Tokenizer, prompt: str, before: Ids, ids: Ids) -> str:
+    """What `ids` add to the text of a prompt, so that prompt and result read on as one text.
+
+    Args:
+        before: (m,) ids of the prompt; ids: (n,) what follows them.
+    """
+    known, whole = tokenizer.decode(before), tokenizer.decode(np.concatenate([before, ids]))
+    text = whole.removeprefix(known) if whole.startswith(known) else tokenizer.decode(ids)
+    if prompt[-1:].isspace() and not known[-1:].isspace():  # the tokens do not say which space the prompt ended with
+        text = text.removeprefix(" ")
+    return text
+
+
+def _not_utf8(name: str, at: int, byte: int) -> TextError:
+    return TextError(
+        f"{name}: not UTF-8 at byte {at} (0x{byte:02x}), and this bundle's tokenizer needs text. "
+        f"Convert it, for instance: iconv -f latin1 -t utf-8 {name}"
+    )
+
+
 class TokenReader:
     """Hands out a document's tokens in the amounts that a step wants."""
 
@@ -285,6 +238,7 @@ class TokenReader:
         self.document = document
         self.counts = TextCounts()
         self._vocab_size = vocab_size
+        self._unk_id = tokenizer.unk_id
         self._read = 0
         self._buffer = TokenPiece(*(np.zeros(0, np.int64) for _ in range(3)))
         self._pieces = self._open(tokenizer)
@@ -306,6 +260,8 @@ class TokenReader:
                 break
             check_ids(piece.ids, self._vocab_size, self.document.name, self._read)
             self._read += len(piece)
+            if self._unk_id is not None:
+                self.counts.unknown_tokens += int(np.count_nonzero(piece.ids == self._unk_id))
             self._buffer = _join(self._buffer, piece)
 
     @property
@@ -321,7 +277,7 @@ class TokenReader:
             with source.open("rb") as file:
                 yield from tokenizer.read(file, self.document.name, self.counts)
         elif isinstance(source, str | bytes):
-            raw = _utf8(source, self.document.name)
+            raw = utf8_bytes(source, self.document.name)
             yield from tokenizer.read(io.BytesIO(raw), self.document.name, self.counts)
         elif isinstance(source, np.ndarray | list | tuple):
             ids = as_ids(source, self.document.name)

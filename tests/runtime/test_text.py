@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 from xlruntime import BundleError, Document, Model, TextError, TokenError, spec, text
-from xlruntime.text import ByteTokenizer, NoTokenizer, TextCounts, TokenReader, make_tokenizer
+from xlruntime.text import TextCounts, TokenReader
+from xlruntime.tokenizing import ByteTokenizer, NoTokenizer, make_tokenizer
 
 TEXT = "  Zwölf Boxkämpfer – 日本語 \t\n\x0b\x0cjagen\r\n🙂\xa0x  "
 
@@ -127,5 +128,5 @@ def test_file_opened_as_text_is_refused(bytes_model: Model, tmp_path: Path) -> N
 
 
 def test_unknown_tokenizer_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(BundleError, match="unknown tokenizer 'words'; expected 'bytes', 'none', or 'tokenizers'"):
+    with pytest.raises(BundleError, match="unknown tokenizer 'words'; expected 'bytes', 'none', or 'vocabulary'"):
         make_tokenizer(spec.Tokenizer("words"), tmp_path)  # type: ignore[arg-type]  # on purpose

@@ -13,7 +13,8 @@ import pytest
 
 from xlruntime import BundleError, Document, Model, TextError, TokenError, XlruntimeError, load
 from xlruntime.bundle import digest_file
-from xlruntime.text import TextCounts, TokenizersTokenizer
+from xlruntime.text import TextCounts
+from xlruntime.tokenizer_libraries import TokenizersTokenizer
 
 tokenizers = pytest.importorskip("tokenizers")
 

@@ -1,0 +1,112 @@
+"""The tokenizers of bundles: which one a bundle declares, and those that need no file."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import BinaryIO
+
+import numpy as np
+
+from . import spec
+from .errors import BundleError, TextError
+from .text import Ids, TextCounts, Tokenizer, TokenPiece, pieces, utf8_bytes
+from .tokenizer_libraries import SentencePieceTokenizer, TokenizersTokenizer
+from .vocabulary import Vocabulary
+from .vocabulary_tokenizer import VocabularyTokenizer
+
+__all__ = ["ByteTokenizer", "NoTokenizer", "make_tokenizer"]
+
+
+class ByteTokenizer:
+    """Token id = byte. Any file is valid, and is read piece by piece."""
+
+    vocab_size: int | None = 256
+    unk_id: int | None = None
+
+    def encode(self, text: str | bytes) -> Ids:
+        """Ids (n,) of the bytes of `text`, in UTF-8 if it is a str."""
+        return np.frombuffer(utf8_bytes(text, "the text"), np.uint8).astype(np.int64)
+
+    def encode_piece(self, text: str | bytes, previous: int | None) -> Ids:
+        """As `encode`: it does not matter where a text is cut."""
+        return self.encode(text)
+
+    def decode(self, ids: Ids) -> str:
+        """Text of the bytes; what is not UTF-8 becomes U+FFFD."""
+        return ids.astype(np.uint8).tobytes().decode("utf-8", errors="replace")
+
+    def read(self, file: BinaryIO, name: str, counts: TextCounts) -> Iterator[TokenPiece]:
+        """Pieces of at most PIECE_BYTES tokens."""
+        position = 0
+        for raw in pieces(file):
+            if position == 0:
+                counts.first_token_bytes = 1
+                counts.first_token_chars = int(raw[0] & 0xC0 != 0x80)
+            counts.add(raw)
+            starts = np.arange(position, position + len(raw), dtype=np.int64)
+            yield TokenPiece(np.frombuffer(raw, np.uint8).astype(np.int64), starts, starts + 1)
+            position += len(raw)
+
+
+class NoTokenizer:
+    """Stands where a bundle has no tokenizer: token ids are welcome, text is refused."""
+
+    vocab_size: int | None = None
+    unk_id: int | None = None
+
+    def encode(self, text: str | bytes) -> Ids:
+        """Raise TextError."""
+        raise self._refusal("the text")
+
+    def encode_piece(self, text: str | bytes, previous: int | None) -> Ids:
+        """Raise TextError."""
+        raise self._refusal("the text")
+
+    def decode(self, ids: Ids) -> str:
+        """The ids themselves, separated by spaces."""
+        return " ".join(str(int(token)) for token in ids)
+
+    def read(self, file: BinaryIO, name: str, counts: TextCounts) -> Iterator[TokenPiece]:
+        """Raise TextError."""
+        raise self._refusal(name)
+
+    @staticmethod
+    def _refusal(name: str) -> TextError:
+        return TextError(
+            f"{name}: this bundle has no tokenizer, so it takes token ids, not text. "
+            "Give ids, or convert the checkpoint with --tokenizer."
+        )
+
+
+def make_tokenizer(tokenizer: spec.Tokenizer, folder: Path) -> Tokenizer:
+    """The tokenizer that a bundle in `folder` declares.
+
+    Raises:
+        BundleError: the kind is unknown, or the file is not what the kind needs.
+        XlruntimeError: the library that it needs is not installed.
+    """
+    kind: str = tokenizer.kind  # read from a file, so it may be anything
+    if kind == "bytes":
+        return ByteTokenizer()
+    if kind == "none":
+        return NoTokenizer()
+    if tokenizer.file is not None:
+        path = folder / tokenizer.file
+        if kind == "tokenizers":
+            return TokenizersTokenizer(path)
+        if kind == "sentencepiece":
+            return SentencePieceTokenizer(path)
+        if kind == "vocabulary":
+            return VocabularyTokenizer(_read_vocabulary(path))
+    raise BundleError(
+        f"{folder}: unknown tokenizer {tokenizer.kind!r}; expected 'bytes', 'none', or 'vocabulary', 'tokenizers' or "
+        "'sentencepiece' with a file."
+    )
+
+
+def _read_vocabulary(path: Path) -> Vocabulary:
+    try:
+        return Vocabulary.from_json(path.read_text("utf-8"), str(path))
+    except UnicodeDecodeError as error:
+        raise BundleError(f"{path}: not UTF-8 text ({error.reason}). Convert the checkpoint again.") from error

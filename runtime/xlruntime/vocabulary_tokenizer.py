@@ -1,0 +1,301 @@
+"""Text to the ids of a vocabulary, piece by piece, with offsets into the text as it was given.
+
+A line ends with a newline, a carriage return or both, as in Python's text files; a byte-order mark at the beginning of
+a text is no part of it. White space between words belongs to the word or line end after it.
+"""
+
+from __future__ import annotations
+
+import io
+import re
+from collections.abc import Iterator
+from typing import BinaryIO
+
+import numpy as np
+
+from .errors import TokenError
+from .text import Ids, TextCounts, TokenPiece, pieces, text_pieces, utf8_bytes, utf8_text
+from .vocabulary import Vocabulary, listed
+
+__all__ = ["VocabularyTokenizer"]
+
+BYTE_ORDER_MARK = "\ufeff"
+NEWLINES = ("\n", "\r", "\r\n")
+WORDS = re.compile(r"\r\n|[\r\n]|\S+")
+CHARACTERS = re.compile(r"\r\n|.", re.DOTALL)
+SINGLE_CHARACTERS = re.compile(r".", re.DOTALL)
+NEWLINE_BYTE = ord("\n")
+DROPPED, UNKNOWN = -1, -2
+
+
+class VocabularyTokenizer:
+    """Reads documents of any length at constant memory; those of words and characters must be UTF-8.
+
+    Args:
+        skip_unknown: leave out what the vocabulary lacks, instead of giving `unk` or refusing it.
+    """
+
+    def __init__(self, vocabulary: Vocabulary, skip_unknown: bool = False) -> None:
+        self.vocabulary = vocabulary
+        self.vocab_size: int | None = len(vocabulary)
+        self.unk_id = vocabulary.id_of(vocabulary.unk)
+        self._skip_unknown = skip_unknown
+
+    def encode(self, text: str | bytes) -> Ids:
+        """Ids (n,) of a whole text: those that `read` gives.
+
+        Raises:
+            TextError, TokenError: as `read`.
+        """
+        file = io.BytesIO(utf8_bytes(text, "the text"))
+        return _all_ids(self.read(file, "the text", TextCounts()))
+
+    def encode_piece(self, text: str | bytes, previous: int | None) -> Ids:
+        """Ids (n,) of a piece that goes on after the token `previous`; None: that begins a text.
+
+        Cut between words, the pieces of a text give the tokens of the whole, but for the `line_end` of a last line
+        that no newline ends. A word that is cut is two words.
+        """
+        if self.vocabulary.kind == "bytes":
+            return (
+                _ByteWalk(self.vocabulary, self._skip_unknown, "the text", TextCounts())
+                .take(utf8_bytes(text, "the text"))
+                .ids
+            )
+        walk = _TextWalk(self.vocabulary, self._skip_unknown, "the text", TextCounts(), previous)
+        return _all_ids(iter([walk.take(utf8_text(text, "the text")), walk.flush()]))
+
+    def decode(self, ids: Ids) -> str:
+        """Words with spaces between them and a newline for each line end; bytes and characters as they were."""
+        vocabulary = self.vocabulary
+        symbols = [vocabulary.symbols[int(number)] for number in ids]
+        if vocabulary.kind == "words":
+            return _joined(vocabulary, symbols)
+        texts = {vocabulary.space: " ", vocabulary.line_end: "\n"}
+        parts = [texts.get(symbol, symbol) for symbol in symbols]
+        if vocabulary.kind == "characters":
+            return "".join(parts)
+        raw = b"".join(bytes([int(part)]) if part.isdigit() else part.encode("utf-8") for part in parts)
+        return raw.decode("utf-8", errors="replace")
+
+    def read(self, file: BinaryIO, name: str, counts: TextCounts) -> Iterator[TokenPiece]:
+        """Pieces of a document, while `counts` grows.
+
+        Raises:
+            TextError: it is not UTF-8, where the vocabulary is of words or characters.
+            TokenError: the vocabulary lacks something and has no `unk`; says what and where.
+        """
+        if self.vocabulary.kind == "bytes":
+            bytewise = _ByteWalk(self.vocabulary, self._skip_unknown, name, counts)
+            for raw in pieces(file):
+                counts.add(raw)
+                yield bytewise.take(raw)
+            yield bytewise.end()
+        else:
+            walk = _TextWalk(self.vocabulary, self._skip_unknown, name, counts)
+            for text in text_pieces(file, name, counts):
+                yield walk.take(text)
+            yield walk.flush()
+            yield walk.end()
+
+
+class _TextWalk:
+    """A document of words or characters, and how far it has been read."""
+
+    def __init__(
+        self, vocabulary: Vocabulary, skip_unknown: bool, name: str, counts: TextCounts, previous: int | None = None
+    ) -> None:
+        self._vocabulary, self._skip_unknown, self._name, self._counts = vocabulary, skip_unknown, name, counts
+        self._words = vocabulary.kind == "words"
+        newline = None if self._words else vocabulary.id_of("\n")
+        self._unk, self._line_start = vocabulary.id_of(vocabulary.unk), vocabulary.id_of(vocabulary.line_start)
+        self._line_end = vocabulary.id_of(vocabulary.line_end) if newline is None else None
+        self._newline = self._line_end if newline is None else newline
+        carriage_returns = "\r" in vocabulary.index and not self._words
+        self._pattern = WORDS if self._words else SINGLE_CHARACTERS if carriage_returns else CHARACTERS
+        self._held: list[str] = []  # text whose tokens depend on what follows
+        self._chars = self._bytes = 0  # before what is held; bytes only until there is a token
+        self._line = 1
+        self._begun = previous is not None and previous != self._line_end  # line_start, if any, has been given
+        self._open = False  # the line holds text that no newline ends yet
+        self._first = previous is None  # no text yet
+        self._empty = previous is None  # no token yet
+
+    def take(self, text: str) -> TokenPiece:
+        """The tokens that the next characters complete."""
+        end = len(text) - text.endswith("\r")  # a newline may follow
+        if self._words:
+            end = next((after for after in range(end, 0, -1) if text[after - 1].isspace()), 0)
+        self._held.append(text[:end])
+        piece = self.flush() if end else _piece([], [], [], 0)
+        self._held.append(text[end:])
+        return piece
+
+    def flush(self) -> TokenPiece:
+        """The tokens of what is held."""
+        text = "".join(self._held)
+        self._held.clear()
+        ids, starts, ends = self._tokens(text)
+        piece = _piece(ids, starts, ends, self._chars)
+        if self._empty:
+            if ids:  # what stands before the first word has no token of its own
+                covered = text[0 if self._words else starts[0] : ends[0]]
+                self._counts.first_token_bytes = len(covered.encode("utf-8")) + (self._bytes if self._words else 0)
+                self._counts.first_token_chars = len(covered) + (self._chars if self._words else 0)
+                self._empty = False
+            else:
+                self._bytes += len(text.encode("utf-8"))
+        self._chars += len(text)
+        return piece
+
+    def end(self) -> TokenPiece:
+        """The end of a last line without newline."""
+        marks = [None if self._begun else self._line_start, self._line_end] if self._open else []
+        ids = [number for number in marks if number is not None]
+        return _piece(ids, [0] * len(ids), [0] * len(ids), self._chars)
+
+    def _tokens(self, text: str) -> tuple[list[int], list[int], list[int]]:
+        ids: list[int] = []
+        starts: list[int] = []
+        ends: list[int] = []
+        missing: dict[str, int] = {}
+        index, end = self._vocabulary.index, self._skip_mark(text)
+        self._open |= end < len(text)
+        for match in self._pattern.finditer(text, end):
+            unit, (start, end) = match.group(), match.span()
+            is_newline = unit in NEWLINES and unit not in index
+            numbers = self._newline_ids(unit) if is_newline else self._ids(unit, missing)
+            if not self._begun and self._line_start is not None:
+                ids.append(self._line_start)
+                starts.append(start)
+                ends.append(start)
+            self._begun = not is_newline
+            for number in numbers:
+                ids.append(number)
+                starts.append(start)
+                ends.append(end)
+                start = end  # lower-casing may make two characters of one
+            if is_newline:
+                self._line += 1
+                self._open = end < len(text)
+        if missing:
+            self._refuse(missing)
+        return ids, starts, ends
+
+    def _skip_mark(self, text: str) -> int:
+        """Where the text begins: behind a byte-order mark."""
+        first, self._first = self._first, self._first and not text
+        if not first or not text.startswith(BYTE_ORDER_MARK) or BYTE_ORDER_MARK in self._vocabulary.index:
+            return 0
+        if not self._words:
+            self._drop(BYTE_ORDER_MARK)
+        return 1
+
+    def _newline_ids(self, newline: str) -> list[int]:
+        if self._newline is not None:
+            return [self._newline]
+        if not self._words:
+            self._drop(newline)
+        return []
+
+    def _drop(self, text: str) -> None:
+        self._counts.dropped_chars += len(text)
+        self._counts.dropped_bytes += len(text.encode("utf-8"))
+
+    def _ids(self, unit: str, missing: dict[str, int]) -> list[int]:
+        """Ids of a word or character; what has none is noted with its line."""
+        vocabulary = self._vocabulary
+        unit = unit.lower() if vocabulary.lower_case else unit
+        numbers = []
+        for symbol in [unit] if self._words else unit:
+            number = vocabulary.index.get(symbol)
+            if number is None and symbol == " ":
+                number = vocabulary.id_of(vocabulary.space)
+            if number is None and not self._skip_unknown:
+                number = self._unk
+                if number is None:
+                    missing.setdefault(symbol, self._line)
+            if number is not None:
+                numbers.append(number)
+        return numbers
+
+    def _refuse(self, missing: dict[str, int]) -> None:
+        found = listed(f"{symbol!r} in line {line:,}" for symbol, line in missing.items())
+        raise TokenError(
+            f"{self._name}: {found} not in the vocabulary of {len(self._vocabulary):,} {self._vocabulary.kind}, which "
+            "has none for what is unknown. Prepare the text as the training text was, or replace them."
+        )
+
+
+class _ByteWalk:
+    """A document of bytes, and how far it has been read."""
+
+    def __init__(self, vocabulary: Vocabulary, skip_unknown: bool, name: str, counts: TextCounts) -> None:
+        self._vocabulary, self._name, self._counts = vocabulary, name, counts
+        unk = DROPPED if skip_unknown else vocabulary.id_of(vocabulary.unk)
+        table = [vocabulary.index.get(str(byte), UNKNOWN if unk is None else unk) for byte in range(256)]
+        self._line_end = None
+        if str(NEWLINE_BYTE) not in vocabulary.index:
+            self._line_end = vocabulary.id_of(vocabulary.line_end)
+            table[NEWLINE_BYTE] = DROPPED if self._line_end is None else self._line_end
+        self._table = np.array(table, np.int64)
+        self._bytes = 0
+        self._open = False
+        self._empty = True
+
+    def take(self, raw: bytes) -> TokenPiece:
+        """The tokens of the next bytes."""
+        values = np.frombuffer(raw, np.uint8)
+        numbers = self._table[values]
+        if (unknown := np.flatnonzero(numbers == UNKNOWN)).size:
+            self._refuse(raw, unknown.tolist())
+        (kept,) = np.nonzero(numbers != DROPPED)
+        self._counts.dropped_bytes += len(raw) - len(kept)
+        self._counts.dropped_chars += len(raw) - len(kept)  # newlines, so characters too
+        if self._empty and len(kept):
+            self._counts.first_token_bytes = 1
+            self._counts.first_token_chars = int(values[kept[0]] & 0xC0 != 0x80)
+            self._empty = False
+        starts = kept + self._bytes
+        self._bytes += len(raw)
+        self._open = raw[-1:] != b"\n" if raw else self._open
+        return TokenPiece(numbers[kept], starts, starts + 1)
+
+    def end(self) -> TokenPiece:
+        """The end of a last line without newline."""
+        ids = [self._line_end] if self._open and self._line_end is not None else []
+        return _piece(ids, [0] * len(ids), [0] * len(ids), self._bytes)
+
+    def _refuse(self, raw: bytes, unknown: list[int]) -> None:
+        places: dict[int, int] = {}
+        for at in unknown:
+            places.setdefault(raw[at], self._bytes + at)
+        found = listed(f"{byte} (0x{byte:02x}) at byte {at:,}" for byte, at in places.items())
+        raise TokenError(
+            f"{self._name}: {found} not in the vocabulary of {len(self._vocabulary)} bytes, which has none for what is "
+            "unknown. Prepare the text as the training text was, or replace them."
+        )
+
+
+def _joined(vocabulary: Vocabulary, symbols: list[str]) -> str:
+    """Words as text. A symbol that both starts and ends lines starts one where none has begun."""
+    parts: list[str] = []
+    begun = False
+    for symbol in symbols:
+        if symbol == vocabulary.line_start and not begun:
+            begun = True
+        elif symbol == vocabulary.line_end:
+            parts.append("\n")
+            begun = False
+        else:
+            parts.append(f" {symbol}" if parts and parts[-1] != "\n" else symbol)
+            begun = True
+    return "".join(parts)
+
+
+def _piece(ids: list[int], starts: list[int], ends: list[int], before: int) -> TokenPiece:
+    return TokenPiece(np.array(ids, np.int64), np.array(starts, np.int64) + before, np.array(ends, np.int64) + before)
+
+
+def _all_ids(parts: Iterator[TokenPiece]) -> Ids:
+    return np.concatenate([np.zeros(0, np.int64), *(piece.ids for piece in parts)])
