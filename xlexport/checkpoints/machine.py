@@ -1,0 +1,317 @@
+"""A stack machine that runs a pickle and makes plain values, containers and records of it, nothing else.
+
+No name is imported, nothing of the file is called, no attribute is set. What the values may take in memory is counted
+before they are made.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Collection, Mapping
+from typing import Any
+
+from xlexport.checkpoints.known_names import is_known
+from xlexport.checkpoints.operations import Buffer, DamagedFileError, operations
+from xlexport.checkpoints.records import Name, Record, check_tree
+
+__all__ = ["Machine", "RefusedNamesError", "checked_keys"]
+
+ROOM = 160 << 20  # bytes that a pickle's values may take beside its own size
+SLOT, NUMBER, ENTRY, CONTAINER, RECORD = 8, 32, 56, 250, 500  # bytes of a value, and of its place in a list or dict
+LARGEST_KEY = 1 << 60  # Python's hash of larger numbers is easily made to collide
+KEYS = {str, bytes, int, bool, float, type(None)}
+SHOWN_NAMES = 20
+
+NUMBERS = ["INT", "LONG", "FLOAT", "BININT", "BININT1", "BININT2", "LONG1", "LONG4", "BINFLOAT"]
+TEXTS = ["STRING", "BINSTRING", "SHORT_BINSTRING", "UNICODE", "BINUNICODE", "SHORT_BINUNICODE", "BINUNICODE8"]
+BYTES = ["BINBYTES", "SHORT_BINBYTES", "BINBYTES8", "BYTEARRAY8"]
+
+
+class RefusedNamesError(ValueError):
+    """A pickle refers to names that are not in the table; the message goes on from the file's name."""
+
+
+class Machine:
+    """Runs one pickle.
+
+    Args:
+        builders: how the call of a known name becomes a plain value, from the call's arguments; others become records.
+        persistent: what a reference to something outside the pickle stands for.
+        room: bytes that the values may take beside the pickle's own size.
+    """
+
+    def __init__(
+        self,
+        builders: Mapping[str, Callable[..., Any]],
+        persistent: Callable[[Any], Any] | None = None,
+        room: int = ROOM,
+    ) -> None:
+        self.builders = builders
+        self.persistent = persistent
+        self.stack: list[Any] = []
+        self.marks: list[int] = []
+        self.memo: list[Any] = []
+        self.sparse_memo: dict[int, Any] = {}
+        self.refused: dict[str, None] = {}
+        self.room = room
+        self.handlers: dict[str, Callable[[Any], None]] = {
+            **dict.fromkeys(NUMBERS, self._number),
+            **dict.fromkeys(TEXTS + BYTES, self._text),
+            **dict.fromkeys(["PROTO", "FRAME"], lambda argument: None),
+            **dict.fromkeys(["PUT", "BINPUT", "LONG_BINPUT"], self._put),
+            **dict.fromkeys(["GET", "BINGET", "LONG_BINGET"], self._get),
+            **dict.fromkeys(["REDUCE", "NEWOBJ"], self._reduce),
+        }
+        for name in dir(self):
+            if name.startswith("on_"):
+                self.handlers[name.removeprefix("on_").upper()] = getattr(self, name)
+
+    def run(self, data: Buffer, start: int, end: int) -> tuple[Any, int]:
+        """The value of the pickle that starts at `start`, and the position after it.
+
+        Raises:
+            RefusedNamesError: it refers to unknown names.
+            DamagedFileError: it is damaged, or made to do harm.
+        """
+        self.room += end - start
+        value = None
+        try:
+            for name, argument in operations(data, start, end):
+                if name == "STOP":
+                    value, end = self.stack.pop(), argument
+                    break
+                if name not in self.handlers:
+                    raise DamagedFileError(f"its pickle uses {name}, which no checkpoint needs")
+                self.handlers[name](argument)
+                self._charge(SLOT)
+            if not self.refused:
+                check_tree(value)
+        except (ValueError, TypeError, LookupError) as error:
+            if not self.refused:  # else their names say more than what went wrong later
+                raise error if isinstance(error, DamagedFileError) else _damaged() from error
+        if self.refused:
+            raise RefusedNamesError(_refusal(list(self.refused)))
+        return value, end
+
+    def _charge(self, size: int) -> None:
+        self.room -= size
+        if self.room < 0:
+            raise DamagedFileError("its pickle would take far more memory than the file has bytes")
+
+    # Values and containers.
+
+    def _number(self, value: Any) -> None:
+        self.room -= NUMBER
+        self.stack.append(value)
+
+    def _text(self, value: Any) -> None:
+        self.room -= sys.getsizeof(value)
+        self.stack.append(value)
+
+    def _container(self, value: Any) -> None:
+        self.room -= CONTAINER
+        self.stack.append(value)
+
+    def on_none(self, _: None) -> None:
+        self.stack.append(None)
+
+    def on_newtrue(self, _: None) -> None:
+        self.stack.append(True)
+
+    def on_newfalse(self, _: None) -> None:
+        self.stack.append(False)
+
+    def on_empty_list(self, _: None) -> None:
+        self._container([])
+
+    def on_empty_dict(self, _: None) -> None:
+        self._container({})
+
+    def on_empty_set(self, _: None) -> None:
+        self._container(set())
+
+    def on_empty_tuple(self, _: None) -> None:
+        self.stack.append(())
+
+    def on_list(self, _: None) -> None:
+        self._container(self._marked())
+
+    def on_tuple(self, _: None) -> None:
+        self._container(tuple(self._marked()))
+
+    def on_tuple1(self, _: None) -> None:
+        self._container(tuple(self._last(1)))
+
+    def on_tuple2(self, _: None) -> None:
+        self._container(tuple(self._last(2)))
+
+    def on_tuple3(self, _: None) -> None:
+        self._container(tuple(self._last(3)))
+
+    def on_dict(self, _: None) -> None:
+        items = self._marked()
+        self._container({})
+        self._set_items(items)
+
+    def on_frozenset(self, _: None) -> None:
+        items = self._marked()
+        self._charge(CONTAINER + ENTRY * len(items))
+        self.stack.append(frozenset(checked_keys(items)))
+
+    def on_append(self, _: None) -> None:
+        self._append(self._last(1))
+
+    def on_appends(self, _: None) -> None:
+        self._append(self._marked())
+
+    def on_setitem(self, _: None) -> None:
+        self._set_items(self._last(2))
+
+    def on_setitems(self, _: None) -> None:
+        self._set_items(self._marked())
+
+    def on_additems(self, _: None) -> None:
+        items = self._marked()
+        self._charge(ENTRY * len(items))
+        if type(self.stack[-1]) is not set:
+            raise _damaged()
+        self.stack[-1].update(checked_keys(items))
+
+    def _append(self, items: list[Any]) -> None:
+        target = self.stack[-1]
+        if type(target) is Record:
+            record, target = target, [] if target.items is None else target.items
+            record.items = target
+        if type(target) is not list:
+            raise _damaged()
+        target.extend(items)
+
+    def _set_items(self, items: list[Any]) -> None:
+        """Keys and values in turn."""
+        self._charge(ENTRY * len(items) // 2)
+        target = self.stack[-1]
+        if type(target) is Record:
+            record, target = target, {} if target.items is None else target.items
+            record.items = target
+        if type(target) is not dict or len(items) % 2:
+            raise _damaged()
+        target.update(zip(checked_keys(items[::2]), items[1::2], strict=True))
+
+    # The stack and the memo.
+
+    def _marked(self) -> list[Any]:
+        return self._last(len(self.stack) - self.marks.pop())
+
+    def _last(self, count: int) -> list[Any]:
+        start = len(self.stack) - count
+        if start < 0 or count < 0:
+            raise _damaged()
+        items = self.stack[start:]
+        del self.stack[start:]
+        return items
+
+    def on_mark(self, _: None) -> None:
+        self.room -= NUMBER
+        self.marks.append(len(self.stack))
+
+    def on_pop(self, _: None) -> None:
+        if self.marks and self.marks[-1] == len(self.stack):
+            self.marks.pop()
+        else:
+            self.stack.pop()
+
+    def on_pop_mark(self, _: None) -> None:
+        self._marked()
+
+    def on_dup(self, _: None) -> None:
+        self.stack.append(self.stack[-1])
+
+    def on_memoize(self, _: None) -> None:
+        self._put(len(self.memo))
+
+    def _put(self, index: int) -> None:
+        # Picklers count up, so the memo can be a list. Any other number must not decide how long that list is.
+        if index == len(self.memo):
+            self.memo.append(self.stack[-1])
+        elif 0 <= index < len(self.memo):
+            self.memo[index] = self.stack[-1]
+        else:
+            self.room -= ENTRY + NUMBER
+            self.sparse_memo[index] = self.stack[-1]
+
+    def _get(self, index: int) -> None:
+        self.stack.append(self.memo[index] if 0 <= index < len(self.memo) else self.sparse_memo[index])
+
+    # Names, and what stands for calls of them.
+
+    def on_global(self, name: tuple[str, str]) -> None:
+        full = ".".join(name)
+        self._charge(RECORD + sys.getsizeof(full))
+        if not is_known(full):
+            self.refused[full] = None
+        self.stack.append(Name(full))
+
+    def on_stack_global(self, _: None) -> None:
+        module, name = self._last(2)
+        if type(module) is not str or type(name) is not str:
+            raise _damaged()
+        self.on_global((module, name))
+
+    def on_inst(self, name: tuple[str, str]) -> None:
+        arguments = tuple(self._marked())
+        self.on_global(name)
+        self._make(self.stack.pop(), arguments)
+
+    def on_obj(self, _: None) -> None:
+        called, *arguments = self._marked()
+        self._make(called, tuple(arguments))
+
+    def on_newobj_ex(self, _: None) -> None:
+        called, arguments, named = self._last(3)
+        self._make(called, (*arguments, named) if named else arguments)
+
+    def _reduce(self, _: None) -> None:
+        self._make(*self._last(2))
+
+    def _make(self, called: Any, arguments: Any) -> None:
+        """Push what stands for `called(*arguments)`: a plain value, or a record of it."""
+        if type(called) is not Name or type(arguments) is not tuple:
+            raise DamagedFileError("its pickle calls something that is neither a class nor a function")
+        self._charge(RECORD)
+        builder = self.builders.get(called.name)
+        if builder is None or self.refused:
+            self.stack.append(Record(called.name, arguments))
+            return
+        self._charge(sum(ENTRY * len(argument) for argument in arguments if isinstance(argument, Collection)))
+        self.stack.append(builder(*arguments))
+
+    def on_build(self, _: None) -> None:
+        state = self.stack.pop()
+        target = self.stack[-1]
+        if type(target) is Record:
+            target.state = state
+        elif type(target) is not dict:  # no reader needs the attributes of a dict, such as a state dict's _metadata
+            raise DamagedFileError("its pickle gives attributes to something that has none")
+
+    def on_binpersid(self, _: None) -> None:
+        if self.persistent is None:
+            raise DamagedFileError("its pickle refers to something outside of it")
+        self.stack.append(self.persistent(self.stack.pop()))
+
+
+def _damaged() -> DamagedFileError:
+    return DamagedFileError("its pickle is damaged")
+
+
+def checked_keys(keys: list[Any]) -> list[Any]:
+    """Keys that Python hashes in time and depth that do not depend on who chose them."""
+    for key in keys:
+        if type(key) not in KEYS or (type(key) is int and not -LARGEST_KEY < key < LARGEST_KEY):
+            raise DamagedFileError("its pickle has a dictionary or set of other things than texts and numbers")
+    return keys
+
+
+def _refusal(names: list[str]) -> str:
+    shown = ", ".join(ascii(name[:60]) for name in names[:SHOWN_NAMES])
+    more = f" and {len(names) - SHOWN_NAMES} more" if len(names) > SHOWN_NAMES else ""
+    return f"holds Python objects that could run code ({shown}{more}); nothing was run"
