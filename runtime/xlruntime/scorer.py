@@ -28,16 +28,20 @@ __all__ = ["DocumentScore", "Scorer", "TokenScores"]
 class DocumentScore:
     """What a whole document scored. Ratios are None where there is nothing to divide by.
 
-    The first token has no context and is not scored; per-byte and per-character figures leave out its bytes and
-    characters, so that no newline or other byte is dropped silently.
+    The first token has no context and is not scored; per-byte and per-character figures leave out what it covers, and
+    what no token covers because the vocabulary has no symbol for it (`dropped_bytes`, `dropped_chars`: newlines).
+    With `unknown_tokens`, tokens that stand for anything the vocabulary lacks, the bits are no code for the text.
     """
 
     document: str
     tokens: int
     scored_tokens: int
+    unknown_tokens: int
     words: int
     chars: int
     bytes: int
+    dropped_chars: int
+    dropped_bytes: int
     nats: float
     bits: float
     bits_per_byte: float | None
@@ -221,13 +225,16 @@ class Scorer:
             document=walk.name,
             tokens=walk.position,
             scored_tokens=scored,
+            unknown_tokens=counts.unknown_tokens,
             words=counts.words,
             chars=counts.chars,
             bytes=counts.bytes,
+            dropped_chars=counts.dropped_chars,
+            dropped_bytes=counts.dropped_bytes,
             nats=nats,
             bits=bits,
-            bits_per_byte=_ratio(bits, counts.bytes - counts.first_token_bytes),
-            bits_per_char=_ratio(bits, counts.chars - counts.first_token_chars),
+            bits_per_byte=_ratio(bits, counts.bytes - counts.first_token_bytes - counts.dropped_bytes),
+            bits_per_char=_ratio(bits, counts.chars - counts.first_token_chars - counts.dropped_chars),
             bits_per_token=_ratio(bits, scored),
             perplexity=_perplexity(nats, scored),
             segment_len=self.evaluation.segment_len,
