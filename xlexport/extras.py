@@ -10,7 +10,7 @@ from xlexport.errors import MissingDependencyError
 __all__ = ["EXTRAS", "missing_modules", "require"]
 
 EXTRAS: Mapping[str, tuple[str, ...]] = {
-    "convert": ("torch", "onnx", "onnx_ir", "onnxscript"),
+    "convert": ("torch", "onnx", "onnx_ir", "onnxscript", "google_crc32c"),
     "train": ("torch", "tqdm"),
 }
 """Extra -> the modules that it installs; the names are those of pyproject.toml."""
