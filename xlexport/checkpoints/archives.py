@@ -11,8 +11,9 @@ from pathlib import Path
 
 from xlexport.checkpoints.operations import DamagedFileError
 
-__all__ = ["Member", "check_sums", "read_members"]
+__all__ = ["ARCHIVE_MAGIC", "Member", "check_sums", "read_members"]
 
+ARCHIVE_MAGIC = b"PK\x03\x04"
 MOST_MEMBERS = 100_000
 PIECE = 1 << 20
 ENCRYPTED = 1
@@ -119,9 +120,10 @@ def _entry(data: mmap.mmap, position: int, directory_end: int) -> tuple[str, Mem
         raise _damaged()
     name = data[name_start:extra_start]
     if method or flags & ENCRYPTED:
-        raise DamagedFileError("its archive has compressed or encrypted members, which torch.save never writes")
+        kind = "compressed" if method else "encrypted"
+        raise DamagedFileError(f"its archive has {kind} members, which torch.save never writes")
     size, packed, local = _numbers_64(data[extra_start : extra_start + extra_length], [size, packed, local])
-    *_, local_name_length, local_extra_length = _unpack(LOCAL, b"PK\3\4", data, local)
+    *_, local_name_length, local_extra_length = _unpack(LOCAL, ARCHIVE_MAGIC, data, local)
     local_name = local + LOCAL.size
     if packed != size or data[local_name : local_name + local_name_length] != name:
         raise _damaged()

@@ -1,25 +1,30 @@
-"""What a PyTorch file says about itself, read from its pickle's opcodes: nothing is unpickled, so nothing runs.
+"""What a PyTorch file says about itself, read from its pickle's operations: nothing is unpickled, so nothing runs.
 
 This is for telling formats apart and for messages. What keeps a hostile file from running is the reader of each format.
 """
 
 from __future__ import annotations
 
+import functools
 import itertools
-import pickletools
-import zipfile
+import mmap
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
+from xlexport.checkpoints.archives import ARCHIVE_MAGIC, check_sums, read_members
+from xlexport.checkpoints.operations import DamagedFileError, operations
+from xlexport.checkpoints.restricted import map_file
 from xlexport.errors import CheckpointError
 
 __all__ = ["PickleSummary", "check_archive", "is_archive", "summarize"]
 
-ARCHIVE_MAGIC = b"PK\x03\x04"
-LARGEST_PICKLE = 64 << 20  # tensors are members of their own; the pickle beside them is small
 PICKLES_IN_A_LEGACY_FILE = 4  # magic number, protocol, system, object
+ROOM = 64 << 20  # bytes for strings and names: those of a model come before its vocabulary
+SLOT, PLACE = 8, 100  # bytes that a value takes in a list or a dict, beside its own
+PROTOCOL = b"\x80"
 GET = {"GET", "BINGET", "LONG_BINGET"}
 PUT = {"PUT", "BINPUT", "LONG_BINPUT"}
 HARMLESS = {"torch", "collections", "numpy"}
@@ -54,20 +59,8 @@ def summarize(path: Path) -> PickleSummary | None:
     Raises:
         CheckpointError: an archive that is cut off or damaged.
     """
-    if not is_archive(path):
-        with path.open("rb") as file:
-            return _legacy_summary(file)
-    try:
-        with zipfile.ZipFile(path) as archive:
-            names = [name for name in archive.namelist() if name.rpartition("/")[2] == "data.pkl"]
-            if len(names) != 1 or archive.getinfo(names[0]).file_size > LARGEST_PICKLE:
-                return None
-            with archive.open(names[0]) as file:
-                return _summary(_operations(file))
-    except (zipfile.BadZipFile, EOFError, ValueError, NotImplementedError, RuntimeError) as error:
-        raise CheckpointError(
-            f"{path}: a PyTorch file that is cut off or damaged ({error}). Copy or save it again."
-        ) from error
+    found = path.stat()
+    return _summarize(path, found.st_size, found.st_mtime_ns)
 
 
 def check_archive(path: Path) -> None:
@@ -77,53 +70,78 @@ def check_archive(path: Path) -> None:
         CheckpointError: a member is damaged, or compressed, which `torch.save` never does.
     """
     try:
-        with zipfile.ZipFile(path) as archive:
-            if any(member.compress_type != zipfile.ZIP_STORED for member in archive.infolist()):
-                raise CheckpointError(f"{path}: has compressed members, which torch.save never writes. Save it again.")
-            damaged = archive.testzip()
-    except (zipfile.BadZipFile, EOFError, RuntimeError) as error:
-        raise CheckpointError(f"{path}: the file is damaged ({error}). Copy or save it again.") from error
-    if damaged is not None:
-        raise CheckpointError(f"{path}: {damaged} in it is damaged (wrong checksum). Copy or save it again.")
+        check_sums(path, read_members(map_file(path)))
+    except DamagedFileError as error:
+        raise CheckpointError(f"{path}: {error}. Copy or save it again.") from error
 
 
-def _legacy_summary(file: IO[bytes]) -> PickleSummary | None:
-    """Of the pickles that stand one after another at the start of a file; None if there is not even one."""
-    operations: list[tuple[str, Any]] = []
+@functools.lru_cache(maxsize=1)  # each format asks for the same file
+def _summarize(path: Path, _size: int, _changed: int) -> PickleSummary | None:
+    data = map_file(path)
+    if data[: len(ARCHIVE_MAGIC)] != ARCHIVE_MAGIC:
+        return _legacy_summary(data)
+    try:
+        pickles = [member for name, member in read_members(data).items() if name.endswith("/data.pkl")]
+        if len(pickles) != 1:
+            return None
+        return _summary(operations(data, pickles[0].start, pickles[0].start + pickles[0].size))
+    except DamagedFileError as error:
+        raise CheckpointError(f"{path}: {error}. Copy or save it again.") from error
+
+
+def _legacy_summary(data: mmap.mmap) -> PickleSummary | None:
+    """Of the pickles that stand one after another at the start of a file; None if it does not begin with one."""
+    if data[:1] == PROTOCOL or _is_pickle(data):  # one that is cut off after its protocol still says what it was
+        return _summary(_legacy_operations(data))
+    return None
+
+
+def _is_pickle(data: mmap.mmap) -> bool:
+    try:
+        return all(operations(data, 0, len(data)))
+    except DamagedFileError:
+        return False
+
+
+def _legacy_operations(data: mmap.mmap) -> Iterator[tuple[str, Any]]:
+    position = 0
     for _ in range(PICKLES_IN_A_LEGACY_FILE):
         try:
-            operations += list(_operations(file))
-        except (ValueError, EOFError):
-            break
-    return _summary(iter(operations)) if operations else None
+            for name, argument in operations(data, position, len(data)):
+                yield name, argument
+                position = argument if name == "STOP" else position
+        except DamagedFileError:
+            return
 
 
-def _operations(file: IO[bytes]) -> Iterator[tuple[str, Any]]:
-    return ((opcode.name, argument) for opcode, argument, _ in pickletools.genops(file))
-
-
-def _summary(operations: Iterator[tuple[str, Any]]) -> PickleSummary:
+def _summary(found: Iterator[tuple[str, Any]]) -> PickleSummary:
     strings: list[str] = []
     names: dict[str, None] = {}
     memo: dict[int, str] = {}
     last = ""  # the string that a PUT would store
-    for name, argument in operations:
+    room = ROOM
+    for name, argument in found:
         if name in PUT and last:
             memo[argument] = last
+            room -= PLACE
         elif name == "MEMOIZE":
             memo[len(memo)] = last
-        elif name in ("GLOBAL", "INST"):
-            names[argument.replace(" ", ".", 1)] = None
-            last = ""
-        elif name == "STACK_GLOBAL":
-            names[".".join(strings[-2:])] = None
+            room -= PLACE
+        elif name in ("GLOBAL", "INST", "STACK_GLOBAL"):
+            full = ".".join(argument or strings[-2:])
+            names[full] = None
+            room -= PLACE + sys.getsizeof(full)
             last = ""
         elif name in GET:
             last = memo.get(argument, "")
             strings += [last] if last else []
+            room -= SLOT
         elif isinstance(argument, str):
             last = argument
             strings.append(last)
+            room -= SLOT + sys.getsizeof(last)
         else:
             last = ""
+        if room < 0:
+            break
     return PickleSummary(tuple(strings), tuple(names))

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from xlexport.checkpoints.archives import check_sums, read_members
+from xlexport.checkpoints.archives import ARCHIVE_MAGIC, check_sums, read_members
 from xlexport.checkpoints.machine import Machine, RefusedNamesError
 from xlexport.checkpoints.operations import DamagedFileError
 from xlexport.checkpoints.records import Name
@@ -23,7 +23,6 @@ from xlexport.checkpoints.restricted import BUILDERS, as_checkpoint_error, map_f
 
 __all__ = ["read_torch"]
 
-ARCHIVE_MAGIC = b"PK\x03\x04"
 LEGACY_MAGIC = 0x1950A86A20F9469CFC6C
 LEGACY_PROTOCOL = 1001
 LEGACY_HEADER_ROOM = 8 << 20
