@@ -91,6 +91,11 @@ class Model:
                 self._sessions[purpose] = session
             return self._sessions[purpose]
 
+    def release(self, purpose: str) -> None:
+        """Close the session of one graph, and free what it holds. It opens again when it is needed."""
+        with self._lock:
+            self._sessions.pop(purpose, None)
+
     def evaluation(
         self,
         segment_len: int | None = None,

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from xlexport.steps import build_step
-from xlexport.steps.transformer_xl import TOP_K, TransformerXLStep
+from xlexport.steps.transformer_xl import TOP_K, TransformerXLStep, project_memory
 from xltraining.transformer_xl import TransformerXL
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ def walk(model: TransformerXL, driver: RingDriver, segments: list[tuple[Tensor, 
         made = driver.run(tokens, targets)
         difference = (made["log_prob"] - model.log_probs(hidden, targets)).abs().max()
         log_prob_difference = max(log_prob_difference, float(difference))
-        carried = driver.step.carried(memory)
+        carried = project_memory(model, memory)
         assert carried.keys() == driver.rings.keys()
         for name, rows in carried.items():
             ring = driver.by_age(name)

@@ -13,7 +13,7 @@ import pytest
 
 from xlexport.errors import ExportError, ParityError
 from xlexport.steps import build_step
-from xlexport.verify import TOLERANCES, SegmentDifference, verify
+from xlexport.verify import TOLERANCES, SegmentDifference, segments_to_wrap, verify
 from xlruntime import Model
 from xlruntime import load as load_bundle
 from xlruntime.memory import RingMemory
@@ -31,7 +31,15 @@ FIELDS_OF_THE_DESIGN = (
     *("top1_agreement", "delta_bits_per_token", "first_segment_over_tolerance", "bucket_flips", "largest_flip_margin"),
     *("overflow_fraction", "tolerance", "passed"),
 )
-MORE_FIELDS = ("max_distribution_diff", "drift", "segment_len", "mem_len", "bits_per_token", "per_segment")
+MORE_FIELDS = (
+    "max_distribution_diff",
+    "drift",
+    "segment_len",
+    "mem_len",
+    "bits_per_token",
+    "per_segment",
+    "detail_segments",
+)
 IDS = np.random.default_rng(5).integers(0, 20, 400)
 BOTH = ["bytes_bundle", "ids_bundle"]
 
@@ -68,12 +76,13 @@ def test_bundle_equals_model_under_other_settings(
 def test_report_has_the_fields_of_the_design(bundle: Model, bytes_bundle: Converted) -> None:
     seen: list[SegmentDifference] = []
     report = verify(bundle, bytes_bundle.model, IDS[:30], segments=20, progress=seen.append)
+    assert len(seen) == 4
+    seen = report.per_segment  # by now with what the other graphs say
     assert set(report.to_dict()) == {*FIELDS_OF_THE_DESIGN, *MORE_FIELDS}
     assert tuple(name for name in report.to_dict() if name in FIELDS_OF_THE_DESIGN) == FIELDS_OF_THE_DESIGN
     assert "per_segment" not in report.to_dict(per_segment=False)
     assert report.tolerance == {"log_prob": 1e-4, "memory": 1e-3, "delta_bits_per_token": 1e-6}
     assert (report.bucket_flips, report.largest_flip_margin, report.overflow_fraction) == (None, None, None)
-    assert report.per_segment == seen
     assert [(segment.segment, segment.tokens) for segment in seen] == [(0, 8), (1, 8), (2, 8), (3, 5)]  # to the end
     assert (report.segments, report.tokens) == (4, 29)
     assert report.max_abs_log_prob_diff == max(segment.max_abs_log_prob_diff for segment in seen)
@@ -92,15 +101,18 @@ def test_too_few_ids_to_compare(bundle: Model, bytes_bundle: Converted) -> None:
             verify(bundle, bytes_bundle.model, IDS[:length], segments=1)
 
 
-def after_step(model: Model, number: int, change: Callable[[RingMemory, Arrays], None], every: bool = False) -> None:
-    """Let `change` spoil what step `number` of the score graph leaves, or every step from there on."""
+def after_step(
+    model: Model, number: int, change: Callable[[RingMemory, Arrays], None], every: bool = False, of: str = "score"
+) -> None:
+    """Let `change` spoil what step `number` of a graph leaves, or every step from there on."""
     step, done = model.step, [0]
 
     def spoiled(purpose: str, memory: RingMemory, tokens: Any, targets: Any) -> Arrays:
         outputs = step(purpose, memory, tokens, targets)
-        if done[0] == number or (every and done[0] > number):
-            change(memory, outputs)
-        done[0] += 1
+        if purpose == of:
+            if done[0] == number or (every and done[0] > number):
+                change(memory, outputs)
+            done[0] += 1
         return outputs
 
     model.step = spoiled  # type: ignore[method-assign]
@@ -272,20 +284,31 @@ def test_each_graph_is_compared(
     bundle: Model,
     bytes_bundle: Converted,
 ) -> None:
-    opened = bundle.session(purpose)
-    run, number = opened.run, [0]
+    def change(memory: RingMemory, outputs: Arrays) -> None:
+        outputs[output] = spoil(outputs[output].copy())
 
-    def spoiled(feeds: Arrays) -> Arrays:
-        outputs = run(feeds)
-        if number[0] == 3:
-            outputs[output] = spoil(outputs[output])
-        number[0] += 1
-        return outputs
-
-    opened.run = spoiled  # type: ignore[method-assign]
+    after_step(bundle, 3, change, of=purpose)
     report = verify(bundle, bytes_bundle.model, IDS, segments=6)
     assert report.first_segment_over_tolerance == 3
     assert not report.passed
+
+
+@pytest.mark.parametrize("purpose", ["detail", "generate"])
+def test_memory_of_the_other_graphs_is_compared_at_their_end(
+    purpose: str, bundle: Model, bytes_bundle: Converted
+) -> None:
+    def change(memory: RingMemory, outputs: Arrays) -> None:
+        last_row(memory, "memory_value_1")[:] += 2e-3
+
+    walked = segments_to_wrap(bundle.bundle.evaluation)
+    after_step(bundle, walked - 1, change, of=purpose)
+    report = verify(bundle, bytes_bundle.model, IDS, segments=20)
+    assert report.detail_segments == walked < 20
+    assert report.first_segment_over_tolerance == walked - 1
+    assert report.max_abs_memory_diff >= 1.9e-3
+    assert [segment.top1_agreement is None for segment in report.per_segment] == [False] * walked + [True] * (
+        20 - walked
+    )
 
 
 def test_checkpoint_of_another_model_is_found(bundle: Model, make_model: MakeModel) -> None:

@@ -113,12 +113,18 @@ class AdaptiveSoftmax(nn.Module):
 
     def log_probs_by_cluster(self, hidden: Tensor) -> Iterator[Tensor]:
         """Log-probabilities (N, c_i) of the tokens of each cluster in turn, in nats, from hidden states (N, D)."""
+        for shift, within in self.log_probs_within_clusters(hidden):
+            yield shift + within
+
+    def log_probs_within_clusters(self, hidden: Tensor) -> list[tuple[Tensor, Tensor]]:
+        """As `log_probs_by_cluster`, each in two parts (N, 1) and (N, c_i) whose sum it is."""
         head = self._head(hidden)
         (_, shortlist), *tails = self.bounds
-        yield head[:, :shortlist]
+        parts = [(torch.zeros_like(head[:, :1]), head[:, :shortlist])]
         for index in range(1, 1 + len(tails)):
             slot = shortlist + index - 1
-            yield head[:, slot : slot + 1] + _log_softmax(self.clusters[index](hidden))
+            parts.append((head[:, slot : slot + 1], _log_softmax(self.clusters[index](hidden))))
+        return parts
 
     def log_probs(self, hidden: Tensor, targets: Tensor) -> Tensor:
         """Log-probability of each target in nats, (B, S), from hidden states (B, S, D) and targets (B, S) int64.

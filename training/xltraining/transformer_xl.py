@@ -237,6 +237,10 @@ class TransformerXL(nn.Module):
         """(B,S,V) from the hidden states (B,S,D) that `forward` returns; with cutoffs they are log-probabilities."""
         return self.head.logits(hidden)
 
+    def all_log_probs(self, hidden: Tensor) -> Tensor:
+        """Log-probability of every token in nats, (B,S,V), from the hidden states (B,S,D) that `forward` returns."""
+        return torch.cat(list(self.head.log_probs_by_cluster(hidden.flatten(0, 1))), dim=1).view(*hidden.shape[:2], -1)
+
     def log_probs(self, hidden: Tensor, targets: Tensor) -> Tensor:
         """Log-probability of each target in nats, (B,S), from hidden (B,S,D) and targets (B,S) int64."""
         return self.head.log_probs(hidden, targets)

@@ -6,6 +6,7 @@ Imports torch only where a twin is built.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from types import ModuleType
 from typing import TYPE_CHECKING, Any, Protocol
 
 from xlruntime import spec
@@ -13,7 +14,7 @@ from xlruntime import spec
 if TYPE_CHECKING:
     from torch import Tensor
 
-__all__ = ["Step", "build_step", "output_names"]
+__all__ = ["Step", "build_step", "output_names", "project_memory"]
 
 
 class Step(Protocol):
@@ -37,9 +38,6 @@ class Step(Protocol):
     def first_rows(self) -> Mapping[str, Tensor]:
         """What a slot of each memory holds that stands for a zero hidden state, by input name."""
 
-    def carried(self, memory: list[Tensor]) -> Mapping[str, Tensor]:
-        """The eager model's own memory as the rows that each ring should hold, oldest first, by input name."""
-
     def forward(self, *inputs: Tensor) -> tuple[Tensor, ...]:
         """The outputs of all purposes, each once, in the order of `output_names`."""
 
@@ -55,10 +53,23 @@ def build_step(architecture: str, model: Any) -> Step:
     Raises:
         ExportError: there is no step graph for the architecture.
     """
+    return _module(architecture).TransformerXLStep(model)
+
+
+def project_memory(architecture: str, model: Any, memory: list[Tensor]) -> Mapping[str, Tensor]:
+    """A trained model's own memory as the rows that each ring should hold, oldest first, by input name.
+
+    Raises:
+        ExportError: there is no step graph for the architecture.
+    """
+    return _module(architecture).project_memory(model, memory)
+
+
+def _module(architecture: str) -> ModuleType:
     from xlexport.errors import ExportError
 
     if architecture != "transformer_xl":
         raise ExportError(f"no step graph for architecture {architecture!r}; expected 'transformer_xl'.")
-    from xlexport.steps.transformer_xl import TransformerXLStep
+    from xlexport.steps import transformer_xl
 
-    return TransformerXLStep(model)
+    return transformer_xl

@@ -24,7 +24,7 @@ from xlexport.steps import output_names
 from xlruntime import spec
 from xltraining.transformer_xl import TransformerXL, TransformerXLLayer
 
-__all__ = ["TOP_K", "RingStep", "StepLayer", "TransformerXLStep"]
+__all__ = ["TOP_K", "RingStep", "StepLayer", "TransformerXLStep", "project_memory"]
 
 TOP_K = 10  # candidates that the detail graph lists for every position
 
@@ -144,6 +144,10 @@ class TransformerXLStep(nn.Module):
         self.head = model.head
         even = torch.arange(0, model.config.d_model, 2, dtype=torch.float32)
         self.register_buffer("inverse_frequency", 1.0 / 10000.0 ** (even / model.config.d_model))
+        zero = [torch.zeros(1, 1, model.config.d_model)] * model.config.n_layer
+        self._first_rows = {
+            name: row.detach()[0, :, 0].contiguous() for name, row in project_memory(model, zero).items()
+        }
         self.eval()
 
     @property
@@ -276,25 +280,31 @@ class TransformerXLStep(nn.Module):
         ]
 
     def _detail(self, hidden: Tensor, targets: Tensor) -> dict[str, Tensor]:
-        """Rank, entropy and likeliest tokens of every position, one cluster at a time: the logits are never whole."""
+        """Rank, entropy and likeliest tokens of every position, cluster by cluster: the logits are never whole."""
         B, S, D = hidden.shape
         bounds = self.config.cluster_bounds
         target = targets.reshape(B * S, 1)
-        clusters = list(self.head.log_probs_by_cluster(hidden.reshape(B * S, D)))  # each (B*S, c_i)
-        own = clusters[0].gather(1, target.clamp(0, bounds[0][1] - 1))  # (B*S, 1) log-probability of the target
-        for (first, end), log_probs in zip(bounds[1:], clusters[1:], strict=True):
-            within = log_probs.gather(1, (target - first).clamp(0, end - first - 1))
-            own = torch.where(target >= first, within, own)
-        better = torch.stack([(log_probs > own).sum(dim=1) for log_probs in clusters])  # (clusters, B*S)
-        entropies = torch.stack([-(log_probs.exp() * log_probs).sum(dim=1) for log_probs in clusters])
-        best = [torch.topk(log_probs, min(TOP_K, log_probs.shape[1]), dim=1) for log_probs in clusters]
-        log_probs = torch.cat([values for values, _ in best], dim=1)
-        ids = torch.cat([places + first for (_, places), (first, _) in zip(best, bounds, strict=True)], dim=1)
-        top_log_probs, order = torch.topk(log_probs, min(TOP_K, self.config.n_token), dim=1)
+        clusters = self.head.log_probs_within_clusters(hidden.reshape(B * S, D))
+        # A token of a tail has the probability P of its cluster times its own within it, p: log P = shift.
+        own = torch.zeros(0)
+        for (first, end), (shift, within) in zip(bounds, clusters, strict=True):
+            place = (target - first).clamp(0, end - first - 1)
+            log_prob = within.gather(1, place) + shift  # (B*S, 1)
+            own = torch.where(target >= first, log_prob, own) if first else log_prob
+        better, entropies, values, ids = [], [], [], []
+        for (first, end), (shift, within) in zip(bounds, clusters, strict=True):
+            better.append((within + shift > own).sum(dim=1))
+            # -Σ P·p log(P·p); a tail's p add up to one, and the shortlist's shift is zero.
+            plogp = (within.exp() * within).sum(dim=1, keepdim=True)  # (B*S, 1)
+            entropies.append(-shift.exp() * (plogp + shift))
+            best, places = torch.topk(within, min(TOP_K, end - first), dim=1)
+            values.append(best + shift)
+            ids.append(places + first)
+        top_log_probs, order = torch.topk(torch.cat(values, dim=1), min(TOP_K, self.config.n_token), dim=1)
         return {
-            "rank": 1 + better.sum(dim=0).view(B, S),
-            "entropy": entropies.sum(dim=0).view(B, S),
-            "top_ids": ids.gather(1, order).view(B, S, -1),
+            "rank": 1 + torch.stack(better).sum(dim=0).view(B, S),
+            "entropy": torch.stack(entropies).sum(dim=0).view(B, S),
+            "top_ids": torch.cat(ids, dim=1).gather(1, order).view(B, S, -1),
             "top_log_probs": top_log_probs.view(B, S, -1),
         }
 
@@ -303,18 +313,19 @@ class TransformerXLStep(nn.Module):
 
         With pre-LayerNorm that is W·LN(0) = W·bias, not zero.
         """
-        zero = [torch.zeros(1, 1, self.config.d_model)] * self.config.n_layer
-        return {name: row.detach()[0, :, 0].contiguous() for name, row in self.carried(zero).items()}
+        return self._first_rows
 
-    def carried(self, memory: list[Tensor]) -> dict[str, Tensor]:
-        """The eager model's memory, n_layer hidden states (B, M, D), as what the rings hold: (B, H, M, d_head)."""
-        config = self.config
-        rows: dict[str, Tensor] = {}
-        for index, (layer, hidden) in enumerate(zip(self._layers, memory, strict=True)):
-            B, M, _ = hidden.shape
-            normed = layer.attention_norm(hidden) if layer.pre_lnorm else hidden
-            _, key, value = layer.qkv(normed).chunk(3, dim=-1)
-            for kind, projected in (("key", key), ("value", value)):
-                heads = projected.view(B, M, config.n_head, config.d_head)
-                rows[f"memory_{kind}_{index}"] = heads.transpose(1, 2)  # (B, H, M, d_head)
-        return rows
+
+def project_memory(model: TransformerXL, memory: list[Tensor]) -> dict[str, Tensor]:
+    """The eager model's memory, n_layer hidden states (B, M, D), as what the rings hold: (B, H, M, d_head) by name."""
+    H, d_head = model.config.n_head, model.config.d_head
+    rows: dict[str, Tensor] = {}
+    for index, hidden in enumerate(memory):
+        B, M, _ = hidden.shape
+        attention = cast(TransformerXLLayer, model.layers[index]).attention
+        normed = attention.norm(hidden) if model.config.pre_lnorm else hidden
+        _, key, value = attention.qkv.weight.chunk(3)
+        for kind, weight in (("key", key), ("value", value)):
+            heads = F.linear(normed, weight).view(B, M, H, d_head)
+            rows[f"memory_{kind}_{index}"] = heads.transpose(1, 2)  # (B, H, M, d_head)
+    return rows
