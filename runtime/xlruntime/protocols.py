@@ -1,0 +1,351 @@
+"""Published ways to evaluate: a corpus walked as parallel streams, as the original scripts do.
+
+    kimiyoung   streams of equal length, one a row of the batch; the first token of each is not predicted
+    nvidia      the same, but first each row runs the end of the stream before its own, which is not counted
+    document    one stream: what `Model.score` makes of the corpus
+
+Under `kimiyoung` the sentences of a corpus (One Billion Word) may be packed into the rows instead. Which settings a
+published score was computed with stands in docs/protocols.md.
+
+corpus = read_corpus(model, Document("test.txt", Path("test.txt")))
+score = walk(model, arrange(corpus, model.evaluation(segment_len=128, mem_len=1600)))
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from .errors import OptionError, TextError, TokenError, XlruntimeError
+from .spec import Evaluation
+from .text import Document, TokenReader
+from .vocabulary import Vocabulary
+
+if TYPE_CHECKING:
+    from .model import Model
+
+__all__ = ["PROTOCOLS", "Corpus", "CorpusScore", "Protocol", "Streams", "arrange", "read_corpus", "walk"]
+
+READ_TOKENS = 1 << 16  # tokens of a corpus that are taken from its reader at a time
+UNITS = {"words": "word", "characters": "character", "bytes": "byte"}
+
+Ids = npt.NDArray[np.int32]
+
+
+@dataclass(frozen=True)
+class Protocol:
+    """What distinguishes one way to evaluate from another."""
+
+    batch_size: int  # streams, unless the caller chooses otherwise
+    warmup: bool = False  # whether rows first run the end of the stream before theirs
+    one_stream: bool = False
+    packs_sentences: bool = False  # where the vocabulary marks their beginning and end
+
+
+PROTOCOLS: Mapping[str, Protocol] = {
+    "kimiyoung": Protocol(batch_size=10, packs_sentences=True),
+    "nvidia": Protocol(batch_size=16, warmup=True),
+    "document": Protocol(batch_size=1, one_stream=True),
+}
+
+
+@dataclass(frozen=True)
+class Corpus:
+    """A tokenized corpus.
+
+    Attributes:
+        name: for reports and messages.
+        ids: (n,) token ids.
+        unit: what one token is: byte, character, word, or just token.
+        bytes: size of the text; 0 where token ids were given.
+        dropped_bytes: those no token covers: the vocabulary of enwik8 has no newline.
+        unknown_tokens: tokens that stand for what the vocabulary lacks.
+        marks: ids of the tokens at the beginning and at the end of a sentence, if the vocabulary has both.
+    """
+
+    name: str
+    ids: Ids
+    unit: str = "token"
+    bytes: int = 0
+    dropped_bytes: int = 0
+    unknown_tokens: int = 0
+    marks: tuple[int, int] | None = None
+
+
+@dataclass(frozen=True)
+class Streams:
+    """A corpus as parallel streams, to be walked `evaluation.segment_len` columns at a time.
+
+    Every token of the corpus is either scored, or the first of its stream or sentence and only read, or trimmed.
+
+    Attributes:
+        tokens: (B, N) what the model reads.
+        targets: (B, N) the token after each.
+        warmup: how many first columns are run only for the memory that they leave behind.
+        unpredicted: tokens that are read but that nothing predicts.
+        trimmed: tokens at the end of the corpus that fill no whole column or batch.
+    """
+
+    corpus: Corpus
+    evaluation: Evaluation
+    protocol: str
+    sentences: bool
+    tokens: Ids
+    targets: Ids
+    warmup: int
+    unpredicted: int
+    trimmed: int
+
+
+@dataclass(frozen=True)
+class CorpusScore:
+    """What a corpus scored under a protocol; the means are over all predicted tokens."""
+
+    corpus: str
+    protocol: str
+    sentences: bool
+    batch_size: int
+    stream_len: int  # tokens predicted in each stream
+    tokens: int  # scored + unpredicted + trimmed
+    scored_tokens: int
+    unpredicted_tokens: int
+    trimmed_tokens: int
+    unknown_tokens: int
+    bytes: int
+    dropped_bytes: int
+    warmup_segments: int
+    unit: str
+    nats: float
+    nats_per_token: float
+    bits_per_token: float
+    perplexity: float
+    segment_len: int
+    mem_len: int
+    clamp_len: int
+    same_length: bool
+    first_memory: str
+    tokens_per_second: float  # warm-up included
+
+
+def read_corpus(model: Model, document: Document) -> Corpus:
+    """Tokenize a whole corpus; it is kept at four bytes a token.
+
+    Raises:
+        TokenError, TextError, OSError: as the document is read.
+    """
+    reader = TokenReader(document, model.tokenizer, model.bundle.vocab_size)
+    parts: list[Ids] = []
+    while not reader.at_end:
+        parts.append(reader.take(READ_TOKENS).ids.astype(np.int32))
+    vocabulary = getattr(model.tokenizer, "vocabulary", None)
+    unit, marks = "byte" if model.bundle.tokenizer.kind == "bytes" else "token", None
+    if isinstance(vocabulary, Vocabulary):
+        unit = UNITS[vocabulary.kind]
+        start, end = vocabulary.id_of(vocabulary.line_start), vocabulary.id_of(vocabulary.line_end)
+        marks = None if start is None or end is None else (start, end)
+    return Corpus(
+        name=document.name,
+        ids=np.concatenate([np.zeros(0, np.int32), *parts]),
+        unit=unit,
+        bytes=reader.counts.bytes,
+        dropped_bytes=reader.counts.dropped_bytes,
+        unknown_tokens=reader.counts.unknown_tokens,
+        marks=marks,
+    )
+
+
+def arrange(
+    corpus: Corpus,
+    evaluation: Evaluation,
+    protocol: str = "kimiyoung",
+    batch_size: int | None = None,
+    sentences: bool | None = None,
+) -> Streams:
+    """Lay a corpus out as the streams of a protocol.
+
+    Args:
+        batch_size: parallel streams; None is the protocol's own number. The score depends on it.
+        sentences: pack sentences into the rows, instead of cutting the corpus into streams; None does so where both the
+            protocol and the vocabulary know of sentences.
+
+    Raises:
+        OptionError: settings that do not go together; lists all of them.
+        TextError: the corpus is too short for them.
+        TokenError: it does not consist of sentences.
+    """
+    if protocol not in PROTOCOLS:
+        raise OptionError(f"protocol is {protocol!r}, expected one of {', '.join(PROTOCOLS)}.")
+    rules = PROTOCOLS[protocol]
+    B = rules.batch_size if batch_size is None else batch_size
+    problems = []
+    if B < 1:
+        problems.append(f"batch size is {B}, at least 1 is needed")
+    if rules.one_stream and B > 1:
+        problems.append(f"batch size is {B}, but protocol {protocol} is one stream")
+    if sentences and not rules.packs_sentences:
+        problems.append(f"protocol {protocol} does not pack sentences")
+    if sentences and corpus.marks is None:
+        problems.append("sentences are asked for, but the vocabulary marks neither their beginning nor their end")
+    if problems:
+        raise OptionError("; ".join(problems) + ".")
+    S = evaluation.segment_len
+    if corpus.marks is not None and (rules.packs_sentences if sentences is None else sentences):
+        return _pack_sentences(corpus, corpus.marks, evaluation, protocol, B)
+    W = -(-evaluation.mem_len // S) * S if rules.warmup else 0
+    return _cut(corpus, evaluation, protocol, B, W)
+
+
+def _cut(corpus: Corpus, evaluation: Evaluation, protocol: str, B: int, W: int) -> Streams:
+    """B streams of equal length, each after the last W tokens of the stream before it (the first: of the last)."""
+    n = len(corpus.ids) // B
+    needed = max(2, W)
+    if n < needed:
+        warmup = "" if W == 0 else f", to warm up a memory of {evaluation.mem_len}"
+        raise TextError(
+            f"{corpus.name}: {len(corpus.ids):,} tokens make {B} streams of {n:,}, at least {needed:,} each are "
+            f"needed{warmup}. Give a longer text, or a smaller --batch-size{' or --mem-len' if W else ''}."
+        )
+    streams = corpus.ids[: B * n].reshape(B, n)
+    if W:
+        streams = np.concatenate([np.roll(streams, 1, axis=0)[:, n - W :], streams], axis=1)  # (B, W + n)
+    return Streams(
+        corpus=corpus,
+        evaluation=evaluation,
+        protocol=protocol,
+        sentences=False,
+        tokens=streams[:, :-1],
+        targets=streams[:, 1:],
+        warmup=W,
+        unpredicted=B,
+        trimmed=len(corpus.ids) - B * n,
+    )
+
+
+def _pack_sentences(corpus: Corpus, marks: tuple[int, int], evaluation: Evaluation, protocol: str, B: int) -> Streams:
+    """Rows filled one segment after the other: one whose sentence has come to its end takes the next of the corpus.
+
+    A sentence's last token is not read, so the first of the next is not predicted. Segments that not every row has are
+    dropped.
+    """
+    S = evaluation.segment_len
+    waiting = _sentences(corpus, *marks)
+    rests = [np.zeros(0, np.int32)] * B  # of each row's sentence, from the token to be read next
+    rows: list[list[Ids]] = [[] for _ in range(B)]  # runs: all but the last token are read, all but the first scored
+    segments = 0
+    with contextlib.suppress(StopIteration):  # until no sentence waits
+        while True:
+            for row, runs in enumerate(rows):
+                space = S
+                while space:
+                    if len(rests[row]) < 2:
+                        rests[row] = next(waiting)
+                    run = rests[row][: space + 1]
+                    rests[row] = rests[row][len(run) - 1 :]
+                    space -= len(run) - 1
+                    runs.append(run)
+            segments += 1
+    if not segments:
+        raise TextError(
+            f"{corpus.name}: its sentences do not fill one segment of {S} tokens in each of {B} rows. Give a longer "
+            "text, or a smaller --batch-size."
+        )
+    N = segments * S
+    tokens = np.stack([np.concatenate([run[:-1] for run in runs])[:N] for runs in rows])
+    targets = np.stack([np.concatenate([run[1:] for run in runs])[:N] for runs in rows])
+    begun = int(np.count_nonzero(tokens == marks[0]))
+    return Streams(
+        corpus=corpus,
+        evaluation=evaluation,
+        protocol=protocol,
+        sentences=True,
+        tokens=tokens,
+        targets=targets,
+        warmup=0,
+        unpredicted=begun,
+        trimmed=len(corpus.ids) - tokens.size - begun,
+    )
+
+
+def _sentences(corpus: Corpus, start: int, end: int) -> Iterator[Ids]:
+    """The sentences of a corpus, each with its marks: tokens `start` and `end`, which may be the same.
+
+    Raises:
+        TokenError: it does not consist of sentences.
+    """
+    starts, ends = np.flatnonzero(corpus.ids == start), np.flatnonzero(corpus.ids == end)
+    if start == end:
+        starts, ends = starts[0::2], ends[1::2]
+    borders = np.concatenate([[0], ends + 1])
+    if not np.array_equal(np.concatenate([starts, [len(corpus.ids)]]), borders):
+        raise TokenError(
+            f"{corpus.name}: expected sentences one after the other, each from token {start} to token {end}; found "
+            "another order. Walk it as plain streams with --no-sentences."
+        )
+    return (corpus.ids[first : last + 1] for first, last in zip(starts, ends, strict=True))
+
+
+def walk(model: Model, streams: Streams, progress: Callable[[int], Any] | None = None) -> CorpusScore:
+    """Score streams, all rows at once, each with a fresh memory of the bundle's kind.
+
+    Args:
+        progress: is called after each segment with the number of tokens it had; `streams.tokens.size` in all.
+
+    Raises:
+        XlruntimeError: a log-probability is not finite, so there is no mean.
+    """
+    evaluation, corpus = streams.evaluation, streams.corpus
+    S = evaluation.segment_len
+    B, N = streams.tokens.shape
+    memory = model.new_memory(evaluation, B)
+    nats = 0.0
+    began = time.perf_counter()
+    for start in range(0, N, S):
+        segment = slice(start, start + S)
+        tokens, targets = (np.ascontiguousarray(ids[:, segment], np.int64) for ids in (streams.tokens, streams.targets))
+        log_prob = model.step("score", memory, tokens, targets)["log_prob"]
+        if not np.isfinite(log_prob).all():
+            row, column = np.argwhere(~np.isfinite(log_prob))[0]
+            raise XlruntimeError(
+                f"{corpus.name}: stream {row + 1} of {B}, token {start + column + 1}: a log-probability of "
+                f"{log_prob[row, column]}, so there is no score. See whether the checkpoint's weights are finite."
+            )
+        if start >= streams.warmup:
+            nats -= float(log_prob.sum(dtype=np.float64))
+        if progress is not None:
+            progress(tokens.size)
+    elapsed = time.perf_counter() - began
+    scored = B * (N - streams.warmup)
+    mean = nats / scored
+    return CorpusScore(
+        corpus=corpus.name,
+        protocol=streams.protocol,
+        sentences=streams.sentences,
+        batch_size=B,
+        stream_len=N - streams.warmup,
+        tokens=len(corpus.ids),
+        scored_tokens=scored,
+        unpredicted_tokens=streams.unpredicted,
+        trimmed_tokens=streams.trimmed,
+        unknown_tokens=corpus.unknown_tokens,
+        bytes=corpus.bytes,
+        dropped_bytes=corpus.dropped_bytes,
+        warmup_segments=streams.warmup // S,
+        unit=corpus.unit,
+        nats=nats,
+        nats_per_token=mean,
+        bits_per_token=mean / math.log(2),
+        perplexity=math.exp(mean) if mean < 700 else math.inf,
+        segment_len=S,
+        mem_len=evaluation.mem_len,
+        clamp_len=evaluation.clamp_len,
+        same_length=evaluation.same_length,
+        first_memory=evaluation.first_memory,
+        tokens_per_second=streams.tokens.size / elapsed if elapsed > 0 else 0.0,
+    )
