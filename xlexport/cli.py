@@ -15,7 +15,7 @@ from typing import Any, BinaryIO
 import click
 
 from xlexport import __version__
-from xlexport.cli_options import evaluation_options, runtime_options, train_options
+from xlexport.cli_options import evaluation_options, protocol_options, runtime_options, train_options
 from xlexport.cli_output import parity_rows, print_json, print_table, progress_bar, tell
 
 __all__ = ["cli", "main", "run"]
@@ -35,7 +35,18 @@ def cli() -> None:
     "-o", "--output", type=PATH, help="Bundle folder to write.  [default: CHECKPOINT without its suffix + .bundle]"
 )
 @click.option("--format", "format_name", help="Checkpoint format; found out from the content unless given.")
-@click.option("--tokenizer", help="A tokenizer.json, 'bytes', or 'none' for ids only.  [default: the checkpoint's]")
+@click.option(
+    "--tokenizer",
+    metavar="FILE|bytes|none",
+    help="A vocabulary (vocab.txt, cache.pt, vocab.pkl …), tokenizer.json or SentencePiece model; 'bytes'; or 'none' "
+    "for token ids only.  [default: the checkpoint's]",
+)
+@click.option(
+    "--vocab-style",
+    metavar="STYLE",
+    help="How text becomes a vocabulary's symbols: wikitext, ptb, lm1b, enwik8, text8 or characters.  "
+    "[default: found out from the symbols]",
+)
 @click.option("--force", is_flag=True, help="Replace an existing bundle.")
 @click.option("--text", "verify_text", type=PATH, help="Text to verify on.  [default: one that every Python brings]")
 @click.option("--segments", "verify_segments", type=click.IntRange(1), help="Segments to verify.")
@@ -90,7 +101,8 @@ def verify(
     require("convert")
     import xlruntime
     from xlexport import checkpoints
-    from xlexport.convert import default_verify_segments, verify_ids
+    from xlexport.convert import default_verify_segments
+    from xlexport.tokenizer_choice import verify_ids
     from xlexport.verify import verify as compare
 
     model = xlruntime.load(bundle, device=device, threads=threads)
@@ -132,6 +144,7 @@ def score(
     from xlexport.scoring import (
         documents_of,
         print_document,
+        print_losses,
         print_segmentation,
         printing_tokens,
         require_scored,
@@ -150,6 +163,47 @@ def score(
         if not number:  # not before: where nothing can be scored, the error stands alone
             print_segmentation(settings)
         print_document(total, as_json, to_stderr=per_token)
+        print_losses(total)
+
+
+@cli.command()
+@click.argument("bundle", type=PATH)
+@click.argument("corpus", type=click.Path(path_type=Path, allow_dash=True))
+@protocol_options
+@click.option("--ids", is_flag=True, help="The file holds token ids separated by white space, not text.")
+@click.option("--json", "as_json", is_flag=True, help="Print one object.")
+@runtime_options
+@evaluation_options
+def evaluate(
+    bundle: Path,
+    corpus: Path,
+    protocol: str,
+    batch_size: int | None,
+    sentences: bool | None,
+    ids: bool,
+    as_json: bool,
+    device: str,
+    threads: int | None,
+    **evaluation: Any,
+) -> None:
+    """Score CORPUS as published scores were computed: as parallel streams; '-' is standard input. Needs no PyTorch."""
+    from dataclasses import asdict
+
+    import xlruntime
+    from xlexport.cli_output import corpus_rows
+    from xlexport.scoring import documents_of
+    from xlruntime.protocols import arrange, read_corpus, walk
+
+    (document,) = documents_of([corpus], ids, sys.stdin.buffer)
+    model = xlruntime.load(bundle, device=device, threads=threads)
+    settings = model.evaluation(**evaluation)
+    streams = arrange(read_corpus(model, document), settings, protocol, batch_size, sentences)
+    with progress_bar(streams.tokens.size, "evaluating") as advance:
+        found = walk(model, streams, advance)
+    if as_json:
+        print_json(asdict(found))
+    else:
+        print_table(corpus_rows(found))
 
 
 @cli.command()

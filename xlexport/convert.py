@@ -4,32 +4,21 @@ from __future__ import annotations
 
 import json
 import platform
-import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 
-import numpy as np
-import numpy.typing as npt
-
 from xlexport.bundle_writer import check_output, digests, publishing, write_manifest, writing
 from xlexport.checkpoints import SourceCheckpoint
-from xlexport.errors import ExportError
 from xlexport.onnx_export import export_onnx
-from xlexport.sample import sample_text
 from xlexport.steps import Step, build_step
-from xlexport.verify import ParityReport, SegmentDifference, verify
+from xlexport.tokenizer_choice import choose_tokenizer, verify_ids
+from xlexport.verify import ParityReport, SegmentDifference, segments_to_wrap, verify
 from xlruntime import spec
 from xlruntime.model import load
-from xlruntime.text import Tokenizer, check_ids
-from xlruntime.tokenizing import make_tokenizer
 
-__all__ = ["TOKENIZER_FILE", "ConversionOptions", "convert", "default_verify_segments", "verify_ids"]
-
-TOKENIZER_FILE = "tokenizer.json"
-BYTES_IN_VOCABULARY = 256
-RANDOM_IDS = 100_000
+__all__ = ["ConversionOptions", "convert", "default_verify_segments"]
 
 
 @dataclass(frozen=True)
@@ -37,7 +26,9 @@ class ConversionOptions:
     """Choices of a conversion; None keeps the checkpoint's own.
 
     Attributes:
-        tokenizer: a `tokenizer.json`, `bytes`, or `none` for a bundle that takes token ids only.
+        tokenizer: a file (vocabulary, `tokenizer.json` or SentencePiece model), `bytes`, or `none` for a bundle that
+            takes token ids only.
+        vocab_style: how text becomes the symbols of a vocabulary, one of `vocabularies.STYLES`.
         threads: of one step; None leaves the choice to ONNX Runtime.
         verify_text: a text to verify on; None is one that every Python brings.
         verify_segments: how many segments to verify; None lets the memory fill and wrap round.
@@ -48,6 +39,7 @@ class ConversionOptions:
     clamp_len: int | None = None
     same_length: bool | None = None
     tokenizer: str | None = None
+    vocab_style: str | None = None
     threads: int | None = None
     verify_text: Path | None = None
     verify_segments: int | None = None
@@ -55,7 +47,7 @@ class ConversionOptions:
 
 def default_verify_segments(evaluation: spec.Evaluation) -> int:
     """Segments that fill the memory and write the whole ring at least twice more, and no fewer than 20."""
-    return max(20, 3 * -(-evaluation.capacity() // evaluation.segment_len))
+    return max(20, segments_to_wrap(evaluation))
 
 
 def convert(
@@ -80,17 +72,20 @@ def convert(
     options = options or ConversionOptions()
     check_output(output, force)
     evaluation = _evaluation(source, options)
-    tokenizer = _choose_tokenizer(source, options.tokenizer)
+    tokenizer = choose_tokenizer(source, options.tokenizer, options.vocab_style)
     tell(f"read {', '.join(map(str, source.files))}: {source.format}, {source.architecture}")
+    for note in tokenizer.notes:
+        tell(note)
     model = source.build_model()
     with publishing(output, force) as folder:
         tell("exporting the step graphs")
         step = build_step(source.architecture, model)
         graphs = export_onnx(step, folder)
         _write_first_rows(step, folder)
-        if tokenizer.file is not None:
-            shutil.copyfile(str(options.tokenizer), folder / tokenizer.file)
-        bundle = _describe(source, step, graphs, evaluation, tokenizer, folder)
+        tokenizer.write(folder)
+        memory = step.memory
+        del step  # it holds weights of its own, and verifying needs the room
+        bundle = _describe(source, memory, graphs, evaluation, tokenizer.spec, folder)
         write_manifest(folder, bundle)
 
         exported = load(folder, threads=options.threads)
@@ -101,7 +96,7 @@ def convert(
         report.require_passed()
         (folder / "parity.json").write_text(json.dumps(report.to_dict(), indent=1) + "\n", "utf-8")
         (folder / "README.md").write_text(_readme(bundle, report), "utf-8")
-        write_manifest(folder, _describe(source, step, graphs, evaluation, tokenizer, folder))
+        write_manifest(folder, _describe(source, memory, graphs, evaluation, tokenizer.spec, folder))
     return report
 
 
@@ -117,28 +112,6 @@ def _evaluation(source: SourceCheckpoint, options: ConversionOptions) -> spec.Ev
     ).with_options(options.segment_len, options.mem_len, options.clamp_len, options.same_length)
 
 
-def _choose_tokenizer(source: SourceCheckpoint, chosen: str | None) -> spec.Tokenizer:
-    n_token = source.config["n_token"]
-    if chosen == "none":
-        return spec.Tokenizer("none")
-    if chosen in (None, "bytes"):
-        if n_token == BYTES_IN_VOCABULARY:
-            return spec.Tokenizer("bytes")
-        raise ExportError(
-            f"the model has {n_token} tokens, a byte tokenizer needs {BYTES_IN_VOCABULARY}. "
-            "Give --tokenizer with a tokenizer.json, or --tokenizer none for a bundle that takes token ids only."
-        )
-    path = Path(chosen)
-    if not path.is_file():
-        raise ExportError(f"{path}: no such tokenizer file. Give a tokenizer.json, 'bytes' or 'none'.")
-    tokenizer = make_tokenizer(spec.Tokenizer("tokenizers", path.name), path.parent)
-    if tokenizer.vocab_size is not None and tokenizer.vocab_size > n_token:
-        raise ExportError(
-            f"{path}: {tokenizer.vocab_size} tokens, but the model has {n_token}. Give the model's own tokenizer."
-        )
-    return spec.Tokenizer("tokenizers", TOKENIZER_FILE)
-
-
 def _write_first_rows(step: Step, folder: Path) -> None:
     """Write the rows of a fresh memory where they are not simply zero."""
     rows = step.first_rows()
@@ -152,7 +125,7 @@ def _write_first_rows(step: Step, folder: Path) -> None:
 
 def _describe(
     source: SourceCheckpoint,
-    step: Step,
+    memory: tuple[spec.Memory, ...],
     graphs: Mapping[str, spec.Graph],
     evaluation: spec.Evaluation,
     tokenizer: spec.Tokenizer,
@@ -165,7 +138,7 @@ def _describe(
         tokenizer=tokenizer,
         precision="float32",
         evaluation=evaluation,
-        memory=step.memory,
+        memory=memory,
         graphs=graphs,
         provenance={
             "format": source.format,
@@ -177,21 +150,6 @@ def _describe(
         },
         files=digests(folder),
     )
-
-
-def verify_ids(bundle: spec.Bundle, tokenizer: Tokenizer, text: Path | None) -> npt.NDArray[np.int64]:
-    """Token ids to verify on: of `text`, else of a text that every Python brings, else random ones.
-
-    Raises:
-        TokenError, TextError, OSError: the text does not suit the bundle, or cannot be read.
-    """
-    if bundle.tokenizer.kind == "none":
-        if text is not None:
-            raise ExportError(f"{text}: the bundle has no tokenizer, so random ids verify it. Leave out --text.")
-        return np.random.default_rng(0).integers(0, bundle.vocab_size, RANDOM_IDS)
-    ids = tokenizer.encode(sample_text().encode("utf-8") if text is None else text.read_bytes())
-    check_ids(ids, bundle.vocab_size, str(text or "the sample text"))
-    return ids
 
 
 def _readme(bundle: spec.Bundle, report: ParityReport) -> str:

@@ -14,12 +14,13 @@ import numpy as np
 from xlexport.cli_output import print_json, tell
 from xlruntime import Document, DocumentScore, TextError, TokenError, TokenScores
 from xlruntime.spec import Evaluation
-from xlruntime.text import Tokenizer
+from xlruntime.text import Tokenizer, continuation
 
 __all__ = [
     "documents_of",
     "print_document",
     "print_generated",
+    "print_losses",
     "print_segmentation",
     "printing_tokens",
     "require_scored",
@@ -94,6 +95,20 @@ def print_document(score: DocumentScore, as_json: bool, to_stderr: bool) -> None
     )
 
 
+def print_losses(score: DocumentScore) -> None:
+    """Say what of a document the tokens do not hold, on which its bits per byte depend."""
+    if score.dropped_bytes:
+        tell(
+            f"{score.document}: {score.dropped_bytes:,} bytes have no symbol in the vocabulary (newlines), so they "
+            "were left out; ratios are of what is covered, as in published figures."
+        )
+    if score.unknown_tokens:
+        tell(
+            f"{score.document}: {score.unknown_tokens:,} of {score.tokens:,} tokens stand for unknown words, so the "
+            "bits are no code for the text."
+        )
+
+
 def printing_tokens(parts: Iterator[TokenScores], tokenizer: Tokenizer) -> Iterator[DocumentScore]:
     """The totals of documents as they end, and on the way an object for each token as soon as it is scored."""
     for part in parts:
@@ -125,9 +140,9 @@ def _print_tokens(part: TokenScores, tokenizer: Tokenizer) -> None:
 
 def print_generated(prompt: bytes, tokens: Iterator[int], tokenizer: Tokenizer, as_json: bool) -> None:
     """The continuation: one object, or the text once it is complete (a character may be several tokens)."""
-    ids = list(tokens)
-    text = tokenizer.decode(np.array(ids, np.int64))
+    ids, beginning = list(tokens), prompt.decode("utf-8", "replace")
+    text = continuation(tokenizer, beginning, tokenizer.encode_piece(prompt, None), np.array(ids, np.int64))
     if as_json:
-        print_json({"prompt": prompt.decode("utf-8", "replace"), "text": text, "ids": ids})
+        print_json({"prompt": beginning, "text": text, "ids": ids})
     else:
-        click.echo(prompt.decode("utf-8", "replace") + text)
+        click.echo(beginning + text)

@@ -15,7 +15,7 @@ from xlexport.errors import CheckpointError
 from xlruntime.errors import BundleError, VocabularyError
 from xlruntime.vocabulary import VOCABULARY_FORMAT, Vocabulary, VocabularyKind, is_byte, listed
 
-__all__ = ["STYLES", "read_vocabulary", "vocabulary_of"]
+__all__ = ["STYLES", "describe_vocabulary", "read_vocabulary", "restyled", "vocabulary_of"]
 
 STYLES = ("wikitext", "ptb", "lm1b", "enwik8", "text8", "characters")
 UNKNOWN = ("<unk>", "<UNK>")
@@ -88,6 +88,34 @@ def vocabulary_of(source: Any, where: str, style: str | None = None) -> Vocabula
     if source.get("idx2sym") is None and source.get("sym2idx") is None and _has_get(inner):
         source = inner
     return _vocabulary(source, where, style)
+
+
+def restyled(vocabulary: Vocabulary, where: str, style: str) -> Vocabulary:
+    """The same symbols, read in another style.
+
+    Raises:
+        CheckpointError: they do not suit it.
+    """
+    unk = vocabulary.id_of(vocabulary.unk)
+    fields = {"idx2sym": vocabulary.symbols, "lower_case": vocabulary.lower_case, "unk_idx": unk}
+    return _vocabulary(fields, where, style)
+
+
+def describe_vocabulary(vocabulary: Vocabulary) -> str:
+    """A sentence that says how it reads text."""
+    unknown = "refuses what is unknown" if vocabulary.unk is None else f"{vocabulary.unk} for what is unknown"
+    rules = ["lower-cased" if vocabulary.lower_case else None]
+    if vocabulary.kind == "words":
+        rules.append("between white space, in text that is tokenized already")
+    if vocabulary.space is not None:
+        rules.append(f"{vocabulary.space} for a space")
+    if vocabulary.line_start is not None:
+        rules.append(f"{vocabulary.line_start} before every line")
+    if vocabulary.line_end is not None:
+        rules.append(f"{vocabulary.line_end} after every line")
+    elif vocabulary.kind != "words" and not {"\n", "10"} & vocabulary.index.keys():
+        rules.append("newlines left out")
+    return ", ".join([f"Vocabulary of {len(vocabulary):,} {vocabulary.kind}", *filter(None, rules), unknown]) + "."
 
 
 _REPAIR = "Give the vocab.txt, cache.pt or vocab.pkl that belongs to the checkpoint."

@@ -76,9 +76,9 @@ class Stream:
     def feed(self, source: str | bytes | npt.NDArray[np.int64] | list[int]) -> Scores:
         """Take the next piece of the document, of any length.
 
-        What a byte model reads may be cut anywhere, words between words: "the cat " and "sat\n" give the tokens of
-        the whole line, and a line is over when its newline has been fed. Text for any other tokenizer may give other
-        tokens at the cuts than the whole text does. All but bytes must be cut between characters.
+        Bytes may be cut anywhere, all other text between characters. Words of a vocabulary may be cut between words:
+        "the cat " and "sat " give the same tokens as "the cat sat ", and a line is over when its newline has been fed.
+        A tokenizer.json or SentencePiece model may give other tokens at a cut than the whole text has there.
 
         Returns:
             The scores that became known: of every token of the piece, but for the document's first token.

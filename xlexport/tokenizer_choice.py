@@ -1,0 +1,156 @@
+"""Which tokenizer a bundle gets: the checkpoint's own, or one that the user names; and token ids to verify it on."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from xlexport.checkpoints import SourceCheckpoint
+from xlexport.errors import ExportError
+from xlexport.sample import sample_text
+from xlexport.vocabularies import describe_vocabulary, read_vocabulary, restyled
+from xlruntime import spec
+from xlruntime.text import Tokenizer, check_ids
+from xlruntime.tokenizing import make_tokenizer
+from xlruntime.vocabulary import VOCABULARY_FORMAT, Vocabulary
+from xlruntime.vocabulary_tokenizer import VocabularyTokenizer
+
+__all__ = ["TokenizerChoice", "choose_tokenizer", "verify_ids"]
+
+FILES = {"vocabulary": "vocabulary.json", "tokenizers": "tokenizer.json", "sentencepiece": "tokenizer.model"}
+CHOICES = (
+    "--tokenizer with a vocab.txt, cache.pt, vocab.pkl, tokenizer.json or SentencePiece model, --tokenizer bytes, or "
+    "--tokenizer none for a bundle that takes token ids only"
+)
+BYTES_IN_VOCABULARY = 256
+RANDOM_IDS = 100_000
+FEWEST_KNOWN = 1_000  # fewer known words or characters of the sample text verify less than random ids do
+
+
+@dataclass(frozen=True)
+class TokenizerChoice:
+    """A bundle's tokenizer.
+
+    Attributes:
+        spec: its entry in the manifest.
+        content: of its file, if it has one.
+        notes: what a person should know about it.
+    """
+
+    spec: spec.Tokenizer
+    content: bytes | None = None
+    notes: tuple[str, ...] = ()
+
+    def write(self, folder: Path) -> None:
+        """Write its file, if it has one, into a bundle."""
+        if self.spec.file is not None and self.content is not None:
+            (folder / self.spec.file).write_bytes(self.content)
+
+
+def choose_tokenizer(
+    source: SourceCheckpoint, chosen: str | None = None, vocab_style: str | None = None
+) -> TokenizerChoice:
+    """The tokenizer of a bundle.
+
+    Args:
+        chosen: `bytes`, `none`, or a file: a vocabulary, a tokenizer.json or a SentencePiece model; None is the
+            checkpoint's own.
+        vocab_style: how to read a vocabulary, one of `STYLES`; None finds out.
+
+    Raises:
+        ExportError: there is none, it does not fit the model, or the file is missing.
+        CheckpointError, BundleError: the file is no tokenizer.
+    """
+    n_token = source.config["n_token"]
+    own = source.tokenizer
+    if chosen in ("none", "bytes") or (chosen is None and own == "bytes"):
+        if vocab_style is not None:
+            raise ExportError(f"--vocab-style {vocab_style} is for vocabularies, but the tokenizer is {chosen or own}.")
+        if chosen == "none":
+            return TokenizerChoice(spec.Tokenizer("none"))
+        if n_token != BYTES_IN_VOCABULARY:
+            raise ExportError(
+                f"the model has {n_token:,} tokens, a byte tokenizer needs {BYTES_IN_VOCABULARY}. Give {CHOICES}."
+            )
+        return TokenizerChoice(spec.Tokenizer("bytes"))
+    if chosen is not None:
+        return _from_file(Path(chosen), n_token, vocab_style)
+    if isinstance(own, Vocabulary):
+        where = f"the vocabulary in {next(iter(source.files), 'the checkpoint')}"
+        return _from_vocabulary(own if vocab_style is None else restyled(own, where, vocab_style), where, n_token)
+    raise ExportError(f"the checkpoint does not say what its {n_token:,} tokens are. Give {CHOICES}.")
+
+
+def _from_file(path: Path, n_token: int, vocab_style: str | None) -> TokenizerChoice:
+    if not path.is_file():
+        what = "a folder, not a" if path.is_dir() else "no such"
+        raise ExportError(f"{path}: {what} tokenizer file. Give {CHOICES}.")
+    kind = _kind(path)
+    if kind == "vocabulary":
+        return _from_vocabulary(read_vocabulary(path, vocab_style), str(path), n_token)
+    if vocab_style is not None:
+        raise ExportError(f"{path}: of the {kind} library, but --vocab-style is for vocabularies. Leave it out.")
+    entry = spec.Tokenizer("tokenizers" if kind == "tokenizers" else "sentencepiece", FILES[kind])
+    size = make_tokenizer(spec.Tokenizer(entry.kind, path.name), path.parent).vocab_size
+    if size is not None and size > n_token:
+        raise ExportError(f"{path}: {size:,} tokens, but the model has {n_token:,}. Give the model's own tokenizer.")
+    unused = () if size == n_token else (f"The tokenizer has {size:,} of the model's {n_token:,} tokens.",)
+    return TokenizerChoice(entry, path.read_bytes(), unused)
+
+
+def _kind(path: Path) -> str:
+    """What the content says, else the name."""
+    with path.open("rb") as file:
+        beginning = file.read(200)
+    if beginning.lstrip().startswith(b"{"):
+        return "vocabulary" if VOCABULARY_FORMAT.encode() in beginning else "tokenizers"
+    # A SentencePiece model is a protobuf message that begins with a piece, which begins with its text.
+    if (beginning[:1] == b"\n" and beginning[2:3] == b"\n") or path.suffix == ".model":
+        return "sentencepiece"
+    return "tokenizers" if path.suffix == ".json" else "vocabulary"
+
+
+def _from_vocabulary(vocabulary: Vocabulary, where: str, n_token: int) -> TokenizerChoice:
+    if len(vocabulary) != n_token:
+        raise ExportError(
+            f"{where}: {len(vocabulary):,} symbols, but the model has {n_token:,} tokens. Give the model's own "
+            "vocabulary."
+        )
+    entry = spec.Tokenizer("vocabulary", FILES["vocabulary"])
+    return TokenizerChoice(entry, vocabulary.to_json().encode("utf-8"), (describe_vocabulary(vocabulary),))
+
+
+def verify_ids(bundle: spec.Bundle, tokenizer: Tokenizer, text: Path | None) -> npt.NDArray[np.int64]:
+    """Token ids to verify on: of `text`, else of a text that every Python brings, else random ones.
+
+    Of that text, what a vocabulary lacks is left out: one of unknown words alone would prove little.
+
+    Raises:
+        TokenError, TextError, OSError: the text does not suit the bundle, or cannot be read.
+    """
+    if bundle.tokenizer.kind == "none" and text is not None:
+        raise ExportError(f"{text}: the bundle has no tokenizer, so random ids verify it. Leave out --text.")
+    if text is not None:
+        ids = tokenizer.encode(text.read_bytes())
+    elif bundle.tokenizer.kind == "none":
+        ids = _random_ids(bundle.vocab_size)
+    elif isinstance(tokenizer, VocabularyTokenizer):
+        ids = _known_ids(tokenizer.vocabulary)
+    else:
+        ids = tokenizer.encode(sample_text().encode("utf-8"))
+    check_ids(ids, bundle.vocab_size, str(text or "the sample text"))
+    return ids
+
+
+def _known_ids(vocabulary: Vocabulary) -> npt.NDArray[np.int64]:
+    ids = VocabularyTokenizer(vocabulary, skip_unknown=True).encode(sample_text().encode("utf-8"))
+    marks = [vocabulary.id_of(symbol) for symbol in (vocabulary.line_start, vocabulary.line_end)]
+    known = np.count_nonzero(~np.isin(ids, [number for number in marks if number is not None]))
+    return ids if known >= FEWEST_KNOWN else _random_ids(len(vocabulary))
+
+
+def _random_ids(n_token: int) -> npt.NDArray[np.int64]:
+    return np.random.default_rng(0).integers(0, n_token, RANDOM_IDS)
