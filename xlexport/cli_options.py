@@ -8,7 +8,9 @@ from typing import Any
 
 import click
 
-__all__ = ["evaluation_options", "runtime_options", "train_options"]
+__all__ = ["PROTOCOLS", "evaluation_options", "protocol_options", "runtime_options", "train_options"]
+
+PROTOCOLS = ("kimiyoung", "nvidia", "document")  # those of xlruntime.protocols, too heavy to import for --help
 
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 
@@ -31,6 +33,26 @@ evaluation_options = _all(
 runtime_options = _all(
     click.option("--device", default="cpu", show_default=True, help="cpu, cuda or cuda:N."),
     click.option("--threads", type=click.IntRange(1), help="Threads of one step.  [default: all cores]"),
+)
+
+protocol_options = _all(
+    click.option(
+        "--protocol",
+        type=click.Choice(PROTOCOLS),
+        default=PROTOCOLS[0],
+        show_default=True,
+        help="Whose walk: streams of equal length; the same after a warm-up; or one stream.",
+    ),
+    click.option(
+        "--batch-size",
+        type=click.IntRange(1),
+        help="Parallel streams, on which the score depends.  [default: the protocol's own: 10, 16 or 1]",
+    ),
+    click.option(
+        "--sentences/--no-sentences",
+        default=None,
+        help="Pack sentences into the streams.  [default: as kimiyoung does, where the vocabulary marks them]",
+    ),
 )
 
 MODEL_OPTIONS: dict[str, tuple[Any, Any, str]] = {

@@ -14,8 +14,9 @@ import click
 
 if TYPE_CHECKING:
     from xlexport.verify import ParityReport
+    from xlruntime.protocols import CorpusScore
 
-__all__ = ["failure", "parity_rows", "print_json", "print_table", "progress_bar", "tell"]
+__all__ = ["corpus_rows", "failure", "parity_rows", "print_json", "print_table", "progress_bar", "tell"]
 
 
 def tell(message: str) -> None:
@@ -61,6 +62,36 @@ def parity_rows(report: ParityReport) -> list[tuple[str, str]]:
         ("drift, last third to first", "-" if report.drift is None else f"{report.drift:.2f}"),
         ("equal", "yes" if report.passed else "NO"),
     ]
+
+
+def corpus_rows(score: CorpusScore) -> list[tuple[str, str]]:
+    """A CorpusScore for people; what does not occur is left out."""
+    unit = score.unit
+    text = f", {score.bytes:,} bytes" if score.bytes and unit != "byte" else ""
+    clamp = "no clamp" if score.clamp_len < 0 else f"clamp {score.clamp_len:,}"
+    warmup = f", {score.warmup_segments} segments of warm-up" if score.warmup_segments else ""
+    rows = [
+        ("corpus", f"{score.corpus}: {score.tokens:,} {unit}s{text}"),
+        ("no token for", f"{score.dropped_bytes:,} bytes" if score.dropped_bytes else ""),
+        ("unknown", f"{score.unknown_tokens:,} {unit}s" if score.unknown_tokens else ""),
+        ("protocol", f"{score.protocol}{', sentences packed' if score.sentences else ''}{warmup}"),
+        ("streams", f"{score.batch_size:,} with {score.stream_len:,} predicted {unit}s each"),
+        (
+            "not predicted",
+            f"{score.unpredicted_tokens:,} that begin {'sentences' if score.sentences else 'streams'}, "
+            f"{score.trimmed_tokens:,} at the end",
+        ),
+        (
+            "settings",
+            f"segment {score.segment_len:,}, memory {score.mem_len:,}, {clamp}, "
+            f"{'' if score.same_length else 'no '}same length, first memory {score.first_memory}",
+        ),
+        (f"nats per {unit}", f"{score.nats_per_token:.4f}"),
+        (f"bits per {unit}", f"{score.bits_per_token:.5f}"),
+        ("perplexity", f"{score.perplexity:.3f}"),
+        ("tokens/s", f"{score.tokens_per_second:,.0f}"),
+    ]
+    return [row for row in rows if row[1]]
 
 
 @contextlib.contextmanager
