@@ -9,6 +9,7 @@ CLASSES = """
     MemTransformerLM AdaptiveEmbedding PositionalEmbedding PositionwiseFF ProjectedAdaptiveLogSoftmax
     DecoderLayer RelLearnableDecoderLayer RelPartialLearnableDecoderLayer
     MultiHeadAttn RelMultiHeadAttn RelLearnableMultiHeadAttn RelPartialLearnableMultiHeadAttn
+    BalancedDataParallel
     Vocab OpenAIVocab Corpus LMCorpus TransfoXLCorpus TransfoXLTokenizer
     """.split()  # noqa: SIM905 -- a table
 
@@ -44,6 +45,7 @@ NAMES = {
     "apex.normalization.fused_layer_norm apex.normalization": "FusedLayerNorm",
     "torch.nn.modules.dropout torch.nn": "Dropout",
     "torch.nn.modules.activation torch.nn": "ReLU GELU",
+    "torch.nn.parallel.data_parallel torch.nn.parallel torch.nn": "DataParallel",
     "sacremoses sacremoses.normalize": "MosesPunctNormalizer",
     "sacremoses sacremoses.tokenize": "MosesTokenizer MosesDetokenizer",
     "sacremoses.corpus": "Perluniprops NonbreakingPrefixes",

@@ -1,0 +1,188 @@
+"""`model.pt` of the authors' PyTorch code (kimiyoung/transformer-xl): a whole module, pickled by `torch.save(model)`.
+
+The reader makes an inert record of each module; its tensors stand in `_parameters`, `_buffers` and `_modules`, the
+configuration in its attributes. What is tied is one tensor in memory.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from xlexport.checkpoints.pickles import summarize
+from xlexport.checkpoints.source import SourceCheckpoint
+from xlexport.checkpoints.transformer_xl_names import CODE_BASES, listed
+from xlexport.checkpoints.transformer_xl_settings import (
+    require_supported,
+    ties_of,
+    torch_source,
+    training_note,
+    with_evaluation,
+)
+from xlexport.errors import CheckpointError
+from xlexport.extras import require
+
+if TYPE_CHECKING:
+    from xlexport.checkpoints.records import Record
+
+__all__ = ["NAME", "load", "matches"]
+
+NAME = "kimiyoung"
+MODEL = "MemTransformerLM"
+SETTINGS = {  # attribute -> its value in files of code that did not have it yet; None: there is no such code
+    "n_token": None,
+    "n_layer": None,
+    "n_head": None,
+    "d_model": None,
+    "d_head": None,
+    "d_embed": None,
+    "tgt_len": None,
+    "mem_len": None,
+    "ext_len": 0,
+    "clamp_len": -1,
+    "same_length": False,
+    "attn_type": 0,
+    "sample_softmax": -1,
+}
+NO_VOCABULARY = "The file holds no vocabulary: give the cache.pt of its data folder with --tokenizer."
+
+
+def matches(path: Path) -> bool:
+    """Whether it is a pickled module of the authors' class, in whatever package a copy of their code has put it."""
+    if path.is_dir():
+        return False
+    summary = summarize(path)
+    return summary is not None and any(name.rpartition(".")[2] == MODEL for name in summary.globals)
+
+
+def load(path: Path, config: Mapping[str, Any] | None = None) -> SourceCheckpoint:
+    """Read the checkpoint, running no code of it.
+
+    Args:
+        config: evaluation settings other than those of training.
+
+    Raises:
+        CheckpointError: it is damaged, of a kind that is not supported, or not what the authors' code computes.
+        MissingDependencyError: torch is not installed.
+    """
+    require("convert")
+    from xlexport.checkpoints.torch_files import read_torch
+
+    model = _model(path, read_torch(path))
+    settings = {name: model.get(name, default) for name, default in SETTINGS.items()}
+    settings = with_evaluation(path, settings, config)
+    tensors = dict(_tensors(model, ""))
+    require_supported(path, settings, tensors)
+    _add_settings_of_parts(path, model, settings)
+    settings |= ties_of(tensors, len(settings["cutoffs"]) + 1)
+    return torch_source(
+        path,
+        NAME,
+        tensors,
+        settings,
+        CODE_BASES[NAME],
+        files=[path],
+        notes=[training_note(settings), NO_VOCABULARY],
+    )
+
+
+def _model(path: Path, content: Any) -> Record:
+    """The language model, which may stand in a wrapper such as `nn.DataParallel`."""
+    from xlexport.checkpoints.records import Record
+
+    model = content
+    while isinstance(model, Record) and set(_children(model)) == {"module"}:
+        model = _children(model)["module"]
+    if not isinstance(model, Record) or model.name.rpartition(".")[2] != MODEL:
+        found = model.name if isinstance(model, Record) else type(model).__name__
+        raise CheckpointError(f"{path}: holds a {found[:60]}, expected a {MODEL}. Give the authors' model.pt.")
+    return model
+
+
+def _children(module: Record) -> dict[str, Any]:
+    children = module.get("_modules")
+    return children if isinstance(children, dict) else {}
+
+
+def _tensors(module: Record, prefix: str) -> Iterator[tuple[str, Any]]:
+    """Parameters and buffers by the names that `state_dict` would give them."""
+    from xlexport.checkpoints.records import Record
+
+    for kind in ("_parameters", "_buffers"):
+        entries = module.get(kind)
+        for name, tensor in entries.items() if isinstance(entries, dict) else ():
+            if tensor is not None:
+                yield f"{prefix}{name}", tensor
+    for name, child in _children(module).items():
+        if isinstance(child, Record):
+            yield from _tensors(child, f"{prefix}{name}.")
+
+
+def _add_settings_of_parts(path: Path, model: Record, settings: dict[str, Any]) -> None:
+    """What the model's parts know: clusters, layer normalisation; and that they scale as the authors' do.
+
+    Raises:
+        CheckpointError: a part is missing, or is not the authors'; lists all that is wrong.
+    """
+    parts = dict(_parts(model, ""))
+    embedding = parts.get("word_emb")
+    layers = [part for name, part in parts.items() if name.startswith("layers.") and name.count(".") == 1]
+    attentions = [part for name, part in parts.items() if name.endswith(".dec_attn")]
+    norms = [part for name, part in parts.items() if name.endswith(".layer_norm")]
+    if embedding is None or not layers or len(attentions) != len(layers):
+        raise CheckpointError(f"{path}: a {MODEL} without word_emb or layers. Give the authors' model.pt.")
+    cutoffs = embedding.get("cutoffs")
+    epsilons, pre_lnorms = _values(norms, "eps", 1e-5), _values(attentions, "pre_lnorm", False)
+    problems = [f"{name} is missing" for name in ("tgt_len", "mem_len") if settings[name] is None]
+    if not isinstance(cutoffs, list | tuple):
+        problems.append("word_emb.cutoffs is missing")
+    if len(epsilons) != 1:
+        problems.append(f"layer_norm.eps is {_shown(epsilons)}, expected one for all")
+    if len(pre_lnorms) != 1:
+        problems.append("pre_lnorm is true in some layers, false in others")
+    problems += _scale_problems(embedding, attentions, settings)
+    if problems:
+        raise CheckpointError(f"{path}: {listed(problems)}. A model of changed code is another model.")
+    settings["cutoffs"] = tuple(cutoffs or ())[:-1]
+    settings["div_val"] = embedding.get("div_val", 1)
+    settings["layer_norm_epsilon"], settings["pre_lnorm"] = epsilons[0], bool(pre_lnorms[0])
+    for name, part in (("dropout", parts.get("drop")), ("dropatt", parts.get("layers.0.dec_attn.dropatt"))):
+        probability = part.get("p") if part is not None else None
+        settings[name] = probability if isinstance(probability, float) and 0 <= probability < 1 else 0.0
+
+
+def _parts(module: Record, prefix: str) -> Iterator[tuple[str, Record]]:
+    from xlexport.checkpoints.records import Record
+
+    for name, child in _children(module).items():
+        if isinstance(child, Record):
+            yield f"{prefix}{name}", child
+            yield from _parts(child, f"{prefix}{name}.")
+
+
+def _values(parts: list[Record], attribute: str, default: Any) -> list[Any]:
+    """The different values that an attribute has; what is no number only as text."""
+    values = [part.get(attribute, default) for part in parts] or [default]
+    return list(dict.fromkeys(value if isinstance(value, int | float) else ascii(value)[:40] for value in values))
+
+
+def _scale_problems(embedding: Record, attentions: list[Record], settings: Mapping[str, Any]) -> Iterator[str]:
+    """Copies of the code that scale embeddings or scores otherwise have the same names and shapes."""
+    expected = {
+        "word_emb.emb_scale": (embedding.get("emb_scale"), settings["d_model"], 0.5),
+        **{
+            f"layers.{index}.dec_attn.scale": (part.get("scale"), settings["d_head"], -0.5)
+            for index, part in enumerate(attentions)
+        },
+    }
+    for name, (found, base, power) in expected.items():
+        if found is None or not isinstance(base, int) or base < 1:
+            continue
+        if not isinstance(found, int | float) or not math.isclose(found, base**power, rel_tol=1e-6):
+            yield f"{name} is {_shown([found])}, expected {base**power:g}"
+
+
+def _shown(values: list[Any]) -> str:
+    return ", ".join(ascii(value)[:40] for value in values[:4])

@@ -1,0 +1,309 @@
+"""The hyper-parameters of a checkpoint in the authors' names: what it says, what its tensors show, whether both agree.
+
+Settings are plain values under the field's words: those of `TransformerXLConfig`, and `attn_type`, `ext_len` and
+`sample_softmax`, for which there is one supported value each.
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from xlexport.checkpoints.source import SourceCheckpoint, transformer_xl_source
+from xlexport.checkpoints.transformer_xl_names import ANCHOR, CodeBase, canonical_tensors, listed, same
+from xlexport.errors import CheckpointError
+
+if TYPE_CHECKING:
+    from xlruntime.vocabulary import Vocabulary
+
+__all__ = [
+    "EVALUATION_SETTINGS",
+    "SETTINGS",
+    "SIZES",
+    "contradictions",
+    "require_supported",
+    "sizes_of",
+    "ties_of",
+    "torch_source",
+    "training_note",
+    "with_evaluation",
+]
+
+SIZES = ("n_token", "n_layer", "n_head", "d_model", "d_head", "d_inner", "d_embed")
+CHOICES = ("cutoffs", "div_val", "tie_weight", "tie_projs", "pre_lnorm", "untie_r", "layer_norm_epsilon")
+WITHOUT_EFFECT = ("dropout", "dropatt")  # on a trained model
+EVALUATION_SETTINGS = ("tgt_len", "mem_len", "ext_len", "clamp_len", "same_length")
+KINDS = ("attn_type", "sample_softmax")
+SETTINGS = (*SIZES, *CHOICES, *WITHOUT_EFFECT, *EVALUATION_SETTINGS, *KINDS)
+NOT_FIELDS = (*KINDS, "ext_len", "n_cutoffs")
+ATTENTION_TYPES = {
+    1: "learned relative positions, a vector and a bias for each distance and layer (after Shaw et al. 2018)",
+    2: "absolute sinusoids that are added to the embeddings (Vaswani et al. 2017)",
+    3: "learned absolute positions that are added in every layer (Al-Rfou et al. 2018)",
+}
+OUTPUT_WEIGHTS = ("crit.out_layers.{}.weight", "crit.out_layers_weights.{}")
+
+
+def sizes_of(tensors: Mapping[str, Any], div_val: object = None) -> dict[str, Any]:
+    """What the tensors' names and shapes tell.
+
+    Args:
+        tensors: as `plain_names` gives them; what is no tensor, or of a strange shape, tells nothing.
+        div_val: as the source gives it; it stands where it fits, since several can give the same widths.
+
+    Returns:
+        Settings that are known for certain: `n_layer`, `n_head`, `d_head`, `d_model`, `d_inner`, `n_token`, `d_embed`,
+        `n_cutoffs` (their number), and `cutoffs` and `div_val` where there is a table a cluster.
+    """
+
+    def shape(name: str, rank: int) -> tuple[int, ...] | None:
+        found = tuple(getattr(tensors.get(name), "shape", ()))
+        return found if len(found) == rank else None
+
+    sizes: dict[str, Any] = {}
+    layers = {int(match[1]) for name in tensors if (match := re.match(r"layers\.(\d{1,6})\.", name))}
+    if layers:
+        sizes["n_layer"] = len(layers)
+    if bias := shape("r_w_bias", 2) or shape("layers.0.dec_attn.r_w_bias", 2):
+        sizes["n_head"], sizes["d_head"] = bias
+    if output := shape("layers.0.dec_attn.o_net.weight", 2):
+        sizes["d_model"] = output[0]
+    if inner := shape("layers.0.pos_ff.CoreNet.0.weight", 2):
+        sizes["d_inner"] = inner[0]
+    numbered = itertools.takewhile(bool, (shape(f"word_emb.emb_layers.{index}.weight", 2) for index in range(1000)))
+    tables = [table for table in numbered if table]
+    if not tables:
+        return sizes
+    rows, widths = [table[0] for table in tables], [table[1] for table in tables]
+    sizes |= {"n_token": sum(rows), "d_embed": widths[0]}
+    cluster_weight = shape("crit.cluster_weight", 2)
+    sizes["n_cutoffs"] = max(len(tables) - 1, cluster_weight[0] if cluster_weight else 0)
+    if len(tables) > 1 or not sizes["n_cutoffs"]:
+        sizes["cutoffs"] = tuple(itertools.accumulate(rows[:-1]))
+    if len(tables) > 1:
+        fits = [value for value in (div_val, *range(1, widths[0] + 1)) if _gives(value, widths)]
+        sizes |= {"div_val": fits[0]} if fits else {}
+    return sizes
+
+
+def _gives(div_val: object, widths: list[int]) -> bool:
+    if not isinstance(div_val, int) or div_val < 1:
+        return False
+    return all(width == widths[0] // div_val**index for index, width in enumerate(widths))
+
+
+def ties_of(tensors: Mapping[str, Any], n_clusters: int, *, absent_is_tied: bool = False) -> dict[str, Any]:
+    """`tie_weight` and `tie_projs` as the tensors show them: what is tied is one tensor in memory, or equal.
+
+    Args:
+        absent_is_tied: whether the code base leaves out tied tensors of the output layer, or the file is incomplete.
+    """
+
+    def tied(names: Iterable[str], owner: str) -> bool:
+        present = [tensors[name] for name in names if name in tensors]
+        return all(_same(tensor, tensors.get(owner)) for tensor in present) if present else absent_is_tied
+
+    tables = range(sum(1 for name in tensors if re.fullmatch(r"word_emb\.emb_layers\.\d+\.weight", name)))
+    own = [f"word_emb.emb_projs.{index}" for index in range(n_clusters)]
+    projections = [name if name in tensors else "word_emb.emb_projs.0" for name in own]
+    return {
+        "tie_weight": all(
+            tied([name.format(index) for name in OUTPUT_WEIGHTS], f"word_emb.emb_layers.{index}.weight")
+            for index in tables
+        ),
+        "tie_projs": tuple(tied([f"crit.out_projs.{index}"], owner) for index, owner in enumerate(projections)),
+    }
+
+
+def _same(one: object, other: object) -> bool:
+    import torch
+
+    return isinstance(one, torch.Tensor) and isinstance(other, torch.Tensor) and same(one, other)
+
+
+def contradictions(settings: Mapping[str, Any], sizes: Mapping[str, Any]) -> list[str]:
+    """Where the source says other than its tensors show."""
+    found = [
+        f"{name} is {_value(settings[name])} by the configuration, {_value(value)} by the tensors"
+        for name, value in sizes.items()
+        if settings.get(name, value) != value
+    ]
+    if "cutoffs" in settings and "cutoffs" not in sizes and "n_cutoffs" in sizes:
+        number = len(settings["cutoffs"]) if isinstance(settings["cutoffs"], tuple) else -1
+        if number != sizes["n_cutoffs"]:
+            shown = _value(settings["cutoffs"])
+            found.append(f"cutoffs is {shown} by the configuration, of length {sizes['n_cutoffs']} by the tensors")
+    return found
+
+
+def _value(value: object) -> str:
+    return ascii(list(value) if isinstance(value, tuple) else value)[:100]
+
+
+def require_supported(path: Path, settings: Mapping[str, Any], names: Iterable[str] = ()) -> None:
+    """Refuse what the step graphs cannot compute.
+
+    Args:
+        names: of the tensors, which tell too.
+
+    Raises:
+        CheckpointError: says what it is, and why; all of them at once.
+    """
+    found = set(names)
+    attn_type, ext_len = settings.get("attn_type", 0) or _attention_type(found), settings.get("ext_len", 0)
+    problems = []
+    if attn_type != 0:
+        what = ATTENTION_TYPES.get(attn_type, "unknown here") if isinstance(attn_type, int) else "no number"
+        problems.append(
+            f"attn_type {_value(attn_type)} is {what}, but the step graphs' memory holds keys without positions and "
+            "needs the relative sinusoids of attn_type 0"
+        )
+    if ext_len not in (0, None):
+        problems.append(
+            f"ext_len {_value(ext_len)} feeds the last tokens of a segment once more with the next one, as context "
+            "that is neither predicted nor in memory, but a step graph predicts all that it is fed"
+        )
+    sample_softmax = settings.get("sample_softmax", -1)
+    if "out_layer.weight" in found or not isinstance(sample_softmax, int) or sample_softmax > 0:
+        problems.append(
+            f"sample_softmax {_value(sample_softmax)} is an output layer that is trained on samples of the "
+            "vocabulary, which no published model uses and no oracle covers"
+        )
+    if problems:
+        only_length = attn_type == 0 and len(problems) == 1 and ext_len not in (0, None)
+        repair = 'Give --config with {"ext_len": 0} to go without.' if only_length else "Such models are not converted."
+        raise CheckpointError(f"{path}: {'; '.join(problems)}. {repair}")
+
+
+def _attention_type(names: set[str]) -> int:
+    """Which kind of attention has tensors of these names."""
+    if "layers.0.dec_attn.kv_net.weight" in names:
+        return 3 if "r_emb" in names else 2
+    return 1 if "r_bias" in names else 0
+
+
+def with_evaluation(path: Path, settings: Mapping[str, Any], config: Mapping[str, Any] | None) -> dict[str, Any]:
+    """The settings of a checkpoint that says itself what it is, under the user's evaluation settings.
+
+    Raises:
+        CheckpointError: `config` holds other settings; names them.
+    """
+    foreign = sorted(set(config or ()) - set(EVALUATION_SETTINGS))
+    if foreign:
+        raise CheckpointError(
+            f"{path}: holds its own configuration, so --config cannot say {', '.join(map(ascii, foreign))}. Leave out "
+            f"all but {', '.join(EVALUATION_SETTINGS)}."
+        )
+    return {**settings, **(config or {})}
+
+
+def training_note(settings: Mapping[str, Any]) -> str:
+    """What to know of evaluation settings that were those of training."""
+    return (
+        f"tgt_len {settings['tgt_len']}, mem_len {settings['mem_len']}, clamp_len {settings['clamp_len']} and "
+        f"same_length {str(settings['same_length']).lower()} are those of training; published scores use others: give "
+        "--segment-len, --mem-len, --clamp-len and --same-length."
+    )
+
+
+def torch_source(
+    path: Path,
+    format: str,
+    tensors: Mapping[str, Any],
+    settings: Mapping[str, Any],
+    code_base: CodeBase,
+    *,
+    files: Iterable[Path],
+    tokenizer: str | Vocabulary | None = None,
+    notes: Iterable[str] = (),
+    tables_are_cut: bool = False,
+) -> SourceCheckpoint:
+    """A checkpoint in the authors' names.
+
+    Args:
+        tensors: as `plain_names` gives them.
+        settings: what the source says; sizes that it leaves out are the tensors'.
+        tables_are_cut: see `canonical_tensors`.
+
+    Raises:
+        CheckpointError: it is of an unsupported kind, contradicts itself, or its tensors are not what they should be;
+            lists all that is wrong.
+    """
+    from xltraining.checkpoint import Checkpoint
+    from xltraining.config import TransformerXLConfig
+    from xltraining.errors import ConfigError
+
+    require_supported(path, settings, tensors)
+    if ANCHOR not in tensors:
+        raise CheckpointError(f"{path}: no {ANCHOR} in it, so not a Transformer-XL. Check the path.")
+    if not any(name.startswith("crit.") for name in tensors):
+        raise CheckpointError(
+            f"{path}: a Transformer-XL without an output layer (no crit.…), so it gives no probabilities. Give the "
+            "language model that it was trained as."
+        )
+    settings = _normal({name: value for name, value in settings.items() if value is not None})
+    sizes = sizes_of(tensors, settings.get("div_val"))
+    found = contradictions(settings, sizes)
+    if found:
+        raise CheckpointError(f"{path}: {listed(found)}. Give the configuration that it was trained with.")
+    values = {
+        "untie_r": "r_w_bias" not in tensors,
+        "div_val": _single_div_val(tensors, sizes),
+        "first_memory": code_base.first_memory,
+        "window_extra": code_base.window_extra,
+        **sizes,
+        **settings,
+    }
+    try:
+        config = TransformerXLConfig.from_dict(
+            {name: value for name, value in values.items() if name not in NOT_FIELDS}
+        )
+    except (ConfigError, TypeError) as error:
+        raise CheckpointError(f"{path}: {error}. Give the configuration that it was trained with.") from error
+    state_dict = canonical_tensors(
+        path, config, tensors, reversed_clusters=code_base.reversed_clusters, tables_are_cut=tables_are_cut
+    )
+    return transformer_xl_source(
+        path,
+        format,
+        Checkpoint(config, state_dict),
+        files=files,
+        tokenizer=tokenizer,
+        notes=[*notes, *_dtype_notes(tensors)],
+    )
+
+
+def _normal(settings: dict[str, Any]) -> dict[str, Any]:
+    """Cutoffs without the vocabulary's end, which old files have; a tie for each cluster."""
+    cutoffs, ties = settings.get("cutoffs"), settings.get("tie_projs")
+    if isinstance(cutoffs, list | tuple):
+        ends_in_vocabulary = bool(cutoffs) and cutoffs[-1] == settings.get("n_token")
+        settings["cutoffs"] = tuple(cutoffs[:-1] if ends_in_vocabulary else cutoffs)
+        if isinstance(ties, list | tuple):
+            n_clusters = len(settings["cutoffs"]) + 1
+            settings["tie_projs"] = (*ties, *[False] * n_clusters)[:n_clusters]
+    return settings
+
+
+def _single_div_val(tensors: Mapping[str, Any], sizes: Mapping[str, Any]) -> int:
+    """Above 1 where a table as wide as the model is projected all the same, which with `div_val` 1 it is not."""
+    same_dim = sizes.get("d_embed") == sizes.get("d_model")
+    return 2 if same_dim and "word_emb.emb_projs.0" in tensors else 1
+
+
+def _dtype_notes(tensors: Mapping[str, Any]) -> list[str]:
+    import torch
+
+    kinds = {tensor.dtype for tensor in tensors.values() if isinstance(tensor, torch.Tensor)}
+    kinds = {kind for kind in kinds if kind.is_floating_point} - {torch.float32}
+    names = ", ".join(sorted(str(kind).removeprefix("torch.") for kind in kinds))
+    notes = [f"Weights are {names} in the file and become float32."] if kinds else []
+    if torch.float16 in kinds:
+        notes.append(
+            "A model in float16 computes positions in float16 too, beyond 2,048 inexactly; here they are float32, so "
+            "scores can differ from such a run."
+        )
+    return notes
