@@ -24,7 +24,8 @@ COMMANDS = sorted(cli.commands)
 
 
 def test_commands_are_those_of_the_design() -> None:
-    assert sorted(["convert", "verify", "score", "generate", "inspect", "bench", "train", "doctor", "demo"]) == COMMANDS
+    names = ["convert", "verify", "score", "evaluate", "generate", "inspect", "bench", "train", "doctor", "demo"]
+    assert sorted(names) == COMMANDS
 
 
 @pytest.mark.parametrize("name", COMMANDS)
@@ -75,6 +76,12 @@ def test_help_in_a_process_of_its_own(call: Invoke) -> None:
         (["score", "bundle", "text", "--batch-size", "0"], "0 is not in the range x>=1"),
         (["score", "bundle", "text", "--mem-len", "many"], "'many' is not a valid integer"),
         (["score", "bundle", "text", "--threads", "0"], "0 is not in the range x>=1"),
+        (["evaluate", "bundle"], "Missing argument 'CORPUS'"),
+        (
+            ["evaluate", "bundle", "text", "--protocol", "paper"],
+            "'paper' is not one of 'kimiyoung', 'nvidia', 'document'",
+        ),
+        (["evaluate", "bundle", "text", "--batch-size", "0"], "0 is not in the range x>=1"),
         (["generate", "bundle"], "Give either PROMPT or --file"),
         (["generate", "bundle", "prompt", "--file", __file__], "Give either PROMPT or --file"),
         (["generate", "bundle", "prompt", "-n", "-1"], "-1 is not in the range x>=0"),
@@ -138,7 +145,13 @@ def test_commands_in_an_installation_without_torch(
         line = [sys.executable, "-c", WITHOUT_TORCH, *map(str, arguments)]
         return subprocess.run(line, capture_output=True, text=True, env=environment, timeout=120, check=False)
 
-    for arguments in (("score", bundle, prose), ("generate", bundle, "It was"), ("inspect", bundle), ("doctor",)):
+    for arguments in (
+        ("score", bundle, prose),
+        ("evaluate", bundle, prose, "--batch-size", "4"),
+        ("generate", bundle, "It was"),
+        ("inspect", bundle),
+        ("doctor",),
+    ):
         done = call(*arguments)
         assert done.returncode == 0, done.stderr
         assert done.stdout
