@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
-from xlexport.checkpoints import kimiyoung_format, xltraining_format
+from xlexport.checkpoints import kimiyoung_format, nvidia_format, xltraining_format
 from xlexport.checkpoints.pickles import summarize
 from xlexport.checkpoints.source import SourceCheckpoint
 from xlexport.errors import CheckpointError, CheckpointNotFoundError
@@ -33,7 +33,7 @@ class CheckpointFormat(Protocol):
         """Read it; `config` is what the user says of it."""
 
 
-FORMATS: tuple[CheckpointFormat, ...] = (xltraining_format, kimiyoung_format)
+FORMATS: tuple[CheckpointFormat, ...] = (xltraining_format, kimiyoung_format, nvidia_format)
 
 
 def format_names() -> list[str]:

@@ -1,0 +1,110 @@
+"""`checkpoint_*.pt` of NVIDIA's PyTorch code (DeepLearningExamples): a dict with configuration, weights and vocabulary.
+
+It holds the state of training too, which is not read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from xlexport.checkpoints.pickles import summarize
+from xlexport.checkpoints.source import SourceCheckpoint
+from xlexport.checkpoints.transformer_xl_names import CODE_BASES, plain_names, shown
+from xlexport.checkpoints.transformer_xl_settings import SETTINGS, torch_source, training_note, with_evaluation
+from xlexport.errors import CheckpointError
+from xlexport.extras import require
+
+if TYPE_CHECKING:
+    from xlruntime.vocabulary import Vocabulary
+
+__all__ = ["NAME", "load", "matches"]
+
+NAME = "nvidia"
+PARTS = ("model_config", "model_state")
+BPE_VOCABULARY = "OpenAIVocab"
+DEFAULTS = {  # of the model's constructor
+    "tie_weight": True,
+    "tie_projs": [False],
+    "div_val": 1,
+    "cutoffs": [],
+    "pre_lnorm": False,
+    "clamp_len": -1,
+    "same_length": False,
+    "attn_type": 0,
+    "ext_len": 0,
+    "sample_softmax": -1,
+    "dropout": 0.0,
+    "dropatt": 0.0,
+}
+NEEDED = ("tgt_len", "mem_len")
+WITHOUT_EFFECT = ("dtype", "adapt_inp")
+NOT_TRAINING = (*PARTS, "vocab", "args")
+
+
+def matches(path: Path) -> bool:
+    """Whether it is a file whose names are those of NVIDIA's checkpoints."""
+    if path.is_dir():
+        return False
+    summary = summarize(path)
+    return summary is not None and set(PARTS) <= set(summary.strings)
+
+
+def load(path: Path, config: Mapping[str, Any] | None = None) -> SourceCheckpoint:
+    """Read the checkpoint, running no code of it.
+
+    Args:
+        config: evaluation settings other than those of training.
+
+    Raises:
+        CheckpointError: it is damaged, of a kind that is not supported, or its tensors do not fit its configuration.
+        MissingDependencyError: torch is not installed.
+    """
+    require("convert")
+    from xlexport.checkpoints.torch_files import read_torch
+
+    content = read_torch(path)
+    if not isinstance(content, dict) or not all(isinstance(content.get(part), dict) for part in PARTS):
+        raise CheckpointError(
+            f"{path}: no {' and '.join(PARTS)} in it. Give a checkpoint that NVIDIA's train.py wrote."
+        )
+    model_config = content["model_config"]
+    settings = {name: value for name, value in model_config.items() if name in SETTINGS}
+    settings = with_evaluation(path, {**DEFAULTS, **settings}, config)
+    missing = [name for name in NEEDED if settings.get(name) is None]
+    if missing:
+        raise CheckpointError(f"{path}: its model_config has no {' and no '.join(missing)}. Give them with --config.")
+    tokenizer, notes = _vocabulary(path, content.get("vocab"))
+    unknown = [shown(name) for name in model_config if name not in (*SETTINGS, *WITHOUT_EFFECT)]
+    if unknown:
+        notes.append(f"Its model_config also has {', '.join(unknown[:9])}, which is not known here and not acted upon.")
+    training = [shown(name) for name in content if name not in NOT_TRAINING]
+    if training:
+        notes.append(f"The state of training is left out: {', '.join(training[:20])}.")
+    return torch_source(
+        path,
+        NAME,
+        plain_names(content["model_state"]),
+        settings,
+        CODE_BASES[NAME],
+        files=[path],
+        tokenizer=tokenizer,
+        notes=[training_note(settings), *notes],
+    )
+
+
+def _vocabulary(path: Path, vocab: Any) -> tuple[Vocabulary | None, list[str]]:
+    """The vocabulary in the checkpoint, or a note that says why there is none."""
+    from xlexport.vocabularies import vocabulary_of
+
+    if vocab is None:
+        return None, ["The file holds no vocabulary: give the cache.pt of its data folder with --tokenizer."]
+    if str(getattr(vocab, "name", "")).rpartition(".")[2] == BPE_VOCABULARY:
+        return None, [
+            "Its vocabulary is GPT-2's, whose files it does not hold: give its tokenizer.json with --tokenizer."
+        ]
+    try:
+        return vocabulary_of(vocab, f"{path}, vocab"), []
+    except CheckpointError as error:
+        return None, [f"Its vocabulary cannot be used, give --tokenizer ({error})"]
