@@ -124,7 +124,6 @@ def tiny_demo(checkpoint: Path, reuse_export: None, monkeypatch: pytest.MonkeyPa
     return text
 
 
-@pytest.mark.slow
 def test_demo_as_json(tiny_demo: str, checkpoint: Path, invoke: Invoke, tmp_path: Path) -> None:
     output = tmp_path / "kept"
     shown = invoke("demo", "-o", output, "--json").succeeded()
@@ -144,7 +143,6 @@ def test_demo_as_json(tiny_demo: str, checkpoint: Path, invoke: Invoke, tmp_path
     assert (output / "demo.txt").read_text() == tiny_demo
 
 
-@pytest.mark.slow
 def test_demo_ends_with_its_table(tiny_demo: str, invoke: Invoke) -> None:
     shown = invoke("demo").succeeded()
     rows = dict(re.split(r"  +", line, maxsplit=1) for line in shown.out.splitlines())
@@ -155,7 +153,6 @@ def test_demo_ends_with_its_table(tiny_demo: str, invoke: Invoke) -> None:
     assert float(rows["bits per byte"]) > 1
 
 
-@pytest.mark.slow
 def test_demo_says_which_stage_failed(tiny_demo: str, invoke: Invoke, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("xlexport.demo.SCORE_WITHOUT_TORCH", "import sys; sys.exit('the runtime imported torch')")
     shown = invoke("demo")

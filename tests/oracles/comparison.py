@@ -1,0 +1,89 @@
+"""How far a model of ours is from the oracle, and how far it may be."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from tests.oracles.huggingface import Oracle, OracleSegment
+from xltraining.transformer_xl import TransformerXL
+
+__all__ = ["LOG_PROB_TOLERANCE", "MEMORY_TOLERANCE", "Difference", "Figures", "eager_difference"]
+
+# float32 on both sides, with the sums in another order: what is found is about a tenth of this.
+LOG_PROB_TOLERANCE = 1e-4  # nats, of any token of the vocabulary at any position
+MEMORY_TOLERANCE = 1e-3  # of any number in any memory
+
+
+@dataclass
+class Difference:
+    """The largest differences of one walk so far; not a number once anything was."""
+
+    log_prob: Tensor = field(default_factory=lambda: torch.zeros(()))
+    memory: Tensor = field(default_factory=lambda: torch.zeros(()))
+
+    def add_log_probs(self, found: Tensor, wanted: Tensor) -> None:
+        assert found.shape == wanted.shape
+        self.log_prob = torch.maximum(self.log_prob, (found - wanted).abs().max())
+
+    def add_memory(self, found: Tensor, wanted: Tensor) -> None:
+        """Memories of unlike shapes are infinitely far apart."""
+        if found.shape != wanted.shape:
+            self.memory = torch.tensor(math.inf)
+        elif found.numel():
+            self.memory = torch.maximum(self.memory, (found - wanted).abs().max())
+
+    def add_outputs(self, made: Mapping[str, Tensor], wanted: OracleSegment) -> None:
+        """Compare all that a step makes of a segment, its memory aside."""
+        everything, own = wanted.log_probs, wanted.target_log_probs
+        self.add_log_probs(made["log_prob"], own)
+        self.add_log_probs(made["logits"].log_softmax(dim=-1), everything[:, -1])
+        self.add_log_probs(made["entropy"], -(everything.exp() * everything).sum(dim=2))
+        top = made["top_log_probs"]
+        self.add_log_probs(top, everything.topk(top.shape[2], dim=2).values)
+        self.add_log_probs(top, everything.gather(2, made["top_ids"]))
+        # Tokens as likely as the target, within tolerance, may stand on either side of it.
+        surely, perhaps = (
+            1 + (everything > own.unsqueeze(2) + slack).sum(dim=2)
+            for slack in (LOG_PROB_TOLERANCE, -LOG_PROB_TOLERANCE)
+        )
+        assert ((surely <= made["rank"]) & (made["rank"] < perhaps)).all()
+
+
+@torch.no_grad()
+def eager_difference(oracle: Oracle, model: TransformerXL, segments: Iterable[tuple[Tensor, Tensor]]) -> Difference:
+    """Walk segments in both, each with its own memory of hidden states."""
+    difference, memory = Difference(), None
+    for segment in oracle.walk(segments):
+        hidden, memory = model(segment.tokens, memory)
+        difference.add_log_probs(model.logits(hidden).log_softmax(dim=-1), segment.log_probs)
+        difference.add_log_probs(model.log_probs(hidden, segment.targets), segment.target_log_probs)
+        for found, wanted in zip(memory, segment.memory, strict=True):
+            difference.add_memory(found, wanted)
+    return difference
+
+
+class Figures:
+    """The differences of all walks of a test run, for its summary."""
+
+    def __init__(self) -> None:
+        self.found: dict[tuple[str, int], list[Difference]] = {}
+
+    def check(self, what: str, batch_size: int, difference: Difference) -> None:
+        """Note `difference`, and fail if it is over tolerance."""
+        self.found.setdefault((what, batch_size), []).append(difference)
+        assert difference.log_prob <= LOG_PROB_TOLERANCE
+        assert difference.memory <= MEMORY_TOLERANCE
+
+    def lines(self) -> list[str]:
+        """What was compared, and its largest difference."""
+        lines = []
+        for (what, batch_size), differences in sorted(self.found.items()):
+            nats, memory = (max(float(getattr(each, name)) for each in differences) for name in ("log_prob", "memory"))
+            line = f"{what}, batch {batch_size}: {len(differences)} configurations, largest difference {nats:.1e} nats"
+            lines.append(f"{line}, {memory:.1e} in memory" if memory else line)
+        return lines

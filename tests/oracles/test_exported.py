@@ -1,0 +1,106 @@
+"""Exported graphs, run by the runtime with carried memory, against Hugging Face.
+
+An export costs seconds, so a few configurations that together have every value of every option stand for all; the
+others are marked slow.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+import xlruntime
+from tests.oracles.comparison import Difference, Figures
+from tests.oracles.configurations import REPRESENTATIVES, TABLE, Configuration
+from tests.oracles.huggingface import Oracle
+from xlexport.checkpoints import load
+from xlexport.convert import ConversionOptions, convert
+from xlruntime.memory import RingMemory
+from xlruntime.model import Model
+from xltraining.checkpoint import save_checkpoint
+
+Exported = Callable[[Configuration], tuple[Oracle, Model]]
+
+exported_configurations = pytest.mark.parametrize(
+    "configuration",
+    [
+        pytest.param(configuration, marks=() if configuration in REPRESENTATIVES else pytest.mark.slow)
+        for configuration in TABLE
+    ],
+    ids=str,
+)
+
+
+@pytest.fixture(scope="module")
+def exported(tmp_path_factory: pytest.TempPathFactory) -> Exported:
+    """Makes an oracle and the open bundle of its weights, once for each configuration."""
+    made: dict[int, tuple[Oracle, Model]] = {}
+
+    def export(configuration: Configuration) -> tuple[Oracle, Model]:
+        if configuration.number not in made:
+            oracle = Oracle(configuration.model, configuration.number)
+            folder = tmp_path_factory.mktemp("exported")
+            save_checkpoint(folder / "checkpoint.pt", oracle.config, oracle.state_dict())
+            options = ConversionOptions(tokenizer="none", threads=1, verify_segments=2)
+            convert(load(folder / "checkpoint.pt"), folder / "bundle", options)
+            made[configuration.number] = oracle, xlruntime.load(folder / "bundle", threads=1)
+        return made[configuration.number]
+
+    return export
+
+
+def run_pure(model: Model, purpose: str, memory: RingMemory, tokens: Tensor, targets: Tensor) -> dict[str, Tensor]:
+    """What a graph makes of a segment, the memory left as it is."""
+    feeds = {"tokens": tokens.numpy(), "targets": targets.numpy(), **memory.feeds()}
+    feeds |= {entry.input: memory.array(entry) for entry in memory.entries}
+    feeds |= {name: value.numpy() for name, value in memory.constants.items()}
+    return {name: torch.from_numpy(array) for name, array in model.session(purpose).run(feeds).items()}
+
+
+@exported_configurations
+@pytest.mark.parametrize("batch_size", [1, 3])
+@torch.no_grad()
+def test_graphs_against_huggingface_over_segments(
+    configuration: Configuration, batch_size: int, exported: Exported, figures: Figures
+) -> None:
+    """All three graphs at every segment; the memory goes on as `score` writes it, in a ring without a slot to spare."""
+    oracle, model = exported(configuration)
+    memory = model.new_memory(model.bundle.evaluation, batch_size)
+    difference = Difference()
+    for segment in oracle.walk(configuration.segments(batch_size)):
+        made = run_pure(model, "generate", memory, segment.tokens, segment.targets)
+        made |= run_pure(model, "detail", memory, segment.tokens, segment.targets)
+        difference.add_outputs(made, segment)
+        scored = model.step("score", memory, segment.tokens.numpy(), segment.targets.numpy())
+        difference.add_log_probs(torch.from_numpy(scored["log_prob"]), segment.target_log_probs)
+        wanted = oracle.keys_and_values(segment.memory)
+        assert [entry.input for entry in memory.entries] == list(wanted)
+        for entry in memory.entries:
+            for row in range(batch_size):
+                difference.add_memory(torch.from_numpy(memory.by_age(entry, row)), wanted[entry.input][row])
+    assert memory.offset > 2 * memory.capacity
+    figures.check("exported graphs", batch_size, difference)
+
+
+@exported_configurations
+def test_documents_that_share_a_batch_against_huggingface_on_each_alone(
+    configuration: Configuration, exported: Exported, figures: Figures
+) -> None:
+    """Five documents of different lengths on three rows, which start afresh in the middle of the others' walks."""
+    oracle, model = exported(configuration)
+    S = model.bundle.evaluation.segment_len
+    generator = torch.Generator().manual_seed(configuration.number)
+    documents = [torch.randint(oracle.config.n_token, (n,), generator=generator) for n in (90, 17, 55, 2, 70)]
+    found: dict[int, list[np.ndarray]] = {number: [] for number in range(len(documents))}
+    for scores in model.score_tokens([ids.numpy() for ids in documents], batch_size=3):
+        found[scores.number].append(scores.log_probs)
+    difference = Difference()
+    for number, ids in enumerate(documents):
+        segments = zip(ids[None, :-1].split(S, dim=1), ids[None, 1:].split(S, dim=1), strict=True)
+        wanted = torch.cat([segment.target_log_probs for segment in oracle.walk(segments)], dim=1)
+        difference.add_log_probs(torch.from_numpy(np.concatenate(found[number])), wanted[0])
+    figures.check("documents that share", 3, difference)
