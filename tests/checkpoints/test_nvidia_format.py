@@ -79,7 +79,7 @@ def make_vocab(module: types.ModuleType, n_token: int) -> Any:
 def save(oracle: Oracle, path: Path, archive: bool = True, **changes: Any) -> Path:
     """Write a checkpoint; `changes` replaces entries of it, None leaves one out."""
     config = oracle.config
-    model_config = {
+    model_config: dict[str, Any] = {
         "n_token": config.n_token,
         "n_layer": config.n_layer,
         "n_head": config.n_head,
@@ -201,7 +201,9 @@ def test_missing_vocabulary_is_noted(path: Path) -> None:
 
 def test_byte_pair_vocabulary_is_noted(path: Path, vocabulary_module: types.ModuleType) -> None:
     vocab = vocabulary_module.OpenAIVocab()
-    vocab.__dict__ |= {"EOT": 39, "max_size": None, "vocab_file": None}
+    tokenizer = vocabulary_module.GPT2Tokenizer()
+    tokenizer.__dict__ |= {"encoder": {"a": 0, "b": 1}, "decoder": {0: "a", 1: "b"}, "bpe_ranks": {("a", "b"): 0}}
+    vocab.__dict__ |= {"tokenizer": tokenizer, "EOT": 39, "max_size": None, "vocab_file": None}
     source = load(save(nvidia_oracle(), path, vocab=vocab))
     assert source.tokenizer is None
     assert any("GPT-2's" in note and "--tokenizer" in note for note in source.notes)
@@ -216,7 +218,7 @@ def test_unusable_vocabulary_is_noted(path: Path, vocabulary_module: types.Modul
 
 
 def test_state_of_training_is_left_out_and_named(path: Path) -> None:
-    state = {
+    state: dict[str, Any] = {
         "optimizer_state": {"state": {0: {"exp_avg": torch.zeros(7)}}, "param_groups": []},
         "scheduler_state": {"last_epoch": 3},
         "rng_states": [torch.zeros(9, dtype=torch.uint8)],

@@ -10,7 +10,7 @@ CLASSES = """
     DecoderLayer RelLearnableDecoderLayer RelPartialLearnableDecoderLayer
     MultiHeadAttn RelMultiHeadAttn RelLearnableMultiHeadAttn RelPartialLearnableMultiHeadAttn
     BalancedDataParallel
-    Vocab OpenAIVocab Corpus LMCorpus TransfoXLCorpus TransfoXLTokenizer
+    Vocab OpenAIVocab GPT2Tokenizer Corpus LMCorpus TransfoXLCorpus TransfoXLTokenizer
     """.split()  # noqa: SIM905 -- a table
 
 # module (several where it moved): its names.

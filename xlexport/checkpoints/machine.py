@@ -305,10 +305,15 @@ def _damaged() -> DamagedFileError:
 
 def checked_keys(keys: list[Any]) -> list[Any]:
     """Keys that Python hashes in time and depth that do not depend on who chose them."""
-    for key in keys:
-        if type(key) not in KEYS or (type(key) is int and not -LARGEST_KEY < key < LARGEST_KEY):
-            raise DamagedFileError("its pickle has a dictionary or set of other things than texts and numbers")
+    if not all(map(_is_key, keys)):
+        raise DamagedFileError("its pickle has a dictionary or set of other things than texts and numbers")
     return keys
+
+
+def _is_key(key: Any) -> bool:
+    if type(key) is tuple:  # the merges of a byte-pair vocabulary
+        return len(key) == 2 and all(type(part) is str for part in key)
+    return type(key) in KEYS and not (type(key) is int and not -LARGEST_KEY < key < LARGEST_KEY)
 
 
 def _refusal(names: list[str]) -> str:
