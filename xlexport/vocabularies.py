@@ -25,6 +25,7 @@ TEXT8_SPACE = "_"
 ARCHIVE = b"PK\x03\x04"
 LEGACY_TORCH = b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19."  # the pickled magic number of torch.save before 1.6
 PICKLE = b"\x80"
+LARGEST_TEXT = 1 << 28
 
 
 class _Fields(Protocol):
@@ -55,6 +56,8 @@ def read_vocabulary(path: Path, style: str | None = None) -> Vocabulary:
         from xlexport.checkpoints.restricted import read_pickle
 
         return vocabulary_of(read_pickle(path), str(path), style)
+    if (size := path.stat().st_size) > LARGEST_TEXT:
+        raise CheckpointError(f"{path}: {size:,} bytes, more than any vocabulary has. {_REPAIR}")
     try:
         text = path.read_bytes().decode("utf-8")
     except UnicodeDecodeError as error:
@@ -129,6 +132,9 @@ def _vocabulary(fields: _Fields, where: str, style: str | None) -> Vocabulary:
     if style is not None and style not in STYLES:
         raise CheckpointError(f"vocabulary style {style!r} is unknown. Use one of: {', '.join(STYLES)}.")
     symbols = _symbols(fields, where)
+    delimiter = fields.get("delimiter")
+    if delimiter not in (None, "", " "):
+        raise CheckpointError(f"{where}: symbols are separated by {str(delimiter)[:40]!r}, expected white space.")
     style = style or _style(fields, symbols)
     known = set(symbols)
     kinds: dict[str, VocabularyKind] = {"enwik8": "bytes", "text8": "characters", "characters": "characters"}
@@ -158,6 +164,11 @@ def _symbols(fields: _Fields, where: str) -> tuple[str, ...]:
     if not isinstance(listing, list | tuple):
         raise CheckpointError(f"{where}: idx2sym is a {type(listing).__name__}, expected a list. {_REPAIR}")
     symbols = tuple(_text(symbol) for symbol in listing)
+    strange = [
+        f"symbol {n} is a {type(symbol).__name__}" for n, symbol in enumerate(symbols) if type(symbol) is not str
+    ]
+    if strange:
+        raise CheckpointError(f"{where}: {listed(strange)}, expected text. {_REPAIR}")
     if isinstance(table, Mapping) and len(set(symbols)) == len(symbols):  # what is twice there is told later
         ids = {_text(symbol): number for symbol, number in table.items()}
         wrong = [
@@ -172,14 +183,18 @@ def _symbols(fields: _Fields, where: str) -> tuple[str, ...]:
 
 
 def _from_table(ids: Mapping[Any, Any], where: str) -> tuple[str, ...]:
-    places: dict[Any, list[str]] = {}
-    for symbol, number in ids.items():
-        places.setdefault(number, []).append(symbol)
-    strange = [f"{symbols[0]!r} has id {number!r}" for number, symbols in places.items() if not _is_id(number)]
-    problems = strange or [
-        *(f"id {number} is {' and '.join(map(repr, symbols))}" for number, symbols in places.items() if symbols[1:]),
-        *(f"id {number} is missing" for number in sorted(set(range(max(places, default=-1) + 1)) - places.keys())),
+    """Symbols in the order of their ids, which must be 0, 1, 2 … without a hole."""
+    problems = [
+        f"{str(symbol)[:40]!r} has id {str(number)[:40]}"
+        for symbol, number in ids.items()
+        if type(symbol) is not str or not _is_id(number)
     ]
+    places: dict[int, list[str]] = {}
+    for symbol, number in ids.items() if not problems else ():
+        places.setdefault(number, []).append(symbol)
+    problems += [f"id {number} is {' and '.join(map(repr, names))}" for number, names in places.items() if names[1:]]
+    if not problems:
+        problems = [f"id {number} is missing" for number in range(len(places)) if number not in places]
     if problems:
         raise CheckpointError(f"{where}: {listed(problems)}. {_REPAIR}")
     return tuple(places[number][0] for number in range(len(places)))
@@ -198,8 +213,10 @@ def _style(fields: _Fields, symbols: tuple[str, ...]) -> str:
     """What the object's own fields and the symbols tell."""
     if fields.get("delimiter") == "":
         return "characters"
-    special = {*(fields.get("special") or ()), *UNKNOWN, EOS, SENTENCE}
-    ordinary = [str(symbol) for symbol in symbols if symbol not in special]
+    own = fields.get("special")
+    named = {symbol for symbol in own if isinstance(symbol, str)} if isinstance(own, list | tuple) else set()
+    special = {*named, *UNKNOWN, EOS, SENTENCE}
+    ordinary = [symbol for symbol in symbols if symbol not in special]
     if ordinary and all(map(is_byte, ordinary)):
         return "enwik8"
     if ordinary and all(len(symbol) == 1 for symbol in ordinary):

@@ -90,7 +90,7 @@ class Vocabulary:
         """
         try:
             fields = json.loads(text)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise BundleError(f"{where}: not JSON ({error}). Convert the checkpoint again.") from error
         if not isinstance(fields, dict) or fields.pop("format", None) != VOCABULARY_FORMAT:
             raise BundleError(f"{where}: not a vocabulary that xlexport wrote. Convert the checkpoint again.")
@@ -100,24 +100,25 @@ class Vocabulary:
             raise BundleError(f"{where}: a broken vocabulary ({error}). Convert the checkpoint again.") from error
 
     def _problems(self) -> Iterable[str]:
-        wrong = [f"{number} is {symbol!r}" for number, symbol in enumerate(self.symbols) if not _is_text(symbol)]
+        wrong = [f"{number} is {_shown(symbol)}" for number, symbol in enumerate(self.symbols) if not _is_text(symbol)]
         if wrong:  # what follows counts on strings
             yield f"symbols must be text that is not empty, but symbol {listed(wrong)}"
             return
         if not self.symbols:
             yield "a vocabulary without symbols"
         if len(self.index) < len(self.symbols):
-            twice = [repr(symbol) for symbol, times in Counter(self.symbols).items() if times > 1]
+            twice = [_shown(symbol) for symbol, times in Counter(self.symbols).items() if times > 1]
             yield f"symbols are there more than once: {listed(twice)}"
-        strange = [repr(symbol) for symbol in self.symbols if not self._is_of_kind(symbol)]
+        strange = [_shown(symbol) for symbol in self.symbols if not self._is_of_kind(symbol)]
         if strange:
             yield f"symbols that are no {self.kind}: {listed(strange)}"
         for role in ROLES:
             symbol = getattr(self, role)
             if symbol is not None and symbol not in self.index:
                 yield f"{role} is {symbol!r}, which is no symbol of the vocabulary"
-        if self.space is not None and self.kind != "characters":
-            yield f"space is {self.space!r}, expected None for {self.kind}"
+        for role, kind in (("space", "characters"), ("line_start", "words")):
+            if getattr(self, role) is not None and self.kind != kind:
+                yield f"{role} is {getattr(self, role)!r}, expected None for {self.kind}"
         if not isinstance(self.lower_case, bool):
             yield f"lower_case is {self.lower_case!r}, expected true or false"
 
@@ -141,6 +142,11 @@ def listed(items: Iterable[str]) -> str:
     every = list(items)
     more = f" and {len(every) - SHOWN:,} more" if len(every) > SHOWN else ""
     return ", ".join(every[:SHOWN]) + more
+
+
+def _shown(symbol: object) -> str:
+    """Fit for a message, however long it is."""
+    return repr(str(symbol)[:40]) if isinstance(symbol, str) else repr(symbol)[:40]
 
 
 def _is_bracketed(symbol: str) -> bool:
