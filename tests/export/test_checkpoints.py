@@ -75,7 +75,7 @@ def test_name_does_not_matter(checkpoint: Path) -> None:
 
 def test_unknown_format_lists_the_known_ones(checkpoint: Path) -> None:
     with pytest.raises(CheckpointError, match=f"Use one of: {', '.join(format_names())}"):
-        load(checkpoint, "tensorflow")
+        load(checkpoint, "gguf")
 
 
 def test_missing_file(tmp_path: Path) -> None:

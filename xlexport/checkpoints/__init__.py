@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
-from xlexport.checkpoints import kimiyoung_format, nvidia_format, xltraining_format
+from xlexport.checkpoints import kimiyoung_format, nvidia_format, tensorflow_format, xltraining_format
 from xlexport.checkpoints.pickles import summarize
 from xlexport.checkpoints.source import SourceCheckpoint
 from xlexport.errors import CheckpointError, CheckpointNotFoundError
@@ -18,7 +18,7 @@ from xlruntime.bundle import is_bundle
 
 __all__ = ["FORMATS", "CheckpointFormat", "SourceCheckpoint", "format_names", "load"]
 
-GIVE = "Give a checkpoint that `xlexport train` wrote: a .pt file, or a folder with model.safetensors and config.json."
+VOCABULARIES = ("Vocab", "Corpus", "LMCorpus")  # classes in the authors' cache.pt
 
 
 class CheckpointFormat(Protocol):
@@ -33,7 +33,7 @@ class CheckpointFormat(Protocol):
         """Read it; `config` is what the user says of it."""
 
 
-FORMATS: tuple[CheckpointFormat, ...] = (xltraining_format, kimiyoung_format, nvidia_format)
+FORMATS: tuple[CheckpointFormat, ...] = (tensorflow_format, xltraining_format, kimiyoung_format, nvidia_format)
 
 
 def format_names() -> list[str]:
@@ -45,7 +45,7 @@ def load(path: Path | str, format: str | None = None, config: Mapping[str, Any] 
     """Read a checkpoint.
 
     Args:
-        path: a file or a folder.
+        path: a file or a folder; a TensorFlow checkpoint also goes by what the names of its files begin with.
         format: one of `format_names()`; None finds out from the content.
         config: hyper-parameters that the checkpoint does not hold, under the field's names.
 
@@ -70,33 +70,42 @@ def load(path: Path | str, format: str | None = None, config: Mapping[str, Any] 
 
 
 def _check_something_there(path: Path) -> None:
-    if not path.exists():
+    if not path.exists() and not tensorflow_format.matches(path):
         raise CheckpointNotFoundError(f"{path}: no such file or folder. Check the path.")
-    if path.is_dir():
+    if path.is_dir() or not path.exists():
         return
     if not path.is_file():
-        raise CheckpointError(f"{path}: neither a file nor a folder. {GIVE}")
+        raise CheckpointError(f"{path}: neither a file nor a folder. {_known()}")
     if path.stat().st_size == 0:
         raise CheckpointError(f"{path}: the file is empty. Copy or save the checkpoint again.")
+
+
+def _known() -> str:
+    return f"Give a checkpoint of a known format: {', '.join(format_names())}."
 
 
 def _unknown(path: Path) -> CheckpointError:
     """Say what was found instead of a known format."""
     if path.is_dir():
         return _unknown_folder(path)
-    summary = summarize(path)
     if path.suffix == ".safetensors" or path.name == "config.json":
         return CheckpointError(f"{path}: one file of a checkpoint. Give the folder that it is in: {path.parent}.")
+    summary = summarize(path)
     if summary is None or not (summary.strings or summary.globals):
-        return CheckpointError(f"{path}: not a PyTorch checkpoint. {GIVE}")
+        return CheckpointError(f"{path}: not a PyTorch checkpoint. {_known()}")
+    if any(name.rpartition(".")[2] in VOCABULARIES for name in summary.globals):
+        return CheckpointError(
+            f"{path}: a vocabulary. Give it with --tokenizer, and the checkpoint that belongs to it."
+        )
     if summary.foreign_globals:
         named = _quoted(summary.foreign_globals)
         return CheckpointError(
-            f"{path}: holds Python objects that could run code ({named}); nothing was run. Save plain tensors instead, "
-            "or give a checkpoint that `xlexport train` wrote."
+            f"{path}: holds Python objects that could run code ({named}); nothing was run. Save plain tensors instead. "
+            f"{_known()}"
         )
-    named = _quoted(summary.strings)
-    return CheckpointError(f"{path}: a checkpoint of an unknown kind (its first names: {named}). {GIVE}")
+    return CheckpointError(
+        f"{path}: a checkpoint of an unknown kind (its first names: {_quoted(summary.strings)}). {_known()}"
+    )
 
 
 def _unknown_folder(path: Path) -> CheckpointError:
@@ -105,7 +114,11 @@ def _unknown_folder(path: Path) -> CheckpointError:
     inside = sorted(file.name for file in path.glob("*.pt"))
     if inside:
         return CheckpointNotFoundError(f"{path}: a folder. Give the file in it: {path / inside[0]}.")
-    return CheckpointNotFoundError(f"{path}: a folder without a checkpoint. {GIVE}")
+    says = ""
+    if (path / "config.json").is_file():
+        kind = read_json(path / "config.json").get("model_type")
+        says = f" of a Transformer-XL (its config.json says {ascii(kind)[:40]})" if kind is not None else ""
+    return CheckpointNotFoundError(f"{path}: a folder without a checkpoint{says}. {_known()}")
 
 
 def _quoted(names: Sequence[str]) -> str:

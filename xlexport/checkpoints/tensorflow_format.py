@@ -1,0 +1,362 @@
+"""Checkpoints of the authors' TensorFlow code, the only ones in which they published their weights.
+
+Variables stand in the scope `transformer`. Their sizes tell everything but the evaluation settings. Against PyTorch:
+
+- linear maps are (in, out), and projections (E_i, D) instead of (D, E_i);
+- biases of attention are one variable, (n_layer, n_head, d_head) with `untie_r`;
+- with `div_val` 1 all clusters are rows of one table, and the output layer projects with the embedding's projection
+  where the vocabulary is not cut;
+- `proj_same_dim` leaves out the projection of a cluster that is as wide as the model;
+- a document starts with `mem_len` zero rows, and with `same_length` a token sees `mem_len + 1` keys.
+
+Source: kimiyoung/transformer-xl, tf/model.py and tf/train_gpu.py; LayerNorm is that of tf.contrib.layers.
+"""
+
+from __future__ import annotations
+
+import glob
+import itertools
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from xlexport.checkpoints.source import SourceCheckpoint, transformer_xl_source
+from xlexport.checkpoints.tensor_bundle import TensorBundle, ends_as_table, open_tensor_bundle
+from xlexport.checkpoints.transformer_xl_names import listed
+from xlexport.checkpoints.transformer_xl_settings import require_supported, with_evaluation
+from xlexport.errors import CheckpointError, CheckpointNotFoundError
+from xlexport.extras import require
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from xltraining.config import TransformerXLConfig
+
+__all__ = ["NAME", "load", "matches"]
+
+NAME = "tensorflow"
+STATE_FILE = "checkpoint"  # a text file that names the latest of a folder's checkpoints
+LARGEST_STATE_FILE = 1 << 20
+SCOPE = "transformer/"
+TRAINING = ("beta1_power", "beta2_power", "global_step")
+FLOATS = ("float16", "float32", "float64")
+LAYER_NORM_EPSILON = 1e-12
+EVALUATION = {"tgt_len": "segment_len", "mem_len": "mem_len", "clamp_len": "clamp_len", "same_length": "same_length"}
+LAYER_NAMES = {
+    "attention.qkv.weight": "rel_attn/qkv/kernel",  # columns of queries, keys, values
+    "attention.position.weight": "rel_attn/r/kernel",
+    "attention.output.weight": "rel_attn/o/kernel",
+    "attention.norm.weight": "rel_attn/LayerNorm/gamma",
+    "attention.norm.bias": "rel_attn/LayerNorm/beta",
+    "feed_forward.inner.weight": "ff/layer_1/kernel",
+    "feed_forward.inner.bias": "ff/layer_1/bias",
+    "feed_forward.outer.weight": "ff/layer_2/kernel",
+    "feed_forward.outer.bias": "ff/layer_2/bias",
+    "feed_forward.norm.weight": "ff/LayerNorm/gamma",
+    "feed_forward.norm.bias": "ff/LayerNorm/beta",
+}
+LAYER_BIASES = {"attention.content_bias": "r_w_bias", "attention.position_bias": "r_r_bias"}
+TRANSPOSED = ("/kernel", "/proj_W", "/proj")
+
+
+# (n_layer, d_model, n_head, d_inner, div_val) of the published models: name, and the settings of their evaluation
+# in tf/sota/*.sh: segment_len, mem_len, clamp_len. All of them used same_length.
+PUBLISHED = {
+    (24, 1024, 8, 3072, 1): ("enwik8 and text8 models", 128, 3800, 1000),
+    (18, 1024, 16, 4096, 4): ("WikiText-103 model", 128, 1600, 1000),
+    (24, 1280, 16, 8192, 4): ("One Billion Word model", 32, 128, -1),
+}
+
+
+def matches(path: Path) -> bool:
+    """Whether `path` is the prefix of a checkpoint, one of its files, or a folder with one."""
+    return bool(_prefixes(path))
+
+
+def load(path: Path, config: Mapping[str, Any] | None = None) -> SourceCheckpoint:
+    """Read the checkpoint; the optimizer's state is left where it is.
+
+    Args:
+        path: what the names of its files begin with (`model.ckpt-0`), one of the files, or their folder.
+        config: any of `tgt_len`, `mem_len`, `clamp_len` and `same_length`.
+
+    Raises:
+        CheckpointNotFoundError: there is none.
+        CheckpointError: it is damaged, not of the authors' model, or there are several; lists all that is wrong.
+        MissingDependencyError: torch or google-crc32c is not installed.
+    """
+    require("convert")
+    from xltraining.checkpoint import Checkpoint
+    from xltraining.config import TransformerXLConfig
+    from xltraining.errors import ConfigError
+
+    evaluation = with_evaluation(path, {}, config)
+    require_supported(path, evaluation)
+    evaluation.pop("ext_len", None)
+    bundle = open_tensor_bundle(_prefix(path))
+    sizes = _sizes(bundle)
+    try:
+        ours = TransformerXLConfig.from_dict({**sizes, **evaluation})
+    except (ConfigError, TypeError) as error:
+        raise CheckpointError(
+            f"{bundle.prefix}: {error}. Give a checkpoint of the authors' TensorFlow code."
+        ) from error
+    state_dict, notes = _read(bundle, ours)
+    return transformer_xl_source(
+        bundle.prefix,
+        NAME,
+        Checkpoint(ours, state_dict),
+        files=bundle.files,
+        notes=[*notes, *_published_note(ours)],
+        needs=[need for name, need in EVALUATION.items() if name not in evaluation],
+    )
+
+
+def _prefix(path: Path) -> Path:
+    prefixes = _prefixes(path)
+    if not prefixes:
+        raise CheckpointNotFoundError(f"{path}: no TensorFlow checkpoint. Give what the names of its files begin with.")
+    if len(prefixes) > 1:
+        names = listed(prefix.name for prefix in prefixes)
+        raise CheckpointError(f"{path}: holds several checkpoints: {names}. Give one of them, as {prefixes[0]}.")
+    return prefixes[0]
+
+
+def _prefixes(path: Path) -> list[Path]:
+    """The checkpoint that `path` means; all of a folder's where it does not say which of them is the latest."""
+    if path.is_dir():
+        if (path / "config.json").exists():  # a Hugging Face folder, perhaps with what it was made of beside it
+            return []
+        indices = (file for file in sorted(path.glob("*.index")) if file.suffix and file.name.isprintable())
+        return _latest(path) or [index.with_suffix("") for index in indices if ends_as_table(index)]
+    if path.name == STATE_FILE and path.is_file():
+        return _latest(path.parent)
+    stem = re.sub(r"\.(index|meta|data-\d{5}-of-\d{5})$", "", path.name)
+    prefix = path.with_name(stem) if stem else path
+    return [prefix] if _is_checkpoint(prefix) else []
+
+
+def _latest(folder: Path) -> list[Path]:
+    """The checkpoint that the folder's text file names, by its last part: folders move, and paths can lead astray."""
+    file = folder / STATE_FILE
+    if not file.is_file() or file.stat().st_size > LARGEST_STATE_FILE:
+        return []
+    match = re.search(rb'^model_checkpoint_path: "([^"]*)"', file.read_bytes(), re.MULTILINE)
+    name = re.split(r"[/\\]", match[1].decode("ascii", "replace"))[-1] if match else ""
+    if name in ("", ".", "..") or not name.isprintable():
+        return []
+    return [folder / name] if _is_checkpoint(folder / name) else []
+
+
+def _is_checkpoint(prefix: Path) -> bool:
+    """Whether an index is there, or data of that name: then what is missing or damaged can be named."""
+    index = prefix.with_name(f"{prefix.name}.index")
+    shards = prefix.parent.glob(f"{glob.escape(prefix.name)}.data-?????-of-?????")
+    return (index.is_file() and ends_as_table(index)) or any(shards)
+
+
+def _sizes(bundle: TensorBundle) -> dict[str, Any]:
+    """The configuration, but for evaluation settings, from the shapes of a few variables.
+
+    Raises:
+        CheckpointError: they are not there, or not of a shape that they could have; lists all.
+    """
+    shapes = _Shapes(bundle)
+    biases = shapes.of("r_w_bias", 2, 3)
+    position = shapes.of("layer_0/rel_attn/r/kernel", 2)
+    inner = shapes.of("layer_0/ff/layer_1/kernel", 2)
+    cut = not shapes.has("adaptive_softmax/bias")
+    counts = shapes.numbered("adaptive_softmax/cutoff_{}/b", 1) if cut else [(0,)]
+    one_table = shapes.has("adaptive_embed/lookup_table")
+    name = "adaptive_embed/lookup_table" if one_table else "adaptive_embed/cutoff_{}/lookup_table"
+    tables = [shapes.of(name, 2)] if one_table else shapes.numbered(name, 2)
+    shapes.check()
+
+    widths = [table[1] for table in tables]
+    folders = ["" if one_table else f"cutoff_{index}/" for index in range(len(counts))]
+    projected = [shapes.has(f"adaptive_embed/{folder}proj_W") for folder in folders]
+    projected_again = [shapes.has(f"adaptive_softmax/cutoff_{index}/proj") for index in range(len(counts))]
+    return {
+        "n_token": sum(count for (count,) in counts) if cut else tables[0][0],
+        "n_layer": shapes.count_layers(),
+        "n_head": biases[-2],
+        "d_head": biases[-1],
+        "d_model": position[0],
+        "d_inner": inner[1],
+        "d_embed": widths[0],
+        "cutoffs": tuple(itertools.accumulate(count for (count,) in counts[:-1])),
+        "div_val": 1 if one_table else _div_val(widths),
+        "tie_projs": tuple(there and not again for there, again in zip(projected, projected_again, strict=True)),
+        "proj_same_dim": one_table or widths[0] != position[0] or projected[0],
+        "untie_r": len(biases) == 3,
+        "tie_weight": True,
+        "pre_lnorm": False,
+        "layer_norm_epsilon": LAYER_NORM_EPSILON,
+        "first_memory": "zeros",
+        "window_extra": 1,
+    }
+
+
+def _div_val(widths: list[int]) -> int:
+    """The divisor that makes the first width the others; where none does, the tables' shapes will not fit."""
+    divisors = range(2, widths[0] + 1)
+    return next((d for d in divisors if all(widths[0] // d**i == width for i, width in enumerate(widths))), 2)
+
+
+class _Shapes:
+    """Shapes of the model's variables, by their names without the scope, and what was found wrong with them."""
+
+    def __init__(self, bundle: TensorBundle) -> None:
+        self._prefix = bundle.prefix
+        self._shapes = {name.removeprefix(SCOPE): entry.shape for name, entry in bundle.entries.items() if _ours(name)}
+        self._first_names = list(bundle.entries)[:3]
+        self._problems: list[str] = []
+
+    def has(self, name: str) -> bool:
+        return name in self._shapes
+
+    def of(self, name: str, *ranks: int) -> tuple[int, ...]:
+        """The shape of a variable that must be there; zeros where it is wrong."""
+        shape = self._shapes.get(name)
+        if shape is not None and len(shape) in ranks:
+            return shape
+        what = "is missing" if shape is None else f"is of shape {shape}"
+        self._problems.append(f"{SCOPE}{name} {what}")
+        return (0,) * ranks[0]
+
+    def numbered(self, name: str, rank: int) -> list[tuple[int, ...]]:
+        """Shapes of the variables 0, 1, … of a name with a number; the first must be there."""
+        found = itertools.takewhile(lambda number: number == 0 or self.has(name.format(number)), itertools.count())
+        return [self.of(name.format(number), rank) for number in found]
+
+    def count_layers(self) -> int:
+        return len({match[1] for name in self._shapes if (match := re.match(r"layer_(\d+)/", name))})
+
+    def check(self) -> None:
+        if self._problems:
+            names = ", ".join(self._first_names) or "nothing"
+            raise CheckpointError(
+                f"{self._prefix}: not a Transformer-XL of the authors' TensorFlow code: {listed(self._problems)} (it "
+                f"begins with {names}). Give a checkpoint of that code."
+            )
+
+
+def _ours(name: str) -> bool:
+    return name.startswith(SCOPE)
+
+
+@dataclass(frozen=True)
+class _Source:
+    """Where one of our parameters comes from: a variable and its shape, or a part of it."""
+
+    name: str
+    shape: tuple[int, ...]
+    part: int | slice | None
+
+
+def _sources(config: TransformerXLConfig) -> dict[str, _Source]:
+    """The variable of each of our parameters that is not tied to another, in the model's order."""
+    import torch
+
+    from xltraining.transformer_xl import TransformerXL, tied_names
+
+    with torch.device("meta"):
+        shapes = {name: tuple(tensor.shape) for name, tensor in TransformerXL(config).state_dict().items()}
+    names, tied = _names(config), tied_names(config)
+    return {ours: _source(config, *names[ours], shape) for ours, shape in shapes.items() if ours not in tied}
+
+
+def _source(config: TransformerXLConfig, name: str, part: int | slice | None, shape: tuple[int, ...]) -> _Source:
+    """The variable of which our parameter of this shape is all, transposed or not, or a part."""
+    if name.endswith(TRANSPOSED):
+        return _Source(SCOPE + name, shape[::-1], part)
+    if part is None:
+        return _Source(SCOPE + name, shape, part)
+    whole = (config.n_layer, *shape) if isinstance(part, int) else (config.n_token, *shape[1:])
+    return _Source(SCOPE + name, whole, part)
+
+
+def _names(config: TransformerXLConfig) -> dict[str, tuple[str, int | slice | None]]:
+    """Name of the variable, and the part of it, of every parameter that a model can have."""
+    names: dict[str, tuple[str, int | slice | None]] = {
+        "head.cluster_weight": ("adaptive_softmax/cutoff_0/cluster_W", None),
+        "head.cluster_bias": ("adaptive_softmax/cutoff_0/cluster_b", None),
+    }
+    for index, bounds in enumerate(config.cluster_bounds):
+        embed = "adaptive_embed" if config.div_val == 1 else f"adaptive_embed/cutoff_{index}"
+        softmax = f"adaptive_softmax/cutoff_{index}"
+        rows = slice(*bounds) if config.div_val == 1 else None
+        names[f"word_emb.clusters.{index}.table"] = (f"{embed}/lookup_table", rows)
+        names[f"word_emb.clusters.{index}.projection"] = (f"{embed}/proj_W", None)
+        names[f"head.clusters.{index}.bias"] = (f"{softmax}/b" if config.cutoffs else "adaptive_softmax/bias", None)
+        names[f"head.clusters.{index}.projection"] = (f"{softmax}/proj", None)
+    for layer in range(config.n_layer):
+        for ours, theirs in LAYER_NAMES.items():
+            names[f"layers.{layer}.{ours}"] = (f"layer_{layer}/{theirs}", None)
+        for ours, theirs in LAYER_BIASES.items():
+            names[f"layers.{layer}.{ours}"] = (theirs, layer if config.untie_r else None)
+    return names
+
+
+def _read(bundle: TensorBundle, config: TransformerXLConfig) -> tuple[dict[str, Tensor], Iterator[str]]:
+    """The state dict, float32 without copies where the file is, and what to know of it.
+
+    Raises:
+        CheckpointError: variables are missing, unexpected or of another shape; lists all, before any is read.
+    """
+    import torch
+
+    from xltraining.transformer_xl import tied_names
+
+    sources = _sources(config)
+    wanted = {source.name: source.shape for source in sources.values()}
+    slots = {name for name in bundle.entries if name.rpartition("/")[0] in wanted}  # of the optimizer: NAME/Adam
+    others = set(bundle.entries) - set(wanted) - slots
+    problems = [*_misfits(bundle, wanted), *(f"{name} is unexpected" for name in sorted(filter(_ours, others)))]
+    if problems:
+        raise CheckpointError(
+            f"{bundle.prefix}: not a Transformer-XL of the authors' TensorFlow code: {listed(problems)}. Give a "
+            "checkpoint of that code."
+        )
+
+    arrays = {name: torch.from_numpy(bundle.read(name)).float() for name in wanted}
+    state_dict = {}
+    for ours, source in sources.items():
+        tensor = arrays[source.name] if source.part is None else arrays[source.name][source.part]
+        state_dict[ours] = tensor.t() if source.name.endswith(TRANSPOSED) else tensor
+    state_dict |= {name: state_dict[owner] for name, owner in tied_names(config).items()}
+    return state_dict, _notes(bundle, wanted, slots, others - set(TRAINING))
+
+
+def _misfits(bundle: TensorBundle, wanted: Mapping[str, tuple[int, ...]]) -> Iterator[str]:
+    for name, shape in wanted.items():
+        entry = bundle.entries.get(name)
+        if entry is None:
+            yield f"{name} is missing"
+        elif entry.shape != shape:
+            yield f"{name} is {entry.shape}, where the others ask for {shape}"
+        elif entry.dtype not in FLOATS:
+            yield f"{name} is {entry.dtype}, not {' or '.join(FLOATS)}"
+
+
+def _notes(bundle: TensorBundle, wanted: Iterable[str], slots: set[str], foreign: set[str]) -> Iterator[str]:
+    dtypes = {bundle.entries[name].dtype for name in wanted} - {"float32"}
+    if dtypes:
+        yield f"Weights are {', '.join(sorted(dtypes))} in the file and become float32."
+    if slots:
+        kinds = ", ".join(sorted({name.rpartition("/")[2] for name in slots}))
+        yield f"Left out: the optimizer's state, {len(slots)} tensors ({kinds})."
+    if foreign:
+        yield f"Left out, because it is not in the scope {SCOPE}: {listed(sorted(foreign))}."
+
+
+def _published_note(config: TransformerXLConfig) -> Iterator[str]:
+    sizes = (config.n_layer, config.d_model, config.n_head, config.d_inner, config.div_val)
+    if sizes in PUBLISHED:
+        name, segment_len, mem_len, clamp_len = PUBLISHED[sizes]
+        yield (
+            f"Of the sizes of the published {name}, whose scores are with --segment-len {segment_len} "
+            f"--mem-len {mem_len} --clamp-len {clamp_len} --same-length."
+        )
