@@ -10,7 +10,15 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
-from xlexport.checkpoints import kimiyoung_format, nvidia_format, tensorflow_format, xltraining_format
+from xlexport.checkpoints import (
+    huggingface_format,
+    kimiyoung_format,
+    nvidia_format,
+    state_dict_format,
+    tensorflow_format,
+    xltraining_format,
+)
+from xlexport.checkpoints.files import read_json
 from xlexport.checkpoints.pickles import summarize
 from xlexport.checkpoints.source import SourceCheckpoint
 from xlexport.errors import CheckpointError, CheckpointNotFoundError
@@ -33,7 +41,15 @@ class CheckpointFormat(Protocol):
         """Read it; `config` is what the user says of it."""
 
 
-FORMATS: tuple[CheckpointFormat, ...] = (tensorflow_format, xltraining_format, kimiyoung_format, nvidia_format)
+FORMATS: tuple[CheckpointFormat, ...] = (
+    tensorflow_format,
+    xltraining_format,
+    kimiyoung_format,
+    nvidia_format,
+    huggingface_format,
+    state_dict_format,
+)
+"""A path is of the first that it matches: the last takes any tensors of the right names."""
 
 
 def format_names() -> list[str]:

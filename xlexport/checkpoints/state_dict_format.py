@@ -1,0 +1,225 @@
+"""A bare state dict, by `torch.save(model.state_dict())` or as safetensors, with a configuration beside it.
+
+The tensors tell their sizes, and by their names the code base. What they cannot tell, `--config FILE` must.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from xlexport.checkpoints.files import read_tensors
+from xlexport.checkpoints.huggingface_format import SPELLINGS, is_config, settings_of
+from xlexport.checkpoints.pickles import summarize
+from xlexport.checkpoints.source import SourceCheckpoint
+from xlexport.checkpoints.transformer_xl_names import (
+    ANCHOR,
+    CLUSTER_NAMES,
+    CLUSTER_ROWS,
+    CODE_BASES,
+    HUGGING_FACE_PREFIX,
+    LAYER_NAMES,
+    CodeBase,
+    listed,
+    plain_names,
+    shown,
+)
+from xlexport.checkpoints.transformer_xl_settings import (
+    SETTINGS,
+    SIZES,
+    contradictions,
+    require_supported,
+    sizes_of,
+    ties_of,
+    torch_source,
+)
+from xlexport.errors import CheckpointError
+from xlexport.extras import require
+
+__all__ = ["NAME", "load", "matches"]
+
+NAME = "state_dict"
+OURS = "xltraining"
+UNCERTAIN = "kimiyoung"  # whose names the others may have kept
+OUR_ANCHOR = "word_emb.clusters.0.table"
+ANCHORS = (ANCHOR, OUR_ANCHOR)
+OWN = CodeBase(reversed_clusters=False, first_memory="empty", window_extra=0)
+NEEDED = ("pre_lnorm", "tgt_len", "mem_len", "clamp_len", "same_length")
+CONVENTIONS = ("first_memory", "window_extra")  # which our own names do not tell
+IGNORED = ("dtype", "adapt_inp")  # of NVIDIA's model_config
+KNOWN = (*SETTINGS, *SPELLINGS, *CONVENTIONS, *IGNORED, "proj_same_dim", "source")
+
+
+def matches(path: Path) -> bool:
+    """Whether it is a file of tensors with a Transformer-XL's names."""
+    if path.is_dir():
+        return False
+    if path.suffix == ".safetensors":
+        return not (path.parent / "config.json").exists() and any(map(_is_anchor, _safetensors_names(path)))
+    summary = summarize(path)
+    return summary is not None and any(map(_is_anchor, summary.strings))
+
+
+def load(path: Path, config: Mapping[str, Any] | None = None) -> SourceCheckpoint:
+    """Read the checkpoint, running no code of it.
+
+    Args:
+        config: what the tensors do not tell, under the field's words; `source` names the code base if need be.
+
+    Raises:
+        CheckpointError: it is damaged, or `config` lacks or contradicts something; lists all of it.
+        MissingDependencyError: torch is not installed.
+    """
+    require("convert")
+    if path.is_dir():
+        raise CheckpointError(f"{path}: a folder. Give the file with the state dict.")
+    if config is None and (path.parent / "config.json").is_file():
+        raise CheckpointError(f"{path}: one file of a checkpoint. Give the folder that it is in, or --config FILE.")
+    named = _named(path, read_tensors(path))
+    require_supported(path, config or {}, named.tensors)
+    stated, stated_source, notes = _stated(path, config or {})
+    source, problems = _source(named, stated_source)
+    if source == UNCERTAIN and stated_source is None:
+        notes.append(
+            f"The names are those of the authors' code, so it is taken for {UNCERTAIN}'s; a key source in --config can "
+            f"say {' or '.join(sorted(set(CODE_BASES) - {UNCERTAIN}))} instead."
+        )
+    if "layer_norm_epsilon" not in stated:
+        notes.append("layer_norm_epsilon is taken to be 1e-05, PyTorch's own; --config can say otherwise.")
+    settings, more = _settings(named.tensors, source, stated)
+    problems += more
+    if problems:
+        raise CheckpointError(
+            f"{path}: a state dict and its configuration must tell everything: {listed(problems)}. "
+            "Give --config FILE, a JSON object with the right values."
+        )
+    return torch_source(
+        path,
+        NAME,
+        named.tensors,
+        settings,
+        CODE_BASES.get(source, OWN),
+        files=[path],
+        notes=notes,
+        tables_are_cut=source == OURS,
+    )
+
+
+@dataclass(frozen=True)
+class _Named:
+    """Tensors by the authors' names, and the code base that their own names tell, for certain or perhaps."""
+
+    tensors: dict[str, Any]
+    source: str
+    certain: bool
+
+
+def _is_anchor(name: object) -> bool:
+    return isinstance(name, str) and name.endswith(ANCHORS)
+
+
+def _safetensors_names(path: Path) -> list[str]:
+    import safetensors
+
+    try:
+        with safetensors.safe_open(path, framework="numpy") as file:
+            return list(file.keys())
+    except safetensors.SafetensorError:
+        return []
+
+
+def _named(path: Path, content: Mapping[Any, Any]) -> _Named:
+    tensors = _state_dict(path, content)
+    if any(name.endswith(OUR_ANCHOR) for name in tensors):
+        return _Named(_authors_names(tensors), OURS, True)
+    plain = plain_names(tensors)
+    if any(name.startswith("crit.out_layers_biases.") for name in plain):
+        return _Named(plain, "nvidia", True)
+    if any(name.endswith(HUGGING_FACE_PREFIX + ANCHOR) for name in tensors) or _layer_bias(0) in plain:
+        return _Named(plain, "huggingface", True)
+    return _Named(plain, UNCERTAIN, False)
+
+
+def _layer_bias(index: int) -> str:
+    return f"layers.{index}.{LAYER_NAMES['attention.content_bias']}"
+
+
+def _state_dict(path: Path, content: Mapping[Any, Any]) -> dict[str, Any]:
+    """The dict itself, or the one in a wrapper such as `{"state_dict": …}`."""
+    inner = {key: value for key, value in content.items() if isinstance(value, dict)}
+    found = {key: value for key, value in {None: content, **inner}.items() if any(map(_is_anchor, value))}
+    if len(found) > 1:
+        keys = ", ".join(shown(key) for key in found)
+        raise CheckpointError(f"{path}: holds several models ({keys}). Save the state dict of one.")
+    if not found:
+        raise CheckpointError(f"{path}: no {ANCHOR} in it, so not a Transformer-XL's state dict. Check the path.")
+    (tensors,) = found.values()
+    return {str(name): tensor for name, tensor in tensors.items()}
+
+
+def _authors_names(tensors: Mapping[str, Any]) -> dict[str, Any]:
+    """Tensors of ours under the names of the authors' code, a table a cluster."""
+    prefix = next(name for name in tensors if name.endswith(OUR_ANCHOR)).removesuffix(OUR_ANCHOR)
+    result = {}
+    for name, tensor in tensors.items():
+        own = name.removeprefix(prefix)
+        cluster, layer = re.fullmatch(r"(\w+\.clusters\.)(\d+)(\.\w+)", own), re.fullmatch(r"(layers\.\d+\.)(.+)", own)
+        if cluster is not None and (pattern := f"{cluster[1]}{{}}{cluster[3]}") in CLUSTER_NAMES:
+            own = CLUSTER_NAMES[pattern][0].format(cluster[2])
+        elif layer is not None and layer[2] in LAYER_NAMES:
+            own = layer[1] + LAYER_NAMES[layer[2]]
+        result[CLUSTER_ROWS.get(own, own)] = tensor
+    return result
+
+
+def _stated(path: Path, config: Mapping[str, Any]) -> tuple[dict[str, Any], str | None, list[str]]:
+    """Settings that the configuration states, the code base that it names, and notes; a `config.json` will do."""
+    if "model_type" in config and is_config(config):
+        settings, notes = settings_of(config, str(path))
+        return settings, "huggingface", notes
+    settings = {SPELLINGS.get(key, key): value for key, value in config.items() if key not in IGNORED}
+    settings = {name: tuple(value) if isinstance(value, list) else value for name, value in settings.items()}
+    return settings, settings.pop("source", None), []
+
+
+def _source(named: _Named, stated: str | None) -> tuple[str, list[str]]:
+    """The code base by the names, or by the configuration where they do not tell; and what is wrong with that."""
+    if stated is None:
+        return named.source, []
+    if stated not in CODE_BASES:
+        return named.source, [f"source is {ascii(stated)[:40]}, expected one of {', '.join(CODE_BASES)}"]
+    if named.certain and stated != named.source:
+        return named.source, [f"source is {stated} by the configuration, {named.source} by the tensors' names"]
+    return stated, []
+
+
+def _settings(tensors: Mapping[str, Any], source: str, stated: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
+    """Settings from both, and all that is missing, unknown or contradictory."""
+    sizes = sizes_of(tensors, stated.get("div_val"))
+    n_clusters = sizes.get("n_cutoffs", 0) + 1
+    needed = [*NEEDED, *SIZES, *(CONVENTIONS if source == OURS else ())]
+    needed += ["cutoffs"] if n_clusters > 1 else []
+    needed += ["div_val"] if n_clusters > 1 and "cutoffs" in sizes else []
+    problems = [f"{name} is not given" for name in needed if name not in {**sizes, **stated}]
+    problems += [f"{shown(name)} is unknown" for name in stated if name not in KNOWN]
+    problems += contradictions(stated, sizes)
+    possible = ties_of(tensors, n_clusters, absent_is_tied=True)
+    if stated.get("tie_weight") is True and not possible["tie_weight"]:
+        problems.append("tie_weight is True by the configuration, but the output layer has weights of its own")
+    ties = ties_of(tensors, n_clusters, absent_is_tied=source == "nvidia")
+    same_dim = {"proj_same_dim": _projects_same_dim(tensors, sizes)} if source == OURS else {}
+    return {"dropout": 0.0, **ties, **same_dim, **stated}, problems
+
+
+def _projects_same_dim(tensors: Mapping[str, Any], sizes: Mapping[str, Any]) -> bool:
+    """Whether clusters as wide as the model have a projection, as far as there are such clusters."""
+    own = [
+        f"word_emb.emb_projs.{index}" in tensors
+        for index in range(sizes.get("n_cutoffs", 0) + 1)
+        if tuple(getattr(tensors.get(f"word_emb.emb_layers.{index}.weight"), "shape", ()))[1:]
+        == (sizes.get("d_model"),)
+    ]
+    return sizes.get("div_val", 1) == 1 or all(own)
