@@ -35,8 +35,8 @@ def numbered(n: int) -> Corpus:
     return corpus_of(range(n))
 
 
-def of_sentences() -> Corpus:
-    return corpus_of([token for sentence in SENTENCES for token in sentence], marks=(0, 0))
+def of_sentences(sentences: list[list[int]] = SENTENCES) -> Corpus:
+    return corpus_of([token for sentence in sentences for token in sentence], marks=(0, 0))
 
 
 @pytest.fixture
@@ -94,6 +94,30 @@ def test_sentences_follow_one_another_in_each_row() -> None:
     assert found.tokens.tolist() == [[0, 1, 2, 0, 7, 0], [0, 3, 0, 4, 5, 6]]
     assert found.targets.tolist() == [[1, 2, 0, 7, 0, 8], [3, 0, 4, 5, 6, 0]]
     assert (found.unpredicted, found.trimmed, found.sentences) == (5, 7, True)  # trimmed: 9 0 | 0 0 | 0 10 0
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_sentences_packed_token_by_token(seed: int) -> None:
+    """The rule itself, one prediction at a time: a row whose sentence has one token left takes the next one."""
+    rng = np.random.default_rng(seed)
+    B, S = int(rng.integers(1, 5)), int(rng.integers(1, 9))
+    sentences = [[0, *rng.integers(1, 9, rng.integers(0, 12)).tolist(), 0] for _ in range(40)]
+    pairs: list[list[tuple[int, int]]] = [[] for _ in range(B)]
+    waiting, rows, full = list(sentences), [[0]] * B, 0
+    while True:
+        for row in range(B):
+            for _ in range(S):
+                if len(rows[row]) == 1 and waiting:
+                    rows[row] = waiting.pop(0)
+                if len(rows[row]) > 1:
+                    pairs[row].append((rows[row][0], rows[row][1]))
+                    rows[row] = rows[row][1:]
+        if any(len(row) < (full + 1) * S for row in pairs):
+            break
+        full += 1
+    expected = np.array([row[: full * S] for row in pairs])  # (B, N, 2)
+    found = arrange(of_sentences(sentences), settings(segment_len=S), batch_size=B)
+    np.testing.assert_array_equal(np.stack([found.tokens, found.targets], axis=2), expected)
 
 
 def test_sentences_between_different_marks() -> None:
