@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -13,6 +14,7 @@ import numpy.typing as npt
 import pytest
 
 from xlruntime import Model, load
+from xlruntime.bundle import digest_file
 
 GOLDEN = Path(__file__).resolve().parents[1] / "golden"
 VARIANTS = sorted(path.name for path in GOLDEN.iterdir() if (path / "bundle").is_dir())
@@ -60,6 +62,23 @@ def no_text_model() -> Model:
 def bundle_copy(tmp_path: Path) -> Path:
     """A bundle that a test may break; it has a first_memory.safetensors."""
     return Path(shutil.copytree(GOLDEN / ZEROS / "bundle", tmp_path / "bundle"))
+
+
+@pytest.fixture
+def bundle_with(no_text_model: Model, tmp_path: Path) -> Callable[[str, Path], Path]:
+    """`bundle_with(kind, file)`: a bundle of 29 tokens that reads text with this tokenizer."""
+
+    def make(kind: str, file: Path) -> Path:
+        folder = Path(shutil.copytree(no_text_model.folder, tmp_path / "bundle"))
+        shutil.copyfile(file, folder / file.name)
+        manifest = json.loads((folder / "bundle.json").read_text("utf-8"))
+        digest = digest_file(folder / file.name)
+        manifest["files"][file.name] = {"sha256": digest.sha256, "size": digest.size}
+        manifest["tokenizer"] = {"kind": kind, "file": file.name}
+        (folder / "bundle.json").write_text(json.dumps(manifest), "utf-8")
+        return folder
+
+    return make
 
 
 @pytest.fixture

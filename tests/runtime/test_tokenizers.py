@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import shutil
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -12,7 +10,6 @@ import numpy as np
 import pytest
 
 from xlruntime import BundleError, Document, Model, TextError, TokenError, XlruntimeError, load
-from xlruntime.bundle import digest_file
 from xlruntime.text import TextCounts
 from xlruntime.tokenizer_libraries import TokenizersTokenizer
 
@@ -38,21 +35,9 @@ def tokenizer_file(tmp_path: Path) -> Path:
     return path
 
 
-def with_tokenizer(model: Model, tokenizer_file: Path, folder: Path) -> Path:
-    """A copy of a model's bundle that reads text with this tokenizer."""
-    shutil.copytree(model.folder, folder)
-    shutil.copyfile(tokenizer_file, folder / "tokenizer.json")
-    manifest = json.loads((folder / "bundle.json").read_text("utf-8"))
-    digest = digest_file(folder / "tokenizer.json")
-    manifest["files"]["tokenizer.json"] = {"sha256": digest.sha256, "size": digest.size}
-    manifest["tokenizer"] = {"kind": "tokenizers", "file": "tokenizer.json"}
-    (folder / "bundle.json").write_text(json.dumps(manifest), "utf-8")
-    return folder
-
-
 @pytest.fixture
-def text_model(no_text_model: Model, tokenizer_file: Path, tmp_path: Path) -> Model:
-    return load(with_tokenizer(no_text_model, tokenizer_file, tmp_path / "bundle"), threads=1)
+def text_model(bundle_with: Callable[[str, Path], Path], tokenizer_file: Path) -> Model:
+    return load(bundle_with("tokenizers", tokenizer_file), threads=1)
 
 
 def test_text_becomes_ids_without_special_tokens_padding_or_truncation(tokenizer_file: Path) -> None:
@@ -106,13 +91,13 @@ def test_half_a_surrogate_pair_is_refused(text_model: Model) -> None:
         list(text_model.score([Document("mine", "the \ud800")]))
 
 
-def test_ids_beyond_the_model_are_refused(no_text_model: Model, tmp_path: Path) -> None:
+def test_ids_beyond_the_model_are_refused(bundle_with: Callable[[str, Path], Path], tmp_path: Path) -> None:
     """A tokenizer with more tokens than the model, which convert would not have let through."""
     words = {f"w{number}": number for number in range(40)}
     tokenizer = tokenizers.Tokenizer(tokenizers.models.WordLevel({**words, "<unk>": 40}, unk_token="<unk>"))
     tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.WhitespaceSplit()
     tokenizer.save(str(tmp_path / "large.json"))
-    model = load(with_tokenizer(no_text_model, tmp_path / "large.json", tmp_path / "bundle"), threads=1)
+    model = load(bundle_with("tokenizers", tmp_path / "large.json"), threads=1)
     with pytest.raises(TokenError, match="mine: token 2 has id 29, expected 0 to 28"):
         list(model.score([Document("mine", "w1 w28 w29")]))
 
@@ -128,10 +113,12 @@ def test_document_is_read_as_one_piece(tokenizer_file: Path, tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("content", ["", "{}", "not JSON"])
-def test_file_that_is_no_tokenizer_is_refused(content: str, no_text_model: Model, tmp_path: Path) -> None:
+def test_file_that_is_no_tokenizer_is_refused(
+    content: str, bundle_with: Callable[[str, Path], Path], tmp_path: Path
+) -> None:
     (tmp_path / "broken.json").write_text(content, "utf-8")
-    folder = with_tokenizer(no_text_model, tmp_path / "broken.json", tmp_path / "bundle")
-    with pytest.raises(BundleError, match=r"tokenizer\.json: not a tokenizer of the tokenizers library"):
+    folder = bundle_with("tokenizers", tmp_path / "broken.json")
+    with pytest.raises(BundleError, match=r"broken\.json: not a tokenizer of the tokenizers library"):
         load(folder)
 
 

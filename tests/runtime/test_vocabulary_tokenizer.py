@@ -137,7 +137,8 @@ def test_line_end_follows_every_line() -> None:
     assert read(LM1B, "the\n\nsea").symbols == ["<S>", "the", "<S>", "<S>", "<S>", "<S>", "sea", "<S>"]
     assert read(LINES, "a\n\nb").symbols == ["a", "<eos>", "<eos>", "b", "<eos>"]
     assert read(BYTE_LINES, "a\n\na").symbols == ["97", "<eos>", "<eos>", "97", "<eos>"]
-    for without in (PLAIN, NEWLINE, ENWIK8):  # none, or the newline is a symbol like all others
+    both = Vocabulary("characters", ("<eos>", "\n", "a"), line_end="<eos>")
+    for without in (PLAIN, NEWLINE, ENWIK8, both):  # none, or the newline is a symbol like all others
         assert "<eos>" not in read(without, "a\na").symbols
 
 
@@ -191,7 +192,7 @@ def test_white_space_before_the_first_word_may_fill_many_pieces(monkeypatch: pyt
     [
         (
             Vocabulary("words", ("a",)),
-            "a c\nb d c",
+            "a c\nb d c\n",
             "'c' in line 1, 'b' in line 2, 'd' in line 2 not in the vocabulary of 1",
         ),
         (Vocabulary("words", ("a", "<eos>"), line_end="<eos>"), "a\r\n\r\nA\n", "'A' in line 3 not in"),

@@ -1,0 +1,133 @@
+"""Bundles that read text with a vocabulary: what is scored, fed, generated and counted."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from xlruntime import BundleError, Document, Model, TokenError, load
+from xlruntime.text import continuation
+from xlruntime.vocabulary import Vocabulary
+from xlruntime.vocabulary_tokenizer import VocabularyTokenizer
+
+FILLERS = tuple(f"w{number}" for number in range(29))
+BundleWith = Callable[[str, Path], Path]
+
+
+def vocabulary_of_29(*symbols: str) -> tuple[str, ...]:
+    """As many as the model has tokens."""
+    return (*symbols, *FILLERS[: 29 - len(symbols)])
+
+
+WIKI = Vocabulary("words", vocabulary_of_29("<eos>", "the", "sea", "<unk>"), unk="<unk>", line_end="<eos>")
+LM1B = Vocabulary("words", vocabulary_of_29("<S>", "the", "sea", "<UNK>"), "<UNK>", "<S>", "<S>")
+TEXT8 = Vocabulary("characters", (*"_abcdefghijklmnopqrstuvwxyz", "<x>", "<y>"), space="_", lower_case=True)
+BYTES = Vocabulary("bytes", tuple(str(byte) for byte in range(100, 129)))
+
+
+@pytest.fixture
+def open_with(bundle_with: BundleWith, tmp_path: Path) -> Callable[[Vocabulary], Model]:
+    def opened(vocabulary: Vocabulary) -> Model:
+        path = tmp_path / "vocabulary.json"
+        path.write_text(vocabulary.to_json(), "utf-8")
+        return load(bundle_with("vocabulary", path), threads=1)
+
+    return opened
+
+
+OpenWith = Callable[[Vocabulary], Model]
+
+
+def test_words_of_a_document(open_with: OpenWith) -> None:
+    model = open_with(WIKI)
+    document = " the sea\n\ndeep sea"
+    (scores,) = model.score_tokens([document])
+    assert scores.tokens.tolist() == [2, 0, 0, 3, 2, 0]
+    places = list(zip(scores.starts.tolist(), scores.ends.tolist(), strict=True))
+    assert [document[start:end] for start, end in places] == ["sea", "\n", "\n", "deep", "sea", ""]
+    total = scores.summary
+    assert total is not None
+    assert (total.tokens, total.scored_tokens, total.unknown_tokens) == (7, 6, 1)
+    assert (total.words, total.chars, total.bytes) == (4, 18, 18)
+    assert (total.dropped_bytes, total.dropped_chars) == (0, 0)
+    assert total.bits_per_byte == total.bits_per_char == pytest.approx(total.bits / (18 - len(" the")))
+    ids = model.stream().feed([1, 2, 0, 0, 3, 2, 0])
+    np.testing.assert_array_equal(scores.log_probs, ids.log_probs)
+
+
+def test_unknown_words_are_counted_in_ids_too(open_with: OpenWith) -> None:
+    (score,) = open_with(WIKI).score([np.array([3, 1, 3])])
+    assert (score.unknown_tokens, score.bytes) == (2, 0)
+
+
+def test_newlines_that_have_no_symbol_are_counted_and_not_divided_by(open_with: OpenWith) -> None:
+    model = open_with(TEXT8)
+    (score,) = model.score(["\nTo be\r\nor not\n"])
+    assert (score.tokens, score.unknown_tokens) == (11, 0)
+    assert (score.bytes, score.dropped_bytes, score.dropped_chars) == (15, 4, 4)
+    assert score.bits_per_byte == score.bits_per_char == score.bits_per_token == pytest.approx(score.bits / 10)
+
+
+def test_bytes_of_a_document(open_with: OpenWith) -> None:
+    model = open_with(BYTES)
+    (scores,) = model.score_tokens([b"\nd\ned\n\n"])
+    assert scores.tokens.tolist() == [1, 0]
+    assert (scores.starts.tolist(), scores.ends.tolist()) == ([3, 4], [4, 5])
+    assert scores.summary is not None
+    assert (scores.summary.bytes, scores.summary.dropped_bytes) == (7, 4)
+    assert scores.summary.bits_per_byte == pytest.approx(scores.summary.bits / 2)
+    with pytest.raises(TokenError, match=r"mine: 97 \(0x61\) at byte 2 not in the vocabulary of 29 bytes"):
+        list(model.score([Document("mine", "d\na")]))
+
+
+@pytest.mark.parametrize("vocabulary", [WIKI, LM1B], ids=["wikitext", "lm1b"])
+def test_feeds_between_words_score_as_their_tokens(vocabulary: Vocabulary, open_with: OpenWith) -> None:
+    model = open_with(vocabulary)
+    whole = model.tokenizer.encode("the sea\nsea the\n").tolist()
+    text, ids = model.stream(), model.stream()
+    for piece in ("the ", "sea\n", b"", "sea", b" the", "\n"):
+        scores = text.feed(piece)
+        expected = ids.feed(whole[ids.position : text.position])
+        assert scores.tokens.tolist() == expected.tokens.tolist()
+        np.testing.assert_array_equal(scores.log_probs, expected.log_probs)
+    assert text.position == len(whole)
+
+
+def test_prompt_stays_open(open_with: OpenWith) -> None:
+    """No line end is put behind a prompt, or no model would ever go on with its line."""
+    model = open_with(WIKI)
+    stream = model.stream()
+    list(stream.generate("the sea", max_tokens=0))
+    assert (stream.pending, stream.position) == (2, 2)
+
+
+@pytest.mark.parametrize(
+    ("prompt", "ids", "text"),
+    [
+        ("the sea", [1, 2], " the sea"),
+        ("the sea ", [1, 2], "the sea"),
+        ("the sea\n", [1, 2], "the sea"),
+        ("the sea", [0, 1], "\nthe"),
+        ("THE deep", [1, 0], " the\n"),
+        ("the", [], ""),
+    ],
+)
+def test_continuation_reads_on(prompt: str, ids: list[int], text: str) -> None:
+    tokenizer = VocabularyTokenizer(WIKI)
+    assert continuation(tokenizer, prompt, tokenizer.encode_piece(prompt, None), np.array(ids, np.int64)) == text
+
+
+def test_continuation_of_characters_keeps_their_spaces() -> None:
+    tokenizer = VocabularyTokenizer(TEXT8)
+    for prompt, expected in (("to ", " b"), ("to", " b"), ("To", " b")):
+        assert continuation(tokenizer, prompt, tokenizer.encode_piece(prompt, None), np.array([0, 2])) == expected
+
+
+@pytest.mark.parametrize("content", [b"", b"\xff", b"{}", b'{"format": "xlexport vocabulary", "kind": "words"}'])
+def test_broken_vocabulary_is_refused(content: bytes, bundle_with: BundleWith, tmp_path: Path) -> None:
+    (tmp_path / "vocabulary.json").write_bytes(content)
+    with pytest.raises(BundleError, match=r"vocabulary\.json: .*Convert the checkpoint again"):
+        load(bundle_with("vocabulary", tmp_path / "vocabulary.json"))
