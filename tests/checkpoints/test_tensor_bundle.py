@@ -274,4 +274,5 @@ def test_links_stay_inside_the_folder(name: str, tmp_path: Path) -> None:
     (folder / "inside").rename(tmp_path / "outside")
     (folder / name).unlink()
     (folder / name).symlink_to("../outside")
-    assert "a link that leads out of its folder" in refusal(folder / "model")
+    with pytest.raises(CheckpointError, match=f"{name}' leads out of the folder. Put the file itself into it."):
+        open_tensor_bundle(folder / "model")

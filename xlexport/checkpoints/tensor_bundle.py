@@ -24,6 +24,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from xlexport.checkpoints.files import inside
 from xlexport.errors import CheckpointError
 from xlexport.extras import require
 
@@ -144,7 +145,7 @@ def open_tensor_bundle(prefix: Path) -> TensorBundle:
     size = path.stat().st_size
     if size > LARGEST_INDEX:
         raise CheckpointError(f"{path}: {size:,} bytes, but an index has at most {LARGEST_INDEX:,}. Check the path.")
-    _check_inside(path)
+    inside(path.parent, path.name)
     try:
         shard_count, entries = _read_index(path.read_bytes())
         shards = _open_shards(prefix, shard_count, {entry.shard for entry in entries.values()})
@@ -160,12 +161,6 @@ def open_tensor_bundle(prefix: Path) -> TensorBundle:
 
 def _index_of(prefix: Path) -> Path:
     return prefix.with_name(prefix.name + ".index")
-
-
-def _check_inside(path: Path) -> None:
-    """Refuse links that lead out of the checkpoint's folder."""
-    if not path.resolve().is_relative_to(path.parent.resolve()):
-        raise CheckpointError(f"{path}: a link that leads out of its folder. Put the file itself there.")
 
 
 def _read_index(index: bytes) -> tuple[int, dict[str, BundleEntry]]:
@@ -228,7 +223,7 @@ def _open_shards(prefix: Path, shard_count: int, used: set[int]) -> dict[int, _S
         raise CheckpointError(f"{prefix}: data files are missing: {named}. Put them beside the index.")
     shards = {}
     for shard, path in paths.items():
-        _check_inside(path)
+        inside(path.parent, path.name)
         with path.open("rb") as file:  # an empty file cannot be mapped
             empty = path.stat().st_size == 0
             shards[shard] = _Shard(
