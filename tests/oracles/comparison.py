@@ -60,6 +60,7 @@ def eager_difference(oracle: Oracle, model: TransformerXL, segments: Iterable[tu
     difference, memory = Difference(), None
     for segment in oracle.walk(segments):
         hidden, memory = model(segment.tokens, memory)
+        difference.add_log_probs(model.all_log_probs(hidden), segment.log_probs)
         difference.add_log_probs(model.logits(hidden).log_softmax(dim=-1), segment.log_probs)
         difference.add_log_probs(model.log_probs(hidden, segment.targets), segment.target_log_probs)
         for found, wanted in zip(memory, segment.memory, strict=True):
