@@ -153,4 +153,6 @@ def _known_ids(vocabulary: Vocabulary) -> npt.NDArray[np.int64]:
 
 
 def _random_ids(n_token: int) -> npt.NDArray[np.int64]:
-    return np.random.default_rng(0).integers(0, n_token, RANDOM_IDS)
+    """Spread as words are, whose ids fall in frequency (Zipf's law): every decade of ids is as likely as any other."""
+    decades = np.random.default_rng(0).random(RANDOM_IDS) * np.log(n_token + 1)
+    return np.clip(np.exp(decades).astype(np.int64) - 1, 0, n_token - 1)

@@ -1,8 +1,8 @@
 """The model against definitions that are written out here as plain loops."""
 
 import math
-from dataclasses import replace
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 import torch

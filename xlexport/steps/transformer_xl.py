@@ -293,7 +293,8 @@ class TransformerXLStep(nn.Module):
             own = torch.where(target >= first, log_prob, own) if first else log_prob
         better, entropies, values, ids = [], [], [], []
         for (first, end), (shift, within) in zip(bounds, clusters, strict=True):
-            better.append((within + shift > own).sum(dim=1))
+            # Counted in float32, exact far beyond any vocabulary: a table of int64 would be the largest of all.
+            better.append((within + shift > own).float().sum(dim=1))
             # -Σ P·p log(P·p); a tail's p add up to one, and the shortlist's shift is zero.
             plogp = (within.exp() * within).sum(dim=1, keepdim=True)  # (B*S, 1)
             entropies.append(-shift.exp() * (plogp + shift))
@@ -302,7 +303,7 @@ class TransformerXLStep(nn.Module):
             ids.append(places + first)
         top_log_probs, order = torch.topk(torch.cat(values, dim=1), min(TOP_K, self.config.n_token), dim=1)
         return {
-            "rank": 1 + torch.stack(better).sum(dim=0).view(B, S),
+            "rank": 1 + torch.stack(better).sum(dim=0).long().view(B, S),
             "entropy": torch.stack(entropies).sum(dim=0).view(B, S),
             "top_ids": torch.cat(ids, dim=1).gather(1, order).view(B, S, -1),
             "top_log_probs": top_log_probs.view(B, S, -1),
