@@ -174,7 +174,7 @@ def test_weights_in_several_files_are_read(safetensors: bool, folder: Path) -> N
         save(oracle, folder, safetensors=False)
         tensors = list(torch.load(folder / "pytorch_model.bin").items())
         parts = {"pytorch_model-1.bin": dict(tensors[::2]), "pytorch_model-2.bin": dict(tensors[1::2])}
-        weight_map = {}
+        weight_map: dict[str, str] = {}
         for name, part in parts.items():
             torch.save({key: tensor.clone() for key, tensor in part.items()}, folder / name)
             weight_map |= dict.fromkeys(part, name)

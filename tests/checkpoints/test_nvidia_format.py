@@ -263,6 +263,8 @@ def test_missing_lengths_may_be_given(path: Path) -> None:
             "n_layer is 1000000000 by the configuration, 2 by the tensors; d_inner is 17",
         ),
         ({"cutoffs": list(range(1, 39))}, "cutoffs is [1, 2, 3"),
+        ({"n_token": torch.zeros(3), "attn_type": 0}, "n_token is 'a Tensor' by the configuration"),
+        ({"attn_type": torch.zeros(2)}, "attn_type 'a Tensor' is no number"),
         ({"n_token": "many"}, "n_token is 'many' by the configuration, 40"),
         ({"pre_lnorm": "maybe"}, "pre_lnorm must be true or false"),
         ({"tie_projs": "all"}, "tie_projs must be a tuple"),

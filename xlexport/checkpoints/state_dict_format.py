@@ -31,6 +31,7 @@ from xlexport.checkpoints.transformer_xl_settings import (
     SETTINGS,
     SIZES,
     contradictions,
+    plain_cutoffs,
     require_supported,
     sizes_of,
     ties_of,
@@ -50,7 +51,7 @@ OWN = CodeBase(reversed_clusters=False, first_memory="empty", window_extra=0)
 NEEDED = ("pre_lnorm", "tgt_len", "mem_len", "clamp_len", "same_length")
 CONVENTIONS = ("first_memory", "window_extra")  # which our own names do not tell
 IGNORED = ("dtype", "adapt_inp")  # of NVIDIA's model_config
-KNOWN = (*SETTINGS, *SPELLINGS, *CONVENTIONS, *IGNORED, "proj_same_dim", "source")
+KNOWN = (*SETTINGS, *SPELLINGS, *CONVENTIONS, "proj_same_dim")
 
 
 def matches(path: Path) -> bool:
@@ -175,21 +176,20 @@ def _authors_names(tensors: Mapping[str, Any]) -> dict[str, Any]:
     return result
 
 
-def _stated(path: Path, config: Mapping[str, Any]) -> tuple[dict[str, Any], str | None, list[str]]:
+def _stated(path: Path, config: Mapping[str, Any]) -> tuple[dict[str, Any], object, list[str]]:
     """Settings that the configuration states, the code base that it names, and notes; a `config.json` will do."""
     if "model_type" in config and is_config(config):
         settings, notes = settings_of(config, str(path))
-        return settings, "huggingface", notes
-    settings = {SPELLINGS.get(key, key): value for key, value in config.items() if key not in IGNORED}
-    settings = {name: tuple(value) if isinstance(value, list) else value for name, value in settings.items()}
-    return settings, settings.pop("source", None), []
+        return plain_cutoffs(settings), "huggingface", notes
+    settings = {SPELLINGS.get(key, key): value for key, value in config.items() if key not in (*IGNORED, "source")}
+    return plain_cutoffs(settings), config.get("source"), []
 
 
-def _source(named: _Named, stated: str | None) -> tuple[str, list[str]]:
+def _source(named: _Named, stated: object) -> tuple[str, list[str]]:
     """The code base by the names, or by the configuration where they do not tell; and what is wrong with that."""
     if stated is None:
         return named.source, []
-    if stated not in CODE_BASES:
+    if not isinstance(stated, str) or stated not in CODE_BASES:
         return named.source, [f"source is {ascii(stated)[:40]}, expected one of {', '.join(CODE_BASES)}"]
     if named.certain and stated != named.source:
         return named.source, [f"source is {stated} by the configuration, {named.source} by the tensors' names"]
@@ -208,7 +208,7 @@ def _settings(tensors: Mapping[str, Any], source: str, stated: Mapping[str, Any]
     problems += contradictions(stated, sizes)
     possible = ties_of(tensors, n_clusters, absent_is_tied=True)
     if stated.get("tie_weight") is True and not possible["tie_weight"]:
-        problems.append("tie_weight is True by the configuration, but the output layer has weights of its own")
+        problems.append("tie_weight is true by the configuration, but the output layer has weights of its own")
     ties = ties_of(tensors, n_clusters, absent_is_tied=source == "nvidia")
     same_dim = {"proj_same_dim": _projects_same_dim(tensors, sizes)} if source == OURS else {}
     return {"dropout": 0.0, **ties, **same_dim, **stated}, problems

@@ -24,6 +24,7 @@ __all__ = [
     "SETTINGS",
     "SIZES",
     "contradictions",
+    "plain_cutoffs",
     "require_supported",
     "sizes_of",
     "ties_of",
@@ -140,6 +141,8 @@ def contradictions(settings: Mapping[str, Any], sizes: Mapping[str, Any]) -> lis
 
 
 def _value(value: object) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
     return ascii(list(value) if isinstance(value, tuple) else value)[:100]
 
 
@@ -197,7 +200,14 @@ def with_evaluation(path: Path, settings: Mapping[str, Any], config: Mapping[str
             f"{path}: holds its own configuration, so --config cannot say {', '.join(map(ascii, foreign))}. Leave out "
             f"all but {', '.join(EVALUATION_SETTINGS)}."
         )
-    return {**settings, **(config or {})}
+    return {name: _plain(value) for name, value in {**settings, **(config or {})}.items()}
+
+
+def _plain(value: object) -> object:
+    """A value that can be compared and shown; of others a pickle has only the kind."""
+    if isinstance(value, list | tuple):
+        return [_plain(part) for part in value]
+    return value if isinstance(value, str | int | float | None) else f"a {type(value).__name__}"
 
 
 def training_note(settings: Mapping[str, Any]) -> str:
@@ -244,7 +254,7 @@ def torch_source(
             f"{path}: a Transformer-XL without an output layer (no crit.…), so it gives no probabilities. Give the "
             "language model that it was trained as."
         )
-    settings = _normal({name: value for name, value in settings.items() if value is not None})
+    settings = plain_cutoffs({name: value for name, value in settings.items() if value is not None})
     sizes = sizes_of(tensors, settings.get("div_val"))
     found = contradictions(settings, sizes)
     if found:
@@ -257,6 +267,7 @@ def torch_source(
         **sizes,
         **settings,
     }
+    values["tie_projs"] = _tie_for_each_cluster(values)
     try:
         config = TransformerXLConfig.from_dict(
             {name: value for name, value in values.items() if name not in NOT_FIELDS}
@@ -276,16 +287,22 @@ def torch_source(
     )
 
 
-def _normal(settings: dict[str, Any]) -> dict[str, Any]:
-    """Cutoffs without the vocabulary's end, which old files have; a tie for each cluster."""
-    cutoffs, ties = settings.get("cutoffs"), settings.get("tie_projs")
-    if isinstance(cutoffs, list | tuple):
-        ends_in_vocabulary = bool(cutoffs) and cutoffs[-1] == settings.get("n_token")
-        settings["cutoffs"] = tuple(cutoffs[:-1] if ends_in_vocabulary else cutoffs)
-        if isinstance(ties, list | tuple):
-            n_clusters = len(settings["cutoffs"]) + 1
-            settings["tie_projs"] = (*ties, *[False] * n_clusters)[:n_clusters]
-    return settings
+def plain_cutoffs(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings with cutoffs as a tuple, without the vocabulary's end, which old files have."""
+    cutoffs = settings.get("cutoffs")
+    if not isinstance(cutoffs, list | tuple):
+        return dict(settings)
+    ends_in_vocabulary = bool(cutoffs) and cutoffs[-1] == settings.get("n_token")
+    return {**settings, "cutoffs": tuple(cutoffs[:-1] if ends_in_vocabulary else cutoffs)}
+
+
+def _tie_for_each_cluster(values: Mapping[str, Any]) -> Any:
+    """The code bases only look at as many ties as there are clusters, and take those that are not there for false."""
+    ties, cutoffs = values.get("tie_projs", ()), values.get("cutoffs", ())
+    if not isinstance(ties, list | tuple) or not isinstance(cutoffs, tuple):
+        return ties
+    n_clusters = len(cutoffs) + 1
+    return (*ties, *[False] * n_clusters)[:n_clusters]
 
 
 def _single_div_val(tensors: Mapping[str, Any], sizes: Mapping[str, Any]) -> int:
