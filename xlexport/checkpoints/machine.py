@@ -7,7 +7,7 @@ before they are made.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from xlexport.checkpoints.known_names import is_known
@@ -16,11 +16,13 @@ from xlexport.checkpoints.records import Name, Record, check_tree
 
 __all__ = ["Machine", "RefusedNamesError", "checked_keys"]
 
-ROOM = 160 << 20  # bytes that a pickle's values may take beside its own size
-SLOT, NUMBER, ENTRY, CONTAINER, RECORD = 8, 32, 56, 250, 500  # bytes of a value, and of its place in a list or dict
+ROOM = 90 << 20  # bytes that a pickle's values may take,
+WORD_ROOM, MOST_WORDS = 150, 800_000  # and more for each text, up to a vocabulary's as large as One Billion Word's
+STACK_PLACE, LIST_PLACE, WORD_PLACE, PLACE = 18, 9, 50, 90  # bytes: on the stack, in a list, in a dict by text, by else
+NUMBER, TUPLE, LIST, DICT, SET, RECORD = 32, 56, 72, 160, 216, 600
 LARGEST_KEY = 1 << 60  # Python's hash of larger numbers is easily made to collide
 KEYS = {str, bytes, int, bool, float, type(None)}
-SHOWN_NAMES = 20
+SHOWN_NAMES, MOST_REFUSED = 20, 1000
 
 NUMBERS = ["INT", "LONG", "FLOAT", "BININT", "BININT1", "BININT2", "LONG1", "LONG4", "BINFLOAT"]
 TEXTS = ["STRING", "BINSTRING", "SHORT_BINSTRING", "UNICODE", "BINUNICODE", "SHORT_BINUNICODE", "BINUNICODE8"]
@@ -37,7 +39,7 @@ class Machine:
     Args:
         builders: how the call of a known name becomes a plain value, from the call's arguments; others become records.
         persistent: what a reference to something outside the pickle stands for.
-        room: bytes that the values may take beside the pickle's own size.
+        room: bytes that the values may take.
     """
 
     def __init__(
@@ -54,9 +56,11 @@ class Machine:
         self.sparse_memo: dict[int, Any] = {}
         self.refused: dict[str, None] = {}
         self.room = room
+        self.words = 0
         self.handlers: dict[str, Callable[[Any], None]] = {
             **dict.fromkeys(NUMBERS, self._number),
-            **dict.fromkeys(TEXTS + BYTES, self._text),
+            **dict.fromkeys(TEXTS, self._text),
+            **dict.fromkeys(BYTES, self._bytes),
             **dict.fromkeys(["PROTO", "FRAME"], lambda argument: None),
             **dict.fromkeys(["PUT", "BINPUT", "LONG_BINPUT"], self._put),
             **dict.fromkeys(["GET", "BINGET", "LONG_BINGET"], self._get),
@@ -73,7 +77,6 @@ class Machine:
             RefusedNamesError: it refers to unknown names.
             DamagedFileError: it is damaged, or made to do harm.
         """
-        self.room += end - start
         value = None
         try:
             for name, argument in operations(data, start, end):
@@ -83,7 +86,8 @@ class Machine:
                 if name not in self.handlers:
                     raise DamagedFileError(f"its pickle uses {name}, which no checkpoint needs")
                 self.handlers[name](argument)
-                self._charge(SLOT)
+                if self.room < STACK_PLACE * len(self.stack):
+                    raise _too_large()
             if not self.refused:
                 check_tree(value)
         except (ValueError, TypeError, LookupError) as error:
@@ -96,7 +100,7 @@ class Machine:
     def _charge(self, size: int) -> None:
         self.room -= size
         if self.room < 0:
-            raise DamagedFileError("its pickle would take far more memory than the file has bytes")
+            raise _too_large()
 
     # Values and containers.
 
@@ -105,11 +109,16 @@ class Machine:
         self.stack.append(value)
 
     def _text(self, value: Any) -> None:
+        self.words += 1
+        self.room -= sys.getsizeof(value) - (WORD_ROOM if self.words <= MOST_WORDS else 0)
+        self.stack.append(value)
+
+    def _bytes(self, value: Any) -> None:
         self.room -= sys.getsizeof(value)
         self.stack.append(value)
 
-    def _container(self, value: Any) -> None:
-        self.room -= CONTAINER
+    def _container(self, value: Any, size: int) -> None:
+        self.room -= size + LIST_PLACE * len(value)
         self.stack.append(value)
 
     def on_none(self, _: None) -> None:
@@ -122,40 +131,40 @@ class Machine:
         self.stack.append(False)
 
     def on_empty_list(self, _: None) -> None:
-        self._container([])
+        self._container([], LIST)
 
     def on_empty_dict(self, _: None) -> None:
-        self._container({})
+        self._container({}, DICT)
 
     def on_empty_set(self, _: None) -> None:
-        self._container(set())
+        self._container(set(), SET)
 
     def on_empty_tuple(self, _: None) -> None:
         self.stack.append(())
 
     def on_list(self, _: None) -> None:
-        self._container(self._marked())
+        self._container(self._marked(), LIST)
 
     def on_tuple(self, _: None) -> None:
-        self._container(tuple(self._marked()))
+        self._container(tuple(self._marked()), TUPLE)
 
     def on_tuple1(self, _: None) -> None:
-        self._container(tuple(self._last(1)))
+        self._container(tuple(self._last(1)), TUPLE)
 
     def on_tuple2(self, _: None) -> None:
-        self._container(tuple(self._last(2)))
+        self._container(tuple(self._last(2)), TUPLE)
 
     def on_tuple3(self, _: None) -> None:
-        self._container(tuple(self._last(3)))
+        self._container(tuple(self._last(3)), TUPLE)
 
     def on_dict(self, _: None) -> None:
         items = self._marked()
-        self._container({})
+        self._container({}, DICT)
         self._set_items(items)
 
     def on_frozenset(self, _: None) -> None:
         items = self._marked()
-        self._charge(CONTAINER + ENTRY * len(items))
+        self._charge(SET + PLACE * len(items))
         self.stack.append(frozenset(checked_keys(items)))
 
     def on_append(self, _: None) -> None:
@@ -172,12 +181,13 @@ class Machine:
 
     def on_additems(self, _: None) -> None:
         items = self._marked()
-        self._charge(ENTRY * len(items))
+        self._charge(PLACE * len(items))
         if type(self.stack[-1]) is not set:
             raise _damaged()
         self.stack[-1].update(checked_keys(items))
 
     def _append(self, items: list[Any]) -> None:
+        self._charge(LIST_PLACE * len(items))
         target = self.stack[-1]
         if type(target) is Record:
             record, target = target, [] if target.items is None else target.items
@@ -188,7 +198,7 @@ class Machine:
 
     def _set_items(self, items: list[Any]) -> None:
         """Keys and values in turn."""
-        self._charge(ENTRY * len(items) // 2)
+        self._charge(sum(WORD_PLACE if type(key) is str else PLACE for key in items[::2]))
         target = self.stack[-1]
         if type(target) is Record:
             record, target = target, {} if target.items is None else target.items
@@ -230,13 +240,16 @@ class Machine:
         self._put(len(self.memo))
 
     def _put(self, index: int) -> None:
-        # Picklers count up, so the memo can be a list. Any other number must not decide how long that list is.
+        # Picklers count up from 0 or 1, so the memo can be a list. Other numbers must not decide how long it is.
+        if index == 1 and not self.memo:
+            self.memo.append(None)
+        self.room -= LIST_PLACE
         if index == len(self.memo):
             self.memo.append(self.stack[-1])
         elif 0 <= index < len(self.memo):
             self.memo[index] = self.stack[-1]
         else:
-            self.room -= ENTRY + NUMBER
+            self.room -= PLACE + NUMBER
             self.sparse_memo[index] = self.stack[-1]
 
     def _get(self, index: int) -> None:
@@ -249,6 +262,8 @@ class Machine:
         self._charge(RECORD + sys.getsizeof(full))
         if not is_known(full):
             self.refused[full] = None
+            if len(self.refused) > MOST_REFUSED:
+                raise _damaged()
         self.stack.append(Name(full))
 
     def on_stack_global(self, _: None) -> None:
@@ -282,7 +297,7 @@ class Machine:
         if builder is None or self.refused:
             self.stack.append(Record(called.name, arguments))
             return
-        self._charge(sum(ENTRY * len(argument) for argument in arguments if isinstance(argument, Collection)))
+        self._charge(sum(map(_size, arguments)))
         self.stack.append(builder(*arguments))
 
     def on_build(self, _: None) -> None:
@@ -297,6 +312,10 @@ class Machine:
         if self.persistent is None:
             raise DamagedFileError("its pickle refers to something outside of it")
         self.stack.append(self.persistent(self.stack.pop()))
+
+
+def _too_large() -> DamagedFileError:
+    return DamagedFileError("its pickle would take far more memory than any checkpoint does")
 
 
 def _damaged() -> DamagedFileError:
@@ -314,6 +333,11 @@ def _is_key(key: Any) -> bool:
     if type(key) is tuple:  # the merges of a byte-pair vocabulary
         return len(key) == 2 and all(type(part) is str for part in key)
     return type(key) in KEYS and not (type(key) is int and not -LARGEST_KEY < key < LARGEST_KEY)
+
+
+def _size(argument: Any) -> int:
+    """Bytes of what a builder may make of an argument."""
+    return WORD_PLACE * len(argument) if isinstance(argument, (list, tuple, dict, set)) else sys.getsizeof(argument)
 
 
 def _refusal(names: list[str]) -> str:

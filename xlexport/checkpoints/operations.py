@@ -15,7 +15,7 @@ from typing import Any
 
 __all__ = ["DamagedFileError", "operations"]
 
-MOST_OPERATIONS = 20_000_000  # a vocabulary of 800,000 words takes six million; these take ten seconds
+MOST_OPERATIONS = 12_000_000  # a vocabulary of 800,000 words takes eight million at most; these take six seconds
 LONGEST_TEXT = 1 << 20  # longer ones are arrays or source text, which nothing here needs
 LONGEST_NAME = 1 << 10
 LONGEST_NUMBER = 64  # bytes of a whole number, digits of a written one

@@ -46,15 +46,17 @@ def map_file(path: Path) -> mmap.mmap:
         CheckpointNotFoundError: no such file.
         CheckpointError: not a file, empty, or not readable.
     """
-    if not path.is_file():  # opening a pipe or a device could wait forever
-        if path.exists() or path.is_symlink():
-            raise CheckpointError(f"{path}: not a file. Check the path.")
-        raise CheckpointNotFoundError(f"{path}: no such file. Check the path.")
     try:
+        if not path.is_file():  # opening a pipe or a device could wait forever
+            if path.is_symlink() or path.exists():
+                raise CheckpointError(f"{path}: not a file, or a link that leads to none. Check the path.")
+            raise CheckpointNotFoundError(f"{path}: no such file. Check the path.")
         with path.open("rb") as file:
             if not file.seek(0, 2):
                 raise CheckpointError(f"{path}: the file is empty. Copy or save it again.")
             return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
+    except CheckpointError:
+        raise
     except OSError as error:
         raise CheckpointError(f"{path}: cannot be read ({error.strerror}). Check its permissions.") from error
 
@@ -70,8 +72,9 @@ def as_checkpoint_error(path: Path, error: ValueError) -> CheckpointError:
 
 
 def _dict(items: Any = ()) -> dict[Any, Any]:
-    pairs = list(items.items()) if type(items) is dict else [(key, value) for key, value in items]
-    return dict(zip(checked_keys([key for key, _ in pairs]), [value for _, value in pairs], strict=True))
+    if type(items) is dict:
+        return items
+    return dict(zip(checked_keys([key for key, _ in items]), [value for _, value in items], strict=True))
 
 
 def _default_dict(_factory: Any = None, items: Any = ()) -> dict[Any, Any]:

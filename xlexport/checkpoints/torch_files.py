@@ -108,7 +108,8 @@ def _read_legacy(path: Path, data: mmap.mmap) -> Any:
     tensors = _Tensors()
     value, position = tensors.machine().run(data, position, len(data))
     keys, position = Machine(BUILDERS, room=LEGACY_HEADER_ROOM).run(data, position, len(data))
-    if type(keys) is not list or sorted(map(str, keys)) != sorted(tensors.storages):
+    known = type(keys) is list and all(type(key) is str for key in keys)
+    if not known or sorted(keys) != sorted(tensors.storages):
         raise DamagedFileError("the storages in it are not those of its tensors")
     starts = {}
     for key in keys:
