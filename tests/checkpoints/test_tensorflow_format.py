@@ -18,6 +18,7 @@ from tests.checkpoints.tensor_bundle_writer import write_bundle
 from tests.checkpoints.tensorflow_reference import Variant
 from xlexport.checkpoints import SourceCheckpoint, format_names, tensorflow_format
 from xlexport.checkpoints import load as load_any
+from xlexport.checkpoints.tensor_bundle import open_tensor_bundle
 from xlexport.checkpoints.tensorflow_format import load, matches
 from xlexport.errors import CheckpointError, CheckpointNotFoundError
 
@@ -264,6 +265,15 @@ def test_half_a_checkpoint_says_what_is_missing(kept: str, tmp_path: Path) -> No
     assert missing in refusal(prefix)
 
 
+def test_table_under_another_name_says_how_to_name_it(tmp_path: Path) -> None:
+    """What TensorFlow's first format is, too."""
+    prefix = copy("plain", tmp_path)
+    (tmp_path / "model.ckpt-12.index").rename(tmp_path / "old.ckpt")
+    assert "Name it old.ckpt.index, or restore it in TensorFlow" in refusal(tmp_path / "old.ckpt")
+    (tmp_path / "old.ckpt").rename(tmp_path / "model.ckpt-12")
+    assert "Name it model.ckpt-12.index" in refusal(prefix)
+
+
 def changed(tmp_path: Path, changes: Mapping[str, npt.NDArray[Any] | None], variant: str = "WikiText-103") -> Path:
     """A checkpoint with variables replaced, added or, where None is given, taken out."""
     variables = {**VARIANTS[variant].variables(seed=6), **changes}
@@ -316,6 +326,32 @@ def test_everything_that_does_not_fit_is_listed_at_once(tmp_path: Path) -> None:
 )
 def test_variables_that_do_not_fit(changes: dict[str, Any], what: str, tmp_path: Path) -> None:
     assert what in refusal(changed(tmp_path, changes))
+
+
+def test_many_layers_and_clusters_take_no_time(tmp_path: Path) -> None:
+    """What names alone claim is not built."""
+    many = {f"transformer/layer_{number}/ff/layer_1/bias": floats(1) for number in range(3000)}
+    assert "there are 3,000 layers" in refusal(changed(tmp_path, many))
+    cut = {f"transformer/adaptive_softmax/cutoff_{number}/b": floats(1) for number in range(3000)}
+    message = refusal(changed(tmp_path, cut, "cut"))
+    assert "cutoff_1000/b is unexpected" in message
+    assert "more" in message
+    assert len(message) < 10_000
+
+
+@pytest.mark.parametrize(
+    ("widths", "div_val"), [((30, 10, 3), 3), ((7, 1), 7), ((50, 8, 1), 6), ((1 << 12, 1), 1 << 12)]
+)
+def test_div_val_from_widths(widths: tuple[int, ...], div_val: int, tmp_path: Path) -> None:
+    sizes = {f"transformer/adaptive_softmax/cutoff_{place}/b": floats(1) for place in range(len(widths))}
+    tables = {
+        f"transformer/adaptive_embed/cutoff_{place}/lookup_table": floats(1, width)
+        for place, width in enumerate(widths)
+    }
+    others = {name: value for name, value in VARIANTS["plain"].variables(0).items() if "/adaptive_" not in name}
+    write_bundle(tmp_path / "model", {**others, **sizes, **tables})
+    config = tensorflow_format._sizes(open_tensor_bundle(tmp_path / "model"))
+    assert config["div_val"] == div_val
 
 
 def test_another_model(tmp_path: Path) -> None:

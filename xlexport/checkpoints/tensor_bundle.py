@@ -140,6 +140,11 @@ def open_tensor_bundle(prefix: Path) -> TensorBundle:
     """
     require("convert")
     path = _index_of(prefix)
+    if prefix.is_file() and ends_as_table(prefix) and not path.exists():
+        raise CheckpointError(
+            f"{prefix}: of TensorFlow's first format, without index and data files, or an index that was renamed. Name "
+            f"it {path.name}, or restore it in TensorFlow and save it again."
+        )
     if not path.is_file():
         raise CheckpointError(f"{path}: no such file, but a TensorFlow checkpoint needs its index. {COPY}")
     size = path.stat().st_size

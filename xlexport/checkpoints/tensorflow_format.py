@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import glob
 import itertools
+import math
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -42,6 +43,7 @@ LARGEST_STATE_FILE = 1 << 20
 SCOPE = "transformer/"
 TRAINING = ("beta1_power", "beta2_power", "global_step")
 FLOATS = ("float16", "float32", "float64")
+MOST_LAYERS, MOST_CLUSTERS = 1000, 100
 LAYER_NORM_EPSILON = 1e-12
 EVALUATION = {"tgt_len": "segment_len", "mem_len": "mem_len", "clamp_len": "clamp_len", "same_length": "same_length"}
 LAYER_NAMES = {
@@ -151,10 +153,10 @@ def _latest(folder: Path) -> list[Path]:
 
 
 def _is_checkpoint(prefix: Path) -> bool:
-    """Whether an index is there, or data of that name: then what is missing or damaged can be named."""
-    index = prefix.with_name(f"{prefix.name}.index")
+    """Whether there is any table or data of that name: then what is missing or damaged can be named."""
+    tables = (file for file in (prefix.with_name(f"{prefix.name}.index"), prefix) if file.is_file())
     shards = prefix.parent.glob(f"{glob.escape(prefix.name)}.data-?????-of-?????")
-    return (index.is_file() and ends_as_table(index)) or any(shards)
+    return any(map(ends_as_table, tables)) or any(shards)
 
 
 def _sizes(bundle: TensorBundle) -> dict[str, Any]:
@@ -172,6 +174,7 @@ def _sizes(bundle: TensorBundle) -> dict[str, Any]:
     one_table = shapes.has("adaptive_embed/lookup_table")
     name = "adaptive_embed/lookup_table" if one_table else "adaptive_embed/cutoff_{}/lookup_table"
     tables = [shapes.of(name, 2)] if one_table else shapes.numbered(name, 2)
+    n_layer = shapes.count_layers()
     shapes.check()
 
     widths = [table[1] for table in tables]
@@ -180,7 +183,7 @@ def _sizes(bundle: TensorBundle) -> dict[str, Any]:
     projected_again = [shapes.has(f"adaptive_softmax/cutoff_{index}/proj") for index in range(len(counts))]
     return {
         "n_token": sum(count for (count,) in counts) if cut else tables[0][0],
-        "n_layer": shapes.count_layers(),
+        "n_layer": n_layer,
         "n_head": biases[-2],
         "d_head": biases[-1],
         "d_model": position[0],
@@ -201,7 +204,8 @@ def _sizes(bundle: TensorBundle) -> dict[str, Any]:
 
 def _div_val(widths: list[int]) -> int:
     """The divisor that makes the first width the others; where none does, the tables' shapes will not fit."""
-    divisors = range(2, widths[0] + 1)
+    # With three clusters or more it is at most the root; with two, the quotient is one.
+    divisors = itertools.chain(range(2, math.isqrt(widths[0]) + 1), [widths[0] // max(1, widths[-1])])
     return next((d for d in divisors if all(widths[0] // d**i == width for i, width in enumerate(widths))), 2)
 
 
@@ -228,11 +232,14 @@ class _Shapes:
 
     def numbered(self, name: str, rank: int) -> list[tuple[int, ...]]:
         """Shapes of the variables 0, 1, … of a name with a number; the first must be there."""
-        found = itertools.takewhile(lambda number: number == 0 or self.has(name.format(number)), itertools.count())
-        return [self.of(name.format(number), rank) for number in found]
+        names = map(name.format, range(1, MOST_CLUSTERS))
+        return [self.of(found, rank) for found in (name.format(0), *itertools.takewhile(self.has, names))]
 
     def count_layers(self) -> int:
-        return len({match[1] for name in self._shapes if (match := re.match(r"layer_(\d+)/", name))})
+        count = len({match[1] for name in self._shapes if (match := re.match(r"layer_(\d+)/", name))})
+        if count > MOST_LAYERS:
+            self._problems.append(f"there are {count:,} layers")
+        return count
 
     def check(self) -> None:
         if self._problems:
