@@ -75,10 +75,10 @@ def corpus_rows(score: CorpusScore) -> list[tuple[str, str]]:
         ("no token for", f"{score.dropped_bytes:,} bytes" if score.dropped_bytes else ""),
         ("unknown", f"{score.unknown_tokens:,} {unit}s" if score.unknown_tokens else ""),
         ("protocol", f"{score.protocol}{', sentences packed' if score.sentences else ''}{warmup}"),
-        ("streams", f"{score.batch_size:,} with {score.stream_len:,} predicted {unit}s each"),
+        ("streams", f"{score.batch_size:,} of {score.stream_len:,} predicted {unit}s"),
         (
             "not predicted",
-            f"{score.unpredicted_tokens:,} that begin {'sentences' if score.sentences else 'streams'}, "
+            f"{score.unpredicted_tokens:,}, the first of each {'sentence' if score.sentences else 'stream'}, and "
             f"{score.trimmed_tokens:,} at the end",
         ),
         (

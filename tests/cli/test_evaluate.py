@@ -12,6 +12,7 @@ import pytest
 
 import xlruntime
 import xlruntime.protocols
+from xlexport.cli import cli
 from xlexport.cli_options import PROTOCOLS
 from xlexport.cli_output import corpus_rows
 
@@ -114,8 +115,8 @@ def test_evaluate_for_people(bundle: Path, corpus: Path, invoke: Invoke) -> None
     rows = dict(re.split(r"  +", line, maxsplit=1) for line in shown.out.splitlines())
     assert rows["corpus"] == f"{corpus}: 480 bytes"
     assert rows["protocol"] == "nvidia, 3 segments of warm-up"
-    assert rows["streams"] == "9 with 52 predicted bytes each"
-    assert rows["not predicted"] == "9 that begin streams, 3 at the end"
+    assert rows["streams"] == "9 of 52 predicted bytes"
+    assert rows["not predicted"] == "9, the first of each stream, and 3 at the end"
     assert rows["settings"] == "segment 8, memory 20, no clamp, no same length, first memory empty"
     expected = walked(bundle, corpus, "nvidia", 9)
     assert rows["bits per byte"] == f"{expected['bits_per_token']:.5f}"
@@ -155,8 +156,8 @@ def test_words_and_sentences_for_people() -> None:
         "no token for": "7 bytes",
         "unknown": "12 words",
         "protocol": "kimiyoung, sentences packed",
-        "streams": "64 with 1,600 predicted words each",
-        "not predicted": "6,000 that begin sentences, 51,600 at the end",
+        "streams": "64 of 1,600 predicted words",
+        "not predicted": "6,000, the first of each sentence, and 51,600 at the end",
         "settings": "segment 32, memory 128, clamp 1,000, same length, first memory zeros",
         "nats per word": "3.1250",
         "bits per word": "4.50842",
@@ -186,3 +187,16 @@ def test_evaluate_refuses(options: list[str], message: str, bundle: Path, corpus
 def test_evaluate_of_no_corpus(bundle: Path, tmp_path: Path, invoke: Invoke) -> None:
     assert "absent.txt: no such file" in invoke("evaluate", bundle, tmp_path / "absent.txt").error
     assert "a folder" in invoke("evaluate", bundle, tmp_path).error
+
+
+def test_documentation_names_every_field_and_only_options_that_there_are() -> None:
+    text = (Path(__file__).resolve().parents[2] / "docs/protocols.md").read_text("utf-8")
+    assert [name for name in FIELDS if f"`{name}`" not in text] == []
+    options = {
+        option
+        for command in ("convert", "evaluate")
+        for parameter in cli.commands[command].params
+        for option in (*parameter.opts, *parameter.secondary_opts)
+    }
+    assert set(re.findall(r"--[a-z][a-z-]*", text)) - options == set()
+    assert all(f"**`{protocol}`**" in text for protocol in PROTOCOLS)
