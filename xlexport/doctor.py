@@ -21,7 +21,11 @@ from xlruntime.providers import Device, import_onnxruntime, installed_wheels, op
 __all__ = ["OLDEST_PYTHON", "TINY_MODEL", "Check", "doctor"]
 
 OLDEST_PYTHON = (3, 11)
-PURPOSES = {"convert": "converting, verifying and the demo", "train": "training"}
+PURPOSES = {
+    "convert": "converting, verifying and the demo",
+    "train": "training",
+    "text": "bundles with a tokenizer.json or a SentencePiece model",
+}
 DISTRIBUTIONS = {"onnx_ir": "onnx-ir"}  # where pip's name is not the module's
 # What ONNX Runtime and its kernels choose their code by; the rest of the flags do not matter here.
 INSTRUCTION_SETS = (

@@ -12,6 +12,7 @@ __all__ = ["EXTRAS", "missing_modules", "require"]
 EXTRAS: Mapping[str, tuple[str, ...]] = {
     "convert": ("torch", "onnx", "onnx_ir", "onnxscript", "google_crc32c"),
     "train": ("torch", "tqdm"),
+    "text": ("sentencepiece", "tokenizers"),
 }
 """Extra -> the modules that it installs; the names are those of pyproject.toml."""
 

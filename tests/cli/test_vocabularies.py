@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.cli.conftest import Invoke
+if TYPE_CHECKING:
+    from tests.cli.conftest import Invoke
 
 WORDS = ("<eos>", "<unk>", "the", "of", "a", "to", "is", "and", "in", "sea")
 LETTERS = tuple("_abcdefghijklmnopqrstuvwxyz")
@@ -89,4 +91,6 @@ def test_bundle_says_which_vocabulary_it_has(bundle_of: BundleOf, invoke: Invoke
     bundle, _ = bundle_of(WORDS)
     manifest = json.loads((bundle / "bundle.json").read_text("utf-8"))
     assert manifest["tokenizer"] == {"kind": "vocabulary", "file": "vocabulary.json"}
-    assert "vocabulary.json" in invoke("inspect", bundle).succeeded().out
+    shown = invoke("inspect", bundle).succeeded().out
+    assert "Vocabulary of 256 words, between white space" in shown
+    assert "vocabulary.json" in shown
