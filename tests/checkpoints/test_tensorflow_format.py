@@ -256,11 +256,11 @@ def test_what_is_no_tensorflow_checkpoint(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("kept", [".index", ".data-00000-of-00001"])
 def test_half_a_checkpoint_says_what_is_missing(kept: str, tmp_path: Path) -> None:
-    prefix = copy("plain", tmp_path)
+    prefix = copy("plain", tmp_path, "model[1]")
     for file in tmp_path.iterdir():
         if not file.name.endswith(kept):
             file.unlink()
-    missing = {".index": "model.ckpt-12.data-00000-of-00001", ".data-00000-of-00001": "model.ckpt-12.index"}[kept]
+    missing = {".index": "model[1].data-00000-of-00001", ".data-00000-of-00001": "model[1].index"}[kept]
     assert matches(prefix)
     assert missing in refusal(prefix)
 

@@ -132,7 +132,8 @@ def test_doctor_fails_where_something_must_be_mended(invoke: Invoke, monkeypatch
 
 WITHOUT_TORCH = """
 import sys
-sys.modules.update(dict.fromkeys(["torch", "onnx", "onnx_ir", "onnxscript", "tqdm"]))  # each import of them fails
+absent = ["torch", "onnx", "onnx_ir", "onnxscript", "google_crc32c", "tqdm"]
+sys.modules.update(dict.fromkeys(absent))  # each import of them fails
 from xlexport.cli import run
 sys.exit(run(sys.argv[1:]))
 """
@@ -155,11 +156,11 @@ def test_commands_in_an_installation_without_torch(
         done = call(*arguments)
         assert done.returncode == 0, done.stderr
         assert done.stdout
-    assert "missing torch, onnx, onnx_ir, onnxscript" in done.stdout
+    assert "missing torch, onnx, onnx_ir, onnxscript, google_crc32c" in done.stdout
     done = call("convert", checkpoint, "-o", tmp_path / "out")
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr == (
-        "Error: torch, onnx, onnx_ir, onnxscript not installed, needed here. "
+        "Error: torch, onnx, onnx_ir, onnxscript, google_crc32c not installed, needed here. "
         "Install it: pip install 'xlexport[convert]'.\n"
     )
     done = call("train", prose, "-o", tmp_path / "run")
