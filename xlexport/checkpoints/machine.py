@@ -7,14 +7,14 @@ before they are made.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from xlexport.checkpoints.known_names import is_known
 from xlexport.checkpoints.operations import Buffer, DamagedFileError, operations
 from xlexport.checkpoints.records import Name, Record, check_tree
 
-__all__ = ["Machine", "RefusedNamesError", "checked_keys"]
+__all__ = ["Machine", "RefusedNamesError", "check_keys"]
 
 ROOM = 90 << 20  # bytes that a pickle's values may take,
 WORD_ROOM, MOST_WORDS = 150, 800_000  # and more for each text, up to a vocabulary's as large as One Billion Word's
@@ -24,7 +24,7 @@ LARGEST_KEY = 1 << 60  # Python's hash of larger numbers is easily made to colli
 KEYS = {str, bytes, int, bool, float, type(None)}
 SHOWN_NAMES, MOST_REFUSED = 20, 1000
 
-NUMBERS = ["INT", "LONG", "FLOAT", "BININT", "BININT1", "BININT2", "LONG1", "LONG4", "BINFLOAT"]
+NUMBERS = ["INT", "LONG", "FLOAT", "BININT", "BININT2", "LONG1", "LONG4", "BINFLOAT"]
 TEXTS = ["STRING", "BINSTRING", "SHORT_BINSTRING", "UNICODE", "BINUNICODE", "SHORT_BINUNICODE", "BINUNICODE8"]
 BYTES = ["BINBYTES", "SHORT_BINBYTES", "BINBYTES8", "BYTEARRAY8"]
 
@@ -59,6 +59,7 @@ class Machine:
         self.words = 0
         self.handlers: dict[str, Callable[[Any], None]] = {
             **dict.fromkeys(NUMBERS, self._number),
+            "BININT1": self.stack.append,  # Python has those already
             **dict.fromkeys(TEXTS, self._text),
             **dict.fromkeys(BYTES, self._bytes),
             **dict.fromkeys(["PROTO", "FRAME"], lambda argument: None),
@@ -86,7 +87,7 @@ class Machine:
                 if name not in self.handlers:
                     raise DamagedFileError(f"its pickle uses {name}, which no checkpoint needs")
                 self.handlers[name](argument)
-                if self.room < STACK_PLACE * len(self.stack):
+                if self.room < STACK_PLACE * (len(self.stack) + 2 * len(self.marks)):
                     raise _too_large()
             if not self.refused:
                 check_tree(value)
@@ -165,7 +166,8 @@ class Machine:
     def on_frozenset(self, _: None) -> None:
         items = self._marked()
         self._charge(SET + PLACE * len(items))
-        self.stack.append(frozenset(checked_keys(items)))
+        check_keys(items)
+        self.stack.append(frozenset(items))
 
     def on_append(self, _: None) -> None:
         self._append(self._last(1))
@@ -184,7 +186,8 @@ class Machine:
         self._charge(PLACE * len(items))
         if type(self.stack[-1]) is not set:
             raise _damaged()
-        self.stack[-1].update(checked_keys(items))
+        check_keys(items)
+        self.stack[-1].update(items)
 
     def _append(self, items: list[Any]) -> None:
         self._charge(LIST_PLACE * len(items))
@@ -205,7 +208,8 @@ class Machine:
             record.items = target
         if type(target) is not dict or len(items) % 2:
             raise _damaged()
-        target.update(zip(checked_keys(items[::2]), items[1::2], strict=True))
+        check_keys(items[::2])
+        target.update(zip(items[::2], items[1::2], strict=True))
 
     # The stack and the memo.
 
@@ -221,7 +225,6 @@ class Machine:
         return items
 
     def on_mark(self, _: None) -> None:
-        self.room -= NUMBER
         self.marks.append(len(self.stack))
 
     def on_pop(self, _: None) -> None:
@@ -303,6 +306,8 @@ class Machine:
     def on_build(self, _: None) -> None:
         state = self.stack.pop()
         target = self.stack[-1]
+        if type(state) is dict and any(type(name) is str and name.startswith("__") for name in state):
+            raise DamagedFileError("its pickle gives an object attributes that would change its class")
         if type(target) is Record:
             target.state = state
         elif type(target) is not dict:  # no reader needs the attributes of a dict, such as a state dict's _metadata
@@ -322,11 +327,14 @@ def _damaged() -> DamagedFileError:
     return DamagedFileError("its pickle is damaged")
 
 
-def checked_keys(keys: list[Any]) -> list[Any]:
-    """Keys that Python hashes in time and depth that do not depend on who chose them."""
+def check_keys(keys: Iterable[Any]) -> None:
+    """Refuse keys that Python does not hash in time and depth that do not depend on who chose them.
+
+    Raises:
+        DamagedFileError: one is neither a text nor a number, nor a pair of texts.
+    """
     if not all(map(_is_key, keys)):
         raise DamagedFileError("its pickle has a dictionary or set of other things than texts and numbers")
-    return keys
 
 
 def _is_key(key: Any) -> bool:
@@ -336,8 +344,8 @@ def _is_key(key: Any) -> bool:
 
 
 def _size(argument: Any) -> int:
-    """Bytes of what a builder may make of an argument."""
-    return WORD_PLACE * len(argument) if isinstance(argument, (list, tuple, dict, set)) else sys.getsizeof(argument)
+    """Bytes of what a builder may make of an argument. A dict is taken as it is."""
+    return WORD_PLACE * len(argument) if isinstance(argument, (list, tuple, set)) else sys.getsizeof(argument)
 
 
 def _refusal(names: list[str]) -> str:

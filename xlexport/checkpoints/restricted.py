@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from xlexport.checkpoints.machine import Machine, RefusedNamesError, checked_keys
+from xlexport.checkpoints.machine import Machine, RefusedNamesError, check_keys
 from xlexport.checkpoints.operations import DamagedFileError
 from xlexport.checkpoints.records import Record
 from xlexport.errors import CheckpointError, CheckpointNotFoundError
@@ -74,7 +74,8 @@ def as_checkpoint_error(path: Path, error: ValueError) -> CheckpointError:
 def _dict(items: Any = ()) -> dict[Any, Any]:
     if type(items) is dict:
         return items
-    return dict(zip(checked_keys([key for key, _ in items]), [value for _, value in items], strict=True))
+    check_keys(key for key, _ in items)
+    return dict(items)
 
 
 def _default_dict(_factory: Any = None, items: Any = ()) -> dict[Any, Any]:
@@ -82,7 +83,10 @@ def _default_dict(_factory: Any = None, items: Any = ()) -> dict[Any, Any]:
 
 
 def _set(items: Any = ()) -> set[Any]:
-    return set(checked_keys(list(items)))
+    if type(items) not in (list, tuple, set):
+        raise TypeError("not elements")
+    check_keys(items)
+    return set(items)
 
 
 def _frozenset(items: Any = ()) -> frozenset[Any]:
@@ -107,6 +111,8 @@ def _bytes(data: Any = b"", encoding: Any = None) -> bytes:
 
 
 def _size(sizes: Any = ()) -> tuple[Any, ...]:
+    if type(sizes) not in (list, tuple):
+        raise TypeError("not a size")
     return tuple(sizes)
 
 
