@@ -63,6 +63,8 @@ def bench(
     folder: Path,
     *,
     against: Path | None = None,
+    format: str | None = None,
+    config: Mapping[str, Any] | None = None,
     segment_len: int | None = None,
     mem_len: int | None = None,
     clamp_len: int | None = None,
@@ -76,6 +78,7 @@ def bench(
 
     Args:
         against: a checkpoint whose eager model runs beside it.
+        format, config: of that checkpoint, as `checkpoints.load` takes them.
 
     Raises:
         BundleError, ProviderError, OptionError: as `xlruntime.load`.
@@ -91,7 +94,7 @@ def bench(
     peak_rss_mb = _peak_rss_mb()
     eager_step = None
     if against is not None:
-        source = load_checkpoint(against)
+        source = load_checkpoint(against, format, config)
         if dict(source.config) != dict(model.bundle.config):
             raise XlexportError(f"{folder} was converted from another model than {against}. Give its own checkpoint.")
         eager_step = _eager_step(source, evaluation, batch_size, threads)

@@ -15,7 +15,13 @@ from typing import Any, BinaryIO
 import click
 
 from xlexport import __version__
-from xlexport.cli_options import evaluation_options, protocol_options, runtime_options, train_options
+from xlexport.cli_options import (
+    checkpoint_options,
+    evaluation_options,
+    protocol_options,
+    runtime_options,
+    train_options,
+)
 from xlexport.cli_output import parity_rows, print_json, print_table, progress_bar, tell
 
 __all__ = ["cli", "main", "run"]
@@ -34,7 +40,6 @@ def cli() -> None:
 @click.option(
     "-o", "--output", type=PATH, help="Bundle folder to write.  [default: CHECKPOINT without its suffix + .bundle]"
 )
-@click.option("--format", "format_name", help="Checkpoint format; found out from the content unless given.")
 @click.option(
     "--tokenizer",
     metavar="FILE|bytes|none",
@@ -52,9 +57,16 @@ def cli() -> None:
 @click.option("--segments", "verify_segments", type=click.IntRange(1), help="Segments to verify.")
 @click.option("--threads", type=click.IntRange(1), help="Threads of one step.  [default: all cores]")
 @click.option("--json", "as_json", is_flag=True, help="Print the parity report as JSON.")
+@checkpoint_options
 @evaluation_options
 def convert(
-    checkpoint: Path, output: Path | None, format_name: str | None, force: bool, as_json: bool, **options: Any
+    checkpoint: Path,
+    output: Path | None,
+    format_name: str | None,
+    config: dict[str, Any] | None,
+    force: bool,
+    as_json: bool,
+    **options: Any,
 ) -> None:
     """Turn CHECKPOINT into a bundle, verified against the trained model. Nothing is written unless it is equal."""
     from xlexport.extras import require
@@ -68,7 +80,7 @@ def convert(
     output = output or checkpoint.parent / f"{checkpoint.stem}.bundle"
     if checkpoint.exists():  # else the missing checkpoint is what must be mended first
         check_output(output, force)
-    source = checkpoints.load(checkpoint, format_name)
+    source = checkpoints.load(checkpoint, format_name, config)
     report = write_bundle(source, output, ConversionOptions(**options), force=force, tell=tell)
     if as_json:
         print_json({"bundle": str(output), **report.to_dict(per_segment=False)})
@@ -83,6 +95,7 @@ def convert(
 @click.option("--text", type=PATH, help="Text to walk.  [default: one that every Python brings]")
 @click.option("--segments", type=click.IntRange(1), help="How many.  [default: until the memory has wrapped twice]")
 @click.option("--json", "as_json", is_flag=True, help="Print the report as JSON, with the figures of each segment.")
+@checkpoint_options
 @runtime_options
 @evaluation_options
 def verify(
@@ -91,6 +104,8 @@ def verify(
     text: Path | None,
     segments: int | None,
     as_json: bool,
+    format_name: str | None,
+    config: dict[str, Any] | None,
     device: str,
     threads: int | None,
     **evaluation: Any,
@@ -108,7 +123,7 @@ def verify(
     model = xlruntime.load(bundle, device=device, threads=threads)
     settings = model.evaluation(**evaluation)
     segments = segments or default_verify_segments(settings)
-    eager = checkpoints.load(checkpoint).build_model()
+    eager = checkpoints.load(checkpoint, format_name, config).build_model()
     ids = verify_ids(model.bundle, model.tokenizer, text)
     with progress_bar(segments, "verifying") as advance:
         report = compare(model, eager, ids, segments=segments, evaluation=settings, progress=lambda segment: advance(1))
@@ -246,20 +261,27 @@ def generate(
 
 
 @cli.command()
-@click.argument("bundle", type=PATH)
-@click.option("--json", "as_json", is_flag=True, help="Print the whole manifest.")
-def inspect(bundle: Path, as_json: bool) -> None:
-    """Check BUNDLE's files and show what is in it."""
+@click.argument("path", type=PATH)
+@click.option("--json", "as_json", is_flag=True, help="Print the whole manifest, or all that is known of a checkpoint.")
+@checkpoint_options
+def inspect(path: Path, as_json: bool, format_name: str | None, config: dict[str, Any] | None) -> None:
+    """Check the bundle or checkpoint at PATH, and show what is in it."""
     from dataclasses import asdict
 
-    from xlexport.inspect import bundle_rows
-    from xlruntime.bundle import read_bundle
+    from xlexport import checkpoints
+    from xlexport.inspect import bundle_rows, checkpoint_object, checkpoint_rows
+    from xlruntime.bundle import is_bundle, read_bundle
 
-    manifest = read_bundle(bundle)
-    if as_json:
-        print_json({**asdict(manifest), "fingerprint": manifest.fingerprint})
+    if is_bundle(path):
+        manifest = read_bundle(path)
+        found, rows = {**asdict(manifest), "fingerprint": manifest.fingerprint}, bundle_rows(manifest, path)
     else:
-        print_table(bundle_rows(manifest))
+        source = checkpoints.load(path, format_name, config)
+        found, rows = checkpoint_object(source), checkpoint_rows(source)
+    if as_json:
+        print_json(found)
+    else:
+        print_table(rows)
 
 
 @cli.command()
@@ -272,8 +294,16 @@ def inspect(bundle: Path, as_json: bool) -> None:
 @click.option("--segment-len", type=int, help="Tokens in one step.  [default: the model's own]")
 @click.option("--mem-len", type=int, help="Rows of memory.  [default: the model's own]")
 @click.option("--clamp-len", type=int, help="Largest distinct distance; -1 is none.  [default: the model's own]")
+@checkpoint_options
 @runtime_options
-def bench(bundle: Path, against: Path | None, as_json: bool, **options: Any) -> None:
+def bench(
+    bundle: Path,
+    against: Path | None,
+    as_json: bool,
+    format_name: str | None,
+    config: dict[str, Any] | None,
+    **options: Any,
+) -> None:
     """Measure BUNDLE's speed beside the machine's own, and beside the eager model."""
     from dataclasses import asdict
 
@@ -282,7 +312,7 @@ def bench(bundle: Path, against: Path | None, as_json: bool, **options: Any) -> 
     require("convert")
     from xlexport.bench import bench as measure
 
-    report = asdict(measure(bundle, against=against, **options))
+    report = asdict(measure(bundle, against=against, format=format_name, config=config, **options))
     if as_json:
         print_json(report)
     else:

@@ -4,19 +4,37 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import click
 
-__all__ = ["PROTOCOLS", "evaluation_options", "protocol_options", "runtime_options", "train_options"]
+__all__ = [
+    "FORMATS",
+    "PROTOCOLS",
+    "checkpoint_options",
+    "evaluation_options",
+    "protocol_options",
+    "runtime_options",
+    "train_options",
+]
 
 PROTOCOLS = ("kimiyoung", "nvidia", "document")  # those of xlruntime.protocols, too heavy to import for --help
+
+# Those of xlexport.checkpoints, for the same reason.
+FORMATS = ("xltraining", "kimiyoung", "nvidia", "huggingface", "tensorflow", "state_dict")
 
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 
 
 def _all(*options: Decorator) -> Decorator:
     return lambda function: functools.reduce(lambda decorated, option: option(decorated), reversed(options), function)
+
+
+def _read_config(context: click.Context, parameter: click.Parameter, file: Path | None) -> dict[str, Any] | None:
+    from xlexport.checkpoints.files import read_json
+
+    return None if file is None else read_json(file)
 
 
 evaluation_options = _all(
@@ -27,6 +45,22 @@ evaluation_options = _all(
         "--same-length/--no-same-length",
         default=None,
         help="Whether every token sees equally many others.  [default: the model's own]",
+    ),
+)
+
+checkpoint_options = _all(
+    click.option(
+        "--format",
+        "format_name",
+        type=click.Choice(FORMATS),
+        help="Format of the checkpoint.  [default: found out from the content]",
+    ),
+    click.option(
+        "--config",
+        metavar="FILE",
+        type=click.Path(path_type=Path),
+        callback=_read_config,
+        help="JSON file with hyper-parameters that the checkpoint does not hold, or evaluation settings of training.",
     ),
 )
 

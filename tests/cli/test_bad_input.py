@@ -84,9 +84,9 @@ def of_another_kind(path: Path) -> None:
 
 CHECKPOINTS = [
     (missing, "no such file or folder. Check the path."),
-    (a_folder, "a folder without a checkpoint. Give a checkpoint that `xlexport train` wrote"),
+    (a_folder, "a folder without a checkpoint. Give a checkpoint of a known format"),
     (empty, "the file is empty. Copy or save the checkpoint again."),
-    (text, "not a PyTorch checkpoint. Give a checkpoint that `xlexport train` wrote"),
+    (text, "not a PyTorch checkpoint. Give a checkpoint of a known format"),
     (hostile, "it holds other objects than plain values and tensors, and loading those could run code; give a"),
     (hostile_pickle, "holds Python objects that could run code"),
     (
@@ -241,7 +241,7 @@ def test_graph_that_onnxruntime_cannot_load(own_bundle: Path, prose: Path, refus
     assert "convert the checkpoint again" in error
 
 
-@pytest.mark.parametrize("use", USES)
+@pytest.mark.parametrize("use", sorted(USES.keys() - {"inspect"}))  # which takes checkpoints too
 def test_bundle_that_is_none(
     use: str, prose: Path, checkpoint: Path, refuse: Callable[..., str], tmp_path: Path
 ) -> None:

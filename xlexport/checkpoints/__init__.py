@@ -127,6 +127,11 @@ def _unknown(path: Path) -> CheckpointError:
 def _unknown_folder(path: Path) -> CheckpointError:
     if is_bundle(path):
         return CheckpointError(f"{path}: already a bundle. Use it with `xlexport score`, or give the checkpoint.")
+    if any(path.glob("*.onnx")):
+        return CheckpointNotFoundError(
+            f"{path}: no bundle.json in it, so not a bundle, and no checkpoint. Make one with `xlexport convert "
+            "CHECKPOINT`."
+        )
     inside = sorted(file.name for file in path.glob("*.pt"))
     if inside:
         return CheckpointNotFoundError(f"{path}: a folder. Give the file in it: {path / inside[0]}.")

@@ -19,7 +19,7 @@ from xlexport.extras import require
 if TYPE_CHECKING:
     from xlruntime.vocabulary import Vocabulary
 
-__all__ = ["NAME", "is_config", "load", "matches", "settings_of"]
+__all__ = ["NAME", "SPELLINGS", "is_config", "load", "matches", "settings_of"]
 
 NAME = "huggingface"
 CONFIG = "config.json"
@@ -83,9 +83,7 @@ def load(path: Path, config: Mapping[str, Any] | None = None) -> SourceCheckpoin
     settings = with_evaluation(path, stated, config)
     files, tensors = _read_weights(path)
     tokenizer, vocabulary_file = _vocabulary(path)
-    if vocabulary_file is None:
-        notes.append(f"The folder holds none of {', '.join(VOCABULARIES)}: give the vocabulary with --tokenizer.")
-    elif tokenizer is not None and tokenizer.kind == "words":
+    if tokenizer is not None and tokenizer.kind == "words":
         notes.append(MOSES)
     return torch_source(
         path,

@@ -46,7 +46,6 @@ SETTINGS = {  # attribute -> its value in files of code that did not have it yet
     "attn_type": 0,
     "sample_softmax": -1,
 }
-NO_VOCABULARY = "The file holds no vocabulary: give the cache.pt of its data folder with --tokenizer."
 
 
 def matches(path: Path) -> bool:
@@ -84,7 +83,7 @@ def load(path: Path, config: Mapping[str, Any] | None = None) -> SourceCheckpoin
         settings,
         CODE_BASES[NAME],
         files=[path],
-        notes=[training_note(settings), NO_VOCABULARY],
+        notes=[training_note(settings)],
     )
 
 

@@ -99,7 +99,7 @@ def _vocabulary(path: Path, vocab: Any) -> tuple[Vocabulary | None, list[str]]:
     from xlexport.vocabularies import vocabulary_of
 
     if vocab is None:
-        return None, ["The file holds no vocabulary: give the cache.pt of its data folder with --tokenizer."]
+        return None, []
     if str(getattr(vocab, "name", "")).rpartition(".")[2] == BPE_VOCABULARY:
         return None, [
             "Its vocabulary is GPT-2's, whose files it does not hold: give its tokenizer.json with --tokenizer."

@@ -89,7 +89,7 @@ CODE_BASES = {
 
 
 @dataclass(frozen=True)
-class Origin:
+class _Origin:
     """Where the tensor of one of our parameters stands: any of `names`, or the rows `rows` of it."""
 
     names: tuple[str, ...]
@@ -189,7 +189,7 @@ def _numbers(numbers: list[int]) -> str:
     return ",".join(map(str, numbers))
 
 
-def _origins(config: TransformerXLConfig, tables_are_cut: bool) -> dict[str, Origin]:
+def _origins(config: TransformerXLConfig, tables_are_cut: bool) -> dict[str, _Origin]:
     """Our parameters in the order of the model, owners of tied tensors first, and where each one's tensor stands."""
     import torch
 
@@ -203,21 +203,21 @@ def _origins(config: TransformerXLConfig, tables_are_cut: bool) -> dict[str, Ori
         cluster = re.match(r"(\w+\.clusters\.)(\d+)(\.\w+)", name)
         layer = re.match(r"layers\.(\d+)\.(.+)", name)
         if name in CLUSTER_ROWS:
-            origins[name] = Origin((CLUSTER_ROWS[name],), shape)
+            origins[name] = _Origin((CLUSTER_ROWS[name],), shape)
         elif cluster is not None:
             names = CLUSTER_NAMES[f"{cluster[1]}{{}}{cluster[3]}"]
             index = int(cluster[2])
             if one_table and not name.endswith("projection"):
                 whole = (config.n_token, *shape[1:])
-                origins[name] = Origin(tuple(name.format(0) for name in names), whole, config.cluster_bounds[index])
+                origins[name] = _Origin(tuple(name.format(0) for name in names), whole, config.cluster_bounds[index])
             else:
                 shared = one_table and name.startswith("word_emb")  # one projection of the one table
-                origins[name] = Origin(tuple(name.format(0 if shared else index) for name in names), shape)
+                origins[name] = _Origin(tuple(name.format(0 if shared else index) for name in names), shape)
         else:
             assert layer is not None  # there are no other parameters
             theirs = f"layers.{layer[1]}.{LAYER_NAMES[layer[2]]}"
             is_global = layer[2] in GLOBAL_BIASES and layer[1] == "0" and not config.untie_r
-            origins[name] = Origin((GLOBAL_BIASES[layer[2]], theirs) if is_global else (theirs,), shape)
+            origins[name] = _Origin((GLOBAL_BIASES[layer[2]], theirs) if is_global else (theirs,), shape)
     return origins
 
 
@@ -230,11 +230,11 @@ class _Mapping:
     known: set[str] = field(default_factory=set)
     _ready: dict[str, Tensor | None] = field(default_factory=dict)
 
-    def found(self, origin: Origin) -> str:
+    def found(self, origin: _Origin) -> str:
         """The first of an origin's names that the file has."""
         return next((name for name in origin.names if name in self.tensors), origin.names[0])
 
-    def take(self, origin: Origin, optional: bool) -> Tensor | None:
+    def take(self, origin: _Origin, optional: bool) -> Tensor | None:
         """The tensor in float32, or None where it is absent or wrong; tells what is wrong once."""
         present = [name for name in origin.names if name in self.tensors]
         self.known.update(origin.names)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from xlexport.checkpoints.files import inside, read_json
 from xlexport.checkpoints.pickles import check_archive, is_archive, summarize
 from xlexport.checkpoints.source import SourceCheckpoint, transformer_xl_source
 from xlexport.errors import CheckpointError
@@ -16,13 +16,18 @@ from xlexport.extras import require
 __all__ = ["NAME", "load", "matches"]
 
 NAME = "xltraining"
-FOLDER_FILES = ("config.json", "model.safetensors")
+CONFIG = "config.json"
+FOLDER_FILES = (CONFIG, "model.safetensors")
 
 
 def matches(path: Path) -> bool:
     """Whether the file or folder says that it is of this format."""
     if path.is_dir():
-        return _config_says_so(path / "config.json")
+        config = path / CONFIG
+        try:
+            return config.is_file() and read_json(config).get("format") == NAME
+        except CheckpointError:
+            return False
     summary = summarize(path)
     return summary is not None and summary.has_entry("format", NAME)
 
@@ -41,6 +46,9 @@ def load(path: Path, config: Mapping[str, Any] | None = None) -> SourceCheckpoin
 
     if config:
         raise CheckpointError(f"{path}: holds its own configuration. Leave out --config.")
+    files = [inside(path, name) for name in FOLDER_FILES] if path.is_dir() else [path]
+    if path.is_dir() and files[0].is_file():
+        read_json(files[0])  # so that it is known to be one object, and not nested without end
     if path.is_file():
         if not is_archive(path):
             raise CheckpointError(f"{path}: not a file that `xlexport train` wrote. Check the path.")
@@ -51,18 +59,4 @@ def load(path: Path, config: Mapping[str, Any] | None = None) -> SourceCheckpoin
             checkpoint = load_checkpoint(path)
     except XltrainingError as error:
         raise CheckpointError(str(error)) from error
-    return transformer_xl_source(
-        path,
-        NAME,
-        checkpoint,
-        tokenizer=checkpoint.tokenizer,
-        files=[path / name for name in FOLDER_FILES] if path.is_dir() else [path],
-    )
-
-
-def _config_says_so(config: Path) -> bool:
-    try:
-        content = json.loads(config.read_text("utf-8"))
-    except (FileNotFoundError, ValueError):
-        return False
-    return isinstance(content, dict) and content.get("format") == NAME
+    return transformer_xl_source(path, NAME, checkpoint, tokenizer=checkpoint.tokenizer, files=files)
