@@ -104,8 +104,8 @@ def print_losses(score: DocumentScore) -> None:
         )
     if score.unknown_tokens:
         tell(
-            f"{score.document}: {score.unknown_tokens:,} of {score.tokens:,} tokens stand for unknown words, so the "
-            "bits are no code for the text."
+            f"{score.document}: {score.unknown_tokens:,} of {score.tokens:,} tokens stand for what the vocabulary "
+            "lacks, so the bits are no code for the text."
         )
 
 

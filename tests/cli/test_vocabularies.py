@@ -41,10 +41,13 @@ def test_words(bundle_of: BundleOf, invoke: Invoke, tmp_path: Path) -> None:
     found = shown.object
     assert (found["tokens"], found["unknown_tokens"], found["dropped_bytes"]) == (8, 1, 0)
     assert found["bits_per_byte"] == pytest.approx(found["bits"] / (24 - len("the")))
-    assert f"{tmp_path / 'it.txt'}: 1 of 8 tokens stand for unknown words, so the bits are no code" in shown.err
+    assert (
+        f"{tmp_path / 'it.txt'}: 1 of 8 tokens stand for what the vocabulary lacks, so the bits are no code"
+        in shown.err
+    )
     per_token = invoke("score", bundle, tmp_path / "it.txt", "--per-token").succeeded()
     assert [entry["token"] for entry in per_token.objects] == ["<unk>", "sea", "\n", "of", "the", "sea", "\n"]
-    assert "unknown words" in per_token.err
+    assert "vocabulary lacks" in per_token.err
 
 
 def test_style_is_passed_on(bundle_of: BundleOf) -> None:
