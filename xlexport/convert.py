@@ -11,6 +11,7 @@ from pathlib import Path
 
 from xlexport.bundle_writer import check_output, digests, publishing, write_manifest, writing
 from xlexport.checkpoints import SourceCheckpoint
+from xlexport.errors import ExportError
 from xlexport.onnx_export import export_onnx
 from xlexport.steps import Step, build_step
 from xlexport.tokenizer_choice import choose_tokenizer, verify_ids
@@ -74,7 +75,7 @@ def convert(
     evaluation = _evaluation(source, options)
     tokenizer = choose_tokenizer(source, options.tokenizer, options.vocab_style)
     tell(f"read {', '.join(map(str, source.files))}: {source.format}, {source.architecture}")
-    for note in tokenizer.notes:
+    for note in (*source.notes, *tokenizer.notes):
         tell(note)
     model = source.build_model()
     with publishing(output, force) as folder:
@@ -102,6 +103,12 @@ def convert(
 
 def _evaluation(source: SourceCheckpoint, options: ConversionOptions) -> spec.Evaluation:
     config = source.config
+    missing = [f"--{name.replace('_', '-')}" for name in source.needs if getattr(options, name) is None]
+    if missing:
+        raise ExportError(
+            f"{next(iter(source.files), 'the checkpoint')}: does not say with which settings it is evaluated. "
+            f"Give {', '.join(missing)}."
+        )
     return spec.Evaluation(
         segment_len=config["tgt_len"],
         mem_len=config["mem_len"],

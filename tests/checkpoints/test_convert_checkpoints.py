@@ -1,0 +1,43 @@
+"""From a checkpoint of another code base to a bundle: what a person is told, and what must be given first."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+import xlruntime
+from tests.checkpoints.authors_models import VARIANTS, make_oracle
+from tests.checkpoints.test_nvidia_format import save
+from xlexport import checkpoints
+from xlexport.convert import ConversionOptions, convert
+from xlexport.errors import ExportError
+
+
+def test_missing_evaluation_settings_are_refused_all_at_once(tmp_path: Path) -> None:
+    source = checkpoints.load(save(make_oracle(), tmp_path / "checkpoint.pt"))
+    needing = replace(source, needs=("segment_len", "mem_len", "clamp_len", "same_length"))
+    with pytest.raises(ExportError) as caught:
+        convert(needing, tmp_path / "bundle", ConversionOptions(mem_len=9, tokenizer="none"))
+    assert str(caught.value).endswith("Give --segment-len, --clamp-len, --same-length.")
+    assert str(caught.value).startswith(str(tmp_path / "checkpoint.pt"))
+    assert not (tmp_path / "bundle").exists()
+
+
+def test_bundle_scores_as_the_oracle_does(tmp_path: Path) -> None:
+    """NVIDIA's file has all that is silent: reversed clusters, a wider window, names of its own."""
+    oracle = make_oracle(**VARIANTS["div_val"], window_extra=1)
+    source = checkpoints.load(save(oracle, tmp_path / "checkpoint.pt"))
+    told: list[str] = []
+    convert(source, tmp_path / "bundle", ConversionOptions(tokenizer="none"), tell=told.append)
+    assert set(source.notes) <= set(told)
+
+    ids = torch.randint(0, oracle.config.n_token, (1, 37), generator=torch.Generator().manual_seed(1))
+    segments = [(ids[:, start : start + 6], ids[:, start + 1 : start + 7]) for start in range(0, 36, 6)]
+    expected = torch.cat([segment.target_log_probs for segment in oracle.walk(segments)], dim=1)[0]
+    found = xlruntime.load(tmp_path / "bundle", threads=1).stream().feed(ids[0].numpy()).log_probs
+    # float32 on both sides, with the sums in another order: what is found is about a hundredth of this.
+    np.testing.assert_allclose(found, expected.numpy(), atol=1e-4)
