@@ -160,6 +160,7 @@ def score(
         documents_of,
         print_document,
         print_losses,
+        print_newlines,
         print_segmentation,
         printing_tokens,
         require_scored,
@@ -177,6 +178,7 @@ def score(
         require_scored(total)
         if not number:  # not before: where nothing can be scored, the error stands alone
             print_segmentation(settings)
+            print_newlines(model.tokenizer)
         print_document(total, as_json, to_stderr=per_token)
         print_losses(total)
 

@@ -21,6 +21,7 @@ __all__ = [
     "print_document",
     "print_generated",
     "print_losses",
+    "print_newlines",
     "print_segmentation",
     "printing_tokens",
     "require_scored",
@@ -93,6 +94,12 @@ def print_document(score: DocumentScore, as_json: bool, to_stderr: bool) -> None
         f"perplexity {score.perplexity:.4g}, {score.tokens_per_second:,.0f} tokens/s",
         err=to_stderr,
     )
+
+
+def print_newlines(tokenizer: Tokenizer) -> None:
+    """Say so where the tokens do not hold a document's newlines."""
+    if tokenizer.merges_newlines:
+        tell("The tokenizer takes newlines for spaces, so the bits are no code for where lines end.")
 
 
 def print_losses(score: DocumentScore) -> None:

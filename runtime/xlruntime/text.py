@@ -105,6 +105,10 @@ class Tokenizer(Protocol):
     def unk_id(self) -> int | None:
         """The id that stands for what the vocabulary lacks; None where there is none."""
 
+    @property
+    def merges_newlines(self) -> bool:
+        """Whether it takes a newline for a space, so that the tokens do not say where lines end."""
+
     def encode(self, text: str | bytes) -> Ids:
         """Token ids (n,) of a whole text, the same that `read` gives."""
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from abc import abstractmethod
 from collections.abc import Iterator
+from functools import cached_property
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -22,6 +23,11 @@ class _LibraryTokenizer:
     @abstractmethod
     def _encode(self, text: str) -> tuple[list[int], list[tuple[int, int]]]:
         """Ids, and where each begins and ends in `text`, in characters."""
+
+    @cached_property
+    def merges_newlines(self) -> bool:
+        """Whether a newline gives the same tokens as a space."""
+        return self._encode("a\nb")[0] == self._encode("a b")[0]
 
     def encode(self, text: str | bytes) -> Ids:
         """Token ids (n,) of a text, without special tokens."""

@@ -23,6 +23,7 @@ class ByteTokenizer:
 
     vocab_size: int | None = 256
     unk_id: int | None = None
+    merges_newlines: bool = False
 
     def encode(self, text: str | bytes) -> Ids:
         """Ids (n,) of the bytes of `text`, in UTF-8 if it is a str."""
@@ -54,6 +55,7 @@ class NoTokenizer:
 
     vocab_size: int | None = None
     unk_id: int | None = None
+    merges_newlines: bool = False
 
     def encode(self, text: str | bytes) -> Ids:
         """Raise TextError."""

@@ -39,6 +39,7 @@ class VocabularyTokenizer:
         self.vocabulary = vocabulary
         self.vocab_size: int | None = len(vocabulary)
         self.unk_id = vocabulary.id_of(vocabulary.unk)
+        self.merges_newlines: bool = vocabulary.kind == "words" and vocabulary.line_end is None
         self._skip_unknown = skip_unknown
 
     def encode(self, text: str | bytes) -> Ids:

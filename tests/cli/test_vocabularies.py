@@ -70,6 +70,14 @@ def test_what_has_no_symbol_is_told_once_for_each_document(bundle_of: BundleOf, 
     assert f"{tmp_path / 'c'}: ',' in line 2 not in the vocabulary of 256 characters" in refused.error
 
 
+def test_newlines_that_are_read_as_spaces_are_told(bundle_of: BundleOf, invoke: Invoke, tmp_path: Path) -> None:
+    (tmp_path / "it.txt").write_text("the sea\nof the sea\n", "utf-8")
+    said = "The tokenizer takes newlines for spaces"
+    for symbols, told in ((WORDS, False), (WORDS[1:], True)):
+        bundle, _ = bundle_of(symbols, "--force")
+        assert (said in invoke("score", bundle, tmp_path / "it.txt").succeeded().err) == told
+
+
 def test_generated_words_go_on_with_the_prompt(bundle_of: BundleOf, invoke: Invoke) -> None:
     bundle, _ = bundle_of(WORDS)
     options = ("--max-tokens", "3", "--seed", "1")

@@ -50,6 +50,7 @@ def test_text_there_and_back(model_file: Path) -> None:
     assert tokenizer.encode(b"the cat").tolist() == tokenizer.encode_piece("the cat", None).tolist() == ids.tolist()
     assert tokenizer.decode(ids) == "the cat"
     assert tokenizer.encode("").tolist() == []
+    assert tokenizer.merges_newlines
 
 
 def test_offsets_are_characters(model: Model) -> None:

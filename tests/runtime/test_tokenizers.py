@@ -46,8 +46,16 @@ def test_text_becomes_ids_without_special_tokens_padding_or_truncation(tokenizer
     for text in ("the sea was grün 日本 red", "the sea was grün 日本 red".encode()):
         assert tokenizer.encode(text).tolist() == [1, 2, 3, 4, 5, 0]
     assert tokenizer.encode("").tolist() == []
+    assert tokenizer.merges_newlines
     assert tokenizer.encode("").dtype == np.int64
     assert tokenizer.decode(np.array([1, 2])) == "the sea"
+
+
+def test_newline_with_a_token_of_its_own(tmp_path: Path) -> None:
+    tokenizer = tokenizers.Tokenizer(tokenizers.models.WordLevel({"a": 0, "\n": 1, "b": 2}, unk_token="a"))
+    tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.Split("", "isolated")
+    tokenizer.save(str(tmp_path / "tokenizer.json"))
+    assert not TokenizersTokenizer(tmp_path / "tokenizer.json").merges_newlines
 
 
 def test_offsets_are_characters(text_model: Model, close: Callable[..., None]) -> None:

@@ -142,6 +142,13 @@ def test_line_end_follows_every_line() -> None:
         assert "<eos>" not in read(without, "a\na").symbols
 
 
+@pytest.mark.parametrize("vocabulary", EVERY, ids=str)
+def test_newlines_are_spaces_for_words_without_line_end_alone(vocabulary: Vocabulary) -> None:
+    tokenizer = VocabularyTokenizer(vocabulary)
+    assert tokenizer.merges_newlines == (vocabulary is PLAIN)
+    assert tokenizer.merges_newlines == (tokenizer.encode("a\na").tolist() == tokenizer.encode("a a").tolist())
+
+
 def test_lower_casing_that_makes_two_characters_of_one() -> None:
     assert read(PTB, "THE İ\n").symbols == ["the", "i̇", "<eos>"]
     vocabulary = Vocabulary("characters", ("i", "\u0307", "x"), lower_case=True)
