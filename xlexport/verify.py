@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 __all__ = ["TOLERANCES", "ParityReport", "SegmentDifference", "Tolerance", "segments_to_wrap", "verify"]
 
 BEST = 64  # likeliest tokens that the eager model keeps of each position; the detail graph lists fewer
-LARGEST_TABLE = 1 << 23  # numbers in a table of log-probabilities
+LARGEST_TABLE = 1 << 22  # numbers in a table of log-probabilities
 
 
 @dataclass(frozen=True)

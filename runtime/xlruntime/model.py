@@ -76,20 +76,23 @@ class Model:
         """
         if (opened := self._sessions.get(purpose)) is not None:
             return opened
-        if purpose not in self.bundle.graphs:
-            have = ", ".join(sorted(self.bundle.graphs))
-            raise OptionError(f"{self.folder}: no graph for {purpose!r}; this bundle has {have}.")
         with self._lock:
             if purpose not in self._sessions:
-                graph = self.bundle.graphs[purpose]
-                session = GraphSession(self.folder, graph, self.device, self.threads)
-                if session.metadata != graph.metadata(self.bundle.memory):
-                    raise BundleError(
-                        f"{self.folder / graph.file}: its metadata is not what the manifest says about it. "
-                        "Convert the checkpoint again."
-                    )
-                self._sessions[purpose] = session
+                self._sessions[purpose] = self._open(purpose)
             return self._sessions[purpose]
+
+    def _open(self, purpose: str) -> GraphSession:
+        graph = self.bundle.graphs.get(purpose)
+        if graph is None:
+            have = ", ".join(sorted(self.bundle.graphs))
+            raise OptionError(f"{self.folder}: no graph for {purpose!r}; this bundle has {have}.")
+        session = GraphSession(self.folder, graph, self.device, self.threads)
+        if session.metadata != graph.metadata(self.bundle.memory):
+            raise BundleError(
+                f"{self.folder / graph.file}: its metadata is not what the manifest says about it. "
+                "Convert the checkpoint again."
+            )
+        return session
 
     def release(self, purpose: str) -> None:
         """Close the session of one graph, and free what it holds. It opens again when it is needed."""
@@ -239,13 +242,12 @@ class Model:
 
     def _position_keys(self, capacity: int, clamp_len: int) -> dict[str, Any]:
         """Positional keys for a ring's capacity: made once, shared by all streams of it, never written."""
-        session = self.session("positions")
         with self._lock:
             key = (capacity, clamp_len)
             if key not in self._positions:
+                session = self._open("positions")  # not kept open: it holds weights and buffers of its own
                 feeds = {"capacity": np.array([capacity], np.int64), "clamp_len": np.array([clamp_len], np.int64)}
-                wanted = {name: array for name, array in feeds.items() if name in session.inputs}
-                self._positions[key] = session.run_on_device(wanted)
+                self._positions[key] = session.run_on_device(feeds)
                 while len(self._positions) > KEPT_POSITIONS:  # a stream that still uses one holds it itself
                     del self._positions[next(iter(self._positions))]
             return self._positions[key]

@@ -69,17 +69,15 @@ class GraphSession:
             return dict(zip(self.outputs, self._session.run(self.outputs, wanted), strict=True))
 
     def run_on_device(self, feeds: dict[str, npt.NDArray[Any]]) -> dict[str, Any]:
-        """Run with every output left on the device, as OrtValues."""
-        binding = self._session.io_binding()
-        for name, array in feeds.items():
-            binding.bind_ortvalue_input(name, device_value(array, Device("cpu", 0)))
-        for name in self.outputs:
-            binding.bind_output(name, self.device.kind, self.device.index)
-        binding.synchronize_inputs()
-        with _allocating():
-            self._session.run_with_iobinding(binding)
-        binding.synchronize_outputs()
-        return dict(zip(self.outputs, binding.get_outputs(), strict=True))
+        """Run as a pure function, every output as an OrtValue on the device. It owns its memory: the session may go."""
+        ort = import_onnxruntime()
+        values = {}
+        for name, array in self.run(feeds).items():
+            values[name] = ort.OrtValue.ortvalue_from_shape_and_type(
+                array.shape, array.dtype, self.device.kind, self.device.index
+            )
+            values[name].update_inplace(array)
+        return values
 
     def step(self, feeds: dict[str, npt.NDArray[Any]], memory: RingMemory) -> dict[str, npt.NDArray[Any]]:
         """Run one segment; `memory` is read and written in place, never copied.

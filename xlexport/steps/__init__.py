@@ -38,6 +38,9 @@ class Step(Protocol):
     def first_rows(self) -> Mapping[str, Tensor]:
         """What a slot of each memory holds that stands for a zero hidden state, by input name."""
 
+    def discard(self) -> None:
+        """Free the weights that are not the trained model's own; the step cannot run any more."""
+
     def forward(self, *inputs: Tensor) -> tuple[Tensor, ...]:
         """The outputs of all purposes, each once, in the order of `output_names`."""
 

@@ -316,6 +316,11 @@ class TransformerXLStep(nn.Module):
         """
         return self._first_rows
 
+    def discard(self) -> None:
+        """Free the scaled copies of the query, key and value weights; the step cannot run any more."""
+        for layer in self._layers:
+            layer.qkv.weight.data = torch.empty(0)
+
 
 def project_memory(model: TransformerXL, memory: list[Tensor]) -> dict[str, Tensor]:
     """The eager model's memory, n_layer hidden states (B, M, D), as what the rings hold: (B, H, M, d_head) by name."""
