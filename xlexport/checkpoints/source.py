@@ -13,6 +13,8 @@ from xlruntime.bundle import digest_file
 from xlruntime.spec import FileDigest
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from xlruntime.vocabulary import Vocabulary
     from xltraining.checkpoint import Checkpoint
 
@@ -72,7 +74,7 @@ def transformer_xl_source(
 
     tied = tied_names(checkpoint.config)
     own = {name: tensor for name, tensor in checkpoint.state_dict.items() if name not in tied}
-    broken = [name for name, tensor in own.items() if not bool(tensor.isfinite().all())]
+    broken = [name for name, tensor in own.items() if not _is_finite(tensor)]
     if broken:
         raise CheckpointError(
             f"{path}: infinite or undefined weights in {', '.join(broken)}. Use a checkpoint of before it diverged."
@@ -88,3 +90,8 @@ def transformer_xl_source(
         parameters=sum(tensor.numel() for tensor in own.values()),
         needs=tuple(needs),
     )
+
+
+def _is_finite(tensor: Tensor) -> bool:
+    """By the extremes, which are not a number if any is not: one pass, many times as fast as isfinite."""
+    return all(bool(extreme.isfinite()) for extreme in tensor.aminmax())
