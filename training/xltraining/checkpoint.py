@@ -190,7 +190,7 @@ def _read_file(path: Path) -> dict[str, Any]:
     if magic != _ZIP_MAGIC:
         raise CheckpointError(f"{path}: this is not a PyTorch checkpoint; check the path")
     try:
-        content = torch.load(path, map_location="cpu", weights_only=True)
+        content = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
     except pickle.UnpicklingError as error:
         raise CheckpointError(
             f"{path}: it holds other objects than plain values and tensors, and loading those could run code; "
