@@ -85,7 +85,7 @@ def convert(
         _write_first_rows(step, folder)
         tokenizer.write(folder)
         memory = step.memory
-        del step  # it holds weights of its own, and verifying needs the room
+        step.discard()  # dropping it would not do: torch's exporter remembers what it has traced
         bundle = _describe(source, memory, graphs, evaluation, tokenizer.spec, folder)
         write_manifest(folder, bundle)
 
