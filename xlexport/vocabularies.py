@@ -146,7 +146,7 @@ def _vocabulary(fields: _Fields, where: str, style: str | None) -> Vocabulary:
             symbols,
             unk=_unk(fields, symbols, where),
             line_start=SENTENCE if style == "lm1b" else None,
-            line_end=end if end in known or style == "lm1b" else None,
+            line_end=end if end in known else None,
             lower_case=kind != "bytes" and _lower_case(fields, style),
             space=TEXT8_SPACE if style == "text8" else None,
         )

@@ -93,6 +93,7 @@ def test_fields_of_huggingface_tokenizer(tmp_path: Path) -> None:
 def test_object_inside_a_checkpoint() -> None:
     assert vocabulary_of(Record("utils.vocabulary.Vocab", state=fields_of(WIKI)), "it") == WIKITEXT
     assert vocabulary_of({"vocab": Record("utils.vocabulary.Vocab", state=fields_of(WIKI))}, "it") == WIKITEXT
+    assert vocabulary_of(fields_of(WIKI, vocab={"idx2sym": ["another"]}), "it") == WIKITEXT
     assert vocabulary_of({"sym2idx": {"sea": 2, "<eos>": 0, "<unk>": 3, "the": 1}}, "it") == WIKITEXT
     assert vocabulary_of({"idx2sym": [symbol.encode() for symbol in WIKI]}, "it") == WIKITEXT  # of Python 2
 
@@ -144,6 +145,7 @@ def test_vocabulary_of_a_bundle(tmp_path: Path) -> None:
             fields_of(("<eos>", "T", " ", "_"), delimiter=""),
             Vocabulary("characters", ("<eos>", "T", " ", "_"), line_end="<eos>"),
         ),
+        (fields_of(("<eos>", "1", "_"), delimiter=""), Vocabulary("characters", ("<eos>", "1", "_"), line_end="<eos>")),
         ({"idx2sym": ("<pad>", "a", "b"), "special": ["<pad>"]}, Vocabulary("characters", ("<pad>", "a", "b"))),
         (fields_of(("a", "bc", "?"), special=[], unk_idx=2), Vocabulary("words", ("a", "bc", "?"), unk="?")),
         (
