@@ -89,6 +89,21 @@ protocol_options = _all(
     ),
 )
 
+
+class _Integers(click.ParamType[tuple[int, ...]]):
+    """Integers separated by commas."""
+
+    name = "integers"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[int, ...]:
+        if isinstance(value, tuple):
+            return value
+        try:
+            return tuple(int(part) for part in value.split(",") if part.strip())
+        except ValueError:
+            self.fail(f"{value!r} is not a list of integers separated by commas.", param, ctx)
+
+
 MODEL_OPTIONS: dict[str, tuple[Any, Any, str]] = {
     # field: (type, default, help)
     "n_layer": (int, 6, "Layers."),
@@ -96,6 +111,9 @@ MODEL_OPTIONS: dict[str, tuple[Any, Any, str]] = {
     "d_model": (int, 256, "Width of the hidden states."),
     "d_head": (int, 32, "Width of a head."),
     "d_inner": (int, 1024, "Width inside the feed-forward blocks."),
+    "d_embed": (int, None, "Width of the embeddings.  [default: that of the hidden states]"),
+    "cutoffs": (_Integers(), (), "Where the vocabulary is cut into clusters, such as 128,192.  [default: nowhere]"),
+    "div_val": (int, 1, "How much narrower the embeddings of each further cluster are."),
     "tgt_len": (int, 128, "Tokens in a segment."),
     "mem_len": (int, 128, "Rows of memory that a layer keeps."),
     "clamp_len": (int, -1, "Largest distinct distance; -1 is none."),
@@ -136,7 +154,7 @@ def train_options(function: Callable[..., Any]) -> Callable[..., Any]:
     for name, (kind, default, text) in reversed([*MODEL_OPTIONS.items(), *TRAINING_OPTIONS.items()]):
         flag = name.replace("_", "-")
         declaration = f"--{flag}/--no-{flag}" if kind is bool else f"--{flag}"
-        option: dict[str, Any] = {"default": default, "show_default": default is not None, "help": text}
+        option: dict[str, Any] = {"default": default, "show_default": default not in (None, ()), "help": text}
         if kind is not bool:
             option["type"] = kind
         collected = click.option(declaration, name, **option)(collected)

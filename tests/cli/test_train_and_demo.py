@@ -35,7 +35,11 @@ SIZE = (
 @pytest.mark.parametrize(
     ("options", "config", "left_out"),
     [
-        (MODEL_OPTIONS, TransformerXLConfig, {"n_token", "tie_weight", "layer_norm_epsilon"}),
+        (
+            MODEL_OPTIONS,
+            TransformerXLConfig,
+            {"n_token", "tie_weight", "layer_norm_epsilon", "tie_projs", "proj_same_dim", "window_extra"},
+        ),
         (TRAINING_OPTIONS, TrainingConfig, {"betas"}),
     ],
 )
@@ -65,6 +69,16 @@ def test_train_writes_a_checkpoint_and_a_log(prose: Path, invoke: Invoke, tmp_pa
     error = invoke(*command, "--steps", "8", "--resume").error
     assert "belongs to another run: steps was 4, is now 8" in error
     assert digest_file(out / "checkpoint.pt") == before
+
+
+def test_train_a_vocabulary_cut_into_clusters(prose: Path, invoke: Invoke, tmp_path: Path) -> None:
+    clusters = ("--cutoffs", "64,128", "--div-val", "2", "--d-embed", "4")
+    invoke("train", prose, "-o", tmp_path / "run", *SIZE, *clusters, "--steps", "2").succeeded()
+    config = checkpoints.load(tmp_path / "run" / "checkpoint.pt").config
+    assert {"cutoffs": [64, 128], "div_val": 2, "d_embed": 4}.items() <= config.items()
+    refused = invoke("train", prose, "-o", tmp_path / "other", *SIZE, "--cutoffs", "64,x")
+    assert refused.code == 2
+    assert "'64,x' is not a list of integers separated by commas" in refused.err
 
 
 def test_train_that_is_stopped_goes_on_as_if_it_never_had(
