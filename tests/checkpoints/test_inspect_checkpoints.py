@@ -20,6 +20,7 @@ from xlexport.cli import cli, run
 from xlexport.cli_options import FORMATS
 from xltraining.checkpoint import save_checkpoint
 
+ROOT = Path(__file__).resolve().parents[2]
 LENGTHS = {"tgt_len": 6, "mem_len": 9, "clamp_len": -1, "same_length": False, "pre_lnorm": False}
 
 
@@ -201,6 +202,12 @@ def test_formats_that_can_be_chosen_are_those_that_are_read(inspect: Inspect, tm
     shown = inspect(tmp_path, "--format", "keras")
     assert shown.code == 2
     assert "'keras' is not one of" in shown.err
+
+
+def test_formats_that_can_be_chosen_are_documented() -> None:
+    documented = (ROOT / "docs" / "checkpoints.md").read_text("utf-8")
+    for name in FORMATS:
+        assert f"\n| `{name}` | " in documented
 
 
 @pytest.mark.parametrize("command", ["convert", "verify", "bench", "inspect"])

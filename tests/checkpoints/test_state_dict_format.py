@@ -12,13 +12,15 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
+from tests.checkpoints import test_nvidia_format
 from tests.checkpoints.authors_models import VARIANTS, assert_computes, authors_tensors, make_oracle
-from tests.checkpoints.test_nvidia_format import nvidia_tensors
 from tests.oracles.huggingface import Oracle
 from xlexport.checkpoints import load
+from xlexport.checkpoints.torch_files import read_torch
 from xlexport.errors import CheckpointError
 from xltraining.checkpoint import Checkpoint, build_model
 
+nvidia_tensors = test_nvidia_format.nvidia_tensors
 containers = pytest.mark.parametrize("archive", [True, False], ids=["archive", "legacy"])
 variants = pytest.mark.parametrize("variant", VARIANTS)
 LENGTHS = ("tgt_len", "mem_len", "clamp_len", "same_length", "pre_lnorm")
@@ -159,6 +161,13 @@ def test_config_json_of_huggingface_will_do(path: Path, tmp_path: Path) -> None:
     source = load(path, config=config)
     assert_computes(source, oracle)
     assert any("segments are 128 tokens" in note for note in source.notes)
+
+
+def test_model_config_of_nvidia_will_do(path: Path) -> None:
+    oracle = make_oracle(**VARIANTS["cutoffs-narrow"], window_extra=1)
+    config = read_torch(test_nvidia_format.save(oracle, path.with_name("checkpoint.pt")))["model_config"]
+    torch.save(nvidia_tensors(oracle), path)
+    assert_computes(load(path, config=json.loads(json.dumps(config))), oracle)
 
 
 def test_without_configuration_all_that_is_needed_is_listed(path: Path) -> None:
