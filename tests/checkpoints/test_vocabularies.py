@@ -93,7 +93,7 @@ def test_fields_of_huggingface_tokenizer(tmp_path: Path) -> None:
 def test_object_inside_a_checkpoint() -> None:
     assert vocabulary_of(Record("utils.vocabulary.Vocab", state=fields_of(WIKI)), "it") == WIKITEXT
     assert vocabulary_of({"vocab": Record("utils.vocabulary.Vocab", state=fields_of(WIKI))}, "it") == WIKITEXT
-    assert vocabulary_of(fields_of(WIKI, vocab={"idx2sym": ["another"]}), "it") == WIKITEXT
+    assert vocabulary_of({"idx2sym": WIKI, "vocab": {"idx2sym": ["another"]}}, "it") == WIKITEXT
     assert vocabulary_of({"sym2idx": {"sea": 2, "<eos>": 0, "<unk>": 3, "the": 1}}, "it") == WIKITEXT
     assert vocabulary_of({"idx2sym": [symbol.encode() for symbol in WIKI]}, "it") == WIKITEXT  # of Python 2
 
