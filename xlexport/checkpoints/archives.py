@@ -52,6 +52,8 @@ def read_members(data: mmap.mmap) -> dict[str, Member]:
     position, directory_end = start, start + size
     for _ in range(count):
         name, member, local, position = _entry(data, position, directory_end)
+        if name.startswith("/") or ".." in name.split("/"):
+            raise DamagedFileError(f"its archive has a member that leads out of it, {name[:60]!a}")
         if name in members:
             raise DamagedFileError(f"its archive has two members {name[:60]!a}")
         if member.start + member.size > start:

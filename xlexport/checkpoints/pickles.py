@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from xlexport.checkpoints.archives import ARCHIVE_MAGIC, check_sums, read_members
+from xlexport.checkpoints.known_names import is_known
 from xlexport.checkpoints.operations import DamagedFileError, operations
 from xlexport.checkpoints.restricted import map_file
 from xlexport.errors import CheckpointError
@@ -27,7 +28,6 @@ SLOT, PLACE = 8, 100  # bytes that a value takes in a list or a dict, beside its
 PROTOCOL = b"\x80"
 GET = {"GET", "BINGET", "LONG_BINGET"}
 PUT = {"PUT", "BINPUT", "LONG_BINPUT"}
-HARMLESS = {"torch", "collections", "numpy"}
 
 
 @dataclass(frozen=True)
@@ -43,8 +43,8 @@ class PickleSummary:
 
     @property
     def foreign_globals(self) -> list[str]:
-        """What it refers to outside the packages that plain checkpoints are made of."""
-        return [name for name in self.globals if name.partition(".")[0] not in HARMLESS]
+        """Those that the restricted reader refuses."""
+        return [name for name in self.globals if not is_known(name)]
 
 
 def is_archive(path: Path) -> bool:

@@ -34,7 +34,10 @@ def read_pickle(path: Path) -> Any:
     """
     data = map_file(path)
     try:
-        return Machine(BUILDERS).run(data, 0, len(data))[0]
+        value, end = Machine(BUILDERS).run(data, 0, len(data))
+        if end != len(data):
+            raise DamagedFileError(f"{len(data) - end:,} bytes follow the pickle in it")
+        return value
     except (DamagedFileError, RefusedNamesError) as error:
         raise as_checkpoint_error(path, error) from error
 

@@ -1,0 +1,195 @@
+"""Pickles made to do harm to who reads them: to run code, to take memory, or to never end."""
+
+from __future__ import annotations
+
+import pickle
+import struct
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+__all__ = ["bombs", "damaged", "executing", "plain", "reaching", "text", "value"]
+
+FAR = 1 << 62
+
+
+def text(characters: str) -> bytes:
+    """What pushes a text and nothing else."""
+    data = characters.encode()
+    return b"X" + struct.pack("<I", len(data)) + data
+
+
+def value(plain_value: Any) -> bytes:
+    """What pushes a plain value."""
+    return pickle.dumps(plain_value, protocol=2)[2:-1]
+
+
+def call(module: str, name: str, arguments: bytes) -> bytes:
+    return f"c{module}\n{name}\n".encode() + b"(" + arguments + b"tR"
+
+
+def plain(body: bytes) -> bytes:
+    """A pickle of some operations."""
+    return b"\x80\x02" + body + b"."
+
+
+def executing(canary: Path) -> Iterator[tuple[str, bytes]]:
+    """Pickles that make `canary` when they are unpickled, or would run something else."""
+    where = text(str(canary))
+    mkdir, code = f"__import__('os').mkdir({str(canary)!r})", f"import os; os.mkdir({str(canary)!r})"
+    made = text("os") + text("mkdir")
+    yield "reduce", plain(call("posix", "mkdir", where))
+    yield "reduce os", plain(call("os", "mkdir", where))
+    yield "reduce, protocol 0", f"cos\nmkdir\n(S{str(canary)!r}\ntR.".encode()
+    yield "reduce, protocol 4", b"\x80\x04" + made + b"\x93" + where + b"\x85R."
+    yield "system", plain(call("os", "system", text(f"mkdir {canary}")))
+    yield "inst", plain(b"(" + where + b"ios\nmkdir\n")
+    yield "obj", plain(b"(cos\nmkdir\n" + where + b"o")
+    yield "newobj", plain(b"csubprocess\nPopen\n(((" + text("mkdir") + where + b"ltt\x81")
+    yield "newobj_ex", b"\x80\x04csubprocess\nPopen\n)}" + text("args") + text(f"mkdir {canary}") + b"s\x92."
+    yield "eval", plain(call("builtins", "eval", text(mkdir)))
+    yield "exec", plain(call("__builtin__", "exec", text(code)))
+    yield "compile", plain(call("builtins", "compile", text(code) + text("x") + text("exec")))
+    yield "getattr", plain(call("builtins", "getattr", call("builtins", "__import__", text("os")) + text("mkdir")))
+    nested = call("builtins", "getattr", call("importlib", "import_module", text("os")) + text("mkdir"))
+    yield "nested reduce", plain(nested + b"(" + where + b"tR")
+    yield (
+        "reduce in the arguments of a known class",
+        plain(call("collections", "OrderedDict", call("os", "mkdir", where))),
+    )
+    yield "reduce in state", plain(b"cargparse\nNamespace\n)\x81}" + text("a") + call("os", "mkdir", where) + b"sb")
+    yield "reduce that is dropped", plain(call("os", "mkdir", where) + b"0N")
+    yield (
+        "factory of a known class",
+        plain(call("collections", "defaultdict", b"cos\nmkdir\n")),
+    )
+    yield "partial", plain(call("functools", "partial", b"cos\nmkdir\n" + where) + b")R")
+    yield "map", plain(call("builtins", "map", b"cos\nmkdir\n(" + where + b"l"))
+    yield "attrgetter", plain(call("operator", "attrgetter", text("system")) + b"(cos\npath\ntR")
+    yield "code object", plain(call("marshal", "loads", b"C\x03abc"))
+    yield "lambda", plain(call("types", "FunctionType", call("types", "CodeType", b"")))
+    yield "runpy", plain(call("runpy", "run_path", where))
+    yield "pickle in a pickle", plain(call("pickle", "loads", b"C" + bytes([len(str(canary))]) + str(canary).encode()))
+    yield "torch.load", plain(call("torch", "load", where))
+    yield "torch.hub.load", plain(call("torch.hub", "load", text("owner/name") + text("model")))
+    yield "torch.storage", plain(call("torch.storage", "_load_from_bytes", b"C\x01."))
+    yield "torch.jit", plain(call("torch.jit", "load", where))
+    yield "torch.ops", plain(call("torch._ops", "ops.load_library", where))
+    yield "numpy.load", plain(call("numpy", "load", where + b"NI01\n"))
+    yield "numpy's runstring", plain(call("numpy.testing._private.utils", "runstring", text(code) + b"}"))
+    yield "builtins of a known module", plain(call("torch.nn.modules.linear", "__builtins__", b"") + text("eval"))
+    yield "import of a known module", b"\x80\x04" + text("torch.nn.modules.linear") + text("torch.os.mkdir") + b"\x93."
+    yield "attribute of a known class", b"\x80\x04" + text("torch.nn") + text("Linear.__init__.__globals__") + b"\x93."
+    yield "attribute of a class that goes by its name", b"\x80\x04" + text("os") + text("Vocab.system") + b"\x93."
+    yield "name with a line's end", b"\x80\x04" + text("os\nsystem\x1b[2J") + text("\r\nok") + b"\x93."
+
+
+def reaching(canary: Path) -> Iterator[tuple[str, bytes]]:
+    """Pickles that reach for what is outside of them, or for what makes an object another one."""
+    where = text(str(canary))
+    yield "extension 1", plain(b"\x82\x01")
+    yield "extension 2", plain(b"\x83\x01\x01")
+    yield "extension 4", plain(b"\x84\x01\x00\x00\x00")
+    yield "persistent id as a line", plain(b"Pos.mkdir\n")
+    yield "persistent id", plain(b"(" + text("storage") + b"cos\nmkdir\n" + where + b"tQ")
+    yield "persistent id of a class", plain(b"(" + text("module") + b"cos\nmkdir\n" + where + text("exit()") + b"tQ")
+    yield "buffer outside", b"\x80\x05\x97\x98."
+    for name in ("__class__", "__dict__", "__setstate__", "__reduce__"):
+        state = b"}" + text(name) + b"cargparse\nNamespace\nsb"
+        yield f"state with {name}", plain(b"cargparse\nNamespace\n)\x81" + state)
+    yield "state for a class", plain(b"cargparse\nNamespace\n}" + text("a") + b"K\x01sb")
+    yield "state for a list", plain(b"]}" + text("a") + b"K\x01sb")
+    yield "call of a value", plain(b"K\x01)R")
+    yield "call of an object", plain(b"cargparse\nNamespace\n)R)R")
+    yield "call without a tuple", plain(b"cargparse\nNamespace\nK\x01R")
+
+
+def damaged() -> Iterator[tuple[str, bytes]]:
+    """Pickles whose lengths lie, or that no pickler writes."""
+    yield "text of 2**62 bytes", b"\x80\x04\x8d" + struct.pack("<Q", FAR) + b"abc."
+    yield "text of 2**64 - 1 bytes", b"\x80\x04\x8d" + b"\xff" * 8 + b"abc."
+    yield "text of 4 GB", plain(b"X\xff\xff\xff\xffabc")
+    yield "bytes of 2**62", b"\x80\x04\x8e" + struct.pack("<Q", FAR) + b"abc."
+    yield "bytes of 4 GB", b"\x80\x03B\xff\xff\xff\xffabc."
+    yield "bytearray of 2**62", b"\x80\x05\x96" + struct.pack("<Q", FAR) + b"abc."
+    yield "old text of 2 GB", plain(b"T\xff\xff\xff\x7fabc")
+    yield "old text of -1", plain(b"T\xff\xff\xff\xffabc")
+    yield "whole number of 2 GB", plain(b"\x8b\xff\xff\xff\x7fabc")
+    yield "whole number of 100,000 bytes", plain(b"\x8b\xa0\x86\x01\x00" + b"\1" * 100_000)
+    yield "whole number of 100,000 digits", b"I" + b"9" * 100_000 + b"\n."
+    yield "frame of 2**60 bytes", b"\x80\x04\x95" + struct.pack("<Q", 1 << 60) + b"N."
+    yield "line without end", b"c" + b"a" * 100_000
+    yield "memo far out", plain(b"Nr\xff\xff\xff\xff0j\xfe\xff\xff\xff")
+    yield "memo below zero", b"Np-1\n0g-2\n."
+    yield "memo that is empty", plain(b"h\x05")
+    yield "nothing to give back", plain(b"")
+    yield "no end", b"\x80\x02N"
+    yield "no mark", plain(b"Nt")
+    yield "too few for a tuple", plain(b"N\x87")
+    yield "marks only", plain(b"((((e")
+    yield "append to a dict", plain(b"}Na")
+    yield "append to nothing", plain(b"Na")
+    yield "item of a list", plain(b"]NNs")
+    yield "key without value", plain(b"}(Nu")
+    yield "element of a list", b"\x80\x04](N\x90."
+    yield "list as key", plain(b"}]Ns")
+    yield "object as key", plain(b"}cargparse\nNamespace\n)RNs")
+    yield "text that is not UTF-8", plain(b"X\x02\x00\x00\x00\xff\xff")
+    yield "old text without quotes", b"Sabc\n."
+    yield "name that is not a text", b"\x80\x04NN\x93."
+    yield "dict of what is no pair", plain(call("collections", "OrderedDict", b"K\x07"))
+    yield "dict of triples", plain(call("collections", "OrderedDict", b"(K\x01K\x02K\x03\x87l"))
+    yield "set of lists", plain(call("builtins", "set", b"(]l"))
+    yield "bytes of a number", plain(call("builtins", "bytearray", value(1 << 40)))
+    yield "encoding that is a codec", plain(call("_codecs", "encode", text("a") + text("zlib_codec")))
+    yield "object of no class", plain(call("copy_reg", "_reconstructor", b"K\x01K\x02N"))
+    yield "unknown operation", plain(b"\xff")
+
+
+def bombs() -> Iterator[tuple[str, bytes]]:
+    """Pickles that stand for far more than they are, or that take for ever."""
+    namespace = b"cargparse\nNamespace\nq\x00"
+    yield "empty sets", b"\x80\x04" + b"\x8f" * 1_000_000 + b"."
+    yield "empty dicts", b"\x80\x04" + b"}" * 800_000 + b"."
+    yield "empty lists", b"\x80\x04" + b"]" * 1_500_000 + b"."
+    yield "small dicts", b"\x80\x04(" + b"}K\x01Ns" * 600_000 + b"l."
+    yield "records", plain(b"(" + namespace + b"h\x00)\x81" * 200_000 + b"l")
+    yield "names", plain(b"(" + b"cargparse\nNamespace\n" * 200_000 + b"l")
+    yield "marks", plain(b"(" * 2_000_000)
+    yield (
+        "numbers as keys",
+        plain(b"}(" + b"".join(b"J" + i.to_bytes(4, "little") + b"N" for i in range(800_000)) + b"u"),
+    )
+    yield (
+        "sets of one list",
+        plain(b"(" + b"K\x01" * 1000 + b"l\x85q\x01c__builtin__\nset\nq\x00(" + b"h\x00h\x01R" * 50_000 + b"l"),
+    )
+    yield (
+        "bytes of one text",
+        plain(
+            b"("
+            + text("a" * 1000_000)
+            + text("latin1")
+            + b"tq\x01c_codecs\nencode\nq\x00("
+            + b"h\x00h\x01R" * 1000
+            + b"l"
+        ),
+    )
+    yield "texts of four bytes a character", plain(b"(" + text("\U0001f600" + "a" * 900_000) * 60 + b"l")
+    yield "memo in no order", plain(b"N" + b"".join(b"r" + (2 * i + 5).to_bytes(4, "little") for i in range(1_000_000)))
+    yield "ten thousand unknown names", plain(b"(" + b"".join(b"cm%d\nf\n" % i for i in range(10_000)) + b"l")
+    yield "deep lists", plain(b"]" * 200_000 + b"a" * 199_999)
+    yield "deep tuples", plain(b")" + b"\x85" * 200_000)
+    yield "deep tuple as key", plain(b"}(" + text("a") + b"\x85" * 100_000 + b"Nu")
+    yield "deep dicts", plain(b"}" + b"K\x01}" * 200_000 + b"s" * 200_000)
+    yield "deep state", plain(namespace + b"0" + b"h\x00)\x81" * 50_000 + b"b" * 49_999)
+    yield "list in itself", plain(b"]q\x00h\x00a")
+    yield "object in its own state", plain(namespace + b")\x81q\x01}" + text("a") + b"h\x01sb")
+    laughs = b"]q\x00(" + b"K\x01" * 10 + b"e"
+    for index in range(20):
+        laughs += b"]q" + bytes([index + 1]) + b"(" + (b"h" + bytes([index])) * 10 + b"e"
+    yield "a billion laughs", plain(laughs)
+    colliding = [value(k * ((1 << 61) - 1)) for k in range(1, 60_000)]
+    yield "keys of one hash", plain(b"}(" + b"N".join(colliding) + b"Nu")
+    yield "numbers of one hash in a set", b"\x80\x04\x8f(" + b"".join(colliding) + b"\x90."
+    yield "numbers of one hash in a list for a set", plain(call("builtins", "set", b"(" + b"".join(colliding) + b"l"))

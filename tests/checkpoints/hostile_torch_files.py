@@ -1,0 +1,239 @@
+"""Files in the two containers of `torch.save` whose sizes, offsets and names lie."""
+
+from __future__ import annotations
+
+import dataclasses
+import io
+import pickle
+import struct
+import zlib
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import torch
+
+from tests.checkpoints.hostile_pickles import plain, value
+
+__all__ = ["archive", "archives", "cut", "legacy", "legacy_files", "saved", "tensor"]
+
+FLOATS = struct.pack("<6f", *range(6))
+FAR = 1 << 62
+MAGIC = 0x1950A86A20F9469CFC6C
+
+
+def tensor(
+    size: Any = (2, 3),
+    stride: Any = (3, 1),
+    offset: Any = 0,
+    count: Any = 6,
+    key: str = "0",
+    kind: str = "torch\nFloatStorage",
+    view: tuple[Any, ...] = (),
+) -> bytes:
+    """The operations that make a tensor, without a pickle's beginning and end."""
+    views = value(view[0]) if view else b""
+    storage = b"(" + value("storage") + f"c{kind}\n".encode() + value(key) + value("cpu") + value(count) + views + b"tQ"
+    rest = value(offset) + value(size) + value(stride) + b"\x89ccollections\nOrderedDict\n)R"
+    return b"ctorch._utils\n_rebuild_tensor_v2\n(" + storage + rest + b"tR"
+
+
+@dataclasses.dataclass
+class Entry:
+    """A member of an archive; what is None is as it should be."""
+
+    name: str
+    data: bytes
+    method: int = 0
+    flags: int = 0
+    crc: int | None = None
+    size: int | None = None
+    local: int | None = None
+    local_name: bytes | None = None
+    extra: bytes = b""
+
+
+def zipped(entries: Sequence[Entry], count: int | None = None, shift: int = 0, after: bytes = b"") -> bytes:
+    """An archive of them; `count` and `shift` falsify the directory's."""
+    content, directory = bytearray(), bytearray()
+    for entry in entries:
+        name = entry.name.encode("utf-8", "surrogateescape")
+        local_name = name if entry.local_name is None else entry.local_name
+        crc = zlib.crc32(entry.data) if entry.crc is None else entry.crc
+        size = len(entry.data) if entry.size is None else entry.size
+        local = len(content) if entry.local is None else entry.local
+        header = (0, entry.flags, entry.method, 0, 0, crc, size, size, len(name), len(entry.extra))
+        directory += struct.pack("<4s6H3L5H2L", b"PK\1\2", 0, *header, 0, 0, 0, 0, local) + name + entry.extra
+        if entry.local is None:
+            content += struct.pack("<4s5H3L2H", b"PK\3\4", *header[:8], len(local_name), 0) + local_name
+            content += entry.data
+    number = len(entries) if count is None else count
+    start, size = len(content) + shift, len(directory)
+    long_end = struct.pack("<4sQ2H2L4Q", b"PK\6\6", 44, 45, 45, 0, 0, number, number, size, start)
+    locator = struct.pack("<4sLQL", b"PK\6\7", 0, len(content) + size, 1)
+    end = struct.pack("<4s4H2LH", b"PK\5\6", 0, 0, number & 0xFFFF, number & 0xFFFF, size, start, 0)
+    if number > 0xFFFF:
+        end = long_end + locator + end
+    return bytes(content + directory + end + after)
+
+
+def archive(body: bytes, *entries: Entry, storages: Sequence[bytes] = (FLOATS,), **falsified: Any) -> bytes:
+    """What torch.save writes for a pickle's operations and its storages, and more entries."""
+    members = [Entry("archive/data.pkl", plain(body))]
+    members += [Entry(f"archive/data/{key}", data) for key, data in enumerate(storages)]
+    return zipped([*members, Entry("archive/version", b"3\n"), *entries], **falsified)
+
+
+def legacy(
+    body: bytes,
+    keys: Any = ("0",),
+    data: bytes = struct.pack("<q", 6) + FLOATS,
+    magic: Any = MAGIC,
+    protocol: Any = 1001,
+    little_endian: Any = True,
+    system: Any = None,
+) -> bytes:
+    """What torch.save wrote before PyTorch 1.6 for a pickle's operations and its storages."""
+    header = [magic, protocol, {"little_endian": little_endian} if system is None else system]
+    pickles = b"".join(pickle.dumps(part, protocol=2) for part in header)
+    return pickles + plain(body) + pickle.dumps(list(keys), protocol=2) + data
+
+
+def saved(new: bool) -> bytes:
+    """A small good file of torch.save."""
+    file = io.BytesIO()
+    weight = torch.arange(600.0).reshape(20, 30)
+    content = {"model": {"weight": weight, "tied": weight, "half": weight.half()}, "step": 3, "words": ["a", "b"] * 50}
+    torch.save(content, file, _use_new_zipfile_serialization=new)
+    return file.getvalue()
+
+
+def tensors() -> Iterator[tuple[str, bytes]]:
+    """Operations of tensors that do not fit their storage of six numbers."""
+    yield "too many rows", tensor(size=(3, 3))
+    yield "beyond its end", tensor(offset=1)
+    yield "far beyond its end", tensor(offset=FAR)
+    yield "before its beginning", tensor(offset=-1)
+    yield "backwards", tensor(stride=(-3, 1), offset=3)
+    yield "a number many times", tensor(size=(1 << 40,), stride=(0,))
+    yield "a number seven times", tensor(size=(7,), stride=(0,))
+    yield "size below zero", tensor(size=(-2, -3))
+    yield "size that overflows", tensor(size=(1 << 40, 1 << 40, 0), stride=(1, 1, 1))
+    yield "size of 2**64", tensor(size=(1 << 64, 0), stride=(1, 1))
+    yield "stride that overflows", tensor(size=(1, 0), stride=(1 << 63, 1))
+    yield "stride of 2**80", tensor(size=(1,), stride=(1 << 80,))
+    yield "size with more axes than stride", tensor(size=(1, 2, 3))
+    yield "a thousand axes", tensor(size=(1,) * 1000, stride=(1,) * 1000)
+    yield "size of texts", tensor(size=("2", "3"))
+    yield "size of fractions", tensor(size=(2.0, 3.0))
+    yield "size that is no tuple", tensor(size=6)
+    yield "offset that is a text", tensor(offset="0")
+    yield "storage of 2**62 numbers", tensor(count=FAR)
+    yield "storage of -6 numbers", tensor(count=-6)
+    yield "storage of no number", tensor(count="6")
+    yield "storage larger than the file's", tensor(count=7)
+    yield "storage of another type's size", tensor(kind="torch\nDoubleStorage")
+    yield "storage of two types", b"(" + tensor() + tensor(kind="torch\nIntStorage") + b"l"
+    yield "storage of an unknown type", tensor(kind="torch\nQInt8Storage")
+    yield "storage of a class", tensor(kind="argparse\nNamespace")
+    yield "storage that is not there", tensor(key="1")
+    yield "storage elsewhere", tensor(key="../../0")
+    yield "storage without a reference", b"ctorch._utils\n_rebuild_tensor_v2\n(NK\x00))\x89}tR"
+    yield "too few arguments", b"ctorch._utils\n_rebuild_tensor_v2\n(NtR"
+    yield "parameter that is no tensor", b"ctorch._utils\n_rebuild_parameter\n(K\x01\x88}tR"
+    typed = b"ctorch._tensor\n_rebuild_from_type_v2\n"
+    yield "tensor of a type with a function", typed + b"(cos\nmkdir\nctorch\nTensor\n)}tR"
+    yield "tensor of a type of a type", b"(" + typed + typed + b"ctorch\nTensor\n)}tR"
+    yield "tensor as key", b"}" + tensor() + b"Ns"
+    yield "tensor with attributes", tensor() + b"}" + value("data") + b"K\x01sb"
+    yield "quantized tensor", b"ctorch._utils\n_rebuild_qtensor\n(K\x01tR"
+    yield "sparse tensor", b"ctorch._utils\n_rebuild_sparse_tensor\n(K\x01tR"
+    yield "tensor of a device's memory", b"ctorch._utils\n_rebuild_meta_tensor_no_storage\n(K\x01tR"
+    yield "reference to a list", b"]Q"
+    yield "reference of another kind", b"(" + value("file") + value("/etc/passwd") + b"tQ"
+
+
+def archives() -> Iterator[tuple[str, bytes]]:
+    """Archives that are not what they say."""
+    for name, body in tensors():
+        yield f"archive, {name}", archive(body)
+    good = tensor()
+    bomb = zlib.compressobj(9, zlib.DEFLATED, -15)
+    packed = b"".join([bomb.compress(bytes(1 << 20)) for _ in range(300)]) + bomb.flush()
+    yield "compressed member", archive(good, Entry("archive/data/1", packed, method=8, size=300 << 20))
+    yield "unknown compression", archive(good, Entry("archive/data/1", b"abc", method=99))
+    yield "encrypted member", archive(good, Entry("archive/data/1", b"abc", flags=1))
+    yield "wrong checksum", archive(good, Entry("archive/data/1", b"abc", crc=1))
+    yield "member twice", archive(good, Entry("archive/data.pkl", b"N."))
+    yield "members that overlap", archive(good, Entry("archive/data/1", b"", size=24, crc=0, local=0))
+    yield (
+        "thousand members in one place",
+        archive(good, *(Entry(f"archive/data.pkl{i}", b"", local=0, local_name=b"") for i in range(1000))),
+    )
+    yield "member in a member", archive(good, Entry("archive/data/1", b"", local=30), storages=[FLOATS])
+    yield "member of 4 GB", archive(good, Entry("archive/data/1", b"abc", size=0xFFFFFFFE))
+    far = struct.pack("<2H2Q", 1, 16, FAR, FAR)
+    yield "member of 2**62 bytes", archive(good, Entry("archive/data/1", b"abc", size=0xFFFFFFFF, extra=far))
+    yield "member of a size not said", archive(good, Entry("archive/data/1", b"abc", size=0xFFFFFFFF))
+    place = struct.pack("<2HQ", 1, 8, FAR)
+    yield "member at 2**62", archive(good, Entry("archive/data/1", b"abc", local=0xFFFFFFFF, extra=place))
+    yield "member in the directory", archive(good, Entry("archive/data/1", b"abc", size=60))
+    yield "member by another name", archive(good, Entry("archive/data/1", b"abc", local_name=b"archive/data/2"))
+    yield "member up and away", archive(good, Entry("archive/../../../etc/cron.d/x", b"abc"))
+    yield "member elsewhere", archive(good, Entry("/etc/passwd", b"abc"))
+    yield "member beside the folder", archive(good, Entry("other/data/1", b"abc"))
+    yield "member without a name", archive(good, Entry("", b"abc"))
+    yield "member of undecodable name", archive(good, Entry("archive/\udcff", b"abc"))
+    yield "member with a terminal's commands", archive(good, Entry("archive/\x1b[2J\n", b"abc", crc=1))
+    yield "two pickles", archive(good, Entry("other/data.pkl", b"N."))
+    yield "no pickle", zipped([Entry("archive/data/0", FLOATS)])
+    yield "no members", zipped([])
+    yield "pickle outside a folder", zipped([Entry("data.pkl", b"\x80\x02N.")])
+    yield "TorchScript", archive(good, Entry("archive/constants.pkl", b"N."), Entry("archive/code/x.py", b"exit()"))
+    yield "big-endian", archive(good, Entry("archive/byteorder", b"big"))
+    yield "unknown byte order", archive(good, Entry("archive/byteorder", b"middle"))
+    yield "more members than it says", archive(good, count=2)
+    yield "fewer members than it says", archive(good, count=9)
+    yield "directory before its place", archive(good, shift=-1)
+    yield "directory beyond the file", archive(good, shift=1 << 31)
+    yield "something after its end", archive(good, after=b"abc")
+    many = [Entry(f"archive/{i}", b"") for i in range(100_001)]
+    yield "a hundred thousand members", archive(good, *many)
+    yield "end only", b"PK\3\4" + zipped([])
+    yield "2**62 members", archive(good, count=FAR)
+    yield "end that is nowhere", b"PK\3\4" + struct.pack("<4sLQL", b"PK\6\7", 0, FAR, 1) + zipped([])
+
+
+def legacy_files() -> Iterator[tuple[str, bytes]]:
+    """Files in the old container that are not what they say."""
+    for name, body in tensors():
+        yield f"legacy, {name}", legacy(body)
+    good = tensor()
+    yield "another magic number", legacy(good, magic=MAGIC + 1)
+    yield "magic number that is a list", legacy(good, magic=[MAGIC])
+    yield "another protocol", legacy(good, protocol=1002)
+    yield "legacy, big-endian", legacy(good, little_endian=False)
+    yield "byte order that is a number", legacy(good, little_endian=1)
+    yield "system that is a list", legacy(good, system=[1])
+    yield "storage of another length", legacy(good, data=struct.pack("<q", 5) + FLOATS)
+    yield "storage of 2**62", legacy(good, data=struct.pack("<q", FAR) + FLOATS)
+    yield "storage of -1", legacy(good, data=struct.pack("<q", -1) + FLOATS)
+    yield "storage that ends early", legacy(good, data=struct.pack("<q", 6) + FLOATS[:-1])
+    yield "no storage", legacy(good, data=b"")
+    yield "no keys", legacy(good, keys=())
+    yield "more keys", legacy(good, keys=("0", "1"))
+    yield "key twice", legacy(good, keys=("0", "0"))
+    yield "keys that are numbers", legacy(good, keys=(0,))
+    yield "keys that are lists", legacy(good, keys=([],))
+    yield "view beyond its storage", legacy(tensor(count=6, view=(("1", 1, 6),)))
+    yield "view before its storage", legacy(tensor(view=(("1", -1, 6),)))
+    yield "view that is a text", legacy(tensor(view=("1",)))
+    yield "view smaller than its tensor", legacy(tensor(view=(("1", 0, 5),)))
+    yield "legacy, system", legacy(b"cos\nsystem\n(" + value("exit") + b"tR")
+    source = b"(" + value("module") + b"cos\nsystem\n" + value("x.py") + value("exit()") + b"tQ)\x81"
+    yield "class with source that is a function", legacy(source)
+
+
+def cut(content: bytes) -> Iterator[bytes]:
+    """It, cut off at each hundredth of its length."""
+    for percent in range(100):
+        yield content[: len(content) * percent // 100]

@@ -1,0 +1,96 @@
+"""Read every file of a folder in a process of its own, and print what came of each: one JSON object a line.
+
+A guard notes whatever runs, imports or changes something meanwhile. It is Python's audit hook, which sees what is done
+and not how it is called. The last line is what the guard notes when something is run, to show that it would.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import resource
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import torch  # noqa: F401 -- before the guard: the readers import it when they need it
+
+from xlexport.checkpoints import load
+from xlexport.checkpoints.restricted import read_pickle
+from xlexport.checkpoints.torch_files import read_torch
+from xlexport.errors import CheckpointError
+
+READERS = (read_pickle, read_torch, load)
+LOOKS = ("open", "os.listdir", "os.scandir", "glob.", "pathlib.", "mmap.", "builtins.id", "sys._getframe", "gc.")
+LARGE = 100_000  # bytes of a file whose reading may take memory
+
+noted: list[str] = []
+
+
+def guard(event: str, arguments: tuple[Any, ...]) -> None:
+    writes = event == "open" and arguments[1] not in ("r", "rb", None)
+    if writes or not event.startswith(LOOKS):
+        noted.append(f"{event} {arguments!r}"[:200])
+
+
+def megabytes() -> float:
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+
+
+def read(path: Path) -> None:
+    """With each reader, and print what it made of it, in how many seconds of work and megabytes."""
+    before = megabytes()
+    for reader in READERS:
+        noted.clear()
+        start = time.process_time()
+        try:
+            outcome, message = type(reader(path)).__name__, ""
+        except Exception as error:  # which kind it is, is what the test looks at
+            outcome, message = type(error).__name__, str(error)
+        seconds = time.process_time() - start
+        print(
+            json.dumps(
+                {
+                    "file": path.name,
+                    "reader": reader.__name__,
+                    "outcome": outcome,
+                    "message": message,
+                    "seconds": seconds,
+                    "megabytes": megabytes() - before - path.stat().st_size / 2**20,
+                    "noted": list(noted),
+                }
+            ),
+            flush=True,
+        )
+
+
+def main(folder: Path) -> None:
+    files = sorted(folder.iterdir())
+    for path in files[:20]:  # what is imported late is here before the guard is
+        for reader in READERS:
+            with contextlib.suppress(CheckpointError):
+                reader(path)
+    sys.addaudithook(guard)
+    for path in files:
+        if path.stat().st_size > LARGE:
+            read_in_a_child(path)
+        else:
+            read(path)
+    noted.clear()
+    compile("1", "nothing", "eval")
+    print(json.dumps({"guard": noted}))
+
+
+def read_in_a_child(path: Path) -> None:
+    """What one file took would hide how much the next one takes."""
+    child = os.fork()
+    if child:
+        os.waitpid(child, 0)
+        return
+    read(path)
+    os._exit(0)
+
+
+main(Path(sys.argv[1]))

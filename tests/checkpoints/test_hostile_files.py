@@ -1,0 +1,175 @@
+"""Files made to do harm: each is refused in one line, and none runs anything, hangs, or takes memory."""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+import random
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from tests.checkpoints.hostile_pickles import bombs, damaged, executing, plain, reaching
+from tests.checkpoints.hostile_torch_files import archive, archives, cut, legacy, legacy_files, saved, tensor
+from xlexport.checkpoints.restricted import read_pickle
+from xlexport.checkpoints.torch_files import read_torch
+from xlexport.errors import CheckpointError, CheckpointNotFoundError
+
+ROOT = Path(__file__).resolve().parents[2]
+MOST_MEGABYTES = 200  # beside the file's size
+MOST_SECONDS = 10  # of work; they take less than one on most machines
+BOTH = pytest.mark.parametrize("read", [read_pickle, read_torch])
+
+
+def hostile_files(canary: Path) -> list[tuple[str, bytes]]:
+    """Every file by a name that says what is wrong with it."""
+    pickles = [*executing(canary), *reaching(canary), *damaged()]
+    wrapped = [(f"{name}, in an archive", archive(content[:-1])) for name, content in pickles if content[-1:] == b"."]
+    cuts = [
+        (f"{kind} cut at {percent} %", content)
+        for kind, new in (("archive", True), ("legacy", False))
+        for percent, content in enumerate(cut(saved(new)))
+    ]
+    noise = [(f"noise {seed}", random.Random(seed).randbytes(1000)) for seed in range(20)]
+    starts = [(f"a good start, then {name}", saved(False)[:100] + content) for name, content in noise]
+    texts = [("empty", b""), ("text", b"It was the best of times.\n" * 9), ("zeros", bytes(9999))]
+    return [*pickles, *wrapped, *bombs(), *archives(), *legacy_files(), *cuts, *noise, *starts, *texts]
+
+
+@pytest.fixture(scope="module")
+def canary(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("canary") / "it ran"
+
+
+@pytest.fixture(scope="module")
+def reports(tmp_path_factory: pytest.TempPathFactory, canary: Path) -> list[dict[str, Any]]:
+    """What came of each file with each reader, in a process of its own."""
+    folder = tmp_path_factory.mktemp("hostile")
+    files = hostile_files(canary)
+    assert len({content for _, content in files}) > 400
+    names = {f"{number:04d}": name for number, (name, _) in enumerate(files)}
+    for number, (_, content) in enumerate(files):
+        (folder / f"{number:04d}").write_bytes(content)
+    run = subprocess.run(
+        [sys.executable, "-m", "tests.checkpoints.read_files", str(folder)],
+        cwd=ROOT, capture_output=True, text=True, timeout=300, check=True,
+    )  # fmt: skip
+    *lines, guard = (json.loads(line) for line in run.stdout.splitlines())
+    assert guard["guard"], "the guard notes nothing"
+    assert len(lines) == 3 * len(names), "the process ended before it had read all"
+    return [{**line, "name": names[line["file"]]} for line in lines]
+
+
+def described(reports: list[dict[str, Any]], *, where: Callable[[dict[str, Any]], bool]) -> list[str]:
+    return [f"{report['name']} by {report['reader']}: {report}" for report in reports if where(report)]
+
+
+def test_each_is_refused(reports: list[dict[str, Any]]) -> None:
+    errors = {"CheckpointError"}
+    assert not described(reports, where=lambda report: report["outcome"] not in errors)
+
+
+def test_messages_are_one_line_that_a_terminal_can_show(reports: list[dict[str, Any]]) -> None:
+    def bad(report: dict[str, Any]) -> bool:
+        message = report["message"]
+        return not (message.isprintable() and message.endswith(".") and len(message) < 2000)
+
+    assert not described(reports, where=bad)
+
+
+def test_none_runs_anything(reports: list[dict[str, Any]], canary: Path) -> None:
+    assert not described(reports, where=lambda report: report["noted"])
+    assert not canary.exists()
+
+
+def test_none_takes_memory(reports: list[dict[str, Any]]) -> None:
+    assert not described(reports, where=lambda report: report["megabytes"] > MOST_MEGABYTES)
+
+
+def test_none_hangs(reports: list[dict[str, Any]]) -> None:
+    assert not described(reports, where=lambda report: report["seconds"] > MOST_SECONDS)
+
+
+@pytest.mark.parametrize("name", ["reduce", "reduce, protocol 0", "reduce, protocol 4", "inst", "obj", "exec", "eval"])
+def test_they_would_have_run(name: str, tmp_path: Path) -> None:
+    canary = tmp_path / "it ran"
+    pickle.loads(dict(executing(canary))[name])
+    assert canary.exists()
+
+
+def test_all_refused_names_are_named_at_once(tmp_path: Path) -> None:
+    path = tmp_path / "model.pt"
+    body = b"(cos\nsystem\ncbuiltins\neval\ncargparse\nNamespace\n" + tensor() + b"cmodel\nMyModel\n)\x81}NNsbl"
+    path.write_bytes(archive(body))
+    with pytest.raises(CheckpointError, match=r"\('os.system', 'builtins.eval', 'model.MyModel'\); nothing was run"):
+        read_torch(path)
+
+
+def test_names_that_are_too_many_are_counted(tmp_path: Path) -> None:
+    path = tmp_path / "names.pkl"
+    path.write_bytes(plain(b"(" + b"".join(b"cm%d\nf\n" % number for number in range(30)) + b"l"))
+    with pytest.raises(CheckpointError, match=r"'m19\.f' and 10 more\); nothing was run"):
+        read_pickle(path)
+
+
+@BOTH
+def test_places_that_are_no_file(read: Callable[[Path], Any], tmp_path: Path) -> None:
+    (tmp_path / "loop").symlink_to(tmp_path / "loop")
+    (tmp_path / "dangling").symlink_to(tmp_path / "nothing")
+    os.mkfifo(tmp_path / "pipe")
+    for path in (tmp_path, tmp_path / "loop", tmp_path / "dangling", tmp_path / "pipe", Path("/dev/zero")):
+        with pytest.raises(CheckpointError, match="not a file"):
+            read(path)
+    with pytest.raises(CheckpointNotFoundError, match="no such file"):
+        read(tmp_path / "nothing")
+    with pytest.raises(CheckpointError, match=r"cannot be read \(File name too long\)"):
+        read(tmp_path / ("a" * 300))
+
+
+@pytest.mark.parametrize("new", [True, False], ids=["archive", "legacy"])
+def test_each_byte_may_be_wrong(new: bool, tmp_path: Path) -> None:
+    good = saved(new)
+    path = tmp_path / "model.pt"
+    generator = random.Random(0)
+    outcomes = set()
+    for _ in range(400):
+        content = bytearray(good)
+        for _ in range(generator.choice((1, 1, 5))):
+            content[generator.randrange(len(content) if new else 700)] = generator.randrange(256)
+        path.write_bytes(content)
+        try:
+            read_torch(path)
+            outcomes.add("read")
+        except CheckpointError as error:
+            outcomes.add("refused")
+            assert str(error).isprintable()
+    assert outcomes == {"read", "refused"}
+
+
+def test_each_byte_of_a_pickle_may_be_wrong(tmp_path: Path) -> None:
+    content = {"words": ["a", "b"] * 9, "ids": {"a": 1, "b": 2.5}, "set": {1}, "bytes": b"\xff", "none": (None, True)}
+    path = tmp_path / "vocab.pkl"
+    generator = random.Random(0)
+    for protocol in range(6):
+        good = pickle.dumps(content, protocol)
+        for _ in range(200):
+            changed = bytearray(good)
+            changed[generator.randrange(len(changed))] = generator.randrange(256)
+            path.write_bytes(changed)
+            try:
+                read_pickle(path)
+            except CheckpointError as error:
+                assert str(error).isprintable()
+
+
+def test_the_good_files_are_read(tmp_path: Path) -> None:
+    path = tmp_path / "model.pt"
+    for content in (archive(tensor()), legacy(tensor())):
+        path.write_bytes(content)
+        assert torch.equal(read_torch(path), torch.arange(6.0).reshape(2, 3))
