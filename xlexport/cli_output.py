@@ -49,16 +49,17 @@ def print_table(rows: Sequence[tuple[str, str]]) -> None:
 def parity_rows(report: ParityReport) -> list[tuple[str, str]]:
     """A ParityReport for people."""
     tolerance = report.tolerance
+    behind = "" if report.detail_segments == report.segments else f", first {report.detail_segments} segments"
     return [
         ("segments", f"{report.segments} of {report.segment_len} tokens, memory {report.mem_len}"),
         (
             "largest log-probability difference",
             f"{report.max_abs_log_prob_diff:.2e} nats (≤ {tolerance['log_prob']:g})",
         ),
-        ("of other tokens, relative", f"{report.max_distribution_diff:.2e} (≤ {tolerance['log_prob']:g})"),
+        ("of other tokens, relative", f"{report.max_distribution_diff:.2e} (≤ {tolerance['log_prob']:g}){behind}"),
         ("largest memory difference", f"{report.max_abs_memory_diff:.2e} (≤ {tolerance['memory']:g})"),
         ("bits per token", f"{report.bits_per_token:.4f}, graph {report.delta_bits_per_token:+.1e}"),
-        ("same best token", f"{report.top1_agreement:.2%}"),
+        ("same best token", f"{report.top1_agreement:.2%}{behind}"),
         ("drift, last third to first", "-" if report.drift is None else f"{report.drift:.2f}"),
         ("equal", "yes" if report.passed else "NO"),
     ]

@@ -1,16 +1,16 @@
 """Prove that a bundle computes what the trained model computes, over many segments of carried memory.
 
 The eager model walks a text with its own memory, the paper's hidden states; the graphs walk it with their rings of
-projected keys and values. Every segment compares the score graph's log-probabilities and every memory tensor. The
-detail and generate graphs then walk the first segments on their own, until their rings have wrapped; one graph is open
-at a time, so that memory stays near that of the model.
+projected keys and values. Every segment compares the score graph's log-probabilities and its new rows in every memory
+tensor; the memories as a whole are compared at the end. The detail and generate graphs then walk the first segments on
+their own, until their rings have wrapped; one graph is open at a time, so that memory stays near that of the model.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -135,26 +135,25 @@ def verify(
     )
     found: list[SegmentDifference] = []
     kept: list[_Expected] = []
-    rows: Rows = {}
     for segment, (expected, eager_memory, log_prob, memory) in enumerate(
         _walk_score(model, eager, ids, segments, evaluation)
     ):
-        eager_rows = _project(model, eager, eager_memory)
-        found.append(_difference(segment, expected, log_prob, _memory_difference(memory, eager_rows)))
+        worst = _memory_difference(model, memory, eager, eager_memory, newest=len(log_prob))
+        found.append(_difference(segment, expected, log_prob, worst))
         if segment < segments_to_wrap(evaluation):
             kept.append(expected)
-            rows = eager_rows
+            kept_memory = eager_memory
         if progress is not None:
             progress(found[-1])
+    found[-1] = _with_memory(found[-1], _memory_difference(model, memory, eager, eager_memory))
     model.release("score")
     for purpose, compare in (("detail", _compare_detail), ("generate", _compare_generate)):
         memory = model.new_memory(evaluation)
         for segment, expected in enumerate(kept):
             for part, outputs in _step_in_parts(model, purpose, memory, expected):
                 found[segment] = compare(found[segment], part, outputs)
-        last = found[len(kept) - 1]
-        worst = _largest(last.max_abs_memory_diff, _memory_difference(memory, rows))
-        found[len(kept) - 1] = dataclasses.replace(last, max_abs_memory_diff=worst)
+        worst = _memory_difference(model, memory, eager, kept_memory)
+        found[len(kept) - 1] = _with_memory(found[len(kept) - 1], worst)
         model.release(purpose)
     return _report(found, evaluation, TOLERANCES[model.bundle.precision])
 
@@ -303,22 +302,27 @@ def _step_in_parts(
     memory.memory_length = np.minimum(length + S, memory.evaluation.mem_len)
 
 
-Rows = Mapping[str, npt.NDArray[np.float32]]  # memory input -> (H, M, d_head), oldest first
-
-
-def _project(model: Model, eager: Any, memory: list[torch.Tensor]) -> Rows:
-    """The eager model's memory as the rings should hold it."""
+def _memory_difference(
+    model: Model, memory: RingMemory, eager: Any, eager_memory: list[torch.Tensor], newest: int | None = None
+) -> float:
+    """Largest difference of the memory rows that may be seen, or of the newest: the eager ones projected, by age."""
     import torch
 
+    entries = {entry.input: entry for entry in memory.entries}
+    seen = eager_memory if newest is None else [rows[:, max(0, rows.shape[1] - newest) :] for rows in eager_memory]
+    worst = []
     with torch.inference_mode():
-        return {
-            name: rows[0].numpy() for name, rows in project_memory(model.bundle.architecture, eager, memory).items()
-        }
+        for name, rows in project_memory(model.bundle.architecture, eager, seen):
+            wanted = rows[0].numpy()  # (H, M, d_head)
+            found = memory.by_age(entries.pop(name), 0)
+            worst.append(_largest(found[:, found.shape[1] - wanted.shape[1] :] - wanted))
+    if entries:
+        raise ParityError(f"memories that the trained model does not have: {', '.join(entries)}. Convert it again.")
+    return _largest(*worst)
 
 
-def _memory_difference(memory: RingMemory, rows: Rows) -> float:
-    """Largest difference of any memory row that may be seen, the ring unrolled by age."""
-    return _largest(*(memory.by_age(entry, 0) - rows[entry.input] for entry in memory.entries))
+def _with_memory(found: SegmentDifference, worst: float) -> SegmentDifference:
+    return dataclasses.replace(found, max_abs_memory_diff=_largest(found.max_abs_memory_diff, worst))
 
 
 def _report(found: list[SegmentDifference], evaluation: Evaluation, tolerance: Tolerance) -> ParityReport:

@@ -55,7 +55,7 @@ VERIFY_FIELDS = [
     "tolerance",
     "passed",
 ]
-MORE_VERIFY_FIELDS = ["max_distribution_diff", "drift", "segment_len", "mem_len", "bits_per_token"]
+MORE_VERIFY_FIELDS = ["detail_segments", "max_distribution_diff", "drift", "segment_len", "mem_len", "bits_per_token"]
 BENCH_FIELDS = [
     "segment_len",
     "mem_len",

@@ -160,7 +160,7 @@ def test_one_weights_file_serves_all_graphs(bytes_bundle: Converted) -> None:
     size = (bytes_bundle.folder / "weights.data").stat().st_size
     assert size - begins[-1][1] <= begins[-1][0] <= size
     embedding = bytes_bundle.model.word_emb.clusters[0].table.nbytes
-    assert sum(length == embedding for _, length in begins) == 2  # rows to look up; transposed, the tied head
+    assert sum(length == embedding for _, length in begins) == 1  # rows to look up, and the tied head
     assert max(holders.values()) == len(STEPS)
 
 
@@ -394,8 +394,8 @@ class Doubling(torch.nn.Module):
     def first_rows(self) -> dict[str, torch.Tensor]:
         return {}
 
-    def carried(self, memory: list[torch.Tensor]) -> dict[str, torch.Tensor]:
-        return {}
+    def discard(self) -> None:
+        """Nothing is its own."""
 
 
 class Squeezing(Doubling):

@@ -41,7 +41,7 @@ def walk(model: TransformerXL, driver: RingDriver, segments: list[tuple[Tensor, 
         made = driver.run(tokens, targets)
         difference = (made["log_prob"] - model.log_probs(hidden, targets)).abs().max()
         log_prob_difference = max(log_prob_difference, float(difference))
-        carried = project_memory(model, memory)
+        carried = dict(project_memory(model, memory))
         assert carried.keys() == driver.rings.keys()
         for name, rows in carried.items():
             ring = driver.by_age(name)

@@ -5,7 +5,7 @@ Imports torch only where a twin is built.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -59,8 +59,8 @@ def build_step(architecture: str, model: Any) -> Step:
     return _module(architecture).TransformerXLStep(model)
 
 
-def project_memory(architecture: str, model: Any, memory: list[Tensor]) -> Mapping[str, Tensor]:
-    """A trained model's own memory as the rows that each ring should hold, oldest first, by input name.
+def project_memory(architecture: str, model: Any, memory: list[Tensor]) -> Iterator[tuple[str, Tensor]]:
+    """A trained model's own memory as the rows that each ring should hold, oldest first, with its input's name.
 
     Raises:
         ExportError: there is no step graph for the architecture.

@@ -13,7 +13,7 @@ Source: Dai et al. 2019, section 3.3 (four-term relative attention) and Appendix
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import cast
 
 import torch
@@ -145,9 +145,7 @@ class TransformerXLStep(nn.Module):
         even = torch.arange(0, model.config.d_model, 2, dtype=torch.float32)
         self.register_buffer("inverse_frequency", 1.0 / 10000.0 ** (even / model.config.d_model))
         zero = [torch.zeros(1, 1, model.config.d_model)] * model.config.n_layer
-        self._first_rows = {
-            name: row.detach()[0, :, 0].contiguous() for name, row in project_memory(model, zero).items()
-        }
+        self._first_rows = {name: row.detach()[0, :, 0].contiguous() for name, row in project_memory(model, zero)}
         self.eval()
 
     @property
@@ -301,11 +299,14 @@ class TransformerXLStep(nn.Module):
             best, places = torch.topk(within, min(TOP_K, end - first), dim=1)
             values.append(best + shift)
             ids.append(places + first)
-        top_log_probs, order = torch.topk(torch.cat(values, dim=1), min(TOP_K, self.config.n_token), dim=1)
+        top_log_probs, top_ids = values[0], ids[0]
+        if len(clusters) > 1:
+            top_log_probs, order = torch.topk(torch.cat(values, dim=1), min(TOP_K, self.config.n_token), dim=1)
+            top_ids = torch.cat(ids, dim=1).gather(1, order)
         return {
             "rank": 1 + torch.stack(better).sum(dim=0).long().view(B, S),
             "entropy": torch.stack(entropies).sum(dim=0).view(B, S),
-            "top_ids": torch.cat(ids, dim=1).gather(1, order).view(B, S, -1),
+            "top_ids": top_ids.view(B, S, -1),
             "top_log_probs": top_log_probs.view(B, S, -1),
         }
 
@@ -322,10 +323,9 @@ class TransformerXLStep(nn.Module):
             layer.qkv.weight.data = torch.empty(0)
 
 
-def project_memory(model: TransformerXL, memory: list[Tensor]) -> dict[str, Tensor]:
-    """The eager model's memory, n_layer hidden states (B, M, D), as what the rings hold: (B, H, M, d_head) by name."""
+def project_memory(model: TransformerXL, memory: list[Tensor]) -> Iterator[tuple[str, Tensor]]:
+    """The eager model's memory, n_layer hidden states (B, M, D), as what the rings hold: name and (B, H, M, d_head)."""
     H, d_head = model.config.n_head, model.config.d_head
-    rows: dict[str, Tensor] = {}
     for index, hidden in enumerate(memory):
         B, M, _ = hidden.shape
         attention = cast(TransformerXLLayer, model.layers[index]).attention
@@ -333,5 +333,4 @@ def project_memory(model: TransformerXL, memory: list[Tensor]) -> dict[str, Tens
         _, key, value = attention.qkv.weight.chunk(3)
         for kind, weight in (("key", key), ("value", value)):
             heads = F.linear(normed, weight).view(B, M, H, d_head)
-            rows[f"memory_{kind}_{index}"] = heads.transpose(1, 2)  # (B, H, M, d_head)
-    return rows
+            yield f"memory_{kind}_{index}", heads.transpose(1, 2)  # (B, H, M, d_head)
