@@ -47,8 +47,8 @@ class ConversionOptions:
 
 
 def default_verify_segments(evaluation: spec.Evaluation) -> int:
-    """Segments that fill the memory and write the whole ring at least twice more, and no fewer than 20."""
-    return max(20, segments_to_wrap(evaluation))
+    """Segments that write the whole ring three times, and no fewer than 20."""
+    return max(20, segments_to_wrap(evaluation, rounds=3))
 
 
 def convert(

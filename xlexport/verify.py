@@ -158,9 +158,9 @@ def verify(
     return _report(found, evaluation, TOLERANCES[model.bundle.precision])
 
 
-def segments_to_wrap(evaluation: Evaluation) -> int:
-    """Segments that fill the memory and write the whole ring at least twice more."""
-    return 3 * -(-evaluation.capacity() // evaluation.segment_len)
+def segments_to_wrap(evaluation: Evaluation, rounds: int = 1) -> int:
+    """Segments that write the whole ring `rounds` times and begin another round."""
+    return rounds * -(-evaluation.capacity() // evaluation.segment_len) + 1
 
 
 @dataclass(frozen=True)

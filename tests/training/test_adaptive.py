@@ -1,0 +1,208 @@
+"""Adaptive embedding and softmax against their definitions, written out token by token."""
+
+import itertools
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from xltraining.checkpoint import Checkpoint, build_model, load_checkpoint, save_checkpoint
+from xltraining.config import TransformerXLConfig
+from xltraining.errors import ConfigError
+from xltraining.transformer_xl import TransformerXL, tied_names
+
+CONFIG = TransformerXLConfig(
+    n_token=23, n_layer=2, n_head=2, d_model=12, d_head=5, d_inner=16, tgt_len=6, mem_len=8, dropout=0.0
+)
+CLUSTERS: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "plain, projected": {"d_embed": 7},
+    "two clusters": {"cutoffs": (9,)},
+    "three clusters, projected": {"cutoffs": (5, 8), "d_embed": 16, "tie_projs": (False, True, False)},
+    "narrowing": {"cutoffs": (9, 15), "div_val": 2, "tie_projs": (False, True, True)},
+    "narrowing, one cluster": {"div_val": 2},
+    "narrowing to width one": {"cutoffs": (4, 15), "div_val": 4, "d_embed": 16, "tie_weight": False},
+    "no projection of the same width": {"cutoffs": (9,), "div_val": 3, "proj_same_dim": False},
+}
+
+
+@pytest.fixture(params=CLUSTERS)
+def model(request: pytest.FixtureRequest) -> TransformerXL:
+    """A model in which every weight counts."""
+    torch.manual_seed(0)
+    model = TransformerXL(replace(CONFIG, **CLUSTERS[request.param])).eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(torch.randn(parameter.shape) * 0.3)
+    return model
+
+
+def cluster_of(config: TransformerXLConfig, token: int) -> tuple[int, int]:
+    """Its number, and the token's place in it."""
+    for index, (first, end) in enumerate(config.cluster_bounds):
+        if first <= token < end:
+            return index, token - first
+    raise AssertionError(token)
+
+
+def embedding_by_definition(model: TransformerXL, token: int) -> Tensor:
+    weights = model.state_dict()
+    index, place = cluster_of(model.config, token)
+    row = weights[f"word_emb.clusters.{index}.table"][place]
+    projection = weights.get(f"word_emb.clusters.{index}.projection")
+    return row if projection is None else projection @ row
+
+
+def log_prob_by_definition(model: TransformerXL, hidden: Tensor, token: int) -> Tensor:
+    """log P(cluster) + log P(token | cluster); the head's row behind the shortlist stands for cluster 1, and so on."""
+    weights = {name: tensor.double() for name, tensor in model.state_dict().items()}
+    hidden = hidden.double()
+
+    def scores(cluster: int) -> Tensor:
+        prefix = f"head.clusters.{cluster}"
+        projection = weights.get(f"{prefix}.projection")
+        narrow = hidden if projection is None else projection.T @ hidden
+        logits = weights[f"{prefix}.weight"] @ narrow + weights[f"{prefix}.bias"]
+        if cluster == 0 and "head.cluster_weight" in weights:
+            tails = weights["head.cluster_weight"] @ narrow + weights["head.cluster_bias"]
+            logits = torch.cat([logits, tails])
+        return logits - logits.exp().sum().log()
+
+    index, place = cluster_of(model.config, token)
+    if index == 0:
+        return scores(0)[place]
+    shortlist = model.config.cluster_bounds[0][1]
+    return scores(0)[shortlist + index - 1] + scores(index)[place]
+
+
+def test_embedding_is_that_of_the_definition(model: TransformerXL) -> None:
+    tokens = torch.randperm(model.config.n_token).view(1, -1)
+    wanted = torch.stack([embedding_by_definition(model, int(token)) for token in tokens[0]])
+    assert torch.allclose(model.word_emb(tokens)[0], wanted, atol=1e-6)
+
+
+@torch.no_grad()
+def test_log_probs_are_those_of_the_definition_in_token_order(model: TransformerXL) -> None:
+    V = model.config.n_token
+    hidden = torch.randn(2, V, 12)
+    targets = torch.stack([torch.randperm(V), torch.randint(0, V, (V,))])
+    wanted = torch.tensor(
+        [
+            [log_prob_by_definition(model, hidden[row, place], int(targets[row, place])) for place in range(V)]
+            for row in range(2)
+        ]
+    )
+    assert torch.allclose(model.log_probs(hidden, targets), wanted.float(), atol=5e-6)
+    everything = model.all_log_probs(hidden)
+    assert torch.allclose(everything.gather(2, targets.unsqueeze(2)).squeeze(2), wanted.float(), atol=5e-6)
+    assert torch.allclose(everything.exp().sum(dim=2), torch.ones(2, V), atol=1e-5)
+    assert torch.allclose(model.logits(hidden).log_softmax(dim=2), everything, atol=5e-6)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("tokens", [range(5), range(9, 15), [22], [0, 22]], ids=str)
+def test_targets_that_miss_clusters(tokens: Any, model: TransformerXL) -> None:
+    targets = torch.tensor([list(tokens)])
+    hidden = torch.randn(1, targets.shape[1], 12)
+    wanted = model.all_log_probs(hidden).gather(2, targets.unsqueeze(2)).squeeze(2)
+    assert torch.allclose(model.log_probs(hidden, targets), wanted, atol=1e-5)
+
+
+def test_every_weight_learns(model: TransformerXL) -> None:
+    """Targets and tokens from every cluster leave a gradient on every parameter, and following it lowers the loss."""
+    model.train()
+    tokens = torch.arange(model.config.n_token).view(1, -1)
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
+    losses = []
+    for _ in range(30):
+        hidden, _ = model(tokens)
+        loss = -model.log_probs(hidden, tokens.flip(1)).mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(float(loss.detach()))
+    silent = [name for name, parameter in model.named_parameters() if not parameter.grad.any()]
+    assert not silent
+    assert losses[-1] < 0.7 * losses[0]
+
+
+def test_tied_weights_are_one_and_are_stored_once(model: TransformerXL, tmp_path: Path) -> None:
+    tied = tied_names(model.config)
+    for name, owner in tied.items():
+        assert model.get_parameter(name) is model.get_parameter(owner)
+    own = {parameter.data_ptr() for parameter in model.parameters()}
+    assert len(own) == len(model.state_dict()) - len(tied)
+    for path in (tmp_path / "checkpoint.pt", tmp_path / "folder"):
+        save_checkpoint(path, model.config, model.state_dict())
+        loaded = load_checkpoint(path)
+        assert loaded.config == model.config
+        again = build_model(loaded)
+        assert len({parameter.data_ptr() for parameter in again.parameters()}) == len(own)
+        tokens = torch.arange(23).view(1, -1)
+        with torch.no_grad():
+            assert torch.equal(again.log_probs(again(tokens)[0], tokens), model.log_probs(model(tokens)[0], tokens))
+
+
+def test_a_model_of_a_checkpoint_uses_its_tensors() -> None:
+    model = TransformerXL(CONFIG)
+    checkpoint = Checkpoint(CONFIG, model.state_dict())
+    shared = build_model(checkpoint).word_emb.clusters[0].table
+    assert shared.data_ptr() == checkpoint.state_dict["word_emb.clusters.0.table"].data_ptr()
+
+
+def test_checkpoints_of_version_1_have_other_names(tmp_path: Path) -> None:
+    names = {
+        "word_emb.clusters.0.table": "word_emb.weight",
+        "head.clusters.0.weight": "head.weight",
+        "head.clusters.0.bias": "head.bias",
+    }
+    model = TransformerXL(CONFIG)
+    fields = {"d_embed", "cutoffs", "div_val", "tie_projs", "proj_same_dim", "window_extra"}
+    old = {
+        "format": "xltraining",
+        "version": 1,
+        "config": {name: value for name, value in CONFIG.to_dict().items() if name not in fields},
+        "tokenizer": "bytes",
+        "state_dict": {names.get(name, name): tensor for name, tensor in model.state_dict().items()},
+    }
+    torch.save(old, tmp_path / "old.pt")
+    loaded = load_checkpoint(tmp_path / "old.pt")
+    assert loaded.config == CONFIG
+    assert loaded.state_dict.keys() == model.state_dict().keys()
+    assert all(torch.equal(tensor, loaded.state_dict[name]) for name, tensor in model.state_dict().items())
+
+
+@pytest.mark.parametrize(
+    ("changes", "problem"),
+    [
+        ({"cutoffs": (0, 5)}, "cutoffs must rise between 0 and n_token 23, found [0, 5]"),
+        ({"cutoffs": (5, 5)}, "cutoffs must rise"),
+        ({"cutoffs": (5, 23)}, "cutoffs must rise"),
+        ({"cutoffs": (5.0,)}, "cutoffs must be a tuple of integers"),
+        ({"cutoffs": (5,), "tie_projs": (True,)}, "a value for each of 2 clusters, found 1"),
+        ({"tie_projs": (1,)}, "tie_projs must be a tuple of true and false"),
+        ({"div_val": 0}, "div_val must be at least 1"),
+        ({"cutoffs": (5, 9), "div_val": 4}, "found widths [12, 3, 0]"),
+        ({"d_embed": 0}, "found widths [0]"),
+        ({"d_embed": True}, "d_embed must be an integer"),
+        ({"window_extra": 2}, "window_extra must be 0 or 1"),
+    ],
+    ids=str,
+)
+def test_clusters_that_cannot_be(changes: dict[str, Any], problem: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        replace(CONFIG, **changes)
+    assert problem in str(caught.value)
+
+
+def test_cluster_bounds_and_widths() -> None:
+    config = replace(CONFIG, n_token=100, cutoffs=(10, 30, 70), d_embed=64, div_val=4)
+    assert config.cluster_bounds == ((0, 10), (10, 30), (30, 70), (70, 100))
+    assert config.cluster_widths == (64, 16, 4, 1)
+    assert all(right == following for (_, right), (following, _) in itertools.pairwise(config.cluster_bounds))
+    assert [config.has_projection(index) for index in range(4)] == [True] * 4
+    same = replace(config, d_embed=12, div_val=1)
+    assert not any(same.has_projection(index) for index in range(4))
