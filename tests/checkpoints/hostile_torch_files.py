@@ -14,7 +14,7 @@ import torch
 
 from tests.checkpoints.hostile_pickles import plain, value
 
-__all__ = ["archive", "archives", "cut", "legacy", "legacy_files", "saved", "tensor"]
+__all__ = ["archive", "archives", "cut", "legacy", "legacy_files", "saved", "tensor", "torch_bombs"]
 
 FLOATS = struct.pack("<6f", *range(6))
 FAR = 1 << 62
@@ -201,6 +201,18 @@ def archives() -> Iterator[tuple[str, bytes]]:
     yield "end only", b"PK\3\4" + zipped([])
     yield "2**62 members", archive(good, count=FAR)
     yield "end that is nowhere", b"PK\3\4" + struct.pack("<4sLQL", b"PK\6\7", 0, FAR, 1) + zipped([])
+
+
+def torch_bombs() -> Iterator[tuple[str, bytes]]:
+    """Archives with more storages or tensors than memory."""
+    reference = (
+        b"(" + value("storage") + b"ctorch\nFloatStorage\n" + value("0") + value("cpu") + value(6) + b"tr\0\1\0\0"
+    )
+    yield "references without end", archive(reference + b"(" + b"j\0\1\0\0Q" * 700_000 + b"l")
+    rebuilt = b"ctorch._utils\n_rebuild_tensor_v2\nr\1\1\0\0(j\0\1\0\0QK\0))\x89}tr\2\1\0\0"
+    yield "tensors without end", archive(reference + rebuilt + b"(" + b"j\1\1\0\0j\2\1\0\0R" * 300_000 + b"l")
+    yield "keys without end", legacy(tensor(), keys=[str(number) for number in range(400_000)])
+    yield "system without end", legacy(tensor(), system=dict.fromkeys(range(700_000)))
 
 
 def legacy_files() -> Iterator[tuple[str, bytes]]:

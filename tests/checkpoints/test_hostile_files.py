@@ -16,7 +16,16 @@ import pytest
 import torch
 
 from tests.checkpoints.hostile_pickles import bombs, damaged, executing, plain, reaching
-from tests.checkpoints.hostile_torch_files import archive, archives, cut, legacy, legacy_files, saved, tensor
+from tests.checkpoints.hostile_torch_files import (
+    archive,
+    archives,
+    cut,
+    legacy,
+    legacy_files,
+    saved,
+    tensor,
+    torch_bombs,
+)
 from xlexport.checkpoints.restricted import read_pickle
 from xlexport.checkpoints.torch_files import read_torch
 from xlexport.errors import CheckpointError, CheckpointNotFoundError
@@ -39,7 +48,7 @@ def hostile_files(canary: Path) -> list[tuple[str, bytes]]:
     noise = [(f"noise {seed}", random.Random(seed).randbytes(1000)) for seed in range(20)]
     starts = [(f"a good start, then {name}", saved(False)[:100] + content) for name, content in noise]
     texts = [("empty", b""), ("text", b"It was the best of times.\n" * 9), ("zeros", bytes(9999))]
-    return [*pickles, *wrapped, *bombs(), *archives(), *legacy_files(), *cuts, *noise, *starts, *texts]
+    return [*pickles, *wrapped, *bombs(), *torch_bombs(), *archives(), *legacy_files(), *cuts, *noise, *starts, *texts]
 
 
 @pytest.fixture(scope="module")

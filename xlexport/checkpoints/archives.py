@@ -9,7 +9,7 @@ import zlib
 from dataclasses import dataclass
 from pathlib import Path
 
-from xlexport.checkpoints.operations import DamagedFileError
+from xlexport.checkpoints.operations import BadFileError
 
 __all__ = ["ARCHIVE_MAGIC", "Member", "check_sums", "read_members"]
 
@@ -42,27 +42,27 @@ def read_members(data: mmap.mmap) -> dict[str, Member]:
     """The members of an archive by name.
 
     Raises:
-        DamagedFileError: the archive is cut off or damaged, or not of the plain kind that torch.save writes.
+        BadFileError: the archive is cut off or damaged, or not of the plain kind that torch.save writes.
     """
     count, start, size = _directory(data)
     if count > MOST_MEMBERS:
-        raise DamagedFileError(f"its archive has {count:,} members, more than any checkpoint")
+        raise BadFileError(f"its archive has {count:,} members, more than any checkpoint")
     members: dict[str, Member] = {}
     places: list[tuple[int, int]] = []
     position, directory_end = start, start + size
     for _ in range(count):
         name, member, local, position = _entry(data, position, directory_end)
         if name.startswith("/") or ".." in name.split("/"):
-            raise DamagedFileError(f"its archive has a member that leads out of it, {name[:60]!a}")
+            raise BadFileError(f"its archive has a member that leads out of it, {name[:60]!a}")
         if name in members:
-            raise DamagedFileError(f"its archive has two members {name[:60]!a}")
+            raise BadFileError(f"its archive has two members {name[:60]!a}")
         if member.start + member.size > start:
             raise _damaged()
         members[name] = member
         places.append((local, member.start + member.size))
     places.sort()
     if position != directory_end or any(one[1] > other[0] for one, other in itertools.pairwise(places)):
-        raise DamagedFileError("its archive has members that overlap or do not fit in it")
+        raise BadFileError("its archive has members that overlap or do not fit in it")
     return members
 
 
@@ -70,7 +70,7 @@ def check_sums(path: Path, members: dict[str, Member]) -> None:
     """Compare the checksum of every member, which torch.load does not.
 
     Raises:
-        DamagedFileError: one differs.
+        BadFileError: one differs.
     """
     with path.open("rb") as file:
         for name, member in members.items():
@@ -79,11 +79,11 @@ def check_sums(path: Path, members: dict[str, Member]) -> None:
             for offset in range(0, member.size, PIECE):
                 crc = zlib.crc32(file.read(min(PIECE, member.size - offset)), crc)
             if crc != member.crc:
-                raise DamagedFileError(f"{name[:60]!a} in it is damaged (wrong checksum)")
+                raise BadFileError(f"{name[:60]!a} in it is damaged (wrong checksum)")
 
 
-def _damaged() -> DamagedFileError:
-    return DamagedFileError("its archive is cut off or damaged")
+def _damaged() -> BadFileError:
+    return BadFileError("its archive is cut off or damaged")
 
 
 def _unpack(form: struct.Struct, signature: bytes, data: mmap.mmap, position: int) -> tuple[int, ...]:
@@ -123,7 +123,7 @@ def _entry(data: mmap.mmap, position: int, directory_end: int) -> tuple[str, Mem
     name = data[name_start:extra_start]
     if method or flags & ENCRYPTED:
         kind = "compressed" if method else "encrypted"
-        raise DamagedFileError(f"its archive has {kind} members, which torch.save never writes")
+        raise BadFileError(f"its archive has {kind} members, which torch.save never writes")
     size, packed, local = _numbers_64(data[extra_start : extra_start + extra_length], [size, packed, local])
     *_, local_name_length, local_extra_length = _unpack(LOCAL, ARCHIVE_MAGIC, data, local)
     local_name = local + LOCAL.size

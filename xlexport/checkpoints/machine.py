@@ -11,10 +11,10 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from xlexport.checkpoints.known_names import is_known
-from xlexport.checkpoints.operations import Buffer, DamagedFileError, operations
+from xlexport.checkpoints.operations import BadFileError, Buffer, operations
 from xlexport.checkpoints.records import Name, Record, check_tree
 
-__all__ = ["Machine", "RefusedNamesError", "check_keys"]
+__all__ = ["Machine", "check_keys"]
 
 ROOM = 90 << 20  # bytes that a pickle's values may take,
 WORD_ROOM, MOST_WORDS = 150, 800_000  # and more for each text, up to a vocabulary's as large as One Billion Word's
@@ -29,24 +29,18 @@ TEXTS = ["STRING", "BINSTRING", "SHORT_BINSTRING", "UNICODE", "BINUNICODE", "SHO
 BYTES = ["BINBYTES", "SHORT_BINBYTES", "BINBYTES8", "BYTEARRAY8"]
 
 
-class RefusedNamesError(ValueError):
-    """A pickle refers to names that are not in the table; the message goes on from the file's name."""
-
-
 class Machine:
     """Runs one pickle.
 
     Args:
         builders: how the call of a known name becomes a plain value, from the call's arguments; others become records.
         persistent: what a reference to something outside the pickle stands for.
-        room: bytes that the values may take.
     """
 
     def __init__(
         self,
         builders: Mapping[str, Callable[..., Any]],
         persistent: Callable[[Any], Any] | None = None,
-        room: int = ROOM,
     ) -> None:
         self.builders = builders
         self.persistent = persistent
@@ -55,7 +49,7 @@ class Machine:
         self.memo: list[Any] = []
         self.sparse_memo: dict[int, Any] = {}
         self.refused: dict[str, None] = {}
-        self.room = room
+        self.room = ROOM  # what is left of it
         self.words = 0
         self.handlers: dict[str, Callable[[Any], None]] = {
             **dict.fromkeys(NUMBERS, self._number),
@@ -75,8 +69,7 @@ class Machine:
         """The value of the pickle that starts at `start`, and the position after it.
 
         Raises:
-            RefusedNamesError: it refers to unknown names.
-            DamagedFileError: it is damaged, or made to do harm.
+            BadFileError: it refers to names that are not in the table, is damaged, or made to do harm.
         """
         value = None
         try:
@@ -85,7 +78,7 @@ class Machine:
                     value, end = self.stack.pop(), argument
                     break
                 if name not in self.handlers:
-                    raise DamagedFileError(f"its pickle uses {name}, which no checkpoint needs")
+                    raise BadFileError(f"its pickle uses {name}, which no checkpoint needs")
                 self.handlers[name](argument)
                 if self.room < STACK_PLACE * (len(self.stack) + 2 * len(self.marks)):
                     raise _too_large()
@@ -93,9 +86,9 @@ class Machine:
                 check_tree(value)
         except (ValueError, TypeError, LookupError) as error:
             if not self.refused:  # else their names say more than what went wrong later
-                raise error if isinstance(error, DamagedFileError) else _damaged() from error
+                raise error if isinstance(error, BadFileError) else _damaged() from error
         if self.refused:
-            raise RefusedNamesError(_refusal(list(self.refused)))
+            raise _refusal(list(self.refused))
         return value, end
 
     def _charge(self, size: int) -> None:
@@ -294,7 +287,7 @@ class Machine:
     def _make(self, called: Any, arguments: Any) -> None:
         """Push what stands for `called(*arguments)`: a plain value, or a record of it."""
         if type(called) is not Name or type(arguments) is not tuple:
-            raise DamagedFileError("its pickle calls something that is neither a class nor a function")
+            raise BadFileError("its pickle calls something that is neither a class nor a function")
         self._charge(RECORD)
         builder = self.builders.get(called.name)
         if builder is None or self.refused:
@@ -307,34 +300,35 @@ class Machine:
         state = self.stack.pop()
         target = self.stack[-1]
         if type(state) is dict and any(type(name) is str and name.startswith("__") for name in state):
-            raise DamagedFileError("its pickle gives an object attributes that would change its class")
+            raise BadFileError("its pickle gives an object attributes that would change its class")
         if type(target) is Record:
             target.state = state
         elif type(target) is not dict:  # no reader needs the attributes of a dict, such as a state dict's _metadata
-            raise DamagedFileError("its pickle gives attributes to something that has none")
+            raise BadFileError("its pickle gives attributes to something that has none")
 
     def on_binpersid(self, _: None) -> None:
         if self.persistent is None:
-            raise DamagedFileError("its pickle refers to something outside of it")
+            raise BadFileError("its pickle refers to something outside of it")
+        self._charge(RECORD)
         self.stack.append(self.persistent(self.stack.pop()))
 
 
-def _too_large() -> DamagedFileError:
-    return DamagedFileError("its pickle would take far more memory than any checkpoint does")
+def _too_large() -> BadFileError:
+    return BadFileError("its pickle would take far more memory than any checkpoint does")
 
 
-def _damaged() -> DamagedFileError:
-    return DamagedFileError("its pickle is damaged")
+def _damaged() -> BadFileError:
+    return BadFileError("its pickle is damaged")
 
 
 def check_keys(keys: Iterable[Any]) -> None:
     """Refuse keys that Python does not hash in time and depth that do not depend on who chose them.
 
     Raises:
-        DamagedFileError: one is neither a text nor a number, nor a pair of texts.
+        BadFileError: one is neither a text nor a number, nor a pair of texts.
     """
     if not all(map(_is_key, keys)):
-        raise DamagedFileError("its pickle has a dictionary or set of other things than texts and numbers")
+        raise BadFileError("its pickle has a dictionary or set of other things than texts and numbers")
 
 
 def _is_key(key: Any) -> bool:
@@ -348,7 +342,10 @@ def _size(argument: Any) -> int:
     return WORD_PLACE * len(argument) if isinstance(argument, (list, tuple, set)) else sys.getsizeof(argument)
 
 
-def _refusal(names: list[str]) -> str:
+def _refusal(names: list[str]) -> BadFileError:
     shown = ", ".join(ascii(name[:60]) for name in names[:SHOWN_NAMES])
     more = f" and {len(names) - SHOWN_NAMES} more" if len(names) > SHOWN_NAMES else ""
-    return f"holds Python objects that could run code ({shown}{more}); nothing was run"
+    return BadFileError(
+        f"holds Python objects that could run code ({shown}{more}); nothing was run",
+        "Save plain tensors instead, a state dict for example.",
+    )

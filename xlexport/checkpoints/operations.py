@@ -13,7 +13,7 @@ import struct
 from collections.abc import Callable, Iterator
 from typing import Any
 
-__all__ = ["DamagedFileError", "operations"]
+__all__ = ["BadFileError", "operations"]
 
 MOST_OPERATIONS = 12_000_000  # a vocabulary of 800,000 words takes eight million at most; these take six seconds
 LONGEST_TEXT = 1 << 20  # longer ones are arrays or source text, which nothing here needs
@@ -24,15 +24,24 @@ Buffer = bytes | mmap.mmap
 Reader = Callable[[Buffer, int, int], tuple[Any, int]]
 
 
-class DamagedFileError(ValueError):
-    """A pickle that is cut off or that no pickler wrote; the message goes on from the file's name."""
+class BadFileError(ValueError):
+    """A file that is damaged or not what is read here.
+
+    Args:
+        message: what is wrong; it goes on from the file's name and is without a full stop.
+        repair: what the user may do, as a sentence.
+    """
+
+    def __init__(self, message: str, repair: str = "Copy or save it again.") -> None:
+        super().__init__(message)
+        self.repair = repair
 
 
 def operations(data: Buffer, start: int, end: int) -> Iterator[tuple[str, Any]]:
     """Each operation's name and argument, up to and with STOP, whose argument is the position after it.
 
     Raises:
-        DamagedFileError: cut off, damaged, or longer than anything that is read here.
+        BadFileError: cut off, damaged, or longer than anything that is read here.
     """
     position = start
     for _ in range(MOST_OPERATIONS):
@@ -40,7 +49,7 @@ def operations(data: Buffer, start: int, end: int) -> Iterator[tuple[str, Any]]:
             raise _cut_off()
         known = OPERATIONS.get(data[position])
         if known is None:
-            raise DamagedFileError(f"its pickle is damaged at byte {position:,}")
+            raise BadFileError(f"its pickle is damaged at byte {position:,}")
         name, read = known
         argument = None
         position += 1
@@ -49,11 +58,11 @@ def operations(data: Buffer, start: int, end: int) -> Iterator[tuple[str, Any]]:
         yield name, argument
         if name == "STOP":
             return
-    raise DamagedFileError(f"its pickle has more than {MOST_OPERATIONS:,} operations, more than any checkpoint")
+    raise BadFileError(f"its pickle has more than {MOST_OPERATIONS:,} operations, more than any checkpoint")
 
 
-def _cut_off() -> DamagedFileError:
-    return DamagedFileError("its pickle is cut off")
+def _cut_off() -> BadFileError:
+    return BadFileError("its pickle is cut off")
 
 
 def _number(form: str) -> Reader:
@@ -77,7 +86,7 @@ def _counted(form: str, convert: Callable[[bytes], Any], longest: int | None = N
         if not position <= after <= end:
             raise _cut_off()
         if longest is not None and size > longest:
-            raise DamagedFileError(f"its pickle has a whole number of {size:,} bytes")
+            raise BadFileError(f"its pickle has a whole number of {size:,} bytes")
         if size > LONGEST_TEXT:
             return memoryview(data)[position:after], after
         return convert(data[position:after]), after
@@ -97,7 +106,7 @@ def _line(convert: Callable[[bytes], Any], longest: int, lines: int = 1) -> Read
             try:
                 found.append(convert(data[position:line_end]))
             except ValueError as error:
-                raise DamagedFileError(f"its pickle is damaged at byte {position:,}") from error
+                raise BadFileError(f"its pickle is damaged at byte {position:,}") from error
             position = line_end + 1
         return (found[0] if lines == 1 else tuple(found)), position
 
@@ -108,7 +117,7 @@ def _utf8(data: bytes) -> str:
     try:
         return str(data, "utf-8", "surrogatepass")
     except UnicodeDecodeError as error:
-        raise DamagedFileError("its pickle has text that is not UTF-8") from error
+        raise BadFileError("its pickle has text that is not UTF-8") from error
 
 
 def _python2_text(data: bytes) -> str:

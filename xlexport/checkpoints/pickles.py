@@ -16,7 +16,7 @@ from typing import Any
 
 from xlexport.checkpoints.archives import ARCHIVE_MAGIC, check_sums, read_members
 from xlexport.checkpoints.known_names import is_known
-from xlexport.checkpoints.operations import DamagedFileError, operations
+from xlexport.checkpoints.operations import BadFileError, operations
 from xlexport.checkpoints.restricted import map_file
 from xlexport.errors import CheckpointError
 
@@ -71,8 +71,8 @@ def check_archive(path: Path) -> None:
     """
     try:
         check_sums(path, read_members(map_file(path)))
-    except DamagedFileError as error:
-        raise CheckpointError(f"{path}: {error}. Copy or save it again.") from error
+    except BadFileError as error:
+        raise CheckpointError(f"{path}: {error}. {error.repair}") from error
 
 
 @functools.lru_cache(maxsize=1)  # each format asks for the same file
@@ -85,8 +85,8 @@ def _summarize(path: Path, _size: int, _changed: int) -> PickleSummary | None:
         if len(pickles) != 1:
             return None
         return _summary(operations(data, pickles[0].start, pickles[0].start + pickles[0].size))
-    except DamagedFileError as error:
-        raise CheckpointError(f"{path}: {error}. Copy or save it again.") from error
+    except BadFileError as error:
+        raise CheckpointError(f"{path}: {error}. {error.repair}") from error
 
 
 def _legacy_summary(data: mmap.mmap) -> PickleSummary | None:
@@ -99,7 +99,7 @@ def _legacy_summary(data: mmap.mmap) -> PickleSummary | None:
 def _is_pickle(data: mmap.mmap) -> bool:
     try:
         return all(operations(data, 0, len(data)))
-    except DamagedFileError:
+    except BadFileError:
         return False
 
 
@@ -110,7 +110,7 @@ def _legacy_operations(data: mmap.mmap) -> Iterator[tuple[str, Any]]:
             for name, argument in operations(data, position, len(data)):
                 yield name, argument
                 position = argument if name == "STOP" else position
-        except DamagedFileError:
+        except BadFileError:
             return
 
 

@@ -6,7 +6,7 @@ from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import Any
 
-from xlexport.checkpoints.operations import DamagedFileError
+from xlexport.checkpoints.operations import BadFileError
 
 __all__ = ["Name", "Record", "check_tree"]
 
@@ -47,7 +47,7 @@ def check_tree(root: Any) -> None:
     A reader may then follow it by simple recursion, and is done in time.
 
     Raises:
-        DamagedFileError: it is none of what a checkpoint holds.
+        BadFileError: it is none of what a checkpoint holds.
     """
     if type(root) in BRANCHES:
         _measure(root, {}, 1)
@@ -58,10 +58,10 @@ def _measure(value: Any, known: dict[int, tuple[int, int] | None], depth: int) -
     if id(value) in known:
         measure = known[id(value)]
         if measure is None:
-            raise DamagedFileError("its pickle has an object that contains itself")
+            raise BadFileError("its pickle has an object that contains itself")
         return measure
     if depth > DEEPEST:
-        raise DamagedFileError("its pickle is nested more deeply than any checkpoint")
+        raise BadFileError("its pickle is nested more deeply than any checkpoint")
     known[id(value)] = None
     branches = _branches(value)
     height, size = 1, 1 + len(branches)
@@ -71,7 +71,7 @@ def _measure(value: Any, known: dict[int, tuple[int, int] | None], depth: int) -
             height = max(height, branch_height + 1)
             size += branch_size
     if height > DEEPEST or size > LARGEST_TREE:
-        raise DamagedFileError("its pickle stands for far more than the file has bytes")
+        raise BadFileError("its pickle stands for far more than the file has bytes")
     known[id(value)] = height, size
     return height, size
 

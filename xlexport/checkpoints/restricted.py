@@ -13,12 +13,12 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from xlexport.checkpoints.machine import Machine, RefusedNamesError, check_keys
-from xlexport.checkpoints.operations import DamagedFileError
+from xlexport.checkpoints.machine import Machine, check_keys
+from xlexport.checkpoints.operations import BadFileError
 from xlexport.checkpoints.records import Record
 from xlexport.errors import CheckpointError, CheckpointNotFoundError
 
-__all__ = ["BUILDERS", "Record", "as_checkpoint_error", "map_file", "read_pickle"]
+__all__ = ["BUILDERS", "Record", "map_file", "read_pickle"]
 
 
 def read_pickle(path: Path) -> Any:
@@ -36,10 +36,10 @@ def read_pickle(path: Path) -> Any:
     try:
         value, end = Machine(BUILDERS).run(data, 0, len(data))
         if end != len(data):
-            raise DamagedFileError(f"{len(data) - end:,} bytes follow the pickle in it")
+            raise BadFileError(f"{len(data) - end:,} bytes follow the pickle in it")
         return value
-    except (DamagedFileError, RefusedNamesError) as error:
-        raise as_checkpoint_error(path, error) from error
+    except BadFileError as error:
+        raise CheckpointError(f"{path}: {error}. {error.repair}") from error
 
 
 def map_file(path: Path) -> mmap.mmap:
@@ -62,13 +62,6 @@ def map_file(path: Path) -> mmap.mmap:
         raise
     except OSError as error:
         raise CheckpointError(f"{path}: cannot be read ({error.strerror}). Check its permissions.") from error
-
-
-def as_checkpoint_error(path: Path, error: ValueError) -> CheckpointError:
-    """The error for what was found in the file at `path`."""
-    if isinstance(error, RefusedNamesError):
-        return CheckpointError(f"{path}: {error}. Save plain tensors instead, a state dict for example.")
-    return CheckpointError(f"{path}: {error}. Copy or save it again.")
 
 
 # What the calls of a few names come to. A TypeError or ValueError in one says that the pickle is damaged.

@@ -16,16 +16,18 @@ from pathlib import Path
 from typing import Any
 
 from xlexport.checkpoints.archives import ARCHIVE_MAGIC, check_sums, read_members
-from xlexport.checkpoints.machine import Machine, RefusedNamesError
-from xlexport.checkpoints.operations import DamagedFileError
+from xlexport.checkpoints.machine import Machine
+from xlexport.checkpoints.operations import BadFileError
 from xlexport.checkpoints.records import Name
-from xlexport.checkpoints.restricted import BUILDERS, as_checkpoint_error, map_file
+from xlexport.checkpoints.restricted import BUILDERS, map_file
+from xlexport.errors import CheckpointError
 
 __all__ = ["read_torch"]
 
 LEGACY_MAGIC = 0x1950A86A20F9469CFC6C
 LEGACY_PROTOCOL = 1001
-LEGACY_HEADER_ROOM = 8 << 20
+LEGACY_HEADER = 1 << 12  # bytes of each pickle before the object's, at most
+LEGACY_KEY = 64  # bytes of a storage's key in their list, at most
 MOST_AXES = 16
 LARGEST_NUMBER = 1 << 62
 
@@ -57,18 +59,20 @@ def read_torch(path: Path) -> Any:
     data = map_file(path)
     try:
         return _read_archive(path, data) if data[:4] == ARCHIVE_MAGIC else _read_legacy(path, data)
-    except (DamagedFileError, RefusedNamesError) as error:
-        raise as_checkpoint_error(path, error) from error
+    except BadFileError as error:
+        raise CheckpointError(f"{path}: {error}. {error.repair}") from error
 
 
 def _read_archive(path: Path, data: mmap.mmap) -> Any:
     members = read_members(data)
     roots = [name.removesuffix("data.pkl") for name in members if name.endswith("/data.pkl")]
     if len(roots) != 1 or not all(name.startswith(roots[0]) for name in members):
-        raise DamagedFileError("an archive, but not one of torch.save")
+        raise _of_another_kind()
     root = roots[0]
     if root + "constants.pkl" in members:
-        raise DamagedFileError("a TorchScript archive, which holds code and not only tensors")
+        raise BadFileError(
+            "a TorchScript archive, which holds code", "Save the state dict of the model that it was made from."
+        )
     check_sums(path, members)
     order = members.get(root + "byteorder")
     if order is not None and data[order.start : order.start + order.size] != b"little":
@@ -80,7 +84,7 @@ def _read_archive(path: Path, data: mmap.mmap) -> Any:
     for key, storage in tensors.storages.items():
         member = members.get(f"{root}data/{key}")
         if member is None or member.size != storage.count * storage.item_size:
-            raise DamagedFileError(f"storage {key[:60]!a} in it is missing or not of the size that its tensors say")
+            raise BadFileError(f"storage {key[:60]!a} in it is missing or not of the size that its tensors say")
         starts[key] = member.start
     tensors.bind(path, data, starts)
     return value
@@ -92,39 +96,44 @@ def _read_legacy(path: Path, data: mmap.mmap) -> Any:
     position = 0
     for _ in range(3):
         try:
-            value, position = Machine(BUILDERS, room=LEGACY_HEADER_ROOM).run(data, position, len(data))
-        except (DamagedFileError, RefusedNamesError):
+            value, position = Machine(BUILDERS).run(data, position, min(position + LEGACY_HEADER, len(data)))
+        except BadFileError as error:
             if not header:
-                raise DamagedFileError("not a file of torch.save") from None
+                raise _of_another_kind() from error
             raise
         header.append(value)
         if header[0] != LEGACY_MAGIC:
-            raise DamagedFileError("not a file of torch.save")
+            raise _of_another_kind()
     _, protocol, system = header
     if protocol != LEGACY_PROTOCOL or not isinstance(system, dict):
-        raise DamagedFileError("of a version of torch.save that nothing wrote")
+        raise BadFileError("of a version of torch.save that nothing wrote")
     if system.get("little_endian") is not True:
         raise _big_endian()
     tensors = _Tensors()
     value, position = tensors.machine().run(data, position, len(data))
-    keys, position = Machine(BUILDERS, room=LEGACY_HEADER_ROOM).run(data, position, len(data))
+    keys_end = min(position + LEGACY_HEADER + LEGACY_KEY * len(tensors.storages), len(data))
+    keys, position = Machine(BUILDERS).run(data, position, keys_end)
     known = type(keys) is list and all(type(key) is str for key in keys)
     if not known or sorted(keys) != sorted(tensors.storages):
-        raise DamagedFileError("the storages in it are not those of its tensors")
+        raise BadFileError("the storages in it are not those of its tensors")
     starts = {}
     for key in keys:
         storage = tensors.storages[key]
         start = position + 8
         position = start + storage.count * storage.item_size
         if position > len(data) or struct.unpack_from("<q", data, start - 8)[0] != storage.count:
-            raise DamagedFileError(f"storage {key[:60]!a} in it is cut off or not of the size that its tensors say")
+            raise BadFileError(f"storage {key[:60]!a} in it is cut off or not of the size that its tensors say")
         starts[key] = start
     tensors.bind(path, data, starts)
     return value
 
 
-def _big_endian() -> DamagedFileError:
-    return DamagedFileError("saved on a big-endian machine, which is not read here. Save it again on another one")
+def _of_another_kind() -> BadFileError:
+    return BadFileError("not a file of torch.save", "Check the path.")
+
+
+def _big_endian() -> BadFileError:
+    return BadFileError("saved on a big-endian machine", "Save it again on a little-endian one, as nearly all are.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,9 +193,9 @@ class _Tensors:
             ):
                 storage = _Storage(*STORAGES[name.removeprefix("torch.")], count)
                 if self.storages.setdefault(key, storage) != storage:
-                    raise DamagedFileError(f"storage {key[:60]!a} in it has two kinds or sizes")
+                    raise BadFileError(f"storage {key[:60]!a} in it has two kinds or sizes")
                 return self._part(key, count, *views)
-        raise DamagedFileError("its pickle refers to something that is not in the file")
+        raise BadFileError("its pickle refers to something that is not in the file")
 
     def _part(self, key: str, count: int, view: Any = None) -> _Part:
         match view:
@@ -194,7 +203,7 @@ class _Tensors:
                 return _Part(key, 0, count)
             case (_, int(offset), int(size)) if 0 <= offset <= offset + size <= count:
                 return _Part(key, offset, size)
-        raise DamagedFileError("a view of a storage in it does not fit in it")
+        raise BadFileError("a view of a storage in it does not fit in it")
 
     def _tensor(self, part: Any, offset: Any, size: Any, stride: Any, *_: Any) -> Any:
         """A tensor without its numbers, once they are known to be numbers of its storage."""
@@ -202,13 +211,13 @@ class _Tensors:
 
         axes = [*_whole(size), *_whole(stride), *_whole((offset,))]
         if type(part) is not _Part or len(size) != len(stride) or len(size) > MOST_AXES or min(axes) < 0:
-            raise DamagedFileError("a tensor in it has an impossible shape")
+            raise BadFileError("a tensor in it has an impossible shape")
         last = sum((n - 1) * step for n, step in zip(size, stride, strict=True))
         numbers = math.prod(size)
         if numbers and (offset + last >= part.count or numbers > part.count):
-            raise DamagedFileError("a tensor in it is larger than its storage")
+            raise BadFileError("a tensor in it is larger than its storage")
         if math.prod(max(n, 1) for n in size) * max(stride, default=1) >= LARGEST_NUMBER:
-            raise DamagedFileError("a tensor in it has an impossible shape")
+            raise BadFileError("a tensor in it has an impossible shape")
         tensor = torch.empty(0, dtype=getattr(torch, self.storages[part.key].dtype))
         offset = part.offset + offset if numbers else 0
         self.bindings.append(_Binding(tensor, part.key, offset, tuple(size), tuple(stride)))
@@ -218,13 +227,13 @@ class _Tensors:
         import torch
 
         if not isinstance(tensor, torch.Tensor):
-            raise DamagedFileError("a parameter in it is not a tensor")
+            raise BadFileError("a parameter in it is not a tensor")
         return tensor
 
     def _typed(self, function: Any, _type: Any, arguments: Any, *_: Any) -> Any:
         """A tensor with Python attributes, which are left out."""
         if type(function) is not Name or function.name not in self.builders:
-            raise DamagedFileError("a tensor in it is of an unknown kind")
+            raise BadFileError("a tensor in it is of an unknown kind")
         return self.builders[function.name](*arguments)
 
     def bind(self, path: Path, data: mmap.mmap, starts: Mapping[str, int]) -> None:
@@ -248,7 +257,7 @@ class _Tensors:
                     numbers = bytearray(storage.count * storage.item_size)
                     file.seek(start)
                     if file.readinto(numbers) != len(numbers):
-                        raise DamagedFileError("it became shorter while it was read")
+                        raise BadFileError("it became shorter while it was read")
                     storages[key] = torch.frombuffer(numbers, dtype=dtype)
         for binding in self.bindings:
             binding.tensor.set_(storages[binding.key], binding.offset, binding.size, binding.stride)
@@ -256,5 +265,5 @@ class _Tensors:
 
 def _whole(numbers: Any) -> tuple[int, ...]:
     if type(numbers) is not tuple or not all(type(number) is int for number in numbers):
-        raise DamagedFileError("a tensor in it has an impossible shape")
+        raise BadFileError("a tensor in it has an impossible shape")
     return numbers
