@@ -226,9 +226,8 @@ def test_tensors_can_be_changed_and_the_file_stays(new: bool, tmp_path: Path) ->
 @BOTH_CONTAINERS
 def test_module_is_a_record_with_its_tensors(new: bool, saved: Callable[..., Any]) -> None:
     torch.manual_seed(0)
-    model = nn.Sequential(
-        nn.Linear(3, 2), nn.LayerNorm(2), nn.Dropout(0.1), nn.ReLU(), nn.ModuleList([nn.Embedding(4, 2)])
-    )
+    first, table = nn.Linear(3, 2), nn.Embedding(4, 2)
+    model = nn.Sequential(first, nn.LayerNorm(2), nn.Dropout(0.1), nn.ReLU(), nn.ModuleList([table]))
     model.register_parameter("own", nn.Parameter(torch.ones(2)))
     record = saved(model, new)
     assert record.name == "torch.nn.modules.container.Sequential"
