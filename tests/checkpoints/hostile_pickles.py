@@ -175,6 +175,13 @@ def bombs() -> Iterator[tuple[str, bytes]]:
             + b"l"
         ),
     )
+    numbers = b"(" + b"K\x01" * 100_000
+    yield (
+        "arguments of one tuple",
+        b"\x80\x04" + namespace + b"0" + numbers + b"tq\x01}K\x01Nsq\x02(" + (b"h\x00h\x01h\x02\x92" * 20_000) + b"l.",
+    )
+    table = b"}(" + b"".join(b"J" + number.to_bytes(4, "little") + b"N" for number in range(100_000)) + b"uq\x01"
+    yield "state of one table", plain(table + b"0" + namespace + b")\x81" + b"h\x01b" * 100_000)
     yield "texts of four bytes a character", plain(b"(" + text("\U0001f600" + "a" * 900_000) * 60 + b"l")
     yield "memo in no order", plain(b"N" + b"".join(b"r" + (2 * i + 5).to_bytes(4, "little") for i in range(1_000_000)))
     yield "ten thousand unknown names", plain(b"(" + b"".join(b"cm%d\nf\n" % i for i in range(10_000)) + b"l")

@@ -279,7 +279,10 @@ class Machine:
 
     def on_newobj_ex(self, _: None) -> None:
         called, arguments, named = self._last(3)
-        self._make(called, (*arguments, named) if named else arguments)
+        if named and type(arguments) is tuple:
+            self._charge(LIST_PLACE * len(arguments))
+            arguments = (*arguments, named)
+        self._make(called, arguments)
 
     def _reduce(self, _: None) -> None:
         self._make(*self._last(2))
@@ -299,8 +302,10 @@ class Machine:
     def on_build(self, _: None) -> None:
         state = self.stack.pop()
         target = self.stack[-1]
-        if type(state) is dict and any(type(name) is str and name.startswith("__") for name in state):
-            raise BadFileError("its pickle gives an object attributes that would change its class")
+        if type(state) is dict:
+            self._charge(WORD_PLACE * len(state))  # what may be looked through again and again
+            if any(type(name) is str and name.startswith("__") for name in state):
+                raise BadFileError("its pickle gives an object attributes that would change its class")
         if type(target) is Record:
             target.state = state
         elif type(target) is not dict:  # no reader needs the attributes of a dict, such as a state dict's _metadata
