@@ -11,23 +11,37 @@ from xlexport.errors import CheckpointError
 __all__ = ["inside", "read_json", "read_tensors"]
 
 LARGEST_JSON = 64 << 20  # an index of the tensors of the largest models is a tenth of it
-HUB_SNAPSHOTS = "snapshots"
+HUB_SNAPSHOTS, HUB_BLOBS = "snapshots", "blobs"
 
 
 def inside(folder: Path, name: str) -> Path:
-    """The path of the file `name` in `folder`.
+    """The path of the file `name` in `folder`, whether there is one or not.
 
-    In the cache of Hugging Face's hub the files of `snapshots/REVISION/` are links into `blobs/` beside it.
+    In the cache of Hugging Face's hub the files of `snapshots/REVISION/` are links into `blobs/` beside `snapshots/`.
 
     Raises:
-        CheckpointError: the name, or a link of that name, leads out of the folder.
+        CheckpointError: the name, or a link of that name, leads out of the folder, or to something that is no file.
     """
     path, root = folder / name, folder.resolve()
-    if root.parent.name == HUB_SNAPSHOTS:
-        root = root.parent.parent
-    if not name or "\0" in name or Path(name).name != name or not path.resolve().is_relative_to(root):
-        raise CheckpointError(f"{folder}: {name[:60]!a} leads out of the folder. Put the file itself into it.")
+    roots = [root, root.parent.parent / HUB_BLOBS] if root.parent.name == HUB_SNAPSHOTS else [root]
+    if not name or "\0" in name or Path(name).name != name:
+        wrong = "leads out of the folder"
+    else:
+        wrong = _wrong_target(path, roots)
+    if wrong:
+        raise CheckpointError(f"{folder}: {name[:60]!a} {wrong}. Put the file itself into it.")
     return path
+
+
+def _wrong_target(path: Path, roots: list[Path]) -> str:
+    """What is wrong with where a path leads, if anything."""
+    try:
+        target = path.resolve()
+        if not any(target.is_relative_to(root) for root in roots):
+            return "leads out of the folder"
+        return "is not a file" if target.exists() and not target.is_file() else ""
+    except (OSError, RuntimeError):  # what Python makes of links in a circle
+        return "leads nowhere"
 
 
 def read_json(path: Path) -> dict[str, Any]:

@@ -1,0 +1,87 @@
+"""Of a folder nothing outside is read: by name, by link, or by what is no file."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from xlexport.checkpoints.files import inside, read_json
+from xlexport.errors import CheckpointError
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "secret.json").write_text("{}")
+    (tmp_path / "model" / "sub").mkdir(parents=True)
+    (tmp_path / "model" / "config.json").write_text("{}")
+    return tmp_path / "model"
+
+
+@pytest.fixture
+def cache(tmp_path: Path) -> Path:
+    """A snapshot in a cache as Hugging Face's hub lays it out, with a file."""
+    snapshot = tmp_path / "models--owner--name" / "snapshots" / "0123abc"
+    snapshot.mkdir(parents=True)
+    (tmp_path / "models--owner--name" / "blobs").mkdir()
+    (tmp_path / "models--owner--name" / "blobs" / "4567def").write_text('{"n_layer": 3}')
+    (snapshot / "config.json").symlink_to("../../blobs/4567def")
+    return snapshot
+
+
+def test_file_of_the_folder(folder: Path) -> None:
+    assert inside(folder, "config.json") == folder / "config.json"
+    assert inside(folder, "absent.json") == folder / "absent.json"
+    (folder / "other.json").symlink_to("config.json")
+    assert inside(folder, "other.json") == folder / "other.json"
+
+
+def test_folder_that_is_a_link_or_relative(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (folder.parent / "link").symlink_to(folder)
+    assert inside(folder.parent / "link", "config.json").read_text() == "{}"
+    monkeypatch.chdir(folder)
+    assert inside(Path(), "config.json").read_text() == "{}"
+
+
+@pytest.mark.parametrize(
+    "name", ["", ".", "..", "../secret.json", "/etc/passwd", "sub/../../secret.json", "sub/x", "a\0b", "a/", "x" * 300]
+)
+def test_name_that_leads_out(name: str, folder: Path) -> None:
+    with pytest.raises(CheckpointError, match=r"leads (out of the folder|nowhere)\.") as caught:
+        inside(folder, name)
+    assert str(caught.value).isprintable()
+
+
+@pytest.mark.parametrize("target", ["../secret.json", "/etc/passwd", "../absent.json", "sub/../../secret.json"])
+def test_link_that_leads_out(target: str, folder: Path) -> None:
+    (folder / "model.safetensors").symlink_to(target)
+    with pytest.raises(
+        CheckpointError, match=r"'model.safetensors' leads out of the folder. Put the file itself into it."
+    ):
+        inside(folder, "model.safetensors")
+
+
+def test_links_in_a_circle(folder: Path) -> None:
+    (folder / "a").symlink_to("b")
+    (folder / "b").symlink_to("a")
+    with pytest.raises(CheckpointError, match="'a' leads nowhere"):
+        inside(folder, "a")
+
+
+def test_what_is_no_file(folder: Path) -> None:
+    os.mkfifo(folder / "config.pipe")
+    for name in ("sub", "config.pipe"):
+        with pytest.raises(CheckpointError, match=f"'{name}' is not a file"):
+            inside(folder, name)
+
+
+def test_links_of_the_hubs_cache(cache: Path) -> None:
+    assert read_json(inside(cache, "config.json")) == {"n_layer": 3}
+
+
+@pytest.mark.parametrize("target", ["../../refs/main", "../../../other/blobs/1", "../../../../secret", "../other/x"])
+def test_links_out_of_the_hubs_cache(target: str, cache: Path) -> None:
+    (cache / "model.bin").symlink_to(target)
+    with pytest.raises(CheckpointError, match=r"'model\.bin' leads out of the folder"):
+        inside(cache, "model.bin")
