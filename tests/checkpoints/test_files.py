@@ -62,6 +62,12 @@ def test_link_that_leads_out(target: str, folder: Path) -> None:
         inside(folder, "model.safetensors")
 
 
+def test_link_to_nothing(folder: Path) -> None:
+    (folder / "a").symlink_to("b")
+    with pytest.raises(CheckpointError, match="'a' leads nowhere"):
+        inside(folder, "a")
+
+
 def test_links_in_a_circle(folder: Path) -> None:
     (folder / "a").symlink_to("b")
     (folder / "b").symlink_to("a")

@@ -39,8 +39,10 @@ def _wrong_target(path: Path, roots: list[Path]) -> str:
         target = path.resolve()
         if not any(target.is_relative_to(root) for root in roots):
             return "leads out of the folder"
+        if path.is_symlink() and not path.exists():
+            return "leads nowhere"
         return "is not a file" if target.exists() and not target.is_file() else ""
-    except (OSError, RuntimeError):  # what Python makes of links in a circle
+    except (OSError, RuntimeError):  # a name that is too long, or what Python before 3.13 makes of links in a circle
         return "leads nowhere"
 
 
