@@ -146,7 +146,7 @@ def _add_settings_of_parts(path: Path, model: Record, settings: dict[str, Any]) 
         raise CheckpointError(f"{path}: {listed(problems)}. A model of changed code is another model.")
     settings["cutoffs"] = tuple(cutoffs or ())[:-1]
     settings["div_val"] = embedding.get("div_val", 1)
-    settings["layer_norm_epsilon"], settings["pre_lnorm"] = epsilons[0], bool(pre_lnorms[0])
+    settings["layer_norm_epsilon"], settings["pre_lnorm"] = epsilons[0], pre_lnorms[0]
     for name, part in (("dropout", parts.get("drop")), ("dropatt", parts.get("layers.0.dec_attn.dropatt"))):
         probability = part.get("p") if part is not None else None
         settings[name] = probability if isinstance(probability, float) and 0 <= probability < 1 else 0.0

@@ -254,7 +254,7 @@ def torch_source(
             f"{path}: a Transformer-XL without an output layer (no crit.…), so it gives no probabilities. Give the "
             "language model that it was trained as."
         )
-    settings = plain_cutoffs({name: value for name, value in settings.items() if value is not None})
+    settings = plain_cutoffs({name: _plain(value) for name, value in settings.items() if value is not None})
     sizes = sizes_of(tensors, settings.get("div_val"))
     found = contradictions(settings, sizes)
     if found:
