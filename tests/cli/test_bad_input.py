@@ -87,7 +87,7 @@ CHECKPOINTS = [
     (a_folder, "a folder without a checkpoint. Give a checkpoint of a known format"),
     (empty, "the file is empty. Copy or save the checkpoint again."),
     (text, "not a PyTorch checkpoint. Give a checkpoint of a known format"),
-    (hostile, "it holds other objects than plain values and tensors, and loading those could run code; give a"),
+    (hostile, "holds Python objects that could run code"),
     (hostile_pickle, "holds Python objects that could run code"),
     (
         of_another_kind,

@@ -14,13 +14,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from xlexport.checkpoints.archives import ARCHIVE_MAGIC, check_sums, read_members
+from xlexport.checkpoints.archives import ARCHIVE_MAGIC, read_members
 from xlexport.checkpoints.known_names import is_known
 from xlexport.checkpoints.operations import BadFileError, operations
 from xlexport.checkpoints.restricted import map_file
 from xlexport.errors import CheckpointError
 
-__all__ = ["PickleSummary", "check_archive", "is_archive", "summarize"]
+__all__ = ["PickleSummary", "is_archive", "summarize"]
 
 PICKLES_IN_A_LEGACY_FILE = 4  # magic number, protocol, system, object
 ROOM = 64 << 20  # bytes for strings and names: those of a model come before its vocabulary
@@ -61,18 +61,6 @@ def summarize(path: Path) -> PickleSummary | None:
     """
     found = path.stat()
     return _summarize(path, found.st_size, found.st_mtime_ns)
-
-
-def check_archive(path: Path) -> None:
-    """Check the archive's own checksums, which `torch.load` does not, and that it unpacks to no more than it is.
-
-    Raises:
-        CheckpointError: a member is damaged, or compressed, which `torch.save` never does.
-    """
-    try:
-        check_sums(path, read_members(map_file(path)))
-    except BadFileError as error:
-        raise CheckpointError(f"{path}: {error}. {error.repair}") from error
 
 
 @functools.lru_cache(maxsize=1)  # each format asks for the same file

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from xlexport.checkpoints.files import inside, read_json
-from xlexport.checkpoints.pickles import check_archive, is_archive, summarize
+from xlexport.checkpoints.pickles import is_archive, summarize
 from xlexport.checkpoints.source import SourceCheckpoint, transformer_xl_source
 from xlexport.errors import CheckpointError
 from xlexport.extras import require
@@ -41,6 +41,7 @@ def load(path: Path, config: Mapping[str, Any] | None = None) -> SourceCheckpoin
         MissingDependencyError: torch is not installed.
     """
     require("convert")
+    from xlexport.checkpoints.torch_files import read_torch
     from xltraining.checkpoint import load_checkpoint
     from xltraining.errors import XltrainingError
 
@@ -52,7 +53,7 @@ def load(path: Path, config: Mapping[str, Any] | None = None) -> SourceCheckpoin
     if path.is_file():
         if not is_archive(path):
             raise CheckpointError(f"{path}: not a file that `xlexport train` wrote. Check the path.")
-        check_archive(path)
+        read_torch(path)  # for its refusals: what passes, torch.load may read
     try:
         with warnings.catch_warnings():  # torch warns of unusual pickles before it refuses them: one error says it
             warnings.filterwarnings("ignore", "Detected pickle protocol", UserWarning)
