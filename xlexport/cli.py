@@ -123,10 +123,12 @@ def verify(
     model = xlruntime.load(bundle, device=device, threads=threads)
     settings = model.evaluation(**evaluation)
     segments = segments or default_verify_segments(settings)
-    eager = checkpoints.load(checkpoint, format_name, config).build_model()
+    source = checkpoints.load(checkpoint, format_name, config)
     ids = verify_ids(model.bundle, model.tokenizer, text)
     with progress_bar(segments, "verifying") as advance:
-        report = compare(model, eager, ids, segments=segments, evaluation=settings, progress=lambda segment: advance(1))
+        report = compare(
+            model, source.build_model, ids, segments=segments, evaluation=settings, progress=lambda segment: advance(1)
+        )
     if as_json:
         print_json(report.to_dict())
     else:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 if TYPE_CHECKING:
-    from xlexport.verify import ParityReport
+    from xlexport.parity import ParityReport
     from xlruntime.protocols import CorpusScore
 
 __all__ = ["corpus_rows", "failure", "parity_rows", "print_json", "print_table", "progress_bar", "tell"]

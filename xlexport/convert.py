@@ -13,9 +13,10 @@ from xlexport.bundle_writer import check_output, digests, publishing, write_mani
 from xlexport.checkpoints import SourceCheckpoint
 from xlexport.errors import ExportError
 from xlexport.onnx_export import export_onnx
+from xlexport.parity import ParityReport, SegmentDifference
 from xlexport.steps import Step, build_step
 from xlexport.tokenizer_choice import choose_tokenizer, verify_ids
-from xlexport.verify import ParityReport, SegmentDifference, segments_to_wrap, verify
+from xlexport.verify import segments_to_wrap, verify
 from xlruntime import spec
 from xlruntime.model import load
 
@@ -77,15 +78,14 @@ def convert(
     tell(f"read {', '.join(map(str, source.files))}: {source.format}, {source.architecture}")
     for note in (*source.notes, *tokenizer.notes):
         tell(note)
-    model = source.build_model()
     with publishing(output, force) as folder:
         tell("exporting the step graphs")
-        step = build_step(source.architecture, model)
+        step = build_step(source.architecture, source.build_model())
         graphs = export_onnx(step, folder)
         _write_first_rows(step, folder)
         tokenizer.write(folder)
         memory = step.memory
-        step.discard()  # dropping it would not do: torch's exporter remembers what it has traced
+        step.discard()  # torch's exporter remembers what it has traced, so dropping it would free nothing
         bundle = _describe(source, memory, graphs, evaluation, tokenizer.spec, folder)
         write_manifest(folder, bundle)
 
@@ -93,7 +93,7 @@ def convert(
         ids = verify_ids(bundle, exported.tokenizer, options.verify_text)
         segments = options.verify_segments or default_verify_segments(evaluation)
         tell(f"verifying up to {segments} segments of {evaluation.segment_len} tokens against the eager model")
-        report = verify(exported, model, ids, segments=segments, progress=progress)
+        report = verify(exported, source.build_model, ids, segments=segments, progress=progress)
         report.require_passed()
         (folder / "parity.json").write_text(json.dumps(report.to_dict(), indent=1) + "\n", "utf-8")
         (folder / "README.md").write_text(_readme(bundle, report), "utf-8")

@@ -14,8 +14,8 @@ from typing import Any
 from xlexport.checkpoints import SourceCheckpoint, load
 from xlexport.convert import ConversionOptions, convert
 from xlexport.errors import XlexportError
+from xlexport.parity import ParityReport
 from xlexport.sample import sample_checkpoint, sample_text
-from xlexport.verify import ParityReport
 
 __all__ = ["DemoResult", "demo", "result_dict", "result_rows"]
 

@@ -18,9 +18,9 @@ from torch import Tensor
 import xlexport.convert
 from xlexport.checkpoints import SourceCheckpoint, load
 from xlexport.convert import ConversionOptions, convert
+from xlexport.parity import ParityReport
 from xlexport.steps import Step, output_names
 from xlexport.steps.transformer_xl import TransformerXLStep
-from xlexport.verify import ParityReport
 from xlruntime import spec
 from xlruntime.bundle import read_bundle
 from xltraining.checkpoint import save_checkpoint

@@ -22,10 +22,10 @@ import xlexport.convert
 from xlexport.checkpoints import SourceCheckpoint
 from xlexport.convert import ConversionOptions, convert, default_verify_segments
 from xlexport.errors import ExportError, OutputExistsError, ParityError
+from xlexport.parity import SegmentDifference
 from xlexport.steps import Step
 from xlexport.steps.transformer_xl import TransformerXLStep
 from xlexport.tokenizer_choice import verify_ids
-from xlexport.verify import SegmentDifference
 from xlruntime import OptionError, TextError
 from xlruntime import load as load_bundle
 from xlruntime.bundle import digest_file, read_bundle

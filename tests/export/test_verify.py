@@ -12,8 +12,9 @@ import numpy.typing as npt
 import pytest
 
 from xlexport.errors import ExportError, ParityError
+from xlexport.parity import TOLERANCES, SegmentDifference
 from xlexport.steps import build_step
-from xlexport.verify import TOLERANCES, SegmentDifference, segments_to_wrap, verify
+from xlexport.verify import segments_to_wrap, verify
 from xlruntime import Model
 from xlruntime import load as load_bundle
 from xlruntime.memory import RingMemory
@@ -67,7 +68,7 @@ def test_bundle_equals_model_under_other_settings(
 ) -> None:
     converted: Converted = request.getfixturevalue(name)
     model = load_bundle(converted.folder, threads=1)
-    report = verify(model, converted.model, IDS, segments=30, evaluation=model.evaluation(**changes))
+    report = verify(model, lambda: converted.model, IDS, segments=30, evaluation=model.evaluation(**changes))
     report.require_passed()
     assert report.max_abs_log_prob_diff <= 2e-5
     assert report.max_abs_memory_diff <= 1e-5
@@ -75,7 +76,7 @@ def test_bundle_equals_model_under_other_settings(
 
 def test_report_has_the_fields_of_the_design(bundle: Model, bytes_bundle: Converted) -> None:
     seen: list[SegmentDifference] = []
-    report = verify(bundle, bytes_bundle.model, IDS[:30], segments=20, progress=seen.append)
+    report = verify(bundle, lambda: bytes_bundle.model, IDS[:30], segments=20, progress=seen.append)
     assert len(seen) == 4
     seen = report.per_segment  # by now with what the other graphs say
     assert set(report.to_dict()) == {*FIELDS_OF_THE_DESIGN, *MORE_FIELDS}
@@ -98,7 +99,7 @@ def test_report_has_the_fields_of_the_design(bundle: Model, bytes_bundle: Conver
 def test_too_few_ids_to_compare(bundle: Model, bytes_bundle: Converted) -> None:
     for length in (0, 1):
         with pytest.raises(ParityError, match=f"the text has {length} tokens; at least 2"):
-            verify(bundle, bytes_bundle.model, IDS[:length], segments=1)
+            verify(bundle, lambda: bytes_bundle.model, IDS[:length], segments=1)
 
 
 def after_step(
@@ -165,7 +166,7 @@ def skipped_slot(model: Model) -> None:
 @pytest.mark.parametrize("spoil", [another_clamp, swapped_layers, swapped_rings, flipped_slot, skipped_slot])
 def test_slip_is_found(spoil: Callable[[Model], None], bundle: Model, bytes_bundle: Converted) -> None:
     spoil(bundle)
-    report = verify(bundle, bytes_bundle.model, IDS, segments=8)
+    report = verify(bundle, lambda: bytes_bundle.model, IDS, segments=8)
     assert not report.passed
     assert report.max_abs_log_prob_diff > 1e-3
     if spoil not in (another_clamp, swapped_layers):
@@ -179,9 +180,9 @@ def test_window_that_is_off_by_one_is_found(
     error: int, bundle: Model, bytes_bundle: Converted, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     evaluation = bundle.evaluation(same_length=True)
-    verify(bundle, bytes_bundle.model, IDS, segments=8, evaluation=evaluation).require_passed()
+    verify(bundle, lambda: bytes_bundle.model, IDS, segments=8, evaluation=evaluation).require_passed()
     monkeypatch.setattr(Evaluation, "window", evaluation.window + error)
-    report = verify(bundle, bytes_bundle.model, IDS, segments=8, evaluation=evaluation)
+    report = verify(bundle, lambda: bytes_bundle.model, IDS, segments=8, evaluation=evaluation)
     assert not report.passed
     assert report.first_segment_over_tolerance == 2  # token 20 is the first that sees one token more, or less
 
@@ -195,7 +196,7 @@ def test_memory_that_drifts_is_found_where_it_begins(
         last_row(memory, name)[1, 2] += 2e-3
 
     after_step(bundle, first, drift, every=True)
-    report = verify(bundle, bytes_bundle.model, IDS, segments=8)
+    report = verify(bundle, lambda: bytes_bundle.model, IDS, segments=8)
     assert not report.passed
     assert report.first_segment_over_tolerance == first
     assert report.max_abs_memory_diff >= 1.9e-3
@@ -203,16 +204,16 @@ def test_memory_that_drifts_is_found_where_it_begins(
 
 
 def test_difference_that_grows_shows_as_drift(bundle: Model, bytes_bundle: Converted) -> None:
-    drift = verify(bundle, bytes_bundle.model, IDS, segments=30).drift
+    drift = verify(bundle, lambda: bytes_bundle.model, IDS, segments=30).drift
     assert drift is not None and 0.2 < drift < 5
 
     def wander(memory: RingMemory, outputs: Arrays) -> None:
         outputs["log_prob"] += np.float32(1e-7 * memory.offset)
 
     after_step(bundle, 0, wander, every=True)
-    drift = verify(bundle, bytes_bundle.model, IDS, segments=30).drift
+    drift = verify(bundle, lambda: bytes_bundle.model, IDS, segments=30).drift
     assert drift is not None and drift > 3
-    assert verify(bundle, bytes_bundle.model, IDS, segments=2).drift is None
+    assert verify(bundle, lambda: bytes_bundle.model, IDS, segments=2).drift is None
 
 
 @pytest.mark.parametrize("name", ["memory_key_0", "memory_value_0", "memory_key_1", "memory_value_1"])
@@ -226,7 +227,7 @@ def test_number_that_is_not_finite_in_the_last_memory_is_found(
         last_row(memory, name)[0, 0] = bad
 
     after_step(bundle, 7, break_memory)
-    report = verify(bundle, bytes_bundle.model, IDS, segments=8)
+    report = verify(bundle, lambda: bytes_bundle.model, IDS, segments=8)
     assert not report.passed
     assert not np.isfinite(report.max_abs_memory_diff)
     assert report.first_segment_over_tolerance == 7
@@ -237,7 +238,7 @@ def test_score_that_is_not_finite_is_found(bundle: Model, bytes_bundle: Converte
         outputs["log_prob"][0, 3] = np.nan
 
     after_step(bundle, 4, break_score)
-    report = verify(bundle, bytes_bundle.model, IDS, segments=8)
+    report = verify(bundle, lambda: bytes_bundle.model, IDS, segments=8)
     assert not report.passed
     assert np.isnan(report.max_abs_log_prob_diff)
     assert report.first_segment_over_tolerance == 4
@@ -250,7 +251,7 @@ def test_many_small_differences_of_one_sign_are_found(bundle: Model, bytes_bundl
         outputs["log_prob"] += np.float32(5e-6)
 
     after_step(bundle, 0, lean, every=True)
-    report = verify(bundle, bytes_bundle.model, IDS, segments=8)
+    report = verify(bundle, lambda: bytes_bundle.model, IDS, segments=8)
     assert report.first_segment_over_tolerance is None
     assert report.delta_bits_per_token == pytest.approx(-5e-6 / np.log(2), rel=0.2)
     assert not report.passed
@@ -288,7 +289,7 @@ def test_each_graph_is_compared(
         outputs[output] = spoil(outputs[output].copy())
 
     after_step(bundle, 3, change, of=purpose)
-    report = verify(bundle, bytes_bundle.model, IDS, segments=6)
+    report = verify(bundle, lambda: bytes_bundle.model, IDS, segments=6)
     assert report.first_segment_over_tolerance == 3
     assert not report.passed
 
@@ -302,7 +303,7 @@ def test_memory_of_the_other_graphs_is_compared_at_their_end(
 
     walked = segments_to_wrap(bundle.bundle.evaluation)
     after_step(bundle, walked - 1, change, of=purpose)
-    report = verify(bundle, bytes_bundle.model, IDS, segments=20)
+    report = verify(bundle, lambda: bytes_bundle.model, IDS, segments=20)
     assert report.detail_segments == walked < 20
     assert report.first_segment_over_tolerance == walked - 1
     assert report.max_abs_memory_diff >= 1.9e-3
@@ -312,7 +313,7 @@ def test_memory_of_the_other_graphs_is_compared_at_their_end(
 
 
 def test_checkpoint_of_another_model_is_found(bundle: Model, make_model: MakeModel) -> None:
-    report = verify(bundle, make_model(seed=1, n_token=256), IDS, segments=3)
+    report = verify(bundle, lambda: make_model(seed=1, n_token=256), IDS, segments=3)
     assert report.first_segment_over_tolerance == 0
     assert report.top1_agreement < 1
     with pytest.raises(ParityError) as caught:

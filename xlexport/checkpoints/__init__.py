@@ -6,7 +6,9 @@ untrusted: no reader runs code from one, and none falls back to one that would.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -23,6 +25,7 @@ from xlexport.checkpoints.pickles import summarize
 from xlexport.checkpoints.source import SourceCheckpoint
 from xlexport.errors import CheckpointError, CheckpointNotFoundError
 from xlruntime.bundle import is_bundle
+from xlruntime.spec import FileDigest
 
 __all__ = ["FORMATS", "CheckpointFormat", "SourceCheckpoint", "format_names", "load"]
 
@@ -77,12 +80,23 @@ def load(path: Path | str, format: str | None = None, config: Mapping[str, Any] 
         _check_something_there(path)
         for module in FORMATS:
             if format == module.NAME or (format is None and module.matches(path)):
-                return module.load(path, config)
+                source = module.load(path, config)
+                return replace(source, build_model=functools.partial(_build, module, path, config, source.files))
         raise _unknown(path)
     except CheckpointError:
         raise
     except OSError as error:
         raise CheckpointError(f"{path}: cannot be read ({error.strerror}). Check its permissions.") from error
+
+
+def _build(
+    module: CheckpointFormat, path: Path, config: Mapping[str, Any] | None, files: Mapping[Path, FileDigest]
+) -> Any:
+    """Make the model from the files, read anew: a source that held tensors would keep them beside the model's user."""
+    source = module.load(path, config)
+    if source.files != files:
+        raise CheckpointError(f"{path}: has changed since it was read. Start again when nothing writes to it.")
+    return source.build_model()
 
 
 def _check_something_there(path: Path) -> None:

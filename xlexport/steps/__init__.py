@@ -39,7 +39,7 @@ class Step(Protocol):
         """What a slot of each memory holds that stands for a zero hidden state, by input name."""
 
     def discard(self) -> None:
-        """Free the weights that are not the trained model's own; the step cannot run any more."""
+        """Free all weights, those of the trained model too; neither can run any more."""
 
     def forward(self, *inputs: Tensor) -> tuple[Tensor, ...]:
         """The outputs of all purposes, each once, in the order of `output_names`."""

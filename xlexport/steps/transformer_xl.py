@@ -318,9 +318,9 @@ class TransformerXLStep(nn.Module):
         return self._first_rows
 
     def discard(self) -> None:
-        """Free the scaled copies of the query, key and value weights; the step cannot run any more."""
-        for layer in self._layers:
-            layer.qkv.weight.data = torch.empty(0)
+        """Free all weights, those of the model too; neither can run any more."""
+        for parameter in self.parameters():
+            parameter.data = torch.empty(0)
 
 
 def project_memory(model: TransformerXL, memory: list[Tensor]) -> Iterator[tuple[str, Tensor]]:

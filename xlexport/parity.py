@@ -1,0 +1,147 @@
+"""What `verify` finds, and how it is judged: tolerances by precision, figures by segment, and the whole report."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from xlexport.errors import ParityError
+from xlruntime.spec import Evaluation
+
+__all__ = ["TOLERANCES", "ParityReport", "SegmentDifference", "Tolerance", "largest", "make_report"]
+
+
+@dataclass(frozen=True)
+class Tolerance:
+    """How far a bundle may be from its model."""
+
+    log_prob: float  # nats, the largest of any target; for all other tokens relative, see _scaled
+    memory: float  # the largest of any number in any memory
+    delta_bits_per_token: float  # of the whole text
+
+
+TOLERANCES = {"float32": Tolerance(log_prob=1e-4, memory=1e-3, delta_bits_per_token=1e-6)}
+
+
+@dataclass(frozen=True)
+class SegmentDifference:
+    """How one segment differs: absolute differences of the targets' log-probabilities (nats) and of memory."""
+
+    segment: int
+    tokens: int
+    max_abs_log_prob_diff: float
+    mean_abs_log_prob_diff: float
+    max_distribution_diff: float | None  # None behind the segments that the detail and generate graphs walked
+    max_abs_memory_diff: float
+    top1_agreement: float | None
+    eager_nats: float
+    graph_nats: float
+
+
+@dataclass(frozen=True)
+class ParityReport:
+    """What `verify` found. The LSH fields are None for an architecture without LSH attention."""
+
+    segments: int
+    tokens: int
+    max_abs_log_prob_diff: float
+    mean_abs_log_prob_diff: float
+    max_abs_memory_diff: float
+    top1_agreement: float
+    delta_bits_per_token: float
+    detail_segments: int  # the first ones, which the detail and generate graphs walked too
+    max_distribution_diff: float  # of any token the detail and generate graphs list, over max(1, |log-probability|)
+    drift: float | None  # mean difference in the last third of the segments over that in the first third
+    first_segment_over_tolerance: int | None
+    bucket_flips: int | None
+    largest_flip_margin: float | None
+    overflow_fraction: float | None
+    tolerance: dict[str, float]
+    passed: bool
+    segment_len: int
+    mem_len: int
+    bits_per_token: float
+    per_segment: list[SegmentDifference]
+
+    def to_dict(self, per_segment: bool = True) -> dict[str, Any]:
+        """For JSON; `per_segment` includes the figures of each segment."""
+        fields = dataclasses.asdict(self)
+        if not per_segment:
+            del fields["per_segment"]
+        return fields
+
+    def require_passed(self) -> None:
+        """Raise ParityError, with what differs and where, unless the bundle passed."""
+        if self.passed:
+            return
+        raise ParityError(
+            "the graphs differ from the trained model: "
+            f"log-probabilities by up to {self.max_abs_log_prob_diff:.3g} nats, those of other tokens by "
+            f"{self.max_distribution_diff:.3g} of their size "
+            f"(tolerance {self.tolerance['log_prob']:g}), memories by up to {self.max_abs_memory_diff:.3g} "
+            f"({self.tolerance['memory']:g}), {self.delta_bits_per_token:+.3g} bits per token "
+            f"({self.tolerance['delta_bits_per_token']:g}); first segment over tolerance: "
+            f"{self.first_segment_over_tolerance}. Make sure that bundle and checkpoint belong together."
+        )
+
+
+def make_report(found: list[SegmentDifference], evaluation: Evaluation, tolerance: Tolerance) -> ParityReport:
+    """The figures of all segments as one, judged."""
+    tokens = sum(segment.tokens for segment in found)
+    eager_nats = sum(segment.eager_nats for segment in found)
+    graph_nats = sum(segment.graph_nats for segment in found)
+    detailed = [(segment, segment.top1_agreement) for segment in found if segment.top1_agreement is not None]
+    delta_bits = (graph_nats - eager_nats) / tokens / math.log(2)
+    over = [
+        segment.segment
+        for segment in found
+        if not (
+            segment.max_abs_log_prob_diff <= tolerance.log_prob
+            and (segment.max_distribution_diff is None or segment.max_distribution_diff <= tolerance.log_prob)
+            and segment.max_abs_memory_diff <= tolerance.memory
+        )
+    ]
+    return ParityReport(
+        segments=len(found),
+        tokens=tokens,
+        max_abs_log_prob_diff=largest(np.array([segment.max_abs_log_prob_diff for segment in found])),
+        mean_abs_log_prob_diff=sum(segment.mean_abs_log_prob_diff * segment.tokens for segment in found) / tokens,
+        max_abs_memory_diff=largest(np.array([segment.max_abs_memory_diff for segment in found])),
+        top1_agreement=sum(agreement * segment.tokens for segment, agreement in detailed)
+        / sum(segment.tokens for segment, _ in detailed),
+        delta_bits_per_token=delta_bits,
+        max_distribution_diff=largest(*(segment.max_distribution_diff or 0.0 for segment in found)),
+        detail_segments=len(detailed),
+        drift=_drift(found),
+        first_segment_over_tolerance=over[0] if over else None,
+        bucket_flips=None,
+        largest_flip_margin=None,
+        overflow_fraction=None,
+        tolerance=dataclasses.asdict(tolerance),
+        passed=not over and abs(delta_bits) <= tolerance.delta_bits_per_token,
+        segment_len=evaluation.segment_len,
+        mem_len=evaluation.mem_len,
+        bits_per_token=eager_nats / tokens / math.log(2),
+        per_segment=found,
+    )
+
+
+def _drift(found: list[SegmentDifference]) -> float | None:
+    """Around 1 where differences do not grow with the segments; None where there are too few to tell."""
+    third = len(found) // 3
+    if not third:
+        return None
+    first, last = (
+        float(np.mean([segment.mean_abs_log_prob_diff for segment in part])) for part in (found[:third], found[-third:])
+    )
+    return last / first if first > 0 else None
+
+
+def largest(*differences: npt.ArrayLike | None) -> float:
+    """Largest absolute value; NaN where any is NaN, so that it cannot pass for small."""
+    return float(np.max([np.abs(np.asarray(difference)).max(initial=0.0) for difference in differences]))
