@@ -13,7 +13,7 @@ import struct
 from collections.abc import Callable, Iterator
 from typing import Any
 
-__all__ = ["BadFileError", "operations"]
+__all__ = ["BadFileError", "Buffer", "operations"]
 
 MOST_OPERATIONS = 12_000_000  # a vocabulary of 800,000 words takes eight million at most; these take six seconds
 LONGEST_TEXT = 1 << 20  # longer ones are arrays or source text, which nothing here needs
