@@ -150,6 +150,7 @@ def _describe(
         provenance={
             "format": source.format,
             "sources": {path.name: digest.sha256 for path, digest in source.files.items()},
+            "notes": list(source.notes),
             "versions": {
                 "python": platform.python_version(),
                 **{name: version(name) for name in ("xlexport", "torch", "onnx", "onnxscript", "onnx-ir")},
@@ -164,6 +165,8 @@ def _readme(bundle: spec.Bundle, report: ParityReport) -> str:
     config, evaluation = bundle.config, bundle.evaluation
     files = "\n".join(f"- `{name}`: {digest.size:,} bytes" for name, digest in bundle.files.items())
     sources = ", ".join(f"`{name}` (SHA-256 `{sha256}`)" for name, sha256 in bundle.provenance["sources"].items())
+    notes = "".join(f"- {note}\n" for note in bundle.provenance["notes"])
+    chosen = f"\nWhat was chosen, or is left out:\n\n{notes}" if notes else ""
     return f"""# A {bundle.architecture} bundle of xlexport
 
 {config["n_layer"]} layers, d_model {config["d_model"]}, {config["n_head"]} heads, vocabulary {bundle.vocab_size:,},
@@ -177,6 +180,6 @@ Verified against the trained model over {report.segments} segments of carried me
 largest difference of a log-probability {report.max_abs_log_prob_diff:.2e} nats, of a memory
 {report.max_abs_memory_diff:.2e}; {report.delta_bits_per_token:+.1e} bits per token; same best token in
 {report.top1_agreement:.2%} of places. All figures: `parity.json`.
-
+{chosen}
 {files}
 """

@@ -38,6 +38,7 @@ def bundle_rows(bundle: Bundle, folder: Path) -> list[tuple[str, str]]:
     ]
     rows += [(f"converted from {name}", f"SHA-256 {sha256}") for name, sha256 in bundle.provenance["sources"].items()]
     rows += [("versions", ", ".join(f"{name} {version}" for name, version in bundle.provenance["versions"].items()))]
+    rows += [("note", note) for note in bundle.provenance.get("notes", [])]
     for purpose, graph in bundle.graphs.items():
         carried = {entry.output for entry in bundle.memory}
         outputs = [tensor for tensor in graph.outputs if tensor.name not in carried]

@@ -252,6 +252,17 @@ WEIGHTS = [
 ]
 
 
+def test_what_was_chosen_stays_with_the_bundle(reuse_export: None, bytes_bundle: Converted, tmp_path: Path) -> None:
+    source = dataclasses.replace(bytes_bundle.source, notes=("Segments are 8 tokens.", "The optimizer is left out."))
+    told: list[str] = []
+    convert(source, tmp_path / "bundle", ConversionOptions(verify_segments=2), tell=told.append)
+    assert set(source.notes) <= set(told)
+    assert read_bundle(tmp_path / "bundle").provenance["notes"] == list(source.notes)
+    readme = (tmp_path / "bundle" / "README.md").read_text()
+    assert "What was chosen, or is left out:\n\n- Segments are 8 tokens.\n- The optimizer is left out.\n" in readme
+    assert "What was chosen" not in (bytes_bundle.folder / "README.md").read_text()
+
+
 @pytest.mark.parametrize("weight", WEIGHTS)
 def test_other_weights_are_not_published(
     weight: str, reuse_export: None, bytes_bundle: Converted, tmp_path: Path
