@@ -106,8 +106,6 @@ def session_options(threads: int | None = None) -> Any:
     options.log_severity_level = FATAL_ONLY
     # Threads may spin while a step runs, where it pays; between steps they would only burn the caller's cores.
     options.add_session_config_entry("session.force_spinning_stop", "1")
-    # Planned buffers would come on top of the arena of the first step, and change with the number of rare tokens.
-    options.enable_mem_pattern = False
     return options
 
 
