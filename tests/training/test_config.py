@@ -1,4 +1,5 @@
 import pytest
+import torch
 
 from xltraining.config import TransformerXLConfig
 from xltraining.errors import ConfigError
@@ -32,6 +33,21 @@ def test_invalid_values_are_all_listed() -> None:
 def test_a_value_of_a_wrong_type_is_named(name: str, value: object) -> None:
     with pytest.raises(ValueError, match=name):
         TransformerXLConfig.from_dict({name: value})
+
+
+def test_values_of_a_wrong_type_are_shown_in_one_short_line() -> None:
+    for value in (torch.zeros(5, 5), "a\nb", list(range(10**5))):
+        with pytest.raises(ConfigError) as caught:
+            TransformerXLConfig.from_dict({"n_layer": value})
+        assert "\n" not in str(caught.value)
+        assert len(str(caught.value)) < 200
+
+
+def test_sizes_that_would_never_be_built_are_refused() -> None:
+    with pytest.raises(ConfigError, match="n_layer must be at most 1,000, found 1,000,000,000"):
+        TransformerXLConfig(n_layer=10**9)
+    with pytest.raises(ConfigError, match="cutoffs must be at most 100, found 50,000"):
+        TransformerXLConfig(n_token=10**6, cutoffs=tuple(range(1, 50_001)), div_val=4)
 
 
 def test_unknown_names_are_all_listed() -> None:

@@ -2,6 +2,7 @@
 
 import itertools
 import math
+import reprlib
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import Any, Literal
@@ -13,6 +14,8 @@ __all__ = ["TransformerXLConfig"]
 _AT_LEAST_ONE = ("n_token", "n_layer", "n_head", "d_model", "d_head", "d_inner", "tgt_len")
 _BOOLEANS = ("same_length", "untie_r", "pre_lnorm", "tie_weight", "proj_same_dim")
 _PROBABILITIES = ("dropout", "dropatt")
+_MOST_LAYERS = 1000  # a configuration that comes with a file must not decide how long the model takes to build
+_MOST_CUTOFFS = 100
 
 
 @dataclass(frozen=True)
@@ -74,22 +77,22 @@ class TransformerXLConfig:
         problems = []
         for name in (*_AT_LEAST_ONE, "mem_len", "clamp_len", "div_val", "window_extra"):
             if not _is_integer(getattr(self, name)):
-                problems.append(f"{name} must be an integer, found {getattr(self, name)!r}")
+                problems.append(f"{name} must be an integer, found {_shown(getattr(self, name))}")
         if self.d_embed is not None and not _is_integer(self.d_embed):
-            problems.append(f"d_embed must be an integer or None, found {self.d_embed!r}")
+            problems.append(f"d_embed must be an integer or None, found {_shown(self.d_embed)}")
         for name, kind, right in (("cutoffs", "integers", _is_integer), ("tie_projs", "true and false", _is_boolean)):
             value = getattr(self, name)
             if not isinstance(value, tuple) or not all(map(right, value)):
-                problems.append(f"{name} must be a tuple of {kind}, found {value!r}")
+                problems.append(f"{name} must be a tuple of {kind}, found {_shown(value)}")
         for name in _BOOLEANS:
             if not _is_boolean(getattr(self, name)):
-                problems.append(f"{name} must be true or false, found {getattr(self, name)!r}")
+                problems.append(f"{name} must be true or false, found {_shown(getattr(self, name))}")
         for name in (*_PROBABILITIES, "layer_norm_epsilon"):
             value = getattr(self, name)
             if not isinstance(value, int | float) or isinstance(value, bool) or not math.isfinite(value):
-                problems.append(f"{name} must be a finite number, found {value!r}")
+                problems.append(f"{name} must be a finite number, found {_shown(value)}")
         if self.first_memory not in ("empty", "zeros"):
-            problems.append(f"first_memory must be 'empty' or 'zeros', found {self.first_memory!r}")
+            problems.append(f"first_memory must be 'empty' or 'zeros', found {_shown(self.first_memory)}")
         return problems
 
     def _value_problems(self) -> list[str]:
@@ -103,6 +106,10 @@ class TransformerXLConfig:
             for name in _PROBABILITIES
             if not 0 <= getattr(self, name) < 1
         ]
+        if self.n_layer > _MOST_LAYERS:
+            problems.append(f"n_layer must be at most {_MOST_LAYERS:,}, found {self.n_layer:,}")
+        if len(self.cutoffs) > _MOST_CUTOFFS:
+            problems.append(f"cutoffs must be at most {_MOST_CUTOFFS}, found {len(self.cutoffs):,}")
         if self.d_model % 2:
             problems.append(f"d_model must be even (sines and cosines take half each), found {self.d_model}")
         if self.mem_len < 0:
@@ -182,6 +189,11 @@ class TransformerXLConfig:
 
 def _is_boolean(value: object) -> bool:
     return isinstance(value, bool)
+
+
+def _shown(value: object) -> str:
+    """A value of any kind, short and in one line."""
+    return " ".join(reprlib.repr(value).split())
 
 
 def _is_integer(value: object) -> bool:
