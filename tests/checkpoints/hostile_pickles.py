@@ -116,6 +116,7 @@ def damaged() -> Iterator[tuple[str, bytes]]:
     yield "old text of -1", plain(b"T\xff\xff\xff\xffabc")
     yield "whole number of 2 GB", plain(b"\x8b\xff\xff\xff\x7fabc")
     yield "whole number of 100,000 bytes", plain(b"\x8b\xa0\x86\x01\x00" + b"\1" * 100_000)
+    yield "whole number of 4,000 digits", b"I" + b"9" * 4000 + b"\n."
     yield "whole number of 100,000 digits", b"I" + b"9" * 100_000 + b"\n."
     yield "frame of 2**60 bytes", b"\x80\x04\x95" + struct.pack("<Q", 1 << 60) + b"N."
     yield "line without end", b"c" + b"a" * 100_000
@@ -190,6 +191,10 @@ def bombs() -> Iterator[tuple[str, bytes]]:
     yield "deep tuple as key", plain(b"}(" + text("a") + b"\x85" * 100_000 + b"Nu")
     yield "deep dicts", plain(b"}" + b"K\x01}" * 200_000 + b"s" * 200_000)
     yield "deep state", plain(namespace + b"0" + b"h\x00)\x81" * 50_000 + b"b" * 49_999)
+    parts = b"]q\x00"
+    for part in range(1, 20):  # none is deep where it is reached first
+        parts += b"h" + bytes([part - 1]) + b"\x85" * 20 + b"q" + bytes([part])
+    yield "deep in parts", plain(b"(" + parts + b"t")
     yield "list in itself", plain(b"]q\x00h\x00a")
     yield "object in its own state", plain(namespace + b")\x81q\x01}" + text("a") + b"h\x01sb")
     laughs = b"]q\x00(" + b"K\x01" * 10 + b"e"
@@ -199,4 +204,5 @@ def bombs() -> Iterator[tuple[str, bytes]]:
     colliding = [value(k * ((1 << 61) - 1)) for k in range(1, 60_000)]
     yield "keys of one hash", plain(b"}(" + b"N".join(colliding) + b"Nu")
     yield "numbers of one hash in a set", b"\x80\x04\x8f(" + b"".join(colliding) + b"\x90."
+    yield "numbers of one hash in a frozenset", b"\x80\x04(" + b"".join(colliding) + b"\x91."
     yield "numbers of one hash in a list for a set", plain(call("builtins", "set", b"(" + b"".join(colliding) + b"l"))

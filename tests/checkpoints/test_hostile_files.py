@@ -26,6 +26,7 @@ from tests.checkpoints.hostile_torch_files import (
     tensor,
     torch_bombs,
 )
+from xlexport.checkpoints import load
 from xlexport.checkpoints.restricted import read_pickle
 from xlexport.checkpoints.torch_files import read_torch
 from xlexport.errors import CheckpointError, CheckpointNotFoundError
@@ -125,6 +126,18 @@ def test_names_that_are_too_many_are_counted(tmp_path: Path) -> None:
     path.write_bytes(plain(b"(" + b"".join(b"cm%d\nf\n" % number for number in range(30)) + b"l"))
     with pytest.raises(CheckpointError, match=r"'m19\.f' and 10 more\); nothing was run"):
         read_pickle(path)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [{"config": {"\x1b[2J\n": 1}}, {"config": {}, "state_dict": {"\x1b[2J\n": torch.ones(1)}}, {"\x1b[2J\n": 1}],
+)
+def test_names_in_a_file_of_our_own_kind_cannot_reach_the_terminal(content: dict[str, Any], tmp_path: Path) -> None:
+    path = tmp_path / "model.pt"
+    torch.save({"format": "xltraining", "version": 2, **content}, path)
+    with pytest.raises(CheckpointError) as caught:
+        load(path)
+    assert str(caught.value).isprintable()
 
 
 @BOTH

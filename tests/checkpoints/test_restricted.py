@@ -19,7 +19,7 @@ import pytest
 import torch
 from torch import nn
 
-from xlexport.checkpoints import operations
+from xlexport.checkpoints import machine, operations
 from xlexport.checkpoints.restricted import Record, read_pickle
 from xlexport.checkpoints.torch_files import read_torch
 from xlexport.errors import CheckpointError
@@ -178,6 +178,55 @@ def test_operations_are_limited(pickled: Callable[..., Any], monkeypatch: pytest
     assert pickled(content) is None
     monkeypatch.setattr(operations, "MOST_OPERATIONS", 100)
     with pytest.raises(CheckpointError, match="more than 100 operations"):
+        pickled(content)
+
+
+NAMESPACE = b"cargparse\nNamespace\nq\x00"
+COUNTED = {
+    "places on the stack": (b"", b"N", b""),
+    "marks": (b"N", b"(", b"."),
+    "numbers": (b"", b"J\x01\x01\x01\x010", b"N"),
+    "texts": (b"", b"X\x02\x00\x00\x00ab0", b"N"),
+    "bytes": (b"", b"C\x02ab0", b"N"),
+    "lists": (b"", b"]0", b"N"),
+    "tuples": (b"", b")\x850", b"N"),
+    "tuples of some": (b"Nq\x00", b"(h\x00h\x00h\x00t0", b""),
+    "dicts": (b"", b"}0", b"N"),
+    "sets": (b"", b"\x8f0", b"N"),
+    "frozensets": (b"", b"(K\x01\x910", b"N"),
+    "elements of a list": (b"]", b"Na", b""),
+    "several elements of a list": (b"]", b"(NNe", b""),
+    "elements of a set": (b"\x8f", b"(K\x01\x90", b""),
+    "items by number": (b"}", b"K\x01Ns", b""),
+    "items by text": (b"}X\x01\x00\x00\x00aq\x010", b"h\x01Ns", b""),
+    "memo": (b"N", b"\x94", b""),
+    "memo in no order": (b"N", b"r\x00\x00\x01\x00", b""),
+    "names": (b"", NAMESPACE + b"0", b"N"),
+    "objects": (NAMESPACE, b"h\x00)R0", b""),
+    "state": (NAMESPACE + b")R}(K\x01NK\x02NK\x03Nuq\x010", b"h\x01b", b""),
+    "arguments of objects": (NAMESPACE + b"0(NNNNNNNNNNtq\x010}NNsq\x020", b"h\x00h\x01h\x02\x920", b"N"),
+    "dicts that are made": (b"ccollections\nOrderedDict\nq\x00]q\x010", b"h\x00)R0", b""),
+    "sets that are made": (b"c__builtin__\nset\nq\x00(K\x01K\x02K\x03l\x85q\x010", b"h\x00h\x01R0", b""),
+}
+
+
+@pytest.mark.parametrize("what", COUNTED)
+def test_memory_is_counted(what: str, pickled: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each of these counts for nine bytes or more, so ten thousand of them are more than 80 KB."""
+    before, repeated, after = COUNTED[what]
+    monkeypatch.setattr(machine, "WORD_ROOM", 0)
+    pickled(b"\x80\x04" + before + repeated * 3 + after + (b"" if after == b"." else b"."))
+    monkeypatch.setattr(machine, "ROOM", 80_000)
+    with pytest.raises(CheckpointError, match="far more memory"):
+        pickled(b"\x80\x04" + before + repeated * 10_000 + after + b".")
+
+
+def test_words_of_a_vocabulary_have_room(pickled: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    content = [f"word{number}" for number in range(3000)]
+    monkeypatch.setattr(machine, "ROOM", 80_000)
+    assert pickled(content) == content
+    monkeypatch.setattr(machine, "MOST_WORDS", 1000)
+    with pytest.raises(CheckpointError, match="far more memory"):
         pickled(content)
 
 

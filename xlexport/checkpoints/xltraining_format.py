@@ -59,5 +59,10 @@ def load(path: Path, config: Mapping[str, Any] | None = None) -> SourceCheckpoin
             warnings.filterwarnings("ignore", "Detected pickle protocol", UserWarning)
             checkpoint = load_checkpoint(path)
     except XltrainingError as error:
-        raise CheckpointError(str(error)) from error
+        raise CheckpointError(_printable(str(error))) from error
     return transformer_xl_source(path, NAME, checkpoint, tokenizer=checkpoint.tokenizer, files=files)
+
+
+def _printable(message: str) -> str:
+    """A message with names that a file chose, fit for a terminal."""
+    return "".join(character if character.isprintable() else ascii(character)[1:-1] for character in message)
