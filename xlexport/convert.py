@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import platform
+import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
 
@@ -15,7 +16,7 @@ from xlexport.errors import ExportError
 from xlexport.onnx_export import export_onnx
 from xlexport.parity import ParityReport, SegmentDifference
 from xlexport.steps import Step, build_step
-from xlexport.tokenizer_choice import choose_tokenizer, verify_ids
+from xlexport.tokenizer_choice import check_verify_text, choose_tokenizer, verify_ids
 from xlexport.verify import segments_to_wrap, verify
 from xlruntime import spec
 from xlruntime.model import load
@@ -75,6 +76,8 @@ def convert(
     check_output(output, force)
     evaluation = _evaluation(source, options)
     tokenizer = choose_tokenizer(source, options.tokenizer, options.vocab_style)
+    check_verify_text(tokenizer.spec, options.verify_text)  # now, not after minutes of export
+    source = replace(source, notes=_notes(source, options))
     tell(f"read {', '.join(map(str, source.files))}: {source.format}, {source.architecture}")
     for note in (*source.notes, *tokenizer.notes):
         tell(note)
@@ -117,6 +120,14 @@ def _evaluation(source: SourceCheckpoint, options: ConversionOptions) -> spec.Ev
         first_memory=config["first_memory"],
         window_extra=config["window_extra"],
     ).with_options(options.segment_len, options.mem_len, options.clamp_len, options.same_length)
+
+
+def _notes(source: SourceCheckpoint, options: ConversionOptions) -> tuple[str, ...]:
+    """The source's notes, but for those that ask only for settings that were given."""
+    settings = ("segment_len", "mem_len", "clamp_len", "same_length")
+    given = {f"--{name.replace('_', '-')}" for name in settings if getattr(options, name) is not None}
+    asked = {note: set(re.findall(r"--[a-z-]*[a-z]", note)) for note in source.notes}
+    return tuple(note for note, names in asked.items() if not names or not names <= given)
 
 
 def _write_first_rows(step: Step, folder: Path) -> None:

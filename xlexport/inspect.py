@@ -116,6 +116,8 @@ def _window(evaluation: Mapping[str, Any]) -> str:
 
 def _vocabulary(tokenizer: str | Vocabulary | None, n_token: int) -> str:
     if isinstance(tokenizer, Vocabulary):
+        if len(tokenizer) != n_token:
+            return f"{len(tokenizer):,} symbols, but the model has {n_token:,} tokens: give its own with --tokenizer"
         return describe_vocabulary(tokenizer)
     if tokenizer is None:
         return f"not in the checkpoint: give that of its {n_token:,} tokens with --tokenizer"

@@ -18,11 +18,11 @@ from xlruntime.tokenizing import make_tokenizer
 from xlruntime.vocabulary import VOCABULARY_FORMAT, Vocabulary
 from xlruntime.vocabulary_tokenizer import VocabularyTokenizer
 
-__all__ = ["TokenizerChoice", "choose_tokenizer", "verify_ids"]
+__all__ = ["TokenizerChoice", "check_verify_text", "choose_tokenizer", "verify_ids"]
 
 FILES = {"vocabulary": "vocabulary.json", "tokenizers": "tokenizer.json", "sentencepiece": "tokenizer.model"}
-CHOICES = (
-    "--tokenizer with a vocab.txt, cache.pt, vocab.pkl, tokenizer.json or SentencePiece model, --tokenizer bytes, or "
+_CHOICES = (
+    "--tokenizer with a vocab.txt, cache.pt, vocab.pkl, tokenizer.json or SentencePiece model, {}or "
     "--tokenizer none for a bundle that takes token ids only"
 )
 BYTES_IN_VOCABULARY = 256
@@ -68,12 +68,15 @@ def choose_tokenizer(
     own = source.tokenizer
     if chosen in ("none", "bytes") or (chosen is None and own == "bytes"):
         if vocab_style is not None:
-            raise ExportError(f"--vocab-style {vocab_style} is for vocabularies, but the tokenizer is {chosen or own}.")
+            raise ExportError(
+                f"--vocab-style {vocab_style} is for vocabularies, but the tokenizer is {chosen or own}. Leave it out."
+            )
         if chosen == "none":
             return TokenizerChoice(spec.Tokenizer("none"))
         if n_token != BYTES_IN_VOCABULARY:
             raise ExportError(
-                f"the model has {n_token:,} tokens, a byte tokenizer needs {BYTES_IN_VOCABULARY}. Give {CHOICES}."
+                f"the model has {n_token:,} tokens, a byte tokenizer needs {BYTES_IN_VOCABULARY}. "
+                f"Give {_choices(n_token)}."
             )
         return TokenizerChoice(spec.Tokenizer("bytes"))
     if chosen is not None:
@@ -81,13 +84,19 @@ def choose_tokenizer(
     if isinstance(own, Vocabulary):
         where = f"the vocabulary in {next(iter(source.files), 'the checkpoint')}"
         return _from_vocabulary(own if vocab_style is None else restyled(own, where, vocab_style), where, n_token)
-    raise ExportError(f"the checkpoint does not say what its {n_token:,} tokens are. Give {CHOICES}.")
+    file = next(iter(source.files), "the checkpoint")
+    raise ExportError(f"{file}: does not say what its {n_token:,} tokens are. Give {_choices(n_token)}.")
+
+
+def _choices(n_token: int) -> str:
+    """What fits a model of so many tokens."""
+    return _CHOICES.format("--tokenizer bytes, " if n_token == BYTES_IN_VOCABULARY else "")
 
 
 def _from_file(path: Path, n_token: int, vocab_style: str | None) -> TokenizerChoice:
     if not path.is_file():
         what = "a folder, not a" if path.is_dir() else "no such"
-        raise ExportError(f"{path}: {what} tokenizer file. Give {CHOICES}.")
+        raise ExportError(f"{path}: {what} tokenizer file. Give {_choices(n_token)}.")
     kind = _kind(path)
     if kind == "vocabulary":
         return _from_vocabulary(read_vocabulary(path, vocab_style), str(path), n_token)
@@ -117,10 +126,21 @@ def _from_vocabulary(vocabulary: Vocabulary, where: str, n_token: int) -> Tokeni
     if len(vocabulary) != n_token:
         raise ExportError(
             f"{where}: {len(vocabulary):,} symbols, but the model has {n_token:,} tokens. Give the model's own "
-            "vocabulary."
+            "vocabulary with --tokenizer."
         )
     entry = spec.Tokenizer("vocabulary", FILES["vocabulary"])
     return TokenizerChoice(entry, vocabulary.to_json().encode("utf-8"), (describe_vocabulary(vocabulary),))
+
+
+def check_verify_text(tokenizer: spec.Tokenizer, text: Path | None) -> None:
+    """Raise ExportError or OSError for a text that is not there, or that the bundle could not use."""
+    if text is None:
+        return
+    if tokenizer.kind == "none":
+        raise ExportError(f"{text}: the bundle has no tokenizer, so random ids verify it. Leave out --text.")
+    if text.is_dir():
+        raise ExportError(f"{text}: a folder, not a text. Give a file.")
+    text.stat()  # not opened: a pipe can be read but once
 
 
 def verify_ids(bundle: spec.Bundle, tokenizer: Tokenizer, text: Path | None) -> npt.NDArray[np.int64]:
@@ -131,8 +151,7 @@ def verify_ids(bundle: spec.Bundle, tokenizer: Tokenizer, text: Path | None) -> 
     Raises:
         TokenError, TextError, OSError: the text does not suit the bundle, or cannot be read.
     """
-    if bundle.tokenizer.kind == "none" and text is not None:
-        raise ExportError(f"{text}: the bundle has no tokenizer, so random ids verify it. Leave out --text.")
+    check_verify_text(bundle.tokenizer, text)
     if text is not None:
         ids = tokenizer.encode(text.read_bytes())
     elif bundle.tokenizer.kind == "none":

@@ -255,5 +255,5 @@ def _lines(text: str, where: str) -> list[str]:
         else:
             problems.append(f"line {number} is {line[:40]!r}")
     if problems:
-        raise CheckpointError(f"{where}: {listed(problems)}; expected a symbol, or a symbol and its count.")
+        raise CheckpointError(f"{where}: {listed(problems)}; expected a symbol, or a symbol and its count. {_REPAIR}")
     return symbols

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -41,3 +42,36 @@ def test_bundle_scores_as_the_oracle_does(tmp_path: Path) -> None:
     found = xlruntime.load(tmp_path / "bundle", threads=1).stream().feed(ids[0].numpy()).log_probs
     # float32 on both sides, with the sums in another order: what is found is about a hundredth of this.
     np.testing.assert_allclose(found, expected.numpy(), atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("given", "asked"),
+    [
+        ({}, True),
+        ({"segment_len": 3, "mem_len": 5, "clamp_len": 4}, True),
+        ({"segment_len": 3, "mem_len": 5, "clamp_len": 4, "same_length": False}, False),
+    ],
+)
+def test_settings_that_were_given_are_not_asked_for(given: dict[str, Any], asked: bool, tmp_path: Path) -> None:
+    source = checkpoints.load(save(make_oracle(), tmp_path / "checkpoint.pt"))
+    source = replace(source, notes=(*source.notes, "Another note."))
+    told: list[str] = []
+    bundle = tmp_path / "bundle"
+    convert(source, bundle, ConversionOptions(**given, tokenizer="none", verify_segments=2), tell=told.append)
+    assert any("give --segment-len" in line for line in told) == asked
+    notes = xlruntime.load(bundle, threads=1).bundle.provenance["notes"]
+    assert notes == list(source.notes if asked else ["Another note."])
+
+
+def test_text_that_is_not_there_is_told_before_the_export(tmp_path: Path) -> None:
+    source = checkpoints.load(save(make_oracle(n_token=256), tmp_path / "checkpoint.pt"))
+    told: list[str] = []
+    for text, error, tokenizer in (
+        (tmp_path / "absent.txt", FileNotFoundError, "bytes"),
+        (tmp_path, ExportError, "bytes"),
+        (tmp_path / "checkpoint.pt", ExportError, "none"),
+    ):
+        options = ConversionOptions(tokenizer=tokenizer, verify_text=text)
+        with pytest.raises(error):
+            convert(source, tmp_path / "bundle", options, tell=told.append)
+    assert told == []

@@ -142,6 +142,13 @@ def test_vocabulary_is_described(inspect: Inspect, tmp_path: Path) -> None:
     assert (found["kind"], found["size"], found["line_end"]) == ("words", 40, "<eos>")
 
 
+def test_vocabulary_that_does_not_fit_is_told(inspect: Inspect, tmp_path: Path) -> None:
+    path = huggingface(make_oracle(), tmp_path)
+    (path / "vocab.txt").write_text("\n".join(["<eos>", "<unk>", *(f"word{index}" for index in range(37))]))
+    said = "39 symbols, but the model has 40 tokens: give its own with --tokenizer"
+    assert dict(inspect(path).rows)["vocabulary"] == said
+
+
 def test_without_same_length_a_token_sees_all_of_memory(inspect: Inspect, tmp_path: Path) -> None:
     rows = dict(inspect(kimiyoung(make_oracle(), tmp_path)).rows)
     assert rows["keys that a token sees"] == "all of memory and of its segment before it"

@@ -92,7 +92,9 @@ def test_vocabulary_that_does_not_fit_is_refused(checkpoint: Path, invoke: Invok
     (tmp_path / "vocab.txt").write_text("\n".join(WORDS), "utf-8")
     arguments = ("convert", checkpoint, "-o", tmp_path / "out", "--tokenizer", tmp_path / "vocab.txt")
     refused = invoke(*arguments)
-    assert "10 symbols, but the model has 256 tokens. Give the model's own vocabulary." in refused.error
+    assert (
+        "10 symbols, but the model has 256 tokens. Give the model's own vocabulary with --tokenizer." in refused.error
+    )
     refused = invoke(*arguments, "--vocab-style", "morse")
     assert "style 'morse' is unknown. Use one of: wikitext, ptb, lm1b, enwik8, text8, characters." in refused.error
     assert not (tmp_path / "out").exists()
