@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 __all__ = ["segments_to_wrap", "verify"]
 
 BEST = 64  # likeliest tokens that the eager model keeps of each position; the detail graph lists fewer
+# Without these equal nothing can be compared.
+SIZES = ("n_token", "n_layer", "n_head", "d_head", "d_model", "d_inner")
 LARGEST_TABLE = 1 << 22  # numbers in a table of log-probabilities
 LARGEST_BLOCK = 1 << 28  # bytes of memory rows that the eager model is ahead of the graphs
 
@@ -60,7 +62,7 @@ def verify(
         progress: called after every segment.
 
     Raises:
-        ParityError: `ids` are too few to compare anything.
+        ParityError: `ids` are too few to compare anything, or the trained model is of other sizes than the bundle.
     """
     if len(ids) < 2:
         raise ParityError(f"the text has {len(ids)} tokens; at least 2 are needed to compare. Give a longer text.")
@@ -77,6 +79,7 @@ def verify(
             mem_len=evaluation.mem_len, clamp_len=evaluation.clamp_len, same_length=evaluation.same_length
         )
         if eager_memory is None:
+            _check_sizes(model, eager)
             eager_memory = eager.first_memory(1)
             first = _memory_difference(memory, _project(model, eager, eager_memory))
         expected = []
@@ -100,6 +103,16 @@ def verify(
             _walk_others(model, expected[: segments_to_wrap(evaluation)], walked, evaluation)
         found += walked
     return make_report(found, evaluation, TOLERANCES[model.bundle.precision])
+
+
+def _check_sizes(model: Model, eager: Any) -> None:
+    wrong = [
+        f"{name} is {model.bundle.config[name]:,} in the bundle, {getattr(eager.config, name):,} in the trained model"
+        for name in SIZES
+        if model.bundle.config[name] != getattr(eager.config, name)
+    ]
+    if wrong:
+        raise ParityError(f"{'; '.join(wrong)}. Give the checkpoint that the bundle was converted from.")
 
 
 def _walk_others(

@@ -321,6 +321,19 @@ def test_checkpoint_of_another_model_is_found(bundle: Model, make_model: MakeMod
     assert "\n" not in str(caught.value)
 
 
+def test_checkpoint_of_other_sizes_is_refused(bundle: Model, make_model: MakeModel) -> None:
+    """All that differs in one line, before shapes clash."""
+    config = bundle.bundle.config
+    other = make_model(n_token=257, n_layer=config["n_layer"] + 1, d_head=config["d_head"] + 2)
+    with pytest.raises(ParityError) as caught:
+        verify(bundle, lambda: other, IDS, segments=3)
+    assert str(caught.value) == (
+        f"n_token is 256 in the bundle, 257 in the trained model; n_layer is {config['n_layer']} in the bundle, "
+        f"{config['n_layer'] + 1} in the trained model; d_head is {config['d_head']} in the bundle, "
+        f"{config['d_head'] + 2} in the trained model. Give the checkpoint that the bundle was converted from."
+    )
+
+
 def test_tolerances_are_those_of_the_design() -> None:
     assert {name: dataclasses.astuple(tolerance) for name, tolerance in TOLERANCES.items()} == {
         "float32": (1e-4, 1e-3, 1e-6)
