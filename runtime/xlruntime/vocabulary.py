@@ -100,7 +100,15 @@ class Vocabulary:
             raise BundleError(f"{where}: a broken vocabulary ({error}). Convert the checkpoint again.") from error
 
     def _problems(self) -> Iterable[str]:
-        wrong = [f"{number} is {_shown(symbol)}" for number, symbol in enumerate(self.symbols) if not _is_text(symbol)]
+        symbols: tuple[object, ...] = self.symbols  # read from a file, so they may be anything
+        # Each text is looked through once: a long one that is there a million times would take hours.
+        texts = {symbol for symbol in symbols if isinstance(symbol, str)}
+        good: set[object] = {symbol for symbol in texts if _is_text(symbol)}
+        wrong = [
+            f"{number} is {_shown(symbol)}"
+            for number, symbol in enumerate(symbols)
+            if not isinstance(symbol, str) or symbol not in good
+        ]
         if wrong:  # what follows counts on strings
             yield f"symbols must be text that is not empty, but symbol {listed(wrong)}"
             return
@@ -133,7 +141,7 @@ class Vocabulary:
 def is_byte(symbol: str) -> bool:
     """Whether a symbol is the decimal number of a byte, as enwik8's symbols are."""
     return (
-        symbol.isascii() and symbol.isdigit() and len(symbol) <= 3 and str(int(symbol)) == symbol and int(symbol) < 256
+        len(symbol) <= 3 and symbol.isascii() and symbol.isdigit() and str(int(symbol)) == symbol and int(symbol) < 256
     )
 
 
@@ -154,12 +162,9 @@ def _is_bracketed(symbol: str) -> bool:
     return len(symbol) > 2 and symbol.startswith(("<", "[")) and symbol.endswith((">", "]"))
 
 
-def _is_text(symbol: object) -> bool:
-    """Whether it is a string that UTF-8 can hold."""
-    if not isinstance(symbol, str) or not symbol:
-        return False
+def _is_text(symbol: str) -> bool:
+    """Whether it is one that UTF-8 can hold, and not empty."""
     try:
-        symbol.encode("utf-8")
+        return bool(symbol.encode("utf-8"))
     except UnicodeEncodeError:
         return False
-    return True

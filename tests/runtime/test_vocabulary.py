@@ -100,3 +100,16 @@ def test_all_problems_are_told_at_once() -> None:
 def test_broken_file_is_refused(text: str, problem: str) -> None:
     with pytest.raises(BundleError, match=rf"^it: {problem}.*Convert the checkpoint again\.$"):
         Vocabulary.from_json(text, "it")
+
+
+def test_a_text_that_is_there_often_is_looked_through_once() -> None:
+    class Text(str):
+        looked = 0
+
+        def encode(self, encoding: str = "utf-8", errors: str = "strict") -> bytes:
+            Text.looked += 1
+            return super().encode(encoding, errors)
+
+    with pytest.raises(VocabularyError, match="more than once"):
+        Vocabulary("words", (Text("a"),) * 1000)
+    assert Text.looked == 1
