@@ -3,6 +3,7 @@ import torch
 
 from xltraining.config import TransformerXLConfig
 from xltraining.errors import ConfigError
+from xltraining.transformer_xl import TransformerXL
 
 
 def test_to_dict_and_back() -> None:
@@ -48,6 +49,15 @@ def test_sizes_that_would_never_be_built_are_refused() -> None:
         TransformerXLConfig(n_layer=10**9)
     with pytest.raises(ConfigError, match="cutoffs must be at most 100, found 50,000"):
         TransformerXLConfig(n_token=10**6, cutoffs=tuple(range(1, 50_001)), div_val=4)
+    with pytest.raises(ConfigError, match=r"tgt_len must be at most 2,147,483,648, .*; d_embed must be at most"):
+        TransformerXLConfig(tgt_len=10**30, d_embed=1 << 62)
+    with pytest.raises(ConfigError, match=r"n_token × d_embed must be at most .*; 3 × n_head × d_head × d_model must"):
+        TransformerXLConfig(n_token=1 << 30, d_model=1 << 20, n_head=1 << 20, d_head=1 << 20)
+
+
+def test_the_largest_sizes_are_within_those_of_torch() -> None:
+    with torch.device("meta"):
+        TransformerXL(TransformerXLConfig(n_token=1 << 31, d_model=1 << 17, n_head=1, d_head=1, n_layer=1))
 
 
 def test_unknown_names_are_all_listed() -> None:

@@ -3,7 +3,7 @@
 import itertools
 import math
 import reprlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import Any, Literal
 
@@ -12,9 +12,13 @@ from xltraining.errors import ConfigError
 __all__ = ["TransformerXLConfig"]
 
 _AT_LEAST_ONE = ("n_token", "n_layer", "n_head", "d_model", "d_head", "d_inner", "tgt_len")
+_INTEGERS = (*_AT_LEAST_ONE, "mem_len", "clamp_len", "div_val", "window_extra")
 _BOOLEANS = ("same_length", "untie_r", "pre_lnorm", "tie_weight", "proj_same_dim")
 _PROBABILITIES = ("dropout", "dropatt")
-_MOST_LAYERS = 1000  # a configuration that comes with a file must not decide how long the model takes to build
+# A configuration that comes with a file must not decide how long the model takes to build, or be beyond torch's sizes.
+_MOST_LAYERS = 1000
+_LARGEST_SIZE = 1 << 31
+_LARGEST_MATRIX = 1 << 48
 _MOST_CUTOFFS = 100
 
 
@@ -75,7 +79,7 @@ class TransformerXLConfig:
 
     def _type_problems(self) -> list[str]:
         problems = []
-        for name in (*_AT_LEAST_ONE, "mem_len", "clamp_len", "div_val", "window_extra"):
+        for name in _INTEGERS:
             if not _is_integer(getattr(self, name)):
                 problems.append(f"{name} must be an integer, found {_shown(getattr(self, name))}")
         if self.d_embed is not None and not _is_integer(self.d_embed):
@@ -106,6 +110,8 @@ class TransformerXLConfig:
             for name in _PROBABILITIES
             if not 0 <= getattr(self, name) < 1
         ]
+        too_large = [name for name in (*_INTEGERS, "d_embed") if (getattr(self, name) or 0) > _LARGEST_SIZE]
+        problems += [f"{name} must be at most {_LARGEST_SIZE:,}, found a larger number" for name in too_large]
         if self.n_layer > _MOST_LAYERS:
             problems.append(f"n_layer must be at most {_MOST_LAYERS:,}, found {self.n_layer:,}")
         if len(self.cutoffs) > _MOST_CUTOFFS:
@@ -120,7 +126,19 @@ class TransformerXLConfig:
             problems.append(f"layer_norm_epsilon must be above 0, found {self.layer_norm_epsilon}")
         if self.window_extra not in (0, 1):
             problems.append(f"window_extra must be 0 or 1, found {self.window_extra}")
-        return problems or self._cluster_problems()
+        return problems or [*self._matrix_problems()] or self._cluster_problems()
+
+    def _matrix_problems(self) -> Iterator[str]:
+        d_embed = self.d_model if self.d_embed is None else self.d_embed
+        heads = self.n_head * self.d_head
+        for name, rows, columns in (
+            ("n_token × d_embed", self.n_token, d_embed),
+            ("d_model × d_embed", self.d_model, d_embed),
+            ("3 × n_head × d_head × d_model", 3 * heads, self.d_model),
+            ("d_inner × d_model", self.d_inner, self.d_model),
+        ):
+            if rows * columns > _LARGEST_MATRIX:
+                yield f"{name} must be at most {_LARGEST_MATRIX:,}, found {rows * columns:,}"
 
     def _cluster_problems(self) -> list[str]:
         problems = []
