@@ -144,6 +144,7 @@ def tensors() -> Iterator[tuple[str, bytes]]:
     yield "tensor of a type with a function", typed + b"(cos\nmkdir\nctorch\nTensor\n)}tR"
     yield "tensor of a type of a type", b"(" + typed + typed + b"ctorch\nTensor\n)}tR"
     yield "tensor as key", b"}" + tensor() + b"Ns"
+    yield "tensor for arguments by name", b"ctorch\nSize\n)" + tensor() + b"\x92"
     yield "tensor with attributes", tensor() + b"}" + value("data") + b"K\x01sb"
     yield "quantized tensor", b"ctorch._utils\n_rebuild_qtensor\n(K\x01tR"
     yield "sparse tensor", b"ctorch._utils\n_rebuild_sparse_tensor\n(K\x01tR"
@@ -211,6 +212,9 @@ def torch_bombs() -> Iterator[tuple[str, bytes]]:
     yield "references without end", archive(reference + b"(" + b"j\0\1\0\0Q" * 700_000 + b"l")
     rebuilt = b"ctorch._utils\n_rebuild_tensor_v2\nr\1\1\0\0(j\0\1\0\0QK\0))\x89}tr\2\1\0\0"
     yield "tensors without end", archive(reference + rebuilt + b"(" + b"j\1\1\0\0j\2\1\0\0R" * 300_000 + b"l")
+    part = b"cmem_transformer\nDecoderLayer\n)\x81}" + value("_modules") + b"}"
+    twice = b"0" + part + value("a") + b"h\x01s" + value("b") + b"h\x01ssbq\x01"
+    yield "module that has another twice, and so on", archive(part + b"sbq\x01" + 20 * twice)
     yield "keys without end", legacy(tensor(), keys=[str(number) for number in range(400_000)])
     yield "system without end", legacy(tensor(), system=dict.fromkeys(range(700_000)))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -184,6 +185,37 @@ def test_missing_lengths_are_named(path: Path) -> None:
 )
 def test_changed_code_is_another_model(change: Change, said: str, path: Path) -> None:
     assert said in refusal(save(make_oracle(), path, lambda model: (change(model), None)[1]))
+
+
+def test_values_that_repeat_themselves_are_not_written_out(path: Path) -> None:
+    endless = [["x" * 10**4] * 100] * 100  # a hundred megabytes, if every place counts
+
+    def spoil(model: Any) -> None:
+        model.layers[0].pos_ff.layer_norm.eps = endless
+        model.word_emb.emb_scale = endless
+        model.n_head = endless
+
+    save(make_oracle(), path, spoil)
+    tracemalloc.start()
+    message = refusal(path)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert "layer_norm.eps" in message
+    assert "emb_scale" in message
+    assert len(message) < 1000
+    assert peak < 10 << 20
+
+
+def test_sizes_that_contradict_the_tensors_take_no_memory(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def spoil(model: Any) -> None:
+        del model.layers[0].dec_attn.o_net.weight  # which would tell d_model
+        model.d_model, model.word_emb.emb_scale = 1 << 20, float(1 << 10)
+
+    save(make_oracle(), path, spoil)
+    asked = []
+    monkeypatch.setattr(torch, "arange", lambda *sizes, arange=torch.arange: asked.append(sizes) or arange(*sizes))
+    assert "pos_emb.inv_freq is " in refusal(path)
+    assert all(max(sizes) < 1000 for sizes in asked)
 
 
 def test_weights_that_are_not_finite_are_refused(path: Path) -> None:

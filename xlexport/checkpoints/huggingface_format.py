@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from xlexport.checkpoints.files import inside, read_json, read_tensors
 from xlexport.checkpoints.source import SourceCheckpoint
-from xlexport.checkpoints.transformer_xl_names import CODE_BASES, plain_names
+from xlexport.checkpoints.transformer_xl_names import CODE_BASES, brief, plain_names
 from xlexport.checkpoints.transformer_xl_settings import SETTINGS, torch_source, with_evaluation
 from xlexport.errors import CheckpointError
 from xlexport.extras import require
@@ -110,7 +110,7 @@ def settings_of(config: Mapping[str, Any], where: str) -> tuple[dict[str, Any], 
         if config.get(key) is None:
             continue
         if settings.setdefault(name, config[key]) != config[key]:
-            problems.append(f"{name} is {settings[name]!a}, {key} is {config[key]!a}")
+            problems.append(f"{name} is {brief(settings[name])}, {key} is {brief(config[key])}")
     if problems:
         raise CheckpointError(f"{where}: {'; '.join(problems)}. Leave the right one in it.")
     settings.setdefault("tie_weight", True)

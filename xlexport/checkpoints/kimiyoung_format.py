@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from xlexport.checkpoints.pickles import summarize
 from xlexport.checkpoints.source import SourceCheckpoint
-from xlexport.checkpoints.transformer_xl_names import CODE_BASES, listed
+from xlexport.checkpoints.transformer_xl_names import CODE_BASES, brief, listed
 from xlexport.checkpoints.transformer_xl_settings import (
     require_supported,
     ties_of,
@@ -164,7 +164,7 @@ def _parts(module: Record, prefix: str) -> Iterator[tuple[str, Record]]:
 def _values(parts: list[Record], attribute: str, default: Any) -> list[Any]:
     """The different values that an attribute has; what is no number only as text."""
     values = [part.get(attribute, default) for part in parts] or [default]
-    return list(dict.fromkeys(value if isinstance(value, int | float) else ascii(value)[:40] for value in values))
+    return list(dict.fromkeys(value if isinstance(value, int | float) else brief(value) for value in values))
 
 
 def _scale_problems(embedding: Record, attentions: list[Record], settings: Mapping[str, Any]) -> Iterator[str]:
@@ -184,4 +184,4 @@ def _scale_problems(embedding: Record, attentions: list[Record], settings: Mappi
 
 
 def _shown(values: list[Any]) -> str:
-    return ", ".join(ascii(value)[:40] for value in values[:4])
+    return ", ".join(map(brief, values[:4]))

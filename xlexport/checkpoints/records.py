@@ -11,10 +11,10 @@ from xlexport.checkpoints.operations import BadFileError
 __all__ = ["Name", "Record", "check_tree"]
 
 DEEPEST = 100
-LARGEST_TREE = 50_000_000
+LARGEST_TREE = 5_000_000  # the two tables and the counts of 800,000 words are half of it
 
 
-@dataclass(eq=False, slots=True)
+@dataclass(eq=False, slots=True, repr=False)
 class Record:
     """An inert stand-in for an object, a function's result or a class: what its pickle says about it, and no more.
 
@@ -33,6 +33,10 @@ class Record:
     def get(self, attribute: str, default: Any = None) -> Any:
         """An attribute from its state."""
         return self.state.get(attribute, default) if isinstance(self.state, dict) else default
+
+    def __repr__(self) -> str:
+        """Its name alone: what is shared, written out at every place, may be more than memory holds."""
+        return f"<{self.name[:60]}>"
 
 
 class Name(Record):

@@ -23,6 +23,7 @@ from xlexport.checkpoints.transformer_xl_names import (
     HUGGING_FACE_PREFIX,
     LAYER_NAMES,
     CodeBase,
+    brief,
     listed,
     plain_names,
     shown,
@@ -190,7 +191,7 @@ def _source(named: _Named, stated: object) -> tuple[str, list[str]]:
     if stated is None:
         return named.source, []
     if not isinstance(stated, str) or stated not in CODE_BASES:
-        return named.source, [f"source is {ascii(stated)[:40]}, expected one of {', '.join(CODE_BASES)}"]
+        return named.source, [f"source is {brief(stated)}, expected one of {', '.join(CODE_BASES)}"]
     if named.certain and stated != named.source:
         return named.source, [f"source is {stated} by the configuration, {named.source} by the tensors' names"]
     return stated, []

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from xlexport.checkpoints.source import SourceCheckpoint, transformer_xl_source
-from xlexport.checkpoints.transformer_xl_names import ANCHOR, CodeBase, canonical_tensors, listed, same
+from xlexport.checkpoints.transformer_xl_names import ANCHOR, CodeBase, brief, canonical_tensors, listed, same
 from xlexport.errors import CheckpointError
 
 if TYPE_CHECKING:
@@ -143,7 +143,7 @@ def contradictions(settings: Mapping[str, Any], sizes: Mapping[str, Any]) -> lis
 def _value(value: object) -> str:
     if isinstance(value, bool):
         return str(value).lower()
-    return ascii(list(value) if isinstance(value, tuple) else value)[:100]
+    return brief(list(value) if isinstance(value, tuple) else value)
 
 
 def require_supported(path: Path, settings: Mapping[str, Any], names: Iterable[str] = ()) -> None:
@@ -206,7 +206,11 @@ def with_evaluation(path: Path, settings: Mapping[str, Any], config: Mapping[str
 def _plain(value: object) -> object:
     """A value that can be compared and shown; of others a pickle has only the kind."""
     if isinstance(value, list | tuple):
-        return [_plain(part) for part in value]
+        return [_plain_one(part) for part in value]
+    return _plain_one(value)
+
+
+def _plain_one(value: object) -> object:
     return value if isinstance(value, str | int | float | None) else f"a {type(value).__name__}"
 
 
