@@ -122,6 +122,7 @@ def damaged() -> Iterator[tuple[str, bytes]]:
     yield "line without end", b"c" + b"a" * 100_000
     yield "memo far out", plain(b"Nr\xff\xff\xff\xff0j\xfe\xff\xff\xff")
     yield "memo below zero", b"Np-1\n0g-2\n."
+    yield "memo from its end", b"\x80\x04N\x940g-1\n."
     yield "memo that is empty", plain(b"h\x05")
     yield "nothing to give back", plain(b"")
     yield "no end", b"\x80\x02N"

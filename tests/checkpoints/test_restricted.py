@@ -230,6 +230,19 @@ def test_words_of_a_vocabulary_have_room(pickled: Callable[..., Any], monkeypatc
         pickled(content)
 
 
+def test_what_contains_itself_is_told_from_what_is_deep(pickled: Callable[..., Any]) -> None:
+    circle: list[Any] = []
+    circle.append([circle])
+    with pytest.raises(CheckpointError, match="an object that contains itself"):
+        pickled(circle)
+    deep: list[Any] = []
+    for _ in range(100):
+        deep = [deep]
+    with pytest.raises(CheckpointError, match="nested more deeply"):
+        pickled(deep)
+    assert pickled(deep[0]) == deep[0]
+
+
 def test_what_follows_a_pickle_is_refused(pickled: Callable[..., Any]) -> None:
     with pytest.raises(CheckpointError, match="4 bytes follow the pickle in it"):
         pickled(pickle.dumps(1) + b"more")
