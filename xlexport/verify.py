@@ -2,8 +2,8 @@
 
 The eager model walks a text with its own memory, the paper's hidden states; the graphs walk it with their rings of
 projected keys and values. Every segment compares the score graph's log-probabilities and its new rows in every memory
-tensor; memories as a whole are compared now and then, and at the end. The detail and generate graphs walk the first
-segments too, each on its own, until their rings have wrapped.
+tensor; whole memories are compared at the beginning, at the end of every block of segments, and so at the end. The
+detail and generate graphs walk the first segments too, each on its own, until their rings have wrapped.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ BEST = 64  # likeliest tokens that the eager model keeps of each position; the d
 # Without these equal nothing can be compared.
 SIZES = ("n_token", "n_layer", "n_head", "d_head", "d_model", "d_inner")
 LARGEST_TABLE = 1 << 22  # numbers in a table of log-probabilities
-LARGEST_BLOCK = 1 << 28  # bytes of memory rows that the eager model is ahead of the graphs
+LARGEST_BLOCK = 1 << 28  # bytes of figures and memory rows that the eager model is ahead of the graphs
 
 Ids = npt.NDArray[np.int64]
 Rows = Mapping[str, npt.NDArray[np.float32]]  # input of a memory -> (H, rows, d_head), oldest first
@@ -86,6 +86,7 @@ def verify(
         for tokens, targets in block:
             one, eager_memory = _expect(model, eager, eager_memory, tokens, targets)
             expected.append(one)
+        whole = dict(_project(model, eager, eager_memory))
         del eager
         _return_memory()
         walked: list[SegmentDifference] = []
@@ -97,7 +98,7 @@ def verify(
                 progress(walked[-1])
         model.release("score")
         _return_memory()
-        walked[-1] = _with_memory(walked[-1], _memory_difference(memory, _all_rows(expected)))
+        walked[-1] = _with_memory(walked[-1], _memory_difference(memory, whole))
         if not found:
             walked[0] = _with_memory(walked[0], first)
             _walk_others(model, expected[: segments_to_wrap(evaluation)], walked, evaluation)
@@ -125,7 +126,7 @@ def _walk_others(
             for part, outputs in _step_in_parts(model, purpose, memory, one):
                 found[segment] = compare(found[segment], part, outputs)
         last = len(expected) - 1
-        found[last] = _with_memory(found[last], _memory_difference(memory, _all_rows(expected)))
+        found[last] = _with_memory(found[last], _memory_difference(memory, _all_rows(expected, evaluation.mem_len)))
         model.release(purpose)
         _return_memory()
 
@@ -145,9 +146,10 @@ def _segments(ids: npt.NDArray[np.int64], segment_len: int, segments: int) -> It
 
 
 def _block_length(model: Model, evaluation: Evaluation) -> int:
-    """Segments that the eager model walks ahead: as many as their memory rows allow, and no fewer than fill a ring."""
+    """Segments that the eager model walks ahead: as many as memory allows, and no fewer than fill a ring."""
     row = sum(math.prod(axis for axis in entry.shape if isinstance(axis, int)) for entry in model.bundle.memory)
-    return max(segments_to_wrap(evaluation), LARGEST_BLOCK // (4 * row * evaluation.segment_len))
+    kept = 4 * (evaluation.segment_len * (row + 3 * BEST) + model.bundle.vocab_size)  # bytes of an _Expected
+    return max(segments_to_wrap(evaluation), LARGEST_BLOCK // kept)
 
 
 def segments_to_wrap(evaluation: Evaluation, rounds: int = 1) -> int:
@@ -249,6 +251,7 @@ def _compare_detail(
         max_distribution_diff=largest(
             found.max_distribution_diff or 0.0,
             _scaled(log_probs, wanted),
+            _scaled(log_probs, expected.best_log_probs[:, : log_probs.shape[1]]),  # none likelier was left out
             _scaled(outputs["entropy"][0], expected.entropy),
         ),
         top1_agreement=(found.top1_agreement or 0.0)
@@ -293,20 +296,21 @@ def _project(model: Model, eager: Any, memory: list[torch.Tensor]) -> Iterator[t
             yield name, rows[0].numpy()
 
 
-def _all_rows(expected: list[_Expected]) -> Iterator[tuple[str, npt.NDArray[np.float32]]]:
-    """The rows of consecutive segments in each memory, (H, M, d_head), oldest first."""
+def _all_rows(expected: list[_Expected], mem_len: int) -> Iterator[tuple[str, npt.NDArray[np.float32]]]:
+    """The last rows of consecutive segments in each memory, (H, M, d_head), oldest first."""
     for name in expected[0].rows:
-        yield name, np.concatenate([one.rows[name] for one in expected], axis=1)
+        rows = np.concatenate([one.rows[name] for one in expected], axis=1)
+        yield name, rows[:, max(0, rows.shape[1] - mem_len) :]
 
 
 def _memory_difference(memory: RingMemory, rows: Rows | Iterable[tuple[str, npt.NDArray[np.float32]]]) -> float:
-    """Largest difference of what the rings hold from `rows`, in so far as it may be seen; newest against newest."""
+    """Largest difference of what may be seen of the rings from `rows`, newest against newest; rows are not to lack."""
     entries = {entry.input: entry for entry in memory.entries}
     worst = []
     for name, wanted in rows.items() if isinstance(rows, Mapping) else rows:
         found = memory.by_age(entries.pop(name), 0)
-        n = min(found.shape[1], wanted.shape[1])
-        worst.append(largest(found[:, found.shape[1] - n :] - wanted[:, wanted.shape[1] - n :]))
+        before = found.shape[1] - wanted.shape[1]
+        worst.append(math.inf if before < 0 else largest(found[:, before:] - wanted))
     if entries:
         raise ParityError(f"memories that the trained model does not have: {', '.join(entries)}. Convert it again.")
     return largest(*worst)

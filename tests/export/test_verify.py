@@ -233,6 +233,31 @@ def test_number_that_is_not_finite_in_the_last_memory_is_found(
     assert report.first_segment_over_tolerance == 7
 
 
+def test_row_that_the_last_step_forgets_is_found(bundle: Model, bytes_bundle: Converted) -> None:
+    def forget(memory: RingMemory, outputs: Arrays) -> None:
+        memory.memory_length -= 1
+
+    after_step(bundle, 3, forget)
+    assert verify(bundle, lambda: bytes_bundle.model, IDS, segments=4).first_segment_over_tolerance == 3
+
+
+def test_whole_memory_is_compared_behind_a_last_block_of_one_segment(
+    bundle: Model, bytes_bundle: Converted, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    evaluation = bundle.bundle.evaluation
+    segments = segments_to_wrap(evaluation) + 1
+    monkeypatch.setattr("xlexport.verify.LARGEST_BLOCK", 1)
+
+    def spoil_older_row(memory: RingMemory, outputs: Arrays) -> None:
+        slot = (memory.offset - evaluation.segment_len - 1) % memory.capacity
+        memory.array(memory.entries[0])[0, :, slot] += 2e-3
+
+    assert evaluation.mem_len > evaluation.segment_len
+    after_step(bundle, segments - 1, spoil_older_row)
+    report = verify(bundle, lambda: bytes_bundle.model, IDS, segments=segments)
+    assert report.first_segment_over_tolerance == segments - 1
+
+
 def test_score_that_is_not_finite_is_found(bundle: Model, bytes_bundle: Converted) -> None:
     def break_score(memory: RingMemory, outputs: Arrays) -> None:
         outputs["log_prob"][0, 3] = np.nan
@@ -292,6 +317,15 @@ def test_each_graph_is_compared(
     report = verify(bundle, lambda: bytes_bundle.model, IDS, segments=6)
     assert report.first_segment_over_tolerance == 3
     assert not report.passed
+
+
+def test_likeliest_token_that_is_left_out_is_found(bundle: Model, bytes_bundle: Converted) -> None:
+    def leave_out(memory: RingMemory, outputs: Arrays) -> None:  # what is listed is right
+        for output in ("top_ids", "top_log_probs"):
+            outputs[output] = outputs[output][..., [1, 2, 3, 4, 5, 6, 7, 8, 9, 9]]
+
+    after_step(bundle, 3, leave_out, of="detail")
+    assert verify(bundle, lambda: bytes_bundle.model, IDS, segments=6).first_segment_over_tolerance == 3
 
 
 @pytest.mark.parametrize("purpose", ["detail", "generate"])
