@@ -84,6 +84,17 @@ def test_settings_of_training_are_noted(path: Path) -> None:
     assert "tgt_len 6, mem_len 9, clamp_len -1 and same_length true are those of training" in settings
 
 
+def test_settings_that_are_given_are_not_those_of_training(path: Path) -> None:
+    save(make_oracle(), path)
+    (note,) = load(path, config={"mem_len": 5, "clamp_len": 3, "ext_len": 0}).notes
+    assert note.startswith("tgt_len 6 and same_length false are those of training; ")
+    assert note.endswith(": give --segment-len and --same-length.")
+    given = {"mem_len": 5, "clamp_len": 3, "tgt_len": 4}
+    (note,) = load(path, config=given).notes
+    assert note.startswith("same_length false is that of training; ")
+    assert load(path, config={**given, "same_length": True}).notes == ()
+
+
 def test_tensors_that_are_tied_stay_one(path: Path) -> None:
     model = load(save(make_oracle(**VARIANTS["cutoffs-narrow"]), path)).build_model()
     assert model.head.clusters[2].projection is model.word_emb.clusters[0].projection

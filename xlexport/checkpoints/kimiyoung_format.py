@@ -18,7 +18,7 @@ from xlexport.checkpoints.transformer_xl_settings import (
     require_supported,
     ties_of,
     torch_source,
-    training_note,
+    training_notes,
     with_evaluation,
 )
 from xlexport.errors import CheckpointError
@@ -83,7 +83,7 @@ def load(path: Path, config: Mapping[str, Any] | None = None) -> SourceCheckpoin
         settings,
         CODE_BASES[NAME],
         files=[path],
-        notes=[training_note(settings)],
+        notes=training_notes(settings, config),
     )
 
 

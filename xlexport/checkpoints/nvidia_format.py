@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from xlexport.checkpoints.pickles import summarize
 from xlexport.checkpoints.source import SourceCheckpoint
 from xlexport.checkpoints.transformer_xl_names import CODE_BASES, plain_names, shown
-from xlexport.checkpoints.transformer_xl_settings import SETTINGS, torch_source, training_note, with_evaluation
+from xlexport.checkpoints.transformer_xl_settings import SETTINGS, torch_source, training_notes, with_evaluation
 from xlexport.errors import CheckpointError
 from xlexport.extras import require
 
@@ -90,7 +90,7 @@ def load(path: Path, config: Mapping[str, Any] | None = None) -> SourceCheckpoin
         CODE_BASES[NAME],
         files=[path],
         tokenizer=tokenizer,
-        notes=[training_note(settings), *notes],
+        notes=[*training_notes(settings, config), *notes],
     )
 
 

@@ -29,11 +29,17 @@ __all__ = [
     "sizes_of",
     "ties_of",
     "torch_source",
-    "training_note",
+    "training_notes",
     "with_evaluation",
 ]
 
 SIZES = ("n_token", "n_layer", "n_head", "d_model", "d_head", "d_inner", "d_embed")
+OPTIONS = {
+    "tgt_len": "--segment-len",
+    "mem_len": "--mem-len",
+    "clamp_len": "--clamp-len",
+    "same_length": "--same-length",
+}  # of convert, score and evaluate
 CHOICES = ("cutoffs", "div_val", "tie_weight", "tie_projs", "pre_lnorm", "untie_r", "layer_norm_epsilon")
 WITHOUT_EFFECT = ("dropout", "dropatt")  # on a trained model
 EVALUATION_SETTINGS = ("tgt_len", "mem_len", "ext_len", "clamp_len", "same_length")
@@ -214,13 +220,19 @@ def _plain_one(value: object) -> object:
     return value if isinstance(value, str | int | float | None) else f"a {type(value).__name__}"
 
 
-def training_note(settings: Mapping[str, Any]) -> str:
-    """What to know of evaluation settings that were those of training."""
-    return (
-        f"tgt_len {settings['tgt_len']}, mem_len {settings['mem_len']}, clamp_len {settings['clamp_len']} and "
-        f"same_length {str(settings['same_length']).lower()} are those of training; published scores use others: give "
-        "--segment-len, --mem-len, --clamp-len and --same-length."
-    )
+def training_notes(settings: Mapping[str, Any], config: Mapping[str, Any] | None) -> list[str]:
+    """What to know of evaluation settings that are those of training: all that `config` does not give."""
+    names = [name for name in OPTIONS if name not in (config or ())]
+    if not names:
+        return []
+    values = _and([f"{name} {str(settings[name]).lower()}" for name in names])
+    are = "are those" if len(names) > 1 else "is that"
+    given = _and([OPTIONS[name] for name in names])
+    return [f"{values} {are} of training; published scores use others: give {given}."]
+
+
+def _and(parts: list[str]) -> str:
+    return " and ".join([", ".join(parts[:-1]), parts[-1]] if len(parts) > 1 else parts)
 
 
 def torch_source(
