@@ -92,6 +92,15 @@ def test_folder_of_a_training_run_names_the_file_in_it(checkpoint: Path) -> None
     assert refusal(checkpoint.parent, CheckpointNotFoundError).endswith(f"Give the file in it: {checkpoint}.")
 
 
+@pytest.mark.parametrize(
+    ("more", "said"), [(2, "a0.pt, a1.pt, m.pt"), (7, "a0.pt, a1.pt, a2.pt, a3.pt, a4.pt and 3 more")]
+)
+def test_folder_of_several_files_names_them(more: int, said: str, tmp_path: Path) -> None:
+    for name in ("m", *(f"a{number}" for number in range(more))):
+        (tmp_path / f"{name}.pt").touch()
+    assert refusal(tmp_path, CheckpointNotFoundError).endswith(f"Give one of the files in it: {said}.")
+
+
 def test_bundle_is_told_apart(tmp_path: Path) -> None:
     (tmp_path / "bundle.json").write_text("{}")
     assert "already a bundle" in refusal(tmp_path)

@@ -147,6 +147,9 @@ def _unknown_folder(path: Path) -> CheckpointError:
             "CHECKPOINT`."
         )
     inside = sorted(file.name for file in path.glob("*.pt"))
+    if len(inside) > 1:
+        more = f" and {len(inside) - 5} more" if len(inside) > 5 else ""
+        return CheckpointNotFoundError(f"{path}: a folder. Give one of the files in it: {', '.join(inside[:5])}{more}.")
     if inside:
         return CheckpointNotFoundError(f"{path}: a folder. Give the file in it: {path / inside[0]}.")
     says = ""
