@@ -15,6 +15,7 @@ from torch import nn
 from tests.checkpoints.authors_models import VARIANTS, assert_computes, authors_code, authors_module, make_oracle
 from tests.oracles.huggingface import Oracle
 from xlexport.checkpoints import load
+from xlexport.checkpoints.transformer_xl_names import same
 from xlexport.errors import CheckpointError
 
 containers = pytest.mark.parametrize("archive", [True, False], ids=["archive", "legacy"])
@@ -196,6 +197,12 @@ def test_missing_lengths_are_named(path: Path) -> None:
 )
 def test_changed_code_is_another_model(change: Change, said: str, path: Path) -> None:
     assert said in refusal(save(make_oracle(), path, lambda model: (change(model), None)[1]))
+
+
+def test_views_of_one_place_in_memory_may_differ() -> None:
+    weight = torch.arange(9.0).view(3, 3)
+    assert same(weight, weight.view(3, 3))
+    assert not same(weight, weight.t())
 
 
 def test_values_that_repeat_themselves_are_not_written_out(path: Path) -> None:

@@ -1,7 +1,7 @@
 """The operations of a pickle, read one by one without carrying any of them out.
 
 A pickle is a program for a small stack machine. What is here only decodes it: every length that it declares is checked
-against the bytes that are there, and texts of more than a mebibyte stay views of the file. `restricted.py` gives the
+against the bytes that are there, and texts of more than a mebibyte stay views of the file. `machine.py` gives the
 operations their meaning, `pickles.py` summarizes them. The operations are those of Python's `pickletools`.
 """
 

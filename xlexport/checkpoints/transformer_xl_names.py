@@ -114,7 +114,8 @@ def same(one: Tensor, other: Tensor) -> bool:
     """Whether two tensors are one in memory, or hold equal numbers."""
     if one.shape != other.shape or one.dtype != other.dtype:
         return False
-    return one.data_ptr() == other.data_ptr() or bool((one == other).all())
+    is_one = one.data_ptr() == other.data_ptr() and one.stride() == other.stride()
+    return is_one or bool((one == other).all())
 
 
 def canonical_tensors(
