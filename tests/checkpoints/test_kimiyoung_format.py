@@ -230,8 +230,14 @@ def test_sizes_that_contradict_the_tensors_take_no_memory(path: Path, monkeypatc
         model.d_model, model.word_emb.emb_scale = 1 << 20, float(1 << 10)
 
     save(make_oracle(), path, spoil)
-    asked = []
-    monkeypatch.setattr(torch, "arange", lambda *sizes, arange=torch.arange: asked.append(sizes) or arange(*sizes))
+    asked: list[tuple[Any, ...]] = []
+    arange = torch.arange
+
+    def noted(*sizes: Any) -> torch.Tensor:
+        asked.append(sizes)
+        return arange(*sizes)
+
+    monkeypatch.setattr(torch, "arange", noted)
     assert "pos_emb.inv_freq is " in refusal(path)
     assert all(max(sizes) < 1000 for sizes in asked)
 
