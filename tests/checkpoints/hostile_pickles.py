@@ -93,6 +93,7 @@ def reaching(canary: Path) -> Iterator[tuple[str, bytes]]:
     yield "persistent id as a line", plain(b"Pos.mkdir\n")
     yield "persistent id", plain(b"(" + text("storage") + b"cos\nmkdir\n" + where + b"tQ")
     yield "persistent id of a class", plain(b"(" + text("module") + b"cos\nmkdir\n" + where + text("exit()") + b"tQ")
+    yield "persistent id of a number", plain(b"K\x01Q")
     yield "buffer outside", b"\x80\x05\x97\x98."
     for name in ("__class__", "__dict__", "__setstate__", "__reduce__"):
         state = b"}" + text(name) + b"cargparse\nNamespace\nsb"

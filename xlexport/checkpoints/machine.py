@@ -341,8 +341,10 @@ def _is_key(key: Any) -> bool:
 
 
 def _size(argument: Any) -> int:
-    """Bytes of what a builder may make of an argument. A dict is taken as it is."""
-    return WORD_PLACE * len(argument) if isinstance(argument, (list, tuple, set)) else sys.getsizeof(argument)
+    """Bytes of what a builder may make of an argument."""
+    if type(argument) is dict:  # which is taken as it is
+        return 0
+    return WORD_PLACE * len(argument) if type(argument) in (list, tuple, set) else sys.getsizeof(argument)
 
 
 def _refusal(names: list[str]) -> BadFileError:
