@@ -14,7 +14,7 @@ import torch
 
 from tests.checkpoints.hostile_pickles import plain, value
 
-__all__ = ["archive", "archives", "cut", "legacy", "legacy_files", "saved", "tensor", "torch_bombs"]
+__all__ = ["archive", "archives", "cut", "legacy", "legacy_files", "saved", "tensor", "torch_bombs", "wholes"]
 
 FLOATS = struct.pack("<6f", *range(6))
 FAR = 1 << 62
@@ -47,6 +47,7 @@ class Entry:
     flags: int = 0
     crc: int | None = None
     size: int | None = None
+    packed: int | None = None
     local: int | None = None
     local_name: bytes | None = None
     extra: bytes = b""
@@ -60,8 +61,9 @@ def zipped(entries: Sequence[Entry], count: int | None = None, shift: int = 0, a
         local_name = name if entry.local_name is None else entry.local_name
         crc = zlib.crc32(entry.data) if entry.crc is None else entry.crc
         size = len(entry.data) if entry.size is None else entry.size
+        packed = size if entry.packed is None else entry.packed
         local = len(content) if entry.local is None else entry.local
-        header = (0, entry.flags, entry.method, 0, 0, crc, size, size, len(name), len(entry.extra))
+        header = (0, entry.flags, entry.method, 0, 0, crc, packed, size, len(name), len(entry.extra))
         directory += struct.pack("<4s6H3L5H2L", b"PK\1\2", 0, *header, 0, 0, 0, 0, local) + name + entry.extra
         if entry.local is None:
             content += struct.pack("<4s5H3L2H", b"PK\3\4", *header[:8], len(local_name), 0) + local_name
@@ -143,6 +145,7 @@ def tensors() -> Iterator[tuple[str, bytes]]:
     typed = b"ctorch._tensor\n_rebuild_from_type_v2\n"
     yield "tensor of a type with a function", typed + b"(cos\nmkdir\nctorch\nTensor\n)}tR"
     yield "tensor of a type of a type", b"(" + typed + typed + b"ctorch\nTensor\n)}tR"
+    yield "tensor of a type with a dict", typed + b"(ctorch._utils\n_rebuild_parameter\nctorch\nTensor\n}}tR"
     yield "tensor as key", b"}" + tensor() + b"Ns"
     yield "tensor for arguments by name", b"ctorch\nSize\n)" + tensor() + b"\x92"
     yield "tensor with attributes", tensor() + b"}" + value("data") + b"K\x01sb"
@@ -162,6 +165,7 @@ def archives() -> Iterator[tuple[str, bytes]]:
     packed = b"".join([bomb.compress(bytes(1 << 20)) for _ in range(300)]) + bomb.flush()
     yield "compressed member", archive(good, Entry("archive/data/1", packed, method=8, size=300 << 20))
     yield "unknown compression", archive(good, Entry("archive/data/1", b"abc", method=99))
+    yield "member of two sizes", archive(good, Entry("archive/data/1", b"abc", packed=2))
     yield "encrypted member", archive(good, Entry("archive/data/1", b"abc", flags=1))
     yield "wrong checksum", archive(good, Entry("archive/data/1", b"abc", crc=1))
     yield "member twice", archive(good, Entry("archive/data.pkl", b"N."))
@@ -170,11 +174,10 @@ def archives() -> Iterator[tuple[str, bytes]]:
         "thousand members in one place",
         archive(good, *(Entry(f"archive/data.pkl{i}", b"", local=0, local_name=b"") for i in range(1000))),
     )
-    yield "member in a member", archive(good, Entry("archive/data/1", b"", local=30), storages=[FLOATS])
     yield "member of 4 GB", archive(good, Entry("archive/data/1", b"abc", size=0xFFFFFFFE))
     far = struct.pack("<2H2Q", 1, 16, FAR, FAR)
     yield "member of 2**62 bytes", archive(good, Entry("archive/data/1", b"abc", size=0xFFFFFFFF, extra=far))
-    yield "member of a size not said", archive(good, Entry("archive/data/1", b"abc", size=0xFFFFFFFF))
+    yield "member of a size not said", archive(good, Entry("archive/data/1", b"", size=0xFFFFFFFF))
     place = struct.pack("<2HQ", 1, 8, FAR)
     yield "member at 2**62", archive(good, Entry("archive/data/1", b"abc", local=0xFFFFFFFF, extra=place))
     yield "member in the directory", archive(good, Entry("archive/data/1", b"abc", size=60))
@@ -185,6 +188,11 @@ def archives() -> Iterator[tuple[str, bytes]]:
     yield "member without a name", archive(good, Entry("", b"abc"))
     yield "member of undecodable name", archive(good, Entry("archive/\udcff", b"abc"))
     yield "member with a terminal's commands", archive(good, Entry("archive/\x1b[2J\n", b"abc", crc=1))
+
+
+def wholes() -> Iterator[tuple[str, bytes]]:
+    """Archives whose directory or contents are not as torch.save leaves them."""
+    good = tensor()
     yield "two pickles", archive(good, Entry("other/data.pkl", b"N."))
     yield "no pickle", zipped([Entry("archive/data/0", FLOATS)])
     yield "no members", zipped([])
@@ -196,6 +204,15 @@ def archives() -> Iterator[tuple[str, bytes]]:
     yield "fewer members than it says", archive(good, count=9)
     yield "directory before its place", archive(good, shift=-1)
     yield "directory beyond the file", archive(good, shift=1 << 31)
+    whole = archive(good)
+    yield "something before its end", whole[:-22] + b"abc" + whole[-22:]
+    for name, signature in (("end", b"PK\5\6"), ("entry", b"PK\1\2"), ("member", b"PK\3\4")):
+        before, _, after = whole.rpartition(signature)
+        yield f"{name} without its signature", before + b"abcd" + after
+    inner = zipped([Entry("archive/data/2", FLOATS)])[: 30 + 14 + len(FLOATS)]
+    outer = Entry("archive/data/1", inner)
+    at = archive(good, outer).find(inner)
+    yield "member in a member", archive(good, outer, Entry("archive/data/2", FLOATS, local=at))
     yield "something after its end", archive(good, after=b"abc")
     many = [Entry(f"archive/{i}", b"") for i in range(100_001)]
     yield "a hundred thousand members", archive(good, *many)

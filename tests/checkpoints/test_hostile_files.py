@@ -25,6 +25,7 @@ from tests.checkpoints.hostile_torch_files import (
     saved,
     tensor,
     torch_bombs,
+    wholes,
 )
 from xlexport.checkpoints import load
 from xlexport.checkpoints.restricted import read_pickle
@@ -49,7 +50,19 @@ def hostile_files(canary: Path) -> list[tuple[str, bytes]]:
     noise = [(f"noise {seed}", random.Random(seed).randbytes(1000)) for seed in range(20)]
     starts = [(f"a good start, then {name}", saved(False)[:100] + content) for name, content in noise]
     texts = [("empty", b""), ("text", b"It was the best of times.\n" * 9), ("zeros", bytes(9999))]
-    return [*pickles, *wrapped, *bombs(), *torch_bombs(), *archives(), *legacy_files(), *cuts, *noise, *starts, *texts]
+    return [
+        *pickles,
+        *wrapped,
+        *bombs(),
+        *torch_bombs(),
+        *archives(),
+        *wholes(),
+        *legacy_files(),
+        *cuts,
+        *noise,
+        *starts,
+        *texts,
+    ]
 
 
 @pytest.fixture(scope="module")
@@ -119,6 +132,13 @@ def test_all_refused_names_are_named_at_once(tmp_path: Path) -> None:
     path.write_bytes(archive(body))
     with pytest.raises(CheckpointError, match=r"\('os.system', 'builtins.eval', 'model.MyModel'\); nothing was run"):
         read_torch(path)
+
+
+def test_refused_names_are_named_in_a_damaged_file(tmp_path: Path) -> None:
+    path = tmp_path / "names.pkl"
+    path.write_bytes(b"\x80\x02cos\nsystem\n(")
+    with pytest.raises(CheckpointError, match=r"could run code \('os.system'\)"):
+        read_pickle(path)
 
 
 def test_names_that_are_too_many_are_counted(tmp_path: Path) -> None:

@@ -129,6 +129,8 @@ def test_numbers_of_numpy_are_plain_and_arrays_records(pickled: Callable[..., An
         assert (loss, step) == (1.5, -3)
         assert (type(loss), type(step)) == (float, int)
         assert isinstance(array, Record)
+    short = b"cnumpy.core.multiarray\nscalar\n(cnumpy\ndtype\n(S'f8'\ntRC\x03abctR."
+    assert pickled(short).arguments[1] == b"abc"
 
 
 def test_pickles_of_python_2(pickled: Callable[..., Any]) -> None:

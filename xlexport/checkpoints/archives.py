@@ -51,7 +51,7 @@ def read_members(data: mmap.mmap) -> dict[str, Member]:
     places: list[tuple[int, int]] = []
     position, directory_end = start, start + size
     for _ in range(count):
-        name, member, local, position = _entry(data, position, directory_end)
+        name, member, local, position = _entry(data, position)
         if name.startswith("/") or ".." in name.split("/"):
             raise BadFileError(f"its archive has a member that leads out of it, {name[:60]!a}")
         if name in members:
@@ -104,22 +104,18 @@ def _directory(data: mmap.mmap) -> tuple[int, int, int]:
     if locator >= 0 and data[locator : locator + 4] == b"PK\6\7":
         _, end, _ = _unpack(END_LOCATOR_64, b"PK\6\7", data, locator)
         *_, count, size, start = _unpack(END_64, b"PK\6\6", data, end)
-        if end + END_64.size != locator:
-            raise _damaged()
     if start + size != end:
         raise _damaged()
     return count, start, size
 
 
-def _entry(data: mmap.mmap, position: int, directory_end: int) -> tuple[str, Member, int, int]:
+def _entry(data: mmap.mmap, position: int) -> tuple[str, Member, int, int]:
     """One entry of the directory: name, member, position of the member's own header, position after the entry."""
     _, _, flags, method, _, _, crc, packed, size, *lengths, _, _, _, local = _unpack(ENTRY, b"PK\1\2", data, position)
     name_length, extra_length, comment_length = lengths
     name_start = position + ENTRY.size
     extra_start = name_start + name_length
     after = extra_start + extra_length + comment_length
-    if after > directory_end:
-        raise _damaged()
     name = data[name_start:extra_start]
     if method or flags & ENCRYPTED:
         kind = "compressed" if method else "encrypted"
