@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import dataclasses
+import gc
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -86,6 +87,7 @@ def verify(
         for tokens, targets in block:
             one, eager_memory = _expect(model, eager, eager_memory, tokens, targets)
             expected.append(one)
+            _trim()
         # Where the block filled the memory, its rows are the memory; projected anew, they would be there twice.
         filled = sum(one.tokens.shape[1] for one in expected) >= evaluation.mem_len
         whole = {} if filled else dict(_project(model, eager, eager_memory))
@@ -135,7 +137,13 @@ def _walk_others(
 
 
 def _return_memory() -> None:
-    """Give freed memory back to the system, which glibc does not do of itself: weights come and go here by turns."""
+    """Give back what a model or a session has left, before the next one comes."""
+    gc.collect()  # what has read a checkpoint may hold itself, and the tensors with it
+    _trim()
+
+
+def _trim() -> None:
+    """Give freed memory to the system, which glibc does not do of itself."""
     with contextlib.suppress(OSError, AttributeError):  # another C library
         ctypes.CDLL(None).malloc_trim(0)
 
