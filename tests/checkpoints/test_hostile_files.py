@@ -134,6 +134,13 @@ def test_all_refused_names_are_named_at_once(tmp_path: Path) -> None:
         read_torch(path)
 
 
+def test_list_of_storages_is_not_read_beyond_what_there_are(tmp_path: Path) -> None:
+    path = tmp_path / "model.pt"
+    path.write_bytes(legacy(tensor(), keys=[str(number) for number in range(5000)]))
+    with pytest.raises(CheckpointError, match="its pickle is cut off"):
+        read_torch(path)
+
+
 def test_refused_names_are_named_in_a_damaged_file(tmp_path: Path) -> None:
     path = tmp_path / "names.pkl"
     path.write_bytes(b"\x80\x02cos\nsystem\n(")

@@ -210,7 +210,7 @@ class _Tensors:
         import torch
 
         axes = [*_whole(size), *_whole(stride), *_whole((offset,))]
-        if type(part) is not _Part or len(size) != len(stride) or len(size) > MOST_AXES or min(axes) < 0:
+        if type(part) is not _Part or len(size) > MOST_AXES or min(axes) < 0:
             raise BadFileError("a tensor in it has an impossible shape")
         last = sum((n - 1) * step for n, step in zip(size, stride, strict=True))
         numbers = math.prod(size)
