@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 __all__ = ["segments_to_wrap", "verify"]
 
 BEST = 64  # likeliest tokens that the eager model keeps of each position; the detail graph lists fewer
+OTHERS = 20  # segments of the detail and generate graphs, or more where their rings need more to wrap
 # Without these equal nothing can be compared.
 SIZES = ("n_token", "n_layer", "n_head", "d_head", "d_model", "d_inner")
 LARGEST_TABLE = 1 << 22  # numbers in a table of log-probabilities
@@ -87,12 +88,14 @@ def verify(
         for tokens, targets in block:
             one, eager_memory = _expect(model, eager, eager_memory, tokens, targets)
             expected.append(one)
-            _trim()
+            if len(expected) % 4 == 0:
+                _trim()
         # Where the block filled the memory, its rows are the memory; projected anew, they would be there twice.
         filled = sum(one.tokens.shape[1] for one in expected) >= evaluation.mem_len
         whole = {} if filled else dict(_project(model, eager, eager_memory))
         del eager
-        _return_memory()
+        gc.collect()  # what has read the checkpoint may hold itself, and the tensors with it
+        _trim()
         walked: list[SegmentDifference] = []
         for one in expected:
             log_prob = model.step("score", memory, one.tokens, one.targets)["log_prob"][0]
@@ -101,12 +104,12 @@ def verify(
             if progress is not None:
                 progress(walked[-1])
         model.release("score")
-        _return_memory()
+        _trim()
         worst = _memory_difference(memory, whole or _all_rows(expected, evaluation.mem_len))
         walked[-1] = _with_memory(walked[-1], worst)
         if not found:
             walked[0] = _with_memory(walked[0], first)
-            _walk_others(model, expected[: segments_to_wrap(evaluation)], walked, evaluation)
+            _walk_others(model, expected[: max(OTHERS, segments_to_wrap(evaluation))], walked, evaluation)
         found += walked
     return make_report(found, evaluation, TOLERANCES[model.bundle.precision])
 
@@ -133,13 +136,7 @@ def _walk_others(
         last = len(expected) - 1
         found[last] = _with_memory(found[last], _memory_difference(memory, _all_rows(expected, evaluation.mem_len)))
         model.release(purpose)
-        _return_memory()
-
-
-def _return_memory() -> None:
-    """Give back what a model or a session has left, before the next one comes."""
-    gc.collect()  # what has read a checkpoint may hold itself, and the tensors with it
-    _trim()
+        _trim()
 
 
 def _trim() -> None:
