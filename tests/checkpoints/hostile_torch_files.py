@@ -128,6 +128,7 @@ def tensors() -> Iterator[tuple[str, bytes]]:
     yield "size of texts", tensor(size=("2", "3"))
     yield "size of fractions", tensor(size=(2.0, 3.0))
     yield "size that is no tuple", tensor(size=6)
+    yield "size that is a list", tensor(size=[2, 3])
     yield "offset that is a text", tensor(offset="0")
     yield "storage of 2**62 numbers", tensor(count=FAR)
     yield "storage of -6 numbers", tensor(count=-6)
