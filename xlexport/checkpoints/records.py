@@ -36,7 +36,7 @@ class Record:
 
     def __repr__(self) -> str:
         """Its name alone: what is shared, written out at every place, may be more than memory holds."""
-        return f"<{self.name[:60]}>"
+        return f"<{self.name[:60]!a}>"
 
 
 class Name(Record):

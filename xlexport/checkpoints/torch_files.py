@@ -232,7 +232,7 @@ class _Tensors:
 
     def _typed(self, function: Any, _type: Any, arguments: Any, *_: Any) -> Any:
         """A tensor with Python attributes, which are left out."""
-        if type(function) is not Name or function.name not in self.builders or type(arguments) is not tuple:
+        if type(function) is not Name or function.name not in self.builders:
             raise BadFileError("a tensor in it is of an unknown kind")
         return self.builders[function.name](*arguments)
 
