@@ -49,8 +49,8 @@ class ConversionOptions:
 
 
 def default_verify_segments(evaluation: spec.Evaluation) -> int:
-    """Segments that write the whole ring three times, and no fewer than 20."""
-    return max(20, segments_to_wrap(evaluation, rounds=3))
+    """Segments that write the whole ring twice, and no fewer than 20."""
+    return max(20, segments_to_wrap(evaluation, rounds=2))
 
 
 def convert(
