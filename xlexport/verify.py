@@ -2,7 +2,7 @@
 
 The eager model walks a text with its own memory, the paper's hidden states; the graphs walk it with their rings of
 projected keys and values. Every segment compares the score graph's log-probabilities and its new rows in every memory
-tensor; whole memories are compared at the beginning, at the end of every block of segments, and so at the end. The
+tensor; whole memories are compared at the beginning and at the end of every block of segments. The
 detail and generate graphs walk the first segments too, each on its own, until their rings have wrapped.
 """
 
@@ -40,7 +40,7 @@ LARGEST_TABLE = 1 << 22  # numbers in a table of log-probabilities
 LARGEST_BLOCK = 1 << 28  # bytes of figures and memory rows that the eager model is ahead of the graphs
 
 Ids = npt.NDArray[np.int64]
-Rows = Mapping[str, npt.NDArray[np.float32]]  # input of a memory -> (H, rows, d_head), oldest first
+NamedRows = tuple[str, npt.NDArray[np.float32]]  # input of a memory, and (H, rows, d_head) of it, oldest first
 
 
 def verify(
@@ -88,25 +88,24 @@ def verify(
         for tokens, targets in block:
             one, eager_memory = _expect(model, eager, eager_memory, tokens, targets)
             expected.append(one)
-            if len(expected) % 4 == 0:
+            if len(expected) % 4 == 0:  # what every segment frees adds up; giving it back each time would cost more
                 _trim()
         # Where the block filled the memory, its rows are the memory; projected anew, they would be there twice.
         filled = sum(one.tokens.shape[1] for one in expected) >= evaluation.mem_len
-        whole = {} if filled else dict(_project(model, eager, eager_memory))
+        whole = _all_rows(expected, evaluation.mem_len) if filled else list(_project(model, eager, eager_memory))
         del eager
         gc.collect()  # what has read the checkpoint may hold itself, and the tensors with it
         _trim()
         walked: list[SegmentDifference] = []
         for one in expected:
             log_prob = model.step("score", memory, one.tokens, one.targets)["log_prob"][0]
-            difference = _memory_difference(memory, one.rows)
+            difference = _memory_difference(memory, one.rows.items())
             walked.append(_difference(len(found) + len(walked), one, log_prob, difference))
             if progress is not None:
                 progress(walked[-1])
         model.release("score")
         _trim()
-        worst = _memory_difference(memory, whole or _all_rows(expected, evaluation.mem_len))
-        walked[-1] = _with_memory(walked[-1], worst)
+        walked[-1] = _with_memory(walked[-1], _memory_difference(memory, whole))
         if not found:
             walked[0] = _with_memory(walked[0], first)
             _walk_others(model, expected[: max(OTHERS, segments_to_wrap(evaluation))], walked, evaluation)
@@ -175,8 +174,9 @@ class _Expected:
     entropy: npt.NDArray[np.float32]  # (S,)
     best_ids: Ids  # (S, k), likeliest first
     best_log_probs: npt.NDArray[np.float32]  # (S, k)
+    ranks: Ids  # (2, S) lowest and highest rank of each target that differences within tolerance can give
     last: npt.NDArray[np.float32] | None  # (n_token,) of every token, at the last position
-    rows: Rows  # that the segment adds to each memory
+    rows: Mapping[str, npt.NDArray[np.float32]]  # that the segment adds to each memory, (H, rows, d_head)
 
     def part(self, start: int, stop: int) -> _Expected:
         """Of some of the positions."""
@@ -187,6 +187,7 @@ class _Expected:
             self.entropy[start:stop],
             self.best_ids[start:stop],
             self.best_log_probs[start:stop],
+            self.ranks[:, start:stop],
             self.last if stop == len(self.log_prob) else None,
             {},  # a segment may add fewer rows than it has tokens
         )
@@ -202,13 +203,19 @@ def _expect(
     import torch
 
     n_token = eager.config.n_token
-    own, entropy, best_ids, best_log_probs = [], [], [], []
+    tolerance = TOLERANCES[model.bundle.precision].log_prob
+    own, entropy, best_ids, best_log_probs, ranks = [], [], [], [], []
     with torch.inference_mode():
         hidden, memory = eager(torch.from_numpy(tokens), memory)
         S = hidden.shape[1]
         for places in torch.arange(S).split(max(1, LARGEST_TABLE // n_token)):
             log_probs = eager.all_log_probs(hidden[:, places])[0]  # (n, n_token)
-            own.append(log_probs.gather(1, torch.from_numpy(targets)[0, places, None])[:, 0])
+            target = log_probs.gather(1, torch.from_numpy(targets)[0, places, None])  # (n, 1)
+            own.append(target[:, 0])
+            # The target may differ within tolerance, and so may the token that it is compared with.
+            slack = 2 * tolerance * target.abs().clamp(min=1)
+            better = [(log_probs > target + slack).sum(dim=1) + 1, (log_probs > target - slack).sum(dim=1)]
+            ranks.append(torch.stack(better))
             entropy.append(-(log_probs.exp() * log_probs).sum(dim=1))
             best = log_probs.topk(min(BEST, n_token), dim=1)
             best_ids.append(best.indices)
@@ -221,6 +228,7 @@ def _expect(
         torch.cat(entropy).numpy(),
         torch.cat(best_ids).numpy(),
         torch.cat(best_log_probs).numpy(),
+        torch.cat(ranks, dim=1).numpy(),
         log_probs[-1].numpy().copy(),
         dict(_project(model, eager, newest)),
     )
@@ -247,8 +255,9 @@ def _difference(
 def _compare_detail(
     found: SegmentDifference, expected: _Expected, outputs: dict[str, npt.NDArray[Any]]
 ) -> SegmentDifference:
-    """With the detail graph's targets, entropies and likeliest tokens."""
+    """With the detail graph's targets, their ranks, entropies and likeliest tokens."""
     ids, log_probs = outputs["top_ids"][0], outputs["top_log_probs"][0]  # (S, k)
+    rank = outputs["rank"][0]  # (S,)
     # Each listed token against the eager model's figure for it. One that is not among its best has at most the last's.
     same = ids[:, :, None] == expected.best_ids[:, None, :]  # (S, k, BEST)
     place = np.where(same.any(axis=2), same.argmax(axis=2), expected.best_ids.shape[1] - 1)
@@ -261,6 +270,8 @@ def _compare_detail(
             _scaled(log_probs, wanted),
             _scaled(log_probs, expected.best_log_probs[:, : log_probs.shape[1]]),  # none likelier was left out
             _scaled(outputs["entropy"][0], expected.entropy),
+            # In places, so one place outside is far above any tolerance.
+            np.maximum(0, np.maximum(expected.ranks[0] - rank, rank - expected.ranks[1])),
         ),
         top1_agreement=(found.top1_agreement or 0.0)
         + float((ids[:, 0] == expected.best_ids[:, 0]).sum()) / found.tokens,
@@ -295,7 +306,7 @@ def _step_in_parts(
     memory.memory_length = np.minimum(length + S, memory.evaluation.mem_len)
 
 
-def _project(model: Model, eager: Any, memory: list[torch.Tensor]) -> Iterator[tuple[str, npt.NDArray[np.float32]]]:
+def _project(model: Model, eager: Any, memory: list[torch.Tensor]) -> Iterator[NamedRows]:
     """The eager model's memory as the rings should hold it, one by one: name and (H, M, d_head), oldest first."""
     import torch
 
@@ -304,18 +315,18 @@ def _project(model: Model, eager: Any, memory: list[torch.Tensor]) -> Iterator[t
             yield name, rows[0].numpy()
 
 
-def _all_rows(expected: list[_Expected], mem_len: int) -> Iterator[tuple[str, npt.NDArray[np.float32]]]:
+def _all_rows(expected: list[_Expected], mem_len: int) -> Iterator[NamedRows]:
     """The last rows of consecutive segments in each memory, (H, M, d_head), oldest first."""
     for name in expected[0].rows:
         rows = np.concatenate([one.rows[name] for one in expected], axis=1)
         yield name, rows[:, max(0, rows.shape[1] - mem_len) :]
 
 
-def _memory_difference(memory: RingMemory, rows: Rows | Iterable[tuple[str, npt.NDArray[np.float32]]]) -> float:
+def _memory_difference(memory: RingMemory, rows: Iterable[NamedRows]) -> float:
     """Largest difference of what may be seen of the rings from `rows`, newest against newest; rows are not to lack."""
     entries = {entry.input: entry for entry in memory.entries}
     worst = []
-    for name, wanted in rows.items() if isinstance(rows, Mapping) else rows:
+    for name, wanted in rows:
         found = memory.by_age(entries.pop(name), 0)
         before = found.shape[1] - wanted.shape[1]
         worst.append(math.inf if before < 0 else largest(found[:, before:] - wanted))

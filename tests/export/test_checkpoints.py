@@ -68,6 +68,25 @@ def test_both_forms_are_read(name: str, format: str | None, tmp_path: Path, mode
         assert digest.size == file.stat().st_size
 
 
+def test_models_are_made_of_the_files_and_share_nothing(checkpoint: Path, model: TransformerXL) -> None:
+    source = load(checkpoint)
+    first, second = source.build_model(), source.build_model()
+    with torch.no_grad():
+        for parameter in first.parameters():
+            parameter.zero_()
+    for name, tensor in model.state_dict().items():
+        assert torch.equal(second.state_dict()[name], tensor), name
+
+
+def test_checkpoint_that_changes_behind_its_source_is_refused(checkpoint: Path) -> None:
+    source = load(checkpoint)
+    other = TransformerXL(CONFIG)  # the same sizes, other weights
+    save_checkpoint(checkpoint, CONFIG, other.state_dict())
+    with pytest.raises(CheckpointError, match="has changed since it was read"):
+        source.build_model()
+    assert load(checkpoint).build_model().config == CONFIG
+
+
 def test_name_does_not_matter(checkpoint: Path) -> None:
     renamed = checkpoint.rename(checkpoint.with_name("weights.bin"))
     assert load(renamed).format == "xltraining"

@@ -258,6 +258,32 @@ def test_whole_memory_is_compared_behind_a_last_block_of_one_segment(
     assert report.first_segment_over_tolerance == segments - 1
 
 
+@pytest.mark.parametrize("positions", [1, 3])
+@pytest.mark.parametrize("same_length", [False, True])
+@pytest.mark.parametrize("name", BOTH)
+def test_segments_that_are_walked_in_parts(
+    name: str, same_length: bool, positions: int, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As those of wide vocabularies are. Without same_length the reach within a segment would show if it were lost."""
+    converted: Converted = request.getfixturevalue(name)
+    model = load_bundle(converted.folder, threads=1)
+    lengths: list[int] = []
+    step = model.step
+
+    def counted(purpose: str, memory: RingMemory, tokens: Any, targets: Any) -> Arrays:
+        if purpose == "detail":
+            lengths.append(tokens.shape[1])
+        return step(purpose, memory, tokens, targets)
+
+    monkeypatch.setattr("xlexport.verify.LARGEST_TABLE", positions * model.bundle.vocab_size)
+    monkeypatch.setattr(model, "step", counted)
+    evaluation = model.evaluation(same_length=same_length)
+    report = verify(model, lambda: converted.model, IDS, segments=12, evaluation=evaluation)
+    report.require_passed()
+    assert report.max_distribution_diff <= 1e-5
+    assert max(lengths) == positions
+
+
 def test_score_that_is_not_finite_is_found(bundle: Model, bytes_bundle: Converted) -> None:
     def break_score(memory: RingMemory, outputs: Arrays) -> None:
         outputs["log_prob"][0, 3] = np.nan
@@ -295,12 +321,21 @@ def lose(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
     return array
 
 
+def one_more(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    return array + 1
+
+
+def one_less(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    return array - 1
+
+
 @pytest.mark.parametrize(
     ("purpose", "output", "spoil"),
     [
         *(("generate", "logits", spoil) for spoil in (scale, reverse, lose)),
         *(("detail", output, spoil) for output in ("log_prob", "top_log_probs") for spoil in (scale, lose)),
         ("detail", "top_ids", reverse),
+        *(("detail", "rank", spoil) for spoil in (one_more, one_less)),
     ],
 )
 def test_each_graph_is_compared(

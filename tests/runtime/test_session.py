@@ -113,3 +113,14 @@ def test_session_says_what_it_is(variant: Model) -> None:
     assert session.metadata == session.graph.metadata(variant.bundle.memory)
     assert {"tokens", "targets", "offset", "memory_length", "window"} <= session.inputs
     assert "targets" not in variant.session("generate").inputs
+
+
+def test_session_that_was_released_opens_again(variant: Model, random_ids: Callable[..., Any]) -> None:
+    ids = random_ids(8, vocab_size=variant.bundle.vocab_size)[None]
+    opened = variant.session("score")
+    before = variant.step("score", variant.new_memory(variant.bundle.evaluation), ids, ids)["log_prob"]
+    variant.release("score")
+    variant.release("score")  # what is closed stays closed
+    after = variant.step("score", variant.new_memory(variant.bundle.evaluation), ids, ids)["log_prob"]
+    assert variant.session("score") is not opened
+    assert np.array_equal(before, after)

@@ -50,8 +50,19 @@ class SourceCheckpoint:
 
 
 def digest_files(*paths: Path) -> dict[Path, FileDigest]:
-    """SHA-256 and size of each file."""
-    return {path: digest_file(path) for path in paths}
+    """SHA-256 and size of each file; one that has not changed, as when it is read for the next block, is not read."""
+    return {path: _digest(path, _stamp(path)) for path in paths}
+
+
+def _stamp(path: Path) -> tuple[int, ...]:
+    """What changes when a file is written or replaced."""
+    status = path.stat()
+    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
+
+
+@functools.lru_cache(maxsize=64)
+def _digest(path: Path, stamp: tuple[int, ...]) -> FileDigest:
+    return digest_file(path)
 
 
 def transformer_xl_source(
