@@ -2,12 +2,12 @@
 
 import itertools
 import math
-import reprlib
-from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, fields
-from typing import Any, Literal
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import ClassVar, Literal
 
 from xltraining.errors import ConfigError
+from xltraining.fields import PlainFields, is_boolean, is_integer, shown
 
 __all__ = ["TransformerXLConfig"]
 
@@ -23,12 +23,14 @@ _MOST_CUTOFFS = 100
 
 
 @dataclass(frozen=True)
-class TransformerXLConfig:
+class TransformerXLConfig(PlainFields):
     """Hyper-parameters of a Transformer-XL, under the names that the field uses (Dai et al. 2019).
 
     Raises:
         ConfigError: lists every field that is wrong.
     """
+
+    NAME: ClassVar[str] = "Transformer-XL"
 
     n_token: int = 256
     """Size of the vocabulary."""
@@ -80,23 +82,23 @@ class TransformerXLConfig:
     def _type_problems(self) -> list[str]:
         problems = []
         for name in _INTEGERS:
-            if not _is_integer(getattr(self, name)):
-                problems.append(f"{name} must be an integer, found {_shown(getattr(self, name))}")
-        if self.d_embed is not None and not _is_integer(self.d_embed):
-            problems.append(f"d_embed must be an integer or None, found {_shown(self.d_embed)}")
-        for name, kind, right in (("cutoffs", "integers", _is_integer), ("tie_projs", "true and false", _is_boolean)):
+            if not is_integer(getattr(self, name)):
+                problems.append(f"{name} must be an integer, found {shown(getattr(self, name))}")
+        if self.d_embed is not None and not is_integer(self.d_embed):
+            problems.append(f"d_embed must be an integer or None, found {shown(self.d_embed)}")
+        for name, kind, right in (("cutoffs", "integers", is_integer), ("tie_projs", "true and false", is_boolean)):
             value = getattr(self, name)
             if not isinstance(value, tuple) or not all(map(right, value)):
-                problems.append(f"{name} must be a tuple of {kind}, found {_shown(value)}")
+                problems.append(f"{name} must be a tuple of {kind}, found {shown(value)}")
         for name in _BOOLEANS:
-            if not _is_boolean(getattr(self, name)):
-                problems.append(f"{name} must be true or false, found {_shown(getattr(self, name))}")
+            if not is_boolean(getattr(self, name)):
+                problems.append(f"{name} must be true or false, found {shown(getattr(self, name))}")
         for name in (*_PROBABILITIES, "layer_norm_epsilon"):
             value = getattr(self, name)
             if not isinstance(value, int | float) or isinstance(value, bool) or not math.isfinite(value):
-                problems.append(f"{name} must be a finite number, found {_shown(value)}")
+                problems.append(f"{name} must be a finite number, found {shown(value)}")
         if self.first_memory not in ("empty", "zeros"):
-            problems.append(f"first_memory must be 'empty' or 'zeros', found {_shown(self.first_memory)}")
+            problems.append(f"first_memory must be 'empty' or 'zeros', found {shown(self.first_memory)}")
         return problems
 
     def _value_problems(self) -> list[str]:
@@ -180,39 +182,3 @@ class TransformerXLConfig:
     def ties_projection(self, cluster: int) -> bool:
         """Whether the output layer projects onto a cluster as its embeddings are projected."""
         return self.has_projection(cluster) and bool(self.tie_projs) and self.tie_projs[cluster]
-
-    @classmethod
-    def from_dict(cls, values: Mapping[str, Any]) -> "TransformerXLConfig":
-        """Build from a plain mapping, as a checkpoint holds it.
-
-        Raises:
-            ConfigError: lists every unknown name, or every invalid value.
-        """
-        known = {field.name for field in fields(cls)}
-        unknown = sorted(str(name) for name in values if name not in known)
-        if unknown:
-            raise ConfigError(
-                f"unknown names in the Transformer-XL configuration: {', '.join(unknown)}; "
-                f"remove them or spell one of: {', '.join(sorted(known))}"
-            )
-        given: dict[str, Any] = {
-            name: tuple(value) if isinstance(value, list) else value for name, value in values.items()
-        }
-        return cls(**given)
-
-    def to_dict(self) -> dict[str, Any]:
-        """The fields as plain values, ready for JSON; `from_dict` reads them back."""
-        return {name: list(value) if isinstance(value, tuple) else value for name, value in asdict(self).items()}
-
-
-def _is_boolean(value: object) -> bool:
-    return isinstance(value, bool)
-
-
-def _shown(value: object) -> str:
-    """A value of any kind, short and in one line."""
-    return " ".join(reprlib.repr(value).split())
-
-
-def _is_integer(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)

@@ -1,0 +1,55 @@
+"""What configurations of every architecture share: kinds of values, and the way to plain values and back."""
+
+import reprlib
+from collections.abc import Mapping
+from dataclasses import asdict, fields
+from typing import Any, ClassVar, Self
+
+from xltraining.errors import ConfigError
+
+__all__ = ["PlainFields", "is_boolean", "is_integer", "shown"]
+
+
+class PlainFields:
+    """A frozen dataclass whose fields are plain values; tuples are lists outside."""
+
+    NAME: ClassVar[str]  # of the architecture, in messages
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> Self:
+        """Build from a plain mapping, as a checkpoint holds it.
+
+        Raises:
+            ConfigError: lists every unknown name, or every invalid value.
+        """
+        known = {field.name for field in fields(cls)}  # type: ignore[arg-type]  # every subclass is a dataclass
+        unknown = sorted(str(name) for name in values if name not in known)
+        if unknown:
+            raise ConfigError(
+                f"unknown names in the {cls.NAME} configuration: {', '.join(unknown)}; "
+                f"remove them or spell one of: {', '.join(sorted(known))}"
+            )
+        given: dict[str, Any] = {
+            name: tuple(value) if isinstance(value, list) else value for name, value in values.items()
+        }
+        return cls(**given)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The fields as plain values, ready for JSON; `from_dict` reads them back."""
+        values = asdict(self)  # type: ignore[call-overload]
+        return {name: list(value) if isinstance(value, tuple) else value for name, value in values.items()}
+
+
+def is_boolean(value: object) -> bool:
+    """Whether `value` is true or false."""
+    return isinstance(value, bool)
+
+
+def is_integer(value: object) -> bool:
+    """Whether `value` is a whole number; true and false are none."""
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def shown(value: object) -> str:
+    """A value of any kind, short and in one line."""
+    return " ".join(reprlib.repr(value).split())

@@ -1,0 +1,225 @@
+"""Configuration of a Reformer, validated as a whole."""
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+from xltraining.errors import ConfigError
+from xltraining.fields import PlainFields, is_boolean, is_integer, shown
+
+__all__ = ["ReformerConfig"]
+
+_AT_LEAST_ONE = (
+    "n_token",
+    "n_head",
+    "d_model",
+    "d_head",
+    "d_inner",
+    "n_hashes",
+    "chunk_length",
+    "local_chunk_length",
+    "tgt_len",
+    "mem_len",
+)
+_INTEGERS = (*_AT_LEAST_ONE, "chunks_before", "local_chunks_before", "max_positions", "hash_seed", "ff_chunk")
+_TUPLES_OF_INTEGERS = ("n_buckets", "axial_shape", "axial_dims")
+_BOOLEANS = ("scale_scores", "attention_bias", "redraw_hashes")
+_NUMBERS = ("dropout", "dropatt", "layer_norm_epsilon", "self_mask")
+_CHOICES = {
+    "rule": ("band", "chunk"),
+    "position": ("axial", "axial_sum", "absolute", "sinusoid", "rotary"),
+    "activation": ("relu", "gelu", "gelu_tanh"),
+    "streams": ("concat", "mean"),
+}
+_LAYER_TYPES = ("local", "lsh", "full")
+# A configuration that comes with a file must not decide how long the model takes to build, or be beyond torch's sizes.
+_MOST_LAYERS = 1000
+_LARGEST_SIZE = 1 << 31
+_LARGEST_MATRIX = 1 << 48
+
+
+@dataclass(frozen=True)
+class ReformerConfig(PlainFields):
+    """Hyper-parameters of a Reformer (Kitaev et al. 2020). The defaults train; other values read others' checkpoints.
+
+    Raises:
+        ConfigError: lists every field that is wrong.
+    """
+
+    NAME: ClassVar[str] = "Reformer"
+
+    n_token: int = 256
+    """Size of the vocabulary."""
+    d_model: int = 256
+    """Width of each of the two streams."""
+    n_head: int = 4
+    d_head: int = 64
+    d_inner: int = 1024
+    """Width inside the feed-forward blocks."""
+    attn_layers: tuple[str, ...] = ("local", "lsh", "local", "lsh")
+    """Kind of attention of each layer: `local`, `lsh`, or `full` (shared query-key over all of the memory)."""
+    n_hashes: int = 2
+    """Rounds of hashing."""
+    n_buckets: tuple[int, ...] = (32,)
+    """Buckets of a round, or even factors whose product they are; the first factor is the least significant."""
+    chunk_length: int = 64
+    """Rows of a chunk of LSH attention; under rule `band` also W, the keys that a query sees in a round at most."""
+    chunks_before: int = 1
+    local_chunk_length: int = 64
+    local_chunks_before: int = 1
+    rule: Literal["band", "chunk"] = "band"
+    """Which keys LSH attention covers (see `xltraining.lsh`)."""
+    tgt_len: int = 512
+    """Tokens in a training segment, and the default segment length afterwards."""
+    mem_len: int = 512
+    """How far back LSH and full attention see, M; local attention sees its own chunk and those before it."""
+    position: Literal["axial", "axial_sum", "absolute", "sinusoid", "rotary"] = "axial"
+    axial_shape: tuple[int, ...] = (64, 128)
+    """Positions are cells of such a table, row by row; `max_positions` is its size."""
+    axial_dims: tuple[int, ...] = (64, 192)
+    """Widths of the embeddings of each axis: they add up to `d_model` (`axial`) or are all `d_model` (`axial_sum`)."""
+    max_positions: int = 8192
+    """Positions that have an embedding; 0: no limit (`sinusoid`, `rotary`)."""
+    activation: Literal["relu", "gelu", "gelu_tanh"] = "relu"
+    streams: Literal["concat", "mean"] = "concat"
+    """How the two streams leave: side by side (2 d_model wide), or their mean."""
+    layer_norm_epsilon: float = 1e-5
+    scale_scores: bool = False
+    """LSH scores are divided by sqrt(d_head) besides the key's norm (reformer-pytorch)."""
+    attention_bias: bool = False
+    """The output map of attention has a bias (reformer-pytorch)."""
+    self_mask: float = -1e5
+    """Rule `chunk`: what stands in place of a query's score with itself."""
+    hash_seed: int = 0
+    """Rotations are drawn from it, layer by layer and round by round."""
+    redraw_hashes: bool = False
+    """Training draws new rotations at each step, as the paper does; afterwards the fixed ones count."""
+    dropout: float = 0.1
+    dropatt: float = 0.0
+    """Dropout of attention probabilities."""
+    ff_chunk: int = 0
+    """Training computes feed-forward blocks so many positions at a time; 0: all at once. The numbers are the same."""
+
+    def __post_init__(self) -> None:
+        problems = [*self._type_problems()] or [*self._value_problems()] or [*self._size_problems()]
+        if problems:
+            raise ConfigError("invalid Reformer configuration: " + "; ".join(problems))
+
+    @property
+    def n_layer(self) -> int:
+        """Number of layers."""
+        return len(self.attn_layers)
+
+    @property
+    def buckets(self) -> int:
+        """Buckets of a round."""
+        return math.prod(self.n_buckets)
+
+    @property
+    def rotation_columns(self) -> int:
+        """Columns of a rotation: half as many as buckets, for each factor."""
+        return sum(self.n_buckets) // 2
+
+    @property
+    def d_output(self) -> int:
+        """Width of what the output layer reads."""
+        return 2 * self.d_model if self.streams == "concat" else self.d_model
+
+    @property
+    def local_rows(self) -> int:
+        """Rows of earlier segments that a local layer keeps: enough for any place of the segment in its chunks."""
+        return (self.local_chunks_before + 1) * self.local_chunk_length
+
+    @property
+    def chunk_multiple(self) -> int:
+        """Rule `chunk`: documents are padded to a multiple of this, as all chunk lengths of its layers divide it."""
+        lengths = {"lsh": self.chunk_length, "local": self.local_chunk_length}
+        return math.lcm(*(lengths[kind] for kind in self.attn_layers if kind in lengths))
+
+    def _type_problems(self) -> Iterator[str]:
+        for name in _INTEGERS:
+            if not is_integer(getattr(self, name)):
+                yield f"{name} must be an integer, found {shown(getattr(self, name))}"
+        for name in _TUPLES_OF_INTEGERS:
+            value = getattr(self, name)
+            if not isinstance(value, tuple) or not all(map(is_integer, value)):
+                yield f"{name} must be a tuple of integers, found {shown(value)}"
+        yield from _layer_problems(self.attn_layers)
+        for name in _BOOLEANS:
+            if not is_boolean(getattr(self, name)):
+                yield f"{name} must be true or false, found {shown(getattr(self, name))}"
+        for name in _NUMBERS:
+            value = getattr(self, name)
+            if not isinstance(value, int | float) or isinstance(value, bool) or not math.isfinite(value):
+                yield f"{name} must be a finite number, found {shown(value)}"
+        for name, choices in _CHOICES.items():
+            if getattr(self, name) not in choices:
+                yield f"{name} must be one of {', '.join(choices)}, found {shown(getattr(self, name))}"
+
+    def _value_problems(self) -> Iterator[str]:
+        for name in _AT_LEAST_ONE:
+            if getattr(self, name) < 1:
+                yield f"{name} must be at least 1, found {getattr(self, name)}"
+        for name in ("chunks_before", "local_chunks_before", "max_positions", "ff_chunk"):
+            if getattr(self, name) < 0:
+                yield f"{name} must be 0 or more, found {getattr(self, name)}"
+        for name in ("dropout", "dropatt"):
+            if not 0 <= getattr(self, name) < 1:
+                yield f"{name} must be in [0, 1), found {getattr(self, name)}"
+        for name in _INTEGERS:
+            if getattr(self, name) > _LARGEST_SIZE:
+                yield f"{name} must be at most {_LARGEST_SIZE:,}, found a larger number"
+        if self.n_layer > _MOST_LAYERS:
+            yield f"attn_layers must name at most {_MOST_LAYERS:,} layers, found {self.n_layer:,}"
+        if self.layer_norm_epsilon <= 0:
+            yield f"layer_norm_epsilon must be above 0, found {self.layer_norm_epsilon}"
+        if not self.n_buckets or any(count < 2 or count % 2 for count in self.n_buckets):
+            yield f"n_buckets must be even numbers (a bucket is a direction or its opposite), found {self.n_buckets}"
+        if self.rule == "band" and "lsh" in self.attn_layers and self.chunks_before != 1:
+            yield f"chunks_before must be 1 under rule band, found {self.chunks_before}"
+        yield from self._position_problems()
+
+    def _position_problems(self) -> Iterator[str]:
+        if self.position in ("axial", "axial_sum"):
+            if len(self.axial_shape) != len(self.axial_dims) or not self.axial_shape:
+                yield f"axial_shape {self.axial_shape} and axial_dims {self.axial_dims} must have the same axes"
+            if any(size < 1 for size in (*self.axial_shape, *self.axial_dims)):
+                yield f"axial_shape {self.axial_shape} and axial_dims {self.axial_dims} must be at least 1"
+            if self.max_positions != math.prod(self.axial_shape):
+                yield f"max_positions must be the size of axial_shape, {math.prod(self.axial_shape):,}, found " + (
+                    f"{self.max_positions:,}"
+                )
+            if self.position == "axial" and sum(self.axial_dims) != self.d_model:
+                yield f"axial_dims must add up to d_model {self.d_model}, found {sum(self.axial_dims)}"
+            if self.position == "axial_sum" and any(width != self.d_model for width in self.axial_dims):
+                yield f"axial_dims must all be d_model {self.d_model}, found {self.axial_dims}"
+        elif self.position == "absolute" and self.max_positions < 1:
+            yield "max_positions must be at least 1 where positions have embeddings, found 0"
+        if self.rule == "chunk" and self.max_positions % self.chunk_multiple:
+            yield (
+                f"chunk lengths must divide max_positions {self.max_positions:,}, found {self.chunk_length} (lsh) and "
+                f"{self.local_chunk_length} (local)"
+            )
+
+    def _size_problems(self) -> Iterator[str]:
+        heads = self.n_head * self.d_head
+        for name, rows, columns in (
+            ("n_token × 2 d_model", self.n_token, 2 * self.d_model),
+            ("n_head × d_head × d_model", heads, self.d_model),
+            ("d_inner × d_model", self.d_inner, self.d_model),
+            ("n_head × d_head × n_hashes × n_buckets", heads * self.n_hashes, self.rotation_columns),
+            ("max_positions × d_model", self.max_positions, self.d_model if self.position == "absolute" else 1),
+            ("the product of n_buckets", self.buckets, 1),
+        ):
+            if rows * columns > _LARGEST_MATRIX:
+                yield f"{name} must be at most {_LARGEST_MATRIX:,}, found {rows * columns:,}"
+
+
+def _layer_problems(layers: object) -> Iterator[str]:
+    if not isinstance(layers, tuple) or not layers:
+        yield f"attn_layers must name at least one layer, found {shown(layers)}"
+    else:
+        unknown = sorted({shown(kind) for kind in layers if kind not in _LAYER_TYPES})
+        if unknown:
+            yield f"attn_layers must be of {', '.join(_LAYER_TYPES)}, found {', '.join(unknown[:5])}"
