@@ -14,7 +14,7 @@ from onnx_ir.passes.common import RemoveUnusedNodesPass
 
 from xlexport.bundle_writer import writing
 from xlexport.errors import ExportError
-from xlexport.steps import Step, output_names
+from xlexport.steps import Step, traced_outputs
 from xlruntime import spec
 
 __all__ = ["OPSET", "WEIGHTS_FILE", "export_onnx"]
@@ -76,7 +76,7 @@ def _trace(step: Step) -> ir.Model:
     model = program.model
     for value, tensor in zip(model.graph.inputs, step.inputs, strict=True):
         value.name = tensor.name
-    for value, name in zip(model.graph.outputs, output_names(step.purposes), strict=True):
+    for value, name in zip(model.graph.outputs, traced_outputs(step), strict=True):
         value.name = _internal_name(name, step)
     _check_traced(model, step)
     return model
@@ -87,8 +87,7 @@ def _check_traced(model: ir.Model, step: Step) -> None:
 
     Torch fixes an axis without a word where its example is of size one and the code treats one otherwise.
     """
-    outputs = {tensor.name: tensor for tensors in step.purposes.values() for tensor in tensors}
-    declared = [*step.inputs, *(outputs[name] for name in output_names(step.purposes))]
+    declared = [*step.inputs, *traced_outputs(step).values()]
     problems = []
     for value, tensor in zip([*model.graph.inputs, *model.graph.outputs], declared, strict=True):
         found = _axes(value)

@@ -19,7 +19,7 @@ import xlexport.convert
 from xlexport.checkpoints import SourceCheckpoint, load
 from xlexport.convert import ConversionOptions, convert
 from xlexport.parity import ParityReport
-from xlexport.steps import Step, output_names
+from xlexport.steps import Step, traced_outputs
 from xlexport.steps.transformer_xl import TransformerXLStep
 from xlruntime import spec
 from xlruntime.bundle import read_bundle
@@ -99,7 +99,7 @@ class RingDriver:
         assert self.evaluation.max_segment(self.capacity) >= S
         feeds = self.feeds(tokens, targets)
         made = self.step(*(feeds[entry.name] for entry in self.step.inputs))
-        outputs = dict(zip(output_names(self.step.purposes), made, strict=True))
+        outputs = dict(zip(traced_outputs(self.step), made, strict=True))
         self.rings = {entry.input: outputs[entry.output] for entry in self.step.memory}
         self.offset += S
         self.memory_length = (self.memory_length + S).clamp(max=self.evaluation.mem_len)

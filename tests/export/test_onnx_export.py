@@ -21,6 +21,7 @@ import torch
 
 from xlexport.errors import ExportError
 from xlexport.onnx_export import _check_saved, export_onnx
+from xlexport.steps import Form
 from xlexport.steps.transformer_xl import TransformerXLStep
 from xlruntime import spec
 from xlruntime.bundle import read_bundle
@@ -380,6 +381,7 @@ class Doubling(torch.nn.Module):
     purposes: ClassVar[dict[str, tuple[spec.Tensor, ...]]] = {
         "score": (spec.Tensor("y", "float32", ("batch", "segment")),)
     }
+    forms: ClassVar[dict[str, Form]] = {}
 
     def __init__(self, batch_size: int = 2) -> None:
         super().__init__()

@@ -14,7 +14,8 @@ import torch
 from torch import Tensor
 
 from xlexport.steps import build_step
-from xlexport.steps.transformer_xl import TOP_K, TransformerXLStep, project_memory
+from xlexport.steps.detail import TOP_K
+from xlexport.steps.transformer_xl import TransformerXLStep, project_memory
 from xltraining.transformer_xl import TransformerXL
 
 if TYPE_CHECKING:

@@ -5,7 +5,9 @@ Imports torch only where a twin is built.
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -14,7 +16,22 @@ from xlruntime import spec
 if TYPE_CHECKING:
     from torch import Tensor
 
-__all__ = ["Step", "build_step", "output_names", "project_memory"]
+__all__ = ["ARCHITECTURES", "Form", "Step", "build_step", "project_memory", "traced_outputs"]
+
+ARCHITECTURES = ("transformer_xl", "reformer")  # a module here for each
+
+
+@dataclass(frozen=True)
+class Form:
+    """Another way to compute the same: such a purpose has outputs of its own, memory included.
+
+    Attributes:
+        prefix: of their names inside the step, where those of all purposes stand together.
+        max_segment: tokens of a step that this way is made for.
+    """
+
+    prefix: str
+    max_segment: int
 
 
 class Step(Protocol):
@@ -32,6 +49,10 @@ class Step(Protocol):
     def purposes(self) -> dict[str, tuple[spec.Tensor, ...]]:
         """The graphs to cut out of `forward`, and the outputs of each."""
 
+    @property
+    def forms(self) -> Mapping[str, Form]:
+        """The purposes that `forward` computes in another way than the rest."""
+
     def example(self) -> tuple[Tensor, ...]:
         """Inputs to trace with."""
 
@@ -42,12 +63,16 @@ class Step(Protocol):
         """Free all weights, those of the trained model too; neither can run any more."""
 
     def forward(self, *inputs: Tensor) -> tuple[Tensor, ...]:
-        """The outputs of all purposes, each once, in the order of `output_names`."""
+        """The outputs of all purposes, each once, in the order of `traced_outputs`."""
 
 
-def output_names(purposes: Mapping[str, tuple[spec.Tensor, ...]]) -> list[str]:
-    """Every output of `purposes` once, in the order in which they first appear."""
-    return list(dict.fromkeys(tensor.name for outputs in purposes.values() for tensor in outputs))
+def traced_outputs(step: Step) -> dict[str, spec.Tensor]:
+    """Every output of every purpose once, by its name inside the step, in the order in which they first appear."""
+    outputs: dict[str, spec.Tensor] = {}
+    for purpose, tensors in step.purposes.items():
+        prefix = f"{step.forms[purpose].prefix}." if purpose in step.forms else ""
+        outputs |= {prefix + tensor.name: tensor for tensor in tensors}
+    return outputs
 
 
 def build_step(architecture: str, model: Any) -> Step:
@@ -56,10 +81,11 @@ def build_step(architecture: str, model: Any) -> Step:
     Raises:
         ExportError: there is no step graph for the architecture.
     """
-    return _module(architecture).TransformerXLStep(model)
+    step: Step = _module(architecture).build_step(model)
+    return step
 
 
-def project_memory(architecture: str, model: Any, memory: list[Tensor]) -> Iterator[tuple[str, Tensor]]:
+def project_memory(architecture: str, model: Any, memory: Any) -> Iterator[tuple[str, Tensor]]:
     """A trained model's own memory as the rows that each ring should hold, oldest first, with its input's name.
 
     Raises:
@@ -71,8 +97,7 @@ def project_memory(architecture: str, model: Any, memory: list[Tensor]) -> Itera
 def _module(architecture: str) -> ModuleType:
     from xlexport.errors import ExportError
 
-    if architecture != "transformer_xl":
-        raise ExportError(f"no step graph for architecture {architecture!r}; expected 'transformer_xl'.")
-    from xlexport.steps import transformer_xl
-
-    return transformer_xl
+    if architecture not in ARCHITECTURES:
+        known = " or ".join(map(repr, ARCHITECTURES))
+        raise ExportError(f"no step graph for architecture {architecture!r}; expected {known}.")
+    return importlib.import_module(f"xlexport.steps.{architecture}")

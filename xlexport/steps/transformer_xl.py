@@ -20,13 +20,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from xlexport.steps import output_names
+from xlexport.steps import Form, traced_outputs
+from xlexport.steps.detail import TOP_K, describe
 from xlruntime import spec
 from xltraining.transformer_xl import TransformerXL, TransformerXLLayer
 
-__all__ = ["TOP_K", "RingStep", "StepLayer", "TransformerXLStep", "project_memory"]
-
-TOP_K = 10  # candidates that the detail graph lists for every position
+__all__ = ["RingStep", "StepLayer", "TransformerXLStep", "build_step", "project_memory"]
 
 
 class StepLayer(nn.Module):
@@ -211,6 +210,11 @@ class TransformerXLStep(nn.Module):
             ),
         }
 
+    @property
+    def forms(self) -> Mapping[str, Form]:
+        """None: one way of computing serves segments of all lengths."""
+        return {}
+
     def example(self) -> tuple[Tensor, ...]:
         """Inputs to trace with. No free axis is 1: a size of one would be exported as fixed."""
         sizes = {"batch": 2, "segment": 5, "capacity": 19, "capacity + 1": 20}
@@ -241,10 +245,11 @@ class TransformerXLStep(nn.Module):
 
         made["log_prob"] = self.head.log_probs(hidden, targets)
         made["logits"] = self.head.logits(hidden[:, -1])
-        made |= self._detail(hidden, targets)
+        clusters = self.head.log_probs_within_clusters(hidden.flatten(0, 1))
+        made |= describe(list(zip(self.config.cluster_bounds, clusters, strict=True)), targets)
         for index, position_key in enumerate(self.positions(given["capacity"], given["clamp_len"])):
             made[f"position_key_{index}"] = position_key
-        return tuple(made[name] for name in output_names(self.purposes))
+        return tuple(made[name] for name in traced_outputs(self))
 
     @property
     def _layers(self) -> list[StepLayer]:
@@ -277,39 +282,6 @@ class TransformerXLStep(nn.Module):
             for layer in self._layers
         ]
 
-    def _detail(self, hidden: Tensor, targets: Tensor) -> dict[str, Tensor]:
-        """Rank, entropy and likeliest tokens of every position, cluster by cluster: the logits are never whole."""
-        B, S, D = hidden.shape
-        bounds = self.config.cluster_bounds
-        target = targets.reshape(B * S, 1)
-        clusters = self.head.log_probs_within_clusters(hidden.reshape(B * S, D))
-        # A token of a tail has the probability P of its cluster times its own within it, p: log P = shift.
-        own = torch.zeros(0)
-        for (first, end), (shift, within) in zip(bounds, clusters, strict=True):
-            place = (target - first).clamp(0, end - first - 1)
-            log_prob = within.gather(1, place) + shift  # (B*S, 1)
-            own = torch.where(target >= first, log_prob, own) if first else log_prob
-        better, entropies, values, ids = [], [], [], []
-        for (first, end), (shift, within) in zip(bounds, clusters, strict=True):
-            # Counted in float32, exact far beyond any vocabulary: a table of int64 would be the largest of all.
-            better.append((within + shift > own).float().sum(dim=1))
-            # -Σ P·p log(P·p); a tail's p add up to one, and the shortlist's shift is zero.
-            plogp = (within.exp() * within).sum(dim=1, keepdim=True)  # (B*S, 1)
-            entropies.append(-shift.exp() * (plogp + shift))
-            best, places = torch.topk(within, min(TOP_K, end - first), dim=1)
-            values.append(best + shift)
-            ids.append(places + first)
-        top_log_probs, top_ids = values[0], ids[0]
-        if len(clusters) > 1:
-            top_log_probs, order = torch.topk(torch.cat(values, dim=1), min(TOP_K, self.config.n_token), dim=1)
-            top_ids = torch.cat(ids, dim=1).gather(1, order)
-        return {
-            "rank": 1 + torch.stack(better).sum(dim=0).long().view(B, S),
-            "entropy": torch.stack(entropies).sum(dim=0).view(B, S),
-            "top_ids": top_ids.view(B, S, -1),
-            "top_log_probs": top_log_probs.view(B, S, -1),
-        }
-
     def first_rows(self) -> Mapping[str, Tensor]:
         """What a slot holds that stands for a zero hidden state: (H, d_head) a memory, by input name.
 
@@ -321,6 +293,11 @@ class TransformerXLStep(nn.Module):
         """Free all weights, those of the model too; neither can run any more."""
         for parameter in self.parameters():
             parameter.data = torch.empty(0)
+
+
+def build_step(model: TransformerXL) -> TransformerXLStep:
+    """The eager twin of a trained model."""
+    return TransformerXLStep(model)
 
 
 def project_memory(model: TransformerXL, memory: list[Tensor]) -> Iterator[tuple[str, Tensor]]:
