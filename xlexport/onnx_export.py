@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import logging
 import warnings
 from collections.abc import Iterator
@@ -14,6 +15,7 @@ from onnx_ir.passes.common import RemoveUnusedNodesPass
 
 from xlexport.bundle_writer import writing
 from xlexport.errors import ExportError
+from xlexport.ops import DOMAIN, VERSION, add_functions, translations
 from xlexport.steps import Step, traced_outputs
 from xlruntime import spec
 
@@ -64,6 +66,7 @@ def _trace(step: Step) -> ir.Model:
                 dynamic_shapes=(shapes,),
                 dynamo=True,
                 opset_version=OPSET,
+                custom_translation_table=translations(),
                 verbose=False,
             )
         except Exception as error:  # whatever torch raises while tracing, the caller gets one kind
@@ -77,7 +80,7 @@ def _trace(step: Step) -> ir.Model:
     for value, tensor in zip(model.graph.inputs, step.inputs, strict=True):
         value.name = tensor.name
     for value, name in zip(model.graph.outputs, traced_outputs(step), strict=True):
-        value.name = _internal_name(name, step)
+        value.name = f"made.{name}"  # an input, or another form's output, may have the name that it has in its graph
     _check_traced(model, step)
     return model
 
@@ -98,17 +101,16 @@ def _check_traced(model: ir.Model, step: Step) -> None:
         raise ExportError(f"tracing has fixed axes that must stay free: {'; '.join(problems)}. Report this.")
 
 
-def _internal_name(output: str, step: Step) -> str:
-    """A name for `output` inside the whole graph, where an input may have the same one (`position_key_0`)."""
-    return f"made_{output}" if output in {tensor.name for tensor in step.inputs} else output
-
-
 def _cut(whole: ir.Model, purpose: str, step: Step, outputs: tuple[spec.Tensor, ...]) -> tuple[ir.Model, spec.Graph]:
     """A copy of `whole` that computes `outputs` and nothing else; ONNX Runtime would compute every node."""
     model = whole.clone()
-    made = {str(value.name).removeprefix("made_"): value for value in model.graph.outputs}
+    form = step.forms.get(purpose)
+    prefix = f"{form.prefix}." if form else ""
+    traced = dict(zip(traced_outputs(step), model.graph.outputs, strict=True))
+    made = {tensor.name: traced[prefix + tensor.name] for tensor in outputs}
     model.graph.outputs[:] = [made[tensor.name] for tensor in outputs]
     RemoveUnusedNodesPass()(model)
+    add_functions(model)
     used = [value for value in model.graph.inputs if value.uses() or value.is_graph_output()]
     model.graph.inputs[:] = used
     for tensor in outputs:
@@ -116,6 +118,8 @@ def _cut(whole: ir.Model, purpose: str, step: Step, outputs: tuple[spec.Tensor, 
 
     specs = {tensor.name: tensor for tensor in step.inputs}
     graph = spec.Graph(f"{purpose}.onnx", tuple(specs[str(value.name)] for value in used), outputs)
+    if form:
+        graph = dataclasses.replace(graph, max_segment=form.max_segment)
     for value, tensor in zip([*model.graph.inputs, *model.graph.outputs], [*graph.inputs, *graph.outputs], strict=True):
         value.shape = ir.Shape(tensor.shape)
     model.graph.name = purpose
@@ -143,9 +147,22 @@ def _check_saved(path: Path, graph: spec.Graph) -> None:
             dtype = value.dtype.numpy().name if value.dtype else None
             if (value.name, found, dtype) != (tensor.name, tensor.shape, tensor.dtype):
                 problems.append(f"{value.name} {dtype} {found}, expected {tensor.name} {tensor.dtype} {tensor.shape}")
-    problems += [f"{node.op_type} node: not repeatable" for node in saved.graph if node.op_type.startswith("Random")]
+    problems += _operator_problems(saved)
     if problems:
         raise ExportError(f"{path.name}: the saved graph is not what its spec says: {'; '.join(problems)}.")
+
+
+def _operator_problems(model: ir.Model) -> Iterator[str]:
+    """Numbers drawn at random, and custom nodes that stand without their function or the other way round."""
+    nodes = list(model.graph.all_nodes())
+    custom = {node.op_identifier() for node in nodes if node.domain == DOMAIN}
+    for identifier in sorted(custom ^ model.functions.keys()):
+        name = "::".join(identifier[:2])
+        yield f"{name} has no function body" if identifier in custom else f"a function body of {name} without a node"
+    if model.opset_imports.get(DOMAIN) != (VERSION if custom else None):
+        yield f"{DOMAIN} {model.opset_imports.get(DOMAIN)} imported, expected {VERSION if custom else None}"
+    nodes += [node for function in model.functions.values() for node in function.all_nodes()]
+    yield from (f"{node.op_type} node: not repeatable" for node in nodes if node.op_type.startswith("Random"))
 
 
 def _axes(value: ir.Value) -> tuple[int | str | None, ...]:
