@@ -8,12 +8,9 @@ detail and generate graphs walk the first segments too, each on its own, until t
 
 from __future__ import annotations
 
-import contextlib
-import ctypes
-import dataclasses
 import gc
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -21,7 +18,21 @@ import numpy as np
 import numpy.typing as npt
 
 from xlexport.errors import ParityError
-from xlexport.parity import TOLERANCES, ParityReport, SegmentDifference, largest, make_report
+from xlexport.expected import (
+    BEST,
+    LARGEST_TABLE,
+    Expected,
+    Ids,
+    NamedRows,
+    compare_detail,
+    compare_generate,
+    compare_score,
+    expect,
+    memory_difference,
+    trim,
+    with_memory,
+)
+from xlexport.parity import TOLERANCES, ParityReport, SegmentDifference, make_report
 from xlexport.steps import project_memory
 from xlruntime.memory import RingMemory
 from xlruntime.model import Model
@@ -32,15 +43,10 @@ if TYPE_CHECKING:
 
 __all__ = ["segments_to_wrap", "verify"]
 
-BEST = 64  # likeliest tokens that the eager model keeps of each position; the detail graph lists fewer
 OTHERS = 20  # segments of the detail and generate graphs, or more where their rings need more to wrap
 # Without these equal nothing can be compared.
 SIZES = ("n_token", "n_layer", "n_head", "d_head", "d_model", "d_inner")
-LARGEST_TABLE = 1 << 22  # numbers in a table of log-probabilities
 LARGEST_BLOCK = 1 << 28  # bytes of figures and memory rows that the eager model is ahead of the graphs
-
-Ids = npt.NDArray[np.int64]
-NamedRows = tuple[str, npt.NDArray[np.float32]]  # input of a memory, and (H, rows, d_head) of it, oldest first
 
 
 def verify(
@@ -74,41 +80,41 @@ def verify(
     found: list[SegmentDifference] = []
     memory = model.new_memory(evaluation)
     eager_memory: list[torch.Tensor] | None = None
-    ahead = list(_segments(ids, evaluation.segment_len, segments))
+    cuts = list(_segments(ids, evaluation.segment_len, segments))
     n = _block_length(model, evaluation)
-    for block in (ahead[start : start + n] for start in range(0, len(ahead), n)):
+    for block in (cuts[start : start + n] for start in range(0, len(cuts), n)):
         eager = build_eager().with_evaluation(
             mem_len=evaluation.mem_len, clamp_len=evaluation.clamp_len, same_length=evaluation.same_length
         )
         if eager_memory is None:
             _check_sizes(model, eager)
             eager_memory = eager.first_memory(1)
-            first = _memory_difference(memory, _project(model, eager, eager_memory))
-        expected = []
+            first = memory_difference(memory, _project(model, eager, eager_memory))
+        ahead: list[_Segment] = []
         for tokens, targets in block:
-            one, eager_memory = _expect(model, eager, eager_memory, tokens, targets)
-            expected.append(one)
-            if len(expected) % 4 == 0:  # what every segment frees adds up; giving it back each time would cost more
-                _trim()
+            one, eager_memory = _walk_eager(model, eager, eager_memory, tokens, targets)
+            ahead.append(one)
+            if len(ahead) % 4 == 0:  # what every segment frees adds up; giving it back each time would cost more
+                trim()
         # Where the block filled the memory, its rows are the memory; projected anew, they would be there twice.
-        filled = sum(one.tokens.shape[1] for one in expected) >= evaluation.mem_len
-        whole = _all_rows(expected, evaluation.mem_len) if filled else list(_project(model, eager, eager_memory))
+        filled = sum(one.expected.tokens.shape[1] for one in ahead) >= evaluation.mem_len
+        whole = _all_rows(ahead, evaluation.mem_len) if filled else list(_project(model, eager, eager_memory))
         del eager
         gc.collect()  # what has read the checkpoint may hold itself, and the tensors with it
-        _trim()
+        trim()
         walked: list[SegmentDifference] = []
-        for one in expected:
-            log_prob = model.step("score", memory, one.tokens, one.targets)["log_prob"][0]
-            difference = _memory_difference(memory, one.rows.items())
-            walked.append(_difference(len(found) + len(walked), one, log_prob, difference))
+        for one in ahead:
+            log_prob = model.step("score", memory, one.expected.tokens, one.expected.targets)["log_prob"][0]
+            difference = compare_score(len(found) + len(walked), one.expected, log_prob)
+            walked.append(with_memory(difference, memory_difference(memory, one.rows.items())))
             if progress is not None:
                 progress(walked[-1])
         model.release("score")
-        _trim()
-        walked[-1] = _with_memory(walked[-1], _memory_difference(memory, whole))
+        trim()
+        walked[-1] = with_memory(walked[-1], memory_difference(memory, whole))
         if not found:
-            walked[0] = _with_memory(walked[0], first)
-            _walk_others(model, expected[: max(OTHERS, segments_to_wrap(evaluation))], walked, evaluation)
+            walked[0] = with_memory(walked[0], first)
+            _walk_others(model, ahead[: max(OTHERS, segments_to_wrap(evaluation))], walked, evaluation)
         found += walked
     return make_report(found, evaluation, TOLERANCES[model.bundle.precision])
 
@@ -123,25 +129,17 @@ def _check_sizes(model: Model, eager: Any) -> None:
         raise ParityError(f"{'; '.join(wrong)}. Give the checkpoint that the bundle was converted from.")
 
 
-def _walk_others(
-    model: Model, expected: list[_Expected], found: list[SegmentDifference], evaluation: Evaluation
-) -> None:
+def _walk_others(model: Model, ahead: list[_Segment], found: list[SegmentDifference], evaluation: Evaluation) -> None:
     """The detail and generate graphs, each with a memory of its own; what they differ by goes into `found`."""
-    for purpose, compare in (("detail", _compare_detail), ("generate", _compare_generate)):
+    for purpose, compare in (("detail", compare_detail), ("generate", compare_generate)):
         memory = model.new_memory(evaluation)
-        for segment, one in enumerate(expected):
-            for part, outputs in _step_in_parts(model, purpose, memory, one):
+        for segment, one in enumerate(ahead):
+            for part, outputs in _step_in_parts(model, purpose, memory, one.expected):
                 found[segment] = compare(found[segment], part, outputs)
-        last = len(expected) - 1
-        found[last] = _with_memory(found[last], _memory_difference(memory, _all_rows(expected, evaluation.mem_len)))
+        last = len(ahead) - 1
+        found[last] = with_memory(found[last], memory_difference(memory, _all_rows(ahead, evaluation.mem_len)))
         model.release(purpose)
-        _trim()
-
-
-def _trim() -> None:
-    """Give freed memory to the system, which glibc does not do of itself."""
-    with contextlib.suppress(OSError, AttributeError):  # another C library
-        ctypes.CDLL(None).malloc_trim(0)
+        trim()
 
 
 def _segments(ids: npt.NDArray[np.int64], segment_len: int, segments: int) -> Iterator[tuple[Ids, Ids]]:
@@ -155,7 +153,7 @@ def _segments(ids: npt.NDArray[np.int64], segment_len: int, segments: int) -> It
 def _block_length(model: Model, evaluation: Evaluation) -> int:
     """Segments that the eager model walks ahead: as many as memory allows, and no fewer than fill a ring."""
     row = sum(math.prod(axis for axis in entry.shape if isinstance(axis, int)) for entry in model.bundle.memory)
-    kept = 4 * (evaluation.segment_len * (row + 3 * BEST) + model.bundle.vocab_size)  # bytes of an _Expected
+    kept = 4 * (evaluation.segment_len * (row + 3 * BEST) + model.bundle.vocab_size)  # bytes of a _Segment
     return max(segments_to_wrap(evaluation), LARGEST_BLOCK // kept)
 
 
@@ -165,132 +163,29 @@ def segments_to_wrap(evaluation: Evaluation, rounds: int = 1) -> int:
 
 
 @dataclass(frozen=True)
-class _Expected:
+class _Segment:
     """What the eager model says of one segment."""
 
-    tokens: Ids  # (1, S)
-    targets: Ids  # (1, S)
-    log_prob: npt.NDArray[np.float32]  # (S,) of each target
-    entropy: npt.NDArray[np.float32]  # (S,)
-    best_ids: Ids  # (S, k), likeliest first
-    best_log_probs: npt.NDArray[np.float32]  # (S, k)
-    ranks: Ids  # (2, S) lowest and highest rank of each target that differences within tolerance can give
-    last: npt.NDArray[np.float32] | None  # (n_token,) of every token, at the last position
-    rows: Mapping[str, npt.NDArray[np.float32]]  # that the segment adds to each memory, (H, rows, d_head)
-
-    def part(self, start: int, stop: int) -> _Expected:
-        """Of some of the positions."""
-        return _Expected(
-            self.tokens[:, start:stop],
-            self.targets[:, start:stop],
-            self.log_prob[start:stop],
-            self.entropy[start:stop],
-            self.best_ids[start:stop],
-            self.best_log_probs[start:stop],
-            self.ranks[:, start:stop],
-            self.last if stop == len(self.log_prob) else None,
-            {},  # a segment may add fewer rows than it has tokens
-        )
+    expected: Expected
+    rows: Mapping[str, npt.NDArray[np.float32]]  # that it adds to each memory, (H, rows, d_head); may be fewer
 
 
-def _expect(
+def _walk_eager(
     model: Model, eager: Any, memory: list[torch.Tensor], tokens: Ids, targets: Ids
-) -> tuple[_Expected, list[torch.Tensor]]:
-    """One segment of the eager model, and its memory behind it.
-
-    Log-probabilities are reduced a few positions at a time: all of a long segment may be more than the model itself.
-    """
+) -> tuple[_Segment, list[torch.Tensor]]:
+    """One segment of the eager model, and its memory behind it."""
     import torch
 
-    n_token = eager.config.n_token
-    tolerance = TOLERANCES[model.bundle.precision].log_prob
-    own, entropy, best_ids, best_log_probs, ranks = [], [], [], [], []
     with torch.inference_mode():
         hidden, memory = eager(torch.from_numpy(tokens), memory)
-        S = hidden.shape[1]
-        for places in torch.arange(S).split(max(1, LARGEST_TABLE // n_token)):
-            log_probs = eager.all_log_probs(hidden[:, places])[0]  # (n, n_token)
-            target = log_probs.gather(1, torch.from_numpy(targets)[0, places, None])  # (n, 1)
-            own.append(target[:, 0])
-            # The target may differ within tolerance, and so may the token that it is compared with.
-            slack = 2 * tolerance * target.abs().clamp(min=1)
-            better = [(log_probs > target + slack).sum(dim=1) + 1, (log_probs > target - slack).sum(dim=1)]
-            ranks.append(torch.stack(better))
-            entropy.append(-(log_probs.exp() * log_probs).sum(dim=1))
-            best = log_probs.topk(min(BEST, n_token), dim=1)
-            best_ids.append(best.indices)
-            best_log_probs.append(best.values)
-        newest = [rows[:, max(0, rows.shape[1] - S) :] for rows in memory]
-    expected = _Expected(
-        tokens,
-        targets,
-        torch.cat(own).numpy(),
-        torch.cat(entropy).numpy(),
-        torch.cat(best_ids).numpy(),
-        torch.cat(best_log_probs).numpy(),
-        torch.cat(ranks, dim=1).numpy(),
-        log_probs[-1].numpy().copy(),
-        dict(_project(model, eager, newest)),
-    )
-    return expected, memory
-
-
-def _difference(
-    segment: int, expected: _Expected, log_prob: npt.NDArray[np.float32], max_abs_memory_diff: float
-) -> SegmentDifference:
-    difference = log_prob - expected.log_prob
-    return SegmentDifference(
-        segment=segment,
-        tokens=len(log_prob),
-        max_abs_log_prob_diff=largest(difference),
-        mean_abs_log_prob_diff=float(np.abs(difference).mean()),
-        max_distribution_diff=None,
-        max_abs_memory_diff=max_abs_memory_diff,
-        top1_agreement=None,
-        eager_nats=-float(expected.log_prob.sum(dtype=np.float64)),
-        graph_nats=-float(log_prob.sum(dtype=np.float64)),
-    )
-
-
-def _compare_detail(
-    found: SegmentDifference, expected: _Expected, outputs: dict[str, npt.NDArray[Any]]
-) -> SegmentDifference:
-    """With the detail graph's targets, their ranks, entropies and likeliest tokens."""
-    ids, log_probs = outputs["top_ids"][0], outputs["top_log_probs"][0]  # (S, k)
-    rank = outputs["rank"][0]  # (S,)
-    # Each listed token against the eager model's figure for it. One that is not among its best has at most the last's.
-    same = ids[:, :, None] == expected.best_ids[:, None, :]  # (S, k, BEST)
-    place = np.where(same.any(axis=2), same.argmax(axis=2), expected.best_ids.shape[1] - 1)
-    wanted = np.take_along_axis(expected.best_log_probs, place, axis=1)
-    return dataclasses.replace(
-        found,
-        max_abs_log_prob_diff=largest(found.max_abs_log_prob_diff, outputs["log_prob"][0] - expected.log_prob),
-        max_distribution_diff=largest(
-            found.max_distribution_diff or 0.0,
-            _scaled(log_probs, wanted),
-            _scaled(log_probs, expected.best_log_probs[:, : log_probs.shape[1]]),  # none likelier was left out
-            _scaled(outputs["entropy"][0], expected.entropy),
-            # In places, so one place outside is far above any tolerance.
-            np.maximum(0, np.maximum(expected.ranks[0] - rank, rank - expected.ranks[1])),
-        ),
-        top1_agreement=(found.top1_agreement or 0.0)
-        + float((ids[:, 0] == expected.best_ids[:, 0]).sum()) / found.tokens,
-    )
-
-
-def _compare_generate(
-    found: SegmentDifference, expected: _Expected, outputs: dict[str, npt.NDArray[Any]]
-) -> SegmentDifference:
-    """With the generate graph's distribution behind the last token."""
-    if expected.last is None:  # the eager model's was kept for the segment's last position only
-        return found
-    difference = _scaled(_log_softmax(outputs["logits"][0]), expected.last)
-    return dataclasses.replace(found, max_distribution_diff=largest(found.max_distribution_diff, difference))
+        newest = [rows[:, max(0, rows.shape[1] - tokens.shape[1]) :] for rows in memory]
+    expected = expect(eager, hidden, tokens, targets, TOLERANCES[model.bundle.precision].log_prob)
+    return _Segment(expected, dict(_project(model, eager, newest))), memory
 
 
 def _step_in_parts(
-    model: Model, purpose: str, memory: RingMemory, expected: _Expected
-) -> Iterator[tuple[_Expected, dict[str, npt.NDArray[Any]]]]:
+    model: Model, purpose: str, memory: RingMemory, expected: Expected
+) -> Iterator[tuple[Expected, dict[str, npt.NDArray[Any]]]]:
     """Run a segment as steps of few tokens, with what each should give: whole, its tables may be more than the model.
 
     The memory's length grows within the segment instead of stopping at mem_len, so every query reaches as far back as
@@ -315,40 +210,8 @@ def _project(model: Model, eager: Any, memory: list[torch.Tensor]) -> Iterator[N
             yield name, rows[0].numpy()
 
 
-def _all_rows(expected: list[_Expected], mem_len: int) -> Iterator[NamedRows]:
+def _all_rows(segments: list[_Segment], mem_len: int) -> Iterator[NamedRows]:
     """The last rows of consecutive segments in each memory, (H, M, d_head), oldest first."""
-    for name in expected[0].rows:
-        rows = np.concatenate([one.rows[name] for one in expected], axis=1)
+    for name in segments[0].rows:
+        rows = np.concatenate([one.rows[name] for one in segments], axis=1)
         yield name, rows[:, max(0, rows.shape[1] - mem_len) :]
-
-
-def _memory_difference(memory: RingMemory, rows: Iterable[NamedRows]) -> float:
-    """Largest difference of what may be seen of the rings from `rows`, newest against newest; rows are not to lack."""
-    entries = {entry.input: entry for entry in memory.entries}
-    worst = []
-    for name, wanted in rows:
-        found = memory.by_age(entries.pop(name), 0)
-        before = found.shape[1] - wanted.shape[1]
-        worst.append(math.inf if before < 0 else largest(found[:, before:] - wanted))
-    if entries:
-        raise ParityError(f"memories that the trained model does not have: {', '.join(entries)}. Convert it again.")
-    return largest(*worst)
-
-
-def _with_memory(found: SegmentDifference, worst: float) -> SegmentDifference:
-    return dataclasses.replace(found, max_abs_memory_diff=largest(found.max_abs_memory_diff, worst))
-
-
-def _scaled(found: npt.NDArray[Any], wanted: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """Differences of log-probabilities over their size where that is above one nat.
-
-    Lists of tokens include unlikely ones, of -10 to -40 nats. There float32 rounding of the logits alone comes to
-    1e-4 nats, in the eager model as in the graph: each is as far from a float64 model as from the other.
-    """
-    return (found - wanted) / np.maximum(1.0, np.abs(wanted))
-
-
-def _log_softmax(logits: npt.NDArray[np.float32]) -> npt.NDArray[np.float64]:
-    scores = logits.astype(np.float64)
-    scores -= scores.max()
-    return scores - np.log(np.exp(scores).sum())

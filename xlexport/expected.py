@@ -1,0 +1,204 @@
+"""What the eager model says of a few tokens, and how far the graphs are from it."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import dataclasses
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from xlexport.errors import ParityError
+from xlexport.parity import SegmentDifference, largest
+
+if TYPE_CHECKING:
+    import torch
+
+    from xlruntime.memory import RingMemory
+
+__all__ = [
+    "BEST",
+    "LARGEST_TABLE",
+    "Expected",
+    "Ids",
+    "NamedRows",
+    "compare_detail",
+    "compare_generate",
+    "compare_score",
+    "expect",
+    "memory_difference",
+    "trim",
+    "with_memory",
+]
+
+BEST = 64  # likeliest tokens that the eager model keeps of each position; the detail graph lists fewer
+LARGEST_TABLE = 1 << 22  # numbers in a table of log-probabilities
+
+Ids = npt.NDArray[np.int64]
+NamedRows = tuple[str, npt.NDArray[Any]]  # input of a memory, and (H, rows, d_head) of it, oldest first
+
+
+@dataclass(frozen=True)
+class Expected:
+    """What the eager model says of consecutive tokens."""
+
+    tokens: Ids  # (1, S)
+    targets: Ids  # (1, S)
+    log_prob: npt.NDArray[np.float32]  # (S,) of each target
+    entropy: npt.NDArray[np.float32]  # (S,)
+    best_ids: Ids  # (S, k), likeliest first
+    best_log_probs: npt.NDArray[np.float32]  # (S, k)
+    ranks: Ids  # (2, S) lowest and highest rank of each target that differences within tolerance can give
+    last: npt.NDArray[np.float32] | None  # (n_token,) of every token, at the last position; None: not kept
+
+    def part(self, start: int, stop: int) -> Expected:
+        """Of some of the positions."""
+        return Expected(
+            self.tokens[:, start:stop],
+            self.targets[:, start:stop],
+            self.log_prob[start:stop],
+            self.entropy[start:stop],
+            self.best_ids[start:stop],
+            self.best_log_probs[start:stop],
+            self.ranks[:, start:stop],
+            self.last if stop == len(self.log_prob) else None,
+        )
+
+
+def expect(eager: Any, hidden: torch.Tensor, tokens: Ids, targets: Ids, tolerance: float) -> Expected:
+    """Reduce the eager model's distributions, a few positions at a time: all may be more than the model itself.
+
+    Args:
+        hidden: (1, S, D), what the model returned for `tokens`.
+        tolerance: how far log-probabilities may differ, in nats; ranks that it allows are all right.
+    """
+    import torch
+
+    n_token = eager.config.n_token
+    own, entropy, best_ids, best_log_probs, ranks = [], [], [], [], []
+    with torch.inference_mode():
+        for places in torch.arange(hidden.shape[1]).split(max(1, LARGEST_TABLE // n_token)):
+            log_probs = eager.all_log_probs(hidden[:, places])[0]  # (n, n_token)
+            target = log_probs.gather(1, torch.from_numpy(targets)[0, places, None])  # (n, 1)
+            own.append(target[:, 0])
+            # The target may differ within tolerance, and so may the token that it is compared with.
+            slack = 2 * tolerance * target.abs().clamp(min=1)
+            better = [(log_probs > target + slack).sum(dim=1) + 1, (log_probs > target - slack).sum(dim=1)]
+            ranks.append(torch.stack(better))
+            entropy.append(-(log_probs.exp() * log_probs).sum(dim=1))
+            best = log_probs.topk(min(BEST, n_token), dim=1)
+            best_ids.append(best.indices)
+            best_log_probs.append(best.values)
+    return Expected(
+        tokens,
+        targets,
+        torch.cat(own).numpy(),
+        torch.cat(entropy).numpy(),
+        torch.cat(best_ids).numpy(),
+        torch.cat(best_log_probs).numpy(),
+        torch.cat(ranks, dim=1).numpy(),
+        log_probs[-1].numpy().copy(),
+    )
+
+
+def compare_score(segment: int, expected: Expected, log_prob: npt.NDArray[np.float32]) -> SegmentDifference:
+    """With the score graph's log-probabilities (S,); memory not yet."""
+    difference = log_prob - expected.log_prob
+    return SegmentDifference(
+        segment=segment,
+        tokens=len(log_prob),
+        max_abs_log_prob_diff=largest(difference),
+        mean_abs_log_prob_diff=float(np.abs(difference).mean()),
+        max_distribution_diff=None,
+        max_abs_memory_diff=0.0,
+        top1_agreement=None,
+        eager_nats=-float(expected.log_prob.sum(dtype=np.float64)),
+        graph_nats=-float(log_prob.sum(dtype=np.float64)),
+    )
+
+
+def compare_detail(
+    found: SegmentDifference, expected: Expected, outputs: dict[str, npt.NDArray[Any]]
+) -> SegmentDifference:
+    """Add what differs of the detail graph's targets, their ranks, entropies and likeliest tokens."""
+    ids, log_probs = outputs["top_ids"][0], outputs["top_log_probs"][0]  # (S, k)
+    rank = outputs["rank"][0]  # (S,)
+    # Each listed token against the eager model's figure for it. One that is not among its best has at most the last's.
+    same = ids[:, :, None] == expected.best_ids[:, None, :]  # (S, k, BEST)
+    place = np.where(same.any(axis=2), same.argmax(axis=2), expected.best_ids.shape[1] - 1)
+    wanted = np.take_along_axis(expected.best_log_probs, place, axis=1)
+    return dataclasses.replace(
+        found,
+        max_abs_log_prob_diff=largest(found.max_abs_log_prob_diff, outputs["log_prob"][0] - expected.log_prob),
+        max_distribution_diff=largest(
+            found.max_distribution_diff or 0.0,
+            _scaled(log_probs, wanted),
+            _scaled(log_probs, expected.best_log_probs[:, : log_probs.shape[1]]),  # none likelier was left out
+            _scaled(outputs["entropy"][0], expected.entropy),
+            # In places, so one place outside is far above any tolerance.
+            np.maximum(0, np.maximum(expected.ranks[0] - rank, rank - expected.ranks[1])),
+        ),
+        top1_agreement=(found.top1_agreement or 0.0)
+        + float((ids[:, 0] == expected.best_ids[:, 0]).sum()) / found.tokens,
+    )
+
+
+def compare_generate(
+    found: SegmentDifference, expected: Expected, outputs: dict[str, npt.NDArray[Any]]
+) -> SegmentDifference:
+    """Add what differs of the generate graph's distribution behind the last token."""
+    if expected.last is None:
+        return found
+    difference = _scaled(_log_softmax(outputs["logits"][0]), expected.last)
+    return dataclasses.replace(found, max_distribution_diff=largest(found.max_distribution_diff or 0.0, difference))
+
+
+def with_memory(found: SegmentDifference, *worst: float) -> SegmentDifference:
+    """Add what differs of memories."""
+    return dataclasses.replace(found, max_abs_memory_diff=largest(found.max_abs_memory_diff, *worst))
+
+
+def memory_difference(memory: RingMemory, rows: Iterable[NamedRows]) -> float:
+    """Largest difference of what may be seen of the rings from `rows`, newest against newest; rows are not to lack.
+
+    Raises:
+        ParityError: the graphs carry a memory that the eager model does not have.
+    """
+    entries = {entry.input: entry for entry in memory.entries}
+    worst = []
+    for name, wanted in rows:
+        entry = entries.pop(name)
+        found = memory.by_age(entry, 0)
+        axis = entry.ring_axis - 1  # of one batch row
+        before = found.shape[axis] - wanted.shape[axis]
+        newest = (slice(None),) * axis + (slice(before, None),)
+        worst.append(math.inf if before < 0 else largest(found[newest] - wanted))
+    if entries:
+        raise ParityError(f"memories that the trained model does not have: {', '.join(entries)}. Convert it again.")
+    return largest(*worst)
+
+
+def trim() -> None:
+    """Give freed memory to the system, which glibc does not do of itself."""
+    with contextlib.suppress(OSError, AttributeError):  # another C library
+        ctypes.CDLL(None).malloc_trim(0)
+
+
+def _scaled(found: npt.NDArray[Any], wanted: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """Differences of log-probabilities over their size where that is above one nat.
+
+    Lists of tokens include unlikely ones, of -10 to -40 nats. There float32 rounding of the logits alone comes to
+    1e-4 nats, in the eager model as in the graph: each is as far from a float64 model as from the other.
+    """
+    return (found - wanted) / np.maximum(1.0, np.abs(wanted))
+
+
+def _log_softmax(logits: npt.NDArray[np.float32]) -> npt.NDArray[np.float64]:
+    scores = logits.astype(np.float64)
+    scores -= scores.max()
+    return scores - np.log(np.exp(scores).sum())
