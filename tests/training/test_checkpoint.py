@@ -57,7 +57,7 @@ def test_a_pt_file_is_plain_and_holds_shared_weights_once(tmp_path: Path, saved:
     path = tmp_path / "checkpoint.pt"
     save_checkpoint(path, *saved, dtype=torch.float16, training={"step": 3})
     content = torch.load(path, weights_only=True)
-    assert (content["format"], content["version"], content["training"]) == ("xltraining", 2, {"step": 3})
+    assert (content["format"], content["version"], content["training"]) == ("xltraining", 3, {"step": 3})
     assert content["config"] == saved[0].to_dict()
     stored = content["state_dict"]
     assert {tensor.dtype for tensor in stored.values()} == {torch.float16}
@@ -149,8 +149,8 @@ BAD_FILES: dict[str, tuple[Callable[[Path, Saved], object], str]] = {
     "state dict": (lambda path, saved: torch.save(saved[1], path), "not a checkpoint of this format.*found the keys"),
     "empty dict": (lambda path, saved: torch.save({}, path), "found the keys nothing"),
     "newer": (
-        lambda path, saved: torch.save({"format": "xltraining", "version": 3, "config": {}, "state_dict": {}}, path),
-        "version 3, this program reads versions 1 to 2",
+        lambda path, saved: torch.save({"format": "xltraining", "version": 4, "config": {}, "state_dict": {}}, path),
+        "version 4, this program reads versions 1 to 3",
     ),
     "no weights": (
         lambda path, saved: torch.save({"format": "xltraining", "version": 1, "config": saved[0].to_dict()}, path),
@@ -236,4 +236,10 @@ def test_tied_weights_that_differ_are_refused(tmp_path: Path, make_model: MakeMo
 def test_the_config_file_is_readable_json(tmp_path: Path, saved: Saved) -> None:
     save_checkpoint(tmp_path / "folder", *saved)
     content = json.loads((tmp_path / "folder" / "config.json").read_text())
-    assert content == {"format": "xltraining", "version": 2, "config": saved[0].to_dict(), "tokenizer": "bytes"}
+    assert content == {
+        "format": "xltraining",
+        "version": 3,
+        "architecture": "transformer_xl",
+        "config": saved[0].to_dict(),
+        "tokenizer": "bytes",
+    }

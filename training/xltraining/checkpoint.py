@@ -1,8 +1,9 @@
 """Checkpoints: what they hold, how they are written whole or not at all, and how they are read without running code.
 
-A path that ends in `.pt` is one file: a plain dict of `format`, `version`, `config`, `tokenizer`, `state_dict` and, if
-a run may go on, `training`. `torch.load(path, weights_only=True)` reads it. Any other path is a folder with
-`model.safetensors` and `config.json`; it holds no training state, and tied tensors are stored once.
+A path that ends in `.pt` is one file: a plain dict of `format`, `version`, `architecture`, `config`, `tokenizer`,
+`state_dict` and, if a run may go on, `training`. `torch.load(path, weights_only=True)` reads it. Any other path is a
+folder with `model.safetensors` and `config.json`; it holds no training state, and tied tensors are stored once.
+Checkpoints of versions 1 and 2 name no architecture: they are Transformer-XL.
 """
 
 import json
@@ -20,17 +21,18 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from xltraining.config import TransformerXLConfig
+from xltraining.architectures import ModelConfig, architecture_of, config_from, new_model, shared_names
 from xltraining.errors import CheckpointError, CheckpointNotFoundError, CheckpointWriteError, ConfigError
-from xltraining.transformer_xl import TransformerXL, tied_names
+from xltraining.transformer_xl import TransformerXL
 
 __all__ = ["Checkpoint", "build_model", "load_checkpoint", "save_checkpoint"]
 
 FORMAT = "xltraining"
-VERSION = 2
+VERSION = 3
 WEIGHTS_NAME = "model.safetensors"
 CONFIG_NAME = "config.json"
 _ZIP_MAGIC = b"PK\x03\x04"
+_NEVER_ROUNDED = ".rotations"  # hash rotations: rounds that are drawn later must continue those that are stored
 _NAMES_OF_VERSION_1 = {
     "word_emb.weight": "word_emb.clusters.0.table",
     "head.weight": "head.clusters.0.weight",
@@ -40,27 +42,31 @@ _NAMES_OF_VERSION_1 = {
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A trained Transformer-XL: its configuration and every tensor of its state dict, in float32."""
+    """A trained model: its configuration and every tensor of its state dict, in float32."""
 
-    config: TransformerXLConfig
+    config: ModelConfig
     state_dict: dict[str, Tensor]
     tokenizer: str = "bytes"
     training: dict[str, Any] | None = None
     """Optimizer, random states and position of an unfinished run; None in a folder or a published file."""
 
 
-def build_model(checkpoint: Checkpoint) -> TransformerXL:
-    """The model of a checkpoint, float32, in evaluation mode. It uses the checkpoint's tensors, not copies of them."""
+def build_model(checkpoint: Checkpoint) -> Any:
+    """The model of a checkpoint, float32, in evaluation mode. It uses the checkpoint's tensors, not copies of them.
+
+    It is a `TransformerXL` or a `Reformer`, as the configuration says.
+    """
     with torch.device("meta"):
-        model = TransformerXL(checkpoint.config)
+        model = new_model(checkpoint.config)
     model.load_state_dict(checkpoint.state_dict, assign=True)
-    model.tie()
+    if isinstance(model, TransformerXL):
+        model.tie()
     return model.eval()
 
 
 def save_checkpoint(
     path: Path | str,
-    config: TransformerXLConfig,
+    config: ModelConfig,
     state_dict: Mapping[str, Tensor],
     *,
     dtype: torch.dtype | None = None,
@@ -74,7 +80,8 @@ def save_checkpoint(
         path: where to write; missing parent folders are made.
         config: the model's configuration.
         state_dict: every tensor of the model.
-        dtype: store the weights as this type, for example `torch.float16`; None keeps theirs.
+        dtype: store the weights as this type, for example `torch.float16`; None keeps theirs. Rotations always keep
+            theirs.
         training: what a resumed run needs; only a `.pt` file can hold it.
 
     Raises:
@@ -83,8 +90,17 @@ def save_checkpoint(
     """
     path = Path(path)
     _check_tensors(path, config, state_dict)
-    tensors = {name: tensor.detach().to("cpu", dtype) for name, tensor in state_dict.items()}
-    content = {"format": FORMAT, "version": VERSION, "config": config.to_dict(), "tokenizer": "bytes"}
+    tensors = {
+        name: tensor.detach().to("cpu", None if name.endswith(_NEVER_ROUNDED) else dtype)
+        for name, tensor in state_dict.items()
+    }
+    content: dict[str, Any] = {
+        "format": FORMAT,
+        "version": VERSION,
+        "architecture": architecture_of(config),
+        "config": config.to_dict(),
+        "tokenizer": "bytes",
+    }
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -110,11 +126,11 @@ def save_checkpoint(
 
 
 def _write_folder(
-    path: Path, temporary: Path, config: TransformerXLConfig, content: dict[str, Any], tensors: dict[str, Tensor]
+    path: Path, temporary: Path, config: ModelConfig, content: dict[str, Any], tensors: dict[str, Tensor]
 ) -> None:
     if path.exists() and not (path / CONFIG_NAME).is_file() and (not path.is_dir() or any(path.iterdir())):
         raise OSError(f"something that is not a checkpoint stands at {path}")
-    tied = tied_names(config)
+    tied = shared_names(config)
     temporary.mkdir()
     stored = {name: tensor.contiguous() for name, tensor in tensors.items() if name not in tied}
     save_file(stored, temporary / WEIGHTS_NAME)
@@ -157,13 +173,13 @@ def load_checkpoint(path: Path | str) -> Checkpoint:
             f"{path}: not a checkpoint of this format (expected format '{FORMAT}', found the keys {found}); "
             "give a checkpoint that `xlexport train` wrote"
         )
-    if content.get("version") not in (1, VERSION):
+    if content.get("version") not in range(1, VERSION + 1):
         raise CheckpointError(
             f"{path}: checkpoint version {content.get('version')!r}, this program reads versions 1 to {VERSION}; "
             "use the version of xlexport that wrote it"
         )
     try:
-        config = TransformerXLConfig.from_dict(content["config"])
+        config = config_from(content.get("architecture", "transformer_xl"), content["config"])
     except ConfigError as error:
         raise CheckpointError(f"{path}: {error}") from error
     tensors = content.get("state_dict")
@@ -171,7 +187,7 @@ def load_checkpoint(path: Path | str) -> Checkpoint:
         raise CheckpointError(f"{path}: the checkpoint holds no state_dict; write it again")
     if content["version"] == 1:
         tensors = {_NAMES_OF_VERSION_1.get(name, name): tensor for name, tensor in tensors.items()}
-    for name, source in tied_names(config).items():
+    for name, source in shared_names(config).items():
         if source in tensors:
             tensors.setdefault(name, tensors[source])
     names = _check_tensors(path, config, tensors)
@@ -225,16 +241,16 @@ def _read_folder(path: Path) -> dict[str, Any]:
     return content
 
 
-def _share_tied(config: TransformerXLConfig, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+def _share_tied(config: ModelConfig, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
     """Let tied names share storage (a change of dtype parts them), so that a file holds it once."""
-    tied = tied_names(config)
+    tied = shared_names(config)
     return {name: tensors[tied.get(name, name)] for name in tensors}
 
 
-def _check_tensors(path: Path, config: TransformerXLConfig, tensors: Mapping[str, Any]) -> list[str]:
+def _check_tensors(path: Path, config: ModelConfig, tensors: Mapping[str, Any]) -> list[str]:
     """The names in the model's order; every difference from what the configuration asks for is listed at once."""
     with torch.device("meta"):
-        expected = {name: tuple(tensor.shape) for name, tensor in TransformerXL(config).state_dict().items()}
+        expected = {name: tuple(tensor.shape) for name, tensor in new_model(config).state_dict().items()}
     problems = [f"{name} is missing" for name in expected if name not in tensors]
     problems += [f"{name} is unknown" for name in tensors if name not in expected]
     for name, shape in expected.items():
@@ -248,7 +264,7 @@ def _check_tensors(path: Path, config: TransformerXLConfig, tensors: Mapping[str
     if not problems:
         problems = [
             f"{name} differs from {source}, to which the configuration ties it"
-            for name, source in tied_names(config).items()
+            for name, source in shared_names(config).items()
             if not torch.equal(tensors[name].float(), tensors[source].float())
         ]
     if problems:
