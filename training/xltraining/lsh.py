@@ -1,0 +1,292 @@
+"""Locality-sensitive hashing attention (Kitaev et al. 2020, arXiv:2001.04451, section 2 and appendix A).
+
+Axes: B batch, H heads, R rounds of hashing, S tokens of the segment, K keys (rows of memory, then the segment's, oldest
+first), h `d_head`, W window or chunk length.
+
+Queries and keys are shared: query i is q_i, key j is `normalised_keys(q)_j`, and the score of a pair is their product.
+A hash round puts each row into the bucket `argmax [q Rot, -q Rot]`. Two rules say which keys a query then covers.
+
+**band**: in each round, the latest W earlier keys of the query's own bucket that are at most `reach` tokens old. The
+rounds' keys are united, each counted once (the paper's 1/N_ij), under one softmax; a query that no round gives a key
+attends to itself. That is causal and does not depend on how a document is cut into segments. Where no query has more
+than W such keys in a round it is the paper's formula over the last `reach` keys.
+
+**chunk**: what Hugging Face's model, trax's later code and reformer-pytorch compute. Rows are sorted by bucket and cut
+into chunks; a query sees the earlier rows of its own chunk and the chunks before it, of whatever bucket, around the
+ends and into the round before; a key counts once for each round. Which keys those are depends on later tokens too.
+"""
+
+import hashlib
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+__all__ = [
+    "Buckets",
+    "Dropout",
+    "band_attention",
+    "chunk_attention",
+    "draw_rotations",
+    "full_attention",
+    "hash_vectors",
+    "normalised_keys",
+    "shared_full_attention",
+    "unit_columns",
+]
+
+_HIDDEN = -1e9  # rule `chunk`: stands for the score of a later key, as in Hugging Face's model
+_KEY_EPSILON = 1e-6
+
+Dropout = Callable[[Tensor], Tensor]
+
+
+@dataclass(frozen=True)
+class Buckets:
+    """Bucket ids of a segment's rows."""
+
+    used: Tensor
+    """(B,H,R,S) int64: what attention goes by."""
+    own: Tensor
+    """(B,H,R,S) int64: what the vectors alone would choose."""
+    margin: Tensor
+    """(B,H,R,S): (best − value of the used bucket) / best; the largest of the factors. 0 where both agree."""
+
+
+def draw_rotations(n_head: int, d_head: int, columns: int, n_hashes: int, seed: int, layer: int) -> Tensor:
+    """Rotations (H, R, h, columns) of a layer, float32, with columns of unit length.
+
+    Each round is drawn from a seed of its own, so that the rotations for 8 rounds begin with those for 4. Columns of
+    one length make buckets of one expected size: those of plain Gaussian columns follow the columns' lengths.
+    """
+    rounds = []
+    for index in range(n_hashes):
+        # torch's generator on the CPU goes by the lowest 32 bits of a seed alone, so all three are mixed into those.
+        mixed = hashlib.sha256(f"{seed} {layer} {index}".encode()).digest()[:4]
+        generator = torch.Generator().manual_seed(int.from_bytes(mixed, "little"))
+        rounds.append(torch.randn(n_head, d_head, columns, generator=generator))
+    return unit_columns(torch.stack(rounds, dim=1))
+
+
+def unit_columns(rotations: Tensor) -> Tensor:
+    """Rotations (H,R,h,columns) with columns of length 1."""
+    return rotations / rotations.norm(dim=2, keepdim=True)
+
+
+def normalised_keys(query: Tensor) -> Tensor:
+    """Keys (…,h) from shared query-keys (…,h): of length 1, but for an epsilon that Hugging Face's model has too."""
+    return query * torch.rsqrt(query.square().mean(dim=-1, keepdim=True) + _KEY_EPSILON) / math.sqrt(query.shape[-1])
+
+
+@torch.no_grad()
+def hash_vectors(vectors: Tensor, rotations: Tensor, n_buckets: Sequence[int], forced: Tensor | None = None) -> Buckets:
+    """Buckets of vectors (B,H,S,h) under rotations (H,R,h,columns).
+
+    Each factor f of `n_buckets` takes the next f/2 columns; the first factor is the least significant digit of the
+    bucket id.
+
+    Args:
+        forced: (B,H,R,S) int64: used in place of what the vectors would choose.
+    """
+    with torch.autocast(vectors.device.type, enabled=False):  # coarser numbers would tie
+        rotated = torch.einsum("bhsd,hrdc->bhrsc", vectors.to(rotations.dtype), rotations)
+    own = torch.zeros(rotated.shape[:-1], dtype=torch.int64, device=vectors.device)
+    margin = rotated.new_zeros(rotated.shape[:-1])
+    product = 1
+    for factor, half in zip(n_buckets, rotated.split([count // 2 for count in n_buckets], dim=-1), strict=True):
+        values = torch.cat([half, -half], dim=-1)  # (B,H,R,S,factor)
+        digit = values.argmax(dim=-1)
+        own += product * digit
+        if forced is not None:
+            best = values.gather(-1, digit[..., None])[..., 0]
+            taken = values.gather(-1, (forced // product % factor)[..., None])[..., 0]
+            margin = margin.maximum((best - taken) / best.clamp(min=torch.finfo(best.dtype).tiny))
+        product *= factor
+    return Buckets(own if forced is None else forced, own, margin)
+
+
+def band_attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    buckets: Tensor,
+    *,
+    segment: int,
+    window: int,
+    reach: int,
+    dropout: Dropout,
+) -> tuple[Tensor, Tensor]:
+    """Rule `band` for the last `segment` of K rows.
+
+    Args:
+        query, key, value: (B,H,K,h), oldest first.
+        buckets: (B,H,R,K) int64.
+        window: W, keys that a query covers in a round at most.
+        reach: how many tokens old a key may be, M.
+        dropout: applied to attention probabilities.
+
+    Returns:
+        What the segment's rows attend to (B,H,S,h), and how many pairs of head and round have more than W keys to cover
+        (B,S) int64.
+    """
+    S, R = segment, buckets.shape[2]
+    rank, first = _ranks(buckets, reach)
+    low = first.maximum(rank - window)  # row i covers the rows of ranks low_i … rank_i − 1
+    overflow = (rank - first > window)[..., -S:].sum(dim=(1, 2))
+    alone = (low == rank)[..., -S:].all(dim=2)[..., None]  # (B,H,S,1)
+
+    rounds = [_band_round(query, key, value, rank, low, index, S, window, dropout) for index in range(R)]
+    highest = torch.stack([top for top, _, _ in rounds]).amax(dim=0)
+    shares = [(top - highest).exp() for top, _, _ in rounds]
+    total = sum(share * mass for share, (_, mass, _) in zip(shares, rounds, strict=True))
+    mixed = sum(share * part for share, (_, _, part) in zip(shares, rounds, strict=True))
+    assert isinstance(total, Tensor) and isinstance(mixed, Tensor)
+    return torch.where(alone, value[:, :, -S:], mixed / total.masked_fill(alone, 1.0)), overflow
+
+
+@torch.no_grad()
+def _ranks(buckets: Tensor, reach: int) -> tuple[Tensor, Tensor]:
+    """Place of each row in the order of (bucket, age), and of the oldest row that it may cover, both (B,H,R,K)."""
+    K = buckets.shape[-1]
+    rows = torch.arange(K, device=buckets.device)
+    keys, order = (buckets * K + rows).sort(dim=-1)  # unique, so that nothing depends on how a sort treats ties
+    rank = torch.empty_like(order).scatter_(-1, order, rows.expand_as(order))
+    return rank, torch.searchsorted(keys, buckets * K + (rows - reach).clamp(min=0))
+
+
+def _band_round(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    rank: Tensor,
+    low: Tensor,
+    index: int,
+    segment: int,
+    window: int,
+    dropout: Dropout,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """One round: highest score (constant) and sum of weights, (B,H,S,1), and weighted values (B,H,S,h).
+
+    Sorted rows are cut into chunks of W. The W rows before one lie in its chunk and the one before.
+    """
+    B, H, K, h = query.shape
+    S, W = segment, window
+    chunks = -(-K // W)
+    place = rank[:, :, index]  # (B,H,K)
+    with torch.no_grad():
+        order = torch.empty_like(place).scatter_(-1, place, torch.arange(K, device=place.device).expand_as(place))
+        # Rows that fill the chunks up are row 0 again; their ranks, below 0 or from K on, keep them out.
+        of_query = F.pad(order, (0, chunks * W - K))
+        of_key = F.pad(of_query, (W, 0))
+        places = torch.arange(chunks * W, device=place.device).view(chunks, W, 1)
+        key_places = torch.arange(-W, chunks * W, device=place.device).unfold(-1, 2 * W, W)[:, None]  # (chunks,1,2W)
+
+        def at(row: Tensor) -> Tensor:
+            return row.gather(-1, of_query).view(B, H, chunks, W, 1)
+
+        covered = (key_places >= at(low[:, :, index])) & (key_places < places)  # (B,H,chunks,W,2W)
+        for earlier in range(index):
+            theirs = rank[:, :, earlier]
+            other = theirs.gather(-1, of_key).unfold(-1, 2 * W, W)[..., None, :]  # (B,H,chunks,1,2W)
+            covered &= (other < at(low[:, :, earlier])) | (other >= at(theirs))
+
+    queries = _rows(query, of_query).view(B, H, chunks, W, h)
+    keys = _rows(key, of_key).unfold(2, 2 * W, W)  # (B,H,chunks,h,2W)
+    values = _rows(value, of_key).unfold(2, 2 * W, W).transpose(-1, -2)  # (B,H,chunks,2W,h)
+    scores = (queries @ keys).masked_fill(~covered, -math.inf)
+    # Where nothing is covered the highest score is a finite number, and every weight exp(−inf) = 0.
+    top = scores.detach().amax(dim=-1, keepdim=True).clamp(min=torch.finfo(scores.dtype).min)
+    weights = (scores - top).exp()
+    mass, mixed = weights.sum(dim=-1, keepdim=True), dropout(weights) @ values
+    unsorted = place[..., -S:]
+    return tuple(_rows(part.flatten(2, 3), unsorted) for part in (top, mass, mixed))  # type: ignore[return-value]
+
+
+def _rows(rows: Tensor, index: Tensor) -> Tensor:
+    """Rows (B,H,N,h) at the places index (B,H,M) of rows (B,H,K,h)."""
+    return rows.gather(2, index[..., None].expand(*index.shape, rows.shape[-1]))
+
+
+def full_attention(query: Tensor, key: Tensor, value: Tensor, *, reach: int, dropout: Dropout) -> Tensor:
+    """What the last S rows of K attend to (B,H,S,h): all earlier keys of age at most `reach`, or itself if alone.
+
+    Args:
+        query: (B,H,S,h).
+        key, value: (B,H,K,h), oldest first.
+    """
+    S, K = query.shape[2], key.shape[2]
+    age = torch.arange(K - S, K, device=query.device)[:, None] - torch.arange(K, device=query.device)  # (S,K)
+    hidden = (age < 1) | (age > reach)
+    alone = hidden.all(dim=-1, keepdim=True)
+    scores = (query @ key.transpose(-1, -2)).masked_fill(hidden & ~alone, -math.inf)
+    return torch.where(alone, value[:, :, K - S :], dropout(scores.softmax(dim=-1)) @ value)
+
+
+def chunk_attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    buckets: Tensor,
+    *,
+    chunk: int,
+    chunks_before: int,
+    self_mask: float,
+    dropout: Dropout,
+) -> Tensor:
+    """Rule `chunk`: what each of T rows attends to, (B,H,T,h); T must be a multiple of `chunk`.
+
+    Args:
+        query, key, value: (B,H,T,h); rows that only fill up stand at the end.
+        buckets: (B,H,R,T) int64; rows that only fill up are in a bucket above all others.
+        self_mask: stands in place of a row's score with itself.
+        dropout: applied to attention probabilities.
+    """
+    B, H, T, h = query.shape
+    R = buckets.shape[2]
+    rows = torch.arange(T, device=query.device)
+    with torch.no_grad():
+        order = (buckets * T + rows).argsort(dim=-1)  # (B,H,R,T)
+        inverse = torch.empty_like(order).scatter_(-1, order, rows.expand_as(order))
+        # Chunks follow one another through all the rounds.
+        order = order.flatten(2)  # (B,H,R*T)
+        unsorted = (inverse + T * torch.arange(R, device=query.device)[:, None]).flatten(2)  # (B,H,R*T)
+        places = order.view(B, H, -1, chunk)
+        places_seen = _with_chunks_before(places, chunks_before)
+
+    def chunked(part: Tensor) -> Tensor:
+        return _rows(part, order).view(B, H, -1, chunk, h)
+
+    keys, values = (_with_chunks_before(chunked(part), chunks_before) for part in (key, value))
+    scores = chunked(query) @ keys.transpose(-1, -2)  # (B,H,R*T/chunk,chunk,(before+1)*chunk)
+    attended, mass = _attend_masked(scores, values, places, places_seen, self_mask, dropout)
+    attended = _rows(attended.flatten(2, 3), unsorted).view(B, H, R, T, h)
+    mass = _rows(mass.flatten(2, 3), unsorted).view(B, H, R, T, 1)
+    return (attended * (mass - mass.logsumexp(dim=2, keepdim=True)).exp()).sum(dim=2)
+
+
+def shared_full_attention(query: Tensor, key: Tensor, value: Tensor, *, self_mask: float, dropout: Dropout) -> Tensor:
+    """Rule `chunk` without hashing: all rows (B,H,T,h) see all earlier ones, and themselves by `self_mask`."""
+    places = torch.arange(query.shape[2], device=query.device)
+    return _attend_masked(query @ key.transpose(-1, -2), value, places, places, self_mask, dropout)[0]
+
+
+def _with_chunks_before(chunks: Tensor, before: int) -> Tensor:
+    """Each chunk (B,H,N,chunk,…) behind those before it, around the end: (B,H,N,(before+1)*chunk,…)."""
+    seen = [torch.cat([chunks[:, :, -back:], chunks[:, :, :-back]], dim=2) for back in range(before, 0, -1)]
+    return torch.cat([*seen, chunks], dim=3)
+
+
+def _attend_masked(
+    scores: Tensor, value: Tensor, places: Tensor, places_seen: Tensor, self_mask: float, dropout: Dropout
+) -> tuple[Tensor, Tensor]:
+    """Attended values (…,h) and the logarithm of the sum of weights (…,1), as Hugging Face's model rounds them.
+
+    Its large mask values leave rounding errors in rows that see little but themselves; they are part of the model.
+    """
+    scores = scores.masked_fill(places[..., :, None] < places_seen[..., None, :], _HIDDEN)
+    scores = scores.masked_fill(places[..., :, None] == places_seen[..., None, :], self_mask)
+    mass = scores.logsumexp(dim=-1, keepdim=True)
+    return dropout((scores - mass).exp()) @ value, mass

@@ -1,0 +1,287 @@
+"""Reformer: LSH attention in reversible layers, with carried memory (Kitaev et al. 2020, arXiv:2001.04451).
+
+Axes: B batch, S tokens of the segment, M rows of memory, D `d_model`, H heads, R rounds of hashing, V vocabulary.
+
+Two streams start as the embedding. A layer computes y1 = x1 + attention(norm(x2)) and y2 = x2 + feed_forward(norm(y1)).
+`xltraining.lsh` says which keys LSH attention covers.
+"""
+
+import copy
+import math
+from dataclasses import dataclass, replace
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+from xltraining.errors import ConfigError, DataError
+from xltraining.reformer_attention import Attended, Context, LocalAttention, SharedAttention, angles
+from xltraining.reformer_config import ReformerConfig
+from xltraining.reversible import ReversibleLayer, run_layers
+
+__all__ = ["LSHTrace", "Reformer", "ReformerFeedForward", "ReformerMemory"]
+
+_INIT_STD = 0.02
+_LOSS_CHUNK = 1024
+
+
+@dataclass(frozen=True)
+class ReformerMemory:
+    """What a document's earlier segments leave behind."""
+
+    position: int
+    """Tokens so far."""
+    layers: list[tuple[Tensor, Tensor | None]]
+    """For each layer the attention's normalised input at the latest tokens (B,M,D), and in LSH layers the bucket ids of
+    those rows (B,H,R,M) int64, oldest first."""
+
+
+@dataclass(frozen=True)
+class LSHTrace:
+    """What one LSH layer did with a segment."""
+
+    layer: int
+    buckets: Tensor
+    """(B,H,R,S) int64: the bucket ids used."""
+    own: Tensor
+    """(B,H,R,S) int64: those that the layer's vectors alone would choose."""
+    margin: Tensor
+    """(B,H,R,S): by what part of the best value the used bucket's falls short of it; 0 where both are one."""
+    overflow: Tensor
+    """(B,S) int64: pairs of head and round with more than `chunk_length` keys in reach; 0 under rule `chunk`."""
+
+
+class _Positions(nn.Module):
+    """Position embeddings; those of `sinusoid` and `rotary` have no weights."""
+
+    def __init__(self, config: ReformerConfig) -> None:
+        super().__init__()
+        self.config = config
+        sizes: list[tuple[int, int]] = []
+        if config.position in ("axial", "axial_sum"):
+            sizes = list(zip(config.axial_shape, config.axial_dims, strict=True))
+        elif config.position == "absolute":
+            sizes = [(config.max_positions, config.d_model)]
+        self.weights = nn.ParameterList(nn.Parameter(torch.empty(rows, width)) for rows, width in sizes)
+
+    def forward(self, positions: Tensor) -> Tensor | float:
+        """(S,D) for positions (S,) int64."""
+        kind = self.config.position
+        if kind == "rotary":
+            return 0.0
+        if kind == "sinusoid":
+            turn = angles(positions, self.config.d_model)
+            return torch.cat([turn.sin(), turn.cos()], dim=-1)
+        if kind == "absolute":
+            return F.embedding(positions, self.weights[0])
+        # Positions are the cells of a table, row by row.
+        parts, shape = [], self.config.axial_shape
+        for axis, weight in enumerate(self.weights):
+            parts.append(F.embedding(positions // math.prod(shape[axis + 1 :]) % shape[axis], weight))
+        return torch.cat(parts, dim=-1) if kind == "axial" else torch.stack(parts).sum(dim=0)
+
+
+class ReformerFeedForward(nn.Module):
+    """Normalisation, and two linear maps with an activation between them."""
+
+    def __init__(self, config: ReformerConfig) -> None:
+        super().__init__()
+        self.chunk, self.activation = config.ff_chunk, config.activation
+        self.norm = nn.LayerNorm(config.d_model, eps=config.layer_norm_epsilon)
+        self.inner = nn.Linear(config.d_model, config.d_inner)
+        self.outer = nn.Linear(config.d_inner, config.d_model)
+        self.dropout = nn.Dropout(config.dropout)
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        """(B,S,D) from hidden (B,S,D)."""
+        if not (self.training and 0 < self.chunk < hidden.shape[1]):
+            return self._mapped(hidden)
+        parts = hidden.split(self.chunk, dim=1)
+        if not torch.is_grad_enabled():
+            return torch.cat([self._mapped(part) for part in parts], dim=1)
+        # Only one part's inner activations exist at a time, in the backward pass too.
+        return torch.cat([checkpoint(self._mapped, part, use_reentrant=False) for part in parts], dim=1)
+
+    def _mapped(self, hidden: Tensor) -> Tensor:
+        inner = self.inner(self.norm(hidden))
+        if self.activation == "relu":
+            inner = inner.relu()
+        else:
+            inner = F.gelu(inner, approximate="tanh" if self.activation == "gelu_tanh" else "none")
+        return self.dropout(self.outer(self.dropout(inner)))
+
+
+class Reformer(nn.Module):
+    """A Reformer language model.
+
+    The model keeps nothing between calls: memory goes in and comes out. Under rule `chunk` a call is a whole document,
+    and nothing is carried.
+    """
+
+    def __init__(self, config: ReformerConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.word_emb = nn.Embedding(config.n_token, config.d_model)
+        self.positions = _Positions(config)
+        self.layers = nn.ModuleList()
+        for layer, kind in enumerate(config.attn_layers):
+            attention = LocalAttention(config) if kind == "local" else SharedAttention(config, layer)
+            self.layers.append(ReversibleLayer(attention, ReformerFeedForward(config)))
+        self.norm = nn.LayerNorm(config.d_output, eps=config.layer_norm_epsilon)
+        self.head = nn.Linear(config.d_output, config.n_token)
+        self.dropout = nn.Dropout(config.dropout)
+        self.reversible = True
+        """Whether training recomputes activations in the backward pass; the gradients are the same."""
+        self._initialise()
+
+    def _initialise(self) -> None:
+        """Normal weights, zero biases; maps into the residual streams shrink with depth, so that they keep scale."""
+        for name, parameter in self.named_parameters():
+            if "norm" in name:
+                nn.init.constant_(parameter, float(name.endswith("weight")))
+            elif name.endswith(".bias"):
+                nn.init.zeros_(parameter)
+            else:
+                into_residual = name.endswith(("output.weight", "outer.weight"))
+                nn.init.normal_(parameter, std=_INIT_STD / math.sqrt(2 * self.config.n_layer if into_residual else 1))
+
+    def first_memory(self, batch_size: int) -> ReformerMemory:
+        """What a document starts with: position 0 and no rows."""
+        config, like = self.config, self.word_emb.weight
+        rows = like.new_zeros(batch_size, 0, config.d_model)
+        buckets = rows.new_zeros(batch_size, config.n_head, config.n_hashes, 0, dtype=torch.int64)
+        return ReformerMemory(0, [(rows, buckets if kind == "lsh" else None) for kind in config.attn_layers])
+
+    def forward(
+        self,
+        tokens: Tensor,
+        memory: ReformerMemory | None = None,
+        *,
+        buckets: list[Tensor | None] | None = None,
+        trace: list[LSHTrace] | None = None,
+    ) -> tuple[Tensor, ReformerMemory]:
+        """Run one segment.
+
+        Args:
+            tokens: (B,S) int64.
+            memory: what the previous segment returned; None starts a document.
+            buckets: for each layer the segment's bucket ids (B,H,R,S) int64 in place of its own, or None.
+            trace: gets one entry for each LSH layer.
+
+        Returns:
+            Normalised last hidden states (B,S,d_output), and the new memory, detached. Under rule `chunk` that is the
+            first memory again.
+
+        Raises:
+            ConfigError: memory under rule `chunk`.
+            DataError: positions without an embedding.
+        """
+        config = self.config
+        B, S = tokens.shape
+        memory = self.first_memory(B) if memory is None else memory
+        self._check(memory, S)
+        positions = torch.arange(memory.position, memory.position + S, device=tokens.device)
+        hidden = self.word_emb(tokens)
+        hidden = self.dropout(hidden + self.positions(positions))
+
+        new_memory = []
+
+        def observe(layer: int, attended: Attended) -> None:
+            new_memory.append(attended.memory)
+            if trace is not None and attended.hashed is not None and attended.overflow is not None:
+                hashed = attended.hashed
+                trace.append(LSHTrace(layer, hashed.used, hashed.own, hashed.margin, attended.overflow))
+
+        forced = [None] * config.n_layer if buckets is None else buckets
+        reversible = self.reversible and self.training and torch.is_grad_enabled()
+        first, second = run_layers(self._layers(), hidden, self._contexts(memory), forced, observe, reversible)
+
+        hidden = torch.cat([first, second], dim=-1) if config.streams == "concat" else (first + second) / 2
+        position = 0 if config.rule == "chunk" else memory.position + S
+        return self.dropout(self.norm(hidden)), ReformerMemory(position, new_memory)
+
+    def _layers(self) -> list[ReversibleLayer]:
+        return [layer for layer in self.layers if isinstance(layer, ReversibleLayer)]
+
+    def _check(self, memory: ReformerMemory, segment: int) -> None:
+        config = self.config
+        if config.rule == "chunk" and memory.position:
+            raise ConfigError(
+                f"rule chunk carries no memory between segments, found one of {memory.position:,} tokens: "
+                "pass a document as one segment"
+            )
+        if config.max_positions and memory.position + segment > config.max_positions:
+            raise DataError(
+                f"the model has {config.max_positions:,} positions, and this document goes on to "
+                f"{memory.position + segment:,}: start a document anew before that"
+            )
+
+    def _contexts(self, memory: ReformerMemory) -> list[Context]:
+        """Each layer's; in training with `redraw_hashes`, with rotations of this call alone."""
+        contexts = []
+        for layer, (rows, buckets) in zip(self._layers(), memory.layers, strict=True):
+            rotations = None
+            if self.training and self.config.redraw_hashes and isinstance(layer.attention, SharedAttention):
+                rotations = layer.attention.fresh_rotations()
+            contexts.append(Context(memory.position, rows, buckets, rotations))
+        return contexts
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """(B,S,V) from the hidden states (B,S,d_output) that `forward` returns."""
+        return self.head(hidden)
+
+    def all_log_probs(self, hidden: Tensor) -> Tensor:
+        """Log-probability of every token in nats, (B,S,V), from hidden (B,S,d_output)."""
+        return self.head(hidden).log_softmax(dim=-1)
+
+    def log_probs(self, hidden: Tensor, targets: Tensor) -> Tensor:
+        """Log-probability of each target in nats, (B,S), from hidden (B,S,d_output) and targets (B,S) int64."""
+        return -F.cross_entropy(self.head(hidden).flatten(0, 1), targets.flatten(), reduction="none").view_as(targets)
+
+    def loss(self, hidden: Tensor, targets: Tensor, chunk: int = _LOSS_CHUNK) -> Tensor:
+        """Mean negative log-probability of the targets in nats, computed by `chunk` positions at a time.
+
+        Logits of a chunk exist only while it is computed, and once more in its backward pass.
+
+        Args:
+            hidden: (B,S,d_output), as `forward` returns it.
+            targets: (B,S) int64; those of -100 do not count.
+        """
+        parts = zip(hidden.flatten(0, 1).split(chunk), targets.flatten().split(chunk), strict=True)
+        losses = [checkpoint(self._loss, rows, wanted, use_reentrant=False) for rows, wanted in parts]
+        return torch.stack(losses).sum() / (targets != -100).sum()
+
+    def _loss(self, rows: Tensor, targets: Tensor) -> Tensor:
+        return F.cross_entropy(self.head(rows), targets, reduction="sum")
+
+    def with_evaluation(self, mem_len: int | None = None, n_hashes: int | None = None) -> "Reformer":
+        """This model under other evaluation settings; None keeps one. Weights are shared, not copied.
+
+        Raises:
+            ConfigError: more rounds of hashing than the model has, where its rotations were not drawn from its seed.
+        """
+        config = replace(self.config, mem_len=mem_len or self.config.mem_len, n_hashes=n_hashes or self.config.n_hashes)
+        twin = copy.deepcopy(self, {id(parameter): parameter for parameter in self.parameters()})
+        twin.config = config
+        for layer in twin._layers():
+            attention = layer.attention
+            attention.config = config
+            if isinstance(attention, SharedAttention) and attention.hashes:
+                attention.rotations = _rounds(attention, config.n_hashes)
+        return twin
+
+
+def _rounds(attention: SharedAttention, n_hashes: int) -> Tensor:
+    """A layer's rotations for so many rounds."""
+    rotations = attention.rotations
+    R = rotations.shape[1]
+    if n_hashes <= R:
+        return rotations[:, :n_hashes]
+    drawn = attention.drawn_rotations(n_hashes).to(rotations)
+    if not torch.allclose(drawn[:, :R], rotations, atol=1e-6):
+        raise ConfigError(
+            f"n_hashes must be at most {R}, found {n_hashes}: the model's rotations were not drawn from its hash_seed, "
+            "so there are no more"
+        )
+    return torch.cat([rotations, drawn[:, R:]], dim=1)

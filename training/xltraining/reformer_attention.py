@@ -1,0 +1,280 @@
+"""The attention blocks of a Reformer: shared query-key attention (LSH or full), and local attention.
+
+Axes: B batch, S tokens of the segment, M rows of memory, K = M + S keys, D `d_model`, H heads, h `d_head`, R rounds.
+"""
+
+import math
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from xltraining.lsh import (
+    Buckets,
+    Dropout,
+    band_attention,
+    chunk_attention,
+    draw_rotations,
+    full_attention,
+    hash_vectors,
+    normalised_keys,
+    shared_full_attention,
+    unit_columns,
+)
+from xltraining.reformer_config import ReformerConfig
+
+__all__ = ["Attended", "Attention", "Context", "LocalAttention", "SharedAttention", "angles", "local_attention"]
+
+
+@dataclass(frozen=True)
+class Context:
+    """What a layer's attention knows besides its input."""
+
+    position: int
+    """Tokens of the document before the segment."""
+    rows: Tensor
+    """(B,M,D): the attention's normalised input at the latest earlier tokens, oldest first."""
+    buckets: Tensor | None = None
+    """(B,H,R,M) int64: their bucket ids, in LSH layers."""
+    rotations: Tensor | None = None
+    """(H,R,h,columns): in place of the layer's own; rows of memory are hashed anew then."""
+
+
+@dataclass(frozen=True)
+class Attended:
+    """What a layer's attention did, besides its output."""
+
+    memory: tuple[Tensor, Tensor | None]
+    """Rows and bucket ids for the next segment."""
+    buckets: Tensor | None = None
+    """(B,H,R,K) int64: the bucket ids that were used, those of memory first."""
+    hashed: Buckets | None = None
+    """Those of the segment, and what the vectors alone would choose."""
+    overflow: Tensor | None = None
+    """(B,S) int64: pairs of head and round with more than W keys to cover."""
+
+
+def angles(positions: Tensor, width: int) -> Tensor:
+    """Angles (N, width/2) of positions (N,), with wavelengths from 2π to 10000·2π; always computed in float32."""
+    exponents = torch.arange(0, width, 2, device=positions.device).float() / width
+    return positions.float()[:, None] * (1.0 / 10000**exponents)
+
+
+def _rotate(vectors: Tensor, positions: Tensor) -> Tensor:
+    """Rotary positions: turn each pair of neighbours in vectors (B,H,N,h) by the angles of positions (N,)."""
+    turn = angles(positions, vectors.shape[-1])
+    sin, cos = turn.sin().to(vectors.dtype), turn.cos().to(vectors.dtype)  # (N,h/2)
+    even, odd = vectors[..., 0::2], vectors[..., 1::2]
+    return torch.stack([even * cos - odd * sin, odd * cos + even * sin], dim=-1).flatten(-2)
+
+
+def local_attention(
+    query: Tensor, key: Tensor, value: Tensor, *, position: int, chunk: int, chunks_before: int, dropout: Dropout
+) -> Tensor:
+    """What a segment's rows attend to (B,H,S,h): keys at or before each, of its own chunk and of those before it.
+
+    Chunks are counted from the document's beginning, so the result does not depend on where segments begin.
+
+    Args:
+        query: (B,H,S,h), scaled.
+        key, value: (B,H,K,h), oldest first; the last S belong to the segment.
+        position: tokens of the document before the segment.
+    """
+    B, H, S, h = query.shape
+    K = key.shape[2]
+    seen = (chunks_before + 1) * chunk
+    left = position % chunk  # places in the first chunk that belong to earlier tokens
+    chunks = -(-(left + S) // chunk)
+    right = chunks * chunk - left - S
+    missing = left + chunks_before * chunk - (K - S)  # keys before the first that would be seen; below 0: superfluous
+    queries = F.pad(query, (0, 0, left, right)).view(B, H, chunks, chunk, h)
+    keys, values = (F.pad(part, (0, 0, missing, right)).unfold(2, seen, chunk) for part in (key, value))
+
+    places = torch.arange(chunks * chunk, device=query.device).view(chunks, chunk, 1)
+    key_places = torch.arange(-chunks_before * chunk, chunks * chunk, device=query.device).unfold(0, seen, chunk)[
+        :, None
+    ]
+    hidden = (key_places > places) | (key_places < missing - chunks_before * chunk)  # (chunks,chunk,seen)
+    # A finite number, as rows that only fill up the first chunk see nothing.
+    scores = (queries @ keys).masked_fill(hidden, torch.finfo(query.dtype).min)
+    mixed = dropout(scores.softmax(dim=-1)) @ values.transpose(-1, -2)
+    return mixed.flatten(2, 3)[:, :, left : left + S]
+
+
+class Attention(nn.Module):
+    """What all kinds share: normalised input, values, the output map, and the rows kept for the next segment."""
+
+    def __init__(self, config: ReformerConfig) -> None:
+        super().__init__()
+        D, heads = config.d_model, config.n_head * config.d_head
+        self.config = config
+        self.norm = nn.LayerNorm(D, eps=config.layer_norm_epsilon)
+        self.value = nn.Linear(D, heads, bias=False)
+        self.output = nn.Linear(heads, D, bias=config.attention_bias)
+        self.dropout = nn.Dropout(config.dropout)
+        self.dropatt = nn.Dropout(config.dropatt)
+
+    @property
+    def memory_rows(self) -> int:
+        """Rows kept for the next segment."""
+        raise TypeError("attention of no kind")
+
+    def _heads(self, rows: Tensor) -> Tensor:
+        """(B,H,N,h) from (B,N,H*h)."""
+        B, N, _ = rows.shape
+        return rows.view(B, N, self.config.n_head, self.config.d_head).transpose(1, 2)
+
+    def _out(self, mixed: Tensor) -> Tensor:
+        """(B,S,D) from what heads attended to, (B,H,S,h)."""
+        return self.dropout(self.output(mixed.transpose(1, 2).flatten(2)))
+
+    def _placed(self, vectors: Tensor, first: int) -> Tensor:
+        """Vectors (B,H,N,h) of positions from `first` on, turned by them where positions are rotary."""
+        if self.config.position != "rotary":
+            return vectors
+        return _rotate(vectors, torch.arange(first, first + vectors.shape[2], device=vectors.device))
+
+    def _kept(self, rows: Tensor, dim: int) -> Tensor:
+        """The last rows, as a tensor of their own: a view would keep the rest alive."""
+        N = rows.shape[dim]
+        keep = min(N, 0 if self.config.rule == "chunk" else self.memory_rows)
+        return rows.detach().narrow(dim, N - keep, keep).clone()
+
+
+class LocalAttention(Attention):
+    """Attention to the query's own chunk and those before it, with queries and keys of their own."""
+
+    def __init__(self, config: ReformerConfig) -> None:
+        super().__init__(config)
+        heads = config.n_head * config.d_head
+        self.query = nn.Linear(config.d_model, heads, bias=False)
+        self.key = nn.Linear(config.d_model, heads, bias=False)
+
+    @property
+    def memory_rows(self) -> int:
+        """Enough for any place of the segment in its chunks."""
+        return self.config.local_rows
+
+    def forward(
+        self, hidden: Tensor, context: Context, forced: Tensor | None = None, known: Tensor | None = None
+    ) -> tuple[Tensor, Attended]:
+        """Attend from hidden (B,S,D) to (B,S,D); there are no buckets here."""
+        config = self.config
+        normed = self.norm(hidden)
+        rows = torch.cat([context.rows, normed], dim=1)
+        M = context.rows.shape[1]
+        mixed = local_attention(
+            self._placed(self._heads(self.query(normed)), context.position) / math.sqrt(config.d_head),
+            self._placed(self._heads(self.key(rows)), context.position - M),
+            self._heads(self.value(rows)),
+            position=context.position,
+            chunk=config.local_chunk_length,
+            chunks_before=config.local_chunks_before,
+            dropout=self.dropatt,
+        )
+        return self._out(mixed), Attended((self._kept(rows, 1), None))
+
+
+class SharedAttention(Attention):
+    """Attention with shared queries and keys: by buckets, or (`full`) to all of the memory."""
+
+    rotations: Tensor
+
+    def __init__(self, config: ReformerConfig, layer: int) -> None:
+        super().__init__(config)
+        self.layer = layer
+        self.hashes = config.attn_layers[layer] == "lsh"
+        self.query_key = nn.Linear(config.d_model, config.n_head * config.d_head, bias=False)
+        if self.hashes:
+            self.register_buffer("rotations", self.drawn_rotations(config.n_hashes))
+
+    @property
+    def memory_rows(self) -> int:
+        """As far as a query can see."""
+        return self.config.mem_len
+
+    def drawn_rotations(self, n_hashes: int) -> Tensor:
+        """Rotations (H,R,h,columns) as the configuration's seed gives them."""
+        config = self.config
+        columns, seed = config.rotation_columns, config.hash_seed
+        return draw_rotations(config.n_head, config.d_head, columns, n_hashes, seed, self.layer)
+
+    def fresh_rotations(self) -> Tensor | None:
+        """New rotations (H,R,h,columns) from torch's generator, for one training step; None where nothing is hashed."""
+        return unit_columns(torch.randn_like(self.rotations)) if self.hashes else None
+
+    def forward(
+        self, hidden: Tensor, context: Context, forced: Tensor | None = None, known: Tensor | None = None
+    ) -> tuple[Tensor, Attended]:
+        """Attend from hidden (B,S,D) to (B,S,D).
+
+        Args:
+            forced: (B,H,R,S) bucket ids of the segment, in place of what its vectors would choose.
+            known: (B,H,R,K) bucket ids of memory and segment, as an earlier call returned them: nothing is hashed.
+        """
+        config = self.config
+        S, M = hidden.shape[1], context.rows.shape[1]
+        rows = torch.cat([context.rows, self.norm(hidden)], dim=1)
+        query_key, value = self._heads(self.query_key(rows)), self._heads(self.value(rows))
+        hashed = None
+        if self.hashes and known is None:
+            hashed, known = self._hash(query_key, context, forced)
+        query = self._placed(query_key, context.position - M)  # hashed before it is turned
+        key = normalised_keys(query)
+        if config.scale_scores:
+            query = query / math.sqrt(config.d_head)
+
+        overflow = None
+        if config.rule == "chunk":
+            mixed = self._whole_pass(query, key, value, known)
+            overflow = torch.zeros(hidden.shape[:2], dtype=torch.int64, device=hidden.device)
+        elif known is None:
+            mixed = full_attention(query[:, :, M:], key, value, reach=config.mem_len, dropout=self.dropatt)
+        else:
+            mixed, overflow = band_attention(
+                query,
+                key,
+                value,
+                known,
+                segment=S,
+                window=config.chunk_length,
+                reach=config.mem_len,
+                dropout=self.dropatt,
+            )
+        kept = self._kept(rows, 1), None if known is None else self._kept(known, 3)
+        return self._out(mixed), Attended(kept, known, hashed, overflow)
+
+    def _hash(self, query_key: Tensor, context: Context, forced: Tensor | None) -> tuple[Buckets, Tensor]:
+        """Bucket ids of the segment's rows, and of all rows (B,H,R,K)."""
+        M, factors = context.rows.shape[1], self.config.n_buckets
+        rotations = self.rotations if context.rotations is None else context.rotations
+        hashed = hash_vectors(query_key[:, :, M:], rotations, factors, forced)
+        if context.rotations is not None:
+            past = hash_vectors(query_key[:, :, :M], rotations, factors).used
+        else:
+            past = hashed.used[..., :0] if context.buckets is None else context.buckets
+        return hashed, torch.cat([past, hashed.used], dim=-1)
+
+    def _whole_pass(self, query: Tensor, key: Tensor, value: Tensor, buckets: Tensor | None) -> Tensor:
+        """Rule `chunk`: pad as Hugging Face's model does, and attend fully where that fits one chunk."""
+        config = self.config
+        T, chunk = query.shape[2], config.chunk_length
+        shortest = min(
+            {"lsh": chunk, "local": config.local_chunk_length}.get(kind, T) for kind in set(config.attn_layers)
+        )
+        fill = -T % config.chunk_multiple if shortest < T else 0
+        if buckets is None or T + fill <= chunk:
+            return shared_full_attention(query, key, value, self_mask=config.self_mask, dropout=self.dropatt)
+        query, key, value = (F.pad(part, (0, 0, 0, fill)) for part in (query, key, value))
+        mixed = chunk_attention(
+            query,
+            key,
+            value,
+            F.pad(buckets, (0, fill), value=config.buckets),
+            chunk=chunk,
+            chunks_before=config.chunks_before,
+            self_mask=config.self_mask,
+            dropout=self.dropatt,
+        )
+        return mixed[:, :, :T]

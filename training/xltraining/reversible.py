@@ -1,0 +1,184 @@
+"""Reversible layers: activations are recomputed in the backward pass (Gomez et al. 2017; Reformer, section 3).
+
+From a layer's outputs y1 = x1 + F(x2) and y2 = x2 + G(y1) follow its inputs, x2 = y2 − G(y1) and x1 = y1 − F(x2). So
+training keeps the last two streams alone, whatever the number of layers, and runs every block twice: the second time
+with the same random numbers and the same buckets.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
+
+from xltraining.reformer_attention import Attended, Attention, Context
+
+__all__ = ["ReversibleLayer", "run_layers"]
+
+_Observe = Callable[[int, Attended], None]
+
+
+class ReversibleLayer(nn.Module):
+    """A layer's two blocks, F and G."""
+
+    def __init__(self, attention: Attention, feed_forward: nn.Module) -> None:
+        super().__init__()
+        self.attention = attention
+        self.feed_forward = feed_forward
+
+
+def run_layers(
+    layers: Sequence[ReversibleLayer],
+    hidden: Tensor,
+    contexts: Sequence[Context],
+    forced: Sequence[Tensor | None],
+    observe: _Observe,
+    reversible: bool,
+) -> tuple[Tensor, Tensor]:
+    """Both streams (B,S,D) after all layers, which start as hidden (B,S,D).
+
+    Args:
+        contexts: what each layer's attention knows besides its input. Constants: no gradient reaches them.
+        forced: bucket ids for each layer's attention, or None.
+        observe: called with each layer's index and what its attention did.
+        reversible: keep no activations for the backward pass.
+    """
+    if reversible:
+        run = _Run(layers, contexts, forced, observe)
+        return _Reversible.apply(run, hidden, hidden, *run.parameters())
+    first, second = hidden, hidden
+    for index, layer in enumerate(layers):
+        output, attended = layer.attention(second, contexts[index], forced[index])
+        first = first + output
+        second = second + layer.feed_forward(first)
+        observe(index, attended)
+    return first, second
+
+
+class _RandomState:
+    """The generators' state at one moment, on the CPU and on the tensors' own device."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+        self.cpu = torch.get_rng_state()
+        self.cuda = torch.cuda.get_rng_state(device) if device.type == "cuda" else None
+
+    @contextmanager
+    def restored(self) -> Iterator[None]:
+        """Random numbers as they came then; those of now go on afterwards."""
+        with torch.random.fork_rng([self.device] if self.cuda is not None else []):
+            torch.set_rng_state(self.cpu)
+            if self.cuda is not None:
+                torch.cuda.set_rng_state(self.cuda, self.device)
+            yield
+
+
+class _Run:
+    """One forward pass, and what its backward pass needs besides the last streams."""
+
+    def __init__(
+        self,
+        layers: Sequence[ReversibleLayer],
+        contexts: Sequence[Context],
+        forced: Sequence[Tensor | None],
+        observe: _Observe,
+    ) -> None:
+        self.layers, self.contexts, self.forced, self.observe = layers, contexts, forced, observe
+        self.buckets: list[Tensor | None] = []
+        self.states: list[tuple[_RandomState, _RandomState]] = []
+
+    def parameters(self) -> list[nn.Parameter]:
+        """Those that want a gradient, in the order of `backward`'s."""
+        return [parameter for layer in self.layers for block in _blocks(layer) for parameter in _trained(block)]
+
+    @contextmanager
+    def autocast(self, device: torch.device) -> Iterator[None]:
+        """The precision of the forward pass.
+
+        Nothing is cached: a weight that was cast where no gradients are recorded would never get one.
+        """
+        with torch.autocast(device.type, self.dtype, self.enabled, cache_enabled=False):
+            yield
+
+    def forward(self, first: Tensor, second: Tensor) -> tuple[Tensor, Tensor]:
+        """Both streams after all layers."""
+        device = first.device
+        self.enabled, self.dtype = torch.is_autocast_enabled(device.type), torch.get_autocast_dtype(device.type)
+        with self.autocast(device):
+            for index, layer in enumerate(self.layers):
+                before_attention = _RandomState(device)
+                output, attended = layer.attention(second, self.contexts[index], self.forced[index])
+                first = first + output
+                before_feed_forward = _RandomState(device)
+                second = second + layer.feed_forward(first)
+                self.states.append((before_attention, before_feed_forward))
+                self.buckets.append(None if attended.buckets is None else _small(attended.buckets))
+                self.observe(index, attended)
+        return first, second
+
+    def backward(
+        self, first: Tensor, second: Tensor, grad_first: Tensor, grad_second: Tensor
+    ) -> tuple[Tensor, Tensor, list[Tensor | None]]:
+        """Gradients of the streams before all layers, and of `parameters`, from the streams after them."""
+        gradients: list[Tensor | None] = []
+        for layer, context, buckets, states in zip(
+            reversed(self.layers), reversed(self.contexts), reversed(self.buckets), reversed(self.states), strict=True
+        ):
+            before_attention, before_feed_forward = states
+            known = None if buckets is None else buckets.long()
+
+            def attend(hidden: Tensor, layer=layer, context=context, known=known) -> Tensor:  # type: ignore[no-untyped-def]
+                return layer.attention(hidden, context, known=known)[0]
+
+            output, grad, of_feed_forward = self._again(
+                layer.feed_forward, layer.feed_forward, first, grad_second, before_feed_forward
+            )
+            second, grad_first = second - output, grad_first + grad
+            output, grad, of_attention = self._again(layer.attention, attend, second, grad_first, before_attention)
+            first, grad_second = first - output, grad_second + grad
+            gradients = [*of_attention, *of_feed_forward, *gradients]
+        return grad_first, grad_second, gradients
+
+    def _again(
+        self, block: nn.Module, call: Callable[[Tensor], Tensor], hidden: Tensor, grad: Tensor, state: _RandomState
+    ) -> tuple[Tensor, Tensor, tuple[Tensor | None, ...]]:
+        """A block's output, and the gradients of its input and its parameters."""
+        hidden = hidden.detach().requires_grad_()
+        with torch.enable_grad(), state.restored(), self.autocast(hidden.device):
+            output = call(hidden)
+        of_input, *of_parameters = torch.autograd.grad(
+            output, [hidden, *_trained(block)], grad.to(output.dtype), allow_unused=True
+        )
+        assert of_input is not None
+        return output.detach(), of_input, tuple(of_parameters)
+
+
+class _Reversible(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, run: _Run, first: Tensor, second: Tensor, *_parameters: Tensor) -> tuple[Tensor, Tensor]:
+        first, second = run.forward(first, second)
+        ctx.run = run
+        ctx.save_for_backward(first, second)
+        return first, second
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad_first: Tensor, grad_second: Tensor) -> tuple[Tensor | None, ...]:
+        first, second, gradients = ctx.run.backward(*ctx.saved_tensors, grad_first, grad_second)
+        return None, first, second, *gradients
+
+
+def _blocks(layer: ReversibleLayer) -> tuple[nn.Module, nn.Module]:
+    return layer.attention, layer.feed_forward
+
+
+def _trained(block: nn.Module) -> list[nn.Parameter]:
+    return [parameter for parameter in block.parameters() if parameter.requires_grad]
+
+
+def _small(buckets: Tensor) -> Tensor:
+    """The same numbers in as few bytes as hold them."""
+    largest = int(buckets.max()) if buckets.numel() else 0
+    return buckets.to(torch.int16 if largest < 1 << 15 else torch.int32 if largest < 1 << 31 else torch.int64)
