@@ -116,13 +116,13 @@ def verify(
     require("convert")
     import xlruntime
     from xlexport import checkpoints
-    from xlexport.convert import default_verify_segments
     from xlexport.tokenizer_choice import verify_ids
+    from xlexport.verify import default_segments
     from xlexport.verify import verify as compare
 
     model = xlruntime.load(bundle, device=device, threads=threads)
     settings = model.evaluation(**evaluation)
-    segments = segments or default_verify_segments(settings)
+    segments = segments or default_segments(settings)
     source = checkpoints.load(checkpoint, format_name, config)
     ids = verify_ids(model.bundle, model.tokenizer, text)
     with progress_bar(segments, "verifying") as advance:

@@ -17,11 +17,11 @@ from xlexport.onnx_export import export_onnx
 from xlexport.parity import ParityReport, SegmentDifference
 from xlexport.steps import Step, build_step
 from xlexport.tokenizer_choice import check_verify_text, choose_tokenizer, verify_ids
-from xlexport.verify import segments_to_wrap, verify
+from xlexport.verify import default_segments, verify
 from xlruntime import spec
 from xlruntime.model import load
 
-__all__ = ["ConversionOptions", "convert", "default_verify_segments"]
+__all__ = ["ConversionOptions", "convert"]
 
 
 @dataclass(frozen=True)
@@ -46,11 +46,6 @@ class ConversionOptions:
     threads: int | None = None
     verify_text: Path | None = None
     verify_segments: int | None = None
-
-
-def default_verify_segments(evaluation: spec.Evaluation) -> int:
-    """Segments that write the whole ring twice, and no fewer than 20."""
-    return max(20, segments_to_wrap(evaluation, rounds=2))
 
 
 def convert(
@@ -94,7 +89,7 @@ def convert(
 
         exported = load(folder, threads=options.threads)
         ids = verify_ids(bundle, exported.tokenizer, options.verify_text)
-        segments = options.verify_segments or default_verify_segments(evaluation)
+        segments = options.verify_segments or default_segments(evaluation)
         tell(f"verifying up to {segments} segments of {evaluation.segment_len} tokens against the eager model")
         report = verify(exported, source.build_model, ids, segments=segments, progress=progress)
         report.require_passed()

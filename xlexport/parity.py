@@ -13,7 +13,16 @@ import numpy.typing as npt
 from xlexport.errors import ParityError
 from xlruntime.spec import Evaluation
 
-__all__ = ["TOLERANCES", "ParityReport", "SegmentDifference", "Tolerance", "largest", "make_report"]
+__all__ = [
+    "TOLERANCES",
+    "LSHDifference",
+    "LSHTotals",
+    "ParityReport",
+    "SegmentDifference",
+    "Tolerance",
+    "largest",
+    "make_report",
+]
 
 
 @dataclass(frozen=True)
@@ -23,9 +32,29 @@ class Tolerance:
     log_prob: float  # nats, the largest of any target; for all other tokens relative, see _scaled
     memory: float  # the largest of any number in any memory
     delta_bits_per_token: float  # of the whole text
+    flip_margin: float  # where the eager model would choose another bucket: how much better, relative
 
 
-TOLERANCES = {"float32": Tolerance(log_prob=1e-4, memory=1e-3, delta_bits_per_token=1e-6)}
+TOLERANCES = {"float32": Tolerance(log_prob=1e-4, memory=1e-3, delta_bits_per_token=1e-6, flip_margin=1e-4)}
+
+
+@dataclass(frozen=True)
+class LSHDifference:
+    """What one segment's LSH attention did. Figures but `overflow` are of all the graphs that walked it."""
+
+    bucket_flips: int = 0  # hashes for which the eager model alone would have chosen another bucket
+    largest_flip_margin: float = 0.0
+    overflow: list[int] | None = None  # of each layer: queries that saw not all they could; None: not counted
+    overflow_mismatches: int = 0  # tokens and layers where graph and eager model count another overflow
+
+    def __add__(self, other: LSHDifference) -> LSHDifference:
+        counts = [one.overflow for one in (self, other) if one.overflow is not None]
+        return LSHDifference(
+            self.bucket_flips + other.bucket_flips,
+            largest(self.largest_flip_margin, other.largest_flip_margin),
+            [sum(layer) for layer in zip(*counts, strict=True)] if counts else None,
+            self.overflow_mismatches + other.overflow_mismatches,
+        )
 
 
 @dataclass(frozen=True)
@@ -41,11 +70,23 @@ class SegmentDifference:
     top1_agreement: float | None
     eager_nats: float
     graph_nats: float
+    lsh: LSHDifference | None = None
+
+
+@dataclass(frozen=True)
+class LSHTotals:
+    """What is known of LSH attention only when all segments were walked."""
+
+    hashes_per_token: int  # heads times rounds of one layer
+    flip_effect_bits_per_token: float  # of the eager model that chooses its own buckets, against that with the graph's
 
 
 @dataclass(frozen=True)
 class ParityReport:
-    """What `verify` found. The LSH fields are None for an architecture without LSH attention."""
+    """What `verify` found. The LSH fields are None for an architecture without LSH attention.
+
+    Under a rule that carries no memory a segment is a whole document, `mem_len` is 0, and overflow is None.
+    """
 
     segments: int
     tokens: int
@@ -60,12 +101,15 @@ class ParityReport:
     first_segment_over_tolerance: int | None
     bucket_flips: int | None
     largest_flip_margin: float | None
-    overflow_fraction: float | None
+    overflow_fraction: float | None  # of queries, heads and rounds: there were more keys to see than the rule allows
     tolerance: dict[str, float]
     passed: bool
     segment_len: int
     mem_len: int
     bits_per_token: float
+    flip_effect_bits_per_token: float | None
+    overflow_fraction_per_layer: list[float] | None  # of the LSH layers
+    overflow_mismatches: int | None  # tokens and layers where graph and eager model do not agree on it
     per_segment: list[SegmentDifference]
 
     def to_dict(self, per_segment: bool = True) -> dict[str, Any]:
@@ -85,13 +129,23 @@ class ParityReport:
             f"{self.max_distribution_diff:.3g} of their size "
             f"(tolerance {self.tolerance['log_prob']:g}), memories by up to {self.max_abs_memory_diff:.3g} "
             f"({self.tolerance['memory']:g}), {self.delta_bits_per_token:+.3g} bits per token "
-            f"({self.tolerance['delta_bits_per_token']:g}); first segment over tolerance: "
+            f"({self.tolerance['delta_bits_per_token']:g}){self._lsh_failure()}; first segment over tolerance: "
             f"{self.first_segment_over_tolerance}. Make sure that bundle and checkpoint belong together."
         )
 
+    def _lsh_failure(self) -> str:
+        if self.bucket_flips is None:
+            return ""
+        return (
+            f", {self.bucket_flips:,} buckets by a margin of up to {self.largest_flip_margin:.3g} "
+            f"({self.tolerance['flip_margin']:g}), overflow counts in {self.overflow_mismatches or 0:,} places"
+        )
 
-def make_report(found: list[SegmentDifference], evaluation: Evaluation, tolerance: Tolerance) -> ParityReport:
-    """The figures of all segments as one, judged."""
+
+def make_report(
+    found: list[SegmentDifference], evaluation: Evaluation, tolerance: Tolerance, totals: LSHTotals | None = None
+) -> ParityReport:
+    """The figures of all segments as one, judged; `totals` where the architecture has LSH attention."""
     tokens = sum(segment.tokens for segment in found)
     eager_nats = sum(segment.eager_nats for segment in found)
     graph_nats = sum(segment.graph_nats for segment in found)
@@ -104,8 +158,14 @@ def make_report(found: list[SegmentDifference], evaluation: Evaluation, toleranc
             segment.max_abs_log_prob_diff <= tolerance.log_prob
             and (segment.max_distribution_diff is None or segment.max_distribution_diff <= tolerance.log_prob)
             and segment.max_abs_memory_diff <= tolerance.memory
+            and (segment.lsh is None or segment.lsh.largest_flip_margin <= tolerance.flip_margin)
+            and (segment.lsh is None or segment.lsh.overflow_mismatches == 0)
         )
     ]
+    lsh = sum((segment.lsh for segment in found if segment.lsh is not None), LSHDifference())
+    overflow = None
+    if totals is not None and lsh.overflow is not None:
+        overflow = [count / (tokens * totals.hashes_per_token) for count in lsh.overflow]
     return ParityReport(
         segments=len(found),
         tokens=tokens,
@@ -119,14 +179,17 @@ def make_report(found: list[SegmentDifference], evaluation: Evaluation, toleranc
         detail_segments=len(detailed),
         drift=_drift(found),
         first_segment_over_tolerance=over[0] if over else None,
-        bucket_flips=None,
-        largest_flip_margin=None,
-        overflow_fraction=None,
+        bucket_flips=None if totals is None else lsh.bucket_flips,
+        largest_flip_margin=None if totals is None else lsh.largest_flip_margin,
+        overflow_fraction=None if overflow is None else float(np.mean(overflow)),
         tolerance=dataclasses.asdict(tolerance),
         passed=not over and abs(delta_bits) <= tolerance.delta_bits_per_token,
         segment_len=evaluation.segment_len,
-        mem_len=evaluation.mem_len,
+        mem_len=0 if getattr(evaluation, "whole", False) else evaluation.mem_len,
         bits_per_token=eager_nats / tokens / math.log(2),
+        flip_effect_bits_per_token=None if totals is None else totals.flip_effect_bits_per_token,
+        overflow_fraction_per_layer=overflow,
+        overflow_mismatches=None if overflow is None else lsh.overflow_mismatches,
         per_segment=found,
     )
 

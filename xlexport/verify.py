@@ -1,52 +1,36 @@
 """Prove that a bundle computes what the trained model computes, over many segments of carried memory.
 
-The eager model walks a text with its own memory, the paper's hidden states; the graphs walk it with their rings of
-projected keys and values. Every segment compares the score graph's log-probabilities and its new rows in every memory
-tensor; whole memories are compared at the beginning and at the end of every block of segments. The
-detail and generate graphs walk the first segments too, each on its own, until their rings have wrapped.
+Both walk the same text. The eager model has its own memory, the paper's hidden states; the graphs have rings of
+projected keys and values. `walk_transformer_xl` and `walk_reformer` say what each architecture's walk compares.
 """
 
 from __future__ import annotations
 
-import gc
-import math
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from xlexport.comparison import segments_to_wrap
 from xlexport.errors import ParityError
-from xlexport.expected import (
-    BEST,
-    LARGEST_TABLE,
-    Expected,
-    Ids,
-    NamedRows,
-    compare_detail,
-    compare_generate,
-    compare_score,
-    expect,
-    memory_difference,
-    trim,
-    with_memory,
-)
 from xlexport.parity import TOLERANCES, ParityReport, SegmentDifference, make_report
-from xlexport.steps import project_memory
-from xlruntime.memory import RingMemory
 from xlruntime.model import Model
 from xlruntime.spec import Evaluation
 
-if TYPE_CHECKING:
-    import torch
+__all__ = ["default_segments", "verify"]
 
-__all__ = ["segments_to_wrap", "verify"]
+FEWEST_SEGMENTS = 20
+FEWEST_TOKENS = 32_768  # that are as good as so many segments, where these are long
+DOCUMENTS = 12  # of rule chunk, where a segment is one
 
-OTHERS = 20  # segments of the detail and generate graphs, or more where their rings need more to wrap
-# Without these equal nothing can be compared.
-SIZES = ("n_token", "n_layer", "n_head", "d_head", "d_model", "d_inner")
-LARGEST_BLOCK = 1 << 28  # bytes of figures and memory rows that the eager model is ahead of the graphs
+
+def default_segments(evaluation: Evaluation) -> int:
+    """Segments that write the whole ring twice, and no fewer than 20 short ones."""
+    if getattr(evaluation, "whole", False):
+        return DOCUMENTS
+    few = min(FEWEST_SEGMENTS, FEWEST_TOKENS // evaluation.segment_len)
+    return max(few, segments_to_wrap(evaluation, rounds=2))
 
 
 def verify(
@@ -60,11 +44,9 @@ def verify(
 ) -> ParityReport:
     """Walk `ids` in both, up to `segments` segments.
 
-    The eager model and the graphs take turns, block by block, so that their weights are not in memory together.
-
     Args:
         model: the open bundle; its sessions are closed on the way, and open again.
-        build_eager: makes the trained model, in eval mode; called for each block of segments.
+        build_eager: makes the trained model, in eval mode; may be called more than once.
         ids: token ids of a real text.
         evaluation: segment and memory lengths; None is the bundle's own.
         progress: called after every segment.
@@ -77,141 +59,13 @@ def verify(
     evaluation = evaluation or model.bundle.evaluation
     for purpose in model.bundle.graphs:
         model.release(purpose)
-    found: list[SegmentDifference] = []
-    memory = model.new_memory(evaluation)
-    eager_memory: list[torch.Tensor] | None = None
-    cuts = list(_segments(ids, evaluation.segment_len, segments))
-    n = _block_length(model, evaluation)
-    for block in (cuts[start : start + n] for start in range(0, len(cuts), n)):
-        eager = build_eager().with_evaluation(
-            mem_len=evaluation.mem_len, clamp_len=evaluation.clamp_len, same_length=evaluation.same_length
-        )
-        if eager_memory is None:
-            _check_sizes(model, eager)
-            eager_memory = eager.first_memory(1)
-            first = memory_difference(memory, _project(model, eager, eager_memory))
-        ahead: list[_Segment] = []
-        for tokens, targets in block:
-            one, eager_memory = _walk_eager(model, eager, eager_memory, tokens, targets)
-            ahead.append(one)
-            if len(ahead) % 4 == 0:  # what every segment frees adds up; giving it back each time would cost more
-                trim()
-        # Where the block filled the memory, its rows are the memory; projected anew, they would be there twice.
-        filled = sum(one.expected.tokens.shape[1] for one in ahead) >= evaluation.mem_len
-        whole = _all_rows(ahead, evaluation.mem_len) if filled else list(_project(model, eager, eager_memory))
-        del eager
-        gc.collect()  # what has read the checkpoint may hold itself, and the tensors with it
-        trim()
-        walked: list[SegmentDifference] = []
-        for one in ahead:
-            log_prob = model.step("score", memory, one.expected.tokens, one.expected.targets)["log_prob"][0]
-            difference = compare_score(len(found) + len(walked), one.expected, log_prob)
-            walked.append(with_memory(difference, memory_difference(memory, one.rows.items())))
-            if progress is not None:
-                progress(walked[-1])
-        model.release("score")
-        trim()
-        walked[-1] = with_memory(walked[-1], memory_difference(memory, whole))
-        if not found:
-            walked[0] = with_memory(walked[0], first)
-            _walk_others(model, ahead[: max(OTHERS, segments_to_wrap(evaluation))], walked, evaluation)
-        found += walked
-    return make_report(found, evaluation, TOLERANCES[model.bundle.precision])
+    totals = None
+    if model.bundle.architecture == "reformer":
+        from xlexport.walk_reformer import walk_reformer
 
+        found, totals = walk_reformer(model, build_eager, ids, segments, evaluation, progress)
+    else:
+        from xlexport.walk_transformer_xl import walk_transformer_xl
 
-def _check_sizes(model: Model, eager: Any) -> None:
-    wrong = [
-        f"{name} is {model.bundle.config[name]:,} in the bundle, {getattr(eager.config, name):,} in the trained model"
-        for name in SIZES
-        if model.bundle.config[name] != getattr(eager.config, name)
-    ]
-    if wrong:
-        raise ParityError(f"{'; '.join(wrong)}. Give the checkpoint that the bundle was converted from.")
-
-
-def _walk_others(model: Model, ahead: list[_Segment], found: list[SegmentDifference], evaluation: Evaluation) -> None:
-    """The detail and generate graphs, each with a memory of its own; what they differ by goes into `found`."""
-    for purpose, compare in (("detail", compare_detail), ("generate", compare_generate)):
-        memory = model.new_memory(evaluation)
-        for segment, one in enumerate(ahead):
-            for part, outputs in _step_in_parts(model, purpose, memory, one.expected):
-                found[segment] = compare(found[segment], part, outputs)
-        last = len(ahead) - 1
-        found[last] = with_memory(found[last], memory_difference(memory, _all_rows(ahead, evaluation.mem_len)))
-        model.release(purpose)
-        trim()
-
-
-def _segments(ids: npt.NDArray[np.int64], segment_len: int, segments: int) -> Iterator[tuple[Ids, Ids]]:
-    """Tokens and targets of each segment, (1, S); the last one may be shorter."""
-    last = min(len(ids) - 1, segments * segment_len)
-    for start in range(0, last, segment_len):
-        stop = min(start + segment_len, last)
-        yield ids[None, start:stop], ids[None, start + 1 : stop + 1]
-
-
-def _block_length(model: Model, evaluation: Evaluation) -> int:
-    """Segments that the eager model walks ahead: as many as memory allows, and no fewer than fill a ring."""
-    row = sum(math.prod(axis for axis in entry.shape if isinstance(axis, int)) for entry in model.bundle.memory)
-    kept = 4 * (evaluation.segment_len * (row + 3 * BEST) + model.bundle.vocab_size)  # bytes of a _Segment
-    return max(segments_to_wrap(evaluation), LARGEST_BLOCK // kept)
-
-
-def segments_to_wrap(evaluation: Evaluation, rounds: int = 1) -> int:
-    """Segments that write the whole ring `rounds` times and begin another round."""
-    return rounds * -(-evaluation.capacity() // evaluation.segment_len) + 1
-
-
-@dataclass(frozen=True)
-class _Segment:
-    """What the eager model says of one segment."""
-
-    expected: Expected
-    rows: Mapping[str, npt.NDArray[np.float32]]  # that it adds to each memory, (H, rows, d_head); may be fewer
-
-
-def _walk_eager(
-    model: Model, eager: Any, memory: list[torch.Tensor], tokens: Ids, targets: Ids
-) -> tuple[_Segment, list[torch.Tensor]]:
-    """One segment of the eager model, and its memory behind it."""
-    import torch
-
-    with torch.inference_mode():
-        hidden, memory = eager(torch.from_numpy(tokens), memory)
-        newest = [rows[:, max(0, rows.shape[1] - tokens.shape[1]) :] for rows in memory]
-    expected = expect(eager, hidden, tokens, targets, TOLERANCES[model.bundle.precision].log_prob)
-    return _Segment(expected, dict(_project(model, eager, newest))), memory
-
-
-def _step_in_parts(
-    model: Model, purpose: str, memory: RingMemory, expected: Expected
-) -> Iterator[tuple[Expected, dict[str, npt.NDArray[Any]]]]:
-    """Run a segment as steps of few tokens, with what each should give: whole, its tables may be more than the model.
-
-    The memory's length grows within the segment instead of stopping at mem_len, so every query reaches as far back as
-    in one step. The ring has room for that: a row it still reaches is not overwritten before the segment ends.
-    """
-    S = expected.tokens.shape[1]
-    length = memory.memory_length.copy()
-    n = max(1, LARGEST_TABLE // model.bundle.vocab_size)
-    for start in range(0, S, n):
-        part = expected.part(start, min(start + n, S))
-        memory.memory_length = length + start
-        yield part, model.step(purpose, memory, part.tokens, part.targets)
-    memory.memory_length = np.minimum(length + S, memory.evaluation.mem_len)
-
-
-def _project(model: Model, eager: Any, memory: list[torch.Tensor]) -> Iterator[NamedRows]:
-    """The eager model's memory as the rings should hold it, one by one: name and (H, M, d_head), oldest first."""
-    import torch
-
-    with torch.inference_mode():
-        for name, rows in project_memory(model.bundle.architecture, eager, memory):
-            yield name, rows[0].numpy()
-
-
-def _all_rows(segments: list[_Segment], mem_len: int) -> Iterator[NamedRows]:
-    """The last rows of consecutive segments in each memory, (H, M, d_head), oldest first."""
-    for name in segments[0].rows:
-        rows = np.concatenate([one.rows[name] for one in segments], axis=1)
-        yield name, rows[:, max(0, rows.shape[1] - mem_len) :]
+        found = walk_transformer_xl(model, build_eager, ids, segments, evaluation, progress)
+    return make_report(found, evaluation, TOLERANCES[model.bundle.precision], totals)

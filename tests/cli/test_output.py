@@ -55,7 +55,17 @@ VERIFY_FIELDS = [
     "tolerance",
     "passed",
 ]
-MORE_VERIFY_FIELDS = ["detail_segments", "max_distribution_diff", "drift", "segment_len", "mem_len", "bits_per_token"]
+MORE_VERIFY_FIELDS = [
+    "detail_segments",
+    "max_distribution_diff",
+    "drift",
+    "segment_len",
+    "mem_len",
+    "bits_per_token",
+    "flip_effect_bits_per_token",
+    "overflow_fraction_per_layer",
+    "overflow_mismatches",
+]
 BENCH_FIELDS = [
     "segment_len",
     "mem_len",

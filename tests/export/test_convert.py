@@ -20,12 +20,13 @@ from safetensors.numpy import load_file
 
 import xlexport.convert
 from xlexport.checkpoints import SourceCheckpoint
-from xlexport.convert import ConversionOptions, convert, default_verify_segments
+from xlexport.convert import ConversionOptions, convert
 from xlexport.errors import ExportError, OutputExistsError, ParityError
 from xlexport.parity import SegmentDifference
 from xlexport.steps import Step
 from xlexport.steps.transformer_xl import TransformerXLStep
 from xlexport.tokenizer_choice import verify_ids
+from xlexport.verify import default_segments
 from xlruntime import OptionError, TextError
 from xlruntime import load as load_bundle
 from xlruntime.bundle import digest_file, read_bundle
@@ -53,7 +54,7 @@ def test_published_bundle_has_passed(name: str, request: pytest.FixtureRequest) 
     assert report.max_abs_memory_diff <= 1e-5
     assert report.top1_agreement == 1
     evaluation = read_bundle(converted.folder).evaluation
-    assert report.segments == default_verify_segments(evaluation) >= 20
+    assert report.segments == default_segments(evaluation) >= 20
     assert report.tokens == report.segments * evaluation.segment_len > 2 * evaluation.capacity()
     assert json.loads((converted.folder / "parity.json").read_text()) == report.to_dict()
 

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     import torch
 
     from xlruntime.memory import RingMemory
+    from xlruntime.model import Model
+    from xlruntime.spec import Evaluation
 
 __all__ = [
     "BEST",
@@ -27,17 +29,27 @@ __all__ = [
     "Expected",
     "Ids",
     "NamedRows",
+    "check_sizes",
     "compare_detail",
     "compare_generate",
     "compare_score",
     "expect",
     "memory_difference",
+    "segments_to_wrap",
     "trim",
     "with_memory",
 ]
 
 BEST = 64  # likeliest tokens that the eager model keeps of each position; the detail graph lists fewer
 LARGEST_TABLE = 1 << 22  # numbers in a table of log-probabilities
+# Without these equal nothing can be compared.
+SIZES = {
+    "transformer_xl": ("n_token", "n_layer", "n_head", "d_head", "d_model", "d_inner"),
+    "reformer": (
+        *("n_token", "attn_layers", "n_head", "d_head", "d_model", "d_inner", "rule", "n_hashes", "n_buckets"),
+        *("chunk_length", "local_chunk_length", "local_chunks_before", "streams"),
+    ),
+}
 
 Ids = npt.NDArray[np.int64]
 NamedRows = tuple[str, npt.NDArray[Any]]  # input of a memory, and (H, rows, d_head) of it, oldest first
@@ -181,6 +193,27 @@ def memory_difference(memory: RingMemory, rows: Iterable[NamedRows]) -> float:
     if entries:
         raise ParityError(f"memories that the trained model does not have: {', '.join(entries)}. Convert it again.")
     return largest(*worst)
+
+
+def segments_to_wrap(evaluation: Evaluation, rounds: int = 1) -> int:
+    """Segments that write the whole ring `rounds` times and begin another round."""
+    return rounds * -(-evaluation.capacity() // evaluation.segment_len) + 1
+
+
+def check_sizes(model: Model, eager: Any) -> None:
+    """Raise ParityError, with all that differs, where the trained model cannot be the one that was converted."""
+    config = eager.config.to_dict()
+    wrong = [
+        f"{name} is {_shown(model.bundle.config[name])} in the bundle, {_shown(config[name])} in the trained model"
+        for name in SIZES[model.bundle.architecture]
+        if model.bundle.config[name] != config.get(name)
+    ]
+    if wrong:
+        raise ParityError(f"{'; '.join(wrong)}. Give the checkpoint that the bundle was converted from.")
+
+
+def _shown(value: Any) -> str:
+    return f"{value:,}" if isinstance(value, int) else str(value)
 
 
 def trim() -> None:
