@@ -14,7 +14,7 @@ import torch
 
 from xltraining.checkpoint import build_model, load_checkpoint, save_checkpoint
 from xltraining.data import read_bytes
-from xltraining.train import evaluate
+from xltraining.evaluation import evaluate
 
 MEM_LENS = (128, 256, 384, 512)
 CLAMP_LENS = (128, 192, 254)  # training saw distances up to 255

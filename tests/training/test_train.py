@@ -17,7 +17,9 @@ import torch
 from xltraining.checkpoint import build_model, load_checkpoint
 from xltraining.config import TransformerXLConfig
 from xltraining.errors import CheckpointError, CheckpointWriteError, ConfigError, DataError, TrainingDivergedError
-from xltraining.train import TrainingConfig, TrainingResult, evaluate, learning_rate, train
+from xltraining.evaluation import evaluate
+from xltraining.train import TrainingConfig, TrainingResult, train
+from xltraining.training_config import learning_rate
 from xltraining.transformer_xl import TransformerXL
 
 MODEL = TransformerXLConfig(
@@ -80,7 +82,7 @@ def test_training_learns_a_text_that_repeats(tmp_path: Path, text: Path) -> None
 
     model = build_model(load_checkpoint(result.checkpoint))
     content = torch.frombuffer(bytearray(text.read_bytes()), dtype=torch.uint8)
-    assert evaluate(model, content, 16, 8) == pytest.approx(result.valid_bits_per_byte, abs=1e-4)
+    assert evaluate(model, content, 16, 8) == pytest.approx(result.valid_bits, abs=1e-4)
 
 
 @pytest.mark.parametrize("stops", [[20], [7, 33]], ids=str)

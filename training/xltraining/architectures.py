@@ -6,12 +6,14 @@ from typing import Any, TypeAlias
 from xltraining.config import TransformerXLConfig
 from xltraining.errors import ConfigError
 from xltraining.fields import shown
+from xltraining.reformer import Reformer
 from xltraining.reformer_config import ReformerConfig
 from xltraining.transformer_xl import TransformerXL, tied_names
 
-__all__ = ["ARCHITECTURES", "ModelConfig", "architecture_of", "config_from", "new_model", "shared_names"]
+__all__ = ["ARCHITECTURES", "Model", "ModelConfig", "architecture_of", "config_from", "new_model", "shared_names"]
 
 ModelConfig: TypeAlias = TransformerXLConfig | ReformerConfig
+Model: TypeAlias = TransformerXL | Reformer
 
 ARCHITECTURES: dict[str, type[TransformerXLConfig] | type[ReformerConfig]] = {
     "transformer_xl": TransformerXLConfig,
@@ -35,13 +37,9 @@ def config_from(architecture: object, values: Mapping[str, Any]) -> ModelConfig:
     return ARCHITECTURES[architecture].from_dict(values)
 
 
-def new_model(config: ModelConfig) -> Any:
+def new_model(config: ModelConfig) -> Model:
     """A model with fresh weights, drawn from torch's random state."""
-    if isinstance(config, TransformerXLConfig):
-        return TransformerXL(config)
-    from xltraining.reformer import Reformer
-
-    return Reformer(config)
+    return TransformerXL(config) if isinstance(config, TransformerXLConfig) else Reformer(config)
 
 
 def shared_names(config: ModelConfig) -> dict[str, str]:

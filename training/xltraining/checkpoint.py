@@ -46,7 +46,8 @@ class Checkpoint:
 
     config: ModelConfig
     state_dict: dict[str, Tensor]
-    tokenizer: str = "bytes"
+    tokenizer: str | None = "bytes"
+    """What turns text into tokens; None where tokens are no text."""
     training: dict[str, Any] | None = None
     """Optimizer, random states and position of an unfinished run; None in a folder or a published file."""
 
@@ -71,6 +72,7 @@ def save_checkpoint(
     *,
     dtype: torch.dtype | None = None,
     training: dict[str, Any] | None = None,
+    tokenizer: str | None = "bytes",
 ) -> None:
     """Write a checkpoint: one file where `path` ends in `.pt`, else a folder for safetensors.
 
@@ -83,6 +85,7 @@ def save_checkpoint(
         dtype: store the weights as this type, for example `torch.float16`; None keeps theirs. Rotations always keep
             theirs.
         training: what a resumed run needs; only a `.pt` file can hold it.
+        tokenizer: `bytes`, or None where tokens are no text.
 
     Raises:
         CheckpointError: `training` was given for a folder, or the tensors do not fit the configuration.
@@ -99,7 +102,7 @@ def save_checkpoint(
         "version": VERSION,
         "architecture": architecture_of(config),
         "config": config.to_dict(),
-        "tokenizer": "bytes",
+        "tokenizer": tokenizer,
     }
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:

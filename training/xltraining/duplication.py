@@ -1,0 +1,80 @@
+"""The duplication task (Kitaev et al. 2020, section 4): continue `0w0` with the word w once more.
+
+A word is drawn anew for every example, so the symbols of the second half can only be copied from the first: attention
+has to find a single position, far away.
+"""
+
+import math
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+__all__ = ["IGNORED", "N_TOKEN", "DuplicationTask", "duplication_examples", "duplication_scores", "sequence_length"]
+
+SYMBOLS = 127
+N_TOKEN = SYMBOLS + 1  # and 0, which begins each half
+IGNORED = -100  # a target that is not scored: what torch's cross_entropy leaves out
+_HELD_OUT_EXAMPLES = 64
+
+
+def sequence_length(word_length: int) -> int:
+    """Tokens of `0w0w`."""
+    return 2 * word_length + 2
+
+
+def duplication_examples(count: int, word_length: int, seed: int, number: int) -> tuple[Tensor, Tensor]:
+    """Tokens and targets (B,S) int64 of `count` examples; `seed` and `number` decide them alone.
+
+    Targets are the next tokens in the second word, `IGNORED` elsewhere.
+    """
+    generator = torch.Generator().manual_seed((seed << 32) + number)
+    words = torch.randint(1, N_TOKEN, (count, word_length), generator=generator)
+    tokens = F.pad(words, (1, 0)).repeat(1, 2)  # (B,S)
+    targets = torch.full_like(tokens, IGNORED)
+    targets[:, word_length + 1 : -1] = words
+    return tokens, targets
+
+
+@torch.no_grad()
+def duplication_scores(model: Any, tokens: Tensor, targets: Tensor) -> tuple[float, float]:
+    """Bits per symbol of the second word, and the part of its symbols that the model gets right, over examples (B,S).
+
+    The model is put into evaluation mode for the time being.
+    """
+    device = next(model.parameters()).device
+    was_training = model.training
+    model.eval()
+    hidden, _ = model(tokens.to(device))
+    scored = targets != IGNORED
+    log_probs = model.all_log_probs(hidden).cpu()[scored]  # (N,V)
+    model.train(was_training)
+    nats = F.nll_loss(log_probs, targets[scored]).item()
+    return nats / math.log(2), (log_probs.argmax(dim=-1) == targets[scored]).float().mean().item()
+
+
+class DuplicationTask:
+    """Fresh examples at each step; the same ones, never seen in training, at each evaluation."""
+
+    unit = "symbol"
+    tokenizer = None
+    carries_memory = False
+    text_sha256 = None
+    held_out = True
+
+    def __init__(self, word_length: int, batch_size: int, seed: int) -> None:
+        self.word_length, self.batch_size, self.seed = word_length, batch_size, seed
+        self.segment_len = sequence_length(word_length)
+
+    def batch(self, step: int) -> tuple[Tensor, Tensor]:
+        """Tokens and targets of a step (from 0), both (B,S) int64."""
+        return duplication_examples(self.batch_size, self.word_length, self.seed, step + 1)
+
+    def evaluate(self, model: Any) -> dict[str, float]:
+        """Bits per symbol and accuracy on held-out examples."""
+        tokens, targets = duplication_examples(_HELD_OUT_EXAMPLES, self.word_length, self.seed, 0)
+        parts = zip(tokens.split(self.batch_size), targets.split(self.batch_size), strict=True)
+        scores = torch.tensor([[*duplication_scores(model, *part), len(part[0])] for part in parts]).double()
+        bits, accuracy = (scores[:, :2].T @ scores[:, 2] / _HELD_OUT_EXAMPLES).tolist()
+        return {"valid_bits_per_symbol": bits, "valid_accuracy": accuracy}

@@ -1,0 +1,40 @@
+"""Bits per byte of a text, walked with carried memory."""
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from xltraining.carrying import memory_before, position_limit
+from xltraining.errors import DataError
+
+__all__ = ["evaluate"]
+
+
+@torch.no_grad()
+def evaluate(model: Any, text: Tensor, segment_len: int, batch_size: int = 1) -> float:
+    """Bits per byte of a text (N,) uint8, walked with carried memory as `batch_size` streams of equal length.
+
+    The first byte of each stream is not scored, nor are the fewer than `batch_size` bytes that are left over. Where the
+    model's positions end, a stream goes on as a new document. The model is put into evaluation mode for the time being.
+
+    Raises:
+        DataError: the text has fewer than two bytes for each stream.
+    """
+    rows = text[: len(text) // batch_size * batch_size].view(batch_size, -1)  # (B,N/B)
+    rows = rows.to(next(model.parameters()).device).long()
+    scored = rows.shape[1] - 1
+    if scored < 1:
+        raise DataError(f"the text has {len(text)} bytes; {batch_size} streams need at least 2 bytes each")
+    limit = position_limit(model.config) or scored
+    was_training = model.training
+    model.eval()
+    nats, memory, start = 0.0, None, 0
+    while start < scored:
+        end = min(start + segment_len, scored, (start // limit + 1) * limit)
+        hidden, memory = model(rows[:, start:end], memory_before(model.config, memory, end - start))
+        nats -= model.log_probs(hidden, rows[:, start + 1 : end + 1]).double().sum().item()
+        start = end
+    model.train(was_training)
+    return nats / math.log(2) / (batch_size * scored)

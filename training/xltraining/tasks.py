@@ -1,0 +1,126 @@
+"""What a model is trained on: where the batches of a run come from, and what it is evaluated on."""
+
+import hashlib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+from torch import Tensor
+
+from xltraining.architectures import ModelConfig
+from xltraining.carrying import position_limit
+from xltraining.data import ByteStreams, read_bytes
+from xltraining.duplication import N_TOKEN, DuplicationTask, sequence_length
+from xltraining.errors import ConfigError, DataError
+from xltraining.evaluation import evaluate
+from xltraining.training_config import TrainingConfig
+
+__all__ = ["Task", "TextTask", "check_task", "make_task"]
+
+_VALID_STREAMS = 8  # the held-out text is walked as so many streams, for speed
+
+
+class Task(Protocol):
+    """A source of batches, each of which depends on its number alone."""
+
+    @property
+    def unit(self) -> str:
+        """What a target is called in the log: `bits_per_byte`, `bits_per_symbol`."""
+
+    @property
+    def tokenizer(self) -> str | None:
+        """What turns text into the tokens of the model."""
+
+    @property
+    def segment_len(self) -> int:
+        """Tokens of a row of a batch."""
+
+    @property
+    def carries_memory(self) -> bool:
+        """Whether a row goes on where that of the batch before ended; else it is a document of its own."""
+
+    @property
+    def text_sha256(self) -> str | None:
+        """Of the training text, if there is one."""
+
+    @property
+    def held_out(self) -> bool:
+        """Whether there is something to evaluate on."""
+
+    def batch(self, step: int) -> tuple[Tensor, Tensor]:
+        """Tokens and targets of a step (from 0), both (B,S) int64; targets of -100 are not scored."""
+
+    def evaluate(self, model: Any) -> dict[str, float]:
+        """Figures on what is held out, by their names in the log."""
+
+
+class TextTask:
+    """Contiguous streams of bytes."""
+
+    unit = "byte"
+    tokenizer = "bytes"
+    carries_memory = True
+
+    def __init__(self, text: Tensor, valid_text: Tensor, batch_size: int, segment_len: int, seed: int) -> None:
+        """Train on `text` (N,) uint8, evaluate on `valid_text`, which may be empty.
+
+        Raises:
+            DataError: the training text is too short, or the held-out text is a single byte.
+        """
+        if len(valid_text) == 1:
+            raise DataError("the held-out text is one byte long; give at least two, or none")
+        self.text_sha256 = hashlib.sha256(text.numpy().tobytes()).hexdigest()
+        self._streams = ByteStreams(text, batch_size, segment_len, seed)
+        self._valid_text = valid_text
+        self.segment_len = segment_len
+        self.held_out = len(valid_text) > 0
+
+    def batch(self, step: int) -> tuple[Tensor, Tensor]:
+        """Tokens and targets of a step (from 0), both (B,S) int64."""
+        return self._streams.batch(step)
+
+    def evaluate(self, model: Any) -> dict[str, float]:
+        """Bits per byte of the held-out text."""
+        streams = min(_VALID_STREAMS, len(self._valid_text) // 2)
+        return {"valid_bits_per_byte": evaluate(model, self._valid_text, self.segment_len, streams)}
+
+
+def check_task(model: ModelConfig, training: TrainingConfig) -> None:
+    """Whether the model's sizes and the task go together.
+
+    Raises:
+        ConfigError: they do not; lists every problem.
+    """
+    problems = []
+    limit = position_limit(model)
+    if training.task == "duplication":
+        length = sequence_length(training.word_length)
+        if model.n_token != N_TOKEN:
+            problems.append(f"n_token must be {N_TOKEN} (127 symbols and 0), found {model.n_token}")
+        if model.tgt_len != length:
+            problems.append(f"tgt_len must be {length:,} (0w0w with {training.word_length} symbols in w), found "
+                            f"{model.tgt_len:,}")  # fmt: skip
+        if limit is not None and limit < length:
+            problems.append(f"max_positions must be at least {length:,}, found {limit:,}")
+    elif limit is not None and limit % model.tgt_len:
+        problems.append(
+            f"tgt_len {model.tgt_len:,} must divide max_positions {limit:,}: the last ones would never be trained"
+        )
+    if problems:
+        raise ConfigError(f"the model does not fit the task {training.task}: {'; '.join(problems)}")
+
+
+def make_task(
+    model: ModelConfig, training: TrainingConfig, train_files: Sequence[Path], valid_files: Sequence[Path]
+) -> Task:
+    """The task of a run.
+
+    Raises:
+        DataError: files are missing, too short, or given to a task that draws its examples.
+    """
+    if training.task == "duplication":
+        if train_files or valid_files:
+            raise DataError("the duplication task draws its examples; leave out the text files")
+        return DuplicationTask(training.word_length, training.batch_size, training.seed)
+    text, valid_text = read_bytes(train_files), read_bytes(valid_files)
+    return TextTask(text, valid_text, training.batch_size, model.tgt_len, training.seed)
