@@ -1,0 +1,45 @@
+"""Bucket ids of LSH attention, in the operators that ONNX Runtime is fast at.
+
+Source: Kitaev et al. 2020, section 2 (angular LSH, the largest entry of [xR; -xR]); factors of the number of buckets as
+in Trax and Hugging Face.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+__all__ = ["hash_buckets"]
+
+
+def hash_buckets(query_key: Tensor, rotations: Tensor, n_buckets: Sequence[int]) -> Tensor:
+    """Which bucket each row falls into, for each round by itself: rounds are independent, and take memory in turn.
+
+    Args:
+        query_key: (B, H, S, d).
+        rotations: (H, R, d, K), K = half the sum of `n_buckets`; the factors use consecutive columns.
+        n_buckets: even factors of the number of buckets, the least significant first.
+
+    Returns:
+        (B, H, R, S) int64. A factor f gives the place of the largest entry of [x, -x], x its f/2 projections; of equal
+        entries it is the first.
+    """
+    rounds = []
+    for round_rotations in rotations.unbind(1):  # (H, d, K)
+        buckets, scale = None, 1
+        for factor, columns in zip(n_buckets, round_rotations.split([f // 2 for f in n_buckets], dim=2), strict=True):
+            digit = _largest_of_both_signs(torch.matmul(query_key, columns)) * scale
+            buckets = digit if buckets is None else buckets + digit
+            scale *= factor
+        assert buckets is not None
+        rounds.append(buckets)
+    return torch.stack(rounds, dim=2)
+
+
+def _largest_of_both_signs(x: Tensor) -> Tensor:
+    """`argmax([x, -x])` of the last axis without the double width: (…, K) to (…) int64."""
+    positive = x.amax(-1) >= -x.amin(-1)
+    turned = x * torch.where(positive, 1.0, -1.0).unsqueeze(-1)
+    return turned.argmax(-1) + torch.where(positive, 0, x.shape[-1])
