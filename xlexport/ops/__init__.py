@@ -1,0 +1,87 @@
+"""The custom operators of LSH attention, one a file; `docs/custom_ops.md` specifies them.
+
+Each is a PyTorch operator that exports to one ONNX node, and an ONNX function of standard operators that stands in the
+file beside the nodes: a runtime that has a kernel of that name uses it, every other one runs the function's body.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import onnx_ir as ir
+import torch
+from onnx.defs import OpSchema
+from onnxscript.values import Op
+
+from xlexport.ops.band_attention import LSHBandAttention, lsh_band_attention
+from xlexport.ops.domain import DOMAIN, OPSET, VERSION
+from xlexport.ops.gather import LSHGather, lsh_gather
+from xlexport.ops.sort import LSHSort, lsh_sort
+
+__all__ = ["DOMAIN", "VERSION", "add_functions", "lsh_band_attention", "lsh_gather", "lsh_sort", "translations"]
+
+_FUNCTIONS = (LSHSort, LSHGather, LSHBandAttention)
+_INT64 = "tensor(int64)"
+_FLOATS = ("T", ["tensor(float)", "tensor(float16)", "tensor(bfloat16)", "tensor(double)"], "Any kind of row.")
+_SCHEMAS = (
+    ("LSHSort", {"buckets": _INT64}, {"order": _INT64, "inverse": _INT64}, {}),
+    ("LSHGather", {"rows": "T", "index": _INT64}, {"gathered": "T"}, {}),
+    (
+        "LSHBandAttention",
+        {
+            **dict.fromkeys(("key", "value", "length"), "T"),
+            **dict.fromkeys(("order", "rank", "place", "lowest", "slot", "rounds"), _INT64),
+        },
+        {"attended": "T", "highest": "T"},
+        {"chunk_length": OpSchema.AttrType.INT},
+    ),
+)
+
+
+def translations() -> dict[Callable[..., Any], Callable[..., Any]]:
+    """PyTorch operator -> ONNX node, as `torch.onnx.export` takes it.
+
+    The nodes are recorded by a schema: in place of a node made by the function itself, the exporter writes its body.
+    """
+    operators = (
+        torch.ops.xlexport.lsh_sort.default,
+        torch.ops.xlexport.lsh_gather.default,
+        torch.ops.xlexport.lsh_band_attention.default,
+    )
+    return {
+        operator: Op(OPSET, name, _schema(name, inputs, outputs, attributes))
+        for operator, (name, inputs, outputs, attributes) in zip(operators, _SCHEMAS, strict=True)
+    }
+
+
+def _schema(name: str, inputs: dict[str, str], outputs: dict[str, str], attributes: dict[str, Any]) -> OpSchema:
+    uses_rows = "T" in (*inputs.values(), *outputs.values())
+    return OpSchema(
+        name,
+        DOMAIN,
+        VERSION,
+        inputs=[OpSchema.FormalParameter(*entry) for entry in inputs.items()],
+        outputs=[OpSchema.FormalParameter(*entry) for entry in outputs.items()],
+        type_constraints=[_FLOATS] if uses_rows else [],
+        attributes=[OpSchema.Attribute(*entry, "") for entry in attributes.items()],
+    )
+
+
+def add_functions(model: ir.Model) -> None:
+    """Give `model` the bodies of the custom nodes that it has, and the import of their domain; or neither."""
+    bodies = {function.name: ir.serde.deserialize_function(function.to_function_proto()) for function in _FUNCTIONS}
+    used = _custom(model.graph)
+    for name in sorted(used):
+        if inside := _custom(bodies[name]):
+            bodies[name].opset_imports[DOMAIN] = VERSION  # onnxscript leaves it out
+            used |= inside
+    model.opset_imports.pop(DOMAIN, None)
+    for name in sorted(used):
+        model.functions[bodies[name].identifier()] = bodies[name]
+        model.opset_imports[DOMAIN] = VERSION
+
+
+def _custom(nodes: ir.Graph | ir.Function) -> set[str]:
+    """Names of the custom operators among the nodes, those of loops included."""
+    return {node.op_type for node in nodes.all_nodes() if node.domain == DOMAIN}

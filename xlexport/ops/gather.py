@@ -1,0 +1,62 @@
+"""`ai.xlexport::LSHGather`: whole rows in a given order."""
+
+from __future__ import annotations
+
+import math
+from typing import no_type_check
+
+import torch
+from onnxscript import FLOAT, INT64, script
+from onnxscript import opset20 as op
+from torch import Tensor
+
+from xlexport.ops.domain import OPSET
+
+__all__ = ["LSHGather", "lsh_gather"]
+
+
+@torch.library.custom_op("xlexport::lsh_gather", mutates_args=())
+def lsh_gather(rows: Tensor, index: Tensor) -> Tensor:
+    """Whole rows in the order of `index`, for each place of the leading axes by itself.
+
+    Args:
+        rows: (…, N, D).
+        index: (…, M) int64 of [0, N), with the leading axes of `rows`.
+
+    Returns:
+        (…, M, D): row `index[…, m]` at m.
+
+    Raises:
+        IndexError: an index is negative, or N or more.
+    """
+    *leading, N, D = rows.shape
+    if index.numel() and not (index.min() >= 0 and index.max() < N):
+        raise IndexError(f"lsh_gather: indices must be in [0, {N}), found {index.min()} to {index.max()}.")
+    G, M = math.prod(leading), index.shape[-1]
+    flat = index.reshape(G, M) + N * torch.arange(G, device=index.device).unsqueeze(1)  # (G, M)
+    return rows.reshape(G * N, D).index_select(0, flat.flatten()).view(*leading, M, D)  # (…, M, D)
+
+
+@lsh_gather.register_fake
+def _(rows: Tensor, index: Tensor) -> Tensor:
+    return rows.new_empty(*index.shape, rows.shape[-1])
+
+
+@script(OPSET, default_opset=op)
+@no_type_check  # onnxscript gives its tensors no arithmetic
+def LSHGather(rows: FLOAT[...], index: INT64[...]) -> FLOAT[...]:
+    """`lsh_gather` in standard operators: rows of all groups in a line, so that each is copied in one piece.
+
+    What is out of range points behind the last row, where Gather raises an error.
+    """
+    leading = op.Shape(rows, start=0, end=-2)
+    groups = op.ReduceProd(leading, keepdims=1)
+    count = op.Shape(rows, start=-2, end=-1)
+    width = op.Shape(rows, start=-1)
+    flat = op.Reshape(rows, op.Concat(groups * count, width, axis=0), allowzero=1)
+    starts = op.Unsqueeze(op.Range(0, op.Squeeze(groups), 1) * count, 1)
+    own = op.Reshape(index, op.Concat(groups, op.Shape(index, start=-1), axis=0), allowzero=1)
+    valid = op.And(own >= 0, own < count)
+    place = op.Where(valid, own + starts, groups * count)
+    gathered = op.Reshape(op.Gather(flat, place, axis=0), op.Concat(op.Shape(index), width, axis=0), allowzero=1)
+    return gathered

@@ -1,0 +1,74 @@
+"""Local attention of the step graphs: each chunk of a document sees itself and the chunks before it.
+
+Chunks are counted from a document's beginning, wherever a segment begins, so scores do not depend on the segments.
+Source: Kitaev et al. 2020, section 4 (the layers beside LSH attention), as Trax and Hugging Face define them.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+__all__ = ["LocalReach", "attend_locally"]
+
+
+class LocalReach:
+    """Which keys the queries of a step see, laid out in blocks of queries and the keys that any of them can see.
+
+    A segment may begin anywhere in a chunk, so the blocks are those of the segment, and a block of one chunk's length
+    has keys of one chunk more than a query can see. A few tokens are one block with all keys.
+
+    Attributes:
+        mask: (B, n, queries of a block, keys of a block), zero or minus infinity, to be added to scores.
+    """
+
+    def __init__(self, position: Tensor, S: int, chunk_length: int, chunks_before: int, few: bool) -> None:
+        """For S tokens behind `position` (B,) others of their documents."""
+        self.S, self.few = S, few
+        self.c, self.before = chunk_length, chunks_before
+        rows = (chunks_before + 1) * chunk_length  # kept of what is before the step
+        keys = position.unsqueeze(1) + torch.arange(-rows, S)  # (B, rows + S) places in the document
+        queries = position.unsqueeze(1) + torch.arange(S)  # (B, S)
+        chunk = torch.div(queries, chunk_length, rounding_mode="floor")
+        oldest = ((chunk - chunks_before) * chunk_length).clamp(min=0)
+        place, query, first = self.keys(keys), self.queries(queries), self.queries(oldest)
+        seen = (place.unsqueeze(2) >= first.unsqueeze(3)) & (place.unsqueeze(2) <= query.unsqueeze(3))
+        # What fills the last block up sees nothing. It is cut off, but shall be finite until then.
+        seen = seen | ~seen.any(dim=3, keepdim=True)
+        self.mask = torch.where(seen, 0.0, -math.inf)
+
+    def queries(self, rows: Tensor) -> Tensor:
+        """(B, S, …) as (B, n, queries of a block, …), the last block filled up with zeros."""
+        B, S, *rest = rows.shape
+        if self.few:
+            return rows.unsqueeze(1)
+        n = (S + self.c - 1) // self.c
+        return _filled(rows, n * self.c).view(B, n, self.c, *rest)
+
+    def keys(self, rows: Tensor) -> Tensor:
+        """(B, rows + S, …) as (B, n, keys of a block, …)."""
+        B, _, *rest = rows.shape
+        if self.few:
+            return rows.unsqueeze(1)
+        n = (self.S + self.c - 1) // self.c
+        chunks = _filled(rows, (self.before + 1 + n) * self.c).view(B, self.before + 1 + n, self.c, *rest)
+        return torch.cat([chunks.narrow(1, start, n) for start in range(self.before + 2)], dim=2)
+
+
+def _filled(rows: Tensor, count: int) -> Tensor:
+    """(B, m, …) with zeros behind, (B, count, …)."""
+    return F.pad(rows, [0, 0] * (rows.dim() - 2) + [0, count - rows.shape[1]])
+
+
+def attend_locally(query: Tensor, key: Tensor, value: Tensor, reach: LocalReach) -> Tensor:
+    """(B, H, S, d) from scaled queries (B, H, S, d) and keys and values (B, H, rows + S, d), the kept rows first."""
+    B, H, S, d = query.shape
+    heads = []
+    for h in range(H):  # one after the other: the scores of all at once would be the largest tensor of a step
+        scores = reach.queries(query[:, h]) @ reach.keys(key[:, h]).transpose(2, 3)  # (B, n, queries, keys)
+        attended = (scores + reach.mask).softmax(dim=3) @ reach.keys(value[:, h])  # (B, n, queries, d)
+        heads.append(attended.view(B, -1, d)[:, :S])
+    return torch.stack(heads, dim=1)

@@ -1,0 +1,133 @@
+"""LSH attention of the step graphs under rule `band`: two ways to compute one thing.
+
+In each round a query attends to the latest W (`chunk_length`) earlier keys of its bucket that are at most M old; over
+the rounds to each key once; to itself only if no round has a key. So a score depends on nothing that comes later, and
+not on how a document is cut into segments. `xltraining.lsh` has the eager model's own form of it.
+
+* `attend_long` sorts memory and segment by bucket and age, cuts them into chunks of W, and lets each attend to itself
+  and one chunk back (Kitaev et al. 2020, section 2 and appendix A): for segments about as long as the memory.
+* `attend_few` finds each query's keys by TopK of their ages: for one or few tokens, it needs no sort.
+
+Where keys are unit vectors, a query is its key times a length; so the sorted form needs no queries of its own.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from xlexport.ops import lsh_band_attention, lsh_gather, lsh_sort
+from xlexport.ops.band_attention import EXCLUDED
+from xlexport.steps.ring import Ring
+
+__all__ = ["Reach", "attend_few", "attend_long"]
+
+NEVER = -(2**30)  # a priority below that of every key
+
+
+class Reach:
+    """How far the queries of one step see, on rings of C slots.
+
+    Attributes:
+        tokens: (B, S) int64, how many keys before it each query may see at most.
+        n_hashes: (1,) int64, how many rounds count; active: (R,) bool, which.
+    """
+
+    def __init__(self, position: Tensor, window: Tensor, n_hashes: Tensor, rounds: int, ring: Ring) -> None:
+        own = position.unsqueeze(1) + torch.arange(ring.S)  # (B, S) tokens of its document before each query
+        self.tokens = torch.minimum(own, window - 1)
+        self.n_hashes = n_hashes
+        self.active = torch.arange(rounds) < n_hashes
+        self.ring = ring
+
+    def distance(self) -> Tensor:
+        """(S, C): how many tokens each slot's row is before each query; negative behind it."""
+        steps = torch.arange(self.ring.S)
+        return self.ring.newest_first.unsqueeze(0) - (self.ring.S - 1 - steps).unsqueeze(1)
+
+    def near(self) -> Tensor:
+        """(B, S, C): which slots hold what a query may see at all."""
+        distance = self.distance().unsqueeze(0)
+        return (distance > 0) & (distance <= self.tokens.unsqueeze(2))
+
+
+def attend_long(
+    key: Tensor, value: Tensor, buckets: Tensor, length: Tensor, own_value: Tensor, n_buckets: int, W: int, reach: Reach
+) -> tuple[Tensor, Tensor]:
+    """Attention of the newest S rows of the rings, by sort and chunk.
+
+    Args:
+        key, value: rings (B, H, C, d), keys of unit length; buckets: ring (B, H, R, C).
+        length: (B, H, S), what a query is longer than its key, times the scale of scores.
+        own_value: (B, H, S, d) of the queries themselves.
+
+    Returns:
+        (B, H, S, d), and (B, S) int64: (head, round) pairs in which a query had more than W keys to see.
+    """
+    B, C = key.shape[0], key.shape[2]
+    R, S = buckets.shape[2], length.shape[2]
+    ring = reach.ring
+    ages = torch.arange(C)  # of rows, 0 is the oldest
+
+    # Rows that no query may see take a bucket behind all others.
+    first_seen = C - S - reach.tokens[:, 0].view(B, 1, 1, 1)
+    by_age = torch.where(ages >= first_seen, ring.by_age(buckets).long(), n_buckets)  # (B, H, R, C)
+    order, rank = lsh_sort(by_age)  # (B, H, R, C) each
+
+    # A row's place in the sorted order as a number, and the lowest such number that its query may see.
+    place = by_age * C + ages
+    oldest = torch.cat([ages[: C - S].expand(B, C - S), ages[C - S :] - reach.tokens], dim=1)  # (B, C)
+    lowest = (by_age * C + oldest.view(B, 1, 1, C)).gather(3, order)  # sorted
+    before = F.pad(place.gather(3, order), (W + 1, 0), value=-1)  # sorted, (B, H, R, W + 1 + C)
+    has_more = (before[..., :C] >= lowest).long()  # W + 1 ranks before is one more that it may see
+    overflow = (has_more.gather(3, rank[..., C - S :]) * reach.active.view(R, 1).long()).sum(dim=(1, 2))  # (B, S)
+    lowest = torch.maximum(lowest, before[..., 1 : C + 1]).gather(3, rank)  # by age: the latest W only
+
+    attended, highest = lsh_band_attention(
+        key, value, length, order, rank, place, lowest, ring.slots_of(ages), reach.n_hashes, W
+    )
+    return torch.where((highest > EXCLUDED).unsqueeze(3), attended, own_value), overflow
+
+
+def attend_few(
+    key: Tensor, value: Tensor, buckets: Tensor, query: Tensor, own: Tensor, own_value: Tensor, W: int, reach: Reach
+) -> tuple[Tensor, Tensor]:
+    """Attention of a few queries, by TopK.
+
+    Args:
+        key, value: rings (B, H, C, d), keys of unit length; buckets: ring (B, H, R, C).
+        query: (B, H, S, d), scaled; own: (B, H, R, S) their buckets; own_value: (B, H, S, d).
+
+    Returns:
+        As `attend_long`.
+    """
+    B, H, C, d = key.shape
+    R, S = own.shape[2:]
+    # The latest first.
+    priority = torch.where(reach.near(), -reach.distance(), NEVER).to(torch.int32).unsqueeze(1)  # (B, 1, S, C)
+    overflow = torch.zeros(B, S, dtype=torch.int64)
+    index, seen = [], []
+    last: list[Tensor] = []  # priority of the last key that each round has
+    for r in range(R):
+        matches = buckets[:, :, r].unsqueeze(2) == own[:, :, r].unsqueeze(3)  # (B, H, S, C)
+        eligible = torch.where(matches, priority, NEVER)
+        overflow = overflow + ((eligible > NEVER).sum(dim=3) > W).sum(dim=1) * reach.active[r]
+        # Never fewer than W to choose from.
+        best, slots = torch.topk(F.pad(eligible, (0, W), value=NEVER), W, dim=3)  # (B, H, S, W)
+        slots = slots.clamp(max=C - 1)
+        fresh = (best > NEVER) & reach.active[r]
+        for before in range(r):  # each key once: not those that an earlier round has
+            there = buckets[:, :, before].gather(2, slots.view(B, H, S * W)).view(B, H, S, W)
+            fresh = fresh & ~((there == own[:, :, before].unsqueeze(3)) & (best >= last[before]))
+        index.append(slots)
+        seen.append(fresh)
+        last.append(best[..., -1:])
+    found = torch.cat(index, dim=3)  # (B, H, S, R·W)
+    flat = found.view(B, H, S * R * W)
+    keys = lsh_gather(key, flat).view(B, H, S, R * W, d)
+    values = lsh_gather(value, flat).view(B, H, S, R * W, d)
+    mask = torch.cat(seen, dim=3)
+    scores = torch.where(mask, (keys @ query.unsqueeze(4)).squeeze(4), EXCLUDED)  # (B, H, S, R·W)
+    attended = (scores.softmax(dim=3).unsqueeze(3) @ values).squeeze(3)  # (B, H, S, d)
+    return torch.where(mask.any(dim=3, keepdim=True), attended, own_value), overflow
