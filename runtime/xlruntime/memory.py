@@ -132,7 +132,7 @@ class RingMemory:
         """The rows of `entry` that batch row `row` may see, oldest first, along the ring axis."""
         length = int(self.memory_length[row])
         slots = (self.offset - length + np.arange(length)) % self.capacity
-        return np.take(self.array(entry)[row], slots, axis=entry.ring_axis - 1)
+        return np.take(self.array(entry)[row], slots, axis=entry.row_axis - 1)
 
     def load_rows(self, arrays: Mapping[str, npt.NDArray[Any]], offset: int, capacity: int) -> None:
         """Fill the rings from saved ones of `capacity` slots at `offset`, laid out anew if the capacity differs."""
@@ -145,15 +145,15 @@ class RingMemory:
                 ages = offset - kept + np.arange(kept)
                 ring = self.array(entry).copy()
                 target: list[Any] = [slice(None)] * ring.ndim
-                target[entry.ring_axis] = ages % self.capacity
-                ring[tuple(target)] = np.take(saved, ages % capacity, axis=entry.ring_axis)
+                target[entry.row_axis] = ages % self.capacity
+                ring[tuple(target)] = np.take(saved, ages % capacity, axis=entry.row_axis)
             self._bind(entry, np.ascontiguousarray(ring))
         self.offset = offset
 
     def _first_row(self, entry: Memory) -> npt.NDArray[np.float32]:
         """The first value of a slot, shaped to broadcast over the ring (1, H, 1, d_head)."""
         assert entry.first_value is not None
-        return np.expand_dims(self._first_rows[entry.first_value], (0, entry.ring_axis))
+        return np.expand_dims(self._first_rows[entry.first_value], (0, entry.row_axis))
 
     def _bind(self, entry: Memory, array: npt.NDArray[Any]) -> None:
         if self.device.kind == "cpu":

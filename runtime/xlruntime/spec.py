@@ -4,7 +4,7 @@ Declared once, here. The exporter fills these dataclasses in and writes them to 
 metadata; the runtime reads them and knows nothing else about an architecture.
 
     Bundle
-    ├── graphs: {purpose: Graph}      score, generate, detail, positions
+    ├── graphs: {purpose: Graph}      score, generate, detail, score_few, positions
     ├── memory: (Memory, ...)         input -> output pairs that a stream carries
     └── evaluation: Evaluation        how far a token sees, unless the caller chooses otherwise
 
@@ -41,10 +41,12 @@ FORMAT_VERSION = 1
 METADATA_KEY = "xlexport.graph"  # where a file's metadata holds its spec
 FIRST_MEMORY_FILE = "first_memory.safetensors"  # the rows a fresh memory starts with, where they are not zero
 LARGEST_LENGTH = 2**30  # of segment, memory and clamp: more than any machine holds, and far from overflowing
+IMPLIED: Mapping[str, Any] = {"layout": "ring", "max_segment": None}  # what metadata leaves out: older graphs lack it
 UNBOUNDED_WINDOW = 2**62  # "no window": larger than any distance, and safe to add to in int64
 
 Axis = int | str
 FirstMemory = Literal["empty", "zeros"]
+Layout = Literal["ring", "recent"]
 
 
 @dataclass(frozen=True)
@@ -60,7 +62,9 @@ class Tensor:
 class Memory:
     """One carried tensor: where it enters a step graph and where its next value leaves.
 
-    It is a ring along the axis named `capacity`, with one row per batch entry along `batch`.
+    With one entry along `batch` for each batch row, its rows are laid out as a `ring` along the axis named `capacity`,
+    of which a step writes only its own slots, or as the `recent` ones: always the same number, oldest first, all of
+    which a step gives anew.
     """
 
     input: str  # "memory_key_0"
@@ -68,11 +72,12 @@ class Memory:
     dtype: str
     shape: tuple[Axis, ...]  # ("batch", n_head, "capacity", d_head)
     first_value: str | None = None  # tensor in FIRST_MEMORY_FILE that each fresh slot holds; None is zero
+    layout: Layout = "ring"
 
     @property
-    def ring_axis(self) -> int:
-        """Index of the axis that is written round and round."""
-        return self.shape.index("capacity")
+    def row_axis(self) -> int:
+        """Index of the axis along which the rows stand: `capacity`, or the last but one."""
+        return self.shape.index("capacity") if self.layout == "ring" else len(self.shape) - 2
 
 
 @dataclass(frozen=True)
@@ -82,30 +87,41 @@ class Graph:
     file: str
     inputs: tuple[Tensor, ...]
     outputs: tuple[Tensor, ...]
+    max_segment: int | None = None  # tokens that a step takes at most; None: any number
 
     def metadata(self, memory: tuple[Memory, ...]) -> str:
         """What the file itself says, as JSON: this spec, and which of its outputs becomes which input."""
         taken = {tensor.name for tensor in self.inputs}
-        carried = [dataclasses.asdict(entry) for entry in memory if entry.input in taken]
-        return json.dumps({**dataclasses.asdict(self), "memory": carried}, separators=(",", ":"))
+        carried = [_fields(entry) for entry in memory if entry.input in taken]
+        return json.dumps({**_fields(self), "memory": carried}, separators=(",", ":"))
 
 
 @dataclass(frozen=True)
 class Evaluation:
-    """How far a token sees. All but `first_memory` and `window_extra` may be chosen anew for each stream."""
+    """How far a token sees. The settings of `with_options` may be chosen anew for each stream.
 
-    segment_len: int  # tokens in one step
+    A document that has no more positions left is refused, or with `restart` goes on as one that begins: each token is
+    scored from what stands before it, so the first of a new part still from the old part, the second from it alone.
+    """
+
+    segment_len: int  # tokens in one step; with `whole` the longest document
     mem_len: int  # rows of earlier segments that a layer keeps
     clamp_len: int  # distances beyond it count as it; -1: not clamped
     same_length: bool  # every query sees `window` keys; else the first of a segment sees fewer than the last
     first_memory: FirstMemory = "empty"  # a fresh memory has no rows, or mem_len rows that are attended to
     window_extra: int = 0  # 1 where the source's same_length rule sees mem_len + 1 keys (NVIDIA, TensorFlow)
+    n_hashes: int | None = None  # rounds of hashing; None: there is no LSH attention
+    max_positions: int | None = None  # tokens of a document that can be read; None: any number
+    restart: bool = False  # whether a longer document starts afresh at each multiple of that
+    whole: bool = False  # a document is one step, and nothing is carried
 
     def __post_init__(self) -> None:
         problems = []
         if self.segment_len < 1:
             problems.append(f"segment_len is {self.segment_len}, at least 1 is needed")
-        if self.mem_len < 1:
+        if self.whole and self.mem_len != 0:
+            problems.append(f"mem_len is {self.mem_len}, but a document is read in one step, without memory")
+        if not self.whole and self.mem_len < 1:
             problems.append(f"mem_len is {self.mem_len}, at least 1 is needed")
         if self.clamp_len == 0 or self.clamp_len < -1:
             problems.append(f"clamp_len is {self.clamp_len}, expected -1 (not clamped) or at least 1")
@@ -114,6 +130,13 @@ class Evaluation:
             for name in ("segment_len", "mem_len", "clamp_len")
             if (length := getattr(self, name)) > LARGEST_LENGTH
         ]
+        problems += [
+            f"{name} is {number}, at least 1 is needed"
+            for name in ("n_hashes", "max_positions")
+            if (number := getattr(self, name)) is not None and number < 1
+        ]
+        if self.restart and self.longest_part is None:
+            problems.append("restart is chosen, but documents may be of any length, so nothing ever restarts")
         if self.first_memory not in ("empty", "zeros"):
             problems.append(f"first_memory is {self.first_memory!r}, expected 'empty' or 'zeros'")
         if self.window_extra not in (0, 1):
@@ -124,12 +147,21 @@ class Evaluation:
     @property
     def window(self) -> int:
         """Keys that a query sees at most, itself included."""
-        return self.mem_len + self.window_extra if self.same_length else UNBOUNDED_WINDOW
+        return self.mem_len + self.window_extra if self.same_length and not self.whole else UNBOUNDED_WINDOW
 
     @property
     def segmentation_matters(self) -> bool:
         """Whether scores depend on `segment_len` and on where feeds end: they do without `same_length`."""
         return not self.same_length
+
+    @property
+    def longest_part(self) -> int | None:
+        """Tokens of a document that are read at most before it is refused or restarts; None: any number.
+
+        One more can be scored, as the last one is not read.
+        """
+        limits = [self.max_positions, self.segment_len if self.whole else None]
+        return min((limit for limit in limits if limit is not None), default=None)
 
     def with_options(
         self,
@@ -137,14 +169,30 @@ class Evaluation:
         mem_len: int | None = None,
         clamp_len: int | None = None,
         same_length: bool | None = None,
+        n_hashes: int | None = None,
+        restart: bool | None = None,
     ) -> Evaluation:
         """These settings with those that are given replaced.
 
         Raises:
-            OptionError: a value is out of range; lists all that are.
+            OptionError: a value is out of range, more rounds of hashing than there are here; lists all that are.
         """
-        chosen = {"segment_len": segment_len, "mem_len": mem_len, "clamp_len": clamp_len, "same_length": same_length}
+        chosen = {
+            "segment_len": segment_len,
+            "mem_len": mem_len,
+            "clamp_len": clamp_len,
+            "same_length": same_length,
+            "n_hashes": n_hashes,
+            "restart": restart,
+        }
         given: dict[str, Any] = {key: value for key, value in chosen.items() if value is not None}
+        if n_hashes is not None and self.n_hashes is None:
+            raise OptionError(f"n_hashes is {n_hashes}, but this model has no LSH attention. Leave it out.")
+        if n_hashes is not None and self.n_hashes is not None and n_hashes > self.n_hashes:
+            raise OptionError(
+                f"n_hashes is {n_hashes}, expected 1 to {self.n_hashes}, the rounds that were exported. Convert the "
+                f"checkpoint again with --n-hashes {n_hashes}."
+            )
         return dataclasses.replace(self, **given)
 
     def capacity(self, segment_len: int | None = None) -> int:
@@ -158,11 +206,12 @@ class Evaluation:
 
 @dataclass(frozen=True)
 class Tokenizer:
-    """How text becomes token ids: `bytes` (id = byte), `none` (ids only), or one that has a file: `vocabulary` (see
-    `Vocabulary`), or what the `tokenizers` or the `sentencepiece` library reads."""
+    """How text becomes token ids: `bytes` (id = byte + first_id), `none` (ids only), or one that has a file:
+    `vocabulary` (see `Vocabulary`), or what the `tokenizers` or the `sentencepiece` library reads."""
 
     kind: Literal["bytes", "vocabulary", "tokenizers", "sentencepiece", "none"]
     file: str | None = None
+    first_id: int = 0  # of byte 0: ids before it stand for no text
 
 
 @dataclass(frozen=True)
@@ -258,8 +307,12 @@ class Bundle:
             raise BundleError(f"{where}: files are used but have no digest: {', '.join(unlisted)}. Convert it again.")
 
 
+def _fields(entry: Memory | Graph) -> dict[str, Any]:
+    return {name: value for name, value in dataclasses.asdict(entry).items() if (name, value) not in IMPLIED.items()}
+
+
 def _graph(entry: Mapping[str, Any]) -> Graph:
     def tensors(key: str) -> tuple[Tensor, ...]:
         return tuple(Tensor(**{**tensor, "shape": tuple(tensor["shape"])}) for tensor in entry[key])
 
-    return Graph(file=entry["file"], inputs=tensors("inputs"), outputs=tensors("outputs"))
+    return Graph(**{**entry, "inputs": tensors("inputs"), "outputs": tensors("outputs")})

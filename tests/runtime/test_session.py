@@ -43,7 +43,7 @@ def test_step_writes_its_slots_and_no_others(S: int, variant: Model, filled: Rin
         array = filled.array(entry)
         assert array is buffers[entry.input]
         assert places[entry.input] == (array.ctypes.data,) * 2 == (filled.values[entry.input].data_ptr(),) * 2
-        changed = np.moveaxis(array != before[entry.input], entry.ring_axis, 0).reshape(19, -1)
+        changed = np.moveaxis(array != before[entry.input], entry.row_axis, 0).reshape(19, -1)
         assert np.flatnonzero(changed.any(axis=1)).tolist() == slots
         assert changed[slots].mean() > 0.99
     assert filled.offset == offset + S
@@ -85,10 +85,10 @@ def test_rows_by_age_are_the_last_ones_written(variant: Model, filled: RingMemor
     mem_len = variant.bundle.evaluation.mem_len
     for entry in filled.entries:
         rows = filled.by_age(entry, 0)
-        assert rows.shape[entry.ring_axis - 1] == mem_len
+        assert rows.shape[entry.row_axis - 1] == mem_len
         newest = (filled.offset - 1) % filled.capacity
-        wanted = filled.array(entry)[0].take(newest, axis=entry.ring_axis - 1)
-        np.testing.assert_array_equal(rows.take(-1, axis=entry.ring_axis - 1), wanted)
+        wanted = filled.array(entry)[0].take(newest, axis=entry.row_axis - 1)
+        np.testing.assert_array_equal(rows.take(-1, axis=entry.row_axis - 1), wanted)
     restarted = variant.bundle.evaluation.first_memory == "empty"
     assert filled.by_age(filled.entries[0], 1).shape[1] == (5 if restarted else mem_len)
 
