@@ -186,7 +186,7 @@ def memory_difference(memory: RingMemory, rows: Iterable[NamedRows]) -> float:
     for name, wanted in rows:
         entry = entries.pop(name)
         found = memory.by_age(entry, 0)
-        axis = entry.ring_axis - 1  # of one batch row
+        axis = entry.row_axis - 1  # of one batch row
         before = found.shape[axis] - wanted.shape[axis]
         newest = (slice(None),) * axis + (slice(before, None),)
         worst.append(math.inf if before < 0 else largest(found[newest] - wanted))
