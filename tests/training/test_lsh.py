@@ -1,0 +1,341 @@
+"""LSH attention against definitions that are written out here as loops over queries, rounds and keys."""
+
+import math
+from collections.abc import Sequence
+
+import pytest
+import torch
+from torch import Tensor
+
+from xltraining.lsh import (
+    band_attention,
+    chunk_attention,
+    draw_rotations,
+    full_attention,
+    hash_vectors,
+    normalised_keys,
+    shared_full_attention,
+)
+
+H_D = 6  # d_head
+
+
+def keep(weights: Tensor) -> Tensor:
+    return weights
+
+
+def vectors(*shape: int, seed: int = 0) -> Tensor:
+    """Normal numbers (…,d_head) in float64."""
+    return torch.randn(*shape, H_D, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
+
+
+def random_buckets(*shape: int, count: int, seed: int = 7) -> Tensor:
+    return torch.randint(0, count, shape, generator=torch.Generator().manual_seed(seed))
+
+
+def covered_keys(buckets: Tensor, query: int, window: int, reach: int) -> tuple[set[int], int]:
+    """Keys that a query covers, from buckets (R,K), and the rounds in which it has more than `window` to cover."""
+    union: set[int] = set()
+    overflow = 0
+    for row in buckets.tolist():
+        mates = [j for j in range(query) if row[j] == row[query] and query - j <= reach]
+        overflow += len(mates) > window
+        union |= set(mates[-window:])
+    return union, overflow
+
+
+def naive_band(query: Tensor, value: Tensor, buckets: Tensor, window: int, reach: int) -> tuple[Tensor, Tensor]:
+    """Rule `band` of one row and head, (K,h) and overflow (K,), from (K,h), (K,h) and (R,K)."""
+    key = normalised_keys(query)
+    rows, overflow = [], []
+    for i in range(len(query)):
+        keys, over = covered_keys(buckets, i, window, reach)
+        chosen = sorted(keys) or [i]
+        weights = (key[chosen] @ query[i]).softmax(0)
+        rows.append(weights @ value[chosen])
+        overflow.append(over)
+    return torch.stack(rows), torch.tensor(overflow)
+
+
+def band_by_segments(
+    query: Tensor, value: Tensor, buckets: Tensor, lengths: Sequence[int], window: int, reach: int
+) -> tuple[Tensor, Tensor]:
+    """The same of (B,H,T,h) by `band_attention`, segment by segment, each given the rows that memory would hold."""
+    parts, overflows, end = [], [], 0
+    for length in lengths:
+        start, end = max(0, end - reach), end + length
+        part = query[:, :, start:end]
+        mixed, overflow = band_attention(
+            part,
+            normalised_keys(part),
+            value[:, :, start:end],
+            buckets[..., start:end],
+            segment=length,
+            window=window,
+            reach=reach,
+            dropout=keep,
+        )
+        parts.append(mixed)
+        overflows.append(overflow)
+    return torch.cat(parts, dim=2), torch.cat(overflows, dim=1)
+
+
+@pytest.mark.parametrize(
+    ("rounds", "count", "window", "reach"),
+    [(1, 2, 5, 200), (2, 4, 8, 40), (3, 3, 4, 23), (4, 40, 3, 96), (2, 1, 7, 5), (1, 6, 64, 96)],
+    ids=str,
+)
+def test_band_equals_the_direct_definition(rounds: int, count: int, window: int, reach: int) -> None:
+    B, H, T = 2, 2, 96
+    query, value = vectors(B, H, T, seed=1) * 2, vectors(B, H, T, seed=2)
+    buckets = random_buckets(B, H, rounds, T, count=count)
+    expected, expected_overflow = torch.zeros_like(query), torch.zeros(B, T, dtype=torch.int64)
+    for b in range(B):
+        for n in range(H):
+            expected[b, n], overflow = naive_band(query[b, n], value[b, n], buckets[b, n], window, reach)
+            expected_overflow[b] += overflow
+    for lengths in ([1] * 96, [7] * 13 + [5], [32] * 3, [96], [50, 1, 45]):
+        mixed, overflow = band_by_segments(query, value, buckets, lengths, window, reach)
+        # Both are sums of at most 96 terms of size 1 in float64.
+        torch.testing.assert_close(mixed, expected, atol=1e-12, rtol=0)
+        assert torch.equal(overflow, expected_overflow)
+
+
+def test_the_cases_overflow_and_do_not() -> None:
+    """What the definition is compared on: queries with too many keys in a round, and with none at all."""
+    buckets = random_buckets(4, 96, count=40)
+    sizes = [covered_keys(buckets, i, 3, 96) for i in range(96)]
+    assert any(overflow for _, overflow in sizes) and any(not keys for keys, _ in sizes[1:])
+    assert all(covered_keys(random_buckets(1, 96, count=2), i, 5, 200)[1] for i in range(30, 96))
+
+
+def test_band_does_not_look_ahead() -> None:
+    """The last token changes nothing before it, whatever its bucket, though it may move borders of sorted chunks."""
+    query, value, buckets = vectors(1, 2, 60, seed=3), vectors(1, 2, 60, seed=4), random_buckets(1, 2, 3, 60, count=4)
+    mixed, overflow = band_by_segments(query, value, buckets, [60], 4, 60)
+    for bucket in range(4):
+        later_query, later_value, later_buckets = query.clone(), value.clone(), buckets.clone()
+        later_query[:, :, -1], later_value[:, :, -1], later_buckets[..., -1] = -3.0, 9.0, bucket
+        other, other_overflow = band_by_segments(later_query, later_value, later_buckets, [60], 4, 60)
+        torch.testing.assert_close(other[:, :, :-1], mixed[:, :, :-1], atol=1e-13, rtol=0)  # sums in another order
+        assert torch.equal(other_overflow[:, :-1], overflow[:, :-1])
+        assert not torch.allclose(other[:, :, -1], mixed[:, :, -1])
+
+
+def paper(query: Tensor, value: Tensor, buckets: Tensor) -> Tensor:
+    """Appendix A, last four equations: a softmax a round with m = log N_ij, combined by exp(z_r − z); (T,h)."""
+    key, rows = normalised_keys(query), []
+    for i in range(len(query)):
+        sets = [{j for j in range(i) if row[j] == row[i]} or {i} for row in buckets.tolist()]
+        if any(keys != {i} for keys in sets):  # m = 10^5 takes the query itself out wherever there is another key
+            sets = [keys - {i} for keys in sets]
+        union = sorted(set().union(*sets))
+        count = {j: sum(j in keys for keys in sets) for j in union}
+        exponents = [
+            torch.stack([query[i] @ key[j] - math.log(count[j]) for j in sorted(keys)]) for keys in sets if keys
+        ]
+        values = [value[sorted(keys)] for keys in sets if keys]
+        z_rounds = [terms.logsumexp(0) for terms in exponents]
+        z = torch.stack([query[i] @ key[j] for j in union]).logsumexp(0)
+        rounds = zip(exponents, values, z_rounds, strict=True)
+        rows.append(sum((z_r - z).exp() * ((terms - z_r).exp() @ part) for terms, part, z_r in rounds))
+    return torch.stack([torch.as_tensor(row) for row in rows])
+
+
+@pytest.mark.parametrize("rounds", [1, 2, 4])
+def test_without_overflow_band_is_the_papers_formula(rounds: int) -> None:
+    T, window = 64, 4
+    # Each bucket of a round holds at most W + 1 rows, so that no query has more than W before it.
+    places = torch.stack([torch.randperm(T, generator=torch.Generator().manual_seed(seed)) for seed in range(rounds)])
+    buckets = (places // (window + 1))[None, None]
+    query, value = vectors(1, 1, T, seed=5), vectors(1, 1, T, seed=6)
+    for lengths in ([T], [13] * 4 + [12]):
+        mixed, overflow = band_by_segments(query, value, buckets, lengths, window, T)
+        assert not overflow.any()
+        torch.testing.assert_close(mixed[0, 0], paper(query[0, 0], value[0, 0], buckets[0, 0]), atol=1e-12, rtol=0)
+
+
+def test_a_query_attends_to_itself_only_if_no_round_has_a_key() -> None:
+    query, value = vectors(1, 1, 4, seed=8), vectors(1, 1, 4, seed=9)
+    #                          row 1 alone, row 2 with row 0 in the second round, row 3 with row 2
+    buckets = torch.tensor([[[[0, 1, 2, 2], [0, 1, 0, 3]]]])
+    mixed, _ = band_by_segments(query, value, buckets, [4], 2, 4)
+    torch.testing.assert_close(mixed[0, 0], value[0, 0, [0, 1, 0, 2]], atol=0, rtol=0)
+
+
+def test_band_in_float32_survives_large_scores() -> None:
+    """No rounding errors of large masks: scores of a thousand of either sign come out, and rows that are alone."""
+    query, value = vectors(1, 2, 64, seed=10) * 1000, vectors(1, 2, 64, seed=11)
+    buckets = random_buckets(1, 2, 3, 64, count=12)
+    exact, _ = band_by_segments(query, value, buckets, [64], 3, 64)
+    single, _ = band_by_segments(query.float(), value.float(), buckets, [64], 3, 64)
+    # Scores of 1e3 are good to 1e-4 in float32, and so are weights of size 1.
+    torch.testing.assert_close(single.double(), exact, atol=1e-3, rtol=0)
+
+
+def test_gradients_of_band() -> None:
+    buckets = random_buckets(1, 2, 2, 14, count=3)
+    query, value = vectors(1, 2, 14, seed=12).requires_grad_(), vectors(1, 2, 14, seed=13).requires_grad_()
+
+    def attend(query: Tensor, value: Tensor) -> Tensor:
+        return band_by_segments(query, value, buckets, [8, 6], 3, 9)[0]
+
+    assert torch.autograd.gradcheck(attend, (query, value))
+
+
+def test_dropout_acts_on_probabilities() -> None:
+    """Dropped probabilities leave the sum of weights as it was, and do not touch a row that is alone."""
+    query, value = vectors(1, 1, 12, seed=14), vectors(1, 1, 12, seed=15)
+    key, buckets = normalised_keys(query), random_buckets(1, 1, 2, 12, count=3)
+    plain, _ = band_by_segments(query, value, buckets, [12], 4, 12)
+    doubled, _ = band_attention(
+        query, key, value, buckets, segment=12, window=4, reach=12, dropout=lambda weights: 2 * weights
+    )
+    alone = torch.tensor([not covered_keys(buckets[0, 0], i, 4, 12)[0] for i in range(12)])
+    assert 0 < alone.sum() < 12
+    torch.testing.assert_close(doubled[0, 0], torch.where(alone[:, None], 1, 2) * plain[0, 0])
+
+
+@pytest.mark.parametrize("lengths", [[20], [1] * 20, [7, 9, 4]], ids=str)
+def test_full_attention_equals_the_direct_definition(lengths: list[int]) -> None:
+    """It is rule `band` with one bucket and a window as long as the reach."""
+    T, reach = 20, 6
+    query, value = vectors(1, 1, T, seed=16), vectors(1, 1, T, seed=17)
+    expected, _ = naive_band(query[0, 0], value[0, 0], torch.zeros(1, T, dtype=torch.int64), reach, reach)
+    parts, end = [], 0
+    for length in lengths:
+        start, end = max(0, end - reach), end + length
+        key = normalised_keys(query[:, :, start:end])
+        part = query[:, :, end - length : end]
+        parts.append(full_attention(part, key, value[:, :, start:end], reach=reach, dropout=keep))
+    torch.testing.assert_close(torch.cat(parts, dim=2)[0, 0], expected, atol=1e-12, rtol=0)
+
+
+def naive_chunk(
+    query: Tensor, value: Tensor, buckets: Tensor, chunk: int, before: int, self_mask: float
+) -> tuple[Tensor, list[list[int]]]:
+    """Rule `chunk` of one row and head, (T,h), and the keys of each query, repeated as they are counted."""
+    key, (R, T) = normalised_keys(query), buckets.shape
+    line = [(r, i) for r in range(R) for i in sorted(range(T), key=lambda i: (int(buckets[r, i]), i))]
+    chunks = [line[start : start + chunk] for start in range(0, R * T, chunk)]
+    totals, masses = torch.zeros(T, query.shape[1], dtype=torch.float64), torch.zeros(T, dtype=torch.float64)
+    seen: list[list[int]] = [[] for _ in range(T)]
+    for c, members in enumerate(chunks):
+        others = [j for back in range(before, -1, -1) for _, j in chunks[(c - back) % len(chunks)]]
+        for _, i in members:
+            for j in others:
+                if j <= i:
+                    # Relative to the score of a row with itself, which no other is further below than 700.
+                    weight = (torch.tensor(self_mask) if i == j else query[i] @ key[j]).exp()
+                    totals[i] += weight * value[j]
+                    masses[i] += weight
+                    seen[i].append(j)
+    return totals / masses[:, None], seen
+
+
+@pytest.mark.parametrize("before", [0, 1, 2])
+@pytest.mark.parametrize(("rounds", "count"), [(1, 4), (2, 5), (4, 16)])
+def test_chunk_equals_the_direct_definition(rounds: int, count: int, before: int) -> None:
+    query, value = vectors(2, 2, 24, seed=18), vectors(2, 2, 24, seed=19)
+    buckets = random_buckets(2, 2, rounds, 24, count=count)
+    mixed = chunk_attention(
+        query, normalised_keys(query), value, buckets, chunk=4, chunks_before=before, self_mask=-30.0, dropout=keep
+    )
+    for b in range(2):
+        for n in range(2):
+            expected, seen = naive_chunk(query[b, n], value[b, n], buckets[b, n], 4, before, -30.0)
+            torch.testing.assert_close(mixed[b, n], expected, atol=1e-12, rtol=0)
+            assert rounds == 1 or any(len(set(keys)) < len(keys) for keys in seen)  # counted once for each round
+
+
+def test_chunk_leaves_rows_out_that_only_fill_up() -> None:
+    """Rows of the extra bucket at the end change no other row's result."""
+    query, value = vectors(1, 1, 24, seed=20), vectors(1, 1, 24, seed=21)
+    buckets = random_buckets(1, 1, 2, 24, count=6)
+    buckets[..., 20:] = 6
+    results = []
+    for content in (0.0, 100.0):
+        query[:, :, 20:], value[:, :, 20:] = content, content
+        key = normalised_keys(query)
+        results.append(
+            chunk_attention(query, key, value, buckets, chunk=4, chunks_before=1, self_mask=-1e5, dropout=keep)
+        )
+    assert torch.equal(results[0][:, :, :20], results[1][:, :, :20])
+
+
+def test_shared_full_attention_sees_itself_by_the_mask() -> None:
+    query, value = vectors(1, 1, 5, seed=22), vectors(1, 1, 5, seed=23)
+    mixed = shared_full_attention(query, normalised_keys(query), value, self_mask=-1.0, dropout=keep)
+    for i in range(5):
+        scores = torch.stack(
+            [
+                *(query[0, 0, i] @ normalised_keys(query)[0, 0, j] for j in range(i)),
+                torch.tensor(-1.0, dtype=torch.float64),
+            ]
+        )
+        torch.testing.assert_close(mixed[0, 0, i], scores.softmax(0) @ value[0, 0, : i + 1], atol=1e-12, rtol=0)
+
+
+def test_rotations_have_unit_columns_and_are_nested() -> None:
+    eight, four = (draw_rotations(2, 16, 6, rounds, seed=3, layer=1) for rounds in (8, 4))
+    assert eight.shape == (2, 8, 16, 6) and eight.dtype == torch.float32
+    assert torch.equal(eight[:, :4], four)
+    torch.testing.assert_close(eight.norm(dim=2), torch.ones(2, 8, 6))
+
+
+def test_rotations_differ_by_seed_layer_round_and_head() -> None:
+    first = draw_rotations(2, 16, 6, 2, seed=3, layer=1)
+    others = [draw_rotations(2, 16, 6, 2, seed=3, layer=2), draw_rotations(2, 16, 6, 2, seed=4, layer=1)]
+    others += [draw_rotations(2, 16, 6, 2, seed=3 + 2**32, layer=1), first.flip(0), first.flip(1)]
+    assert not any(torch.isclose(first, other).any() for other in others)
+    assert torch.equal(draw_rotations(2, 16, 6, 2, seed=3, layer=1), first)  # of the seed alone
+
+
+def naive_bucket(vector: Tensor, rotation: Tensor, factors: Sequence[int]) -> int:
+    """From a vector (h,) and a rotation (h,columns)."""
+    bucket, product, column = 0, 1, 0
+    for factor in factors:
+        values = [float(vector @ rotation[:, column + i]) for i in range(factor // 2)]
+        values += [-number for number in values]
+        bucket += product * values.index(max(values))
+        product, column = product * factor, column + factor // 2
+    return bucket
+
+
+@pytest.mark.parametrize("factors", [(2,), (8,), (4, 6), (2, 4, 8)], ids=str)
+def test_buckets_equal_the_direct_definition(factors: tuple[int, ...]) -> None:
+    rotations = draw_rotations(2, H_D, sum(factors) // 2, 3, seed=0, layer=0).double()
+    rows = vectors(2, 2, 11, seed=24)
+    hashed = hash_vectors(rows, rotations, factors)
+    expected = [
+        [[[naive_bucket(rows[b, n, s], rotations[n, r], factors) for s in range(11)] for r in range(3)] for n in (0, 1)]
+        for b in (0, 1)
+    ]
+    assert hashed.own.tolist() == expected and torch.equal(hashed.used, hashed.own)
+    assert not hashed.margin.any()
+
+
+def test_forced_buckets_are_used_and_judged() -> None:
+    factors = (4, 6)
+    rotations = draw_rotations(1, H_D, 5, 1, seed=0, layer=0).double()
+    rows = vectors(1, 1, 40, seed=25)
+    own = hash_vectors(rows, rotations, factors).own
+    forced = own.clone()
+    forced[..., 3] = (own[..., 3] + 1) % 4 + own[..., 3] // 4 * 4  # another digit of the first factor
+    hashed = hash_vectors(rows, rotations, factors, forced)
+    assert torch.equal(hashed.used, forced) and torch.equal(hashed.own, own)
+    values = rows[0, 0, 3] @ rotations[0, 0, :, :2]
+    both = torch.cat([values, -values])
+    expected = (both.max() - both[forced[0, 0, 0, 3] % 4]) / both.max()
+    torch.testing.assert_close(hashed.margin[0, 0, 0, 3], expected)
+    assert expected > 0 and hashed.margin.count_nonzero() == 1
+
+
+def test_keys_have_length_one() -> None:
+    """But for the epsilon, which is relative to the mean square."""
+    rows = vectors(50, seed=26)
+    expected = rows / (rows.square().mean(-1, keepdim=True) + 1e-6).sqrt() / H_D**0.5
+    torch.testing.assert_close(normalised_keys(rows), expected)
+    torch.testing.assert_close(
+        normalised_keys(rows).norm(dim=-1), torch.ones(50, dtype=torch.float64), atol=1e-5, rtol=0
+    )
