@@ -20,9 +20,9 @@ from xlexport.cli_options import (
     evaluation_options,
     protocol_options,
     runtime_options,
-    train_options,
 )
 from xlexport.cli_output import parity_rows, print_json, print_table, progress_bar, tell
+from xlexport.train_options import model_config, train_options
 
 __all__ = ["cli", "main", "run"]
 
@@ -335,19 +335,19 @@ def train(
     out_dir: Path,
     valid_files: tuple[Path, ...],
     resume: bool,
+    architecture: str,
     model: dict[str, Any],
     training: dict[str, Any],
 ) -> None:
-    """Train a byte-level Transformer-XL on text FILES. Ctrl-C saves, --resume goes on."""
+    """Train a byte-level Transformer-XL or Reformer on text FILES. Ctrl-C saves, --resume goes on."""
     from xlexport.extras import require
 
     require("train")
-    from xltraining.config import TransformerXLConfig
     from xltraining.train import TrainingConfig
     from xltraining.train import train as run_training
 
     result = run_training(
-        TransformerXLConfig(**model),
+        model_config(architecture, model, training),
         TrainingConfig(**training),
         train_files=files,
         valid_files=valid_files,

@@ -14,10 +14,11 @@ import pytest
 import torch
 
 from xlexport import checkpoints
-from xlexport.cli_options import MODEL_OPTIONS, TRAINING_OPTIONS
+from xlexport.train_options import ARCHITECTURE_OPTIONS, TRAINING_OPTIONS
 from xlruntime.bundle import digest_file, read_bundle
 from xltraining.config import TransformerXLConfig
 from xltraining.data import ByteStreams
+from xltraining.reformer_config import ReformerConfig
 from xltraining.train import TrainingConfig
 
 if TYPE_CHECKING:
@@ -36,15 +37,21 @@ SIZE = (
     ("options", "config", "left_out"),
     [
         (
-            MODEL_OPTIONS,
+            ARCHITECTURE_OPTIONS["transformer_xl"],
             TransformerXLConfig,
             {"n_token", "tie_weight", "layer_norm_epsilon", "tie_projs", "proj_same_dim", "window_extra"},
+        ),
+        (
+            ARCHITECTURE_OPTIONS["reformer"],
+            ReformerConfig,
+            {"n_token", "chunks_before", "rule", "streams", "layer_norm_epsilon", "scale_scores", "attention_bias"}
+            | {"self_mask"},
         ),
         (TRAINING_OPTIONS, TrainingConfig, {"betas"}),
     ],
 )
 def test_options_are_the_fields_of_the_configuration(
-    options: dict[str, tuple[Any, Any, str]], config: type[TransformerXLConfig], left_out: set[str]
+    options: dict[str, tuple[Any, Any, str]], config: type[Any], left_out: set[str]
 ) -> None:
     fields = {field.name: field.default for field in dataclasses.fields(config)}
     assert options.keys() == fields.keys() - left_out

@@ -55,6 +55,8 @@ class TrainingRun:
         if self.bf16 is None:
             self.bf16 = self.device.type == "cuda" and torch.cuda.is_bf16_supported()
         self.model = new_model(model_config).to(self.device).train()
+        if isinstance(self.model, Reformer):
+            self.model.reversible = config.reversible
         self.optimizer = make_optimizer(config, self.model.parameters())
         self.memory: Any = None
         self.step = 0

@@ -49,6 +49,8 @@ class TrainingConfig:
     """bfloat16 autocast; None: on CUDA where the device can."""
     threads: int | None = None
     """CPU threads; None leaves PyTorch's choice."""
+    reversible: bool = True
+    """A Reformer's backward pass computes activations anew, which saves memory; without, a step takes less time."""
 
     def __post_init__(self) -> None:
         problems = [
