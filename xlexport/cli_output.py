@@ -50,19 +50,43 @@ def parity_rows(report: ParityReport) -> list[tuple[str, str]]:
     """A ParityReport for people."""
     tolerance = report.tolerance
     behind = "" if report.detail_segments == report.segments else f", first {report.detail_segments} segments"
+    memory = ("largest memory difference", f"{report.max_abs_memory_diff:.2e} (≤ {tolerance['memory']:g})")
+    if report.mem_len:
+        walked = ("segments", f"{report.segments} of {report.segment_len} tokens, memory {report.mem_len}")
+    else:
+        walked = ("documents", f"{report.segments}, of {report.tokens:,} tokens together")
     return [
-        ("segments", f"{report.segments} of {report.segment_len} tokens, memory {report.mem_len}"),
+        walked,
         (
             "largest log-probability difference",
             f"{report.max_abs_log_prob_diff:.2e} nats (≤ {tolerance['log_prob']:g})",
         ),
         ("of other tokens, relative", f"{report.max_distribution_diff:.2e} (≤ {tolerance['log_prob']:g}){behind}"),
-        ("largest memory difference", f"{report.max_abs_memory_diff:.2e} (≤ {tolerance['memory']:g})"),
+        *([memory] if report.mem_len else []),
         ("bits per token", f"{report.bits_per_token:.4f}, graph {report.delta_bits_per_token:+.1e}"),
         ("same best token", f"{report.top1_agreement:.2%}{behind}"),
         ("drift, last third to first", "-" if report.drift is None else f"{report.drift:.2f}"),
+        *_lsh_rows(report),
         ("equal", "yes" if report.passed else "NO"),
     ]
+
+
+def _lsh_rows(report: ParityReport) -> list[tuple[str, str]]:
+    if report.bucket_flips is None:
+        return []
+    flips = f"{report.bucket_flips:,}"
+    if report.bucket_flips:
+        flips += (
+            f", margin {report.largest_flip_margin:.1e} (≤ {report.tolerance['flip_margin']:g}), "
+            f"{report.flip_effect_bits_per_token:+.1e} bits per token"
+        )
+    rows = [("buckets the model alone would change", flips)]
+    if report.overflow_fraction_per_layer is not None:
+        layers = ", ".join(f"{fraction:.2%}" for fraction in report.overflow_fraction_per_layer)
+        rows.append(("overflow, by LSH layer", layers))
+    if report.overflow_mismatches:
+        rows.append(("overflow counted otherwise", f"in {report.overflow_mismatches:,} places (= 0)"))
+    return rows
 
 
 def corpus_rows(score: CorpusScore) -> list[tuple[str, str]]:

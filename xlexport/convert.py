@@ -15,6 +15,7 @@ from xlexport.checkpoints import SourceCheckpoint
 from xlexport.errors import ExportError
 from xlexport.onnx_export import export_onnx
 from xlexport.parity import ParityReport, SegmentDifference
+from xlexport.settings import as_converted, check_choices, own_evaluation, summary
 from xlexport.steps import Step, build_step
 from xlexport.tokenizer_choice import check_verify_text, choose_tokenizer, verify_ids
 from xlexport.verify import default_segments, verify
@@ -35,6 +36,9 @@ class ConversionOptions:
         threads: of one step; None leaves the choice to ONNX Runtime.
         verify_text: a text to verify on; None is one that every Python brings.
         verify_segments: how many segments to verify; None lets the memory fill and wrap round.
+        rule: of LSH attention, `band` or `chunk`, though the model was trained for another.
+        n_hashes: rounds of hashing that the bundle has; fewer can then be chosen at scoring time.
+        restart: whether documents with more tokens than positions restart instead of being refused.
     """
 
     segment_len: int | None = None
@@ -46,6 +50,9 @@ class ConversionOptions:
     threads: int | None = None
     verify_text: Path | None = None
     verify_segments: int | None = None
+    rule: str | None = None
+    n_hashes: int | None = None
+    restart: bool | None = None
 
 
 def convert(
@@ -64,11 +71,13 @@ def convert(
 
     Raises:
         OutputExistsError: `output` is taken.
-        ExportError, ParityError, OptionError: the model cannot be exported, or is not equal, or settings are wrong.
+        ExportError, ParityError, OptionError, ConfigError: the model cannot be exported, or is not equal, or settings
+            are wrong.
         OSError: the disk is full, or the like.
     """
     options = options or ConversionOptions()
     check_output(output, force)
+    source = _chosen(source, options)
     evaluation = _evaluation(source, options)
     tokenizer = choose_tokenizer(source, options.tokenizer, options.vocab_style)
     check_verify_text(tokenizer.spec, options.verify_text)  # now, not after minutes of export
@@ -90,7 +99,8 @@ def convert(
         exported = load(folder, threads=options.threads)
         ids = verify_ids(bundle, exported.tokenizer, options.verify_text)
         segments = options.verify_segments or default_segments(evaluation)
-        tell(f"verifying up to {segments} segments of {evaluation.segment_len} tokens against the eager model")
+        walk = "documents" if evaluation.whole else f"segments of {evaluation.segment_len} tokens"
+        tell(f"verifying up to {segments} {walk} against the eager model")
         report = verify(exported, source.build_model, ids, segments=segments, progress=progress)
         report.require_passed()
         (folder / "parity.json").write_text(json.dumps(report.to_dict(), indent=1) + "\n", "utf-8")
@@ -99,22 +109,41 @@ def convert(
     return report
 
 
+def _chosen(source: SourceCheckpoint, options: ConversionOptions) -> SourceCheckpoint:
+    """The same model under the rule and with the rounds of hashing that were chosen."""
+    check_choices(source.architecture, source.config, vars(options))
+    if source.architecture != "reformer":
+        return source
+    from xltraining.reformer_config import ReformerConfig
+
+    own = source.config
+    config = dict(own) | {
+        name: value for name in ("rule", "n_hashes") if (value := getattr(options, name)) not in (None, own[name])
+    }
+    if config == own:
+        return source
+    ReformerConfig.from_dict(config)  # for its refusals
+    notes = source.notes
+    if config["rule"] != own["rule"]:
+        notes += (
+            f"LSH attention follows rule {config['rule']}, as --rule insists; the model is one of rule {own['rule']}, "
+            "so its scores are not those of its own code.",
+        )
+    if config["n_hashes"] > own["n_hashes"]:
+        notes += (f"{config['n_hashes']} rounds of hashing; the model was trained with {own['n_hashes']}.",)
+    return replace(source, config=config, notes=notes, build_model=lambda: as_converted(source.build_model(), config))
+
+
 def _evaluation(source: SourceCheckpoint, options: ConversionOptions) -> spec.Evaluation:
-    config = source.config
     missing = [f"--{name.replace('_', '-')}" for name in source.needs if getattr(options, name) is None]
     if missing:
         raise ExportError(
             f"{next(iter(source.files), 'the checkpoint')}: does not say with which settings it is evaluated. "
             f"Give {', '.join(missing)}."
         )
-    return spec.Evaluation(
-        segment_len=config["tgt_len"],
-        mem_len=config["mem_len"],
-        clamp_len=config["clamp_len"] if config["clamp_len"] > 0 else -1,
-        same_length=config["same_length"],
-        first_memory=config["first_memory"],
-        window_extra=config["window_extra"],
-    ).with_options(options.segment_len, options.mem_len, options.clamp_len, options.same_length)
+    return own_evaluation(source.architecture, source.config).with_options(
+        options.segment_len, options.mem_len, options.clamp_len, options.same_length, restart=options.restart
+    )
 
 
 def _notes(source: SourceCheckpoint, options: ConversionOptions) -> tuple[str, ...]:
@@ -168,24 +197,50 @@ def _describe(
 
 def _readme(bundle: spec.Bundle, report: ParityReport) -> str:
     """What a person who finds the folder needs to know."""
-    config, evaluation = bundle.config, bundle.evaluation
     files = "\n".join(f"- `{name}`: {digest.size:,} bytes" for name, digest in bundle.files.items())
     sources = ", ".join(f"`{name}` (SHA-256 `{sha256}`)" for name, sha256 in bundle.provenance["sources"].items())
     notes = "".join(f"- {note}\n" for note in bundle.provenance["notes"])
     chosen = f"\nWhat was chosen, or is left out:\n\n{notes}" if notes else ""
     return f"""# A {bundle.architecture} bundle of xlexport
 
-{config["n_layer"]} layers, d_model {config["d_model"]}, {config["n_head"]} heads, vocabulary {bundle.vocab_size:,},
+{summary(bundle.architecture, bundle.config)}, vocabulary {bundle.vocab_size:,},
 tokenizer {bundle.tokenizer.kind}, {bundle.precision}. Converted from {sources}.
 
 Score a document, without PyTorch: `pip install 'xlexport[cpu]'`, then `xlexport score THIS_FOLDER document.txt`.
-`bundle.json` says what every graph takes and gives. Defaults: segment {evaluation.segment_len}, memory
-{evaluation.mem_len}, clamp {evaluation.clamp_len}, same_length {str(evaluation.same_length).lower()}.
+`bundle.json` says what every graph takes and gives. {_defaults(bundle.evaluation)}
 
-Verified against the trained model over {report.segments} segments of carried memory ({report.tokens:,} tokens):
-largest difference of a log-probability {report.max_abs_log_prob_diff:.2e} nats, of a memory
-{report.max_abs_memory_diff:.2e}; {report.delta_bits_per_token:+.1e} bits per token; same best token in
-{report.top1_agreement:.2%} of places. All figures: `parity.json`.
+{_verified(report)}
 {chosen}
 {files}
 """
+
+
+def _defaults(evaluation: spec.Evaluation) -> str:
+    if evaluation.whole:
+        return f"A document is one step, of at most {evaluation.segment_len:,} tokens; nothing is carried between them."
+    defaults = f"Defaults: segment {evaluation.segment_len}, memory\n{evaluation.mem_len}"
+    if evaluation.n_hashes is None and evaluation.max_positions is None:
+        return f"{defaults}, clamp {evaluation.clamp_len}, same_length {str(evaluation.same_length).lower()}."
+    rounds = "" if evaluation.n_hashes is None else f", {evaluation.n_hashes} rounds of hashing"
+    longest = (
+        "" if evaluation.max_positions is None else f" Documents have at most {evaluation.max_positions:,} tokens."
+    )
+    return f"{defaults}{rounds}.{longest}"
+
+
+def _verified(report: ParityReport) -> str:
+    walk, memory = f"{report.segments} segments of carried memory", f", of a memory\n{report.max_abs_memory_diff:.2e}"
+    if not report.mem_len:
+        walk, memory = f"{report.segments} documents", ""
+    text = f"""Verified against the trained model over {walk} ({report.tokens:,} tokens):
+largest difference of a log-probability {report.max_abs_log_prob_diff:.2e} nats{memory}; \
+{report.delta_bits_per_token:+.1e} bits per token; same best token in
+{report.top1_agreement:.2%} of places. All figures: `parity.json`."""
+    if report.bucket_flips is None:
+        return text
+    overflow = ""
+    if report.overflow_fraction is not None:
+        overflow = f" Queries had more keys to see than the rule allows in {report.overflow_fraction:.1%} of rounds."
+    return f"""{text}
+The trained model was given the graphs' buckets; by itself it would have chosen {report.bucket_flips:,} others, with
+margins of up to {report.largest_flip_margin:.1e}.{overflow}"""

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import json
+import math
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
+from xlexport.settings import layer_kinds
 from xlexport.vocabularies import describe_vocabulary
 from xlruntime.spec import Bundle
 from xlruntime.tokenizing import make_tokenizer
@@ -19,21 +24,17 @@ if TYPE_CHECKING:
 __all__ = ["bundle_rows", "checkpoint_object", "checkpoint_rows"]
 
 SETTINGS = {"segment_len": "tgt_len", "mem_len": "mem_len", "clamp_len": "clamp_len", "same_length": "same_length"}
+REFORMER_SETTINGS = {"segment_len": "tgt_len", "mem_len": "mem_len"}
 
 
 def bundle_rows(bundle: Bundle, folder: Path) -> list[tuple[str, str]]:
     """Names and values for a table, of the bundle in `folder`."""
-    config, evaluation = bundle.config, bundle.evaluation
-    row_bytes = sum(4 * _numbers(entry.shape) for entry in bundle.memory)
     rows = [
         ("architecture", bundle.architecture),
-        ("config", _listed(config)),
+        ("config", _listed(bundle.config)),
         ("tokenizer", _tokenizer(bundle, folder)),
         ("precision", bundle.precision),
-        ("segment, memory, clamp", f"{evaluation.segment_len}, {evaluation.mem_len}, {evaluation.clamp_len}"),
-        ("same_length", str(evaluation.same_length).lower()),
-        ("first memory", evaluation.first_memory),
-        ("memory of a stream", f"{row_bytes * evaluation.capacity() / 1e6:,.1f} MB in {len(bundle.memory)} tensors"),
+        *(_reformer_rows(bundle, folder) if bundle.architecture == "reformer" else _transformer_xl_rows(bundle)),
         ("fingerprint", bundle.fingerprint),
     ]
     rows += [(f"converted from {name}", f"SHA-256 {sha256}") for name, sha256 in bundle.provenance["sources"].items()]
@@ -48,6 +49,69 @@ def bundle_rows(bundle: Bundle, folder: Path) -> list[tuple[str, str]]:
     return rows
 
 
+def _transformer_xl_rows(bundle: Bundle) -> list[tuple[str, str]]:
+    evaluation = bundle.evaluation
+    return [
+        ("segment, memory, clamp", f"{evaluation.segment_len}, {evaluation.mem_len}, {evaluation.clamp_len}"),
+        ("same_length", str(evaluation.same_length).lower()),
+        ("first memory", evaluation.first_memory),
+        ("memory of a stream", _stream_memory(bundle)),
+    ]
+
+
+def _reformer_rows(bundle: Bundle, folder: Path) -> list[tuple[str, str]]:
+    evaluation = bundle.evaluation
+    rows = reformer_rows(bundle.config)
+    if evaluation.whole:
+        rows.append(("documents", f"whole, of at most {evaluation.segment_len:,} tokens"))
+    else:
+        longest = (
+            "of any length" if evaluation.max_positions is None else f"of at most {evaluation.max_positions:,} tokens"
+        )
+        rows += [
+            ("segment, memory", f"{evaluation.segment_len:,}, {evaluation.mem_len:,}"),
+            ("documents", longest),
+            ("memory of a stream", _stream_memory(bundle)),
+        ]
+    overflow = _overflow(folder)
+    return (
+        [*rows, ("overflow, by LSH layer", ", ".join(f"{fraction:.2%}" for fraction in overflow))] if overflow else rows
+    )
+
+
+def reformer_rows(config: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Names and values for a table: what kinds of layers a Reformer has, and how they hash."""
+    rows = [("layers", f"{layer_kinds(config)}: {', '.join(config['attn_layers'])}")]
+    if "lsh" in config["attn_layers"]:
+        buckets = "×".join(map(str, config["n_buckets"]))
+        rows.append(("LSH", f"rule {config['rule']}, {config['n_hashes']} rounds of {buckets} buckets"))
+        rows.append(("LSH chunks", f"{config['chunk_length']} tokens, {config['chunks_before']} before"))
+    if "local" in config["attn_layers"]:
+        rows.append(("local chunks", f"{config['local_chunk_length']} tokens, {config['local_chunks_before']} before"))
+    return rows
+
+
+def _overflow(folder: Path) -> list[float]:
+    """Of each LSH layer on the text that verified the bundle; empty where that was not counted, or is not known."""
+    try:
+        report = json.loads((folder / "parity.json").read_text("utf-8"))
+    except (OSError, ValueError):
+        return []
+    found = report.get("overflow_fraction_per_layer") if isinstance(report, dict) else None
+    return [float(fraction) for fraction in found or []]
+
+
+def _stream_memory(bundle: Bundle) -> str:
+    """What one stream's memory takes."""
+    free = {"batch": 1, "capacity": bundle.evaluation.capacity()}
+    total = sum(
+        np.dtype(entry.dtype).itemsize
+        * math.prod(axis if isinstance(axis, int) else free[axis] for axis in entry.shape)
+        for entry in bundle.memory
+    )
+    return f"{total / 1e6:,.1f} MB in {len(bundle.memory)} tensors"
+
+
 def _tokenizer(bundle: Bundle, folder: Path) -> str:
     if bundle.tokenizer.kind == "vocabulary":
         tokenizer = make_tokenizer(bundle.tokenizer, folder)
@@ -58,19 +122,23 @@ def _tokenizer(bundle: Bundle, folder: Path) -> str:
 
 def checkpoint_rows(source: SourceCheckpoint) -> list[tuple[str, str]]:
     """Names and values for a table: what it is, and under `note` what was chosen for the user or would be lost."""
-    evaluation = _evaluation(source)
-    hyper_parameters = {name: value for name, value in source.config.items() if name not in SETTINGS.values()}
+    evaluation, settings = _evaluation(source), _settings(source)
+    reformer = source.architecture == "reformer"
+    hyper_parameters = {name: value for name, value in source.config.items() if name not in settings.values()}
     return [
         ("checkpoint", f"{source.format}, {source.architecture}"),
         ("config", _listed(hyper_parameters)),
         ("parameters", f"{source.parameters:,}"),
         ("vocabulary", _vocabulary(source.tokenizer, source.config["n_token"])),
-        *((name, _setting(name, evaluation[name])) for name in SETTINGS),
-        ("keys that a token sees", _window(evaluation)),
-        ("first memory", evaluation["first_memory"]),
+        *((name, _setting(name, evaluation[name])) for name in settings),
+        *(reformer_rows(source.config) if reformer else _memory_rows(evaluation)),
         *((path.name, f"{digest.size:,} bytes, SHA-256 {digest.sha256}") for path, digest in source.files.items()),
         *(("note", note) for note in source.notes),
     ]
+
+
+def _memory_rows(evaluation: Mapping[str, Any]) -> list[tuple[str, str]]:
+    return [("keys that a token sees", _window(evaluation)), ("first memory", evaluation["first_memory"])]
 
 
 def checkpoint_object(source: SourceCheckpoint) -> dict[str, Any]:
@@ -94,9 +162,17 @@ def checkpoint_object(source: SourceCheckpoint) -> dict[str, Any]:
     }
 
 
+def _settings(source: SourceCheckpoint) -> dict[str, str]:
+    """Names of the evaluation settings of its architecture, and of the fields of the configuration that hold them."""
+    return REFORMER_SETTINGS if source.architecture == "reformer" else SETTINGS
+
+
 def _evaluation(source: SourceCheckpoint) -> dict[str, Any]:
     """The settings of an evaluation, None where the user must give one."""
-    settings = {name: None if name in source.needs else source.config[field] for name, field in SETTINGS.items()}
+    fields = _settings(source)
+    settings = {name: None if name in source.needs else source.config[field] for name, field in fields.items()}
+    if source.architecture == "reformer":
+        return settings
     return {**settings, "first_memory": source.config["first_memory"], "window_extra": source.config["window_extra"]}
 
 
@@ -126,14 +202,6 @@ def _vocabulary(tokenizer: str | Vocabulary | None, n_token: int) -> str:
 
 def _listed(config: Mapping[str, Any]) -> str:
     return ", ".join(f"{name} {value}" for name, value in config.items())
-
-
-def _numbers(shape: tuple[int | str, ...]) -> int:
-    """Numbers in one slot of one batch row."""
-    product = 1
-    for axis in shape:
-        product *= axis if isinstance(axis, int) else 1
-    return product
 
 
 def _shape(shape: tuple[int | str, ...]) -> str:

@@ -185,7 +185,7 @@ def make_report(
         tolerance=dataclasses.asdict(tolerance),
         passed=not over and abs(delta_bits) <= tolerance.delta_bits_per_token,
         segment_len=evaluation.segment_len,
-        mem_len=0 if getattr(evaluation, "whole", False) else evaluation.mem_len,
+        mem_len=evaluation.mem_len,
         bits_per_token=eager_nats / tokens / math.log(2),
         flip_effect_bits_per_token=None if totals is None else totals.flip_effect_bits_per_token,
         overflow_fraction_per_layer=overflow,

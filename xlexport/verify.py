@@ -27,7 +27,7 @@ DOCUMENTS = 12  # of rule chunk, where a segment is one
 
 def default_segments(evaluation: Evaluation) -> int:
     """Segments that write the whole ring twice, and no fewer than 20 short ones."""
-    if getattr(evaluation, "whole", False):
+    if evaluation.whole:
         return DOCUMENTS
     few = min(FEWEST_SEGMENTS, FEWEST_TOKENS // evaluation.segment_len)
     return max(few, segments_to_wrap(evaluation, rounds=2))
