@@ -86,7 +86,7 @@ def band_by_segments(
     ids=str,
 )
 def test_band_equals_the_direct_definition(rounds: int, count: int, window: int, reach: int) -> None:
-    B, H, T = 2, 2, 96
+    B, H, T = 1, 2, 96
     query, value = vectors(B, H, T, seed=1) * 2, vectors(B, H, T, seed=2)
     buckets = random_buckets(B, H, rounds, T, count=count)
     expected, expected_overflow = torch.zeros_like(query), torch.zeros(B, T, dtype=torch.int64)
@@ -295,7 +295,7 @@ def naive_bucket(vector: Tensor, rotation: Tensor, factors: Sequence[int]) -> in
     """From a vector (h,) and a rotation (h,columns)."""
     bucket, product, column = 0, 1, 0
     for factor in factors:
-        values = [float(vector @ rotation[:, column + i]) for i in range(factor // 2)]
+        values = (vector @ rotation[:, column : column + factor // 2]).tolist()
         values += [-number for number in values]
         bucket += product * values.index(max(values))
         product, column = product * factor, column + factor // 2

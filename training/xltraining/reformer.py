@@ -237,7 +237,9 @@ class Reformer(nn.Module):
 
     def log_probs(self, hidden: Tensor, targets: Tensor) -> Tensor:
         """Log-probability of each target in nats, (B,S), from hidden (B,S,d_output) and targets (B,S) int64."""
-        return -F.cross_entropy(self.head(hidden).flatten(0, 1), targets.flatten(), reduction="none").view_as(targets)
+        parts = zip(hidden.flatten(0, 1).split(_LOSS_CHUNK), targets.flatten().split(_LOSS_CHUNK), strict=True)
+        losses = [F.cross_entropy(self.head(rows), wanted, reduction="none") for rows, wanted in parts]
+        return -torch.cat(losses).view_as(targets)
 
     def loss(self, hidden: Tensor, targets: Tensor, chunk: int = _LOSS_CHUNK) -> Tensor:
         """Mean negative log-probability of the targets in nats, computed by `chunk` positions at a time.

@@ -1,0 +1,412 @@
+"""The model against definitions that are written out here as loops over a whole document."""
+
+import math
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from tests.training.test_lsh import covered_keys, naive_bucket, naive_chunk
+from xltraining.errors import ConfigError, DataError
+from xltraining.lsh import normalised_keys
+from xltraining.reformer import LSHTrace, Reformer, ReformerMemory
+from xltraining.reformer_attention import LocalAttention, SharedAttention
+from xltraining.reformer_config import ReformerConfig
+from xltraining.reversible import ReversibleLayer
+
+SMALL = ReformerConfig(
+    n_token=20,
+    d_model=12,
+    n_head=2,
+    d_head=6,
+    d_inner=16,
+    attn_layers=("local", "lsh", "full", "lsh"),
+    n_hashes=2,
+    n_buckets=(4,),
+    chunk_length=5,
+    local_chunk_length=6,
+    tgt_len=32,
+    mem_len=21,
+    axial_shape=(8, 16),
+    axial_dims=(4, 8),
+    max_positions=128,
+    dropout=0.0,
+)
+
+
+def make(seed: int = 0, **changes: Any) -> Reformer:
+    """A small model in float64 and evaluation mode whose every weight counts: none is zero, none is tiny."""
+    with torch.random.fork_rng(), torch.no_grad():
+        torch.manual_seed(seed)
+        model = Reformer(replace(SMALL, **changes)).double().eval()
+        for parameter in model.parameters():
+            parameter.add_(torch.randn(parameter.shape) * 0.3)
+    return model
+
+
+def tokens_of(B: int, S: int, seed: int = 1) -> Tensor:
+    return torch.randint(0, 20, (B, S), generator=torch.Generator().manual_seed(seed))
+
+
+def layers_of(model: Reformer) -> list[ReversibleLayer]:
+    return [layer for layer in model.layers if isinstance(layer, ReversibleLayer)]
+
+
+def walk(model: Reformer, tokens: Tensor, lengths: list[int]) -> tuple[Tensor, list[Tensor], ReformerMemory]:
+    """Hidden states (B,S,d_output), each LSH layer's overflow (B,S), and the last memory, of a walk in segments."""
+    memory, hidden, overflows = None, [], []
+    for segment in tokens.split(lengths, dim=1):
+        trace: list[LSHTrace] = []
+        part, memory = model(segment, memory, trace=trace)
+        hidden.append(part)
+        overflows.append([entry.overflow for entry in trace])
+    assert memory is not None
+    return torch.cat(hidden, dim=1), [torch.cat(parts, dim=1) for parts in zip(*overflows, strict=True)], memory
+
+
+def naive_positions(model: Reformer, T: int) -> Tensor:
+    """(T,D), one position at a time."""
+    config, weights, rows = model.config, list(model.positions.weights), []
+    for p in range(T):
+        if config.position in ("axial", "axial_sum"):
+            cells = [weights[0][p // config.axial_shape[1]], weights[1][p % config.axial_shape[1]]]
+            rows.append(torch.cat(cells) if config.position == "axial" else cells[0] + cells[1])
+        elif config.position == "absolute":
+            rows.append(weights[0][p])
+        elif config.position == "sinusoid":
+            turns = [p / 10000 ** (i / config.d_model) for i in range(0, config.d_model, 2)]
+            rows.append(torch.tensor([*map(math.sin, turns), *map(math.cos, turns)], dtype=torch.float64))
+        else:
+            rows.append(torch.zeros(config.d_model, dtype=torch.float64))
+    return torch.stack(rows)
+
+
+def naive_turn(model: Reformer, vectors: Tensor) -> Tensor:
+    """Rotary positions as complex numbers, (T,h)."""
+    if model.config.position != "rotary":
+        return vectors
+    T, h = vectors.shape
+    turns = torch.tensor([[p / 10000 ** (i / h) for i in range(0, h, 2)] for p in range(T)], dtype=torch.float64)
+    numbers = torch.view_as_complex(vectors.reshape(T, h // 2, 2)) * torch.polar(torch.ones_like(turns), turns)
+    return torch.view_as_real(numbers).flatten(1)
+
+
+def naive_head(model: Reformer, layer: int, n: int, normed: Tensor, overflow: Tensor) -> Tensor:
+    """What one head's queries attend to (T,h); adds to overflow (T,)."""
+    config, attention, T = model.config, layers_of(model)[layer].attention, len(normed)
+    h = config.d_head
+    part = slice(n * h, (n + 1) * h)
+    value = normed @ attention.value.weight[part].T
+    if isinstance(attention, LocalAttention):
+        query = naive_turn(model, normed @ attention.query.weight[part].T)
+        key = naive_turn(model, normed @ attention.key.weight[part].T)
+        c, before = config.local_chunk_length, config.local_chunks_before
+        keys = [[j for j in range(i + 1) if j // c >= i // c - before] for i in range(T)]
+        scale = h**-0.5
+    else:
+        assert isinstance(attention, SharedAttention)
+        raw = normed @ attention.query_key.weight[part].T
+        query = naive_turn(model, raw)
+        key, scale = normalised_keys(query), h**-0.5 if config.scale_scores else 1.0
+        if attention.hashes:
+            rounds = attention.rotations[n]  # (R,h,columns)
+            buckets = torch.tensor(
+                [[naive_bucket(row, rotation, config.n_buckets) for row in raw] for rotation in rounds]
+            )
+            found = [covered_keys(buckets, i, config.chunk_length, config.mem_len) for i in range(T)]
+            keys = [sorted(covered) for covered, _ in found]
+            overflow += torch.tensor([over for _, over in found])
+        else:
+            keys = [list(range(max(0, i - config.mem_len), i)) for i in range(T)]
+    rows = []
+    for i in range(T):
+        chosen = keys[i] or [i]
+        rows.append((key[chosen] @ query[i] * scale).softmax(0) @ value[chosen])
+    return torch.stack(rows)
+
+
+def naive_forward(model: Reformer, tokens: Tensor) -> tuple[Tensor, list[Tensor]]:
+    """Rule `band` over a whole document (T,): hidden states (T,d_output), and each LSH layer's overflow (T,)."""
+    config, T = model.config, len(tokens)
+    first = second = model.word_emb.weight[tokens] + naive_positions(model, T)
+    overflows = []
+    activation = {"relu": F.relu, "gelu": F.gelu, "gelu_tanh": lambda x: F.gelu(x, approximate="tanh")}[
+        config.activation
+    ]
+    for index, layer in enumerate(layers_of(model)):
+        attention, forward = layer.attention, layer.feed_forward
+        overflow = torch.zeros(T, dtype=torch.int64)
+        normed = attention.norm(second)
+        heads = [naive_head(model, index, n, normed, overflow) for n in range(config.n_head)]
+        if config.attn_layers[index] == "lsh":
+            overflows.append(overflow)
+        first = first + attention.output(torch.cat(heads, dim=1))
+        second = second + forward.outer(activation(forward.inner(forward.norm(first))))
+    hidden = torch.cat([first, second], dim=1) if config.streams == "concat" else (first + second) / 2
+    return model.norm(hidden), overflows
+
+
+VARIANTS: list[dict[str, Any]] = [
+    {"n_hashes": 3, "n_buckets": (2, 4), "chunk_length": 2, "mem_len": 50},
+    {"position": "rotary", "max_positions": 0, "scale_scores": True, "streams": "mean", "activation": "gelu"},
+    {"position": "sinusoid", "max_positions": 0, "attention_bias": True, "activation": "gelu_tanh"},
+    {"position": "absolute", "local_chunks_before": 0, "n_hashes": 1},
+    {"position": "axial_sum", "axial_dims": (12, 12), "local_chunks_before": 2, "mem_len": 1, "chunk_length": 64},
+]
+
+
+@torch.no_grad()
+def test_any_segmentation_equals_the_direct_definition() -> None:
+    model, tokens = make(), tokens_of(1, 96)
+    expected, expected_overflows = naive_forward(model, tokens[0])
+    assert all(0 < overflow.count_nonzero() < 96 for overflow in expected_overflows)
+    for lengths in ([1] * 96, [7] * 13 + [5], [32] * 3, [96]):
+        hidden, overflows, _ = walk(model, tokens, lengths)
+        # float64: rounding errors of four layers; positions and buckets are the same numbers.
+        torch.testing.assert_close(hidden[0], expected, atol=1e-10, rtol=0)
+        assert torch.equal(torch.stack(overflows)[:, 0], torch.stack(expected_overflows))
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("changes", VARIANTS, ids=str)
+def test_variants_equal_the_direct_definition(changes: dict[str, Any]) -> None:
+    model, tokens = make(**changes), tokens_of(1, 34)
+    expected, expected_overflows = naive_forward(model, tokens[0])
+    # Angles are computed in float32: 6e-8 of a turn of 34.
+    tolerance = 1e-4 if model.config.position in ("sinusoid", "rotary") else 1e-10
+    for lengths in ([34], [1] * 34, [5, 20, 9]):
+        hidden, overflows, _ = walk(model, tokens, lengths)
+        torch.testing.assert_close(hidden[0], expected, atol=tolerance, rtol=0)
+        assert torch.equal(torch.stack(overflows)[:, 0], torch.stack(expected_overflows))
+
+
+@torch.no_grad()
+def test_a_later_token_changes_nothing_before_it() -> None:
+    model, tokens = make(), tokens_of(1, 60)
+    changed = tokens.clone()
+    changed[0, -1] = (changed[0, -1] + 1) % 20
+    hidden, others = model(tokens)[0], model(changed)[0]
+    torch.testing.assert_close(others[:, :-1], hidden[:, :-1], atol=1e-12, rtol=0)  # sums in another order
+    assert not torch.allclose(others[:, -1], hidden[:, -1])
+
+
+@torch.no_grad()
+def test_rows_of_a_batch_are_independent() -> None:
+    model, tokens = make(), tokens_of(3, 40)
+    together, _, _ = walk(model, tokens, [25, 15])
+    for row in range(3):
+        alone, _, _ = walk(model, tokens[row : row + 1], [25, 15])
+        torch.testing.assert_close(alone[0], together[row], atol=1e-12, rtol=0)
+
+
+def test_memory_holds_the_last_rows_each_layer_needs() -> None:
+    model, tokens = make(), tokens_of(2, 40)
+    for lengths, reach in (([9], 9), ([9, 30], 21), ([40], 21)):
+        _, _, memory = walk(model, tokens[:, : sum(lengths)], lengths)
+        assert memory.position == sum(lengths)
+        for kind, (rows, buckets) in zip(SMALL.attn_layers, memory.layers, strict=True):
+            count = min(sum(lengths), SMALL.local_rows) if kind == "local" else reach
+            assert rows.shape == (2, count, 12) and not rows.requires_grad
+            assert rows.untyped_storage().nbytes() == rows.numel() * 8  # a view would keep the whole segment alive
+            assert (buckets is None) == (kind != "lsh") and (buckets is None or buckets.shape == (2, 2, 2, count))
+
+
+def test_first_memory_is_that_of_a_new_document() -> None:
+    model, tokens = make(), tokens_of(2, 12)
+    assert torch.equal(model(tokens, model.first_memory(2))[0], model(tokens)[0])
+
+
+@torch.no_grad()
+def test_forced_buckets() -> None:
+    model, tokens = make(), tokens_of(2, 30)
+    trace: list[LSHTrace] = []
+    hidden, memory = model(tokens, trace=trace)
+    assert [entry.layer for entry in trace] == [1, 3]
+    own: list[Tensor | None] = [None, trace[0].buckets, None, trace[1].buckets]
+    again: list[LSHTrace] = []
+    assert torch.equal(model(tokens, buckets=own, trace=again)[0], hidden)
+    assert not any(entry.margin.any() for entry in (*trace, *again))
+
+    forced = trace[1].buckets.clone()
+    forced[0, 1, 0, 20] = (forced[0, 1, 0, 20] + 1) % 4
+    changed: list[LSHTrace] = []
+    other, other_memory = model(tokens, buckets=[None, None, None, forced], trace=changed)
+    assert torch.equal(other[:, :20], hidden[:, :20]) and torch.equal(other[1], hidden[1])
+    assert not torch.equal(other[0, 20:], hidden[0, 20:])
+    assert torch.equal(changed[1].buckets, forced) and torch.equal(changed[1].own, trace[1].own)
+    assert changed[1].margin.count_nonzero() == 1 and changed[1].margin[0, 1, 0, 20] > 0
+    kept, before = other_memory.layers[3][1], memory.layers[3][1]
+    assert kept is not None and before is not None and torch.equal(kept, forced[..., -21:])
+    assert not torch.equal(kept, before)
+
+
+@torch.no_grad()
+def test_fewer_rounds_and_less_memory_at_evaluation() -> None:
+    """Rotations are nested, so a twin is the model that the same seed gives with fewer rounds; weights are shared."""
+    model, tokens = make(n_hashes=4), tokens_of(1, 50)
+    for changes in ({"n_hashes": 1}, {"n_hashes": 4}, {"n_hashes": 6}, {"mem_len": 5}, {"n_hashes": 2, "mem_len": 9}):
+        other = make(**{"n_hashes": 4, **changes})
+        other.load_state_dict({n: t for n, t in model.state_dict().items() if "rotations" not in n}, strict=False)
+        twin = model.with_evaluation(**changes)
+        torch.testing.assert_close(walk(twin, tokens, [30, 20])[0], walk(other, tokens, [30, 20])[0])
+        assert all(a is b for a, b in zip(twin.parameters(), model.parameters(), strict=True))
+    assert model.config.n_hashes == 4 and layers_of(model)[1].attention.rotations.shape[1] == 4
+
+
+def test_more_rounds_than_foreign_rotations_are_refused() -> None:
+    model = make()
+    layers_of(model)[3].attention.rotations.mul_(1.5)
+    assert model.with_evaluation(n_hashes=1).config.n_hashes == 1
+    with pytest.raises(ConfigError, match="n_hashes must be at most 2, found 3: the model's rotations were not drawn"):
+        model.with_evaluation(n_hashes=3)
+
+
+def test_redrawn_rotations_last_for_one_forward_pass() -> None:
+    """Rows of memory are hashed anew with them, and evaluation goes by the fixed ones."""
+    model, tokens = make(redraw_hashes=True), tokens_of(2, 50)
+    fixed: list[LSHTrace] = []
+    expected, memory = model(tokens[:, :25], trace=fixed)
+    model.train()
+    traces: list[list[LSHTrace]] = [[], [], []]
+    for trace, seed in zip(traces, (5, 5, 6), strict=True):
+        torch.manual_seed(seed)
+        model(tokens[:, :25], trace=trace)
+    drawn, again, other = (trace[0].buckets for trace in traces)
+    assert torch.equal(drawn, again) and not torch.equal(drawn, other) and not torch.equal(drawn, fixed[0].buckets)
+
+    # Nothing depends on the bucket ids in the memory, and a query finds rows of memory in its bucket.
+    stale = replace(memory, layers=[(rows, None if ids is None else ids * 0 + 9) for rows, ids in memory.layers])
+    empty = replace(
+        memory, layers=[(rows[:, :0], None if ids is None else ids[..., :0]) for rows, ids in memory.layers]
+    )
+    results = []
+    for past in (memory, stale, empty):
+        torch.manual_seed(5)
+        results.append(model(tokens[:, 25:], past)[0])
+    assert torch.equal(results[0], results[1]) and not torch.equal(results[0], results[2])
+    assert torch.equal(model.eval()(tokens[:, :25])[0], expected)
+
+
+def test_feed_forward_by_parts_is_the_same() -> None:
+    whole, parts, tokens = make().train(), make(ff_chunk=7).train(), tokens_of(2, 30)
+    rows_at_once = []
+    for layer in layers_of(parts):
+        layer.feed_forward.inner.register_forward_hook(lambda _, args, __: rows_at_once.append(args[0].shape[1]))
+    losses = [model.loss(model(tokens)[0], tokens) for model in (whole, parts)]
+    torch.testing.assert_close(losses[1], losses[0])
+    for loss in losses:
+        loss.backward()
+    for (name, first), second in zip(whole.named_parameters(), parts.parameters(), strict=True):
+        torch.testing.assert_close(second.grad, first.grad, msg=name)
+    assert max(rows_at_once) == 7
+
+
+def test_log_probabilities_of_targets_and_of_every_token() -> None:
+    model, tokens = make(), tokens_of(2, 30)
+    hidden, _ = model(tokens)
+    everything = model.all_log_probs(hidden)
+    torch.testing.assert_close(everything, model.logits(hidden).log_softmax(-1))
+    expected = everything.gather(-1, tokens[..., None])[..., 0]
+    torch.testing.assert_close(model.log_probs(hidden, tokens), expected)
+    torch.testing.assert_close(model.loss(hidden, tokens), -expected.mean())
+    torch.testing.assert_close(model.loss(hidden, tokens.masked_fill(tokens > 9, -100)), -expected[tokens <= 9].mean())
+
+
+def test_loss_by_parts_has_the_same_gradients_and_never_all_logits() -> None:
+    model, tokens = make(), tokens_of(2, 30)
+    hidden = model(tokens)[0].detach().requires_grad_()
+    rows_at_once = []
+    model.head.register_forward_hook(lambda _, args, __: rows_at_once.append(args[0].numel() // args[0].shape[-1]))
+    wanted = [hidden, *model.head.parameters()]
+    expected = torch.autograd.grad(-model.all_log_probs(hidden).gather(-1, tokens[..., None]).mean(), wanted)
+    rows_at_once.clear()
+    kept: list[Tensor] = []
+
+    def keep(tensor: Tensor) -> Tensor:
+        kept.append(tensor)
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+        loss = model.loss(hidden, tokens, chunk=8)
+    for grad, other in zip(torch.autograd.grad(loss, wanted), expected, strict=True):
+        torch.testing.assert_close(grad, other)
+    assert max(rows_at_once) == 8 and len(rows_at_once) == 2 * math.ceil(60 / 8)
+    assert not any(tensor.shape[-1:] == (20,) for tensor in kept)  # no logits wait for the backward pass
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("length", [1, 3, 4, 5, 8, 15, 24])
+def test_a_whole_document_under_rule_chunk(length: int) -> None:
+    """Padded to whole chunks of both kinds, or attended to in full where one chunk holds it all."""
+    model = make(rule="chunk", attn_layers=("lsh",), chunk_length=4, self_mask=-20.0)
+    config, tokens = model.config, tokens_of(1, length)
+    (layer,) = layers_of(model)
+    trace: list[LSHTrace] = []
+    hidden, memory = model(tokens, trace=trace)
+    second = model.word_emb.weight[tokens[0]] + naive_positions(model, length)
+    normed, heads = layer.attention.norm(second), []
+    fill = -length % 4
+    for n in range(2):
+        part = slice(n * 6, n * 6 + 6)
+        query = F.pad(normed @ layer.attention.query_key.weight[part].T, (0, 0, 0, fill))
+        value = F.pad(normed @ layer.attention.value.weight[part].T, (0, 0, 0, fill))
+        if length <= 4:
+            buckets, before = torch.zeros(1, 4, dtype=torch.int64), 0
+        else:
+            buckets, before = F.pad(trace[0].buckets[0, n], (0, fill), value=config.buckets), 1
+        heads.append(naive_chunk(query, value, buckets, 4, before, -20.0)[0][:length])
+    first = second + layer.attention.output(torch.cat(heads, dim=1))
+    second = second + layer.feed_forward(first)
+    torch.testing.assert_close(hidden[0], model.norm(torch.cat([first, second], dim=1)), atol=1e-10, rtol=0)
+    assert trace[0].buckets.shape == (1, 2, 2, length) and not trace[0].overflow.any()
+    assert memory.position == 0 and all(rows.shape[1] == 0 for rows, _ in memory.layers)
+
+
+def test_rule_chunk_refuses_memory() -> None:
+    model = make(rule="chunk", attn_layers=("lsh",), chunk_length=4)
+    memory = make()(tokens_of(1, 8))[1]
+    with pytest.raises(ConfigError, match="carries no memory between segments, found one of 8 tokens"):
+        model(tokens_of(1, 8), memory)
+
+
+def test_documents_end_where_positions_do() -> None:
+    model = make()
+    _, memory = model(tokens_of(1, 100))
+    assert model(tokens_of(1, 28), memory)[1].position == 128
+    with pytest.raises(DataError, match="128 positions, and this document goes on to 129"):
+        model(tokens_of(1, 29), memory)
+
+
+def test_parameter_names() -> None:
+    """They are the format of checkpoints."""
+    model = Reformer(replace(SMALL, attn_layers=("local", "lsh"), attention_bias=True))
+    shapes = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
+    assert shapes["word_emb.weight"] == (20, 12)
+    assert shapes["positions.weights.0"] == (8, 4) and shapes["positions.weights.1"] == (16, 8)
+    assert shapes["norm.weight"] == (24,) and shapes["head.weight"] == (20, 24) and shapes["head.bias"] == (20,)
+    assert shapes["layers.1.attention.rotations"] == (2, 2, 6, 2)
+    both = {
+        f"attention.{name}" for name in ("norm.weight", "norm.bias", "value.weight", "output.weight", "output.bias")
+    }
+    both |= {f"feed_forward.{name}.{kind}" for name in ("norm", "inner", "outer") for kind in ("weight", "bias")}
+    for layer, own in ((0, {"query.weight", "key.weight"}), (1, {"query_key.weight", "rotations"})):
+        names = {name.split(".", 2)[2] for name in shapes if name.startswith(f"layers.{layer}.")}
+        assert names == both | {f"attention.{name}" for name in own}
+
+
+def test_initial_weights_and_rotations_follow_the_seeds() -> None:
+    def fresh(seed: int, hash_seed: int) -> dict[str, Tensor]:
+        torch.manual_seed(seed)
+        return Reformer(replace(SMALL, hash_seed=hash_seed)).state_dict()
+
+    first, same, other_hash, other = fresh(1, 1), fresh(1, 1), fresh(1, 2), fresh(2, 1)
+    assert all(torch.equal(first[name], same[name]) for name in first)
+    for name in first:
+        if "rotations" in name:  # of the configuration's seed alone
+            assert torch.equal(first[name], other[name]) and not torch.equal(first[name], other_hash[name])
+        elif "norm" not in name and not name.endswith("bias"):
+            assert torch.equal(first[name], other_hash[name]) and not torch.equal(first[name], other[name])
+    assert isinstance(Reformer(SMALL).positions.weights, nn.ParameterList)
