@@ -1,4 +1,4 @@
-"""The memory of a batch of rows: rings that stay on the device, and the counters that say what they hold."""
+"""The memory of a batch of rows: buffers that stay on the device, and the counters that say what they hold."""
 
 from __future__ import annotations
 
@@ -11,21 +11,24 @@ import numpy.typing as npt
 
 from .providers import Device
 from .session import device_value
-from .spec import Evaluation, Memory
+from .spec import UNBOUNDED_WINDOW, Evaluation, Memory
 
 __all__ = ["RingMemory"]
 
 
 class RingMemory:
-    """Rings of `capacity` slots for every memory of a bundle, one row per batch entry.
+    """The buffers of every memory of a bundle, one row per batch entry: rings of `capacity` slots, or recent rows.
 
-    All rows write at the same slot, so they share `offset`; each row has its own `memory_length` and restarts on
+    All rows write at the same slot of a ring, so they share `offset`; each row has its own `position` and restarts on
     its own. Buffers always hold finite numbers: a masked NaN would still poison the product.
 
+    A ring is read and written in place. Recent rows have two buffers that change places: a step may still read the old
+    rows after it has written the new ones, in whatever order ONNX Runtime runs its nodes.
+
     Attributes:
-        offset: rows written to the ring so far.
+        offset: rows written to the rings so far.
         memory_length: (B,) int64, rows of memory that each batch row may see; at most mem_len.
-        history: (B,) int64, how many of those rows are tokens of the row's own document.
+        position: (B,) int64, tokens of the row's own document that have been read; the next one stands there.
     """
 
     def __init__(
@@ -46,8 +49,9 @@ class RingMemory:
         self.device = device
         self.offset = 0
         self._first_rows = first_rows
-        self._arrays: dict[str, npt.NDArray[Any]] = {}
+        self._arrays: dict[str, npt.NDArray[Any] | None] = {}
         self.values: dict[str, Any] = {}
+        self._next: dict[str, tuple[npt.NDArray[Any] | None, Any]] = {}  # where a step writes recent rows
         for entry in self.entries:
             free = {"batch": batch_size, "capacity": capacity}
             shape = [axis if isinstance(axis, int) else free[axis] for axis in entry.shape]
@@ -57,7 +61,7 @@ class RingMemory:
             self._bind(entry, array)
         start = evaluation.mem_len if evaluation.first_memory == "zeros" else 0
         self.memory_length = np.full(batch_size, start, np.int64)
-        self.history = np.zeros(batch_size, np.int64)
+        self.position = np.zeros(batch_size, np.int64)
 
     @property
     def max_segment(self) -> int:
@@ -65,24 +69,45 @@ class RingMemory:
         return self.evaluation.max_segment(self.capacity)
 
     @property
+    def room(self) -> npt.NDArray[np.int64]:
+        """(B,): tokens that each row can still read before its document must end or restart."""
+        longest = self.evaluation.longest_part
+        if longest is None:
+            return np.full(self.batch_size, UNBOUNDED_WINDOW, np.int64)
+        if self.evaluation.whole:
+            return np.where(self.position > 0, 0, longest)
+        return longest - self.position
+
+    @property
     def nbytes(self) -> int:
-        """Bytes of the rings, positional keys not counted."""
+        """Bytes of the buffers, positional keys not counted."""
         return sum(
-            math.prod(self.values[entry.input].shape()) * np.dtype(entry.dtype).itemsize for entry in self.entries
+            math.prod(self.values[entry.input].shape())
+            * np.dtype(entry.dtype).itemsize
+            * (2 if entry.layout == "recent" else 1)
+            for entry in self.entries
         )
 
     def feeds(self) -> dict[str, npt.NDArray[np.int64]]:
         """The step inputs that describe this memory."""
-        return {
+        feeds = {
             "offset": np.array([self.offset % self.capacity], np.int64),
+            "position": self.position.copy(),
             "memory_length": self.memory_length.copy(),
             "window": np.array([self.evaluation.window], np.int64),
         }
+        if self.evaluation.n_hashes is not None:
+            feeds["n_hashes"] = np.array([self.evaluation.n_hashes], np.int64)
+        return feeds
+
+    def target(self, entry: Memory) -> Any:
+        """The OrtValue that a step writes the next value of `entry` to."""
+        return self._next[entry.input][1] if entry.layout == "recent" else self.values[entry.input]
 
     def context(self, segment_len: int) -> npt.NDArray[np.int64]:
         """(B, S): how many of its document's tokens each query of the next step sees, itself included."""
         steps = np.arange(segment_len, dtype=np.int64)
-        own = self.history[:, None] + steps[None, :] + 1
+        own = np.minimum(self.position, self.evaluation.mem_len)[:, None] + steps[None, :] + 1
         return np.minimum(own, self.evaluation.window)
 
     def advance(self, segment_len: int) -> None:
@@ -90,7 +115,10 @@ class RingMemory:
         mem_len = self.evaluation.mem_len
         self.offset += segment_len
         self.memory_length = np.minimum(self.memory_length + segment_len, mem_len)
-        self.history = np.minimum(self.history + segment_len, mem_len)
+        self.position = self.position + segment_len
+        for name, written in self._next.items():
+            self._next[name] = self._arrays[name], self.values[name]
+            self._arrays[name], self.values[name] = written
 
     def restart(self, row: int, refill: bool = False) -> None:
         """Let `row` start a new document; its neighbours go on.
@@ -102,10 +130,10 @@ class RingMemory:
         if zeros or refill:
             self.refill(row)
         self.memory_length[row] = self.evaluation.mem_len if zeros else 0
-        self.history[row] = 0
+        self.position[row] = 0
 
     def refill(self, row: int) -> None:
-        """Overwrite every slot of `row` with its first value."""
+        """Overwrite everything that `row` holds with its first value."""
         for entry in self.entries:
             array = self.array(entry)
             array[row] = 0 if entry.first_value is None else self._first_row(entry)[0]
@@ -118,27 +146,33 @@ class RingMemory:
         taken.__dict__.update(self.__dict__)
         taken.batch_size = len(rows)
         taken.memory_length = self.memory_length[list(rows)]
-        taken.history = self.history[list(rows)]
-        taken._arrays, taken.values = {}, {}
+        taken.position = self.position[list(rows)]
+        taken._arrays, taken.values, taken._next = {}, {}, {}
         for entry in self.entries:
             taken._bind(entry, np.ascontiguousarray(self.array(entry)[list(rows)]))
         return taken
 
     def array(self, entry: Memory) -> npt.NDArray[Any]:
-        """The ring of `entry` as numpy: the buffer itself on the CPU, a copy from another device."""
-        return self._arrays[entry.input] if self.device.kind == "cpu" else self.values[entry.input].numpy()
+        """What `entry` holds, as numpy: the buffer itself on the CPU, a copy from another device."""
+        array = self._arrays[entry.input]
+        return self.values[entry.input].numpy() if array is None else array
 
     def by_age(self, entry: Memory, row: int) -> npt.NDArray[Any]:
-        """The rows of `entry` that batch row `row` may see, oldest first, along the ring axis."""
-        length = int(self.memory_length[row])
-        slots = (self.offset - length + np.arange(length)) % self.capacity
-        return np.take(self.array(entry)[row], slots, axis=entry.row_axis - 1)
+        """The rows of `entry` that batch row `row` may see, oldest first, along the axis of rows."""
+        array, axis = self.array(entry)[row], entry.row_axis - 1
+        if entry.layout == "recent":
+            rows = array.shape[axis]
+            slots = np.arange(rows - min(int(self.position[row]), rows), rows)
+        else:
+            length = int(self.memory_length[row])
+            slots = (self.offset - length + np.arange(length)) % self.capacity
+        return np.take(array, slots, axis=axis)
 
     def load_rows(self, arrays: Mapping[str, npt.NDArray[Any]], offset: int, capacity: int) -> None:
-        """Fill the rings from saved ones of `capacity` slots at `offset`, laid out anew if the capacity differs."""
+        """Fill the buffers from saved ones, of `capacity` slots at `offset`; another capacity is laid out anew."""
         for entry in self.entries:
             saved = arrays[entry.input]
-            if capacity == self.capacity:
+            if capacity == self.capacity or entry.layout == "recent":
                 ring = np.array(saved, entry.dtype)
             else:
                 kept = min(self.evaluation.mem_len, capacity, self.capacity)
@@ -156,6 +190,10 @@ class RingMemory:
         return np.expand_dims(self._first_rows[entry.first_value], (0, entry.row_axis))
 
     def _bind(self, entry: Memory, array: npt.NDArray[Any]) -> None:
-        if self.device.kind == "cpu":
-            self._arrays[entry.input] = array  # shared with the OrtValue, so it must live as long
-        self.values[entry.input] = device_value(array, self.device)
+        self._arrays[entry.input], self.values[entry.input] = self._buffer(array)
+        if entry.layout == "recent":
+            self._next[entry.input] = self._buffer(array.copy())
+
+    def _buffer(self, array: npt.NDArray[Any]) -> tuple[npt.NDArray[Any] | None, Any]:
+        """An OrtValue of `array`, after the array itself where they share their memory: it must live as long."""
+        return (array if self.device.kind == "cpu" else None), device_value(array, self.device)

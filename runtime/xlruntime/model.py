@@ -17,10 +17,11 @@ from .memory import RingMemory
 from .providers import Device, parse_device
 from .scorer import DocumentScore, Scorer, TokenScores
 from .session import GraphSession
-from .spec import FIRST_MEMORY_FILE, Bundle, Evaluation
+from .spec import FIRST_MEMORY_FILE, Bundle, Evaluation, Graph
 from .stream import Stream, restore_stream
 from .text import Document, Source
 from .tokenizing import make_tokenizer
+from .whole import generate_whole
 
 __all__ = ["Model", "load"]
 
@@ -105,13 +106,35 @@ class Model:
         mem_len: int | None = None,
         clamp_len: int | None = None,
         same_length: bool | None = None,
+        n_hashes: int | None = None,
+        restart: bool | None = None,
     ) -> Evaluation:
         """The bundle's evaluation settings with those given replaced.
 
+        Args:
+            segment_len: tokens in one step; the longest document where a document is one step.
+            mem_len: rows of memory that a layer keeps.
+            clamp_len: largest distinct distance, -1: none.
+            same_length: whether every token sees equally many others.
+            n_hashes: rounds of hashing, at most those that were exported.
+            restart: whether a document that has no positions left goes on as one that begins, instead of being refused.
+
         Raises:
-            OptionError: a value is out of range.
+            OptionError: a value is out of range, or chooses what this bundle's graphs do not have.
         """
-        return self.bundle.evaluation.with_options(segment_len, mem_len, clamp_len, same_length)
+        own = self.bundle.evaluation
+        chosen = own.with_options(segment_len, mem_len, clamp_len, same_length, n_hashes, restart)
+        taken = {tensor.name for graph in self.bundle.graphs.values() for tensor in graph.inputs}
+        problems = []
+        if chosen.clamp_len != own.clamp_len and "clamp_len" not in taken:
+            problems.append(f"clamp_len is {clamp_len}, but this model has no distances to clamp")
+        if chosen.same_length != own.same_length and "memory_length" not in taken:
+            problems.append(f"same_length is {same_length}, but this model knows only {own.same_length}")
+        if chosen.n_hashes != own.n_hashes and "n_hashes" not in taken:
+            problems.append(f"n_hashes is {n_hashes}, but these graphs always compute {own.n_hashes} rounds")
+        if problems:
+            raise OptionError(f"{self.folder}: {'; '.join(problems)}. Leave it out.")
+        return chosen
 
     def new_memory(self, evaluation: Evaluation, batch_size: int = 1, capacity: int | None = None) -> RingMemory:
         """Fresh memory for `batch_size` rows; `capacity` None is just enough for `evaluation.segment_len`."""
@@ -136,14 +159,15 @@ class Model:
         """Run one segment on `memory`, which moves on by it.
 
         Args:
-            purpose: `score`, `generate` or `detail`.
+            purpose: `score`, `generate` or `detail`. Where the bundle has a graph for it that is made for few tokens,
+                such as `score_few`, and they are few enough, that one runs: the numbers are the same.
             tokens: (B, S) ids within the vocabulary; targets (B, S) the token after each.
 
         Returns:
             The graph's outputs other than memory, by name.
 
         Raises:
-            OptionError: the segment is longer than the ring allows, which would be silently wrong.
+            OptionError: the segment is longer than the graph, the ring or the positions allow.
         """
         S = tokens.shape[1]
         if not 1 <= S <= memory.max_segment:
@@ -151,10 +175,39 @@ class Model:
                 f"a segment of {S} tokens does not fit: a ring of {memory.capacity} slots with mem_len "
                 f"{memory.evaluation.mem_len} takes 1 to {memory.max_segment}. Split it."
             )
+        if (room := memory.room.min()) < S:
+            raise OptionError(
+                f"a segment of {S} tokens does not fit: a row has room for {room} more, as the model reads at most "
+                f"{memory.evaluation.longest_part} tokens of a document. Restart the row."
+            )
+        graph = self._graph_for(purpose, S)
         feeds = {"tokens": tokens, "targets": targets, **memory.feeds()}
-        outputs = self.session(purpose).step(feeds, memory)
+        outputs = self.session(graph).step(feeds, memory)
         memory.advance(S)
         return outputs
+
+    def longest_step(self, purpose: str, segment_len: int) -> int:
+        """`segment_len`, or what the graphs for `purpose` take at most in one step if that is less."""
+        lengths = [graph.max_segment for graph in self._graphs_for(purpose).values()]
+        return min(segment_len, max((length or segment_len for length in lengths), default=segment_len))
+
+    def _graphs_for(self, purpose: str) -> dict[str, Graph]:
+        """The graphs that compute it, the one for fewest tokens first."""
+        graphs = self.bundle.graphs
+        return {name: graphs[name] for name in (f"{purpose}_few", purpose) if name in graphs}
+
+    def _graph_for(self, purpose: str, segment_len: int) -> str:
+        """The purpose itself, or its variant for few tokens where so few will do."""
+        variants = self._graphs_for(purpose)
+        for name, graph in variants.items():
+            if graph.max_segment is None or segment_len <= graph.max_segment:
+                return name
+        if variants:
+            raise OptionError(
+                f"a segment of {segment_len} tokens does not fit: the graph for {purpose!r} takes 1 to "
+                f"{self.longest_step(purpose, segment_len)}. Split it."
+            )
+        return purpose
 
     def stream(
         self,
@@ -163,14 +216,16 @@ class Model:
         mem_len: int | None = None,
         clamp_len: int | None = None,
         same_length: bool | None = None,
+        n_hashes: int | None = None,
+        restart: bool | None = None,
         capacity: int | None = None,
     ) -> Stream:
-        """A walk through one document. Settings that are None are the bundle's.
+        """A walk through one document. Settings (see `evaluation`) that are None are the bundle's.
 
         Raises:
-            OptionError: a setting is out of range.
+            OptionError: a setting is out of range, or this bundle reads each document in one step.
         """
-        evaluation = self.evaluation(segment_len, mem_len, clamp_len, same_length)
+        evaluation = self.evaluation(segment_len, mem_len, clamp_len, same_length, n_hashes, restart)
         return Stream(self, evaluation, capacity)
 
     def restore(self, file: str | Path, *, capacity: int | None = None) -> Stream:
@@ -195,16 +250,20 @@ class Model:
         mem_len: int | None = None,
         clamp_len: int | None = None,
         same_length: bool | None = None,
+        n_hashes: int | None = None,
+        restart: bool | None = None,
     ) -> Iterator[DocumentScore]:
         """Score whole documents, `batch_size` at a time, each with a memory of its own; results in input order.
 
         Args:
             documents: texts, bytes, paths, open binary files, token ids, or `Document`s that name them.
+            batch_size: where a document is one step it stands alone all the same.
+            segment_len and so on: see `evaluation`.
 
         Raises:
             OptionError, TokenError, TextError, OSError: a setting or a document is not usable.
         """
-        evaluation = self.evaluation(segment_len, mem_len, clamp_len, same_length)
+        evaluation = self.evaluation(segment_len, mem_len, clamp_len, same_length, n_hashes, restart)
         return Scorer(self, evaluation, batch_size).documents(documents)
 
     def score_tokens(
@@ -216,9 +275,11 @@ class Model:
         mem_len: int | None = None,
         clamp_len: int | None = None,
         same_length: bool | None = None,
+        n_hashes: int | None = None,
+        restart: bool | None = None,
     ) -> Iterator[TokenScores]:
         """As `score`, but every token's score as soon as it is known; nothing is kept."""
-        evaluation = self.evaluation(segment_len, mem_len, clamp_len, same_length)
+        evaluation = self.evaluation(segment_len, mem_len, clamp_len, same_length, n_hashes, restart)
         return Scorer(self, evaluation, batch_size).tokens(documents)
 
     def generate(
@@ -231,20 +292,26 @@ class Model:
         mem_len: int | None = None,
         clamp_len: int | None = None,
         same_length: bool | None = None,
+        n_hashes: int | None = None,
+        restart: bool | None = None,
     ) -> Iterator[int]:
         """Continue `prompt`: yields up to `max_tokens` token ids as they are drawn.
 
         Raises:
-            OptionError: a setting is out of range. TextError: the prompt is empty.
+            OptionError: a setting is out of range. TextError: the prompt is empty, or with what is asked for too long.
         """
-        stream = self.stream(segment_len=segment_len, mem_len=mem_len, clamp_len=clamp_len, same_length=same_length)
-        return stream.generate(prompt, max_tokens=max_tokens, sampling=sampling)
+        evaluation = self.evaluation(segment_len, mem_len, clamp_len, same_length, n_hashes, restart)
+        if evaluation.whole:
+            return generate_whole(self, evaluation, prompt, max_tokens, sampling or Sampling())
+        return Stream(self, evaluation).generate(prompt, max_tokens=max_tokens, sampling=sampling)
 
     def _position_keys(self, capacity: int, clamp_len: int) -> dict[str, Any]:
         """Positional keys for a ring's capacity: made once, shared by all streams of it, never written."""
         with self._lock:
             key = (capacity, clamp_len)
             if key not in self._positions:
+                if "positions" not in self.bundle.graphs:  # nothing depends on distances
+                    return {}
                 session = self._open("positions")  # not kept open: it holds weights and buffers of its own
                 feeds = {"capacity": np.array([capacity], np.int64), "clamp_len": np.array([clamp_len], np.int64)}
                 self._positions[key] = session.run_on_device(feeds)

@@ -25,7 +25,7 @@ import numpy.typing as npt
 
 from .errors import OptionError, TextError, TokenError, XlruntimeError
 from .spec import Evaluation
-from .text import Document, TokenReader
+from .text import Document, TokenReader, check_length
 from .vocabulary import Vocabulary
 
 if TYPE_CHECKING:
@@ -83,6 +83,8 @@ class Corpus:
 class Streams:
     """A corpus as parallel streams, to be walked `evaluation.segment_len` columns at a time.
 
+    Streams that are longer than the model can read start afresh where they must, all at once, if they may `restart`.
+
     Every token of the corpus is either scored, or the first of its stream or sentence and only read, or trimmed.
 
     Attributes:
@@ -130,6 +132,8 @@ class CorpusScore:
     mem_len: int
     clamp_len: int
     same_length: bool
+    n_hashes: int | None
+    restart: bool
     first_memory: str
     tokens_per_second: float  # warm-up included
 
@@ -177,7 +181,7 @@ def arrange(
 
     Raises:
         OptionError: settings that do not go together; lists all of them.
-        TextError: the corpus is too short for them.
+        TextError: the corpus is too short for them, or its streams are longer than the model can read.
         TokenError: it does not consist of sentences.
     """
     if protocol not in PROTOCOLS:
@@ -189,6 +193,8 @@ def arrange(
         problems.append(f"batch size is {B}, at least 1 is needed")
     if rules.one_stream and B > 1:
         problems.append(f"batch size is {B}, but protocol {protocol} is one stream")
+    if rules.warmup and evaluation.whole:
+        problems.append(f"protocol {protocol} warms up a memory, but this model reads in one step and has none")
     if sentences and not rules.packs_sentences:
         problems.append(f"protocol {protocol} does not pack sentences")
     if sentences and corpus.marks is None:
@@ -197,9 +203,13 @@ def arrange(
         raise OptionError("; ".join(problems) + ".")
     S = evaluation.segment_len
     if corpus.marks is not None and (rules.packs_sentences if sentences is None else sentences):
-        return _pack_sentences(corpus, corpus.marks, evaluation, protocol, B)
-    W = -(-evaluation.mem_len // S) * S if rules.warmup else 0
-    return _cut(corpus, evaluation, protocol, B, W)
+        streams = _pack_sentences(corpus, corpus.marks, evaluation, protocol, B)
+    else:
+        W = -(-evaluation.mem_len // S) * S if rules.warmup else 0
+        streams = _cut(corpus, evaluation, protocol, B, W)
+    N = streams.tokens.shape[1]
+    check_length(N + 1, evaluation, corpus.name, f"streams of {N + 1:,} tokens")
+    return streams
 
 
 def _cut(corpus: Corpus, evaluation: Evaluation, protocol: str, B: int, W: int) -> Streams:
@@ -302,12 +312,17 @@ def walk(model: Model, streams: Streams, progress: Callable[[int], Any] | None =
     """
     evaluation, corpus = streams.evaluation, streams.corpus
     S = evaluation.segment_len
+    longest = model.longest_step("score", S)
     B, N = streams.tokens.shape
     memory = model.new_memory(evaluation, B)
-    nats = 0.0
+    nats, start = 0.0, 0
     began = time.perf_counter()
-    for start in range(0, N, S):
-        segment = slice(start, start + S)
+    while start < N:
+        if not memory.room[0]:  # as that of all rows
+            for row in range(B):
+                memory.restart(row)
+        border = streams.warmup if start < streams.warmup else N
+        segment = slice(start, min(start + min(longest, int(memory.room[0])), border))
         tokens, targets = (np.ascontiguousarray(ids[:, segment], np.int64) for ids in (streams.tokens, streams.targets))
         log_prob = model.step("score", memory, tokens, targets)["log_prob"]
         if not np.isfinite(log_prob).all():
@@ -320,6 +335,7 @@ def walk(model: Model, streams: Streams, progress: Callable[[int], Any] | None =
             nats -= float(log_prob.sum(dtype=np.float64))
         if progress is not None:
             progress(tokens.size)
+        start = segment.stop
     elapsed = time.perf_counter() - began
     scored = B * (N - streams.warmup)
     mean = nats / scored
@@ -346,6 +362,8 @@ def walk(model: Model, streams: Streams, progress: Callable[[int], Any] | None =
         mem_len=evaluation.mem_len,
         clamp_len=evaluation.clamp_len,
         same_length=evaluation.same_length,
+        n_hashes=evaluation.n_hashes,
+        restart=evaluation.restart,
         first_memory=evaluation.first_memory,
         tokens_per_second=streams.tokens.size / elapsed if elapsed > 0 else 0.0,
     )

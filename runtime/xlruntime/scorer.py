@@ -16,7 +16,7 @@ from .errors import OptionError
 from .memory import RingMemory
 from .spec import Evaluation
 from .stream import warn_not_finite
-from .text import Document, Source, TokenPiece, TokenReader
+from .text import Document, Source, TokenPiece, TokenReader, check_length
 
 if TYPE_CHECKING:
     from .model import Model
@@ -50,6 +50,7 @@ class DocumentScore:
     perplexity: float | None
     segment_len: int
     mem_len: int
+    n_hashes: int | None
     tokens_per_second: float
 
 
@@ -101,7 +102,7 @@ class Scorer:
 
     Rows are independent: a document's scores do not depend on its neighbours. Padding stands only behind a
     document's end; a row whose document is done restarts with the next; when no document waits and half the rows
-    are idle, the batch shrinks.
+    are idle, the batch shrinks. A document that is one step has no neighbours: padding would change its scores.
     """
 
     def __init__(self, model: Model, evaluation: Evaluation, batch_size: int) -> None:
@@ -109,7 +110,8 @@ class Scorer:
             raise OptionError(f"batch size is {batch_size}, at least 1 is needed.")
         self.model = model
         self.evaluation = evaluation
-        self.batch_size = batch_size
+        self.batch_size = 1 if evaluation.whole else batch_size
+        self._longest_step = model.longest_step("score", evaluation.segment_len)
 
     def documents(self, documents: Iterable[Document | Source]) -> Iterator[DocumentScore]:
         """The total of each document, in the order of the documents."""
@@ -160,6 +162,9 @@ class Scorer:
         """Begin a document; one of fewer than two tokens is done already."""
         document = given if isinstance(given, Document) else Document(_name(given, number), given)
         reader = TokenReader(document, self.model.tokenizer, self.model.bundle.vocab_size)
+        longest = self.evaluation.longest_part
+        if longest is not None and not self.evaluation.restart and reader.has(longest + 2):
+            check_length(longest + 2, self.evaluation, document.name, f"more than {longest + 1:,} tokens")
         first = reader.take(1)
         walk = _Walk(number, reader, int(first.ids[0]) if len(first) else 0, position=len(first))
         if not reader.at_end:
@@ -169,9 +174,11 @@ class Scorer:
 
     def _step(self, memory: RingMemory, rows: list[_Walk | None]) -> Iterator[tuple[int, TokenScores]]:
         """Run one segment of every row that has a document."""
-        pieces = {
-            row: walk.reader.take(self.evaluation.segment_len) for row, walk in enumerate(rows) if walk is not None
-        }
+        for row, walk in enumerate(rows):
+            if memory.room[row] < (self._longest_step if walk is None else 1):
+                memory.restart(row)
+        longest = min(self._longest_step, int(memory.room.min()))  # padding, too, needs positions
+        pieces = {row: walk.reader.take(longest) for row, walk in enumerate(rows) if walk is not None}
         S = max(len(piece) for piece in pieces.values())
         tokens = np.zeros((len(rows), S), np.int64)
         targets = np.zeros((len(rows), S), np.int64)
@@ -239,6 +246,7 @@ class Scorer:
             perplexity=_perplexity(nats, scored),
             segment_len=self.evaluation.segment_len,
             mem_len=self.evaluation.mem_len,
+            n_hashes=self.evaluation.n_hashes,
             tokens_per_second=walk.position / elapsed if elapsed > 0 else 0.0,
         )
 

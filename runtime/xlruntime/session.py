@@ -80,11 +80,11 @@ class GraphSession:
         return values
 
     def step(self, feeds: dict[str, npt.NDArray[Any]], memory: RingMemory) -> dict[str, npt.NDArray[Any]]:
-        """Run one segment; `memory` is read and written in place, never copied.
+        """Run one segment; `memory` is read and written where it is, never copied.
 
         Args:
             feeds: the step's small inputs; those the graph does not take are left out.
-            memory: rings and positional keys; the caller advances its counters.
+            memory: buffers and positional keys; the caller advances it.
 
         Returns:
             The graph's other outputs, by name, on the CPU.
@@ -102,9 +102,8 @@ class GraphSession:
                 binding.bind_ortvalue_input(name, value)
         carried = set()
         for entry in memory.entries:
-            value = memory.values[entry.input]
-            binding.bind_ortvalue_input(entry.input, value)
-            binding.bind_ortvalue_output(entry.output, value)
+            binding.bind_ortvalue_input(entry.input, memory.values[entry.input])
+            binding.bind_ortvalue_output(entry.output, memory.target(entry))
             carried.add(entry.output)
         results = [name for name in self.outputs if name not in carried]
         for name in results:

@@ -19,7 +19,7 @@ import numpy.typing as npt
 from .errors import OptionError, StateError, TextError, XlruntimeError
 from .generator import Sampling
 from .spec import Evaluation
-from .text import as_ids, check_ids
+from .text import check_length, encode
 
 if TYPE_CHECKING:
     from .model import Model
@@ -58,10 +58,16 @@ class Stream:
     """A walk through one document of any length at constant memory. Used by one thread at a time.
 
     A feed's last token has no target yet: the stream holds it, and runs it when the next one arrives. Without
-    `same_length`, scores depend on where feeds end.
+    `same_length`, scores depend on where feeds end. A document that has no positions left is refused, or with `restart`
+    goes on as one that begins (see `Evaluation`).
     """
 
     def __init__(self, model: Model, evaluation: Evaluation, capacity: int | None = None) -> None:
+        if evaluation.whole:
+            raise OptionError(
+                f"{model.folder}: this model reads each document in one step and carries no memory, so there is no "
+                "stream of it. Use Model.score, Model.score_tokens or Model.generate on whole documents."
+            )
         self.model = model
         self.evaluation = evaluation
         self.memory = model.new_memory(evaluation, 1, capacity)
@@ -84,14 +90,13 @@ class Stream:
             The scores that became known: of every token of the piece, but for the document's first token.
 
         Raises:
-            TokenError: an id is outside the vocabulary; nothing of the piece was taken.
+            TokenError: an id is outside the vocabulary.
+            TextError: the text cannot be tokenized, or the document gets longer than the model can read. After either
+                error nothing of the piece was taken.
         """
-        ids = self._ids(source)
-        if self.pending is None and len(ids):
-            self.pending, ids = int(ids[0]), ids[1:]
-            self.position = 1
+        ids = self._take(self._ids(source), "the document")
         first = self.position
-        parts = [self._step(ids[start : start + self._segment]) for start in range(0, len(ids), self._segment)]
+        parts = [self._step(segment) for segment in self._segments(ids)]
         if not parts:
             return _no_scores()
         log_probs = np.concatenate([log_prob for log_prob, _ in parts])
@@ -111,13 +116,15 @@ class Stream:
         or generate goes on from there.
 
         Raises:
-            OptionError: max_tokens is negative. TextError: there is nothing to continue.
+            OptionError: max_tokens is negative. TextError: there is nothing to continue, or the document could get
+                longer than the model can read.
         """
         if max_tokens < 0:
             raise OptionError(f"max_tokens is {max_tokens}, at least 0 is needed.")
         ids = self._ids([] if prompt is None else prompt)
         if self.pending is None and not len(ids):
             raise TextError("nothing to continue: the prompt is empty and the stream has read nothing. Give a prompt.")
+        self._check_length(len(ids) + max_tokens, f"the document with {max_tokens:,} tokens more")
         return self._generate(ids, max_tokens, sampling or Sampling())
 
     def reset(self) -> None:
@@ -145,7 +152,7 @@ class Stream:
             "capacity": self.memory.capacity,
             "offset": self.memory.offset,
             "memory_length": int(self.memory.memory_length[0]),
-            "history": int(self.memory.history[0]),
+            "history": int(self.memory.position[0]),  # under the name it always had
             "pending": self.pending,
             "position": self.position,
         }
@@ -158,18 +165,36 @@ class Stream:
             with contextlib.suppress(FileNotFoundError):
                 temporary.unlink()
 
-    @property
-    def _segment(self) -> int:
-        return min(self.evaluation.segment_len, self.memory.max_segment)
-
     def _ids(self, source: str | bytes | npt.NDArray[np.int64] | list[int]) -> npt.NDArray[np.int64]:
-        name = "the stream"
-        if isinstance(source, str | bytes):
-            ids = self.model.tokenizer.encode_piece(source, self.pending)
-        else:
-            ids = as_ids(source, name)
-        check_ids(ids, self.model.bundle.vocab_size, name, self.position)
+        model = self.model
+        return encode(source, model.tokenizer, model.bundle.vocab_size, "the stream", self.pending, self.position)
+
+    def _check_length(self, more: int, name: str) -> None:
+        held = 0 if self.pending is None else 1
+        check_length(int(self.memory.position[0]) + held + more, self.evaluation, name)
+
+    def _take(self, ids: npt.NDArray[np.int64], name: str) -> npt.NDArray[np.int64]:
+        """Hold the first token of a document; what is left of ids (n,) are targets."""
+        self._check_length(len(ids), name)
+        if self.pending is None and len(ids):
+            self.pending, ids = int(ids[0]), ids[1:]
+            self.position = 1
         return ids
+
+    def _segments(self, targets: npt.NDArray[np.int64]) -> Iterator[npt.NDArray[np.int64]]:
+        """Cut targets (n,) into segments, each no longer than a step can be; asked for one by one, as they are run."""
+        longest = min(self.memory.max_segment, self.model.longest_step("score", self.evaluation.segment_len))
+        while len(targets):
+            S = min(longest, self._room())
+            yield targets[:S]
+            targets = targets[S:]
+
+    def _room(self) -> int:
+        """Tokens that can be read before the document must restart, after it has done so if there were none."""
+        if not self.memory.room[0]:
+            self._check_length(1, "the document")
+            self.memory.restart(0)
+        return int(self.memory.room[0])
 
     def _step(self, targets: npt.NDArray[np.int64]) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.int64]]:
         """Score one segment of targets (S,); the held token comes before them."""
@@ -189,13 +214,11 @@ class Stream:
         return outputs
 
     def _generate(self, ids: npt.NDArray[np.int64], max_tokens: int, sampling: Sampling) -> Iterator[int]:
-        if self.pending is None:
-            self.pending, ids = int(ids[0]), ids[1:]
-            self.position = 1
-        for start in range(0, len(ids), self._segment):
-            self._run("generate", ids[start : start + self._segment])
+        for segment in self._segments(self._take(ids, "the prompt")):
+            self._run("score", segment)
         rng = sampling.rng()
         for _ in range(max_tokens):
+            self._room()
             # The target is not known yet; the generate graph has no such input, so any will do.
             logits = self._run("generate", np.array([self.pending], np.int64))["logits"][0]
             if not np.isfinite(logits).all():
@@ -238,7 +261,7 @@ def restore_stream(model: Model, file: Path, capacity: int | None = None) -> Str
         _check_arrays(file, arrays, model, state["capacity"])
         stream.memory.load_rows(arrays, state["offset"], state["capacity"])
         stream.memory.memory_length[0] = state["memory_length"]
-        stream.memory.history[0] = state["history"]
+        stream.memory.position[0] = state["history"]
         stream.pending, stream.position = state["pending"], state["position"]
     except (KeyError, TypeError) as error:
         raise StateError(f"{file}: the state lacks {error}. Save the stream again with Stream.save.") from error

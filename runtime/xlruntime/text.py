@@ -17,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from .errors import TextError, TokenError
+from .spec import Evaluation
 
 __all__ = [
     "Document",
@@ -28,7 +29,9 @@ __all__ = [
     "Tokenizer",
     "as_ids",
     "check_ids",
+    "check_length",
     "continuation",
+    "encode",
     "pieces",
     "text_pieces",
     "utf8_bytes",
@@ -162,6 +165,47 @@ def check_ids(ids: Ids, vocab_size: int, name: str, first: int = 0) -> None:
         )
 
 
+def check_length(tokens: int, evaluation: Evaluation, name: str, found: str | None = None) -> None:
+    """Refuse a document that is longer than the model can read, unless it may restart.
+
+    Args:
+        tokens: of the document; the last of them need not be read.
+        found: what to say of its length, if it is not just that.
+
+    Raises:
+        TextError: says how long it may be.
+    """
+    longest = evaluation.longest_part
+    if longest is not None and tokens > longest + 1 and not evaluation.restart:
+        more = " or give a larger segment_len," if evaluation.whole and longest != evaluation.max_positions else ""
+        raise TextError(
+            f"{name}: {found or f'{tokens:,} tokens'}, but at most {longest + 1:,} are possible: the model reads "
+            f"{longest:,} tokens of a document and predicts one more. Make it shorter,{more} or let it start afresh "
+            f"every {longest:,} tokens (restart=True, --restart)."
+        )
+
+
+def encode(
+    source: str | bytes | npt.NDArray[np.int64] | list[int],
+    tokenizer: Tokenizer,
+    vocab_size: int,
+    name: str,
+    previous: int | None = None,
+    first: int = 0,
+) -> Ids:
+    """Token ids (n,), within the vocabulary, of the next piece of a document that is given as text or as ids.
+
+    Args:
+        previous: the last token before it, None at the beginning; first: index of its first token in the document.
+
+    Raises:
+        TokenError, TextError: it is not usable.
+    """
+    ids = tokenizer.encode_piece(source, previous) if isinstance(source, str | bytes) else as_ids(source, name)
+    check_ids(ids, vocab_size, name, first)
+    return ids
+
+
 def utf8_bytes(text: str | bytes, name: str) -> bytes:
     """The bytes of a text.
 
@@ -257,6 +301,11 @@ class TokenReader:
         taken, self._buffer = _split(self._buffer, n)
         return taken
 
+    def has(self, n: int) -> bool:
+        """Whether at least `n` tokens are still to be handed out; reads ahead to find out, and keeps what it reads."""
+        self._fill(n)
+        return len(self._buffer) >= n
+
     def _fill(self, n: int) -> None:
         while len(self._buffer) < n:
             piece = next(self._pieces, None)
@@ -271,9 +320,7 @@ class TokenReader:
     @property
     def at_end(self) -> bool:
         """Whether every token has been handed out; reads ahead to find out."""
-        if not len(self._buffer):
-            self._fill(1)
-        return not len(self._buffer)
+        return not self.has(1)
 
     def _open(self, tokenizer: Tokenizer) -> Iterator[TokenPiece]:
         source = self.document.source

@@ -19,23 +19,27 @@ __all__ = ["ByteTokenizer", "NoTokenizer", "make_tokenizer"]
 
 
 class ByteTokenizer:
-    """Token id = byte. Any file is valid, and is read piece by piece."""
+    """Token id = byte + `first_id`. Any file is valid, and is read piece by piece."""
 
-    vocab_size: int | None = 256
     unk_id: int | None = None
     merges_newlines: bool = False
 
+    def __init__(self, first_id: int = 0) -> None:
+        self.first_id = first_id
+        self.vocab_size: int | None = first_id + 256
+
     def encode(self, text: str | bytes) -> Ids:
         """Ids (n,) of the bytes of `text`, in UTF-8 if it is a str."""
-        return np.frombuffer(utf8_bytes(text, "the text"), np.uint8).astype(np.int64)
+        return self._ids(utf8_bytes(text, "the text"))
 
     def encode_piece(self, text: str | bytes, previous: int | None) -> Ids:
         """As `encode`: it does not matter where a text is cut."""
         return self.encode(text)
 
     def decode(self, ids: Ids) -> str:
-        """Text of the bytes; what is not UTF-8 becomes U+FFFD."""
-        return ids.astype(np.uint8).tobytes().decode("utf-8", errors="replace")
+        """Text of the bytes; what is not UTF-8 becomes U+FFFD. Ids that are no byte stand for no text."""
+        values = ids - self.first_id
+        return values[(values >= 0) & (values < 256)].astype(np.uint8).tobytes().decode("utf-8", errors="replace")
 
     def read(self, file: BinaryIO, name: str, counts: TextCounts) -> Iterator[TokenPiece]:
         """Pieces of at most PIECE_BYTES tokens."""
@@ -46,8 +50,11 @@ class ByteTokenizer:
                 counts.first_token_chars = int(raw[0] & 0xC0 != 0x80)
             counts.add(raw)
             starts = np.arange(position, position + len(raw), dtype=np.int64)
-            yield TokenPiece(np.frombuffer(raw, np.uint8).astype(np.int64), starts, starts + 1)
+            yield TokenPiece(self._ids(raw), starts, starts + 1)
             position += len(raw)
+
+    def _ids(self, raw: bytes) -> Ids:
+        return np.frombuffer(raw, np.uint8).astype(np.int64) + self.first_id
 
 
 class NoTokenizer:
@@ -90,7 +97,7 @@ def make_tokenizer(tokenizer: spec.Tokenizer, folder: Path) -> Tokenizer:
     """
     kind: str = tokenizer.kind  # read from a file, so it may be anything
     if kind == "bytes":
-        return ByteTokenizer()
+        return ByteTokenizer(tokenizer.first_id)
     if kind == "none":
         return NoTokenizer()
     if tokenizer.file is not None:

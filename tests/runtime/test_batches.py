@@ -92,7 +92,7 @@ def test_restart_touches_one_row(model: Model, random_ids: Callable[..., Any]) -
     memory.restart(0)
     zeros = model.bundle.evaluation.first_memory == "zeros"
     assert memory.memory_length.tolist() == [12 if zeros else 0, 12]
-    assert memory.history.tolist() == [0, 12]
+    assert memory.position.tolist() == [0, 32]
     for entry in memory.entries:
         array = memory.array(entry)
         np.testing.assert_array_equal(array[1], before[entry.input][1])

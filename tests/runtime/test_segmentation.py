@@ -75,7 +75,7 @@ def test_feed_longer_than_the_ring_takes_is_split(
     found = stream.feed(ids)
     assert steps == [("score", 3)] * 33 + [("score", 1)]
     list(stream.generate(ids[:8], max_tokens=1))
-    assert steps[34:] == [("generate", 3), ("generate", 3), ("generate", 2), ("generate", 1)]
+    assert steps[34:] == [("score", 3), ("score", 3), ("score", 2), ("generate", 1)]
     close(found.log_probs, model.stream().feed(ids).log_probs)
 
 

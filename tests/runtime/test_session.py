@@ -98,7 +98,7 @@ def test_taken_rows_are_copies(variant: Model, filled: RingMemory) -> None:
     taken = filled.take([1, 2])
     assert (taken.batch_size, taken.offset, taken.capacity) == (2, filled.offset, filled.capacity)
     assert taken.memory_length.tolist() == filled.memory_length[[1, 2]].tolist()
-    assert taken.history.tolist() == filled.history[[1, 2]].tolist() == [5, 12]
+    assert taken.position.tolist() == filled.position[[1, 2]].tolist() == [5, 31]
     for entry in filled.entries:
         np.testing.assert_array_equal(taken.array(entry), before[entry.input][[1, 2]])
     variant.step("score", taken, np.ones((2, 3), np.int64), np.ones((2, 3), np.int64))
