@@ -13,7 +13,7 @@ from xlruntime import spec
 if TYPE_CHECKING:
     from xltraining.reformer import Reformer
 
-__all__ = ["as_converted", "check_choices", "layer_kinds", "own_evaluation", "summary"]
+__all__ = ["as_converted", "check_choices", "layer_kinds", "own_evaluation", "same_model", "summary"]
 
 LONGEST_DOCUMENT = 65_536  # under rule chunk, where positions have no end
 REFORMER_ONLY = {"rule": "--rule", "n_hashes": "--n-hashes"}
@@ -83,6 +83,12 @@ def as_converted(model: Reformer, config: Mapping[str, Any]) -> Reformer:
         other = Reformer(replace(model.config, rule=config["rule"]))
     other.load_state_dict(model.state_dict(), assign=True)
     return other.eval()
+
+
+def same_model(architecture: str, config: Mapping[str, Any], converted: Mapping[str, Any]) -> bool:
+    """Whether a bundle's configuration is that of a checkpoint, but for what a conversion may choose."""
+    choices = REFORMER_ONLY if architecture == "reformer" else {}
+    return dict(config) == dict(converted) | {name: config.get(name) for name in choices}
 
 
 def summary(architecture: str, config: Mapping[str, Any]) -> str:

@@ -116,8 +116,11 @@ class _Pair:
         if span.position == 0 and self.eager_memory is not None:
             self.memory.restart(0)
             self.eager_memory = None
-        outputs = self.model.step(self.purpose, self.memory, span.tokens, span.targets)
         S = span.tokens.shape[1]
+        # This very graph: `Model.step` would take that for few tokens wherever it can.
+        feeds = {"tokens": span.tokens, "targets": span.targets, **self.memory.feeds()}
+        outputs = self.model.session(self.purpose).step(feeds, self.memory)
+        self.memory.advance(S)
         trace: list[LSHTrace] = []
         with torch.inference_mode():
             hidden, self.eager_memory = self.eager(
@@ -338,8 +341,8 @@ def _documents(ids: Ids, longest: int, chunk_length: int) -> Iterator[_Span]:
 
 def _longest_document(evaluation: Evaluation, own: Evaluation) -> int:
     """Tokens of a document under rule chunk: of the length that was asked for, if one was."""
-    length = evaluation.segment_len
-    return length if length != own.segment_len else min(length, LONGEST_DOCUMENT)
+    longest = evaluation.longest_part or evaluation.segment_len
+    return longest if evaluation.segment_len != own.segment_len else min(longest, LONGEST_DOCUMENT)
 
 
 def _span(start: int, position: int, tokens: Ids, targets: Ids) -> _Span:
