@@ -15,13 +15,23 @@ from onnx.defs import OpSchema
 from onnxscript.values import Op
 
 from xlexport.ops.band_attention import LSHBandAttention, lsh_band_attention
+from xlexport.ops.chunk_attention import LSHChunkAttention, lsh_chunk_attention
 from xlexport.ops.domain import DOMAIN, OPSET, VERSION
 from xlexport.ops.gather import LSHGather, lsh_gather
 from xlexport.ops.sort import LSHSort, lsh_sort
 
-__all__ = ["DOMAIN", "VERSION", "add_functions", "lsh_band_attention", "lsh_gather", "lsh_sort", "translations"]
+__all__ = [
+    "DOMAIN",
+    "VERSION",
+    "add_functions",
+    "lsh_band_attention",
+    "lsh_chunk_attention",
+    "lsh_gather",
+    "lsh_sort",
+    "translations",
+]
 
-_FUNCTIONS = (LSHSort, LSHGather, LSHBandAttention)
+_FUNCTIONS = (LSHSort, LSHGather, LSHBandAttention, LSHChunkAttention)
 _INT64 = "tensor(int64)"
 _FLOATS = ("T", ["tensor(float)", "tensor(float16)", "tensor(bfloat16)", "tensor(double)"], "Any kind of row.")
 _SCHEMAS = (
@@ -36,6 +46,15 @@ _SCHEMAS = (
         {"attended": "T", "highest": "T"},
         {"chunk_length": OpSchema.AttrType.INT},
     ),
+    (
+        "LSHChunkAttention",
+        {**dict.fromkeys(("query", "key", "value"), "T"), **dict.fromkeys(("order", "rank", "full"), _INT64)},
+        {"attended": "T"},
+        {
+            **dict.fromkeys(("chunk_length", "chunks_before", "multiple"), OpSchema.AttrType.INT),
+            "self_mask": OpSchema.AttrType.FLOAT,
+        },
+    ),
 )
 
 
@@ -48,11 +67,22 @@ def translations() -> dict[Callable[..., Any], Callable[..., Any]]:
         torch.ops.xlexport.lsh_sort.default,
         torch.ops.xlexport.lsh_gather.default,
         torch.ops.xlexport.lsh_band_attention.default,
+        torch.ops.xlexport.lsh_chunk_attention.default,
     )
     return {
-        operator: Op(OPSET, name, _schema(name, inputs, outputs, attributes))
+        operator: _recorder(_schema(name, inputs, outputs, attributes), [*inputs], [*attributes])
         for operator, (name, inputs, outputs, attributes) in zip(operators, _SCHEMAS, strict=True)
     }
+
+
+def _recorder(schema: OpSchema, inputs: list[str], attributes: list[str]) -> Callable[..., Any]:
+    """A function that records one node; by the names of attributes, since a schema forgets their order."""
+    node = Op(OPSET, schema.name, schema)
+
+    def record(*given: Any) -> Any:
+        return node(*given[: len(inputs)], **dict(zip(attributes, given[len(inputs) :], strict=True)))
+
+    return record
 
 
 def _schema(name: str, inputs: dict[str, str], outputs: dict[str, str], attributes: dict[str, Any]) -> OpSchema:

@@ -27,12 +27,13 @@ def hash_buckets(query_key: Tensor, rotations: Tensor, n_buckets: Sequence[int])
         entries it is the first.
     """
     rounds = []
-    for round_rotations in rotations.unbind(1):  # (H, d, K)
-        buckets, scale = None, 1
-        for factor, columns in zip(n_buckets, round_rotations.split([f // 2 for f in n_buckets], dim=2), strict=True):
-            digit = _largest_of_both_signs(torch.matmul(query_key, columns)) * scale
+    for r in range(rotations.shape[1]):
+        buckets, scale, begin = None, 1, 0
+        for factor in n_buckets:
+            columns = rotations[:, r, :, begin : begin + factor // 2]  # (H, d, factor / 2)
+            digit = scale * _largest_of_both_signs(torch.matmul(query_key, columns))
             buckets = digit if buckets is None else buckets + digit
-            scale *= factor
+            scale, begin = scale * factor, begin + factor // 2
         assert buckets is not None
         rounds.append(buckets)
     return torch.stack(rounds, dim=2)
