@@ -30,22 +30,22 @@ class LocalReach:
         self.S, self.few = S, few
         self.c, self.before = chunk_length, chunks_before
         rows = (chunks_before + 1) * chunk_length  # kept of what is before the step
-        keys = position.unsqueeze(1) + torch.arange(-rows, S)  # (B, rows + S) places in the document
-        queries = position.unsqueeze(1) + torch.arange(S)  # (B, S)
+        # Places in the document, also of what fills the last block up: no query comes after it.
+        count = S if few else (S + chunk_length - 1) // chunk_length * chunk_length
+        keys = position.unsqueeze(1) + torch.arange(-rows, count)  # (B, rows + count)
+        queries = position.unsqueeze(1) + torch.arange(count)  # (B, count)
         chunk = torch.div(queries, chunk_length, rounding_mode="floor")
         oldest = ((chunk - chunks_before) * chunk_length).clamp(min=0)
         place, query, first = self.keys(keys), self.queries(queries), self.queries(oldest)
         seen = (place.unsqueeze(2) >= first.unsqueeze(3)) & (place.unsqueeze(2) <= query.unsqueeze(3))
-        # What fills the last block up sees nothing. It is cut off, but shall be finite until then.
-        seen = seen | ~seen.any(dim=3, keepdim=True)
         self.mask = torch.where(seen, 0.0, -math.inf)
 
     def queries(self, rows: Tensor) -> Tensor:
         """(B, S, …) as (B, n, queries of a block, …), the last block filled up with zeros."""
-        B, S, *rest = rows.shape
+        B, _, *rest = rows.shape
         if self.few:
             return rows.unsqueeze(1)
-        n = (S + self.c - 1) // self.c
+        n = (self.S + self.c - 1) // self.c
         return _filled(rows, n * self.c).view(B, n, self.c, *rest)
 
     def keys(self, rows: Tensor) -> Tensor:

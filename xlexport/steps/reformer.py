@@ -1,0 +1,401 @@
+"""The eager twin of the Reformer step graphs: flat tensors in, flat tensors out.
+
+It computes what `xltraining.reformer` computes, laid out for carrying memory cheaply: rings of unit-length keys, values
+and bucket ids for LSH and full attention, the last chunks for local attention. Every step is computed in two forms of
+one rule: by sort and chunk for long segments, by TopK of matching buckets for a few tokens (see `lsh_band`). Under rule
+`chunk` a step is a whole document, and nothing is carried (see `lsh_chunk`).
+
+Source: Kitaev et al. 2020, section 2 and appendix A (LSH attention), section 3 (reversible layers, here run forwards).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from typing import cast
+
+import torch
+from torch import Tensor, nn
+
+from xlexport.steps import Form, traced_outputs
+from xlexport.steps.detail import TOP_K, describe
+from xlexport.steps.hashing import hash_buckets
+from xlexport.steps.local import LocalReach, attend_locally
+from xlexport.steps.lsh_band import Reach, attend_few, attend_long
+from xlexport.steps.lsh_chunk import ChunkLSH
+from xlexport.steps.ring import Ring
+from xlruntime import spec
+from xltraining.reformer import Reformer, ReformerMemory
+from xltraining.reformer_attention import angles
+
+__all__ = ["FEW", "ReformerStep", "build_step", "project_memory"]
+
+FEW = Form("few", max_segment=32)
+KEY_EPSILON = 1e-6  # added to the mean square of a key before it is divided by its length
+
+
+class AttentionStep(nn.Module):
+    """The parts of a layer's attention that all kinds share."""
+
+    def __init__(self, model: Reformer, index: int) -> None:
+        super().__init__()
+        config = model.config
+        attention = cast(nn.Module, model.layers[index]).attention
+        self.kind = config.attn_layers[index]
+        self.index, self.n_head, self.d_head = index, config.n_head, config.d_head
+        self.norm, self.value, self.output = attention.norm, attention.value, attention.output
+        if self.kind == "local":
+            self.query, self.key = attention.query, attention.key
+        else:
+            self.query_key = attention.query_key
+        if self.kind == "lsh":
+            self.register_buffer("rotations", attention.rotations.detach())
+            self.whole = ChunkLSH(config) if config.rule == "chunk" else None
+        self.rotary = config.position == "rotary"
+        self.local_scale = 1.0 / math.sqrt(config.d_head)
+        self.shared_scale = math.sqrt(config.d_head) * (self.local_scale if config.scale_scores else 1.0)
+
+    def heads(self, rows: Tensor, weight: nn.Module) -> Tensor:
+        """(B, S, D) through a linear map, (B, H, S, d_head)."""
+        B, S, _ = rows.shape
+        projected: Tensor = weight(rows)
+        return projected.view(B, S, self.n_head, self.d_head).transpose(1, 2)
+
+    def turned(self, vectors: Tensor, places: Tensor) -> Tensor:
+        """(B, H, S, d_head) turned by their places (B, S) in the document, where positions are rotary."""
+        if not self.rotary:
+            return vectors
+        turn = angles(places.flatten(), self.d_head).view(*places.shape, -1).unsqueeze(1)  # (B, 1, S, d_head / 2)
+        sin, cos = turn.sin(), turn.cos()
+        even, odd = vectors[..., 0::2], vectors[..., 1::2]
+        return torch.stack([even * cos - odd * sin, odd * cos + even * sin], dim=-1).flatten(3)
+
+    def shared(self, query_key: Tensor) -> tuple[Tensor, Tensor]:
+        """Keys of unit length from (B, H, S, d_head), and what a query is longer than its key, (B, H, S, 1)."""
+        root = (query_key.square().mean(dim=3, keepdim=True) + KEY_EPSILON).sqrt()
+        return query_key / (root * math.sqrt(self.d_head)), root * self.shared_scale
+
+    def join(self, attended: Tensor) -> Tensor:
+        """(B, H, S, d_head) through the output map, (B, S, D)."""
+        B, H, S, d = attended.shape
+        joined: Tensor = self.output(attended.transpose(1, 2).reshape(B, S, H * d))  # (B, S, H·d_head)
+        return joined
+
+
+class FeedForwardStep(nn.Module):
+    """One feed-forward block with its normalisation."""
+
+    def __init__(self, model: Reformer, index: int) -> None:
+        super().__init__()
+        block = cast(nn.Module, model.layers[index]).feed_forward
+        self.norm, self.inner, self.outer = block.norm, block.inner, block.outer
+        self.activation = model.config.activation
+
+    def forward(self, rows: Tensor) -> Tensor:
+        """(B, S, D) to (B, S, D)."""
+        inner: Tensor = self.inner(self.norm(rows))
+        result: Tensor = self.outer(activate(inner, self.activation))
+        return result
+
+
+class ReformerStep(nn.Module):
+    """All that the graphs of a bundle compute; the exporter cuts it by purpose.
+
+    B, S and C (batch, segment, capacity) are free; everything else is the model's.
+
+    Args:
+        model: the trained model, in eval mode; its weights are shared, not copied.
+    """
+
+    def __init__(self, model: Reformer) -> None:
+        super().__init__()
+        self.config = config = model.config
+        self.word_emb, self.positions = model.word_emb, model.positions
+        self.attention = nn.ModuleList(AttentionStep(model, index) for index in range(config.n_layer))
+        self.feed_forward = nn.ModuleList(FeedForwardStep(model, index) for index in range(config.n_layer))
+        self.norm, self.head = model.norm, model.head
+        self.whole = config.rule == "chunk"
+        self.eval()
+
+    @property
+    def memory(self) -> tuple[spec.Memory, ...]:
+        """What is carried: nothing under rule `chunk`."""
+        config, entries = self.config, []
+        if self.whole:
+            return ()
+        for index, kind in enumerate(config.attn_layers):
+            rows = ("batch", config.n_head, config.local_rows if kind == "local" else "capacity", config.d_head)
+            layout = "recent" if kind == "local" else "ring"
+            for name in (f"memory_key_{index}", f"memory_value_{index}"):
+                entries.append(spec.Memory(name, f"new_{name}", "float32", rows, layout=layout))
+            if kind == "lsh":
+                name, ids = f"memory_bucket_{index}", ("batch", config.n_head, config.n_hashes, "capacity")
+                entries.append(spec.Memory(name, f"new_{name}", "int32", ids))
+        return tuple(entries)
+
+    @property
+    def inputs(self) -> tuple[spec.Tensor, ...]:
+        """What `forward` takes, in order.
+
+        `tokens` and `targets` (the token after each); under rule `band` also `position` = tokens of the row's own
+        document before the segment, `offset` = rows written to the rings so far, `window` = keys that a query reaches
+        at most, itself included, `n_hashes` = rounds that count; and the memories.
+        """
+        targets = spec.Tensor("targets", "int64", ("batch", "segment"))
+        # Tracing reads the segment's length from the last input that has it: not from targets, so that the generate
+        # graph does without them.
+        tokens = spec.Tensor("tokens", "int64", ("batch", "segment"))
+        if self.whole:
+            return targets, tokens
+        return (
+            targets,
+            tokens,
+            spec.Tensor("position", "int64", ("batch",)),
+            spec.Tensor("offset", "int64", (1,)),
+            spec.Tensor("window", "int64", (1,)),
+            spec.Tensor("n_hashes", "int64", (1,)),
+            *(spec.Tensor(entry.input, entry.dtype, entry.shape) for entry in self.memory),
+        )
+
+    @property
+    def purposes(self) -> dict[str, tuple[spec.Tensor, ...]]:
+        """The graphs that are cut out of `forward`, and the outputs of each.
+
+        `log_prob`: nats of each target. `logits`: of the last position. `rank` of each target, 1 is the likeliest.
+        `entropy`: nats. `top_ids`, `top_log_probs`: the likeliest tokens, best first. `overflow`: for each LSH layer,
+        in how many (head, round) pairs a token had more keys to see than its rule lets it. `bucket_i`: bucket ids.
+        """
+        config = self.config
+        tokens, top = ("batch", "segment"), ("batch", "segment", min(TOP_K, config.n_token))
+        log_prob = spec.Tensor("log_prob", "float32", tokens)
+        logits = spec.Tensor("logits", "float32", ("batch", config.n_token))
+        described = (
+            spec.Tensor("rank", "int64", tokens),
+            spec.Tensor("entropy", "float32", tokens),
+            spec.Tensor("top_ids", "int64", top),
+            spec.Tensor("top_log_probs", "float32", top),
+        )
+        lsh = [index for index, kind in enumerate(config.attn_layers) if kind == "lsh"]
+        if self.whole:
+            ids = ("batch", config.n_head, config.n_hashes, "segment")
+            carried = tuple(spec.Tensor(f"bucket_{index}", "int32", ids) for index in lsh)
+        else:
+            carried = tuple(spec.Tensor(entry.output, entry.dtype, entry.shape) for entry in self.memory)
+            if lsh:
+                carried = (spec.Tensor("overflow", "int32", ("batch", "segment", len(lsh))), *carried)
+        purposes = {
+            "score": (log_prob, *carried),
+            "generate": (logits, *carried),
+            "detail": (log_prob, *described, *carried),
+        }
+        return purposes if self.whole else {**purposes, "score_few": (log_prob, *carried)}
+
+    @property
+    def forms(self) -> Mapping[str, Form]:
+        """The purposes that are computed for a few tokens, without a sort."""
+        return {} if self.whole else {"generate": FEW, "score_few": FEW}
+
+    def example(self) -> tuple[Tensor, ...]:
+        """Inputs to trace with: no free axis is 1, and all are several chunks long, as sizes of one would be fixed."""
+        longest = max(self.config.chunk_length, self.config.local_chunk_length)
+        segment = 2 * longest + 5
+        sizes = {"batch": 2, "segment": segment, "capacity": segment + 3 * longest + 7}
+        tensors = {
+            entry.name: torch.zeros(
+                [axis if isinstance(axis, int) else sizes[axis] for axis in entry.shape],
+                dtype=getattr(torch, entry.dtype),
+            )
+            for entry in self.inputs
+        }
+        for name, value in (("window", sizes["capacity"] - segment), ("n_hashes", self.config.n_hashes)):
+            if name in tensors:
+                tensors[name].fill_(value)
+        return tuple(tensors.values())
+
+    def forward(self, *inputs: Tensor) -> tuple[Tensor, ...]:
+        """One segment: `inputs` as the property says, out come the outputs of all `purposes`, each once, in order."""
+        given = dict(zip((entry.name for entry in self.inputs), inputs, strict=True))
+        tokens, targets = given["tokens"], given["targets"]
+        made: dict[str, Tensor] = {}
+        for prefix in ("",) if self.whole else ("", f"{FEW.prefix}."):
+            hidden, carried = self._run(tokens, given, few=bool(prefix))
+            log_probs = self.head(hidden).log_softmax(dim=2)  # (B, S, n_token)
+            made |= {f"{prefix}{name}": tensor for name, tensor in carried.items()}
+            made[f"{prefix}log_prob"] = log_probs.gather(2, targets.unsqueeze(2)).squeeze(2)
+            made[f"{prefix}logits"] = self.head(hidden[:, -1])
+            if not prefix:
+                vocabulary = ((0, self.config.n_token), (torch.zeros(1, 1), log_probs.flatten(0, 1)))
+                made |= describe([vocabulary], targets)
+        return tuple(made[name] for name in traced_outputs(self))
+
+    def _run(self, tokens: Tensor, given: Mapping[str, Tensor], few: bool) -> tuple[Tensor, dict[str, Tensor]]:
+        """All layers in one of the two forms: the last hidden states, and what is carried or told besides."""
+        config = self.config
+        layers = _Whole(self, tokens) if self.whole else _Carried(self, tokens, given, few)
+        B, S = tokens.shape
+        positions = self.positions(layers.places.reshape(B * S))  # (B*S, D), or zero
+        stream_1 = stream_2 = self.word_emb(tokens) + (
+            positions if isinstance(positions, float) else positions.view(B, S, -1)
+        )
+        for attention, feed_forward in zip(self._attention, self.feed_forward, strict=True):
+            normed = attention.norm(stream_2)
+            stream_1 = stream_1 + attention.join(layers.attend(attention, normed))
+            stream_2 = stream_2 + feed_forward(stream_1)
+        if config.streams == "mean":
+            return self.norm((stream_1 + stream_2) / 2), layers.made
+        return self.norm(torch.cat([stream_1, stream_2], dim=2)), layers.made
+
+    @property
+    def _attention(self) -> list[AttentionStep]:
+        return [cast(AttentionStep, layer) for layer in self.attention]
+
+    def first_rows(self) -> Mapping[str, Tensor]:
+        """None: a document starts with no memory."""
+        return {}
+
+    def discard(self) -> None:
+        """Free all weights, those of the model too; neither can run any more."""
+        for tensor in (*self.parameters(), *self.buffers()):
+            tensor.data = torch.empty(0)
+
+
+class _Carried:
+    """Attention of one step under rule `band`, with memory.
+
+    Attributes:
+        places: (B, S) of the tokens in their documents.
+        made: the outputs that layers add.
+    """
+
+    def __init__(self, step: ReformerStep, tokens: Tensor, given: Mapping[str, Tensor], few: bool) -> None:
+        config = step.config
+        S = tokens.shape[1]
+        self.config, self.given, self.few = config, given, few
+        self.places = given["position"].unsqueeze(1) + torch.arange(S)
+        self.made: dict[str, Tensor] = {}
+        self.overflow: list[Tensor] = []
+        if "local" in config.attn_layers:
+            self.local = LocalReach(given["position"], S, config.local_chunk_length, config.local_chunks_before, few)
+        rings = [entry.input for entry in step.memory if entry.layout == "ring"]
+        if rings:
+            C = given[rings[0]].shape[2]
+            self.ring = Ring(S, C, given["offset"])
+            self.reach = Reach(given["position"], given["window"], given["n_hashes"], config.n_hashes, self.ring)
+
+    def attend(self, layer: AttentionStep, normed: Tensor) -> Tensor:
+        """(B, H, S, d) from the normalised rows (B, S, D); the layer's new memory goes into `made`."""
+        if layer.kind == "local":
+            return self._local(layer, normed)
+        query_key, own_value = layer.heads(normed, layer.query_key), layer.heads(normed, layer.value)
+        own_key, length = layer.shared(layer.turned(query_key, self.places))
+        key = self._write(f"memory_key_{layer.index}", own_key, 2)
+        value = self._write(f"memory_value_{layer.index}", own_value, 2)
+        if layer.kind == "full":
+            near = self.reach.near()
+            return attend_fully(own_key * length, key, value, own_value, near)
+        own = hash_buckets(query_key, cast(Tensor, layer.rotations), self.config.n_buckets).to(torch.int32)
+        buckets = self._write(f"memory_bucket_{layer.index}", own, 3)
+        W = self.config.chunk_length
+        if self.few:
+            attended, overflow = attend_few(key, value, buckets, own_key * length, own, own_value, W, self.reach)
+        else:
+            attended, overflow = attend_long(
+                key, value, buckets, length.squeeze(3), own_value, self.config.buckets, W, self.reach
+            )
+        self.overflow.append(overflow)
+        self.made["overflow"] = torch.stack(self.overflow, dim=2).to(torch.int32)
+        return attended
+
+    def _local(self, layer: AttentionStep, normed: Tensor) -> Tensor:
+        S = normed.shape[1]
+        query, key = (layer.turned(layer.heads(normed, part), self.places) for part in (layer.query, layer.key))
+        rows = []
+        for kind, own in (("key", key), ("value", layer.heads(normed, layer.value))):
+            name = f"memory_{kind}_{layer.index}"
+            rows.append(torch.cat([self.given[name], own], dim=2))  # (B, H, rows + S, d)
+            self.made[f"new_{name}"] = rows[-1][:, :, S:]
+        return attend_locally(query * layer.local_scale, *rows, self.local)
+
+    def _write(self, name: str, rows: Tensor, axis: int) -> Tensor:
+        self.made[f"new_{name}"] = self.ring.write(self.given[name], rows, axis)
+        return self.made[f"new_{name}"]
+
+
+class _Whole:
+    """Attention over a whole document under rule `chunk`."""
+
+    def __init__(self, step: ReformerStep, tokens: Tensor) -> None:
+        self.config = config = step.config
+        B, T = tokens.shape
+        self.places = torch.arange(T).expand(B, T)
+        self.made: dict[str, Tensor] = {}
+        self.local = LocalReach(
+            torch.zeros(B, dtype=torch.int64), T, config.local_chunk_length, config.local_chunks_before, few=False
+        )
+
+    def attend(self, layer: AttentionStep, normed: Tensor) -> Tensor:
+        """(B, H, T, d) from the normalised rows (B, T, D); bucket ids go into `made`."""
+        B, T, _ = normed.shape
+        value = layer.heads(normed, layer.value)
+        if layer.kind == "local":
+            query, key = (layer.turned(layer.heads(normed, part), self.places) for part in (layer.query, layer.key))
+            nothing = torch.zeros(B, layer.n_head, self.config.local_rows, layer.d_head)
+            rows = (torch.cat([nothing, part], dim=2) for part in (key, value))
+            return attend_locally(query * layer.local_scale, *rows, self.local)
+        query_key = layer.heads(normed, layer.query_key)
+        turned = layer.turned(query_key, self.places)
+        if layer.kind == "full":
+            key, length = layer.shared(turned)
+            steps = torch.arange(T)
+            return attend_fully(key * length, key, value, value, (steps < steps.unsqueeze(1)).unsqueeze(0))
+        buckets = hash_buckets(query_key, cast(Tensor, layer.rotations), self.config.n_buckets)
+        self.made[f"bucket_{layer.index}"] = buckets.to(torch.int32)
+        attended: Tensor = cast(ChunkLSH, layer.whole)(turned, value, buckets)
+        return attended
+
+
+def attend_fully(query: Tensor, key: Tensor, value: Tensor, own_value: Tensor, near: Tensor) -> Tensor:
+    """Shared query-key attention to all keys that are near: (B, H, S, d) from scaled queries (B, H, S, d).
+
+    Args:
+        key, value: (B, H, K, d); own_value: (B, H, S, d) of the queries themselves, for those that have no key.
+        near: (B, S, K) bool.
+    """
+    some = near.any(dim=2, keepdim=True)  # (B, S, 1)
+    mask = torch.where(near | ~some, 0.0, -math.inf)  # where there is none, any finite numbers do
+    heads = []
+    for h in range(query.shape[1]):  # one after the other: the scores of all at once would be the largest tensor
+        weights = (query[:, h] @ key[:, h].transpose(1, 2) + mask).softmax(dim=2)  # (B, S, K)
+        heads.append(torch.where(some, weights @ value[:, h], own_value[:, h]))
+    return torch.stack(heads, dim=1)
+
+
+def activate(rows: Tensor, name: str) -> Tensor:
+    """The activation function of a configuration."""
+    if name == "relu":
+        return rows.relu()
+    return nn.functional.gelu(rows, approximate="tanh" if name == "gelu_tanh" else "none")
+
+
+def build_step(model: Reformer) -> ReformerStep:
+    """The eager twin of a trained model."""
+    return ReformerStep(model)
+
+
+def project_memory(model: Reformer, memory: ReformerMemory) -> Iterator[tuple[str, Tensor]]:
+    """The eager model's memory, normalised hidden states (B, M, D), as what the graphs carry: name and rows by age.
+
+    Rows are (B, H, M, d_head); bucket ids (B, H, R, M).
+    """
+    step = ReformerStep(model)
+    for layer, (normed, buckets) in zip(step._attention, memory.layers, strict=True):
+        M = normed.shape[1]
+        places = torch.arange(memory.position - M, memory.position).expand(normed.shape[:2])
+        if layer.kind == "local":
+            key = layer.turned(layer.heads(normed, layer.key), places)
+        else:
+            key, _ = layer.shared(layer.turned(layer.heads(normed, layer.query_key), places))
+        yield f"memory_key_{layer.index}", key
+        yield f"memory_value_{layer.index}", layer.heads(normed, layer.value)
+        if buckets is not None:
+            yield f"memory_bucket_{layer.index}", buckets
