@@ -5,6 +5,7 @@ Machines are shared and noisy: the sides take turns, and only ratios and medians
 
 from __future__ import annotations
 
+import math
 import resource
 import sys
 import tempfile
@@ -16,14 +17,16 @@ from typing import Any
 
 import numpy as np
 
+from xlexport.arithmetic import step_flops
 from xlexport.checkpoints import SourceCheckpoint
 from xlexport.checkpoints import load as load_checkpoint
 from xlexport.errors import XlexportError
+from xlexport.settings import as_converted, same_model
 from xlruntime.model import Model, load
 from xlruntime.providers import open_session
 from xlruntime.spec import Evaluation
 
-__all__ = ["BenchReport", "bench", "step_flops"]
+__all__ = ["BenchReport", "bench"]
 
 SGEMM_SIZE = 2048
 
@@ -48,15 +51,6 @@ class BenchReport:
     peak_rss_mb: float  # of the process, before PyTorch and the checkpoint are loaded
     eager_tokens_per_second: float | None
     speedup: float | None
-
-
-def step_flops(config: Mapping[str, Any], batch_size: int, segment_len: int, capacity: int) -> int:
-    """Multiplications and additions in the matrix products of one Transformer-XL step that scores targets."""
-    B, S, C = batch_size, segment_len, capacity
-    D, H, d_head = config["d_model"], config["n_head"], config["d_head"]
-    weights = D * 4 * H * d_head + 2 * D * config["d_inner"]  # query, key, value, output; feed-forward
-    attention = H * d_head * (3 * C + 1)  # content and position scores, weighted values
-    return 2 * B * S * (config["n_layer"] * (weights + attention) + D * config["n_token"])
 
 
 def bench(
@@ -95,9 +89,9 @@ def bench(
     eager_step = None
     if against is not None:
         source = load_checkpoint(against, format, config)
-        if dict(source.config) != dict(model.bundle.config):
+        if not same_model(source.architecture, source.config, model.bundle.config):
             raise XlexportError(f"{folder} was converted from another model than {against}. Give its own checkpoint.")
-        eager_step = _eager_step(source, evaluation, batch_size, threads)
+        eager_step = _eager_step(source, model.bundle.config, evaluation, batch_size, threads)
         eager_step()
 
     graph_seconds: list[float] = []
@@ -112,7 +106,15 @@ def bench(
                 eager_seconds += [_seconds(eager_step) for _ in range(repeats)]
 
     median, tokens = float(np.median(graph_seconds)), batch_size * evaluation.segment_len
-    flops = step_flops(model.bundle.config, batch_size, evaluation.segment_len, evaluation.capacity())
+    few = model.bundle.graphs.get("score_few")
+    flops = step_flops(
+        model.bundle.architecture,
+        model.bundle.config,
+        batch_size,
+        evaluation.segment_len,
+        evaluation.capacity(),
+        few=few is not None and evaluation.segment_len <= (few.max_segment or 0),
+    )
     sgemm_gflops = 2 * SGEMM_SIZE**3 / min(sgemm_seconds) / 1e9
     eager_median = float(np.median(eager_seconds)) if eager_seconds else None
     return BenchReport(
@@ -139,31 +141,83 @@ def _graph_step(model: Model, evaluation: Evaluation, batch_size: int) -> Callab
     """One step on full memory, at ever new places of the ring."""
     memory = model.new_memory(evaluation, batch_size)
     memory.memory_length[:] = evaluation.mem_len
+    random = np.random.default_rng(0)
+    for entry in memory.entries:
+        if entry.dtype == "int32":  # bucket ids: all alike, they would make other work of it
+            ids = memory.array(entry)
+            ids[:] = random.integers(0, math.prod(model.bundle.config["n_buckets"]), ids.shape)
     tokens, targets = _random_tokens(model.bundle.vocab_size, batch_size, evaluation.segment_len)
-    return lambda: model.step("score", memory, tokens, targets)
+
+    def step() -> object:
+        # Positions end in some models, and the next of these steps shall be as good as this one.
+        memory.position[:] = _position(evaluation)
+        return model.step("score", memory, tokens, targets)
+
+    return step
+
+
+def _position(evaluation: Evaluation) -> int:
+    """Where a step with full memory stands in its document, or as far on as positions allow."""
+    if evaluation.whole:
+        return 0
+    last = evaluation.longest_part
+    return evaluation.mem_len if last is None else min(evaluation.mem_len, max(0, last - evaluation.segment_len))
 
 
 def _eager_step(
-    source: SourceCheckpoint, evaluation: Evaluation, batch_size: int, threads: int | None
+    source: SourceCheckpoint,
+    config: Mapping[str, Any],
+    evaluation: Evaluation,
+    batch_size: int,
+    threads: int | None,
 ) -> Callable[[], object]:
     """The same work by the eager model, with the paper's memory of hidden states."""
     import torch
 
     if threads is not None:
         torch.set_num_threads(threads)
-    eager = source.build_model().with_evaluation(
-        mem_len=evaluation.mem_len, clamp_len=evaluation.clamp_len, same_length=evaluation.same_length
-    )
-    config = source.config
     tokens, targets = map(torch.from_numpy, _random_tokens(config["n_token"], batch_size, evaluation.segment_len))
-    state = {"memory": [torch.zeros(batch_size, evaluation.mem_len, config["d_model"])] * config["n_layer"]}
+    model = source.build_model()
+    if source.architecture == "reformer":
+        eager = as_converted(model, config).with_evaluation(
+            mem_len=evaluation.mem_len or None, n_hashes=evaluation.n_hashes
+        )
+        state = {"memory": _random_memory(eager, _position(evaluation), batch_size)}
+        carries = False  # positions may end
+    else:
+        eager = model.with_evaluation(
+            mem_len=evaluation.mem_len, clamp_len=evaluation.clamp_len, same_length=evaluation.same_length
+        )
+        state = {"memory": [torch.zeros(batch_size, evaluation.mem_len, config["d_model"])] * config["n_layer"]}
+        carries = True
 
     @torch.inference_mode()
     def step() -> object:
-        hidden, state["memory"] = eager(tokens, state["memory"])
+        hidden, memory = eager(tokens, state["memory"])
+        if carries:
+            state["memory"] = memory
         return eager.log_probs(hidden, targets)
 
     return step
+
+
+def _random_memory(eager: Any, position: int, batch_size: int) -> Any:
+    """A Reformer's memory behind `position` tokens, in buckets of about one size."""
+    import torch
+
+    from xltraining.reformer import ReformerMemory
+
+    config = eager.config
+    generator = torch.Generator().manual_seed(0)
+    layers: list[tuple[torch.Tensor, torch.Tensor | None]] = []
+    for kind in config.attn_layers:
+        rows = min(position, config.local_rows if kind == "local" else config.mem_len)
+        buckets = None
+        if kind == "lsh":
+            shape = (batch_size, config.n_head, config.n_hashes, rows)
+            buckets = torch.randint(config.buckets, shape, generator=generator)
+        layers.append((torch.randn(batch_size, rows, config.d_model, generator=generator), buckets))
+    return ReformerMemory(position, layers)
 
 
 def _random_tokens(vocab_size: int, batch_size: int, segment_len: int) -> Any:
