@@ -34,7 +34,7 @@ __all__ = [
 _FUNCTIONS = (LSHSort, LSHGather, LSHBandAttention, LSHChunkAttention)
 _INT64 = "tensor(int64)"
 _FLOATS = ("T", ["tensor(float)", "tensor(float16)", "tensor(bfloat16)", "tensor(double)"], "Any kind of row.")
-_SCHEMAS = (
+_SCHEMAS: tuple[tuple[str, dict[str, str], dict[str, str], dict[str, OpSchema.AttrType]], ...] = (
     ("LSHSort", {"buckets": _INT64}, {"order": _INT64, "inverse": _INT64}, {}),
     ("LSHGather", {"rows": "T", "index": _INT64}, {"gathered": "T"}, {}),
     (

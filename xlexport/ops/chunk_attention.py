@@ -112,7 +112,7 @@ def _(
 
 @script(OPSET, default_opset=op)
 @no_type_check  # onnxscript gives its tensors no arithmetic
-def LSHChunkAttention(
+def LSHChunkAttention(  # noqa: PLR0915  # one body: a function called from its loops would hide what it costs
     query: FLOAT[...],
     key: FLOAT[...],
     value: FLOAT[...],

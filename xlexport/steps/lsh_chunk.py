@@ -1,7 +1,7 @@
 """LSH attention of the step graphs under rule `chunk`: a whole document at once, as Hugging Face's Reformer does it.
 
 Each round sorts the document by bucket and cuts the order into chunks, across buckets; `lsh_chunk_attention` says what
-attends to what. A document that is no multiple of the chunk lengths is padded inside; one that is no longer than a chunk
+attends to what. A document that is no multiple of the chunk lengths is padded there; one that is no longer than a chunk
 gets full attention. One graph does both: a short document is one bucket, and one round counts.
 
 The float32 arithmetic of Hugging Face shows where a query sees no key but itself, at -1e5 in steps of 1/128. Parity
