@@ -17,7 +17,10 @@ import click
 from xlexport import __version__
 from xlexport.cli_options import (
     checkpoint_options,
+    conversion_options,
+    document_options,
     evaluation_options,
+    hashing_options,
     protocol_options,
     runtime_options,
 )
@@ -40,23 +43,9 @@ def cli() -> None:
 @click.option(
     "-o", "--output", type=PATH, help="Bundle folder to write.  [default: CHECKPOINT without its suffix + .bundle]"
 )
-@click.option(
-    "--tokenizer",
-    metavar="FILE|bytes|none",
-    help="A vocabulary (vocab.txt, cache.pt, vocab.pkl …), tokenizer.json or SentencePiece model; 'bytes'; or 'none' "
-    "for token ids only.  [default: the checkpoint's]",
-)
-@click.option(
-    "--vocab-style",
-    metavar="STYLE",
-    help="How text becomes a vocabulary's symbols: wikitext, ptb, lm1b, enwik8, text8 or characters.  "
-    "[default: found out from the symbols]",
-)
 @click.option("--force", is_flag=True, help="Replace an existing bundle.")
-@click.option("--text", "verify_text", type=PATH, help="Text to verify on.  [default: one that every Python brings]")
-@click.option("--segments", "verify_segments", type=click.IntRange(1), help="Segments to verify.")
-@click.option("--threads", type=click.IntRange(1), help="Threads of one step.  [default: all cores]")
 @click.option("--json", "as_json", is_flag=True, help="Print the parity report as JSON.")
+@conversion_options
 @checkpoint_options
 @evaluation_options
 def convert(
@@ -98,6 +87,7 @@ def convert(
 @checkpoint_options
 @runtime_options
 @evaluation_options
+@hashing_options
 def verify(
     bundle: Path,
     checkpoint: Path,
@@ -144,7 +134,7 @@ def verify(
 @click.option("--ids", is_flag=True, help="The files hold token ids separated by white space, not text.")
 @click.option("--batch-size", type=click.IntRange(1), default=1, show_default=True, help="Documents at a time.")
 @runtime_options
-@evaluation_options
+@document_options
 def score(
     bundle: Path,
     files: tuple[Path, ...],
@@ -192,7 +182,7 @@ def score(
 @click.option("--ids", is_flag=True, help="The file holds token ids separated by white space, not text.")
 @click.option("--json", "as_json", is_flag=True, help="Print one object.")
 @runtime_options
-@evaluation_options
+@document_options
 def evaluate(
     bundle: Path,
     corpus: Path,
@@ -236,7 +226,7 @@ def evaluate(
 @click.option("--seed", type=int, help="Of the random draws.")
 @click.option("--json", "as_json", is_flag=True, help="Print one object with prompt, text and token ids.")
 @runtime_options
-@evaluation_options
+@document_options
 def generate(
     bundle: Path,
     prompt: str | None,

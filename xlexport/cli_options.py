@@ -13,7 +13,10 @@ __all__ = [
     "FORMATS",
     "PROTOCOLS",
     "checkpoint_options",
+    "conversion_options",
+    "document_options",
     "evaluation_options",
+    "hashing_options",
     "protocol_options",
     "runtime_options",
 ]
@@ -45,6 +48,48 @@ evaluation_options = _all(
         default=None,
         help="Whether every token sees equally many others.  [default: the model's own]",
     ),
+)
+
+hashing_options = _all(
+    click.option(
+        "--n-hashes",
+        type=int,
+        help="Rounds of hashing, at most as many as were exported (Reformer).  [default: the model's own]",
+    ),
+)
+
+document_options = _all(
+    evaluation_options,
+    hashing_options,
+    click.option(
+        "--restart",
+        is_flag=True,
+        default=None,
+        help="Let a document that is longer than the model can read start afresh there, instead of refusing it.",
+    ),
+)
+
+conversion_options = _all(
+    click.option(
+        "--tokenizer",
+        metavar="FILE|bytes|none",
+        help="A vocabulary (vocab.txt, cache.pt, vocab.pkl …), tokenizer.json or SentencePiece model; 'bytes'; or "
+        "'none' for token ids only.  [default: the checkpoint's]",
+    ),
+    click.option(
+        "--vocab-style",
+        metavar="STYLE",
+        help="How text becomes a vocabulary's symbols: wikitext, ptb, lm1b, enwik8, text8 or characters.  "
+        "[default: found out from the symbols]",
+    ),
+    click.option(
+        "--text",
+        "verify_text",
+        type=click.Path(path_type=Path),
+        help="Text to verify on.  [default: one that every Python brings]",
+    ),
+    click.option("--segments", "verify_segments", type=click.IntRange(1), help="Segments to verify."),
+    click.option("--threads", type=click.IntRange(1), help="Threads of one step.  [default: all cores]"),
 )
 
 checkpoint_options = _all(

@@ -109,7 +109,9 @@ def corpus_rows(score: CorpusScore) -> list[tuple[str, str]]:
         (
             "settings",
             f"segment {score.segment_len:,}, memory {score.mem_len:,}, {clamp}, "
-            f"{'' if score.same_length else 'no '}same length, first memory {score.first_memory}",
+            f"{'' if score.same_length else 'no '}same length, first memory {score.first_memory}"
+            f"{f', {score.n_hashes} rounds of hashing' if score.n_hashes else ''}"
+            f"{', afresh where the model cannot read on' if score.restart else ''}",
         ),
         (f"nats per {unit}", f"{score.nats_per_token:.4f}"),
         (f"bits per {unit}", f"{score.bits_per_token:.5f}"),

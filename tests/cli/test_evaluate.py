@@ -44,6 +44,8 @@ FIELDS = [
     "mem_len",
     "clamp_len",
     "same_length",
+    "n_hashes",
+    "restart",
     "first_memory",
     "tokens_per_second",
 ]
@@ -148,6 +150,8 @@ def test_words_and_sentences_for_people() -> None:
         mem_len=128,
         clamp_len=1000,
         same_length=True,
+        n_hashes=None,
+        restart=False,
         first_memory="zeros",
         tokens_per_second=1234.5,
     )

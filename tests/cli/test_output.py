@@ -37,6 +37,7 @@ SCORE_FIELDS = [
     "perplexity",
     "segment_len",
     "mem_len",
+    "n_hashes",
     "tokens_per_second",
 ]
 TOKEN_FIELDS = ["document", "index", "token", "id", "start", "end", "log_prob", "surprisal_bits", "context"]
