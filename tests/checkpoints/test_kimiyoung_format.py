@@ -15,7 +15,7 @@ from torch import nn
 from tests.checkpoints.authors_models import VARIANTS, assert_computes, authors_code, authors_module, make_oracle
 from tests.oracles.huggingface import Oracle
 from xlexport.checkpoints import load
-from xlexport.checkpoints.transformer_xl_names import same
+from xlexport.checkpoints.tensor_mapping import same
 from xlexport.errors import CheckpointError
 
 containers = pytest.mark.parametrize("archive", [True, False], ids=["archive", "legacy"])

@@ -155,7 +155,7 @@ def _unknown_folder(path: Path) -> CheckpointError:
     says = ""
     if (path / "config.json").is_file():
         kind = read_json(path / "config.json").get("model_type")
-        says = f" of a Transformer-XL (its config.json says {ascii(kind)[:40]})" if kind is not None else ""
+        says = f" of a Transformer-XL or Reformer (its config.json says {ascii(kind)[:40]})" if kind is not None else ""
     return CheckpointNotFoundError(f"{path}: a folder without a checkpoint{says}. {_known()}")
 
 

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from xlexport.checkpoints.tensor_mapping import shown
 from xlexport.errors import CheckpointError
 
-__all__ = ["inside", "read_json", "read_tensors"]
+__all__ = ["WEIGHTS", "inside", "read_json", "read_tensors", "read_weights", "safetensors_names", "state_dict_in"]
 
 LARGEST_JSON = 64 << 20  # an index of the tensors of the largest models is a tenth of it
+WEIGHTS = ("model.safetensors", "pytorch_model.bin")  # of Hugging Face folders, in the order of preference
+INDEX = ".index.json"  # lists the parts where weights are in several files
 HUB_SNAPSHOTS, HUB_BLOBS = "snapshots", "blobs"
 
 
@@ -86,3 +90,73 @@ def read_tensors(file: Path) -> dict[Any, Any]:
     if not isinstance(content, dict):
         raise CheckpointError(f"{file}: holds a {type(content).__name__}, expected tensors by name. Check the path.")
     return content
+
+
+def read_weights(folder: Path) -> tuple[list[Path], dict[str, Any]]:
+    """The files that hold the weights in a Hugging Face folder, and their tensors by name.
+
+    Raises:
+        CheckpointError: there are none, they are damaged, or could run code.
+    """
+    for name in WEIGHTS:
+        if (folder / name).exists():
+            file = inside(folder, name)
+            return [file], read_tensors(file)
+        index = inside(folder, f"{name}{INDEX}")
+        if index.is_file():
+            return _read_parts(folder, index)
+    found = ", ".join(sorted(file.name for file in folder.iterdir())[:6]) or "nothing"
+    raise CheckpointError(
+        f"{folder}: none of {', '.join(WEIGHTS)} in it, only {ascii(found)[1:-1]}. Save it with PyTorch."
+    )
+
+
+def _read_parts(folder: Path, index: Path) -> tuple[list[Path], dict[str, Any]]:
+    """Weights in several files; the index says which tensor is in which."""
+    weight_map = read_json(index).get("weight_map")
+    if not isinstance(weight_map, dict) or not all(isinstance(name, str) for name in weight_map.values()):
+        raise CheckpointError(f"{index}: no weight_map of file names in it. Copy the folder again.")
+    files = [inside(folder, name) for name in sorted(set(weight_map.values()))]
+    missing = [file.name for file in files if not file.is_file()]
+    if missing:
+        raise CheckpointError(
+            f"{folder}: no {', '.join(map(ascii, missing))}, which {index.name} lists. Copy it again."
+        )
+    tensors: dict[str, Any] = {}
+    for file in files:
+        tensors |= read_tensors(file)
+    return [index, *files], tensors
+
+
+def safetensors_names(path: Path) -> list[str]:
+    """Names of the tensors in a file; none where it is damaged."""
+    import safetensors
+
+    try:
+        with safetensors.safe_open(path, framework="numpy") as file:
+            return list(file.keys())
+    except safetensors.SafetensorError:
+        return []
+
+
+def state_dict_in(
+    path: Path, content: Mapping[Any, Any], is_anchor: Callable[[object], bool], missing: str
+) -> dict[str, Any]:
+    """The tensors by name: the content itself, or the one in a wrapper such as `{"state_dict": …}`.
+
+    Args:
+        is_anchor: whether a name shows that the dict around it is the one.
+        missing: what to say of a file without one.
+
+    Raises:
+        CheckpointError: there is none, or several.
+    """
+    inner = {key: value for key, value in content.items() if isinstance(value, dict)}
+    found = {key: value for key, value in {None: content, **inner}.items() if any(map(is_anchor, value))}
+    if len(found) > 1:
+        keys = ", ".join(shown(key) for key in found)
+        raise CheckpointError(f"{path}: holds several models ({keys}). Save the state dict of one.")
+    if not found:
+        raise CheckpointError(f"{path}: {missing}. Check the path.")
+    (tensors,) = found.values()
+    return {str(name): tensor for name, tensor in tensors.items()}

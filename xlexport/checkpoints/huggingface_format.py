@@ -1,5 +1,7 @@
 """A Hugging Face folder of `TransfoXLLMHeadModel`: `config.json`, weights, and perhaps the tokenizer's vocabulary.
 
+Reformers have folders of the same format, and a file of their own here.
+
 Of `config.json` only the keys that are settings are read. Weights that are safetensors leave out what is tied.
 """
 
@@ -9,9 +11,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from xlexport.checkpoints.files import inside, read_json, read_tensors
+from xlexport.checkpoints import huggingface_reformer_format
+from xlexport.checkpoints.files import inside, read_json, read_weights
 from xlexport.checkpoints.source import SourceCheckpoint
-from xlexport.checkpoints.transformer_xl_names import CODE_BASES, brief, plain_names
+from xlexport.checkpoints.tensor_mapping import brief
+from xlexport.checkpoints.transformer_xl_names import CODE_BASES, plain_names
 from xlexport.checkpoints.transformer_xl_settings import SETTINGS, torch_source, with_evaluation
 from xlexport.errors import CheckpointError
 from xlexport.extras import require
@@ -24,8 +28,6 @@ __all__ = ["NAME", "SPELLINGS", "is_config", "load", "matches", "settings_of"]
 NAME = "huggingface"
 CONFIG = "config.json"
 MODEL_TYPE = "transfo-xl"
-WEIGHTS = ("model.safetensors", "pytorch_model.bin")  # in the order of preference
-INDEX = ".index.json"  # lists the parts where weights are in several files
 VOCABULARIES = ("vocab.pkl", "vocab.bin", "vocab.txt")
 SPELLINGS = {  # of keys that transformers also writes in another way
     "vocab_size": "n_token",
@@ -43,14 +45,15 @@ MOSES = (
 
 
 def matches(path: Path) -> bool:
-    """Whether it is a folder whose `config.json` is a Transformer-XL's."""
+    """Whether it is a folder whose `config.json` is a Transformer-XL's or a Reformer's."""
     config = path / CONFIG
     if not path.is_dir() or not config.is_file():
         return False
     try:
-        return is_config(read_json(config))
+        content = read_json(config)
     except CheckpointError:
         return False
+    return is_config(content) or huggingface_reformer_format.is_config(content)
 
 
 def is_config(config: Mapping[str, Any]) -> bool:
@@ -67,7 +70,7 @@ def load(path: Path, config: Mapping[str, Any] | None = None) -> SourceCheckpoin
     """Read the checkpoint, running no code of it.
 
     Args:
-        config: evaluation settings other than those of its `config.json`.
+        config: evaluation settings other than those of its `config.json`; for a Reformer also what that leaves open.
 
     Raises:
         CheckpointError: it is damaged, of a kind that is not supported, or its tensors do not fit its configuration.
@@ -79,9 +82,12 @@ def load(path: Path, config: Mapping[str, Any] | None = None) -> SourceCheckpoin
     config_file = inside(path, CONFIG)
     if not config_file.is_file():
         raise CheckpointError(f"{path}: no {CONFIG} in it. Give the folder that save_pretrained wrote.")
-    stated, notes = settings_of(read_json(config_file), str(config_file))
+    content = read_json(config_file)
+    if huggingface_reformer_format.is_config(content):
+        return huggingface_reformer_format.load(path, config)
+    stated, notes = settings_of(content, str(config_file))
     settings = with_evaluation(path, stated, config)
-    files, tensors = _read_weights(path)
+    files, tensors = read_weights(path)
     tokenizer, vocabulary_file = _vocabulary(path)
     if tokenizer is not None and tokenizer.kind == "words":
         notes.append(MOSES)
@@ -127,42 +133,6 @@ def settings_of(config: Mapping[str, Any], where: str) -> tuple[dict[str, Any], 
         said = ", ".join(f"{name} {str(value).lower()}" for name, value in assumed.items())
         notes.append(f"{CONFIG} leaves out what transformers then takes to be {said}.")
     return {**assumed, **settings}, notes
-
-
-def _read_weights(folder: Path) -> tuple[list[Path], dict[str, Any]]:
-    """The files that hold the weights, and their tensors by name.
-
-    Raises:
-        CheckpointError: there are none, they are damaged, or could run code.
-    """
-    for name in WEIGHTS:
-        if (folder / name).exists():
-            file = inside(folder, name)
-            return [file], read_tensors(file)
-        index = inside(folder, f"{name}{INDEX}")
-        if index.is_file():
-            return _read_parts(folder, index)
-    found = ", ".join(sorted(file.name for file in folder.iterdir())[:6]) or "nothing"
-    raise CheckpointError(
-        f"{folder}: none of {', '.join(WEIGHTS)} in it, only {ascii(found)[1:-1]}. Save it with PyTorch."
-    )
-
-
-def _read_parts(folder: Path, index: Path) -> tuple[list[Path], dict[str, Any]]:
-    """Weights in several files; the index says which tensor is in which."""
-    weight_map = read_json(index).get("weight_map")
-    if not isinstance(weight_map, dict) or not all(isinstance(name, str) for name in weight_map.values()):
-        raise CheckpointError(f"{index}: no weight_map of file names in it. Copy the folder again.")
-    files = [inside(folder, name) for name in sorted(set(weight_map.values()))]
-    missing = [file.name for file in files if not file.is_file()]
-    if missing:
-        raise CheckpointError(
-            f"{folder}: no {', '.join(map(ascii, missing))}, which {index.name} lists. Copy it again."
-        )
-    tensors: dict[str, Any] = {}
-    for file in files:
-        tensors |= read_tensors(file)
-    return [index, *files], tensors
 
 
 def _vocabulary(folder: Path) -> tuple[Vocabulary | None, Path | None]:

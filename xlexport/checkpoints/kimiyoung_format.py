@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 from xlexport.checkpoints.pickles import summarize
 from xlexport.checkpoints.source import SourceCheckpoint
-from xlexport.checkpoints.transformer_xl_names import CODE_BASES, brief, listed
+from xlexport.checkpoints.tensor_mapping import brief, listed
+from xlexport.checkpoints.transformer_xl_names import CODE_BASES
 from xlexport.checkpoints.transformer_xl_settings import (
     require_supported,
     ties_of,

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from xlexport.checkpoints.pickles import summarize
 from xlexport.checkpoints.source import SourceCheckpoint
-from xlexport.checkpoints.transformer_xl_names import CODE_BASES, plain_names, shown
+from xlexport.checkpoints.tensor_mapping import shown
+from xlexport.checkpoints.transformer_xl_names import CODE_BASES, plain_names
 from xlexport.checkpoints.transformer_xl_settings import SETTINGS, torch_source, training_notes, with_evaluation
 from xlexport.errors import CheckpointError
 from xlexport.extras import require

@@ -18,7 +18,9 @@ if TYPE_CHECKING:
     from xlruntime.vocabulary import Vocabulary
     from xltraining.checkpoint import Checkpoint
 
-__all__ = ["SourceCheckpoint", "digest_files", "transformer_xl_source"]
+__all__ = ["SourceCheckpoint", "digest_files", "float_kinds", "float_notes", "model_source"]
+
+DRAWN = ".rotations"  # of hashing: not trained
 
 
 @dataclass(frozen=True)
@@ -26,14 +28,15 @@ class SourceCheckpoint:
     """A trained model and where it came from.
 
     Attributes:
-        architecture: `transformer_xl`.
+        architecture: `transformer_xl` or `reformer`.
         format: name of the format that read it.
         config: hyper-parameters as plain values, under the field's names.
-        tokenizer: `bytes`, the vocabulary that the checkpoint holds, or None where it does not say.
+        tokenizer: `bytes`, the vocabulary that the checkpoint holds, a file of it for a library of tokenizers, or None
+            where it does not say.
         files: the files that were read, with SHA-256 and size when they were, for the bundle's provenance.
         build_model: makes the eager model, float32, in evaluation mode.
         notes: a sentence for each thing that was chosen for the user, or that the source holds and a bundle does not.
-        parameters: how many numbers the model has, tied ones counted once.
+        parameters: how many trained numbers the model has, tied ones counted once.
         needs: names of evaluation settings that the source does not hold and the user must give; `config` has
             placeholders for them.
     """
@@ -41,7 +44,7 @@ class SourceCheckpoint:
     architecture: str
     format: str
     config: Mapping[str, Any]
-    tokenizer: str | Vocabulary | None
+    tokenizer: str | Vocabulary | Path | None
     files: Mapping[Path, FileDigest]
     build_model: Callable[[], Any] = field(repr=False)
     notes: tuple[str, ...] = ()
@@ -65,25 +68,25 @@ def _digest(path: Path, stamp: tuple[int, ...]) -> FileDigest:
     return digest_file(path)
 
 
-def transformer_xl_source(
+def model_source(
     path: Path,
     format: str,
     checkpoint: Checkpoint,
     *,
     files: Iterable[Path],
-    tokenizer: str | Vocabulary | None = None,
+    tokenizer: str | Vocabulary | Path | None = None,
     notes: Iterable[str] = (),
     needs: Iterable[str] = (),
 ) -> SourceCheckpoint:
-    """A Transformer-XL whose tensors have our names and fit their configuration.
+    """A model whose tensors have our names and fit their configuration.
 
     Raises:
         CheckpointError: weights are infinite or undefined; names all such tensors.
     """
+    from xltraining.architectures import architecture_of, shared_names
     from xltraining.checkpoint import build_model
-    from xltraining.transformer_xl import tied_names
 
-    tied = tied_names(checkpoint.config)
+    tied = shared_names(checkpoint.config)
     own = {name: tensor for name, tensor in checkpoint.state_dict.items() if name not in tied}
     broken = [name for name, tensor in own.items() if not _is_finite(tensor)]
     if broken:
@@ -91,16 +94,30 @@ def transformer_xl_source(
             f"{path}: infinite or undefined weights in {', '.join(broken)}. Use a checkpoint of before it diverged."
         )
     return SourceCheckpoint(
-        architecture="transformer_xl",
+        architecture=architecture_of(checkpoint.config),
         format=format,
         config=checkpoint.config.to_dict(),
         tokenizer=tokenizer,
         files=digest_files(*files),
         build_model=functools.partial(build_model, checkpoint),
         notes=tuple(notes),
-        parameters=sum(tensor.numel() for tensor in own.values()),
+        parameters=sum(tensor.numel() for name, tensor in own.items() if not name.endswith(DRAWN)),
         needs=tuple(needs),
     )
+
+
+def float_notes(tensors: Mapping[str, Any]) -> list[str]:
+    """What to say of weights that are not float32."""
+    kinds = float_kinds(tensors) - {"float32"}
+    return [f"Weights are {', '.join(sorted(kinds))} in the file and become float32."] if kinds else []
+
+
+def float_kinds(tensors: Mapping[str, Any]) -> set[str]:
+    """Names of the kinds of floats that there are."""
+    import torch
+
+    found = {tensor.dtype for tensor in tensors.values() if isinstance(tensor, torch.Tensor)}
+    return {str(kind).removeprefix("torch.") for kind in found if kind.is_floating_point}
 
 
 def _is_finite(tensor: Tensor) -> bool:

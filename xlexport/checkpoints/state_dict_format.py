@@ -11,10 +11,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from xlexport.checkpoints.files import read_tensors
+from xlexport.checkpoints.files import read_tensors, safetensors_names, state_dict_in
 from xlexport.checkpoints.huggingface_format import SPELLINGS, is_config, settings_of
 from xlexport.checkpoints.pickles import summarize
 from xlexport.checkpoints.source import SourceCheckpoint
+from xlexport.checkpoints.tensor_mapping import brief, listed, shown
 from xlexport.checkpoints.transformer_xl_names import (
     ANCHOR,
     CLUSTER_NAMES,
@@ -23,10 +24,7 @@ from xlexport.checkpoints.transformer_xl_names import (
     HUGGING_FACE_PREFIX,
     LAYER_NAMES,
     CodeBase,
-    brief,
-    listed,
     plain_names,
-    shown,
 )
 from xlexport.checkpoints.transformer_xl_settings import (
     SETTINGS,
@@ -60,7 +58,7 @@ def matches(path: Path) -> bool:
     if path.is_dir():
         return False
     if path.suffix == ".safetensors":
-        return not (path.parent / "config.json").exists() and any(map(_is_anchor, _safetensors_names(path)))
+        return not (path.parent / "config.json").exists() and any(map(_is_anchor, safetensors_names(path)))
     summary = summarize(path)
     return summary is not None and any(map(_is_anchor, summary.strings))
 
@@ -123,18 +121,8 @@ def _is_anchor(name: object) -> bool:
     return isinstance(name, str) and name.endswith(ANCHORS)
 
 
-def _safetensors_names(path: Path) -> list[str]:
-    import safetensors
-
-    try:
-        with safetensors.safe_open(path, framework="numpy") as file:
-            return list(file.keys())
-    except safetensors.SafetensorError:
-        return []
-
-
 def _named(path: Path, content: Mapping[Any, Any]) -> _Named:
-    tensors = _state_dict(path, content)
+    tensors = state_dict_in(path, content, _is_anchor, f"no {ANCHOR} in it, so not a Transformer-XL's state dict")
     if any(name.endswith(OUR_ANCHOR) for name in tensors):
         return _Named(_authors_names(tensors), OURS, True)
     plain = plain_names(tensors)
@@ -147,19 +135,6 @@ def _named(path: Path, content: Mapping[Any, Any]) -> _Named:
 
 def _layer_bias(index: int) -> str:
     return f"layers.{index}.{LAYER_NAMES['attention.content_bias']}"
-
-
-def _state_dict(path: Path, content: Mapping[Any, Any]) -> dict[str, Any]:
-    """The dict itself, or the one in a wrapper such as `{"state_dict": …}`."""
-    inner = {key: value for key, value in content.items() if isinstance(value, dict)}
-    found = {key: value for key, value in {None: content, **inner}.items() if any(map(_is_anchor, value))}
-    if len(found) > 1:
-        keys = ", ".join(shown(key) for key in found)
-        raise CheckpointError(f"{path}: holds several models ({keys}). Save the state dict of one.")
-    if not found:
-        raise CheckpointError(f"{path}: no {ANCHOR} in it, so not a Transformer-XL's state dict. Check the path.")
-    (tensors,) = found.values()
-    return {str(name): tensor for name, tensor in tensors.items()}
 
 
 def _authors_names(tensors: Mapping[str, Any]) -> dict[str, Any]:

@@ -23,9 +23,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from xlexport.checkpoints.source import SourceCheckpoint, transformer_xl_source
+from xlexport.checkpoints.source import SourceCheckpoint, model_source
 from xlexport.checkpoints.tensor_bundle import TensorBundle, ends_as_table, open_tensor_bundle
-from xlexport.checkpoints.transformer_xl_names import listed
+from xlexport.checkpoints.tensor_mapping import listed
 from xlexport.checkpoints.transformer_xl_settings import require_supported, with_evaluation
 from xlexport.errors import CheckpointError, CheckpointNotFoundError
 from xlexport.extras import require
@@ -106,7 +106,7 @@ def load(path: Path, config: Mapping[str, Any] | None = None) -> SourceCheckpoin
             f"{bundle.prefix}: {error}. Give a checkpoint of the authors' TensorFlow code."
         ) from error
     state_dict, notes = _read(bundle, ours)
-    return transformer_xl_source(
+    return model_source(
         bundle.prefix,
         NAME,
         Checkpoint(ours, state_dict),

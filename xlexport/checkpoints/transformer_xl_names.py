@@ -7,12 +7,11 @@ layer. Here stands the one mapping between them and the parameters of `xltrainin
 from __future__ import annotations
 
 import re
-import reprlib
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
-from xlexport.errors import CheckpointError
+from xlexport.checkpoints.tensor_mapping import Origin, TensorMapping, same
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -29,17 +28,12 @@ __all__ = [
     "HUGGING_FACE_PREFIX",
     "LAYER_NAMES",
     "CodeBase",
-    "brief",
     "canonical_tensors",
-    "listed",
     "plain_names",
-    "same",
-    "shown",
 ]
 
 ANCHOR = "word_emb.emb_layers.0.weight"  # every file has it, behind whatever prefix
 HUGGING_FACE_PREFIX = "transformer."
-MOST_LISTED = 40  # no honest file has more different problems
 FREQUENCIES = "pos_emb.inv_freq"  # a buffer: the sinusoids' frequencies, which follow from d_model
 
 LAYER_NAMES = {
@@ -90,15 +84,6 @@ CODE_BASES = {
 }
 
 
-@dataclass(frozen=True)
-class _Origin:
-    """Where the tensor of one of our parameters stands: any of `names`, or the rows `rows` of it."""
-
-    names: tuple[str, ...]
-    shape: tuple[int, ...]
-    rows: tuple[int, int] | None = None
-
-
 def plain_names(tensors: Mapping[str, Any]) -> dict[str, Any]:
     """Tensors by the names of the authors' code, without `module.`, `transformer.` or whatever else precedes them."""
     anchors = [name for name in tensors if name.endswith(ANCHOR)]
@@ -108,14 +93,6 @@ def plain_names(tensors: Mapping[str, Any]) -> dict[str, Any]:
         name.removeprefix(inner) if name.startswith(inner) else name.removeprefix(outer): tensor
         for name, tensor in tensors.items()
     }
-
-
-def same(one: Tensor, other: Tensor) -> bool:
-    """Whether two tensors are one in memory, or hold equal numbers."""
-    if one.shape != other.shape or one.dtype != other.dtype:
-        return False
-    is_one = one.data_ptr() == other.data_ptr() and one.stride() == other.stride()
-    return is_one or bool((one == other).all())
 
 
 def canonical_tensors(
@@ -142,7 +119,7 @@ def canonical_tensors(
     from xltraining.transformer_xl import tied_names
 
     tied = tied_names(config)
-    mapping = _Mapping(tensors)
+    mapping = TensorMapping(tensors)
     result: dict[str, Tensor] = {}
     for name, origin in _origins(config, tables_are_cut).items():
         tensor = mapping.take(origin, optional=name in tied)
@@ -152,52 +129,15 @@ def canonical_tensors(
         tensor = owner if name in tied else tensor
         if tensor is not None:
             result[name] = tensor
-    mapping.check_frequencies(config.d_model)
-    mapping.problems += [f"{shown(name)} is unexpected" for name in tensors if name not in mapping.known]
-    if mapping.problems:
-        raise CheckpointError(
-            f"{path}: the tensors do not fit the configuration: {listed(mapping.problems)}. "
-            "Give a whole checkpoint, with the configuration that it was trained with."
-        )
+    mapping.check_frequencies(FREQUENCIES, config.d_model)
+    mapping.require_fit(path)
     for name in CLUSTER_ROWS:
         if name in result:
             result[name] = result[name].flip(0) if reversed_clusters else result[name]
     return result
 
 
-def shown(name: object) -> str:
-    """A name from a file, fit for a terminal."""
-    text = str(name)
-    return text if text.isprintable() and text.isascii() and len(text) <= 100 else ascii(text[:60])
-
-
-def brief(value: object) -> str:
-    """A value from a file, fit for a terminal: written out whole, one that repeats itself may be beyond memory."""
-    return reprlib.repr(value).encode("ascii", "backslashreplace").decode("ascii")[:100]
-
-
-def listed(problems: Iterable[str]) -> str:
-    """Problems on one line; those that differ in the number of the layer alone become one."""
-    layers: dict[str, list[int]] = {}
-    for problem in problems:
-        match = re.match(r"layers\.(\d{1,6})\.", problem)
-        key = problem if match is None else f"layers.*.{problem[match.end() :]}"
-        layers.setdefault(key, []).extend([] if match is None else [int(match[1])])
-    lines = [key.replace("layers.*.", f"layers.{_numbers(found)}.", 1) for key, found in layers.items()]
-    if len(lines) > MOST_LISTED:
-        lines = [*lines[:MOST_LISTED], f"and {len(lines) - MOST_LISTED} more"]
-    return "; ".join(lines)
-
-
-def _numbers(numbers: list[int]) -> str:
-    """Consecutive numbers as a range."""
-    first, last = min(numbers, default=0), max(numbers, default=0)
-    if len(numbers) > 1 and sorted(numbers) == list(range(first, last + 1)):
-        return f"{first}-{last}"
-    return ",".join(map(str, numbers))
-
-
-def _origins(config: TransformerXLConfig, tables_are_cut: bool) -> dict[str, _Origin]:
+def _origins(config: TransformerXLConfig, tables_are_cut: bool) -> dict[str, Origin]:
     """Our parameters in the order of the model, owners of tied tensors first, and where each one's tensor stands."""
     import torch
 
@@ -211,79 +151,19 @@ def _origins(config: TransformerXLConfig, tables_are_cut: bool) -> dict[str, _Or
         cluster = re.match(r"(\w+\.clusters\.)(\d+)(\.\w+)", name)
         layer = re.match(r"layers\.(\d+)\.(.+)", name)
         if name in CLUSTER_ROWS:
-            origins[name] = _Origin((CLUSTER_ROWS[name],), shape)
+            origins[name] = Origin((CLUSTER_ROWS[name],), shape)
         elif cluster is not None:
             names = CLUSTER_NAMES[f"{cluster[1]}{{}}{cluster[3]}"]
             index = int(cluster[2])
             if one_table and not name.endswith("projection"):
                 whole = (config.n_token, *shape[1:])
-                origins[name] = _Origin(tuple(name.format(0) for name in names), whole, config.cluster_bounds[index])
+                origins[name] = Origin(tuple(name.format(0) for name in names), whole, config.cluster_bounds[index])
             else:
                 shared = one_table and name.startswith("word_emb")  # one projection of the one table
-                origins[name] = _Origin(tuple(name.format(0 if shared else index) for name in names), shape)
+                origins[name] = Origin(tuple(name.format(0 if shared else index) for name in names), shape)
         else:
             assert layer is not None  # there are no other parameters
             theirs = f"layers.{layer[1]}.{LAYER_NAMES[layer[2]]}"
             is_global = layer[2] in GLOBAL_BIASES and layer[1] == "0" and not config.untie_r
-            origins[name] = _Origin((GLOBAL_BIASES[layer[2]], theirs) if is_global else (theirs,), shape)
+            origins[name] = Origin((GLOBAL_BIASES[layer[2]], theirs) if is_global else (theirs,), shape)
     return origins
-
-
-@dataclass
-class _Mapping:
-    """Tensors by their names in the file, what was found wrong with them, and which names are accounted for."""
-
-    tensors: Mapping[str, Any]
-    problems: list[str] = field(default_factory=list)
-    known: set[str] = field(default_factory=set)
-    _ready: dict[str, Tensor | None] = field(default_factory=dict)
-
-    def found(self, origin: _Origin) -> str:
-        """The first of an origin's names that the file has."""
-        return next((name for name in origin.names if name in self.tensors), origin.names[0])
-
-    def take(self, origin: _Origin, optional: bool) -> Tensor | None:
-        """The tensor in float32, or None where it is absent or wrong; tells what is wrong once."""
-        present = [name for name in origin.names if name in self.tensors]
-        self.known.update(origin.names)
-        if not present:
-            missing = f"{origin.names[0]} is missing"
-            if not optional and missing not in self.problems:
-                self.problems.append(missing)
-            return None
-        tensors = [self._checked(name, origin.shape) for name in present]
-        first = tensors[0]
-        for name, tensor in zip(present[1:], tensors[1:], strict=True):
-            if first is not None and tensor is not None and not same(tensor, first):
-                self.problems.append(f"{name} differs from {present[0]}")
-        return first if first is None or origin.rows is None else first[slice(*origin.rows)]
-
-    def _checked(self, name: str, shape: tuple[int, ...]) -> Tensor | None:
-        import torch
-
-        if name in self._ready:
-            return self._ready[name]
-        tensor, ready = self.tensors[name], None
-        if not isinstance(tensor, torch.Tensor) or not tensor.is_floating_point():
-            self.problems.append(f"{name} is not a tensor of floats")
-        elif tuple(tensor.shape) != shape:
-            self.problems.append(f"{name} is {tuple(tensor.shape)} in the file, {shape} by the configuration")
-        else:
-            ready = tensor.float()
-        self._ready[name] = ready
-        return ready
-
-    def check_frequencies(self, d_model: int) -> None:
-        """Other frequencies than the paper's would be another model under the same names."""
-        import torch
-
-        self.known.add(FREQUENCIES)
-        if FREQUENCIES not in self.tensors:
-            return
-        frequencies = self._checked(FREQUENCIES, (d_model // 2,))
-        if frequencies is None:  # then d_model may be anything, more than memory holds too
-            return
-        expected = 10000 ** -(torch.arange(0, d_model, 2) / d_model)
-        # bfloat16 rounds by up to a part in 256.
-        if not torch.allclose(frequencies, expected, rtol=1 / 256, atol=0):
-            self.problems.append(f"{FREQUENCIES} is not 10000**(-2i/{d_model}), as in the paper")

@@ -12,8 +12,9 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from xlexport.checkpoints.source import SourceCheckpoint, transformer_xl_source
-from xlexport.checkpoints.transformer_xl_names import ANCHOR, CodeBase, brief, canonical_tensors, listed, same
+from xlexport.checkpoints.source import SourceCheckpoint, float_kinds, float_notes, model_source
+from xlexport.checkpoints.tensor_mapping import brief, listed, same
+from xlexport.checkpoints.transformer_xl_names import ANCHOR, CodeBase, canonical_tensors
 from xlexport.errors import CheckpointError
 
 if TYPE_CHECKING:
@@ -293,7 +294,7 @@ def torch_source(
     state_dict = canonical_tensors(
         path, config, tensors, reversed_clusters=code_base.reversed_clusters, tables_are_cut=tables_are_cut
     )
-    return transformer_xl_source(
+    return model_source(
         path,
         format,
         Checkpoint(config, state_dict),
@@ -328,13 +329,8 @@ def _single_div_val(tensors: Mapping[str, Any], sizes: Mapping[str, Any]) -> int
 
 
 def _dtype_notes(tensors: Mapping[str, Any]) -> list[str]:
-    import torch
-
-    kinds = {tensor.dtype for tensor in tensors.values() if isinstance(tensor, torch.Tensor)}
-    kinds = {kind for kind in kinds if kind.is_floating_point} - {torch.float32}
-    names = ", ".join(sorted(str(kind).removeprefix("torch.") for kind in kinds))
-    notes = [f"Weights are {names} in the file and become float32."] if kinds else []
-    if torch.float16 in kinds:
+    notes = float_notes(tensors)
+    if "float16" in float_kinds(tensors):
         notes.append(
             "A model in float16 computes positions in float16 too, beyond 2,048 inexactly; here they are float32, so "
             "scores can differ from such a run."

@@ -9,7 +9,7 @@ from typing import Any
 
 from xlexport.checkpoints.files import inside, read_json
 from xlexport.checkpoints.pickles import is_archive, summarize
-from xlexport.checkpoints.source import SourceCheckpoint, transformer_xl_source
+from xlexport.checkpoints.source import SourceCheckpoint, model_source
 from xlexport.errors import CheckpointError
 from xlexport.extras import require
 
@@ -60,7 +60,7 @@ def load(path: Path, config: Mapping[str, Any] | None = None) -> SourceCheckpoin
             checkpoint = load_checkpoint(path)
     except XltrainingError as error:
         raise CheckpointError(_printable(str(error))) from error
-    return transformer_xl_source(path, NAME, checkpoint, tokenizer=checkpoint.tokenizer, files=files)
+    return model_source(path, NAME, checkpoint, tokenizer=checkpoint.tokenizer, files=files)
 
 
 def _printable(message: str) -> str:

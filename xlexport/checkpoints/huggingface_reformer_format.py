@@ -1,0 +1,264 @@
+"""A Hugging Face folder of `ReformerModelWithLMHead`: `config.json`, weights, and perhaps the tokenizer.
+
+Keys that `config.json` leaves out are those of transformers' defaults, as `save_pretrained` leaves them out. What the
+model computes, and how it is named here, is that of transformers 4: version 5 does not add `lm_head.bias`.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from xlexport.checkpoints.files import inside, read_json, read_weights
+from xlexport.checkpoints.reformer_settings import (
+    BUCKET_CHOICES,
+    EVALUATION_SETTINGS,
+    bucket_choices,
+    evaluation_lengths,
+    reformer_source,
+)
+from xlexport.checkpoints.source import SourceCheckpoint
+from xlexport.checkpoints.tensor_mapping import Origin, brief
+from xlexport.errors import CheckpointError
+from xlexport.extras import require
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from xltraining.reformer_config import ReformerConfig
+
+__all__ = ["NAME", "is_config", "load"]
+
+NAME = "huggingface"
+CONFIG = "config.json"
+MODEL_TYPE = "reformer"
+TOKENIZERS = ("spiece.model", "tokenizer.json")  # in the order of preference
+BYTES = 258  # tokens of google/reformer-enwik8, which has no tokenizer: bytes + 2
+FIELDS: dict[str, tuple[str, Any]] = {  # key of config.json: our field, and transformers' default
+    "vocab_size": ("n_token", 320),
+    "hidden_size": ("d_model", 256),
+    "num_attention_heads": ("n_head", 12),
+    "attention_head_size": ("d_head", 64),
+    "feed_forward_size": ("d_inner", 512),
+    "attn_layers": ("attn_layers", ["local", "lsh", "local", "lsh", "local", "lsh"]),
+    "num_hashes": ("n_hashes", 1),
+    "lsh_attn_chunk_length": ("chunk_length", 64),
+    "lsh_num_chunks_before": ("chunks_before", 1),
+    "local_attn_chunk_length": ("local_chunk_length", 64),
+    "local_num_chunks_before": ("local_chunks_before", 1),
+    "layer_norm_eps": ("layer_norm_epsilon", 1e-12),
+}
+ACTIVATIONS = {
+    "relu": "relu",
+    "gelu": "gelu",
+    "gelu_python": "gelu",
+    "gelu_new": "gelu_tanh",
+    "gelu_fast": "gelu_tanh",
+    "gelu_pytorch_tanh": "gelu_tanh",
+}
+LAYER_NAMES = {  # ours, within a layer
+    "attention.norm": "attention.layer_norm",
+    "attention.query_key": "attention.self_attention.query_key",
+    "attention.query": "attention.self_attention.query",
+    "attention.key": "attention.self_attention.key",
+    "attention.value": "attention.self_attention.value",
+    "attention.output": "attention.output.dense",
+    "feed_forward.norm": "feed_forward.layer_norm",
+    "feed_forward.inner": "feed_forward.dense.dense",
+    "feed_forward.outer": "feed_forward.output.dense",
+}
+NAMES = {
+    "word_emb.weight": ("reformer.embeddings.word_embeddings.weight",),
+    "norm.weight": ("reformer.encoder.layer_norm.weight",),
+    "norm.bias": ("reformer.encoder.layer_norm.bias",),
+    "head.weight": ("lm_head.decoder.weight",),
+    "head.bias": ("lm_head.bias", "lm_head.decoder.bias"),
+}
+POSITIONS = "reformer.embeddings.position_embeddings"
+HEAD = "lm_head."
+
+
+def is_config(config: Mapping[str, Any]) -> bool:
+    """Whether the content of a `config.json` is a Reformer's."""
+    return bool(config.get("model_type") == MODEL_TYPE)
+
+
+def load(path: Path, config: Mapping[str, Any] | None = None) -> SourceCheckpoint:
+    """Read the checkpoint, running no code of it.
+
+    Args:
+        config: `num_buckets` or `max_length` where its `config.json` has no number of buckets; evaluation settings.
+
+    Raises:
+        CheckpointError: it is damaged, of a kind that is not supported, or its tensors do not fit its configuration.
+        MissingDependencyError: torch is not installed.
+    """
+    require("convert")
+    config_file = inside(path, CONFIG)
+    content = read_json(config_file)
+    values, notes = _settings(path, content, config)
+    files, tensors = read_weights(path)
+    tensors = {name: tensor for name, tensor in tensors.items() if "mask_value" not in name}  # buffers of old files
+    if not any(name.startswith(HEAD) for name in tensors):
+        raise CheckpointError(
+            f"{path}: a Reformer without an output layer (no {HEAD}…), so it gives no probabilities. Give the language "
+            "model that it was trained as."
+        )
+    tokenizer = next((inside(path, name) for name in TOKENIZERS if (path / name).is_file()), None)
+    bytes_plus_2 = "bytes" if tokenizer is None and values["n_token"] == BYTES else None
+    if bytes_plus_2:
+        notes.append("Tokens are taken to be UTF-8 bytes + 2, as google/reformer-enwik8 has them.")
+    return reformer_source(
+        path,
+        NAME,
+        values,
+        tensors,
+        _origins(values),
+        rotations=None if content.get("hash_seed") is None else _seeded,
+        code_base="transformers",
+        files=[config_file, *files, *([] if tokenizer is None else [tokenizer])],
+        tokenizer=tokenizer or bytes_plus_2,
+        notes=notes,
+    )
+
+
+def _settings(
+    path: Path, content: Mapping[str, Any], given: Mapping[str, Any] | None
+) -> tuple[dict[str, Any], list[str]]:
+    """Fields of `ReformerConfig`, and what a person should know.
+
+    Raises:
+        CheckpointError: it is of a kind that is not supported, or the user must say more; lists all of it.
+    """
+    problems, notes = _unsupported(content), []
+    foreign = sorted(set(given or ()) - {*BUCKET_CHOICES, *EVALUATION_SETTINGS})
+    if foreign:
+        problems.append(f"it holds its own configuration, so --config cannot say {', '.join(map(ascii, foreign))}")
+    values = {field: _plain(content.get(key, default)) for key, (field, default) in FIELDS.items()}
+    values |= {"rule": "chunk", "self_mask": -1e5, "dropout": 0.0, "hash_seed": content.get("hash_seed") or 0}
+    values["activation"] = ACTIVATIONS.get(str(content.get("hidden_act", "relu")))
+    longest = content.get("max_position_embeddings", 4096)
+    if content.get("axial_pos_embds", True):
+        shape, dims = (_plain(content.get(f"axial_pos_{name}", None)) for name in ("shape", "embds_dim"))
+        shape, dims = (64, 64) if shape is None else shape, (64, 192) if dims is None else dims
+        cells = math.prod(shape) if _integers(shape) else None
+        values |= {"position": "axial", "axial_shape": shape, "axial_dims": dims, "max_positions": cells}
+        if _integers((longest,)) and cells is not None and longest < cells:
+            notes.append(
+                f"Documents may have {cells:,} tokens, as many as axial_pos_shape; transformers takes {longest:,}."
+            )
+    else:
+        values |= {"position": "absolute", "max_positions": longest}
+    values |= evaluation_lengths(given, values["max_positions"])
+    more, buckets, note = _buckets(content, given, values)
+    problems += more
+    if problems:
+        raise CheckpointError(f"{path}: {'; '.join(problems)}.")
+    return {**values, **({} if buckets is None else {"n_buckets": buckets})}, [*notes, *note]
+
+
+def _unsupported(content: Mapping[str, Any]) -> list[str]:
+    """What of a `config.json` no bundle can compute, with the reason."""
+    problems = []
+    layers = _plain(content.get("attn_layers", FIELDS["attn_layers"][1]))
+    if content.get("is_decoder") is not True:
+        problems.append("is_decoder is not true: tokens see those after them, so it gives no probability of a next one")
+    if isinstance(layers, tuple) and any(kind not in ("local", "lsh") for kind in layers):
+        problems.append(f"attn_layers is {brief(layers)}, expected layers of local and lsh")
+    for kind in ("local", "lsh"):
+        after = content.get(f"{kind}_num_chunks_after", 0)
+        if isinstance(layers, tuple) and kind in layers and after != 0:
+            problems.append(f"{kind}_num_chunks_after is {brief(after)}: a language model has none after")
+    activation = content.get("hidden_act", "relu")
+    if not isinstance(activation, str) or activation not in ACTIVATIONS:
+        problems.append(f"hidden_act is {brief(activation)}, expected one of {', '.join(ACTIVATIONS)}")
+    seed = content.get("hash_seed")
+    if seed is not None and not (_integers((seed,)) and abs(seed) < 1 << 31):
+        problems.append(f"hash_seed is {brief(seed)}, expected an integer of at most 31 bits")
+    return problems
+
+
+def _buckets(
+    content: Mapping[str, Any], given: Mapping[str, Any] | None, values: Mapping[str, Any]
+) -> tuple[list[str], tuple[int, ...] | None, list[str]]:
+    """What is wrong with the number of buckets, its factors, and notes."""
+    chosen, length, problems = bucket_choices(given)
+    stated, layers = content.get("num_buckets"), values["attn_layers"]
+    if not isinstance(layers, tuple) or "lsh" not in layers:
+        if chosen or length:
+            problems.append("no layer hashes: leave out --num-buckets and --max-length")
+        return problems, None, []
+    if stated is not None:
+        factors = _plain(stated) if isinstance(stated, list) else (stated,)
+        if (chosen is not None and chosen != factors) or length is not None:
+            problems.append(f"num_buckets is {brief(stated)} in {CONFIG}: leave out --num-buckets and --max-length")
+        return problems, factors, []
+    if chosen is not None or problems:
+        return problems, chosen, []
+    if length is None:
+        return (
+            [
+                f"num_buckets is not in {CONFIG}, as transformers sets it at the first document that it sees: give it as "
+                "--num-buckets N, or --num-buckets N,M for two factors, or give --max-length T to have it computed for a "
+                "first document of T tokens"
+            ],
+            None,
+            [],
+        )
+    return _buckets_for(length, values, content.get("max_position_embeddings", 4096))
+
+
+def _buckets_for(
+    length: int, values: Mapping[str, Any], most: object
+) -> tuple[list[str], tuple[int, ...] | None, list[str]]:
+    """The same, as transformers chooses them at a first document of `length` tokens."""
+    chunk, local, longest = values["chunk_length"], values["local_chunk_length"], values["max_positions"]
+    if not _integers((chunk, local, longest, most)) or min(chunk, local, most) < 1:
+        return [], None, []  # which the configuration refuses
+    lengths = {chunk, local} if "local" in values["attn_layers"] else {chunk}
+    padded = -(-length // math.lcm(*lengths)) * math.lcm(*lengths) if length > min(lengths) else length
+    if not chunk < padded <= longest:
+        return [f"max_length is {length:,}, expected more than a chunk of {chunk} and at most {longest:,}"], None, []
+    bits = (2 * (padded // chunk)).bit_length() - 1
+    limit = 2 * max(math.isqrt(most // chunk), chunk)
+    factors = (1 << bits,) if 1 << bits <= limit else (1 << bits // 2, 1 << (bits - bits // 2))
+    said = "×".join(map(str, factors))
+    return [], factors, [f"num_buckets is {said}, as transformers sets it at a first document of {length:,} tokens."]
+
+
+def _seeded(config: ReformerConfig) -> Iterable[Tensor]:
+    """What transformers draws on a CPU with `hash_seed`: it sets the seed anew in each layer."""
+    import torch
+
+    generator = torch.Generator().manual_seed(config.hash_seed)
+    shape = (config.n_head, config.d_head, config.n_hashes, config.rotation_columns)
+    rotations = torch.randn(shape, generator=generator).transpose(1, 2)
+    return [rotations.contiguous()] * config.attn_layers.count("lsh")
+
+
+def _origins(values: Mapping[str, Any]) -> Callable[[str, tuple[int, ...]], Origin]:
+    def origin(name: str, shape: tuple[int, ...]) -> Origin:
+        layer = re.fullmatch(r"layers\.(\d+)\.(\w+\.\w+)\.(weight|bias)", name)
+        if layer is not None:
+            return Origin((f"reformer.encoder.layers.{layer[1]}.{LAYER_NAMES[layer[2]]}.{layer[3]}",), shape)
+        if not name.startswith("positions."):
+            return Origin(NAMES[name], shape)
+        if values["position"] == "absolute":
+            return Origin((f"{POSITIONS}.embedding.weight",), shape)
+        axis, axes = int(name.rpartition(".")[2]), len(values["axial_shape"])
+        ones = [1] * axes
+        ones[axis] = shape[0]
+        return Origin((f"{POSITIONS}.weights.{axis}",), (*ones, shape[1]))
+
+    return origin
+
+
+def _plain(value: Any) -> Any:
+    return tuple(value) if isinstance(value, list) else value
+
+
+def _integers(values: object) -> bool:
+    return isinstance(values, tuple) and all(isinstance(one, int) and not isinstance(one, bool) for one in values)

@@ -1,0 +1,139 @@
+"""What the formats of Reformers share: what their users choose, hash rotations, and the way from tensors to a source."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from xlexport.checkpoints.source import SourceCheckpoint, float_notes, model_source
+from xlexport.checkpoints.tensor_mapping import Origin, TensorMapping, brief
+from xlexport.errors import CheckpointError
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from xltraining.reformer_config import ReformerConfig
+
+__all__ = ["BUCKET_CHOICES", "EVALUATION_SETTINGS", "bucket_choices", "evaluation_lengths", "reformer_source"]
+
+BUCKET_CHOICES = ("num_buckets", "max_length")  # --num-buckets, --max-length
+EVALUATION_SETTINGS = ("tgt_len", "mem_len")  # of rule band alone
+LENGTH = 4096  # of segments and memory where --rule band is chosen for models that have neither
+MOST_ROTATIONS = 1 << 26  # numbers in a layer's rotations: a file must not decide how much memory is taken
+ROTATIONS = ".rotations"
+DRAWN_ONCE = (
+    "Hash rotations are drawn once, from seed 0, and belong to the bundle. {} draws new ones at every call, so the scores "
+    "of its own runs differ from each other, and from these."
+)
+
+
+def bucket_choices(config: Mapping[str, Any] | None) -> tuple[tuple[int, ...] | None, int | None, list[str]]:
+    """What the user says of buckets: their factors, the longest document, and what is wrong with either."""
+    chosen, problems = dict(config or {}), []
+    buckets, length = chosen.get("num_buckets"), chosen.get("max_length")
+    factors = (buckets,) if isinstance(buckets, int) else buckets
+    if factors is not None and not (isinstance(factors, list | tuple) and all(map(_is_even, factors)) and factors):
+        problems.append(f"num_buckets is {brief(buckets)}, expected an even number or several, such as 64,128")
+        factors = None
+    if length is not None and (not isinstance(length, int) or isinstance(length, bool) or length < 1):
+        problems.append(f"max_length is {brief(length)}, expected a number of tokens")
+        length = None
+    if factors is not None and length is not None:
+        problems.append("num_buckets and max_length are both given: leave out one of --num-buckets and --max-length")
+    return None if factors is None else tuple(factors), length, problems
+
+
+def _is_even(number: object) -> bool:
+    return isinstance(number, int) and not isinstance(number, bool) and number > 0 and number % 2 == 0
+
+
+def evaluation_lengths(config: Mapping[str, Any] | None, max_positions: object) -> dict[str, Any]:
+    """`tgt_len` and `mem_len`, which count only if rule `band` is chosen for the model."""
+    longest = min(LENGTH, max_positions) if isinstance(max_positions, int) and max_positions > 0 else LENGTH
+    given = {name: value for name, value in (config or {}).items() if name in EVALUATION_SETTINGS}
+    return {**dict.fromkeys(EVALUATION_SETTINGS, longest), **given}
+
+
+def reformer_source(
+    path: Path,
+    format: str,
+    values: Mapping[str, Any],
+    tensors: Mapping[str, Any],
+    origin: Callable[[str, tuple[int, ...]], Origin],
+    *,
+    rotations: Callable[[ReformerConfig], Iterable[Tensor]] | None,
+    code_base: str,
+    files: Iterable[Path],
+    frequencies: Mapping[str, int] | None = None,
+    tokenizer: str | Path | None = None,
+    notes: Iterable[str] = (),
+) -> SourceCheckpoint:
+    """A Reformer of another code base.
+
+    Args:
+        values: fields of `ReformerConfig`.
+        tensors: by the code base's names.
+        origin: where the tensor of a parameter of ours stands, by its name and shape.
+        rotations: what the source hashes with in each LSH layer; None: it has no fixed ones.
+        code_base: its name, for the note that says so.
+        frequencies: buffers of sinusoids' frequencies by name, and the widths of the vectors that they turn.
+
+    Raises:
+        CheckpointError: the settings are none that there are, or the tensors do not fit them; lists all that is wrong.
+    """
+    import torch
+
+    from xltraining.checkpoint import Checkpoint
+    from xltraining.lsh import draw_rotations
+    from xltraining.reformer import Reformer
+
+    config = _config(path, values)
+    with torch.device("meta"):
+        shapes = {name: tuple(tensor.shape) for name, tensor in Reformer(config).state_dict().items()}
+    mapping, state_dict = TensorMapping(tensors), {}
+    for name, shape in shapes.items():
+        if name.endswith(ROTATIONS):
+            continue
+        tensor = mapping.take(origin(name, shape))
+        if tensor is not None:
+            state_dict[name] = tensor.reshape(shape)  # axial tables have axes of one more
+    for name, width in (frequencies or {}).items():
+        mapping.check_frequencies(name, width)
+    mapping.require_fit(path)
+
+    hashed = [layer for layer, kind in enumerate(config.attn_layers) if kind == "lsh"]
+    if rotations is None:
+        sizes = config.n_head, config.d_head, config.rotation_columns, config.n_hashes, config.hash_seed
+        drawn: Iterable[Tensor] = (draw_rotations(*sizes, layer) for layer in hashed)
+        notes = [*notes, *([DRAWN_ONCE.format(code_base)] if hashed else [])]
+    else:
+        drawn = rotations(config)
+    names = [f"layers.{layer}.attention{ROTATIONS}" for layer in hashed]
+    state_dict |= zip(names, drawn, strict=True)
+    return model_source(
+        path,
+        format,
+        Checkpoint(config, state_dict),
+        files=files,
+        tokenizer=tokenizer,
+        notes=[*notes, *float_notes(tensors)],
+    )
+
+
+def _config(path: Path, values: Mapping[str, Any]) -> ReformerConfig:
+    from xltraining.errors import ConfigError
+    from xltraining.reformer_config import ReformerConfig
+
+    try:
+        config = ReformerConfig.from_dict(values)
+    except (ConfigError, TypeError) as error:
+        raise CheckpointError(f"{path}: {error}. Give the configuration that it was trained with.") from error
+    numbers = math.prod((config.n_head, config.d_head, config.rotation_columns, config.n_hashes))
+    if "lsh" in config.attn_layers and numbers > MOST_ROTATIONS:
+        raise CheckpointError(
+            f"{path}: {config.n_hashes:,} rounds of {config.buckets:,} buckets need rotations of {numbers:,} numbers a "
+            f"layer, expected at most {MOST_ROTATIONS:,}. Give the configuration that it was trained with."
+        )
+    return config

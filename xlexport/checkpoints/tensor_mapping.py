@@ -1,0 +1,142 @@
+"""From tensors under the names of a code base to ours: what is missing, unexpected or of another shape."""
+
+from __future__ import annotations
+
+import re
+import reprlib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from xlexport.errors import CheckpointError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from torch import Tensor
+
+__all__ = ["Origin", "TensorMapping", "brief", "listed", "same", "shown"]
+
+MOST_LISTED = 40  # no honest file has more different problems
+
+
+@dataclass(frozen=True)
+class Origin:
+    """Where the tensor of one of our parameters stands: any of `names`, or the rows `rows` of it."""
+
+    names: tuple[str, ...]
+    shape: tuple[int, ...]
+    rows: tuple[int, int] | None = None
+
+
+def same(one: Tensor, other: Tensor) -> bool:
+    """Whether two tensors are one in memory, or hold equal numbers."""
+    if one.shape != other.shape or one.dtype != other.dtype:
+        return False
+    is_one = one.data_ptr() == other.data_ptr() and one.stride() == other.stride()
+    return is_one or bool((one == other).all())
+
+
+def shown(name: object) -> str:
+    """A name from a file, fit for a terminal."""
+    text = str(name)
+    return text if text.isprintable() and text.isascii() and len(text) <= 100 else ascii(text[:60])
+
+
+def brief(value: object) -> str:
+    """A value from a file, fit for a terminal: written out whole, one that repeats itself may be beyond memory."""
+    return reprlib.repr(value).encode("ascii", "backslashreplace").decode("ascii")[:100]
+
+
+def listed(problems: Iterable[str]) -> str:
+    """Problems on one line; those that differ in the number of the layer alone become one."""
+    layers: dict[str, list[int]] = {}
+    for problem in problems:
+        match = re.match(r"((?:\w+\.)*?(?:layers|blocks)\.)(\d{1,6})\.", problem)
+        key = problem if match is None else f"{match[1]}*.{problem[match.end() :]}"
+        layers.setdefault(key, []).extend([] if match is None else [int(match[2])])
+    lines = [key.replace("*", _numbers(found), 1) if found else key for key, found in layers.items()]
+    if len(lines) > MOST_LISTED:
+        lines = [*lines[:MOST_LISTED], f"and {len(lines) - MOST_LISTED} more"]
+    return "; ".join(lines)
+
+
+def _numbers(numbers: list[int]) -> str:
+    """Consecutive numbers as a range."""
+    first, last = min(numbers, default=0), max(numbers, default=0)
+    if len(numbers) > 1 and sorted(numbers) == list(range(first, last + 1)):
+        return f"{first}-{last}"
+    return ",".join(map(str, numbers))
+
+
+@dataclass
+class TensorMapping:
+    """Tensors by their names in the file, what was found wrong with them, and which names are accounted for."""
+
+    tensors: Mapping[str, Any]
+    problems: list[str] = field(default_factory=list)
+    known: set[str] = field(default_factory=set)
+    _ready: dict[str, Tensor | None] = field(default_factory=dict)
+
+    def found(self, origin: Origin) -> str:
+        """The first of an origin's names that the file has."""
+        return next((name for name in origin.names if name in self.tensors), origin.names[0])
+
+    def take(self, origin: Origin, optional: bool = False) -> Tensor | None:
+        """The tensor in float32, or None where it is absent or wrong; tells what is wrong once."""
+        present = [name for name in origin.names if name in self.tensors]
+        self.known.update(origin.names)
+        if not present:
+            missing = f"{origin.names[0]} is missing"
+            if not optional and missing not in self.problems:
+                self.problems.append(missing)
+            return None
+        tensors = [self._checked(name, origin.shape) for name in present]
+        first = tensors[0]
+        for name, tensor in zip(present[1:], tensors[1:], strict=True):
+            if first is not None and tensor is not None and not same(tensor, first):
+                self.problems.append(f"{name} differs from {present[0]}")
+        return first if first is None or origin.rows is None else first[slice(*origin.rows)]
+
+    def _checked(self, name: str, shape: tuple[int, ...]) -> Tensor | None:
+        import torch
+
+        if name in self._ready:
+            return self._ready[name]
+        tensor, ready = self.tensors[name], None
+        if not isinstance(tensor, torch.Tensor) or not tensor.is_floating_point():
+            self.problems.append(f"{name} is not a tensor of floats")
+        elif tuple(tensor.shape) != shape:
+            self.problems.append(f"{name} is {tuple(tensor.shape)} in the file, {shape} by the configuration")
+        else:
+            ready = tensor.float()
+        self._ready[name] = ready
+        return ready
+
+    def check_frequencies(self, name: str, width: int) -> None:
+        """Other frequencies of sinusoids than the papers' would be another model under the same names."""
+        import torch
+
+        self.known.add(name)
+        if name not in self.tensors:
+            return
+        frequencies = self._checked(name, (width // 2,))
+        if frequencies is None:  # then the width may be anything, more than memory holds too
+            return
+        expected = 10000 ** -(torch.arange(0, width, 2) / width)
+        # bfloat16 rounds by up to a part in 256.
+        if not torch.allclose(frequencies, expected, rtol=1 / 256, atol=0):
+            self.problems.append(f"{name} is not 10000**(-2i/{width}), as in the paper")
+
+    def require_fit(self, path: Path) -> None:
+        """Raise if anything is wrong, or was not taken.
+
+        Raises:
+            CheckpointError: lists all of it.
+        """
+        self.problems += [f"{shown(name)} is unexpected" for name in self.tensors if name not in self.known]
+        if self.problems:
+            raise CheckpointError(
+                f"{path}: the tensors do not fit the configuration: {listed(self.problems)}. "
+                "Give a whole checkpoint, with the configuration that it was trained with."
+            )
