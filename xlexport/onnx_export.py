@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import logging
 import warnings
 from collections.abc import Iterator
@@ -117,9 +116,8 @@ def _cut(whole: ir.Model, purpose: str, step: Step, outputs: tuple[spec.Tensor, 
         made[tensor.name].name = tensor.name
 
     specs = {tensor.name: tensor for tensor in step.inputs}
-    graph = spec.Graph(f"{purpose}.onnx", tuple(specs[str(value.name)] for value in used), outputs)
-    if form:
-        graph = dataclasses.replace(graph, max_segment=form.max_segment)
+    inputs = tuple(specs[str(value.name)] for value in used)
+    graph = spec.Graph(f"{purpose}.onnx", inputs, outputs, max_segment=form.max_segment if form else None)
     for value, tensor in zip([*model.graph.inputs, *model.graph.outputs], [*graph.inputs, *graph.outputs], strict=True):
         value.shape = ir.Shape(tensor.shape)
     model.graph.name = purpose
@@ -155,13 +153,13 @@ def _check_saved(path: Path, graph: spec.Graph) -> None:
 def _operator_problems(model: ir.Model) -> Iterator[str]:
     """Numbers drawn at random, and custom nodes that stand without their function or the other way round."""
     nodes = list(model.graph.all_nodes())
+    nodes += [node for function in model.functions.values() for node in function.all_nodes()]
     custom = {node.op_identifier() for node in nodes if node.domain == DOMAIN}
     for identifier in sorted(custom ^ model.functions.keys()):
         name = "::".join(identifier[:2])
         yield f"{name} has no function body" if identifier in custom else f"a function body of {name} without a node"
     if model.opset_imports.get(DOMAIN) != (VERSION if custom else None):
         yield f"{DOMAIN} {model.opset_imports.get(DOMAIN)} imported, expected {VERSION if custom else None}"
-    nodes += [node for function in model.functions.values() for node in function.all_nodes()]
     yield from (f"{node.op_type} node: not repeatable" for node in nodes if node.op_type.startswith("Random"))
 
 
