@@ -140,24 +140,28 @@ def _settings(
     values = {field: _plain(content.get(key, default)) for key, (field, default) in FIELDS.items()}
     values |= {"rule": "chunk", "self_mask": -1e5, "dropout": 0.0, "hash_seed": content.get("hash_seed") or 0}
     values["activation"] = ACTIVATIONS.get(str(content.get("hidden_act", "relu")))
-    longest = content.get("max_position_embeddings", 4096)
-    if content.get("axial_pos_embds", True):
-        shape, dims = (_plain(content.get(f"axial_pos_{name}", None)) for name in ("shape", "embds_dim"))
-        shape, dims = (64, 64) if shape is None else shape, (64, 192) if dims is None else dims
-        cells = math.prod(shape) if _integers(shape) else None
-        values |= {"position": "axial", "axial_shape": shape, "axial_dims": dims, "max_positions": cells}
-        if _integers((longest,)) and cells is not None and longest < cells:
-            notes.append(
-                f"Documents may have {cells:,} tokens, as many as axial_pos_shape; transformers takes {longest:,}."
-            )
-    else:
-        values |= {"position": "absolute", "max_positions": longest}
+    values |= _positions(content, notes)
     values |= evaluation_lengths(given, values["max_positions"])
-    more, buckets, note = _buckets(content, given, values)
-    problems += more
+    buckets = _buckets(content, given, values, problems, notes)
     if problems:
         raise CheckpointError(f"{path}: {'; '.join(problems)}.")
-    return {**values, **({} if buckets is None else {"n_buckets": buckets})}, [*notes, *note]
+    return {**values, **({} if buckets is None else {"n_buckets": buckets})}, notes
+
+
+def _positions(content: Mapping[str, Any], notes: list[str]) -> dict[str, Any]:
+    longest = content.get("max_position_embeddings", 4096)
+    if not content.get("axial_pos_embds", True):
+        return {"position": "absolute", "max_positions": longest}
+    shape, dims = (
+        _plain(content.get("axial_pos_shape", [64, 64])),
+        _plain(content.get("axial_pos_embds_dim", [64, 192])),
+    )
+    cells = math.prod(shape) if _integers(shape) else None
+    if cells is not None and _integers((longest,)) and longest < cells:
+        notes.append(
+            f"Documents may have {cells:,} tokens, as many as axial_pos_shape; transformers takes {longest:,}."
+        )
+    return {"position": "axial", "axial_shape": shape, "axial_dims": dims, "max_positions": cells}
 
 
 def _unsupported(content: Mapping[str, Any]) -> list[str]:
@@ -182,51 +186,54 @@ def _unsupported(content: Mapping[str, Any]) -> list[str]:
 
 
 def _buckets(
-    content: Mapping[str, Any], given: Mapping[str, Any] | None, values: Mapping[str, Any]
-) -> tuple[list[str], tuple[int, ...] | None, list[str]]:
-    """What is wrong with the number of buckets, its factors, and notes."""
-    chosen, length, problems = bucket_choices(given)
+    content: Mapping[str, Any],
+    given: Mapping[str, Any] | None,
+    values: Mapping[str, Any],
+    problems: list[str],
+    notes: list[str],
+) -> tuple[int, ...] | None:
+    """Factors of the number of buckets; None where no layer hashes, or something is wrong."""
+    chosen, length, wrong = bucket_choices(given)
     stated, layers = content.get("num_buckets"), values["attn_layers"]
+    problems += wrong
     if not isinstance(layers, tuple) or "lsh" not in layers:
         if chosen or length:
             problems.append("no layer hashes: leave out --num-buckets and --max-length")
-        return problems, None, []
+        return None
     if stated is not None:
         factors = _plain(stated) if isinstance(stated, list) else (stated,)
-        if (chosen is not None and chosen != factors) or length is not None:
+        if length is not None or chosen not in (None, factors):
             problems.append(f"num_buckets is {brief(stated)} in {CONFIG}: leave out --num-buckets and --max-length")
-        return problems, factors, []
-    if chosen is not None or problems:
-        return problems, chosen, []
-    if length is None:
-        return (
-            [
-                f"num_buckets is not in {CONFIG}, as transformers sets it at the first document that it sees: give it as "
-                "--num-buckets N, or --num-buckets N,M for two factors, or give --max-length T to have it computed for a "
-                "first document of T tokens"
-            ],
-            None,
-            [],
+        return factors
+    if chosen is None and length is None and not wrong:
+        problems.append(
+            f"{CONFIG} has no num_buckets, which transformers sets at the first document that it sees: give "
+            "--num-buckets N (or N,M for two factors), or --max-length T for what it sets at a first document of T tokens"
         )
-    return _buckets_for(length, values, content.get("max_position_embeddings", 4096))
+    if length is None or wrong:
+        return chosen
+    return _buckets_for(length, values, content.get("max_position_embeddings", 4096), problems, notes)
 
 
 def _buckets_for(
-    length: int, values: Mapping[str, Any], most: object
-) -> tuple[list[str], tuple[int, ...] | None, list[str]]:
-    """The same, as transformers chooses them at a first document of `length` tokens."""
+    length: int, values: Mapping[str, Any], most: Any, problems: list[str], notes: list[str]
+) -> tuple[int, ...] | None:
+    """The same, as transformers sets it at a first document of `length` tokens."""
     chunk, local, longest = values["chunk_length"], values["local_chunk_length"], values["max_positions"]
     if not _integers((chunk, local, longest, most)) or min(chunk, local, most) < 1:
-        return [], None, []  # which the configuration refuses
+        return None  # which the configuration refuses
     lengths = {chunk, local} if "local" in values["attn_layers"] else {chunk}
-    padded = -(-length // math.lcm(*lengths)) * math.lcm(*lengths) if length > min(lengths) else length
+    multiple = math.lcm(*lengths)
+    padded = -(-length // multiple) * multiple if length > min(lengths) else length
     if not chunk < padded <= longest:
-        return [f"max_length is {length:,}, expected more than a chunk of {chunk} and at most {longest:,}"], None, []
+        problems.append(f"max_length is {length:,}, expected more than a chunk of {chunk:,} and at most {longest:,}")
+        return None
     bits = (2 * (padded // chunk)).bit_length() - 1
-    limit = 2 * max(math.isqrt(most // chunk), chunk)
-    factors = (1 << bits,) if 1 << bits <= limit else (1 << bits // 2, 1 << (bits - bits // 2))
+    in_one = 1 << bits <= 2 * max(math.isqrt(most // chunk), chunk)
+    factors = (1 << bits,) if in_one else (1 << bits // 2, 1 << (bits - bits // 2))
     said = "×".join(map(str, factors))
-    return [], factors, [f"num_buckets is {said}, as transformers sets it at a first document of {length:,} tokens."]
+    notes.append(f"num_buckets is {said}, as transformers sets it at a first document of {length:,} tokens.")
+    return factors
 
 
 def _seeded(config: ReformerConfig) -> Iterable[Tensor]:

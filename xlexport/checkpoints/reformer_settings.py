@@ -1,4 +1,4 @@
-"""What the formats of Reformers share: what their users choose, hash rotations, and the way from tensors to a source."""
+"""What the formats of Reformers share: what users choose, hash rotations, and the way from tensors to a source."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ LENGTH = 4096  # of segments and memory where --rule band is chosen for models t
 MOST_ROTATIONS = 1 << 26  # numbers in a layer's rotations: a file must not decide how much memory is taken
 ROTATIONS = ".rotations"
 DRAWN_ONCE = (
-    "Hash rotations are drawn once, from seed 0, and belong to the bundle. {} draws new ones at every call, so the scores "
+    "Hash rotations are drawn once, from seed 0, and belong to the bundle. {} draws new ones at every call, so scores "
     "of its own runs differ from each other, and from these."
 )
 
