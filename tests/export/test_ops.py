@@ -1,0 +1,279 @@
+"""The custom operators: what they compute, eager and as ONNX functions, and how they stand in exported files."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import numpy.typing as npt
+import onnx
+import onnx_ir as ir
+import onnxruntime as ort
+import pytest
+import torch
+
+from xlexport.errors import ExportError
+from xlexport.onnx_export import IR_VERSION, OPSET, _check_saved, export_onnx
+from xlexport.ops import DOMAIN, add_functions, lsh_band_attention, lsh_gather, lsh_sort
+from xlexport.steps import Form
+from xlruntime import spec
+
+Array = npt.NDArray[Any]
+KINDS = {np.dtype("float32"): onnx.TensorProto.FLOAT, np.dtype("int64"): onnx.TensorProto.INT64}
+
+
+def lone_node(name: str, n_inputs: int, n_outputs: int, **attributes: Any) -> Callable[..., list[Array]]:
+    """A graph of one custom node, its inputs of any shape, in plain ONNX Runtime: nothing is registered."""
+
+    def run(*given: Array) -> list[Array]:
+        assert len(given) == n_inputs
+        taken = [onnx.helper.make_tensor_value_info(f"x{i}", KINDS[x.dtype], None) for i, x in enumerate(given)]
+        outputs = [onnx.ValueInfoProto(name=f"y{i}") for i in range(n_outputs)]
+        node = onnx.helper.make_node(
+            name, [value.name for value in taken], [value.name for value in outputs], domain=DOMAIN, **attributes
+        )
+        graph = onnx.helper.make_graph([node], "lone", taken, outputs)
+        imports = [onnx.helper.make_opsetid("", OPSET)]
+        model = ir.serde.deserialize_model(onnx.helper.make_model(graph, ir_version=IR_VERSION, opset_imports=imports))
+        add_functions(model)
+        options = ort.SessionOptions()
+        options.intra_op_num_threads = 1
+        options.log_severity_level = 4  # errors reach the test as exceptions
+        content = ir.serde.serialize_model(model).SerializeToString()
+        session = ort.InferenceSession(content, options, providers=["CPUExecutionProvider"])
+        made: list[Array] = session.run(None, {f"x{i}": x for i, x in enumerate(given)})
+        return made
+
+    return run
+
+
+sort_body = lone_node("LSHSort", 1, 2)
+gather_body = lone_node("LSHGather", 2, 1)
+
+
+def random_ids(*shape: int, low: int = 0, high: int = 8, seed: int = 0) -> torch.Tensor:
+    return torch.randint(low, high, shape, generator=torch.Generator().manual_seed(seed))
+
+
+def check_sort(buckets: torch.Tensor) -> None:
+    """Eager and body against NumPy, to the last place."""
+    order, inverse = (tensor.numpy() for tensor in lsh_sort(buckets))
+    wanted = np.argsort(buckets.numpy(), axis=-1, kind="stable")
+    assert np.array_equal(order, wanted)
+    assert np.array_equal(inverse, np.argsort(wanted, axis=-1))
+    found = sort_body(buckets.numpy())
+    assert [tensor.dtype for tensor in found] == [np.int64, np.int64]
+    assert np.array_equal(found[0], order)
+    assert np.array_equal(found[1], inverse)
+
+
+@pytest.mark.parametrize("N", [0, 1, 2, 77, 4096, 65536])
+def test_sort_of_any_length(N: int) -> None:
+    check_sort(random_ids(2, N, high=32))
+
+
+@pytest.mark.parametrize("shape", [(33,), (3, 33), (2, 3, 33), (2, 1, 3, 33), (2, 0, 33)])
+def test_sort_of_any_rank(shape: tuple[int, ...]) -> None:
+    check_sort(random_ids(*shape))
+
+
+def test_sort_keeps_the_order_of_ties() -> None:
+    same = torch.full((1, 500), 3)
+    assert torch.equal(lsh_sort(same)[0], torch.arange(500).unsqueeze(0))
+    check_sort(same)
+    check_sort(random_ids(1, 5000, high=2))
+
+
+def test_sort_of_negative_ids() -> None:
+    buckets = random_ids(2, 300, low=-7, high=7)
+    check_sort(buckets)
+    order, _ = sort_body(buckets.numpy())
+    assert (np.diff(np.take_along_axis(buckets.numpy(), order, 1)) >= 0).all()
+
+
+def test_sort_where_keys_are_beyond_32_bits() -> None:
+    """8,192 buckets of half a million positions, as of the Crime and Punishment model."""
+    buckets = random_ids(1 << 19, high=8192)
+    assert int(buckets.max()) * len(buckets) > 1 << 31
+    check_sort(buckets)
+
+
+def test_sort_of_a_view() -> None:
+    """The layout in memory does not matter, nor does the operator hand out the layout of its input."""
+    turned = random_ids(40, 3).t()
+    check_sort(turned)
+    assert lsh_sort(turned)[1].is_contiguous()
+
+
+@pytest.mark.parametrize(
+    ("leading", "N", "M"), [((), 9, 4), ((3,), 9, 9), ((2, 3), 5, 20), ((2, 1, 3), 1, 2), ((2,), 7, 0), ((0,), 7, 3)]
+)
+def test_gather(leading: tuple[int, ...], N: int, M: int) -> None:
+    rows, index = torch.randn(*leading, N, 6), random_ids(*leading, M, high=N)
+    gathered = lsh_gather(rows, index)
+    assert gathered.shape == (*leading, M, 6)
+    wanted = np.take_along_axis(rows.numpy(), index.numpy()[..., None], axis=-2)
+    assert np.array_equal(gathered.numpy(), wanted)
+    assert np.array_equal(gather_body(rows.numpy(), index.numpy())[0], wanted)
+
+
+def test_gather_from_nothing() -> None:
+    rows, index = torch.zeros(2, 0, 6), torch.zeros(2, 0, dtype=torch.int64)
+    assert lsh_gather(rows, index).shape == gather_body(rows.numpy(), index.numpy())[0].shape == (2, 0, 6)
+
+
+@pytest.mark.parametrize("wrong", [-1, 5, 7, 1 << 40])
+def test_gather_out_of_range_is_an_error(wrong: int) -> None:
+    """Also where it would be a row of a neighbour: rows of all groups stand in a line."""
+    rows, index = torch.randn(3, 5, 2), random_ids(3, 4, high=5)
+    index[1, 2] = wrong
+    with pytest.raises(IndexError, match=r"^lsh_gather: indices must be in \[0, 5\), found "):
+        lsh_gather(rows, index)
+    with pytest.raises(ort.capi.onnxruntime_pybind11_state.InvalidArgument, match="out of data bounds"):
+        gather_body(rows.numpy(), index.numpy())
+
+
+@pytest.mark.parametrize("sample", [torch.zeros(2, 5, dtype=torch.int64), random_ids(2, 3, 4), random_ids(7)])
+def test_operators_are_what_torch_expects(sample: torch.Tensor) -> None:
+    """No alias, no mutation, and the shapes of the real operator where tensors have no contents."""
+    checks = ("test_schema", "test_faketensor")
+    torch.library.opcheck(lsh_sort, (sample,), test_utils=checks)
+    torch.library.opcheck(lsh_gather, (torch.randn(*sample.shape, 3), lsh_sort(sample)[0]), test_utils=checks)
+
+
+def test_band_attention_body_against_eager() -> None:
+    """The body is another text of the same rule; its own definition is tested with the step graphs."""
+    B, H, R, C, S, d, W = 2, 3, 2, 21, 9, 4, 5
+    generator = torch.Generator().manual_seed(1)
+    key, value = torch.randn(2, B, H, C, d, generator=generator).unbind()
+    length = torch.rand(B, H, S, generator=generator) + 1
+    buckets, ages = random_ids(B, H, R, C, high=3), torch.arange(C)
+    order, rank = lsh_sort(buckets)
+    place = buckets * C + ages
+    given = (key, value, length, order, rank, place, buckets * C + (ages - 6).clamp(min=0), (ages + 4) % C)
+    body = lone_node("LSHBandAttention", 9, 2, chunk_length=W)
+    for rounds in (0, 1, 2):
+        wanted = lsh_band_attention(*given, torch.tensor([rounds]), W)
+        found = body(*(tensor.numpy() for tensor in given), np.array([rounds]))
+        seen = wanted[1] > -1e29  # elsewhere what is attended means nothing
+        assert seen.any() == (rounds > 0)
+        assert np.array_equal(found[1] > -1e29, seen)
+        assert np.abs(found[1] - wanted[1].numpy())[seen].max(initial=0) <= 1e-5  # float32, other order of sums
+        assert np.abs(found[0] - wanted[0].numpy())[seen].max(initial=0) <= 1e-5
+
+
+class Reordering(torch.nn.Module):
+    """A step with both operators in one graph, one of them in another, none in a third that is a form of its own."""
+
+    inputs = (
+        spec.Tensor("buckets", "int64", ("batch", "segment")),
+        spec.Tensor("rows", "float32", ("batch", "segment", 3)),
+    )
+    memory: tuple[spec.Memory, ...] = ()
+    _rows = spec.Tensor("out", "float32", ("batch", "segment", 3))
+    purposes: ClassVar[dict[str, tuple[spec.Tensor, ...]]] = {
+        "score": (_rows,),
+        "detail": (spec.Tensor("order", "int64", ("batch", "segment")),),
+        "generate": (_rows,),
+    }
+    forms: Mapping[str, Form] = {"generate": Form("plain", max_segment=4)}
+
+    def example(self) -> tuple[torch.Tensor, ...]:
+        return torch.zeros(2, 5, dtype=torch.int64), torch.zeros(2, 5, 3)
+
+    def forward(self, *inputs: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        buckets, rows = inputs
+        order, _ = lsh_sort(buckets)
+        return lsh_gather(rows, order), order, 2 * rows
+
+    def first_rows(self) -> dict[str, torch.Tensor]:
+        return {}
+
+    def discard(self) -> None:
+        """Nothing is its own."""
+
+
+@pytest.fixture(scope="module")
+def exported(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, spec.Graph]]:
+    folder = tmp_path_factory.mktemp("reordering")
+    return folder, export_onnx(Reordering(), folder)
+
+
+@pytest.mark.parametrize(
+    ("purpose", "used"), [("score", ["LSHGather", "LSHSort"]), ("detail", ["LSHSort"]), ("generate", [])]
+)
+def test_file_has_nodes_and_bodies(purpose: str, used: list[str], exported: tuple[Path, dict[str, spec.Graph]]) -> None:
+    folder, _ = exported
+    model = onnx.load(folder / f"{purpose}.onnx")
+    assert sorted(node.op_type for node in model.graph.node if node.domain == DOMAIN) == used
+    assert sorted(function.name for function in model.functions) == used
+    assert {function.domain for function in model.functions} <= {DOMAIN}
+    assert all(entry.version == OPSET for function in model.functions for entry in function.opset_import)
+    imports = {entry.domain: entry.version for entry in model.opset_import}
+    assert imports == ({"": OPSET, DOMAIN: 1} if used else {"": OPSET})
+    onnx.checker.check_model(model, full_check=True)
+
+
+def run(folder: Path, purpose: str, feeds: dict[str, Array]) -> Array:
+    session = ort.InferenceSession(str(folder / f"{purpose}.onnx"), providers=["CPUExecutionProvider"])
+    made: list[Array] = session.run(None, {value.name: feeds[value.name] for value in session.get_inputs()})
+    return made[0]
+
+
+@pytest.mark.parametrize(("B", "S"), [(1, 1), (3, 1), (1, 40), (2, 1000)])
+def test_exported_against_torch(B: int, S: int, exported: tuple[Path, dict[str, spec.Graph]]) -> None:
+    buckets, rows = random_ids(B, S, low=-3), torch.randn(B, S, 3)
+    wanted = Reordering()(buckets, rows)
+    feeds = {"buckets": buckets.numpy(), "rows": rows.numpy()}
+    for purpose, tensor in zip(("score", "detail", "generate"), wanted, strict=True):
+        assert np.array_equal(run(exported[0], purpose, feeds), tensor.numpy()), purpose
+
+
+def test_form_says_how_long_its_steps_are(exported: tuple[Path, dict[str, spec.Graph]]) -> None:
+    _, graphs = exported
+    assert {purpose: graph.max_segment for purpose, graph in graphs.items()} == {
+        "score": None,
+        "detail": None,
+        "generate": 4,
+    }
+    assert graphs["generate"].outputs == graphs["score"].outputs
+
+
+def lose_a_body(model: ir.Model) -> None:
+    del model.functions[DOMAIN, "LSHGather", ""]
+
+
+def add_a_body(model: ir.Model) -> None:
+    node = next(node for node in model.graph if node.op_type == "LSHGather")
+    node.outputs[0].replace_all_uses_with(model.graph.inputs[1], replace_graph_outputs=True)
+    model.graph.remove(node, safe=True)
+
+
+def forget_the_domain(model: ir.Model) -> None:
+    del model.opset_imports[DOMAIN]
+
+
+def draw_in_a_body(model: ir.Model) -> None:
+    model.functions[DOMAIN, "LSHGather", ""].append(ir.node("RandomNormal", [], {"shape": [2]}))
+
+
+@pytest.mark.parametrize(
+    ("change", "what"),
+    [
+        (lose_a_body, "ai.xlexport::LSHGather has no function body"),
+        (add_a_body, "a function body of ai.xlexport::LSHGather without a node"),
+        (forget_the_domain, "ai.xlexport None imported, expected 1"),
+        (draw_in_a_body, "RandomNormal node: not repeatable"),
+    ],
+)
+def test_saved_file_with_other_operators_is_refused(
+    change: Callable[[ir.Model], None], what: str, exported: tuple[Path, dict[str, spec.Graph]], tmp_path: Path
+) -> None:
+    folder, graphs = exported
+    model = ir.load(folder / "score.onnx")
+    change(model)
+    ir.save(model, tmp_path / "score.onnx")
+    with pytest.raises(ExportError, match=f"^score.onnx: the saved graph is not what its spec says: .*{what}"):
+        _check_saved(tmp_path / "score.onnx", graphs["score"])
