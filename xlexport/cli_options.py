@@ -12,6 +12,7 @@ import click
 __all__ = [
     "FORMATS",
     "PROTOCOLS",
+    "Integers",
     "checkpoint_options",
     "conversion_options",
     "document_options",
@@ -24,9 +25,23 @@ __all__ = [
 PROTOCOLS = ("kimiyoung", "nvidia", "document")  # those of xlruntime.protocols, too heavy to import for --help
 
 # Those of xlexport.checkpoints, for the same reason.
-FORMATS = ("xltraining", "kimiyoung", "nvidia", "huggingface", "tensorflow", "state_dict")
+FORMATS = ("xltraining", "kimiyoung", "nvidia", "huggingface", "reformer_pytorch", "tensorflow", "state_dict")
 
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
+
+
+class Integers(click.ParamType[tuple[int, ...]]):
+    """Integers separated by commas."""
+
+    name = "integers"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[int, ...]:
+        if isinstance(value, tuple):
+            return value
+        try:
+            return tuple(int(part) for part in value.split(",") if part.strip())
+        except ValueError:
+            self.fail(f"{value!r} is not a list of integers separated by commas.", param, ctx)
 
 
 def _all(*options: Decorator) -> Decorator:
@@ -92,6 +107,19 @@ conversion_options = _all(
     click.option("--threads", type=click.IntRange(1), help="Threads of one step.  [default: all cores]"),
 )
 
+
+def _with_buckets(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Let `config` hold what the options that stand beside it say."""
+
+    @functools.wraps(function)
+    def merged(config: dict[str, Any] | None, num_buckets: Any, max_length: int | None, **values: Any) -> Any:
+        said = {"num_buckets": num_buckets, "max_length": max_length}
+        given = {name: value for name, value in said.items() if value is not None}
+        return function(config={**(config or {}), **given} if given else config, **values)
+
+    return merged
+
+
 checkpoint_options = _all(
     click.option(
         "--format",
@@ -106,6 +134,19 @@ checkpoint_options = _all(
         callback=_read_config,
         help="JSON file with hyper-parameters that the checkpoint does not hold, or evaluation settings of training.",
     ),
+    click.option(
+        "--num-buckets",
+        metavar="N[,M]",
+        type=Integers(),
+        help="Buckets of a round of hashing, or factors of their number, where a Reformer checkpoint does not say.",
+    ),
+    click.option(
+        "--max-length",
+        metavar="T",
+        type=click.IntRange(1),
+        help="Instead: as many buckets as its own code has for documents of T tokens.",
+    ),
+    _with_buckets,
 )
 
 runtime_options = _all(

@@ -9,24 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from xlexport.cli_options import Integers
+
 if TYPE_CHECKING:
     from xltraining.architectures import ModelConfig
 
 __all__ = ["ARCHITECTURE_OPTIONS", "TRAINING_OPTIONS", "model_config", "train_options"]
-
-
-class _Integers(click.ParamType[tuple[int, ...]]):
-    """Integers separated by commas."""
-
-    name = "integers"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[int, ...]:
-        if isinstance(value, tuple):
-            return value
-        try:
-            return tuple(int(part) for part in value.split(",") if part.strip())
-        except ValueError:
-            self.fail(f"{value!r} is not a list of integers separated by commas.", param, ctx)
 
 
 class _Names(click.ParamType[tuple[str, ...]]):
@@ -47,7 +35,7 @@ ARCHITECTURE_OPTIONS: dict[str, dict[str, tuple[Any, Any, str]]] = {
         "d_head": (int, 32, "Width of a head."),
         "d_inner": (int, 1024, "Width inside the feed-forward blocks."),
         "d_embed": (int, None, "Width of the embeddings.  [default: that of the hidden states]"),
-        "cutoffs": (_Integers(), (), "Where the vocabulary is cut into clusters, such as 128,192.  [default: nowhere]"),
+        "cutoffs": (Integers(), (), "Where the vocabulary is cut into clusters, such as 128,192.  [default: nowhere]"),
         "div_val": (int, 1, "How much narrower the embeddings of each further cluster are."),
         "tgt_len": (int, 128, "Tokens in a segment."),
         "mem_len": (int, 128, "Rows of memory that a layer keeps."),
@@ -68,16 +56,16 @@ ARCHITECTURE_OPTIONS: dict[str, dict[str, tuple[Any, Any, str]]] = {
         "tgt_len": (int, 512, "Tokens in a segment."),
         "mem_len": (int, 512, "Rows of memory that a layer keeps."),
         "n_hashes": (int, 2, "Rounds of hashing."),
-        "n_buckets": (_Integers(), (32,), "Buckets of a round, or even factors of their number, such as 64,128."),
+        "n_buckets": (Integers(), (32,), "Buckets of a round, or even factors of their number, such as 64,128."),
         "chunk_length": (int, 64, "Keys that a token sees in a round of hashing, at most."),
         "hash_seed": (int, 0, "Of the hash rotations."),
         "redraw_hashes": (bool, False, "Whether each update draws hash rotations of its own."),
         "local_chunk_length": (int, 64, "Tokens in a chunk of local attention."),
         "local_chunks_before": (int, 1, "Chunks that local attention sees besides its own."),
         "position": (click.Choice(["axial", "absolute"]), "axial", "Embeddings of positions: by axes, or one each."),
-        "axial_shape": (_Integers(), (64, 128), "Rows and columns of the table of positions."),
+        "axial_shape": (Integers(), (64, 128), "Rows and columns of the table of positions."),
         "axial_dims": (
-            _Integers(),
+            Integers(),
             (64, 192),
             "Widths of their embeddings, by default a quarter of d-model and the rest.",
         ),

@@ -16,6 +16,7 @@ from xlexport.checkpoints import (
     huggingface_format,
     kimiyoung_format,
     nvidia_format,
+    reformer_pytorch_format,
     state_dict_format,
     tensorflow_format,
     xltraining_format,
@@ -50,6 +51,7 @@ FORMATS: tuple[CheckpointFormat, ...] = (
     kimiyoung_format,
     nvidia_format,
     huggingface_format,
+    reformer_pytorch_format,
     state_dict_format,
 )
 """A path is of the first that it matches: the last takes any tensors of the right names."""

@@ -16,6 +16,7 @@ from xlexport.checkpoints.files import inside, read_json, read_weights
 from xlexport.checkpoints.reformer_settings import (
     BUCKET_CHOICES,
     EVALUATION_SETTINGS,
+    axial_table,
     bucket_choices,
     evaluation_lengths,
     reformer_source,
@@ -133,10 +134,11 @@ def _settings(
     Raises:
         CheckpointError: it is of a kind that is not supported, or the user must say more; lists all of it.
     """
-    problems, notes = _unsupported(content), []
+    problems = _unsupported(content)
+    notes: list[str] = []
     foreign = sorted(set(given or ()) - {*BUCKET_CHOICES, *EVALUATION_SETTINGS})
     if foreign:
-        problems.append(f"it holds its own configuration, so --config cannot say {', '.join(map(ascii, foreign))}")
+        problems.append(f"it holds its own configuration, so {', '.join(map(ascii, foreign))} cannot be given")
     values = {field: _plain(content.get(key, default)) for key, (field, default) in FIELDS.items()}
     values |= {"rule": "chunk", "self_mask": -1e5, "dropout": 0.0, "hash_seed": content.get("hash_seed") or 0}
     values["activation"] = ACTIVATIONS.get(str(content.get("hidden_act", "relu")))
@@ -208,7 +210,7 @@ def _buckets(
     if chosen is None and length is None and not wrong:
         problems.append(
             f"{CONFIG} has no num_buckets, which transformers sets at the first document that it sees: give "
-            "--num-buckets N (or N,M for two factors), or --max-length T for what it sets at a first document of T tokens"
+            "--num-buckets N (or N,M for two factors), or --max-length T for what a document of T tokens would set"
         )
     if length is None or wrong:
         return chosen
@@ -255,10 +257,8 @@ def _origins(values: Mapping[str, Any]) -> Callable[[str, tuple[int, ...]], Orig
             return Origin(NAMES[name], shape)
         if values["position"] == "absolute":
             return Origin((f"{POSITIONS}.embedding.weight",), shape)
-        axis, axes = int(name.rpartition(".")[2]), len(values["axial_shape"])
-        ones = [1] * axes
-        ones[axis] = shape[0]
-        return Origin((f"{POSITIONS}.weights.{axis}",), (*ones, shape[1]))
+        axis = int(name.rpartition(".")[2])
+        return Origin((f"{POSITIONS}.weights.{axis}",), axial_table(shape, axis, len(values["axial_shape"])))
 
     return origin
 

@@ -16,7 +16,14 @@ if TYPE_CHECKING:
 
     from xltraining.reformer_config import ReformerConfig
 
-__all__ = ["BUCKET_CHOICES", "EVALUATION_SETTINGS", "bucket_choices", "evaluation_lengths", "reformer_source"]
+__all__ = [
+    "BUCKET_CHOICES",
+    "EVALUATION_SETTINGS",
+    "axial_table",
+    "bucket_choices",
+    "evaluation_lengths",
+    "reformer_source",
+]
 
 BUCKET_CHOICES = ("num_buckets", "max_length")  # --num-buckets, --max-length
 EVALUATION_SETTINGS = ("tgt_len", "mem_len")  # of rule band alone
@@ -54,6 +61,11 @@ def evaluation_lengths(config: Mapping[str, Any] | None, max_positions: object) 
     longest = min(LENGTH, max_positions) if isinstance(max_positions, int) and max_positions > 0 else LENGTH
     given = {name: value for name, value in (config or {}).items() if name in EVALUATION_SETTINGS}
     return {**dict.fromkeys(EVALUATION_SETTINGS, longest), **given}
+
+
+def axial_table(shape: tuple[int, ...], axis: int, axes: int) -> tuple[int, ...]:
+    """The shape that an axis' table of positions (rows, width) has among `axes` of them, where it is broadcast."""
+    return (*[1] * axis, shape[0], *[1] * (axes - axis - 1), shape[1])
 
 
 def reformer_source(

@@ -204,7 +204,7 @@ def with_evaluation(path: Path, settings: Mapping[str, Any], config: Mapping[str
     foreign = sorted(set(config or ()) - set(EVALUATION_SETTINGS))
     if foreign:
         raise CheckpointError(
-            f"{path}: holds its own configuration, so --config cannot say {', '.join(map(ascii, foreign))}. Leave out "
+            f"{path}: holds its own configuration, so {', '.join(map(ascii, foreign))} cannot be given. Leave out "
             f"all but {', '.join(EVALUATION_SETTINGS)}."
         )
     return {name: _plain(value) for name, value in {**settings, **(config or {})}.items()}

@@ -46,7 +46,9 @@ def load(path: Path, config: Mapping[str, Any] | None = None) -> SourceCheckpoin
     from xltraining.errors import XltrainingError
 
     if config:
-        raise CheckpointError(f"{path}: holds its own configuration. Leave out --config.")
+        raise CheckpointError(
+            f"{path}: holds its own configuration. Leave out --config, --num-buckets and --max-length."
+        )
     files = [inside(path, name) for name in FOLDER_FILES] if path.is_dir() else [path]
     if path.is_dir() and files[0].is_file():
         read_json(files[0])  # so that it is known to be one object, and not nested without end
