@@ -188,7 +188,8 @@ def memory_difference(memory: RingMemory, rows: Iterable[NamedRows]) -> float:
         found = memory.by_age(entry, 0)
         axis = entry.row_axis - 1  # of one batch row
         before = found.shape[axis] - wanted.shape[axis]
-        newest = (slice(None),) * axis + (slice(before, None),)
+        # Of bucket ids, the model may have those of the first rounds alone.
+        newest = (*(slice(size) for size in wanted.shape[:axis]), slice(max(0, before), None))
         worst.append(math.inf if before < 0 else largest(found[newest] - wanted))
     if entries:
         raise ParityError(f"memories that the trained model does not have: {', '.join(entries)}. Convert it again.")
