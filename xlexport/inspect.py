@@ -148,7 +148,7 @@ def checkpoint_object(source: SourceCheckpoint) -> dict[str, Any]:
         rules = {name: value for name, value in asdict(tokenizer).items() if name != "symbols"}
         tokenizer_object: Any = {**rules, "size": len(tokenizer)}
     else:
-        tokenizer_object = tokenizer
+        tokenizer_object = tokenizer.name if isinstance(tokenizer, Path) else tokenizer
     return {
         "format": source.format,
         "architecture": source.architecture,
@@ -190,14 +190,14 @@ def _window(evaluation: Mapping[str, Any]) -> str:
     return wider if evaluation["same_length"] else otherwise
 
 
-def _vocabulary(tokenizer: str | Vocabulary | None, n_token: int) -> str:
+def _vocabulary(tokenizer: str | Vocabulary | Path | None, n_token: int) -> str:
     if isinstance(tokenizer, Vocabulary):
         if len(tokenizer) != n_token:
             return f"{len(tokenizer):,} symbols, but the model has {n_token:,} tokens: give its own with --tokenizer"
         return describe_vocabulary(tokenizer)
     if tokenizer is None:
         return f"not in the checkpoint: give that of its {n_token:,} tokens with --tokenizer"
-    return f"{tokenizer}, {n_token:,} tokens"
+    return f"{tokenizer.name if isinstance(tokenizer, Path) else tokenizer}, {n_token:,} tokens"
 
 
 def _listed(config: Mapping[str, Any]) -> str:

@@ -25,7 +25,8 @@ _CHOICES = (
     "--tokenizer with a vocab.txt, cache.pt, vocab.pkl, tokenizer.json or SentencePiece model, {}or "
     "--tokenizer none for a bundle that takes token ids only"
 )
-BYTES_IN_VOCABULARY = 256
+FIRST_BYTES = {256: 0}  # size of the vocabulary: id of byte 0
+REFORMER_FIRST_BYTES = {256: 0, 258: 2}  # of 258, the first two stand for padding and nothing (google/reformer-enwik8)
 RANDOM_IDS = 100_000
 FEWEST_KNOWN = 1_000  # fewer known words or characters of the sample text verify less than random ids do
 
@@ -56,8 +57,8 @@ def choose_tokenizer(
     """The tokenizer of a bundle.
 
     Args:
-        chosen: `bytes`, `none`, or a file: a vocabulary, a tokenizer.json or a SentencePiece model; None is the
-            checkpoint's own.
+        chosen: `bytes` (byte + 2 where a Reformer has 258 tokens), `none`, or a file: a vocabulary, a tokenizer.json
+            or a SentencePiece model; None is the checkpoint's own.
         vocab_style: how to read a vocabulary, one of `STYLES`; None finds out.
 
     Raises:
@@ -73,30 +74,37 @@ def choose_tokenizer(
             )
         if chosen == "none":
             return TokenizerChoice(spec.Tokenizer("none"))
-        if n_token != BYTES_IN_VOCABULARY:
+        first_bytes = _first_bytes(source)
+        if n_token not in first_bytes:
+            sizes = " or ".join(map(str, first_bytes))
             raise ExportError(
-                f"the model has {n_token:,} tokens, a byte tokenizer needs {BYTES_IN_VOCABULARY}. "
-                f"Give {_choices(n_token)}."
+                f"the model has {n_token:,} tokens, a byte tokenizer needs {sizes}. Give {_choices(source)}."
             )
-        return TokenizerChoice(spec.Tokenizer("bytes"))
-    if chosen is not None:
-        return _from_file(Path(chosen), n_token, vocab_style)
+        return TokenizerChoice(spec.Tokenizer("bytes", first_id=first_bytes[n_token]))
+    named = own if chosen is None and isinstance(own, Path) else chosen
+    if named is not None:
+        return _from_file(Path(named), source, vocab_style)
     if isinstance(own, Vocabulary):
         where = f"the vocabulary in {next(iter(source.files), 'the checkpoint')}"
         return _from_vocabulary(own if vocab_style is None else restyled(own, where, vocab_style), where, n_token)
     file = next(iter(source.files), "the checkpoint")
-    raise ExportError(f"{file}: does not say what its {n_token:,} tokens are. Give {_choices(n_token)}.")
+    raise ExportError(f"{file}: does not say what its {n_token:,} tokens are. Give {_choices(source)}.")
 
 
-def _choices(n_token: int) -> str:
+def _first_bytes(source: SourceCheckpoint) -> dict[int, int]:
+    return REFORMER_FIRST_BYTES if source.architecture == "reformer" else FIRST_BYTES
+
+
+def _choices(source: SourceCheckpoint) -> str:
     """What fits a model of so many tokens."""
-    return _CHOICES.format("--tokenizer bytes, " if n_token == BYTES_IN_VOCABULARY else "")
+    return _CHOICES.format("--tokenizer bytes, " if source.config["n_token"] in _first_bytes(source) else "")
 
 
-def _from_file(path: Path, n_token: int, vocab_style: str | None) -> TokenizerChoice:
+def _from_file(path: Path, source: SourceCheckpoint, vocab_style: str | None) -> TokenizerChoice:
+    n_token = source.config["n_token"]
     if not path.is_file():
         what = "a folder, not a" if path.is_dir() else "no such"
-        raise ExportError(f"{path}: {what} tokenizer file. Give {_choices(n_token)}.")
+        raise ExportError(f"{path}: {what} tokenizer file. Give {_choices(source)}.")
     kind = _kind(path)
     if kind == "vocabulary":
         return _from_vocabulary(read_vocabulary(path, vocab_style), str(path), n_token)
