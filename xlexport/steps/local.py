@@ -66,9 +66,8 @@ def _filled(rows: Tensor, count: int) -> Tensor:
 def attend_locally(query: Tensor, key: Tensor, value: Tensor, reach: LocalReach) -> Tensor:
     """(B, H, S, d) from scaled queries (B, H, S, d) and keys and values (B, H, rows + S, d), the kept rows first."""
     B, H, S, d = query.shape
-    heads = []
-    for h in range(H):  # one after the other: the scores of all at once would be the largest tensor of a step
-        scores = reach.queries(query[:, h]) @ reach.keys(key[:, h]).transpose(2, 3)  # (B, n, queries, keys)
-        attended = (scores + reach.mask).softmax(dim=3) @ reach.keys(value[:, h])  # (B, n, queries, d)
-        heads.append(attended.view(B, -1, d)[:, :S])
-    return torch.stack(heads, dim=1)
+    queries, keys, values = reach.queries(query.flatten(0, 1)), reach.keys(key.flatten(0, 1)), value.flatten(0, 1)
+    scores = queries @ keys.transpose(2, 3)  # (B·H, n, queries of a block, keys of a block)
+    scores = scores.view(B, H, *scores.shape[1:]) + reach.mask.unsqueeze(1)
+    attended = scores.softmax(dim=4).flatten(0, 1) @ reach.keys(values)  # (B·H, n, queries of a block, d)
+    return attended.view(B, H, -1, d)[:, :, :S]
