@@ -38,7 +38,10 @@ def _(buckets: Tensor) -> tuple[Tensor, Tensor]:
 @script(OPSET, default_opset=op)
 @no_type_check  # onnxscript gives its tensors no arithmetic
 def LSHSort(buckets: INT64[...]) -> tuple[INT64[...], INT64[...]]:
-    """`lsh_sort` in standard operators: keys bucket · N + place differ, so that their order has no ties."""
+    """`lsh_sort` in standard operators: keys bucket · N + place differ, so that their order has no ties.
+
+    TopK should put the first of equal keys first, but not every execution provider does.
+    """
     count = op.Shape(buckets, start=-1)
     places = op.Range(0, op.Squeeze(count), 1)
     keys = buckets * count + places

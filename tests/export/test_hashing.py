@@ -1,0 +1,85 @@
+"""Bucket ids of the step graphs, against their definition."""
+
+from __future__ import annotations
+
+import itertools
+from pathlib import Path
+from typing import ClassVar
+
+import numpy as np
+import onnx
+import onnxruntime as ort
+import pytest
+import torch
+from torch import Tensor
+
+from xlexport.onnx_export import export_onnx
+from xlexport.steps.hashing import hash_buckets
+from xlruntime import spec
+
+FACTORS = [(64,), (2,), (8, 16), (4, 2, 6)]
+H, R, D_HEAD = 3, 4, 16
+
+
+def draw(*shape: int, seed: int = 0) -> Tensor:
+    """Small whole numbers: their products are exact in any order, and many are equal."""
+    return torch.randint(-3, 4, shape, generator=torch.Generator().manual_seed(seed)).float()
+
+
+def by_definition(query_key: Tensor, rotations: Tensor, n_buckets: tuple[int, ...]) -> Tensor:
+    """The first largest entry of [x, -x] for each factor, the first factor least significant: (B, H, R, S)."""
+    projected = torch.einsum("bhsd,hrdk->bhrsk", query_key, rotations)
+    buckets, scale = torch.zeros(projected.shape[:-1], dtype=torch.int64), 1
+    for factor, x in zip(n_buckets, projected.split([factor // 2 for factor in n_buckets], dim=-1), strict=True):
+        both = torch.cat([x, -x], dim=-1)
+        first = (both == both.amax(dim=-1, keepdim=True)).int().argmax(dim=-1)  # of zeros and ones: the first one
+        buckets, scale = buckets + scale * first, scale * factor
+    return buckets
+
+
+@pytest.mark.parametrize("n_buckets", FACTORS)
+def test_buckets_against_definition(n_buckets: tuple[int, ...]) -> None:
+    query_key, rotations = draw(2, H, 500, D_HEAD), draw(H, R, D_HEAD, sum(n_buckets) // 2, seed=1)
+    query_key[0, 0, 0] = 0  # all entries equal
+    found = hash_buckets(query_key, rotations, n_buckets)
+    assert torch.equal(found, by_definition(query_key, rotations, n_buckets))
+    assert len(found.unique()) > np.prod(n_buckets) / 2
+
+
+def test_ties_are_there_and_go_to_the_first() -> None:
+    rotation = torch.eye(4).view(1, 1, 4, 4)
+    rows = torch.tensor([[1, 0, 1, 0], [0, -2, 0, 2], [-1, -1, 0, 0], [0, 0, 0, 0.0]]).view(1, 1, 4, 4)
+    assert hash_buckets(rows, rotation, (8,)).flatten().tolist() == [0, 3, 4, 0]
+
+
+class Hashing(torch.nn.Module):
+    """Nothing but bucket ids as a step."""
+
+    memory: tuple[spec.Memory, ...] = ()
+    forms: ClassVar[dict[str, object]] = {}
+
+    def __init__(self, n_buckets: tuple[int, ...]) -> None:
+        super().__init__()
+        self.n_buckets = n_buckets
+        self.register_buffer("rotations", draw(H, R, D_HEAD, sum(n_buckets) // 2, seed=1))
+        self.inputs = (spec.Tensor("query_key", "float32", ("batch", H, "segment", D_HEAD)),)
+        self.purposes = {"score": (spec.Tensor("buckets", "int64", ("batch", H, R, "segment")),)}
+
+    def example(self) -> tuple[Tensor, ...]:
+        return (torch.zeros(2, H, 5, D_HEAD),)
+
+    def forward(self, *inputs: Tensor) -> tuple[Tensor, ...]:
+        return (hash_buckets(inputs[0], self.get_buffer("rotations"), self.n_buckets),)
+
+
+@pytest.mark.parametrize("n_buckets", FACTORS[1:3])
+def test_exported_buckets_against_definition(n_buckets: tuple[int, ...], tmp_path: Path) -> None:
+    step = Hashing(n_buckets)
+    export_onnx(step, tmp_path)  # type: ignore[arg-type]  # a step without memory
+    nodes = [node.op_type for node in onnx.load(tmp_path / "score.onnx").graph.node]
+    assert nodes.count("ArgMax") == R * len(n_buckets)  # one a round and factor, over half the width
+    session = ort.InferenceSession(str(tmp_path / "score.onnx"), providers=["CPUExecutionProvider"])
+    for B, S in itertools.product((1, 3), (1, 2, 200)):
+        query_key = draw(B, H, S, D_HEAD, seed=S)
+        (found,) = session.run(None, {"query_key": query_key.numpy()})
+        assert np.array_equal(found, by_definition(query_key, step.get_buffer("rotations"), n_buckets).numpy())
