@@ -163,8 +163,8 @@ class Scorer:
         document = given if isinstance(given, Document) else Document(_name(given, number), given)
         reader = TokenReader(document, self.model.tokenizer, self.model.bundle.vocab_size)
         longest = self.evaluation.longest_part
-        if longest is not None and not self.evaluation.restart and reader.has(longest + 2):
-            check_length(longest + 2, self.evaluation, document.name, f"more than {longest + 1:,} tokens")
+        if longest is not None and not self.evaluation.restart and reader.at_hand and reader.has(longest + 2):
+            self._refuse_more_than(longest, document.name)
         first = reader.take(1)
         walk = _Walk(number, reader, int(first.ids[0]) if len(first) else 0, position=len(first))
         if not reader.at_end:
@@ -172,11 +172,22 @@ class Scorer:
         none = np.zeros(0, np.int64)
         return self._scores(walk, TokenPiece(none, none, none), np.zeros(0, np.float32), none)
 
+    def _refuse_more_than(self, longest: int, name: str) -> None:
+        """Raise TextError for a document of more tokens than can be read, unless it may restart."""
+        check_length(longest + 2, self.evaluation, name, f"more than {longest + 1:,} tokens")
+
+    def _make_room(self, memory: RingMemory, rows: list[_Walk | None]) -> None:
+        """Restart rows whose document was read as far as the model can, and idle ones that would hold others up."""
+        for row, room in enumerate(memory.room):
+            walk = rows[row]
+            if walk is not None and not room:
+                self._refuse_more_than(int(memory.position[row]), walk.name)
+            if not room or (walk is None and room < self._longest_step):
+                memory.restart(row)
+
     def _step(self, memory: RingMemory, rows: list[_Walk | None]) -> Iterator[tuple[int, TokenScores]]:
         """Run one segment of every row that has a document."""
-        for row, walk in enumerate(rows):
-            if memory.room[row] < (self._longest_step if walk is None else 1):
-                memory.restart(row)
+        self._make_room(memory, rows)
         longest = min(self._longest_step, int(memory.room.min()))  # padding, too, needs positions
         pieces = {row: walk.reader.take(longest) for row, walk in enumerate(rows) if walk is not None}
         S = max(len(piece) for piece in pieces.values())

@@ -301,6 +301,16 @@ class TokenReader:
         taken, self._buffer = _split(self._buffer, n)
         return taken
 
+    @property
+    def at_hand(self) -> bool:
+        """Whether the document is all there, and need not be waited for as a pipe."""
+        source = self.document.source
+        return (
+            source.is_file()
+            if isinstance(source, Path)
+            else isinstance(source, str | bytes | np.ndarray | list | tuple)
+        )
+
     def has(self, n: int) -> bool:
         """Whether at least `n` tokens are still to be handed out; reads ahead to find out, and keeps what it reads."""
         self._fill(n)

@@ -6,6 +6,8 @@ Each `tests/golden/NAME/` then holds `bundle/`, which `xlexport.convert` wrote, 
 `ids.D` of documents, and log-probabilities in nats `log_probs.N` of the cases that its metadata lists, computed by the
 eager model in the paper's form, segment by segment with carried hidden states. The models are tiny, and their weights
 random and large, so that an error in any of them shows. Run it again only when the bundle format changes.
+
+The folders whose names begin with `reformer` hold Reformers: one of rule `band`, one of rule `chunk`.
 """
 
 from __future__ import annotations
@@ -26,21 +28,23 @@ from xlexport import checkpoints
 from xlexport.convert import ConversionOptions, convert
 from xltraining.checkpoint import save_checkpoint
 from xltraining.config import TransformerXLConfig
+from xltraining.reformer import Reformer
+from xltraining.reformer_config import ReformerConfig
 from xltraining.transformer_xl import TransformerXL
 
 FOLDER = Path(__file__).resolve().parent
 DOCUMENT_LENGTHS = (2, 37, 400)  # one step, a few, and enough to write the ring twenty times
-LONGEST = len(DOCUMENT_LENGTHS) - 1
 
 
 @dataclass(frozen=True)
 class Golden:
     """One variant: a model, the tokenizer of its bundle, and settings other than its own to evaluate it under."""
 
-    config: TransformerXLConfig
+    config: TransformerXLConfig | ReformerConfig
     tokenizer: str
     seed: int
     settings: tuple[dict[str, Any], ...]
+    lengths: tuple[int, ...] = DOCUMENT_LENGTHS
 
 
 VARIANTS = {
@@ -116,12 +120,59 @@ VARIANTS = {
         seed=4,
         settings=({"segment_len": 5}, {"segment_len": 31}, {"mem_len": 4}, {"mem_len": 25}, {"same_length": True}),
     ),
+    "reformer_band": Golden(
+        ReformerConfig(
+            n_token=258,
+            d_model=16,
+            n_head=2,
+            d_head=8,
+            d_inner=24,
+            attn_layers=("local", "lsh"),
+            n_hashes=3,
+            n_buckets=(4,),
+            chunk_length=6,
+            local_chunk_length=4,
+            tgt_len=8,
+            mem_len=12,
+            axial_shape=(10, 20),
+            axial_dims=(6, 10),
+            max_positions=200,
+        ),
+        tokenizer="none",
+        seed=5,
+        settings=({"mem_len": 5}, {"mem_len": 30}, {"n_hashes": 1}, {"n_hashes": 2, "mem_len": 20}),
+        lengths=(2, 37, 201),
+    ),
+    "reformer_chunk": Golden(
+        ReformerConfig(
+            n_token=40,
+            d_model=16,
+            n_head=2,
+            d_head=8,
+            d_inner=24,
+            attn_layers=("lsh", "local"),
+            n_hashes=2,
+            n_buckets=(4,),
+            chunk_length=8,
+            local_chunk_length=4,
+            rule="chunk",
+            tgt_len=8,
+            mem_len=8,
+            position="absolute",
+            max_positions=96,
+        ),
+        tokenizer="none",
+        seed=6,
+        settings=(),
+        lengths=(2, 6, 37, 64, 97),
+    ),
 }
 
 
-def random_model(golden: Golden) -> TransformerXL:
+def random_model(golden: Golden) -> Any:
     """A model whose every weight counts: standard deviation 0.3, about 1 for the scales of LayerNorm."""
-    model = TransformerXL(golden.config).eval()
+    config = golden.config
+    model = (Reformer(config) if isinstance(config, ReformerConfig) else TransformerXL(config)).eval()
     random = torch.Generator().manual_seed(golden.seed)
     with torch.no_grad():
         for name, parameter in model.named_parameters():
@@ -132,12 +183,13 @@ def random_model(golden: Golden) -> TransformerXL:
 
 
 @torch.inference_mode()
-def eager_log_probs(model: TransformerXL, ids: Tensor, settings: dict[str, Any]) -> Tensor:
+def eager_log_probs(model: Any, ids: Tensor, settings: dict[str, Any]) -> Tensor:
     """Log-probabilities (n - 1,) of all but the first of ids (n,), the memory of hidden states carried along."""
     settings = dict(settings)
-    segment_len = settings.pop("segment_len", model.config.tgt_len)
+    whole = getattr(model.config, "rule", None) == "chunk"
+    segment_len = len(ids) if whole else settings.pop("segment_len", model.config.tgt_len)
     model = model.with_evaluation(**settings)
-    memory = model.first_memory(1)
+    memory = None if whole else model.first_memory(1)
     parts = []
     for start in range(0, len(ids) - 1, segment_len):
         targets = ids[start + 1 : start + 1 + segment_len]
@@ -157,9 +209,9 @@ def make(name: str, golden: Golden) -> None:
         report = convert(source, FOLDER / name / "bundle", ConversionOptions(tokenizer=golden.tokenizer), force=True)
 
     random = np.random.default_rng(golden.seed)
-    documents = [random.integers(0, golden.config.n_token, length) for length in DOCUMENT_LENGTHS]
+    documents = [random.integers(0, golden.config.n_token, length) for length in golden.lengths]
     cases: list[tuple[int, dict[str, Any]]] = [(document, {}) for document in range(len(documents))]
-    cases += [(LONGEST, settings) for settings in golden.settings]
+    cases += [(len(documents) - 1, settings) for settings in golden.settings]
     tensors = {f"ids.{document}": ids for document, ids in enumerate(documents)}
     for number, (document, settings) in enumerate(cases):
         log_probs = eager_log_probs(model, torch.from_numpy(documents[document]), settings)

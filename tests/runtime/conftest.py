@@ -17,7 +17,10 @@ from xlruntime import Model, load
 from xlruntime.bundle import digest_file
 
 GOLDEN = Path(__file__).resolve().parents[1] / "golden"
-VARIANTS = sorted(path.name for path in GOLDEN.iterdir() if (path / "bundle").is_dir())
+BAND, CHUNK = "reformer_band", "reformer_chunk"
+VARIANTS = sorted({path.parent.name for path in GOLDEN.glob("*/bundle")} - {BAND, CHUNK})
+    path.name for path in GOLDEN.iterdir() if (path / "bundle").is_dir() and path.name not in (BAND, CHUNK)
+)
 EMPTY, ZEROS = "post_lnorm_same_length_empty", "pre_lnorm_same_length_zeros"  # both with same_length, on bytes
 
 RandomIds = Callable[..., npt.NDArray[np.int64]]
@@ -36,7 +39,7 @@ def golden() -> Callable[[str], Model]:
 
 @pytest.fixture(params=VARIANTS)
 def variant(request: pytest.FixtureRequest) -> Model:
-    """Every golden bundle."""
+    """Every golden bundle of a Transformer-XL."""
     return open_golden(request.param)
 
 
@@ -56,6 +59,18 @@ def bytes_model() -> Model:
 def no_text_model() -> Model:
     """One without a tokenizer and without same_length, of 29 tokens."""
     return open_golden("pre_lnorm_empty")
+
+
+@pytest.fixture
+def band_model() -> Model:
+    """A Reformer of 258 tokens that reads up to 200 tokens of a document: local and LSH attention, three rounds."""
+    return open_golden(BAND)
+
+
+@pytest.fixture
+def chunk_model() -> Model:
+    """A Reformer of 40 tokens that reads documents of up to 96 tokens in one step."""
+    return open_golden(CHUNK)
 
 
 @pytest.fixture

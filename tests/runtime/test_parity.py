@@ -44,6 +44,7 @@ def read_cases() -> list[Case]:
 
 
 CASES = read_cases()
+STREAMS = [case for case in CASES if case.name != "reformer_chunk"]
 
 
 def test_golden_bundles_are_of_this_format(variant: Model) -> None:
@@ -55,6 +56,7 @@ def test_golden_bundles_cover_all_variants() -> None:
         (bundle["config"]["pre_lnorm"], bundle["evaluation"]["same_length"], bundle["evaluation"]["first_memory"])
         for path in GOLDEN.glob("*/bundle/bundle.json")
         for bundle in [json.loads(path.read_text("utf-8"))]
+        if bundle["architecture"] == "transformer_xl"
     }
     assert chosen == {
         (False, True, "empty"),
@@ -65,7 +67,7 @@ def test_golden_bundles_cover_all_variants() -> None:
     assert {case.name for case in CASES} == {path.name for path in GOLDEN.iterdir() if path.is_dir()}
 
 
-@pytest.mark.parametrize("case", CASES, ids=str)
+@pytest.mark.parametrize("case", STREAMS, ids=str)
 def test_stream_against_eager_over_segments(
     case: Case, golden: Callable[[str], Model], close: Callable[..., None]
 ) -> None:
@@ -81,7 +83,7 @@ def test_stream_against_eager_over_segments(
 def test_scorer_against_eager_over_segments(
     case: Case, golden: Callable[[str], Model], close: Callable[..., None]
 ) -> None:
-    other = np.zeros(150, np.int64)  # a neighbour in the batch
+    other = np.zeros(90, np.int64)  # a neighbour in the batch
     total, _ = golden(case.name).score([case.ids, other], batch_size=2, **case.settings)
     close(total.nats / len(case.log_probs), -case.log_probs.mean(dtype=np.float64))
     assert total.scored_tokens == len(case.log_probs)
