@@ -19,8 +19,6 @@ from xlruntime.bundle import digest_file
 GOLDEN = Path(__file__).resolve().parents[1] / "golden"
 BAND, CHUNK = "reformer_band", "reformer_chunk"
 VARIANTS = sorted({path.parent.name for path in GOLDEN.glob("*/bundle")} - {BAND, CHUNK})
-    path.name for path in GOLDEN.iterdir() if (path / "bundle").is_dir() and path.name not in (BAND, CHUNK)
-)
 EMPTY, ZEROS = "post_lnorm_same_length_empty", "pre_lnorm_same_length_zeros"  # both with same_length, on bytes
 
 RandomIds = Callable[..., npt.NDArray[np.int64]]
@@ -71,6 +69,16 @@ def band_model() -> Model:
 def chunk_model() -> Model:
     """A Reformer of 40 tokens that reads documents of up to 96 tokens in one step."""
     return open_golden(CHUNK)
+
+
+@pytest.fixture
+def bytes_of_band(band_model: Model, tmp_path: Path) -> Model:
+    """The same, reading text: the id of a byte is the byte and two."""
+    folder = Path(shutil.copytree(band_model.folder, tmp_path / "bytes"))
+    manifest = json.loads((folder / "bundle.json").read_text("utf-8"))
+    manifest["tokenizer"] = {"kind": "bytes", "first_id": 2}
+    (folder / "bundle.json").write_text(json.dumps(manifest), "utf-8")
+    return load(folder, threads=1)
 
 
 @pytest.fixture
