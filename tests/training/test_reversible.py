@@ -74,7 +74,7 @@ def test_gradients_in_float32(changes: dict[str, Any]) -> None:
 
 
 def test_gradients_in_bfloat16_autocast() -> None:
-    """The recomputation runs in the precision of the forward pass: its rounding errors differ, and nothing is lost."""
+    """The recomputation runs in the precision of the forward pass: rounding errors differ, and no gradient is lost."""
     model = make(**DROPPING).float()
     ordinary, _ = gradients(model, False, torch.bfloat16)
     recomputed, _ = gradients(model, True, torch.bfloat16)

@@ -93,29 +93,21 @@ class _Run:
         """Those that want a gradient, in the order of `backward`'s."""
         return [parameter for layer in self.layers for block in _blocks(layer) for parameter in _trained(block)]
 
-    @contextmanager
-    def autocast(self, device: torch.device) -> Iterator[None]:
-        """The precision of the forward pass.
-
-        Nothing is cached: a weight that was cast where no gradients are recorded would never get one.
-        """
-        with torch.autocast(device.type, self.dtype, self.enabled, cache_enabled=False):
-            yield
-
     def forward(self, first: Tensor, second: Tensor) -> tuple[Tensor, Tensor]:
         """Both streams after all layers."""
         device = first.device
-        self.enabled, self.dtype = torch.is_autocast_enabled(device.type), torch.get_autocast_dtype(device.type)
-        with self.autocast(device):
-            for index, layer in enumerate(self.layers):
-                before_attention = _RandomState(device)
-                output, attended = layer.attention(second, self.contexts[index], self.forced[index])
-                first = first + output
-                before_feed_forward = _RandomState(device)
-                second = second + layer.feed_forward(first)
-                self.states.append((before_attention, before_feed_forward))
-                self.buckets.append(None if attended.buckets is None else _small(attended.buckets))
-                self.observe(index, attended)
+        self.autocast = torch.autocast(
+            device.type, torch.get_autocast_dtype(device.type), torch.is_autocast_enabled(device.type)
+        )
+        for index, layer in enumerate(self.layers):
+            before_attention = _RandomState(device)
+            output, attended = layer.attention(second, self.contexts[index], self.forced[index])
+            first = first + output
+            before_feed_forward = _RandomState(device)
+            second = second + layer.feed_forward(first)
+            self.states.append((before_attention, before_feed_forward))
+            self.buckets.append(None if attended.buckets is None else _small(attended.buckets))
+            self.observe(index, attended)
         return first, second
 
     def backward(
@@ -128,30 +120,27 @@ class _Run:
         ):
             before_attention, before_feed_forward = states
             known = None if buckets is None else buckets.long()
-
-            def attend(hidden: Tensor, layer=layer, context=context, known=known) -> Tensor:  # type: ignore[no-untyped-def]
-                return layer.attention(hidden, context, known=known)[0]
-
-            output, grad, of_feed_forward = self._again(
-                layer.feed_forward, layer.feed_forward, first, grad_second, before_feed_forward
-            )
+            output, grad, of_feed_forward = self._again(layer.feed_forward, first, grad_second, before_feed_forward)
             second, grad_first = second - output, grad_first + grad
-            output, grad, of_attention = self._again(layer.attention, attend, second, grad_first, before_attention)
+            output, grad, of_attention = self._again(
+                layer.attention, second, grad_first, before_attention, context, None, known
+            )
             first, grad_second = first - output, grad_second + grad
             gradients = [*of_attention, *of_feed_forward, *gradients]
         return grad_first, grad_second, gradients
 
     def _again(
-        self, block: nn.Module, call: Callable[[Tensor], Tensor], hidden: Tensor, grad: Tensor, state: _RandomState
+        self, block: nn.Module, hidden: Tensor, grad: Tensor, state: _RandomState, *arguments: Any
     ) -> tuple[Tensor, Tensor, tuple[Tensor | None, ...]]:
         """A block's output, and the gradients of its input and its parameters."""
         hidden = hidden.detach().requires_grad_()
-        with torch.enable_grad(), state.restored(), self.autocast(hidden.device):
-            output = call(hidden)
+        with torch.enable_grad(), state.restored(), self.autocast:
+            output = block(hidden, *arguments)
+            if isinstance(output, tuple):
+                output, _ = output  # attention also says what it did
         of_input, *of_parameters = torch.autograd.grad(
             output, [hidden, *_trained(block)], grad.to(output.dtype), allow_unused=True
         )
-        assert of_input is not None
         return output.detach(), of_input, tuple(of_parameters)
 
 
