@@ -104,6 +104,16 @@ conversion_options = _all(
         help="Text to verify on.  [default: one that every Python brings]",
     ),
     click.option("--segments", "verify_segments", type=click.IntRange(1), help="Segments to verify."),
+    click.option(
+        "--rule",
+        type=click.Choice(["band", "chunk"]),
+        help="Rule of LSH attention, though the model was trained for another (Reformer).  [default: the model's own]",
+    ),
+    click.option(
+        "--n-hashes",
+        type=click.IntRange(1),
+        help="Rounds of hashing to export; scoring may then choose fewer (Reformer).  [default: the model's own]",
+    ),
     click.option("--threads", type=click.IntRange(1), help="Threads of one step.  [default: all cores]"),
 )
 

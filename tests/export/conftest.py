@@ -21,14 +21,47 @@ from xlexport.convert import ConversionOptions, convert
 from xlexport.parity import ParityReport
 from xlexport.steps import Step, traced_outputs
 from xlexport.steps.transformer_xl import TransformerXLStep
+from xlruntime import load as load_bundle
 from xlruntime import spec
 from xlruntime.bundle import read_bundle
+from xlruntime.model import Model
 from xltraining.checkpoint import save_checkpoint
 from xltraining.config import TransformerXLConfig
+from xltraining.reformer import Reformer
+from xltraining.reformer_config import ReformerConfig
 from xltraining.transformer_xl import TransformerXL
 
 TINY = TransformerXLConfig(
     n_token=20, n_layer=2, n_head=2, d_model=12, d_head=5, d_inner=16, tgt_len=8, mem_len=20, dropout=0.0
+)
+
+
+BAND = ReformerConfig(
+    n_token=30,
+    d_model=16,
+    n_head=2,
+    d_head=6,
+    d_inner=20,
+    attn_layers=("local", "lsh", "full", "lsh"),
+    n_hashes=2,
+    n_buckets=(4, 2),
+    chunk_length=4,
+    local_chunk_length=3,
+    tgt_len=8,
+    mem_len=24,
+    axial_shape=(32, 32),
+    axial_dims=(6, 10),
+    max_positions=1024,
+    dropout=0.0,
+)
+CHUNK = replace(
+    BAND,
+    attn_layers=("lsh", "local"),
+    rule="chunk",
+    n_buckets=(8,),
+    local_chunk_length=2,
+    axial_shape=(8, 16),
+    max_positions=128,
 )
 
 
@@ -117,6 +150,16 @@ def tiny_model(seed: int = 0, **changes: Any) -> TransformerXL:
     with torch.random.fork_rng(), torch.no_grad():
         torch.manual_seed(seed)
         model = TransformerXL(replace(TINY, **changes)).eval()
+        for parameter in model.parameters():
+            parameter.add_(torch.randn(parameter.shape) * 0.3)
+    return model
+
+
+def tiny_reformer(config: ReformerConfig, seed: int = 0) -> Reformer:
+    """As `tiny_model`."""
+    with torch.random.fork_rng(), torch.no_grad():
+        torch.manual_seed(seed)
+        model = Reformer(config).eval()
         for parameter in model.parameters():
             parameter.add_(torch.randn(parameter.shape) * 0.3)
     return model
@@ -258,6 +301,40 @@ def ids_bundle(tmp_path_factory: pytest.TempPathFactory) -> Converted:
     """All the other choices: pre-LayerNorm, zeros for a first memory, clamped, same_length, token ids only."""
     changes = {"pre_lnorm": True, "first_memory": "zeros", "clamp_len": 15, "same_length": True, "tie_weight": False}
     return _convert(tmp_path_factory.mktemp("ids"), ConversionOptions(tokenizer="none"), **changes)
+
+
+@dataclass(frozen=True)
+class ConvertedReformer:
+    """A tiny Reformer and the bundle that was made of it."""
+
+    source: SourceCheckpoint
+    model: Reformer
+    folder: Path
+    report: ParityReport
+
+    def open(self) -> Model:
+        """The bundle, opened anew, so that a test may break it."""
+        return load_bundle(self.folder, threads=1)
+
+
+def _convert_reformer(folder: Path, config: ReformerConfig) -> ConvertedReformer:
+    model = tiny_reformer(config)
+    save_checkpoint(folder / "checkpoint.pt", config, model.state_dict(), tokenizer=None)
+    source = load(folder / "checkpoint.pt")
+    report = convert(source, folder / "bundle", ConversionOptions(tokenizer="none", threads=1))
+    return ConvertedReformer(source, model, folder / "bundle", report)
+
+
+@pytest.fixture(scope="session")
+def band(tmp_path_factory: pytest.TempPathFactory) -> ConvertedReformer:
+    """All kinds of layers, LSH attention by rule `band`; its tests leave it as it is."""
+    return _convert_reformer(tmp_path_factory.mktemp("band"), BAND)
+
+
+@pytest.fixture(scope="session")
+def chunk(tmp_path_factory: pytest.TempPathFactory) -> ConvertedReformer:
+    """LSH attention by rule `chunk`: a document is one step."""
+    return _convert_reformer(tmp_path_factory.mktemp("chunk"), CHUNK)
 
 
 @pytest.fixture

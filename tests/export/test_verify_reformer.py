@@ -6,112 +6,71 @@ import copy
 import dataclasses
 import json
 from collections.abc import Callable
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import numpy.typing as npt
 import pytest
 import torch
 
-from xlexport.checkpoints import SourceCheckpoint, load
-from xlexport.convert import ConversionOptions, convert
 from xlexport.errors import ParityError
 from xlexport.parity import ParityReport, SegmentDifference
 from xlexport.verify import verify
 from xlruntime import Model
-from xlruntime import load as load_bundle
 from xlruntime.memory import RingMemory
-from xltraining.checkpoint import save_checkpoint
 from xltraining.reformer import LSHTrace, Reformer
+from xltraining.reformer_attention import SharedAttention
 from xltraining.reformer_config import ReformerConfig
+
+if TYPE_CHECKING:
+    from tests.export.conftest import ConvertedReformer
 
 Arrays = dict[str, npt.NDArray[Any]]
 
-BAND = ReformerConfig(
-    n_token=30,
-    d_model=16,
-    n_head=2,
-    d_head=6,
-    d_inner=20,
-    attn_layers=("local", "lsh", "full", "lsh"),
-    n_hashes=2,
-    n_buckets=(4, 2),
-    chunk_length=4,
-    local_chunk_length=3,
-    tgt_len=8,
-    mem_len=24,
-    axial_shape=(32, 32),
-    axial_dims=(6, 10),
-    max_positions=1024,
-    dropout=0.0,
-)
-CHUNK = dataclasses.replace(
-    BAND,
-    attn_layers=("lsh", "local"),
-    rule="chunk",
-    n_buckets=(8,),
-    local_chunk_length=2,
-    axial_shape=(8, 16),
-    max_positions=128,
-)
 IDS = np.random.default_rng(5).integers(0, 30, 1400)
 
 
-def tiny_reformer(config: ReformerConfig, seed: int = 0) -> Reformer:
-    """In evaluation mode, no weight zero or negligible, so that every one of them shows in the scores."""
-    with torch.random.fork_rng(), torch.no_grad():
-        torch.manual_seed(seed)
-        model = Reformer(config).eval()
-        for parameter in model.parameters():
-            parameter.add_(torch.randn(parameter.shape) * 0.3)
-    return model
+def check(
+    converted: ConvertedReformer, model: Model | None = None, eager: Reformer | None = None, **options: Any
+) -> ParityReport:
+    """`model` against `eager`, each its own unless it is given."""
+    options = {"segments": 8, **options}
+    return verify(model or converted.open(), lambda: eager or converted.model, IDS, **options)
 
 
-@dataclass(frozen=True)
-class Converted:
-    """A tiny Reformer and the bundle that was made of it."""
-
-    source: SourceCheckpoint
-    model: Reformer
-    folder: Path
-    report: ParityReport
-
-    def open(self) -> Model:
-        """The bundle, opened anew, so that a test may break it."""
-        return load_bundle(self.folder, threads=1)
-
-    def verify(self, model: Model | None = None, eager: Reformer | None = None, **options: Any) -> ParityReport:
-        """Of `model` against `eager`, each its own unless it is given."""
-        options = {"segments": 8, **options}
-        return verify(model or self.open(), lambda: eager or self.model, IDS, **options)
+Change = Callable[[RingMemory, Arrays, int], object]
 
 
-def _convert(folder: Path, config: ReformerConfig) -> Converted:
-    model = tiny_reformer(config)
-    save_checkpoint(folder / "checkpoint.pt", config, model.state_dict(), tokenizer=None)
-    source = load(folder / "checkpoint.pt")
-    report = convert(source, folder / "bundle", ConversionOptions(tokenizer="none", threads=1))
-    return Converted(source, model, folder / "bundle", report)
+def on_step(model: Model, purpose: str, change: Change, number: int | None = None) -> None:
+    """Let `change` see or spoil what each step of one graph leaves, or that of one `number` alone."""
+    open_session, done = model.session, [0]
 
+    class Changed:
+        def step(self, feeds: Arrays, memory: RingMemory) -> Arrays:
+            outputs, advance = open_session(purpose).step(feeds, memory), memory.advance
 
-@pytest.fixture(scope="module")
-def band(tmp_path_factory: pytest.TempPathFactory) -> Converted:
-    return _convert(tmp_path_factory.mktemp("band"), BAND)
+            def advance_and_change(S: int) -> None:
+                del memory.advance
+                advance(S)
+                if number is None or done[0] == number:
+                    change(memory, outputs, S)
+                done[0] += 1
 
+            memory.advance = advance_and_change  # type: ignore[assignment, method-assign]
+            return outputs
 
-@pytest.fixture(scope="module")
-def chunk(tmp_path_factory: pytest.TempPathFactory) -> Converted:
-    return _convert(tmp_path_factory.mktemp("chunk"), CHUNK)
+    def session(of: str) -> Any:
+        return Changed() if of == purpose else open_session(of)
+
+    model.session = session  # type: ignore[assignment, method-assign]
 
 
 # Equal.
 
 
-def test_onnx_against_eager_over_64_segments(band: Converted) -> None:
+def test_onnx_against_eager_over_64_segments(band: ConvertedReformer) -> None:
     seen: list[SegmentDifference] = []
-    report = band.verify(segments=64, progress=seen.append)
+    report = check(band, segments=64, progress=seen.append)
     report.require_passed()
     assert (report.segments, report.tokens, len(seen)) == (64, 512, 64)
     assert report.max_abs_log_prob_diff <= 2e-5  # float32 rounding of a model this small
@@ -133,24 +92,24 @@ def test_onnx_against_eager_over_64_segments(band: Converted) -> None:
     ],
     ids=str,
 )
-def test_band_equals_model_under_other_settings(changes: dict[str, Any], band: Converted) -> None:
+def test_band_equals_model_under_other_settings(changes: dict[str, Any], band: ConvertedReformer) -> None:
     model = band.open()
-    report = band.verify(model, segments=14, evaluation=model.evaluation(**changes))
+    report = check(band, model, segments=14, evaluation=model.evaluation(**changes))
     report.require_passed()
     assert report.max_abs_log_prob_diff <= 2e-5
     assert report.max_abs_memory_diff <= 1e-5
 
 
-def test_documents_end_with_the_positions(band: Converted) -> None:
+def test_documents_end_with_the_positions(band: ConvertedReformer) -> None:
     """1,399 tokens where 1,024 have positions: segments of 100 end at 1,000, 1,024, 1,124 …"""
     model = band.open()
-    report = band.verify(model, segments=20, evaluation=model.evaluation(segment_len=100))
+    report = check(band, model, segments=20, evaluation=model.evaluation(segment_len=100))
     report.require_passed()
     assert [one.tokens for one in report.per_segment] == [100] * 10 + [24] + [100] * 3 + [75]
 
 
-def test_whole_documents_of_several_lengths(chunk: Converted) -> None:
-    report = chunk.verify(segments=12)
+def test_whole_documents_of_several_lengths(chunk: ConvertedReformer) -> None:
+    report = check(chunk, segments=12)
     report.require_passed()
     assert {one.tokens for one in report.per_segment} == {128, 125, 2, 4, 5}
     assert report.max_abs_log_prob_diff <= 2e-5
@@ -158,25 +117,25 @@ def test_whole_documents_of_several_lengths(chunk: Converted) -> None:
     assert report.bucket_flips is not None
 
 
-def test_document_length_that_is_asked_for(chunk: Converted) -> None:
+def test_document_length_that_is_asked_for(chunk: ConvertedReformer) -> None:
     model = chunk.open()
-    report = chunk.verify(model, evaluation=model.evaluation(segment_len=77))
+    report = check(chunk, model, evaluation=model.evaluation(segment_len=77))
     assert max(one.tokens for one in report.per_segment) == 77
     report.require_passed()
 
 
-def test_every_graph_is_walked(band: Converted, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_graph_is_walked(band: ConvertedReformer, monkeypatch: pytest.MonkeyPatch) -> None:
     """Those for few tokens with a small memory and with the full one; their rings wrap twice."""
     monkeypatch.setattr("xlexport.walk_reformer.FEW_MEMORY", 10)
     walked: dict[str, list[tuple[int, int]]] = {}
     model = band.open()
+
+    def seen_by(purpose: str) -> Change:
+        return lambda memory, outputs, S: walked.setdefault(purpose, []).append((S, memory.evaluation.mem_len))
+
     for purpose in model.bundle.graphs:
-        on_step(
-            model,
-            purpose,
-            lambda memory, outputs, S, of=purpose: walked.setdefault(of, []).append((S, memory.evaluation.mem_len)),
-        )
-    band.verify(model, segments=20).require_passed()
+        on_step(model, purpose, seen_by(purpose))
+    check(band, model, segments=20).require_passed()
     assert walked["score"] == walked["detail"] == [(8, 24)] * 20
     for purpose in ("generate", "score_few"):
         small = [S for S, mem_len in walked[purpose] if mem_len == 10]
@@ -201,19 +160,19 @@ def direct_overflow(config: ReformerConfig, trace: list[LSHTrace]) -> list[int]:
     return counts
 
 
-def test_overflow_against_direct_count(band: Converted) -> None:
-    report = band.verify(segments=20)
+def test_overflow_against_direct_count(band: ConvertedReformer) -> None:
+    report = check(band, segments=20)
     trace: list[LSHTrace] = []
     with torch.no_grad():
         band.model(torch.from_numpy(IDS[None, :160]), trace=trace)
     assert report.bucket_flips == 0
-    wanted = [count / (160 * 2 * 2) for count in direct_overflow(BAND, trace)]
+    wanted = [count / (160 * 2 * 2) for count in direct_overflow(band.model.config, trace)]
     assert min(wanted) > 0
     assert report.overflow_fraction_per_layer == pytest.approx(wanted)
     assert report.overflow_fraction == pytest.approx(np.mean(wanted))
 
 
-def test_report_is_plain(band: Converted, chunk: Converted) -> None:
+def test_report_is_plain(band: ConvertedReformer, chunk: ConvertedReformer) -> None:
     for converted in (band, chunk):
         assert json.loads(json.dumps(converted.report.to_dict(), allow_nan=False)) == converted.report.to_dict()
         assert json.loads((converted.folder / "parity.json").read_text()) == converted.report.to_dict()
@@ -233,7 +192,7 @@ def turned(model: Reformer, size: float) -> Reformer:
 def nearly_tied(model: Reformer, ids: npt.NDArray[np.int64], by: float) -> Reformer:
     """The model with the closest decision of its first LSH layer turned round, by a relative margin of about `by`."""
     other = copy.deepcopy(model)
-    attention = other.layers[1].attention
+    attention = cast(SharedAttention, cast(Any, other.layers[1]).attention)
     inputs: list[torch.Tensor] = []
     hook = attention.register_forward_pre_hook(lambda module, given: inputs.append(given[0]))
     with torch.no_grad():
@@ -250,8 +209,8 @@ def nearly_tied(model: Reformer, ids: npt.NDArray[np.int64], by: float) -> Refor
     return other
 
 
-def test_flips_of_tiny_margin_are_counted_and_allowed(band: Converted) -> None:
-    report = band.verify(eager=nearly_tied(band.model, IDS[:800], by=3e-5), segments=100)
+def test_flips_of_tiny_margin_are_counted_and_allowed(band: ConvertedReformer) -> None:
+    report = check(band, eager=nearly_tied(band.model, IDS[:800], by=3e-5), segments=100)
     report.require_passed()
     assert report.bucket_flips is not None and report.bucket_flips > 0
     assert report.largest_flip_margin is not None and 1e-5 < report.largest_flip_margin <= 1e-4
@@ -263,8 +222,8 @@ def test_flips_of_tiny_margin_are_counted_and_allowed(band: Converted) -> None:
 @pytest.mark.parametrize("name", ["band", "chunk"])
 def test_other_rotations_are_found(name: str, request: pytest.FixtureRequest) -> None:
     """Though scores agree under the graph's buckets."""
-    converted: Converted = request.getfixturevalue(name)
-    report = converted.verify(eager=turned(converted.model, 0.1))
+    converted: ConvertedReformer = request.getfixturevalue(name)
+    report = check(converted, eager=turned(converted.model, 0.1))
     assert report.max_abs_log_prob_diff <= 2e-5
     assert report.largest_flip_margin is not None and report.largest_flip_margin > 1e-4
     assert not report.passed
@@ -284,37 +243,13 @@ WEIGHTS = [
 
 
 @pytest.mark.parametrize("weight", WEIGHTS)
-def test_other_weights_are_found(weight: str, band: Converted) -> None:
+def test_other_weights_are_found(weight: str, band: ConvertedReformer) -> None:
     other = copy.deepcopy(band.model)
     with torch.no_grad():
         other.get_parameter(weight).view(-1)[::3] += 2e-2
-    report = band.verify(eager=other)
+    report = check(band, eager=other)
     assert not report.passed
     assert report.max_abs_log_prob_diff > 1e-4
-
-
-Change = Callable[[RingMemory, Arrays, int], object]
-
-
-def on_step(model: Model, purpose: str, change: Change, number: int | None = None) -> None:
-    """Let `change` see or spoil what each step of one graph leaves, or that of one `number` alone."""
-    open_session, done = model.session, [0]
-
-    class Changed:
-        def step(self, feeds: Arrays, memory: RingMemory) -> Arrays:
-            outputs, advance = open_session(purpose).step(feeds, memory), memory.advance
-
-            def advance_and_change(S: int) -> None:
-                del memory.advance  # type: ignore[method-assign]
-                advance(S)
-                if number is None or done[0] == number:
-                    change(memory, outputs, S)
-                done[0] += 1
-
-            memory.advance = advance_and_change  # type: ignore[method-assign]
-            return outputs
-
-    model.session = lambda of: Changed() if of == purpose else open_session(of)  # type: ignore
 
 
 def entry_of(memory: RingMemory, name: str) -> Any:
@@ -332,60 +267,60 @@ def newest(memory: RingMemory, name: str) -> npt.NDArray[Any]:
 @pytest.mark.parametrize(
     "name", [*(f"memory_{kind}_{layer}" for layer in range(3) for kind in ("key", "value")), "memory_value_3"]
 )
-def test_memory_that_is_off_is_found(name: str, purpose: str, band: Converted) -> None:
+def test_memory_that_is_off_is_found(name: str, purpose: str, band: ConvertedReformer) -> None:
     def drift(memory: RingMemory, outputs: Arrays, S: int) -> None:
         newest(memory, name)[1, 2] += 2e-3
 
     model = band.open()
     on_step(model, purpose, drift, number=1)
-    report = band.verify(model)
+    report = check(band, model)
     assert not report.passed
     assert report.max_abs_memory_diff >= 1.9e-3
 
 
-def test_older_row_that_is_off_is_found_at_the_end(band: Converted) -> None:
+def test_older_row_that_is_off_is_found_at_the_end(band: ConvertedReformer) -> None:
     def drift(memory: RingMemory, outputs: Arrays, S: int) -> None:
         memory.array(entry_of(memory, "memory_value_3"))[0, :, (memory.offset - S - 1) % memory.capacity] += 2e-3
 
     model = band.open()
     on_step(model, "score", drift, number=7)
-    assert band.verify(model).first_segment_over_tolerance == 7
+    assert check(band, model).first_segment_over_tolerance == 7
 
 
 @pytest.mark.parametrize("purpose", ["score", "detail", "generate", "score_few"])
-def test_bucket_that_is_another_is_found(purpose: str, band: Converted) -> None:
+def test_bucket_that_is_another_is_found(purpose: str, band: ConvertedReformer) -> None:
     def other(memory: RingMemory, outputs: Arrays, S: int) -> None:
         ids = memory.array(entry_of(memory, "memory_bucket_3"))[0, :, :, (memory.offset - 1) % memory.capacity]
         ids[:] = (ids + 1) % 8
 
     model = band.open()
     on_step(model, purpose, other, number=1)
-    report = band.verify(model)
+    report = check(band, model)
     assert not report.passed
     assert report.bucket_flips == 4  # heads times rounds
     assert report.largest_flip_margin is not None and report.largest_flip_margin > 1e-4
 
 
-def test_bucket_of_a_whole_document_that_is_another_is_found(chunk: Converted) -> None:
+def test_bucket_of_a_whole_document_that_is_another_is_found(chunk: ConvertedReformer) -> None:
     def other(memory: RingMemory, outputs: Arrays, S: int) -> None:
         outputs["bucket_0"] = (outputs["bucket_0"] + (np.arange(S) == S - 1)).astype(np.int32) % 8
 
     model = chunk.open()
     on_step(model, "score", other, number=0)
-    report = chunk.verify(model)
+    report = check(chunk, model)
     assert report.first_segment_over_tolerance == 0
     assert report.bucket_flips == 4
 
 
 @pytest.mark.parametrize("purpose", ["score", "detail", "generate", "score_few"])
-def test_overflow_that_is_another_is_found(purpose: str, band: Converted) -> None:
+def test_overflow_that_is_another_is_found(purpose: str, band: ConvertedReformer) -> None:
     def one_more(memory: RingMemory, outputs: Arrays, S: int) -> None:
         outputs["overflow"] = outputs["overflow"].copy()
         outputs["overflow"][0, 0, 1] += 1
 
     model = band.open()
     on_step(model, purpose, one_more, number=2)
-    report = band.verify(model)
+    report = check(band, model)
     assert report.overflow_mismatches == 1
     assert report.first_segment_over_tolerance is not None
     assert report.max_abs_log_prob_diff <= 2e-5
@@ -395,13 +330,13 @@ def test_overflow_that_is_another_is_found(purpose: str, band: Converted) -> Non
 
 @pytest.mark.parametrize("step", [1, 6])
 @pytest.mark.parametrize("counter", ["position", "offset"])
-def test_counter_that_is_off_is_found(counter: str, step: int, band: Converted) -> None:
+def test_counter_that_is_off_is_found(counter: str, step: int, band: ConvertedReformer) -> None:
     def skip(memory: RingMemory, outputs: Arrays, S: int) -> None:
         setattr(memory, counter, getattr(memory, counter) + 1)
 
     model = band.open()
     on_step(model, "score", skip, number=step)
-    assert band.verify(model).first_segment_over_tolerance in (step, step + 1)
+    assert check(band, model).first_segment_over_tolerance in (step, step + 1)
 
 
 @pytest.mark.parametrize(
@@ -418,7 +353,7 @@ def test_counter_that_is_off_is_found(counter: str, step: int, band: Converted) 
 def test_each_figure_of_each_graph_is_compared(
     name: str, purpose: str, output: str, bad: float, request: pytest.FixtureRequest
 ) -> None:
-    converted: Converted = request.getfixturevalue(name)
+    converted: ConvertedReformer = request.getfixturevalue(name)
 
     def spoil(memory: RingMemory, outputs: Arrays, S: int) -> None:
         spoiled = outputs[output].astype(np.float64)
@@ -427,13 +362,13 @@ def test_each_figure_of_each_graph_is_compared(
 
     model = converted.open()
     on_step(model, purpose, spoil, number=1)
-    assert not converted.verify(model).passed
+    assert not check(converted, model).passed
 
 
-def test_checkpoint_of_other_sizes_is_refused(band: Converted) -> None:
-    other = tiny_reformer(dataclasses.replace(BAND, attn_layers=("lsh", "lsh"), n_buckets=(8,)))
+def test_checkpoint_of_other_sizes_is_refused(band: ConvertedReformer) -> None:
+    other = Reformer(dataclasses.replace(band.model.config, attn_layers=("lsh", "lsh"), n_buckets=(8,)))
     with pytest.raises(ParityError) as caught:
-        band.verify(eager=other)
+        check(band, eager=other)
     assert str(caught.value) == (
         "attn_layers is ['local', 'lsh', 'full', 'lsh'] in the bundle, ['lsh', 'lsh'] in the trained model; n_buckets "
         "is [4, 2] in the bundle, [8] in the trained model. Give the checkpoint that the bundle was converted from."
