@@ -33,7 +33,7 @@ CONFIGURATIONS: dict[str, dict[str, Any]] = {
     "four rounds, factors": {"n_hashes": 4, "n_buckets": (4, 6)},
     "longer local chunks": {"chunk_length": 32, "local_chunk_length": 128},
     "shorter local chunks": {"n_hashes": 3, "local_chunk_length": 32},
-    "chunks of no common length": {"chunk_length": 32, "local_chunk_length": 48},
+    "chunks of no common length": {"chunk_length": 64, "local_chunk_length": 48},
     "no chunk before": {"chunks_before": 0},
     "three chunks before": {"n_hashes": 1, "chunk_length": 16, "chunks_before": 3},
 }
