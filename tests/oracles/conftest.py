@@ -37,6 +37,6 @@ def figures(request: pytest.FixtureRequest) -> Figures:
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
     lines = config.stash.setdefault(FIGURES, Figures()).lines()
     if lines:
-        terminalreporter.section("against Hugging Face")
+        terminalreporter.section("against other code bases")
     for line in lines:
         terminalreporter.write_line(line)

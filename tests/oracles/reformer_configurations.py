@@ -109,7 +109,6 @@ HUGGING_FACE = (
         },
         (63, 65, 2048),
         1,
-        True,
     ),
     ReformerCase(
         "as enwik8",

@@ -1,0 +1,75 @@
+"""Exported graphs of rule `chunk`, converted from what the code bases write, against the code bases on whole documents.
+
+An export costs seconds, so a few configurations stand for all; the others are marked slow.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+import xlruntime
+from tests.oracles.comparison import Difference, Figures
+from tests.oracles.huggingface import OracleSegment
+from tests.oracles.reformer_configurations import HUGGING_FACE, REFORMER_PYTORCH, ReformerCase
+from tests.oracles.reformers import Buckets, HuggingFaceReformer, PyTorchReformer, ReformerOracle
+from tests.oracles.test_reformer import FLIP_MARGIN, document
+from xlexport.checkpoints import load
+from xlexport.convert import ConversionOptions, convert
+from xlruntime.model import Model
+from xltraining.reformer import LSHTrace, Reformer
+
+Kind = Callable[[ReformerCase], ReformerOracle]
+
+CASES = [
+    pytest.param(kind, case, id=f"{name}-{case}", marks=() if case.representative else pytest.mark.slow)
+    for name, kind, cases in (
+        ("huggingface", HuggingFaceReformer, HUGGING_FACE),
+        ("reformer_pytorch", PyTorchReformer, REFORMER_PYTORCH),
+    )
+    for case in cases
+]
+
+
+def graphs(model: Model, ids: Tensor) -> dict[str, Tensor]:
+    """What all three graphs make of documents (B, T + 1): of the tokens but the last, and their targets."""
+    feeds = {"tokens": ids[:, :-1].numpy(), "targets": ids[:, 1:].numpy()}
+    made: dict[str, np.ndarray] = {}
+    for purpose in ("detail", "generate", "score"):
+        names = {tensor.name for tensor in model.bundle.graphs[purpose].inputs}
+        made |= model.session(purpose).run({name: feeds[name] for name in names})
+    return {name: torch.from_numpy(array) for name, array in made.items()}
+
+
+@torch.no_grad()
+def check_flips(eager: Reformer, tokens: Tensor, buckets: Buckets) -> None:
+    """Where the eager model would choose other buckets than the graph, both must be almost as good."""
+    trace: list[LSHTrace] = []
+    eager(tokens, buckets=buckets, trace=trace)
+    for one in trace:
+        assert (one.margin[one.own != one.buckets] < FLIP_MARGIN).all()
+
+
+@pytest.mark.parametrize(("kind", "case"), CASES)
+def test_graphs_against_the_code_base(kind: Kind, case: ReformerCase, tmp_path: Path, figures: Figures) -> None:
+    """Every number of every graph, under the graph's own buckets."""
+    oracle = kind(case)
+    source = load(oracle.save(tmp_path / "checkpoint"), config=oracle.config)
+    convert(source, tmp_path / "bundle", ConversionOptions(tokenizer="none", threads=1, verify_segments=2))
+    model, eager = xlruntime.load(tmp_path / "bundle", threads=1), source.build_model()
+    difference = Difference()
+    for length in case.lengths:
+        ids = document(oracle, case.batch_size, length + 1)
+        made = graphs(model, ids)
+        found = [made.get(f"bucket_{layer}") for layer in range(eager.config.n_layer)]
+        buckets = [None if ids is None else ids.long() for ids in found]
+        tokens, targets = ids[:, :-1], ids[:, 1:]
+        check_flips(eager, tokens, buckets)
+        logits, _ = oracle.run(tokens, buckets)
+        difference.add_outputs(made, OracleSegment(tokens, targets, logits.log_softmax(dim=2), []))
+    figures.check(f"graphs of {type(oracle).__name__}", case.batch_size, difference)
