@@ -213,6 +213,10 @@ class Tokenizer:
     file: str | None = None
     first_id: int = 0  # of byte 0: ids before it stand for no text
 
+    def __post_init__(self) -> None:
+        if not isinstance(self.first_id, int) or self.first_id < 0:
+            raise ValueError(f"first_id is {self.first_id!r}, expected a whole number of at least 0")
+
 
 @dataclass(frozen=True)
 class FileDigest:
@@ -291,11 +295,17 @@ class Bundle:
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             what = f"{type(error).__name__}: {error}"
             raise BundleError(f"{where}: a field is missing or malformed ({what}). Convert it again.") from error
-        bundle._check_names(where)
+        bundle._check(where)
         return bundle
 
-    def _check_names(self, where: str) -> None:
-        """Refuse file names that leave the folder, and files that are used but not listed."""
+    def _check(self, where: str) -> None:
+        """Refuse bytes that have no id, file names that leave the folder, and files that are used but not listed."""
+        first, last = self.tokenizer.first_id, self.tokenizer.first_id + 255
+        if self.tokenizer.kind == "bytes" and last >= self.vocab_size:
+            raise BundleError(
+                f"{where}: bytes have ids {first} to {last}, but the vocabulary is 0 to {self.vocab_size - 1}. "
+                "Convert it again."
+            )
         used = {graph.file for graph in self.graphs.values()} | ({self.tokenizer.file} - {None})
         if any(entry.first_value is not None for entry in self.memory):
             used.add(FIRST_MEMORY_FILE)

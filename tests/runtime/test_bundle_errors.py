@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from xlruntime import BundleError, BundleNotFoundError, load
+from xlruntime import BundleError, BundleNotFoundError, Model, load
 from xlruntime.bundle import is_bundle, read_bundle
 from xlruntime.spec import FORMAT_VERSION, Bundle
 
@@ -151,11 +151,24 @@ def test_missing_field_is_named(field: str, bundle_copy: Path) -> None:
         lambda manifest: manifest["graphs"]["score"].pop("file"),
         lambda manifest: manifest["graphs"]["score"]["inputs"][0].pop("name"),
         lambda manifest: manifest["files"]["score.onnx"].pop("size"),
+        lambda manifest: manifest["tokenizer"].update(first_id="2"),
+        lambda manifest: manifest["tokenizer"].update(first_id=-1),
+        lambda manifest: manifest["evaluation"].update(restart=True),
+        lambda manifest: manifest["evaluation"].update(max_positions=0),
     ],
 )  # fmt: skip
 def test_malformed_field_is_refused(change: Change, bundle_copy: Path) -> None:
     change_manifest(bundle_copy, change)
     assert "a field is missing or malformed" in refusal(bundle_copy)
+
+
+@pytest.mark.parametrize(("first", "refused"), [(0, False), (1, True), (2, True)])
+def test_bytes_that_have_no_id_are_refused(first: int, refused: bool, bundle_copy: Path) -> None:
+    change_manifest(bundle_copy, lambda manifest: manifest["tokenizer"].update(first_id=first))
+    if refused:
+        assert f"bytes have ids {first} to {first + 255}, but the vocabulary is 0 to 255" in refusal(bundle_copy)
+    else:
+        load(bundle_copy)
 
 
 @pytest.mark.parametrize("name", ["../score.onnx", "/etc/passwd", "sub/score.onnx", "..", ".", ""])
@@ -186,6 +199,8 @@ def test_file_that_is_used_but_not_listed_is_refused(change: Change, name: str, 
         lambda manifest: manifest["graphs"]["score"]["inputs"][0].update(dtype="int32"),
         lambda manifest: manifest["memory"][0].update(output="new_memory_value_0"),
         lambda manifest: manifest["memory"].reverse(),
+        lambda manifest: manifest["memory"][0].update(layout="recent"),
+        lambda manifest: manifest["graphs"]["score"].update(max_segment=32),
     ],
 )
 def test_graph_that_is_not_what_the_manifest_says_is_refused(change: Change, bundle_copy: Path) -> None:
@@ -199,11 +214,25 @@ def test_graphs_that_were_exchanged_are_refused(bundle_copy: Path) -> None:
         load(bundle_copy, check_files=False)
 
 
-def test_manifest_there_and_back(bundle_copy: Path) -> None:
-    bundle = read_bundle(bundle_copy)
+@pytest.mark.parametrize("name", ["post_lnorm_zeros", "pre_lnorm_empty", "reformer_band", "reformer_chunk"])
+def test_manifest_there_and_back(name: str, golden: Callable[[str], Model]) -> None:
+    bundle = golden(name).bundle
     again = Bundle.from_json(bundle.to_json(), "it")
     assert again == bundle
     assert again.fingerprint == bundle.fingerprint
+
+
+def test_manifest_from_before_reformers_means_what_it_did(bytes_model: Model) -> None:
+    """Fields that came later have values that change nothing."""
+    text = (bytes_model.folder / "bundle.json").read_text("utf-8")
+    later = ("layout", "max_segment", "n_hashes", "max_positions", "restart", "whole", "first_id")
+    assert not any(f'"{name}"' in text for name in later)
+    bundle = bytes_model.bundle
+    assert {entry.layout for entry in bundle.memory} == {"ring"}
+    assert {graph.max_segment for graph in bundle.graphs.values()} == {None}
+    evaluation = bundle.evaluation
+    assert (evaluation.n_hashes, evaluation.max_positions, evaluation.longest_part) == (None, None, None)
+    assert (evaluation.restart, evaluation.whole, bundle.tokenizer.first_id) == (False, False, 0)
 
 
 def test_fingerprint_is_of_the_numbers_not_the_paperwork(bundle_copy: Path) -> None:

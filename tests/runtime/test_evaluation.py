@@ -46,6 +46,10 @@ def test_all_settings_out_of_range_are_listed(model: Model) -> None:
         ({"segment_len": -1}, "segment_len is -1"),
         ({"first_memory": "ones"}, "first_memory is 'ones', expected 'empty' or 'zeros'"),
         ({"window_extra": 2}, "window_extra is 2, expected 0 or 1"),
+        ({"n_hashes": 0}, "n_hashes is 0, at least 1 is needed"),
+        ({"max_positions": 0}, "max_positions is 0, at least 1 is needed"),
+        ({"restart": True}, "restart is chosen, but documents may be of any length"),
+        ({"whole": True}, "mem_len is 12, but a document is read in one step"),
     ],
 )
 def test_setting_out_of_range_is_refused(settings: dict[str, Any], message: str) -> None:
@@ -65,6 +69,25 @@ def test_window_is_what_a_query_sees_at_most() -> None:
     assert OURS.with_options(same_length=False).window == UNBOUNDED_WINDOW
     assert not OURS.segmentation_matters
     assert OURS.with_options(same_length=False).segmentation_matters
+
+
+def test_longest_part_of_a_document() -> None:
+    def longest(**fields: Any) -> int | None:
+        return dataclasses.replace(OURS, **fields).longest_part
+
+    assert longest() is None
+    assert longest(max_positions=100) == 100
+    assert longest(max_positions=3) == 3
+    assert longest(whole=True, mem_len=0) == OURS.segment_len
+    assert longest(whole=True, mem_len=0, max_positions=100) == OURS.segment_len
+    assert longest(whole=True, mem_len=0, max_positions=3) == 3
+
+
+def test_whole_document_is_seen_whole() -> None:
+    whole = dataclasses.replace(OURS, whole=True, mem_len=0)
+    assert whole.window == UNBOUNDED_WINDOW
+    assert not whole.segmentation_matters
+    assert whole.max_segment(whole.capacity()) == OURS.segment_len
 
 
 def test_capacity_and_longest_segment_belong_together() -> None:

@@ -64,7 +64,7 @@ def test_golden_bundles_cover_all_variants() -> None:
         (True, False, "empty"),
         (False, False, "zeros"),
     }
-    assert {case.name for case in CASES} == {path.name for path in GOLDEN.iterdir() if path.is_dir()}
+    assert {case.name for case in CASES} == {path.parent.name for path in GOLDEN.glob("*/bundle")} - {"late_reader"}
 
 
 @pytest.mark.parametrize("case", STREAMS, ids=str)

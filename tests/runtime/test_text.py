@@ -97,6 +97,27 @@ def test_byte_tokenizer_there_and_back() -> None:
     assert ByteTokenizer().decode(np.array([0xC3, 65])) == "\ufffdA"
 
 
+def test_bytes_may_begin_at_another_id(bytes_of_band: Model) -> None:
+    """As in Hugging Face's byte-level Reformer: 0 and 1 are no bytes."""
+    tokenizer = ByteTokenizer(2)
+    ids = tokenizer.encode(TEXT)
+    assert tokenizer.vocab_size == 258
+    assert ids.tolist() == [byte + 2 for byte in TEXT.encode()]
+    assert tokenizer.decode(ids) == TEXT
+    assert tokenizer.decode(np.array([0, 67, 1, 300, 68])) == "AB"  # what is no byte stands for no text
+
+    raw = bytes(range(256)) * 70  # of every byte, in more than one piece
+    counts = TextCounts()
+    found = list(tokenizer.read(io.BytesIO(raw), "it", counts))
+    assert len(found) > 1
+    assert np.concatenate([piece.ids for piece in found]).tolist() == [byte + 2 for byte in raw]
+    np.testing.assert_array_equal(np.concatenate([piece.starts for piece in found]), np.arange(len(raw)))
+
+    by_text, by_ids = bytes_of_band.score([TEXT, ids])
+    assert by_text.nats == by_ids.nats
+    assert bytes_of_band.bundle.vocab_size == 258
+
+
 def test_bundle_without_tokenizer_refuses_text(no_text_model: Model, tmp_path: Path) -> None:
     assert isinstance(no_text_model.tokenizer, NoTokenizer)
     path = tmp_path / "it.txt"

@@ -1,0 +1,138 @@
+"""Which graph runs: one made for few tokens where they are few, and with as many rounds of hashing as are chosen."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from xlruntime import Model, OptionError, Sampling
+from xlruntime.session import GraphSession
+from xlruntime.spec import Evaluation
+
+
+@pytest.fixture
+def runs(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int]]:
+    """File of every graph that steps, and of how many tokens."""
+    step, seen = GraphSession.step, []
+
+    def spy(self: GraphSession, feeds: Any, memory: Any) -> Any:
+        seen.append((self.graph.file.removesuffix(".onnx"), feeds["tokens"].shape[1]))
+        return step(self, feeds, memory)
+
+    monkeypatch.setattr(GraphSession, "step", spy)
+    return seen
+
+
+@pytest.fixture
+def few_only(band_model: Model) -> Model:
+    """A bundle whose graphs all take at most 32 tokens."""
+    graphs = band_model.bundle.graphs
+    graphs = {"score": graphs["score_few"], "generate": graphs["generate"]}
+    bundle = dataclasses.replace(band_model.bundle, graphs=graphs)
+    return Model(band_model.folder, bundle, band_model.device, 1)
+
+
+def test_few_tokens_run_in_the_graph_for_them(
+    band_model: Model, random_ids: Callable[..., Any], runs: list[tuple[str, int]], close: Callable[..., None]
+) -> None:
+    ids = random_ids(200, vocab_size=258)
+    long = band_model.stream(segment_len=33).feed(ids)
+    assert runs == [("score", 33)] * 6 + [("score_few", 1)]
+    runs.clear()
+    few = band_model.stream(segment_len=32).feed(ids)
+    assert runs == [("score_few", 32)] * 6 + [("score_few", 7)]
+    close(few.log_probs, long.log_probs)
+
+
+def test_prompt_is_run_by_the_score_graph(
+    band_model: Model, random_ids: Callable[..., Any], runs: list[tuple[str, int]]
+) -> None:
+    prompt = random_ids(105, vocab_size=258)
+    stream = band_model.stream(segment_len=50)
+    drawn = list(stream.generate(prompt, max_tokens=3, sampling=Sampling(temperature=0)))
+    assert runs == [("score", 50), ("score", 50), ("score_few", 4), *[("generate", 1)] * 3]
+    assert drawn == list(band_model.generate(prompt, max_tokens=3, sampling=Sampling(temperature=0)))
+
+
+def test_segment_is_no_longer_than_any_graph_takes(
+    few_only: Model,
+    band_model: Model,
+    random_ids: Callable[..., Any],
+    runs: list[tuple[str, int]],
+    close: Callable[..., None],
+) -> None:
+    ids = random_ids(150, vocab_size=258)
+    found = few_only.stream(segment_len=100).feed(ids).log_probs
+    assert runs == [("score_few", 32)] * 4 + [("score_few", 21)]
+    close(found, band_model.stream().feed(ids).log_probs)
+    runs.clear()
+    (total,) = few_only.score([ids], segment_len=100)
+    assert runs == [("score_few", 32)] * 4 + [("score_few", 21)]
+    close(total.nats / 149, -found.mean(dtype=np.float64))
+    assert len(list(few_only.generate(ids, max_tokens=2, segment_len=100))) == 2
+
+
+def test_step_too_long_for_every_graph_is_refused(band_model: Model, few_only: Model) -> None:
+    tokens = np.zeros((1, 33), np.int64)
+    for model, purpose in ((few_only, "score"), (few_only, "generate"), (band_model, "generate")):
+        memory = model.new_memory(model.evaluation(segment_len=40))
+        message = rf"a segment of 33 tokens does not fit: the graph for '{purpose}' takes 1 to 32\. Split it"
+        with pytest.raises(OptionError, match=message):
+            model.step(purpose, memory, tokens, tokens)
+        assert memory.offset == 0
+        model.step(purpose, memory, tokens[:, :32], tokens[:, :32])
+
+
+def test_fewer_rounds_of_hashing_score_otherwise(
+    band_model: Model, random_ids: Callable[..., Any], close: Callable[..., None]
+) -> None:
+    ids = random_ids(201, vocab_size=258)
+    own = band_model.stream().feed(ids).log_probs
+    for segment_len in (8, 64):  # in either graph
+        streams = [band_model.stream(n_hashes=rounds, segment_len=segment_len) for rounds in (1, 2, 3)]
+        by_rounds = [stream.feed(ids).log_probs for stream in streams]
+        assert np.abs(by_rounds[0] - by_rounds[1]).max() > 0.01
+        assert np.abs(by_rounds[1] - by_rounds[2]).max() > 0.01
+        close(by_rounds[2], own)
+    totals = [next(band_model.score([ids], n_hashes=rounds)) for rounds in (1, 2)]
+    assert [total.n_hashes for total in totals] == [1, 2]
+    assert totals[0].nats != totals[1].nats
+    greedy = Sampling(temperature=0)
+    drawn = [list(band_model.generate(ids[:50], max_tokens=60, sampling=greedy, n_hashes=n)) for n in (1, 3, None)]
+    assert drawn[0] != drawn[1] == drawn[2]
+
+
+def test_rounds_that_were_not_exported_are_refused(band_model: Model, bytes_model: Model) -> None:
+    with pytest.raises(OptionError) as caught:
+        band_model.stream(n_hashes=4)
+    assert str(caught.value) == (
+        "n_hashes is 4, expected 1 to 3, the rounds that were exported. Convert the checkpoint again with --n-hashes 4."
+    )
+    with pytest.raises(OptionError, match="n_hashes is 0, at least 1 is needed"):
+        band_model.stream(n_hashes=0)
+    with pytest.raises(OptionError, match="n_hashes is 1, but this model has no LSH attention"):
+        bytes_model.stream(n_hashes=1)
+
+
+def test_settings_that_the_graphs_do_not_have_are_refused(band_model: Model, bytes_model: Model) -> None:
+    with pytest.raises(OptionError, match="clamp_len is 3, but this model has no distances to clamp; same_length is F"):
+        band_model.stream(clamp_len=3, same_length=False)
+    assert band_model.evaluation(clamp_len=-1, same_length=True) == band_model.bundle.evaluation
+    with pytest.raises(OptionError, match="restart is chosen, but documents may be of any length"):
+        bytes_model.stream(restart=True)
+    assert bytes_model.evaluation(restart=False) == bytes_model.bundle.evaluation
+
+
+def test_restored_stream_keeps_its_rounds(band_model: Model, random_ids: Callable[..., Any], tmp_path: Any) -> None:
+    ids = random_ids(150, vocab_size=258)
+    stream = band_model.stream(n_hashes=1, mem_len=30)
+    stream.feed(ids[:70])
+    stream.save(tmp_path / "state")
+    restored = band_model.restore(tmp_path / "state")
+    assert restored.evaluation == stream.evaluation
+    assert isinstance(restored.evaluation, Evaluation)
+    np.testing.assert_array_equal(restored.feed(ids[70:]).log_probs, stream.feed(ids[70:]).log_probs)

@@ -1,0 +1,166 @@
+"""Memories of recent rows: two buffers that change places, laid out by age, carried and saved as rings are."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+from xlruntime import Model
+from xlruntime.memory import RingMemory
+from xlruntime.spec import Memory
+
+Arrays = dict[str, npt.NDArray[Any]]
+
+
+@pytest.fixture
+def late_reader(golden: Callable[[str], Model]) -> Model:
+    """Scores each segment's tokens t by -(t + the three tokens before the segment), read after they are overwritten."""
+    return golden("late_reader")
+
+
+@pytest.fixture
+def filled(band_model: Model, random_ids: Callable[..., Any]) -> RingMemory:
+    """Two rows after 31 tokens, of which the second has read 5 since it restarted; the rings have 20 slots."""
+    memory = band_model.new_memory(band_model.bundle.evaluation, batch_size=2)
+    ids = random_ids(2 * 31, vocab_size=258).reshape(2, 31)
+    for number, segment in enumerate(np.split(ids, [8, 14, 21, 26], axis=1)):
+        if number == 4:
+            memory.restart(1)
+        band_model.step("score", memory, segment, segment)
+    return memory
+
+
+def recent(memory: RingMemory) -> list[Memory]:
+    return [entry for entry in memory.entries if entry.layout == "recent"]
+
+
+def contents(memory: RingMemory) -> Arrays:
+    return {entry.input: memory.array(entry).copy() for entry in memory.entries}
+
+
+def test_graph_may_read_its_memory_after_it_has_written_it(late_reader: Model) -> None:
+    found = late_reader.stream().feed([1, 2, 3, 4, 5, 6, 7, 8, 9, 1])
+    assert found.log_probs.tolist() == [-1, -2, -3, -4, -14, -15, -16, -17, -30]
+    memory = late_reader.new_memory(late_reader.evaluation())
+    session, tokens = late_reader.session("score"), np.array([[5, 6, 7, 8]])
+    memory.target = lambda entry: memory.values[entry.input]  # type: ignore[method-assign]  # one buffer for both
+    assert session.step({"tokens": tokens}, memory)["log_prob"].tolist() != [[-5, -6, -7, -8]]
+
+
+def test_buffers_change_places(band_model: Model, filled: RingMemory) -> None:
+    tokens = np.ones((2, 3), np.int64)
+    for entry in recent(filled):
+        places = [filled.values[entry.input].data_ptr(), filled.target(entry).data_ptr()]
+        assert places[0] != places[1]
+        for _ in range(3):
+            before = filled.array(entry).copy()
+            band_model.step("score", filled, tokens, tokens)
+            assert [filled.values[entry.input].data_ptr(), filled.target(entry).data_ptr()] == places[::-1]
+            assert filled.array(entry).ctypes.data == places[1]
+            places.reverse()
+            # Local attention keeps 8 rows: 5 of them were there before.
+            np.testing.assert_array_equal(filled.array(entry)[:, :, :5], before[:, :, 3:])
+    for entry in filled.entries:
+        if entry.layout == "ring":
+            assert filled.target(entry) is filled.values[entry.input]
+
+
+@pytest.mark.parametrize("purpose", ["score", "generate", "detail"])
+@pytest.mark.parametrize("segment_len", [1, 8])
+def test_unbound_graph_is_a_pure_function(
+    purpose: str, segment_len: int, band_model: Model, filled: RingMemory, random_ids: Callable[..., Any]
+) -> None:
+    tokens, targets = random_ids(4 * segment_len, seed=1, vocab_size=258).reshape(2, 2, segment_len)
+    feeds: Arrays = {"tokens": tokens, "targets": targets, **filled.feeds(), **contents(filled)}
+    before = {name: array.copy() for name, array in feeds.items()}
+    name = f"{purpose}_few" if f"{purpose}_few" in band_model.bundle.graphs else purpose
+    outputs = band_model.session(name).run(feeds)
+    for key, array in feeds.items():
+        np.testing.assert_array_equal(array, before[key])
+    bound = band_model.step(purpose, filled, tokens, targets)
+    carried = {entry.output: filled.array(entry) for entry in filled.entries}
+    assert set(outputs) == set(bound) | set(carried)
+    for key, array in {**bound, **carried}.items():
+        np.testing.assert_array_equal(outputs[key], array)
+
+
+def test_rows_by_age_are_those_of_the_document(filled: RingMemory) -> None:
+    for entry in filled.entries:
+        array, axis = filled.array(entry), entry.row_axis
+        kept = 8 if entry.layout == "recent" else 12
+        long, short = (filled.by_age(entry, row) for row in (0, 1))
+        assert (long.shape[axis - 1], short.shape[axis - 1]) == (kept, 5)
+        last = -1 if entry.layout == "recent" else (filled.offset - 1) % filled.capacity
+        for row, rows in enumerate((long, short)):
+            newest = array[row].take(last, axis=axis - 1)
+            np.testing.assert_array_equal(rows.take(-1, axis=axis - 1), newest)
+    assert {entry.dtype for entry in filled.entries} == {"float32", "int32"}
+
+
+def test_bucket_ids_begin_at_zero_and_stay_whole_numbers(band_model: Model, filled: RingMemory) -> None:
+    (ids,) = [entry for entry in filled.entries if entry.dtype == "int32"]
+    fresh = band_model.new_memory(band_model.bundle.evaluation)
+    assert fresh.array(ids).dtype == np.int32
+    assert not fresh.array(ids).any()
+    assert set(np.unique(filled.array(ids))) == {0, 1, 2, 3}
+
+
+def test_taken_rows_are_copies(band_model: Model, filled: RingMemory) -> None:
+    before = contents(filled)
+    taken = filled.take([1])
+    assert (taken.position.tolist(), filled.position.tolist()) == ([5], [31, 5])
+    for entry in filled.entries:
+        np.testing.assert_array_equal(taken.array(entry), before[entry.input][[1]])
+    tokens = np.ones((2, 3), np.int64)
+    for _ in range(2):  # either buffer
+        band_model.step("score", taken, tokens[:1], tokens[:1])
+    for entry in filled.entries:
+        np.testing.assert_array_equal(filled.array(entry), before[entry.input])
+    again = filled.take([1])
+    band_model.step("score", filled, tokens, tokens)
+    band_model.step("score", again, tokens[:1], tokens[:1])
+    for entry in filled.entries:
+        np.testing.assert_allclose(again.array(entry), filled.array(entry)[[1]], rtol=0, atol=1e-5)
+
+
+def test_refill_touches_one_row(filled: RingMemory) -> None:
+    before = contents(filled)
+    filled.restart(0, refill=True)
+    for entry in filled.entries:
+        assert not filled.array(entry)[0].any()
+        np.testing.assert_array_equal(filled.array(entry)[1], before[entry.input][1])
+    assert filled.position.tolist() == [0, 5]
+
+
+def test_both_buffers_count(band_model: Model) -> None:
+    memory = band_model.new_memory(band_model.bundle.evaluation, batch_size=3)
+    H, d, C, R = 2, 8, 20, 3
+    rings, ids, rows = 2 * H * C * d * 4, H * R * C * 4, 2 * H * 8 * d * 4
+    assert memory.nbytes == 3 * (rings + ids + 2 * rows)
+
+
+@pytest.mark.parametrize("fed", [0, 1, 5, 60, 130])
+def test_saved_stream_goes_on_bit_equal(
+    fed: int, band_model: Model, random_ids: Callable[..., Any], tmp_path: Path, close: Callable[..., None]
+) -> None:
+    ids = random_ids(fed + 50, vocab_size=258)
+    stream = band_model.stream()
+    stream.feed(ids[:fed])
+    stream.save(tmp_path / "state")
+    restored = band_model.restore(tmp_path / "state")
+    relaid = [band_model.restore(tmp_path / "state", capacity=capacity) for capacity in (13, 45)]
+    for entry in stream.memory.entries:
+        array = restored.memory.array(entry)
+        assert array.dtype == entry.dtype
+        np.testing.assert_array_equal(array, stream.memory.array(entry))
+    expected = stream.feed(ids[fed:])
+    np.testing.assert_array_equal(restored.feed(ids[fed:]).log_probs, expected.log_probs)
+    for other in relaid:
+        found = other.feed(ids[fed:])
+        close(found.log_probs, expected.log_probs)
+        np.testing.assert_array_equal(found.context, expected.context)

@@ -1,0 +1,174 @@
+"""Models that read a document in one step: nothing is carried, nothing stands beside it, and its length is limited.
+
+The golden Reformer of rule `chunk` has 40 tokens and reads up to 96 of a document.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+from xlruntime import Document, Model, NonFiniteScoreWarning, OptionError, Sampling, TextError, TokenError
+from xlruntime.protocols import Corpus, arrange, walk
+
+LIMIT = 96
+GREEDY = Sampling(temperature=0)
+Ids = npt.NDArray[np.int64]
+
+
+@pytest.fixture
+def ids(random_ids: Callable[..., Any]) -> Ids:
+    """More than twice what the model reads."""
+    return np.asarray(random_ids(250, vocab_size=40))
+
+
+def pure(model: Model, ids: Ids) -> npt.NDArray[np.float32]:
+    """Log-probabilities (n - 1,) of a document by its graph alone."""
+    feeds = {"tokens": ids[None, :-1], "targets": ids[None, 1:]}
+    return np.asarray(model.session("score").run(feeds)["log_prob"][0])
+
+
+def test_each_document_is_one_step_of_its_own(
+    chunk_model: Model, random_ids: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    step, shapes = Model.step, []
+
+    def spy(self: Model, purpose: str, memory: Any, tokens: Any, targets: Any) -> Any:
+        shapes.append(tokens.shape)
+        return step(self, purpose, memory, tokens, targets)
+
+    monkeypatch.setattr(Model, "step", spy)
+    documents = [random_ids(length, seed=length, vocab_size=40) for length in (50, 97, 1, 2, 17, 50, 0)]
+    found = [scores for scores in chunk_model.score_tokens(documents, batch_size=4) if len(scores)]
+    assert shapes == [(1, 49), (1, 96), (1, 1), (1, 16), (1, 49)]
+    for scores in found:
+        np.testing.assert_array_equal(scores.log_probs, pure(chunk_model, documents[scores.number]))
+        np.testing.assert_array_equal(scores.context, np.arange(1, len(scores) + 1))
+    totals = list(chunk_model.score(documents, batch_size=4))
+    assert [total.scored_tokens for total in totals] == [49, 96, 0, 1, 16, 49, 0]
+    assert {total.mem_len for total in totals} == {0}
+
+
+def test_later_tokens_change_earlier_scores_so_padding_would(chunk_model: Model, ids: Ids) -> None:
+    """Why documents have no neighbours: chunks of the sorted tokens move with every token."""
+    assert np.abs(pure(chunk_model, ids[:60])[:30] - pure(chunk_model, ids[:31])).max() > 0.01
+
+
+def test_there_are_no_streams(chunk_model: Model) -> None:
+    with pytest.raises(OptionError, match=r"one step and carries no memory, so there is no stream.*Use Model\.score"):
+        chunk_model.stream()
+    assert chunk_model.new_memory(chunk_model.evaluation()).nbytes == 0
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"mem_len": 5}, "mem_len is 5, but a document is read in one step, without memory"),
+        ({"n_hashes": 1}, "n_hashes is 1, but these graphs always compute 2 rounds"),
+        ({"n_hashes": 3}, "n_hashes is 3, expected 1 to 2, the rounds that were exported"),
+        ({"clamp_len": 7}, "clamp_len is 7, but this model has no distances to clamp"),
+        ({"same_length": False}, "same_length is False, but this model knows only True"),
+    ],
+)
+def test_setting_that_does_not_apply_is_refused(settings: dict[str, Any], message: str, chunk_model: Model) -> None:
+    with pytest.raises(OptionError, match=message):
+        chunk_model.score([], **settings)
+    own = chunk_model.bundle.evaluation
+    assert chunk_model.evaluation(96, 0, -1, True, 2, False) == own
+
+
+def test_document_that_is_too_long_is_refused_with_the_figure(chunk_model: Model, ids: Ids) -> None:
+    assert next(chunk_model.score([ids[: LIMIT + 1]])).scored_tokens == LIMIT
+    with pytest.raises(TextError, match=r"^it: more than 97 tokens, .* at most 97 .* reads 96 .* shorter, or let it"):
+        list(chunk_model.score([Document("it", ids[: LIMIT + 2])]))
+    with pytest.raises(TextError, match=r"at most 31 .* reads 30 tokens .* or give a larger segment_len, or let it"):
+        list(chunk_model.score([ids[:32]], segment_len=30))
+    with pytest.raises(TextError, match=r"reads 96 tokens"):  # a longer step brings no more positions
+        list(chunk_model.score([ids[: LIMIT + 2]], segment_len=1000))
+
+
+@pytest.mark.parametrize("segment_len", [None, 30, 1000])
+def test_longer_documents_are_read_in_parts(segment_len: int | None, chunk_model: Model, ids: Ids) -> None:
+    longest = min(segment_len or LIMIT, LIMIT)
+    scores = list(chunk_model.score_tokens([ids, ids[:20]], segment_len=segment_len, restart=True, batch_size=2))
+    found = np.concatenate([part.log_probs for part in scores if part.number == 0])
+    starts = range(0, len(ids) - 1, longest)
+    expected = np.concatenate([pure(chunk_model, ids[start : start + longest + 1]) for start in starts])
+    np.testing.assert_array_equal(found, expected)
+    context = np.concatenate([part.context for part in scores if part.number == 0])
+    np.testing.assert_array_equal(context, np.arange(len(ids) - 1) % longest + 1)
+
+
+@pytest.mark.parametrize(("prompt", "restart"), [(1, False), (20, False), (60, False), (90, True), (97, True)])
+def test_continuation_is_the_likeliest_of_the_whole_prefix(
+    prompt: int, restart: bool, chunk_model: Model, ids: Ids
+) -> None:
+    drawn = list(chunk_model.generate(ids[:prompt], max_tokens=30, sampling=GREEDY, restart=restart))
+    whole = np.concatenate([ids[:prompt], drawn])
+    for place in range(prompt, len(whole)):
+        part = whole[(place - 1) // LIMIT * LIMIT : place + 1]
+        memory = chunk_model.new_memory(chunk_model.evaluation())
+        ranks = chunk_model.step("detail", memory, part[None, :-1], part[None, 1:])["rank"]
+        assert ranks[0, -1] == 1
+    again = chunk_model.generate(ids[:prompt], max_tokens=30, sampling=Sampling(seed=1), restart=restart)
+    assert list(again) == list(
+        chunk_model.generate(ids[:prompt], max_tokens=30, sampling=Sampling(seed=1), restart=restart)
+    )
+
+
+def test_continuation_that_cannot_be_is_refused_at_once(chunk_model: Model, ids: Ids) -> None:
+    assert len(list(chunk_model.generate(ids[:90], max_tokens=7))) == 7
+    with pytest.raises(TextError, match=r"the prompt and 8 tokens after it: 98 tokens, but at most 97 are possible"):
+        chunk_model.generate(ids[:90], max_tokens=8)
+    with pytest.raises(TextError, match=r"nothing to continue"):
+        chunk_model.generate([], max_tokens=8)
+    with pytest.raises(OptionError, match=r"max_tokens is -1"):
+        chunk_model.generate(ids[:3], max_tokens=-1)
+    with pytest.raises(TokenError, match=r"the prompt: token 1 has id 40"):
+        chunk_model.generate([1, 40], max_tokens=3)
+
+
+def test_second_step_of_a_document_is_refused(chunk_model: Model, ids: Ids) -> None:
+    memory = chunk_model.new_memory(chunk_model.evaluation())
+    chunk_model.step("score", memory, ids[None, :10], ids[None, 1:11])
+    with pytest.raises(OptionError, match=r"a row has room for 0 more.*Restart the row"):
+        chunk_model.step("score", memory, ids[None, 10:11], ids[None, 11:12])
+    memory.restart(0)
+    chunk_model.step("score", memory, ids[None, 10:20], ids[None, 11:21])
+
+
+def test_score_that_is_not_finite_ends_with_its_document(
+    chunk_model: Model, ids: Ids, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    step, steps = Model.step, 0
+
+    def poisoned(self: Model, *arguments: Any) -> Any:
+        nonlocal steps
+        steps += 1
+        outputs = step(self, *arguments)
+        return {**outputs, "log_prob": outputs["log_prob"] * np.float32(np.nan if steps == 1 else 1)}
+
+    monkeypatch.setattr(Model, "step", poisoned)
+    with pytest.warns(NonFiniteScoreWarning, match="document 0"):
+        bad, good = chunk_model.score([ids[:20], ids[:20]])
+    assert np.isnan(bad.nats)
+    assert good.nats == -float(pure(chunk_model, ids[:20]).sum(dtype=np.float64))
+
+
+def test_corpus_of_whole_documents(chunk_model: Model, ids: Ids, close: Callable[..., None]) -> None:
+    corpus = Corpus("corpus", ids.astype(np.int32))
+    evaluation = chunk_model.evaluation()
+    with pytest.raises(OptionError, match=r"protocol nvidia warms up a memory, but this model reads in one step"):
+        arrange(corpus, evaluation, "nvidia", 3)
+    with pytest.raises(TextError, match=r"corpus: streams of 250 tokens, but at most 97 are possible"):
+        arrange(corpus, evaluation, "document")
+    rows = ids[:249].reshape(3, 83)
+    found = walk(chunk_model, arrange(corpus, evaluation, "kimiyoung", 3))
+    close(found.nats_per_token, -np.mean([pure(chunk_model, row) for row in rows], dtype=np.float64))
+    parts = [pure(chunk_model, ids[start : start + LIMIT + 1]) for start in (0, 96, 192)]
+    found = walk(chunk_model, arrange(corpus, chunk_model.evaluation(restart=True), "document"))
+    close(found.nats_per_token, -np.concatenate(parts).mean(dtype=np.float64))
