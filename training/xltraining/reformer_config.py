@@ -35,6 +35,8 @@ _CHOICES = {
 _LAYER_TYPES = ("local", "lsh", "full")
 # A configuration that comes with a file must not decide how long the model takes to build, or be beyond torch's sizes.
 _MOST_LAYERS = 1000
+_MOST_ROUNDS = 10_000  # of hashing, in all layers together
+_MOST_PARTS = 8  # factors of a number of buckets, axes of positions
 _LARGEST_SIZE = 1 << 31
 _LARGEST_MATRIX = 1 << 48
 
@@ -145,6 +147,8 @@ class ReformerConfig(PlainFields):
             value = getattr(self, name)
             if not isinstance(value, tuple) or not all(map(is_integer, value)):
                 yield f"{name} must be a tuple of integers, found {shown(value)}"
+            elif len(value) > _MOST_PARTS or any(part > _LARGEST_SIZE for part in value):
+                yield f"{name} must be at most {_MOST_PARTS} numbers of up to {_LARGEST_SIZE:,}, found {shown(value)}"
         yield from _layer_problems(self.attn_layers)
         for name in _BOOLEANS:
             if not is_boolean(getattr(self, name)):
@@ -203,6 +207,8 @@ class ReformerConfig(PlainFields):
             )
 
     def _size_problems(self) -> Iterator[str]:
+        if self.n_layer * self.n_hashes > _MOST_ROUNDS:
+            yield f"n_hashes × layers must be at most {_MOST_ROUNDS:,}, found {self.n_layer * self.n_hashes:,}"
         heads = self.n_head * self.d_head
         for name, rows, columns in (
             ("n_token × 2 d_model", self.n_token, 2 * self.d_model),

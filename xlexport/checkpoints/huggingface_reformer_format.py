@@ -37,6 +37,7 @@ NAME = "huggingface"
 CONFIG = "config.json"
 MODEL_TYPE = "reformer"
 TOKENIZERS = ("spiece.model", "tokenizer.json")  # in the order of preference
+MOST_AXES, LARGEST_SIZE = 8, 1 << 31  # of positions; as the configuration has them
 BYTES = 258  # tokens of google/reformer-enwik8, which has no tokenizer: bytes + 2
 FIELDS: dict[str, tuple[str, Any]] = {  # key of config.json: our field, and transformers' default
     "vocab_size": ("n_token", 320),
@@ -158,8 +159,8 @@ def _positions(content: Mapping[str, Any], notes: list[str]) -> dict[str, Any]:
         _plain(content.get("axial_pos_shape", [64, 64])),
         _plain(content.get("axial_pos_embds_dim", [64, 192])),
     )
-    cells = math.prod(shape) if _integers(shape) else None
-    if cells is not None and _integers((longest,)) and longest < cells:
+    cells = math.prod(shape) if _are_sizes(shape) and len(shape) <= MOST_AXES else None
+    if cells is not None and _are_sizes((longest,)) and longest < cells:
         notes.append(
             f"Documents may have {cells:,} tokens, as many as axial_pos_shape; transformers takes {longest:,}."
         )
@@ -182,8 +183,8 @@ def _unsupported(content: Mapping[str, Any]) -> list[str]:
     if not isinstance(activation, str) or activation not in ACTIVATIONS:
         problems.append(f"hidden_act is {brief(activation)}, expected one of {', '.join(ACTIVATIONS)}")
     seed = content.get("hash_seed")
-    if seed is not None and not (_integers((seed,)) and abs(seed) < 1 << 31):
-        problems.append(f"hash_seed is {brief(seed)}, expected an integer of at most 31 bits")
+    if seed is not None and not _are_sizes((seed,)):
+        problems.append(f"hash_seed is {brief(seed)}, expected an integer of up to 31 bits")
     return problems
 
 
@@ -222,7 +223,7 @@ def _buckets_for(
 ) -> tuple[int, ...] | None:
     """The same, as transformers sets it at a first document of `length` tokens."""
     chunk, local, longest = values["chunk_length"], values["local_chunk_length"], values["max_positions"]
-    if not _integers((chunk, local, longest, most)) or min(chunk, local, most) < 1:
+    if not _are_sizes((chunk, local, longest, most)) or min(chunk, local, most) < 1:
         return None  # which the configuration refuses
     lengths = {chunk, local} if "local" in values["attn_layers"] else {chunk}
     multiple = math.lcm(*lengths)
@@ -267,5 +268,6 @@ def _plain(value: Any) -> Any:
     return tuple(value) if isinstance(value, list) else value
 
 
-def _integers(values: object) -> bool:
-    return isinstance(values, tuple) and all(isinstance(one, int) and not isinstance(one, bool) for one in values)
+def _are_sizes(values: object) -> bool:
+    """Whether these are integers that a model could have; what follows from others need not be worked out."""
+    return isinstance(values, tuple) and all(type(one) is int and abs(one) < LARGEST_SIZE for one in values)
