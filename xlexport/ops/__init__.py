@@ -7,11 +7,13 @@ file beside the nodes: a runtime that has a kernel of that name uses it, every o
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Any
 
 import onnx_ir as ir
 import torch
 from onnx.defs import OpSchema
+from onnxscript import OnnxFunction
 from onnxscript.values import Op
 
 from xlexport.ops.band_attention import LSHBandAttention, lsh_band_attention
@@ -31,14 +33,49 @@ __all__ = [
     "translations",
 ]
 
-_FUNCTIONS = (LSHSort, LSHGather, LSHBandAttention, LSHChunkAttention)
 _INT64 = "tensor(int64)"
 _FLOATS = ("T", ["tensor(float)", "tensor(float16)", "tensor(bfloat16)", "tensor(double)"], "Any kind of row.")
-_SCHEMAS: tuple[tuple[str, dict[str, str], dict[str, str], dict[str, OpSchema.AttrType]], ...] = (
-    ("LSHSort", {"buckets": _INT64}, {"order": _INT64, "inverse": _INT64}, {}),
-    ("LSHGather", {"rows": "T", "index": _INT64}, {"gathered": "T"}, {}),
-    (
-        "LSHBandAttention",
+
+
+@dataclass(frozen=True)
+class _Operator:
+    """One operator in PyTorch and in ONNX; the order of inputs, then attributes, is that of the PyTorch operator."""
+
+    operator: Callable[..., Any]
+    function: OnnxFunction[..., Any]
+    inputs: dict[str, str]
+    outputs: dict[str, str]
+    attributes: dict[str, OpSchema.AttrType] = field(default_factory=dict)
+
+    def schema(self) -> OpSchema:
+        uses_rows = "T" in (*self.inputs.values(), *self.outputs.values())
+        return OpSchema(
+            self.function.name,
+            DOMAIN,
+            VERSION,
+            inputs=[OpSchema.FormalParameter(*entry) for entry in self.inputs.items()],
+            outputs=[OpSchema.FormalParameter(*entry) for entry in self.outputs.items()],
+            type_constraints=[_FLOATS] if uses_rows else [],
+            attributes=[OpSchema.Attribute(*entry, "") for entry in self.attributes.items()],
+        )
+
+    def recorder(self) -> Callable[..., Any]:
+        """A function that records one node; by the names of attributes, since a schema forgets their order."""
+        node = Op(OPSET, self.function.name, self.schema())
+        count = len(self.inputs)
+
+        def record(*given: Any) -> Any:
+            return node(*given[:count], **dict(zip(self.attributes, given[count:], strict=True)))
+
+        return record
+
+
+_OPERATORS = (
+    _Operator(torch.ops.xlexport.lsh_sort.default, LSHSort, {"buckets": _INT64}, {"order": _INT64, "inverse": _INT64}),
+    _Operator(torch.ops.xlexport.lsh_gather.default, LSHGather, {"rows": "T", "index": _INT64}, {"gathered": "T"}),
+    _Operator(
+        torch.ops.xlexport.lsh_band_attention.default,
+        LSHBandAttention,
         {
             **dict.fromkeys(("key", "value", "length"), "T"),
             **dict.fromkeys(("order", "rank", "place", "lowest", "slot", "rounds"), _INT64),
@@ -46,8 +83,9 @@ _SCHEMAS: tuple[tuple[str, dict[str, str], dict[str, str], dict[str, OpSchema.At
         {"attended": "T", "highest": "T"},
         {"chunk_length": OpSchema.AttrType.INT},
     ),
-    (
-        "LSHChunkAttention",
+    _Operator(
+        torch.ops.xlexport.lsh_chunk_attention.default,
+        LSHChunkAttention,
         {**dict.fromkeys(("query", "key", "value"), "T"), **dict.fromkeys(("order", "rank", "full"), _INT64)},
         {"attended": "T"},
         {
@@ -63,44 +101,14 @@ def translations() -> dict[Callable[..., Any], Callable[..., Any]]:
 
     The nodes are recorded by a schema: in place of a node made by the function itself, the exporter writes its body.
     """
-    operators = (
-        torch.ops.xlexport.lsh_sort.default,
-        torch.ops.xlexport.lsh_gather.default,
-        torch.ops.xlexport.lsh_band_attention.default,
-        torch.ops.xlexport.lsh_chunk_attention.default,
-    )
-    return {
-        operator: _recorder(_schema(name, inputs, outputs, attributes), [*inputs], [*attributes])
-        for operator, (name, inputs, outputs, attributes) in zip(operators, _SCHEMAS, strict=True)
-    }
-
-
-def _recorder(schema: OpSchema, inputs: list[str], attributes: list[str]) -> Callable[..., Any]:
-    """A function that records one node; by the names of attributes, since a schema forgets their order."""
-    node = Op(OPSET, schema.name, schema)
-
-    def record(*given: Any) -> Any:
-        return node(*given[: len(inputs)], **dict(zip(attributes, given[len(inputs) :], strict=True)))
-
-    return record
-
-
-def _schema(name: str, inputs: dict[str, str], outputs: dict[str, str], attributes: dict[str, Any]) -> OpSchema:
-    uses_rows = "T" in (*inputs.values(), *outputs.values())
-    return OpSchema(
-        name,
-        DOMAIN,
-        VERSION,
-        inputs=[OpSchema.FormalParameter(*entry) for entry in inputs.items()],
-        outputs=[OpSchema.FormalParameter(*entry) for entry in outputs.items()],
-        type_constraints=[_FLOATS] if uses_rows else [],
-        attributes=[OpSchema.Attribute(*entry, "") for entry in attributes.items()],
-    )
+    return {entry.operator: entry.recorder() for entry in _OPERATORS}
 
 
 def add_functions(model: ir.Model) -> None:
     """Give `model` the bodies of the custom nodes that it has, and the import of their domain; or neither."""
-    bodies = {function.name: ir.serde.deserialize_function(function.to_function_proto()) for function in _FUNCTIONS}
+    bodies = {
+        entry.function.name: ir.serde.deserialize_function(entry.function.to_function_proto()) for entry in _OPERATORS
+    }
     used = _custom(model.graph)
     for name in sorted(used):
         if inside := _custom(bodies[name]):

@@ -4,5 +4,6 @@ from onnxscript.values import Opset
 
 __all__ = ["DOMAIN", "OPSET", "VERSION"]
 
-DOMAIN, VERSION = "ai.xlexport", 1
+DOMAIN = "ai.xlexport"
+VERSION = 1
 OPSET = Opset(DOMAIN, VERSION)
