@@ -143,6 +143,8 @@ class ReformerConfig(PlainFields):
         for name in _INTEGERS:
             if not is_integer(getattr(self, name)):
                 yield f"{name} must be an integer, found {shown(getattr(self, name))}"
+            elif abs(getattr(self, name)) > _LARGEST_SIZE:
+                yield f"{name} must be at most {_LARGEST_SIZE:,}, found a larger number"
         for name in _TUPLES_OF_INTEGERS:
             value = getattr(self, name)
             if not isinstance(value, tuple) or not all(map(is_integer, value)):
@@ -171,9 +173,6 @@ class ReformerConfig(PlainFields):
         for name in ("dropout", "dropatt"):
             if not 0 <= getattr(self, name) < 1:
                 yield f"{name} must be in [0, 1), found {getattr(self, name)}"
-        for name in _INTEGERS:
-            if getattr(self, name) > _LARGEST_SIZE:
-                yield f"{name} must be at most {_LARGEST_SIZE:,}, found a larger number"
         if self.n_layer > _MOST_LAYERS:
             yield f"attn_layers must name at most {_MOST_LAYERS:,} layers, found {self.n_layer:,}"
         if self.layer_norm_epsilon <= 0:
@@ -200,7 +199,7 @@ class ReformerConfig(PlainFields):
                 yield f"axial_dims must all be d_model {self.d_model}, found {self.axial_dims}"
         elif self.position == "absolute" and self.max_positions < 1:
             yield "max_positions must be at least 1 where positions have embeddings, found 0"
-        if self.rule == "chunk" and self.max_positions % self.chunk_multiple:
+        if self.rule == "chunk" and self.chunk_multiple and self.max_positions % self.chunk_multiple:
             yield (
                 f"chunk lengths must divide max_positions {self.max_positions:,}, found {self.chunk_length} (lsh) and "
                 f"{self.local_chunk_length} (local)"

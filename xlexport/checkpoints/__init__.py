@@ -21,7 +21,7 @@ from xlexport.checkpoints import (
     tensorflow_format,
     xltraining_format,
 )
-from xlexport.checkpoints.files import read_json
+from xlexport.checkpoints.files import WEIGHTS, read_json
 from xlexport.checkpoints.pickles import summarize
 from xlexport.checkpoints.source import SourceCheckpoint
 from xlexport.errors import CheckpointError, CheckpointNotFoundError
@@ -120,7 +120,8 @@ def _unknown(path: Path) -> CheckpointError:
     """Say what was found instead of a known format."""
     if path.is_dir():
         return _unknown_folder(path)
-    if path.suffix == ".safetensors" or path.name == "config.json":
+    is_weights = path.name in WEIGHTS and (path.parent / "config.json").is_file()
+    if is_weights or path.suffix == ".safetensors" or path.name == "config.json":
         return CheckpointError(f"{path}: one file of a checkpoint. Give the folder that it is in: {path.parent}.")
     summary = summarize(path)
     if summary is None or not (summary.strings or summary.globals):
