@@ -260,6 +260,8 @@ def test_more_rounds_than_foreign_rotations_are_refused() -> None:
     model = make()
     layers_of(model)[3].attention.rotations.mul_(1.5)
     assert model.with_evaluation(n_hashes=1).config.n_hashes == 1
+    with pytest.raises(ConfigError, match="mem_len must be at least 1, found 0"):
+        model.with_evaluation(mem_len=0)
     with pytest.raises(ConfigError, match="n_hashes must be at most 2, found 3: the model's rotations were not drawn"):
         model.with_evaluation(n_hashes=3)
 

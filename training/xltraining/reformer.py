@@ -261,9 +261,11 @@ class Reformer(nn.Module):
         """This model under other evaluation settings; None keeps one. Weights are shared, not copied.
 
         Raises:
-            ConfigError: more rounds of hashing than the model has, where its rotations were not drawn from its seed.
+            ConfigError: numbers below 1; more rounds of hashing than the model has, where its rotations were not drawn
+                from its seed.
         """
-        config = replace(self.config, mem_len=mem_len or self.config.mem_len, n_hashes=n_hashes or self.config.n_hashes)
+        settings = {"mem_len": mem_len, "n_hashes": n_hashes}
+        config = replace(self.config, **{name: value for name, value in settings.items() if value is not None})  # type: ignore[arg-type]
         twin = copy.deepcopy(self, {id(parameter): parameter for parameter in self.parameters()})
         twin.config = config
         for layer in twin._layers():

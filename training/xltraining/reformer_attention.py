@@ -115,11 +115,6 @@ class Attention(nn.Module):
         self.dropout = nn.Dropout(config.dropout)
         self.dropatt = nn.Dropout(config.dropatt)
 
-    @property
-    def memory_rows(self) -> int:
-        """Rows kept for the next segment."""
-        raise TypeError("attention of no kind")
-
     def _heads(self, rows: Tensor) -> Tensor:
         """(B,H,N,h) from (B,N,H*h)."""
         B, N, _ = rows.shape
@@ -135,10 +130,10 @@ class Attention(nn.Module):
             return vectors
         return _rotate(vectors, torch.arange(first, first + vectors.shape[2], device=vectors.device))
 
-    def _kept(self, rows: Tensor, dim: int) -> Tensor:
-        """The last rows, as a tensor of their own: a view would keep the rest alive."""
+    def _kept(self, rows: Tensor, dim: int, count: int) -> Tensor:
+        """The last `count` rows for the next segment, as a tensor of their own: a view would keep the rest alive."""
         N = rows.shape[dim]
-        keep = min(N, 0 if self.config.rule == "chunk" else self.memory_rows)
+        keep = 0 if self.config.rule == "chunk" else min(N, count)
         return rows.detach().narrow(dim, N - keep, keep).clone()
 
 
@@ -150,11 +145,6 @@ class LocalAttention(Attention):
         heads = config.n_head * config.d_head
         self.query = nn.Linear(config.d_model, heads, bias=False)
         self.key = nn.Linear(config.d_model, heads, bias=False)
-
-    @property
-    def memory_rows(self) -> int:
-        """Enough for any place of the segment in its chunks."""
-        return self.config.local_rows
 
     def forward(
         self, hidden: Tensor, context: Context, forced: Tensor | None = None, known: Tensor | None = None
@@ -173,7 +163,7 @@ class LocalAttention(Attention):
             chunks_before=config.local_chunks_before,
             dropout=self.dropatt,
         )
-        return self._out(mixed), Attended((self._kept(rows, 1), None))
+        return self._out(mixed), Attended((self._kept(rows, 1, config.local_rows), None))
 
 
 class SharedAttention(Attention):
@@ -188,11 +178,6 @@ class SharedAttention(Attention):
         self.query_key = nn.Linear(config.d_model, config.n_head * config.d_head, bias=False)
         if self.hashes:
             self.register_buffer("rotations", self.drawn_rotations(config.n_hashes))
-
-    @property
-    def memory_rows(self) -> int:
-        """As far as a query can see."""
-        return self.config.mem_len
 
     def drawn_rotations(self, n_hashes: int) -> Tensor:
         """Rotations (H,R,h,columns) as the configuration's seed gives them."""
@@ -242,8 +227,9 @@ class SharedAttention(Attention):
                 reach=config.mem_len,
                 dropout=self.dropatt,
             )
-        kept = self._kept(rows, 1), None if known is None else self._kept(known, 3)
-        return self._out(mixed), Attended(kept, known, hashed, overflow)
+        kept_buckets = None if known is None else self._kept(known, 3, config.mem_len)
+        memory = self._kept(rows, 1, config.mem_len), kept_buckets
+        return self._out(mixed), Attended(memory, known, hashed, overflow)
 
     def _hash(self, query_key: Tensor, context: Context, forced: Tensor | None) -> tuple[Buckets, Tensor]:
         """Bucket ids of the segment's rows, and of all rows (B,H,R,K)."""
@@ -258,12 +244,12 @@ class SharedAttention(Attention):
 
     def _whole_pass(self, query: Tensor, key: Tensor, value: Tensor, buckets: Tensor | None) -> Tensor:
         """Rule `chunk`: pad as Hugging Face's model does, and attend fully where that fits one chunk."""
-        config = self.config
-        T, chunk = query.shape[2], config.chunk_length
-        shortest = min(
-            {"lsh": chunk, "local": config.local_chunk_length}.get(kind, T) for kind in set(config.attn_layers)
-        )
-        fill = -T % config.chunk_multiple if shortest < T else 0
+        config, T = self.config, query.shape[2]
+        chunk, fill = config.chunk_length, 0
+        if buckets is not None:
+            lengths = {"lsh": chunk, "local": config.local_chunk_length}
+            shortest = min(length for kind, length in lengths.items() if kind in config.attn_layers)
+            fill = -T % config.chunk_multiple if shortest < T else 0
         if buckets is None or T + fill <= chunk:
             return shared_full_attention(query, key, value, self_mask=config.self_mask, dropout=self.dropatt)
         query, key, value = (F.pad(part, (0, 0, 0, fill)) for part in (query, key, value))
