@@ -7,6 +7,7 @@ tells the buckets that it chose, and can be given others.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import math
 from collections.abc import Callable, Iterator
@@ -153,9 +154,9 @@ class PyTorchReformer:
         blocks = self.model.reformer.layers.blocks
         chosen: Buckets = [None] * len(blocks)
         with pytest.MonkeyPatch.context() as patch, self._seeded():
-            for index, block in enumerate(blocks):
-                attention = block.f.net.fn.lsh_attn
-                hashing = self._hashing(attention.hash_vectors, len(tokens), chosen, index, buckets)
+            layers = itertools.count()  # they run in order; with weight_tie they are one module
+            for attention in {id(block.f.net.fn.lsh_attn): block.f.net.fn.lsh_attn for block in blocks}.values():
+                hashing = self._hashing(attention.hash_vectors, len(tokens), chosen, layers, buckets)
                 patch.setattr(attention, "hash_vectors", hashing)
             return self.model(tokens), chosen
 
@@ -166,9 +167,10 @@ class PyTorchReformer:
             yield
 
     def _hashing(
-        self, original: Callable[..., Tensor], B: int, chosen: Buckets, index: int, given: Buckets | None
+        self, original: Callable[..., Tensor], B: int, chosen: Buckets, layers: Iterator[int], given: Buckets | None
     ) -> Callable[..., Tensor]:
         def hashing(n_buckets: int, vectors: Tensor, **settings: Any) -> Tensor:
+            index = next(layers)
             H, T = len(vectors) // B, vectors.shape[1]
             found = original(n_buckets, vectors, **settings).view(B, H, -1, T)
             offsets = torch.arange(found.shape[2]).view(-1, 1) * n_buckets
