@@ -51,7 +51,7 @@ def test_manifest_says_how_a_band_is_evaluated(band: ConvertedReformer) -> None:
         "score": None,
         "generate": 32,
         "detail": None,
-        "score_few": 32,
+        "score_few": 16,
     }
 
 

@@ -104,30 +104,26 @@ def attend_few(
     """
     B, H, C, d = key.shape
     R, S = own.shape[2:]
-    # The latest first.
-    priority = torch.where(reach.near(), -reach.distance(), NEVER).to(torch.int32).unsqueeze(1)  # (B, 1, S, C)
-    overflow = torch.zeros(B, S, dtype=torch.int64)
-    index, seen = [], []
-    last: list[Tensor] = []  # priority of the last key that each round has
-    for r in range(R):
-        matches = buckets[:, :, r].unsqueeze(2) == own[:, :, r].unsqueeze(3)  # (B, H, S, C)
-        eligible = torch.where(matches, priority, NEVER)
-        overflow = overflow + ((eligible > NEVER).sum(dim=3) > W).sum(dim=1) * reach.active[r]
-        # Never fewer than W to choose from.
-        best, slots = torch.topk(F.pad(eligible, (0, W), value=NEVER), W, dim=3)  # (B, H, S, W)
-        slots = slots.clamp(max=C - 1)
-        fresh = (best > NEVER) & reach.active[r]
-        for before in range(r):  # each key once: not those that an earlier round has
-            there = buckets[:, :, before].gather(2, slots.view(B, H, S * W)).view(B, H, S, W)
-            fresh = fresh & ~((there == own[:, :, before].unsqueeze(3)) & (best >= last[before]))
-        index.append(slots)
-        seen.append(fresh)
-        last.append(best[..., -1:])
-    found = torch.cat(index, dim=3)  # (B, H, S, R·W)
-    flat = found.view(B, H, S * R * W)
-    keys = lsh_gather(key, flat).view(B, H, S, R * W, d)
-    values = lsh_gather(value, flat).view(B, H, S, R * W, d)
-    mask = torch.cat(seen, dim=3)
+    # The latest first; and never fewer to choose from than are asked for.
+    priority = torch.where(reach.near(), -reach.distance(), NEVER).to(torch.int32).view(B, 1, 1, S, C)
+    matches = buckets.unsqueeze(3) == own.unsqueeze(4)  # (B, H, R, S, C)
+    eligible = F.pad(torch.where(matches, priority, NEVER), (0, W + 1), value=NEVER)
+    best, slots = torch.topk(eligible, W + 1, dim=4)  # (B, H, R, S, W + 1)
+    overflow = ((best[..., W] > NEVER) & reach.active.view(R, 1)).sum(dim=(1, 2))  # (B, S)
+    best, slots = best[..., :W], slots[..., :W].clamp(max=C - 1)
+
+    # Each key once: not in a round behind another that has it too, so in its bucket and among its latest W.
+    everywhere = slots.reshape(B, H, 1, R * S * W).expand(B, H, R, R * S * W)
+    there = buckets.gather(3, everywhere).view(B, H, R, R, S, W)  # in each round, of the keys of each round
+    had = (there == own.view(B, H, R, 1, S, 1)) & (best.unsqueeze(2) >= best[..., W - 1 :].unsqueeze(3))
+    rounds = torch.arange(R)
+    had = had & (rounds.unsqueeze(1) < rounds).view(R, R, 1, 1)
+    fresh = (best > NEVER) & reach.active.view(R, 1, 1) & ~had.any(dim=2)  # (B, H, R, S, W)
+
+    mask = fresh.transpose(2, 3).reshape(B, H, S, R * W)
+    index = slots.transpose(2, 3).reshape(B, H, S * R * W)
+    keys = lsh_gather(key, index).view(B, H, S, R * W, d)
+    values = lsh_gather(value, index).view(B, H, S, R * W, d)
     scores = torch.where(mask, (keys @ query.unsqueeze(4)).squeeze(4), EXCLUDED)  # (B, H, S, R·W)
     attended = (scores.softmax(dim=3).unsqueeze(3) @ values).squeeze(3)  # (B, H, S, d)
     return torch.where(mask.any(dim=3, keepdim=True), attended, own_value), overflow

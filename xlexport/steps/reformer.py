@@ -30,7 +30,7 @@ from xltraining.reformer_attention import angles
 
 __all__ = ["FEW", "ReformerStep", "build_step", "project_memory"]
 
-FEW = Form("few", max_segment=32)
+FEW = Form("few", max_segment=16)
 KEY_EPSILON = 1e-6  # added to the mean square of a key before it is divided by its length
 
 
