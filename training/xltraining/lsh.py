@@ -67,7 +67,7 @@ def draw_rotations(n_head: int, d_head: int, columns: int, n_hashes: int, seed: 
         # torch's generator on the CPU goes by the lowest 32 bits of a seed alone, so all three are mixed into those.
         mixed = hashlib.sha256(f"{seed} {layer} {index}".encode()).digest()[:4]
         generator = torch.Generator().manual_seed(int.from_bytes(mixed, "little"))
-        rounds.append(torch.randn(n_head, d_head, columns, generator=generator))
+        rounds.append(torch.randn(n_head, d_head, columns, generator=generator, device="cpu"))
     return unit_columns(torch.stack(rounds, dim=1))
 
 

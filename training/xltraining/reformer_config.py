@@ -199,6 +199,10 @@ class ReformerConfig(PlainFields):
                 yield f"axial_dims must all be d_model {self.d_model}, found {self.axial_dims}"
         elif self.position == "absolute" and self.max_positions < 1:
             yield "max_positions must be at least 1 where positions have embeddings, found 0"
+        elif self.position == "sinusoid" and self.d_model % 2:
+            yield f"d_model must be even where positions are sines and cosines, found {self.d_model}"
+        elif self.position == "rotary" and self.d_head % 2:
+            yield f"d_head must be even where positions turn pairs of numbers, found {self.d_head}"
         if self.rule == "chunk" and self.chunk_multiple and self.max_positions % self.chunk_multiple:
             yield (
                 f"chunk lengths must divide max_positions {self.max_positions:,}, found {self.chunk_length} (lsh) and "
@@ -215,10 +219,11 @@ class ReformerConfig(PlainFields):
             ("d_inner × d_model", self.d_inner, self.d_model),
             ("n_head × d_head × n_hashes × n_buckets", heads * self.n_hashes, self.rotation_columns),
             ("max_positions × d_model", self.max_positions, self.d_model if self.position == "absolute" else 1),
-            ("the product of n_buckets", self.buckets, 1),
         ):
             if rows * columns > _LARGEST_MATRIX:
                 yield f"{name} must be at most {_LARGEST_MATRIX:,}, found {rows * columns:,}"
+        if self.buckets > _LARGEST_SIZE:  # memories hold bucket ids as int32, and sort keys are ids times rows in int64
+            yield f"the product of n_buckets must be at most {_LARGEST_SIZE:,}, found {self.buckets:,}"
 
 
 def _layer_problems(layers: object) -> Iterator[str]:
