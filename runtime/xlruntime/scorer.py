@@ -177,13 +177,12 @@ class Scorer:
         check_length(longest + 2, self.evaluation, name, f"more than {longest + 1:,} tokens")
 
     def _make_room(self, memory: RingMemory, rows: list[_Walk | None]) -> None:
-        """Restart rows whose document was read as far as the model can, and idle ones that would hold others up."""
-        for row, room in enumerate(memory.room):
+        """Restart rows that have been read as far as the model can read, idle ones too."""
+        for row in np.flatnonzero(memory.room == 0):
             walk = rows[row]
-            if walk is not None and not room:
+            if walk is not None:
                 self._refuse_more_than(int(memory.position[row]), walk.name)
-            if not room or (walk is None and room < self._longest_step):
-                memory.restart(row)
+            memory.restart(int(row))
 
     def _step(self, memory: RingMemory, rows: list[_Walk | None]) -> Iterator[tuple[int, TokenScores]]:
         """Run one segment of every row that has a document."""

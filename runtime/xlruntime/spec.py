@@ -214,8 +214,9 @@ class Tokenizer:
     first_id: int = 0  # of byte 0: ids before it stand for no text
 
     def __post_init__(self) -> None:
-        if not isinstance(self.first_id, int) or self.first_id < 0:
-            raise ValueError(f"first_id is {self.first_id!r}, expected a whole number of at least 0")
+        first: Any = self.first_id  # read from a file, so it may be anything
+        if not isinstance(first, int) or first < 0:
+            raise ValueError(f"first_id is {first!r}, expected a whole number of at least 0")
 
 
 @dataclass(frozen=True)

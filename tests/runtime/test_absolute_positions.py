@@ -227,13 +227,16 @@ def test_corpus_is_walked_with_restarts_or_refused(band_model: Model, ids: Ids, 
     close(walk(band_model, streams).nats_per_token, -np.mean(expected, dtype=np.float64))
 
 
-def test_warmup_is_not_scored_where_streams_restart(band_model: Model, ids: Ids, close: Callable[..., None]) -> None:
-    """Rows of 240 tokens after 48 of the row before: they restart after 200 tokens, warm-up included."""
-    evaluation = band_model.evaluation(restart=True, segment_len=16, mem_len=40)
-    streams = arrange(Corpus("corpus", ids[:720].astype(np.int32)), evaluation, "nvidia", 3)
-    assert streams.warmup == 48
+@pytest.mark.parametrize(("mem_len", "warmup"), [(40, 48), (220, 224)])
+def test_warmup_is_not_scored_where_streams_restart(
+    mem_len: int, warmup: int, band_model: Model, ids: Ids, close: Callable[..., None]
+) -> None:
+    """Rows of 259 tokens after the last of the row before: they restart after 200 tokens, warm-up included."""
+    evaluation = band_model.evaluation(restart=True, segment_len=16, mem_len=mem_len)
+    streams = arrange(Corpus("corpus", ids.astype(np.int32)), evaluation, "nvidia", 3)
+    assert streams.warmup == warmup
     rows = np.concatenate([streams.tokens, streams.targets[:, -1:]], axis=1).astype(np.int64)
-    expected = [band_model.stream(restart=True, mem_len=40).feed(row).log_probs[48:] for row in rows]
+    expected = [band_model.stream(restart=True, mem_len=mem_len).feed(row).log_probs[warmup:] for row in rows]
     found = walk(band_model, streams)
-    assert found.scored_tokens == 3 * 239
+    assert found.scored_tokens == 3 * 258
     close(found.nats_per_token, -np.mean(expected, dtype=np.float64))
