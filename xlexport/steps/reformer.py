@@ -28,7 +28,16 @@ from xlruntime import spec
 from xltraining.reformer import Reformer, ReformerMemory
 from xltraining.reformer_attention import angles
 
-__all__ = ["FEW", "ReformerStep", "build_step", "project_memory"]
+__all__ = [
+    "FEW",
+    "AttentionStep",
+    "FeedForwardStep",
+    "ReformerStep",
+    "activate",
+    "attend_fully",
+    "build_step",
+    "project_memory",
+]
 
 FEW = Form("few", max_segment=16)
 KEY_EPSILON = 1e-6  # added to the mean square of a key before it is divided by its length

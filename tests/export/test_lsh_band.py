@@ -1,0 +1,174 @@
+"""Rule band of the step graphs against its definition, written here as loops: both forms, all segmentations."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pytest
+import torch
+from torch import Tensor
+
+from xlexport.steps.lsh_band import Reach, attend_few, attend_long
+from xlexport.steps.ring import Ring
+
+H, R, d = 2, 3, 8
+FORMS = {"long": False, "few": True}
+
+
+@dataclass(frozen=True)
+class Document:
+    """Vectors and bucket ids of T tokens: (B, H, T, d) and (B, H, R, T)."""
+
+    query: Tensor
+    value: Tensor
+    buckets: Tensor
+    n_buckets: int
+
+    @property
+    def key(self) -> Tensor:
+        return self.query / self.query.norm(dim=-1, keepdim=True)
+
+    def __len__(self) -> int:
+        return self.query.shape[2]
+
+
+def make_document(T: int, n_buckets: int, B: int = 2, seed: int = 0) -> Document:
+    draw = torch.Generator().manual_seed(seed)
+    query, value = 3 * torch.randn(B, H, T, d, generator=draw), torch.randn(B, H, T, d, generator=draw)
+    return Document(query, value, torch.randint(0, n_buckets, (B, H, R, T), generator=draw), n_buckets)
+
+
+def defined(document: Document, reach: int, W: int | None, rounds: int = R) -> tuple[Tensor, Tensor]:
+    """The rule as its sentences say it, in float64; `W` None is the paper's formula over the last `reach` keys."""
+    query, key, value = (part.double() for part in (document.query, document.key, document.value))
+    out, overflow = value.clone(), torch.zeros(len(query), len(document), dtype=torch.int64)
+    for b in range(len(query)):
+        for h in range(H):
+            for i in range(len(document)):
+                ids = document.buckets[b, h, :rounds]
+                eligible = [[j for j in range(max(0, i - reach), i) if row[j] == row[i]] for row in ids]
+                overflow[b, i] += sum(W is not None and len(keys) > W for keys in eligible)
+                keys = sorted({j for row in eligible for j in (row if W is None else row[-W:])})
+                if keys:
+                    weights = (key[b, h, keys] @ query[b, h, i]).softmax(dim=0)
+                    out[b, h, i] = weights @ value[b, h, keys]
+    return out, overflow
+
+
+def walk(
+    document: Document, lengths: list[int], mem_len: int, W: int, *, few: bool, rounds: int = R, offset: int = 0
+) -> tuple[Tensor, Tensor]:
+    """The document in segments of `lengths`, over and over, on one ring."""
+    B, T = len(document.query), len(document)
+    C = mem_len + max(lengths)
+    key, value = torch.zeros(B, H, C, d), torch.zeros(B, H, C, d)
+    buckets = torch.zeros(B, H, R, C, dtype=torch.int32)
+    outs, overflows, start, index = [], [], 0, 0
+    while start < T:
+        S = min(lengths[index % len(lengths)], T - start)
+        part = slice(start, start + S)
+        ring = Ring(S, C, torch.tensor([offset + start]))
+        reach = Reach(torch.full((B,), start), torch.tensor([mem_len + 1]), torch.tensor([rounds]), R, ring)
+        own = document.buckets[..., part].int()
+        key = ring.write(key, document.key[:, :, part], 2)
+        value = ring.write(value, document.value[:, :, part], 2)
+        buckets = ring.write(buckets, own, 3)
+        query, own_value = document.query[:, :, part], document.value[:, :, part]
+        if few:
+            out, overflow = attend_few(key, value, buckets, query, own, own_value, W, reach)
+        else:
+            length = query.norm(dim=-1)
+            out, overflow = attend_long(key, value, buckets, length, own_value, document.n_buckets, W, reach)
+        outs.append(out)
+        overflows.append(overflow)
+        start, index = start + S, index + 1
+    return torch.cat(outs, dim=2), torch.cat(overflows, dim=1)
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("lengths", [[1], [7], [32], [96], [150], [5, 1, 17, 64]], ids=str)
+def test_against_the_definition(lengths: list[int], form: str) -> None:
+    """Float32 rounding of scores up to 25: 2e-6 or so. Buckets of 4 overflow a window of 8."""
+    document = make_document(150, 4)
+    wanted, overflow = defined(document, 40, 8)
+    found, counted = walk(document, lengths, 40, 8, few=FORMS[form])
+    assert (found - wanted).abs().max() < 1e-5
+    assert torch.equal(counted, overflow)
+    assert overflow.sum() > 500
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("rounds", [1, 2])
+def test_fewer_rounds(rounds: int, form: str) -> None:
+    document = make_document(60, 4)
+    wanted, overflow = defined(document, 40, 8, rounds)
+    found, counted = walk(document, [16], 40, 8, few=FORMS[form], rounds=rounds)
+    assert (found - wanted).abs().max() < 1e-5
+    assert torch.equal(counted, overflow)
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_without_overflow_it_is_the_papers_formula(form: str) -> None:
+    """Every token of a bucket within reach fits the window, so that nothing is left out."""
+    document = make_document(96, 16)
+    wanted, _ = defined(document, 32, None)
+    found, overflow = walk(document, [24], 32, 16, few=FORMS[form])
+    assert overflow.sum() == 0
+    assert (found - wanted).abs().max() < 1e-5
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_later_tokens_change_nothing(form: str) -> None:
+    document, other = make_document(90, 4), make_document(90, 4, seed=1)
+    query, value, buckets = document.query.clone(), document.value.clone(), document.buckets.clone()
+    query[:, :, 70:], value[:, :, 70:] = other.query[:, :, 70:], other.value[:, :, 70:]
+    buckets[..., 70:] = other.buckets[..., 70:]
+    changed = Document(query, value, buckets, 4)
+    before, _ = walk(document, [45], 40, 8, few=FORMS[form])
+    after, _ = walk(changed, [45], 40, 8, few=FORMS[form])
+    # Sorted elsewhere, sums may round otherwise, by 1e-6.
+    assert (before - after)[:, :, :70].abs().max() < 1e-5
+    assert (before - after)[:, :, 70:].abs().max() > 0.1
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_where_the_ring_begins_does_not_matter(form: str) -> None:
+    document = make_document(80, 4)
+    first, _ = walk(document, [16], 40, 8, few=FORMS[form])
+    for offset in (-5, 13, 10**12):
+        shifted, _ = walk(document, [16], 40, 8, few=FORMS[form], offset=offset)
+        assert (first - shifted).abs().max() < 1e-5
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_large_scores_do_not_overflow_or_vanish(form: str) -> None:
+    """Queries 300 long, whose only keys may point the other way: weights are relative to the best of each query."""
+    document = make_document(64, 8)
+    long = Document(document.query * 100, document.value, document.buckets, 8)
+    wanted, _ = defined(long, 40, 8)
+    found, _ = walk(long, [16], 40, 8, few=FORMS[form])
+    # Scores of some thousand carry rounding errors of 1e-4, so weights do.
+    assert (found - wanted).abs().max() < 5e-3
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_rows_of_a_batch_at_different_positions(form: str) -> None:
+    """A row that begins a document sees nothing of what its ring holds from before."""
+    document, mem_len, W, S = make_document(48, 4), 40, 8, 16
+    C = mem_len + S
+    key, value = torch.randn(2, H, C, d), torch.randn(2, H, C, d)
+    buckets = torch.randint(0, 4, (2, H, R, C), dtype=torch.int32)
+    ring = Ring(S, C, torch.tensor([1000]))
+    part = slice(0, S)
+    own = document.buckets[..., part].int()
+    key, value = ring.write(key, document.key[:, :, part], 2), ring.write(value, document.value[:, :, part], 2)
+    buckets = ring.write(buckets, own, 3)
+    reach = Reach(torch.tensor([0, 25]), torch.tensor([mem_len + 1]), torch.tensor([R]), R, ring)
+    query, own_value = document.query[:, :, part], document.value[:, :, part]
+    if FORMS[form]:
+        out, _ = attend_few(key, value, buckets, query, own, own_value, W, reach)
+    else:
+        out, _ = attend_long(key, value, buckets, query.norm(dim=-1), own_value, 4, W, reach)
+    first, _ = defined(Document(query, own_value, document.buckets[..., part], 4), mem_len, W)
+    assert (out[0] - first[0]).abs().max() < 1e-5
+    assert (out[1] - first[1]).abs().max() > 0.1  # the other row does see them
