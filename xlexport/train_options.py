@@ -26,6 +26,7 @@ class _Names(click.ParamType[tuple[str, ...]]):
         return value if isinstance(value, tuple) else tuple(part.strip() for part in value.split(",") if part.strip())
 
 
+POSITIONS = ["axial", "absolute", "sinusoid", "rotary"]
 # Of each architecture, field: (type, default, help).
 ARCHITECTURE_OPTIONS: dict[str, dict[str, tuple[Any, Any, str]]] = {
     "transformer_xl": {
@@ -62,14 +63,18 @@ ARCHITECTURE_OPTIONS: dict[str, dict[str, tuple[Any, Any, str]]] = {
         "redraw_hashes": (bool, False, "Whether each update draws hash rotations of its own."),
         "local_chunk_length": (int, 64, "Tokens in a chunk of local attention."),
         "local_chunks_before": (int, 1, "Chunks that local attention sees besides its own."),
-        "position": (click.Choice(["axial", "absolute"]), "axial", "Embeddings of positions: by axes, or one each."),
+        "position": (
+            click.Choice(POSITIONS),
+            "axial",
+            "Embeddings by axes, one each, or sinusoids; or rotary.",
+        ),
         "axial_shape": (Integers(), (64, 128), "Rows and columns of the table of positions."),
         "axial_dims": (
             Integers(),
             (64, 192),
             "Widths of their embeddings, by default a quarter of d-model and the rest.",
         ),
-        "max_positions": (int, 8192, "Positions with an embedding; with axial ones, the size of their table."),
+        "max_positions": (int, 8192, "Positions with an embedding, where they have one; the size of the axial table."),
         "activation": (click.Choice(["relu", "gelu", "gelu_tanh"]), "relu", "Inside the feed-forward blocks."),
         "ff_chunk": (int, 0, "Positions that a feed-forward block computes at a time, to save memory; 0: all."),
         "dropout": (float, 0.1, "Dropout."),
@@ -163,7 +168,7 @@ def _refuse_what_does_not_count(architecture: str, model: dict[str, Any], traini
     if architecture != "reformer" and _is_given("reversible"):
         problems.append("--reversible, --no-reversible: only for --architecture reformer")
     axes = {"axial_shape", "axial_dims"} & model.keys()
-    if axes and model.get("position") == "absolute":
+    if axes and model.get("position", "axial") != "axial":
         problems.append(f"{_flags(sorted(axes))}: only for --position axial")
     if training["task"] != "duplication" and _is_given("word_length"):
         problems.append("--word-length: only for --task duplication")
@@ -191,7 +196,10 @@ def model_config(architecture: str, given: dict[str, Any], training: dict[str, A
     from xltraining.duplication import N_TOKEN, sequence_length
 
     values = dict(given)
-    if architecture == "reformer" and values.get("position", "axial") == "axial":
+    position = values.get("position", "axial")
+    if architecture == "reformer" and position in ("sinusoid", "rotary"):
+        values.setdefault("max_positions", 0)
+    if architecture == "reformer" and position == "axial":
         options = ARCHITECTURE_OPTIONS["reformer"]
         width = values.get("d_model", options["d_model"][1])
         values.setdefault("max_positions", math.prod(values.get("axial_shape", options["axial_shape"][1])))

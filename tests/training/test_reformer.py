@@ -231,13 +231,13 @@ def test_forced_buckets() -> None:
     assert not any(entry.margin.any() for entry in (*trace, *again))
 
     forced = trace[1].buckets.clone()
-    forced[0, 1, 0, 20] = (forced[0, 1, 0, 20] + 1) % 4
+    forced[0, 1, 0, 16] = (forced[0, 1, 0, 16] + 1) % 4
     changed: list[LSHTrace] = []
     other, other_memory = model(tokens, buckets=[None, None, None, forced], trace=changed)
-    assert torch.equal(other[:, :20], hidden[:, :20]) and torch.equal(other[1], hidden[1])
-    assert not torch.equal(other[0, 20:], hidden[0, 20:])
+    assert torch.equal(other[:, :16], hidden[:, :16]) and torch.equal(other[1], hidden[1])
+    assert not torch.equal(other[0, 16:], hidden[0, 16:])
     assert torch.equal(changed[1].buckets, forced) and torch.equal(changed[1].own, trace[1].own)
-    assert changed[1].margin.count_nonzero() == 1 and changed[1].margin[0, 1, 0, 20] > 0
+    assert changed[1].margin.count_nonzero() == 1 and changed[1].margin[0, 1, 0, 16] > 0
     kept, before = other_memory.layers[3][1], memory.layers[3][1]
     assert kept is not None and before is not None and torch.equal(kept, forced[..., -21:])
     assert not torch.equal(kept, before)

@@ -23,6 +23,7 @@ from xltraining.reversible import ReversibleLayer, run_layers
 __all__ = ["LSHTrace", "Reformer", "ReformerFeedForward", "ReformerMemory"]
 
 _INIT_STD = 0.02
+_TABLE_STD = 0.1
 _LOSS_CHUNK = 1024
 
 
@@ -142,6 +143,10 @@ class Reformer(nn.Module):
                 nn.init.constant_(parameter, float(name.endswith("weight")))
             elif name.endswith(".bias"):
                 nn.init.zeros_(parameter)
+            elif name.startswith(("positions.", "word_emb.")) and self.positions.weights:
+                # What tells positions apart must not drown in the first updates: with 0.02 the duplication task, where
+                # attention goes by positions alone, was not learned.
+                nn.init.normal_(parameter, std=_TABLE_STD)
             else:
                 into_residual = name.endswith(("output.weight", "outer.weight"))
                 nn.init.normal_(parameter, std=_INIT_STD / math.sqrt(2 * self.config.n_layer if into_residual else 1))
