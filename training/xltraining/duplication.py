@@ -71,9 +71,13 @@ class DuplicationTask:
         """Tokens and targets of a step (from 0), both (B,S) int64."""
         return duplication_examples(self.batch_size, self.word_length, self.seed, step + 1)
 
+    def held_out_examples(self, count: int) -> tuple[Tensor, Tensor]:
+        """Tokens and targets (B,S) int64 of examples that no step has."""
+        return duplication_examples(count, self.word_length, self.seed, 0)
+
     def evaluate(self, model: Any) -> dict[str, float]:
         """Bits per symbol and accuracy on held-out examples."""
-        tokens, targets = duplication_examples(_HELD_OUT_EXAMPLES, self.word_length, self.seed, 0)
+        tokens, targets = self.held_out_examples(_HELD_OUT_EXAMPLES)
         parts = zip(tokens.split(self.batch_size), targets.split(self.batch_size), strict=True)
         scores = torch.tensor([[*duplication_scores(model, *part), len(part[0])] for part in parts]).double()
         bits, accuracy = (scores[:, :2].T @ scores[:, 2] / _HELD_OUT_EXAMPLES).tolist()

@@ -1,0 +1,185 @@
+"""Table 2 of the Reformer paper: train on the duplication task with full attention and with LSH, evaluate with others.
+
+python tests/benchmarks/duplication_table.py --out RUNS
+
+Each run stops when it has learned the task, or when its time or its steps are over; called again, it goes on. `--table`
+prints what there is so far. The paper's own size, which wants a GPU:
+
+python tests/benchmarks/duplication_table.py --out RUNS --word-length 511 --steps 150000 --seconds 1e9 --until 2 \
+    --device cuda
+
+The results also stand in RUNS/results.json: for each run its steps, processor seconds, bits per symbol and accuracy in
+training form, and its accuracy with each attention.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import click
+import torch
+
+from xltraining.checkpoint import Checkpoint, build_model, load_checkpoint
+from xltraining.duplication import N_TOKEN, DuplicationTask, duplication_scores, sequence_length
+from xltraining.reformer import Reformer
+from xltraining.reformer_config import ReformerConfig
+from xltraining.run import TrainingRun
+from xltraining.training_config import TrainingConfig
+
+RUNS = ("full", "lsh-4", "lsh-2", "lsh-1", "lsh-4-redrawn", "lsh-2-redrawn", "lsh-1-redrawn")
+COLUMNS = ("full", "lsh-8", "lsh-4", "lsh-2", "lsh-1")
+PAPER = {  # per cent, by COLUMNS
+    "full": (100.0, 94.8, 92.5, 76.9, 52.5),
+    "lsh-4": (0.8, 100.0, 99.9, 99.4, 91.9),
+    "lsh-2": (0.8, 100.0, 99.9, 98.1, 86.8),
+    "lsh-1": (0.8, 99.9, 99.6, 94.8, 77.9),
+}
+RESULTS = "results.json"
+
+
+def config_of(name: str, word_length: int, chunk_length: int) -> ReformerConfig:
+    """The paper's model: one layer, d_model = d_ff = 256, 4 heads; twice as many buckets as chunks, as in its text."""
+    length = sequence_length(word_length)
+    kind, _, rest = name.partition("-")
+    return ReformerConfig(
+        n_token=N_TOKEN,
+        d_model=256,
+        n_head=4,
+        d_head=64,
+        d_inner=256,
+        attn_layers=(kind,),
+        n_hashes=int(rest[0]) if rest else 1,
+        n_buckets=(max(2, 2 * length // chunk_length // 2 * 2),),
+        chunk_length=chunk_length,
+        tgt_len=length,
+        mem_len=length,
+        position="absolute",
+        max_positions=length,
+        dropout=0.0,
+        redraw_hashes=name.endswith("-redrawn"),
+    )
+
+
+def train(name: str, config: ReformerConfig, training: TrainingConfig, out: Path, until: float, seconds: float) -> Any:
+    """Train until the held-out accuracy is `until` or so many processor seconds have passed; what to keep of it."""
+    torch.manual_seed(training.seed)
+    task = DuplicationTask(training.word_length, training.batch_size, training.seed)
+    run = TrainingRun(config, training, task, out / name)
+    if run.checkpoint.exists():
+        run.restore()
+    learned, started = threading.Event(), time.process_time()
+
+    def stop_when_learned(step: int) -> None:
+        if run.last.get("valid_accuracy", 0.0) >= until or time.process_time() - started > seconds:
+            learned.set()
+
+    stop_when_learned(run.step)
+    run.go(learned, report=lambda line: click.echo(f"{name}: {line}", err=True), on_step=stop_when_learned)
+    valid = {key: run.last[key] for key in ("valid_bits_per_symbol", "valid_accuracy") if key in run.last}
+    return {"steps": run.step, "processor_seconds": time.process_time() - started, **valid}
+
+
+def evaluated_with(checkpoint: Checkpoint, column: str) -> Reformer:
+    """The trained weights under another attention: full and LSH attention share theirs, rotations aside."""
+    config = checkpoint.config
+    assert isinstance(config, ReformerConfig)
+    kind, _, rounds = column.partition("-")
+    if kind == config.attn_layers[0] == "lsh":
+        model = build_model(checkpoint)
+        assert isinstance(model, Reformer)
+        return model.with_evaluation(n_hashes=int(rounds))
+    other = Reformer(replace(config, attn_layers=(kind,), n_hashes=int(rounds or 1)))
+    shared = {name: tensor for name, tensor in checkpoint.state_dict.items() if not name.endswith("rotations")}
+    missing, unexpected = other.load_state_dict(shared, strict=False)
+    assert not unexpected and all(name.endswith("rotations") for name in missing)
+    return other.eval()
+
+
+def evaluate(checkpoint: Checkpoint, task: DuplicationTask, examples: int) -> dict[str, float]:
+    """Accuracy with each attention, in per cent, on the examples that no run trains on."""
+    tokens, targets = task.held_out_examples(examples)
+    return {
+        column: 100 * duplication_scores(evaluated_with(checkpoint, column), tokens, targets)[1] for column in COLUMNS
+    }
+
+
+def table(results: dict[str, Any]) -> str:
+    """Trained by evaluated, per cent, with the paper's figure in brackets."""
+    lines = [f"{'trained':16}" + "".join(f"{column:>16}" for column in COLUMNS) + f"{'steps':>9}"]
+    for name in RUNS:
+        if name in results:
+            paper = PAPER[name.removesuffix("-redrawn")]
+            found = results[name]["evaluated"]
+            cells = (
+                f"{found[column]:.1f} ({theirs:.1f})".rjust(16) for column, theirs in zip(COLUMNS, paper, strict=True)
+            )
+            lines.append(f"{name:16}" + "".join(cells) + f"{results[name]['steps']:>9,}")
+    return "\n".join(lines)
+
+
+@click.command()
+@click.option("--out", required=True, type=click.Path(path_type=Path), help="Folder for runs and results.")
+@click.option("--word-length", default=255, show_default=True)
+@click.option("--chunk-length", default=64, show_default=True)
+@click.option("--batch-size", default=8, show_default=True)
+@click.option("--steps", default=1500, show_default=True, help="Updates of a run at most.")
+@click.option("--seconds", default=300.0, show_default=True, help="Processor seconds of a run at most.")
+@click.option("--until", default=0.999, show_default=True, help="Held-out accuracy at which a run ends.")
+@click.option("--learning-rate", default=2e-3, show_default=True)
+@click.option("--examples", default=64, show_default=True, help="That the table's accuracies are measured on.")
+@click.option("--threads", default=1, show_default=True)
+@click.option("--device", default="cpu", show_default=True)
+@click.option("--only", multiple=True, type=click.Choice(RUNS), help="Of all runs; may be given several times.")
+@click.option("--table", "table_only", is_flag=True, help="Train nothing, print what there is.")
+@click.option("--json", "as_json", is_flag=True, help="Print the results as JSON.")
+def main(
+    out: Path,
+    word_length: int,
+    chunk_length: int,
+    batch_size: int,
+    steps: int,
+    seconds: float,
+    until: float,
+    learning_rate: float,
+    examples: int,
+    threads: int,
+    device: str,
+    only: tuple[str, ...],
+    table_only: bool,
+    as_json: bool,
+) -> None:
+    """Train, evaluate, and print the table."""
+    torch.set_num_threads(threads)
+    training = TrainingConfig(
+        task="duplication",
+        word_length=word_length,
+        steps=steps,
+        batch_size=batch_size,
+        learning_rate=learning_rate,
+        min_lr_ratio=1.0,  # a run may end at any step
+        warmup_steps=50,
+        seed=1,
+        eval_every=25,
+        checkpoint_every=50,
+        device=device,
+    )
+    out.mkdir(parents=True, exist_ok=True)
+    file = out / RESULTS
+    results = json.loads(file.read_text("utf-8")) if file.exists() else {}
+    for name in () if table_only else (only or RUNS):
+        found = train(name, config_of(name, word_length, chunk_length), training, out, until, seconds)
+        found["processor_seconds"] += results.get(name, {}).get("processor_seconds", 0.0)
+        task = DuplicationTask(word_length, batch_size, training.seed)
+        results[name] = {**found, "evaluated": evaluate(load_checkpoint(out / name / "checkpoint.pt"), task, examples)}
+        file.write_text(json.dumps(results, indent=2) + "\n", encoding="utf-8")
+        click.echo(table(results), err=True)
+    click.echo(json.dumps(results) if as_json else table(results))
+
+
+if __name__ == "__main__":
+    main()
