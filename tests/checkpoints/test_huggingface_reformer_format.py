@@ -333,6 +333,7 @@ def test_tokenizer_that_leads_out_of_the_folder(folder: Path, tmp_path: Path) ->
         ({"attn_layers": ["local", ["lsh"]]}, "expected layers of local and lsh"),
         ({"attn_layers": "lsh"}, "attn_layers must name at least one layer, found 'lsh'"),
         ({"attn_layers": []}, "attn_layers must name at least one layer"),
+        ({"attn_layers": 5, "local_num_chunks_before": 2}, "attn_layers must name at least one layer, found 5"),
         ({"lsh_num_chunks_after": 1}, "lsh_num_chunks_after is 1: a language model has none after"),
         ({"local_num_chunks_after": 1}, "local_num_chunks_after is 1"),
         ({"hidden_act": "silu"}, "hidden_act is 'silu', expected one of relu, gelu"),
@@ -421,6 +422,18 @@ def test_positions_that_transformers_would_not_use_are_noted(folder: Path) -> No
     change_config(folder, max_position_embeddings=1024)
     (note,) = load(folder).notes
     assert note == "Documents may have 2,048 tokens, as many as axial_pos_shape; transformers takes 1,024."
+
+
+def test_short_documents_with_several_local_chunks_before_are_noted(tmp_path: Path) -> None:
+    """Where transformers' chunks look back around the document at themselves."""
+    oracle = make(attn_layers=["local"] * 2, local_num_chunks_before=3)
+    folder = oracle.save(tmp_path / "reformer")
+    (note,) = load(folder).notes
+    assert note.startswith("Local attention in documents of 9 to 24 tokens counts each key once")
+    computes(folder, oracle, 8)
+    computes(folder, oracle, 25)
+    with pytest.raises(AssertionError):
+        computes(folder, oracle, 24)
 
 
 def test_lengths_of_rule_band_may_be_given(folder: Path) -> None:

@@ -153,6 +153,5 @@ REFORMER_PYTORCH = (
         {"max_seq_len": 64, "absolute_position_emb": True, "use_full_attn": True},
         (5, 16, 64),
         3,
-        True,
     ),
 )

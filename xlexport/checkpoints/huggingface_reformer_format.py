@@ -145,6 +145,13 @@ def _settings(
     values["activation"] = ACTIVATIONS.get(str(content.get("hidden_act", "relu")))
     values |= _positions(content, notes)
     values |= evaluation_lengths(given, values["max_positions"])
+    chunk, before = values["local_chunk_length"], values["local_chunks_before"]
+    layers = values["attn_layers"]
+    if _are_sizes((chunk, before)) and before > 1 and isinstance(layers, tuple) and "local" in layers:
+        notes.append(
+            f"Local attention in documents of {chunk + 1:,} to {chunk * before:,} tokens counts each key once; "
+            "transformers counts those of a chunk several times there."
+        )
     buckets = _buckets(content, given, values, problems, notes)
     if problems:
         raise CheckpointError(f"{path}: {'; '.join(problems)}.")
