@@ -4,6 +4,7 @@ A word is drawn anew for every example, so the symbols of the second half can on
 has to find a single position, far away.
 """
 
+import hashlib
 import math
 from typing import Any
 
@@ -29,7 +30,9 @@ def duplication_examples(count: int, word_length: int, seed: int, number: int) -
 
     Targets are the next tokens in the second word, `IGNORED` elsewhere.
     """
-    generator = torch.Generator().manual_seed((seed << 32) + number)
+    # torch's generator on the CPU goes by the lowest 32 bits of a seed alone, so both are mixed into those.
+    mixed = hashlib.sha256(f"{seed} {number}".encode()).digest()[:4]
+    generator = torch.Generator().manual_seed(int.from_bytes(mixed, "little"))
     words = torch.randint(1, N_TOKEN, (count, word_length), generator=generator)
     tokens = F.pad(words, (1, 0)).repeat(1, 2)  # (B,S)
     targets = torch.full_like(tokens, IGNORED)

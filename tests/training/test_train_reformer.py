@@ -1,0 +1,203 @@
+import json
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from xltraining.architectures import new_model
+from xltraining.carrying import memory_before, memory_from_plain, plain_memory
+from xltraining.checkpoint import build_model, load_checkpoint
+from xltraining.config import TransformerXLConfig
+from xltraining.errors import CheckpointError, ConfigError
+from xltraining.evaluation import evaluate
+from xltraining.reformer import Reformer, ReformerMemory
+from xltraining.reformer_config import ReformerConfig
+from xltraining.train import TrainingConfig, TrainingResult, train
+
+MODEL = ReformerConfig(
+    d_model=16,
+    n_head=2,
+    d_head=8,
+    d_inner=32,
+    attn_layers=("local", "lsh", "full"),
+    n_hashes=2,
+    n_buckets=(4,),
+    chunk_length=4,
+    local_chunk_length=4,
+    tgt_len=16,
+    mem_len=24,
+    axial_shape=(4, 16),
+    axial_dims=(4, 12),
+    max_positions=64,
+    dropout=0.1,
+)
+TRAINING = TrainingConfig(
+    steps=14, batch_size=3, learning_rate=1e-2, warmup_steps=3, log_every=1, eval_every=7, checkpoint_every=5, threads=1
+)
+
+
+@pytest.fixture
+def text(tmp_path: Path) -> Path:
+    file = tmp_path / "text.txt"
+    file.write_bytes(b"one potato, two potatoes, three potatoes, four; " * 40)
+    return file
+
+
+@pytest.fixture
+def model() -> Reformer:
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        made = new_model(replace(MODEL, dropout=0.0))
+    assert isinstance(made, Reformer)
+    return made.eval()
+
+
+def quiet(line: str) -> None:
+    """Take a report and leave the terminal alone."""
+
+
+def run(text: Path, out: Path, config: ReformerConfig, training: TrainingConfig, **options: Any) -> TrainingResult:
+    return train(config, training, [text], [text], out, report=quiet, **options)
+
+
+def read_log(out: Path) -> list[dict[str, float]]:
+    """The log without the speed, which is never the same twice."""
+    lines = [json.loads(line) for line in (out / "log.jsonl").read_text().splitlines()]
+    return [{name: value for name, value in line.items() if name != "tokens_per_second"} for line in lines]
+
+
+def stop_at(step: int) -> Callable[[int], None]:
+    """Break off after an update, as a killed process does."""
+
+    def stop(done: int) -> None:
+        if done == step:
+            raise InterruptedError
+
+    return stop
+
+
+@pytest.mark.parametrize(
+    ("changes", "settings"),
+    [
+        ({}, {}),
+        ({"redraw_hashes": True}, {}),
+        ({"position": "rotary", "max_positions": 0}, {"optimizer": "adafactor", "learning_rate": 0.05}),
+        ({"ff_chunk": 5}, {"reversible": False}),
+    ],
+    ids=["fixed rotations", "redrawn", "adafactor and rotary", "not reversible"],
+)
+def test_a_resumed_run_is_bit_identical(
+    tmp_path: Path, text: Path, changes: dict[str, Any], settings: dict[str, Any]
+) -> None:
+    config, training = replace(MODEL, **changes), replace(TRAINING, **settings)
+    whole = run(text, tmp_path / "whole", config, training)
+    with pytest.raises(InterruptedError):
+        run(text, tmp_path / "parts", config, training, on_step=stop_at(7))
+    parts = run(text, tmp_path / "parts", config, training, resume=True)
+    assert read_log(tmp_path / "parts") == read_log(tmp_path / "whole")
+    expected, found = (load_checkpoint(result.checkpoint) for result in (whole, parts))
+    assert expected.config == found.config == config
+    assert all(torch.equal(tensor, expected.state_dict[name]) for name, tensor in found.state_dict.items())
+
+
+@pytest.mark.parametrize("optimizer", ["adam", "adafactor"])
+def test_training_learns_a_text_that_repeats(tmp_path: Path, text: Path, optimizer: Any) -> None:
+    training = replace(TRAINING, steps=60, optimizer=optimizer, learning_rate=0.01 if optimizer == "adam" else 0.1)
+    result = run(text, tmp_path / "run", MODEL, training)
+    log = read_log(tmp_path / "run")
+    assert log[0]["bits_per_byte"] == pytest.approx(8, abs=0.5)  # 256 bytes, nothing learned yet
+    assert log[-1]["bits_per_byte"] < 2  # the text's bytes, each by itself, have 3.6 bits
+    content = torch.frombuffer(bytearray(text.read_bytes()), dtype=torch.uint8)
+    assert evaluate(build_model(load_checkpoint(result.checkpoint)), content, 16, 8) == result.valid_bits
+
+
+def test_a_document_restarts_where_positions_end(tmp_path: Path, text: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    positions = []
+    forward = Reformer.forward
+
+    def watched(self: Reformer, tokens: torch.Tensor, memory: ReformerMemory | None = None) -> Any:
+        positions.append(0 if memory is None else memory.position)
+        return forward(self, tokens, memory)
+
+    monkeypatch.setattr(Reformer, "forward", watched)
+    train(MODEL, replace(TRAINING, steps=6), [text], [], tmp_path / "run", report=quiet)
+    assert positions == [0, 16, 32, 48, 0, 16]
+    training = load_checkpoint(tmp_path / "run" / "checkpoint.pt").training
+    assert training is not None
+    assert training["memory"]["position"] == 32
+    rows = [rows.shape[1] for rows, _ in training["memory"]["layers"]]
+    assert rows == [MODEL.local_rows, 24, 24]
+
+
+def test_evaluate_is_the_mean_surprisal_of_documents_between_restarts(model: Reformer) -> None:
+    text = torch.randint(0, 256, (2 * 64 + 21,), generator=torch.Generator().manual_seed(1)).byte()
+    tokens = text.long()[None]
+    nats = 0.0
+    with torch.no_grad():
+        for start in (0, 64, 128):  # positions end after 64
+            part = tokens[:, start : start + 65]
+            hidden, _ = model(part[:, :-1])
+            nats -= model.log_probs(hidden, part[:, 1:]).sum().item()
+    expected = nats / math.log(2) / (len(text) - 1)
+    for segment_len in (7, 16, 100):
+        assert evaluate(model, text, segment_len) == pytest.approx(expected, abs=1e-5)  # float32's rounding
+
+
+def test_rule_chunk_starts_every_segment_anew(model: Reformer) -> None:
+    memory = model.first_memory(2)
+    assert memory_before(MODEL, memory, 64) is memory
+    assert memory_before(MODEL, memory, 65) is None
+    assert memory_before(MODEL, None, 1) is None
+    assert memory_before(replace(MODEL, rule="chunk"), memory, 4) is None
+    assert memory_before(replace(MODEL, position="rotary", max_positions=0), memory, 10**9) is memory
+    rows = [torch.zeros(1, 2, 3)]
+    assert memory_before(TransformerXLConfig(), rows, 10**9) is rows
+
+
+def test_memory_as_plain_values_and_back(model: Reformer) -> None:
+    tokens = torch.arange(40).view(2, 20)
+    with torch.no_grad():
+        _, memory = model(tokens)
+        plain = plain_memory(memory)
+        back = memory_from_plain(plain, torch.device("cpu"))
+        assert torch.equal(model(tokens, back)[0], model(tokens, memory)[0])
+    assert back.position == 20
+    assert plain_memory(None) is memory_from_plain(None, torch.device("cpu")) is None
+    assert [type(part) for part in plain["layers"]] == [list, list, list]
+
+
+def test_a_segment_must_divide_the_positions(tmp_path: Path, text: Path) -> None:
+    with pytest.raises(ConfigError, match="tgt_len 24 must divide max_positions 64"):
+        run(text, tmp_path / "run", replace(MODEL, tgt_len=24), TRAINING)
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_resume_of_another_architecture_says_so(tmp_path: Path, text: Path) -> None:
+    run(text, tmp_path / "run", MODEL, replace(TRAINING, steps=1))
+    with pytest.raises(CheckpointError, match="architecture was reformer, is now transformer_xl; optimizer") as caught:
+        other = replace(TRAINING, steps=1, optimizer="adafactor")
+        train(TransformerXLConfig(), other, [text], [], tmp_path / "run", resume=True, report=quiet)
+    assert "n_layer" not in str(caught.value)
+
+
+def test_a_run_of_before_a_setting_existed_resumes(tmp_path: Path, text: Path) -> None:
+    run(text, tmp_path / "run", MODEL, replace(TRAINING, steps=2))
+    file = tmp_path / "run" / "checkpoint.pt"
+    content = torch.load(file, weights_only=True)
+    for name in ("task", "word_length", "optimizer", "reversible"):
+        del content["training"]["config"][name]
+    torch.save(content, file)
+    assert run(text, tmp_path / "run", MODEL, replace(TRAINING, steps=2), resume=True).step == 2
+
+
+def test_adafactor_keeps_rows_and_columns(tmp_path: Path, text: Path) -> None:
+    training = replace(TRAINING, steps=2, optimizer="adafactor")
+    saved = load_checkpoint(run(text, tmp_path / "run", MODEL, training).checkpoint).training
+    assert saved is not None
+    states = saved["optimizer"]["state"].values()
+    assert {"row_var", "col_var"} <= {name for state in states for name in state}
+    assert not any("exp_avg" in state for state in states)
