@@ -14,10 +14,24 @@ from safetensors.torch import load_file, save_file
 from xltraining.checkpoint import Checkpoint, build_model, load_checkpoint, save_checkpoint
 from xltraining.config import TransformerXLConfig
 from xltraining.errors import CheckpointError, CheckpointNotFoundError, CheckpointWriteError
+from xltraining.reformer import Reformer
+from xltraining.reformer_config import ReformerConfig
 from xltraining.transformer_xl import TransformerXL
 
 MakeModel = Callable[..., TransformerXL]
 Saved = tuple[TransformerXLConfig, dict[str, torch.Tensor]]
+REFORMER = ReformerConfig(
+    n_token=20,
+    d_model=12,
+    n_head=2,
+    d_head=6,
+    d_inner=16,
+    attn_layers=("local", "lsh", "full"),
+    n_buckets=(4,),
+    axial_shape=(2, 4),
+    axial_dims=(4, 8),
+    max_positions=8,
+)
 
 
 @pytest.fixture(params=[{}, {"untie_r": False}, {"tie_weight": False}], ids=["tied", "shared u and v", "untied"])
@@ -26,7 +40,16 @@ def saved(request: pytest.FixtureRequest, make_model: MakeModel) -> Saved:
     return model.config, model.state_dict()
 
 
-def assert_same(checkpoint: Checkpoint, saved: Saved, dtype: torch.dtype = torch.float32) -> None:
+@pytest.fixture
+def reformer() -> Reformer:
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        return Reformer(REFORMER).eval()
+
+
+def assert_same(
+    checkpoint: Checkpoint, saved: tuple[Any, dict[str, torch.Tensor]], dtype: torch.dtype = torch.float32
+) -> None:
     config, state_dict = saved
     assert checkpoint.config == config
     assert checkpoint.tokenizer == "bytes"
@@ -51,6 +74,45 @@ def test_save_and_load_give_the_same_weights(
     model = build_model(checkpoint)
     assert not model.training
     assert all(torch.equal(tensor, checkpoint.state_dict[key]) for key, tensor in model.state_dict().items())
+
+
+@pytest.mark.parametrize("name", ["checkpoint.pt", "folder"])
+def test_a_reformer_comes_back(tmp_path: Path, reformer: Reformer, name: str) -> None:
+    save_checkpoint(tmp_path / name, REFORMER, reformer.state_dict(), tokenizer=None)
+    checkpoint = load_checkpoint(tmp_path / name)
+    assert (checkpoint.config, checkpoint.tokenizer) == (REFORMER, None)
+    model = build_model(checkpoint)
+    assert isinstance(model, Reformer)
+    assert not model.training
+    tokens = torch.arange(8)[None]
+    assert torch.equal(model(tokens)[0], reformer(tokens)[0])
+
+
+def test_rounding_the_weights_leaves_hash_rotations_alone(tmp_path: Path, reformer: Reformer) -> None:
+    save_checkpoint(tmp_path / "checkpoint.pt", REFORMER, reformer.state_dict(), dtype=torch.float16)
+    stored = torch.load(tmp_path / "checkpoint.pt", weights_only=True)["state_dict"]
+    kept = {name for name, tensor in stored.items() if tensor.dtype != torch.float16}
+    assert kept == {"layers.1.attention.rotations"}
+    model = build_model(load_checkpoint(tmp_path / "checkpoint.pt"))
+    more, expected = (
+        part.with_evaluation(n_hashes=4).state_dict()["layers.1.attention.rotations"]  # refused if they were rounded
+        for part in (model, reformer)
+    )
+    assert torch.equal(more, expected)
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_older_checkpoints_are_transformer_xl(tmp_path: Path, saved: Saved, version: int) -> None:
+    config, state_dict = saved
+    content = {"format": "xltraining", "version": version, "config": config.to_dict(), "state_dict": state_dict}
+    torch.save(content, tmp_path / "checkpoint.pt")
+    assert_same(load_checkpoint(tmp_path / "checkpoint.pt"), saved)
+
+
+def test_a_reformer_that_lacks_weights_says_which(tmp_path: Path, reformer: Reformer) -> None:
+    state_dict = {name: tensor for name, tensor in reformer.state_dict().items() if "rotations" not in name}
+    with pytest.raises(CheckpointError, match=r"layers\.1\.attention\.rotations is missing"):
+        save_checkpoint(tmp_path / "checkpoint.pt", REFORMER, state_dict)
 
 
 def test_a_pt_file_is_plain_and_holds_shared_weights_once(tmp_path: Path, saved: Saved) -> None:
@@ -161,6 +223,25 @@ BAD_FILES: dict[str, tuple[Callable[[Path, Saved], object], str]] = {
             {"format": "xltraining", "version": 1, "config": {"n_layer": 0, "d_model": 3}, "state_dict": saved[1]}, path
         ),
         "n_layer must be at least 1.*d_model must be even",
+    ),
+    "other architecture": (
+        lambda path, saved: torch.save(
+            {"format": "xltraining", "version": 3, "architecture": "rnn", "config": {}, "state_dict": {}}, path
+        ),
+        "architecture must be one of transformer_xl, reformer, found 'rnn'",
+    ),
+    "wrong architecture": (
+        lambda path, saved: torch.save(
+            {
+                "format": "xltraining",
+                "version": 3,
+                "architecture": "reformer",
+                "config": saved[0].to_dict(),
+                "state_dict": saved[1],
+            },
+            path,
+        ),
+        "unknown names in the Reformer configuration: clamp_len",
     ),
 }
 
