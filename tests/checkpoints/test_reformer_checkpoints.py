@@ -1,0 +1,155 @@
+"""Reformers of every format on the command line, and our own files of them."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from tests.checkpoints.test_huggingface_format import change_config, refusal
+from tests.checkpoints.test_inspect_checkpoints import Inspect, Shown
+from tests.oracles.reformer_configurations import ReformerCase
+from tests.oracles.reformers import HuggingFaceReformer, PyTorchReformer
+from xlexport.checkpoints import load
+from xlexport.cli import cli, run
+from xlruntime.bundle import read_bundle
+from xltraining.checkpoint import save_checkpoint
+from xltraining.reformer import Reformer
+from xltraining.reformer_config import ReformerConfig
+
+SMALL = ReformerConfig(d_model=16, n_head=2, d_head=4, d_inner=20, attn_layers=("lsh", "local"), axial_dims=(4, 12))
+
+
+@pytest.fixture(scope="module")
+def model() -> Reformer:
+    torch.manual_seed(0)
+    return Reformer(SMALL).eval()
+
+
+@pytest.fixture
+def inspect(capsys: pytest.CaptureFixture[str]) -> Inspect:
+    """Run `xlexport inspect` with some arguments."""
+
+    def call(*arguments: object) -> Shown:
+        code = run(["inspect", *map(str, arguments)])
+        captured = capsys.readouterr()
+        return Shown(code, captured.out, captured.err)
+
+    return call
+
+
+@pytest.fixture
+def unsaid(tmp_path: Path) -> Path:
+    """A Hugging Face folder without a number of buckets."""
+    settings = {"attn_layers": ["lsh"], "num_buckets": None, "vocab_size": 258, "max_position_embeddings": 256}
+    case = ReformerCase("small", {**settings, "axial_pos_shape": [16, 16]}, ())
+    return HuggingFaceReformer(case).save(tmp_path / "reformer")
+
+
+# Our own.
+
+
+@pytest.mark.parametrize("name", ["checkpoint.pt", "checkpoint"])
+def test_our_own_files(name: str, model: Reformer, tmp_path: Path) -> None:
+    save_checkpoint(tmp_path / name, SMALL, model.state_dict())
+    source = load(tmp_path / name)
+    assert (source.architecture, source.format, source.tokenizer) == ("reformer", "xltraining", "bytes")
+    assert source.config == SMALL.to_dict()
+    assert source.parameters == sum(parameter.numel() for parameter in model.parameters())
+    found: dict[str, Tensor] = source.build_model().state_dict()
+    assert all(torch.equal(found[key], tensor) for key, tensor in model.state_dict().items())
+
+
+@pytest.mark.parametrize("given", [{"num_buckets": (8,)}, {"max_length": 64}])
+def test_our_own_files_say_everything(given: dict[str, Any], model: Reformer, tmp_path: Path) -> None:
+    save_checkpoint(tmp_path / "checkpoint.pt", SMALL, model.state_dict())
+    message = refusal(tmp_path / "checkpoint.pt", config=given)
+    assert message.endswith("Leave out --config, --num-buckets and --max-length.")
+
+
+@pytest.mark.parametrize("name", ["layers.0.attention.rotations", "head.bias"])
+def test_numbers_that_are_not_finite_are_refused(name: str, model: Reformer, tmp_path: Path) -> None:
+    tensors = {key: tensor.clone() for key, tensor in model.state_dict().items()}
+    tensors[name].view(-1)[0] = math.inf
+    save_checkpoint(tmp_path / "checkpoint.pt", SMALL, tensors)
+    assert f"infinite or undefined weights in {name}" in refusal(tmp_path / "checkpoint.pt")
+
+
+@pytest.mark.parametrize("change", [{"n_hashes": 1 << 30}, {"n_buckets": [2] * 10_000}, {"attn_layers": ["x"] * 99}])
+def test_sizes_from_our_own_files_take_no_time(change: dict[str, Any], model: Reformer, tmp_path: Path) -> None:
+    folder = tmp_path / "checkpoint"
+    save_checkpoint(folder, SMALL, model.state_dict())
+    content = json.loads((folder / "config.json").read_text())
+    change_config(folder, config={**content["config"], **change})
+    assert "invalid Reformer configuration" in refusal(folder)
+
+
+# The command line.
+
+
+@pytest.mark.parametrize("command", ["convert", "verify", "bench", "inspect"])
+def test_commands_that_read_checkpoints_take_the_same_options(command: str) -> None:
+    options = {option for parameter in cli.commands[command].params for option in parameter.opts}
+    assert {"--num-buckets", "--max-length"} <= options
+
+
+@pytest.mark.parametrize(
+    ("given", "buckets"),
+    [(["--num-buckets", "6"], "6"), (["--num-buckets", "4,6"], "4×6"), (["--max-length", "100"], "8")],
+)
+def test_buckets_that_are_given(given: list[str], buckets: str, inspect: Inspect, unsaid: Path) -> None:
+    rows = dict(inspect(unsaid, *given).rows)
+    assert rows["checkpoint"] == "huggingface, reformer"
+    assert rows["LSH"] == f"rule chunk, 1 rounds of {buckets} buckets"
+    assert rows["vocabulary"] == "bytes, 258 tokens"
+
+
+def test_options_come_before_what_the_configuration_says(inspect: Inspect, unsaid: Path, tmp_path: Path) -> None:
+    config = tmp_path / "settings.json"
+    config.write_text(json.dumps({"num_buckets": [4, 6], "mem_len": 32}))
+    found = json.loads(inspect(unsaid, "--config", config, "--num-buckets", 8, "--json").out)
+    assert (found["config"]["n_buckets"], found["config"]["mem_len"]) == ([8], 32)
+    assert (found["architecture"], found["tokenizer"]) == ("reformer", "bytes")
+
+
+def test_buckets_that_are_not_given_are_asked_for(inspect: Inspect, unsaid: Path) -> None:
+    shown = inspect(unsaid)
+    assert (shown.code, shown.out) == (1, "")
+    assert shown.err.startswith(f"Error: {unsaid}: config.json has no num_buckets")
+    assert shown.err.count("\n") == 1
+
+
+@pytest.mark.parametrize("given", [["--num-buckets", "x"], ["--max-length", "0"], ["--max-length", "x"]])
+def test_buckets_that_are_no_numbers_are_wrong_usage(given: list[str], inspect: Inspect, unsaid: Path) -> None:
+    assert inspect(unsaid, *given).code == 2
+
+
+def test_state_dict_of_reformer_pytorch(inspect: Inspect, tmp_path: Path) -> None:
+    oracle = PyTorchReformer(ReformerCase("small", {"max_seq_len": 64}, ()))
+    path, config = oracle.save(tmp_path / "folder"), tmp_path / "settings.json"
+    config.write_text(json.dumps(oracle.config))
+    rows = dict(inspect(path, "--config", config, "--max-length", 128).rows)
+    assert rows["checkpoint"] == "reformer_pytorch, reformer"
+    assert rows["LSH"] == "rule chunk, 2 rounds of 8 buckets"
+    assert "--config FILE" in inspect(path).err
+
+
+@pytest.mark.parametrize("rule", ["chunk", "band"])
+def test_folder_becomes_a_bundle(rule: str, unsaid: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Verified, also a second time from the command line; a rule that it was not trained for is said to be one."""
+    bundle, given = tmp_path / "bundle", ["--max-length", "100"]
+    chosen = [] if rule == "chunk" else ["--rule", "band", "--mem-len", "32", "--segment-len", "16"]
+    assert run(["convert", str(unsaid), "-o", str(bundle), "--threads", "1", "--segments", "3", *given, *chosen]) == 0
+    said = capsys.readouterr().err
+    assert ("as --rule insists" in said) == (rule == "band")
+    assert "as transformers sets it at a first document of 100 tokens" in said
+    manifest = read_bundle(bundle)
+    assert (manifest.config["rule"], manifest.config["n_buckets"]) == (rule, [8])
+    assert (manifest.tokenizer.kind, manifest.tokenizer.first_id) == ("bytes", 2)
+    assert run(["verify", str(bundle), str(unsaid), "--threads", "1", "--segments", "2", *given]) == 0
+    assert "equal" in capsys.readouterr().out
