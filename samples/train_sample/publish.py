@@ -1,8 +1,10 @@
 """Publish a trained checkpoint: `python publish.py RUN_CHECKPOINT VALID_TEXT OUT [TEXT ...]`.
 
-The memory's length and the clamping of distances are choices at evaluation time: each pair below is scored on the
-held-out text, as one document with carried memory, and the best becomes the configuration of OUT. OUT holds float16
-weights and no training state. Each further TEXT is then scored once with what was written.
+Some settings are choices at evaluation time: the memory's length, and the clamping of distances of a Transformer-XL or
+the rounds of hashing of a Reformer. Each combination below is scored on the held-out text, as one document with carried
+memory, and the best becomes the configuration of OUT. OUT holds float16 weights and no training state. Each further
+TEXT is then scored once with what was written; of a Reformer also with full attention in its LSH layers' place, and
+with the part of (query, head, round) that had more keys in reach than a round covers.
 """
 
 import itertools
@@ -12,12 +14,38 @@ from pathlib import Path
 
 import torch
 
-from xltraining.checkpoint import build_model, load_checkpoint, save_checkpoint
+from xltraining.checkpoint import Checkpoint, build_model, load_checkpoint, save_checkpoint
 from xltraining.data import read_bytes
 from xltraining.evaluation import evaluate
+from xltraining.reformer import LSHTrace, Reformer
 
-MEM_LENS = (128, 256, 384, 512)
 CLAMP_LENS = (128, 192, 254)  # training saw distances up to 255
+
+
+def choices(model):
+    """The settings to try, each a dict for `with_evaluation`."""
+    if isinstance(model, Reformer):
+        return [{"mem_len": rows, "n_hashes": rounds} for rows, rounds in itertools.product((512, 1024, 2048), (2, 4))]
+    pairs = itertools.product((128, 256, 384, 512), CLAMP_LENS)
+    return [{"mem_len": rows, "clamp_len": clamp, "same_length": True} for rows, clamp in pairs]
+
+
+def with_full_attention(checkpoint):
+    """The same weights with full attention over the memory in the LSH layers' place."""
+    layers = tuple("full" if kind == "lsh" else kind for kind in checkpoint.config.attn_layers)
+    tensors = {name: tensor for name, tensor in checkpoint.state_dict.items() if not name.endswith("rotations")}
+    return build_model(Checkpoint(replace(checkpoint.config, attn_layers=layers), tensors))
+
+
+@torch.no_grad()
+def overflow(model, text, segment_len):
+    """For each LSH layer, the part of (query, head, round) with more keys in reach than a round covers."""
+    counts, memory = 0, None
+    for segment in text.long().split(segment_len):
+        trace: list[LSHTrace] = []
+        _, memory = model(segment[None], memory, trace=trace)
+        counts = counts + torch.tensor([entry.overflow.sum() for entry in trace])
+    return counts / (len(text) * model.config.n_head * model.config.n_hashes)
 
 
 def main(run: Path, valid: Path, out: Path, texts: list[Path]) -> None:
@@ -26,18 +54,23 @@ def main(run: Path, valid: Path, out: Path, texts: list[Path]) -> None:
     model = build_model(checkpoint)
     segment_len = checkpoint.config.tgt_len
     held_out = read_bytes([valid])
-    bits = {}
-    for mem_len, clamp_len in itertools.product(MEM_LENS, CLAMP_LENS):
-        settings = {"mem_len": mem_len, "clamp_len": clamp_len, "same_length": True}
-        bits[mem_len, clamp_len] = evaluate(model.with_evaluation(**settings), held_out, segment_len)
-        print(f"mem_len {mem_len:4} clamp_len {clamp_len:4}: {bits[mem_len, clamp_len]:.4f} bits/byte", flush=True)
-    mem_len, clamp_len = min(bits, key=bits.__getitem__)
-    config = replace(checkpoint.config, mem_len=mem_len, clamp_len=clamp_len, same_length=True)
-    save_checkpoint(out, config, checkpoint.state_dict, dtype=torch.float16)
-    print(f"wrote {out} ({out.stat().st_size:,} bytes) with mem_len {mem_len}, clamp_len {clamp_len}, same_length")
-    published = build_model(load_checkpoint(out))
+    found = []
+    for settings in choices(model):
+        twin = model.with_evaluation(**settings)
+        found.append((evaluate(twin, held_out, segment_len), settings, twin))
+        print(f"{found[-1][0]:.4f} bits/byte  {settings}", flush=True)
+    _, settings, best = min(found, key=lambda entry: entry[0])
+    save_checkpoint(out, best.config, best.state_dict(), dtype=torch.float16)
+    print(f"wrote {out} ({out.stat().st_size:,} bytes) with {settings}")
+    published = load_checkpoint(out)
+    model = build_model(published)
     for text in texts:
-        print(f"{evaluate(published, read_bytes([text]), segment_len):.4f} bits/byte  {text.name}", flush=True)
+        content = read_bytes([text])
+        print(f"{evaluate(model, content, segment_len):.4f} bits/byte  {text.name}", flush=True)
+        if isinstance(model, Reformer):
+            full = evaluate(with_full_attention(published), content, segment_len)
+            parts = ", ".join(f"{part:.1%}" for part in overflow(model, content, segment_len).tolist())
+            print(f"{full:.4f} bits/byte  {text.name} with full attention; overflow by LSH layer: {parts}", flush=True)
 
 
 if __name__ == "__main__":
