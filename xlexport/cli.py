@@ -35,7 +35,7 @@ PATH = click.Path(path_type=Path)
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
 @click.version_option(__version__)
 def cli() -> None:
-    """Transformer-XL models trained in PyTorch, as ONNX step graphs with carried memory."""
+    """Transformer-XL and Reformer models trained in PyTorch, as ONNX step graphs with carried memory."""
 
 
 @cli.command()

@@ -1,1 +1,1 @@
-"""Transformer-XL models in PyTorch, how they are trained and how their checkpoints are kept."""
+"""Transformer-XL and Reformer models in PyTorch, how they are trained and how their checkpoints are kept."""
