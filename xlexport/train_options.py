@@ -87,7 +87,7 @@ TRAINING_OPTIONS: dict[str, tuple[Any, Any, str]] = {
     "steps": (int, 10_000, "Updates in all; 0 writes a fresh model."),
     "batch_size": (int, 16, "Parallel streams."),
     "optimizer": (click.Choice(["adam", "adafactor"]), "adam", "Adafactor keeps little state, and no momentum."),
-    "learning_rate": (float, 2e-3, "Highest learning rate."),
+    "learning_rate": (float, 2e-3, "Highest learning rate; for Adafactor a part of each weight's size, such as 0.1."),
     "min_lr_ratio": (float, 0.02, "Learning rate at the end, as a part of the highest."),
     "warmup_steps": (int, 300, "Updates until the highest learning rate."),
     "weight_decay": (float, 0.0, "Weight decay."),

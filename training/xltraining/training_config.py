@@ -31,7 +31,7 @@ class TrainingConfig:
     """Parallel streams, or examples of a step."""
     optimizer: Literal["adam", "adafactor"] = "adam"
     learning_rate: float = 2e-3
-    """The highest; Adafactor takes it as a part of each weight's size."""
+    """The highest; Adafactor takes it as a part of each weight's size, and wants about 0.1."""
     min_lr_ratio: float = 0.02
     """The learning rate at the end, as a part of the highest."""
     warmup_steps: int = 300
