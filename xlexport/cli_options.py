@@ -123,7 +123,8 @@ def _with_buckets(function: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(function)
     def merged(config: dict[str, Any] | None, num_buckets: Any, max_length: int | None, **values: Any) -> Any:
-        said = {"num_buckets": num_buckets, "max_length": max_length}
+        buckets = num_buckets[0] if num_buckets and len(num_buckets) == 1 else num_buckets  # as a file has one number
+        said = {"num_buckets": buckets, "max_length": max_length}
         given = {name: value for name, value in said.items() if value is not None}
         return function(config={**(config or {}), **given} if given else config, **values)
 
