@@ -29,6 +29,7 @@ from xlruntime.spec import Evaluation
 __all__ = ["BenchReport", "bench"]
 
 SGEMM_SIZE = 2048
+WHOLE_DOCUMENT = 4096  # tokens of a document that is one step, unless the user gives a length
 
 
 @dataclass(frozen=True)
@@ -82,6 +83,9 @@ def bench(
     started = time.perf_counter()
     model = load(folder, device=device, threads=threads)
     load_seconds = time.perf_counter() - started
+    own = model.bundle.evaluation
+    if own.whole and segment_len is None:
+        segment_len = min(own.segment_len, WHOLE_DOCUMENT)
     evaluation = model.evaluation(segment_len, mem_len, clamp_len)
     step = _graph_step(model, evaluation, batch_size)
     step()  # the first run allocates

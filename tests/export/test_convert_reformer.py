@@ -22,6 +22,7 @@ from xlexport.errors import ExportError, ParityError, XlexportError
 from xlexport.inspect import bundle_rows, checkpoint_object, checkpoint_rows
 from xlexport.settings import as_converted
 from xlexport.steps import Step
+from xlexport.steps.reformer import FEW
 from xlexport.verify import default_segments, verify
 from xlruntime import OptionError, spec
 from xlruntime import load as load_bundle
@@ -49,7 +50,7 @@ def test_manifest_says_how_a_band_is_evaluated(band: ConvertedReformer) -> None:
     assert not (band.folder / "first_memory.safetensors").exists()
     assert {name: graph.max_segment for name, graph in bundle.graphs.items()} == {
         "score": None,
-        "generate": 32,
+        "generate": FEW.max_segment,
         "detail": None,
         "score_few": 16,
     }
