@@ -117,7 +117,8 @@ def _cut(whole: ir.Model, purpose: str, step: Step, outputs: tuple[spec.Tensor, 
 
     specs = {tensor.name: tensor for tensor in step.inputs}
     inputs = tuple(specs[str(value.name)] for value in used)
-    graph = spec.Graph(f"{purpose}.onnx", inputs, outputs, max_segment=form.max_segment if form else None)
+    max_segment = form.max_segment if form else None
+    graph = spec.Graph(f"{purpose}.onnx", inputs, outputs, max_segment, step.plan_buffers)
     for value, tensor in zip([*model.graph.inputs, *model.graph.outputs], [*graph.inputs, *graph.outputs], strict=True):
         value.shape = ir.Shape(tensor.shape)
     model.graph.name = purpose

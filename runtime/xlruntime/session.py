@@ -49,7 +49,7 @@ class GraphSession:
         self.device = device
         self.inputs = {tensor.name for tensor in graph.inputs}
         self.outputs = [tensor.name for tensor in graph.outputs]
-        self._session = open_session(folder / graph.file, device, threads)
+        self._session = open_session(folder / graph.file, device, threads, graph.plan_buffers)
 
     @property
     def providers(self) -> list[str]:

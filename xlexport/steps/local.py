@@ -14,6 +14,8 @@ from torch.nn import functional as F
 
 __all__ = ["LocalReach", "attend_locally"]
 
+HEADS_AT_ONCE = 2  # of a long segment: the scores of all would be its largest tensor
+
 
 class LocalReach:
     """Which keys the queries of a step see, laid out in blocks of queries and the keys that any of them can see.
@@ -66,8 +68,12 @@ def _filled(rows: Tensor, count: int) -> Tensor:
 def attend_locally(query: Tensor, key: Tensor, value: Tensor, reach: LocalReach) -> Tensor:
     """(B, H, S, d) from scaled queries (B, H, S, d) and keys and values (B, H, rows + S, d), the kept rows first."""
     B, H, S, d = query.shape
-    queries, keys, values = reach.queries(query.flatten(0, 1)), reach.keys(key.flatten(0, 1)), value.flatten(0, 1)
-    scores = queries @ keys.transpose(2, 3)  # (B·H, n, queries of a block, keys of a block)
-    scores = scores.view(B, H, *scores.shape[1:]) + reach.mask.unsqueeze(1)
-    attended = scores.softmax(dim=4).flatten(0, 1) @ reach.keys(values)  # (B·H, n, queries of a block, d)
-    return attended.view(B, H, -1, d)[:, :, :S]
+    at_once = H if reach.few else HEADS_AT_ONCE
+    parts = []
+    for first in range(0, H, at_once):
+        queries, keys, values = (part[:, first : first + at_once].flatten(0, 1) for part in (query, key, value))
+        scores = reach.queries(queries) @ reach.keys(keys).transpose(2, 3)  # (B·h, n, queries of a block, keys of one)
+        scores = scores.view(B, -1, *scores.shape[1:]) + reach.mask.unsqueeze(1)
+        attended = scores.softmax(dim=4).flatten(0, 1) @ reach.keys(values)  # (B·h, n, queries of a block, d)
+        parts.append(attended.view(B, min(at_once, H - first), -1, d))
+    return torch.cat(parts, dim=1)[:, :, :S]
