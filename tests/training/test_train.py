@@ -229,6 +229,8 @@ def test_bad_input_writes_nothing(tmp_path: Path, text: Path) -> None:
         train(MODEL, TRAINING, [text], [tmp_path / "byte"], tmp_path / "run", report=quiet)
     with pytest.raises(DataError, match="No such file"):
         run(tmp_path / "missing", tmp_path / "run")
+    with pytest.raises(DataError, match="there is no text to train on"):
+        train(MODEL, TRAINING, [], [], tmp_path / "run", report=quiet)
     assert not (tmp_path / "run").exists()
     with pytest.raises(CheckpointWriteError, match="choose another place"):
         run(text, text / "run")

@@ -122,5 +122,7 @@ def make_task(
         if train_files or valid_files:
             raise DataError("the duplication task draws its examples; leave out the text files")
         return DuplicationTask(training.word_length, training.batch_size, training.seed)
+    if not train_files:
+        raise DataError("there is no text to train on; name one or more text files")
     text, valid_text = read_bytes(train_files), read_bytes(valid_files)
     return TextTask(text, valid_text, training.batch_size, model.tgt_len, training.seed)
