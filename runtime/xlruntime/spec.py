@@ -41,7 +41,8 @@ FORMAT_VERSION = 1
 METADATA_KEY = "xlexport.graph"  # where a file's metadata holds its spec
 FIRST_MEMORY_FILE = "first_memory.safetensors"  # the rows a fresh memory starts with, where they are not zero
 LARGEST_LENGTH = 2**30  # of segment, memory and clamp: more than any machine holds, and far from overflowing
-IMPLIED: Mapping[str, Any] = {"layout": "ring", "max_segment": None}  # what metadata leaves out: older graphs lack it
+# What a graph's metadata leaves out, as those of older bundles do.
+IMPLIED: Mapping[str, Any] = {"layout": "ring", "max_segment": None, "plan_buffers": True}
 UNBOUNDED_WINDOW = 2**62  # "no window": larger than any distance, and safe to add to in int64
 
 Axis = int | str
