@@ -56,9 +56,14 @@ class Attended:
 
 
 def angles(positions: Tensor, width: int) -> Tensor:
-    """Angles (N, width/2) of positions (N,), with wavelengths from 2π to 10000·2π; always computed in float32."""
-    exponents = torch.arange(0, width, 2, device=positions.device).float() / width
-    return positions.float()[:, None] * (1.0 / 10000**exponents)
+    """Angles (N, width/2) of positions (N,) in [0, 2π), float32, with wavelengths from 2π to 10000·2π.
+
+    They are computed in float64: in float32 an angle of a million radians is known to 0.03, which depends on how it was
+    computed.
+    """
+    exponents = torch.arange(0, width, 2, device=positions.device).double() / width
+    turns = positions.double()[:, None] / 10000**exponents
+    return torch.remainder(turns, 2 * math.pi).float()
 
 
 def _rotate(vectors: Tensor, positions: Tensor) -> Tensor:
