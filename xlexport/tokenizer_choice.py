@@ -148,7 +148,8 @@ def check_verify_text(tokenizer: spec.Tokenizer, text: Path | None) -> None:
         raise ExportError(f"{text}: the bundle has no tokenizer, so random ids verify it. Leave out --text.")
     if text.is_dir():
         raise ExportError(f"{text}: a folder, not a text. Give a file.")
-    text.stat()  # not opened: a pipe can be read but once
+    if not text.stat().st_size and text.is_file():  # not opened: a pipe can be read but once
+        raise ExportError(f"{text}: the file is empty. Give a text to verify on.")
 
 
 def verify_ids(bundle: spec.Bundle, tokenizer: Tokenizer, text: Path | None) -> npt.NDArray[np.int64]:

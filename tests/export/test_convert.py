@@ -201,11 +201,13 @@ def test_tokenizer_that_is_none_of_all_this(bytes_bundle: Converted, ids_bundle:
 
 def test_text_to_verify_on(reuse_export: None, bytes_bundle: Converted, tmp_path: Path) -> None:
     text, output = tmp_path / "text", tmp_path / "bundle"
-    for content in (b"", b"a"):
-        text.write_bytes(content)
-        with pytest.raises(ParityError, match=r"at least 2 are needed to compare\. Give a longer text"):
-            convert(bytes_bundle.source, output, ConversionOptions(verify_text=text))
-        assert not output.exists()
+    text.touch()
+    with pytest.raises(ExportError, match=r"text: the file is empty\. Give a text to verify on\.$"):
+        convert(idle(bytes_bundle.source), output, ConversionOptions(verify_text=text))  # before anything is exported
+    text.write_bytes(b"a")
+    with pytest.raises(ParityError, match=r"at least 2 are needed to compare\. Give a longer text"):
+        convert(bytes_bundle.source, output, ConversionOptions(verify_text=text))
+    assert not output.exists()
     text.write_bytes(bytes(range(256)))
     report = convert(bytes_bundle.source, output, ConversionOptions(verify_text=text))
     assert report.tokens == 160  # 20 segments of 8
