@@ -61,7 +61,7 @@ def _transformer_xl_rows(bundle: Bundle) -> list[tuple[str, str]]:
 
 def _reformer_rows(bundle: Bundle, folder: Path) -> list[tuple[str, str]]:
     evaluation = bundle.evaluation
-    rows = reformer_rows(bundle.config)
+    rows = _attention_rows(bundle.config)
     if evaluation.whole:
         rows.append(("documents", f"whole, of at most {evaluation.segment_len:,} tokens"))
     else:
@@ -79,7 +79,7 @@ def _reformer_rows(bundle: Bundle, folder: Path) -> list[tuple[str, str]]:
     )
 
 
-def reformer_rows(config: Mapping[str, Any]) -> list[tuple[str, str]]:
+def _attention_rows(config: Mapping[str, Any]) -> list[tuple[str, str]]:
     """Names and values for a table: what kinds of layers a Reformer has, and how they hash."""
     rows = [("layers", f"{layer_kinds(config)}: {', '.join(config['attn_layers'])}")]
     if "lsh" in config["attn_layers"]:
@@ -131,7 +131,7 @@ def checkpoint_rows(source: SourceCheckpoint) -> list[tuple[str, str]]:
         ("parameters", f"{source.parameters:,}"),
         ("vocabulary", _vocabulary(source.tokenizer, source.config["n_token"])),
         *((name, _setting(name, evaluation[name])) for name in settings),
-        *(reformer_rows(source.config) if reformer else _memory_rows(evaluation)),
+        *(_attention_rows(source.config) if reformer else _memory_rows(evaluation)),
         *((path.name, f"{digest.size:,} bytes, SHA-256 {digest.sha256}") for path, digest in source.files.items()),
         *(("note", note) for note in source.notes),
     ]

@@ -177,7 +177,7 @@ def test_evaluation_settings_may_be_given(path: Path) -> None:
 
 def test_nothing_else_may_be_given(path: Path) -> None:
     message = refusal(save(make_oracle(), path), config={"n_layer": 2, "mem_len": 3, "cutoffs": []})
-    assert "cannot say 'cutoffs', 'n_layer'" in message
+    assert "so 'cutoffs', 'n_layer' cannot be given" in message
 
 
 def test_missing_lengths_are_named(path: Path) -> None:

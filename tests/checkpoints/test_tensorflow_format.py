@@ -103,7 +103,7 @@ def test_what_the_user_says_is_not_asked_for() -> None:
 @pytest.mark.parametrize(
     ("config", "what"),
     [
-        ({"n_layer": 3, "mem_len": 5}, "--config cannot say 'n_layer'"),
+        ({"n_layer": 3, "mem_len": 5}, "so 'n_layer' cannot be given"),
         ({"ext_len": 4}, "ext_len 4"),
         ({"mem_len": -1, "tgt_len": 0}, "tgt_len must be at least 1, found 0; mem_len must be 0 or more"),
     ],

@@ -103,7 +103,7 @@ def test_vocabulary_that_does_not_fit_is_refused(checkpoint: Path, invoke: Invok
 def test_bundle_says_which_vocabulary_it_has(bundle_of: BundleOf, invoke: Invoke) -> None:
     bundle, _ = bundle_of(WORDS)
     manifest = json.loads((bundle / "bundle.json").read_text("utf-8"))
-    assert manifest["tokenizer"] == {"kind": "vocabulary", "file": "vocabulary.json"}
+    assert manifest["tokenizer"] == {"kind": "vocabulary", "file": "vocabulary.json", "first_id": 0}
     shown = invoke("inspect", bundle).succeeded().out
     assert "Vocabulary of 256 words, between white space" in shown
     assert "vocabulary.json" in shown

@@ -20,7 +20,9 @@ from xlexport.errors import CheckpointError
 __all__ = ["AXIAL", "BLOCK", "ROTARY", "SINUSOID", "TABLE", "require_supported", "settings_of"]
 
 BLOCK = "reformer.layers.blocks.{}"
-ROTARY, SINUSOID, TABLE = "layer_pos_emb.inv_freq", "pos_emb.inv_freq", "pos_emb.emb.weight"
+ROTARY = "layer_pos_emb.inv_freq"
+SINUSOID = "pos_emb.inv_freq"
+TABLE = "pos_emb.emb.weight"
 AXIAL = ("pos_emb.weights.{}", "pos_emb.weights_{}")  # the latter of older versions
 SELF_MASK = -5e4  # TOKEN_SELF_ATTN_VALUE
 FLAGS = {"axial_sum": "axial_position_emb", "absolute": "absolute_position_emb", "sinusoid": "fixed_position_emb"}
