@@ -32,6 +32,7 @@ __all__ = [
     "Evaluation",
     "FileDigest",
     "Graph",
+    "Layout",
     "Memory",
     "Tensor",
     "Tokenizer",

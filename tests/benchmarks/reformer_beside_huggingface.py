@@ -31,8 +31,8 @@ TUNED = {"GLIBC_TUNABLES": ":".join(f"glibc.malloc.{name}" for name in (
     "mmap_threshold=17179869184", "trim_threshold=17179869184", "mmap_max=0"
 ))}  # fmt: skip
 LAYERS, CHUNK, HASHES, BUCKETS = 3, 128, 4, 256
-SHAPE = {"n_token": 256, "d_model": 512, "n_head": 8, "d_head": 64, "d_inner": 2048}
-POSITIONS = {"axial_shape": (256, 512), "axial_dims": (128, 384), "max_positions": 131072}
+SHAPE: dict[str, Any] = {"n_token": 256, "d_model": 512, "n_head": 8, "d_head": 64, "d_inner": 2048}
+POSITIONS: dict[str, Any] = {"axial_shape": (256, 512), "axial_dims": (128, 384), "max_positions": 131072}
 MEMORY, DOCUMENT = 16384, 65536
 
 
@@ -171,8 +171,8 @@ def _convert(folder: Path) -> None:
         ("lsh.pt", "lsh", ["--mem-len", "1024"]),
         ("full.pt", "full", ["--mem-len", "1024"]),
     ):
-        output = ["-o", folder / f"{bundle}.bundle", "--tokenizer", "none", "--segments", "2"]
-        command = [sys.executable, "-m", "xlexport", "convert", folder / source, *output, *options]
+        output = ["-o", str(folder / f"{bundle}.bundle"), "--tokenizer", "none", "--segments", "2"]
+        command = [sys.executable, "-m", "xlexport", "convert", str(folder / source), *output, *options]
         subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
 
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from typing import cast
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -44,12 +44,21 @@ KEY_EPSILON = 1e-6  # added to the mean square of a key before it is divided by 
 
 
 class AttentionStep(nn.Module):
-    """The parts of a layer's attention that all kinds share."""
+    """The parts of a layer's attention; which there are depends on its kind."""
+
+    norm: nn.LayerNorm
+    query: nn.Linear
+    key: nn.Linear
+    query_key: nn.Linear
+    value: nn.Linear
+    output: nn.Linear
+    rotations: Tensor
+    whole: ChunkLSH
 
     def __init__(self, model: Reformer, index: int) -> None:
         super().__init__()
         config = model.config
-        attention = cast(nn.Module, model.layers[index]).attention
+        attention: Any = model.layers[index].attention
         self.kind = config.attn_layers[index]
         self.index, self.n_head, self.d_head = index, config.n_head, config.d_head
         self.norm, self.value, self.output = attention.norm, attention.value, attention.output
@@ -59,7 +68,7 @@ class AttentionStep(nn.Module):
             self.query_key = attention.query_key
         if self.kind == "lsh":
             self.register_buffer("rotations", attention.rotations.detach())
-            self.whole = ChunkLSH(config) if config.rule == "chunk" else None
+            self.whole = ChunkLSH(config)
         self.rotary = config.position == "rotary"
         self.local_scale = 1.0 / math.sqrt(config.d_head)
         self.shared_scale = math.sqrt(config.d_head) * (self.local_scale if config.scale_scores else 1.0)
@@ -94,9 +103,13 @@ class AttentionStep(nn.Module):
 class FeedForwardStep(nn.Module):
     """One feed-forward block with its normalisation."""
 
+    norm: nn.LayerNorm
+    inner: nn.Linear
+    outer: nn.Linear
+
     def __init__(self, model: Reformer, index: int) -> None:
         super().__init__()
-        block = cast(nn.Module, model.layers[index]).feed_forward
+        block: Any = model.layers[index].feed_forward
         self.norm, self.inner, self.outer = block.norm, block.inner, block.outer
         self.activation = model.config.activation
 
@@ -134,7 +147,7 @@ class ReformerStep(nn.Module):
             return ()
         for index, kind in enumerate(config.attn_layers):
             rows = ("batch", config.n_head, config.local_rows if kind == "local" else "capacity", config.d_head)
-            layout = "recent" if kind == "local" else "ring"
+            layout: spec.Layout = "recent" if kind == "local" else "ring"
             for name in (f"memory_key_{index}", f"memory_value_{index}"):
                 entries.append(spec.Memory(name, f"new_{name}", "float32", rows, layout=layout))
             if kind == "lsh":
@@ -307,7 +320,7 @@ class _Carried:
         if layer.kind == "full":
             near = self.reach.near()
             return attend_fully(own_key * length, key, value, own_value, near)
-        own = hash_buckets(query_key, cast(Tensor, layer.rotations), self.config.n_buckets).to(torch.int32)
+        own = hash_buckets(query_key, layer.rotations, self.config.n_buckets).to(torch.int32)
         buckets = self._write(f"memory_bucket_{layer.index}", own, 3)
         W = self.config.chunk_length
         if self.few:
@@ -328,7 +341,7 @@ class _Carried:
             name = f"memory_{kind}_{layer.index}"
             rows.append(torch.cat([self.given[name], own], dim=2))  # (B, H, rows + S, d)
             self.made[f"new_{name}"] = rows[-1][:, :, S:]
-        return attend_locally(query * layer.local_scale, *rows, self.local)
+        return attend_locally(query * layer.local_scale, rows[0], rows[1], self.local)
 
     def _write(self, name: str, rows: Tensor, axis: int) -> Tensor:
         self.made[f"new_{name}"] = self.ring.write(self.given[name], rows, axis)
@@ -354,17 +367,17 @@ class _Whole:
         if layer.kind == "local":
             query, key = (layer.turned(layer.heads(normed, part), self.places) for part in (layer.query, layer.key))
             nothing = torch.zeros(B, layer.n_head, self.config.local_rows, layer.d_head)
-            rows = (torch.cat([nothing, part], dim=2) for part in (key, value))
-            return attend_locally(query * layer.local_scale, *rows, self.local)
+            keys, values = (torch.cat([nothing, part], dim=2) for part in (key, value))
+            return attend_locally(query * layer.local_scale, keys, values, self.local)
         query_key = layer.heads(normed, layer.query_key)
         turned = layer.turned(query_key, self.places)
         if layer.kind == "full":
             key, length = layer.shared(turned)
             steps = torch.arange(T)
             return attend_fully(key * length, key, value, value, (steps < steps.unsqueeze(1)).unsqueeze(0))
-        buckets = hash_buckets(query_key, cast(Tensor, layer.rotations), self.config.n_buckets)
+        buckets = hash_buckets(query_key, layer.rotations, self.config.n_buckets)
         self.made[f"bucket_{layer.index}"] = buckets.to(torch.int32)
-        attended: Tensor = cast(ChunkLSH, layer.whole)(turned, value, buckets)
+        attended: Tensor = layer.whole(turned, value, buckets)
         return attended
 
 
