@@ -63,6 +63,7 @@ def bench(
     segment_len: int | None = None,
     mem_len: int | None = None,
     clamp_len: int | None = None,
+    n_hashes: int | None = None,
     batch_size: int = 1,
     threads: int | None = None,
     device: str = "cpu",
@@ -86,7 +87,7 @@ def bench(
     own = model.bundle.evaluation
     if own.whole and segment_len is None:
         segment_len = min(own.segment_len, WHOLE_DOCUMENT)
-    evaluation = model.evaluation(segment_len, mem_len, clamp_len)
+    evaluation = model.evaluation(segment_len, mem_len, clamp_len, n_hashes=n_hashes)
     step = _graph_step(model, evaluation, batch_size)
     step()  # the first run allocates
     peak_rss_mb = _peak_rss_mb()
@@ -111,9 +112,10 @@ def bench(
 
     median, tokens = float(np.median(graph_seconds)), batch_size * evaluation.segment_len
     few = model.bundle.graphs.get("score_few")
+    rounds_run = {} if evaluation.n_hashes is None else {"n_hashes": evaluation.n_hashes}
     flops = step_flops(
         model.bundle.architecture,
-        model.bundle.config,
+        {**model.bundle.config, **rounds_run},
         batch_size,
         evaluation.segment_len,
         evaluation.capacity(),

@@ -288,6 +288,7 @@ def inspect(path: Path, as_json: bool, format_name: str | None, config: dict[str
 @click.option("--segment-len", type=int, help="Tokens in one step.  [default: the model's own]")
 @click.option("--mem-len", type=int, help="Rows of memory.  [default: the model's own]")
 @click.option("--clamp-len", type=int, help="Largest distinct distance; -1 is none.  [default: the model's own]")
+@hashing_options
 @checkpoint_options
 @runtime_options
 def bench(

@@ -284,6 +284,16 @@ def test_bench_beside_the_eager_model(name: str, segment_len: int, request: pyte
     assert report.gflops > 0
 
 
+def test_bench_with_fewer_rounds_of_hashing(band: ConvertedReformer) -> None:
+    rounds = band.model.config.n_hashes
+    checkpoint = band.folder.parent / "checkpoint.pt"
+    reports = (bench(band.folder, against=checkpoint, n_hashes=n, threads=1, repeats=1, rounds=1) for n in (1, None))
+    one, every = (report.gflops / report.tokens_per_second for report in reports)  # of one token
+    assert rounds > 1 and one < every
+    with pytest.raises(OptionError, match="n_hashes is 3, expected 1 to 2"):
+        bench(band.folder, n_hashes=rounds + 1, threads=1, repeats=1, rounds=1)
+
+
 def test_bench_against_another_model_is_refused(band: ConvertedReformer, tmp_path: Path) -> None:
     other = Reformer(dataclasses.replace(band.model.config, d_inner=24))
     save_checkpoint(tmp_path / "other.pt", other.config, other.state_dict(), tokenizer=None)

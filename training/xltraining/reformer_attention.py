@@ -62,8 +62,8 @@ def angles(positions: Tensor, width: int) -> Tensor:
     computed.
     """
     exponents = torch.arange(0, width, 2, device=positions.device).double() / width
-    turns = positions.double()[:, None] / 10000**exponents
-    return torch.remainder(turns, 2 * math.pi).float()
+    turn = torch.tensor(2 * math.pi, dtype=torch.float64)  # a plain number would be exported in float32
+    return torch.remainder(positions.double()[:, None] / 10000**exponents, turn).float()
 
 
 def _rotate(vectors: Tensor, positions: Tensor) -> Tensor:
