@@ -10,6 +10,7 @@ import sys
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
+from types import FrameType
 from typing import Any, BinaryIO
 
 import click
@@ -420,6 +421,13 @@ def run(arguments: Sequence[str]) -> int:
 
 def main() -> None:
     """Entry point of the `xlexport` command."""
-    # Ended politely: clean up as after Ctrl-C, or save, as a training run does.
-    signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
+    signal.signal(signal.SIGTERM, _end_as_after_ctrl_c)
     sys.exit(run(sys.argv[1:]))
+
+
+def _end_as_after_ctrl_c(number: int, frame: FrameType | None) -> None:
+    """Clean up, or save, as a training run does, also where a shell's background jobs ignore Ctrl-C."""
+    handler = signal.getsignal(signal.SIGINT)
+    if not callable(handler):
+        raise KeyboardInterrupt
+    handler(number, frame)

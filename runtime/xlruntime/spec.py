@@ -90,7 +90,7 @@ class Graph:
     inputs: tuple[Tensor, ...]
     outputs: tuple[Tensor, ...]
     max_segment: int | None = None  # tokens that a step takes at most; None: any number
-    plan_buffers: bool = True  # false: planned as one block, a step's buffers would take twice the memory
+    plan_buffers: bool = True  # false: planned, the buffers of a step would take more than twice the memory
 
     def metadata(self, memory: tuple[Memory, ...]) -> str:
         """What the file itself says, as JSON: this spec, and which of its outputs becomes which input."""

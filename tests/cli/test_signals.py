@@ -33,9 +33,15 @@ def start(command: Callable[..., list[str]], environment: dict[str, str]) -> Ite
     """Start a command line in a process of its own, which does not outlive the test."""
     started: list[subprocess.Popen[bytes]] = []
 
-    def begin(*arguments: str | Path, stdout: int = subprocess.PIPE) -> subprocess.Popen[bytes]:
+    def begin(
+        *arguments: str | Path, stdout: int = subprocess.PIPE, on_ctrl_c: signal.Handlers = signal.SIG_DFL
+    ) -> subprocess.Popen[bytes]:
         line = command(*arguments)
-        started.append(subprocess.Popen(line, stdout=stdout, stderr=subprocess.PIPE, env=environment))
+        before = signal.signal(signal.SIGINT, on_ctrl_c)  # inherited: these tests may themselves run in the background
+        try:
+            started.append(subprocess.Popen(line, stdout=stdout, stderr=subprocess.PIPE, env=environment))
+        finally:
+            signal.signal(signal.SIGINT, before)
         return started[-1]
 
     yield begin
@@ -56,11 +62,18 @@ def wait_for_line(stream: IO[bytes] | None, word: str) -> None:
     pytest.fail(f"the command never said {word!r}")
 
 
-@pytest.mark.parametrize(("stage", "number"), [("exporting", signal.SIGTERM), ("verifying", signal.SIGINT)])
+@pytest.mark.parametrize(
+    ("stage", "number", "on_ctrl_c"),
+    [
+        ("exporting", signal.SIGTERM, signal.SIG_DFL),
+        ("verifying", signal.SIGINT, signal.SIG_DFL),
+        ("verifying", signal.SIGTERM, signal.SIG_IGN),  # as a shell starts background jobs
+    ],
+)
 def test_convert_that_is_stopped_leaves_nothing(
-    stage: str, number: signal.Signals, checkpoint: Path, start: Start, tmp_path: Path
+    stage: str, number: signal.Signals, on_ctrl_c: signal.Handlers, checkpoint: Path, start: Start, tmp_path: Path
 ) -> None:
-    process = start("convert", checkpoint, "-o", tmp_path / "out", "--segments", "100000")
+    process = start("convert", checkpoint, "-o", tmp_path / "out", "--segments", "100000", on_ctrl_c=on_ctrl_c)
     wait_for_line(process.stderr, stage)
     assert [path.name.startswith(".out.xlexport-") for path in tmp_path.iterdir()] == [True]
     process.send_signal(number)
