@@ -1,0 +1,280 @@
+"""Sides of a benchmark: each gets ready in a process of its own, then waits, and is measured when its turn comes.
+
+A side is a function, `module:name`, whose arguments are plain JSON. In its process it returns `Ready`: the step to be
+timed. So no side has the libraries, threads or allocator of another in its process, all are warm, and slow preparations
+(an export, a compilation) happen once, outside of what is timed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import importlib
+import json
+import os
+import platform
+import resource
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import click
+import numpy as np
+import numpy.typing as npt
+
+__all__ = [
+    "Ready",
+    "Side",
+    "SideError",
+    "Turn",
+    "code_digest",
+    "machine",
+    "medians",
+    "peaks",
+    "run_once",
+    "sgemm",
+    "sides_of",
+    "text_ids",
+]
+
+ROOT = Path(__file__).parents[2]
+SGEMM_SIZE = 2048
+READ_MB = 256
+LIBRARIES = ("numpy", "onnxruntime", "torch", "transformers", "reformer-pytorch")
+
+
+class SideError(click.ClickException):
+    """A side's process ended before it answered."""
+
+
+@dataclass
+class Ready:
+    """What a side is in its process.
+
+    Attributes:
+        step: the work that is timed; scores of its tokens in nats, or None.
+        facts: whatever is to be told about it, plain JSON.
+        warm: steps before the first turn.
+    """
+
+    step: Callable[[], npt.NDArray[Any] | None]
+    facts: dict[str, Any] = field(default_factory=dict)
+    warm: int = 2
+
+
+@dataclass(frozen=True)
+class Turn:
+    """Some steps of a side in a row: wall time of each, and the process's mean time a step in user and system mode."""
+
+    seconds: list[float]
+    user: float
+    system: float
+    peak_rss_mb: float
+    scores: list[float]  # what all these steps returned
+
+
+class Side:
+    """A process that holds one side, ready."""
+
+    def __init__(
+        self, function: Callable[..., Ready], *arguments: object, environment: Mapping[str, str] | None = None
+    ) -> None:
+        """Start it, and wait until it is ready: nothing else shall run while another side is timed.
+
+        Raises:
+            SideError: it could not get ready; the reason stands on stderr.
+        """
+        self.name = function.__name__
+        self._process = _start(function, arguments, environment)
+        self.facts: dict[str, Any] = self._answer()
+
+    def measure(self, repeats: int) -> Turn:
+        """Time `repeats` steps."""
+        assert self._process.stdin is not None
+        self._process.stdin.write(f"{repeats}\n")
+        self._process.stdin.flush()
+        return Turn(**self._answer())
+
+    def close(self) -> None:
+        """End the process."""
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        self._process.wait()
+
+    def _answer(self) -> Any:
+        assert self._process.stdout is not None
+        line = self._process.stdout.readline()
+        if not line:
+            raise SideError(f"side {self.name} ended with status {self._process.wait()}; what it said is above.")
+        return json.loads(line)
+
+
+@contextlib.contextmanager
+def sides_of(makers: Mapping[str, Callable[[], Side]]) -> Iterator[dict[str, Side]]:
+    """Start all of them, one after the other, and end them all whatever happens."""
+    started: dict[str, Side] = {}
+    try:
+        for name, make in makers.items():
+            print(f"getting ready: {name}", file=sys.stderr)
+            started[name] = make()
+        yield started
+    finally:
+        for side in started.values():
+            side.close()
+
+
+def run_once(function: Callable[..., Any], *arguments: object) -> Any:
+    """The function's result, from a process of its own."""
+    process = _start(function, arguments, None)
+    out, _ = process.communicate()
+    if process.returncode:
+        raise SideError(f"{function.__name__} ended with status {process.returncode}; what it said is above.")
+    return json.loads(out.splitlines()[0])
+
+
+def _start(
+    function: Callable[..., Any], arguments: tuple[object, ...], environment: Mapping[str, str] | None
+) -> subprocess.Popen[str]:
+    process = subprocess.Popen(
+        [sys.executable, "-m", "tests.benchmarks.sides"],
+        cwd=ROOT,
+        env={**os.environ, "TRANSFORMERS_VERBOSITY": "error", **(environment or {})},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdin is not None
+    plain = [str(part) if isinstance(part, Path) else part for part in arguments]
+    process.stdin.write(json.dumps([function.__module__, function.__qualname__, plain]) + "\n")
+    process.stdin.flush()
+    return process
+
+
+def _serve() -> None:
+    """The process's life: one request to get ready, then turns until its input ends."""
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)  # what libraries print shall not stand among the answers
+    module, name, arguments = json.loads(sys.stdin.readline())
+    found = getattr(importlib.import_module(module), name)(*arguments)
+    if not isinstance(found, Ready):
+        print(json.dumps(found), file=answers, flush=True)
+        return
+    started = time.perf_counter()
+    found.step()
+    found.facts["first_step_seconds"] = time.perf_counter() - started
+    for _ in range(found.warm - 1):
+        found.step()
+    print(json.dumps(found.facts), file=answers, flush=True)
+    for line in sys.stdin:
+        print(json.dumps(_turn(found.step, int(line))), file=answers, flush=True)
+
+
+def _turn(step: Callable[[], npt.NDArray[Any] | None], repeats: int) -> dict[str, Any]:
+    before, seconds, scores = resource.getrusage(resource.RUSAGE_SELF), [], list[float]()
+    for _ in range(repeats):
+        started = time.perf_counter()
+        found = step()
+        seconds.append(time.perf_counter() - started)
+        if found is not None:
+            scores += np.asarray(found, np.float64).ravel().tolist()
+    after = resource.getrusage(resource.RUSAGE_SELF)
+    return {
+        "seconds": seconds,
+        "user": (after.ru_utime - before.ru_utime) / repeats,
+        "system": (after.ru_stime - before.ru_stime) / repeats,
+        "peak_rss_mb": after.ru_maxrss * 1024 / 1e6,
+        "scores": scores,
+    }
+
+
+def sgemm(threads: int) -> Ready:
+    """The floor's measures, which a step returns: a 2048-cubed matrix product, and reading 256 MB."""
+    import torch
+
+    torch.set_num_threads(threads)
+    a, b = torch.rand(2, SGEMM_SIZE, SGEMM_SIZE)
+    block = torch.rand(READ_MB * 10**6 // 4)
+
+    def step() -> npt.NDArray[Any]:
+        started = time.perf_counter()
+        _ = a @ b
+        between = time.perf_counter()
+        block.sum()
+        return np.array([
+            2 * SGEMM_SIZE**3 / (between - started) / 1e9,
+            READ_MB / 1e3 / (time.perf_counter() - between),
+        ])  # fmt: skip
+
+    return Ready(step)
+
+
+def peaks(side: Side, repeats: int = 5) -> dict[str, float]:
+    """The most of a few tries, by a side of `sgemm`: GFLOP/s of the product, GB/s of reading."""
+    tries = np.array([side.measure(1).scores for _ in range(repeats)])
+    gflops, read = tries.max(axis=0)
+    return {"gflops": float(gflops), "read_gb_per_s": float(read)}
+
+
+def medians(turns: list[Turn]) -> dict[str, float]:
+    """Of all steps of a side: median and best wall time; medians over turns of user and system time."""
+    seconds = [each for turn in turns for each in turn.seconds]
+    return {
+        "median": float(np.median(seconds)),
+        "best": min(seconds),
+        "user": float(np.median([turn.user for turn in turns])),
+        "system": float(np.median([turn.system for turn in turns])),
+        "peak_rss_mb": max(turn.peak_rss_mb for turn in turns),
+    }
+
+
+def text_ids(start: int, count: int) -> npt.NDArray[np.int64]:
+    """Bytes `start` and following of this very repository's code, over and over: as they come in text."""
+    if not _TEXT:
+        _TEXT.append(b"".join(path.read_bytes() for path in sorted(ROOT.glob("x*/**/*.py"))))
+    ids = np.frombuffer(_TEXT[0], np.uint8).astype(np.int64)
+    return ids[np.arange(start, start + count) % len(ids)]
+
+
+_TEXT: list[bytes] = []
+
+
+def code_digest() -> str:
+    """Of the code that exports: a bundle that was kept is of use while this is the same."""
+    digest = hashlib.sha256()
+    for path in sorted(ROOT.glob("xlexport/**/*.py")):
+        digest.update(path.read_bytes())
+    return digest.hexdigest()[:12]
+
+
+def machine() -> dict[str, Any]:
+    """Where and when: processor, cores, how busy it is, versions, date."""
+    cpu = platform.processor()
+    info = Path("/proc/cpuinfo")
+    if info.exists():
+        names = [line.split(":", 1)[1].strip() for line in info.read_text().splitlines() if "model name" in line]
+        cpu = names[0] if names else cpu
+    versions = {}
+    for name in LIBRARIES:
+        with contextlib.suppress(PackageNotFoundError):
+            versions[name] = version(name)
+    return {
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+        "cpu": cpu,
+        "cores": os.cpu_count(),
+        "load_average": os.getloadavg()[0],
+        "python": platform.python_version(),
+        "versions": versions,
+    }
+
+
+if __name__ == "__main__":
+    # As a module this file runs under another name than the one by which sides import it.
+    from tests.benchmarks.sides import _serve as serve
+
+    serve()

@@ -1,0 +1,198 @@
+"""One Transformer-XL in several implementations: sides for `transformer_xl_beside_peers.py`.
+
+All have the same random weights, start from the same full memory (rows of zeros, as Hugging Face's model does) and walk
+the same text, so their scores must agree.
+"""
+
+from __future__ import annotations
+
+import logging
+import subprocess
+import sys
+import time
+import warnings
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from tests.benchmarks.sides import Ready, text_ids
+
+__all__ = ["Case", "hugging_face", "our_eager", "ours", "write_bundle", "write_checkpoint"]
+
+Walk = Callable[[], tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]]
+
+
+@dataclass(frozen=True)
+class Case:
+    """Evaluation settings of a step, and what is wanted of it: `score` or `generate`."""
+
+    segment_len: int
+    mem_len: int
+    same_length: bool = False
+    clamp_len: int = -1
+    purpose: str = "score"
+
+    def plain(self) -> dict[str, Any]:
+        """As JSON, to be given to a side."""
+        return asdict(self)
+
+
+def write_checkpoint(folder: str, shape: dict[str, int]) -> None:
+    """A Hugging Face folder of a model of this shape; all its weights are random and count."""
+    from tests.oracles.huggingface import Oracle
+    from xltraining.config import TransformerXLConfig
+
+    config = TransformerXLConfig(**shape, mem_len=128, tgt_len=80, first_memory="zeros")  # type: ignore[arg-type]
+    Oracle(config).model.save_pretrained(folder)
+
+
+def write_bundle(checkpoint: Path, bundle: Path) -> None:
+    """What `xlexport convert` makes of it."""
+    settings = ["--tokenizer", "none", "--segments", "2"]
+    command = [sys.executable, "-m", "xlexport", "convert", str(checkpoint), "-o", str(bundle), *settings]
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+
+
+def ours(bundle: str, threads: int, plain: dict[str, Any]) -> Ready:
+    """The bundle's graph; what a step of it takes in arithmetic and bytes stands in the facts."""
+    import xlruntime
+    from xlexport.arithmetic import step_flops
+
+    case = Case(**plain)
+    started = time.perf_counter()
+    model = xlruntime.load(bundle, threads=threads)
+    load_seconds = time.perf_counter() - started
+    evaluation = model.evaluation(case.segment_len, case.mem_len, case.clamp_len, case.same_length)
+    memory = model.new_memory(evaluation)
+    walk = _walk(case.segment_len)
+
+    def step() -> npt.NDArray[Any]:
+        tokens, targets = walk()
+        outputs = model.step(case.purpose, memory, tokens, targets)
+        if case.purpose == "score":
+            return outputs["log_prob"]
+        logits = outputs["logits"][0]
+        return logits[targets[:, -1]] - np.logaddexp.reduce(logits)
+
+    capacity, spec = evaluation.capacity(), model.bundle
+    position_keys = sum(int(np.prod(value.shape())) * 4 for value in memory.constants.values())
+    facts = {
+        "tokens": case.segment_len,
+        "load_seconds": load_seconds,
+        "flops": step_flops(spec.architecture, spec.config, 1, case.segment_len, capacity),
+        "bytes": (Path(bundle) / "weights.data").stat().st_size + memory.nbytes + position_keys,
+    }
+    return Ready(step, facts)
+
+
+def our_eager(checkpoint: str, threads: int, plain: dict[str, Any], form: str) -> Ready:
+    """Our PyTorch model, with the paper's memory of hidden states; `form` as in `hugging_face`."""
+    import torch
+
+    from xlexport.checkpoints import load
+
+    case = Case(**plain)
+    torch.set_num_threads(threads)
+    model = load(Path(checkpoint)).build_model().eval()
+    settings = {"mem_len": case.mem_len, "clamp_len": case.clamp_len, "same_length": case.same_length}
+    model = model.with_evaluation(**settings)
+
+    class Step(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.model = model
+
+        def forward(self, tokens: torch.Tensor, targets: torch.Tensor, *memory: torch.Tensor) -> Any:
+            hidden, new = self.model(tokens, list(memory))
+            return self.model.log_probs(hidden, targets), *new
+
+    return _torch_side(Step(), model.first_memory(1), case, form)
+
+
+def hugging_face(checkpoint: str, threads: int, plain: dict[str, Any], form: str) -> Ready:
+    """Hugging Face's model: `form` is eager, compiled (`torch.compile`), or traced (TorchScript, frozen)."""
+    import torch
+
+    _let_type_as_take_dtype()
+    from transformers.models.deprecated.transfo_xl.modeling_transfo_xl import TransfoXLLMHeadModel
+
+    case = Case(**plain)
+    torch.set_num_threads(threads)
+    settings = {"mem_len": case.mem_len, "clamp_len": case.clamp_len, "same_length": case.same_length}
+    model = TransfoXLLMHeadModel.from_pretrained(checkpoint, **settings).eval()
+
+    class Step(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.model = model
+
+        def forward(self, tokens: torch.Tensor, targets: torch.Tensor, *memory: torch.Tensor) -> Any:
+            output = self.model(tokens, mems=list(memory), return_dict=True)
+            return output.prediction_scores.gather(2, targets[:, :, None])[:, :, 0], *output.mems
+
+    return _torch_side(Step(), model.init_mems(1), case, form)
+
+
+def _let_type_as_take_dtype() -> None:
+    """Hugging Face's forward calls `Tensor.type_as` with an argument that torch has never had."""
+    import torch
+
+    original = torch.Tensor.type_as
+
+    def type_as(x: torch.Tensor, other: torch.Tensor | None = None, dtype: torch.dtype | None = None) -> torch.Tensor:
+        return x.to(dtype) if other is None else original(x, other)
+
+    torch.Tensor.type_as = type_as  # type: ignore[assignment, method-assign]
+
+
+def _torch_side(module: Any, memory: list[Any], case: Case, form: str) -> Ready:
+    import torch
+
+    module.eval()
+    facts: dict[str, Any] = {"tokens": case.segment_len}
+    walk = _walk(case.segment_len)
+    run = module
+    state = list(memory)
+    if form == "compiled":
+        torch._logging.set_logs(dynamo=logging.CRITICAL)  # type: ignore[attr-defined]  # breaks are counted, not told
+        run = torch.compile(module, dynamic=False)
+    elif form == "traced":
+        example = torch.zeros(1, case.segment_len, dtype=torch.int64)
+        started = time.perf_counter()
+        with torch.no_grad(), warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of constants in the trace: shapes do not change here
+            run = torch.jit.freeze(torch.jit.trace(module, (example, example, *state), check_trace=False))
+        facts["trace_seconds"] = time.perf_counter() - started
+
+    @torch.inference_mode()
+    def step() -> npt.NDArray[Any]:
+        tokens, targets = map(torch.from_numpy, walk())
+        log_probs, *state[:] = run(tokens, targets, *state)
+        return log_probs.numpy()
+
+    if form == "compiled":
+        started = time.perf_counter()
+        step()
+        step()  # with the memory that the first one returned
+        facts["compile_seconds"] = time.perf_counter() - started
+        facts["graph_breaks"] = sum(torch._dynamo.utils.counters["graph_break"].values())
+        walk = _walk(case.segment_len)
+        state = list(memory)  # from the beginning, as the others
+    return Ready(step, facts)
+
+
+def _walk(segment_len: int) -> Walk:
+    """The text's next tokens and targets (1, S) at each call."""
+    place = 0
+
+    def walk() -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+        nonlocal place
+        ids = text_ids(place, segment_len + 1)[None]
+        place += segment_len
+        return ids[:, :-1].copy(), ids[:, 1:].copy()
+
+    return walk
