@@ -8,19 +8,15 @@ timed. So no side has the libraries, threads or allocator of another in its proc
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import importlib
 import json
 import os
-import platform
 import resource
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
@@ -28,25 +24,9 @@ import click
 import numpy as np
 import numpy.typing as npt
 
-__all__ = [
-    "Ready",
-    "Side",
-    "SideError",
-    "Turn",
-    "code_digest",
-    "machine",
-    "medians",
-    "peaks",
-    "run_once",
-    "sgemm",
-    "sides_of",
-    "text_ids",
-]
+__all__ = ["ROOT", "Ready", "Side", "SideError", "Turn", "run_once", "sides_of", "text_ids"]
 
 ROOT = Path(__file__).parents[2]
-SGEMM_SIZE = 2048
-READ_MB = 256
-LIBRARIES = ("numpy", "onnxruntime", "torch", "transformers", "reformer-pytorch")
 
 
 class SideError(click.ClickException):
@@ -193,46 +173,6 @@ def _turn(step: Callable[[], npt.NDArray[Any] | None], repeats: int) -> dict[str
     }
 
 
-def sgemm(threads: int) -> Ready:
-    """The floor's measures, which a step returns: a 2048-cubed matrix product, and reading 256 MB."""
-    import torch
-
-    torch.set_num_threads(threads)
-    a, b = torch.rand(2, SGEMM_SIZE, SGEMM_SIZE)
-    block = torch.rand(READ_MB * 10**6 // 4)
-
-    def step() -> npt.NDArray[Any]:
-        started = time.perf_counter()
-        _ = a @ b
-        between = time.perf_counter()
-        block.sum()
-        return np.array([
-            2 * SGEMM_SIZE**3 / (between - started) / 1e9,
-            READ_MB / 1e3 / (time.perf_counter() - between),
-        ])  # fmt: skip
-
-    return Ready(step)
-
-
-def peaks(side: Side, repeats: int = 5) -> dict[str, float]:
-    """The most of a few tries, by a side of `sgemm`: GFLOP/s of the product, GB/s of reading."""
-    tries = np.array([side.measure(1).scores for _ in range(repeats)])
-    gflops, read = tries.max(axis=0)
-    return {"gflops": float(gflops), "read_gb_per_s": float(read)}
-
-
-def medians(turns: list[Turn]) -> dict[str, float]:
-    """Of all steps of a side: median and best wall time; medians over turns of user and system time."""
-    seconds = [each for turn in turns for each in turn.seconds]
-    return {
-        "median": float(np.median(seconds)),
-        "best": min(seconds),
-        "user": float(np.median([turn.user for turn in turns])),
-        "system": float(np.median([turn.system for turn in turns])),
-        "peak_rss_mb": max(turn.peak_rss_mb for turn in turns),
-    }
-
-
 def text_ids(start: int, count: int) -> npt.NDArray[np.int64]:
     """Bytes `start` and following of this very repository's code, over and over: as they come in text."""
     if not _TEXT:
@@ -242,35 +182,6 @@ def text_ids(start: int, count: int) -> npt.NDArray[np.int64]:
 
 
 _TEXT: list[bytes] = []
-
-
-def code_digest() -> str:
-    """Of the code that exports: a bundle that was kept is of use while this is the same."""
-    digest = hashlib.sha256()
-    for path in sorted(ROOT.glob("xlexport/**/*.py")):
-        digest.update(path.read_bytes())
-    return digest.hexdigest()[:12]
-
-
-def machine() -> dict[str, Any]:
-    """Where and when: processor, cores, how busy it is, versions, date."""
-    cpu = platform.processor()
-    info = Path("/proc/cpuinfo")
-    if info.exists():
-        names = [line.split(":", 1)[1].strip() for line in info.read_text().splitlines() if "model name" in line]
-        cpu = names[0] if names else cpu
-    versions = {}
-    for name in LIBRARIES:
-        with contextlib.suppress(PackageNotFoundError):
-            versions[name] = version(name)
-    return {
-        "date": datetime.now(UTC).isoformat(timespec="seconds"),
-        "cpu": cpu,
-        "cores": os.cpu_count(),
-        "load_average": os.getloadavg()[0],
-        "python": platform.python_version(),
-        "versions": versions,
-    }
 
 
 if __name__ == "__main__":

@@ -19,29 +19,19 @@ command out. `torch.compile` needs a C++ compiler. Needs the extras cpu, convert
 
 from __future__ import annotations
 
-import json
 import os
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import click
-import numpy as np
 
-from tests.benchmarks.sides import Side, Turn, code_digest, machine, medians, peaks, run_once, sgemm, sides_of
-from tests.benchmarks.transformer_xl_sides import (
-    Case,
-    hugging_face,
-    our_eager,
-    ours,
-    write_bundle,
-    write_checkpoint,
-)
+from tests.benchmarks.measuring import Figures, add_to_json, headline, measure
+from tests.benchmarks.sides import Side
+from tests.benchmarks.transformer_xl_sides import SHAPE, TINY, Case, hugging_face, our_eager, ours, prepared
 
-SHAPE = {"n_token": 256, "n_layer": 12, "d_model": 512, "n_head": 8, "d_head": 64, "d_inner": 2048}
-TINY = {"n_token": 256, "n_layer": 2, "d_model": 64, "n_head": 4, "d_head": 16, "d_inner": 128}
 CASES = {
     "80/2100": Case(80, 2100),
     "128/1600": Case(128, 1600),
@@ -92,23 +82,11 @@ def main(
             else:
                 makers = {OURS: _own(bundle, threads, case, case.segment_len)}
                 makers |= {peer: _peer(folder, threads, case, *PEERS[peer]) for peer in peers or PEERS}
-            figures = measure(makers, rounds, repeats, threads)
+            figures = measure(makers, rounds, dict.fromkeys(makers, repeats), threads)
             figures |= {"case": asdict(case), "shape": TINY if tiny else SHAPE}
             print_table(name, figures)
             if file is not None:
                 add_to_json(file, name, figures)
-
-
-def prepared(folder: Path, shape: dict[str, int]) -> tuple[Path, Path]:
-    """The folder with a checkpoint of this shape, and a bundle that today's code made of it; what is there is used."""
-    folder = folder / "-".join(map(str, shape.values()))
-    folder.mkdir(parents=True, exist_ok=True)
-    if not (folder / "checkpoint").exists():
-        run_once(write_checkpoint, folder / "checkpoint", shape)
-    bundle = folder / f"bundle-{code_digest()}"
-    if not bundle.exists():
-        write_bundle(folder / "checkpoint", bundle)
-    return folder, bundle
 
 
 def _own(bundle: Path, threads: int, case: Case, segment_len: int) -> Callable[[], Side]:
@@ -120,49 +98,18 @@ def _peer(folder: Path, threads: int, case: Case, function: Callable[..., Any], 
     return lambda: Side(function, folder / "checkpoint", threads, case.plain(), form, environment=cache)
 
 
-def measure(makers: Mapping[str, Callable[[], Side]], rounds: int, repeats: int, threads: int) -> dict[str, Any]:
-    """Figures of all sides, measured in turns."""
-    figures: dict[str, Any] = {"machine": machine(), "threads": threads, "rounds": rounds, "repeats": repeats}
-    with sides_of({"SGEMM": lambda: Side(sgemm, threads), **makers}) as sides:
-        floor = sides.pop("SGEMM")
-        measured, turns = [peaks(floor)], {name: list[Turn]() for name in sides}
-        for _ in range(rounds):
-            for name, side in sides.items():
-                turns[name].append(side.measure(repeats))
-            measured.append(peaks(floor))
-        facts = {name: side.facts for name, side in sides.items()}
-    figures["peaks"] = measured
-    gflops, read = (max(each[key] for each in measured) for key in ("gflops", "read_gb_per_s"))
-    first = next(iter(sides))
-    figures["sides"] = {}
-    for name, each in turns.items():
-        figures["sides"][name] = row = {**medians(each), **facts[name], "seconds": [turn.seconds for turn in each]}
-        if "flops" in row:
-            row["arithmetic_floor"] = row["flops"] / gflops / 1e9
-            row["bytes_floor"] = row["bytes"] / read / 1e9
-        scores = [np.array(turns[side][-1].scores) for side in (name, first)]
-        if scores[0].shape == scores[1].shape:
-            row["max_abs_log_prob_diff"] = float(np.abs(scores[0] - scores[1]).max())
-    return figures
-
-
-def print_table(name: str, figures: Mapping[str, Any]) -> None:
+def print_table(name: str, figures: Figures) -> None:
     """One line a side; ratios to the best of ours, by token."""
     sides = figures["sides"]
     own = [side for side_name, side in sides.items() if side_name.startswith(OURS)]
     best, median = (min(side[key] / side["tokens"] for side in own) for key in ("best", "median"))
-    gflops = [each["gflops"] for each in figures["peaks"]]
-    print(
-        f"{name}: SGEMM {min(gflops):.0f} to {max(gflops):.0f} GFLOP/s, {figures['threads']} threads, "
-        f"load {figures['machine']['load_average']:.1f} at the start"
-    )
+    print(headline(name, figures))
     print(
         f"  {'side':36}{'best ms':>9}{'median':>9}{'user':>9}{'system':>8}{'ms/token':>10}"
         f"{'x ours: best':>14}{'median':>8}{'x floor':>9}{'difference':>12}"
     )
     for side_name, side in sides.items():
-        floor = max(side.get("arithmetic_floor", 0), side.get("bytes_floor", 0))
-        by_floor = f"{side['best'] / floor:9.2f}" if floor else f"{'':9}"
+        by_floor = f"{side['best'] / side['floor']:9.2f}" if "floor" in side else f"{'':9}"
         difference = side.get("max_abs_log_prob_diff")
         print(
             f"  {side_name:36}{side['best'] * 1e3:9.1f}{side['median'] * 1e3:9.1f}{side['user'] * 1e3:9.1f}"
@@ -173,14 +120,6 @@ def print_table(name: str, figures: Mapping[str, Any]) -> None:
     for side_name, side in sides.items():
         if "compile_seconds" in side:
             print(f"  {side_name}: compiled in {side['compile_seconds']:.0f} s, {side['graph_breaks']} graph breaks")
-
-
-def add_to_json(file: Path, name: str, figures: Mapping[str, Any]) -> None:
-    """Put a case's figures into the file, whole or not at all."""
-    cases = json.loads(file.read_text()) if file.exists() else {}
-    beside = file.with_name(f".{file.name}.new")
-    beside.write_text(json.dumps({**cases, name: figures}, indent=1) + "\n")
-    os.replace(beside, file)
 
 
 if __name__ == "__main__":

@@ -19,9 +19,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from tests.benchmarks.sides import Ready, text_ids
+from tests.benchmarks.measuring import code_digest
+from tests.benchmarks.sides import Ready, run_once, text_ids
 
-__all__ = ["Case", "hugging_face", "our_eager", "ours", "write_bundle", "write_checkpoint"]
+__all__ = ["SHAPE", "TINY", "Case", "hugging_face", "our_eager", "ours", "prepared"]
+
+SHAPE = {"n_token": 256, "n_layer": 12, "d_model": 512, "n_head": 8, "d_head": 64, "d_inner": 2048}
+TINY = {"n_token": 256, "n_layer": 2, "d_model": 64, "n_head": 4, "d_head": 16, "d_inner": 128}
 
 Walk = Callable[[], tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]]
 
@@ -41,7 +45,19 @@ class Case:
         return asdict(self)
 
 
-def write_checkpoint(folder: str, shape: dict[str, int]) -> None:
+def prepared(folder: Path, shape: dict[str, int]) -> tuple[Path, Path]:
+    """The folder with a checkpoint of this shape, and a bundle that today's code made of it; what is there is used."""
+    folder = folder / "-".join(map(str, shape.values()))
+    folder.mkdir(parents=True, exist_ok=True)
+    if not (folder / "checkpoint").exists():
+        run_once(_write_checkpoint, folder / "checkpoint", shape)
+    bundle = folder / f"bundle-{code_digest()}"
+    if not bundle.exists():
+        _write_bundle(folder / "checkpoint", bundle)
+    return folder, bundle
+
+
+def _write_checkpoint(folder: str, shape: dict[str, int]) -> None:
     """A Hugging Face folder of a model of this shape; all its weights are random and count."""
     from tests.oracles.huggingface import Oracle
     from xltraining.config import TransformerXLConfig
@@ -50,7 +66,7 @@ def write_checkpoint(folder: str, shape: dict[str, int]) -> None:
     Oracle(config).model.save_pretrained(folder)
 
 
-def write_bundle(checkpoint: Path, bundle: Path) -> None:
+def _write_bundle(checkpoint: Path, bundle: Path) -> None:
     """What `xlexport convert` makes of it."""
     settings = ["--tokenizer", "none", "--segments", "2"]
     command = [sys.executable, "-m", "xlexport", "convert", str(checkpoint), "-o", str(bundle), *settings]
