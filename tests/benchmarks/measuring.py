@@ -30,8 +30,8 @@ LIBRARIES = ("numpy", "onnxruntime", "torch", "transformers", "reformer-pytorch"
 def measure(makers: Mapping[str, Callable[[], Side]], rounds: int, repeats: Mapping[str, int], threads: int) -> Figures:
     """Figures of all sides, measured in turns: `repeats` steps of each in a round.
 
-    A side that tells `flops` (and `bytes`) of a step gets its floor; one that returns as many scores as the first side of
-    its `model`, how far they are from those.
+    A side that tells `flops` (and `bytes`) of a step gets its floor; one that returns as many scores as the first side
+    of its `model`, how far they are from those.
     """
     figures: Figures = {"machine": machine(), "threads": threads, "rounds": rounds}
     with sides_of({"SGEMM": lambda: Side(sgemm, threads), **makers}) as sides:
@@ -55,6 +55,7 @@ def measure(makers: Mapping[str, Callable[[], Side]], rounds: int, repeats: Mapp
         reference = references.setdefault(row.get("model", ""), scores)
         if scores.size and scores.shape == reference.shape:
             row["max_abs_log_prob_diff"] = float(np.abs(scores - reference).max())
+            row["mean_log_prob_diff"] = float(scores.mean() - reference.mean())
     return figures
 
 

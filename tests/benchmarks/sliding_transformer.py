@@ -6,8 +6,8 @@ Both have the enwik8 shape (12 layers of width 512, 8 heads of 64, d_inner 2048,
 same number of tokens. The vanilla model computes a whole window of L tokens for each token that it scores, its output
 layer at the last position only: in PyTorch eager, with its fused causal attention, and in ONNX Runtime. Its time is
 that of a few windows. The bundle has a memory of L and scores in segments: of 80 tokens with distances clamped at 820,
-as the paper's enwik8 evaluation did, and in longer ones without clamping, as with `same_length` its scores do not depend
-on their length. The paper's ratios were measured on its authors' GPUs, with their code on both sides.
+as the paper's enwik8 evaluation did, and in longer ones without clamping, as with `same_length` its scores do not
+depend on their length. The paper's ratios were measured on its authors' GPUs, with their code on both sides.
 
 Every side runs in a process of its own, warm, in turns; SGEMM is measured before and after each round. The floor is
 arithmetic at the best SGEMM; of the vanilla model, half of the attention. `--tiny` is a small shape, to try the command

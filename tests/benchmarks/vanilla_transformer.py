@@ -1,7 +1,7 @@
 """A plain Transformer decoder with absolute positions, and its sides for `sliding_transformer.py`.
 
-The model of Al-Rfou et al. (2018) as Dai et al. (2019), Section 3.1, describe its evaluation: to score one token it reads
-the L tokens before it, all from scratch, and predicts at the last position only; for the next token it moves on by one.
+The model of Al-Rfou et al. (2018) as Dai et al. (2019), Section 3.1, describe its evaluation: to score one token it
+reads the L tokens before it, all from scratch, and predicts at the last position only; then it moves on by one.
 """
 
 from __future__ import annotations
