@@ -48,7 +48,7 @@ OTHERS = 20  # segments that the detail graph walks
 OTHERS_TOKENS = 8192  # or fewer segments, where they have so many tokens, but no fewer than wrap its rings
 LARGEST_TABLE = 1 << 25  # numbers in a table of the detail graph
 FEW_MEMORY = 256  # memory of the graphs for a few tokens, so that it fills and wraps in few steps
-LONGEST_DOCUMENT = 2048  # under rule chunk, unless the user gives a length
+LONGEST_WALKED = 2048  # tokens of a document under rule chunk, unless the user gives a length
 
 
 def walk_reformer(
@@ -241,4 +241,4 @@ def _documents(ids: Ids, longest: int, chunk_length: int) -> Iterator[Span]:
 def _longest_document(evaluation: Evaluation, own: Evaluation) -> int:
     """Tokens of a document under rule chunk: of the length that was asked for, if one was."""
     longest = evaluation.longest_part or evaluation.segment_len
-    return longest if evaluation.segment_len != own.segment_len else min(longest, LONGEST_DOCUMENT)
+    return longest if evaluation.segment_len != own.segment_len else min(longest, LONGEST_WALKED)

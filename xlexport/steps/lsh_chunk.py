@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from xlexport.ops import lsh_chunk_attention, lsh_sort
 from xltraining.reformer_config import ReformerConfig
 
-__all__ = ["ChunkLSH"]
+__all__ = ["KEY_EPSILON", "ChunkLSH"]
 
 KEY_EPSILON = 1e-6  # added to a key's mean square before the root
 

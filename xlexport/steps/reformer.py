@@ -10,9 +10,8 @@ Source: Kitaev et al. 2020, section 2 and appendix A (LSH attention), section 3 
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping
-from typing import Any, cast
+from typing import cast
 
 import torch
 from torch import Tensor, nn
@@ -22,102 +21,14 @@ from xlexport.steps.detail import TOP_K, describe
 from xlexport.steps.hashing import hash_buckets
 from xlexport.steps.local import LocalReach, attend_locally
 from xlexport.steps.lsh_band import Reach, attend_few, attend_long
-from xlexport.steps.lsh_chunk import ChunkLSH
+from xlexport.steps.reformer_layers import AttentionStep, FeedForwardStep, attend_fully
 from xlexport.steps.ring import Ring
 from xlruntime import spec
 from xltraining.reformer import Reformer, ReformerMemory
-from xltraining.reformer_attention import angles
 
-__all__ = [
-    "FEW",
-    "AttentionStep",
-    "FeedForwardStep",
-    "ReformerStep",
-    "activate",
-    "attend_fully",
-    "build_step",
-    "project_memory",
-]
+__all__ = ["FEW", "ReformerStep", "build_step", "project_memory"]
 
 FEW = Form("few", max_segment=16)
-KEY_EPSILON = 1e-6  # added to the mean square of a key before it is divided by its length
-
-
-class AttentionStep(nn.Module):
-    """The parts of a layer's attention; which there are depends on its kind."""
-
-    norm: nn.LayerNorm
-    query: nn.Linear
-    key: nn.Linear
-    query_key: nn.Linear
-    value: nn.Linear
-    output: nn.Linear
-    rotations: Tensor
-    whole: ChunkLSH
-
-    def __init__(self, model: Reformer, index: int) -> None:
-        super().__init__()
-        config = model.config
-        attention: Any = model.layers[index].attention
-        self.kind = config.attn_layers[index]
-        self.index, self.n_head, self.d_head = index, config.n_head, config.d_head
-        self.norm, self.value, self.output = attention.norm, attention.value, attention.output
-        if self.kind == "local":
-            self.query, self.key = attention.query, attention.key
-        else:
-            self.query_key = attention.query_key
-        if self.kind == "lsh":
-            self.register_buffer("rotations", attention.rotations.detach())
-            self.whole = ChunkLSH(config)
-        self.rotary = config.position == "rotary"
-        self.local_scale = 1.0 / math.sqrt(config.d_head)
-        self.shared_scale = math.sqrt(config.d_head) * (self.local_scale if config.scale_scores else 1.0)
-
-    def heads(self, rows: Tensor, weight: nn.Module) -> Tensor:
-        """(B, S, D) through a linear map, (B, H, S, d_head)."""
-        B, S, _ = rows.shape
-        projected: Tensor = weight(rows)
-        return projected.view(B, S, self.n_head, self.d_head).transpose(1, 2)
-
-    def turned(self, vectors: Tensor, places: Tensor) -> Tensor:
-        """(B, H, S, d_head) turned by their places (B, S) in the document, where positions are rotary."""
-        if not self.rotary:
-            return vectors
-        turn = angles(places.flatten(), self.d_head).view(*places.shape, -1).unsqueeze(1)  # (B, 1, S, d_head / 2)
-        sin, cos = turn.sin(), turn.cos()
-        even, odd = vectors[..., 0::2], vectors[..., 1::2]
-        return torch.stack([even * cos - odd * sin, odd * cos + even * sin], dim=-1).flatten(3)
-
-    def shared(self, query_key: Tensor) -> tuple[Tensor, Tensor]:
-        """Keys of unit length from (B, H, S, d_head), and what a query is longer than its key, (B, H, S, 1)."""
-        root = (query_key.square().mean(dim=3, keepdim=True) + KEY_EPSILON).sqrt()
-        return query_key / (root * math.sqrt(self.d_head)), root * self.shared_scale
-
-    def join(self, attended: Tensor) -> Tensor:
-        """(B, H, S, d_head) through the output map, (B, S, D)."""
-        B, H, S, d = attended.shape
-        joined: Tensor = self.output(attended.transpose(1, 2).reshape(B, S, H * d))  # (B, S, H·d_head)
-        return joined
-
-
-class FeedForwardStep(nn.Module):
-    """One feed-forward block with its normalisation."""
-
-    norm: nn.LayerNorm
-    inner: nn.Linear
-    outer: nn.Linear
-
-    def __init__(self, model: Reformer, index: int) -> None:
-        super().__init__()
-        block: Any = model.layers[index].feed_forward
-        self.norm, self.inner, self.outer = block.norm, block.inner, block.outer
-        self.activation = model.config.activation
-
-    def forward(self, rows: Tensor) -> Tensor:
-        """(B, S, D) to (B, S, D)."""
-        inner: Tensor = self.inner(self.norm(rows))
-        result: Tensor = self.outer(activate(inner, self.activation))
-        return result
 
 
 class ReformerStep(nn.Module):
@@ -379,29 +290,6 @@ class _Whole:
         self.made[f"bucket_{layer.index}"] = buckets.to(torch.int32)
         attended: Tensor = layer.whole(turned, value, buckets)
         return attended
-
-
-def attend_fully(query: Tensor, key: Tensor, value: Tensor, own_value: Tensor, near: Tensor) -> Tensor:
-    """Shared query-key attention to all keys that are near: (B, H, S, d) from scaled queries (B, H, S, d).
-
-    Args:
-        key, value: (B, H, K, d); own_value: (B, H, S, d) of the queries themselves, for those that have no key.
-        near: (B, S, K) bool.
-    """
-    some = near.any(dim=2, keepdim=True)  # (B, S, 1)
-    mask = torch.where(near | ~some, 0.0, -math.inf)  # where there is none, any finite numbers do
-    heads = []
-    for h in range(query.shape[1]):  # one after the other: the scores of all at once would be the largest tensor
-        weights = (query[:, h] @ key[:, h].transpose(1, 2) + mask).softmax(dim=2)  # (B, S, K)
-        heads.append(torch.where(some, weights @ value[:, h], own_value[:, h]))
-    return torch.stack(heads, dim=1)
-
-
-def activate(rows: Tensor, name: str) -> Tensor:
-    """The activation function of a configuration."""
-    if name == "relu":
-        return rows.relu()
-    return nn.functional.gelu(rows, approximate="tanh" if name == "gelu_tanh" else "none")
 
 
 def build_step(model: Reformer) -> ReformerStep:
