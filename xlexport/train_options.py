@@ -101,6 +101,12 @@ TRAINING_OPTIONS: dict[str, tuple[Any, Any, str]] = {
     "threads": (int, None, "CPU threads.  [default: all cores]"),
     "reversible": (bool, True, "Whether a Reformer computes activations anew in the backward pass, to save memory."),
 }
+_LAYERS = {"local", "lsh", "full"}
+# Options of a kind of layer that the model may not have.
+_LAYER_OPTIONS = {
+    "lsh": ("n_hashes", "n_buckets", "chunk_length", "hash_seed", "redraw_hashes"),
+    "local": ("local_chunk_length", "local_chunks_before"),
+}
 _MODEL_OPTIONS = {name: entry for options in ARCHITECTURE_OPTIONS.values() for name, entry in options.items()}
 
 
@@ -167,6 +173,12 @@ def _refuse_what_does_not_count(architecture: str, model: dict[str, Any], traini
             problems.append("a Reformer's layers are those that --attn-layers names")
     if architecture != "reformer" and _is_given("reversible"):
         problems.append("--reversible, --no-reversible: only for --architecture reformer")
+    if architecture == "reformer":
+        layers = model.get("attn_layers", ARCHITECTURE_OPTIONS["reformer"]["attn_layers"][1])
+        for kind, options in _LAYER_OPTIONS.items():
+            idle = [name for name in options if name in model]
+            if idle and kind not in layers and _LAYERS.issuperset(layers):  # else that is what is wrong
+                problems.append(f"{_flags(idle)}: only with {kind} layers, but --attn-layers is {','.join(layers)}")
     axes = {"axial_shape", "axial_dims"} & model.keys()
     if axes and model.get("position", "axial") != "axial":
         problems.append(f"{_flags(sorted(axes))}: only for --position axial")

@@ -86,6 +86,14 @@ def test_the_duplication_task(invoke: Invoke, tmp_path: Path) -> None:
         (("--n-hashes", "2"), "--n-hashes: only for --architecture reformer, not transformer_xl."),
         (("--no-reversible",), "--reversible, --no-reversible: only for --architecture reformer."),
         ((*SIZE, "--position", "rotary", "--axial-shape", "2,2"), "--axial-shape: only for --position axial."),
+        (
+            ("--architecture", "reformer", "--attn-layers", "full,local", "--n-hashes", "2", "--no-redraw-hashes"),
+            "--n-hashes, --redraw-hashes: only with lsh layers, but --attn-layers is full,local.",
+        ),
+        (
+            ("--architecture", "reformer", "--attn-layers", "lsh", "--local-chunk-length", "8"),
+            "--local-chunk-length: only with local layers, but --attn-layers is lsh.",
+        ),
         (("--word-length", "3"), "--word-length: only for --task duplication."),
         (
             ("--task", "duplication", "--tgt-len", "3"),
