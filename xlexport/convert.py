@@ -216,16 +216,17 @@ Score a document, without PyTorch: `pip install 'xlexport[cpu]'`, then `xlexport
 
 
 def _defaults(evaluation: spec.Evaluation) -> str:
+    afresh = "; longer ones start afresh there" if evaluation.restart else ""
     if evaluation.whole:
-        return f"A document is one step, of at most {evaluation.segment_len:,} tokens; nothing is carried between them."
+        longest = f"of at most {evaluation.longest_part:,} tokens{afresh}"
+        return f"A document is one step, {longest}; nothing is carried between them."
     defaults = f"Defaults: segment {evaluation.segment_len}, memory\n{evaluation.mem_len}"
     if evaluation.n_hashes is None and evaluation.max_positions is None:
         return f"{defaults}, clamp {evaluation.clamp_len}, same_length {str(evaluation.same_length).lower()}."
     rounds = "" if evaluation.n_hashes is None else f", {evaluation.n_hashes} rounds of hashing"
-    longest = (
-        "" if evaluation.max_positions is None else f" Documents have at most {evaluation.max_positions:,} tokens."
-    )
-    return f"{defaults}{rounds}.{longest}"
+    if evaluation.max_positions is None:
+        return f"{defaults}{rounds}."
+    return f"{defaults}{rounds}. Documents have at most {evaluation.max_positions:,} tokens{afresh}."
 
 
 def _verified(report: ParityReport) -> str:

@@ -13,7 +13,7 @@ import numpy as np
 
 from xlexport.settings import layer_kinds
 from xlexport.vocabularies import describe_vocabulary
-from xlruntime.spec import Bundle
+from xlruntime.spec import Bundle, Evaluation
 from xlruntime.tokenizing import make_tokenizer
 from xlruntime.vocabulary import Vocabulary
 from xlruntime.vocabulary_tokenizer import VocabularyTokenizer
@@ -63,20 +63,25 @@ def _reformer_rows(bundle: Bundle, folder: Path) -> list[tuple[str, str]]:
     evaluation = bundle.evaluation
     rows = _attention_rows(bundle.config)
     if evaluation.whole:
-        rows.append(("documents", f"whole, of at most {evaluation.segment_len:,} tokens"))
+        rows.append(("documents", f"whole, {_longest(evaluation)}"))
     else:
-        longest = (
-            "of any length" if evaluation.max_positions is None else f"of at most {evaluation.max_positions:,} tokens"
-        )
         rows += [
             ("segment, memory", f"{evaluation.segment_len:,}, {evaluation.mem_len:,}"),
-            ("documents", longest),
+            ("documents", _longest(evaluation)),
             ("memory of a stream", _stream_memory(bundle)),
         ]
     overflow = _overflow(folder)
     return (
         [*rows, ("overflow, by LSH layer", ", ".join(f"{fraction:.2%}" for fraction in overflow))] if overflow else rows
     )
+
+
+def _longest(evaluation: Evaluation) -> str:
+    """How many tokens of a document can be read."""
+    if evaluation.longest_part is None:
+        return "of any length"
+    most = f"of at most {evaluation.longest_part:,} tokens"
+    return f"{most}; longer ones start afresh there" if evaluation.restart else most
 
 
 def _attention_rows(config: Mapping[str, Any]) -> list[tuple[str, str]]:
