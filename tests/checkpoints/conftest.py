@@ -2,23 +2,43 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable
+from dataclasses import dataclass
 
 import pytest
-import torch
-import transformers
+
+from tests.fixtures import one_thread, quiet_transformers
+from xlexport.cli import run
+
+__all__ = ["Inspect", "Shown", "inspect", "one_thread", "quiet_transformers"]
 
 
-@pytest.fixture(scope="session", autouse=True)
-def one_thread() -> Iterator[None]:
-    """Models this small gain nothing from more threads, and lose much where other processes want the cores."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
+@dataclass(frozen=True)
+class Shown:
+    code: int
+    out: str
+    err: str
+
+    @property
+    def rows(self) -> list[tuple[str, str]]:
+        """The table's rows."""
+        assert self.code == 0, self.err
+        width = max(line.index("  ") for line in self.out.splitlines())
+        rows = [(line[:width].rstrip(), line[width:].strip()) for line in self.out.splitlines()]
+        assert all(value for _, value in rows)
+        return rows
 
 
-@pytest.fixture(scope="session", autouse=True)
-def quiet_transformers() -> None:
-    """It says with every model that its classes are deprecated."""
-    transformers.logging.set_verbosity_error()
+Inspect = Callable[..., Shown]
+
+
+@pytest.fixture
+def inspect(capsys: pytest.CaptureFixture[str]) -> Inspect:
+    """Run `xlexport inspect` with some arguments."""
+
+    def call(*arguments: object) -> Shown:
+        code = run(["inspect", *map(str, arguments)])
+        captured = capsys.readouterr()
+        return Shown(code, captured.out, captured.err)
+
+    return call

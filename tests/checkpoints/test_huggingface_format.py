@@ -16,9 +16,10 @@ from safetensors.torch import load_file, save_file
 from transformers.models.deprecated.transfo_xl.modeling_transfo_xl import TransfoXLModel
 
 from tests.checkpoints.authors_models import VARIANTS, assert_computes, make_oracle
+from tests.checkpoints.refusals import refusal
 from tests.oracles.huggingface import Oracle
 from xlexport.checkpoints import load
-from xlexport.errors import CheckpointError, CheckpointNotFoundError
+from xlexport.errors import CheckpointNotFoundError
 from xlruntime.vocabulary import Vocabulary
 
 untied_biases = pytest.mark.parametrize("untie_r", [True, False], ids=["untie_r", "shared_r"])
@@ -46,15 +47,6 @@ def change_config(folder: Path, **changes: Any) -> None:
     file = folder / "config.json"
     content = {**json.loads(file.read_text()), **changes}
     file.write_text(json.dumps({key: value for key, value in content.items() if value is not None}))
-
-
-def refusal(path: Path, error: type[CheckpointError] = CheckpointError, **given: Any) -> str:
-    with pytest.raises(error) as caught:
-        load(path, **given)
-    message = str(caught.value)
-    assert message.startswith(str(path))
-    assert "\n" not in message
-    return message
 
 
 @pytest.fixture

@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
@@ -16,43 +16,15 @@ from tests.checkpoints import test_huggingface_format, test_kimiyoung_format, te
 from tests.checkpoints.authors_models import VARIANTS, authors_tensors, make_oracle
 from tests.oracles.huggingface import Oracle
 from xlexport import checkpoints
-from xlexport.cli import cli, run
+from xlexport.cli import cli
 from xlexport.cli_options import FORMATS
 from xltraining.checkpoint import save_checkpoint
 
+if TYPE_CHECKING:
+    from tests.checkpoints.conftest import Inspect
+
 ROOT = Path(__file__).resolve().parents[2]
 LENGTHS = {"tgt_len": 6, "mem_len": 9, "clamp_len": -1, "same_length": False, "pre_lnorm": False}
-
-
-@dataclass(frozen=True)
-class Shown:
-    code: int
-    out: str
-    err: str
-
-    @property
-    def rows(self) -> list[tuple[str, str]]:
-        """The table's rows."""
-        assert self.code == 0, self.err
-        width = max(line.index("  ") for line in self.out.splitlines())
-        rows = [(line[:width].rstrip(), line[width:].strip()) for line in self.out.splitlines()]
-        assert all(value for _, value in rows)
-        return rows
-
-
-Inspect = Callable[..., Shown]
-
-
-@pytest.fixture
-def inspect(capsys: pytest.CaptureFixture[str]) -> Inspect:
-    """Run `xlexport inspect` with some arguments."""
-
-    def call(*arguments: object) -> Shown:
-        code = run(["inspect", *map(str, arguments)])
-        captured = capsys.readouterr()
-        return Shown(code, captured.out, captured.err)
-
-    return call
 
 
 def kimiyoung(oracle: Oracle, folder: Path) -> Path:

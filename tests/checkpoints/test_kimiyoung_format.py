@@ -13,10 +13,10 @@ import torch
 from torch import nn
 
 from tests.checkpoints.authors_models import VARIANTS, assert_computes, authors_code, authors_module, make_oracle
+from tests.checkpoints.refusals import refusal
 from tests.oracles.huggingface import Oracle
 from xlexport.checkpoints import load
 from xlexport.checkpoints.tensor_mapping import same
-from xlexport.errors import CheckpointError
 
 containers = pytest.mark.parametrize("archive", [True, False], ids=["archive", "legacy"])
 Change = Callable[[Any], object]
@@ -52,16 +52,6 @@ def test_against_huggingface_over_segments(variant: str, archive: bool, path: Pa
     assert "mem_transformer" not in sys.modules  # nothing of the file was imported
     assert_computes(source, oracle)
     assert source.config["first_memory"] == "empty"
-
-
-def refusal(path: Path, **given: Any) -> str:
-    """The one line with which the file is refused."""
-    with pytest.raises(CheckpointError) as caught:
-        load(path, **given)
-    message = str(caught.value)
-    assert message.startswith(f"{path}: ")
-    assert "\n" not in message
-    return message
 
 
 def test_configuration_is_that_of_the_object(path: Path) -> None:

@@ -16,9 +16,9 @@ import torch
 from torch import Tensor
 
 from tests.checkpoints.authors_models import VARIANTS, assert_computes, authors_tensors, make_oracle
+from tests.checkpoints.refusals import refusal
 from tests.oracles.huggingface import Oracle
 from xlexport.checkpoints import load
-from xlexport.errors import CheckpointError
 from xlruntime.vocabulary import Vocabulary
 
 containers = pytest.mark.parametrize("archive", [True, False], ids=["archive", "legacy"])
@@ -116,15 +116,6 @@ def save(oracle: Oracle, path: Path, archive: bool = True, **changes: Any) -> Pa
         _use_new_zipfile_serialization=archive,
     )
     return path
-
-
-def refusal(path: Path, **given: Any) -> str:
-    with pytest.raises(CheckpointError) as caught:
-        load(path, **given)
-    message = str(caught.value)
-    assert message.startswith(f"{path}: ")
-    assert "\n" not in message
-    return message
 
 
 def nvidia_oracle(**changes: Any) -> Oracle:

@@ -5,14 +5,14 @@ from __future__ import annotations
 import json
 import math
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
 from torch import Tensor
 
-from tests.checkpoints.test_huggingface_format import change_config, refusal
-from tests.checkpoints.test_inspect_checkpoints import Inspect, Shown
+from tests.checkpoints.refusals import refusal
+from tests.checkpoints.test_huggingface_format import change_config
 from tests.oracles.reformer_configurations import ReformerCase
 from tests.oracles.reformers import HuggingFaceReformer, PyTorchReformer
 from xlexport.checkpoints import load
@@ -22,6 +22,9 @@ from xltraining.checkpoint import save_checkpoint
 from xltraining.reformer import Reformer
 from xltraining.reformer_config import ReformerConfig
 
+if TYPE_CHECKING:
+    from tests.checkpoints.conftest import Inspect
+
 SMALL = ReformerConfig(d_model=16, n_head=2, d_head=4, d_inner=20, attn_layers=("lsh", "local"), axial_dims=(4, 12))
 
 
@@ -29,18 +32,6 @@ SMALL = ReformerConfig(d_model=16, n_head=2, d_head=4, d_inner=20, attn_layers=(
 def model() -> Reformer:
     torch.manual_seed(0)
     return Reformer(SMALL).eval()
-
-
-@pytest.fixture
-def inspect(capsys: pytest.CaptureFixture[str]) -> Inspect:
-    """Run `xlexport inspect` with some arguments."""
-
-    def call(*arguments: object) -> Shown:
-        code = run(["inspect", *map(str, arguments)])
-        captured = capsys.readouterr()
-        return Shown(code, captured.out, captured.err)
-
-    return call
 
 
 @pytest.fixture

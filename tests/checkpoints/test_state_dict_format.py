@@ -14,10 +14,10 @@ from torch import Tensor
 
 from tests.checkpoints import test_nvidia_format
 from tests.checkpoints.authors_models import VARIANTS, assert_computes, authors_tensors, make_oracle
+from tests.checkpoints.refusals import refusal
 from tests.oracles.huggingface import Oracle
 from xlexport.checkpoints import load
 from xlexport.checkpoints.torch_files import read_torch
-from xlexport.errors import CheckpointError
 from xltraining.checkpoint import Checkpoint, build_model
 
 nvidia_tensors = test_nvidia_format.nvidia_tensors
@@ -38,15 +38,6 @@ def needed(oracle: Oracle, *more: str) -> dict[str, Any]:
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
     return tmp_path / "weights.pt"
-
-
-def refusal(path: Path, **given: Any) -> str:
-    with pytest.raises(CheckpointError) as caught:
-        load(path, **given)
-    message = str(caught.value)
-    assert message.startswith(f"{path}: ")
-    assert "\n" not in message
-    return message
 
 
 @variants

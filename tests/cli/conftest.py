@@ -9,7 +9,7 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -17,14 +17,13 @@ from typing import Any
 import pytest
 import torch
 
-import xlexport.convert
+from tests.fixtures import one_thread, reuse_graphs
 from xlexport.cli import run
-from xlexport.steps import Step
-from xlruntime import spec
-from xlruntime.bundle import read_bundle
 from xltraining.checkpoint import save_checkpoint
 from xltraining.config import TransformerXLConfig
 from xltraining.transformer_xl import TransformerXL
+
+__all__ = ["one_thread", "reuse_graphs"]
 
 TINY = TransformerXLConfig(n_layer=2, n_head=2, d_model=16, d_head=8, d_inner=32, tgt_len=8, mem_len=20, dropout=0.0)
 PROSE = b"It was the best of times, it was the worst of times,\nit was the age of wisdom.\n"
@@ -64,15 +63,6 @@ class Finished:
 
 
 Invoke = Callable[..., Finished]
-
-
-@pytest.fixture(scope="session", autouse=True)
-def one_thread() -> Iterator[None]:
-    """Models this small gain nothing from more threads, and lose much where other processes want the cores."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 @pytest.fixture
@@ -150,16 +140,9 @@ def own_bundle(bundle: Path, tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def reuse_export(bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let `convert` take the graphs of `bundle` instead of tracing the same model for seconds again."""
-
-    def copy_graphs(step: Step, folder: Path) -> dict[str, spec.Graph]:
-        manifest = read_bundle(bundle)
-        for name in ("weights.data", *(graph.file for graph in manifest.graphs.values())):
-            shutil.copyfile(bundle / name, folder / name)
-        return dict(manifest.graphs)
-
-    monkeypatch.setattr(xlexport.convert, "export_onnx", copy_graphs)
+def reuse_export(bundle: Path, reuse_graphs: Callable[[Path], None]) -> None:
+    """Let `convert` take the graphs of `bundle`."""
+    reuse_graphs(bundle)
 
 
 @pytest.fixture

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-import shutil
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -15,21 +14,22 @@ import pytest
 import torch
 from torch import Tensor
 
-import xlexport.convert
+from tests.fixtures import one_thread, reuse_graphs
 from xlexport.checkpoints import SourceCheckpoint, load
 from xlexport.convert import ConversionOptions, convert
 from xlexport.parity import ParityReport
-from xlexport.steps import Step, traced_outputs
+from xlexport.steps import traced_outputs
 from xlexport.steps.transformer_xl import TransformerXLStep
 from xlruntime import load as load_bundle
 from xlruntime import spec
-from xlruntime.bundle import read_bundle
 from xlruntime.model import Model
 from xltraining.checkpoint import save_checkpoint
 from xltraining.config import TransformerXLConfig
 from xltraining.reformer import Reformer
 from xltraining.reformer_config import ReformerConfig
 from xltraining.transformer_xl import TransformerXL
+
+__all__ = ["one_thread", "reuse_graphs"]
 
 TINY = TransformerXLConfig(
     n_token=20, n_layer=2, n_head=2, d_model=12, d_head=5, d_inner=16, tgt_len=8, mem_len=20, dropout=0.0
@@ -241,15 +241,6 @@ def naive_log_probs(
     return np.array(log_probs)
 
 
-@pytest.fixture(scope="session", autouse=True)
-def one_thread() -> Iterator[None]:
-    """Models this small gain nothing from more threads, and lose much where other processes want the cores."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
-
-
 @pytest.fixture(scope="session")
 def make_model() -> Callable[..., TransformerXL]:
     return tiny_model
@@ -338,13 +329,6 @@ def chunk(tmp_path_factory: pytest.TempPathFactory) -> ConvertedReformer:
 
 
 @pytest.fixture
-def reuse_export(bytes_bundle: Converted, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let `convert` take the graphs of `bytes_bundle` instead of tracing the same model for seconds again."""
-
-    def copy_graphs(step: Step, folder: Path) -> dict[str, spec.Graph]:
-        bundle = read_bundle(bytes_bundle.folder)
-        for name in ("weights.data", *(graph.file for graph in bundle.graphs.values())):
-            shutil.copyfile(bytes_bundle.folder / name, folder / name)
-        return dict(bundle.graphs)
-
-    monkeypatch.setattr(xlexport.convert, "export_onnx", copy_graphs)
+def reuse_export(bytes_bundle: Converted, reuse_graphs: Callable[[Path], None]) -> None:
+    """Those of `bytes_bundle`."""
+    reuse_graphs(bytes_bundle.folder)

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 import torch
 
+from tests.checkpoints.refusals import refusal
 from xlexport.checkpoints import SourceCheckpoint, format_names, load
 from xlexport.errors import CheckpointError, CheckpointNotFoundError
 from xltraining.checkpoint import save_checkpoint
@@ -35,17 +36,6 @@ def checkpoint(tmp_path: Path, model: TransformerXL) -> Path:
     path = tmp_path / "good" / "model.pt"
     save_checkpoint(path, CONFIG, model.state_dict())
     return path
-
-
-def refusal(path: Path, error: type[CheckpointError] = CheckpointError, format: str | None = None) -> str:
-    """The message with which `path` is refused: one line that starts with the path and ends in a sentence."""
-    with pytest.raises(error) as caught:
-        load(path, format)
-    message = str(caught.value)
-    assert type(caught.value) is error
-    assert message.startswith(str(path))
-    assert "\n" not in message
-    return message
 
 
 @pytest.mark.parametrize("name", ["model.pt", "folder"])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 import torch
 
-import xlexport.convert
 from xlexport.arithmetic import step_flops
 from xlexport.bench import bench
 from xlexport.checkpoints import SourceCheckpoint, load
@@ -21,10 +20,9 @@ from xlexport.convert import ConversionOptions, convert
 from xlexport.errors import ExportError, ParityError, XlexportError
 from xlexport.inspect import bundle_rows, checkpoint_object, checkpoint_rows
 from xlexport.settings import as_converted
-from xlexport.steps import Step
 from xlexport.steps.reformer import FEW
 from xlexport.verify import default_segments, verify
-from xlruntime import OptionError, spec
+from xlruntime import OptionError
 from xlruntime import load as load_bundle
 from xlruntime.bundle import read_bundle
 from xlruntime.spec import Evaluation
@@ -118,16 +116,9 @@ def test_scores_against_eager(band: ConvertedReformer, chunk: ConvertedReformer)
 
 
 @pytest.fixture
-def reuse_band(band: ConvertedReformer, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let `convert` take the graphs of `band` instead of tracing the same model for many seconds again."""
-
-    def copy_graphs(step: Step, folder: Path) -> dict[str, spec.Graph]:
-        bundle = read_bundle(band.folder)
-        for name in ("weights.data", *(graph.file for graph in bundle.graphs.values())):
-            shutil.copyfile(band.folder / name, folder / name)
-        return dict(bundle.graphs)
-
-    monkeypatch.setattr(xlexport.convert, "export_onnx", copy_graphs)
+def reuse_band(band: ConvertedReformer, reuse_graphs: Callable[[Path], None]) -> None:
+    """Let `convert` take the graphs of `band`."""
+    reuse_graphs(band.folder)
 
 
 def test_options_become_the_defaults_of_the_bundle(reuse_band: None, band: ConvertedReformer, tmp_path: Path) -> None:
@@ -136,6 +127,9 @@ def test_options_become_the_defaults_of_the_bundle(reuse_band: None, band: Conve
     assert (report.segments, report.tokens, report.segment_len, report.mem_len) == (6, 96, 16, 9)
     evaluation = read_bundle(tmp_path / "bundle").evaluation
     assert (evaluation.segment_len, evaluation.mem_len, evaluation.restart) == (16, 9, True)
+    afresh = "at most 1,024 tokens; longer ones start afresh there"
+    assert f"Documents have {afresh}." in (tmp_path / "bundle" / "README.md").read_text()
+    assert dict(bundle_rows(read_bundle(tmp_path / "bundle"), tmp_path / "bundle"))["documents"] == f"of {afresh}"
 
 
 @pytest.mark.parametrize(

@@ -21,8 +21,9 @@ from torch import Tensor
 from transformers import ReformerConfig, ReformerModelWithLMHead
 
 from tests.oracles.reformer_configurations import ReformerCase
+from xltraining.reformer import Reformer
 
-__all__ = ["Buckets", "HuggingFaceReformer", "PyTorchReformer", "ReformerOracle"]
+__all__ = ["Buckets", "HuggingFaceReformer", "PyTorchReformer", "ReformerOracle", "assert_computes"]
 
 Buckets = list[Tensor | None]  # of each layer (B, H, R, T) int64; None where nothing is hashed
 
@@ -43,6 +44,15 @@ class ReformerOracle(Protocol):
 
     def run(self, tokens: Tensor, buckets: Buckets | None = None) -> tuple[Tensor, Buckets]:
         """Logits (B, T, V) of tokens (B, T), and the buckets that it chooses by itself, whichever it was given."""
+
+
+def assert_computes(model: Reformer, oracle: ReformerOracle, T: int) -> None:
+    """That a model gives the oracle's logits of two documents of T tokens, in the oracle's buckets."""
+    tokens = torch.randint(oracle.n_token, (2, T), generator=torch.Generator().manual_seed(1))
+    wanted, buckets = oracle.run(tokens)
+    with torch.no_grad():
+        found = model.logits(model(tokens, buckets=buckets)[0])
+    assert (found - wanted).abs().max() <= 1e-4  # float32 sums in another order
 
 
 @torch.no_grad()

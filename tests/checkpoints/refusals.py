@@ -1,0 +1,24 @@
+"""How tests say that a checkpoint is refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from xlexport.checkpoints import load
+from xlexport.errors import CheckpointError
+
+__all__ = ["refusal"]
+
+
+def refusal(path: Path, error: type[CheckpointError] = CheckpointError, **given: Any) -> str:
+    """The message with which `path` is refused: one line that a terminal can show, and that begins with the path."""
+    with pytest.raises(error) as caught:
+        load(path, **given)
+    message = str(caught.value)
+    assert type(caught.value) is error
+    assert message.startswith(str(path)), message
+    assert message.isprintable(), message
+    return message
