@@ -7,6 +7,7 @@ import hashlib
 import json
 import os
 import platform
+import sys
 import time
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
@@ -36,6 +37,7 @@ def measure(makers: Mapping[str, Callable[[], Side]], rounds: int, repeats: Mapp
     figures: Figures = {"machine": machine(), "threads": threads, "rounds": rounds}
     with sides_of({"SGEMM": lambda: Side(sgemm, threads), **makers}) as sides:
         floor = sides.pop("SGEMM")
+        print("measuring", file=sys.stderr)
         measured, turns = [peaks(floor)], {name: list[Turn]() for name in sides}
         for _ in range(rounds):
             for name, side in sides.items():

@@ -78,10 +78,10 @@ def main(
             case = CASES[name]
             if name == "free":
                 makers = {f"{OURS}, segments of {each}": _own(bundle, threads, case, each) for each in FREE_SEGMENTS}
-                makers["Hugging Face eager"] = _peer(folder, threads, case, hugging_face, "eager")
+                makers["Hugging Face eager"] = _peer(folder, scratch, threads, case, hugging_face, "eager")
             else:
                 makers = {OURS: _own(bundle, threads, case, case.segment_len)}
-                makers |= {peer: _peer(folder, threads, case, *PEERS[peer]) for peer in peers or PEERS}
+                makers |= {peer: _peer(folder, scratch, threads, case, *PEERS[peer]) for peer in peers or PEERS}
             figures = measure(makers, rounds, dict.fromkeys(makers, repeats), threads)
             figures |= {"case": asdict(case), "shape": TINY if tiny else SHAPE}
             print_table(name, figures)
@@ -93,8 +93,10 @@ def _own(bundle: Path, threads: int, case: Case, segment_len: int) -> Callable[[
     return lambda: Side(ours, bundle, threads, {**case.plain(), "segment_len": segment_len})
 
 
-def _peer(folder: Path, threads: int, case: Case, function: Callable[..., Any], form: str) -> Callable[[], Side]:
-    cache = {"TORCHINDUCTOR_CACHE_DIR": str(folder / "inductor")}
+def _peer(
+    folder: Path, scratch: str, threads: int, case: Case, function: Callable[..., Any], form: str
+) -> Callable[[], Side]:
+    cache = {"TORCHINDUCTOR_CACHE_DIR": scratch}  # not one of another run: it may have been interrupted there
     return lambda: Side(function, folder / "checkpoint", threads, case.plain(), form, environment=cache)
 
 
