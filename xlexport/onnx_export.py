@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import re
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
@@ -23,6 +24,7 @@ __all__ = ["OPSET", "WEIGHTS_FILE", "export_onnx"]
 OPSET = 20  # onnxruntime and onnxruntime-web run it everywhere; newer operators bring nothing here
 IR_VERSION = 10
 WEIGHTS_FILE = "weights.data"
+FX_NODE = "pkg.torch.onnx.fx_node"  # where the exporter notes what a node was made of
 SMALL_TENSOR_BYTES = 1024  # smaller initializers stay in the graph, where shape inference can see them
 
 
@@ -51,8 +53,8 @@ def export_onnx(step: Step, folder: Path) -> dict[str, spec.Graph]:
 def _trace(step: Step) -> ir.Model:
     """The whole step as one ONNX model, with the names of its spec."""
     free = {name: torch.export.Dim(name, min=1, max=2**30) for name in ("batch", "segment")}
-    capacity = torch.export.Dim("capacity", min=2, max=2**30)
-    free |= {"capacity": capacity, "capacity + 1": capacity + 1}
+    near = torch.export.Dim("near", min=2, max=2**30)
+    free |= {"capacity": torch.export.Dim("capacity", min=2, max=2**30), "near + 1": near + 1}
     shapes = tuple(
         {axis: free[size] for axis, size in enumerate(tensor.shape) if isinstance(size, str)} or None
         for tensor in step.inputs
@@ -81,7 +83,20 @@ def _trace(step: Step) -> ir.Model:
     for value, name in zip(model.graph.outputs, traced_outputs(step), strict=True):
         value.name = f"made.{name}"  # an input, or another form's output, may have the name that it has in its graph
     _check_traced(model, step)
+    _name_weights(model, step)
     return model
+
+
+def _name_weights(model: ir.Model, step: Step) -> None:
+    """Call a transposed weight, which the exporter numbers, what the step calls it: people read these names."""
+    parameters = {f"p_{name.replace('.', '_')}": name for name in step.state_dict()}  # type: ignore[attr-defined]  # every Step is a Module
+    for node in model.graph:
+        weight = node.inputs[1] if len(node.inputs) > 1 else None
+        if node.op_type != "MatMul" or weight is None or not str(weight.name).startswith("val_"):
+            continue
+        used = [name for name in re.findall(r"%(\w+)", node.metadata_props.get(FX_NODE, "")) if name in parameters]
+        if used and weight.is_initializer() and f"{parameters[used[0]]}.T" not in model.graph.initializers:
+            weight.name = f"{parameters[used[0]]}.T"
 
 
 def _check_traced(model: ir.Model, step: Step) -> None:

@@ -25,7 +25,7 @@ from .whole import generate_whole
 
 __all__ = ["Model", "load"]
 
-KEPT_POSITIONS = 4  # capacities whose positional keys are kept for the next stream
+KEPT_POSITIONS = 4  # numbers of distances whose positional keys are kept for the next stream
 
 
 def load(folder: str | Path, *, device: str = "cpu", threads: int | None = None, check_files: bool = True) -> Model:
@@ -146,7 +146,7 @@ class Model:
         return RingMemory(
             self.bundle.memory,
             self._first_rows,
-            self._position_keys(capacity, evaluation.clamp_len),
+            self._position_keys(evaluation.near(capacity), evaluation.clamp_len),
             evaluation,
             batch_size,
             capacity,
@@ -180,7 +180,7 @@ class Model:
                 f"a segment of {S} tokens does not fit: a row has room for {room} more, as the model reads at most "
                 f"{memory.evaluation.longest_part} tokens of a document. Restart the row."
             )
-        graph = self._graph_for(purpose, S)
+        graph = self.graph_for(purpose, S)
         feeds = {"tokens": tokens, "targets": targets, **memory.feeds()}
         outputs = self.session(graph).step(feeds, memory)
         memory.advance(S)
@@ -191,13 +191,12 @@ class Model:
         lengths = [graph.max_segment for graph in self._graphs_for(purpose).values()]
         return min(segment_len, max((length or segment_len for length in lengths), default=segment_len))
 
-    def _graphs_for(self, purpose: str) -> dict[str, Graph]:
-        """The graphs that compute it, the one for fewest tokens first."""
-        graphs = self.bundle.graphs
-        return {name: graphs[name] for name in (f"{purpose}_few", purpose) if name in graphs}
+    def graph_for(self, purpose: str, segment_len: int) -> str:
+        """The graph that serves steps of `segment_len` tokens: the purpose's own, or its variant for few tokens.
 
-    def _graph_for(self, purpose: str, segment_len: int) -> str:
-        """The purpose itself, or its variant for few tokens where so few will do."""
+        Raises:
+            OptionError: no graph for it takes so many.
+        """
         variants = self._graphs_for(purpose)
         for name, graph in variants.items():
             if graph.max_segment is None or segment_len <= graph.max_segment:
@@ -208,6 +207,11 @@ class Model:
                 f"{self.longest_step(purpose, segment_len)}. Split it."
             )
         return purpose
+
+    def _graphs_for(self, purpose: str) -> dict[str, Graph]:
+        """The graphs that compute it, the one for fewest tokens first."""
+        graphs = self.bundle.graphs
+        return {name: graphs[name] for name in (f"{purpose}_few", purpose) if name in graphs}
 
     def stream(
         self,
@@ -305,15 +309,15 @@ class Model:
             return generate_whole(self, evaluation, prompt, max_tokens, sampling or Sampling())
         return Stream(self, evaluation).generate(prompt, max_tokens=max_tokens, sampling=sampling)
 
-    def _position_keys(self, capacity: int, clamp_len: int) -> dict[str, Any]:
-        """Positional keys for a ring's capacity: made once, shared by all streams of it, never written."""
+    def _position_keys(self, near: int, clamp_len: int) -> dict[str, Any]:
+        """Positional keys for so many distances: made once, shared by all streams of them, never written."""
         with self._lock:
-            key = (capacity, clamp_len)
+            key = (near, clamp_len)
             if key not in self._positions:
                 if "positions" not in self.bundle.graphs:  # nothing depends on distances
                     return {}
                 session = self._open("positions")  # not kept open: it holds weights and buffers of its own
-                feeds = {"capacity": np.array([capacity], np.int64), "clamp_len": np.array([clamp_len], np.int64)}
+                feeds = {"near": np.array([near], np.int64), "clamp_len": np.array([clamp_len], np.int64)}
                 self._positions[key] = session.run_on_device(feeds)
                 while len(self._positions) > KEPT_POSITIONS:  # a stream that still uses one holds it itself
                     del self._positions[next(iter(self._positions))]

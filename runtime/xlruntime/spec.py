@@ -8,7 +8,7 @@ metadata; the runtime reads them and knows nothing else about an architecture.
     ├── memory: (Memory, ...)         input -> output pairs that a stream carries
     └── evaluation: Evaluation        how far a token sees, unless the caller chooses otherwise
 
-An axis is a number (fixed) or a name (free): `batch`, `segment`, `capacity`, `capacity + 1`.
+An axis is a number (fixed) or a name (free): `batch`, `segment`, `capacity`, `near + 1`.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ __all__ = [
     "Tokenizer",
 ]
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2  # 1: Transformer-XL graphs with a positional key for each slot
 METADATA_KEY = "xlexport.graph"  # where a file's metadata holds its spec
 FIRST_MEMORY_FILE = "first_memory.safetensors"  # the rows a fresh memory starts with, where they are not zero
 LARGEST_LENGTH = 2**30  # of segment, memory and clamp: more than any machine holds, and far from overflowing
-# What a graph's metadata leaves out, as those of older bundles do.
+# What manifest and metadata leave out, as it is so in most graphs.
 IMPLIED: Mapping[str, Any] = {"layout": "ring", "max_segment": None, "plan_buffers": True}
 UNBOUNDED_WINDOW = 2**62  # "no window": larger than any distance, and safe to add to in int64
 
@@ -206,6 +206,13 @@ class Evaluation:
         """Longest step a ring of `capacity` slots takes; one token more would be silently wrong."""
         return capacity - self.mem_len
 
+    def near(self, capacity: int) -> int:
+        """Newest rows of a ring that need positional keys of their own: beyond clamp_len all distances count as one.
+
+        That many from the last query of a step, so as many more as a step has tokens from its first.
+        """
+        return min(capacity, self.clamp_len + self.max_segment(capacity)) if self.clamp_len > 0 else capacity
+
 
 @dataclass(frozen=True)
 class Tokenizer:
@@ -269,7 +276,7 @@ class Bundle:
             where: its path, for messages.
 
         Raises:
-            BundleError: not JSON, not a bundle, of a newer format, or with a field missing or of a wrong kind.
+            BundleError: not JSON, not a bundle, of another format version, or with a field missing or of a wrong kind.
         """
         try:
             fields = json.loads(text)
@@ -281,6 +288,11 @@ class Bundle:
             raise BundleError(
                 f"{where}: format version {fields['format_version']} is newer than {FORMAT_VERSION}, the newest this "
                 "xlexport reads. Upgrade it (pip install -U xlexport), or convert the checkpoint again."
+            )
+        if fields["format_version"] < FORMAT_VERSION:
+            raise BundleError(
+                f"{where}: format version {fields['format_version']} is of an earlier xlexport, this one reads "
+                f"{FORMAT_VERSION}. Convert the checkpoint again."
             )
         try:
             bundle = cls(

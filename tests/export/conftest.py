@@ -99,8 +99,9 @@ class RingDriver:
         self.memory_length = torch.zeros(batch_size, dtype=torch.int64)
         for row in range(batch_size):
             self.restart(row)
+        near = self.evaluation.near(capacity)
         with torch.no_grad():
-            keys = step.positions(torch.tensor([capacity]), torch.tensor([config.clamp_len]))
+            keys = step.positions(torch.tensor([near]), torch.tensor([config.clamp_len]))
         self.constants = {f"position_key_{index}": key for index, key in enumerate(keys)}
 
     def restart(self, row: int) -> None:
@@ -121,7 +122,7 @@ class RingDriver:
             "window": torch.tensor([self.window]),
             **self.rings,
             **self.constants,
-            "capacity": torch.tensor([self.capacity]),
+            "near": torch.tensor([self.evaluation.near(self.capacity)]),
             "clamp_len": torch.tensor([self.evaluation.clamp_len]),
         }
 

@@ -100,7 +100,7 @@ def test_versions(purpose: str, bytes_bundle: Converted) -> None:
 @pytest.mark.parametrize("purpose", GRAPHS)
 def test_free_axes_are_free_in_the_saved_file(purpose: str, bytes_bundle: Converted) -> None:
     model = open_graph(bytes_bundle.folder, purpose)
-    batch, segment, capacity, positions = "batch", "segment", "capacity", "capacity + 1"
+    batch, segment, capacity, positions = "batch", "segment", "capacity", "near + 1"
     ring, keys = [batch, 2, capacity, 5], [2, 5, positions]
     position_keys = {f"position_key_{index}": keys for index in LAYERS}
     new_rings = {f"new_{name}": ring for name in RINGS}
@@ -123,7 +123,7 @@ def test_free_axes_are_free_in_the_saved_file(purpose: str, bytes_bundle: Conver
         "score": ({"targets": [batch, segment], **inputs}, log_prob | new_rings),
         "generate": (inputs, {"logits": [batch, 256]} | new_rings),
         "detail": ({"targets": [batch, segment], **inputs}, log_prob | detail | new_rings),
-        "positions": ({"capacity": [1], "clamp_len": [1]}, position_keys),
+        "positions": ({"near": [1], "clamp_len": [1]}, position_keys),
     }
     assert axes(model.graph.input) == wanted[purpose][0]
     assert axes(model.graph.output) == wanted[purpose][1]
@@ -256,16 +256,16 @@ def test_graphs_against_step_at_any_size(
 
 
 @pytest.mark.parametrize("clamp_len", [-1, 1, 15, 400])
-@pytest.mark.parametrize("capacity", [2, 21, 500])
+@pytest.mark.parametrize("near", [2, 21, 500])
 def test_positions_against_step(
-    capacity: int, clamp_len: int, sessions: dict[str, ort.InferenceSession], step: TransformerXLStep
+    near: int, clamp_len: int, sessions: dict[str, ort.InferenceSession], step: TransformerXLStep
 ) -> None:
-    feeds = {"capacity": np.array([capacity]), "clamp_len": np.array([clamp_len])}
+    feeds = {"near": np.array([near]), "clamp_len": np.array([clamp_len])}
     found = run(sessions["positions"], feeds)
     with torch.no_grad():
-        wanted = step.positions(torch.tensor([capacity]), torch.tensor([clamp_len]))
+        wanted = step.positions(torch.tensor([near]), torch.tensor([clamp_len]))
     for index, key in enumerate(wanted):
-        assert found[f"position_key_{index}"].shape == (2, 5, capacity + 1)
+        assert found[f"position_key_{index}"].shape == (2, 5, near + 1)
         assert np.abs(found[f"position_key_{index}"] - key.numpy()).max() <= 1e-5
 
 

@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 import torch
 from torch import Tensor
@@ -241,7 +242,7 @@ def test_detail_outputs_against_naive(n_token: int, make_model: MakeModel, ring_
 
 @pytest.mark.parametrize("clamp_len", [-1, 0, 1, 9, 400])
 def test_positional_keys_of_every_distance(clamp_len: int, make_model: MakeModel) -> None:
-    """A zero column, then W_kR R of the distances C - 1 … 0; a clamp that is not positive is none."""
+    """A zero column, then W_kR (R_d - R_29) of the distances d = 29 … 0; a clamp that is not positive is none."""
     model = make_model()
     config = model.config
     keys = TransformerXLStep(model).positions(torch.tensor([30]), torch.tensor([clamp_len]))
@@ -249,11 +250,14 @@ def test_positional_keys_of_every_distance(clamp_len: int, make_model: MakeModel
         assert key.shape == (config.n_head, config.d_head, 31)
         assert not key[:, :, 0].any()
         weight = model.state_dict()[f"layers.{index}.attention.position.weight"].double().numpy()
-        for column in range(1, 31):
-            distance = 30 - column
+
+        def encoding(distance: int, weight: npt.NDArray[np.float64] = weight) -> npt.NDArray[np.float64]:
             clamped = min(distance, clamp_len) if clamp_len > 0 else distance
             angles = clamped / 10000 ** (np.arange(0, config.d_model, 2) / config.d_model)
-            wanted = weight @ np.concatenate([np.sin(angles), np.cos(angles)])
+            return weight @ np.concatenate([np.sin(angles), np.cos(angles)])
+
+        for column in range(1, 31):
+            wanted = encoding(30 - column) - encoding(29)
             assert np.abs(key[:, :, column].detach().numpy().reshape(-1) - wanted).max() <= 1e-5
 
 
@@ -298,7 +302,7 @@ def test_step_declares_what_forward_takes_and_gives(make_model: MakeModel) -> No
         for size, axis in zip(tensor.shape, entry.shape, strict=True):
             assert free.setdefault(axis, size) == size
     named = {axis: size for axis, size in free.items() if isinstance(axis, str)}
-    assert named.keys() == {"batch", "segment", "capacity", "capacity + 1"}
+    assert named.keys() == {"batch", "segment", "capacity", "near + 1"}
     assert len(set(named.values())) == 4 and min(named.values()) > 1
     assert {entry.input for entry in step.memory} <= {entry.name for entry in step.inputs}
     outputs = {tensor.name: tensor for tensor in step.purposes["score"]}
@@ -314,7 +318,8 @@ def forget_a_row(driver: RingDriver) -> None:
 
 
 def clamp_later(driver: RingDriver) -> None:
-    keys = driver.step.positions(torch.tensor([driver.capacity]), torch.tensor([19]))
+    near = driver.constants["position_key_0"].shape[2] - 1
+    keys = driver.step.positions(torch.tensor([near]), torch.tensor([19]))
     driver.constants = dict(zip(driver.constants, keys, strict=True))
 
 

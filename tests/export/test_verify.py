@@ -137,14 +137,14 @@ def last_row(memory: RingMemory, name: str) -> npt.NDArray[Any]:
 
 def another_clamp(model: Model) -> None:
     make = model._position_keys
-    model._position_keys = lambda capacity, clamp_len: make(capacity, 14)  # type: ignore[method-assign]
+    model._position_keys = lambda near, clamp_len: make(near, 14)  # type: ignore[method-assign]
 
 
 def swapped_layers(model: Model) -> None:
     make = model._position_keys
 
-    def swap(capacity: int, clamp_len: int) -> dict[str, Any]:
-        keys = make(capacity, clamp_len)
+    def swap(near: int, clamp_len: int) -> dict[str, Any]:
+        keys = make(near, clamp_len)
         return dict(zip(keys, reversed(keys.values()), strict=True))
 
     model._position_keys = swap  # type: ignore[method-assign]

@@ -29,7 +29,7 @@ def runs(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int]]:
 
 @pytest.fixture
 def few_only(band_model: Model) -> Model:
-    """A bundle whose graphs all take at most 32 tokens."""
+    """A bundle whose graphs all take at most 16 tokens."""
     graphs = band_model.bundle.graphs
     graphs = {"score": graphs["score_few"], "generate": graphs["generate"]}
     bundle = dataclasses.replace(band_model.bundle, graphs=graphs)
@@ -43,8 +43,8 @@ def test_few_tokens_run_in_the_graph_for_them(
     long = band_model.stream(segment_len=33).feed(ids)
     assert runs == [("score", 33)] * 6 + [("score_few", 1)]
     runs.clear()
-    few = band_model.stream(segment_len=32).feed(ids)
-    assert runs == [("score_few", 32)] * 6 + [("score_few", 7)]
+    few = band_model.stream(segment_len=16).feed(ids)
+    assert runs == [("score_few", 16)] * 12 + [("score_few", 7)]
     close(few.log_probs, long.log_probs)
 
 
@@ -67,24 +67,24 @@ def test_segment_is_no_longer_than_any_graph_takes(
 ) -> None:
     ids = random_ids(150, vocab_size=258)
     found = few_only.stream(segment_len=100).feed(ids).log_probs
-    assert runs == [("score_few", 32)] * 4 + [("score_few", 21)]
+    assert runs == [("score_few", 16)] * 9 + [("score_few", 5)]
     close(found, band_model.stream().feed(ids).log_probs)
     runs.clear()
     (total,) = few_only.score([ids], segment_len=100)
-    assert runs == [("score_few", 32)] * 4 + [("score_few", 21)]
+    assert runs == [("score_few", 16)] * 9 + [("score_few", 5)]
     close(total.nats / 149, -found.mean(dtype=np.float64))
     assert len(list(few_only.generate(ids, max_tokens=2, segment_len=100))) == 2
 
 
 def test_step_too_long_for_every_graph_is_refused(band_model: Model, few_only: Model) -> None:
-    tokens = np.zeros((1, 33), np.int64)
+    tokens = np.zeros((1, 17), np.int64)
     for model, purpose in ((few_only, "score"), (few_only, "generate"), (band_model, "generate")):
         memory = model.new_memory(model.evaluation(segment_len=40))
-        message = rf"a segment of 33 tokens does not fit: the graph for '{purpose}' takes 1 to 32\. Split it"
+        message = rf"a segment of 17 tokens does not fit: the graph for '{purpose}' takes 1 to 16\. Split it"
         with pytest.raises(OptionError, match=message):
             model.step(purpose, memory, tokens, tokens)
         assert memory.offset == 0
-        model.step(purpose, memory, tokens[:, :32], tokens[:, :32])
+        model.step(purpose, memory, tokens[:, :16], tokens[:, :16])
 
 
 def test_fewer_rounds_of_hashing_score_otherwise(

@@ -5,6 +5,8 @@ It computes what `xltraining.transformer_xl` computes, laid out for carrying mem
 * memory holds projected keys and values, so nothing of earlier segments is projected twice;
 * memory is a ring written at slot `offset` modulo its capacity C, in place where input and output are one buffer;
 * positional keys W_kR·R depend on nothing but distance, so `positions` makes them once for a capacity;
+* they are kept relative to that of the largest distance, which moves all scores of a query alike, so not their softmax:
+  then distances beyond `clamp_len`, which all count as one, need neither keys nor products;
 * 1/sqrt(d_head) is folded into the query weights and into u and v.
 
 Source: Dai et al. 2019, section 3.3 (four-term relative attention) and Appendix B (relative shift at linear cost).
@@ -66,7 +68,7 @@ class StepLayer(nn.Module):
 
         content = torch.matmul(query + self.content_bias, memory_key.transpose(2, 3))  # (B, H, S, C)
         position = ring.by_slot(torch.matmul(query + self.position_bias, position_key))  # (B, H, S, C)
-        weights = torch.softmax(content + position + ring.mask, dim=-1)
+        weights = torch.softmax(content + position, dim=-1)
         attended = torch.matmul(weights, memory_value).transpose(1, 2).reshape(B, S, H * d_head)  # (B, S, H·d_head)
         hidden = hidden + self.output(attended)
         if not self.pre_lnorm:
@@ -80,14 +82,26 @@ class StepLayer(nn.Module):
 
 
 class RingStep:
-    """What every layer of one step shares: where rows are written, which slots are seen, how positions turn."""
+    """What every layer of one step shares: where rows are written, which rows are seen, how positions turn.
+
+    Rows by age, oldest first, are `near` ones, which have positional keys, and before them far ones, whose positional
+    score is zero.
+    """
 
     def __init__(
-        self, tokens: Tensor, memory_key: Tensor, offset: Tensor, memory_length: Tensor, window: Tensor
+        self,
+        tokens: Tensor,
+        memory_key: Tensor,
+        position_key: Tensor,
+        offset: Tensor,
+        memory_length: Tensor,
+        window: Tensor,
     ) -> None:
         B, S = tokens.shape
         _, H, C, _ = memory_key.shape
-        self.S, self.C = S, C
+        near = position_key.shape[2] - 1
+        far = C - near
+        self.S, self.near = S, near
         capacity = torch.full((1,), C)  # a tensor: `tensor % SymInt` does not convert
         steps = torch.arange(S)
         slots = torch.remainder(offset + steps, capacity)  # (S,)
@@ -96,31 +110,49 @@ class RingStep:
             torch.arange(H).view(1, H, 1),
             slots.view(1, 1, S),
         )
-        # Distance of each slot from each query; negative for tokens that come after the query.
-        from_last = torch.remainder(offset + (S - 1) - torch.arange(C), capacity)  # (C,)
-        distance = from_last.view(1, C) - (S - 1 - steps).view(S, 1)  # (S, C)
+        # Distance of each row, by age, from each query; negative for tokens that come after the query.
+        distance = (C - S) + steps.view(S, 1) - torch.arange(C).view(1, C)  # (S, C)
         reach = torch.minimum(memory_length.view(B, 1, 1) + steps.view(1, S, 1), window.view(1, 1, 1) - 1)
         seen = (distance >= 0).unsqueeze(0) & (distance.unsqueeze(0) <= reach)  # (B, S, C)
-        self.mask = torch.where(seen, 0.0, -math.inf).unsqueeze(1)  # (B, 1, S, C)
-        self.cut = cast(int, torch.remainder(offset + S, capacity).item())  # slot of the oldest row
-        torch._check(self.cut >= 0)
-        torch._check(self.cut < C)
+        mask = torch.where(seen, 0.0, -math.inf).unsqueeze(1)  # (B, 1, S, C)
+        self.near_mask = mask[..., far:]  # (B, 1, S, near)
+
+        # Slots below `cut` hold the newest rows, the others the oldest.
+        cut = torch.remainder(offset + S, capacity)
+        newest_near = torch.minimum(cut, torch.full((1,), near))
+        self.newest_near = _size(newest_near, near)
+        newest_far = _size(cut - newest_near, far)
+        # One tensor for all layers: each score is its content alone.
+        far_mask = mask[..., :far].expand(B, H, S, far)
+        self.newest_far = far_mask.narrow(3, far - newest_far, newest_far)
+        self.oldest_far = far_mask.narrow(3, 0, far - newest_far)
 
     def write(self, memory: Tensor, rows: Tensor) -> Tensor:
         """Put `rows` (B, H, S, d_head) into the ring (B, H, C, d_head) at this step's slots."""
         return torch.index_put(memory, self.index, rows)
 
     def by_slot(self, scores: Tensor) -> Tensor:
-        """Shift scores of (B, H, S, 1 + C) distances (a zero column first) and turn them into ring order.
+        """Shift scores of (B, H, S, 1 + near) distances (a zero column first), mask them, and turn them to ring order.
 
         Appendix B's shift without a pad: dropping the first S of the flat scores moves row i left by S - i, which
-        leaves column j of row i with the distance C - S + i - j; the zero column stands where nothing is seen.
+        leaves column j of row i with the distance near - S + i - j; the zero column stands where nothing is seen.
+
+        Returns:
+            (B, H, S, C)
         """
         B, H, S, _ = scores.shape
-        C = self.C
-        by_age = scores.flatten(2)[..., S:].view(B, H, S, C)  # (B, H, S, C), oldest first
-        newest = by_age.narrow(3, C - self.cut, self.cut)
-        return torch.cat([newest, by_age.narrow(3, 0, C - self.cut)], dim=3)
+        by_age = scores.flatten(2)[..., S:].view(B, H, S, self.near) + self.near_mask  # oldest first
+        newest = by_age.narrow(3, self.near - self.newest_near, self.newest_near)
+        oldest = by_age.narrow(3, 0, self.near - self.newest_near)
+        return torch.cat([self.newest_far, newest, self.oldest_far, oldest], dim=3)
+
+
+def _size(count: Tensor, largest: int) -> int:
+    """A number in a tensor as the size of an axis, from 0 to `largest`."""
+    size = cast(int, count.item())
+    torch._check(size >= 0)
+    torch._check(size <= largest)
+    return size
 
 
 class TransformerXLStep(nn.Module):
@@ -165,8 +197,9 @@ class TransformerXLStep(nn.Module):
 
         `tokens` and `targets` (the token after each), `offset` = rows written to the ring so far, `memory_length` =
         rows of memory that each batch row may see (at most mem_len), `window` = keys that a query sees at most,
-        itself included; the rings; positional keys for the distances C - 1 … 0 behind a zero column; and for
-        `positions` the ring's `capacity` and the `clamp_len` (not clamped when it is not positive).
+        itself included; the rings; positional keys for the distances near - 1 … 0 behind a zero column; and for
+        `positions` their number `near` and the `clamp_len` (not clamped when it is not positive). There are as many as
+        slots, or with a clamp_len at least clamp_len + segment.
         """
         config = self.config
         return (
@@ -179,7 +212,7 @@ class TransformerXLStep(nn.Module):
             spec.Tensor("window", "int64", (1,)),
             *(spec.Tensor(entry.input, entry.dtype, entry.shape) for entry in self.memory),
             *(spec.Tensor(f"position_key_{index}", "float32", self._position_shape) for index in range(config.n_layer)),
-            spec.Tensor("capacity", "int64", (1,)),
+            spec.Tensor("near", "int64", (1,)),
             spec.Tensor("clamp_len", "int64", (1,)),
         )
 
@@ -222,7 +255,7 @@ class TransformerXLStep(nn.Module):
 
     def example(self) -> tuple[Tensor, ...]:
         """Inputs to trace with. No free axis is 1: a size of one would be exported as fixed."""
-        sizes = {"batch": 2, "segment": 5, "capacity": 19, "capacity + 1": 20}
+        sizes = {"batch": 2, "segment": 5, "capacity": 19, "near + 1": 14}
         tensors = {
             entry.name: torch.zeros(
                 [axis if isinstance(axis, int) else sizes[axis] for axis in entry.shape],
@@ -230,7 +263,7 @@ class TransformerXLStep(nn.Module):
             )
             for entry in self.inputs
         }
-        tensors["capacity"].fill_(sizes["capacity"])
+        tensors["near"].fill_(sizes["near + 1"] - 1)
         tensors["window"].fill_(sizes["capacity"])
         return tuple(tensors.values())
 
@@ -238,7 +271,14 @@ class TransformerXLStep(nn.Module):
         """One segment: `inputs` as the property says, out come the outputs of all `purposes`, each once, in order."""
         given = dict(zip((entry.name for entry in self.inputs), inputs, strict=True))
         tokens, targets = given["tokens"], given["targets"]
-        ring = RingStep(tokens, given["memory_key_0"], given["offset"], given["memory_length"], given["window"])
+        ring = RingStep(
+            tokens,
+            given["memory_key_0"],
+            given["position_key_0"],
+            given["offset"],
+            given["memory_length"],
+            given["window"],
+        )
         made: dict[str, Tensor] = {}
 
         hidden = self.word_emb(tokens) * self.embedding_scale
@@ -252,7 +292,7 @@ class TransformerXLStep(nn.Module):
         made["logits"] = self.head.logits(hidden[:, -1])
         clusters = self.head.log_probs_within_clusters(hidden.flatten(0, 1))
         made |= describe(list(zip(self.config.cluster_bounds, clusters, strict=True)), targets)
-        for index, position_key in enumerate(self.positions(given["capacity"], given["clamp_len"])):
+        for index, position_key in enumerate(self.positions(given["near"], given["clamp_len"])):
             made[f"position_key_{index}"] = position_key
         return tuple(made[name] for name in traced_outputs(self))
 
@@ -262,28 +302,28 @@ class TransformerXLStep(nn.Module):
 
     @property
     def _position_shape(self) -> tuple[int | str, ...]:
-        return (self.config.n_head, self.config.d_head, "capacity + 1")
+        return (self.config.n_head, self.config.d_head, "near + 1")
 
-    def positions(self, capacity: Tensor, clamp_len: Tensor) -> list[Tensor]:
-        """Positional keys W_kR·R for every distance that a ring of `capacity` slots can hold.
+    def positions(self, near: Tensor, clamp_len: Tensor) -> list[Tensor]:
+        """Positional keys W_kR·R for distances below `near`, less that of the largest.
 
         Args:
-            capacity: (1,) int64.
+            near: (1,) int64.
             clamp_len: (1,) int64, distances beyond it count as it; not clamped when it is not positive.
 
         Returns:
-            n_layer tensors (H, d_head, 1 + C): a zero column, then the distances C - 1 … 0.
+            n_layer tensors (H, d_head, 1 + near): a zero column, then the distances near - 1 … 0.
         """
         config = self.config
-        C = cast(int, capacity.item())
-        torch._check(C >= 1)
-        distance = torch.arange(C, -1, -1)  # the first stands for the zero column
+        count = cast(int, near.item())
+        torch._check(count >= 1)
+        distance = torch.arange(count, -1, -1)  # the first stands for the zero column
         clamped = torch.where(clamp_len > 0, torch.minimum(distance, clamp_len), distance).to(torch.float32)
-        angle = clamped.unsqueeze(1) * self.inverse_frequency  # (1 + C, D / 2)
-        encoding = torch.cat([angle.sin(), angle.cos()], dim=1)  # (1 + C, D)
-        encoding = encoding * (distance < capacity).to(torch.float32).unsqueeze(1)
+        angle = clamped.unsqueeze(1) * self.inverse_frequency  # (1 + near, D / 2)
+        encoding = torch.cat([angle.sin(), angle.cos()], dim=1)  # (1 + near, D)
+        encoding = torch.where((distance < near).unsqueeze(1), encoding - encoding[1], 0.0)
         return [
-            layer.position(encoding).t().reshape(config.n_head, config.d_head, C + 1)  # (H, d_head, 1 + C)
+            layer.position(encoding).t().reshape(config.n_head, config.d_head, count + 1)  # (H, d_head, 1 + near)
             for layer in self._layers
         ]
 
