@@ -5,6 +5,7 @@ Data goes to stdout, everything else to stderr. Exit status: 0 done, 1 failed, 2
 
 from __future__ import annotations
 
+import math
 import signal
 import sys
 import warnings
@@ -17,6 +18,7 @@ import click
 
 from xlexport import __version__
 from xlexport.cli_options import (
+    bench_options,
     checkpoint_options,
     conversion_options,
     document_options,
@@ -282,38 +284,33 @@ def inspect(path: Path, as_json: bool, format_name: str | None, config: dict[str
 @cli.command()
 @click.argument("bundle", type=PATH)
 @click.option("--against", type=PATH, help="Run the eager model of this checkpoint beside it.")
-@click.option("--batch-size", type=click.IntRange(1), default=1, show_default=True)
-@click.option("--repeats", type=click.IntRange(1), default=7, show_default=True, help="Segments of a side in a round.")
-@click.option("--rounds", type=click.IntRange(1), default=3, show_default=True)
-@click.option("--json", "as_json", is_flag=True, help="Print one object.")
-@click.option("--segment-len", type=int, help="Tokens in one step.  [default: the model's own]")
-@click.option("--mem-len", type=int, help="Rows of memory.  [default: the model's own]")
-@click.option("--clamp-len", type=int, help="Largest distinct distance; -1 is none.  [default: the model's own]")
-@hashing_options
+@click.option("--json", "as_json", is_flag=True, help="Print an object a combination.")
+@bench_options
 @checkpoint_options
-@runtime_options
 def bench(
     bundle: Path,
     against: Path | None,
     as_json: bool,
+    plot: Path | None,
     format_name: str | None,
     config: dict[str, Any] | None,
     **options: Any,
 ) -> None:
     """Measure BUNDLE's speed beside the machine's own, and beside the eager model."""
-    from dataclasses import asdict
-
     from xlexport.extras import require
 
     require("convert")
-    from xlexport.bench import bench as measure
+    from xlexport.bench import sweep
+    from xlexport.bench.output import print_reports
+    from xlexport.bench.plot import check_plot
 
-    report = asdict(measure(bundle, against=against, format=format_name, config=config, **options))
-    if as_json:
-        print_json(report)
-    else:
-        rounded = {name: f"{value:,.4g}" if isinstance(value, float) else str(value) for name, value in report.items()}
-        print_table(list(rounded.items()))
+    lists = ("segment_len", "mem_len", "batch_size", "threads")
+    swept: dict[str, Any] = {name: options.pop(name) or (None,) for name in lists}
+    combinations = math.prod(len(set(values)) for values in swept.values())
+    if plot is not None:
+        check_plot(plot, combinations)
+    reports = sweep(bundle, against=against, format=format_name, config=config, **swept, **options)
+    print_reports(reports, combinations, as_json, plot)
 
 
 @cli.command()

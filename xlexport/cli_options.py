@@ -13,6 +13,7 @@ __all__ = [
     "FORMATS",
     "PROTOCOLS",
     "Integers",
+    "bench_options",
     "checkpoint_options",
     "conversion_options",
     "document_options",
@@ -31,17 +32,23 @@ Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 
 
 class Integers(click.ParamType[tuple[int, ...]]):
-    """Integers separated by commas."""
+    """Integers separated by commas; with `at_least` one or more, none of them smaller."""
 
     name = "integers"
+
+    def __init__(self, at_least: int | None = None) -> None:
+        self.at_least = at_least
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[int, ...]:
         if isinstance(value, tuple):
             return value
         try:
-            return tuple(int(part) for part in value.split(",") if part.strip())
+            integers = tuple(int(part) for part in value.split(",") if part.strip())
         except ValueError:
             self.fail(f"{value!r} is not a list of integers separated by commas.", param, ctx)
+        if self.at_least is not None and min(integers, default=self.at_least - 1) < self.at_least:
+            self.fail(f"{value!r} is not a list of integers of at least {self.at_least}.", param, ctx)
+        return integers
 
 
 def _all(*options: Decorator) -> Decorator:
@@ -182,5 +189,45 @@ protocol_options = _all(
         "--sentences/--no-sentences",
         default=None,
         help="Pack sentences into the streams.  [default: as kimiyoung does, where the vocabulary marks them]",
+    ),
+)
+
+SWEPT = "N[,M…]"
+
+bench_options = _all(
+    click.option(
+        "--purpose",
+        type=click.Choice(["score", "generate"]),
+        default="score",
+        show_default=True,
+        help="Score segments, or generate token by token.",
+    ),
+    click.option(
+        "--segment-len",
+        type=Integers(at_least=1),
+        metavar=SWEPT,
+        help="Tokens in one step. Several, here and below: every combination is measured.  [default: the model's own]",
+    ),
+    click.option(
+        "--mem-len",
+        type=Integers(),
+        metavar=SWEPT,
+        help="Rows of memory that a layer keeps.  [default: the model's own]",
+    ),
+    click.option("--batch-size", type=Integers(at_least=1), metavar=SWEPT, default="1", show_default=True),
+    click.option(
+        "--threads", type=Integers(at_least=1), metavar=SWEPT, help="Threads of one step.  [default: all cores]"
+    ),
+    click.option("--clamp-len", type=int, help="Largest distinct distance; -1 is none.  [default: the model's own]"),
+    hashing_options,
+    click.option("--device", default="cpu", show_default=True, help="cpu, cuda or cuda:N."),
+    click.option("--repeats", type=click.IntRange(1), default=7, show_default=True, help="Steps of a side in a round."),
+    click.option("--rounds", type=click.IntRange(1), default=3, show_default=True),
+    click.option("--profile", is_flag=True, help="Show where the time of a step goes, by operator."),
+    click.option(
+        "--plot",
+        type=click.Path(path_type=Path),
+        metavar="FILE",
+        help="Draw several combinations into a .png or .svg file (needs matplotlib).",
     ),
 )

@@ -67,22 +67,6 @@ MORE_VERIFY_FIELDS = [
     "overflow_fraction_per_layer",
     "overflow_mismatches",
 ]
-BENCH_FIELDS = [
-    "segment_len",
-    "mem_len",
-    "batch_size",
-    "threads",
-    "device",
-    "dtype",
-    "tokens_per_second",
-    "ms_per_segment_p50",
-    "ms_per_segment_p95",
-    "gflops",
-    "sgemm_gflops",
-    "fraction_of_sgemm",
-    "load_seconds",
-    "peak_rss_mb",
-]
 PROSE = "It was the best of times, it was the worst of times,\nit was the âge of wisdom.\n"
 
 
@@ -287,7 +271,7 @@ def test_generate_prints_prompt_and_text(bundle: Path, prose: Path, invoke: Invo
     assert shown.out == "\ufffd café\n"
 
 
-# inspect and bench
+# inspect
 
 
 def test_inspect_as_json_is_the_manifest(bundle: Path, invoke: Invoke) -> None:
@@ -298,40 +282,3 @@ def test_inspect_as_json_is_the_manifest(bundle: Path, invoke: Invoke) -> None:
     assert found["files"].keys() == manifest.files.keys()
     assert found["graphs"].keys() == {"score", "generate", "detail", "positions"}
     assert found["evaluation"]["mem_len"] == 20
-
-
-@pytest.mark.parametrize("against", [False, True])
-def test_bench_as_json(
-    against: bool, bundle: Path, checkpoint: Path, invoke: Invoke, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("xlexport.bench.SGEMM_SIZE", 64)
-    options = ("--repeats", "2", "--rounds", "1", "--batch-size", "3", "--mem-len", "9", "--threads", "1", "--json")
-    shown = invoke("bench", bundle, *options, *(("--against", checkpoint) if against else ())).succeeded()
-    found = shown.object
-    assert list(found) == [*BENCH_FIELDS, "eager_tokens_per_second", "speedup"]
-    assert (found["segment_len"], found["mem_len"], found["batch_size"], found["threads"]) == (8, 9, 3, 1)
-    assert (found["device"], found["dtype"]) == ("cpu", "float32")
-    assert all(found[name] > 0 for name in BENCH_FIELDS[6:])
-    assert found["ms_per_segment_p50"] <= found["ms_per_segment_p95"]
-    assert found["tokens_per_second"] == pytest.approx(3 * 8 / found["ms_per_segment_p50"] * 1000)
-    if against:
-        assert found["speedup"] == pytest.approx(found["tokens_per_second"] / found["eager_tokens_per_second"])
-    else:
-        assert (found["eager_tokens_per_second"], found["speedup"]) == (None, None)
-    assert shown.err == ""
-
-
-def test_bench_refuses_the_checkpoint_of_another_shape(
-    bundle: Path, make_checkpoint: Callable[..., Path], invoke: Invoke, tmp_path: Path
-) -> None:
-    other = make_checkpoint(tmp_path / "other.pt", n_layer=1)
-    error = invoke("bench", bundle, "--against", other).error
-    assert f"was converted from another model than {other}. Give its own checkpoint." in error
-
-
-def test_memory_of_a_bench_is_the_bundle_alone(bundle: Path, checkpoint: Path, call: Invoke) -> None:
-    """What the eager model beside it needs, PyTorch above all, is not counted."""
-    options = ("--repeats", "1", "--rounds", "1", "--threads", "1", "--json")
-    alone = call("bench", bundle, *options).succeeded().object["peak_rss_mb"]
-    beside = call("bench", bundle, *options, "--against", checkpoint).succeeded().object["peak_rss_mb"]
-    assert beside == pytest.approx(alone, rel=0.2)

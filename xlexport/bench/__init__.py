@@ -1,0 +1,228 @@
+"""Measure a bundle's speed beside what the machine can do, and beside the eager model, in one run.
+
+Machines are shared and noisy: the sides take turns, and only ratios and medians of one run count. docs/bench.md says
+how to read the figures.
+"""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from xlexport.bench.floors import step_floor
+from xlexport.bench.machine import Machine, Rates
+from xlexport.bench.profile import profile_step
+from xlexport.bench.report import BenchReport
+from xlexport.bench.sides import EagerSide, GraphSide, Purpose, Work
+from xlexport.bench.timing import Clock, peak_rss_mb
+from xlexport.checkpoints import load as load_checkpoint
+from xlexport.errors import XlexportError
+from xlexport.settings import same_model
+from xlruntime.errors import OptionError
+from xlruntime.model import Model, load
+from xlruntime.providers import import_onnxruntime
+
+__all__ = ["BenchReport", "bench", "sweep"]
+
+WHOLE_DOCUMENT = 4096  # tokens of a document that is one step, unless the user gives a length
+MACHINE_RUNS = 3  # of each rate in a round
+
+
+@dataclass(frozen=True)
+class _Settings:
+    """What all combinations share."""
+
+    purpose: Purpose
+    clamp_len: int | None
+    n_hashes: int | None
+    repeats: int
+    rounds: int
+    profile: bool
+
+
+def bench(
+    folder: Path,
+    *,
+    segment_len: int | None = None,
+    mem_len: int | None = None,
+    batch_size: int = 1,
+    threads: int | None = None,
+    **options: Any,
+) -> BenchReport:
+    """Measure one combination; everything else is as in `sweep`."""
+    (report,) = sweep(
+        folder, segment_len=[segment_len], mem_len=[mem_len], batch_size=[batch_size], threads=[threads], **options
+    )
+    return report
+
+
+def sweep(
+    folder: Path,
+    *,
+    segment_len: Sequence[int | None] = (None,),
+    mem_len: Sequence[int | None] = (None,),
+    batch_size: Sequence[int] = (1,),
+    threads: Sequence[int | None] = (None,),
+    against: Path | None = None,
+    format: str | None = None,
+    config: Mapping[str, Any] | None = None,
+    purpose: Purpose = "score",
+    clamp_len: int | None = None,
+    n_hashes: int | None = None,
+    device: str = "cpu",
+    repeats: int = 7,
+    rounds: int = 3,
+    profile: bool = False,
+) -> Iterator[BenchReport]:
+    """Time steps with full memory, for every combination; `rounds` times `repeats` of each side, in turns.
+
+    Args:
+        segment_len, mem_len, batch_size, threads: the values to combine; None is the bundle's own, or ONNX Runtime's
+            choice of threads.
+        against: a checkpoint whose eager model runs beside it.
+        format, config: of that checkpoint, as `checkpoints.load` takes them.
+        purpose: `score`, or `generate`: one token after the other, the drawing of a token not counted.
+        profile: measure where the time goes, too.
+
+    Yields:
+        A report as soon as it is there, all of the first number of threads first.
+
+    Raises:
+        BundleError, ProviderError: as `xlruntime.load`.
+        OptionError: a combination is impossible; lists all that are, before anything is measured.
+        CheckpointError: the checkpoint cannot be read.
+        XlexportError: the checkpoint is not of this bundle's shape.
+    """
+    settings = _Settings(purpose, clamp_len, n_hashes, repeats, rounds, profile)
+    sizes = list(dict.fromkeys(itertools.product(segment_len, mem_len, batch_size)))
+    eager: EagerSide | None = None
+    for number, count in enumerate(dict.fromkeys(threads)):
+        import_onnxruntime()  # once a process, so no part of loading
+        started = time.perf_counter()
+        model = load(folder, device=device, threads=count)
+        load_seconds = time.perf_counter() - started
+        works = _works(model, sizes, settings)
+        peak = None
+        if number == 0:
+            GraphSide(model, works[0]).step()  # the first step allocates
+            peak = peak_rss_mb()
+            if against is not None:
+                eager = _eager(against, format, config, model)
+        machine = Machine(model.device, count)
+        for work in works:
+            yield _measure(model, work, machine, eager, settings, load_seconds, peak)
+            peak = None  # what comes later has what came before in it
+
+
+def _works(model: Model, sizes: Sequence[tuple[int | None, int | None, int]], settings: _Settings) -> list[Work]:
+    """The steps of all combinations.
+
+    Raises:
+        OptionError: names all that are impossible.
+    """
+    works: list[Work] = []
+    problems: dict[str, None] = {}
+    for segment_len, mem_len, batch_size in sizes:
+        try:
+            works.append(_work(model, segment_len, mem_len, batch_size, settings))
+        except OptionError as error:
+            problems[str(error)] = None
+    if problems:
+        raise OptionError(" ".join(problems) + (" Nothing was measured." if len(sizes) > 1 else ""))
+    return works
+
+
+def _work(model: Model, segment_len: int | None, mem_len: int | None, batch_size: int, settings: _Settings) -> Work:
+    own = model.bundle.evaluation
+    generates = settings.purpose == "generate" and not own.whole
+    if generates and segment_len not in (None, 1):
+        raise OptionError(f"segment_len is {segment_len}, but tokens are generated one by one. Leave it out.")
+    if own.whole and segment_len is None:
+        segment_len = min(own.segment_len, WHOLE_DOCUMENT)
+    # Generating, a stream keeps room for segments of the model's own length: its prompt is read in them.
+    evaluation = model.evaluation(
+        None if generates else segment_len, mem_len, settings.clamp_len, n_hashes=settings.n_hashes
+    )
+    work = Work(settings.purpose, evaluation, 1 if generates else evaluation.segment_len, batch_size)
+    if (last := evaluation.max_positions) is not None and work.segment_len > last:
+        raise OptionError(
+            f"segment_len is {work.segment_len}, but the model reads at most {last} tokens of a document."
+        )
+    return work
+
+
+def _eager(against: Path, format: str | None, config: Mapping[str, Any] | None, model: Model) -> EagerSide:
+    source = load_checkpoint(against, format, config)
+    if not same_model(source.architecture, source.config, model.bundle.config):
+        raise XlexportError(f"{model.folder} was converted from another model than {against}. Give its own checkpoint.")
+    return EagerSide(source)
+
+
+def _measure(
+    model: Model,
+    work: Work,
+    machine: Machine,
+    eager: EagerSide | None,
+    settings: _Settings,
+    load_seconds: float,
+    peak: float | None,
+) -> BenchReport:
+    """One combination."""
+    side = GraphSide(model, work)
+    side.step()
+    eager_step = None
+    if eager is not None:
+        eager_step = eager.step(model.bundle.config, work, model.threads)
+        eager_step()
+    floor = step_floor(side)
+
+    clock, eager_clock = Clock(), Clock()
+    rates = [machine.rates()]
+    for _ in range(settings.rounds):
+        clock.round(side.step, settings.repeats)
+        rates.append(machine.rates(MACHINE_RUNS))
+        if eager_step is not None:
+            eager_clock.round(eager_step, settings.repeats)
+
+    best = Rates(*(max(getattr(rate, name) for rate in rates) for name in ("sgemm", "copy", "read")))
+    median, steps = clock.quantile(0.5), len(clock.runs)
+    best_round = min(clock.medians)
+    quietest = clock.medians.index(best_round)
+    eager_median = eager_clock.quantile(0.5) if eager_step is not None else None
+    return BenchReport(
+        segment_len=work.segment_len,
+        mem_len=work.evaluation.mem_len,
+        batch_size=work.batch_size,
+        threads=model.threads,
+        device=str(model.device),
+        dtype=model.bundle.precision,
+        tokens_per_second=work.tokens / median,
+        ms_per_segment_p50=median * 1e3,
+        ms_per_segment_p95=clock.quantile(0.95) * 1e3,
+        gflops=floor.flops / median / 1e9,
+        sgemm_gflops=best.sgemm,
+        fraction_of_sgemm=floor.flops / median / 1e9 / best.sgemm,
+        load_seconds=load_seconds,
+        peak_rss_mb=peak,
+        eager_tokens_per_second=work.tokens / eager_median if eager_median else None,
+        speedup=eager_median / median if eager_median else None,
+        purpose=work.purpose,
+        ms_per_segment_best_round=best_round * 1e3,
+        speedup_best_round=eager_clock.medians[quietest] / best_round if eager_median else None,
+        user_ms_per_segment=clock.user / steps * 1e3,
+        system_ms_per_segment=clock.system / steps * 1e3,
+        flops_per_segment=floor.flops,
+        bytes_per_segment=floor.bytes,
+        copy_gb_per_second=best.copy,
+        read_gb_per_second=best.read,
+        arithmetic_floor_ms=floor.arithmetic_seconds(best) * 1e3,
+        bytes_floor_ms=floor.bytes_seconds(best) * 1e3,
+        floor_ms=floor.seconds(best) * 1e3,
+        floor=floor.bound(best),
+        fraction_of_floor=floor.seconds(best) / median,
+        profile=profile_step(side) if settings.profile else None,
+    )

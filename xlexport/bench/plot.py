@@ -1,0 +1,84 @@
+"""A plot of a sweep: speed reached, and the speed that the floor allows."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from xlexport.bench.report import BenchReport
+from xlexport.bundle_writer import writing
+from xlexport.errors import XlexportError
+from xlexport.extras import require
+
+__all__ = ["check_plot", "draw_plot"]
+
+SUFFIXES = (".png", ".svg")
+AXES = {
+    "segment_len": "tokens in a segment",
+    "mem_len": "rows of memory",
+    "batch_size": "rows of a batch",
+    "threads": "threads",
+}
+
+
+def check_plot(path: Path, combinations: int) -> None:
+    """Refuse what cannot be drawn, before anything is measured.
+
+    Raises:
+        XlexportError: neither .png nor .svg, or nothing varies.
+        MissingDependencyError: matplotlib is not installed.
+        FileNotFoundError: there is no folder to write it into.
+    """
+    if path.suffix.lower() not in SUFFIXES:
+        raise XlexportError(f"{path}: a plot is a .png or .svg file. Give it such a name.")
+    if combinations < 2:
+        raise XlexportError(f"{path}: one combination is no plot. Give several, for example --segment-len 1,16,80.")
+    require("plot")
+    if not path.parent.is_dir():
+        raise FileNotFoundError(f"{path.parent}: no such folder to write {path.name} into. Create it first.")
+
+
+def draw_plot(reports: Sequence[BenchReport], path: Path) -> None:
+    """Tokens a second by what varies most; a line for each combination of the rest, its floor dashed, eager dotted."""
+    from matplotlib.figure import Figure  # without pyplot, which would look for a screen
+
+    varied = {name: len({getattr(report, name) for report in reports}) for name in AXES}
+    axis = max(varied, key=lambda name: varied[name])
+    others = [name for name in AXES if name != axis and varied[name] > 1]
+    lines: dict[tuple[Any, ...], list[BenchReport]] = {}
+    for report in reports:
+        lines.setdefault(tuple(getattr(report, name) for name in others), []).append(report)
+
+    against = reports[0].speedup is not None
+    figure = Figure(figsize=(8, 5), layout="constrained")
+    plot = figure.add_subplot()
+    for key, line in lines.items():
+        line.sort(key=lambda report: getattr(report, axis))
+        label = ", ".join(f"{name} {value}" for name, value in zip(others, key, strict=True)) or "bundle"
+        places = [getattr(report, axis) for report in line]
+        (drawn,) = plot.plot(places, [report.tokens_per_second for report in line], marker="o", label=label)
+        allowed = [report.tokens_per_second / report.fraction_of_floor for report in line]
+        plot.plot(places, allowed, linestyle="--", color=drawn.get_color())
+        if against:
+            eager = [report.tokens_per_second / (report.speedup or 1) for report in line]
+            plot.plot(places, eager, linestyle=":", color=drawn.get_color())
+    plot.set_xlabel(AXES[axis])
+    plot.set_ylabel("tokens/s")
+    plot.set_xscale("log", base=2)
+    places = sorted({getattr(report, axis) for report in reports})
+    plot.set_xticks(places, [f"{place:,}" for place in places])
+    plot.grid(alpha=0.3)
+    plot.set_yscale("log")
+    plot.set_title(
+        f"{reports[0].purpose}; dashed: what the floor allows" + ("; dotted: eager model" if against else "")
+    )
+    plot.legend()
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        with writing(path):
+            figure.savefig(temporary, format=path.suffix[1:].lower(), dpi=150)
+        os.replace(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)

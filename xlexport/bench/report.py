@@ -1,0 +1,149 @@
+"""The figures of one measurement, and how they are shown."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from xlexport.bench.profile import OperatorTime
+from xlexport.bench.sides import Purpose
+
+__all__ = ["BenchReport", "case_name", "profile_lines", "report_rows", "table_header", "table_line"]
+
+
+@dataclass(frozen=True)
+class BenchReport:
+    """Figures of one run; times are wall time unless they say otherwise. None: was not measured."""
+
+    segment_len: int
+    mem_len: int
+    batch_size: int
+    threads: int | None
+    device: str
+    dtype: str
+    tokens_per_second: float
+    ms_per_segment_p50: float
+    ms_per_segment_p95: float
+    gflops: float  # arithmetic of a step over its median time
+    sgemm_gflops: float  # the best of a 2048-cubed matrix product in this run, by the same runtime and threads
+    fraction_of_sgemm: float
+    load_seconds: float
+    peak_rss_mb: float | None  # of the process, before PyTorch and the checkpoint are loaded; of a sweep's first only
+    eager_tokens_per_second: float | None
+    speedup: float | None  # eager time over ours, medians
+    purpose: Purpose
+    ms_per_segment_best_round: float  # the median of the quietest round
+    speedup_best_round: float | None  # of the same round
+    user_ms_per_segment: float  # time of all threads in the process, on average
+    system_ms_per_segment: float
+    flops_per_segment: int
+    bytes_per_segment: int
+    copy_gb_per_second: float
+    read_gb_per_second: float
+    arithmetic_floor_ms: float
+    bytes_floor_ms: float
+    floor_ms: float
+    floor: Literal["arithmetic", "bytes"]  # which of both it is
+    fraction_of_floor: float  # floor_ms over the median time
+    profile: Sequence[OperatorTime] | None
+
+
+def report_rows(report: BenchReport) -> list[tuple[str, str]]:
+    """A report for people."""
+    threads = "" if report.threads is None else f", {report.threads} thread{'s' * (report.threads > 1)}"
+    memory_rate = max(report.copy_gb_per_second, report.read_gb_per_second)
+    best_round = report.floor_ms / report.ms_per_segment_best_round
+    rows = [
+        ("step", f"{report.purpose}, {case_name(report)}"),
+        ("on", f"{report.device}{threads}, {report.dtype}"),
+        ("tokens/s", _amount(report.tokens_per_second)),
+        (
+            "ms a step",
+            f"{_amount(report.ms_per_segment_p50)}, 95% within {_amount(report.ms_per_segment_p95)}, "
+            f"quietest round {_amount(report.ms_per_segment_best_round)}",
+        ),
+        (
+            "processor",
+            f"{_amount(report.user_ms_per_segment)} ms user, {_amount(report.system_ms_per_segment)} ms system",
+        ),
+        (
+            "arithmetic",
+            f"{_amount(report.flops_per_segment / 1e9)} GFLOP: {_amount(report.arithmetic_floor_ms)} ms at "
+            f"{_amount(report.sgemm_gflops)} GFLOP/s, a large matrix product's",
+        ),
+        (
+            "bytes",
+            f"{_amount(report.bytes_per_segment / 1e6)} MB: {_amount(report.bytes_floor_ms)} ms at "
+            f"{_amount(memory_rate)} GB/s (copies {_amount(report.copy_gb_per_second)}, reads "
+            f"{_amount(report.read_gb_per_second)})",
+        ),
+        (
+            "floor",
+            f"{_amount(report.floor_ms)} ms, of {report.floor}; {report.fraction_of_floor:.0%} of its speed reached, "
+            f"{best_round:.0%} in the quietest round",
+        ),
+    ]
+    if report.eager_tokens_per_second is not None:
+        rows.append(
+            (
+                "eager",
+                f"{_amount(report.eager_tokens_per_second)} tokens/s; the bundle is {report.speedup:.3g} times as "
+                f"fast, {report.speedup_best_round:.3g} times in the quietest round",
+            )
+        )
+    rows.append(("load", f"{report.load_seconds:.3g} s"))
+    if report.peak_rss_mb is not None:
+        rows.append(("peak memory", f"{report.peak_rss_mb:,.0f} MB"))
+    return rows
+
+
+def case_name(report: BenchReport) -> str:
+    """What was measured, in words."""
+    return f"segment {report.segment_len:,}, memory {report.mem_len:,}, batch {report.batch_size:,}"
+
+
+COLUMNS = ("threads", "segment", "memory", "batch", "ms a step", "tokens/s", "floor ms", "bound by", "of floor")
+
+
+def table_header(eager: bool) -> str:
+    """The first line of a table of many reports."""
+    return _line([*COLUMNS, "to eager"] if eager else COLUMNS)
+
+
+def table_line(report: BenchReport) -> str:
+    """The line of one of them."""
+    cells = [
+        "-" if report.threads is None else f"{report.threads}",
+        f"{report.segment_len:,}",
+        f"{report.mem_len:,}",
+        f"{report.batch_size:,}",
+        _amount(report.ms_per_segment_p50),
+        _amount(report.tokens_per_second),
+        _amount(report.floor_ms),
+        report.floor,
+        f"{report.fraction_of_floor:.0%}",
+    ]
+    return _line(cells if report.speedup is None else [*cells, f"{report.speedup:.3g}x"])
+
+
+def profile_lines(profile: Sequence[OperatorTime]) -> list[str]:
+    """Where the time goes, an operator a line."""
+    rows = [("operator", "ms", "share", "count"), *map(_profile_cells, profile)]
+    width = max(len(row[0]) for row in rows)
+    return [f"{name:<{width}}  {ms:>9}  {share:>6}  {count:>6}" for name, ms, share, count in rows]
+
+
+def _profile_cells(time: OperatorTime) -> tuple[str, str, str, str]:
+    return time.operator, f"{time.ms:,.3f}", f"{time.percent:.1f}%", f"{time.count:,}"
+
+
+def _line(cells: Sequence[str]) -> str:
+    return "  ".join(f"{cell:>10}" if index > 3 else f"{cell:>8}" for index, cell in enumerate(cells))
+
+
+def _amount(value: float) -> str:
+    """Three digits that count, or all before the point."""
+    if value >= 100:
+        return f"{value:,.0f}"
+    return f"{value:.3g}" if value >= 0.001 else f"{value:.1e}"

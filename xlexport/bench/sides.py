@@ -1,0 +1,154 @@
+"""What is timed: a step of the graphs on full memory, and the same work by the eager model."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from xlexport.checkpoints import SourceCheckpoint
+from xlexport.settings import as_converted
+from xlruntime.model import Model
+from xlruntime.session import GraphSession
+from xlruntime.spec import Evaluation
+
+__all__ = ["EagerSide", "GraphSide", "Purpose", "Work"]
+
+Purpose = Literal["score", "generate"]
+
+
+@dataclass(frozen=True)
+class Work:
+    """One step: `segment_len` tokens in each of `batch_size` rows, behind full memory."""
+
+    purpose: Purpose
+    evaluation: Evaluation
+    segment_len: int
+    batch_size: int
+
+    @property
+    def tokens(self) -> int:
+        """What it yields: tokens that are scored, or one that is generated in each row."""
+        return self.batch_size * (self.segment_len if self.purpose == "score" else 1)
+
+    @property
+    def position(self) -> int:
+        """Where a step with full memory stands in its document, or as far on as positions allow."""
+        if self.evaluation.whole:
+            return 0
+        last, mem_len = self.evaluation.longest_part, self.evaluation.mem_len
+        return mem_len if last is None else min(mem_len, max(0, last - self.segment_len))
+
+    def ids(self, config: Mapping[str, Any]) -> npt.NDArray[np.int64]:
+        """Random tokens and their targets, (2, B, S).
+
+        A vocabulary that is cut into clusters stands by frequency, and what its rare tokens cost depends on how rare
+        they are: there token i is drawn with a probability of about 1 / (i + 1), as Zipf has it, else all alike.
+        """
+        random, shape = np.random.default_rng(0), (2, self.batch_size, self.segment_len)
+        V = config["n_token"]
+        if config.get("cutoffs"):
+            return np.minimum(np.exp(random.random(shape) * math.log(V + 1)).astype(np.int64) - 1, V - 1)
+        return random.integers(0, V, shape)
+
+
+class GraphSide:
+    """Steps of the graph that serves the work, at ever new places of the ring."""
+
+    def __init__(self, model: Model, work: Work) -> None:
+        self.model, self.work = model, work
+        self.graph = model.graph_for(work.purpose, work.segment_len)
+        self.tokens, self.targets = work.ids(model.bundle.config)
+        self.memory = model.new_memory(work.evaluation, work.batch_size)
+        self.memory.memory_length[:] = work.evaluation.mem_len
+        random = np.random.default_rng(0)
+        for entry in self.memory.entries:
+            if entry.dtype == "int32":  # bucket ids: all alike, they would make other work of it
+                ids = self.memory.array(entry)
+                ids[:] = random.integers(0, math.prod(model.bundle.config["n_buckets"]), ids.shape)
+                if model.device.kind != "cpu":
+                    self.memory.values[entry.input].update_inplace(ids)
+
+    def step(self) -> object:
+        """One step, as an application runs it."""
+        self._stand()
+        return self.model.step(self.work.purpose, self.memory, self.tokens, self.targets)
+
+    def step_in(self, session: GraphSession) -> object:
+        """The same in another session of the graph."""
+        self._stand()
+        made = session.step({"tokens": self.tokens, "targets": self.targets, **self.memory.feeds()}, self.memory)
+        self.memory.advance(self.work.segment_len)
+        return made
+
+    def _stand(self) -> None:
+        # Positions end in some models, and the next of these steps shall be as good as this one.
+        self.memory.position[:] = self.work.position
+
+
+class EagerSide:
+    """The eager model of a checkpoint; PyTorch is first imported here."""
+
+    def __init__(self, source: SourceCheckpoint) -> None:
+        import torch
+
+        self.source = source
+        self.threads = torch.get_num_threads()  # what it begins with
+
+    def step(self, config: Mapping[str, Any], work: Work, threads: int | None) -> Callable[[], object]:
+        """One step, with the paper's memory of hidden states.
+
+        Args:
+            config: of the bundle, which may have been converted by another rule.
+        """
+        import torch
+
+        torch.set_num_threads(threads or self.threads)
+        tokens, targets = map(torch.from_numpy, work.ids(config))
+        evaluation = work.evaluation
+        model = self.source.build_model()
+        if self.source.architecture == "reformer":
+            eager = as_converted(model, config).with_evaluation(
+                mem_len=evaluation.mem_len or None, n_hashes=evaluation.n_hashes
+            )
+            state = {"memory": _random_memory(eager, work.position, work.batch_size)}
+            carries = False  # positions may end
+        else:
+            eager = model.with_evaluation(
+                mem_len=evaluation.mem_len, clamp_len=evaluation.clamp_len, same_length=evaluation.same_length
+            )
+            rows = torch.zeros(work.batch_size, evaluation.mem_len, config["d_model"])
+            state = {"memory": [rows] * config["n_layer"]}
+            carries = True
+
+        @torch.inference_mode()
+        def step() -> object:
+            hidden, memory = eager(tokens, state["memory"])
+            if carries:
+                state["memory"] = memory
+            return eager.log_probs(hidden, targets) if work.purpose == "score" else eager.logits(hidden[:, -1])
+
+        return step
+
+
+def _random_memory(eager: Any, position: int, batch_size: int) -> Any:
+    """A Reformer's memory behind `position` tokens, in buckets of about one size."""
+    import torch
+
+    from xltraining.reformer import ReformerMemory
+
+    config = eager.config
+    generator = torch.Generator().manual_seed(0)
+    layers: list[tuple[torch.Tensor, torch.Tensor | None]] = []
+    for kind in config.attn_layers:
+        rows = min(position, config.local_rows if kind == "local" else config.mem_len)
+        buckets = None
+        if kind == "lsh":
+            shape = (batch_size, config.n_head, config.n_hashes, rows)
+            buckets = torch.randint(config.buckets, shape, generator=generator)
+        layers.append((torch.randn(batch_size, rows, config.d_model, generator=generator), buckets))
+    return ReformerMemory(position, layers)
