@@ -27,7 +27,8 @@ from xlexport.cli_options import (
     protocol_options,
     runtime_options,
 )
-from xlexport.cli_output import parity_rows, print_json, print_table, progress_bar, tell
+from xlexport.cli_output import parity_rows, print_json, print_table, progress_bar, quantization_rows, tell
+from xlexport.cli_quantize import DTYPES, precision_options, quantize
 from xlexport.train_options import model_config, train_options
 
 __all__ = ["cli", "main", "run"]
@@ -48,6 +49,15 @@ def cli() -> None:
 )
 @click.option("--force", is_flag=True, help="Replace an existing bundle.")
 @click.option("--json", "as_json", is_flag=True, help="Print the parity report as JSON.")
+@precision_options(
+    click.option(
+        "--dtype",
+        type=click.Choice(["float32", *DTYPES]),
+        default="float32",
+        show_default=True,
+        help="Of the bundle: it is converted and verified in float32, then quantized, measured on --text.",
+    )
+)
 @conversion_options
 @checkpoint_options
 @evaluation_options
@@ -68,16 +78,19 @@ def convert(
     from xlexport.bundle_writer import check_output
     from xlexport.convert import ConversionOptions
     from xlexport.convert import convert as write_bundle
+    from xlruntime.bundle import read_bundle
 
     output = output or checkpoint.parent / f"{checkpoint.stem}.bundle"
     if checkpoint.exists():  # else the missing checkpoint is what must be mended first
         check_output(output, force)
     source = checkpoints.load(checkpoint, format_name, config)
     report = write_bundle(source, output, ConversionOptions(**options), force=force, tell=tell)
+    quantized = read_bundle(output, check_files=False).provenance.get("quantization")
     if as_json:
-        print_json({"bundle": str(output), **report.to_dict(per_segment=False)})
+        figures = report.to_dict(per_segment=False)
+        print_json({"bundle": str(output), **figures, **({"quantization": quantized} if quantized else {})})
     else:
-        print_table(parity_rows(report))
+        print_table([*parity_rows(report), *(quantization_rows(quantized) if quantized else [])])
     tell(f"wrote {output}")
 
 
@@ -392,6 +405,9 @@ def demo(output: Path | None, as_json: bool) -> None:
         print_json(result_dict(result))
     else:
         print_table(result_rows(result))
+
+
+cli.add_command(quantize)
 
 
 def run(arguments: Sequence[str]) -> int:

@@ -12,7 +12,9 @@ import click
 __all__ = [
     "FORMATS",
     "PROTOCOLS",
+    "Decorator",
     "Integers",
+    "all_of",
     "bench_options",
     "checkpoint_options",
     "conversion_options",
@@ -51,7 +53,8 @@ class Integers(click.ParamType[tuple[int, ...]]):
         return integers
 
 
-def _all(*options: Decorator) -> Decorator:
+def all_of(*options: Decorator) -> Decorator:
+    """One decorator for several options."""
     return lambda function: functools.reduce(lambda decorated, option: option(decorated), reversed(options), function)
 
 
@@ -61,7 +64,7 @@ def _read_config(context: click.Context, parameter: click.Parameter, file: Path 
     return None if file is None else read_json(file)
 
 
-evaluation_options = _all(
+evaluation_options = all_of(
     click.option("--segment-len", type=int, help="Tokens in one step.  [default: the model's own]"),
     click.option("--mem-len", type=int, help="Rows of memory that a layer keeps.  [default: the model's own]"),
     click.option("--clamp-len", type=int, help="Largest distinct distance; -1 is none.  [default: the model's own]"),
@@ -72,7 +75,7 @@ evaluation_options = _all(
     ),
 )
 
-hashing_options = _all(
+hashing_options = all_of(
     click.option(
         "--n-hashes",
         type=int,
@@ -80,7 +83,7 @@ hashing_options = _all(
     ),
 )
 
-document_options = _all(
+document_options = all_of(
     evaluation_options,
     hashing_options,
     click.option(
@@ -91,7 +94,7 @@ document_options = _all(
     ),
 )
 
-conversion_options = _all(
+conversion_options = all_of(
     click.option(
         "--tokenizer",
         metavar="FILE|bytes|none",
@@ -138,7 +141,7 @@ def _with_buckets(function: Callable[..., Any]) -> Callable[..., Any]:
     return merged
 
 
-checkpoint_options = _all(
+checkpoint_options = all_of(
     click.option(
         "--format",
         "format_name",
@@ -167,12 +170,12 @@ checkpoint_options = _all(
     _with_buckets,
 )
 
-runtime_options = _all(
+runtime_options = all_of(
     click.option("--device", default="cpu", show_default=True, help="cpu, cuda or cuda:N."),
     click.option("--threads", type=click.IntRange(1), help="Threads of one step.  [default: all cores]"),
 )
 
-protocol_options = _all(
+protocol_options = all_of(
     click.option(
         "--protocol",
         type=click.Choice(PROTOCOLS),
@@ -194,7 +197,7 @@ protocol_options = _all(
 
 SWEPT = "N[,M…]"
 
-bench_options = _all(
+bench_options = all_of(
     click.option(
         "--purpose",
         type=click.Choice(["score", "generate"]),

@@ -7,7 +7,7 @@ import errno
 import json
 import math
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -16,7 +16,16 @@ if TYPE_CHECKING:
     from xlexport.parity import ParityReport
     from xlruntime.protocols import CorpusScore
 
-__all__ = ["corpus_rows", "failure", "parity_rows", "print_json", "print_table", "progress_bar", "tell"]
+__all__ = [
+    "corpus_rows",
+    "failure",
+    "parity_rows",
+    "print_json",
+    "print_table",
+    "progress_bar",
+    "quantization_rows",
+    "tell",
+]
 
 
 def tell(message: str) -> None:
@@ -87,6 +96,27 @@ def _lsh_rows(report: ParityReport) -> list[tuple[str, str]]:
     if report.overflow_mismatches:
         rows.append(("overflow counted otherwise", f"in {report.overflow_mismatches:,} places (= 0)"))
     return rows
+
+
+def quantization_rows(report: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """A QuantizationReport's fields for people."""
+    kept, texts = report["kept"], ", ".join(str(file["name"]) for file in report["text"])
+    return [
+        ("quantized", f"{report['products'] - len(kept)} of {report['products']} products to {report['dtype']}"),
+        *((f"float32: {name}", why) for name, why in kept.items()),
+        ("memories", report["memory_dtype"]),
+        ("measured on", f"{report['tokens']:,} tokens of {texts}"),
+        (
+            "bits per token",
+            f"{report['bits_per_token']:.4f}, quantized {report['delta_bits_per_token']:+.4f} "
+            f"± {report['standard_error']:.4f} (≤ {report['max_delta_bits']:g})",
+        ),
+        (
+            "log-probability differences",
+            f"mean {report['mean_abs_log_prob_diff']:.2g}, largest {report['max_abs_log_prob_diff']:.2g} nats",
+        ),
+        ("weights", f"{report['weights_bytes']:,} bytes of {report['float32_weights_bytes']:,}"),
+    ]
 
 
 def corpus_rows(score: CorpusScore) -> list[tuple[str, str]]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import platform
 import re
+import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from importlib.metadata import version
@@ -15,6 +16,8 @@ from xlexport.checkpoints import SourceCheckpoint
 from xlexport.errors import ExportError
 from xlexport.onnx_export import export_onnx
 from xlexport.parity import ParityReport, SegmentDifference
+from xlexport.quantize.bundle import QuantizeOptions, check_options, quantize_into
+from xlexport.quantize.text import check_texts, gate_text
 from xlexport.settings import as_converted, check_choices, own_evaluation, summary
 from xlexport.steps import Step, build_step
 from xlexport.tokenizer_choice import check_verify_text, choose_tokenizer, verify_ids
@@ -39,6 +42,8 @@ class ConversionOptions:
         rule: of LSH attention, `band` or `chunk`, though the model was trained for another.
         n_hashes: rounds of hashing that the bundle has; fewer can then be chosen at scoring time.
         restart: whether documents with more tokens than positions restart instead of being refused.
+        dtype: precision of the bundle, `float32` or one of `quantize.PRECISIONS`, with `max_delta_bits`, `keep_float`
+            and `memory_dtype` as `QuantizeOptions` has them; what it costs is measured on `verify_text`.
     """
 
     segment_len: int | None = None
@@ -53,6 +58,19 @@ class ConversionOptions:
     rule: str | None = None
     n_hashes: int | None = None
     restart: bool | None = None
+    dtype: str = "float32"
+    max_delta_bits: float = 0.01
+    keep_float: tuple[str, ...] = ()
+    memory_dtype: str = "float32"
+
+    @property
+    def quantization(self) -> QuantizeOptions | None:
+        """What to do with the float32 bundle, if anything."""
+        if (self.dtype, self.memory_dtype) == ("float32", "float32") and not self.keep_float:
+            return None
+        return QuantizeOptions(
+            self.dtype, self.max_delta_bits, self.keep_float, self.memory_dtype, threads=self.threads
+        )
 
 
 def convert(
@@ -66,6 +84,8 @@ def convert(
 ) -> ParityReport:
     """Write a bundle of `source` to `output`, whole and verified or not at all.
 
+    Another precision than float32 is made of the float32 bundle once that has been verified.
+
     Args:
         tell: called with a line for each stage; progress: called after each verified segment.
 
@@ -73,19 +93,27 @@ def convert(
         OutputExistsError: `output` is taken.
         ExportError, ParityError, OptionError, ConfigError: the model cannot be exported, or is not equal, or settings
             are wrong.
+        QuantizationError: another precision would cost too much, or there is no text to measure that on.
         OSError: the disk is full, or the like.
     """
     options = options or ConversionOptions()
     check_output(output, force)
+    if options.quantization is not None:
+        check_options(options.quantization)
     source = _chosen(source, options)
     evaluation = _evaluation(source, options)
     tokenizer = choose_tokenizer(source, options.tokenizer, options.vocab_style)
-    check_verify_text(tokenizer.spec, options.verify_text)  # now, not after minutes of export
+    texts = [] if options.verify_text is None else [options.verify_text]
+    if (quantization := options.quantization) is not None:
+        check_texts(tokenizer.spec, texts)  # now, not after minutes of export
+    check_verify_text(tokenizer.spec, options.verify_text)
     source = replace(source, notes=_notes(source, options))
     tell(f"read {', '.join(map(str, source.files))}: {source.format}, {source.architecture}")
     for note in (*source.notes, *tokenizer.notes):
         tell(note)
-    with publishing(output, force) as folder:
+    with publishing(output, force) as published:
+        folder = published if quantization is None else published / "float32"
+        folder.mkdir(exist_ok=True)
         tell("exporting the step graphs")
         step = build_step(source.architecture, source.build_model())
         graphs = export_onnx(step, folder)
@@ -106,6 +134,10 @@ def convert(
         (folder / "parity.json").write_text(json.dumps(report.to_dict(), indent=1) + "\n", "utf-8")
         (folder / "README.md").write_text(_readme(bundle, report), "utf-8")
         write_manifest(folder, _describe(source, memory, graphs, evaluation, tokenizer.spec, folder))
+        if quantization is not None:
+            exact = load(folder, threads=options.threads, check_files=False)
+            quantize_into(exact, published, quantization, gate_text(exact, texts), tell)
+            shutil.rmtree(folder)
     return report
 
 

@@ -5,6 +5,7 @@
     │   └── CheckpointNotFoundError (FileNotFoundError)     no such file or folder
     ├── ExportError (RuntimeError)                          a model that cannot become step graphs
     ├── ParityError (RuntimeError)                          step graphs that do not compute what the model computes
+    ├── QuantizationError (RuntimeError)                    a bundle that cannot be quantized, or would lose too much
     ├── OutputExistsError (FileExistsError)                 something stands where the output should go
     └── MissingDependencyError (ImportError)                an extra that is not installed
 
@@ -18,6 +19,7 @@ __all__ = [
     "MissingDependencyError",
     "OutputExistsError",
     "ParityError",
+    "QuantizationError",
     "XlexportError",
 ]
 
@@ -40,6 +42,10 @@ class ExportError(XlexportError, RuntimeError):
 
 class ParityError(XlexportError, RuntimeError):
     """A bundle's results differ from the trained model's by more than the tolerance, so it is not published."""
+
+
+class QuantizationError(XlexportError, RuntimeError):
+    """A bundle cannot be quantized, or loses more bits per token than the limit, so nothing is written."""
 
 
 class OutputExistsError(XlexportError, FileExistsError):

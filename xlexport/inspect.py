@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from xlexport.cli_output import quantization_rows
 from xlexport.settings import layer_kinds
 from xlexport.vocabularies import describe_vocabulary
 from xlruntime.spec import Bundle, Evaluation
@@ -34,6 +35,7 @@ def bundle_rows(bundle: Bundle, folder: Path) -> list[tuple[str, str]]:
         ("config", _listed(bundle.config)),
         ("tokenizer", _tokenizer(bundle, folder)),
         ("precision", bundle.precision),
+        *(quantization_rows(quantized) if (quantized := bundle.provenance.get("quantization")) else []),
         *(_reformer_rows(bundle, folder) if bundle.architecture == "reformer" else _transformer_xl_rows(bundle)),
         ("fingerprint", bundle.fingerprint),
     ]

@@ -19,7 +19,7 @@ from xlexport.ops import DOMAIN, VERSION, add_functions, translations
 from xlexport.steps import Step, traced_outputs
 from xlruntime import spec
 
-__all__ = ["OPSET", "WEIGHTS_FILE", "export_onnx"]
+__all__ = ["OPSET", "SMALL_TENSOR_BYTES", "WEIGHTS_FILE", "export_onnx"]
 
 OPSET = 20  # onnxruntime and onnxruntime-web run it everywhere; newer operators bring nothing here
 IR_VERSION = 10

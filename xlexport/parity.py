@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from xlexport.errors import ParityError
-from xlruntime.spec import Evaluation
+from xlruntime.spec import Bundle, Evaluation
 
 __all__ = [
     "TOLERANCES",
@@ -22,6 +22,7 @@ __all__ = [
     "Tolerance",
     "largest",
     "make_report",
+    "tolerance_of",
 ]
 
 
@@ -35,7 +36,29 @@ class Tolerance:
     flip_margin: float  # where the eager model would choose another bucket: how much better, relative
 
 
-TOLERANCES = {"float32": Tolerance(log_prob=1e-4, memory=1e-3, delta_bits_per_token=1e-6, flip_margin=1e-4)}
+# Of float32, what two orders of adding up may differ by. Of the others, several times what rounding came to on the
+# sample's text (docs/quantization.md): single tokens, unlikely ones above all, differ by far more than the mean, which
+# `delta_bits_per_token` holds to the limit that the bundle was quantized with.
+TOLERANCES = {
+    "float32": Tolerance(log_prob=1e-4, memory=1e-3, delta_bits_per_token=1e-6, flip_margin=1e-4),
+    "float16": Tolerance(log_prob=0.2, memory=0.1, delta_bits_per_token=0.01, flip_margin=0.02),
+    "int8": Tolerance(log_prob=2.0, memory=2.0, delta_bits_per_token=0.01, flip_margin=0.2),
+    "weight-int8": Tolerance(log_prob=2.0, memory=2.0, delta_bits_per_token=0.01, flip_margin=0.2),
+    "weight-int4": Tolerance(log_prob=5.0, memory=10.0, delta_bits_per_token=0.01, flip_margin=1.0),
+}
+
+
+def tolerance_of(bundle: Bundle) -> Tolerance:
+    """What holds for a bundle of its precision, with the limit that it was quantized with.
+
+    Raises:
+        ParityError: its precision is unknown.
+    """
+    if bundle.precision not in TOLERANCES:
+        raise ParityError(f"precision {bundle.precision!r} is not one of {', '.join(TOLERANCES)}. Upgrade xlexport.")
+    tolerance = TOLERANCES[bundle.precision]
+    limit = bundle.provenance.get("quantization", {}).get("max_delta_bits", tolerance.delta_bits_per_token)
+    return dataclasses.replace(tolerance, delta_bits_per_token=limit)
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from xlexport.comparison import segments_to_wrap
 from xlexport.errors import ParityError
-from xlexport.parity import TOLERANCES, ParityReport, SegmentDifference, make_report
+from xlexport.parity import ParityReport, SegmentDifference, make_report, tolerance_of
 from xlruntime.model import Model
 from xlruntime.spec import Evaluation
 
@@ -68,4 +68,4 @@ def verify(
         from xlexport.walk_transformer_xl import walk_transformer_xl
 
         found = walk_transformer_xl(model, build_eager, ids, segments, evaluation, progress)
-    return make_report(found, evaluation, TOLERANCES[model.bundle.precision], totals)
+    return make_report(found, evaluation, tolerance_of(model.bundle), totals)

@@ -33,7 +33,7 @@ from xlexport.comparison import (
     trim,
     with_memory,
 )
-from xlexport.parity import TOLERANCES, LSHTotals, SegmentDifference, largest
+from xlexport.parity import LSHTotals, SegmentDifference, largest, tolerance_of
 from xlexport.settings import as_converted
 from xlexport.side_by_side import Eager, Pair, Span, Step, span_of
 from xlruntime.model import Model
@@ -70,7 +70,7 @@ def walk_reformer(
     """
     trained = as_converted(build_eager(), model.bundle.config)
     check_sizes(model, trained)
-    eager = Eager(trained, evaluation, TOLERANCES[model.bundle.precision].log_prob)
+    eager = Eager(trained, evaluation, tolerance_of(model.bundle).log_prob)
     if evaluation.whole:
         longest = _longest_document(evaluation, model.bundle.evaluation)
         cuts = _documents(ids, longest, trained.config.chunk_length)
@@ -155,7 +155,7 @@ def _walk_few(
 ) -> None:
     """The graphs for few tokens from the beginning, with a small memory; what they differ by goes into `found`."""
     small = evaluation.with_options(mem_len=min(evaluation.mem_len, FEW_MEMORY))
-    eager = Eager(trained, small, TOLERANCES[model.bundle.precision].log_prob)
+    eager = Eager(trained, small, tolerance_of(model.bundle).log_prob)
     pairs = [Pair(model, eager, purpose, small) for purpose in few]
     ids = np.concatenate([*(span.tokens[0] for span in spans), spans[-1].targets[0, -1:]])
     ids = ids[: 2 * max(pair.memory.capacity for pair in pairs) + 1]  # twice round their rings

@@ -33,7 +33,7 @@ from xlexport.comparison import (
     trim,
     with_memory,
 )
-from xlexport.parity import TOLERANCES, SegmentDifference
+from xlexport.parity import SegmentDifference, tolerance_of
 from xlexport.steps import project_memory
 from xlruntime.memory import RingMemory
 from xlruntime.model import Model
@@ -154,7 +154,7 @@ def _walk_eager(
     with torch.inference_mode():
         hidden, memory = eager(torch.from_numpy(tokens), memory)
         newest = [rows[:, max(0, rows.shape[1] - tokens.shape[1]) :] for rows in memory]
-    expected = expect(eager, hidden, tokens, targets, TOLERANCES[model.bundle.precision].log_prob)
+    expected = expect(eager, hidden, tokens, targets, tolerance_of(model.bundle).log_prob)
     return _Segment(expected, dict(_project(model, eager, newest))), memory
 
 

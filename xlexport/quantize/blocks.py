@@ -1,0 +1,83 @@
+"""Weight-only int8 and int4: each column of a weight in blocks with a step of their own; activations stay float32.
+
+For small bundles and for steps of few tokens, whose time goes into reading weights. The nodes are standard operators
+(opset 21, blocked DequantizeLinear); ONNX Runtime computes them and the MatMul as one product, on blocks of integers.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import numpy.typing as npt
+import onnx_ir as ir
+
+from xlexport.quantize.products import Product, WeightStore, replace_products
+
+__all__ = ["BLOCK", "OPSET", "block_size", "dequantize_blocks", "quantize_blocks", "rewrite"]
+
+OPSET = 21
+BLOCK = {8: 128, 4: 32}  # by bits: of int4, larger blocks lose too much; of int8, smaller ones gain nothing
+# What the largest number of a block may be in steps. The best is chosen block by block: cutting the largest number off
+# a little can leave the others nearer. A negative one lets the side with the largest number have the one step more.
+LARGEST = {8: (127.0,), 4: (6.5, 7.0, 7.5, 8.0, 8.5, -7.5, -8.0, -8.5)}
+
+
+def block_size(rows: int, bits: int) -> int:
+    """Rows of a block of a weight with so many rows, at least 16: a power of two."""
+    size = BLOCK[bits]
+    while size > rows:
+        size //= 2
+    return size
+
+
+def quantize_blocks(
+    weight: npt.NDArray[np.float32], bits: int, block: int
+) -> tuple[npt.NDArray[np.int8], npt.NDArray[np.float32]]:
+    """Integers (K, N) and steps (ceil(K / block), N): the steps of the block that lose least, in squares."""
+    K, N = weight.shape
+    blocks = -(-K // block)
+    padded = np.zeros((blocks * block, N), np.float32)
+    padded[:K] = weight
+    padded = padded.reshape(blocks, block, N)
+    low, high = -(2 ** (bits - 1)), 2 ** (bits - 1) - 1
+    size = np.abs(padded).max(axis=1)  # (blocks, N)
+    positive = padded.max(axis=1) >= size  # whether the largest number is above zero
+    best = np.zeros((blocks, block, N), np.int8)
+    step = np.ones((blocks, N), np.float32)
+    lost = np.full((blocks, N), np.inf, np.float32)
+    for largest in LARGEST[bits]:
+        sign = np.where(positive, 1.0, -1.0) * np.sign(largest) if largest < 0 else 1.0
+        tried = np.where(size > 0, sign * size / abs(largest), 1.0).astype(np.float32)
+        integers = np.clip(np.rint(padded / tried[:, None]), low, high)
+        error = np.square(integers * tried[:, None] - padded).sum(axis=1)
+        better = error < lost
+        lost, step = np.where(better, error, lost), np.where(better, tried, step)
+        best = np.where(better[:, None], integers.astype(np.int8), best)
+    return best.reshape(-1, N)[:K], step
+
+
+def dequantize_blocks(integers: npt.NDArray[Any], step: npt.NDArray[np.float32], block: int) -> npt.NDArray[np.float32]:
+    """The weight (K, N) that the graphs multiply by."""
+    return integers.astype(np.float32) * step.repeat(block, axis=0)[: len(integers)]
+
+
+def rewrite(model: ir.Model, keep: frozenset[str], store: WeightStore, bits: int) -> None:
+    """Quantize all products of a graph but those in `keep`; `bits` is 8 or 4."""
+
+    def build(graph: ir.Graph, product: Product, store: WeightStore) -> list[ir.Node]:
+        block = block_size(product.rows, bits)
+        names = f"{product.name}.int{bits}", f"{product.name}.step"
+        integers, step = store.values(graph, names, lambda: _tensors(product.read(), bits, block))
+        weight = ir.node("DequantizeLinear", [integers, step], {"axis": 0, "block_size": block})
+        return [weight, ir.node("MatMul", [product.x, weight.outputs[0]])]
+
+    replace_products(model, keep, store, build)
+
+
+def _tensors(
+    weight: npt.NDArray[np.float32], bits: int, block: int
+) -> tuple[npt.NDArray[Any], npt.NDArray[np.float32]]:
+    integers, step = quantize_blocks(weight, bits, block)
+    return (integers if bits == 8 else integers.astype(ml_dtypes.int4)), step

@@ -1,0 +1,292 @@
+"""A float32 bundle to a quantized one, which is published only if it costs few enough bits per token of a real text.
+
+The rewriting of nodes is our own, not `onnxruntime.quantization`'s: that takes one model file at a time and writes its
+weights anew for each, where the graphs of a bundle share theirs; its dynamic int8 has one step for a whole batch, which
+makes a token's scores depend on its neighbours; and its blocks are operators of ONNX Runtime alone, where the standard
+form runs as fast.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import shutil
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from xlexport import __version__
+from xlexport.bundle_writer import check_output, digests, publishing, write_manifest
+from xlexport.errors import QuantizationError
+from xlexport.onnx_export import WEIGHTS_FILE
+from xlexport.quantize.gate import LogProbs, compare, log_probs, products_to_keep
+from xlexport.quantize.precisions import PRECISIONS, Precision
+from xlexport.quantize.text import GateText, check_texts, gate_text
+from xlexport.quantize.writing import product_names, write_graphs
+from xlruntime import spec
+from xlruntime.bundle import read_bundle
+from xlruntime.model import Model, load
+from xlruntime.providers import Device
+
+__all__ = ["QuantizationReport", "QuantizeOptions", "check_options", "quantize", "quantize_into"]
+
+REPORT_FILE = "quantization.json"
+FLOAT32 = "float32"
+SLICE = 1_024  # tokens on which one product's effect is measured
+CHECKED_SEGMENTS = 20  # of the graphs other than score
+# How far the graphs of one bundle may be from each other, in nats: they add up in other orders, so here and there a
+# number is rounded to the next step. A graph with a wrong weight is off by whole nats.
+GRAPHS_AGREE = 0.2
+
+
+@dataclass(frozen=True)
+class QuantizeOptions:
+    """Choices of a quantization.
+
+    Attributes:
+        dtype: `int8`, `weight-int8`, `weight-int4` or `float16`.
+        max_delta_bits: bits per token that the result may differ from float32.
+        keep_float: names of products that stay float32; `*` stands for anything.
+        memory_dtype: of carried memories, `float32` or, with float16, also `float16`.
+        tokens: of the text to measure on; None is enough to fill the memory twice.
+        threads: of one step; None leaves the choice to ONNX Runtime.
+    """
+
+    dtype: str
+    max_delta_bits: float = 0.01
+    keep_float: tuple[str, ...] = ()
+    memory_dtype: str = FLOAT32
+    tokens: int | None = None
+    threads: int | None = None
+
+
+@dataclass(frozen=True)
+class QuantizationReport:
+    """What became of a bundle; it is also in its manifest, as `quantization` of the provenance."""
+
+    dtype: str
+    memory_dtype: str
+    products: int  # products of weights in a step
+    kept: dict[str, str]  # those that stay float32, and why
+    tokens: int  # of the text
+    bits_per_token: float  # of float32
+    delta_bits_per_token: float  # above zero: lost
+    standard_error: float
+    max_delta_bits: float
+    mean_abs_log_prob_diff: float  # nats
+    max_abs_log_prob_diff: float
+    text: tuple[dict[str, str | int], ...]
+    weights_bytes: int
+    float32_weights_bytes: int
+    float32_fingerprint: str
+    version: str  # of xlexport
+
+    def to_dict(self) -> dict[str, Any]:
+        """For JSON."""
+        return dataclasses.asdict(self)
+
+
+def check_options(options: QuantizeOptions) -> None:
+    """Refuse options that are out of range or do not go together.
+
+    Raises:
+        QuantizationError: lists all that are wrong.
+    """
+    problems = []
+    if options.dtype not in PRECISIONS:
+        problems.append(f"dtype is {options.dtype}, expected {' or '.join(PRECISIONS)}")
+    if not options.max_delta_bits > 0:
+        problems.append(f"max_delta_bits is {options.max_delta_bits:g}, expected a number above 0")
+    if options.memory_dtype not in (FLOAT32, "float16"):
+        problems.append(f"memory_dtype is {options.memory_dtype}, expected float32 or float16")
+    elif options.memory_dtype != FLOAT32 and options.dtype != "float16":
+        problems.append(f"memory_dtype is {options.memory_dtype}, which goes with dtype float16 alone")
+    if problems:
+        raise QuantizationError(f"{'; '.join(problems)}.")
+
+
+def quantize(
+    source: Path,
+    output: Path,
+    options: QuantizeOptions,
+    *,
+    texts: Sequence[Path] = (),
+    as_ids: bool = False,
+    force: bool = False,
+    tell: Callable[[str], None] = lambda message: None,
+) -> QuantizationReport:
+    """Write a quantized bundle of the float32 bundle `source` to `output`, whole and within the limit or not at all.
+
+    Args:
+        texts: real text to measure on; none is one that every Python brings, if the bundle reads bytes.
+        as_ids: the texts are files of token ids.
+        tell: called with a line for each stage.
+
+    Raises:
+        OutputExistsError: `output` is taken.
+        BundleNotFoundError, BundleError: there is no bundle, or it is broken.
+        QuantizationError: options, text or bundle do not suit, or too much would be lost.
+        OSError: the disk is full, or the like.
+    """
+    check_options(options)
+    check_output(output, force)
+    bundle = read_bundle(source)
+    if bundle.precision != FLOAT32:
+        raise QuantizationError(
+            f"{source}: is {bundle.precision} already. Quantize the float32 bundle that it was made from."
+        )
+    check_texts(bundle.tokenizer, texts, as_ids)
+    with publishing(output, force) as folder:
+        exact = load(source, threads=options.threads, check_files=False)
+        return quantize_into(exact, folder, options, gate_text(exact, texts, as_ids, options.tokens), tell)
+
+
+def quantize_into(
+    exact: Model, folder: Path, options: QuantizeOptions, text: GateText, tell: Callable[[str], None]
+) -> QuantizationReport:
+    """Write the quantized bundle of an open float32 bundle into the empty `folder`.
+
+    Raises:
+        QuantizationError: as `quantize`.
+    """
+    attempt = _Attempts(exact, folder, options, text, tell)
+    names = product_names(exact.folder, exact.bundle)
+    asked = _asked_for(names, options.keep_float)
+    measured, found = products_to_keep(names, asked, options.max_delta_bits, attempt.measure, attempt.effect_of, tell)
+    kept = {name: "asked for" for name in names if name in asked}
+    kept |= {name: f"alone it moves log-probabilities by {effect:.2g} nats" for name, effect in measured.items()}
+    _copy_others(exact, folder)
+    bundle = write_graphs(exact.folder, exact.bundle, folder, attempt.precision, frozenset(kept), options.memory_dtype)
+    _check_graphs(Model(folder, bundle, Device("cpu"), options.threads), text, attempt.log_probs[frozenset(kept)])
+    report = QuantizationReport(
+        dtype=options.dtype,
+        memory_dtype=options.memory_dtype,
+        products=len(names),
+        kept=kept,
+        tokens=found.tokens,
+        bits_per_token=found.bits_per_token,
+        delta_bits_per_token=found.delta_bits_per_token,
+        standard_error=found.standard_error,
+        max_delta_bits=options.max_delta_bits,
+        mean_abs_log_prob_diff=found.mean_abs_log_prob_diff,
+        max_abs_log_prob_diff=found.max_abs_log_prob_diff,
+        text=text.files,
+        weights_bytes=(folder / WEIGHTS_FILE).stat().st_size,
+        float32_weights_bytes=(exact.folder / WEIGHTS_FILE).stat().st_size,
+        float32_fingerprint=exact.bundle.fingerprint,
+        version=__version__,
+    )
+    (folder / REPORT_FILE).write_text(json.dumps(report.to_dict(), indent=1) + "\n", "utf-8")
+    (folder / "README.md").write_text(_readme(bundle, report), "utf-8")
+    provenance = {**bundle.provenance, "quantization": report.to_dict()}
+    write_manifest(folder, dataclasses.replace(bundle, provenance=provenance, files=digests(folder)))
+    return report
+
+
+def _asked_for(names: Sequence[str], patterns: Sequence[str]) -> frozenset[str]:
+    unknown = [pattern for pattern in patterns if not any(fnmatchcase(name, pattern) for name in names)]
+    if unknown:
+        raise QuantizationError(f"keep_float is {', '.join(unknown)}, but the products are {', '.join(names)}.")
+    return frozenset(name for name in names if any(fnmatchcase(name, pattern) for pattern in patterns))
+
+
+class _Attempts:
+    """Score graphs with some products quantized, tried on the text."""
+
+    def __init__(
+        self, exact: Model, folder: Path, options: QuantizeOptions, text: GateText, tell: Callable[[str], None]
+    ) -> None:
+        self.exact, self.folder, self.options, self.text, self.tell = exact, folder, options, text, tell
+        self.precision: Precision = PRECISIONS[options.dtype]
+        self.names = frozenset(product_names(exact.folder, exact.bundle))
+        self.log_probs: dict[frozenset[str], LogProbs] = {}
+        tell(f"scoring {len(text.ids) - 1:,} tokens in float32")
+        self.wanted = log_probs(exact, text.ids)
+        exact.release("score")
+
+    def measure(self, keep: frozenset[str]) -> Any:
+        """The difference on the whole text, with these products in float32."""
+        self.tell(f"scoring them in {self.precision.name}")
+        self.log_probs[keep] = self._try(keep, len(self.text.ids))
+        return compare(self.wanted, self.log_probs[keep])
+
+    def effect_of(self, name: str) -> float:
+        """Root of the mean square of what one product changes in the log-probabilities of a slice, in nats."""
+        found = self._try(self.names - {name}, SLICE)
+        return float(np.sqrt(np.square(found - self.wanted[: len(found)], dtype=np.float64).mean()))
+
+    def _try(self, keep: frozenset[str], tokens: int) -> LogProbs:
+        trial = self.folder / "trial"
+        trial.mkdir()
+        try:
+            bundle = dataclasses.replace(self.exact.bundle, tokenizer=spec.Tokenizer("none"))
+            purposes = tuple(purpose for purpose in ("score", "positions") if purpose in bundle.graphs)
+            bundle = write_graphs(
+                self.exact.folder, bundle, trial, self.precision, keep, self.options.memory_dtype, purposes
+            )
+            if (self.exact.folder / spec.FIRST_MEMORY_FILE).exists():
+                shutil.copyfile(self.exact.folder / spec.FIRST_MEMORY_FILE, trial / spec.FIRST_MEMORY_FILE)
+            return log_probs(Model(trial, bundle, Device("cpu"), self.options.threads), self.text.ids[:tokens])
+        finally:
+            shutil.rmtree(trial)
+
+
+def _copy_others(exact: Model, folder: Path) -> None:
+    """Copy what quantization leaves as it is: the tokenizer, first rows, the proof of the float32 graphs."""
+    made_anew = {WEIGHTS_FILE, "README.md", *(graph.file for graph in exact.bundle.graphs.values())}
+    for name in exact.bundle.files.keys() - made_anew:
+        shutil.copyfile(exact.folder / name, folder / name)
+
+
+def _check_graphs(model: Model, text: GateText, wanted: LogProbs) -> None:
+    """Walk the first segments with every graph: they must agree with what was measured.
+
+    Raises:
+        QuantizationError: one does not.
+    """
+    evaluation = model.bundle.evaluation
+    for purpose in model.bundle.graphs.keys() - {"positions"}:
+        memory = model.new_memory(evaluation)
+        segment = min(model.longest_step(purpose, evaluation.segment_len), len(text.ids) - 1, 1_024)
+        for start in range(0, CHECKED_SEGMENTS * segment, segment):
+            if start + segment >= len(text.ids) or (memory.room < segment).any():
+                break
+            tokens, targets = text.ids[None, start : start + segment], text.ids[None, start + 1 : start + segment + 1]
+            outputs = model.step(purpose, memory, tokens, targets)
+            if "log_prob" in outputs:
+                found, expected = outputs["log_prob"][0], wanted[start : start + segment]
+            else:
+                logits = outputs["logits"][0].astype(np.float64)
+                found = logits[targets[0, -1]] - np.logaddexp.reduce(logits)
+                expected = wanted[start + segment - 1]
+            if not np.abs(found - expected).max() <= GRAPHS_AGREE:
+                raise QuantizationError(
+                    f"{purpose}: differs from the graph that was measured by {np.abs(found - expected).max():.3g} nats "
+                    f"in the segment at token {start}, {GRAPHS_AGREE:g} allowed. Report this."
+                )
+        model.release(purpose)
+
+
+def _readme(bundle: spec.Bundle, report: QuantizationReport) -> str:
+    """What a person who finds the folder needs to know."""
+    sources = ", ".join(f"`{name}`" for name in bundle.provenance["sources"])
+    kept = "".join(f"- `{name}`: {why}\n" for name, why in report.kept.items())
+    stayed = f"\nProducts that stayed float32:\n\n{kept}" if kept else ""
+    device = "For CUDA: on a CPU it is right but slow.\n\n" if report.dtype == "float16" else ""
+    text = ", ".join(f"{file['name']} (SHA-256 `{file['sha256']}`)" for file in report.text)
+    return f"""# A {bundle.architecture} bundle of xlexport, quantized
+
+Precision {bundle.precision}, memories {report.memory_dtype}; {report.products - len(report.kept)} of {report.products}
+products quantized. Converted from {sources}; `parity.json` compares the float32 graphs with that model.
+
+{device}Score a document, without PyTorch: `pip install 'xlexport[cpu]'`, then
+`xlexport score THIS_FOLDER document.txt`.
+
+Against the float32 graphs, {report.tokens:,} tokens of {text}:
+{report.delta_bits_per_token:+.4f} bits per token (limit {report.max_delta_bits:g}) of {report.bits_per_token:.4f}; \
+largest difference of a log-probability {report.max_abs_log_prob_diff:.2g} nats. All figures: `{REPORT_FILE}`.
+{stayed}"""

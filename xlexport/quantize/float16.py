@@ -1,0 +1,118 @@
+"""Float16 for CUDA: products, normalisations and what lies between them; sums of probabilities stay float32.
+
+Every node takes one of three kinds. Products and normalisations compute in float16 (ONNX Runtime adds up in float32
+inside them). Nodes that only move or add numbers follow what they are given. All others, logarithms of probabilities,
+angles and custom operators among them, compute in float32, as does what is kept. Where the kinds meet stand casts.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx_ir as ir
+from onnx_ir.passes.common import RemoveUnusedNodesPass
+
+from xlexport.errors import QuantizationError
+from xlexport.quantize.products import WeightStore, find_products
+
+__all__ = ["OPSET", "POSITION_KEY", "rewrite"]
+
+OPSET = 20
+POSITION_KEY = "position_key_"
+FLOAT, HALF = ir.DataType.FLOAT, ir.DataType.FLOAT16
+IN_HALF = {"Gemm", "LayerNormalization", "MatMul", "Softmax"}
+FOLLOWS = {
+    *("Add", "Concat", "Expand", "Flatten", "Gather", "Gelu", "Identity", "Max", "Min", "Mul", "Neg", "Pad", "Relu"),
+    *("Reshape", "ScatterND", "Slice", "Split", "Squeeze", "Sub", "Tanh", "Transpose", "Unsqueeze", "Where"),
+}
+
+
+def rewrite(model: ir.Model, keep: frozenset[str], store: WeightStore) -> None:
+    """Let a graph compute in float16, but for the products in `keep`.
+
+    The dtypes of its inputs and outputs must have been set; those that are float32 stay so.
+
+    Raises:
+        QuantizationError: a weight is too large for float16.
+    """
+    _Rewriter(model, keep, store).run()
+    RemoveUnusedNodesPass()(model)
+
+
+class _Rewriter:
+    def __init__(self, model: ir.Model, keep: frozenset[str], store: WeightStore) -> None:
+        self.graph, self.store = model.graph, store
+        self.kept = {product.node for product in find_products(model) if product.name in keep}
+        self.floats = {value for value in _values(model.graph) if value.dtype in (FLOAT, HALF)}
+        self.cast: dict[tuple[ir.Value, ir.DataType], ir.Value] = {}
+
+    def run(self) -> None:
+        outputs = [
+            (value, value.dtype) for value in self.graph.outputs if value in self.floats and value.dtype is not None
+        ]
+        for node in list(self.graph):
+            dtype = self._dtype(node)
+            for place, value in enumerate(node.inputs):
+                if value in self.floats:
+                    node.replace_input_with(place, self._as(value, dtype, node))
+            for value in node.outputs:
+                if value in self.floats:
+                    value.dtype = dtype
+        for value, wanted in outputs:
+            if value.dtype != wanted:
+                self._convert_output(value, wanted)
+
+    def _dtype(self, node: ir.Node) -> ir.DataType:
+        """What its floating-point inputs and outputs shall be."""
+        if node in self.kept or node.domain not in ("", "ai.onnx") or node.op_type not in IN_HALF | FOLLOWS:
+            return FLOAT
+        if node.op_type in IN_HALF:
+            # Weights of more axes are rotations that hash: rounded ones would choose other keys.
+            hashes = any(value is not None and _constant(value) and len(value.shape or ()) > 2 for value in node.inputs)
+            return FLOAT if hashes else HALF
+        given = {value.dtype for value in node.inputs if value in self.floats and not _constant(value)}
+        return FLOAT if FLOAT in given else HALF
+
+    def _as(self, value: ir.Value, dtype: ir.DataType, before: ir.Node) -> ir.Value:
+        if value.dtype == dtype:
+            return value
+        if (value, dtype) not in self.cast:
+            self.cast[value, dtype] = self._half(value) if _constant(value) else self._insert_cast(value, dtype, before)
+        return self.cast[value, dtype]
+
+    def _half(self, value: ir.Value) -> ir.Value:
+        """A weight or constant in float16."""
+        assert value.const_value is not None
+        exact = np.asarray(value.const_value.numpy())
+        with np.errstate(over="ignore"):  # looked for below
+            half = exact.astype(np.float16)
+        if not np.array_equal(np.isfinite(half), np.isfinite(exact)):
+            raise QuantizationError(
+                f"{value.name}: its largest number is {np.abs(exact).max():.3g}, float16 ends at 65504. "
+                "Use another --dtype."
+            )
+        return self.store.value(self.graph, f"{value.name}.float16", half)
+
+    def _insert_cast(self, value: ir.Value, dtype: ir.DataType, before: ir.Node) -> ir.Value:
+        cast = ir.node("Cast", [value], {"to": dtype})
+        self.graph.insert_before(before, cast)
+        cast.outputs[0].type, cast.outputs[0].shape = ir.TensorType(dtype), value.shape
+        return cast.outputs[0]
+
+    def _convert_output(self, value: ir.Value, dtype: ir.DataType) -> None:
+        """Let a graph output have the dtype that it is declared with."""
+        made = value.producer()
+        assert made is not None
+        cast = ir.node("Cast", [value], {"to": dtype})
+        self.graph.insert_after(made, cast)
+        cast.outputs[0].type, cast.outputs[0].shape = ir.TensorType(dtype), value.shape
+        cast.outputs[0].name, value.name = value.name, f"{value.name}.computed"
+        self.graph.outputs[self.graph.outputs.index(value)] = cast.outputs[0]
+
+
+def _constant(value: ir.Value) -> bool:
+    return value.is_initializer()
+
+
+def _values(graph: ir.Graph) -> list[ir.Value]:
+    made = [value for node in graph for value in node.outputs]
+    return [*graph.inputs, *graph.initializers.values(), *made]

@@ -1,0 +1,121 @@
+"""What quantization costs in bits per token of a real text, and which products must stay float32 to keep it small."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from xlexport.errors import QuantizationError
+from xlruntime.model import Model
+from xlruntime.text import Document
+
+__all__ = ["Difference", "LogProbs", "compare", "log_probs", "products_to_keep"]
+
+LONGEST_DOCUMENT = 4096  # tokens, where a document is one step
+
+LogProbs = npt.NDArray[np.float32]
+
+
+@dataclass(frozen=True)
+class Difference:
+    """How the log-probabilities of a text's tokens differ from those of float32."""
+
+    tokens: int
+    bits_per_token: float  # of float32
+    delta_bits_per_token: float  # above zero: lost
+    standard_error: float  # of delta_bits_per_token, as if the tokens were drawn at random
+    mean_abs_log_prob_diff: float  # nats
+    max_abs_log_prob_diff: float
+
+    def within(self, limit: float) -> bool:
+        """Whether the difference is small enough; one that is not a number is not."""
+        return abs(self.delta_bits_per_token) <= limit
+
+
+def log_probs(model: Model, ids: npt.NDArray[np.int64]) -> LogProbs:
+    """Natural logarithms of the probabilities of all tokens of a text but the first ones of its documents."""
+    longest = model.bundle.evaluation.longest_part
+    if longest is None:
+        longest = len(ids)
+    elif model.bundle.evaluation.whole:
+        longest = min(longest, LONGEST_DOCUMENT)
+    # One more than can be read can be scored; a rest of one token alone has nothing to score.
+    documents = [ids[start : start + longest + 1] for start in range(0, max(1, len(ids) - 1), longest)]
+    scores = model.score_tokens([Document("the text", document) for document in documents])
+    return np.concatenate([piece.log_probs for piece in scores])
+
+
+def compare(exact: LogProbs, found: LogProbs) -> Difference:
+    """The figures of a text's tokens, with float32 and quantized."""
+    bits = (exact.astype(np.float64) - found) / math.log(2)
+    return Difference(
+        tokens=len(exact),
+        bits_per_token=-float(exact.mean(dtype=np.float64)) / math.log(2),
+        delta_bits_per_token=float(bits.mean()),
+        standard_error=float(bits.std() / math.sqrt(len(bits))),
+        mean_abs_log_prob_diff=float(np.abs(bits).mean() * math.log(2)),
+        max_abs_log_prob_diff=float(np.abs(bits).max() * math.log(2)),
+    )
+
+
+def products_to_keep(
+    names: Sequence[str],
+    always: frozenset[str],
+    limit: float,
+    measure: Callable[[frozenset[str]], Difference],
+    effect_of: Callable[[str], float],
+    tell: Callable[[str], None],
+) -> tuple[dict[str, float], Difference]:
+    """Find the fewest products that must stay float32, worst first, for the difference to be within the limit.
+
+    Args:
+        names: all products; always: those that stay float32 in any case.
+        measure: the difference of the whole text when these products are kept.
+        effect_of: how much one product alone, quantized, moves the log-probabilities.
+
+    Returns:
+        The products beyond `always`, with their effects, and the difference that remains.
+
+    Raises:
+        QuantizationError: more than half of the products would have to be kept.
+    """
+    found = measure(always)
+    if found.within(limit):
+        return {}, found
+    tell(f"{found.delta_bits_per_token:+.4f} bits per token, {limit:g} allowed: measuring each product alone")
+    effects = {name: effect_of(name) for name in names if name not in always}
+    worst = sorted(effects, key=lambda name: -_rank(effects[name]))
+    most = len(names) // 2 - len(always)
+    first, found_by = found, {}
+    few, enough = 0, 1
+    while True:  # the number doubles until it is enough, then the fewest lie between
+        enough = min(enough, most)
+        if enough <= few:
+            share = f"keeping {few + len(always)} of {len(names)} products in float32, {', '.join(worst[: few or 3])}"
+            still = f"still {found.delta_bits_per_token:+.4f}" if few else "cannot be kept"
+            raise QuantizationError(
+                f"quantized, the bundle gives {first.delta_bits_per_token:+.4f} bits per token, {limit:g} allowed; "
+                f"{share}: {still}. Use a higher precision, or a larger --max-delta-bits."
+            )
+        found = found_by[enough] = measure(always | set(worst[:enough]))
+        tell(f"{found.delta_bits_per_token:+.4f} with {enough} in float32: {', '.join(worst[:enough])}")
+        if found.within(limit):
+            break
+        few, enough = enough, enough * 2
+    while enough - few > 1:
+        middle = (few + enough) // 2
+        found_by[middle] = measure(always | set(worst[:middle]))
+        tell(f"{found_by[middle].delta_bits_per_token:+.4f} with {middle} in float32")
+        if found_by[middle].within(limit):
+            enough = middle
+        else:
+            few = middle
+    return {name: effects[name] for name in worst[:enough]}, found_by[enough]
+
+
+def _rank(effect: float) -> float:
+    return math.inf if math.isnan(effect) else effect

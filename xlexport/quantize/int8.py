@@ -1,0 +1,63 @@
+"""Dynamic int8: whole numbers in both factors, for speed on a CPU.
+
+A weight's columns and the rows that enter a product are each divided by their largest number and rounded to ±127; rows
+anew at each step. Each row has a step of its own, so a token's scores do not depend on what else is in its batch or its
+segment, as they would with the one step for all of `DynamicQuantizeLinear`. The nodes are standard operators (opset
+19); ONNX Runtime computes QuantizeLinear, DequantizeLinear and MatMul as one product of integers.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+import onnx_ir as ir
+
+from xlexport.quantize.products import Product, WeightStore, replace_products
+
+__all__ = ["OPSET", "quantize_columns", "rewrite"]
+
+OPSET = 20
+LARGEST = 127  # symmetric: -128 is not used, so a zero point of 0 serves
+NOT_NEGATIVE = ("Relu", "Softmax", "Sigmoid")  # what gives no number below zero
+
+
+def quantize_columns(weight: npt.NDArray[np.float32]) -> tuple[npt.NDArray[np.int8], npt.NDArray[np.float32]]:
+    """Integers (K, N) and the step of each column (N), so that `integers * step` is `weight` within half a step."""
+    step = np.maximum(np.abs(weight).max(axis=0) / LARGEST, np.finfo(np.float32).tiny).astype(np.float32)
+    return np.clip(np.rint(weight / step), -LARGEST, LARGEST).astype(np.int8), step
+
+
+def rewrite(model: ir.Model, keep: frozenset[str], store: WeightStore) -> None:
+    """Quantize all products of a graph but those in `keep`."""
+    rows: dict[ir.Value, tuple[ir.Value, ir.Value]] = {}  # what several products read is quantized once
+
+    def build(graph: ir.Graph, product: Product, store: WeightStore) -> list[ir.Node]:
+        nodes: list[ir.Node] = []
+        if product.x not in rows:
+            nodes, largest = _quantize_rows(graph, product.x, store)
+            rows[product.x] = nodes[-1].outputs[0], largest
+        x, largest = rows[product.x]
+        names = f"{product.name}.int8", f"{product.name}.step"
+        integers, step = store.values(graph, names, lambda: quantize_columns(product.read()))
+        weight = ir.node("DequantizeLinear", [integers, step], {"axis": 1})
+        made = ir.node("MatMul", [x, weight.outputs[0]])
+        return [*nodes, weight, made, ir.node("Mul", [made.outputs[0], largest])]
+
+    replace_products(model, keep, store, build)
+
+
+def _quantize_rows(graph: ir.Graph, x: ir.Value, store: WeightStore) -> tuple[list[ir.Node], ir.Value]:
+    """Each row of x over its largest number, rounded to ±127 steps; and these largest numbers.
+
+    A row of zeros, over zero, becomes some integers, which are multiplied by zero in the end.
+    """
+    last = store.value(graph, "int8.last_axis", np.array([-1]))
+    step = store.value(graph, "int8.row_step", np.float32(1 / LARGEST))
+    zero = store.value(graph, "int8.zero", np.int8(0))
+    producer = x.producer()
+    size = [] if producer is not None and producer.op_type in NOT_NEGATIVE else [ir.node("Abs", [x])]
+    largest = ir.node("ReduceMax", [size[0].outputs[0] if size else x, last], {"keepdims": 1})
+    scaled = ir.node("Div", [x, largest.outputs[0]])
+    rounded = ir.node("QuantizeLinear", [scaled.outputs[0], step, zero])
+    integers = ir.node("DequantizeLinear", [rounded.outputs[0], step, zero])
+    return [*size, largest, scaled, rounded, integers], largest.outputs[0]

@@ -1,0 +1,126 @@
+"""The products of a step graph that can be quantized: those of the model's own weights."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import onnx_ir as ir
+from onnx_ir.passes.common import RemoveUnusedNodesPass
+
+__all__ = ["Build", "Product", "WeightStore", "find_products", "replace_products"]
+
+SMALLEST_SIDE = 16  # of a weight that is worth it, and of a block; the few columns that choose a cluster are not
+
+Weight = npt.NDArray[np.float32]
+
+
+@dataclass(frozen=True)
+class Product:
+    """One node `x·W` or `x·W + b` of one graph.
+
+    Attributes:
+        name: of the weight in the model, such as `layers.0.qkv`; the same in every graph, and where a weight serves
+            twice.
+        transposed: whether the graph holds the weight as (N, K) instead of (K, N).
+    """
+
+    name: str
+    node: ir.Node
+    x: ir.Value
+    weight: ir.Value
+    bias: ir.Value | None
+    transposed: bool
+
+    @property
+    def rows(self) -> int:
+        """K, the length of what each column is multiplied with."""
+        assert self.weight.const_value is not None
+        return int(self.weight.const_value.shape.numpy()[1 if self.transposed else 0])
+
+    def read(self) -> Weight:
+        """The weight, (K, N)."""
+        assert self.weight.const_value is not None
+        weight = np.asarray(self.weight.const_value.numpy(), np.float32)
+        return np.ascontiguousarray(weight.T) if self.transposed else weight
+
+
+class WeightStore:
+    """Tensors that the graphs of a bundle share, each made once, by name."""
+
+    def __init__(self) -> None:
+        self._tensors: dict[str, ir.TensorProtocol] = {}
+
+    def values(
+        self, graph: ir.Graph, names: Sequence[str], make: Callable[[], Sequence[npt.NDArray[Any]]]
+    ) -> list[ir.Value]:
+        """Initializers of `graph` with the tensors `names`, which `make` returns where they are not there yet."""
+        if not self._tensors.keys() >= set(names):
+            made = zip(names, make(), strict=True)
+            self._tensors |= {name: ir.tensor(array, name=name) for name, array in made}
+        return [self._value(graph, self._tensors[name]) for name in names]
+
+    def value(self, graph: ir.Graph, name: str, array: npt.ArrayLike) -> ir.Value:
+        """An initializer of `graph` that holds `array`."""
+        return self.values(graph, [name], lambda: [np.asarray(array)])[0]
+
+    @staticmethod
+    def _value(graph: ir.Graph, tensor: ir.TensorProtocol) -> ir.Value:
+        name = str(tensor.name)
+        if name not in graph.initializers:
+            shape, kind = ir.Shape(tensor.shape.numpy()), ir.TensorType(tensor.dtype)
+            graph.register_initializer(ir.Value(name=name, shape=shape, type=kind, const_value=tensor))
+        return graph.initializers[name]
+
+
+# Makes the nodes of x·W from the graph, the product and the store, the last of them giving the result.
+Build = Callable[[ir.Graph, Product, WeightStore], list[ir.Node]]
+
+
+def find_products(model: ir.Model) -> Iterator[Product]:
+    """All products of a graph that can be quantized, in its order.
+
+    Those inside functions have no weights of their own. Rotations that hash have three axes and stay as they are, since
+    rounding them would choose other keys.
+    """
+    for node in model.graph:
+        if node.domain not in ("", "ai.onnx") or node.op_type not in ("MatMul", "Gemm"):
+            continue
+        x, weight = node.inputs[0], node.inputs[1]
+        if x is None or weight is None or weight.const_value is None or not weight.is_initializer():
+            continue
+        shape, gemm = weight.const_value.shape.numpy(), node.op_type == "Gemm"
+        if x.is_initializer() or weight.dtype != ir.DataType.FLOAT or len(shape) != 2 or min(shape) < SMALLEST_SIDE:
+            continue
+        if gemm and not _is_plain(node):
+            continue
+        name = str(weight.name).removesuffix(".T").removesuffix(".weight")
+        transposed = gemm and node.attributes.get_int("transB", 0) == 1
+        bias = node.inputs[2] if len(node.inputs) > 2 else None
+        yield Product(name, node, x, weight, bias, transposed)
+
+
+def _is_plain(node: ir.Node) -> bool:
+    """Whether a Gemm is x·W + b and no more."""
+    attributes = node.attributes
+    return (
+        attributes.get_int("transA", 0) == 0
+        and attributes.get_float("alpha", 1.0) == 1.0
+        and attributes.get_float("beta", 1.0) == 1.0
+    )
+
+
+def replace_products(model: ir.Model, keep: frozenset[str], store: WeightStore, build: Build) -> None:
+    """Put what `build` makes in the place of every product whose name is not in `keep`."""
+    for product in list(find_products(model)):
+        if product.name in keep:
+            continue
+        nodes = build(model.graph, product, store)
+        if product.bias is not None:
+            nodes.append(ir.node("Add", [nodes[-1].outputs[0], product.bias]))
+        old, new = product.node, nodes[-1]
+        ir.convenience.replace_nodes_and_values(model.graph, old, [old], nodes, [old.outputs[0]], [new.outputs[0]])
+    RemoveUnusedNodesPass()(model)

@@ -1,0 +1,104 @@
+"""The text on which quantization is judged."""
+
+from __future__ import annotations
+
+import hashlib
+import platform
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from xlexport.errors import QuantizationError
+from xlexport.sample import sample_text
+from xlruntime.model import Model
+from xlruntime.spec import Evaluation, Tokenizer
+from xlruntime.text import check_ids
+
+__all__ = ["GateText", "check_texts", "default_tokens", "gate_text"]
+
+FEWEST_TOKENS = 2_048  # fewer cannot tell a hundredth of a bit from chance
+USUAL_TOKENS = 16_384
+
+
+@dataclass(frozen=True)
+class GateText:
+    """Token ids of a real text.
+
+    Attributes:
+        ids: (n,), the first ones of the files, read as one document.
+        files: name, SHA-256 and bytes of each file.
+    """
+
+    ids: npt.NDArray[np.int64]
+    files: tuple[dict[str, str | int], ...]
+
+
+def default_tokens(evaluation: Evaluation) -> int:
+    """Tokens that fill the memory twice, and no fewer than 16,384."""
+    return max(USUAL_TOKENS, 0 if evaluation.whole else 2 * evaluation.capacity())
+
+
+def check_texts(tokenizer: Tokenizer, texts: Sequence[Path], as_ids: bool = False) -> None:
+    """Refuse texts that are missing or cannot be read, before any work is done.
+
+    Raises:
+        QuantizationError: there must be a text, or it must be another.
+        FileNotFoundError: files are missing.
+    """
+    if tokenizer.kind == "none" and not (texts and as_ids):
+        raise QuantizationError(
+            "the bundle takes token ids, so what is real text for it must be given as such: use `xlexport quantize` on "
+            "the float32 bundle with --ids and --text with files of ids."
+        )
+    if not texts and tokenizer.kind != "bytes":
+        raise QuantizationError(
+            f"the bundle's tokenizer is {tokenizer.kind}, so what is real text for it must be given. Add --text with "
+            "files of the kind that it was trained on."
+        )
+    missing = [f"{path}: {'a folder' if path.is_dir() else 'no such file'}" for path in texts if not path.is_file()]
+    if missing:
+        raise FileNotFoundError(f"{'; '.join(missing)}. Give text files.")
+
+
+def gate_text(model: Model, texts: Sequence[Path] = (), as_ids: bool = False, tokens: int | None = None) -> GateText:
+    """Read the beginning of `texts`, or where there is none and the tokenizer reads bytes, of one that Python brings.
+
+    Args:
+        as_ids: the files hold token ids separated by white space.
+        tokens: how many to use at most; None is `default_tokens`.
+
+    Raises:
+        QuantizationError: as `check_texts`, or there is too little text.
+        TokenError, TextError, OSError: the text does not suit the bundle, or cannot be read.
+    """
+    check_texts(model.bundle.tokenizer, texts, as_ids)
+    contents = {str(path): path.read_bytes() for path in texts}
+    if not contents:
+        name = f"the topics of Python {platform.python_version()}'s language reference"
+        contents = {name: sample_text().encode("utf-8")}
+    pieces = []
+    for name, content in contents.items():
+        found = _read_ids(name, content) if as_ids else model.tokenizer.encode(content)
+        check_ids(found, model.bundle.vocab_size, name)
+        pieces.append(found)
+    ids = np.concatenate(pieces)
+    if len(ids) < FEWEST_TOKENS:
+        raise QuantizationError(
+            f"{', '.join(contents)}: {len(ids):,} tokens, at least {FEWEST_TOKENS:,} are needed to tell what "
+            "quantization costs. Give a longer text."
+        )
+    files: tuple[dict[str, str | int], ...] = tuple(
+        {"name": Path(name).name, "sha256": hashlib.sha256(content).hexdigest(), "bytes": len(content)}
+        for name, content in contents.items()
+    )
+    return GateText(ids[: (tokens or default_tokens(model.bundle.evaluation)) + 1], files)
+
+
+def _read_ids(name: str, content: bytes) -> npt.NDArray[np.int64]:
+    try:
+        return np.array([int(word) for word in content.split()], np.int64)
+    except (ValueError, OverflowError) as error:
+        raise QuantizationError(f"{name}: not token ids separated by white space ({error}).") from error

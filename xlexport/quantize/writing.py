@@ -1,0 +1,110 @@
+"""Write the graphs of a quantized bundle, and the weights that they share."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import onnx_ir as ir
+
+from xlexport.bundle_writer import writing
+from xlexport.errors import QuantizationError
+from xlexport.onnx_export import SMALL_TENSOR_BYTES, WEIGHTS_FILE
+from xlexport.quantize.precisions import Precision
+from xlexport.quantize.products import WeightStore, find_products
+from xlruntime import spec
+
+__all__ = ["product_names", "write_graphs"]
+
+
+def product_names(folder: Path, bundle: spec.Bundle) -> list[str]:
+    """Names of the products that every step computes, in the order in which they occur."""
+    names = [
+        product.name
+        for purpose, graph in bundle.graphs.items()
+        if purpose != "positions"
+        for product in find_products(ir.load(folder / graph.file))
+    ]
+    return list(dict.fromkeys(names))
+
+
+def write_graphs(
+    source: Path,
+    bundle: spec.Bundle,
+    folder: Path,
+    precision: Precision,
+    keep: frozenset[str],
+    memory_dtype: str = "float32",
+    purposes: tuple[str, ...] | None = None,
+) -> spec.Bundle:
+    """Write quantized graphs and their weights file into `folder`.
+
+    Args:
+        source: the float32 bundle's folder.
+        keep: products that stay float32.
+        purposes: which graphs; None is all.
+
+    Returns:
+        The bundle with the graphs as they now are, and with its old files.
+    """
+    memory = tuple(
+        replace(entry, dtype=memory_dtype if entry.dtype == "float32" else entry.dtype) for entry in bundle.memory
+    )
+    memories = {name: entry.dtype for entry in memory for name in (entry.input, entry.output)}
+    store = WeightStore()
+    models: dict[str, ir.Model] = {}
+    graphs: dict[str, spec.Graph] = {}
+    for purpose in purposes or tuple(bundle.graphs):
+        old = bundle.graphs[purpose]
+        model = ir.load(source / old.file)
+        graph = replace(
+            old,
+            inputs=tuple(precision.tensor(tensor, memories) for tensor in old.inputs),
+            outputs=tuple(precision.tensor(tensor, memories) for tensor in old.outputs),
+        )
+        for value, tensor in zip(
+            [*model.graph.inputs, *model.graph.outputs], [*graph.inputs, *graph.outputs], strict=True
+        ):
+            value.dtype = ir.DataType.from_numpy(np.dtype(tensor.dtype))
+        if purpose != "positions" or precision.half:  # made once for a stream, so there is nothing to gain
+            precision.rewrite(model, keep, store)
+            _set_opset(model, precision.opset)
+        model.metadata_props[spec.METADATA_KEY] = graph.metadata(memory)
+        models[purpose], graphs[purpose] = model, graph
+    _write(models, {purpose: graph.file for purpose, graph in graphs.items()}, folder)
+    return replace(bundle, graphs=graphs, memory=memory, precision=precision.name)
+
+
+def _set_opset(model: ir.Model, opset: int) -> None:
+    """Raise the opset; between 20 and 21 the operators of our graphs only learned more dtypes."""
+    model.opset_imports[""] = max(opset, model.opset_imports[""])
+    for function in model.functions.values():
+        function.opset_imports[""] = model.opset_imports[""]
+
+
+def _write(models: Mapping[str, ir.Model], files: Mapping[str, str], folder: Path) -> None:
+    """Save graphs over one weights file that holds each tensor once."""
+    tensors: dict[str, ir.TensorProtocol] = {}
+    for model in models.values():
+        for name, value in model.graph.initializers.items():
+            tensor = value.const_value
+            assert tensor is not None
+            if tensor.nbytes > SMALL_TENSOR_BYTES and not _same(tensors.setdefault(name, tensor), tensor):
+                raise QuantizationError(f"{name}: two graphs have different weights of that name. Convert it again.")
+    # Wide numbers first, so that all stand at multiples of their size.
+    ordered = sorted(tensors.values(), key=lambda tensor: -tensor.dtype.itemsize)
+    with writing(folder / WEIGHTS_FILE):
+        external = ir.external_data.convert_tensors_to_external(ordered, folder, WEIGHTS_FILE)
+    written = dict(zip((str(tensor.name) for tensor in ordered), external, strict=True))
+    for purpose, model in models.items():
+        for name, value in model.graph.initializers.items():
+            value.const_value = written.get(name, value.const_value)
+        ir.save(model, folder / files[purpose])
+
+
+def _same(one: ir.TensorProtocol, other: ir.TensorProtocol) -> bool:
+    if isinstance(one, ir.ExternalTensor) and isinstance(other, ir.ExternalTensor):
+        return (one.offset, one.length) == (other.offset, other.length)
+    return one is other or one.tobytes() == other.tobytes()
