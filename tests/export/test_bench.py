@@ -82,7 +82,9 @@ def write_graph(folder: Path) -> Path:
     """A table of int8 rows to gather, a packed 4-bit matrix, a cluster of rare tokens, and a shape."""
 
     def constant(name: str, array: ir.TensorProtocol) -> ir.Value:
-        return ir.Value(name=name, const_value=array, type=ir.TensorType(array.dtype), shape=ir.Shape(array.shape.numpy()))
+        return ir.Value(
+            name=name, const_value=array, type=ir.TensorType(array.dtype), shape=ir.Shape(array.shape.numpy())
+        )
 
     ids, x = (
         ir.Value(name=name, type=ir.TensorType(dtype), shape=ir.Shape(["n"]))
@@ -91,17 +93,24 @@ def write_graph(folder: Path) -> Path:
     table = constant("table", ir.tensor(np.zeros((100, 6), np.int8)))
     packed = constant("packed", ir.PackedTensor(np.zeros(15, np.uint8), ir.DataType.INT4, shape=ir.Shape([6, 5])))
     rare = constant("head.clusters.1.weight", ir.tensor(np.zeros((50, 3), np.float16)))
+    bias = constant("head.clusters.1.bias", ir.tensor(np.zeros(50, np.float32)))
     shape = constant("shape", ir.tensor(np.array([3, 2], np.int64)))
     nodes = [
         ir.node("Gather", [table, ids]),
         ir.node("Gather", [rare, ids]),
         ir.node("Identity", [rare]),
+        ir.node("Identity", [bias]),
         ir.node("Identity", [packed]),
         ir.node("Reshape", [x, shape]),
     ]
     outputs = [node.outputs[0] for node in nodes]
     graph = ir.Graph(
-        [ids, x], outputs, nodes=nodes, initializers=[table, packed, rare, shape], opset_imports={"": 21}, name="g"
+        [ids, x],
+        outputs,
+        nodes=nodes,
+        initializers=[table, packed, rare, bias, shape],
+        opset_imports={"": 21},
+        name="g",
     )
     ir.save(ir.Model(graph, ir_version=10), folder / "graph.onnx")
     return folder / "graph.onnx"
@@ -109,8 +118,8 @@ def write_graph(folder: Path) -> Path:
 
 def test_weights_count_at_the_size_that_they_have_in_the_file(tmp_path: Path) -> None:
     path = write_graph(tmp_path)
-    assert weight_bytes(path, tokens=4) == 4 * 6 + 15 + 50 * 3 * 2
-    assert weight_bytes(path, tokens=1000) == 100 * 6 + 15 + 50 * 3 * 2
+    assert weight_bytes(path, tokens=4) == 4 * 6 + 15 + 50 * 3 * 2 + 50 * 4
+    assert weight_bytes(path, tokens=1000) == 100 * 6 + 15 + 50 * 3 * 2 + 50 * 4
     # No target in the cluster: of what embeds its tokens, too, a row a token.
     assert weight_bytes(path, tokens=4, unused_clusters=frozenset({1})) == 4 * 6 + 15 + 4 * 3 * 2
 
