@@ -112,8 +112,7 @@ def verify(
     as_json: bool,
     format_name: str | None,
     config: dict[str, Any] | None,
-    device: str,
-    threads: int | None,
+    runtime: dict[str, Any],
     **evaluation: Any,
 ) -> None:
     """Compare BUNDLE with the trained model in CHECKPOINT over many segments of carried memory."""
@@ -126,7 +125,7 @@ def verify(
     from xlexport.verify import default_segments
     from xlexport.verify import verify as compare
 
-    model = xlruntime.load(bundle, device=device, threads=threads)
+    model = xlruntime.load(bundle, **runtime)
     settings = model.evaluation(**evaluation)
     segments = segments or default_segments(settings)
     source = checkpoints.load(checkpoint, format_name, config)
@@ -158,8 +157,7 @@ def score(
     per_token: bool,
     ids: bool,
     batch_size: int,
-    device: str,
-    threads: int | None,
+    runtime: dict[str, Any],
     **evaluation: Any,
 ) -> None:
     """Score FILES with BUNDLE, each as one document of any length; '-' is standard input. Needs no PyTorch."""
@@ -175,7 +173,7 @@ def score(
     )
 
     documents = documents_of(files, ids, sys.stdin.buffer)
-    model = xlruntime.load(bundle, device=device, threads=threads)
+    model = xlruntime.load(bundle, **runtime)
     settings = model.evaluation(**evaluation)
     options = {"batch_size": batch_size, **evaluation}
     if per_token:
@@ -207,8 +205,7 @@ def evaluate(
     sentences: bool | None,
     ids: bool,
     as_json: bool,
-    device: str,
-    threads: int | None,
+    runtime: dict[str, Any],
     **evaluation: Any,
 ) -> None:
     """Score CORPUS as published scores were computed: as parallel streams; '-' is standard input. Needs no PyTorch."""
@@ -220,7 +217,7 @@ def evaluate(
     from xlruntime.protocols import arrange, read_corpus, walk
 
     (document,) = documents_of([corpus], ids, sys.stdin.buffer)
-    model = xlruntime.load(bundle, device=device, threads=threads)
+    model = xlruntime.load(bundle, **runtime)
     settings = model.evaluation(**evaluation)
     streams = arrange(read_corpus(model, document), settings, protocol, batch_size, sentences)
     with progress_bar(streams.tokens.size, "evaluating") as advance:
@@ -253,8 +250,7 @@ def generate(
     top_p: float | None,
     seed: int | None,
     as_json: bool,
-    device: str,
-    threads: int | None,
+    runtime: dict[str, Any],
     **evaluation: Any,
 ) -> None:
     """Continue PROMPT with BUNDLE. Needs no PyTorch."""
@@ -265,7 +261,7 @@ def generate(
 
     text = prompt_file.read() if prompt_file is not None else str(prompt).encode("utf-8", "surrogateescape")
     sampling = xlruntime.Sampling(temperature, top_k, top_p, seed)
-    model = xlruntime.load(bundle, device=device, threads=threads)
+    model = xlruntime.load(bundle, **runtime)
     tokens = model.generate(text, max_tokens=max_tokens, sampling=sampling, **evaluation)
     print_generated(text, tokens, model.tokenizer, as_json)
 
@@ -273,18 +269,26 @@ def generate(
 @cli.command()
 @click.argument("path", type=PATH)
 @click.option("--json", "as_json", is_flag=True, help="Print the whole manifest, or all that is known of a checkpoint.")
+@click.option("--device", help="Open a bundle there, too, and show which execution provider computes how many nodes.")
 @checkpoint_options
-def inspect(path: Path, as_json: bool, format_name: str | None, config: dict[str, Any] | None) -> None:
+def inspect(
+    path: Path, as_json: bool, device: str | None, format_name: str | None, config: dict[str, Any] | None
+) -> None:
     """Check the bundle or checkpoint at PATH, and show what is in it."""
     from dataclasses import asdict
 
     from xlexport import checkpoints
-    from xlexport.inspect import bundle_rows, checkpoint_object, checkpoint_rows
+    from xlexport.inspect import bundle_rows, checkpoint_object, checkpoint_rows, placement_of, placement_rows
     from xlruntime.bundle import is_bundle, read_bundle
 
     if is_bundle(path):
         manifest = read_bundle(path)
         found, rows = {**asdict(manifest), "fingerprint": manifest.fingerprint}, bundle_rows(manifest, path)
+        if device is not None:
+            found["placement"] = placement = placement_of(path, device)
+            rows += placement_rows(placement)
+    elif device is not None:
+        raise click.UsageError("--device is for bundles: a checkpoint does not run.")
     else:
         source = checkpoints.load(path, format_name, config)
         found, rows = checkpoint_object(source), checkpoint_rows(source)

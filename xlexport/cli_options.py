@@ -170,9 +170,31 @@ checkpoint_options = all_of(
     _with_buckets,
 )
 
-runtime_options = all_of(
+device_options = all_of(
     click.option("--device", default="cpu", show_default=True, help="cpu, cuda or cuda:N."),
+    click.option(
+        "--strict-device",
+        is_flag=True,
+        help="Fail where the CPU would compute what the device has no kernel for, sizes of tensors left aside.",
+    ),
+)
+
+
+def _as_runtime(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Let `runtime` hold what `xlruntime.load` takes."""
+
+    @functools.wraps(function)
+    def merged(device: str, strict_device: bool, threads: int | None, **values: Any) -> Any:
+        runtime = {"device": device, "strict_device": strict_device, "threads": threads}
+        return function(runtime=runtime, **values)
+
+    return merged
+
+
+runtime_options = all_of(
+    device_options,
     click.option("--threads", type=click.IntRange(1), help="Threads of one step.  [default: all cores]"),
+    _as_runtime,
 )
 
 protocol_options = all_of(
@@ -223,10 +245,10 @@ bench_options = all_of(
     ),
     click.option("--clamp-len", type=int, help="Largest distinct distance; -1 is none.  [default: the model's own]"),
     hashing_options,
-    click.option("--device", default="cpu", show_default=True, help="cpu, cuda or cuda:N."),
+    device_options,
     click.option("--repeats", type=click.IntRange(1), default=7, show_default=True, help="Steps of a side in a round."),
     click.option("--rounds", type=click.IntRange(1), default=3, show_default=True),
-    click.option("--profile", is_flag=True, help="Show where the time of a step goes, by operator."),
+    click.option("--profile", is_flag=True, help="Show where the time of a step goes, by operator and provider."),
     click.option(
         "--plot",
         type=click.Path(path_type=Path),

@@ -14,6 +14,7 @@ import numpy as np
 from xlexport.cli_output import quantization_rows
 from xlexport.settings import layer_kinds
 from xlexport.vocabularies import describe_vocabulary
+from xlruntime.model import load
 from xlruntime.spec import Bundle, Evaluation
 from xlruntime.tokenizing import make_tokenizer
 from xlruntime.vocabulary import Vocabulary
@@ -22,7 +23,9 @@ from xlruntime.vocabulary_tokenizer import VocabularyTokenizer
 if TYPE_CHECKING:
     from xlexport.checkpoints import SourceCheckpoint
 
-__all__ = ["bundle_rows", "checkpoint_object", "checkpoint_rows"]
+__all__ = ["bundle_rows", "checkpoint_object", "checkpoint_rows", "placement_of", "placement_rows"]
+
+Placement = dict[str, dict[str, dict[str, int]]]  # by graph, execution provider and operator: how many nodes
 
 SETTINGS = {"segment_len": "tgt_len", "mem_len": "mem_len", "clamp_len": "clamp_len", "same_length": "same_length"}
 REFORMER_SETTINGS = {"segment_len": "tgt_len", "mem_len": "mem_len"}
@@ -48,6 +51,26 @@ def bundle_rows(bundle: Bundle, folder: Path) -> list[tuple[str, str]]:
         shown = ", ".join(f"{tensor.name} {_shape(tensor.shape)} {tensor.dtype}" for tensor in outputs[:5])
         rows.append((f"graph {purpose}", shown + (", …" if len(outputs) > 5 else "")))
     rows += [(name, f"{digest.size:,} bytes, SHA-256 {digest.sha256[:16]}…") for name, digest in bundle.files.items()]
+    return rows
+
+
+def placement_of(folder: Path, device: str) -> Placement:
+    """Where ONNX Runtime runs the nodes of each graph of the bundle in `folder` on this machine.
+
+    Raises:
+        ProviderError, OptionError, BundleError: as `xlruntime.load`.
+    """
+    model = load(folder, device=device, check_files=False)
+    return {purpose: model.placement(purpose) for purpose in model.bundle.graphs}
+
+
+def placement_rows(placement: Placement) -> list[tuple[str, str]]:
+    """Names and values for a table; operators are named where they do not all run in one place."""
+    rows = []
+    for purpose, providers in placement.items():
+        for provider, operators in providers.items():
+            listed = _listed(operators) if len(providers) > 1 else ""
+            rows.append((f"nodes of {purpose}", f"{sum(operators.values()):,} on {provider}{listed and ': ' + listed}"))
     return rows
 
 

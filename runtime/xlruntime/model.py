@@ -14,6 +14,7 @@ from .bundle import read_bundle
 from .errors import BundleError, OptionError
 from .generator import Sampling
 from .memory import RingMemory
+from .placement import count_placed
 from .providers import Device, parse_device
 from .scorer import DocumentScore, Scorer, TokenScores
 from .session import GraphSession
@@ -28,7 +29,14 @@ __all__ = ["Model", "load"]
 KEPT_POSITIONS = 4  # numbers of distances whose positional keys are kept for the next stream
 
 
-def load(folder: str | Path, *, device: str = "cpu", threads: int | None = None, check_files: bool = True) -> Model:
+def load(
+    folder: str | Path,
+    *,
+    device: str = "cpu",
+    threads: int | None = None,
+    check_files: bool = True,
+    strict_device: bool = False,
+) -> Model:
     """Open a bundle.
 
     Args:
@@ -36,16 +44,18 @@ def load(folder: str | Path, *, device: str = "cpu", threads: int | None = None,
         device: `cpu`, `cuda` or `cuda:1`. One that is missing is an error, never another one in its place.
         threads: threads of one step; None leaves the choice to ONNX Runtime.
         check_files: compare every file with its digest; turn it off only where something else guards them.
+        strict_device: insist that the device computes everything but the sizes of tensors, graph by graph as they are
+            opened. Otherwise the CPU serves nodes for which the device has no kernel; `Model.placement` shows which.
 
     Raises:
         BundleNotFoundError, BundleError: there is no bundle, or it is broken.
-        ProviderError: ONNX Runtime or the device is missing.
+        ProviderError: ONNX Runtime or the device is missing, or with `strict_device` a node runs elsewhere.
         OptionError: the device or the number of threads is malformed.
     """
     if threads is not None and threads < 1:
         raise OptionError(f"threads is {threads}, at least 1 is needed.")
     path = Path(folder)
-    return Model(path, read_bundle(path, check_files), parse_device(device), threads)
+    return Model(path, read_bundle(path, check_files), parse_device(device), threads, strict_device)
 
 
 class Model:
@@ -55,13 +65,17 @@ class Model:
         bundle: the manifest.
         tokenizer: text to token ids and back.
         device: where steps run and memories live.
+        strict_device: whether it must compute everything but the sizes of tensors.
     """
 
-    def __init__(self, folder: Path, bundle: Bundle, device: Device, threads: int | None) -> None:
+    def __init__(
+        self, folder: Path, bundle: Bundle, device: Device, threads: int | None, strict_device: bool = False
+    ) -> None:
         self.folder = folder
         self.bundle = bundle
         self.device = device
         self.threads = threads
+        self.strict_device = strict_device
         self.tokenizer = make_tokenizer(bundle.tokenizer, folder)
         self._lock = threading.Lock()
         self._sessions: dict[str, GraphSession] = {}
@@ -87,13 +101,21 @@ class Model:
         if graph is None:
             have = ", ".join(sorted(self.bundle.graphs))
             raise OptionError(f"{self.folder}: no graph for {purpose!r}; this bundle has {have}.")
-        session = GraphSession(self.folder, graph, self.device, self.threads)
+        session = GraphSession(self.folder, graph, self.device, self.threads, self.strict_device)
         if session.metadata != graph.metadata(self.bundle.memory):
             raise BundleError(
                 f"{self.folder / graph.file}: its metadata is not what the manifest says about it. "
                 "Convert the checkpoint again."
             )
         return session
+
+    def placement(self, purpose: str) -> dict[str, dict[str, int]]:
+        """Where the nodes of a graph run: `{execution provider: {operator: count}}`.
+
+        Raises:
+            OptionError: the bundle has no graph for `purpose`.
+        """
+        return count_placed(self.session(purpose).nodes)
 
     def release(self, purpose: str) -> None:
         """Close the session of one graph, and free what it holds. It opens again when it is needed."""

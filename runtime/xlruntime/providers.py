@@ -14,6 +14,7 @@ from types import ModuleType
 from typing import Any, Literal
 
 from .errors import BundleError, OptionError, ProviderError
+from .placement import RECORD_PLACEMENT, placed_nodes, require_placement
 
 __all__ = ["Device", "import_onnxruntime", "installed_wheels", "open_session", "parse_device", "session_options"]
 
@@ -112,15 +113,22 @@ def session_options(threads: int | None = None, plan_buffers: bool = True) -> An
     options.enable_mem_pattern = options.enable_mem_reuse = plan_buffers
     # Threads may spin while a step runs, where it pays; between steps they would only burn the caller's cores.
     options.add_session_config_entry("session.force_spinning_stop", "1")
+    options.add_session_config_entry(RECORD_PLACEMENT, "1")  # costs nothing that can be measured
     return options
 
 
-def open_session(path: Path, device: Device, threads: int | None = None, plan_buffers: bool = True) -> Any:
+def open_session(
+    path: Path, device: Device, threads: int | None = None, plan_buffers: bool = True, *, strict: bool = False
+) -> Any:
     """An `onnxruntime.InferenceSession` of the graph in `path`, on `device` and nowhere else.
+
+    Args:
+        strict: insist that the device computes all but the sizes of tensors. ONNX Runtime's own
+            `session.disable_cpu_ep_fallback` also forbids those, so no graph with a free axis would open.
 
     Raises:
         BundleError: ONNX Runtime cannot load the file.
-        ProviderError: the device's execution provider is missing or does not start.
+        ProviderError: the device's execution provider is missing or does not start, or with `strict` lacks a kernel.
     """
     ort = import_onnxruntime()
     providers: list[Any] = [device.provider]
@@ -145,6 +153,8 @@ def open_session(path: Path, device: Device, threads: int | None = None, plan_bu
     session.disable_fallback()
     if session.get_providers()[0] != device.provider:
         raise ProviderError(_cuda_failed(device, f"the session runs on {session.get_providers()[0]}"))
+    if strict:
+        require_placement(placed_nodes(session), device.provider, f"device {device}: {path}")
     return session
 
 

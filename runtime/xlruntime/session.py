@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from .placement import PlacedNode, placed_nodes
 from .providers import Device, import_onnxruntime, open_session
 from .spec import METADATA_KEY, Graph
 
@@ -41,20 +42,27 @@ class GraphSession:
 
     Raises:
         BundleError: ONNX Runtime cannot load the file, or the file is not the graph that the bundle describes.
-        ProviderError: the device's execution provider is missing.
+        ProviderError: the device's execution provider is missing, or with `strict_device` lacks a kernel.
     """
 
-    def __init__(self, folder: Path, graph: Graph, device: Device, threads: int | None) -> None:
+    def __init__(
+        self, folder: Path, graph: Graph, device: Device, threads: int | None, strict_device: bool = False
+    ) -> None:
         self.graph = graph
         self.device = device
         self.inputs = {tensor.name for tensor in graph.inputs}
         self.outputs = [tensor.name for tensor in graph.outputs]
-        self._session = open_session(folder / graph.file, device, threads, graph.plan_buffers)
+        self._session = open_session(folder / graph.file, device, threads, graph.plan_buffers, strict=strict_device)
 
     @property
     def providers(self) -> list[str]:
         """Execution providers in use, the first one preferred."""
         return list(self._session.get_providers())
+
+    @property
+    def nodes(self) -> tuple[PlacedNode, ...]:
+        """The nodes of the graph that runs, and which execution provider computes each."""
+        return placed_nodes(self._session)
 
     @property
     def metadata(self) -> str | None:

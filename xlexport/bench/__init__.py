@@ -74,6 +74,7 @@ def sweep(
     clamp_len: int | None = None,
     n_hashes: int | None = None,
     device: str = "cpu",
+    strict_device: bool = False,
     repeats: int = 7,
     rounds: int = 3,
     profile: bool = False,
@@ -85,6 +86,7 @@ def sweep(
             choice of threads.
         against: a checkpoint whose eager model runs beside it.
         format, config: of that checkpoint, as `checkpoints.load` takes them.
+        device, strict_device: as `xlruntime.load` takes them.
         purpose: `score`, or `generate`: one token after the other, the drawing of a token not counted.
         profile: measure where the time goes, too.
 
@@ -103,7 +105,7 @@ def sweep(
     for number, count in enumerate(dict.fromkeys(threads)):
         import_onnxruntime()  # once a process, so no part of loading
         started = time.perf_counter()
-        model = load(folder, device=device, threads=count)
+        model = load(folder, device=device, threads=count, strict_device=strict_device)
         load_seconds = time.perf_counter() - started
         works = _works(model, sizes, settings)
         peak = None

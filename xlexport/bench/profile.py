@@ -22,14 +22,16 @@ BETWEEN = "(between operators)"
 
 @dataclass(frozen=True)
 class OperatorTime:
-    """What all nodes of one type take in a step.
+    """What all nodes of one type take in a step, on one execution provider.
 
     Attributes:
+        provider: empty for what is no node.
         percent: of the step.
         count: how often such a node runs; one inside a loop counts each time.
     """
 
     operator: str
+    provider: str
     ms: float
     percent: float
     count: int
@@ -50,7 +52,7 @@ def profile_step(side: GraphSide) -> list[OperatorTime]:
 
 
 def sum_events(events: Iterable[Mapping[str, Any]], skip: int = 0) -> list[OperatorTime]:
-    """Sum the quickest run of an ONNX Runtime profile up by operator, the longest first.
+    """Sum the quickest run of an ONNX Runtime profile up by operator and execution provider, the longest first.
 
     A loop's time holds that of the nodes inside it, which stand in the profile too: what a node contains is taken off
     its own time, so that the sum is the step's.
@@ -69,12 +71,13 @@ def sum_events(events: Iterable[Mapping[str, Any]], skip: int = 0) -> list[Opera
         )
     total, begin = min(runs)
     nodes = [
-        (start, -length, event["args"]["op_name"])
+        (start, -length, (event["args"]["op_name"], event["args"].get("provider", "")))
         for start, length, event in timed
         if event.get("cat") == "Node" and event["name"].endswith("_kernel_time") and begin <= start < begin + total
     ]
-    micros, count = Counter({BETWEEN: total}), Counter[str]()
-    around = [(begin + total, BETWEEN)]  # what contains the next node, outermost first: its end and its operator
+    between = (BETWEEN, "")
+    micros, count = Counter({between: total}), Counter[tuple[str, str]]()
+    around = [(begin + total, between)]  # what contains the next node, outermost first: its end and its operator
     for start, negative_length, operator in sorted(nodes):
         while start >= around[-1][0] and len(around) > 1:
             around.pop()
@@ -83,7 +86,7 @@ def sum_events(events: Iterable[Mapping[str, Any]], skip: int = 0) -> list[Opera
         count[operator] += 1
         around.append((start - negative_length, operator))
     return [
-        OperatorTime(operator, time / 1e3, 100 * time / max(total, 1), count[operator])
+        OperatorTime(*operator, time / 1e3, 100 * time / max(total, 1), count[operator])
         for operator, time in micros.most_common()
     ]
 

@@ -128,14 +128,18 @@ def table_line(report: BenchReport) -> str:
 
 
 def profile_lines(profile: Sequence[OperatorTime]) -> list[str]:
-    """Where the time goes, an operator a line."""
-    rows = [("operator", "ms", "share", "count"), *map(_profile_cells, profile)]
+    """Where the time goes, an operator a line; and on which execution provider, unless all of it runs on the CPU."""
+    rows = [("operator", "ms", "share", "count", "provider"), *map(_profile_cells, profile)]
+    elsewhere = {time.provider for time in profile} - {"", "CPUExecutionProvider"}
     width = max(len(row[0]) for row in rows)
-    return [f"{name:<{width}}  {ms:>9}  {share:>6}  {count:>6}" for name, ms, share, count in rows]
+    return [
+        f"{name:<{width}}  {ms:>9}  {share:>6}  {count:>6}" + (f"  {provider}" if elsewhere else "")
+        for name, ms, share, count, provider in rows
+    ]
 
 
-def _profile_cells(time: OperatorTime) -> tuple[str, str, str, str]:
-    return time.operator, f"{time.ms:,.3f}", f"{time.percent:.1f}%", f"{time.count:,}"
+def _profile_cells(time: OperatorTime) -> tuple[str, str, str, str, str]:
+    return time.operator, f"{time.ms:,.3f}", f"{time.percent:.1f}%", f"{time.count:,}", time.provider
 
 
 def _line(cells: Sequence[str]) -> str:

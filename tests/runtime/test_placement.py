@@ -1,0 +1,126 @@
+"""Which nodes run where is known, and a strict device refuses what runs elsewhere."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from xlruntime import Model, OptionError, ProviderError, load, providers
+from xlruntime.placement import SIZE_OPERATORS, PlacedNode, count_placed, require_placement
+from xlruntime.providers import Device, import_onnxruntime, open_session
+
+CPU, CUDA = "CPUExecutionProvider", "CUDAExecutionProvider"
+MIXED = [
+    PlacedNode("size", "Shape", CPU),
+    PlacedNode("product", "MatMul", CUDA),
+    PlacedNode("first", "TopK", CPU),
+    PlacedNode("second", "TopK", CPU),
+    PlacedNode("", "Softmax", CPU),
+    PlacedNode("sum", "Add", CUDA),
+]
+
+
+class PretendedCuda:
+    """Stands in for an onnxruntime that claims CUDA but whose CUDA has no kernels: real sessions, on the CPU."""
+
+    def __init__(self) -> None:
+        real = import_onnxruntime()
+        self.__version__, self.capi, self.SessionOptions = real.__version__, real.capi, real.SessionOptions
+        self._open = real.InferenceSession
+
+    def get_available_providers(self) -> list[str]:
+        return [CUDA, CPU]
+
+    def preload_dlls(self) -> None:
+        pass
+
+    def InferenceSession(self, path: str, sess_options: Any, providers: Any, enable_fallback: int) -> Any:
+        session = self._open(path, sess_options, providers=[CPU])
+        return SimpleNamespace(
+            get_providers=lambda: [CUDA, CPU],
+            disable_fallback=session.disable_fallback,
+            get_provider_graph_assignment_info=session.get_provider_graph_assignment_info,
+            get_modelmeta=session.get_modelmeta,
+        )
+
+
+@pytest.fixture
+def pretended_cuda(monkeypatch: pytest.MonkeyPatch) -> None:
+    runtime = PretendedCuda()
+    monkeypatch.setattr(providers, "import_onnxruntime", lambda: runtime)
+
+
+def test_placement_counts_the_nodes_of_a_graph_by_provider_and_operator(model: Model) -> None:
+    found = model.placement("score")
+    assert list(found) == [CPU]
+    assert found[CPU]["Softmax"] == model.bundle.config["n_layer"]
+    assert found[CPU]["ScatterND"] == 2 * model.bundle.config["n_layer"]  # one write for each ring
+    assert list(found[CPU].values()) == sorted(found[CPU].values(), reverse=True)
+
+
+def test_nodes_of_several_providers_are_counted_apart() -> None:
+    assert count_placed(MIXED) == {CPU: {"TopK": 2, "Shape": 1, "Softmax": 1}, CUDA: {"MatMul": 1, "Add": 1}}
+
+
+def test_strays_are_named_in_one_line() -> None:
+    with pytest.raises(ProviderError) as caught:
+        require_placement(MIXED, CUDA, "device cuda:0: score.onnx")
+    message = str(caught.value)
+    assert f"device cuda:0: score.onnx: 3 of 6 nodes run on {CPU}, not on {CUDA}: " in message
+    assert "2 TopK, 1 Softmax (first, second, (no name))" in message
+    assert "Shape" not in message and "\n" not in message
+
+
+def test_sizes_may_be_computed_on_the_cpu_unless_nothing_may() -> None:
+    nodes = [node for node in MIXED if node.provider == CUDA or node.operator in SIZE_OPERATORS]
+    require_placement(nodes, CUDA, "here")
+    with pytest.raises(ProviderError, match=r"1 of 3 nodes .* 1 Shape \(size\)"):
+        require_placement(nodes, CUDA, "here", allowed=frozenset())
+
+
+def test_many_strays_are_not_all_named() -> None:
+    nodes = [PlacedNode(f"product_{number}", "MatMul", CPU) for number in range(30)]
+    with pytest.raises(ProviderError, match=r"30 MatMul \(product_0, .*product_7, …\)"):
+        require_placement(nodes, CUDA, "here")
+
+
+@pytest.mark.usefixtures("pretended_cuda")
+def test_strict_device_refuses_a_session_whose_nodes_fell_to_the_cpu(model: Model) -> None:
+    path = model.folder / "score.onnx"
+    open_session(path, Device("cuda", 1))  # else it opens all the same
+    with pytest.raises(ProviderError, match=rf"device cuda:1: {path}: .* 2 Softmax, .*strict_device") as caught:
+        open_session(path, Device("cuda", 1), strict=True)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.usefixtures("pretended_cuda")
+def test_strict_device_reaches_every_session_of_a_model(model: Model) -> None:
+    assert load(model.folder, device="cuda").placement("score")[CPU]["Softmax"] == model.bundle.config["n_layer"]
+    with pytest.raises(ProviderError, match=r"device cuda:0: .*score.onnx.* 2 Softmax, "):
+        load(model.folder, device="cuda", strict_device=True)
+
+
+def test_strict_cpu_forbids_nothing(model: Model) -> None:
+    assert load(model.folder, strict_device=True).placement("score") == model.placement("score")
+
+
+def test_size_operators_hold_no_arithmetic_of_models(model: Model, band_model: Model, chunk_model: Model) -> None:
+    """What a graph spends its time with is never taken for the size of a tensor."""
+    heavy = "MatMul Gemm Softmax LayerNormalization LogSoftmax ScatterND ScatterElements TopK GatherElements Loop"
+    for each in (model, band_model, chunk_model):
+        operators = {name for counted in each.placement("score").values() for name in counted}
+        assert operators & set(heavy.split()) and not SIZE_OPERATORS & set(heavy.split())
+        assert operators & SIZE_OPERATORS
+
+
+def test_placement_of_a_graph_that_is_missing(model: Model) -> None:
+    with pytest.raises(OptionError, match="no graph for 'draw'"):
+        model.placement("draw")
+
+
+def test_session_says_where_nodes_run(model: Model) -> None:
+    nodes = model.session("generate").nodes
+    assert {node.provider for node in nodes} == {CPU}
+    assert all(node.operator for node in nodes)
