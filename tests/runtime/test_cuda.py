@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.runtime.in_place import walk_both_ways
 from xlruntime import Model, ProviderError, load
 
 GOLDEN = Path(__file__).resolve().parents[1] / "golden"
@@ -29,19 +30,19 @@ def test_cuda_against_cpu_over_segments(name: str, golden: Callable[[str], Model
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_ring_on_cuda_is_written_in_place(name: str, random_ids: Any, close: Any) -> None:
+def test_ring_on_cuda_is_written_in_place(name: str, random_ids: Any) -> None:
     model = open_on_cuda(name)
-    memory = model.new_memory(model.bundle.evaluation)
-    ids = random_ids(2 * memory.max_segment + 1, vocab_size=model.bundle.vocab_size)
-    for start in range(0, len(ids) - 1, memory.max_segment):
-        tokens, targets = (ids[None, start + shift : start + shift + memory.max_segment] for shift in (0, 1))
-        feeds = {"tokens": tokens, "targets": targets, **memory.feeds()}
-        feeds |= {entry.input: memory.array(entry).copy() for entry in memory.entries}
-        feeds |= {key: value.numpy() for key, value in memory.constants.items()}
-        pure = model.session("score").run(feeds)
-        model.step("score", memory, tokens, targets)
-        for entry in memory.entries:
-            close(memory.array(entry), pure[entry.output], within=1e-6)
+    T = 4 * model.new_memory(model.bundle.evaluation).capacity
+    ids = random_ids(2 * T, vocab_size=model.bundle.vocab_size).reshape(2, T)
+    walk_both_ways(model, ids[:, : model.bundle.evaluation.max_positions], within=1e-5)  # kernels may sum in any order
+
+
+@pytest.mark.parametrize("name", [*NAMES, "reformer_chunk"])
+def test_nothing_but_sizes_is_computed_on_the_cpu(name: str) -> None:
+    open_on_cuda(name)  # skips
+    model = load(GOLDEN / name / "bundle", device="cuda", strict_device=True)
+    for purpose in model.bundle.graphs:
+        assert model.placement(purpose)["CUDAExecutionProvider"]
 
 
 def test_state_saved_on_cuda_goes_on_on_the_cpu(

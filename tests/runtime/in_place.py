@@ -1,0 +1,57 @@
+"""Whether rings are really written in place, on whatever device a model is open."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from xlruntime import Model
+
+__all__ = ["Chain", "walk_both_ways"]
+
+
+class Chain:
+    """A walk whose memory is carried by hand: each step is the unbound graph, a pure function of arrays."""
+
+    def __init__(self, model: Model, batch_size: int) -> None:
+        self.model = model
+        self.memory = model.new_memory(model.bundle.evaluation, batch_size)  # counts; its buffers stay as they began
+        self.carried = {entry.input: self.memory.array(entry).copy() for entry in self.memory.entries}
+        self.constants = {name: value.numpy() for name, value in self.memory.constants.items()}
+
+    def step(self, tokens: npt.NDArray[np.int64], targets: npt.NDArray[np.int64]) -> npt.NDArray[Any]:
+        """One segment (B, S); log-probabilities of its targets."""
+        feeds = {"tokens": tokens, "targets": targets, **self.memory.feeds(), **self.constants, **self.carried}
+        made = self.model.session(self.model.graph_for("score", tokens.shape[1])).run(feeds)
+        self.memory.advance(tokens.shape[1])
+        self.carried = {entry.input: made[entry.output] for entry in self.memory.entries}
+        return made["log_prob"]
+
+
+def walk_both_ways(model: Model, ids: npt.NDArray[np.int64], within: float) -> None:
+    """Walk `ids` (B, T) with rings bound to one buffer as input and output, and as a pure function beside it.
+
+    After each segment results and memories must differ by `within` at most, every buffer must stand where it stood, and
+    of a ring not one bit may have changed outside the segment's own slots.
+    """
+    batch_size = len(ids)
+    bound, chain = model.new_memory(model.bundle.evaluation, batch_size), Chain(model, batch_size)
+    rings = [entry for entry in bound.entries if entry.layout == "ring"]
+    assert rings
+    places = {entry.input: bound.values[entry.input].data_ptr() for entry in rings}
+    S, C = bound.max_segment, bound.capacity
+    for start in range(0, ids.shape[1] - S, S):
+        tokens, targets = (ids[:, start + shift : start + shift + S] for shift in (0, 1))
+        before = {entry.input: bound.array(entry).copy() for entry in rings}
+        slots = {(bound.offset + step) % C for step in range(S)}
+        made = model.step("score", bound, tokens, targets)
+        np.testing.assert_allclose(made["log_prob"], chain.step(tokens, targets), rtol=0, atol=within)
+        for entry in bound.entries:
+            np.testing.assert_allclose(bound.array(entry), chain.carried[entry.input], rtol=0, atol=within)
+        for entry in rings:
+            changed = np.moveaxis(bound.array(entry) != before[entry.input], entry.row_axis, 0).reshape(C, -1)
+            assert set(np.flatnonzero(changed.any(axis=1))) <= slots
+        assert places == {entry.input: bound.values[entry.input].data_ptr() for entry in rings}
+    assert bound.offset > C  # else the ring has not wrapped
