@@ -71,7 +71,9 @@ def publishing(output: Path, force: bool = False) -> Iterator[Path]:
 
 def digests(folder: Path) -> dict[str, FileDigest]:
     """SHA-256 and size of every file of `folder` but the manifest."""
-    return {path.name: digest_file(path) for path in sorted(folder.iterdir()) if path.name != MANIFEST}
+    return {
+        path.name: digest_file(path) for path in sorted(folder.iterdir()) if path.is_file() and path.name != MANIFEST
+    }
 
 
 def write_manifest(folder: Path, bundle: Bundle) -> None:

@@ -41,10 +41,10 @@ class Tolerance:
 # `delta_bits_per_token` holds to the limit that the bundle was quantized with.
 TOLERANCES = {
     "float32": Tolerance(log_prob=1e-4, memory=1e-3, delta_bits_per_token=1e-6, flip_margin=1e-4),
-    "float16": Tolerance(log_prob=0.2, memory=0.1, delta_bits_per_token=0.01, flip_margin=0.02),
-    "int8": Tolerance(log_prob=2.0, memory=2.0, delta_bits_per_token=0.01, flip_margin=0.2),
-    "weight-int8": Tolerance(log_prob=2.0, memory=2.0, delta_bits_per_token=0.01, flip_margin=0.2),
-    "weight-int4": Tolerance(log_prob=5.0, memory=10.0, delta_bits_per_token=0.01, flip_margin=1.0),
+    "float16": Tolerance(log_prob=0.15, memory=0.1, delta_bits_per_token=0.01, flip_margin=0.02),
+    "int8": Tolerance(log_prob=1.5, memory=0.5, delta_bits_per_token=0.01, flip_margin=0.2),
+    "weight-int8": Tolerance(log_prob=1.5, memory=0.5, delta_bits_per_token=0.01, flip_margin=0.2),
+    "weight-int4": Tolerance(log_prob=5.0, memory=2.5, delta_bits_per_token=0.01, flip_margin=1.0),
 }
 
 

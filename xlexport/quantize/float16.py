@@ -11,7 +11,6 @@ import numpy as np
 import onnx_ir as ir
 from onnx_ir.passes.common import RemoveUnusedNodesPass
 
-from xlexport.errors import QuantizationError
 from xlexport.quantize.products import WeightStore, find_products
 
 __all__ = ["OPSET", "POSITION_KEY", "rewrite"]
@@ -19,6 +18,7 @@ __all__ = ["OPSET", "POSITION_KEY", "rewrite"]
 OPSET = 20
 POSITION_KEY = "position_key_"
 FLOAT, HALF = ir.DataType.FLOAT, ir.DataType.FLOAT16
+LARGEST = 65504.0  # in float16
 IN_HALF = {"Gemm", "LayerNormalization", "MatMul", "Softmax"}
 FOLLOWS = {
     *("Add", "Concat", "Expand", "Flatten", "Gather", "Gelu", "Identity", "Max", "Min", "Mul", "Neg", "Pad", "Relu"),
@@ -29,10 +29,8 @@ FOLLOWS = {
 def rewrite(model: ir.Model, keep: frozenset[str], store: WeightStore) -> None:
     """Let a graph compute in float16, but for the products in `keep`.
 
-    The dtypes of its inputs and outputs must have been set; those that are float32 stay so.
-
-    Raises:
-        QuantizationError: a weight is too large for float16.
+    The dtypes of its inputs and outputs must have been set; those that are float32 stay so. What a number too large for
+    float16 goes into computes in float32.
     """
     _Rewriter(model, keep, store).run()
     RemoveUnusedNodesPass()(model)
@@ -65,6 +63,8 @@ class _Rewriter:
         """What its floating-point inputs and outputs shall be."""
         if node in self.kept or node.domain not in ("", "ai.onnx") or node.op_type not in IN_HALF | FOLLOWS:
             return FLOAT
+        if not all(_fits(value) for value in node.inputs if value in self.floats):
+            return FLOAT
         if node.op_type in IN_HALF:
             # Weights of more axes are rotations that hash: rounded ones would choose other keys.
             hashes = any(value is not None and _constant(value) and len(value.shape or ()) > 2 for value in node.inputs)
@@ -82,15 +82,7 @@ class _Rewriter:
     def _half(self, value: ir.Value) -> ir.Value:
         """A weight or constant in float16."""
         assert value.const_value is not None
-        exact = np.asarray(value.const_value.numpy())
-        with np.errstate(over="ignore"):  # looked for below
-            half = exact.astype(np.float16)
-        if not np.array_equal(np.isfinite(half), np.isfinite(exact)):
-            raise QuantizationError(
-                f"{value.name}: its largest number is {np.abs(exact).max():.3g}, float16 ends at 65504. "
-                "Use another --dtype."
-            )
-        return self.store.value(self.graph, f"{value.name}.float16", half)
+        return self.store.value(self.graph, f"{value.name}.float16", value.const_value.numpy().astype(np.float16))
 
     def _insert_cast(self, value: ir.Value, dtype: ir.DataType, before: ir.Node) -> ir.Value:
         cast = ir.node("Cast", [value], {"to": dtype})
@@ -111,6 +103,14 @@ class _Rewriter:
 
 def _constant(value: ir.Value) -> bool:
     return value.is_initializer()
+
+
+def _fits(value: ir.Value | None) -> bool:
+    """Whether float16 has numbers as large: what hides keys by a large number needs float32."""
+    if value is None or value.const_value is None:
+        return True
+    size = np.abs(value.const_value.numpy())
+    return bool((size[np.isfinite(size)] <= LARGEST).all())
 
 
 def _values(graph: ir.Graph) -> list[ir.Value]:

@@ -89,7 +89,7 @@ def find_products(model: ir.Model) -> Iterator[Product]:
     for node in model.graph:
         if node.domain not in ("", "ai.onnx") or node.op_type not in ("MatMul", "Gemm"):
             continue
-        x, weight = node.inputs[0], node.inputs[1]
+        x, weight, turned = node.inputs[0], *_before_transpose(node.inputs[1])
         if x is None or weight is None or weight.const_value is None or not weight.is_initializer():
             continue
         shape, gemm = weight.const_value.shape.numpy(), node.op_type == "Gemm"
@@ -98,9 +98,17 @@ def find_products(model: ir.Model) -> Iterator[Product]:
         if gemm and not _is_plain(node):
             continue
         name = str(weight.name).removesuffix(".T").removesuffix(".weight")
-        transposed = gemm and node.attributes.get_int("transB", 0) == 1
+        transposed = turned != (gemm and node.attributes.get_int("transB", 0) == 1)
         bias = node.inputs[2] if len(node.inputs) > 2 else None
         yield Product(name, node, x, weight, bias, transposed)
+
+
+def _before_transpose(value: ir.Value | None) -> tuple[ir.Value | None, bool]:
+    """A weight, and whether a node turns it before it is used."""
+    made = None if value is None else value.producer()
+    if made is None or made.op_type != "Transpose" or list(made.attributes.get_ints("perm", [1, 0])) != [1, 0]:
+        return value, False
+    return made.inputs[0], True
 
 
 def _is_plain(node: ir.Node) -> bool:

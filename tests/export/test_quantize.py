@@ -1,0 +1,380 @@
+"""Quantized graphs: their numbers against the weights they came from, what they share, and the gate they must pass."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import onnx_ir as ir
+import pytest
+
+from xlexport.errors import OutputExistsError, ParityError, QuantizationError
+from xlexport.parity import TOLERANCES, tolerance_of
+from xlexport.quantize.blocks import BLOCK, block_size, dequantize_blocks, quantize_blocks
+from xlexport.quantize.bundle import QuantizeOptions, quantize
+from xlexport.quantize.gate import Difference, compare, log_probs, products_to_keep
+from xlexport.quantize.int8 import quantize_columns
+from xlexport.quantize.precisions import PRECISIONS
+from xlexport.quantize.products import find_products
+from xlexport.quantize.writing import product_names
+from xlruntime import load
+from xlruntime.bundle import digest_file, read_bundle
+from xlruntime.errors import BundleError, BundleNotFoundError
+
+GOLDEN = Path(__file__).resolve().parents[1] / "golden"
+BYTES = GOLDEN / "post_lnorm_same_length_empty" / "bundle"  # nine products: four a layer, and the head
+FIRST_ROWS = GOLDEN / "pre_lnorm_same_length_zeros" / "bundle"
+BAND, CHUNK = GOLDEN / "reformer_band" / "bundle", GOLDEN / "reformer_chunk" / "bundle"
+DTYPES = tuple(PRECISIONS)
+# Nats of any token of random models with large weights, where one rounded number matters more than in a trained one:
+# three to five times what was found; another weight in a product's place gives whole nats.
+NEAR = {"int8": 0.3, "weight-int8": 0.2, "weight-int4": 3.0, "float16": 0.05}
+
+
+def options(dtype: str, **changes: Any) -> QuantizeOptions:
+    return QuantizeOptions(dtype, **{"max_delta_bits": 1.0, "tokens": 2048, "threads": 1, **changes})
+
+
+@pytest.fixture(scope="session")
+def quantized(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Path, str], Path]:
+    """`quantized(source, dtype)`: a bundle that tests leave as it is, made once."""
+    made: dict[tuple[Path, str], Path] = {}
+    ids = tmp_path_factory.mktemp("ids") / "ids.txt"
+
+    def make(source: Path, dtype: str) -> Path:
+        if (source, dtype) not in made:
+            output = tmp_path_factory.mktemp("quantized") / dtype
+            texts = []
+            if read_bundle(source).tokenizer.kind == "none":
+                ids.write_text(" ".join(map(str, random_ids(2100, 40))))
+                texts = [ids]
+            quantize(source, output, options(dtype), texts=texts, as_ids=bool(texts))
+            made[source, dtype] = output
+        return made[source, dtype]
+
+    return make
+
+
+def random_ids(count: int, vocab_size: int) -> npt.NDArray[np.int64]:
+    return np.random.default_rng(3).integers(0, vocab_size, count)
+
+
+# Weights.
+
+
+def weights(rows: int, columns: int) -> npt.NDArray[np.float32]:
+    made = np.random.default_rng(rows).standard_normal((rows, columns)).astype(np.float32)
+    made[:, 0] = 0  # nothing to divide by
+    made[3, 1] = 100  # an outlier coarsens its own column or block alone
+    return made
+
+
+def test_columns_are_within_half_a_step() -> None:
+    exact = weights(40, 24)
+    integers, step = quantize_columns(exact)
+    assert integers.dtype == np.int8
+    assert np.abs(integers.astype(int)).max() == 127
+    assert (np.abs(integers * step - exact) <= step / 2 * (1 + 1e-6)).all()  # the product itself is rounded
+    assert step[1] > 10 * step[2]
+    assert not integers[:, 0].any()
+
+
+@pytest.mark.parametrize("rows", [256, 200, 16])  # whole blocks, a part of one at the end, less than one
+@pytest.mark.parametrize("bits", [8, 4])
+def test_blocks_lose_no_more_than_the_plain_step(bits: int, rows: int) -> None:
+    exact, block = weights(rows, 24), block_size(rows, bits)
+    assert block == min(BLOCK[bits], 2 ** int(np.log2(rows)))
+    integers, step = quantize_blocks(exact, bits, block)
+    assert step.shape == (-(-rows // block), 24)
+    assert integers.min() >= -(2 ** (bits - 1)) and integers.max() < 2 ** (bits - 1)
+    found = dequantize_blocks(integers, step, block)
+    assert not found[:, 0].any()
+    largest = 2 ** (bits - 1) - 1
+    for start in range(0, rows, block):
+        part = exact[start : start + block]
+        plain = np.maximum(np.abs(part).max(axis=0) / largest, 1e-30)
+        lost = np.square(found[start : start + block] - part).sum(axis=0)
+        assert (lost <= np.square(np.rint(part / plain) * plain - part).sum(axis=0) * (1 + 1e-5) + 1e-9).all()
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_graphs_share_each_weight_once(dtype: str, quantized: Callable[[Path, str], Path]) -> None:
+    folder = quantized(BYTES, dtype)
+    bundle = read_bundle(folder)
+    places: dict[str, tuple[int | None, int | None]] = {}
+    held: dict[str, ir.DataType] = {}
+    for graph in bundle.graphs.values():
+        for name, value in ir.load(folder / graph.file).graph.initializers.items():
+            tensor = value.const_value
+            if isinstance(tensor, ir.ExternalTensor):
+                assert places.setdefault(name, (tensor.offset, tensor.length)) == (tensor.offset, tensor.length)
+                assert tensor.offset % tensor.dtype.itemsize == 0
+                held[name] = tensor.dtype
+    assert sum(length for _, length in places.values()) == (folder / "weights.data").stat().st_size
+    # Of a quantized weight no float32 copy is left, but for that of the head whose rows embed tokens.
+    left = {name for name, kind in held.items() if kind == ir.DataType.FLOAT}
+    products = {name for name in product_names(BYTES, read_bundle(BYTES)) if name.startswith("val_")}
+    assert products and not products & left
+
+
+def test_int8_weights_are_those_of_the_float32_graph(quantized: Callable[[Path, str], Path]) -> None:
+    folder = quantized(BYTES, "int8")
+    found = ir.load(folder / "score.onnx").graph.initializers
+    for product in find_products(ir.load(BYTES / "score.onnx")):
+        integers, step = (found[f"{product.name}.{part}"].const_value.numpy() for part in ("int8", "step"))
+        assert (np.abs(integers * step - product.read()) <= step / 2 * (1 + 1e-6)).all()
+
+
+# What is published.
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("source", [BYTES, FIRST_ROWS, BAND, CHUNK], ids=lambda path: path.parent.name)
+def test_scores_are_near_those_of_float32(source: Path, dtype: str, quantized: Callable[[Path, str], Path]) -> None:
+    folder = quantized(source, dtype)
+    model, exact = load(folder, threads=1), load(source, threads=1)
+    ids = random_ids(90, min(exact.bundle.vocab_size, 256))
+    difference = np.abs(log_probs(model, ids) - log_probs(exact, ids))
+    assert 0 < difference.max() <= NEAR[dtype]
+    drawn = list(model.generate(ids[:20], max_tokens=5))
+    assert len(drawn) == 5
+
+
+def test_manifest_says_what_was_done(quantized: Callable[[Path, str], Path]) -> None:
+    folder = quantized(BYTES, "int8")
+    bundle, exact = read_bundle(folder), read_bundle(BYTES)
+    assert (bundle.precision, bundle.config, bundle.evaluation) == ("int8", exact.config, exact.evaluation)
+    assert bundle.fingerprint != exact.fingerprint
+    said = bundle.provenance["quantization"]
+    assert said == json.loads((folder / "quantization.json").read_text())
+    assert (said["dtype"], said["products"], said["kept"], said["tokens"]) == ("int8", 9, {}, 2048)
+    assert said["float32_fingerprint"] == exact.fingerprint
+    assert said["weights_bytes"] == (folder / "weights.data").stat().st_size < said["float32_weights_bytes"]
+    (text,) = said["text"]
+    assert len(text["sha256"]) == 64 and text["bytes"] > 100_000
+    assert {path.name: digest_file(path) for path in folder.iterdir() if path.name != "bundle.json"} == bundle.files
+    kept = {entry.input: entry.dtype for entry in bundle.memory}
+    assert set(kept.values()) == {"float32"}
+
+
+def test_int8_rows_do_not_depend_on_their_neighbours(quantized: Callable[[Path, str], Path]) -> None:
+    """As they would with one step for a whole batch; the order of sums in a product is the same for all its rows."""
+    model = load(quantized(BYTES, "int8"), threads=1)
+    ids = [random_ids(60, 256), np.full(60, 7), random_ids(60, 100)]
+    alone = [piece.bits for (piece,) in (list(model.score([one])) for one in ids)]
+    together = [piece.bits for piece in model.score(ids, batch_size=3)]
+    np.testing.assert_allclose(together, alone, rtol=1e-6)
+
+
+def test_int8_scores_do_not_depend_on_segments(quantized: Callable[[Path, str], Path]) -> None:
+    model = load(quantized(BYTES, "int8"), threads=1)
+    ids = random_ids(60, 256)
+    (whole,), (parts,) = model.score([ids], segment_len=30), model.score([ids], segment_len=4)
+    # Sums in another order let a number be rounded to the next step here and there.
+    assert parts.bits_per_token == pytest.approx(whole.bits_per_token, abs=2e-3)
+
+
+@pytest.mark.parametrize("memory_dtype", ["float32", "float16"])
+def test_float16_dtypes(memory_dtype: str, tmp_path: Path) -> None:
+    quantize(BYTES, tmp_path / "half", options("float16", memory_dtype=memory_dtype))
+    model = load(tmp_path / "half", threads=1)
+    tensors = {tensor.name: tensor.dtype for tensor in model.bundle.graphs["score"].inputs}
+    assert tensors["memory_key_0"] == tensors["memory_value_1"] == memory_dtype
+    assert tensors["position_key_0"] == "float16"
+    assert {tensor.name: tensor.dtype for tensor in model.bundle.graphs["detail"].outputs}["log_prob"] == "float32"
+    ids = random_ids(60, 256)
+    difference = log_probs(model, ids) - log_probs(load(BYTES, threads=1), ids)
+    assert 0 < np.abs(difference).max() <= NEAR["float16"]
+    stream = model.stream()
+    stream.feed(ids[:30])
+    stream.save(tmp_path / "stream.safetensors")
+    again = model.restore(tmp_path / "stream.safetensors")
+    np.testing.assert_array_equal(again.feed(ids[30:]).log_probs, stream.feed(ids[30:]).log_probs)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_rotations_stay_as_they_are(dtype: str, quantized: Callable[[Path, str], Path]) -> None:
+    """Rounded ones would choose other keys."""
+    exact = ir.load(BAND / "score.onnx").graph.initializers
+    found = ir.load(quantized(BAND, dtype) / "score.onnx").graph.initializers
+    rotations = [name for name, value in exact.items() if len(value.shape or ()) == 3]
+    assert rotations
+    for name in rotations:
+        np.testing.assert_array_equal(found[name].const_value.numpy(), exact[name].const_value.numpy())
+
+
+# The gate.
+
+
+def spoil(folder: Path, layer: int, large: float = 1e4) -> None:
+    """Give a layer a hidden unit that is always large and never read.
+
+    The model computes what it did, but in int8 the others vanish beside it.
+    """
+    manifest = json.loads((folder / "bundle.json").read_text())
+    for purpose in ("score", "generate", "detail"):
+        path = folder / f"{purpose}.onnx"
+        model = ir.load(path)
+        outer = list(find_products(model))[4 * layer + 3]
+        for name, row, number in ((f"layers.{layer}.inner.bias", 0, large), (str(outer.weight.name), 0, 0.0)):
+            value = model.graph.initializers[name]
+            array = np.array(value.const_value.numpy())
+            array[row] = number
+            value.const_value = ir.tensor(array, name=name)
+        ir.save(model, path)
+        digest = digest_file(path)
+        manifest["files"][path.name] = dataclasses.asdict(digest)
+    (folder / "bundle.json").write_text(json.dumps(manifest))
+
+
+@pytest.fixture
+def copied(tmp_path: Path) -> Path:
+    return Path(shutil.copytree(BYTES, tmp_path / "copied"))
+
+
+def test_outlier_layer_is_found_and_kept(copied: Path, tmp_path: Path) -> None:
+    spoil(copied, 1)
+    outer = product_names(copied, read_bundle(copied))[7]
+    report = quantize(copied, tmp_path / "out", options("int8", max_delta_bits=0.02))
+    assert list(report.kept) == [outer]
+    assert report.kept[outer].startswith("alone it moves log-probabilities by ")
+    assert abs(report.delta_bits_per_token) <= 0.02
+    graph = ir.load(tmp_path / "out" / "score.onnx").graph
+    assert graph.initializers[outer].dtype == ir.DataType.FLOAT
+    assert f"{outer}.int8" not in graph.initializers
+    exact, model = load(copied, threads=1), load(tmp_path / "out", threads=1)
+    ids = random_ids(90, 256)
+    assert np.abs(log_probs(model, ids) - log_probs(exact, ids)).max() <= NEAR["int8"]
+    spoilt = quantize(copied, tmp_path / "all", options("int8", max_delta_bits=10))
+    assert spoilt.kept == {} and abs(spoilt.delta_bits_per_token) > 0.02
+
+
+def test_gate_fails_closed(tmp_path: Path) -> None:
+    told: list[str] = []
+    with pytest.raises(QuantizationError, match=r"1e-09 allowed; keeping 4 of 9 products in float32, .*: still"):
+        quantize(BYTES, tmp_path / "out", options("weight-int4", max_delta_bits=1e-9), tell=told.append)
+    assert not list(tmp_path.iterdir())
+    assert any("measuring each product alone" in line for line in told)
+
+
+def test_what_is_asked_for_stays_float32(tmp_path: Path) -> None:
+    report = quantize(BYTES, tmp_path / "out", options("weight-int8", keep_float=("head*", "val_2*")))
+    named = [name for name in product_names(BYTES, read_bundle(BYTES)) if name.startswith(("head", "val_2"))]
+    assert report.kept == dict.fromkeys(named, "asked for")
+
+
+def difference(delta: float) -> Difference:
+    return Difference(1, 1.0, delta, 0.0, 0.0, 0.0)
+
+
+@pytest.mark.parametrize("needed", [0, 1, 2, 3, 4])
+def test_fewest_products_are_kept_worst_first(needed: int) -> None:
+    names = [f"p{index}" for index in range(10)]
+    effects = {name: float(index) for index, name in enumerate(names)}  # p9 is the worst
+    worst = names[::-1][:needed]
+
+    def measure(keep: frozenset[str]) -> Difference:
+        return difference(0.0 if keep >= set(worst) else -1.0)  # a gain as large is no better
+
+    kept, found = products_to_keep(names, frozenset(), 0.5, measure, effects.__getitem__, lambda line: None)
+    assert list(kept) == worst
+    assert found.delta_bits_per_token == 0
+
+
+@pytest.mark.parametrize("delta", [1.0, float("nan")])
+def test_more_than_half_is_refused(delta: float) -> None:
+    names = ["a", "b", "c", "d"]
+    with pytest.raises(QuantizationError, match="keeping 2 of 4 products"):
+        products_to_keep(
+            names, frozenset("a"), 0.5, lambda keep: difference(delta), lambda name: 1.0, lambda line: None
+        )
+
+
+def test_not_a_number_does_not_pass() -> None:
+    exact = np.array([-1.0, -2.0], np.float32)
+    assert compare(exact, exact).within(1e-9)
+    assert not compare(exact, np.array([-1.0, np.nan], np.float32)).within(1.0)
+
+
+# What is refused; nothing is written then.
+
+
+@pytest.mark.parametrize(
+    ("source", "changes", "texts", "what"),
+    [
+        (BYTES, {"max_delta_bits": 0.0}, [], "max_delta_bits is 0, expected a number above 0"),
+        (BYTES, {"max_delta_bits": float("nan")}, [], "max_delta_bits is nan, expected a number above 0"),
+        (BYTES, {"memory_dtype": "float16"}, [], "memory_dtype is float16, which goes with dtype float16 alone"),
+        (BYTES, {"keep_float": ("layers.9.*",)}, [], r"keep_float is layers.9.\*, but the products are val_"),
+        (BYTES, {}, ["short"], "short: 78 tokens, at least 2,048 are needed"),
+        (BYTES, {}, ["absent"], "absent: no such file"),
+        (BAND, {}, [], "takes token ids, so what is real text for it must be given as such"),
+        (BAND, {}, ["short"], "takes token ids"),
+        (GOLDEN / "late_reader" / "bundle", {}, [], "takes token ids"),
+    ],
+    ids=str,
+)
+def test_refusals(source: Path, changes: dict[str, Any], texts: list[str], what: str, tmp_path: Path) -> None:
+    (tmp_path / "short").write_bytes(b"It was the best of times, it was the worst of times, it was the age of reason.")
+    with pytest.raises((QuantizationError, FileNotFoundError), match=what):
+        quantize(source, tmp_path / "out", options("int8", **changes), texts=[tmp_path / name for name in texts])
+    assert [path.name for path in tmp_path.iterdir()] == ["short"]
+
+
+def test_bundle_without_products_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "ids").write_text("1 2 3 " * 1000)
+    with pytest.raises(QuantizationError, match="has no products of weights"):
+        quantize(
+            GOLDEN / "late_reader" / "bundle", tmp_path / "out", options("int8"), texts=[tmp_path / "ids"], as_ids=True
+        )
+    assert [path.name for path in tmp_path.iterdir()] == ["ids"]
+
+
+def test_quantized_damaged_and_missing_bundles_are_refused(
+    copied: Path, quantized: Callable[[Path, str], Path], tmp_path: Path
+) -> None:
+    with pytest.raises(QuantizationError, match=r"is int8 already. Quantize the float32 bundle"):
+        quantize(quantized(BYTES, "int8"), tmp_path / "out", options("int8"))
+    with pytest.raises(BundleNotFoundError):
+        quantize(tmp_path / "absent", tmp_path / "out", options("int8"))
+    spoilt = bytearray((copied / "weights.data").read_bytes())
+    spoilt[100] ^= 1
+    (copied / "weights.data").write_bytes(spoilt)
+    with pytest.raises(BundleError, match=r"weights.data was changed"):
+        quantize(copied, tmp_path / "out", options("int8"))
+    assert [path.name for path in tmp_path.iterdir()] == ["copied"]
+
+
+def test_taken_output(copied: Path, tmp_path: Path) -> None:
+    with pytest.raises(OutputExistsError):
+        quantize(BYTES, copied, options("int8"))
+    assert read_bundle(copied) == read_bundle(BYTES)
+    quantize(BYTES, copied, options("int8"), force=True)
+    assert read_bundle(copied).precision == "int8"
+    assert [path.name for path in tmp_path.iterdir()] == ["copied"]
+
+
+def test_numbers_too_large_for_float16_stay_float32(copied: Path, tmp_path: Path) -> None:
+    spoil(copied, 0, large=1e6)
+    quantize(copied, tmp_path / "out", options("float16"))
+    exact, model = load(copied, threads=1), load(tmp_path / "out", threads=1)
+    ids = random_ids(90, 256)
+    assert np.abs(log_probs(model, ids) - log_probs(exact, ids)).max() <= NEAR["float16"]
+
+
+# Tolerances.
+
+
+def test_tolerances_by_precision(quantized: Callable[[Path, str], Path]) -> None:
+    assert TOLERANCES.keys() == {"float32", *PRECISIONS}
+    assert tolerance_of(read_bundle(BYTES)) == TOLERANCES["float32"]
+    found = tolerance_of(read_bundle(quantized(BYTES, "int8")))
+    assert found == dataclasses.replace(TOLERANCES["int8"], delta_bits_per_token=1.0)  # the limit it was made with
+    with pytest.raises(ParityError, match="precision 'int3' is not one of"):
+        tolerance_of(dataclasses.replace(read_bundle(BYTES), precision="int3"))
