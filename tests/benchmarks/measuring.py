@@ -22,8 +22,7 @@ from tests.benchmarks.sides import ROOT, Ready, Side, Turn, sides_of
 
 __all__ = ["Figures", "add_to_json", "code_digest", "headline", "machine", "measure", "sgemm"]
 
-SGEMM_SIZE = 2048
-READ_MB = 256
+RATES = ("sgemm_onnxruntime", "sgemm_torch", "memory_gb_per_s")
 Figures = dict[str, Any]
 LIBRARIES = ("numpy", "onnxruntime", "torch", "transformers", "reformer-pytorch")
 
@@ -46,13 +45,14 @@ def measure(makers: Mapping[str, Callable[[], Side]], rounds: int, repeats: Mapp
         facts = {name: side.facts for name, side in sides.items()}
     figures["peaks"] = measured
     figures["load_average_after"] = os.getloadavg()[0]
-    gflops, read = (max(each[key] for each in measured) for key in ("gflops", "read_gb_per_s"))
+    best = {key: max(each[key] for each in measured) for key in RATES}
+    gflops = max(best["sgemm_onnxruntime"], best["sgemm_torch"])
     references: dict[str, npt.NDArray[np.float64]] = {}
     figures["sides"] = {}
     for name, each in turns.items():
         figures["sides"][name] = row = {**medians(each), **facts[name], "seconds": [turn.seconds for turn in each]}
         if "flops" in row:
-            row["floor"] = max(row["flops"] / gflops, row.get("bytes", 0) / read) / 1e9
+            row["floor"] = max(row["flops"] / gflops, row.get("bytes", 0) / best["memory_gb_per_s"]) / 1e9
         scores = np.array(each[-1].scores)
         reference = references.setdefault(row.get("model", ""), scores)
         if scores.size and scores.shape == reference.shape:
@@ -63,11 +63,12 @@ def measure(makers: Mapping[str, Callable[[], Side]], rounds: int, repeats: Mapp
 
 def headline(name: str, figures: Figures) -> str:
     """What the machine did meanwhile."""
-    gflops, read = ([each[key] for each in figures["peaks"]] for key in ("gflops", "read_gb_per_s"))
-    return (
-        f"{name}: SGEMM {min(gflops):.0f} to {max(gflops):.0f} GFLOP/s, reads {max(read):.0f} GB/s, "
-        f"{figures['threads']} threads, load {figures['machine']['load_average']:.1f} at the start"
+    ours, torch, memory = ([each[key] for each in figures["peaks"]] for key in RATES)
+    load = f"{figures['machine']['load_average']:.1f} at the start, {figures['load_average_after']:.1f} at the end"
+    sgemm = (
+        f"{min(ours):.0f} to {max(ours):.0f} GFLOP/s by ONNX Runtime, {min(torch):.0f} to {max(torch):.0f} by PyTorch"
     )
+    return f"{name}\n  SGEMM {sgemm}; memory {max(memory):.0f} GB/s; {figures['threads']} threads; load {load}"
 
 
 def add_to_json(file: Path, name: str, figures: Figures) -> None:
@@ -79,31 +80,29 @@ def add_to_json(file: Path, name: str, figures: Figures) -> None:
 
 
 def sgemm(threads: int) -> Ready:
-    """The floor's measures, which a step returns: a 2048-cubed matrix product, and reading 256 MB."""
+    """What the machine can do, which a step returns: `RATES`, the matrix product by both libraries."""
     import torch
+
+    from xlexport.bench.machine import SGEMM_SIZE, Machine
+    from xlruntime.providers import parse_device
 
     torch.set_num_threads(threads)
     a, b = torch.rand(2, SGEMM_SIZE, SGEMM_SIZE)
-    block = torch.rand(READ_MB * 10**6 // 4)
+    machine = Machine(parse_device("cpu"), threads)
 
     def step() -> npt.NDArray[Any]:
+        rates = machine.rates()
         started = time.perf_counter()
         _ = a @ b
-        between = time.perf_counter()
-        block.sum()
-        return np.array([
-            2 * SGEMM_SIZE**3 / (between - started) / 1e9,
-            READ_MB / 1e3 / (time.perf_counter() - between),
-        ])  # fmt: skip
+        return np.array([rates.sgemm, 2 * SGEMM_SIZE**3 / (time.perf_counter() - started) / 1e9, rates.memory])
 
     return Ready(step)
 
 
 def peaks(side: Side, repeats: int = 5) -> dict[str, float]:
-    """The most of a few tries, by a side of `sgemm`: GFLOP/s of the product, GB/s of reading."""
+    """The most of a few tries of each rate, by a side of `sgemm`."""
     tries = np.array([side.measure(1).scores for _ in range(repeats)])
-    gflops, read = tries.max(axis=0)
-    return {"gflops": float(gflops), "read_gb_per_s": float(read)}
+    return dict(zip(RATES, tries.max(axis=0).tolist(), strict=True))
 
 
 def medians(turns: list[Turn]) -> dict[str, float]:

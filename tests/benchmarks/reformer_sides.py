@@ -138,7 +138,8 @@ def _torch_whole(logits: Callable[[Any], Any], tokens: int, threads: int) -> Rea
 def ours_whole(bundle: str, tokens: int, threads: int) -> Ready:
     """The score graph of rule `chunk`: a document is one step."""
     import xlruntime
-    from xlexport.arithmetic import step_flops
+    from xlexport.bench.floors import step_floor
+    from xlexport.bench.sides import GraphSide, Work
 
     started = time.perf_counter()
     model = xlruntime.load(bundle, threads=threads)
@@ -150,8 +151,9 @@ def ours_whole(bundle: str, tokens: int, threads: int) -> Ready:
     def step() -> npt.NDArray[Any]:
         return model.step("score", model.new_memory(evaluation), before, after)["log_prob"]
 
-    flops = step_flops(model.bundle.architecture, model.bundle.config, 1, tokens, evaluation.capacity())
-    return Ready(step, {"tokens": tokens, "load_seconds": load_seconds, "flops": flops}, warm=1)
+    floor = step_floor(GraphSide(model, Work("score", evaluation, tokens, 1)))
+    facts = {"tokens": tokens, "load_seconds": load_seconds, "flops": floor.flops, "bytes": floor.bytes}
+    return Ready(step, facts, warm=1)
 
 
 def ours_segments(bundle: str, segment: int, mem_len: int, filled: bool, threads: int) -> Ready:

@@ -7,10 +7,11 @@ is segment / memory; `1/2100 generate` gives the logits of the next token. `free
 the same context length for all tokens, distances clamped at 820): ours in segments of several lengths, as its scores do
 not depend on them, and Hugging Face's model in the published segments of 80; times of a token are compared.
 
-Every side runs in a process of its own, warm, with full memory, in turns. SGEMM (a 2048-cubed matrix product) and
-reading speed are measured before and after each round; the floor of a step is the larger of its arithmetic at the best
-SGEMM and its bytes (weights, memories, positional keys) at the best reading speed. The sides walk the same text from
-the same beginning, so their scores are compared too: `difference` is the largest of one token to the bundle's, in nats.
+Every side runs in a process of its own, warm, with full memory, in turns. Before and after each round it is measured
+what the machine can do: SGEMM, a 2048-cubed matrix product, by ONNX Runtime and by PyTorch, and reading or copying
+memory. The floor of a step is the larger of its arithmetic at the best SGEMM and its bytes at the best rate of memory,
+as `xlexport bench` counts them. The sides walk the same text from the same beginning, so their scores are compared too:
+`difference` is the largest of one token to the bundle's, in nats.
 
 Other programs on the machine slow PyTorch's threads far more than ONNX Runtime's, as they wait for each other in every
 operator: figures of a machine whose SGEMM is not that of a quiet one say little. `--tiny` is a small shape, to try the

@@ -14,7 +14,7 @@ import warnings
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -38,7 +38,7 @@ class Case:
     mem_len: int
     same_length: bool = False
     clamp_len: int = -1
-    purpose: str = "score"
+    purpose: Literal["score", "generate"] = "score"
 
     def plain(self) -> dict[str, Any]:
         """As JSON, to be given to a side."""
@@ -76,7 +76,8 @@ def _write_bundle(checkpoint: Path, bundle: Path) -> None:
 def ours(bundle: str, threads: int, plain: dict[str, Any]) -> Ready:
     """The bundle's graph; what a step of it takes in arithmetic and bytes stands in the facts."""
     import xlruntime
-    from xlexport.arithmetic import step_flops
+    from xlexport.bench.floors import step_floor
+    from xlexport.bench.sides import GraphSide, Work
 
     case = Case(**plain)
     started = time.perf_counter()
@@ -94,14 +95,8 @@ def ours(bundle: str, threads: int, plain: dict[str, Any]) -> Ready:
         logits = outputs["logits"][0]
         return logits[targets[:, -1]] - np.logaddexp.reduce(logits)
 
-    capacity, spec = evaluation.capacity(), model.bundle
-    position_keys = sum(int(np.prod(value.shape())) * 4 for value in memory.constants.values())
-    facts = {
-        "tokens": case.segment_len,
-        "load_seconds": load_seconds,
-        "flops": step_flops(spec.architecture, spec.config, 1, case.segment_len, capacity),
-        "bytes": (Path(bundle) / "weights.data").stat().st_size + memory.nbytes + position_keys,
-    }
+    floor = step_floor(GraphSide(model, Work(case.purpose, evaluation, case.segment_len, 1)))
+    facts = {"tokens": case.segment_len, "load_seconds": load_seconds, "flops": floor.flops, "bytes": floor.bytes}
     return Ready(step, facts)
 
 
