@@ -34,12 +34,12 @@ Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 
 
 class Integers(click.ParamType[tuple[int, ...]]):
-    """Integers separated by commas; with `at_least` one or more, none of them smaller."""
+    """Integers separated by commas: with `some` one or more, none of them smaller than `at_least`."""
 
     name = "integers"
 
-    def __init__(self, at_least: int | None = None) -> None:
-        self.at_least = at_least
+    def __init__(self, some: bool = False, at_least: int | None = None) -> None:
+        self.some, self.at_least = some, at_least
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[int, ...]:
         if isinstance(value, tuple):
@@ -48,7 +48,9 @@ class Integers(click.ParamType[tuple[int, ...]]):
             integers = tuple(int(part) for part in value.split(",") if part.strip())
         except ValueError:
             self.fail(f"{value!r} is not a list of integers separated by commas.", param, ctx)
-        if self.at_least is not None and min(integers, default=self.at_least - 1) < self.at_least:
+        if self.some and not integers:
+            self.fail("an empty list; give integers separated by commas.", param, ctx)
+        if self.at_least is not None and any(integer < self.at_least for integer in integers):
             self.fail(f"{value!r} is not a list of integers of at least {self.at_least}.", param, ctx)
         return integers
 
@@ -229,19 +231,22 @@ bench_options = all_of(
     ),
     click.option(
         "--segment-len",
-        type=Integers(at_least=1),
+        type=Integers(some=True),
         metavar=SWEPT,
         help="Tokens in one step. Several, here and below: every combination is measured.  [default: the model's own]",
     ),
     click.option(
         "--mem-len",
-        type=Integers(),
+        type=Integers(some=True),
         metavar=SWEPT,
         help="Rows of memory that a layer keeps.  [default: the model's own]",
     ),
-    click.option("--batch-size", type=Integers(at_least=1), metavar=SWEPT, default="1", show_default=True),
+    click.option("--batch-size", type=Integers(some=True, at_least=1), metavar=SWEPT, default="1", show_default=True),
     click.option(
-        "--threads", type=Integers(at_least=1), metavar=SWEPT, help="Threads of one step.  [default: all cores]"
+        "--threads",
+        type=Integers(some=True, at_least=1),
+        metavar=SWEPT,
+        help="Threads of one step.  [default: all cores]",
     ),
     click.option("--clamp-len", type=int, help="Largest distinct distance; -1 is none.  [default: the model's own]"),
     hashing_options,

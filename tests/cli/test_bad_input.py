@@ -14,6 +14,7 @@ import pytest
 import torch
 
 from xlruntime.bundle import digest_file
+from xlruntime.spec import FORMAT_VERSION
 
 if TYPE_CHECKING:
     from tests.cli.conftest import Finished
@@ -173,7 +174,11 @@ def change_manifest(folder: Path, **changes: Any) -> None:
 
 
 def make_it_newer(folder: Path) -> None:
-    change_manifest(folder, format_version=2)
+    change_manifest(folder, format_version=FORMAT_VERSION + 1)
+
+
+def make_it_older(folder: Path) -> None:
+    change_manifest(folder, format_version=FORMAT_VERSION - 1)
 
 
 def lose_a_field(folder: Path) -> None:
@@ -201,7 +206,12 @@ SPOILED = [
     (cut_a_file, "score.onnx has 1000 bytes, expected", "Copy it anew, or convert the checkpoint again."),
     (remove_a_file, "weights.data is missing", "Copy it anew, or convert the checkpoint again."),
     (remove_the_manifest, "no bundle.json in it, so not a bundle", "Make one with `xlexport convert CHECKPOINT`."),
-    (make_it_newer, "format version 2 is newer than 1", "Upgrade it (pip install -U xlexport)"),
+    (
+        make_it_newer,
+        f"format version {FORMAT_VERSION + 1} is newer than {FORMAT_VERSION}",
+        "Upgrade it (pip install -U",
+    ),
+    (make_it_older, f"format version {FORMAT_VERSION - 1} is of an earlier xlexport", "Convert the checkpoint again."),
     (lose_a_field, "a field is missing or malformed", "Convert it again."),
     (scribble, "not JSON", "Convert the checkpoint again."),
     (leave_the_folder, "file names must stay inside the bundle", ""),

@@ -167,8 +167,9 @@ def test_impossible_combinations_are_refused_together_before_any_is_measured(inv
 @pytest.mark.parametrize(
     ("option", "value", "what"),
     [
-        ("--segment-len", "8,0", "'8,0' is not a list of integers of at least 1."),
-        ("--batch-size", "", "'' is not a list of integers of at least 1."),
+        ("--segment-len", "", "an empty list; give integers separated by commas."),
+        ("--mem-len", ",", "an empty list; give integers separated by commas."),
+        ("--batch-size", "8,0", "'8,0' is not a list of integers of at least 1."),
         ("--threads", "1,two", "'1,two' is not a list of integers separated by commas."),
         ("--mem-len", "1.5", "'1.5' is not a list of integers separated by commas."),
     ],

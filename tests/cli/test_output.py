@@ -13,6 +13,7 @@ import pytest
 
 import xlruntime
 from xlruntime.bundle import read_bundle
+from xlruntime.spec import FORMAT_VERSION
 
 if TYPE_CHECKING:
     from tests.cli.conftest import Finished
@@ -278,7 +279,7 @@ def test_inspect_as_json_is_the_manifest(bundle: Path, invoke: Invoke) -> None:
     found = invoke("inspect", bundle, "--json").succeeded().object
     manifest = read_bundle(bundle)
     assert found["fingerprint"] == manifest.fingerprint
-    assert found["format_version"] == 1
+    assert found["format_version"] == FORMAT_VERSION
     assert found["files"].keys() == manifest.files.keys()
     assert found["graphs"].keys() == {"score", "generate", "detail", "positions"}
     assert found["evaluation"]["mem_len"] == 20

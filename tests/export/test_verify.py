@@ -412,9 +412,9 @@ def test_checkpoint_of_other_sizes_is_refused(bundle: Model, make_model: MakeMod
 
 
 def test_tolerances_are_those_of_the_design() -> None:
-    assert {name: dataclasses.astuple(tolerance) for name, tolerance in TOLERANCES.items()} == {
-        "float32": (1e-4, 1e-3, 1e-6, 1e-4)
-    }
+    assert dataclasses.astuple(TOLERANCES["float32"]) == (1e-4, 1e-3, 1e-6, 1e-4)
+    lower = [tolerance for name, tolerance in TOLERANCES.items() if name != "float32"]
+    assert {tolerance.delta_bits_per_token for tolerance in lower} == {0.01}  # of the mean; single tokens vary
 
 
 def test_unknown_architecture_is_refused() -> None:
