@@ -126,6 +126,12 @@ conversion_options = all_of(
         type=click.IntRange(1),
         help="Rounds of hashing to export; scoring may then choose fewer (Reformer).  [default: the model's own]",
     ),
+    click.option(
+        "--cuda-graphs",
+        is_flag=True,
+        default=None,
+        help="Also write the graphs that --cuda-graphs of other commands needs (Transformer-XL).",
+    ),
     click.option("--threads", type=click.IntRange(1), help="Threads of one step.  [default: all cores]"),
 )
 
@@ -179,6 +185,11 @@ device_options = all_of(
         is_flag=True,
         help="Fail where the CPU would compute what the device has no kernel for, sizes of tensors left aside.",
     ),
+    click.option(
+        "--cuda-graphs",
+        is_flag=True,
+        help="Capture steps of one shape and replay them, where the bundle was converted for it.",
+    ),
 )
 
 
@@ -186,8 +197,8 @@ def _as_runtime(function: Callable[..., Any]) -> Callable[..., Any]:
     """Let `runtime` hold what `xlruntime.load` takes."""
 
     @functools.wraps(function)
-    def merged(device: str, strict_device: bool, threads: int | None, **values: Any) -> Any:
-        runtime = {"device": device, "strict_device": strict_device, "threads": threads}
+    def merged(**values: Any) -> Any:
+        runtime = {name: values.pop(name) for name in ("device", "strict_device", "cuda_graphs", "threads")}
         return function(runtime=runtime, **values)
 
     return merged

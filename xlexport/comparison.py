@@ -32,6 +32,7 @@ __all__ = [
     "check_sizes",
     "compare_detail",
     "compare_generate",
+    "compare_log_prob",
     "compare_score",
     "expect",
     "memory_difference",
@@ -132,6 +133,14 @@ def compare_score(segment: int, expected: Expected, log_prob: npt.NDArray[np.flo
         eager_nats=-float(expected.log_prob.sum(dtype=np.float64)),
         graph_nats=-float(log_prob.sum(dtype=np.float64)),
     )
+
+
+def compare_log_prob(
+    found: SegmentDifference, expected: Expected, outputs: dict[str, npt.NDArray[Any]]
+) -> SegmentDifference:
+    """Add what differs of another graph's log-probabilities of the targets."""
+    worst = largest(found.max_abs_log_prob_diff, outputs["log_prob"][0] - expected.log_prob)
+    return dataclasses.replace(found, max_abs_log_prob_diff=worst)
 
 
 def compare_detail(

@@ -42,6 +42,7 @@ class ConversionOptions:
         rule: of LSH attention, `band` or `chunk`, though the model was trained for another.
         n_hashes: rounds of hashing that the bundle has; fewer can then be chosen at scoring time.
         restart: whether documents with more tokens than positions restart instead of being refused.
+        cuda_graphs: whether to write the graphs that CUDA can capture, too.
         dtype: precision of the bundle, `float32` or one of `quantize.PRECISIONS`, with `max_delta_bits`, `keep_float`
             and `memory_dtype` as `QuantizeOptions` has them; what it costs is measured on `verify_text`.
     """
@@ -58,6 +59,7 @@ class ConversionOptions:
     rule: str | None = None
     n_hashes: int | None = None
     restart: bool | None = None
+    cuda_graphs: bool | None = None
     dtype: str = "float32"
     max_delta_bits: float = 0.01
     keep_float: tuple[str, ...] = ()
@@ -115,7 +117,7 @@ def convert(
         folder = published if quantization is None else published / "float32"
         folder.mkdir(exist_ok=True)
         tell("exporting the step graphs")
-        step = build_step(source.architecture, source.build_model())
+        step = build_step(source.architecture, source.build_model(), cuda_graphs=bool(options.cuda_graphs))
         graphs = export_onnx(step, folder)
         _write_first_rows(step, folder)
         tokenizer.write(folder)

@@ -17,7 +17,7 @@ __all__ = ["as_converted", "check_choices", "layer_kinds", "own_evaluation", "sa
 
 LONGEST_DOCUMENT = 65_536  # under rule chunk, where positions have no end
 REFORMER_ONLY = {"rule": "--rule", "n_hashes": "--n-hashes"}
-TRANSFORMER_XL_ONLY = {"clamp_len": "--clamp-len", "same_length": "--same-length"}
+TRANSFORMER_XL_ONLY = {"clamp_len": "--clamp-len", "same_length": "--same-length", "cuda_graphs": "--cuda-graphs"}
 
 
 def own_evaluation(architecture: str, config: Mapping[str, Any]) -> spec.Evaluation:

@@ -1,9 +1,9 @@
 """The walk of a Transformer-XL: the eager model ahead, then the graphs, block by block.
 
 Every segment compares the score graph's log-probabilities and its new rows in every memory tensor; whole memories are
-compared at the beginning and at the end of every block of segments. The detail and generate graphs walk the first
-segments too, each on its own, until their rings have wrapped. The eager model and the graphs take turns, so that their
-weights are not in memory together.
+compared at the beginning and at the end of every block of segments. The other step graphs walk the first segments too,
+each on its own, until their rings have wrapped. The eager model and the graphs take turns, so that their weights are
+not in memory together.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from xlexport.comparison import (
     check_sizes,
     compare_detail,
     compare_generate,
+    compare_log_prob,
     compare_score,
     expect,
     memory_difference,
@@ -110,8 +111,16 @@ def walk_transformer_xl(
 
 
 def _walk_others(model: Model, ahead: list[_Segment], found: list[SegmentDifference], evaluation: Evaluation) -> None:
-    """The detail and generate graphs, each with a memory of its own; what they differ by goes into `found`."""
-    for purpose, compare in (("detail", compare_detail), ("generate", compare_generate)):
+    """The graphs beside the score graph, each with a memory of its own; what they differ by goes into `found`."""
+    others = {
+        "detail": compare_detail,
+        "generate": compare_generate,
+        "score_fixed": compare_log_prob,
+        "generate_fixed": compare_generate,
+    }
+    for purpose, compare in others.items():
+        if purpose not in model.bundle.graphs:
+            continue
         memory = model.new_memory(evaluation)
         for segment, one in enumerate(ahead):
             for part, outputs in _step_in_parts(model, purpose, memory, one.expected):

@@ -12,6 +12,7 @@ import numpy.typing as npt
 
 from .bundle import read_bundle
 from .errors import BundleError, OptionError
+from .fixed import FixedSessions
 from .generator import Sampling
 from .memory import RingMemory
 from .placement import count_placed
@@ -36,6 +37,7 @@ def load(
     threads: int | None = None,
     check_files: bool = True,
     strict_device: bool = False,
+    cuda_graphs: bool = False,
 ) -> Model:
     """Open a bundle.
 
@@ -46,16 +48,26 @@ def load(
         check_files: compare every file with its digest; turn it off only where something else guards them.
         strict_device: insist that the device computes everything but the sizes of tensors, graph by graph as they are
             opened. Otherwise the CPU serves nodes for which the device has no kernel; `Model.placement` shows which.
+        cuda_graphs: capture steps of a shape that comes again and again as CUDA graphs, and replay them. The bundle
+            must have the graphs for it (`xlexport convert --cuda-graphs`); each shape has its own copy of the weights.
 
     Raises:
         BundleNotFoundError, BundleError: there is no bundle, or it is broken.
         ProviderError: ONNX Runtime or the device is missing, or with `strict_device` a node runs elsewhere.
-        OptionError: the device or the number of threads is malformed.
+        OptionError: the device or the number of threads is malformed, or there is nothing to capture CUDA graphs of.
     """
     if threads is not None and threads < 1:
         raise OptionError(f"threads is {threads}, at least 1 is needed.")
-    path = Path(folder)
-    return Model(path, read_bundle(path, check_files), parse_device(device), threads, strict_device)
+    path, where = Path(folder), parse_device(device)
+    if cuda_graphs and where.kind != "cuda":
+        raise OptionError(f"cuda_graphs needs a CUDA device, but the device is {where}. Leave it out, or choose cuda.")
+    bundle = read_bundle(path, check_files)
+    if cuda_graphs and not any(purpose.endswith("_fixed") for purpose in bundle.graphs):
+        raise OptionError(f"{path}: no graphs for cuda_graphs. Convert the checkpoint again with --cuda-graphs.")
+    model = Model(path, bundle, where, threads, strict_device)
+    if cuda_graphs:
+        model.use_fixed()
+    return model
 
 
 class Model:
@@ -79,6 +91,7 @@ class Model:
         self.tokenizer = make_tokenizer(bundle.tokenizer, folder)
         self._lock = threading.Lock()
         self._sessions: dict[str, GraphSession] = {}
+        self._fixed: FixedSessions | None = None
         self._positions: dict[tuple[int, int], dict[str, Any]] = {}
         self._first_rows = self._read_first_rows()
         self.session("score")  # fail at load, not at the first document
@@ -116,6 +129,13 @@ class Model:
             OptionError: the bundle has no graph for `purpose`.
         """
         return count_placed(self.session(purpose).nodes)
+
+    def use_fixed(self) -> None:
+        """From now on, run steps of a shape that comes again and again in a session for that shape alone.
+
+        `load` does so for `cuda_graphs`. Elsewhere it gains nothing.
+        """
+        self._fixed = FixedSessions(self.folder, self.bundle.graphs, self.device, self.threads)
 
     def release(self, purpose: str) -> None:
         """Close the session of one graph, and free what it holds. It opens again when it is needed."""
@@ -202,9 +222,9 @@ class Model:
                 f"a segment of {S} tokens does not fit: a row has room for {room} more, as the model reads at most "
                 f"{memory.evaluation.longest_part} tokens of a document. Restart the row."
             )
-        graph = self.graph_for(purpose, S)
         feeds = {"tokens": tokens, "targets": targets, **memory.feeds()}
-        outputs = self.session(graph).step(feeds, memory)
+        fixed = None if self._fixed is None else self._fixed.session(purpose, memory, S)
+        outputs = (fixed or self.session(self.graph_for(purpose, S))).step(feeds, memory)
         memory.advance(S)
         return outputs
 

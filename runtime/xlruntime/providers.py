@@ -8,13 +8,14 @@ import importlib
 import importlib.metadata
 import re
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Literal
 
 from .errors import BundleError, OptionError, ProviderError
-from .placement import RECORD_PLACEMENT, placed_nodes, require_placement
+from .placement import RECORD_PLACEMENT, SIZE_OPERATORS, placed_nodes, require_placement
 
 __all__ = ["Device", "import_onnxruntime", "installed_wheels", "open_session", "parse_device", "session_options"]
 
@@ -118,30 +119,41 @@ def session_options(threads: int | None = None, plan_buffers: bool = True) -> An
 
 
 def open_session(
-    path: Path, device: Device, threads: int | None = None, plan_buffers: bool = True, *, strict: bool = False
+    path: Path,
+    device: Device,
+    threads: int | None = None,
+    plan_buffers: bool = True,
+    *,
+    strict: bool = False,
+    sizes: Mapping[str, int] | None = None,
 ) -> Any:
     """An `onnxruntime.InferenceSession` of the graph in `path`, on `device` and nowhere else.
 
     Args:
         strict: insist that the device computes all but the sizes of tensors. ONNX Runtime's own
             `session.disable_cpu_ep_fallback` also forbids those, so no graph with a free axis would open.
+        sizes: of all free axes. What depends on them is folded, the device computes everything, and CUDA captures
+            what runs as a graph of its own: such a session takes only bindings whose buffers stay where they are.
 
     Raises:
         BundleError: ONNX Runtime cannot load the file.
         ProviderError: the device's execution provider is missing or does not start, or with `strict` lacks a kernel.
     """
     ort = import_onnxruntime()
+    options = session_options(threads, plan_buffers)
+    for axis, size in (sizes or {}).items():
+        options.add_free_dimension_override_by_name(axis, size)
     providers: list[Any] = [device.provider]
     if device.kind == "cuda":
         _require_cuda(ort, device)
         # TF32 would round every product to 10 bits. The CPU serves the few nodes that compute shapes.
         settings = {"device_id": str(device.index), "use_tf32": "0", "arena_extend_strategy": "kSameAsRequested"}
+        if sizes is not None:
+            settings["enable_cuda_graph"] = "1"
         providers = [(device.provider, settings), "CPUExecutionProvider"]
     load_errors = tuple(getattr(ort.capi.onnxruntime_pybind11_state, name) for name in LOAD_ERRORS)
     try:
-        session = ort.InferenceSession(
-            str(path), sess_options=session_options(threads, plan_buffers), providers=providers, enable_fallback=0
-        )
+        session = ort.InferenceSession(str(path), sess_options=options, providers=providers, enable_fallback=0)
     except (*load_errors, RuntimeError, ValueError) as error:
         reason = _first_line(error)
         if device.kind == "cuda" and "CUDA" in reason.upper():
@@ -153,8 +165,9 @@ def open_session(
     session.disable_fallback()
     if session.get_providers()[0] != device.provider:
         raise ProviderError(_cuda_failed(device, f"the session runs on {session.get_providers()[0]}"))
-    if strict:
-        require_placement(placed_nodes(session), device.provider, f"device {device}: {path}")
+    if strict or sizes is not None:
+        allowed = SIZE_OPERATORS if sizes is None else frozenset()
+        require_placement(placed_nodes(session), device.provider, f"device {device}: {path}", allowed)
     return session
 
 

@@ -17,7 +17,7 @@ from .spec import METADATA_KEY, Graph
 if TYPE_CHECKING:
     from .memory import RingMemory
 
-__all__ = ["GraphSession", "device_value"]
+__all__ = ["GraphSession", "allocating", "device_value"]
 
 
 def device_value(array: npt.NDArray[Any], device: Device) -> Any:
@@ -27,7 +27,7 @@ def device_value(array: npt.NDArray[Any], device: Device) -> Any:
 
 
 @contextlib.contextmanager
-def _allocating() -> Iterator[None]:
+def allocating() -> Iterator[None]:
     """Raise MemoryError where ONNX Runtime had too little memory for a step; it has no error of its own for that."""
     try:
         yield
@@ -73,7 +73,7 @@ class GraphSession:
     def run(self, feeds: dict[str, npt.NDArray[Any]]) -> dict[str, npt.NDArray[Any]]:
         """Run as a pure function: numpy in, every output out."""
         wanted = {name: array for name, array in feeds.items() if name in self.inputs}
-        with _allocating():
+        with allocating():
             return dict(zip(self.outputs, self._session.run(self.outputs, wanted), strict=True))
 
     def run_on_device(self, feeds: dict[str, npt.NDArray[Any]]) -> dict[str, Any]:
@@ -117,7 +117,7 @@ class GraphSession:
         for name in results:
             binding.bind_output(name, host.kind, host.index)
         binding.synchronize_inputs()
-        with _allocating():
+        with allocating():
             self._session.run_with_iobinding(binding)
         binding.synchronize_outputs()
         # Bound outputs come back in binding order: the carried ones first.

@@ -67,7 +67,7 @@ def test_strict_device_reaches_the_runtime(
     second = others.get(command, [prose])
     line = [command, bundle, *second, "--device", "cuda:1", "--threads", "2", *(["--strict-device"] if strict else [])]
     assert invoke(*line).error == "Error: device cuda:1: asked for."
-    assert asked == [{"device": "cuda:1", "strict_device": strict, "threads": 2}]
+    assert asked == [{"device": "cuda:1", "strict_device": strict, "cuda_graphs": False, "threads": 2}]
 
 
 def test_profile_names_providers_where_not_all_of_it_runs_on_the_cpu() -> None:

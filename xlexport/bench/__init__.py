@@ -75,6 +75,7 @@ def sweep(
     n_hashes: int | None = None,
     device: str = "cpu",
     strict_device: bool = False,
+    cuda_graphs: bool = False,
     repeats: int = 7,
     rounds: int = 3,
     profile: bool = False,
@@ -86,7 +87,7 @@ def sweep(
             choice of threads.
         against: a checkpoint whose eager model runs beside it.
         format, config: of that checkpoint, as `checkpoints.load` takes them.
-        device, strict_device: as `xlruntime.load` takes them.
+        device, strict_device, cuda_graphs: as `xlruntime.load` takes them.
         purpose: `score`, or `generate`: one token after the other, the drawing of a token not counted.
         profile: measure where the time goes, too.
 
@@ -105,7 +106,7 @@ def sweep(
     for number, count in enumerate(dict.fromkeys(threads)):
         import_onnxruntime()  # once a process, so no part of loading
         started = time.perf_counter()
-        model = load(folder, device=device, threads=count, strict_device=strict_device)
+        model = load(folder, device=device, threads=count, strict_device=strict_device, cuda_graphs=cuda_graphs)
         load_seconds = time.perf_counter() - started
         works = _works(model, sizes, settings)
         peak = None

@@ -27,11 +27,11 @@ class Form:
 
     Attributes:
         prefix: of their names inside the step, where those of all purposes stand together.
-        max_segment: tokens of a step that this way is made for.
+        max_segment: tokens of a step that this way is made for; None: any number.
     """
 
     prefix: str
-    max_segment: int
+    max_segment: int | None = None
 
 
 class Step(Protocol):
@@ -79,13 +79,17 @@ def traced_outputs(step: Step) -> dict[str, spec.Tensor]:
     return outputs
 
 
-def build_step(architecture: str, model: Any) -> Step:
+def build_step(architecture: str, model: Any, *, cuda_graphs: bool = False) -> Step:
     """The eager twin of a trained model.
+
+    Args:
+        cuda_graphs: have graphs whose every shape follows from those of the inputs, too (Transformer-XL).
 
     Raises:
         ExportError: there is no step graph for the architecture.
     """
-    step: Step = _module(architecture).build_step(model)
+    options = {"cuda_graphs": True} if cuda_graphs else {}
+    step: Step = _module(architecture).build_step(model, **options)
     return step
 
 

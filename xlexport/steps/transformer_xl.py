@@ -24,10 +24,13 @@ from torch.nn import functional as F
 
 from xlexport.steps import Form, traced_outputs
 from xlexport.steps.detail import TOP_K, describe
+from xlexport.steps.gathered_ring import GatheredRing
 from xlruntime import spec
 from xltraining.transformer_xl import TransformerXL, TransformerXLLayer
 
 __all__ = ["RingStep", "StepLayer", "TransformerXLStep", "build_step", "project_memory"]
+
+FIXED = Form("fixed")  # every shape follows from the inputs' shapes, as CUDA graphs need it
 
 
 class StepLayer(nn.Module):
@@ -53,7 +56,12 @@ class StepLayer(nn.Module):
         self.feed_forward_norm = layer.feed_forward.norm
 
     def forward(
-        self, hidden: Tensor, memory_key: Tensor, memory_value: Tensor, position_key: Tensor, ring: RingStep
+        self,
+        hidden: Tensor,
+        memory_key: Tensor,
+        memory_value: Tensor,
+        position_key: Tensor,
+        ring: RingStep | GatheredRing,
     ) -> tuple[Tensor, Tensor, Tensor]:
         """(B, S, D) and the layer's two rings (B, H, C, d_head) to the next hidden states and the written rings."""
         B, S, _ = hidden.shape
@@ -162,12 +170,14 @@ class TransformerXLStep(nn.Module):
 
     Args:
         model: the trained model, in eval mode; its weights are shared, not copied.
+        cuda_graphs: have purposes in the form that CUDA graphs need, too.
     """
 
     inverse_frequency: Tensor
 
-    def __init__(self, model: TransformerXL) -> None:
+    def __init__(self, model: TransformerXL, cuda_graphs: bool = False) -> None:
         super().__init__()
+        self.cuda_graphs = cuda_graphs
         self.config = model.config
         self.word_emb = model.word_emb
         self.embedding_scale = math.sqrt(model.config.d_model)
@@ -227,9 +237,13 @@ class TransformerXLStep(nn.Module):
         tokens, top = ("batch", "segment"), ("batch", "segment", min(TOP_K, config.n_token))
         log_prob = spec.Tensor("log_prob", "float32", tokens)
         memory = tuple(spec.Tensor(entry.output, entry.dtype, entry.shape) for entry in self.memory)
+        generate = (spec.Tensor("logits", "float32", ("batch", config.n_token)), *memory)
+        fixed = {"score_fixed": (log_prob, *memory), "generate_fixed": generate}
+        if len(config.cluster_bounds) > 1:  # how many targets a cluster has is not known beforehand
+            del fixed["score_fixed"]
         return {
             "score": (log_prob, *memory),
-            "generate": (spec.Tensor("logits", "float32", ("batch", config.n_token)), *memory),
+            "generate": generate,
             "detail": (
                 log_prob,
                 spec.Tensor("rank", "int64", tokens),
@@ -241,12 +255,13 @@ class TransformerXLStep(nn.Module):
             "positions": tuple(
                 spec.Tensor(f"position_key_{index}", "float32", self._position_shape) for index in range(config.n_layer)
             ),
+            **(fixed if self.cuda_graphs else {}),
         }
 
     @property
     def forms(self) -> Mapping[str, Form]:
-        """None: one way of computing serves segments of all lengths."""
-        return {}
+        """Those for CUDA graphs; else one way of computing serves segments of all lengths."""
+        return {purpose: FIXED for purpose in self.purposes if purpose.endswith("_fixed")}
 
     @property
     def plan_buffers(self) -> bool:
@@ -270,31 +285,34 @@ class TransformerXLStep(nn.Module):
     def forward(self, *inputs: Tensor) -> tuple[Tensor, ...]:
         """One segment: `inputs` as the property says, out come the outputs of all `purposes`, each once, in order."""
         given = dict(zip((entry.name for entry in self.inputs), inputs, strict=True))
-        tokens, targets = given["tokens"], given["targets"]
-        ring = RingStep(
-            tokens,
-            given["memory_key_0"],
-            given["position_key_0"],
-            given["offset"],
-            given["memory_length"],
-            given["window"],
-        )
-        made: dict[str, Tensor] = {}
-
-        hidden = self.word_emb(tokens) * self.embedding_scale
-        for index, layer in enumerate(self._layers):
-            key, value = f"memory_key_{index}", f"memory_value_{index}"
-            hidden, made[f"new_{key}"], made[f"new_{value}"] = layer(
-                hidden, given[key], given[value], given[f"position_key_{index}"], ring
-            )
-
+        targets = given["targets"]
+        hidden, made = self._run_layers(given, RingStep)
         made["log_prob"] = self.head.log_probs(hidden, targets)
         made["logits"] = self.head.logits(hidden[:, -1])
         clusters = self.head.log_probs_within_clusters(hidden.flatten(0, 1))
         made |= describe(list(zip(self.config.cluster_bounds, clusters, strict=True)), targets)
         for index, position_key in enumerate(self.positions(given["near"], given["clamp_len"])):
             made[f"position_key_{index}"] = position_key
+        if self.cuda_graphs:
+            hidden, fixed = self._run_layers(given, GatheredRing)
+            fixed |= {"log_prob": self.head.log_probs(hidden, targets), "logits": self.head.logits(hidden[:, -1])}
+            made |= {f"{FIXED.prefix}.{name}": value for name, value in fixed.items()}
         return tuple(made[name] for name in traced_outputs(self))
+
+    def _run_layers(
+        self, given: Mapping[str, Tensor], kind: type[RingStep | GatheredRing]
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        """The last hidden states (B, S, D) and the written rings, by the names of their outputs."""
+        tokens, made = given["tokens"], {}
+        shared = ("memory_key_0", "position_key_0", "offset", "memory_length", "window")
+        ring = kind(tokens, *(given[name] for name in shared))
+        hidden = self.word_emb(tokens) * self.embedding_scale
+        for index, layer in enumerate(self._layers):
+            key, value = f"memory_key_{index}", f"memory_value_{index}"
+            hidden, made[f"new_{key}"], made[f"new_{value}"] = layer(
+                hidden, given[key], given[value], given[f"position_key_{index}"], ring
+            )
+        return hidden, made
 
     @property
     def _layers(self) -> list[StepLayer]:
@@ -340,9 +358,9 @@ class TransformerXLStep(nn.Module):
             parameter.data = torch.empty(0)
 
 
-def build_step(model: TransformerXL) -> TransformerXLStep:
+def build_step(model: TransformerXL, cuda_graphs: bool = False) -> TransformerXLStep:
     """The eager twin of a trained model."""
-    return TransformerXLStep(model)
+    return TransformerXLStep(model, cuda_graphs)
 
 
 def project_memory(model: TransformerXL, memory: list[Tensor]) -> Iterator[tuple[str, Tensor]]:

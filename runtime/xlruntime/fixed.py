@@ -1,0 +1,148 @@
+"""Steps of one shape, which CUDA captures as a graph of its own and replays, instead of launching kernel by kernel.
+
+What is replayed reads and writes the addresses that it was captured with, so everything stands still: the step's small
+inputs and outputs in buffers of the session, memories in their own. Nothing may run on the CPU, where it would not be
+replayed but keep what it gave at first; not even sizes, which are constants here.
+"""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections import Counter, OrderedDict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from .memory import RingMemory
+from .providers import Device, import_onnxruntime, open_session
+from .session import allocating, device_value
+from .spec import Graph
+
+__all__ = ["FixedSession", "FixedSessions"]
+
+STEADY = 4  # steps of one shape that run as any do, before it is worth a session of its own
+KEPT = 4  # shapes whose sessions stay open: each has its own copy of the weights on the device
+
+
+@dataclass
+class _Walk:
+    """What is bound for one memory."""
+
+    memory: weakref.ref[RingMemory]
+    addresses: tuple[int, ...]  # of its buffers
+    binding: Any
+    options: Any
+    graph_id: int
+
+
+class FixedSession:
+    """An ONNX Runtime session for a graph at fixed sizes; on CUDA every memory's steps are captured and replayed.
+
+    Raises:
+        BundleError: ONNX Runtime cannot load the file.
+        ProviderError: the device is missing, or has no kernel for a node.
+    """
+
+    def __init__(
+        self, folder: Path, graph: Graph, device: Device, threads: int | None, sizes: Mapping[str, int]
+    ) -> None:
+        self._device = device
+        self._session = open_session(folder / graph.file, device, threads, graph.plan_buffers, sizes=sizes)
+        carried = {tensor.name for tensor in graph.inputs if "capacity" in tensor.shape or "near + 1" in tensor.shape}
+        self._inputs = {
+            tensor.name: self._buffer(tensor.shape, tensor.dtype, sizes)
+            for tensor in graph.inputs
+            if tensor.name not in carried
+        }
+        self._outputs = {
+            tensor.name: self._buffer(tensor.shape, tensor.dtype, sizes)
+            for tensor in graph.outputs
+            if "capacity" not in tensor.shape
+        }
+        self._constants = [tensor.name for tensor in graph.inputs if "near + 1" in tensor.shape]
+        self._walks: list[_Walk] = []
+        self._captured = 0
+        self._lock = threading.Lock()
+
+    def step(self, feeds: Mapping[str, npt.NDArray[Any]], memory: RingMemory) -> dict[str, npt.NDArray[Any]]:
+        """As `GraphSession.step`. Threads take turns."""
+        with self._lock:
+            walk = self._walk(memory)
+            for name, (_, value) in self._inputs.items():
+                value.update_inplace(np.ascontiguousarray(feeds[name]))
+            with allocating():
+                self._session.run_with_iobinding(walk.binding, walk.options)
+            walk.binding.synchronize_outputs()
+            return {name: value.numpy().copy() for name, (_, value) in self._outputs.items()}
+
+    def _buffer(self, shape: Iterable[int | str], dtype: str, sizes: Mapping[str, int]) -> tuple[Any, Any]:
+        """An array, which must live as long where the value shares its memory, and the value."""
+        array = np.zeros([axis if isinstance(axis, int) else sizes[axis] for axis in shape], dtype)
+        return array, device_value(array, self._device)
+
+    def _walk(self, memory: RingMemory) -> _Walk:
+        """What is bound for `memory`. Captures of memories that are gone, or have other buffers now, are given up."""
+        addresses = tuple(memory.values[entry.input].data_ptr() for entry in memory.entries)
+        for walk in list(self._walks):
+            if walk.memory() is memory and walk.addresses == addresses:
+                return walk
+            if walk.memory() in (None, memory):
+                self._walks.remove(walk)
+                self._session.release_captured_graph(walk.graph_id)
+        walk = _Walk(weakref.ref(memory), addresses, self._bind(memory), self._run_options(), self._captured)
+        self._walks.append(walk)
+        return walk
+
+    def _bind(self, memory: RingMemory) -> Any:
+        binding = self._session.io_binding()
+        for name, (_, value) in self._inputs.items():
+            binding.bind_ortvalue_input(name, value)
+        for name in self._constants:
+            binding.bind_ortvalue_input(name, memory.constants[name])
+        for entry in memory.entries:
+            binding.bind_ortvalue_input(entry.input, memory.values[entry.input])
+            binding.bind_ortvalue_output(entry.output, memory.target(entry))
+        for name, (_, value) in self._outputs.items():
+            binding.bind_ortvalue_output(name, value)
+        return binding
+
+    def _run_options(self) -> Any:
+        """Under an id of its own: a capture holds the addresses of one memory."""
+        self._captured += 1
+        options = import_onnxruntime().RunOptions()
+        options.add_run_config_entry("gpu_graph_id", str(self._captured))
+        return options
+
+
+class FixedSessions:
+    """The fixed sessions of a model, opened for shapes that come again and again."""
+
+    def __init__(self, folder: Path, graphs: Mapping[str, Graph], device: Device, threads: int | None) -> None:
+        self._folder, self._graphs, self._device, self._threads = folder, graphs, device, threads
+        self._seen: Counter[tuple[str, int, int, int, int]] = Counter()
+        self._open: OrderedDict[tuple[str, int, int, int, int], FixedSession] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def session(self, purpose: str, memory: RingMemory, segment_len: int) -> FixedSession | None:
+        """The one for such a step; None where the bundle has no graph for it, or it has not come often enough."""
+        graph = self._graphs.get(f"{purpose}_fixed")
+        if graph is None:
+            return None
+        near = next(iter(memory.constants.values())).shape()[-1] - 1
+        key = (purpose, memory.batch_size, segment_len, memory.capacity, near)
+        with self._lock:
+            self._seen[key] += 1
+            if key not in self._open:
+                if self._seen[key] <= STEADY:
+                    return None
+                sizes = {"batch": key[1], "segment": key[2], "capacity": key[3], "near + 1": key[4] + 1}
+                while len(self._open) >= KEPT:
+                    self._open.popitem(last=False)
+                self._open[key] = FixedSession(self._folder, graph, self._device, self._threads, sizes)
+            self._open.move_to_end(key)
+            return self._open[key]

@@ -1,0 +1,239 @@
+"""The graphs for CUDA graphs: no shape depends on `offset`, and they compute what the ordinary graphs compute."""
+
+from __future__ import annotations
+
+import gc
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+from tests.export.conftest import BAND, Converted, _convert, tiny_reformer
+from tests.runtime.test_placement import CUDA, PretendedCuda
+from xlexport.checkpoints import load as load_checkpoint
+from xlexport.convert import ConversionOptions, convert
+from xlexport.errors import ExportError
+from xlexport.steps.transformer_xl import TransformerXLStep
+from xlexport.verify import verify
+from xlruntime import Model, OptionError, ProviderError, load, providers
+from xlruntime import fixed as fixed_module
+from xlruntime.fixed import STEADY, FixedSession
+from xlruntime.placement import placed_nodes
+from xlruntime.providers import Device, open_session
+from xltraining.checkpoint import save_checkpoint
+
+FIXED = ("score_fixed", "generate_fixed")
+SIZES = {"batch": 3, "segment": 8, "capacity": 28, "near + 1": 29}
+
+
+@pytest.fixture(scope="module")
+def converted(tmp_path_factory: pytest.TempPathFactory) -> Converted:
+    options = ConversionOptions(tokenizer="none", threads=1, cuda_graphs=True)
+    return _convert(tmp_path_factory.mktemp("fixed"), options, same_length=True)
+
+
+@pytest.fixture
+def model(converted: Converted) -> Model:
+    return load(converted.folder, threads=1)
+
+
+def random_ids(*shape: int, seed: int = 0) -> npt.NDArray[np.int64]:
+    return np.random.default_rng(seed).integers(0, 20, shape)
+
+
+def test_ordinary_conversions_have_no_such_graphs(ids_bundle: Converted, make_model: Callable[..., Any]) -> None:
+    assert not set(FIXED) & load(ids_bundle.folder, threads=1).bundle.graphs.keys()
+    assert not TransformerXLStep(make_model()).forms
+
+
+def test_both_are_written_and_verified(converted: Converted, model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert list(model.bundle.graphs) == ["score", "generate", "detail", "positions", *FIXED]
+    assert converted.report.passed
+    walked, step = [], Model.step
+
+    def watched(self: Model, purpose: str, *given: Any) -> dict[str, npt.NDArray[Any]]:
+        walked.append(purpose)
+        return step(self, purpose, *given)
+
+    monkeypatch.setattr(Model, "step", watched)
+    verify(model, converted.source.build_model, random_ids(90), segments=6)
+    assert Counter(walked) == {"score": 6, "detail": 6, "generate": 6, **dict.fromkeys(FIXED, 6)}
+
+
+def test_clusters_have_no_graph_that_scores(make_model: Callable[..., Any]) -> None:
+    """How many targets each cluster has is not known beforehand."""
+    model = make_model(cutoffs=(5, 9))
+    assert set(TransformerXLStep(model, cuda_graphs=True).forms) == {"generate_fixed"}
+
+
+@pytest.mark.parametrize("purpose", FIXED)
+def test_nothing_is_left_to_size_once_the_axes_are_fixed(purpose: str, converted: Converted) -> None:
+    """Not one node computes a shape or takes its size from a number: nothing of it would run on the CPU."""
+    session = open_session(converted.folder / f"{purpose}.onnx", Device("cpu"), 1, sizes=SIZES)
+    operators = {node.operator for node in placed_nodes(session)}
+    assert "ScatterND" in operators
+    assert not operators & {"Shape", "Size", "Range", "ConstantOfShape", "NonZero", "Slice", "Loop", "If", "TopK"}
+    for value in session.get_outputs():
+        assert all(isinstance(axis, int) for axis in value.shape), value.name  # inferred from the inputs alone
+    ordinary = open_session(converted.folder / "score.onnx", Device("cpu"), 1, sizes=SIZES)
+    assert "Slice" in {node.operator for node in placed_nodes(ordinary)}
+
+
+@pytest.mark.parametrize(
+    ("batch_size", "segment_len", "capacity", "clamp_len"),
+    [(1, 8, 28, -1), (3, 8, 28, 6), (2, 1, 21, -1), (2, 1, 21, 6), (1, 5, 40, 3), (3, 20, 40, 3)],
+)
+def test_same_numbers_at_every_offset(
+    batch_size: int, segment_len: int, capacity: int, clamp_len: int, model: Model
+) -> None:
+    """Bit for bit: a sum is taken in the same order, only the columns get into theirs in another way."""
+    memory = model.new_memory(model.evaluation(segment_len, clamp_len=clamp_len), batch_size, capacity)
+    constants = {name: value.numpy() for name, value in memory.constants.items()}
+    near = next(iter(constants.values())).shape[-1] - 1
+    assert (near < capacity) == (clamp_len > 0)  # there are rows without positional keys
+    random = np.random.default_rng(0)
+    rings = {
+        entry.input: random.standard_normal(memory.array(entry).shape).astype(np.float32) for entry in memory.entries
+    }
+    tokens, targets = random_ids(2, batch_size, segment_len)
+    feeds = {"tokens": tokens, "targets": targets, **memory.feeds(), **constants, **rings}
+    for offset in (0, 1, 7, capacity - segment_len, capacity - 1, capacity, 123, 2**40, -5):
+        feeds["offset"] = np.array([offset])
+        feeds["memory_length"] = random.integers(0, 21, batch_size)
+        for purpose in ("score", "generate"):
+            ordinary, found = (model.session(name).run(feeds) for name in (purpose, f"{purpose}_fixed"))
+            for name, array in ordinary.items():
+                np.testing.assert_array_equal(found[name], array, err_msg=f"{purpose} {name} at {offset}")
+
+
+def walk(model: Model, ids: npt.NDArray[np.int64], segment_len: int, clamp_len: int = -1) -> list[npt.NDArray[Any]]:
+    """Log-probabilities of each segment of ids (B, T); the second row restarts on the way."""
+    memory = model.new_memory(model.evaluation(segment_len, clamp_len=clamp_len), len(ids))
+    found = []
+    for number, start in enumerate(range(0, ids.shape[1] - segment_len, segment_len)):
+        if number == 9 and len(ids) > 1:
+            memory.restart(1)
+        tokens, targets = (ids[:, start + shift : start + shift + segment_len] for shift in (0, 1))
+        found.append(model.step("score", memory, tokens, targets)["log_prob"])
+    return found
+
+
+@pytest.mark.parametrize(("batch_size", "segment_len", "clamp_len"), [(1, 8, -1), (3, 8, 6), (2, 1, -1), (3, 5, 3)])
+def test_runtime_walks_many_segments_in_fixed_sessions(
+    batch_size: int, segment_len: int, clamp_len: int, model: Model, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ids = random_ids(batch_size, 20 * segment_len + 1)
+    expected = walk(model, ids, segment_len, clamp_len)
+    steps, step = [], FixedSession.step
+
+    def watched(*given: Any) -> dict[str, npt.NDArray[Any]]:
+        steps.append(1)
+        return step(*given)
+
+    monkeypatch.setattr(FixedSession, "step", watched)
+    model.use_fixed()
+    for found, wanted in zip(walk(model, ids, segment_len, clamp_len), expected, strict=True):
+        # With all sizes known ONNX Runtime folds and fuses more, so sums round otherwise.
+        np.testing.assert_allclose(found, wanted, rtol=0, atol=2e-5)
+    assert len(steps) == 20 - STEADY
+
+
+def test_streams_take_turns_in_one_session_and_generation_goes_on(model: Model) -> None:
+    ids = random_ids(100)
+    alone = model.stream(segment_len=8).feed(ids).log_probs
+    drawn = list(model.generate(ids[:30], max_tokens=12))
+    model.use_fixed()
+    streams = [model.stream(segment_len=8) for _ in range(3)]
+    parts = [[stream.feed(ids[start : start + 20]).log_probs for stream in streams] for start in range(0, 100, 20)]
+    for found in zip(*parts, strict=True):
+        np.testing.assert_allclose(np.concatenate(found), alone, rtol=0, atol=2e-5)
+    assert len(list(model.generate(ids[:30], max_tokens=12))) == len(drawn) == 12
+    assert model._fixed is not None and {key[0] for key in model._fixed._open} == {"score", "generate"}
+
+
+def test_what_is_bound_for_a_memory_goes_with_it(model: Model) -> None:
+    memory = model.new_memory(model.evaluation(8))
+    sizes = {"batch": 1, "segment": 8, "capacity": 28, "near + 1": 29}
+    session = FixedSession(model.folder, model.bundle.graphs["score_fixed"], Device("cpu"), 1, sizes)
+    feeds = {"tokens": random_ids(1, 8), "targets": random_ids(1, 8)}
+    first = session.step({**feeds, **memory.feeds()}, memory)["log_prob"]
+    session.step({**feeds, **memory.feeds()}, memory)
+    assert len(session._walks) == 1
+    memory.load_rows({entry.input: memory.array(entry).copy() for entry in memory.entries}, 0, memory.capacity)
+    again = session.step({**feeds, **memory.feeds()}, memory)["log_prob"]  # into its new buffers
+    np.testing.assert_array_equal(again, first)
+    assert len(session._walks) == 1
+    other = model.new_memory(model.evaluation(8))
+    session.step({**feeds, **other.feeds()}, other)
+    assert len(session._walks) == 2
+    del memory
+    gc.collect()
+    session.step({**feeds, **other.feeds()}, other)
+    session.step({**feeds, **model.new_memory(model.evaluation(8)).feeds()}, model.new_memory(model.evaluation(8)))
+    assert len(session._walks) == 2
+    assert len({walk.graph_id for walk in session._walks}) == 2
+
+
+def test_results_are_copies(model: Model) -> None:
+    """The next step writes to the same buffer."""
+    model.use_fixed()
+    ids = random_ids(1, 20 * 8 + 1)
+    segments = walk(model, ids, 8)
+    assert len({segment.tobytes() for segment in segments}) == len(segments)
+
+
+def test_few_shapes_have_sessions_at_a_time(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fixed_module, "KEPT", 2)
+    model.use_fixed()
+    for segment_len in (3, 4, 5):
+        walk(model, random_ids(1, 12 * segment_len), segment_len)
+    assert model._fixed is not None
+    assert [key[2] for key in model._fixed._open] == [4, 5]
+
+
+def test_cuda_graphs_want_cuda_and_graphs(converted: Converted, ids_bundle: Converted) -> None:
+    with pytest.raises(OptionError, match="cuda_graphs needs a CUDA device, but the device is cpu"):
+        load(converted.folder, cuda_graphs=True)
+    with pytest.raises(OptionError, match=r"no graphs for cuda_graphs. Convert .* --cuda-graphs"):
+        load(ids_bundle.folder, device="cuda", cuda_graphs=True)
+
+
+def test_cuda_is_asked_to_capture_and_nothing_may_run_elsewhere(
+    converted: Converted, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = []
+
+    class Runtime(PretendedCuda):
+        def InferenceSession(self, path: str, sess_options: Any, providers: Any, enable_fallback: int) -> Any:
+            asked.append(dict(providers[:1]))
+            return super().InferenceSession(path, sess_options, providers, enable_fallback)
+
+    runtime = Runtime()
+    monkeypatch.setattr(providers, "import_onnxruntime", lambda: runtime)
+    path = converted.folder / "score_fixed.onnx"
+    with pytest.raises(ProviderError, match=r"(\d+) of \1 nodes run on CPUExecutionProvider"):  # Add and Gather, too
+        open_session(path, Device("cuda"), sizes=SIZES)
+    open_session(path, Device("cuda"))
+    assert [settings[CUDA].get("enable_cuda_graph") for settings in asked] == ["1", None]
+
+
+def test_reformers_have_none(tmp_path: Path) -> None:
+    save_checkpoint(tmp_path / "model.pt", BAND, tiny_reformer(BAND).state_dict(), tokenizer=None)
+    with pytest.raises(ExportError, match="--cuda-graphs: nothing that this reformer model has"):
+        convert(load_checkpoint(tmp_path / "model.pt"), tmp_path / "out", ConversionOptions(cuda_graphs=True))
+
+
+@pytest.mark.parametrize("batch_size", [1, 3])
+def test_replayed_on_cuda(batch_size: int, converted: Converted, model: Model) -> None:
+    try:
+        captured = load(converted.folder, device="cuda", cuda_graphs=True)
+    except ProviderError as error:
+        pytest.skip(f"no CUDA here: {error}")
+    ids = random_ids(batch_size, 20 * 8 + 1)
+    for found, wanted in zip(walk(captured, ids, 8), walk(model, ids, 8), strict=True):
+        np.testing.assert_allclose(found, wanted, rtol=0, atol=1e-4)
+    assert captured._fixed is not None and captured._fixed._open
