@@ -5,7 +5,6 @@ Data goes to stdout, everything else to stderr. Exit status: 0 done, 1 failed, 2
 
 from __future__ import annotations
 
-import math
 import signal
 import sys
 import warnings
@@ -17,8 +16,8 @@ from typing import Any, BinaryIO
 import click
 
 from xlexport import __version__
+from xlexport.cli_bench import bench
 from xlexport.cli_options import (
-    bench_options,
     checkpoint_options,
     conversion_options,
     document_options,
@@ -299,38 +298,6 @@ def inspect(
 
 
 @cli.command()
-@click.argument("bundle", type=PATH)
-@click.option("--against", type=PATH, help="Run the eager model of this checkpoint beside it.")
-@click.option("--json", "as_json", is_flag=True, help="Print an object a combination.")
-@bench_options
-@checkpoint_options
-def bench(
-    bundle: Path,
-    against: Path | None,
-    as_json: bool,
-    plot: Path | None,
-    format_name: str | None,
-    config: dict[str, Any] | None,
-    **options: Any,
-) -> None:
-    """Measure BUNDLE's speed beside the machine's own, and beside the eager model."""
-    from xlexport.extras import require
-
-    require("convert")
-    from xlexport.bench import sweep
-    from xlexport.bench.output import print_reports
-    from xlexport.bench.plot import check_plot
-
-    lists = ("segment_len", "mem_len", "batch_size", "threads")
-    swept: dict[str, Any] = {name: options.pop(name) or (None,) for name in lists}
-    combinations = math.prod(len(set(values)) for values in swept.values())
-    if plot is not None:
-        check_plot(plot, combinations)
-    reports = sweep(bundle, against=against, format=format_name, config=config, **swept, **options)
-    print_reports(reports, combinations, as_json, plot)
-
-
-@cli.command()
 @click.argument("files", nargs=-1, type=PATH)
 @click.option("-o", "--out", "out_dir", required=True, type=PATH, help="Folder for checkpoint.pt and log.jsonl.")
 @click.option("--valid", "valid_files", multiple=True, type=PATH, help="Held-out text; may be given several times.")
@@ -411,6 +378,7 @@ def demo(output: Path | None, as_json: bool) -> None:
         print_table(result_rows(result))
 
 
+cli.add_command(bench)
 cli.add_command(quantize)
 
 

@@ -15,7 +15,6 @@ __all__ = [
     "Decorator",
     "Integers",
     "all_of",
-    "bench_options",
     "checkpoint_options",
     "conversion_options",
     "document_options",
@@ -227,48 +226,5 @@ protocol_options = all_of(
         "--sentences/--no-sentences",
         default=None,
         help="Pack sentences into the streams.  [default: as kimiyoung does, where the vocabulary marks them]",
-    ),
-)
-
-SWEPT = "N[,M…]"
-
-bench_options = all_of(
-    click.option(
-        "--purpose",
-        type=click.Choice(["score", "generate"]),
-        default="score",
-        show_default=True,
-        help="Score segments, or generate token by token.",
-    ),
-    click.option(
-        "--segment-len",
-        type=Integers(some=True),
-        metavar=SWEPT,
-        help="Tokens in one step. Several, here and below: every combination is measured.  [default: the model's own]",
-    ),
-    click.option(
-        "--mem-len",
-        type=Integers(some=True),
-        metavar=SWEPT,
-        help="Rows of memory that a layer keeps.  [default: the model's own]",
-    ),
-    click.option("--batch-size", type=Integers(some=True, at_least=1), metavar=SWEPT, default="1", show_default=True),
-    click.option(
-        "--threads",
-        type=Integers(some=True, at_least=1),
-        metavar=SWEPT,
-        help="Threads of one step.  [default: all cores]",
-    ),
-    click.option("--clamp-len", type=int, help="Largest distinct distance; -1 is none.  [default: the model's own]"),
-    hashing_options,
-    device_options,
-    click.option("--repeats", type=click.IntRange(1), default=7, show_default=True, help="Steps of a side in a round."),
-    click.option("--rounds", type=click.IntRange(1), default=3, show_default=True),
-    click.option("--profile", is_flag=True, help="Show where the time of a step goes, by operator and provider."),
-    click.option(
-        "--plot",
-        type=click.Path(path_type=Path),
-        metavar="FILE",
-        help="Draw several combinations into a .png or .svg file (needs matplotlib).",
     ),
 )

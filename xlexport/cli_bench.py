@@ -1,0 +1,89 @@
+"""The `bench` command and its options."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import click
+
+from xlexport.cli_options import Integers, all_of, checkpoint_options, device_options, hashing_options
+
+__all__ = ["bench"]
+
+PATH = click.Path(path_type=Path)
+SWEPT = "N[,M…]"
+
+bench_options = all_of(
+    click.option(
+        "--purpose",
+        type=click.Choice(["score", "generate"]),
+        default="score",
+        show_default=True,
+        help="Score segments, or generate token by token.",
+    ),
+    click.option(
+        "--segment-len",
+        type=Integers(some=True),
+        metavar=SWEPT,
+        help="Tokens in one step. Several, here and below: every combination is measured.  [default: the model's own]",
+    ),
+    click.option(
+        "--mem-len",
+        type=Integers(some=True),
+        metavar=SWEPT,
+        help="Rows of memory that a layer keeps.  [default: the model's own]",
+    ),
+    click.option("--batch-size", type=Integers(some=True, at_least=1), metavar=SWEPT, default="1", show_default=True),
+    click.option(
+        "--threads",
+        type=Integers(some=True, at_least=1),
+        metavar=SWEPT,
+        help="Threads of one step.  [default: all cores]",
+    ),
+    click.option("--clamp-len", type=int, help="Largest distinct distance; -1 is none.  [default: the model's own]"),
+    hashing_options,
+    device_options,
+    click.option("--repeats", type=click.IntRange(1), default=7, show_default=True, help="Steps of a side in a round."),
+    click.option("--rounds", type=click.IntRange(1), default=3, show_default=True),
+    click.option("--profile", is_flag=True, help="Show where the time of a step goes, by operator and provider."),
+    click.option(
+        "--plot",
+        type=PATH,
+        metavar="FILE",
+        help="Draw several combinations into a .png or .svg file (needs matplotlib).",
+    ),
+)
+
+
+@click.command()
+@click.argument("bundle", type=PATH)
+@click.option("--against", type=PATH, help="Run the eager model of this checkpoint beside it.")
+@click.option("--json", "as_json", is_flag=True, help="Print an object a combination.")
+@bench_options
+@checkpoint_options
+def bench(
+    bundle: Path,
+    against: Path | None,
+    as_json: bool,
+    plot: Path | None,
+    format_name: str | None,
+    config: dict[str, Any] | None,
+    **options: Any,
+) -> None:
+    """Measure BUNDLE's speed beside the machine's own, and beside the eager model."""
+    from xlexport.extras import require
+
+    require("convert")
+    from xlexport.bench import sweep
+    from xlexport.bench.output import print_reports
+    from xlexport.bench.plot import check_plot
+
+    lists = ("segment_len", "mem_len", "batch_size", "threads")
+    swept: dict[str, Any] = {name: options.pop(name) or (None,) for name in lists}
+    combinations = math.prod(len(set(values)) for values in swept.values())
+    if plot is not None:
+        check_plot(plot, combinations)
+    reports = sweep(bundle, against=against, format=format_name, config=config, **swept, **options)
+    print_reports(reports, combinations, as_json, plot)
