@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
@@ -80,4 +79,4 @@ def _tensors(
     weight: npt.NDArray[np.float32], bits: int, block: int
 ) -> tuple[npt.NDArray[Any], npt.NDArray[np.float32]]:
     integers, step = quantize_blocks(weight, bits, block)
-    return (integers if bits == 8 else integers.astype(ml_dtypes.int4)), step
+    return (integers if bits == 8 else integers.astype(ir.DataType.INT4.numpy())), step

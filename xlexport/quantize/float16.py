@@ -22,7 +22,8 @@ LARGEST = 65504.0  # in float16
 IN_HALF = {"Gemm", "LayerNormalization", "MatMul", "Softmax"}
 FOLLOWS = {
     *("Add", "Concat", "Expand", "Flatten", "Gather", "Gelu", "Identity", "Max", "Min", "Mul", "Neg", "Pad", "Relu"),
-    *("Reshape", "ScatterND", "Slice", "Split", "Squeeze", "Sub", "Tanh", "Transpose", "Unsqueeze", "Where"),
+    *("GatherElements", "GatherND", "Reshape", "ScatterElements", "ScatterND", "Slice", "Split", "Squeeze", "Sub"),
+    *("Tanh", "Tile", "Transpose", "Unsqueeze", "Where"),
 }
 
 
