@@ -156,6 +156,8 @@ def quantize_into(
     names = product_names(exact.folder, exact.bundle)
     if not names:
         raise QuantizationError(f"{exact.folder}: has no products of weights, so there is nothing to quantize.")
+    if options.dtype == "float16":
+        tell("float16 is for CUDA; on a CPU it is right, but slow")
     asked = _asked_for(names, options.keep_float)
     attempt = _Attempts(exact, folder, options, text, names, tell)
     measured, found = products_to_keep(names, asked, options.max_delta_bits, attempt.measure, attempt.effect_of, tell)
