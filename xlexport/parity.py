@@ -38,7 +38,7 @@ class Tolerance:
 
 # Of float32, what two orders of adding up may differ by. Of the others, three to five times what rounding came to on
 # the two samples (docs/quantization.md): single tokens, unlikely ones above all, differ by far more than the mean. That
-# may differ by twice the limit of the bundle's quantization: another text, or a shorter one, costs more or less by chance.
+# may differ by twice the limit of the quantization: another text, or a shorter one, costs more or less by chance.
 TOLERANCES = {
     "float32": Tolerance(log_prob=1e-4, memory=1e-3, delta_bits_per_token=1e-6, flip_margin=1e-4),
     "float16": Tolerance(log_prob=0.15, memory=0.1, delta_bits_per_token=0.02, flip_margin=0.02),
