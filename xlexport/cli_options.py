@@ -17,6 +17,7 @@ __all__ = [
     "all_of",
     "checkpoint_options",
     "conversion_options",
+    "device_options",
     "document_options",
     "evaluation_options",
     "hashing_options",

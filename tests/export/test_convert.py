@@ -230,7 +230,7 @@ def test_step_that_differs_is_not_published(
 ) -> None:
     """One layer's positional projection is off by about a hundredth, in graphs that are really exported."""
 
-    def build_wrong_step(architecture: str, model: TransformerXL) -> Step:
+    def build_wrong_step(architecture: str, model: TransformerXL, cuda_graphs: bool) -> Step:
         step = TransformerXLStep(model)
         position = copy.deepcopy(model.get_submodule("layers.1.attention.position"))
         with torch.random.fork_rng(), torch.no_grad():
