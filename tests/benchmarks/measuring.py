@@ -15,13 +15,15 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+import click
 import numpy as np
 import numpy.typing as npt
 
 from tests.benchmarks.sides import ROOT, Ready, Side, Turn, sides_of
 
-__all__ = ["Figures", "add_to_json", "code_digest", "headline", "machine", "measure", "sgemm"]
+__all__ = ["Figures", "add_to_json", "code_digest", "common_options", "headline", "machine", "measure", "sgemm"]
 
+PATH = click.Path(path_type=Path)
 RATES = ("sgemm_onnxruntime", "sgemm_torch", "memory_gb_per_s")
 Figures = dict[str, Any]
 LIBRARIES = ("numpy", "onnxruntime", "torch", "transformers", "reformer-pytorch")
@@ -143,3 +145,17 @@ def machine() -> dict[str, Any]:
         "python": platform.python_version(),
         "versions": versions,
     }
+
+
+def common_options(function: Callable[..., None]) -> Callable[..., None]:
+    """Options that all benchmarks with sides have: `rounds`, `threads`, `tiny`, `folder` and `file`."""
+    options = (
+        click.option("--rounds", default=3, show_default=True, type=click.IntRange(1)),
+        click.option("--threads", default=os.cpu_count() or 1, show_default=True, type=click.IntRange(1)),
+        click.option("--tiny", is_flag=True, help="A small shape, to try the command out."),
+        click.option("--folder", type=PATH, help="Keep checkpoints and bundles there, or use them."),
+        click.option("--json", "file", type=PATH, help="Write figures there; those of other tables stay."),
+    )
+    for option in reversed(options):
+        function = option(function)
+    return function

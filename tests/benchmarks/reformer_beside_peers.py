@@ -17,14 +17,13 @@ that of the mean log-probability to ours, in nats: of single tokens it can be la
 
 from __future__ import annotations
 
-import os
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
 import click
 
-from tests.benchmarks.measuring import Figures, add_to_json, headline, measure
+from tests.benchmarks.measuring import Figures, add_to_json, common_options, headline, measure
 from tests.benchmarks.reformer_sides import (
     SHAPE,
     TINY,
@@ -49,12 +48,8 @@ Makers = dict[str, Callable[[], Side]]
 @click.command(help=__doc__.split("\n\n", maxsplit=1)[0] if __doc__ else None)
 @click.option("--part", "parts", multiple=True, type=click.Choice(PARTS), help="Default: all. May be repeated.")
 @click.option("--tokens", default=16384, show_default=True, help="Of the whole pass; a multiple of 256.")
-@click.option("--rounds", default=3, show_default=True, type=click.IntRange(1))
 @click.option("--repeats", default=2, show_default=True, type=click.IntRange(1), help="Steps of a side in a round.")
-@click.option("--threads", default=os.cpu_count() or 1, show_default=True, type=click.IntRange(1))
-@click.option("--tiny", is_flag=True, help="A small shape, to try the command out.")
-@click.option("--folder", type=click.Path(path_type=Path), help="Keep checkpoints and bundles there, or use them.")
-@click.option("--json", "file", type=click.Path(path_type=Path), help="Write figures there; its other parts stay.")
+@common_options
 def main(
     parts: tuple[str, ...],
     tokens: int,

@@ -16,14 +16,13 @@ out. Needs the extras cpu, convert and dev.
 
 from __future__ import annotations
 
-import os
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
 import click
 
-from tests.benchmarks.measuring import Figures, add_to_json, headline, measure
+from tests.benchmarks.measuring import Figures, add_to_json, common_options, headline, measure
 from tests.benchmarks.sides import Side
 from tests.benchmarks.transformer_xl_sides import SHAPE, TINY, Case, ours, prepared
 from tests.benchmarks.vanilla_transformer import eager, onnx_runtime
@@ -38,17 +37,13 @@ VANILLA = ("vanilla, PyTorch eager", "vanilla, ONNX Runtime")
 @click.option(
     "--length", "lengths", multiple=True, type=click.IntRange(1), help=f"Default: {', '.join(map(str, PAPER))}."
 )
-@click.option("--rounds", default=3, show_default=True, type=click.IntRange(1))
 @click.option(
     "--windows", default=2, show_default=True, type=click.IntRange(1), help="Of the vanilla model in a round."
 )
 @click.option(
     "--repeats", default=5, show_default=True, type=click.IntRange(1), help="Segments of the bundle in a round."
 )
-@click.option("--threads", default=os.cpu_count() or 1, show_default=True, type=click.IntRange(1))
-@click.option("--tiny", is_flag=True, help="A small shape, to try the command out.")
-@click.option("--folder", type=click.Path(path_type=Path), help="Keep checkpoint and models there, or use them.")
-@click.option("--json", "file", type=click.Path(path_type=Path), help="Write figures there; its other lengths stay.")
+@common_options
 def main(
     lengths: tuple[int, ...],
     rounds: int,

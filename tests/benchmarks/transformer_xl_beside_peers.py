@@ -20,7 +20,6 @@ command out. `torch.compile` needs a C++ compiler. Needs the extras cpu, convert
 
 from __future__ import annotations
 
-import os
 import tempfile
 from collections.abc import Callable
 from dataclasses import asdict
@@ -29,7 +28,7 @@ from typing import Any
 
 import click
 
-from tests.benchmarks.measuring import Figures, add_to_json, headline, measure
+from tests.benchmarks.measuring import Figures, add_to_json, common_options, headline, measure
 from tests.benchmarks.sides import Side
 from tests.benchmarks.transformer_xl_sides import SHAPE, TINY, Case, hugging_face, our_eager, ours, prepared
 
@@ -57,12 +56,8 @@ ROUNDING = 1e-3  # nats: a hundred times what correct sides were seen to differ 
 @click.command(help=__doc__.split("\n\n", maxsplit=1)[0] if __doc__ else None)
 @click.option("--case", "names", multiple=True, type=click.Choice(list(CASES)), help="Default: all. May be repeated.")
 @click.option("--peer", "peers", multiple=True, type=click.Choice(list(PEERS)), help="Default: all. May be repeated.")
-@click.option("--rounds", default=3, show_default=True, type=click.IntRange(1))
 @click.option("--repeats", default=5, show_default=True, type=click.IntRange(1), help="Steps of a side in a round.")
-@click.option("--threads", default=os.cpu_count() or 1, show_default=True, type=click.IntRange(1))
-@click.option("--tiny", is_flag=True, help="A small shape, to try the command out.")
-@click.option("--folder", type=click.Path(path_type=Path), help="Keep checkpoint and bundle there, or use them.")
-@click.option("--json", "file", type=click.Path(path_type=Path), help="Write figures there; its other cases stay.")
+@common_options
 def main(
     names: tuple[str, ...],
     peers: tuple[str, ...],

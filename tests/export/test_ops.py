@@ -13,6 +13,7 @@ import onnx_ir as ir
 import onnxruntime as ort
 import pytest
 import torch
+from torch import library
 
 from xlexport.errors import ExportError
 from xlexport.onnx_export import IR_VERSION, OPSET, _check_saved, export_onnx
@@ -139,8 +140,8 @@ def test_gather_out_of_range_is_an_error(wrong: int) -> None:
 def test_operators_are_what_torch_expects(sample: torch.Tensor) -> None:
     """No alias, no mutation, and the shapes of the real operator where tensors have no contents."""
     checks = ("test_schema", "test_faketensor")
-    torch.library.opcheck(lsh_sort, (sample,), test_utils=checks)
-    torch.library.opcheck(lsh_gather, (torch.randn(*sample.shape, 3), lsh_sort(sample)[0]), test_utils=checks)
+    library.opcheck(lsh_sort, (sample,), test_utils=checks)
+    library.opcheck(lsh_gather, (torch.randn(*sample.shape, 3), lsh_sort(sample)[0]), test_utils=checks)
 
 
 def test_band_attention_body_against_eager() -> None:

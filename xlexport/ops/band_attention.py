@@ -11,7 +11,7 @@ from typing import no_type_check
 import torch
 from onnxscript import FLOAT, INT64, script
 from onnxscript import opset20 as op
-from torch import Tensor
+from torch import Tensor, library
 from torch.nn import functional as F
 
 from xlexport.ops.domain import OPSET
@@ -22,7 +22,7 @@ __all__ = ["EXCLUDED", "LSHBandAttention", "lsh_band_attention"]
 EXCLUDED = -1e30  # a score that no key has; finite, so that rows without keys stay finite
 
 
-@torch.library.custom_op("xlexport::lsh_band_attention", mutates_args=())
+@library.custom_op("xlexport::lsh_band_attention", mutates_args=())
 def lsh_band_attention(
     key: Tensor,
     value: Tensor,

@@ -11,7 +11,7 @@ from typing import no_type_check
 import torch
 from onnxscript import FLOAT, INT64, script
 from onnxscript import opset20 as op
-from torch import Tensor
+from torch import Tensor, library
 from torch.nn import functional as F
 
 from xlexport.ops.domain import OPSET
@@ -23,7 +23,7 @@ BEHIND_ALL = 1 << 22  # position of padding; twice it and one more is exact in f
 BARRIER = 2.0**30  # beyond every score; its multiples by small whole numbers are exact in float32
 
 
-@torch.library.custom_op("xlexport::lsh_chunk_attention", mutates_args=())
+@library.custom_op("xlexport::lsh_chunk_attention", mutates_args=())
 def lsh_chunk_attention(
     query: Tensor,
     key: Tensor,

@@ -8,14 +8,14 @@ from typing import no_type_check
 import torch
 from onnxscript import FLOAT, INT64, script
 from onnxscript import opset20 as op
-from torch import Tensor
+from torch import Tensor, library
 
 from xlexport.ops.domain import OPSET
 
 __all__ = ["LSHGather", "lsh_gather"]
 
 
-@torch.library.custom_op("xlexport::lsh_gather", mutates_args=())
+@library.custom_op("xlexport::lsh_gather", mutates_args=())
 def lsh_gather(rows: Tensor, index: Tensor) -> Tensor:
     """Whole rows in the order of `index`, for each place of the leading axes by itself.
 

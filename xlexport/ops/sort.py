@@ -7,14 +7,14 @@ from typing import no_type_check
 import torch
 from onnxscript import INT64, script
 from onnxscript import opset20 as op
-from torch import Tensor
+from torch import Tensor, library
 
 from xlexport.ops.domain import OPSET
 
 __all__ = ["LSHSort", "lsh_sort"]
 
 
-@torch.library.custom_op("xlexport::lsh_sort", mutates_args=())
+@library.custom_op("xlexport::lsh_sort", mutates_args=())
 def lsh_sort(buckets: Tensor) -> tuple[Tensor, Tensor]:
     """The stable ascending order of bucket ids, and its inverse.
 
