@@ -11,6 +11,7 @@ import signal
 import subprocess
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
@@ -62,6 +63,19 @@ def wait_for_line(stream: IO[bytes] | None, word: str) -> None:
     pytest.fail(f"the command never said {word!r}")
 
 
+def rest(process: subprocess.Popen[bytes]) -> tuple[bytes, str]:
+    """What is left of both streams once the process has ended.
+
+    Not `communicate`, which reads beside the buffers that `wait_for_line` has filled, and so loses what is in them.
+    """
+    assert process.stdout is not None and process.stderr is not None
+    with ThreadPoolExecutor(1) as beside:
+        err = beside.submit(process.stderr.read)
+        out = process.stdout.read()
+        process.wait(timeout=SECONDS)
+        return out, err.result(timeout=SECONDS).decode()
+
+
 @pytest.mark.parametrize(
     ("stage", "number", "on_ctrl_c"),
     [
@@ -77,9 +91,9 @@ def test_convert_that_is_stopped_leaves_nothing(
     wait_for_line(process.stderr, stage)
     assert [path.name.startswith(".out.xlexport-") for path in tmp_path.iterdir()] == [True]
     process.send_signal(number)
-    out, err = process.communicate(timeout=SECONDS)
-    assert (process.returncode, out) == (1, b""), err.decode()
-    assert err.decode().strip() == "Error: interrupted; no unfinished output was left. Run the command again."
+    out, err = rest(process)
+    assert (process.returncode, out) == (1, b""), err
+    assert err.splitlines()[-1] == "Error: interrupted; no unfinished output was left. Run the command again."
     assert not list(tmp_path.iterdir())
 
 
@@ -107,10 +121,11 @@ def test_score_that_is_stopped(bundle: Path, long_text: Path, start: Start) -> N
     process = start("score", bundle, long_text, "--per-token", "--threads", "1")
     wait_for_line(process.stdout, '"index": 100,')
     process.send_signal(signal.SIGINT)
-    out, err = process.communicate(timeout=SECONDS)
+    out, err = rest(process)
     assert process.returncode == 1
-    assert all(json.loads(line) for line in out.splitlines()[:-1])
-    assert err.decode().strip() == "Error: interrupted; no unfinished output was left. Run the command again."
+    indices = [json.loads(line)["index"] for line in out.splitlines()[:-1]]
+    assert indices == list(range(101, 101 + len(indices)))
+    assert err.strip() == "Error: interrupted; no unfinished output was left. Run the command again."
 
 
 def test_reader_that_has_read_enough(bundle: Path, long_text: Path, start: Start) -> None:
