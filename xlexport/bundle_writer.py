@@ -16,8 +16,10 @@ from xlexport.errors import OutputExistsError
 from xlruntime.bundle import MANIFEST, digest_file, is_bundle
 from xlruntime.spec import Bundle, FileDigest
 
-__all__ = ["check_output", "digests", "publishing", "write_manifest", "writing"]
+__all__ = ["SMALL_TENSOR_BYTES", "WEIGHTS_FILE", "check_output", "digests", "publishing", "write_manifest", "writing"]
 
+WEIGHTS_FILE = "weights.data"  # of all graphs of a bundle
+SMALL_TENSOR_BYTES = 1024  # smaller initializers stay in the graph, where shape inference can see them
 RENAME_EXCHANGE = 2  # Linux, renameat2(2)
 AT_FDCWD = -100
 

@@ -13,19 +13,17 @@ import onnx_ir as ir
 import torch
 from onnx_ir.passes.common import RemoveUnusedNodesPass
 
-from xlexport.bundle_writer import writing
+from xlexport.bundle_writer import SMALL_TENSOR_BYTES, WEIGHTS_FILE, writing
 from xlexport.errors import ExportError
 from xlexport.ops import DOMAIN, VERSION, add_functions, translations
 from xlexport.steps import Step, traced_outputs
 from xlruntime import spec
 
-__all__ = ["OPSET", "SMALL_TENSOR_BYTES", "WEIGHTS_FILE", "export_onnx"]
+__all__ = ["OPSET", "export_onnx"]
 
 OPSET = 20  # onnxruntime and onnxruntime-web run it everywhere; newer operators bring nothing here
 IR_VERSION = 10
-WEIGHTS_FILE = "weights.data"
 FX_NODE = "pkg.torch.onnx.fx_node"  # where the exporter notes what a node was made of
-SMALL_TENSOR_BYTES = 1024  # smaller initializers stay in the graph, where shape inference can see them
 
 
 def export_onnx(step: Step, folder: Path) -> dict[str, spec.Graph]:
@@ -133,7 +131,7 @@ def _cut(whole: ir.Model, purpose: str, step: Step, outputs: tuple[spec.Tensor, 
     specs = {tensor.name: tensor for tensor in step.inputs}
     inputs = tuple(specs[str(value.name)] for value in used)
     max_segment = form.max_segment if form else None
-    graph = spec.Graph(f"{purpose}.onnx", inputs, outputs, max_segment, step.plan_buffers)
+    graph = spec.Graph(f"{purpose}.onnx", inputs, outputs, max_segment)
     for value, tensor in zip([*model.graph.inputs, *model.graph.outputs], [*graph.inputs, *graph.outputs], strict=True):
         value.shape = ir.Shape(tensor.shape)
     model.graph.name = purpose

@@ -52,7 +52,7 @@ class FixedSession:
         self, folder: Path, graph: Graph, device: Device, threads: int | None, sizes: Mapping[str, int]
     ) -> None:
         self._device = device
-        self._session = open_session(folder / graph.file, device, threads, graph.plan_buffers, sizes=sizes)
+        self._session = open_session(folder / graph.file, device, threads, sizes=sizes)
         carried = {tensor.name for tensor in graph.inputs if "capacity" in tensor.shape or "near + 1" in tensor.shape}
         self._inputs = {
             tensor.name: self._buffer(tensor.shape, tensor.dtype, sizes)

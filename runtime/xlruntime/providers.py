@@ -22,6 +22,8 @@ WHEELS = ("onnxruntime", "onnxruntime-gpu")  # both hold the module `onnxruntime
 INSTALL = "pip install 'xlexport[cpu]', or 'xlexport[gpu]' for CUDA"
 REINSTALL = "pip uninstall -y onnxruntime onnxruntime-gpu && pip install 'xlexport[cpu]' (or 'xlexport[gpu]' for CUDA)"
 FATAL_ONLY = 4  # ONNX Runtime's log severity; what it logs as an error it raises as well
+# Sum and layer normalization in one: on a CPU several times as slow as one after the other, 3 to 10% of a step.
+SLOWER_FUSION = "SkipLayerNormFusion"
 # What ONNX Runtime calls its errors; all but RuntimeError and ValueError derive from Exception alone.
 LOAD_ERRORS = (
     "EPFail",
@@ -100,19 +102,19 @@ def import_onnxruntime() -> ModuleType:
     return ort
 
 
-def session_options(threads: int | None = None, plan_buffers: bool = True) -> Any:
+def session_options(threads: int | None = None) -> Any:
     """Options of every session: `threads` for one step (None: ONNX Runtime chooses), errors raised, not logged.
 
-    With `plan_buffers` ONNX Runtime keeps the buffers of a step for later tensors of their sizes; it notes what a step
-    allocates, and from the next one on reserves it in one block. Small steps gain some percent. Without it a buffer is
-    freed once it has been read, which takes a long segment of a Reformer half the memory and less time.
+    A buffer is freed once it has been read. By itself ONNX Runtime keeps the buffers of a step for later tensors of
+    their sizes, and reserves what a step allocates in one block: no step gets faster by it, and those with long
+    segments slower, while they take up to twice the memory.
     """
     ort = import_onnxruntime()
     options = ort.SessionOptions()
     options.intra_op_num_threads = threads or 0
     options.inter_op_num_threads = 1
     options.log_severity_level = FATAL_ONLY
-    options.enable_mem_pattern = options.enable_mem_reuse = plan_buffers
+    options.enable_mem_pattern = options.enable_mem_reuse = False
     # Threads may spin while a step runs, where it pays; between steps they would only burn the caller's cores.
     options.add_session_config_entry("session.force_spinning_stop", "1")
     options.add_session_config_entry(RECORD_PLACEMENT, "1")  # costs nothing that can be measured
@@ -123,7 +125,6 @@ def open_session(
     path: Path,
     device: Device,
     threads: int | None = None,
-    plan_buffers: bool = True,
     *,
     strict: bool = False,
     sizes: Mapping[str, int] | None = None,
@@ -141,7 +142,9 @@ def open_session(
         ProviderError: the device's execution provider is missing or does not start, or with `strict` lacks a kernel.
     """
     ort = import_onnxruntime()
-    options = session_options(threads, plan_buffers)
+    options = session_options(threads)
+    if device.kind == "cpu":
+        options.add_session_config_entry("optimization.disable_specified_optimizers", SLOWER_FUSION)
     for axis, size in (sizes or {}).items():
         options.add_free_dimension_override_by_name(axis, size)
     providers: list[Any] = [device.provider]

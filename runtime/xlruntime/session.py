@@ -52,7 +52,7 @@ class GraphSession:
         self.device = device
         self.inputs = {tensor.name for tensor in graph.inputs}
         self.outputs = [tensor.name for tensor in graph.outputs]
-        self._session = open_session(folder / graph.file, device, threads, graph.plan_buffers, strict=strict_device)
+        self._session = open_session(folder / graph.file, device, threads, strict=strict_device)
 
     @property
     def providers(self) -> list[str]:

@@ -43,7 +43,7 @@ METADATA_KEY = "xlexport.graph"  # where a file's metadata holds its spec
 FIRST_MEMORY_FILE = "first_memory.safetensors"  # the rows a fresh memory starts with, where they are not zero
 LARGEST_LENGTH = 2**30  # of segment, memory and clamp: more than any machine holds, and far from overflowing
 # What manifest and metadata leave out, as it is so in most graphs.
-IMPLIED: Mapping[str, Any] = {"layout": "ring", "max_segment": None, "plan_buffers": True}
+IMPLIED: Mapping[str, Any] = {"layout": "ring", "max_segment": None}
 UNBOUNDED_WINDOW = 2**62  # "no window": larger than any distance, and safe to add to in int64
 
 Axis = int | str
@@ -90,7 +90,6 @@ class Graph:
     inputs: tuple[Tensor, ...]
     outputs: tuple[Tensor, ...]
     max_segment: int | None = None  # tokens that a step takes at most; None: any number
-    plan_buffers: bool = True  # false: planned, the buffers of a step would take more than twice the memory
 
     def metadata(self, memory: tuple[Memory, ...]) -> str:
         """What the file itself says, as JSON: this spec, and which of its outputs becomes which input."""

@@ -231,6 +231,12 @@ def test_profile_of_a_step(name: str) -> None:
     assert np.isfinite(side.step()["log_prob"]).all()
 
 
+def test_sums_and_normalizations_are_not_fused_on_a_cpu() -> None:
+    """ONNX Runtime's fused kernel is several times as slow there as one after the other."""
+    operators = {entry.operator for entry in profile_step(a_side(open_golden("post_lnorm_zeros"), "score", 20, 1))}
+    assert "LayerNormalization" in operators and "SkipLayerNormalization" not in operators
+
+
 def test_profile_is_of_the_graph_that_serves_so_few_tokens() -> None:
     operators = {entry.operator for entry in profile_step(a_side(open_golden("reformer_band"), "score", 3, 1))}
     assert "TopK" in operators and "Loop" not in operators

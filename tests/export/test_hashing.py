@@ -57,7 +57,6 @@ class Hashing(torch.nn.Module):
 
     memory: tuple[spec.Memory, ...] = ()
     forms: ClassVar[dict[str, object]] = {}
-    plan_buffers = False
 
     def __init__(self, n_buckets: tuple[int, ...]) -> None:
         super().__init__()

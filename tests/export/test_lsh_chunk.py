@@ -164,7 +164,6 @@ class Attention(torch.nn.Module):
 
     memory: tuple[spec.Memory, ...] = ()
     forms: ClassVar[dict[str, object]] = {}
-    plan_buffers = False
 
     def __init__(self, name: str) -> None:
         super().__init__()

@@ -119,8 +119,9 @@ def test_graphs_share_each_weight_once(dtype: str, quantized: Callable[[Path, st
     assert sum(length or 0 for _, length in places.values()) == (folder / "weights.data").stat().st_size
     # Of a quantized weight no float32 copy is left, but for that of the head whose rows embed tokens.
     left = {name for name, kind in held.items() if kind == ir.DataType.FLOAT}
-    products = {name for name in product_names(BYTES, read_bundle(BYTES)) if name.startswith("val_")}
-    assert products and not products & left
+    products = {name for name in product_names(BYTES, read_bundle(BYTES)) if name.startswith("layers.")}
+    assert len(products) == 8
+    assert not {f"{name}.weight{turned}" for name in products for turned in ("", ".T")} & left
 
 
 def test_int8_weights_are_those_of_the_float32_graph(quantized: Callable[[Path, str], Path]) -> None:
@@ -248,7 +249,7 @@ def test_outlier_layer_is_found_and_kept(copied: Path, tmp_path: Path) -> None:
     assert report.kept[outer].startswith("alone it moves log-probabilities by ")
     assert abs(report.delta_bits_per_token) <= 0.02
     graph = ir.load(tmp_path / "out" / "score.onnx").graph
-    assert graph.initializers[outer].dtype == ir.DataType.FLOAT
+    assert graph.initializers[f"{outer}.weight.T"].dtype == ir.DataType.FLOAT
     assert f"{outer}.int8" not in graph.initializers
     exact, model = load(copied, threads=1), load(tmp_path / "out", threads=1)
     ids = random_ids(90, 256)
@@ -266,9 +267,8 @@ def test_gate_fails_closed(tmp_path: Path) -> None:
 
 
 def test_what_is_asked_for_stays_float32(tmp_path: Path) -> None:
-    report = quantize(BYTES, tmp_path / "out", options("weight-int8", keep_float=("head*", "val_2*")))
-    named = [name for name in product_names(BYTES, read_bundle(BYTES)) if name.startswith(("head", "val_2"))]
-    assert report.kept == dict.fromkeys(named, "asked for")
+    report = quantize(BYTES, tmp_path / "out", options("weight-int8", keep_float=("head*", "layers.1.o*")))
+    assert report.kept == dict.fromkeys(("layers.1.output", "layers.1.outer", "head.clusters.0"), "asked for")
 
 
 def difference(delta: float) -> Difference:
@@ -313,7 +313,7 @@ def test_not_a_number_does_not_pass() -> None:
         (BYTES, {"max_delta_bits": 0.0}, [], "max_delta_bits is 0, expected a number above 0"),
         (BYTES, {"max_delta_bits": float("nan")}, [], "max_delta_bits is nan, expected a number above 0"),
         (BYTES, {"memory_dtype": "float16"}, [], "memory_dtype is float16, which goes with dtype float16 alone"),
-        (BYTES, {"keep_float": ("layers.9.*",)}, [], r"keep_float is layers.9.\*, but the products are val_"),
+        (BYTES, {"keep_float": ("layers.9.*",)}, [], r"keep_float is layers.9.\*, but the products are layers.0.qkv, "),
         (BYTES, {}, ["short"], "short: 78 tokens, at least 2,048 are needed"),
         (BYTES, {}, ["absent"], "absent: no such file"),
         (BAND, {}, [], "takes token ids, so what is real text for it must be given as such"),
@@ -351,6 +351,13 @@ def test_quantized_damaged_and_missing_bundles_are_refused(
     with pytest.raises(BundleError, match=r"weights.data was changed"):
         quantize(copied, tmp_path / "out", options("int8"))
     assert [path.name for path in tmp_path.iterdir()] == ["copied"]
+
+
+def test_weights_with_several_hard_links_are_refused(copied: Path, tmp_path: Path) -> None:
+    (tmp_path / "another").hardlink_to(copied / "weights.data")
+    with pytest.raises(QuantizationError, match=r"weights\.data: has several hard links\. Copy the bundle"):
+        quantize(copied, tmp_path / "out", options("int8"))
+    assert not (tmp_path / "out").exists()
 
 
 def test_taken_output(copied: Path, tmp_path: Path) -> None:

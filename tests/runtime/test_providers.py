@@ -134,12 +134,6 @@ def test_session_options(threads: int | None) -> None:
     assert options.log_severity_level == 4
 
 
-@pytest.mark.parametrize("planned", [True, False])
-def test_buffers_are_kept_for_later_tensors_only_where_that_is_asked_for(planned: bool) -> None:
-    options = session_options(plan_buffers=planned)
-    assert (options.enable_mem_pattern, options.enable_mem_reuse) == (planned, planned)
-
-
 def test_session_runs_on_the_device_asked_for(gelu: Path) -> None:
     session = open_session(gelu, Device("cpu"), threads=1)
     assert session.get_providers() == ["CPUExecutionProvider"]

@@ -20,9 +20,8 @@ from typing import Any
 import numpy as np
 
 from xlexport import __version__
-from xlexport.bundle_writer import check_output, digests, publishing, write_manifest
+from xlexport.bundle_writer import WEIGHTS_FILE, check_output, digests, publishing, write_manifest
 from xlexport.errors import QuantizationError
-from xlexport.onnx_export import WEIGHTS_FILE
 from xlexport.quantize.gate import LogProbs, compare, log_probs, products_to_keep
 from xlexport.quantize.precisions import PRECISIONS, Precision
 from xlexport.quantize.text import GateText, check_texts, gate_text
@@ -139,6 +138,9 @@ def quantize(
         raise QuantizationError(
             f"{source}: is {bundle.precision} already. Quantize the float32 bundle that it was made from."
         )
+    weights = source / WEIGHTS_FILE
+    if weights.is_file() and weights.stat().st_nlink > 1:  # onnx-ir refuses it: an attacker may have made the link
+        raise QuantizationError(f"{weights}: has several hard links. Copy the bundle (cp -r), and quantize the copy.")
     check_texts(bundle.tokenizer, texts, as_ids)
     with publishing(output, force) as folder:
         exact = load(source, threads=options.threads, check_files=False)

@@ -9,9 +9,8 @@ from pathlib import Path
 import numpy as np
 import onnx_ir as ir
 
-from xlexport.bundle_writer import writing
+from xlexport.bundle_writer import SMALL_TENSOR_BYTES, WEIGHTS_FILE, writing
 from xlexport.errors import QuantizationError
-from xlexport.onnx_export import SMALL_TENSOR_BYTES, WEIGHTS_FILE
 from xlexport.quantize.precisions import Precision
 from xlexport.quantize.products import WeightStore, find_products
 from xlruntime import spec

@@ -53,10 +53,6 @@ class Step(Protocol):
     def forms(self) -> Mapping[str, Form]:
         """The purposes that `forward` computes in another way than the rest."""
 
-    @property
-    def plan_buffers(self) -> bool:
-        """Whether a runtime should plan the buffers of a step ahead; see `xlruntime.spec.Graph`."""
-
     def example(self) -> tuple[Tensor, ...]:
         """Inputs to trace with."""
 

@@ -128,11 +128,6 @@ class ReformerStep(nn.Module):
         """The purposes that are computed for a few tokens, without a sort."""
         return {} if self.whole else {"generate": FEW, "score_few": FEW}
 
-    @property
-    def plan_buffers(self) -> bool:
-        """No: a long segment has buffers of a gigabyte."""
-        return False
-
     def example(self) -> tuple[Tensor, ...]:
         """Inputs to trace with: no free axis is 1, and all are several chunks long, as sizes of one would be fixed."""
         longest = max(self.config.chunk_length, self.config.local_chunk_length)

@@ -263,11 +263,6 @@ class TransformerXLStep(nn.Module):
         """Those for CUDA graphs; else one way of computing serves segments of all lengths."""
         return {purpose: FIXED for purpose in self.purposes if purpose.endswith("_fixed")}
 
-    @property
-    def plan_buffers(self) -> bool:
-        """Yes: a step's buffers are small beside its weights."""
-        return True
-
     def example(self) -> tuple[Tensor, ...]:
         """Inputs to trace with. No free axis is 1: a size of one would be exported as fixed."""
         sizes = {"batch": 2, "segment": 5, "capacity": 19, "near + 1": 14}
