@@ -317,6 +317,7 @@ class Model:
         documents: Iterable[Document | Source],
         *,
         batch_size: int = 1,
+        detail: int | None = None,
         segment_len: int | None = None,
         mem_len: int | None = None,
         clamp_len: int | None = None,
@@ -324,9 +325,17 @@ class Model:
         n_hashes: int | None = None,
         restart: bool | None = None,
     ) -> Iterator[TokenScores]:
-        """As `score`, but every token's score as soon as it is known; nothing is kept."""
+        """As `score`, but every token's score as soon as it is known; nothing is kept.
+
+        Args:
+            detail: with a number, parts also say each target's rank, the entropy of each prediction and the so many
+                likeliest tokens (0 to 10): the `detail` graph runs in place of `score`, and gives the same scores.
+
+        Raises:
+            OptionError: also where the bundle lists fewer likeliest tokens.
+        """
         evaluation = self.evaluation(segment_len, mem_len, clamp_len, same_length, n_hashes, restart)
-        return Scorer(self, evaluation, batch_size).tokens(documents)
+        return Scorer(self, evaluation, batch_size, detail).tokens(documents)
 
     def generate(
         self,

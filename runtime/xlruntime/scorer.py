@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -65,6 +65,10 @@ class TokenScores:
         log_probs: (n,) natural logarithms of their probabilities.
         context: (n,) how many tokens of the document each one's prediction attended to.
         summary: with the last tokens of a document, its total; else None.
+        rank: (n,) place of each token among all by their probability, 1: the likeliest.
+        entropy: (n,) of each prediction, in nats.
+        top_ids: (n, k) the likeliest tokens, best first; top_log_probs: (n, k) natural logarithms of their
+            probabilities. These four are None unless `detail` was asked for.
     """
 
     document: str
@@ -76,6 +80,10 @@ class TokenScores:
     log_probs: npt.NDArray[np.float32]
     context: npt.NDArray[np.int64]
     summary: DocumentScore | None
+    rank: npt.NDArray[np.int64] | None = None
+    entropy: npt.NDArray[np.float64] | None = None
+    top_ids: npt.NDArray[np.int64] | None = None
+    top_log_probs: npt.NDArray[np.float64] | None = None
 
     def __len__(self) -> int:
         return len(self.tokens)
@@ -105,13 +113,17 @@ class Scorer:
     are idle, the batch shrinks. A document that is one step has no neighbours: padding would change its scores.
     """
 
-    def __init__(self, model: Model, evaluation: Evaluation, batch_size: int) -> None:
+    def __init__(self, model: Model, evaluation: Evaluation, batch_size: int, detail: int | None = None) -> None:
         if batch_size < 1:
             raise OptionError(f"batch size is {batch_size}, at least 1 is needed.")
+        if detail is not None:
+            _check_detail(model, detail)
         self.model = model
         self.evaluation = evaluation
         self.batch_size = 1 if evaluation.whole else batch_size
-        self._longest_step = model.longest_step("score", evaluation.segment_len)
+        self.detail = detail
+        self._purpose = "score" if detail is None else "detail"
+        self._longest_step = model.longest_step(self._purpose, evaluation.segment_len)
 
     def documents(self, documents: Iterable[Document | Source]) -> Iterator[DocumentScore]:
         """The total of each document, in the order of the documents."""
@@ -170,7 +182,8 @@ class Scorer:
         if not reader.at_end:
             return walk
         none = np.zeros(0, np.int64)
-        return self._scores(walk, TokenPiece(none, none, none), np.zeros(0, np.float32), none)
+        detail = {} if self.detail is None else _no_detail(self.detail)
+        return self._scores(walk, TokenPiece(none, none, none), np.zeros(0, np.float32), none, detail)
 
     def _refuse_more_than(self, longest: int, name: str) -> None:
         """Raise TextError for a document of more tokens than can be read, unless it may restart."""
@@ -198,7 +211,8 @@ class Scorer:
             tokens[row, : len(piece)] = np.concatenate([[walk.held], piece.ids[:-1]])
             targets[row, : len(piece)] = piece.ids
         context = memory.context(S)
-        log_prob = self.model.step("score", memory, tokens, targets)["log_prob"]
+        outputs = self.model.step(self._purpose, memory, tokens, targets)
+        log_prob = outputs["log_prob"]
         for row, piece in pieces.items():
             walk = rows[row]
             assert walk is not None
@@ -206,7 +220,8 @@ class Scorer:
             if not np.isfinite(log_prob[row]).all():
                 memory.restart(row, refill=True)
                 warn_not_finite(walk.name, walk.position + n)
-            yield row, self._scores(walk, piece, log_prob[row, :n].copy(), context[row, :n])
+            detail = {} if self.detail is None else _detail_of(outputs, row, n, self.detail)
+            yield row, self._scores(walk, piece, log_prob[row, :n].copy(), context[row, :n], detail)
 
     def _scores(
         self,
@@ -214,6 +229,7 @@ class Scorer:
         piece: TokenPiece,
         log_probs: npt.NDArray[np.float32],
         context: npt.NDArray[np.int64],
+        detail: Mapping[str, npt.NDArray[Any]],
     ) -> TokenScores:
         """Count `piece` as scored; with the last one comes the document's total."""
         first = walk.position
@@ -231,6 +247,7 @@ class Scorer:
             log_probs=log_probs,
             context=context,
             summary=self._summary(walk) if walk.reader.at_end else None,
+            **detail,
         )
 
     def _summary(self, walk: _Walk) -> DocumentScore:
@@ -259,6 +276,31 @@ class Scorer:
             n_hashes=self.evaluation.n_hashes,
             tokens_per_second=walk.position / elapsed if elapsed > 0 else 0.0,
         )
+
+
+def _check_detail(model: Model, detail: int) -> None:
+    """Refuse more alternatives than the detail graph lists, or any where there is no such graph."""
+    model.session("detail")
+    (top_ids,) = (tensor for tensor in model.bundle.graphs["detail"].outputs if tensor.name == "top_ids")
+    most = top_ids.shape[-1]
+    if detail < 0 or (isinstance(most, int) and detail > most):
+        raise OptionError(f"detail is {detail}, expected 0 to {most}, the likeliest tokens that this bundle lists.")
+
+
+def _detail_of(outputs: Mapping[str, npt.NDArray[Any]], row: int, n: int, k: int) -> dict[str, npt.NDArray[Any]]:
+    """What the detail graph says of the first `n` positions of a row, with `k` likeliest tokens; copies."""
+    return {
+        "rank": outputs["rank"][row, :n].astype(np.int64),
+        "entropy": outputs["entropy"][row, :n].astype(np.float64),
+        "top_ids": outputs["top_ids"][row, :n, :k].astype(np.int64),
+        "top_log_probs": outputs["top_log_probs"][row, :n, :k].astype(np.float64),
+    }
+
+
+def _no_detail(k: int) -> dict[str, npt.NDArray[Any]]:
+    """The same of no positions."""
+    none, no_ids = np.zeros((1, 0)), np.zeros((1, 0, k))
+    return _detail_of({"rank": none, "entropy": none, "top_ids": no_ids, "top_log_probs": no_ids}, 0, 0, k)
 
 
 def _ratio(amount: float, count: int) -> float | None:
