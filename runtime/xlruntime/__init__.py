@@ -20,7 +20,7 @@ from .errors import (
 )
 from .generator import Sampling
 from .model import Model, load
-from .scorer import DocumentScore, TokenScores
+from .scores import DocumentScore, TokenScores
 from .stream import NonFiniteScoreWarning, Scores, Stream
 from .text import Document
 

@@ -17,7 +17,8 @@ from .generator import Sampling
 from .memory import RingMemory
 from .placement import count_placed
 from .providers import Device, parse_device
-from .scorer import DocumentScore, Scorer, TokenScores
+from .scorer import Scorer
+from .scores import DocumentScore, TokenScores
 from .session import GraphSession
 from .spec import FIRST_MEMORY_FILE, Bundle, Evaluation, Graph
 from .stream import Stream, restore_stream

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -12,8 +11,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from .errors import OptionError
+from .errors import OptionError, XlruntimeError
 from .memory import RingMemory
+from .scores import DocumentScore, TokenScores, total_score
 from .spec import Evaluation
 from .stream import warn_not_finite
 from .text import Document, Source, TokenPiece, TokenReader, check_length
@@ -21,83 +21,23 @@ from .text import Document, Source, TokenPiece, TokenReader, check_length
 if TYPE_CHECKING:
     from .model import Model
 
-__all__ = ["DocumentScore", "Scorer", "TokenScores"]
+__all__ = ["Scorer", "Walk"]
 
-
-@dataclass(frozen=True)
-class DocumentScore:
-    """What a whole document scored. Ratios are None where there is nothing to divide by.
-
-    The first token has no context and is not scored; per-byte and per-character figures leave out what it covers, and
-    what no token covers because the vocabulary has no symbol for it (`dropped_bytes`, `dropped_chars`: newlines).
-    With `unknown_tokens`, tokens that stand for anything the vocabulary lacks, the bits are no code for the text.
-    """
-
-    document: str
-    tokens: int
-    scored_tokens: int
-    unknown_tokens: int
-    words: int
-    chars: int
-    bytes: int
-    dropped_chars: int
-    dropped_bytes: int
-    nats: float
-    bits: float
-    bits_per_byte: float | None
-    bits_per_char: float | None
-    bits_per_token: float | None
-    perplexity: float | None
-    segment_len: int
-    mem_len: int
-    n_hashes: int | None
-    tokens_per_second: float
-
-
-@dataclass(frozen=True)
-class TokenScores:
-    """Consecutive tokens of one document that got their score.
-
-    Attributes:
-        document: its name; number: its place among the documents, from 0.
-        index: (n,) places of the tokens in the document, from 0.
-        tokens: (n,) ids; starts, ends: (n,) where they stand in the document (see `TokenPiece`).
-        log_probs: (n,) natural logarithms of their probabilities.
-        context: (n,) how many tokens of the document each one's prediction attended to.
-        summary: with the last tokens of a document, its total; else None.
-        rank: (n,) place of each token among all by their probability, 1: the likeliest.
-        entropy: (n,) of each prediction, in nats.
-        top_ids: (n, k) the likeliest tokens, best first; top_log_probs: (n, k) natural logarithms of their
-            probabilities. These four are None unless `detail` was asked for.
-    """
-
-    document: str
-    number: int
-    index: npt.NDArray[np.int64]
-    tokens: npt.NDArray[np.int64]
-    starts: npt.NDArray[np.int64]
-    ends: npt.NDArray[np.int64]
-    log_probs: npt.NDArray[np.float32]
-    context: npt.NDArray[np.int64]
-    summary: DocumentScore | None
-    rank: npt.NDArray[np.int64] | None = None
-    entropy: npt.NDArray[np.float64] | None = None
-    top_ids: npt.NDArray[np.int64] | None = None
-    top_log_probs: npt.NDArray[np.float64] | None = None
-
-    def __len__(self) -> int:
-        return len(self.tokens)
+UNREADABLE = (XlruntimeError, OSError)  # what reading a document may raise
 
 
 @dataclass
-class _Walk:
+class Walk:
     """One document on its row of the batch."""
 
     number: int
     reader: TokenReader
     held: int  # the last token read; its successor is the next target
-    position: int = 1  # index of the next target
+    position: int  # index of the next target
+    first: TokenPiece | None = None  # the document's first token, until it has been told of
+    unscored: int = 1  # 0 where the first token has the context of the document before
     log_prob_sum: float = 0.0
+    begun_at: int = 0  # the position at which this process took it up
     started: float = field(default_factory=time.perf_counter)
 
     @property
@@ -111,17 +51,48 @@ class Scorer:
     Rows are independent: a document's scores do not depend on its neighbours. Padding stands only behind a
     document's end; a row whose document is done restarts with the next; when no document waits and half the rows
     are idle, the batch shrinks. A document that is one step has no neighbours: padding would change its scores.
+
+    Args:
+        detail: how many likeliest tokens to list, with rank and entropy; None: none of these.
+        continuous: carry memory on from document to document, in order, in one row; only the very first token is
+            without context, and `index` still counts each document's own tokens.
+        keep_going: let a document that cannot be read end with a part that has an `error`, instead of raising it.
+
+    Raises:
+        OptionError: a setting is out of range, or is not for this bundle.
+
+    Attributes:
+        memory, rows, taken: what `scorer_state` saves: the memory of the batch once it has begun, the document that
+            each row walks, and how many documents have been taken.
+        last: the last token of the document before, where memory goes on to the next one.
     """
 
-    def __init__(self, model: Model, evaluation: Evaluation, batch_size: int, detail: int | None = None) -> None:
+    def __init__(
+        self,
+        model: Model,
+        evaluation: Evaluation,
+        batch_size: int = 1,
+        detail: int | None = None,
+        *,
+        continuous: bool = False,
+        keep_going: bool = False,
+    ) -> None:
         if batch_size < 1:
             raise OptionError(f"batch size is {batch_size}, at least 1 is needed.")
         if detail is not None:
             _check_detail(model, detail)
+        if continuous:
+            _check_continuous(evaluation, batch_size)
         self.model = model
         self.evaluation = evaluation
         self.batch_size = 1 if evaluation.whole else batch_size
         self.detail = detail
+        self.continuous = continuous
+        self.keep_going = keep_going
+        self.memory: RingMemory | None = None
+        self.rows: list[Walk | None] = []
+        self.taken = 0
+        self.last: int | None = None
         self._purpose = "score" if detail is None else "detail"
         self._longest_step = model.longest_step(self._purpose, evaluation.segment_len)
 
@@ -138,144 +109,196 @@ class Scorer:
 
     def tokens(self, documents: Iterable[Document | Source]) -> Iterator[TokenScores]:
         """The scores of every document's tokens, step by step; the steps of different documents alternate."""
-        waiting = enumerate(documents)
-        rows: list[_Walk | None] = []
-        memory: RingMemory | None = None
+        for parts in self.steps(documents):
+            yield from parts
+
+    def steps(self, documents: Iterable[Document | Source]) -> Iterator[list[TokenScores]]:
+        """The same, all rows of a step together: between two of them the scorer can be saved (`scorer_state`).
+
+        Args:
+            documents: those that have not been taken yet.
+        """
+        waiting = iter(documents)
+        rows = self.rows
         while True:
             # Fill idle rows, and open new ones as long as the batch has not begun.
-            while (None in rows) or (memory is None and len(rows) < self.batch_size):
-                opened = next(waiting, None)
-                if opened is None:
+            while (None in rows) or (self.memory is None and len(rows) < self.batch_size):
+                given = next(waiting, None)
+                if given is None:
                     break
-                walk = self._open(*opened)
+                walk = self._open(given)
                 if isinstance(walk, TokenScores):  # nothing to score in it
-                    yield walk
+                    yield [walk]
                 elif None in rows:
                     row = rows.index(None)
                     rows[row] = walk
-                    assert memory is not None
-                    memory.restart(row)
+                    assert self.memory is not None
+                    if not self.continuous:
+                        self.memory.restart(row)
                 else:
                     rows.append(walk)
             active = [row for row, walk in enumerate(rows) if walk is not None]
             if not active:
                 return
-            if memory is None:
-                memory = self.model.new_memory(self.evaluation, len(rows))
+            if self.memory is None:
+                self.memory = self.model.new_memory(self.evaluation, len(rows))
             elif len(active) <= len(rows) // 2:
-                memory = memory.take(active)
-                rows = [rows[row] for row in active]
-            for row, scores in self._step(memory, rows):
-                yield scores
-                if scores.summary is not None:
-                    rows[row] = None
+                self.memory = self.memory.take(active)
+                rows[:] = [rows[row] for row in active]
+            yield self._step(self.memory)
 
-    def _open(self, number: int, given: Document | Source) -> _Walk | TokenScores:
-        """Begin a document; one of fewer than two tokens is done already."""
+    def _open(self, given: Document | Source) -> Walk | TokenScores:
+        """Begin a document; one with nothing to score is done already."""
+        number, self.taken = self.taken, self.taken + 1
         document = given if isinstance(given, Document) else Document(_name(given, number), given)
         reader = TokenReader(document, self.model.tokenizer, self.model.bundle.vocab_size)
-        longest = self.evaluation.longest_part
-        if longest is not None and not self.evaluation.restart and reader.at_hand and reader.has(longest + 2):
-            self._refuse_more_than(longest, document.name)
-        first = reader.take(1)
-        walk = _Walk(number, reader, int(first.ids[0]) if len(first) else 0, position=len(first))
-        if not reader.at_end:
-            return walk
+        walk = Walk(number, reader, 0, position=0)
+        try:
+            longest = self.evaluation.longest_part
+            if longest is not None and not self.evaluation.restart and reader.at_hand and reader.has(longest + 2):
+                self._refuse_more_than(longest, document.name)
+            if self.last is not None:
+                walk.held, walk.unscored = self.last, 0
+            elif len(first := reader.take(1)):
+                walk.held, walk.position, walk.first = int(first.ids[0]), 1, first
+            if not reader.at_end:
+                return walk
+        except UNREADABLE as error:
+            return self._failed(walk, error)
+        if self.continuous and walk.position:
+            self.last = walk.held
+        return self._scores(walk, *self._nothing())
+
+    def _failed(self, walk: Walk, error: Exception) -> TokenScores:
+        """The end of a document that cannot be read."""
+        if not self.keep_going:
+            raise error
+        return self._scores(walk, *self._nothing(), error=error)
+
+    def _nothing(self) -> tuple[TokenPiece, npt.NDArray[np.float32], npt.NDArray[np.int64], dict[str, Any]]:
         none = np.zeros(0, np.int64)
         detail = {} if self.detail is None else _no_detail(self.detail)
-        return self._scores(walk, TokenPiece(none, none, none), np.zeros(0, np.float32), none, detail)
+        return TokenPiece(none, none, none), np.zeros(0, np.float32), none, detail
 
     def _refuse_more_than(self, longest: int, name: str) -> None:
         """Raise TextError for a document of more tokens than can be read, unless it may restart."""
         check_length(longest + 2, self.evaluation, name, f"more than {longest + 1:,} tokens")
 
-    def _make_room(self, memory: RingMemory, rows: list[_Walk | None]) -> None:
-        """Restart rows that have been read as far as the model can read, idle ones too."""
-        for row in np.flatnonzero(memory.room == 0):
-            walk = rows[row]
+    def _make_room(self, memory: RingMemory) -> Iterator[TokenScores]:
+        """Restart rows that have been read as far as the model can read, idle ones too; yields those that may not."""
+        for row in np.flatnonzero(memory.room == 0).tolist():
+            walk = self.rows[row]
             if walk is not None:
-                self._refuse_more_than(int(memory.position[row]), walk.name)
-            memory.restart(int(row))
+                try:
+                    self._refuse_more_than(int(memory.position[row]), walk.name)
+                except UNREADABLE as error:
+                    yield self._failed(self._leave(row), error)
+            memory.restart(row)
 
-    def _step(self, memory: RingMemory, rows: list[_Walk | None]) -> Iterator[tuple[int, TokenScores]]:
+    def _step(self, memory: RingMemory) -> list[TokenScores]:
         """Run one segment of every row that has a document."""
-        self._make_room(memory, rows)
+        found = list(self._make_room(memory))
         longest = min(self._longest_step, int(memory.room.min()))  # padding, too, needs positions
-        pieces = {row: walk.reader.take(longest) for row, walk in enumerate(rows) if walk is not None}
-        S = max(len(piece) for piece in pieces.values())
-        tokens = np.zeros((len(rows), S), np.int64)
-        targets = np.zeros((len(rows), S), np.int64)
+        pieces: dict[int, TokenPiece] = {}
+        for row, walk in enumerate(self.rows):
+            if walk is not None:
+                try:
+                    pieces[row] = walk.reader.take(longest)
+                except UNREADABLE as error:
+                    found.append(self._failed(self._leave(row), error))
+        if not pieces:
+            return found
+        B, S = len(self.rows), max(len(piece) for piece in pieces.values())
+        tokens = np.zeros((B, S), np.int64)
+        targets = np.zeros((B, S), np.int64)
         for row, piece in pieces.items():
-            walk = rows[row]
-            assert walk is not None
-            tokens[row, : len(piece)] = np.concatenate([[walk.held], piece.ids[:-1]])
+            tokens[row, : len(piece)] = np.concatenate([[self._walk(row).held], piece.ids[:-1]])
             targets[row, : len(piece)] = piece.ids
         context = memory.context(S)
         outputs = self.model.step(self._purpose, memory, tokens, targets)
         log_prob = outputs["log_prob"]
         for row, piece in pieces.items():
-            walk = rows[row]
-            assert walk is not None
-            n = len(piece)
+            walk, n = self._walk(row), len(piece)
             if not np.isfinite(log_prob[row]).all():
                 memory.restart(row, refill=True)
                 warn_not_finite(walk.name, walk.position + n)
             detail = {} if self.detail is None else _detail_of(outputs, row, n, self.detail)
-            yield row, self._scores(walk, piece, log_prob[row, :n].copy(), context[row, :n], detail)
+            scores = self._scores(walk, piece, log_prob[row, :n].copy(), context[row, :n], detail)
+            found.append(scores)
+            if scores.summary is not None or scores.error is not None:
+                self._leave(row)
+        return found
+
+    def _walk(self, row: int) -> Walk:
+        walk = self.rows[row]
+        assert walk is not None
+        return walk
+
+    def _leave(self, row: int) -> Walk:
+        """Let the document on a row be over."""
+        walk, self.rows[row] = self._walk(row), None
+        if self.continuous:
+            self.last = walk.held
+        return walk
 
     def _scores(
         self,
-        walk: _Walk,
+        walk: Walk,
         piece: TokenPiece,
         log_probs: npt.NDArray[np.float32],
         context: npt.NDArray[np.int64],
         detail: Mapping[str, npt.NDArray[Any]],
+        error: Exception | None = None,
     ) -> TokenScores:
         """Count `piece` as scored; with the last one comes the document's total."""
-        first = walk.position
+        start, first = walk.position, walk.first
         walk.position += len(piece)
+        walk.first = None
         walk.log_prob_sum += float(log_probs.sum(dtype=np.float64))
         if len(piece):
             walk.held = int(piece.ids[-1])
+        summary = None
+        if error is None:
+            try:
+                summary = self._summary(walk) if walk.reader.at_end else None
+            except UNREADABLE as caught:
+                if not self.keep_going:
+                    raise
+                error = caught
         return TokenScores(
             document=walk.name,
             number=walk.number,
-            index=np.arange(first, walk.position, dtype=np.int64),
+            index=np.arange(start, walk.position, dtype=np.int64),
             tokens=piece.ids,
             starts=piece.starts,
             ends=piece.ends,
             log_probs=log_probs,
             context=context,
-            summary=self._summary(walk) if walk.reader.at_end else None,
+            summary=summary,
+            first=first,
+            error=error,
             **detail,
         )
 
-    def _summary(self, walk: _Walk) -> DocumentScore:
-        counts, scored = walk.reader.counts, max(walk.position - 1, 0)
-        nats = 0.0 - walk.log_prob_sum
-        bits = nats / math.log(2)
+    def _summary(self, walk: Walk) -> DocumentScore:
         elapsed = time.perf_counter() - walk.started
-        return DocumentScore(
-            document=walk.name,
+        return total_score(
+            walk.name,
+            walk.reader.counts,
             tokens=walk.position,
-            scored_tokens=scored,
-            unknown_tokens=counts.unknown_tokens,
-            words=counts.words,
-            chars=counts.chars,
-            bytes=counts.bytes,
-            dropped_chars=counts.dropped_chars,
-            dropped_bytes=counts.dropped_bytes,
-            nats=nats,
-            bits=bits,
-            bits_per_byte=_ratio(bits, counts.bytes - counts.first_token_bytes - counts.dropped_bytes),
-            bits_per_char=_ratio(bits, counts.chars - counts.first_token_chars - counts.dropped_chars),
-            bits_per_token=_ratio(bits, scored),
-            perplexity=_perplexity(nats, scored),
-            segment_len=self.evaluation.segment_len,
-            mem_len=self.evaluation.mem_len,
-            n_hashes=self.evaluation.n_hashes,
-            tokens_per_second=walk.position / elapsed if elapsed > 0 else 0.0,
+            unscored_tokens=walk.unscored,
+            log_prob_sum=walk.log_prob_sum,
+            evaluation=self.evaluation,
+            tokens_per_second=(walk.position - walk.begun_at) / elapsed if elapsed > 0 else 0.0,
         )
+
+
+def _check_continuous(evaluation: Evaluation, batch_size: int) -> None:
+    """Refuse what cannot carry memory from document to document."""
+    if evaluation.whole:
+        raise OptionError("continuous: this model reads each document in one step and carries no memory. Leave it out.")
+    if batch_size != 1:
+        raise OptionError(f"continuous: documents go one after another, so batch size must be 1, not {batch_size}.")
 
 
 def _check_detail(model: Model, detail: int) -> None:
@@ -301,18 +324,6 @@ def _no_detail(k: int) -> dict[str, npt.NDArray[Any]]:
     """The same of no positions."""
     none, no_ids = np.zeros((1, 0)), np.zeros((1, 0, k))
     return _detail_of({"rank": none, "entropy": none, "top_ids": no_ids, "top_log_probs": no_ids}, 0, 0, k)
-
-
-def _ratio(amount: float, count: int) -> float | None:
-    return amount / count if count > 0 else None
-
-
-def _perplexity(nats: float, scored: int) -> float | None:
-    """e to the mean nats of a token; infinite where that overflows."""
-    if not scored:
-        return None
-    mean = nats / scored
-    return math.inf if mean > 700 else math.exp(mean)
 
 
 def _name(source: Source, number: int) -> str:

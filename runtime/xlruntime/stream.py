@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
-import hashlib
-import json
-import os
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,6 +15,7 @@ import numpy.typing as npt
 from .errors import OptionError, StateError, TextError, XlruntimeError
 from .generator import Sampling
 from .spec import Evaluation
+from .state_file import read_state, write_state
 from .text import check_length, encode
 
 if TYPE_CHECKING:
@@ -140,30 +137,19 @@ class Stream:
         Raises:
             OSError: it cannot be written; an older one stays as it was.
         """
-        from safetensors.numpy import save
-
-        path = Path(file)
-        tensors = {entry.input: np.ascontiguousarray(self.memory.array(entry)) for entry in self.memory.entries}
-        state = {
-            "kind": STATE_KIND,
-            "version": STATE_VERSION,
+        memory = self.memory
+        fields = {
             "fingerprint": self.model.bundle.fingerprint,
             "evaluation": dataclasses.asdict(self.evaluation),
-            "capacity": self.memory.capacity,
-            "offset": self.memory.offset,
-            "memory_length": int(self.memory.memory_length[0]),
-            "history": int(self.memory.position[0]),  # under the name it always had
+            "capacity": memory.capacity,
+            "offset": memory.offset,
+            "memory_length": int(memory.memory_length[0]),
+            "history": int(memory.position[0]),  # under the name it always had
             "pending": self.pending,
             "position": self.position,
         }
-        state["sha256"] = _digest(state, tensors)
-        temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-        try:
-            temporary.write_bytes(save(tensors, metadata={"xlexport": json.dumps(state)}))
-            os.replace(temporary, path)
-        finally:
-            with contextlib.suppress(FileNotFoundError):
-                temporary.unlink()
+        arrays = {entry.input: memory.array(entry) for entry in memory.entries}
+        write_state(Path(file), STATE_KIND, STATE_VERSION, fields, arrays)
 
     def _ids(self, source: str | bytes | npt.NDArray[np.int64] | list[int]) -> npt.NDArray[np.int64]:
         model = self.model
@@ -240,22 +226,9 @@ def restore_stream(model: Model, file: Path, capacity: int | None = None) -> Str
     """A stream as `Stream.save` left it; see `Model.restore`."""
     if not file.is_file():
         raise FileNotFoundError(f"{file}: no such file; expected a stream's state that Stream.save wrote.")
-    from safetensors import SafetensorError, safe_open
-
-    try:
-        with safe_open(file, "numpy") as opened:
-            state = json.loads((opened.metadata() or {}).get("xlexport", "{}"))
-            arrays = {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118  # not a dict
-    except (SafetensorError, ValueError) as error:
-        raise StateError(f"{file}: not a stream's state ({error}). Save the stream again with Stream.save.") from error
-    if not isinstance(state, dict) or state.get("kind") != STATE_KIND:
-        raise StateError(f"{file}: a safetensors file, but not a stream's state. Give a file that Stream.save wrote.")
-    if state.get("version") != STATE_VERSION:
-        raise StateError(f"{file}: state version {state.get('version')}, expected {STATE_VERSION}. Save it again.")
+    state, arrays = read_state(file, STATE_KIND, STATE_VERSION, "Save the stream again with Stream.save.")
     if state.get("fingerprint") != model.bundle.fingerprint:
         raise StateError(f"{file}: saved from another bundle than {model.folder}. Open the one it was saved from.")
-    if state.pop("sha256", None) != _digest(state, arrays):
-        raise StateError(f"{file}: damaged since it was saved (its SHA-256 differs). Copy it anew, or save it again.")
     try:
         stream = Stream(model, Evaluation(**state["evaluation"]), state["capacity"] if capacity is None else capacity)
         _check_arrays(file, arrays, model, state["capacity"])
@@ -266,15 +239,6 @@ def restore_stream(model: Model, file: Path, capacity: int | None = None) -> Str
     except (KeyError, TypeError) as error:
         raise StateError(f"{file}: the state lacks {error}. Save the stream again with Stream.save.") from error
     return stream
-
-
-def _digest(state: Mapping[str, Any], arrays: Mapping[str, npt.NDArray[Any]]) -> str:
-    """SHA-256 of a stream's counters and rings: safetensors would not notice a flipped byte."""
-    sha256 = hashlib.sha256(json.dumps(state, sort_keys=True).encode())
-    for name, array in sorted(arrays.items()):
-        sha256.update(f"{name} {array.dtype} {array.shape}".encode())
-        sha256.update(array.tobytes())
-    return sha256.hexdigest()
 
 
 def _check_arrays(file: Path, arrays: dict[str, npt.NDArray[Any]], model: Model, capacity: int) -> None:

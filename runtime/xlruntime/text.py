@@ -11,7 +11,7 @@ import io
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO, Protocol
+from typing import Any, BinaryIO, Protocol, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -41,12 +41,12 @@ __all__ = [
 PIECE_BYTES = 1 << 14  # small beside the memories, or its coming and going would show in the process
 
 Ids = npt.NDArray[np.int64]
-Source = str | bytes | Path | BinaryIO | npt.NDArray[np.integer[Any]] | list[int]
+Source = str | bytes | Path | BinaryIO | npt.NDArray[np.integer[Any]] | list[int] | Iterator[npt.NDArray[np.int64]]
 
 
 @dataclass(frozen=True)
 class Document:
-    """Something to score: text, bytes, a path, an open binary file, or token ids; and a name to report it by."""
+    """Something to score: text, bytes, a path, an open binary file, or token ids, all or in pieces; and its name."""
 
     name: str
     source: Source
@@ -305,11 +305,9 @@ class TokenReader:
     def at_hand(self) -> bool:
         """Whether the document is all there, and need not be waited for as a pipe."""
         source = self.document.source
-        return (
-            source.is_file()
-            if isinstance(source, Path)
-            else isinstance(source, str | bytes | np.ndarray | list | tuple)
-        )
+        if isinstance(source, Path):
+            return source.is_file()
+        return isinstance(source, str | bytes | np.ndarray | list | tuple) or bool(getattr(source, "at_hand", False))
 
     def has(self, n: int) -> bool:
         """Whether at least `n` tokens are still to be handed out; reads ahead to find out, and keeps what it reads."""
@@ -346,8 +344,15 @@ class TokenReader:
             yield TokenPiece(ids, places, places + 1)
         elif isinstance(source, io.TextIOBase):
             raise TextError(f"{self.document.name}: a file opened as text; bytes are needed. Open it with mode 'rb'.")
+        elif hasattr(source, "read"):  # a file, though file-like objects need not inherit from anything
+            yield from tokenizer.read(cast(BinaryIO, source), self.document.name, self.counts)
         else:
-            yield from tokenizer.read(source, self.document.name, self.counts)
+            before = 0
+            for given in source:
+                ids = as_ids(given, self.document.name)
+                places = np.arange(before, before + len(ids), dtype=np.int64)
+                before += len(ids)
+                yield TokenPiece(ids, places, places + 1)
 
 
 def _join(left: TokenPiece, right: TokenPiece) -> TokenPiece:

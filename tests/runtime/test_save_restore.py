@@ -217,20 +217,19 @@ def only_file_in(folder: Path) -> Path:
 def test_save_that_fails_leaves_the_old_state(saved: Path, bytes_model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
     content, stream = saved.read_bytes(), bytes_model.stream()
 
-    def full(self: Path, data: bytes) -> int:
-        with self.open("wb") as file:
-            file.write(data[:1000])
-        raise OSError(28, "No space left on device", str(self))
+    def full(descriptor: int) -> None:
+        os.ftruncate(descriptor, 1000)
+        raise OSError(28, "No space left on device")
 
     def refuse(source: Path, target: Path) -> None:
         raise PermissionError(13, "Permission denied", str(target))
 
-    for where, name, failing, error in (
-        (Path, "write_bytes", full, OSError),
-        (os, "replace", refuse, PermissionError),
+    for name, failing, error in (
+        ("fsync", full, OSError),
+        ("replace", refuse, PermissionError),
     ):
         with monkeypatch.context() as patch:
-            patch.setattr(where, name, failing)
+            patch.setattr(os, name, failing)
             with pytest.raises(error):
                 stream.save(saved)
         assert only_file_in(saved.parent) == saved

@@ -1,0 +1,144 @@
+"""What scoring documents gives: scores of tokens as they become known, and totals."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from .spec import Evaluation
+from .text import TextCounts, TokenPiece
+
+__all__ = ["DocumentScore", "TokenScores", "total_score"]
+
+
+@dataclass(frozen=True)
+class DocumentScore:
+    """What a whole document scored. Ratios are None where there is nothing to divide by.
+
+    The first token has no context and is not scored. Per-byte and per-character figures are of `scored_bytes` and
+    `scored_chars`: they leave out what the first token covers, and what no token covers because the vocabulary has no
+    symbol for it (`dropped_bytes`, `dropped_chars`: newlines). With `unknown_tokens`, tokens that stand for anything
+    the vocabulary lacks, the bits are no code for the text.
+    """
+
+    document: str
+    tokens: int
+    scored_tokens: int
+    unknown_tokens: int
+    words: int
+    chars: int
+    bytes: int
+    dropped_chars: int
+    dropped_bytes: int
+    scored_chars: int
+    scored_bytes: int
+    nats: float
+    bits: float
+    bits_per_byte: float | None
+    bits_per_char: float | None
+    bits_per_token: float | None
+    perplexity: float | None
+    segment_len: int
+    mem_len: int
+    n_hashes: int | None
+    tokens_per_second: float
+
+
+@dataclass(frozen=True)
+class TokenScores:
+    """Consecutive tokens of one document that got their score.
+
+    Attributes:
+        document: its name; number: its place among the documents, from 0.
+        index: (n,) places of the tokens in the document, from 0.
+        tokens: (n,) ids; starts, ends: (n,) where they stand in the document (see `TokenPiece`).
+        log_probs: (n,) natural logarithms of their probabilities.
+        context: (n,) how many tokens of the document each one's prediction attended to.
+        summary: with the last tokens of a document, its total; else None.
+        rank: (n,) place of each token among all by their probability, 1: the likeliest.
+        entropy: (n,) of each prediction, in nats.
+        top_ids: (n, k) the likeliest tokens, best first; top_log_probs: (n, k) natural logarithms of their
+            probabilities. These four are None unless `detail` was asked for.
+        first: with the first part of a document, its first token, where it has no context and so no score.
+        error: why the document ends here without a total, where scoring goes on with the others; else None.
+    """
+
+    document: str
+    number: int
+    index: npt.NDArray[np.int64]
+    tokens: npt.NDArray[np.int64]
+    starts: npt.NDArray[np.int64]
+    ends: npt.NDArray[np.int64]
+    log_probs: npt.NDArray[np.float32]
+    context: npt.NDArray[np.int64]
+    summary: DocumentScore | None
+    rank: npt.NDArray[np.int64] | None = None
+    entropy: npt.NDArray[np.float64] | None = None
+    top_ids: npt.NDArray[np.int64] | None = None
+    top_log_probs: npt.NDArray[np.float64] | None = None
+    first: TokenPiece | None = None
+    error: Exception | None = None
+
+    def __len__(self) -> int:
+        return len(self.tokens)
+
+
+def total_score(
+    document: str,
+    counts: TextCounts,
+    tokens: int,
+    unscored_tokens: int,
+    log_prob_sum: float,
+    evaluation: Evaluation,
+    tokens_per_second: float,
+) -> DocumentScore:
+    """The total of a document that has been read to its end.
+
+    Args:
+        unscored_tokens: 1 where its first token had no context, 0 where it had that of the document before.
+        log_prob_sum: of the others, natural logarithms.
+    """
+    scored = max(tokens - unscored_tokens, 0)
+    nats = 0.0 - log_prob_sum
+    bits = nats / math.log(2)
+    first_chars, first_bytes = (counts.first_token_chars, counts.first_token_bytes) if unscored_tokens else (0, 0)
+    scored_chars = max(counts.chars - first_chars - counts.dropped_chars, 0)
+    scored_bytes = max(counts.bytes - first_bytes - counts.dropped_bytes, 0)
+    return DocumentScore(
+        document=document,
+        tokens=tokens,
+        scored_tokens=scored,
+        unknown_tokens=counts.unknown_tokens,
+        words=counts.words,
+        chars=counts.chars,
+        bytes=counts.bytes,
+        dropped_chars=counts.dropped_chars,
+        dropped_bytes=counts.dropped_bytes,
+        scored_chars=scored_chars,
+        scored_bytes=scored_bytes,
+        nats=nats,
+        bits=bits,
+        bits_per_byte=_ratio(bits, scored_bytes),
+        bits_per_char=_ratio(bits, scored_chars),
+        bits_per_token=_ratio(bits, scored),
+        perplexity=_perplexity(nats, scored),
+        segment_len=evaluation.segment_len,
+        mem_len=evaluation.mem_len,
+        n_hashes=evaluation.n_hashes,
+        tokens_per_second=tokens_per_second,
+    )
+
+
+def _ratio(amount: float, count: int) -> float | None:
+    return amount / count if count > 0 else None
+
+
+def _perplexity(nats: float, scored: int) -> float | None:
+    """e to the mean nats of a token; infinite where that overflows."""
+    if not scored:
+        return None
+    mean = nats / scored
+    return math.inf if mean > 700 else math.exp(mean)

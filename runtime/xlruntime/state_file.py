@@ -1,0 +1,86 @@
+"""Files that hold a state: tensors and fields (safetensors), written whole or not at all, checked when read."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from .errors import StateError
+
+__all__ = ["read_state", "write_state"]
+
+Arrays = Mapping[str, npt.NDArray[Any]]
+
+
+def write_state(path: Path, kind: str, version: int, fields: Mapping[str, Any], arrays: Arrays) -> int:
+    """Write a state; a file that stood there is replaced in one go. On disk when this returns.
+
+    Args:
+        kind: what it is the state of; fields: anything JSON can hold; arrays: tensors by name.
+
+    Returns:
+        The file's size in bytes.
+
+    Raises:
+        OSError: it cannot be written; an older one stays as it was.
+    """
+    from safetensors.numpy import save
+
+    state = {"kind": kind, "version": version, **fields}
+    state["sha256"] = _digest(state, arrays)
+    raw = save({name: np.ascontiguousarray(array) for name, array in arrays.items()}, {"xlexport": json.dumps(state)})
+    temporary = path.with_name(f".{path.name}.tmp")
+    try:
+        with temporary.open("wb") as file:
+            file.write(raw)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    finally:
+        with contextlib.suppress(FileNotFoundError):
+            temporary.unlink()
+    return len(raw)
+
+
+def read_state(path: Path, kind: str, version: int, repair: str) -> tuple[dict[str, Any], dict[str, npt.NDArray[Any]]]:
+    """The fields and tensors that `write_state` wrote.
+
+    Args:
+        repair: the end of every message: what to do about a state that is not usable.
+
+    Raises:
+        StateError: not such a file, of another kind or version, or damaged. OSError: it cannot be read.
+    """
+    from safetensors import SafetensorError, safe_open
+
+    what = f"a {kind.removeprefix('xlexport ')}'s state"
+    try:
+        with safe_open(path, "numpy") as opened:
+            state = json.loads((opened.metadata() or {}).get("xlexport", "{}"))
+            arrays = {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118  # not a dict
+    except (SafetensorError, ValueError) as error:
+        raise StateError(f"{path}: not {what} ({error}). {repair}") from error
+    if not isinstance(state, dict) or state.get("kind") != kind:
+        raise StateError(f"{path}: a safetensors file, but not {what}. {repair}")
+    if state.get("version") != version:
+        raise StateError(f"{path}: state version {state.get('version')}, expected {version}. {repair}")
+    if state.pop("sha256", None) != _digest(state, arrays):
+        raise StateError(f"{path}: damaged since it was saved (its SHA-256 differs). {repair}")
+    return state, arrays
+
+
+def _digest(state: Mapping[str, Any], arrays: Arrays) -> str:
+    """SHA-256 of fields and tensors: safetensors would not notice a flipped byte."""
+    sha256 = hashlib.sha256(json.dumps(state, sort_keys=True).encode())
+    for name, array in sorted(arrays.items()):
+        sha256.update(f"{name} {array.dtype} {array.shape}".encode())
+        sha256.update(np.ascontiguousarray(array).data)
+    return sha256.hexdigest()
