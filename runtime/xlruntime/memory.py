@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,17 @@ from .providers import Device
 from .session import device_value
 from .spec import UNBOUNDED_WINDOW, Evaluation, Memory
 
-__all__ = ["RingMemory"]
+__all__ = ["Mark", "RingMemory"]
+
+
+@dataclass(frozen=True)
+class Mark:
+    """Where a memory stood: its counters, and copies of its recent rows. Rings are not copied (see `rewind`)."""
+
+    offset: int
+    memory_length: npt.NDArray[np.int64]
+    position: npt.NDArray[np.int64]
+    recent: Mapping[str, npt.NDArray[Any]]
 
 
 class RingMemory:
@@ -151,6 +162,32 @@ class RingMemory:
         for entry in self.entries:
             taken._bind(entry, np.ascontiguousarray(self.array(entry)[list(rows)]))
         return taken
+
+    def mark(self) -> Mark:
+        """Where this memory stands, for `rewind`."""
+        recent = {entry.input: self.array(entry).copy() for entry in self.entries if entry.layout == "recent"}
+        return Mark(self.offset, self.memory_length.copy(), self.position.copy(), recent)
+
+    def rewind(self, mark: Mark, wipe: bool = False) -> None:
+        """Go back to where `mark` was made, if at most `max_segment` tokens were run since and no row restarted.
+
+        A ring has slots for so many rows beside those that the next query sees: what was written since lies in these
+        slots and is hidden again. `wipe` overwrites it: needed where it may not be finite.
+        """
+        written = (mark.offset + np.arange(self.offset - mark.offset)) % self.capacity
+        assert len(written) <= self.max_segment
+        for entry in self.entries:
+            if entry.layout == "recent":
+                self._bind(entry, mark.recent[entry.input].copy())
+            elif wipe:
+                array = self.array(entry)
+                slots: list[Any] = [slice(None)] * array.ndim
+                slots[entry.row_axis] = written
+                array[tuple(slots)] = 0 if entry.first_value is None else self._first_row(entry)
+                if self.device.kind != "cpu":
+                    self.values[entry.input].update_inplace(array)
+        self.offset = mark.offset
+        self.memory_length, self.position = mark.memory_length.copy(), mark.position.copy()
 
     def array(self, entry: Memory) -> npt.NDArray[Any]:
         """What `entry` holds, as numpy: the buffer itself on the CPU, a copy from another device."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import warnings
 from collections.abc import Iterator
@@ -57,6 +58,13 @@ class Stream:
     A feed's last token has no target yet: the stream holds it, and runs it when the next one arrives. Without
     `same_length`, scores depend on where feeds end. A document that has no positions left is refused, or with `restart`
     goes on as one that begins (see `Evaluation`).
+
+    Attributes:
+        model: what runs the steps; shared with other streams.
+        evaluation: how far a token sees, and how long a step is.
+        memory: what is carried; `memory.nbytes` says how large it is.
+        pending: id of the token that is held; None before the first one.
+        position: tokens of the document taken so far, the held one included.
     """
 
     def __init__(self, model: Model, evaluation: Evaluation, capacity: int | None = None) -> None:
@@ -91,14 +99,39 @@ class Stream:
             TextError: the text cannot be tokenized, or the document gets longer than the model can read. After either
                 error nothing of the piece was taken.
         """
-        ids = self._take(self._ids(source), "the document")
-        first = self.position
-        parts = [self._step(segment) for segment in self._segments(ids)]
-        if not parts:
-            return _no_scores()
-        log_probs = np.concatenate([log_prob for log_prob, _ in parts])
-        context = np.concatenate([seen for _, seen in parts])
-        return Scores(np.arange(first, first + len(ids), dtype=np.int64), ids, log_probs, context)
+        return self._score(self._ids(source), refill=True)
+
+    def score_continuation(self, source: str | bytes | npt.NDArray[np.int64] | list[int]) -> Scores:
+        """What `feed` would return, while the stream stays where it is: to compare ways in which a document may go on.
+
+        Costs the step over the continuation alone. Up to `memory.max_segment` tokens are written beside what the memory
+        still needs, and hidden again; a longer continuation is fed to a `fork`.
+
+        Raises:
+            TokenError, TextError: as `feed`.
+        """
+        ids = self._ids(source)
+        if len(ids) <= min(self.memory.max_segment, int(self.memory.room[0])):
+            pending, position, mark = self.pending, self.position, self.memory.mark()
+            finite = False
+            try:
+                scores = self._score(ids, refill=False)
+                finite = bool(np.isfinite(scores.log_probs).all())
+            finally:
+                self.memory.rewind(mark, wipe=not finite)
+                self.pending, self.position = pending, position
+            if finite:
+                return scores
+        return self.fork().feed(ids)
+
+    def fork(self) -> Stream:
+        """Another stream at the same place of the same document: both go on by themselves, bit-equal if fed the same.
+
+        Copies the memory (`memory.nbytes`), and reads nothing again.
+        """
+        twin = copy.copy(self)
+        twin.memory = self.memory.take([0])
+        return twin
 
     def generate(
         self,
@@ -182,11 +215,24 @@ class Stream:
             self.memory.restart(0)
         return int(self.memory.room[0])
 
-    def _step(self, targets: npt.NDArray[np.int64]) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.int64]]:
+    def _score(self, ids: npt.NDArray[np.int64], refill: bool) -> Scores:
+        """Run ids (n,), the document's next ones; `refill` the memory after scores that are not finite."""
+        targets = self._take(ids, "the document")
+        first = self.position
+        parts = [self._step(segment, refill) for segment in self._segments(targets)]
+        if not parts:
+            return _no_scores()
+        log_probs = np.concatenate([log_prob for log_prob, _ in parts])
+        context = np.concatenate([seen for _, seen in parts])
+        return Scores(np.arange(first, first + len(targets), dtype=np.int64), targets, log_probs, context)
+
+    def _step(
+        self, targets: npt.NDArray[np.int64], refill: bool
+    ) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.int64]]:
         """Score one segment of targets (S,); the held token comes before them."""
         context = self.memory.context(len(targets))[0]
         log_prob = self._run("score", targets)["log_prob"][0]
-        if not np.isfinite(log_prob).all():
+        if refill and not np.isfinite(log_prob).all():
             self.memory.restart(0, refill=True)
             warn_not_finite("the stream", self.position)
         return log_prob, context

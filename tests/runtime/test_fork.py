@@ -1,0 +1,227 @@
+"""Ways in which a document may go on: forks, and continuations that are scored while the stream stays where it is."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+from xlruntime import Model, NonFiniteScoreWarning, Sampling, Stream, TextError, TokenError
+from xlruntime.memory import RingMemory
+
+FED = (0, 1, 5, 60, 150)  # nothing; a held token; less than a segment; the rings full; round and round
+LENGTHS = (0, 1, 3, 8, 30)  # of continuations: some shorter and some longer than a step, or than a ring has room for
+THREADS = 8
+
+RandomIds = Callable[..., npt.NDArray[np.int64]]
+
+
+@pytest.fixture(params=["transformer_xl", "reformer"])
+def streaming(request: pytest.FixtureRequest, bytes_model: Model, band_model: Model) -> Model:
+    """A model of rings, and one that has recent rows beside them."""
+    return bytes_model if request.param == "transformer_xl" else band_model
+
+
+def same(found: Any, expected: Any) -> None:
+    for what in ("index", "tokens", "log_probs", "context"):
+        np.testing.assert_array_equal(getattr(found, what), getattr(expected, what))
+
+
+def contents(memory: RingMemory) -> list[npt.NDArray[Any]]:
+    return [memory.array(entry).copy() for entry in memory.entries]
+
+
+@pytest.mark.parametrize("fed", FED)
+def test_fork_goes_on_bit_equal_and_leaves_the_original_untouched(
+    fed: int, streaming: Model, random_ids: RandomIds
+) -> None:
+    ids, other = random_ids(fed + 40), random_ids(45, seed=1)
+    stream, alone = streaming.stream(), streaming.stream()
+    for each in (stream, alone):
+        each.feed(ids[:fed])
+    twin, before = stream.fork(), contents(stream.memory)
+    twin.feed(other)
+    list(twin.generate([7], max_tokens=3))
+    assert (stream.position, stream.pending) == (alone.position, alone.pending)
+    for now, then in zip(contents(stream.memory), before, strict=True):
+        np.testing.assert_array_equal(now, then)
+    second = stream.fork()
+    expected = alone.feed(ids[fed:])
+    same(stream.feed(ids[fed:]), expected)
+    same(second.feed(ids[fed:]), expected)
+    assert second.memory.nbytes == stream.memory.nbytes == twin.memory.nbytes
+
+
+def test_fork_keeps_capacity_and_settings(bytes_model: Model, random_ids: RandomIds) -> None:
+    ids = random_ids(90)
+    stream = bytes_model.stream(segment_len=5, mem_len=21, clamp_len=4, same_length=False, capacity=40)
+    stream.feed(ids[:50])
+    twin = stream.fork()
+    assert (twin.evaluation, twin.memory.capacity) == (stream.evaluation, 40)
+    stream.reset()
+    assert twin.position == 50
+    alone = bytes_model.stream(segment_len=5, mem_len=21, clamp_len=4, same_length=False, capacity=40)
+    alone.feed(ids[:50])
+    same(twin.feed(ids[50:]), alone.feed(ids[50:]))
+
+
+def test_fork_in_the_middle_of_a_generation(streaming: Model) -> None:
+    stream = streaming.stream()
+    drawing = stream.generate([1, 2, 3], max_tokens=20, sampling=Sampling(temperature=0))
+    begun = [next(drawing) for _ in range(5)]
+    rest = list(stream.fork().generate(max_tokens=15, sampling=Sampling(temperature=0)))
+    assert list(drawing) == rest
+    assert len(begun) + len(rest) == 20
+
+
+def test_forks_in_many_threads_equal_each_alone(streaming: Model, random_ids: RandomIds) -> None:
+    stream = streaming.stream()
+    stream.feed(random_ids(70))
+    continuations = [random_ids(30 + 7 * number, seed=number) for number in range(THREADS)]
+    expected = [stream.fork().feed(ids).log_probs for ids in continuations]
+    forks, together = [stream.fork() for _ in continuations], threading.Barrier(THREADS)
+
+    def go_on(number: int) -> npt.NDArray[np.float32]:
+        together.wait(timeout=60)
+        return forks[number].feed(continuations[number]).log_probs
+
+    with ThreadPoolExecutor(THREADS) as pool:
+        for found, wanted in zip(pool.map(go_on, range(THREADS)), expected, strict=True):
+            np.testing.assert_array_equal(found, wanted)
+
+
+@pytest.mark.parametrize("fed", FED)
+def test_continuations_score_as_if_fed_and_change_nothing(fed: int, streaming: Model, random_ids: RandomIds) -> None:
+    ids = random_ids(fed + 40)
+    stream, alone = streaming.stream(), streaming.stream()
+    for each in (stream, alone):
+        each.feed(ids[:fed])
+    for length in LENGTHS:
+        continuation = random_ids(length, seed=length)
+        same(stream.score_continuation(continuation), alone.fork().feed(continuation))
+        assert (stream.position, stream.pending) == (alone.position, alone.pending)
+    same(stream.feed(ids[fed:]), alone.feed(ids[fed:]))
+
+
+@pytest.mark.parametrize("length", LENGTHS)
+def test_continuations_under_every_variant(length: int, variant: Model, random_ids: RandomIds) -> None:
+    """Both rules for the first memory, with and without same_length."""
+    vocab_size = variant.bundle.vocab_size
+    ids = random_ids(140, vocab_size=vocab_size)
+    stream, alone = variant.stream(), variant.stream()
+    for begin, end in ((0, 0), (0, 9), (9, 100)):
+        same(stream.feed(ids[begin:end]), alone.feed(ids[begin:end]))
+        continuation = random_ids(length, seed=end, vocab_size=vocab_size)
+        same(stream.score_continuation(continuation), alone.fork().feed(continuation))
+    same(stream.feed(ids[100:]), alone.feed(ids[100:]))
+
+
+def test_reranking_equals_scoring_each_candidate_from_scratch(
+    model: Model, random_ids: RandomIds, close: Callable[..., None]
+) -> None:
+    context = random_ids(300)
+    candidates = [random_ids(length, seed=length) for length in range(1, 40, 3)]
+    stream = model.stream()
+    stream.feed(context)
+    for candidate in candidates:
+        expected = model.stream().feed(np.concatenate([context, candidate])).log_probs[-len(candidate) :]
+        close(stream.score_continuation(candidate).log_probs, expected, within=1e-5)  # other segments, so other sums
+
+
+def test_short_continuation_copies_no_ring(
+    bytes_model: Model, random_ids: RandomIds, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stream = bytes_model.stream()
+    stream.feed(random_ids(50))
+    longest, forks, take = stream.memory.max_segment, 0, RingMemory.take
+
+    def counted(*given: Any) -> RingMemory:
+        nonlocal forks
+        forks += 1
+        return take(*given)
+
+    monkeypatch.setattr(RingMemory, "take", counted)
+    stream.score_continuation(random_ids(longest))
+    assert forks == 0
+    stream.score_continuation(random_ids(longest + 1))
+    assert forks == 1
+
+
+def test_continuation_that_cannot_be_scored_changes_nothing(band_model: Model, random_ids: RandomIds) -> None:
+    ids = random_ids(210)
+    stream, alone = band_model.stream(), band_model.stream()
+    for each in (stream, alone):
+        each.feed(ids[:190])
+    with pytest.raises(TokenError, match="token 191 has id 258"):
+        stream.score_continuation([3, 258])
+    with pytest.raises(TextError, match="202 tokens, but at most 201 are possible"):
+        stream.score_continuation(ids[:12])
+    same(stream.score_continuation(ids[190:201]), alone.fork().feed(ids[190:201]))
+    same(stream.feed(ids[190:201]), alone.feed(ids[190:201]))
+    assert len(stream.score_continuation([])) == 0
+
+
+def test_continuation_that_restarts_the_document(model: Model, band_model: Model, random_ids: RandomIds) -> None:
+    """A restart may refill a row, which nothing brings back; so such a continuation goes to a fork."""
+    ids = random_ids(260)
+    limited = replace(model.bundle.evaluation, max_positions=200, restart=True)
+    for each, evaluation in ((model, limited), (band_model, band_model.evaluation(restart=True))):
+        stream, alone = Stream(each, evaluation), Stream(each, evaluation)
+        for end in (195, 198, 201):
+            same(stream.feed(ids[stream.position : end]), alone.feed(ids[alone.position : end]))
+            same(stream.score_continuation(ids[end : end + 8]), alone.fork().feed(ids[end : end + 8]))
+        same(stream.feed(ids[201:]), alone.feed(ids[201:]))
+
+
+def test_step_that_fails_changes_nothing(
+    streaming: Model, random_ids: RandomIds, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ids = random_ids(90)
+    stream, alone = streaming.stream(segment_len=2, capacity=60), streaming.stream(segment_len=2, capacity=60)
+    for each in (stream, alone):
+        each.feed(ids[:70])
+    step, steps = Model.step, 0
+
+    def failing(*given: Any) -> Any:
+        nonlocal steps
+        steps += 1
+        if steps == 3:
+            raise KeyboardInterrupt
+        return step(*given)
+
+    monkeypatch.setattr(Model, "step", failing)
+    with pytest.raises(KeyboardInterrupt):
+        stream.score_continuation(ids[:10])
+    monkeypatch.undo()
+    same(stream.feed(ids[70:]), alone.feed(ids[70:]))
+
+
+def test_continuation_with_scores_that_are_not_finite_leaves_the_stream_clean(
+    model: Model, random_ids: RandomIds, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A NaN in a slot that is hidden again would still poison every later product."""
+    ids = random_ids(90)
+    stream, alone = model.stream(), model.stream()
+    for each in (stream, alone):
+        each.feed(ids[:50])
+    step = Model.step
+
+    def poisoning(self: Model, purpose: str, memory: RingMemory, *segment: Any) -> Any:
+        slot, outputs = memory.offset % memory.capacity, step(self, purpose, memory, *segment)
+        for entry in memory.entries:
+            memory.array(entry)[:, :, slot] = np.nan
+        return {**outputs, "log_prob": outputs["log_prob"] * np.nan}
+
+    monkeypatch.setattr(Model, "step", poisoning)
+    with pytest.warns(NonFiniteScoreWarning, match="before token 54; its memory was refilled"):
+        found = stream.score_continuation(ids[50:54])
+    assert np.isnan(found.log_probs).all()
+    monkeypatch.undo()
+    assert all(np.isfinite(array).all() for array in contents(stream.memory))
+    same(stream.feed(ids[50:]), alone.feed(ids[50:]))
