@@ -17,6 +17,7 @@ import click
 
 from xlexport import __version__
 from xlexport.cli_bench import bench
+from xlexport.cli_context import context
 from xlexport.cli_options import (
     checkpoint_options,
     conversion_options,
@@ -379,6 +380,7 @@ def demo(output: Path | None, as_json: bool) -> None:
 
 
 cli.add_command(bench)
+cli.add_command(context)
 cli.add_command(quantize)
 
 

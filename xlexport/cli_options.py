@@ -15,6 +15,7 @@ __all__ = [
     "Decorator",
     "Integers",
     "all_of",
+    "any_memory_options",
     "checkpoint_options",
     "conversion_options",
     "device_options",
@@ -66,9 +67,9 @@ def _read_config(context: click.Context, parameter: click.Parameter, file: Path 
     return None if file is None else read_json(file)
 
 
-evaluation_options = all_of(
-    click.option("--segment-len", type=int, help="Tokens in one step.  [default: the model's own]"),
-    click.option("--mem-len", type=int, help="Rows of memory that a layer keeps.  [default: the model's own]"),
+_segment_len = click.option("--segment-len", type=int, help="Tokens in one step.  [default: the model's own]")
+_mem_len = click.option("--mem-len", type=int, help="Rows of memory that a layer keeps.  [default: the model's own]")
+_other_evaluation = all_of(
     click.option("--clamp-len", type=int, help="Largest distinct distance; -1 is none.  [default: the model's own]"),
     click.option(
         "--same-length/--no-same-length",
@@ -76,6 +77,7 @@ evaluation_options = all_of(
         help="Whether every token sees equally many others.  [default: the model's own]",
     ),
 )
+evaluation_options = all_of(_segment_len, _mem_len, _other_evaluation)
 
 hashing_options = all_of(
     click.option(
@@ -85,16 +87,15 @@ hashing_options = all_of(
     ),
 )
 
-document_options = all_of(
-    evaluation_options,
-    hashing_options,
-    click.option(
-        "--restart",
-        is_flag=True,
-        default=None,
-        help="Let a document that is longer than the model can read start afresh there, instead of refusing it.",
-    ),
+_restart = click.option(
+    "--restart",
+    is_flag=True,
+    default=None,
+    help="Let a document that is longer than the model can read start afresh there, instead of refusing it.",
 )
+document_options = all_of(evaluation_options, hashing_options, _restart)
+# Where the command itself tries memory lengths.
+any_memory_options = all_of(_segment_len, _other_evaluation, hashing_options, _restart)
 
 conversion_options = all_of(
     click.option(

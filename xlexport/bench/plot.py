@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from xlexport.bench.report import BenchReport
-from xlexport.bundle_writer import writing
 from xlexport.errors import XlexportError
-from xlexport.extras import require
+from xlexport.plots import check_picture, save_picture
 
 __all__ = ["check_plot", "draw_plot"]
 
-SUFFIXES = (".png", ".svg")
 AXES = {
     "segment_len": "tokens in a segment",
     "mem_len": "rows of memory",
@@ -31,13 +28,9 @@ def check_plot(path: Path, combinations: int) -> None:
         MissingDependencyError: matplotlib is not installed.
         FileNotFoundError: there is no folder to write it into.
     """
-    if path.suffix.lower() not in SUFFIXES:
-        raise XlexportError(f"{path}: a plot is a .png or .svg file. Give it such a name.")
+    check_picture(path)
     if combinations < 2:
         raise XlexportError(f"{path}: one combination is no plot. Give several, for example --segment-len 1,16,80.")
-    require("plot")
-    if not path.parent.is_dir():
-        raise FileNotFoundError(f"{path.parent}: no such folder to write {path.name} into. Create it first.")
 
 
 def draw_plot(reports: Sequence[BenchReport], path: Path) -> None:
@@ -75,10 +68,4 @@ def draw_plot(reports: Sequence[BenchReport], path: Path) -> None:
         f"{reports[0].purpose}; dashed: what the floor allows" + ("; dotted: eager model" if against else "")
     )
     plot.legend()
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        with writing(path):
-            figure.savefig(temporary, format=path.suffix[1:].lower(), dpi=150)
-        os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)
+    save_picture(figure, path)

@@ -1,0 +1,122 @@
+"""The `context` command and its options."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+
+from xlexport.cli_options import Integers, all_of, any_memory_options, runtime_options
+from xlexport.cli_output import print_json, progress_bar, tell
+
+__all__ = ["Numbers", "context"]
+
+PATH = click.Path(path_type=Path)
+
+
+class Numbers(click.ParamType[tuple[float, ...]]):
+    """Numbers separated by commas."""
+
+    name = "numbers"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[float, ...]:
+        if isinstance(value, tuple):
+            return value
+        try:
+            return tuple(float(part) for part in value.split(",") if part.strip())
+        except ValueError:
+            self.fail(f"{value!r} is not a list of numbers separated by commas.", param, ctx)
+
+
+recl_options = all_of(
+    click.option("--recl/--no-recl", "with_recl", default=True, help="Find RECL, too.  [default: on]"),
+    click.option("--start", type=int, default=100, show_default=True, help="RECL: the first context length."),
+    click.option("--step", type=int, default=100, show_default=True, help="RECL: how much longer each next one is."),
+    click.option("--longest", type=int, help="RECL: no context beyond it.  [default: the longest of --lengths]"),
+    click.option(
+        "--hard",
+        "shares",
+        type=Numbers(),
+        metavar="R[,R…]",
+        default="0.1,0.5,1",
+        show_default=True,
+        help="RECL: shares of tokens that count, the hardest ones with the shorter context.",
+    ),
+    click.option("--threshold", type=float, default=0.01, show_default=True, help="RECL: the gain that is none."),
+)
+
+
+@click.command()
+@click.argument("bundle", type=PATH)
+@click.argument("files", nargs=-1, required=True, type=click.Path(path_type=Path, allow_dash=True))
+@click.option("--beside", type=PATH, multiple=True, help="Another bundle of the group; may be given several times.")
+@click.option(
+    "--lengths",
+    type=Integers(some=True, at_least=1),
+    metavar="N[,M…]",
+    help="Memory lengths to try.  [default: from a sixteenth of the model's own to twice it, doubled]",
+)
+@recl_options
+@click.option("--full-context", is_flag=True, help="Count only tokens with the longest memory's number before them.")
+@click.option("--ids", is_flag=True, help="The files hold token ids separated by white space, not text.")
+@click.option("--batch-size", type=click.IntRange(1), default=1, show_default=True, help="Documents at a time.")
+@click.option("--json", "as_json", is_flag=True, help="Print one object.")
+@click.option("--plot", type=PATH, metavar="FILE", help="Draw a .png or .svg file (needs matplotlib).")
+@any_memory_options
+@runtime_options
+def context(
+    bundle: Path,
+    files: tuple[Path, ...],
+    beside: tuple[Path, ...],
+    lengths: tuple[int, ...] | None,
+    with_recl: bool,
+    full_context: bool,
+    ids: bool,
+    batch_size: int,
+    as_json: bool,
+    plot: Path | None,
+    start: int,
+    step: int,
+    longest: int | None,
+    shares: tuple[float, ...],
+    threshold: float,
+    runtime: dict[str, Any],
+    **evaluation: Any,
+) -> None:
+    """Measure how far BUNDLE's memory reaches: loss of FILES by memory length, and RECL. Needs no PyTorch."""
+    import xlruntime
+    from xlexport.context import ReclOptions, measure_context
+    from xlexport.context_output import context_lines
+    from xlexport.scoring import documents_of
+
+    if plot is not None:
+        from xlexport.plots import check_picture
+
+        check_picture(plot)
+    recl = ReclOptions(start, step, longest, shares, threshold) if with_recl else None
+    documents = documents_of(files, ids, sys.stdin.buffer)
+    models = [xlruntime.load(folder, **runtime) for folder in (bundle, *beside)]
+    report = measure_context(
+        models,
+        documents,
+        lengths=lengths,
+        recl=recl,
+        full_context=full_context,
+        batch_size=batch_size,
+        progress=lambda label, length: progress_bar(length, label),
+        **evaluation,
+    )
+    if not all(model.same_length for model in report.models):
+        tell("Without same_length a token sees its segment so far and the memory: `context` is the mean.")
+    if as_json:
+        print_json(report.to_dict())
+    else:
+        for line in context_lines(report):
+            click.echo(line)
+    if plot is not None:
+        from xlexport.plots.context import draw_context
+
+        draw_context(report, plot)
+        tell(f"wrote {plot}")

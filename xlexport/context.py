@@ -1,0 +1,364 @@
+"""How far a model's memory reaches: loss against context length, and relative effective context length.
+
+The context length is what a layer's attention spans, the memory length at evaluation. What a layer remembers was itself
+computed from earlier tokens, so through all layers more of the document has its effect.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from xlexport.errors import XlexportError
+from xlexport.recl import THRESHOLD, Recl, find_recl
+from xlruntime import Document, Model, TextError
+from xlruntime.errors import OptionError
+from xlruntime.text import TextCounts, TokenReader
+
+__all__ = [
+    "ContextReport",
+    "ContextText",
+    "LengthScore",
+    "ModelContext",
+    "ReclOptions",
+    "default_lengths",
+    "measure_context",
+    "read_text",
+]
+
+LN2 = math.log(2)
+READ_TOKENS = 1 << 16
+SHARES = (0.1, 0.5, 1.0)  # those of the paper's Table 8
+
+Progress = Callable[[str, int], AbstractContextManager[Callable[[int], None]]]
+Ids = npt.NDArray[np.int64]
+
+
+def _quiet(label: str, length: int) -> AbstractContextManager[Callable[[int], None]]:
+    return nullcontext(lambda count: None)
+
+
+@dataclass(frozen=True)
+class LengthScore:
+    """What the text scored with one memory length; ratios are None where there is nothing to divide by."""
+
+    mem_len: int
+    context: float  # tokens that a prediction attended to, mean
+    scored_tokens: int
+    nats: float
+    bits_per_token: float
+    bits_per_byte: float | None
+    bits_per_char: float | None
+    perplexity: float
+    tokens_per_second: float
+
+
+@dataclass(frozen=True)
+class ModelContext:
+    """One model's curve and RECL, and the settings that were in effect; `mem_len` is the bundle's own."""
+
+    bundle: str
+    mem_len: int
+    segment_len: int
+    clamp_len: int
+    same_length: bool
+    n_hashes: int | None
+    lengths: tuple[LengthScore, ...]
+    recl: tuple[Recl, ...]
+
+
+@dataclass(frozen=True)
+class ReclOptions:
+    """Where to look for RECL; see `xlexport.recl`.
+
+    Raises:
+        OptionError: lists what is out of range.
+    """
+
+    start: int = 100
+    step: int = 100
+    longest: int | None = None  # None: the longest of the curve
+    shares: tuple[float, ...] = SHARES
+    threshold: float = THRESHOLD
+
+    def __post_init__(self) -> None:
+        problems = [
+            f"{name} is {value}, at least 1 is needed"
+            for name, value in (("start", self.start), ("step", self.step))
+            if value < 1
+        ]
+        if wrong := [share for share in self.shares if not 0 < share <= 1]:
+            problems.append(f"shares of hard tokens are {wrong}, expected numbers above 0 and up to 1")
+        if not self.shares:
+            problems.append("shares of hard tokens are an empty list, expected one or more, for example 0.1 and 1")
+        if not 0 < self.threshold < 1:
+            problems.append(f"threshold is {self.threshold}, expected a number between 0 and 1")
+        if self.longest is not None and self.longest < self.start + self.step:
+            problems.append(
+                f"longest is {self.longest}, at least start + step = {self.start + self.step} is needed to compare two"
+            )
+        if problems:
+            raise OptionError("RECL: " + "; ".join(problems) + ".")
+
+
+@dataclass(frozen=True)
+class ContextReport:
+    """Curves and RECL of a group of models over the same text."""
+
+    documents: tuple[str, ...]
+    tokens: int
+    scored_tokens: int
+    full_context: bool  # whether only tokens count that have the longest context
+    recl: ReclOptions | None
+    models: tuple[ModelContext, ...]
+
+    def to_dict(self) -> dict[str, Any]:
+        """For JSON."""
+        return asdict(self)
+
+
+@dataclass(frozen=True)
+class ContextText:
+    """Documents as one bundle's tokens.
+
+    Attributes:
+        documents: with token ids as their source.
+        starts, ends: (N,) where each scored token stands in its document (see `TokenPiece`).
+        index: (N,) each scored token's place in its document.
+        scored_bytes, scored_chars: what the scored tokens cover; 0 for documents given as ids.
+    """
+
+    documents: tuple[Document, ...]
+    starts: Ids
+    ends: Ids
+    index: Ids
+    tokens: int
+    scored_bytes: int
+    scored_chars: int
+
+
+def read_text(model: Model, documents: Sequence[Document]) -> ContextText:
+    """Tokenize documents; they are kept.
+
+    Raises:
+        TextError: one has fewer than two tokens. TokenError, OSError: as it is read.
+    """
+    read, starts, ends, index = [], [], [], []
+    scored_bytes = scored_chars = 0
+    for document in documents:
+        reader = TokenReader(document, model.tokenizer, model.bundle.vocab_size)
+        pieces = []
+        while not reader.at_end:
+            pieces.append(reader.take(READ_TOKENS))
+        n = sum(map(len, pieces))
+        if n < 2:
+            raise TextError(
+                f"{document.name}: {n} of at least 2 tokens, so nothing to score. Give a longer text, or leave it out."
+            )
+        read.append(Document(document.name, np.concatenate([piece.ids for piece in pieces])))
+        starts.append(np.concatenate([piece.starts for piece in pieces])[1:])
+        ends.append(np.concatenate([piece.ends for piece in pieces])[1:])
+        index.append(np.arange(1, n))
+        counts: TextCounts = reader.counts
+        scored_bytes += counts.bytes - counts.first_token_bytes - counts.dropped_bytes
+        scored_chars += counts.chars - counts.first_token_chars - counts.dropped_chars
+    return ContextText(
+        documents=tuple(read),
+        starts=np.concatenate(starts),
+        ends=np.concatenate(ends),
+        index=np.concatenate(index),
+        tokens=sum(map(len, starts)) + len(read),
+        scored_bytes=scored_bytes,
+        scored_chars=scored_chars,
+    )
+
+
+def default_lengths(models: Sequence[Model]) -> tuple[int, ...]:
+    """From a sixteenth of the longest memory on, each twice the one before, to twice the memory."""
+    longest = max(model.bundle.evaluation.mem_len for model in models)
+    return tuple(sorted({max(1, longest * 2 // 2**halvings) for halvings in range(6)}))
+
+
+def measure_context(
+    models: Sequence[Model],
+    documents: Sequence[Document],
+    *,
+    lengths: Sequence[int] | None = None,
+    recl: ReclOptions | None = None,
+    full_context: bool = False,
+    batch_size: int = 1,
+    progress: Progress = _quiet,
+    **evaluation: Any,
+) -> ContextReport:
+    """Score the same documents again and again, with one memory length after the other.
+
+    Args:
+        models: the group; their tokens must be the same.
+        documents: as for `Model.score`; sources are read once for each model, open files once for all.
+        lengths: memory lengths of the curve; None: `default_lengths`. Those that RECL needs are on it too.
+        recl: where to look for RECL; None: nowhere.
+        full_context: count only tokens with at least as many others before them as the longest memory has rows. Then
+            all lengths are compared on tokens whose context they really cut.
+        progress: opens a bar, given a label and how many tokens there are.
+        evaluation: other settings than `mem_len`; see `Model.evaluation`.
+
+    Raises:
+        OptionError: settings out of range, or a model that has no memory.
+        TextError, TokenError, OSError: a document is not usable.
+        XlexportError: tokens that differ between the models, too few tokens, or scores that are not finite.
+    """
+    for model in models:
+        _check_model(model, evaluation)
+    curve = tuple(sorted(set(default_lengths(models) if lengths is None else lengths)))
+    longest = max(curve) if recl is None or recl.longest is None else recl.longest
+    if recl is not None and longest < recl.start + recl.step:
+        raise OptionError(
+            f"RECL: the longest memory is {longest}, at least start + step = {recl.start + recl.step} is needed to "
+            "compare two. Give longer --lengths, a smaller --start and --step, or --no-recl."
+        )
+    for model in models:
+        for mem_len in curve:
+            model.evaluation(mem_len=mem_len, **evaluation)
+    documents = [_kept(document) for document in documents]
+    texts = [read_text(model, documents) for model in models]
+    _check_same_tokens(models, texts)
+    counted = texts[0].index >= max(longest, *curve) if full_context else np.ones(len(texts[0].index), bool)
+    if not counted.any():
+        raise XlexportError(
+            f"no token has {max(longest, *curve):,} others before it in its document. Give longer documents or shorter "
+            "memories, or count all tokens."
+        )
+
+    found: list[dict[int, LengthScore]] = [{} for _ in models]
+
+    def losses(mem_len: int) -> list[npt.NDArray[np.float32]]:
+        all_losses = []
+        for model, text, scores in zip(models, texts, found, strict=True):
+            measured, scores[mem_len] = _score(model, text, mem_len, counted, batch_size, progress, evaluation)
+            all_losses.append(measured)
+        return all_losses
+
+    results: list[list[Recl]] = [[] for _ in models]
+    if recl is not None:
+        results = find_recl(
+            losses, start=recl.start, step=recl.step, longest=longest, shares=recl.shares, threshold=recl.threshold
+        )
+    for mem_len in curve:
+        if mem_len not in found[0]:
+            losses(mem_len)
+    return ContextReport(
+        documents=tuple(document.name for document in documents),
+        tokens=texts[0].tokens,
+        scored_tokens=int(np.count_nonzero(counted)),
+        full_context=full_context,
+        recl=recl,
+        models=tuple(
+            _model_context(model, scores, result, evaluation)
+            for model, scores, result in zip(models, found, results, strict=True)
+        ),
+    )
+
+
+def _check_model(model: Model, evaluation: dict[str, Any]) -> None:
+    if model.evaluation(**evaluation).whole:
+        raise OptionError(
+            f"{model.folder}: reads each document in one step and has no memory, so there is no length to vary. Give a "
+            "bundle that carries memory (a Reformer: convert --rule band)."
+        )
+
+
+def _kept(document: Document) -> Document:
+    """One whose source can be read several times."""
+    source = document.source
+    if isinstance(source, str | bytes | Path | np.ndarray | list):
+        return document
+    if (read := getattr(source, "read", None)) is not None:
+        return Document(document.name, read())
+    return Document(document.name, np.concatenate([np.zeros(0, np.int64), *source]))  # ids, piece by piece
+
+
+def _check_same_tokens(models: Sequence[Model], texts: Sequence[ContextText]) -> None:
+    """A loss is compared token by token, so the models of a group must have the same ones."""
+    first = texts[0]
+    for model, text in zip(models[1:], texts[1:], strict=True):
+        if text.tokens != first.tokens:
+            difference = f"{text.tokens:,} tokens of the text, {models[0].folder} {first.tokens:,}"
+        elif not (np.array_equal(text.starts, first.starts) and np.array_equal(text.ends, first.ends)):
+            difference = f"tokens that begin and end elsewhere than those of {models[0].folder}"
+        else:
+            continue
+        raise XlexportError(
+            f"{model.folder}: makes {difference}. A group is compared token by token: give bundles with one tokenizer, "
+            "or measure them one by one."
+        )
+
+
+def _score(
+    model: Model,
+    text: ContextText,
+    mem_len: int,
+    counted: npt.NDArray[np.bool_],
+    batch_size: int,
+    progress: Progress,
+    evaluation: dict[str, Any],
+) -> tuple[npt.NDArray[np.float32], LengthScore]:
+    """Losses (n,) in nats of the tokens that count, document by document, and what they come to."""
+    losses: list[list[npt.NDArray[np.float32]]] = [[] for _ in text.documents]
+    contexts: list[list[Ids]] = [[] for _ in text.documents]
+    started = time.perf_counter()
+    with progress(f"{model.folder.name}, memory {mem_len:,}", text.tokens - len(text.documents)) as advance:
+        for part in model.score_tokens(text.documents, batch_size=batch_size, mem_len=mem_len, **evaluation):
+            losses[part.number].append(-part.log_probs)
+            contexts[part.number].append(part.context)
+            advance(len(part))
+    elapsed = time.perf_counter() - started
+    nats = np.concatenate([array for arrays in losses for array in arrays])
+    if not np.isfinite(nats).all():
+        raise XlexportError(
+            f"{model.folder}: {np.count_nonzero(~np.isfinite(nats)):,} scores with memory length {mem_len:,} are not "
+            "finite, so there is no loss to compare. Try another memory length, or a float32 bundle."
+        )
+    context = np.concatenate([array for arrays in contexts for array in arrays])[counted]
+    whole, nats = bool(counted.all()), nats[counted]
+    total = float(nats.sum(dtype=np.float64))
+    bits = total / LN2
+    return nats, LengthScore(
+        mem_len=mem_len,
+        context=float(context.mean()),
+        scored_tokens=len(nats),
+        nats=total,
+        bits_per_token=bits / len(nats),
+        # Counts of bytes are of all scored tokens; of a part, only what the spans say is known.
+        bits_per_byte=_ratio(bits, text.scored_bytes) if whole else None,
+        bits_per_char=_ratio(bits, text.scored_chars) if whole else None,
+        perplexity=math.exp(min(total / len(nats), 700)),
+        tokens_per_second=text.tokens / elapsed,
+    )
+
+
+def _ratio(amount: float, count: int) -> float | None:
+    return amount / count if count > 0 else None
+
+
+def _model_context(
+    model: Model, scores: dict[int, LengthScore], recl: Sequence[Recl], evaluation: dict[str, Any]
+) -> ModelContext:
+    settings = model.evaluation(**evaluation)
+    return ModelContext(
+        bundle=str(model.folder),
+        mem_len=model.bundle.evaluation.mem_len,
+        segment_len=settings.segment_len,
+        clamp_len=settings.clamp_len,
+        same_length=settings.same_length,
+        n_hashes=settings.n_hashes,
+        lengths=tuple(scores[mem_len] for mem_len in sorted(scores)),
+        recl=tuple(recl),
+    )

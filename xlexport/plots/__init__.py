@@ -1,0 +1,50 @@
+"""Files that plots are drawn into: checked before anything is measured, and written whole or not at all."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from xlexport.bundle_writer import writing
+from xlexport.errors import XlexportError
+from xlexport.extras import require
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+__all__ = ["check_picture", "save_picture"]
+
+SUFFIXES = (".png", ".svg")
+
+
+def check_picture(path: Path) -> None:
+    """Refuse a file that cannot be drawn into.
+
+    Raises:
+        XlexportError: neither .png nor .svg.
+        MissingDependencyError: matplotlib is not installed.
+        FileNotFoundError: there is no folder to write it into.
+    """
+    if path.suffix.lower() not in SUFFIXES:
+        raise XlexportError(f"{path}: a plot is a .png or .svg file. Give it such a name.")
+    require("plot")
+    if not path.parent.is_dir():
+        raise FileNotFoundError(f"{path.parent}: no such folder to write {path.name} into. Create it first.")
+    if path.is_dir():
+        raise XlexportError(f"{path}: a folder stands where the plot should go. Give another name.")
+
+
+def save_picture(figure: Figure, path: Path) -> None:
+    """Write a figure as what its name says.
+
+    Raises:
+        OSError: it cannot be written; an older one stays as it was.
+    """
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        with writing(path):
+            figure.savefig(temporary, format=path.suffix[1:].lower(), dpi=150)
+        os.replace(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)

@@ -1,0 +1,136 @@
+"""Relative effective context length (Dai et al. 2019, arXiv:1901.02860, section 4.3 and Appendix C).
+
+For models i of a group, and tokens t of a text, let l_i(c, t) be the loss of t in nats with context length c.
+
+    b(c, t)    = min_i l_i(c, t)                                      what the group can do with a short context
+    f_i(c, c') = mean over t in T of min(b(c, t), l_i(c', t))         T: the share r of tokens with the largest b(c, t)
+    g_i(c, c') = (exp f_i(c, c) - exp f_i(c, c')) / exp f_i(c, c)     relative gain in perplexity
+
+From c = start on, with c' = c + step: where g_i(c, c') is below the threshold (0.01), c is the RECL of model i, else c'
+becomes the next c.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+__all__ = ["THRESHOLD", "Recl", "RelativeGain", "find_recl", "hardest", "relative_gains"]
+
+THRESHOLD = 0.01
+
+Losses = npt.NDArray[np.floating]
+
+
+@dataclass(frozen=True)
+class RelativeGain:
+    """What a model gains from a longer context over the best that its group does with a shorter one."""
+
+    short: int
+    """Context length c."""
+    long: int
+    """Context length c'."""
+    baseline_nats: float
+    """f(c, c), the same for every model of the group."""
+    relative_nats: float
+    """f_i(c, c')."""
+    gain: float
+    """g_i(c, c')."""
+    perplexity_gain: float
+    """exp f_i(c, c) - exp f_i(c, c'), which the paper's Figure 3 shows."""
+
+
+@dataclass(frozen=True)
+class Recl:
+    """The relative effective context length of one model of a group, for one share of hard tokens."""
+
+    hard: float
+    """Share r of the tokens, those that are hardest with the shorter context."""
+    recl: int | None
+    """None where the gain had not fallen below the threshold at the longest context tried."""
+    at_least: int
+    """The same number, or the longest context tried."""
+    gains: tuple[RelativeGain, ...]
+    """Of every pair of lengths that was measured, those behind the model's RECL too."""
+
+
+def hardest(baseline: Losses, share: float) -> npt.NDArray[np.int64]:
+    """Places (n,) of the largest values in baseline (N,): n is `share` of N, rounded, at least one.
+
+    Of equal values the earlier ones count, so that the choice is always the same.
+    """
+    count = max(1, round(share * len(baseline)))
+    return np.argsort(-baseline, kind="stable")[:count]
+
+
+def relative_gains(
+    short: Sequence[Losses], long: Sequence[Losses], lengths: tuple[int, int], share: float
+) -> list[RelativeGain]:
+    """For each model of a group what it gains.
+
+    Args:
+        short, long: of each model the losses (N,) of the same tokens in nats, with the shorter and the longer context.
+        lengths: of the two contexts.
+        share: of the tokens that count, the hardest ones.
+    """
+    baseline = np.minimum.reduce([losses.astype(np.float64) for losses in short])
+    places = hardest(baseline, share)
+    best = baseline[places]
+    before = float(best.mean())
+    found = []
+    for losses in long:
+        after = float(np.minimum(best, losses[places].astype(np.float64)).mean())
+        # (e^before - e^after) / e^before without its rounding errors, which matter where both are nearly one.
+        gain = -math.expm1(after - before)
+        found.append(RelativeGain(*lengths, before, after, gain, gain * _exp(before)))
+    return found
+
+
+def find_recl(
+    losses: Callable[[int], Sequence[Losses]],
+    *,
+    start: int,
+    step: int,
+    longest: int,
+    shares: Sequence[float],
+    threshold: float = THRESHOLD,
+) -> list[list[Recl]]:
+    """Walk from one context length to the next until no model gains any more.
+
+    Args:
+        losses: for a context length, of each model of the group the losses (N,) of the same tokens in nats. Called for
+            rising lengths, once each; only the last two answers are kept.
+        start, step: the first length, and how much longer each next one is.
+        longest: no length beyond it is tried.
+        shares: of hard tokens, r.
+
+    Returns:
+        For each model a result for each of `shares`.
+    """
+    short = losses(start)
+    gains: list[list[list[RelativeGain]]] = [[[] for _ in shares] for _ in short]
+    ends: list[list[int | None]] = [[None for _ in shares] for _ in short]
+    at = start
+    while at + step <= longest and any(end is None for row in ends for end in row):
+        long = losses(at + step)
+        for column, share in enumerate(shares):
+            for row, found in enumerate(relative_gains(short, long, (at, at + step), share)):
+                gains[row][column].append(found)
+                if ends[row][column] is None and found.gain < threshold:
+                    ends[row][column] = at
+        short, at = long, at + step
+    return [
+        [
+            Recl(share, end, at if end is None else end, tuple(pairs))
+            for share, end, pairs in zip(shares, row_ends, row_gains, strict=True)
+        ]
+        for row_ends, row_gains in zip(ends, gains, strict=True)
+    ]
+
+
+def _exp(nats: float) -> float:
+    return math.inf if nats > 700 else math.exp(nats)
