@@ -122,7 +122,7 @@ class Tokenizer(Protocol):
         open.
         """
 
-    def decode(self, ids: Ids) -> str:
+    def decode(self, ids: Ids | list[int]) -> str:
         """The text of token ids."""
 
     def read(self, file: BinaryIO, name: str, counts: TextCounts) -> Iterator[TokenPiece]:

@@ -72,7 +72,7 @@ class TokenizersTokenizer(_LibraryTokenizer):
         self.vocab_size: int | None = int(self._tokenizer.get_vocab_size())
         self.unk_id: int | None = self._unk_id()
 
-    def decode(self, ids: Ids) -> str:
+    def decode(self, ids: Ids | list[int]) -> str:
         """The text of token ids."""
         return str(self._tokenizer.decode([int(token) for token in ids]))
 
@@ -108,7 +108,7 @@ class SentencePieceTokenizer(_LibraryTokenizer):
         self.vocab_size: int | None = int(self._processor.vocab_size())
         self.unk_id: int | None = int(self._processor.unk_id())
 
-    def decode(self, ids: Ids) -> str:
+    def decode(self, ids: Ids | list[int]) -> str:
         """The text of token ids."""
         return str(self._processor.decode([int(token) for token in ids]))
 

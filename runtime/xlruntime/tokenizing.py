@@ -36,9 +36,9 @@ class ByteTokenizer:
         """As `encode`: it does not matter where a text is cut."""
         return self.encode(text)
 
-    def decode(self, ids: Ids) -> str:
+    def decode(self, ids: Ids | list[int]) -> str:
         """Text of the bytes; what is not UTF-8 becomes U+FFFD. Ids that are no byte stand for no text."""
-        values = ids - self.first_id
+        values = np.asarray(ids, np.int64) - self.first_id
         return values[(values >= 0) & (values < 256)].astype(np.uint8).tobytes().decode("utf-8", errors="replace")
 
     def read(self, file: BinaryIO, name: str, counts: TextCounts) -> Iterator[TokenPiece]:
@@ -72,7 +72,7 @@ class NoTokenizer:
         """Raise TextError."""
         raise self._refusal("the text")
 
-    def decode(self, ids: Ids) -> str:
+    def decode(self, ids: Ids | list[int]) -> str:
         """The ids themselves, separated by spaces."""
         return " ".join(str(int(token)) for token in ids)
 

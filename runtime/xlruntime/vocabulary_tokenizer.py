@@ -66,7 +66,7 @@ class VocabularyTokenizer:
         walk = _TextWalk(self.vocabulary, self._skip_unknown, "the text", TextCounts(), previous)
         return _all_ids(iter([walk.take(utf8_text(text, "the text")), walk.flush()]))
 
-    def decode(self, ids: Ids) -> str:
+    def decode(self, ids: Ids | list[int]) -> str:
         """Words with spaces between them and a newline for each line end; bytes and characters as they were."""
         vocabulary = self.vocabulary
         symbols = [vocabulary.symbols[int(number)] for number in ids]

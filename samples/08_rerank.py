@@ -1,0 +1,29 @@
+"""Rank candidates by how likely they are after a long context, which is read once.
+
+Needs: pip install 'xlexport[cpu]', and `bundle/` from 01_convert.py. No PyTorch.
+"""
+
+import math
+import time
+from pydoc_data.topics import topics
+
+import xlruntime
+
+context = topics["exceptions"] + '\nThe optional "else" clause is executed if the '
+candidates = [
+    'control flow leaves the "try" suite',
+    "weather allows it",
+    "exception is raised",
+    "suite of the candle is executed",
+    "xqzzv jkkpw",
+]
+stream = xlruntime.load("bundle").stream()
+started = time.perf_counter()
+stream.feed(context)
+print(f"read {stream.position:,} bytes in {time.perf_counter() - started:.2f} s")
+
+started = time.perf_counter()
+bits = {text: -float(stream.score_continuation(text).log_probs.sum()) / math.log(2) for text in candidates}
+print(f"scored {len(candidates)} candidates in {time.perf_counter() - started:.2f} s; the stream stayed where it was")
+for text in sorted(candidates, key=lambda text: bits[text] / len(text.encode())):  # a byte, lest short ones win
+    print(f"{bits[text]:6.1f} bits, {bits[text] / len(text.encode()):5.2f} per byte  {text!r}")

@@ -1,0 +1,26 @@
+"""Continue a prompt with temperature, top-k and top-p; a seed makes draws repeatable. The prompt is read once.
+
+Needs: pip install 'xlexport[cpu]', and `bundle/` from 01_convert.py. No PyTorch.
+"""
+
+from xlruntime import Sampling, load
+
+model = load("bundle")
+prompt = "It was a dark night, and "
+read = model.stream()
+read.feed(prompt)
+
+for sampling in (
+    Sampling(temperature=0),  # always the likeliest token
+    Sampling(temperature=0.7, seed=1),
+    Sampling(top_k=8, seed=1),
+    Sampling(temperature=0.9, top_p=0.9, seed=1),
+):
+    stream = read.fork()
+    drawn = list(stream.generate(max_tokens=80, sampling=sampling))  # a part of the document from now on
+    print(f"{sampling}\n    {model.tokenizer.decode(drawn)!r}")
+    assert stream.position == read.position + len(drawn)
+
+again = list(read.fork().generate(max_tokens=80, sampling=sampling))
+assert again == drawn
+print("the same seed gives the same text")
