@@ -20,7 +20,7 @@ import numpy.typing as npt
 
 from .memory import RingMemory
 from .providers import Device, import_onnxruntime, open_session
-from .session import allocating, device_value
+from .session import device_value, running
 from .spec import Graph
 
 __all__ = ["FixedSession", "FixedSessions"]
@@ -52,7 +52,8 @@ class FixedSession:
         self, folder: Path, graph: Graph, device: Device, threads: int | None, sizes: Mapping[str, int]
     ) -> None:
         self._device = device
-        self._session = open_session(folder / graph.file, device, threads, sizes=sizes)
+        self._file = folder / graph.file
+        self._session = open_session(self._file, device, threads, sizes=sizes)
         carried = {tensor.name for tensor in graph.inputs if "capacity" in tensor.shape or "near + 1" in tensor.shape}
         self._inputs = {
             tensor.name: self._buffer(tensor.shape, tensor.dtype, sizes)
@@ -75,7 +76,7 @@ class FixedSession:
             walk = self._walk(memory)
             for name, (_, value) in self._inputs.items():
                 value.update_inplace(np.ascontiguousarray(feeds[name]))
-            with allocating():
+            with running(self._file):
                 self._session.run_with_iobinding(walk.binding, walk.options)
             walk.binding.synchronize_outputs()
             return {name: value.numpy().copy() for name, (_, value) in self._outputs.items()}

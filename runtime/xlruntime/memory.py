@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from .errors import OptionError
 from .providers import Device
 from .session import device_value
 from .spec import UNBOUNDED_WINDOW, Evaluation, Memory
@@ -64,10 +66,8 @@ class RingMemory:
         self.values: dict[str, Any] = {}
         self._next: dict[str, tuple[npt.NDArray[Any] | None, Any]] = {}  # where a step writes recent rows
         for entry in self.entries:
-            free = {"batch": batch_size, "capacity": capacity}
-            shape = [axis if isinstance(axis, int) else free[axis] for axis in entry.shape]
             # Written, not just reserved: pages touched for the first time would slow the first steps down.
-            array = np.empty(shape, entry.dtype)
+            array = np.empty(_sizes(entry, batch_size, capacity), entry.dtype)
             array[:] = 0 if entry.first_value is None else self._first_row(entry)
             self._bind(entry, array)
         start = evaluation.mem_len if evaluation.first_memory == "zeros" else 0
@@ -92,12 +92,7 @@ class RingMemory:
     @property
     def nbytes(self) -> int:
         """Bytes of the buffers, positional keys not counted."""
-        return sum(
-            math.prod(self.values[entry.input].shape())
-            * np.dtype(entry.dtype).itemsize
-            * (2 if entry.layout == "recent" else 1)
-            for entry in self.entries
-        )
+        return sum(_nbytes(entry, self.values[entry.input].shape()) for entry in self.entries)
 
     def feeds(self) -> dict[str, npt.NDArray[np.int64]]:
         """The step inputs that describe this memory."""
@@ -114,6 +109,14 @@ class RingMemory:
     def target(self, entry: Memory) -> Any:
         """The OrtValue that a step writes the next value of `entry` to."""
         return self._next[entry.input][1] if entry.layout == "recent" else self.values[entry.input]
+
+    def put(self, entry: Memory, array: npt.NDArray[Any]) -> None:
+        """Take `array` as what a step has written of `entry`, where the step made it instead of writing in place."""
+        array = np.ascontiguousarray(array)
+        if entry.layout == "recent":
+            self._next[entry.input] = self._buffer(array)
+        else:
+            self._arrays[entry.input], self.values[entry.input] = self._buffer(array)
 
     def context(self, segment_len: int) -> npt.NDArray[np.int64]:
         """(B, S): how many of its document's tokens each query of the next step sees, itself included."""
@@ -234,3 +237,31 @@ class RingMemory:
     def _buffer(self, array: npt.NDArray[Any]) -> tuple[npt.NDArray[Any] | None, Any]:
         """An OrtValue of `array`, after the array itself where they share their memory: it must live as long."""
         return (array if self.device.kind == "cpu" else None), device_value(array, self.device)
+
+
+def check_room(entries: Sequence[Memory], batch_size: int, capacity: int) -> None:
+    """Refuse buffers larger than the machine: Linux would promise them, and end the process when they are filled.
+
+    Raises:
+        OptionError: says how large they would be.
+    """
+    try:
+        machine = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (AttributeError, ValueError, OSError):  # not a system that tells
+        return
+    nbytes = sum(_nbytes(entry, _sizes(entry, batch_size, capacity)) for entry in entries)
+    if nbytes > machine > 0:
+        raise OptionError(
+            f"the memory of {batch_size:,} batch rows of {capacity:,} slots would take {nbytes / 1e9:,.1f} GB, but "
+            f"this machine has {machine / 1e9:,.1f} GB. Choose a smaller mem_len, segment_len or batch size."
+        )
+
+
+def _sizes(entry: Memory, batch_size: int, capacity: int) -> list[int]:
+    free = {"batch": batch_size, "capacity": capacity}
+    return [axis if isinstance(axis, int) else free[axis] for axis in entry.shape]
+
+
+def _nbytes(entry: Memory, sizes: Sequence[int]) -> int:
+    """Bytes of its buffers."""
+    return math.prod(sizes) * np.dtype(entry.dtype).itemsize * (2 if entry.layout == "recent" else 1)

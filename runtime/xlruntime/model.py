@@ -14,9 +14,9 @@ from .bundle import read_bundle
 from .errors import BundleError, OptionError
 from .fixed import FixedSessions
 from .generator import Sampling
-from .memory import RingMemory
+from .memory import RingMemory, check_room
 from .placement import count_placed
-from .providers import Device, parse_device
+from .providers import Device, first_line, parse_device
 from .scorer import Scorer
 from .scores import DocumentScore, TokenScores
 from .session import GraphSession
@@ -94,8 +94,8 @@ class Model:
         self._sessions: dict[str, GraphSession] = {}
         self._fixed: FixedSessions | None = None
         self._positions: dict[tuple[int, int], dict[str, Any]] = {}
-        self._first_rows = self._read_first_rows()
         self.session("score")  # fail at load, not at the first document
+        self._first_rows = self._read_first_rows()
 
     def session(self, purpose: str) -> GraphSession:
         """The session of one graph, opened when first needed.
@@ -186,6 +186,8 @@ class Model:
             raise OptionError(f"batch size is {batch_size}, at least 1 is needed.")
         if evaluation.max_segment(capacity) < 1:
             raise OptionError(f"a capacity of {capacity} slots holds no segment beside mem_len {evaluation.mem_len}.")
+        if self.device.kind == "cpu":
+            check_room(self.bundle.memory, batch_size, capacity)
         return RingMemory(
             self.bundle.memory,
             self._first_rows,
@@ -378,6 +380,19 @@ class Model:
     def _read_first_rows(self) -> dict[str, npt.NDArray[np.float32]]:
         if all(entry.first_value is None for entry in self.bundle.memory):
             return {}
+        from safetensors import SafetensorError
         from safetensors.numpy import load_file
 
-        return dict(load_file(self.folder / FIRST_MEMORY_FILE))
+        file = self.folder / FIRST_MEMORY_FILE
+        try:
+            rows = dict(load_file(file))
+        except (SafetensorError, ValueError) as error:
+            raise BundleError(f"{file}: damaged ({first_line(error)}). Copy the bundle anew.") from error
+        wrong = [
+            f"{entry.first_value} for {entry.input}"
+            for entry in self.bundle.memory
+            if entry.first_value is not None and not entry.begins_with(rows.get(entry.first_value))
+        ]
+        if wrong:
+            raise BundleError(f"{file}: no such rows: {', '.join(wrong[:5])}. Convert the checkpoint again.")
+        return rows

@@ -16,7 +16,16 @@ from typing import Any, Literal
 from .errors import BundleError, OptionError, ProviderError
 from .placement import RECORD_PLACEMENT, SIZE_OPERATORS, placed_nodes, require_placement
 
-__all__ = ["Device", "import_onnxruntime", "installed_wheels", "open_session", "parse_device", "session_options"]
+__all__ = [
+    "Device",
+    "first_line",
+    "import_onnxruntime",
+    "installed_wheels",
+    "onnxruntime_errors",
+    "open_session",
+    "parse_device",
+    "session_options",
+]
 
 WHEELS = ("onnxruntime", "onnxruntime-gpu")  # both hold the module `onnxruntime`: the later one overwrites the earlier
 INSTALL = "pip install 'xlexport[cpu]', or 'xlexport[gpu]' for CUDA"
@@ -25,7 +34,7 @@ FATAL_ONLY = 4  # ONNX Runtime's log severity; what it logs as an error it raise
 # Sum and layer normalization in one: on a CPU several times as slow as one after the other, 3 to 10% of a step.
 SLOWER_FUSION = "SkipLayerNormFusion"
 # What ONNX Runtime calls its errors; all but RuntimeError and ValueError derive from Exception alone.
-LOAD_ERRORS = (
+ERRORS = (
     "EPFail",
     "EngineError",
     "Fail",
@@ -96,10 +105,16 @@ def import_onnxruntime() -> ModuleType:
             raise ProviderError(f"ONNX Runtime lacks the module {error.name}. Install it anew: {REINSTALL}.") from error
         raise ProviderError(f"ONNX Runtime is not installed. Install it: {INSTALL}.") from error
     except ImportError as error:
-        raise ProviderError(f"ONNX Runtime cannot be loaded ({_first_line(error)}). {REINSTALL}.") from error
+        raise ProviderError(f"ONNX Runtime cannot be loaded ({first_line(error)}). {REINSTALL}.") from error
     if not hasattr(ort, "InferenceSession"):  # what remains after one of two wheels has been uninstalled
         raise ProviderError(f"ONNX Runtime is only partly installed. Install it anew: {REINSTALL}.")
     return ort
+
+
+def onnxruntime_errors() -> tuple[type[Exception], ...]:
+    """All that ONNX Runtime raises of a graph that it cannot load or run."""
+    state = import_onnxruntime().capi.onnxruntime_pybind11_state
+    return (*(getattr(state, name) for name in ERRORS), RuntimeError, ValueError)
 
 
 def session_options(threads: int | None = None) -> Any:
@@ -155,11 +170,10 @@ def open_session(
         if sizes is not None:
             settings["enable_cuda_graph"] = "1"
         providers = [(device.provider, settings), "CPUExecutionProvider"]
-    load_errors = tuple(getattr(ort.capi.onnxruntime_pybind11_state, name) for name in LOAD_ERRORS)
     try:
         session = ort.InferenceSession(str(path), sess_options=options, providers=providers, enable_fallback=0)
-    except (*load_errors, RuntimeError, ValueError) as error:
-        reason = _first_line(error)
+    except onnxruntime_errors() as error:
+        reason = first_line(error)
         if device.kind == "cuda" and "CUDA" in reason.upper():
             raise ProviderError(_cuda_failed(device, reason)) from error
         raise BundleError(
@@ -194,5 +208,7 @@ def _cuda_failed(device: Device, reason: str) -> str:
     )
 
 
-def _first_line(error: BaseException) -> str:
-    return str(error).strip().partition("\n")[0] or type(error).__name__
+def first_line(error: BaseException) -> str:
+    """What it says, in one line that a terminal can show."""
+    line = str(error).strip().partition("\n")[0] or type(error).__name__
+    return line if line.isprintable() else ascii(line)[1:-1]

@@ -10,14 +10,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from .errors import BundleError
 from .placement import PlacedNode, placed_nodes
-from .providers import Device, import_onnxruntime, open_session
+from .providers import Device, first_line, import_onnxruntime, onnxruntime_errors, open_session
 from .spec import METADATA_KEY, Graph
 
 if TYPE_CHECKING:
     from .memory import RingMemory
 
-__all__ = ["GraphSession", "allocating", "device_value"]
+__all__ = ["GraphSession", "device_value", "running"]
 
 
 def device_value(array: npt.NDArray[Any], device: Device) -> Any:
@@ -27,14 +28,22 @@ def device_value(array: npt.NDArray[Any], device: Device) -> Any:
 
 
 @contextlib.contextmanager
-def allocating() -> Iterator[None]:
-    """Raise MemoryError where ONNX Runtime had too little memory for a step; it has no error of its own for that."""
+def running(file: Path) -> Iterator[None]:
+    """Raise what callers expect where ONNX Runtime fails in a step.
+
+    Raises:
+        MemoryError: there was too little memory; ONNX Runtime has no error of its own for that.
+        BundleError: the graph in `file` cannot do what its spec says.
+    """
     try:
         yield
-    except Exception as error:  # its errors have no base in common
-        if "allocat" not in str(error):
-            raise
-        raise MemoryError(str(error).partition("\n")[0]) from error
+    except onnxruntime_errors() as error:
+        reason = first_line(error)
+        if "allocat" in reason:
+            raise MemoryError(reason) from error
+        raise BundleError(
+            f"{file}: ONNX Runtime cannot run it ({reason}). Copy the bundle anew, or convert the checkpoint again."
+        ) from error
 
 
 class GraphSession:
@@ -52,7 +61,8 @@ class GraphSession:
         self.device = device
         self.inputs = {tensor.name for tensor in graph.inputs}
         self.outputs = [tensor.name for tensor in graph.outputs]
-        self._session = open_session(folder / graph.file, device, threads, strict=strict_device)
+        self._file = folder / graph.file
+        self._session = open_session(self._file, device, threads, strict=strict_device)
 
     @property
     def providers(self) -> list[str]:
@@ -73,7 +83,7 @@ class GraphSession:
     def run(self, feeds: dict[str, npt.NDArray[Any]]) -> dict[str, npt.NDArray[Any]]:
         """Run as a pure function: numpy in, every output out."""
         wanted = {name: array for name, array in feeds.items() if name in self.inputs}
-        with allocating():
+        with running(self._file):
             return dict(zip(self.outputs, self._session.run(self.outputs, wanted), strict=True))
 
     def run_on_device(self, feeds: dict[str, npt.NDArray[Any]]) -> dict[str, Any]:
@@ -117,7 +127,7 @@ class GraphSession:
         for name in results:
             binding.bind_output(name, host.kind, host.index)
         binding.synchronize_inputs()
-        with allocating():
+        with running(self._file):
             self._session.run_with_iobinding(binding)
         binding.synchronize_outputs()
         # Bound outputs come back in binding order: the carried ones first.

@@ -16,12 +16,15 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
-from collections.abc import Mapping
+import re
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from math import inf
 from pathlib import PurePosixPath
 from typing import Any, Literal
 
 from .errors import BundleError, OptionError
+from .reading import read_fields
 
 __all__ = [
     "FIRST_MEMORY_FILE",
@@ -40,7 +43,9 @@ __all__ = [
 
 FORMAT_VERSION = 2  # 1: Transformer-XL graphs with a positional key for each slot
 METADATA_KEY = "xlexport.graph"  # where a file's metadata holds its spec
+DIGEST_KEY = "manifest_sha256"  # where the manifest holds the SHA-256 of all else that it says
 FIRST_MEMORY_FILE = "first_memory.safetensors"  # the rows a fresh memory starts with, where they are not zero
+LONGEST_NAME = 255  # bytes, on most file systems
 LARGEST_LENGTH = 2**30  # of segment, memory and clamp: more than any machine holds, and far from overflowing
 # What manifest and metadata leave out, as it is so in most graphs.
 IMPLIED: Mapping[str, Any] = {"layout": "ring", "max_segment": None}
@@ -80,6 +85,11 @@ class Memory:
     def row_axis(self) -> int:
         """Index of the axis along which the rows stand: `capacity`, or the last but one."""
         return self.shape.index("capacity") if self.layout == "ring" else len(self.shape) - 2
+
+    def begins_with(self, rows: Any) -> bool:
+        """Whether an array (or None) can be the first value of every slot: finite floats of this shape."""
+        shape = tuple(axis for index, axis in enumerate(self.shape) if index not in (0, self.row_axis))
+        return rows is not None and rows.shape == shape and rows.dtype.kind == "f" and bool((abs(rows) < inf).all())
 
 
 @dataclass(frozen=True)
@@ -223,9 +233,10 @@ class Tokenizer:
     first_id: int = 0  # of byte 0: ids before it stand for no text
 
     def __post_init__(self) -> None:
-        first: Any = self.first_id  # read from a file, so it may be anything
-        if not isinstance(first, int) or first < 0:
-            raise ValueError(f"first_id is {first!r}, expected a whole number of at least 0")
+        if self.first_id < 0:
+            raise ValueError(f"first_id is {self.first_id}, expected a whole number of at least 0")
+        if (self.file is None) != (self.kind in ("bytes", "none")):
+            raise ValueError(f"tokenizer {self.kind!r} with file {self.file!r}: bytes and none have no file, others do")
 
 
 @dataclass(frozen=True)
@@ -234,6 +245,10 @@ class FileDigest:
 
     sha256: str
     size: int
+
+    def __post_init__(self) -> None:
+        if re.fullmatch("[0-9a-f]{64}", self.sha256) is None or self.size < 0:
+            raise ValueError(f"{ascii(self.sha256)[:70]} and {self.size} bytes, expected a SHA-256 and a size")
 
 
 @dataclass(frozen=True)
@@ -263,8 +278,9 @@ class Bundle:
         return hashlib.sha256(json.dumps(computing, sort_keys=True).encode()).hexdigest()
 
     def to_json(self) -> str:
-        """`bundle.json` as text."""
-        return json.dumps(dataclasses.asdict(self), indent=1) + "\n"
+        """`bundle.json` as text, with its own digest."""
+        fields = dataclasses.asdict(self)
+        return json.dumps({**fields, DIGEST_KEY: _digest(fields)}, indent=1) + "\n"
 
     @classmethod
     def from_json(cls, text: str, where: str) -> Bundle:
@@ -275,69 +291,101 @@ class Bundle:
             where: its path, for messages.
 
         Raises:
-            BundleError: not JSON, not a bundle, of another format version, or with a field missing or of a wrong kind.
+            BundleError: not JSON, not a bundle, of another format version, changed since it was written, or with a
+                field missing or of a wrong kind.
         """
         try:
             fields = json.loads(text)
-        except ValueError as error:
-            raise BundleError(f"{where}: not JSON ({error}). Convert the checkpoint again.") from error
-        if not isinstance(fields, dict) or not isinstance(fields.get("format_version"), int):
+        except (ValueError, RecursionError) as error:
+            reason = str(error).partition("\n")[0]
+            raise BundleError(f"{where}: not JSON ({reason}). Convert the checkpoint again.") from error
+        if not isinstance(fields, dict) or type(fields.get("format_version")) is not int:
             raise BundleError(f"{where}: no integer format_version, so not a bundle that xlexport wrote.")
-        if fields["format_version"] > FORMAT_VERSION:
+        found = fields["format_version"]
+        if found > FORMAT_VERSION:
             raise BundleError(
-                f"{where}: format version {fields['format_version']} is newer than {FORMAT_VERSION}, the newest this "
-                "xlexport reads. Upgrade it (pip install -U xlexport), or convert the checkpoint again."
+                f"{where}: format version {str(found)[:20]} is newer than {FORMAT_VERSION}, the newest this xlexport "
+                "reads. Upgrade it (pip install -U xlexport), or convert the checkpoint again."
             )
-        if fields["format_version"] < FORMAT_VERSION:
+        if found < FORMAT_VERSION:
             raise BundleError(
-                f"{where}: format version {fields['format_version']} is of an earlier xlexport, this one reads "
+                f"{where}: format version {str(found)[:20]} is of an earlier xlexport, this one reads "
                 f"{FORMAT_VERSION}. Convert the checkpoint again."
             )
+        _check_digest(fields, where)
         try:
-            bundle = cls(
-                architecture=fields["architecture"],
-                config=fields["config"],
-                vocab_size=int(fields["vocab_size"]),
-                tokenizer=Tokenizer(**fields["tokenizer"]),
-                precision=fields["precision"],
-                evaluation=Evaluation(**fields["evaluation"]),
-                memory=tuple(Memory(**{**entry, "shape": tuple(entry["shape"])}) for entry in fields["memory"]),
-                graphs={purpose: _graph(entry) for purpose, entry in fields["graphs"].items()},
-                provenance=fields["provenance"],
-                files={name: FileDigest(**entry) for name, entry in fields["files"].items()},
-                format_version=fields["format_version"],
-            )
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
-            what = f"{type(error).__name__}: {error}"
-            raise BundleError(f"{where}: a field is missing or malformed ({what}). Convert it again.") from error
+            bundle = read_fields(cls, fields)
+        except ValueError as error:
+            raise BundleError(f"{where}: a field is missing or malformed ({error}). Convert it again.") from error
         bundle._check(where)
         return bundle
 
     def _check(self, where: str) -> None:
-        """Refuse bytes that have no id, file names that leave the folder, and files that are used but not listed."""
-        first, last = self.tokenizer.first_id, self.tokenizer.first_id + 255
-        if self.tokenizer.kind == "bytes" and last >= self.vocab_size:
-            raise BundleError(
-                f"{where}: bytes have ids {first} to {last}, but the vocabulary is 0 to {self.vocab_size - 1}. "
-                "Convert it again."
-            )
+        """Refuse what does not go together, names that leave the folder, and files that are used but not listed."""
+        problems = list(self._contradictions())
+        if problems:
+            raise BundleError(f"{where}: {'; '.join(problems)}. Convert it again.")
         used = {graph.file for graph in self.graphs.values()} | ({self.tokenizer.file} - {None})
         if any(entry.first_value is not None for entry in self.memory):
             used.add(FIRST_MEMORY_FILE)
-        outside = [name for name in self.files if PurePosixPath(name).name != name or name in ("", ".", "..")]
+        outside = [name for name in self.files if not _is_file_name(name)]
         if outside:
-            raise BundleError(f"{where}: file names must stay inside the bundle, found {outside}.")
-        unlisted = sorted(str(name) for name in used - set(self.files))
+            raise BundleError(f"{where}: file names must stay inside the bundle, found {ascii(outside)[:200]}.")
+        unlisted = ", ".join(sorted(str(name) for name in used - set(self.files)))
         if unlisted:
-            raise BundleError(f"{where}: files are used but have no digest: {', '.join(unlisted)}. Convert it again.")
+            raise BundleError(f"{where}: files are used but have no digest: {_shown(unlisted)}. Convert it again.")
+
+    def _contradictions(self) -> Iterator[str]:
+        """What the manifest's parts say against each other."""
+        first, last = self.tokenizer.first_id, self.tokenizer.first_id + 255
+        if self.tokenizer.kind == "bytes" and last >= self.vocab_size:
+            yield f"bytes have ids {first} to {last}, but the vocabulary is 0 to {self.vocab_size - 1}"
+        sizes = {t.shape[-1] for g in self.graphs.values() for t in g.outputs if t.name == "logits" and t.shape}
+        if wrong := [size for size in sizes if isinstance(size, int) and size != self.vocab_size]:
+            yield f"vocab_size is {self.vocab_size}, but the graphs know {wrong[0]} tokens"
+        if "score" not in self.graphs:
+            yield "there is no graph 'score'"
+            return
+        inputs, outputs = (
+            {tensor.name for tensor in t} for t in (self.graphs["score"].inputs, self.graphs["score"].outputs)
+        )
+        strange = [entry.input for entry in self.memory if entry.input not in inputs or entry.output not in outputs]
+        if strange:
+            yield f"memory that the score graph does not take or give: {', '.join(map(repr, strange[:5]))}"
+
+
+def _is_file_name(name: str) -> bool:
+    """Whether it stays inside a folder, and a message can show it."""
+    inside = PurePosixPath(name).name == name and name not in ("", ".", "..")
+    return inside and name.isprintable() and len(name.encode("utf-8", "replace")) <= LONGEST_NAME
+
+
+def _shown(text: str) -> str:
+    """Fit for a message."""
+    return text if text.isprintable() and len(text) <= LONGEST_NAME else ascii(text)[:LONGEST_NAME]
 
 
 def _fields(entry: Memory | Graph) -> dict[str, Any]:
     return {name: value for name, value in dataclasses.asdict(entry).items() if (name, value) not in IMPLIED.items()}
 
 
-def _graph(entry: Mapping[str, Any]) -> Graph:
-    def tensors(key: str) -> tuple[Tensor, ...]:
-        return tuple(Tensor(**{**tensor, "shape": tuple(tensor["shape"])}) for tensor in entry[key])
+def _digest(fields: Mapping[str, Any]) -> str:
+    """SHA-256 of what a manifest says, however it is laid out."""
+    return hashlib.sha256(json.dumps(fields, sort_keys=True).encode()).hexdigest()
 
-    return Graph(**{**entry, "inputs": tensors("inputs"), "outputs": tensors("outputs")})
+
+def _check_digest(fields: dict[str, Any], where: str) -> None:
+    """Take the digest out of a manifest, and refuse one that says something else than was written.
+
+    Manifests of earlier versions have none.
+    """
+    stated = fields.pop(DIGEST_KEY, None)
+    try:
+        intact = stated is None or stated == _digest(fields)
+    except RecursionError:
+        intact = False
+    if not intact:
+        raise BundleError(
+            f"{where}: was changed since it was written (its {DIGEST_KEY} differs). Copy it anew; if you changed it on "
+            f"purpose, remove {DIGEST_KEY}."
+        )

@@ -141,7 +141,7 @@ FIELDS = sorted(json.loads(next(Path(__file__).parents[1].glob("golden/*/bundle/
 @pytest.mark.parametrize("field", [field for field in FIELDS if field != "format_version"])
 def test_missing_field_is_named(field: str, bundle_copy: Path) -> None:
     change_manifest(bundle_copy, lambda manifest: manifest.pop(field))
-    assert f"a field is missing or malformed (KeyError: '{field}')" in refusal(bundle_copy)
+    assert f"a field is missing or malformed ({field} is missing)" in refusal(bundle_copy)
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,115 @@
+"""Make dataclasses of JSON values, which may be anything: each value is of its field's type, or is told."""
+
+from __future__ import annotations
+
+import dataclasses
+import types
+from collections.abc import Mapping
+from functools import cache
+from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+
+__all__ = ["read_fields"]
+
+T = TypeVar("T")
+TOLD = 5  # problems that a message tells
+UNIONS = (Union, types.UnionType)
+NAMES = {
+    int: "a whole number",
+    str: "text",
+    bool: "true or false",
+    dict: "an object",
+    list: "a list",
+    type(None): "null",
+}
+
+
+def read_fields(kind: type[T], value: object) -> T:
+    """The dataclass `kind` of a JSON object: numbers, texts, lists (as tuples), objects, and dataclasses within.
+
+    Raises:
+        ValueError: fields are missing, unknown or of another type, or the dataclass itself refuses them; lists all.
+    """
+    problems: list[str] = []
+    result = _read(kind, value, "", problems)
+    if problems:
+        more = f"; and {len(problems) - TOLD} more" if len(problems) > TOLD else ""
+        raise ValueError("; ".join(problems[:TOLD]) + more)
+    return result
+
+
+def _read(hint: Any, value: Any, where: str, problems: list[str]) -> Any:
+    """`value` as `hint` says; what is wrong goes to `problems`, and the result is then of no use."""
+    fitting = _fitting(hint, value)
+    if fitting is None:
+        problems.append(f"{where or 'it'} is {_shown(value)}, expected {_expected(hint)}")
+        return None
+    origin = get_origin(fitting)
+    if dataclasses.is_dataclass(fitting):
+        return _read_dataclass(fitting, value, where, problems)
+    if origin is tuple:
+        return tuple(_read(get_args(fitting)[0], part, f"{where}[{i}]", problems) for i, part in enumerate(value))
+    if origin is Mapping:
+        return {name: _read(get_args(fitting)[1], part, _inner(where, name), problems) for name, part in value.items()}
+    return value
+
+
+def _read_dataclass(kind: Any, value: dict[str, Any], where: str, problems: list[str]) -> Any:
+    before = len(problems)
+    hints = _hints(kind)
+    for field in dataclasses.fields(kind):
+        needed = field.default is dataclasses.MISSING
+        if needed and field.name not in value:
+            problems.append(f"{_inner(where, field.name)} is missing")
+    problems += [f"{_inner(where, name)} is unknown" for name in value if name not in hints]
+    read = {
+        name: _read(hints[name], part, _inner(where, name), problems) for name, part in value.items() if name in hints
+    }
+    if len(problems) > before:
+        return None
+    try:
+        return kind(**read)
+    except ValueError as error:
+        problems.append(str(error).rstrip("."))
+        return None
+
+
+@cache
+def _hints(kind: type) -> dict[str, Any]:
+    return get_type_hints(kind)
+
+
+def _fitting(hint: Any, value: object) -> Any:
+    """The kind of those that `hint` allows which JSON's `value` is of; None where it is of none."""
+    kinds = get_args(hint) if get_origin(hint) in UNIONS else (hint,)
+    return next((kind for kind in kinds if _fits(kind, value)), None)
+
+
+def _fits(kind: Any, value: object) -> bool:
+    """True and false are no numbers here, and what a list or an object holds is looked at later."""
+    if get_origin(kind) is Literal:
+        return isinstance(value, str) and value in get_args(kind)
+    return kind is Any or type(value) is _json_type(kind)
+
+
+def _json_type(kind: Any) -> type:
+    if get_origin(kind) is tuple:
+        return list
+    return dict if get_origin(kind) is Mapping or dataclasses.is_dataclass(kind) else kind
+
+
+def _expected(hint: Any) -> str:
+    if get_origin(hint) in UNIONS:
+        return " or ".join(map(_expected, get_args(hint)))
+    if get_origin(hint) is Literal:
+        return " or ".join(map(repr, get_args(hint)))
+    return NAMES[_json_type(hint)]
+
+
+def _shown(value: object) -> str:
+    """Fit for a message, whatever it is."""
+    return NAMES[type(value)] if isinstance(value, dict | list) else ascii(value)[:40]
+
+
+def _inner(where: str, name: str) -> str:
+    shown = name if name.isidentifier() and name.isascii() else ascii(name)[:40]
+    return f"{where}.{shown}" if where else shown[:40]
