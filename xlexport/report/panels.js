@@ -1,0 +1,294 @@
+// What stands around the text: totals, legend, the curve along the document, the overview, and the card about a token.
+const BINS = Math.min(N, 4096); // of equally many tokens, for the curve and the overview
+const runningBits = new Float64Array(BINS + 1); // before each bin
+const runningBytes = new Float64Array(BINS + 1); // or tokens, of a document without bytes
+const binAt = (token) => Math.floor((token / N) * BINS);
+const perUnit = about.hasBytes ? "bits per byte" : "bits per token";
+
+function element(tag, className, ...content) {
+  const made = document.createElement(tag);
+  if (className) made.className = className;
+  made.append(...content);
+  return made;
+}
+
+function byteLength(from, to) {
+  let bytes = 0;
+  for (let place = from; place < to; place++) {
+    const code = text.charCodeAt(place);
+    const isHalf = code >= 0xd800 && code < 0xe000;
+    const isByte = code >= 0xdc80 && code < 0xdd00 && (text.charCodeAt(place - 1) & 0xfc00) !== 0xd800;
+    bytes += code < 0x80 || isByte ? 1 : code < 0x800 || isHalf ? 2 : 3;
+  }
+  return bytes;
+}
+
+function countBins() {
+  for (let token = 0; token < N; token++) {
+    if (bits[token] === NO_SCORE) continue;
+    const bin = binAt(token) + 1;
+    runningBits[bin] += bits[token] / STEPS;
+    runningBytes[bin] += about.hasBytes ? byteLength(start[token], start[token + 1]) : 1;
+  }
+  for (let bin = 1; bin <= BINS; bin++) {
+    runningBits[bin] += runningBits[bin - 1];
+    runningBytes[bin] += runningBytes[bin - 1];
+  }
+}
+
+// Bits per byte of bins first … end - 1; null where there is nothing to divide by.
+function ratio(first, end) {
+  const bytes = runningBytes[end] - runningBytes[first];
+  return bytes > 0 ? (runningBits[end] - runningBits[first]) / bytes : null;
+}
+
+// The mean around a share of the document, over a window that shows its passages rather than its words.
+function near(share, window = Math.max(BINS / 100, (60 / N) * BINS)) {
+  const middle = share * BINS;
+  const first = Math.max(0, Math.min(BINS - 1, Math.floor(middle - window / 2)));
+  return ratio(first, Math.max(first + 1, Math.min(BINS, Math.ceil(middle + window / 2))));
+}
+
+let palette = {}; // colours of the present theme as [r, g, b], for canvases
+
+function readPalette() {
+  const probe = document.body.appendChild(element("i"));
+  const read = (name) => {
+    probe.style.color = `var(--${name})`;
+    return getComputedStyle(probe).color.match(/[\d.]+/g).slice(0, 3).map(Number);
+  };
+  palette = { scale: Array.from({ length: about.levels }, (_, level) => read(`l${level}`)) };
+  for (const name of ["ink", "quiet", "faint", "accent", "panel"]) palette[name] = read(name);
+  probe.remove();
+}
+
+const css = ([r, g, b], alpha = 1) => `rgb(${r} ${g} ${b} / ${alpha})`;
+
+// A colour of the scale, 0 to 1, for panels: its first steps are hardly there, so it begins above them.
+function shade(share) {
+  const place = 2 + Math.min(1, Math.max(0, share)) * (about.levels - 3);
+  const low = Math.floor(place);
+  const [one, other] = [palette.scale[low], palette.scale[Math.min(low + 1, about.levels - 1)]];
+  return css(one.map((value, i) => value + (place - low) * (other[i] - value)));
+}
+
+// A canvas as sharp as the screen: its drawing context and its size in CSS pixels.
+function prepare(canvas) {
+  const { clientWidth: width, clientHeight: height } = canvas;
+  canvas.width = Math.round(width * devicePixelRatio);
+  canvas.height = Math.round(height * devicePixelRatio);
+  const pen = canvas.getContext("2d");
+  pen.scale(devicePixelRatio, devicePixelRatio);
+  return { pen, width, height };
+}
+
+// The range that most of some values are in, so that a few outliers do not flatten the rest.
+function range(values) {
+  const sorted = values.filter((value) => value !== null).sort((a, b) => a - b);
+  if (!sorted.length) return [0, 1];
+  const [low, high] = [0.01, 0.99].map((share) => sorted[Math.round(share * (sorted.length - 1))]);
+  return high - low > 1e-6 ? [low, high] : [low - 0.5, high + 0.5];
+}
+
+const chart = { canvas: byId("chart"), left: 40, right: 4, top: 8, bottom: 20 };
+
+chart.draw = (pointer = null) => {
+  const { pen, width, height } = prepare(chart.canvas);
+  const inner = Math.max(1, width - chart.left - chart.right);
+  const base = height - chart.bottom;
+  const nearby = Array.from({ length: Math.floor(inner) }, (_, x) => near(x / inner));
+  const running = nearby.map((_, x) => ratio(0, Math.max(1, Math.round(((x + 1) / inner) * BINS))));
+  const [low, high] = range(nearby);
+  const bottom = Math.max(0, low - 0.25 * (high - low));
+  const top = high + 0.2 * (high - low);
+  const y = (value) => base - ((Math.min(top, Math.max(bottom, value)) - bottom) / (top - bottom)) * (base - chart.top);
+  pen.font = "11px system-ui, sans-serif";
+  pen.textBaseline = "middle";
+  const step = niceStep((top - bottom) / 5);
+  for (let value = Math.ceil(bottom / step) * step; value <= top; value += step) {
+    pen.fillStyle = css(palette.faint);
+    pen.fillRect(chart.left, Math.round(y(value)), inner, 1);
+    pen.fillStyle = css(palette.quiet);
+    pen.textAlign = "right";
+    pen.fillText(value.toFixed(Math.max(0, Math.ceil(-Math.log10(step)))), chart.left - 7, y(value));
+  }
+  nearby.forEach((value, x) => {
+    if (value === null) return;
+    pen.fillStyle = shade((value - low) / (high - low));
+    pen.fillRect(chart.left + x, y(value), 1.5, base - y(value));
+  });
+  line(pen, nearby, y, css(palette.ink, 0.55), 1);
+  pen.setLineDash([5, 4]);
+  line(pen, running, y, css(palette.ink), 1.5);
+  pen.setLineDash([]);
+  pen.fillStyle = css(palette.quiet);
+  pen.textBaseline = "alphabetic";
+  for (const share of width > 500 ? [0, 0.25, 0.5, 0.75, 1] : [0, 0.5, 1]) {
+    pen.textAlign = share === 0 ? "left" : share === 1 ? "right" : "center";
+    pen.fillText(grouped(Math.round(share * N)), chart.left + share * inner, height - 4);
+  }
+  const [first, last] = visibleTokens();
+  pen.fillStyle = css(palette.accent);
+  pen.fillRect(chart.left + (first / N) * inner, base, Math.max(3, ((last - first) / N) * inner), 3);
+  if (pointer !== null) chart.point(pen, Math.min(inner - 1, Math.max(0, pointer - chart.left)), nearby, y, base, inner);
+};
+
+chart.point = (pen, x, nearby, y, base, inner) => {
+  const value = nearby[Math.floor(x)];
+  const words = `${value === null ? "–" : value.toFixed(3)} at ${grouped(Math.round((x / inner) * N))}`;
+  pen.fillStyle = css(palette.ink);
+  pen.fillRect(chart.left + x, chart.top, 1, base - chart.top);
+  const half = pen.measureText(words).width / 2 + 8;
+  const middle = Math.min(chart.left + inner - half, Math.max(chart.left + half, chart.left + x));
+  pen.beginPath();
+  pen.roundRect(middle - half, 2, 2 * half, 20, 5);
+  pen.fill();
+  pen.fillStyle = css(palette.panel);
+  pen.textAlign = "center";
+  pen.fillText(words, middle, 16);
+};
+
+function niceStep(rough) {
+  const power = 10 ** Math.floor(Math.log10(rough));
+  return power * [1, 2, 5, 10].find((factor) => factor * power >= rough);
+}
+
+function line(pen, values, y, colour, thickness) {
+  pen.beginPath();
+  values.forEach((value, x) => value !== null && pen.lineTo(chart.left + x, y(value)));
+  pen.strokeStyle = colour;
+  pen.lineWidth = thickness;
+  pen.stroke();
+}
+
+const strip = { canvas: byId("strip") };
+
+strip.draw = () => {
+  const { pen, width, height } = prepare(strip.canvas);
+  const rows = Math.max(1, Math.floor(height));
+  const lane = width - 10; // search results stand in the rest
+  const means = Array.from({ length: rows }, (_, row) => near((row + 0.5) / rows, Math.max((3 / rows) * BINS, (30 / N) * BINS)));
+  const [low, high] = range(means);
+  means.forEach((mean, row) => {
+    if (mean === null) return;
+    const share = (mean - low) / (high - low);
+    pen.fillStyle = shade(share);
+    pen.fillRect(2, row, (lane - 2) * (0.3 + 0.7 * Math.min(1, Math.max(0, share))), 1);
+  });
+  pen.fillStyle = css(palette.accent);
+  const step = Math.max(1, Math.floor(view.hits.length / 20000));
+  for (let i = 0; i < view.hits.length; i += step) {
+    pen.fillRect(lane + 2, Math.round((view.hits[i] / text.length) * height) - 1, 7, 2);
+  }
+  const [first, last] = visibleTokens();
+  const y = (first / N) * height;
+  const size = Math.max(8, ((last - first) / N) * height);
+  pen.fillStyle = css(palette.ink, size < height / 2 ? 0.1 : 0);
+  pen.strokeStyle = css(palette.ink, 0.8);
+  pen.lineWidth = 1.5;
+  pen.beginPath();
+  pen.roundRect(1, Math.min(height - size - 1, Math.max(1, y)), width - 2, size, 3);
+  pen.fill();
+  pen.stroke();
+  const share = Math.round((first / Math.max(1, N - 1)) * 100);
+  strip.canvas.setAttribute("aria-valuenow", share);
+  strip.canvas.setAttribute("aria-valuetext", `token ${grouped(first)} of ${grouped(N)}, ${share} %`);
+};
+
+const histogram = new Uint32Array(1024); // tokens by tenths of a bit
+
+function drawLegend() {
+  const { levels, ceiling } = about;
+  const top = ceiling[view.mode];
+  const counts = Array.from({ length: levels }, (_, level) => {
+    const [from, to] = [level, level + 1].map((edge) => Math.round((edge / levels) * top * 10));
+    return histogram.subarray(from, level === levels - 1 ? histogram.length : to).reduce((a, b) => a + b, 0);
+  });
+  const most = Math.max(...counts);
+  byId("histogram").replaceChildren(
+    ...counts.map((count, level) => {
+      const bar = element("i", `l${level}`);
+      bar.style.height = view.mode === "token" ? `${8 + 26 * Math.sqrt(count / most)}px` : "34px";
+      return bar;
+    }),
+  );
+  const ticks = [0, 0.25, 0.5, 0.75, 1].map((share) => element("span", "", `${Math.round(share * top)}`));
+  ticks.at(-1).append("+ bits");
+  byId("scale").replaceChildren(...ticks);
+}
+
+const card = { node: byId("card"), pinned: false, token: -1 };
+
+card.hide = () => {
+  card.node.hidden = true;
+  card.pinned = false;
+  card.token = -1;
+};
+
+// Shows a token's numbers beside it; gives them in words.
+card.show = async (token, pinned) => {
+  if (card.pinned && !pinned) return "";
+  card.token = token;
+  card.pinned = pinned;
+  await readDetail(token);
+  if (card.token !== token) return "";
+  const found = describe(token);
+  card.node.replaceChildren(...cardContent(token, found));
+  card.node.classList.toggle("pinned", pinned);
+  card.node.hidden = false;
+  card.place();
+  const name = label(labels[found.id] ?? "");
+  if (found.surprisal === null) return `${name}: no score`;
+  return `${name}: ${found.surprisal.toFixed(2)} bits, ${percent(2 ** -found.surprisal)}, rank ${found.rank}`;
+};
+
+function cardContent(token, found) {
+  const own = label(labels[found.id] ?? "");
+  const head = element("header", "", element("strong", "", own));
+  const facts = element("dl");
+  const fact = (name, value) => facts.append(element("div", "", element("dt", "", name), element("dd", "", value)));
+  if (found.surprisal === null) {
+    head.append(element("em", "", "not scored"));
+    facts.append(element("p", "", token ? "The model gave no number here." : "The first token has no context."));
+    return [head, facts];
+  }
+  head.append(element("em", "", `${found.surprisal.toFixed(2)} bits`));
+  fact("probability", `${percent(2 ** -found.surprisal)} · ${odds(found.surprisal)}`);
+  fact("rank", `${grouped(found.rank)} of ${grouped(about.vocabSize)}`);
+  fact("entropy", `${found.entropy.toFixed(2)} bits`);
+  const { first, end, place, stop } = wordAt(token);
+  if (end - first > 1 && stop > place) {
+    fact("word", `${label(text.slice(place, stop))} · ${sum(first, end).toFixed(2)} bits in ${end - first} tokens`);
+  }
+  fact("context", `${grouped(found.seen)} token${found.seen === 1 ? "" : "s"} seen`);
+  fact("place", `token ${grouped(token)} of ${grouped(N)}`);
+  if (!found.alternatives.length) return [head, facts];
+  const list = element("ol");
+  for (const { id, probability } of found.alternatives) list.append(row(id, probability, id === found.id));
+  if (!found.alternatives.some(({ id }) => id === found.id)) {
+    const last = row(found.id, 2 ** -found.surprisal, true);
+    last.classList.add("apart");
+    list.append(last);
+  }
+  return [head, facts, list];
+}
+
+function row(id, probability, isOwn) {
+  const bar = element("i");
+  bar.style.width = `${Math.max(0.5, probability * 100)}%`;
+  const name = element("span", "name", label(labels[id] ?? ""));
+  return element("li", isOwn ? "own" : "", name, element("span", "bar", bar), element("span", "share", percent(probability)));
+}
+
+// Below the token, or above it where there is no room; at the bottom of a narrow window the style sheet puts it.
+card.place = () => {
+  const span = card.node.hidden ? null : spanOf(card.token);
+  if (!span) return;
+  const boxes = span.getClientRects();
+  const box = boxes[0] ?? span.getBoundingClientRect();
+  const { offsetWidth: width, offsetHeight: height } = card.node;
+  const below = box.bottom + 8;
+  const y = below + height < innerHeight - 8 ? below : Math.max(8, box.top - height - 8);
+  const x = Math.min(innerWidth - width - 12 - strip.canvas.clientWidth, Math.max(8, box.left - 24));
+  card.node.style.translate = `${Math.round(x)}px ${Math.round(y)}px`;
+};
