@@ -28,7 +28,10 @@ from xlexport.cli_options import (
     runtime_options,
 )
 from xlexport.cli_output import parity_rows, print_json, print_table, progress_bar, quantization_rows, tell
+from xlexport.cli_plot import plot
 from xlexport.cli_quantize import DTYPES, precision_options, quantize
+from xlexport.cli_report import report
+from xlexport.cli_score import score
 from xlexport.train_options import model_config, train_options
 
 __all__ = ["cli", "main", "run"]
@@ -119,13 +122,13 @@ def verify(
     from xlexport.extras import require
 
     require("convert")
-    import xlruntime
     from xlexport import checkpoints
+    from xlexport.opening import open_bundle
     from xlexport.tokenizer_choice import verify_ids
     from xlexport.verify import default_segments
     from xlexport.verify import verify as compare
 
-    model = xlruntime.load(bundle, **runtime)
+    model = open_bundle(bundle, **runtime)
     settings = model.evaluation(**evaluation)
     segments = segments or default_segments(settings)
     source = checkpoints.load(checkpoint, format_name, config)
@@ -139,54 +142,6 @@ def verify(
     else:
         print_table(parity_rows(report))
     report.require_passed()
-
-
-@cli.command()
-@click.argument("bundle", type=PATH)
-@click.argument("files", nargs=-1, required=True, type=click.Path(path_type=Path, allow_dash=True))
-@click.option("--json", "as_json", is_flag=True, help="Print an object a document.")
-@click.option("--per-token", is_flag=True, help="Print an object a token; totals then go to stderr.")
-@click.option("--ids", is_flag=True, help="The files hold token ids separated by white space, not text.")
-@click.option("--batch-size", type=click.IntRange(1), default=1, show_default=True, help="Documents at a time.")
-@runtime_options
-@document_options
-def score(
-    bundle: Path,
-    files: tuple[Path, ...],
-    as_json: bool,
-    per_token: bool,
-    ids: bool,
-    batch_size: int,
-    runtime: dict[str, Any],
-    **evaluation: Any,
-) -> None:
-    """Score FILES with BUNDLE, each as one document of any length; '-' is standard input. Needs no PyTorch."""
-    import xlruntime
-    from xlexport.scoring import (
-        documents_of,
-        print_document,
-        print_losses,
-        print_newlines,
-        print_segmentation,
-        printing_tokens,
-        require_scored,
-    )
-
-    documents = documents_of(files, ids, sys.stdin.buffer)
-    model = xlruntime.load(bundle, **runtime)
-    settings = model.evaluation(**evaluation)
-    options = {"batch_size": batch_size, **evaluation}
-    if per_token:
-        totals = printing_tokens(model.score_tokens(documents, **options), model.tokenizer)
-    else:
-        totals = model.score(documents, **options)
-    for number, total in enumerate(totals):
-        require_scored(total)
-        if not number:  # not before: where nothing can be scored, the error stands alone
-            print_segmentation(settings)
-            print_newlines(model.tokenizer)
-        print_document(total, as_json, to_stderr=per_token)
-        print_losses(total)
 
 
 @cli.command()
@@ -211,13 +166,13 @@ def evaluate(
     """Score CORPUS as published scores were computed: as parallel streams; '-' is standard input. Needs no PyTorch."""
     from dataclasses import asdict
 
-    import xlruntime
     from xlexport.cli_output import corpus_rows
+    from xlexport.opening import open_bundle
     from xlexport.scoring import documents_of
     from xlruntime.protocols import arrange, read_corpus, walk
 
     (document,) = documents_of([corpus], ids, sys.stdin.buffer)
-    model = xlruntime.load(bundle, **runtime)
+    model = open_bundle(bundle, **runtime)
     settings = model.evaluation(**evaluation)
     streams = arrange(read_corpus(model, document), settings, protocol, batch_size, sentences)
     with progress_bar(streams.tokens.size, "evaluating") as advance:
@@ -257,11 +212,12 @@ def generate(
     if (prompt is None) == (prompt_file is None):
         raise click.UsageError("Give either PROMPT or --file.")
     import xlruntime
+    from xlexport.opening import open_bundle
     from xlexport.scoring import print_generated
 
     text = prompt_file.read() if prompt_file is not None else str(prompt).encode("utf-8", "surrogateescape")
     sampling = xlruntime.Sampling(temperature, top_k, top_p, seed)
-    model = xlruntime.load(bundle, **runtime)
+    model = open_bundle(bundle, **runtime)
     tokens = model.generate(text, max_tokens=max_tokens, sampling=sampling, **evaluation)
     print_generated(text, tokens, model.tokenizer, as_json)
 
@@ -381,7 +337,10 @@ def demo(output: Path | None, as_json: bool) -> None:
 
 cli.add_command(bench)
 cli.add_command(context)
+cli.add_command(plot)
 cli.add_command(quantize)
+cli.add_command(report)
+cli.add_command(score)
 
 
 def run(arguments: Sequence[str]) -> int:

@@ -1,0 +1,133 @@
+"""Bits along a document: in windows of equal length, and from its beginning to each place."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from xlexport.errors import XlexportError
+from xlruntime import Document, Model
+
+__all__ = ["BitsAlong", "bits_along", "nice_window", "unit_along"]
+
+LN2 = math.log(2)
+WINDOWS = 200  # of the longest document, at most
+
+Places = npt.NDArray[np.int64]
+Bits = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class BitsAlong:
+    """What a document's tokens cost, by where they stand.
+
+    Places count bytes where tokens are bytes, characters for all other text, tokens for a document given as ids
+    (`unit`). The bits of a token spread evenly from the end of the token before it to its own end.
+
+    Attributes:
+        document: its name.
+        ends: (n,) where the windows end, in units; the last may be shorter.
+        windowed: (n,) bits per unit in each window.
+        running: (n,) bits per unit from the end of the first token to there.
+    """
+
+    document: str
+    unit: str
+    window: int
+    ends: Places
+    windowed: Bits
+    running: Bits
+
+    def to_dict(self) -> dict[str, Any]:
+        """For JSON."""
+        fields = asdict(self)
+        return {name: value.tolist() if isinstance(value, np.ndarray) else value for name, value in fields.items()}
+
+
+def unit_along(model: Model, ids: bool) -> str:
+    """What places in a model's documents count."""
+    if ids:
+        return "token"
+    return "byte" if model.bundle.tokenizer.kind == "bytes" else "character"
+
+
+def nice_window(length: int) -> int:
+    """1, 2 or 5 times a power of ten, so that no more than 200 windows cover `length` units."""
+    least = max(1.0, length / WINDOWS)
+    power = 10 ** math.floor(math.log10(least))
+    return next(int(factor * power) for factor in (1, 2, 5, 10) if factor * power >= least)
+
+
+def bits_along(
+    model: Model,
+    documents: Sequence[Document],
+    *,
+    unit: str,
+    window: int | None = None,
+    batch_size: int = 1,
+    progress: Any = None,
+    **evaluation: Any,
+) -> list[BitsAlong]:
+    """Score documents and say where their bits are.
+
+    Args:
+        unit: as `unit_along` says.
+        window: units in one; None: `nice_window` of the longest document.
+        progress: called with the number of tokens of each step.
+        evaluation: see `Model.evaluation`.
+
+    Raises:
+        XlexportError: nothing to score in a document, or scores that are not finite.
+        TextError, TokenError, OptionError, OSError: as `Model.score`.
+    """
+    names = [document.name for document in documents]
+    parts: list[list[tuple[Places, npt.NDArray[np.float32]]]] = [[] for _ in names]
+    firsts: list[int | None] = [None for _ in names]
+    for part in model.score_tokens(documents, batch_size=batch_size, **evaluation):
+        parts[part.number].append((part.ends, part.log_probs))
+        if firsts[part.number] is None and len(part):
+            firsts[part.number] = int(part.starts[0])
+        if progress is not None:
+            progress(len(part))
+    if empty := [name for name, first in zip(names, firsts, strict=True) if first is None]:
+        raise XlexportError(f"{', '.join(empty)}: fewer than two tokens, so nothing to score. Give longer texts.")
+    joined = [tuple(map(np.concatenate, zip(*pieces, strict=True))) for pieces in parts]
+    chosen = window or nice_window(max(int(ends[-1]) for ends, _ in joined))
+    return list(_curves(names, firsts, joined, unit, chosen))
+
+
+def _curves(
+    names: Sequence[str], firsts: Sequence[int | None], joined: Sequence[Any], unit: str, window: int
+) -> Iterator[BitsAlong]:
+    for name, first, (ends, log_probs) in zip(names, firsts, joined, strict=True):
+        assert first is not None
+        if not np.isfinite(log_probs).all():
+            raise XlexportError(f"{name}: scores that are not finite, so there is no curve. Try a float32 bundle.")
+        yield _curve(name, first, ends, -log_probs.astype(np.float64) / LN2, unit, window)
+
+
+def _curve(name: str, first: int, ends: Places, bits: Bits, unit: str, window: int) -> BitsAlong:
+    """Cut the cumulative bits at the windows' ends.
+
+    Args:
+        first: where the first scored token begins; ends, bits: (N,) of the scored tokens.
+    """
+    last = int(ends[-1])
+    edges = np.append(np.arange(window, last, window), last)
+    edges = edges[edges > first]
+    places = np.concatenate([[first], ends])
+    spent = np.interp(edges, places, np.concatenate([[0.0], np.cumsum(bits)]))
+    lengths = np.diff(np.concatenate([[first], edges]))
+    return BitsAlong(
+        document=name,
+        unit=unit,
+        window=window,
+        ends=edges.astype(np.int64),
+        windowed=np.diff(np.concatenate([[0.0], spent])) / lengths,
+        running=spent / (edges - first),
+    )

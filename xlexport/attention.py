@@ -1,0 +1,177 @@
+"""Attention by distance: how much of each head's attention goes how far back, averaged over the queries of a text.
+
+Dai et al. 2019, arXiv:1901.02860, Appendix D. Graphs do not give attention weights, so the eager model computes them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+import numpy as np
+import numpy.typing as npt
+
+from xlexport.errors import XlexportError
+
+if TYPE_CHECKING:
+    from torch import Tensor
+    from torch.utils.hooks import RemovableHandle
+
+    from xltraining.transformer_xl import TransformerXL, TransformerXLLayer
+
+__all__ = ["AttentionReport", "attention_by_distance", "check_attention", "head_rows"]
+
+
+@dataclass(frozen=True)
+class AttentionReport:
+    """Mean attention of each head by distance.
+
+    Attributes:
+        tokens: queries that it is the mean of; the memory was full at each of them.
+        segment_len, mem_len: tokens in one step, and rows of memory.
+        mean: (layers, heads, distances); the attention to the token that stands so many before the query, which itself
+            is at distance 0. Sums to one over the distances.
+    """
+
+    tokens: int
+    segment_len: int
+    mem_len: int
+    mean: npt.NDArray[np.float64]
+
+    @property
+    def mean_distance(self) -> npt.NDArray[np.float64]:
+        """(layers, heads): in tokens."""
+        return self.mean @ np.arange(self.mean.shape[2])
+
+    def within(self, share: float) -> npt.NDArray[np.int64]:
+        """(layers, heads): the distance up to which at least `share` of the attention goes."""
+        # A sum that rounding leaves below `share` at the last distance counts as all of it.
+        reached = np.cumsum(self.mean, axis=2) >= share - 1e-9
+        return np.argmax(reached, axis=2)
+
+    def to_dict(self) -> dict[str, Any]:
+        """For JSON: an entry a head, layers and heads counted from 0."""
+        distances, half, most = self.mean_distance, self.within(0.5), self.within(0.9)
+        return {
+            "tokens": self.tokens,
+            "segment_len": self.segment_len,
+            "mem_len": self.mem_len,
+            "heads": [
+                {
+                    "layer": layer,
+                    "head": head,
+                    "mean_distance": float(distances[layer, head]),
+                    "half_within": int(half[layer, head]),
+                    "most_within": int(most[layer, head]),
+                    "attention": self.mean[layer, head].tolist(),
+                }
+                for layer in range(self.mean.shape[0])
+                for head in range(self.mean.shape[1])
+            ],
+        }
+
+
+def head_rows(report: AttentionReport) -> list[tuple[str, str]]:
+    """For people, a row a layer: its heads' mean distances."""
+    rows = [
+        ("attention", f"of {report.tokens:,} queries, memory {report.mem_len:,}, segments of {report.segment_len:,}")
+    ]
+    for layer, distances in enumerate(report.mean_distance):
+        near, far = int(distances.argmin()), int(distances.argmax())
+        rows.append(
+            (
+                f"layer {layer}",
+                f"mean distance {distances.mean():,.1f}; nearest head {near} {distances[near]:,.1f}, "
+                f"farthest head {far} {distances[far]:,.1f}",
+            )
+        )
+    return rows
+
+
+def check_attention(architecture: str, where: Path) -> None:
+    """Refuse models whose attention weights are not at hand.
+
+    Raises:
+        XlexportError: says why.
+    """
+    if architecture != "transformer_xl":
+        raise XlexportError(
+            f"{where}: attention by distance is for Transformer-XL, and this is a {architecture}, whose LSH attention "
+            "has weights for the keys of one bucket at a time, others in each round. Give a Transformer-XL."
+        )
+
+
+def attention_by_distance(
+    model: TransformerXL,
+    ids: npt.NDArray[np.int64],
+    *,
+    segment_len: int,
+    tokens: int | None = None,
+    progress: Callable[[int], None] = lambda count: None,
+) -> AttentionReport:
+    """Walk `ids` as one document, with carried memory.
+
+    Segments count from where the memory is full.
+
+    Args:
+        model: in evaluation mode, with the settings to evaluate.
+        ids: (N,) token ids.
+        tokens: queries to count at most; None: all.
+        progress: called with the tokens of each segment.
+
+    Raises:
+        XlexportError: too few tokens.
+    """
+    import torch
+
+    S, M = segment_len, model.config.mem_len
+    warmup = -(-M // S) * S
+    if len(ids) <= warmup:
+        raise XlexportError(
+            f"the text has {len(ids):,} tokens, but the memory is full only after {warmup:,}. Give a longer text, or a "
+            "smaller --mem-len."
+        )
+    stop = len(ids) if tokens is None else min(len(ids), warmup + tokens)
+    sums = np.zeros((model.config.n_layer, model.config.n_head, M + S))
+    with torch.inference_mode():
+        memory: list[Tensor] | None = None
+        for start in range(0, stop, S):
+            segment = torch.from_numpy(ids[None, start : min(start + S, stop)])
+            hooks = _collect(model, sums, segment.shape[1]) if start >= warmup else []
+            try:
+                _, memory = model(segment, memory)
+            finally:
+                for hook in hooks:
+                    hook.remove()
+            progress(segment.shape[1])
+    counted = stop - warmup
+    seen = M + S if model.config.window is None else model.config.window
+    return AttentionReport(counted, S, M, sums[:, :, :seen] / counted)
+
+
+def _collect(model: TransformerXL, sums: npt.NDArray[np.float64], segment: int) -> list[RemovableHandle]:
+    """Add each layer's attention weights to its sums as they pass the layer's dropout, which keeps them as they are."""
+
+    def hook(layer: int) -> Callable[[Any, Any, Tensor], None]:
+        def add(module: Any, inputs: Any, weights: Tensor) -> None:
+            sums[layer, :, : weights.shape[-1]] += _by_distance(weights, segment)
+
+        return add
+
+    layers = [cast("TransformerXLLayer", layer) for layer in model.layers]
+    return [layer.attention.dropatt.register_forward_hook(hook(number)) for number, layer in enumerate(layers)]
+
+
+def _by_distance(weights: Tensor, segment: int) -> npt.NDArray[np.float64]:
+    """Sums over the queries, (H, K) by distance, of weights (H, S, K) of one document.
+
+    Query i stands at column K - S + i, so a key's distance is that less its column.
+    """
+    import torch
+
+    H, S, K = weights.shape
+    own = torch.arange(K - S, K)[:, None] - torch.arange(K)  # (S,K): column of the key at each distance
+    aligned = weights.gather(2, own.clamp(min=0).expand(H, S, K))
+    return aligned.masked_fill(own < 0, 0.0).sum(dim=1, dtype=torch.float64).numpy()

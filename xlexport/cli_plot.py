@@ -1,0 +1,134 @@
+"""The `plot` commands and their options."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+
+from xlexport.cli_options import checkpoint_options, document_options, evaluation_options, runtime_options
+from xlexport.cli_output import print_json, print_table, progress_bar, tell
+
+__all__ = ["plot"]
+
+PATH = click.Path(path_type=Path)
+
+output_option = click.option(
+    "-o", "--output", type=PATH, metavar="FILE", help="The .png or .svg file to draw.  [default: none with --json]"
+)
+json_option = click.option("--json", "as_json", is_flag=True, help="Print what is drawn, as one object.")
+
+
+@click.group()
+def plot() -> None:
+    """Draw documents and models into .png or .svg files (needs matplotlib)."""
+
+
+def _check(output: Path | None, as_json: bool) -> None:
+    if output is None and not as_json:
+        raise click.UsageError("Nothing to do: give -o FILE to draw, --json for the numbers, or both.")
+    if output is not None:
+        from xlexport.plots import check_picture
+
+        check_picture(output)
+
+
+@plot.command()
+@click.argument("bundle", type=PATH)
+@click.argument("files", nargs=-1, required=True, type=click.Path(path_type=Path, allow_dash=True))
+@output_option
+@click.option(
+    "--window", type=click.IntRange(1), help="Length of a window.  [default: such that at most 200 are drawn]"
+)
+@click.option("--ids", is_flag=True, help="The files hold token ids separated by white space, not text.")
+@click.option("--batch-size", type=click.IntRange(1), default=1, show_default=True, help="Documents at a time.")
+@json_option
+@runtime_options
+@document_options
+def bits(
+    bundle: Path,
+    files: tuple[Path, ...],
+    output: Path | None,
+    window: int | None,
+    ids: bool,
+    batch_size: int,
+    as_json: bool,
+    runtime: dict[str, Any],
+    **evaluation: Any,
+) -> None:
+    """Draw bits per byte along FILES: in windows, and from the beginning on. Needs no PyTorch."""
+    _check(output, as_json)
+    from xlexport.along import bits_along, unit_along
+    from xlexport.opening import open_bundle
+    from xlexport.scoring import documents_of
+
+    documents = documents_of(files, ids, sys.stdin.buffer)
+    model = open_bundle(bundle, **runtime)
+    curves = bits_along(
+        model, documents, unit=unit_along(model, ids), window=window, batch_size=batch_size, **evaluation
+    )
+    if as_json:
+        print_json([curve.to_dict() for curve in curves])
+    if output is not None:
+        from xlexport.plots.along import draw_along
+
+        draw_along(curves, output)
+        tell(f"wrote {output}")
+
+
+@plot.command()
+@click.argument("bundle", type=PATH)
+@click.argument("checkpoint", type=PATH)
+@click.argument("file", required=False, type=PATH)
+@output_option
+@click.option(
+    "--tokens", type=click.IntRange(1), default=20_000, show_default=True, help="Queries to average over, at most."
+)
+@json_option
+@checkpoint_options
+@evaluation_options
+def attention(
+    bundle: Path,
+    checkpoint: Path,
+    file: Path | None,
+    output: Path | None,
+    tokens: int,
+    as_json: bool,
+    format_name: str | None,
+    config: dict[str, Any] | None,
+    **evaluation: Any,
+) -> None:
+    """Draw how far back each head of CHECKPOINT attends over FILE, with BUNDLE's tokens and settings.
+
+    Without FILE over a text that every Python brings. Graphs do not give attention weights: the eager model does.
+    """
+    _check(output, as_json)
+    from xlexport.extras import require
+
+    require("convert")
+    import xlruntime
+    from xlexport import checkpoints
+    from xlexport.attention import attention_by_distance, check_attention, head_rows
+    from xlexport.comparison import check_sizes
+    from xlexport.tokenizer_choice import verify_ids
+
+    opened = xlruntime.load(bundle)
+    check_attention(opened.bundle.architecture, bundle)
+    settings = opened.evaluation(**evaluation)
+    ids = verify_ids(opened.bundle, opened.tokenizer, file)
+    model = checkpoints.load(checkpoint, format_name, config).build_model()
+    check_sizes(opened, model)
+    model = model.with_evaluation(settings.mem_len, settings.clamp_len, settings.same_length)
+    with progress_bar(min(len(ids), tokens + settings.mem_len), "attending") as advance:
+        report = attention_by_distance(model, ids, segment_len=settings.segment_len, tokens=tokens, progress=advance)
+    if as_json:
+        print_json(report.to_dict())
+    else:
+        print_table(head_rows(report))
+    if output is not None:
+        from xlexport.plots.attention import draw_attention
+
+        draw_attention(report, output)
+        tell(f"wrote {output}")
