@@ -139,7 +139,7 @@ def attention_by_distance(
         memory: list[Tensor] | None = None
         for start in range(0, stop, S):
             segment = torch.from_numpy(ids[None, start : min(start + S, stop)])
-            hooks = _collect(model, sums, segment.shape[1]) if start >= warmup else []
+            hooks = _collect(model, sums) if start >= warmup else []
             try:
                 _, memory = model(segment, memory)
             finally:
@@ -151,12 +151,12 @@ def attention_by_distance(
     return AttentionReport(counted, S, M, sums[:, :, :seen] / counted)
 
 
-def _collect(model: TransformerXL, sums: npt.NDArray[np.float64], segment: int) -> list[RemovableHandle]:
+def _collect(model: TransformerXL, sums: npt.NDArray[np.float64]) -> list[RemovableHandle]:
     """Add each layer's attention weights to its sums as they pass the layer's dropout, which keeps them as they are."""
 
     def hook(layer: int) -> Callable[[Any, Any, Tensor], None]:
         def add(module: Any, inputs: Any, weights: Tensor) -> None:
-            sums[layer, :, : weights.shape[-1]] += _by_distance(weights, segment)
+            sums[layer, :, : weights.shape[-1]] += _by_distance(weights)
 
         return add
 
@@ -164,7 +164,7 @@ def _collect(model: TransformerXL, sums: npt.NDArray[np.float64], segment: int) 
     return [layer.attention.dropatt.register_forward_hook(hook(number)) for number, layer in enumerate(layers)]
 
 
-def _by_distance(weights: Tensor, segment: int) -> npt.NDArray[np.float64]:
+def _by_distance(weights: Tensor) -> npt.NDArray[np.float64]:
     """Sums over the queries, (H, K) by distance, of weights (H, S, K) of one document.
 
     Query i stands at column K - S + i, so a key's distance is that less its column.
