@@ -86,9 +86,9 @@ def context(
     **evaluation: Any,
 ) -> None:
     """Measure how far BUNDLE's memory reaches: loss of FILES by memory length, and RECL. Needs no PyTorch."""
-    import xlruntime
     from xlexport.context import ReclOptions, measure_context
     from xlexport.context_output import context_lines
+    from xlexport.opening import open_bundle
     from xlexport.scoring import documents_of
 
     if plot is not None:
@@ -97,7 +97,7 @@ def context(
         check_picture(plot)
     recl = ReclOptions(start, step, longest, shares, threshold) if with_recl else None
     documents = documents_of(files, ids, sys.stdin.buffer)
-    models = [xlruntime.load(folder, **runtime) for folder in (bundle, *beside)]
+    models = [open_bundle(folder, **runtime) for folder in (bundle, *beside)]
     report = measure_context(
         models,
         documents,

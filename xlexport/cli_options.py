@@ -99,6 +99,13 @@ any_memory_options = all_of(_segment_len, _other_evaluation, hashing_options, _r
 
 conversion_options = all_of(
     click.option(
+        "--to",
+        type=click.Choice(["onnx", "torchscript", "exported-program"]),
+        default="onnx",
+        show_default=True,
+        help="What the graphs are. All but onnx run by PyTorch alone, and are to be trusted like programs.",
+    ),
+    click.option(
         "--tokenizer",
         metavar="FILE|bytes|none",
         help="A vocabulary (vocab.txt, cache.pt, vocab.pkl …), tokenizer.json or SentencePiece model; 'bytes'; or "
@@ -195,11 +202,13 @@ device_options = all_of(
 
 
 def _as_runtime(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Let `runtime` hold what `xlruntime.load` takes."""
+    """Let `runtime` hold what `open_bundle` takes."""
 
     @functools.wraps(function)
     def merged(**values: Any) -> Any:
         runtime = {name: values.pop(name) for name in ("device", "strict_device", "cuda_graphs", "threads")}
+        if values.pop("trust"):
+            runtime["trust"] = True
         return function(runtime=runtime, **values)
 
     return merged
@@ -208,6 +217,11 @@ def _as_runtime(function: Callable[..., Any]) -> Callable[..., Any]:
 runtime_options = all_of(
     device_options,
     click.option("--threads", type=click.IntRange(1), help="Threads of one step.  [default: all cores]"),
+    click.option(
+        "--trust",
+        is_flag=True,
+        help="Run a bundle of TorchScript or exported programs, too, by PyTorch. That runs code that is in it.",
+    ),
     _as_runtime,
 )
 

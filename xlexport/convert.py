@@ -15,6 +15,7 @@ from xlexport.bundle_writer import check_output, digests, publishing, write_mani
 from xlexport.checkpoints import SourceCheckpoint
 from xlexport.errors import ExportError
 from xlexport.onnx_export import export_onnx
+from xlexport.opening import open_bundle
 from xlexport.parity import ParityReport, SegmentDifference
 from xlexport.quantize.bundle import QuantizeOptions, check_options, quantize_into
 from xlexport.quantize.text import check_texts, gate_text
@@ -23,6 +24,7 @@ from xlexport.steps import Step, build_step
 from xlexport.tokenizer_choice import check_verify_text, choose_tokenizer, verify_ids
 from xlexport.verify import default_segments, verify
 from xlruntime import spec
+from xlruntime.errors import OptionError
 from xlruntime.model import load
 
 __all__ = ["ConversionOptions", "convert"]
@@ -45,6 +47,7 @@ class ConversionOptions:
         cuda_graphs: whether to write the graphs that CUDA can capture, too.
         dtype: precision of the bundle, `float32` or one of `quantize.PRECISIONS`, with `max_delta_bits`, `keep_float`
             and `memory_dtype` as `QuantizeOptions` has them; what it costs is measured on `verify_text`.
+        to: what the graphs are: `onnx`, `torchscript` or `exported-program`. PyTorch runs the latter two.
     """
 
     segment_len: int | None = None
@@ -64,6 +67,7 @@ class ConversionOptions:
     max_delta_bits: float = 0.01
     keep_float: tuple[str, ...] = ()
     memory_dtype: str = "float32"
+    to: spec.Format = "onnx"
 
     @property
     def quantization(self) -> QuantizeOptions | None:
@@ -100,6 +104,7 @@ def convert(
     """
     options = options or ConversionOptions()
     check_output(output, force)
+    _check_format(options)
     if options.quantization is not None:
         check_options(options.quantization)
     source = _chosen(source, options)
@@ -118,7 +123,7 @@ def convert(
         folder.mkdir(exist_ok=True)
         tell("exporting the step graphs")
         step = build_step(source.architecture, source.build_model(), cuda_graphs=bool(options.cuda_graphs))
-        graphs = export_onnx(step, folder)
+        graphs = _export(step, folder, options.to)
         _write_first_rows(step, folder)
         tokenizer.write(folder)
         memory = step.memory
@@ -126,7 +131,7 @@ def convert(
         bundle = _describe(source, memory, graphs, evaluation, tokenizer.spec, folder)
         write_manifest(folder, bundle)
 
-        exported = load(folder, threads=options.threads)
+        exported = open_bundle(folder, trust=True, threads=options.threads)
         ids = verify_ids(bundle, exported.tokenizer, options.verify_text)
         segments = options.verify_segments or default_segments(evaluation)
         walk = "documents" if evaluation.whole else f"segments of {evaluation.segment_len} tokens"
@@ -141,6 +146,29 @@ def convert(
             quantize_into(exact, published, quantization, gate_text(exact, texts), tell)
             shutil.rmtree(folder)
     return report
+
+
+def _check_format(options: ConversionOptions) -> None:
+    """Refuse what only ONNX graphs have.
+
+    Raises:
+        OptionError: names it.
+    """
+    problems = {"--cuda-graphs": options.cuda_graphs, "--dtype and its options": options.quantization}
+    if options.to != "onnx" and (named := [name for name, chosen in problems.items() if chosen]):
+        raise OptionError(f"--to {options.to} goes without {' and '.join(named)}: they are for ONNX. Leave them out.")
+
+
+def _export(step: Step, folder: Path, to: spec.Format) -> dict[str, spec.Graph]:
+    if to == "torchscript":
+        from xlexport.torchscript_export import export_torchscript
+
+        return export_torchscript(step, folder)
+    if to == "exported-program":
+        from xlexport.program_export import export_programs
+
+        return export_programs(step, folder)
+    return export_onnx(step, folder)
 
 
 def _chosen(source: SourceCheckpoint, options: ConversionOptions) -> SourceCheckpoint:
@@ -240,13 +268,25 @@ def _readme(bundle: spec.Bundle, report: ParityReport) -> str:
 {summary(bundle.architecture, bundle.config)}, vocabulary {bundle.vocab_size:,},
 tokenizer {bundle.tokenizer.kind}, {bundle.precision}. Converted from {sources}.
 
-Score a document, without PyTorch: `pip install 'xlexport[cpu]'`, then `xlexport score THIS_FOLDER document.txt`.
+{_how_to_score(bundle)}
 `bundle.json` says what every graph takes and gives. {_defaults(bundle.evaluation)}
 
 {_verified(report)}
 {chosen}
 {files}
 """
+
+
+def _how_to_score(bundle: spec.Bundle) -> str:
+    kind = bundle.graphs["score"].format
+    if kind == "onnx":
+        return (
+            "Score a document, without PyTorch: `pip install 'xlexport[cpu]'`, then `xlexport score THIS_FOLDER "
+            "document.txt`."
+        )
+    return f"""Its graphs are of the kind {kind}, and PyTorch runs them. Loading them runs code that is in the
+files: trust them like a program, or leave them. Score a document: `pip install 'xlexport[cpu,convert]'`, then
+`xlexport score --trust THIS_FOLDER document.txt`."""
 
 
 def _defaults(evaluation: spec.Evaluation) -> str:

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
-import logging
 import re
-import warnings
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -17,6 +14,7 @@ from xlexport.bundle_writer import SMALL_TENSOR_BYTES, WEIGHTS_FILE, writing
 from xlexport.errors import ExportError
 from xlexport.ops import DOMAIN, VERSION, add_functions, translations
 from xlexport.steps import Step, traced_outputs
+from xlexport.tracing import free_axes, tracing
 from xlruntime import spec
 
 __all__ = ["OPSET", "export_onnx"]
@@ -50,30 +48,16 @@ def export_onnx(step: Step, folder: Path) -> dict[str, spec.Graph]:
 
 def _trace(step: Step) -> ir.Model:
     """The whole step as one ONNX model, with the names of its spec."""
-    free = {name: torch.export.Dim(name, min=1, max=2**30) for name in ("batch", "segment")}
-    near = torch.export.Dim("near", min=2, max=2**30)
-    free |= {"capacity": torch.export.Dim("capacity", min=2, max=2**30), "near + 1": near + 1}
-    shapes = tuple(
-        {axis: free[size] for axis, size in enumerate(tensor.shape) if isinstance(size, str)} or None
-        for tensor in step.inputs
-    )
-    with _quiet():
-        try:
-            program = torch.onnx.export(
-                step,  # type: ignore[arg-type]  # every Step is a Module
-                step.example(),
-                dynamic_shapes=(shapes,),
-                dynamo=True,
-                opset_version=OPSET,
-                custom_translation_table=translations(),
-                verbose=False,
-            )
-        except Exception as error:  # whatever torch raises while tracing, the caller gets one kind
-            reason = (str(error).strip() or type(error).__name__).splitlines()[0]
-            raise ExportError(
-                f"torch {torch.__version__} could not export the step graph: {reason} "
-                "Install the torch version of constraints.txt, or report this with the model's configuration."
-            ) from error
+    with tracing("export the step graph"):
+        program = torch.onnx.export(
+            step,  # type: ignore[arg-type]  # every Step is a Module
+            step.example(),
+            dynamic_shapes=(free_axes(step),),
+            dynamo=True,
+            opset_version=OPSET,
+            custom_translation_table=translations(),
+            verbose=False,
+        )
     assert program is not None
     model = program.model
     for value, tensor in zip(model.graph.inputs, step.inputs, strict=True):
@@ -180,19 +164,3 @@ def _operator_problems(model: ir.Model) -> Iterator[str]:
 def _axes(value: ir.Value) -> tuple[int | str | None, ...]:
     """A number for each fixed axis, a name or None for each free one."""
     return tuple(axis if isinstance(axis, int) else axis.value for axis in value.shape or ())
-
-
-@contextlib.contextmanager
-def _quiet() -> Iterator[None]:
-    """Keep the exporter's notes on axis names, attribute types and absent packages off the user's terminal."""
-    loggers = [logging.getLogger(name) for name in ("torch.onnx", "onnx_ir")]
-    levels = [logger.level for logger in loggers]
-    for logger in loggers:
-        logger.setLevel(logging.ERROR)
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            yield
-    finally:
-        for logger, level in zip(loggers, levels, strict=True):
-            logger.setLevel(level)

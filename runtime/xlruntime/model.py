@@ -115,13 +115,23 @@ class Model:
         if graph is None:
             have = ", ".join(sorted(self.bundle.graphs))
             raise OptionError(f"{self.folder}: no graph for {purpose!r}; this bundle has {have}.")
-        session = GraphSession(self.folder, graph, self.device, self.threads, self.strict_device)
+        session = self._new_session(purpose, graph)
         if session.metadata != graph.metadata(self.bundle.memory):
             raise BundleError(
                 f"{self.folder / graph.file}: its metadata is not what the manifest says about it. "
                 "Convert the checkpoint again."
             )
         return session
+
+    def _new_session(self, purpose: str, graph: Graph) -> GraphSession:
+        """What runs one graph; `xlexport.torch_session` has its own for those of PyTorch."""
+        if graph.format != "onnx":
+            raise BundleError(
+                f"{self.folder / graph.file}: {graph.format}, which PyTorch runs, not ONNX Runtime. Loading it runs code "
+                "that is in it: if you trust it as you would a program, add --trust to xlexport's command or use "
+                "xlexport.torch_session.load; else convert the checkpoint with --to onnx."
+            )
+        return GraphSession(self.folder, graph, self.device, self.threads, self.strict_device)
 
     def placement(self, purpose: str) -> dict[str, dict[str, int]]:
         """Where the nodes of a graph run: `{execution provider: {operator: count}}`.

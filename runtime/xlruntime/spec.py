@@ -34,6 +34,7 @@ __all__ = [
     "Bundle",
     "Evaluation",
     "FileDigest",
+    "Format",
     "Graph",
     "Layout",
     "Memory",
@@ -48,12 +49,13 @@ FIRST_MEMORY_FILE = "first_memory.safetensors"  # the rows a fresh memory starts
 LONGEST_NAME = 255  # bytes, on most file systems
 LARGEST_LENGTH = 2**30  # of segment, memory and clamp: more than any machine holds, and far from overflowing
 # What manifest and metadata leave out, as it is so in most graphs.
-IMPLIED: Mapping[str, Any] = {"layout": "ring", "max_segment": None}
+IMPLIED: Mapping[str, Any] = {"layout": "ring", "max_segment": None, "format": "onnx"}
 UNBOUNDED_WINDOW = 2**62  # "no window": larger than any distance, and safe to add to in int64
 
 Axis = int | str
 FirstMemory = Literal["empty", "zeros"]
 Layout = Literal["ring", "recent"]
+Format = Literal["onnx", "torchscript", "exported-program"]
 
 
 @dataclass(frozen=True)
@@ -94,12 +96,16 @@ class Memory:
 
 @dataclass(frozen=True)
 class Graph:
-    """One ONNX file of the bundle. `inputs` and `outputs` leave nothing out, memory included."""
+    """One graph of the bundle. `inputs` and `outputs` leave nothing out, memory included.
+
+    An ONNX file and an exported program of PyTorch hold one graph, a TorchScript file a method for each by its purpose.
+    """
 
     file: str
     inputs: tuple[Tensor, ...]
     outputs: tuple[Tensor, ...]
     max_segment: int | None = None  # tokens that a step takes at most; None: any number
+    format: Format = "onnx"  # the others run in PyTorch, and loading them runs code that is in the file
 
     def metadata(self, memory: tuple[Memory, ...]) -> str:
         """What the file itself says, as JSON: this spec, and which of its outputs becomes which input."""
@@ -273,13 +279,16 @@ class Bundle:
         computing = {
             name: digest.sha256
             for name, digest in self.files.items()
-            if name.endswith((".onnx", ".data")) or name == FIRST_MEMORY_FILE
+            if name.endswith((".onnx", ".data", ".pt", ".pt2", ".safetensors"))
         }
         return hashlib.sha256(json.dumps(computing, sort_keys=True).encode()).hexdigest()
 
     def to_json(self) -> str:
         """`bundle.json` as text, with its own digest."""
         fields = dataclasses.asdict(self)
+        for graph in fields["graphs"].values():
+            if graph["format"] == IMPLIED["format"]:  # runtimes that know no other refuse the field
+                del graph["format"]
         return json.dumps({**fields, DIGEST_KEY: _digest(fields)}, indent=1) + "\n"
 
     @classmethod

@@ -53,6 +53,10 @@ class Step(Protocol):
     def forms(self) -> Mapping[str, Form]:
         """The purposes that `forward` computes in another way than the rest."""
 
+    @property
+    def traceable(self) -> bool:
+        """Whether `torch.jit.trace`, which goes one way through it, sees all that it can do."""
+
     def example(self) -> tuple[Tensor, ...]:
         """Inputs to trace with."""
 

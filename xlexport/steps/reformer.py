@@ -40,6 +40,8 @@ class ReformerStep(nn.Module):
         model: the trained model, in eval mode; its weights are shared, not copied.
     """
 
+    traceable = False  # LSH attention loops over as many rounds as its data say
+
     def __init__(self, model: Reformer) -> None:
         super().__init__()
         self.config = config = model.config

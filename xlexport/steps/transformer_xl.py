@@ -155,11 +155,17 @@ class RingStep:
         return torch.cat([self.newest_far, newest, self.oldest_far, oldest], dim=3)
 
 
-def _size(count: Tensor, largest: int) -> int:
-    """A number in a tensor as the size of an axis, from 0 to `largest`."""
+def _size(count: Tensor, largest: int | None = None, smallest: int = 0) -> int:
+    """A number in a tensor as the size of an axis, from `smallest` to `largest`.
+
+    To `torch.jit.trace` it stays a tensor, which it records wherever a size is taken; a number would be fixed.
+    """
+    if torch.jit.is_tracing():  # type: ignore[attr-defined]  # not in torch's own list of names
+        return cast(int, count.view(()))
     size = cast(int, count.item())
-    torch._check(size >= 0)
-    torch._check(size <= largest)
+    torch._check(size >= smallest)
+    if largest is not None:
+        torch._check(size <= largest)
     return size
 
 
@@ -173,6 +179,7 @@ class TransformerXLStep(nn.Module):
         cuda_graphs: have purposes in the form that CUDA graphs need, too.
     """
 
+    traceable = True
     inverse_frequency: Tensor
 
     def __init__(self, model: TransformerXL, cuda_graphs: bool = False) -> None:
@@ -328,8 +335,7 @@ class TransformerXLStep(nn.Module):
             n_layer tensors (H, d_head, 1 + near): a zero column, then the distances near - 1 … 0.
         """
         config = self.config
-        count = cast(int, near.item())
-        torch._check(count >= 1)
+        count = _size(near, smallest=1)
         distance = torch.arange(count, -1, -1)  # the first stands for the zero column
         clamped = torch.where(clamp_len > 0, torch.minimum(distance, clamp_len), distance).to(torch.float32)
         angle = clamped.unsqueeze(1) * self.inverse_frequency  # (1 + near, D / 2)

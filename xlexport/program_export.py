@@ -1,0 +1,193 @@
+"""Emit the step graphs of a bundle as exported programs of `torch.export`, over one file of weights.
+
+Traced once, then cut by purpose. Each program takes its tensors by name and returns a dictionary by name, as
+`bundle.json` says. A program file holds no weights, or each would hold all of them: where it needs one it has a single
+NaN, so that a program whose weights were forgotten cannot give numbers that look right.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, cast
+
+import torch
+from safetensors.torch import save_file
+from torch import Tensor, fx
+from torch.export import ExportedProgram
+from torch.export.exported_program import ModuleCallEntry, ModuleCallSignature
+from torch.export.graph_signature import (
+    ExportGraphSignature,
+    InputKind,
+    InputSpec,
+    OutputKind,
+    OutputSpec,
+    TensorArgument,
+)
+from torch.fx.experimental.symbolic_shapes import free_symbols
+from torch.utils import _pytree as pytree
+
+from xlexport.bundle_writer import writing
+from xlexport.steps import Step, traced_outputs
+from xlexport.torch_session import WEIGHTS_FILE
+from xlexport.tracing import free_axes, quiet, tracing
+from xlruntime import spec
+
+__all__ = ["export_programs"]
+
+CHECKS_OF_TYPES = (torch.ops.aten._assert_tensor_metadata.default,)  # which nothing can change
+
+
+def export_programs(step: Step, folder: Path) -> dict[str, spec.Graph]:
+    """Write `<purpose>.pt2` for every purpose of `step`, and the weights they share, into `folder`.
+
+    Returns:
+        The spec of each graph, by purpose.
+
+    Raises:
+        ExportError: torch cannot export the step, or has fixed an axis that must stay free.
+        OSError: the disk is full, or the like.
+    """
+    whole = _trace(step)
+    weights = _merge_tied(whole)
+    with writing(folder / WEIGHTS_FILE):
+        save_file(weights, folder / WEIGHTS_FILE)
+    graphs = {}
+    for purpose in step.purposes:
+        program, graph = _cut(whole, purpose, step)
+        with writing(folder / graph.file), quiet():
+            metadata = {spec.METADATA_KEY: graph.metadata(step.memory)}
+            torch.export.save(program, folder / graph.file, extra_files=metadata)
+        graphs[purpose] = graph
+    return graphs
+
+
+def _trace(step: Step) -> ExportedProgram:
+    """The whole step as one program."""
+    with tracing("export the step"):
+        return torch.export.export(
+            step,  # type: ignore[arg-type]  # every Step is a Module
+            step.example(),
+            dynamic_shapes=(free_axes(step),),
+        )
+
+
+def _merge_tied(whole: ExportedProgram) -> dict[str, Tensor]:
+    """All weights, each once: where several names stand for one tensor, the graph from now on uses the first."""
+    weights: dict[str, Tensor] = {}
+    first: dict[tuple[int, torch.Size], fx.Node] = {}
+    nodes = {node.name: node for node in whole.graph.nodes if node.op == "placeholder"}
+    for entry in whole.graph_signature.input_specs:
+        if entry.target in whole.state_dict:
+            tensor = whole.state_dict[entry.target]
+            node = nodes[entry.arg.name]
+            same = first.setdefault((tensor.data_ptr(), tensor.shape), node)
+            if same is node:
+                weights[entry.target] = tensor.detach().contiguous()
+            else:
+                node.replace_all_uses_with(same)
+    return weights
+
+
+def _cut(whole: ExportedProgram, purpose: str, step: Step) -> tuple[ExportedProgram, spec.Graph]:
+    """A program that computes the outputs of `purpose` and nothing else, without weights."""
+    form = step.forms.get(purpose)
+    prefix = f"{form.prefix}." if form else ""
+    outputs = step.purposes[purpose]
+    made = dict(zip(traced_outputs(step), whole.graph.output_node().args[0], strict=True))
+    chosen = [cast(fx.Node, made[prefix + tensor.name]) for tensor in outputs]
+    needed = _needed(whole.graph, chosen)
+
+    # Weights come first, then the inputs of the step in its order.
+    specs = {entry.arg.name: entry for entry in whole.graph_signature.input_specs}
+    given = [name for name, entry in specs.items() if entry.kind == InputKind.USER_INPUT]
+    tensors = dict(zip(given, step.inputs, strict=True))
+    graph = fx.Graph()
+    copies: dict[fx.Node, fx.Node] = {}
+    inputs: list[spec.Tensor] = []
+    taken: list[InputSpec] = []
+    for node in whole.graph.nodes:
+        if node not in needed:
+            continue
+        copies[node] = graph.node_copy(node, copies.__getitem__)
+        if node.op == "placeholder":
+            taken.append(dataclasses.replace(specs[node.name]))
+            if node.name in tensors:
+                inputs.append(tensors[node.name])
+                copies[node].name = copies[node].target = inputs[-1].name
+                taken[-1].arg = TensorArgument(inputs[-1].name)
+    graph.output(tuple(copies[node] for node in chosen))
+    for node in graph.nodes:  # the tracer's notes name source files of the machine it ran on
+        node.meta = {key: node.meta[key] for key in ("val", "tensor_meta") if key in node.meta}
+
+    symbols = {symbol for node in graph.nodes for symbol in _symbols(node.meta.get("val"))}
+
+    results = [OutputSpec(OutputKind.USER_OUTPUT, TensorArgument(copies[node].name), None) for node in chosen]
+    examples = {
+        tensor.name: example for tensor, example in zip(step.inputs, step.example(), strict=True) if tensor in inputs
+    }
+    signature = ModuleCallSignature(
+        inputs=[entry.arg for entry in taken if entry.kind == InputKind.USER_INPUT],
+        outputs=[entry.arg for entry in results],
+        in_spec=pytree.tree_structure(((), examples)),
+        out_spec=pytree.tree_structure({tensor.name: 0 for tensor in outputs}),
+        forward_arg_names=list(examples),
+    )
+    names = {str(entry.target) for entry in taken}
+    with tracing("cut the exported step"):
+        program = ExportedProgram(
+            root=torch.nn.Module(),
+            graph=graph,
+            graph_signature=ExportGraphSignature(taken, results),
+            state_dict={name: _forgotten(tensor) for name, tensor in whole.state_dict.items() if name in names},
+            range_constraints={
+                size: limits for size, limits in whole.range_constraints.items() if size.free_symbols <= symbols
+            },
+            module_call_graph=[ModuleCallEntry("", signature)],
+            example_inputs=((), examples),
+            constants={name: constant for name, constant in whole.constants.items() if name in names},
+        )
+    max_segment = form.max_segment if form else None
+    return program, spec.Graph(f"{purpose}.pt2", tuple(inputs), outputs, max_segment, "exported-program")
+
+
+def _needed(graph: fx.Graph, chosen: Iterable[fx.Node]) -> set[fx.Node]:
+    """What `chosen` nodes are computed from, and assertions of nothing else."""
+    needed: set[fx.Node] = set()
+    _add_ancestors(needed, chosen)
+    sources = {node for node in needed if _is_source(node)}
+    for node in graph.nodes:
+        if node.op == "call_function" and node.is_impure() and node.target not in CHECKS_OF_TYPES:
+            ancestors: set[fx.Node] = set()
+            _add_ancestors(ancestors, [node])
+            if {other for other in ancestors if _is_source(other)} <= sources:
+                needed |= ancestors
+    return needed
+
+
+def _add_ancestors(found: set[fx.Node], nodes: Iterable[fx.Node]) -> None:
+    waiting = list(nodes)
+    while waiting:
+        if (node := waiting.pop()) not in found:
+            found.add(node)
+            waiting += node.all_input_nodes
+
+
+def _symbols(value: object) -> set[Any]:
+    """Free sizes in what is known of a node."""
+    if isinstance(value, tuple | list):
+        return {symbol for part in value for symbol in _symbols(part)}
+    return set(free_symbols(value)) if isinstance(value, Tensor | torch.SymInt | torch.SymBool) else set()
+
+
+def _is_source(node: fx.Node) -> bool:
+    """Whether numbers come from it that are not known beforehand."""
+    return node.op == "placeholder" or node.target == torch.ops.aten.item.default
+
+
+def _forgotten(weight: Tensor) -> Tensor:
+    """A NaN that passes for a weight until that is loaded."""
+    nan = torch.full((), math.nan, dtype=weight.dtype).expand(weight.shape)
+    return torch.nn.Parameter(nan, requires_grad=False) if isinstance(weight, torch.nn.Parameter) else nan

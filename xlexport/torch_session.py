@@ -1,0 +1,252 @@
+"""Run bundles of TorchScript or of exported programs with PyTorch, behind the runtime's own interface.
+
+Loading such a file runs code that is in it. So the files are read once, what was read is compared with its digest, and
+nothing else is ever loaded; whether a bundle is to be trusted like a program is for the caller to say.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import io
+import logging
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from xlexport.extras import require
+from xlruntime.bundle import read_bundle
+from xlruntime.errors import BundleError, OptionError
+from xlruntime.model import Model
+from xlruntime.providers import Device
+from xlruntime.session import GraphSession
+from xlruntime.spec import METADATA_KEY, Bundle, Graph
+
+if TYPE_CHECKING:
+    import torch
+
+    from xlruntime.memory import RingMemory
+    from xlruntime.placement import PlacedNode
+
+__all__ = ["WEIGHTS_FILE", "TorchModel", "TorchSession", "load"]
+
+WEIGHTS_FILE = "weights.safetensors"  # of all exported programs of a bundle
+
+Call = Callable[..., Mapping[str, "torch.Tensor"]]
+
+
+def load(
+    folder: str | Path,
+    *,
+    device: str = "cpu",
+    threads: int | None = None,
+    check_files: bool = True,
+    strict_device: bool = False,
+    cuda_graphs: bool = False,
+) -> TorchModel:
+    """Open a bundle of TorchScript or of exported programs. That runs code that is in it: it must be trusted for that.
+
+    Args:
+        folder: what `xlexport convert --to torchscript` or `--to exported-program` wrote.
+        device: `cpu`.
+        threads: of PyTorch, in this process from now on; None leaves them as they are.
+        check_files: compare every file with its digest. Files that hold code are compared in any case.
+        strict_device, cuda_graphs: as `xlruntime.load` takes them; of no use here.
+
+    Raises:
+        MissingDependencyError: PyTorch is not installed.
+        BundleNotFoundError, BundleError: there is no such bundle, it is broken, or ONNX Runtime is what runs it.
+        OptionError: another device, or CUDA graphs.
+    """
+    require("convert")
+    if threads is not None and threads < 1:
+        raise OptionError(f"threads is {threads}, at least 1 is needed.")
+    if device != "cpu" or cuda_graphs:
+        raise OptionError(
+            f"{folder}: PyTorch runs this bundle on the CPU, where it was traced, not on {device} or in CUDA graphs. "
+            "Use device cpu, or convert the checkpoint with --to onnx."
+        )
+    bundle = read_bundle(Path(folder), check_files)
+    if threads is not None:
+        import torch
+
+        torch.set_num_threads(threads)
+    return TorchModel(Path(folder), bundle, Device("cpu"), threads, strict_device)
+
+
+class TorchModel(Model):
+    """A bundle whose graphs PyTorch runs. Graphs of one file, or of one set of weights, share them."""
+
+    def __init__(self, folder: Path, bundle: Bundle, device: Device, threads: int | None, strict_device: bool) -> None:
+        self._files: dict[str, Any] = {}  # TorchScript modules, and weights, by file
+        super().__init__(folder, bundle, device, threads, strict_device)
+
+    def _new_session(self, purpose: str, graph: Graph) -> GraphSession:
+        if graph.format == "torchscript":
+            module, metadata = self._shared(graph.file, self._load_torchscript)
+            if not hasattr(module, purpose):
+                raise BundleError(f"{self.folder / graph.file}: no method {purpose!r} in it. Convert it again.")
+            return TorchSession(self.folder / graph.file, graph, getattr(module, purpose), metadata[purpose])
+        if graph.format == "exported-program":
+            program, found = self._load_program(graph.file)
+            return TorchSession(self.folder / graph.file, graph, program, found)
+        raise BundleError(f"{self.folder / graph.file}: {graph.format}, not of PyTorch. Use xlruntime.load.")
+
+    def _shared(self, name: str, make: Callable[[str], Any]) -> Any:
+        if name not in self._files:
+            self._files[name] = make(name)
+        return self._files[name]
+
+    def _checked(self, name: str) -> io.BytesIO:
+        """The content of a file, equal to its digest. What is loaded is what was compared, even if the file changes.
+
+        Raises:
+            BundleError: it is not what the manifest says.
+        """
+        path, wanted = self.folder / name, self.bundle.files[name]
+        try:
+            content = path.read_bytes()
+        except FileNotFoundError as error:
+            raise BundleError(f"{path}: missing. Copy the bundle anew, or convert the checkpoint again.") from error
+        if hashlib.sha256(content).hexdigest() != wanted.sha256:
+            raise BundleError(
+                f"{path}: was changed ({len(content):,} bytes, expected {wanted.size:,} with SHA-256 "
+                f"{wanted.sha256[:12]}…), so nothing of it was loaded. Copy the bundle anew."
+            )
+        return io.BytesIO(content)
+
+    def _load_torchscript(self, name: str) -> tuple[Any, dict[str, str]]:
+        import torch
+
+        from xlexport.torchscript_export import metadata_name
+
+        extra = {metadata_name(purpose): "" for purpose in self.bundle.graphs}
+        content = self._checked(name)
+        with _loading(self.folder / name):
+            module = torch.jit.load(content, map_location="cpu", _extra_files=extra)
+        return module, {purpose: _text(extra[metadata_name(purpose)]) for purpose in self.bundle.graphs}
+
+    def _load_program(self, name: str) -> tuple[Call, str]:
+        import torch
+
+        if self.bundle.architecture == "reformer":
+            import xlexport.ops  # noqa: F401  # programs of Reformers have these operators
+        weights = self._shared(WEIGHTS_FILE, self._load_weights)
+        extra = {METADATA_KEY: ""}
+        content = self._checked(name)
+        with _loading(self.folder / name):
+            program = torch.export.load(content, extra_files=extra)
+            module = program.module(check_guards=False)
+            module.load_state_dict({key: weights[key] for key in program.state_dict}, assign=True)
+        return module, _text(extra[METADATA_KEY])
+
+    def _load_weights(self, name: str) -> dict[str, torch.Tensor]:
+        from safetensors.torch import load_file
+
+        with _loading(self.folder / name):
+            return dict(load_file(self.folder / name))
+
+
+class TorchSession(GraphSession):
+    """One graph, run by PyTorch. Any number of threads may run it at once.
+
+    A step gives new memories, which take the place of the old ones.
+    """
+
+    def __init__(self, file: Path, graph: Graph, call: Call, metadata: str) -> None:
+        self.graph = graph
+        self.device = Device("cpu")
+        self.inputs = {tensor.name for tensor in graph.inputs}
+        self.outputs = [tensor.name for tensor in graph.outputs]
+        self._file, self._call, self._metadata = file, call, metadata
+
+    @property
+    def providers(self) -> list[str]:
+        """What runs it."""
+        return ["PyTorch"]
+
+    @property
+    def nodes(self) -> tuple[PlacedNode, ...]:
+        """None that could be told apart."""
+        return ()
+
+    @property
+    def metadata(self) -> str | None:
+        """The graph's own spec as the file carries it."""
+        return self._metadata
+
+    def run(self, feeds: dict[str, npt.NDArray[Any]]) -> dict[str, npt.NDArray[Any]]:
+        """Run as a pure function: numpy in, every output out."""
+        import torch
+
+        return {
+            name: value.numpy()
+            for name, value in self._run(
+                {name: torch.from_numpy(np.ascontiguousarray(array)) for name, array in feeds.items()}
+            ).items()
+        }
+
+    def run_on_device(self, feeds: dict[str, npt.NDArray[Any]]) -> dict[str, Any]:
+        """Run as a pure function; every output as a tensor, which `step` takes as a constant of a memory."""
+        import torch
+
+        return self._run({name: torch.from_numpy(np.ascontiguousarray(array)) for name, array in feeds.items()})
+
+    def step(self, feeds: dict[str, npt.NDArray[Any]], memory: RingMemory) -> dict[str, npt.NDArray[Any]]:
+        """As `GraphSession.step`, but that memories are new ones."""
+        import torch
+
+        given = {name: torch.from_numpy(np.ascontiguousarray(array)) for name, array in feeds.items()}
+        given |= {entry.input: torch.from_numpy(memory.array(entry)) for entry in memory.entries}
+        made = self._run({**memory.constants, **given})
+        for entry in memory.entries:
+            memory.put(entry, made.pop(entry.output).numpy())
+        return {name: value.numpy() for name, value in made.items()}
+
+    def _run(self, given: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        import torch
+
+        with torch.inference_mode():
+            try:
+                made = self._call(**{name: value for name, value in given.items() if name in self.inputs})
+                return {name: made[name] for name in self.outputs}
+            except (RuntimeError, KeyError) as error:
+                reason = _first_line(error)
+                if "allocate" in reason:
+                    raise MemoryError(reason) from error
+                raise BundleError(
+                    f"{self._file}: PyTorch cannot run it ({reason}). Convert the checkpoint again."
+                ) from error
+
+
+@contextlib.contextmanager
+def _loading(path: Path) -> Iterator[None]:
+    """Raise BundleError for whatever PyTorch makes of a file that is not what it should be; it has no base for that."""
+    import torch
+
+    logger = logging.getLogger("torch.export")
+    level = logger.level
+    logger.setLevel(logging.CRITICAL)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    except Exception as error:
+        raise BundleError(
+            f"{path}: torch {torch.__version__} cannot load it ({_first_line(error)}). Copy the bundle anew, convert "
+            "the checkpoint again, or install the version of PyTorch that bundle.json names."
+        ) from error
+    finally:
+        logger.setLevel(level)
+
+
+def _first_line(error: BaseException) -> str:
+    return str(error).strip().partition("\n")[0] or type(error).__name__
+
+
+def _text(value: str | bytes) -> str:
+    return value.decode("utf-8", "replace") if isinstance(value, bytes) else value

@@ -1,0 +1,123 @@
+"""Emit the step graphs of a bundle as TorchScript: one file over one copy of the weights, a method for each purpose.
+
+Each method takes its tensors by name and returns a dictionary by name, as `bundle.json` says. TorchScript is deprecated
+upstream; `docs/torch_formats.md` says what it is still good for.
+"""
+
+from __future__ import annotations
+
+import inspect
+import warnings
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.jit._trace import TracerWarning
+
+from xlexport.bundle_writer import writing
+from xlexport.errors import ExportError
+from xlexport.steps import Step, traced_outputs
+from xlexport.tracing import quiet, tracing
+from xlruntime import spec
+
+__all__ = ["TORCHSCRIPT_FILE", "export_torchscript", "metadata_name"]
+
+TORCHSCRIPT_FILE = "graphs.pt"
+Inputs = Mapping[str, tuple[spec.Tensor, ...]]  # by purpose
+
+
+def export_torchscript(step: Step, folder: Path) -> dict[str, spec.Graph]:
+    """Write every purpose of `step` into one file in `folder`.
+
+    Returns:
+        The spec of each graph, by purpose.
+
+    Raises:
+        ExportError: the step cannot be traced, or tracing would fix what must stay free.
+        OSError: the disk is full, or the like.
+    """
+    if not step.traceable:
+        raise ExportError(
+            "TorchScript cannot hold LSH attention: its operators loop as often as their data says, and a trace goes "
+            "one way only. Use --to exported-program, or --to onnx."
+        )
+    every = dict.fromkeys(step.purposes, step.inputs)
+    inputs = {
+        purpose: tuple(tensor for tensor in step.inputs if tensor.name in names)
+        for purpose, names in _used(_trace(step, every)).items()
+    }
+    module = _trace(step, inputs)
+    graphs = {
+        purpose: spec.Graph(TORCHSCRIPT_FILE, inputs[purpose], outputs, format="torchscript")
+        for purpose, outputs in step.purposes.items()
+    }
+    metadata = {metadata_name(purpose): graph.metadata(step.memory) for purpose, graph in graphs.items()}
+    with writing(folder / TORCHSCRIPT_FILE), quiet():
+        torch.jit.save(module, str(folder / TORCHSCRIPT_FILE), _extra_files=metadata)
+    return graphs
+
+
+def metadata_name(purpose: str) -> str:
+    """Where the file holds the spec of a graph."""
+    return f"{spec.METADATA_KEY}.{purpose}.json"
+
+
+def _trace(step: Step, inputs: Inputs) -> torch.jit.ScriptModule:
+    """All purposes as methods that take the given inputs; what a method computes in vain is removed."""
+    examples = dict(zip((tensor.name for tensor in step.inputs), step.example(), strict=True))
+    module = _Methods(step, examples, inputs)
+    with tracing("trace the step graphs"), torch.no_grad():
+        warnings.simplefilter("error", TracerWarning)  # of a number that would be fixed
+        traced = torch.jit.trace_module(
+            module,
+            {purpose: tuple(examples[tensor.name] for tensor in taken) for purpose, taken in inputs.items()},
+            check_trace=False,  # on the same example, so it would not see what `verify` sees
+            strict=False,  # the results are dictionaries
+        )
+    for purpose in inputs:
+        graph = traced._c._get_method(purpose).graph
+        torch._C._jit_pass_inline(graph)
+        torch._C._jit_pass_dce(graph)
+        torch._C._jit_pass_lint(graph)
+    return traced
+
+
+def _used(module: torch.jit.ScriptModule) -> dict[str, set[str]]:
+    """The inputs that each method reads, by purpose."""
+    purposes = [name for name in module._c._method_names() if name != "forward"]
+    used = {}
+    for purpose in purposes:
+        method = module._c._get_method(purpose)
+        names = [argument.name for argument in method.schema.arguments]
+        values = zip(names, method.graph.inputs(), strict=True)
+        used[purpose] = {name for name, value in values if name != "self" and value.uses()}
+    return used
+
+
+class _Methods(nn.Module):
+    """The step with a method for each purpose: those of its inputs by name, and its outputs by name."""
+
+    def __init__(self, step: Step, examples: Mapping[str, Tensor], inputs: Inputs) -> None:
+        super().__init__()
+        assert isinstance(step, nn.Module)
+        self.step = step
+        for purpose, taken in inputs.items():
+            self.__dict__[purpose] = _method(step, purpose, examples, [tensor.name for tensor in taken])
+
+
+def _method(
+    step: Step, purpose: str, examples: Mapping[str, Tensor], names: list[str]
+) -> Callable[..., dict[str, Tensor]]:
+    form = step.forms.get(purpose)
+    prefix = f"{form.prefix}." if form else ""
+
+    def run(*given: Tensor) -> dict[str, Tensor]:
+        inputs = {**examples, **dict(zip(names, given, strict=True))}  # examples only where nothing comes of them
+        made = dict(zip(traced_outputs(step), step.forward(*inputs.values()), strict=True))
+        return {tensor.name: made[prefix + tensor.name] for tensor in step.purposes[purpose]}
+
+    parameters: Any = [inspect.Parameter(name, inspect.Parameter.POSITIONAL_OR_KEYWORD) for name in names]
+    run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]  # the tracer takes the names from it
+    return run

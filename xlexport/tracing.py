@@ -1,0 +1,59 @@
+"""What the emitters share: which axes of a step stay free, errors of one kind, and quiet."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import warnings
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+
+from xlexport.errors import ExportError
+from xlexport.steps import Step
+
+__all__ = ["free_axes", "quiet", "tracing"]
+
+LARGEST = 2**30  # of a free axis
+
+
+def free_axes(step: Step) -> tuple[dict[int, Any] | None, ...]:
+    """The axes of each input of `step` that stay free, as `torch.export` takes them."""
+    free = {name: torch.export.Dim(name, min=1, max=LARGEST) for name in ("batch", "segment")}
+    near = torch.export.Dim("near", min=2, max=LARGEST)
+    free |= {"capacity": torch.export.Dim("capacity", min=2, max=LARGEST), "near + 1": near + 1}
+    return tuple(
+        {axis: free[size] for axis, size in enumerate(tensor.shape) if isinstance(size, str)} or None
+        for tensor in step.inputs
+    )
+
+
+@contextlib.contextmanager
+def tracing(what: str) -> Iterator[None]:
+    """Raise ExportError for whatever torch raises, and keep its notes off the user's terminal."""
+    with quiet():
+        try:
+            yield
+        except Exception as error:
+            reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+            raise ExportError(
+                f"torch {torch.__version__} could not {what}: {reason} "
+                "Install the torch version of constraints.txt, or report this with the model's configuration."
+            ) from error
+
+
+@contextlib.contextmanager
+def quiet() -> Iterator[None]:
+    """Keep notes on axis names, attribute types, absent packages and deprecations off the user's terminal."""
+    loggers = [logging.getLogger(name) for name in ("torch.onnx", "torch.export", "onnx_ir")]
+    levels = [logger.level for logger in loggers]
+    for logger in loggers:
+        logger.setLevel(logging.ERROR)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        for logger, level in zip(loggers, levels, strict=True):
+            logger.setLevel(level)
