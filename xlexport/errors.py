@@ -6,6 +6,7 @@
     ├── ExportError (RuntimeError)                          a model that cannot become step graphs
     ├── ParityError (RuntimeError)                          step graphs that do not compute what the model computes
     ├── QuantizationError (RuntimeError)                    a bundle that cannot be quantized, or would lose too much
+    ├── ResumeError (ValueError)                            a run that cannot go on where one was interrupted
     ├── OutputExistsError (FileExistsError)                 something stands where the output should go
     └── MissingDependencyError (ImportError)                an extra that is not installed
 
@@ -20,6 +21,7 @@ __all__ = [
     "OutputExistsError",
     "ParityError",
     "QuantizationError",
+    "ResumeError",
     "XlexportError",
 ]
 
@@ -46,6 +48,10 @@ class ParityError(XlexportError, RuntimeError):
 
 class QuantizationError(XlexportError, RuntimeError):
     """A bundle cannot be quantized, or loses more bits per token than the limit, so nothing is written."""
+
+
+class ResumeError(XlexportError, ValueError):
+    """An interrupted run cannot be continued: bundle, options or inputs changed, or it left something broken."""
 
 
 class OutputExistsError(XlexportError, FileExistsError):

@@ -1,10 +1,8 @@
-"""Documents for the `score` command, and how it prints what it finds."""
+"""Documents for the `evaluate` command, and what commands say about documents."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import BinaryIO
 
@@ -12,22 +10,18 @@ import click
 import numpy as np
 
 from xlexport.cli_output import print_json, tell
-from xlruntime import Document, DocumentScore, TextError, TokenError, TokenScores
+from xlruntime import Document, DocumentScore, TextError, TokenError
 from xlruntime.spec import Evaluation
 from xlruntime.text import Tokenizer, continuation
 
 __all__ = [
     "documents_of",
-    "print_document",
+    "nothing_to_score",
     "print_generated",
     "print_losses",
     "print_newlines",
     "print_segmentation",
-    "printing_tokens",
-    "require_scored",
 ]
-
-LN2 = math.log(2)
 
 
 def documents_of(files: Sequence[Path], ids: bool, stdin: BinaryIO) -> list[Document]:
@@ -65,35 +59,17 @@ def _document(path: Path, ids: bool, stdin: BinaryIO) -> Document:
         ) from error
 
 
-def require_scored(score: DocumentScore) -> None:
-    """Refuse a document with nothing to score; its first token has no context.
-
-    Raises:
-        TextError: it has fewer than two tokens.
-    """
-    if not score.scored_tokens:
-        raise TextError(
-            f"{score.document}: {score.tokens} of at least 2 tokens, so nothing to score. Give a longer text."
-        )
+def nothing_to_score(score: DocumentScore) -> TextError | None:
+    """What is wrong with a document that has no token with a score; its first token has no context."""
+    if score.scored_tokens:
+        return None
+    return TextError(f"{score.document}: {score.tokens} of at least 2 tokens, so nothing to score. Give a longer text.")
 
 
 def print_segmentation(evaluation: Evaluation) -> None:
     """Say so where the scores depend on how the document is cut."""
     if evaluation.segmentation_matters:
         tell(f"Without same_length the scores depend on the segment length, which is {evaluation.segment_len}.")
-
-
-def print_document(score: DocumentScore, as_json: bool, to_stderr: bool) -> None:
-    """The total of a document: an object, or a line."""
-    if as_json:
-        print_json(asdict(score), err=to_stderr)
-        return
-    per_byte = "" if score.bits_per_byte is None else f"{score.bits_per_byte:.4f} bits per byte, "
-    click.echo(
-        f"{score.document}: {score.tokens:,} tokens, {per_byte}{score.bits_per_token:.4f} bits per token, "
-        f"perplexity {score.perplexity:.4g}, {score.tokens_per_second:,.0f} tokens/s",
-        err=to_stderr,
-    )
 
 
 def print_newlines(tokenizer: Tokenizer) -> None:
@@ -113,35 +89,6 @@ def print_losses(score: DocumentScore) -> None:
         tell(
             f"{score.document}: {score.unknown_tokens:,} of {score.tokens:,} tokens stand for what the vocabulary "
             "lacks, so the bits are no code for the text."
-        )
-
-
-def printing_tokens(parts: Iterator[TokenScores], tokenizer: Tokenizer) -> Iterator[DocumentScore]:
-    """The totals of documents as they end, and on the way an object for each token as soon as it is scored."""
-    for part in parts:
-        _print_tokens(part, tokenizer)
-        if part.summary is not None:
-            yield part.summary
-
-
-def _print_tokens(part: TokenScores, tokenizer: Tokenizer) -> None:
-    columns = zip(
-        *(array.tolist() for array in (part.index, part.tokens, part.starts, part.ends, part.log_probs, part.context)),
-        strict=True,
-    )
-    for index, token, start, end, log_prob, context in columns:
-        print_json(
-            {
-                "document": part.document,
-                "index": index,
-                "token": tokenizer.decode(np.array([token])),
-                "id": token,
-                "start": start,
-                "end": end,
-                "log_prob": log_prob,
-                "surprisal_bits": -log_prob / LN2,
-                "context": context,
-            }
         )
 
 

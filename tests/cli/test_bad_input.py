@@ -265,13 +265,17 @@ def test_bundle_that_is_none(
 # Documents.
 
 
-def test_documents_that_are_missing_are_all_named(
-    bundle: Path, prose: Path, refuse: Callable[..., str], tmp_path: Path
+def test_documents_that_are_missing_leave_the_others(
+    bundle: Path, prose: Path, invoke: Callable[..., Any], tmp_path: Path
 ) -> None:
-    error = refuse("score", bundle, tmp_path / "absent", prose, tmp_path)
-    assert f"{tmp_path / 'absent'}: no such file" in error
-    assert f"{tmp_path}: a folder" in error
-    assert str(prose) not in error
+    shown = invoke("score", bundle, tmp_path / "absent", prose, tmp_path / "too", "--same-length")
+    assert shown.code == 1
+    assert shown.out.startswith(f"{prose}: 80 tokens, ") and len(shown.out.splitlines()) == 1
+    first, second, total, failed = shown.err.splitlines()
+    assert first == f"Error: {tmp_path / 'absent'}: No such file or directory. Check the path."
+    assert second.startswith(f"Error: {tmp_path / 'too'}: No such file")
+    assert total.startswith("1 document, 80 tokens: ")
+    assert failed == "2 of 3 documents could not be scored"
 
 
 @pytest.mark.parametrize("content", [b"", b"a"])
@@ -281,10 +285,10 @@ def test_document_too_short_to_score(
 ) -> None:
     path = tmp_path / "short.txt"
     path.write_bytes(content)
-    error = refuse(*command, bundle, path)
-    assert f"{path}: {len(content)} bytes, at least 2 tokens are needed to score anything." in error
-    error = refuse(*command, bundle, "-", stdin=content)
-    assert f"standard input: {len(content)} of at least 2 tokens, so nothing to score. Give a longer text." in error
+    for given, stdin in ((path, b""), ("-", content)):
+        error = refuse(*command, bundle, given, stdin=stdin)
+        name = "standard input" if given == "-" else path
+        assert f"{name}: {len(content)} of at least 2 tokens, so nothing to score. Give a longer text." in error
 
 
 def test_token_ids_outside_the_vocabulary(bundle: Path, refuse: Callable[..., str], tmp_path: Path) -> None:

@@ -30,6 +30,8 @@ SCORE_FIELDS = [
     "bytes",
     "dropped_chars",
     "dropped_bytes",
+    "scored_chars",
+    "scored_bytes",
     "nats",
     "bits",
     "bits_per_byte",
@@ -93,6 +95,7 @@ def test_score_as_json(bundle: Path, prose: Path, invoke: Invoke) -> None:
     assert found["document"] == str(prose)
     assert (found["tokens"], found["scored_tokens"], found["bytes"]) == (80, 79, 80)
     assert (found["words"], found["chars"]) == (len(PROSE.split()), len(PROSE))
+    assert (found["scored_bytes"], found["scored_chars"]) == (79, 78)
     assert (found["segment_len"], found["mem_len"]) == (8, 20)
     assert found["nats"] == pytest.approx(score_of(bundle, PROSE.encode()).nats)
     assert found["bits"] == pytest.approx(found["nats"] / math.log(2))

@@ -1,0 +1,94 @@
+"""What tests of `xlexport score` share: golden bundles, which need no PyTorch, and documents for them."""
+
+from __future__ import annotations
+
+import io
+import json
+import shutil
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from xlexport.cli import run
+
+GOLDEN = Path(__file__).resolve().parents[1] / "golden"
+TEXT = (
+    "It was the best of times,\n it was the worst of times;\r\n\n\tit was the âge of wisdom –\n"
+    "it was the epoch of  belief, 時代 of incredulity\n \n"
+)
+
+
+@dataclass(frozen=True)
+class Scored:
+    """A `score` command that has run."""
+
+    code: int
+    out: str
+    err: str
+
+    @property
+    def records(self) -> list[dict[str, Any]]:
+        """Standard output, every line of which must be JSON."""
+        return [json.loads(line) for line in self.out.split("\n")[:-1]]  # not splitlines, which cuts at U+2028 too
+
+    def succeeded(self) -> Scored:
+        assert self.code == 0, self.err
+        return self
+
+
+Score = Callable[..., Scored]
+
+
+@pytest.fixture(scope="session")
+def bundle() -> Path:
+    """It reads bytes, eight at a time, and sees the last twelve, wherever a document is cut."""
+    return GOLDEN / "post_lnorm_same_length_empty" / "bundle"
+
+
+@pytest.fixture
+def score(bundle: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Score:
+    """`score(files…, options…, stdin=b"")` of that bundle, in this process; `bundle=` for another."""
+
+    def scored(*arguments: str | Path, stdin: bytes = b"", bundle: Path = bundle) -> Scored:
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin)))
+        capfd.readouterr()
+        code = run(["score", str(bundle), "--threads", "1", *map(str, arguments)])
+        out, err = capfd.readouterr()
+        return Scored(code, out, err)
+
+    return scored
+
+
+@pytest.fixture
+def texts(tmp_path: Path) -> list[Path]:
+    """Documents of several lengths, sorted by name."""
+    folder = tmp_path / "texts"
+    folder.mkdir()
+    paths = []
+    for number, length in enumerate((60, 9, 40, 150, 23)):
+        paths.append(folder / f"{number}.txt")
+        paths[-1].write_bytes(TEXT.encode()[:length])
+    return paths
+
+
+@pytest.fixture
+def words_bundle(tmp_path: Path) -> Callable[[str, Path], Path]:
+    """`words_bundle(kind, file)`: a bundle of 29 tokens that reads text with this tokenizer."""
+    from xlruntime.bundle import digest_file
+
+    def made(kind: str, file: Path) -> Path:
+        folder = Path(shutil.copytree(GOLDEN / "pre_lnorm_empty" / "bundle", tmp_path / "words.bundle"))
+        shutil.copyfile(file, folder / file.name)
+        manifest = json.loads((folder / "bundle.json").read_text("utf-8"))
+        digest = digest_file(folder / file.name)
+        manifest["files"][file.name] = {"sha256": digest.sha256, "size": digest.size}
+        manifest["tokenizer"] = {"kind": kind, "file": file.name}
+        manifest.pop("manifest_sha256", None)
+        (folder / "bundle.json").write_text(json.dumps(manifest), "utf-8")
+        return folder
+
+    return made

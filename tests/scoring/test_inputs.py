@@ -1,0 +1,213 @@
+"""What `score` takes for documents: files, folders, patterns, standard input, JSON lines, gzip; and what it refuses."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import threading
+from pathlib import Path
+
+import pytest
+
+from tests.scoring.conftest import TEXT, Score
+
+
+def names(score: Score, *arguments: str | Path, stdin: bytes = b"") -> list[str]:
+    return [record["document"] for record in score(*arguments, "--json", stdin=stdin).succeeded().records]
+
+
+def test_folder_is_taken_recursively_sorted_and_said(score: Score, tmp_path: Path) -> None:
+    for name in ("b/2.txt", "b/a/1.md", "a.txt", ".hidden", "c/.git/config", "b/10.txt"):
+        path = tmp_path / "books" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("some text")
+    folder = tmp_path / "books"
+    shown = score(folder, "--json").succeeded()
+    expected = [f"{folder}/{name}" for name in ("a.txt", "b/10.txt", "b/2.txt", "b/a/1.md")]
+    assert [record["document"] for record in shown.records] == expected
+    assert shown.err.splitlines()[0] == f"{folder}: 4 files, without 2 hidden"
+    shown = score(folder, "--include", "*.txt", "--include", "c*", "--json").succeeded()
+    assert [record["document"] for record in shown.records] == expected[:3]
+    assert shown.err.splitlines()[0] == f"{folder}: 3 files named *.txt or c*, without 1 others and 2 hidden"
+
+
+def test_output_in_the_folder_is_not_taken(score: Score, texts: list[Path]) -> None:
+    folder = texts[0].parent
+    output = folder / "scores.jsonl"
+    for _ in range(2):
+        score(folder, "-o", output, "--force").succeeded()
+        assert len(output.read_text().splitlines()) == len(texts)
+
+
+def test_patterns_are_expanded(score: Score, texts: list[Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(texts[0].parent.parent)
+    assert names(score, "texts/[0-2].txt") == ["texts/0.txt", "texts/1.txt", "texts/2.txt"]
+    assert names(score, "**/[34].txt") == ["texts/3.txt", "texts/4.txt"]
+    strange = texts[0].parent / "[x].txt"
+    strange.write_text("its name is a pattern, but it is there")
+    assert names(score, strange) == [str(strange)]
+    shown = score("*.nothing")
+    assert (shown.code, shown.err) == (1, "Error: *.nothing: no file matches. Check the pattern.\n")
+
+
+@pytest.mark.parametrize("name", ["packed.txt.gz", "packed"])
+def test_gzip_by_content_or_name(name: str, score: Score, tmp_path: Path) -> None:
+    plain, packed = tmp_path / "plain", tmp_path / name
+    plain.write_text(TEXT)
+    packed.write_bytes(gzip.compress(TEXT.encode()))
+    (first, second) = score(plain, packed, "--json").succeeded().records
+    (third,) = score("-", "--json", stdin=packed.read_bytes()).succeeded().records
+    assert first["nats"] == pytest.approx(second["nats"]) == pytest.approx(third["nats"])
+    assert second["bytes"] == len(TEXT.encode())
+
+
+def test_gzip_that_is_broken(score: Score, tmp_path: Path) -> None:
+    whole = gzip.compress(TEXT.encode() * 3000)
+    for name, content in (("cut.gz", whole[:-9]), ("flipped.gz", whole[:-5] + b"\0" + whole[-4:]), ("no.gz", b"text")):
+        path = tmp_path / name
+        path.write_bytes(content)
+        shown = score(path, "--mem-len", "1", "--segment-len", "4000")
+        assert (shown.code, shown.out) == (1, "")
+        (error,) = shown.err.splitlines()
+        assert error.startswith(f"Error: {path}: broken gzip data (")
+        assert error.endswith("Pack the file again, or unpack it.")
+
+
+def test_pipe(score: Score, tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    writer = threading.Thread(target=pipe.write_text, args=(TEXT,))
+    writer.start()
+    (found,) = score(pipe, "--json").succeeded().records
+    writer.join()
+    assert found["bytes"] == len(TEXT.encode())
+
+
+def test_json_lines(score: Score, tmp_path: Path) -> None:
+    path = tmp_path / "docs.jsonl"
+    lines = [{"text": "first text", "id": "one"}, {"text": "second text\n"}, {"text": "third – text", "id": 3}]
+    path.write_text("\n\n".join(map(json.dumps, lines)), "utf-8-sig")
+    expected = [f"{path}:1", f"{path}:3", f"{path}:5"]
+    shown = score(path, "--field", "text", "--json").succeeded()
+    assert [record["document"] for record in shown.records] == expected
+    assert [record["chars"] for record in shown.records] == [10, 12, 12]
+    assert names(score, path, "--field", "text", "--id-field", "id") == ["one", expected[1], "3"]
+    assert names(score, "-", "--field", "text", stdin=path.read_bytes())[1] == "standard input:3"
+    packed = tmp_path / "docs.jsonl.gz"
+    packed.write_bytes(gzip.compress(path.read_bytes()))
+    (tmp_path / "other.txt").write_text("not taken")
+    assert names(score, tmp_path, "--field", "text") == [*expected, *(f"{packed}:{n}" for n in (1, 3, 5))]
+
+
+@pytest.mark.parametrize(
+    ("line", "what"),
+    [
+        ('{"text": "cut', "not JSON (Unterminated string"),
+        ("[1, 2]", "a JSON list, expected an object with field 'text'."),
+        ('{"body": "it", "n": 1}', "expected text in field 'text', found only 'body', 'n'. Check --field."),
+        ('{"text": 5}', "expected text in field 'text', found int there. Check --field."),
+        ('{"text": "x"}', "1 of at least 2 tokens, so nothing to score."),
+        ('{"text": "\\ud800 half"}', "character 0 is half of a surrogate pair"),
+        ("[" * 100_000, "not JSON ("),
+    ],
+)
+def test_json_line_that_is_none_leaves_the_others(line: str, what: str, score: Score, tmp_path: Path) -> None:
+    path = tmp_path / "docs.jsonl"
+    path.write_text(f'{{"text": "fine"}}\n{line}\n{{"text": "fine, too"}}\n')
+    shown = score(path, "--field", "text", "--json")
+    assert shown.code == 1
+    assert [record["document"] for record in shown.records] == [f"{path}:1", f"{path}:3"]
+    error, _, failed = shown.err.splitlines()
+    assert error.startswith(f"Error: {path}:2") and what in error
+    assert failed == "1 of 3 documents could not be scored"
+
+
+def test_ids_in_files_and_json_lines(score: Score, texts: list[Path], tmp_path: Path) -> None:
+    ids = list(texts[3].read_bytes())
+    (wanted,) = score(texts[3], "--json").succeeded().records
+    path, lines = tmp_path / "ids", tmp_path / "ids.jsonl"
+    path.write_text("\n ".join(map(str, ids)) + "\n")
+    lines.write_text(json.dumps({"ids": ids}) + '\n{"ids": [1.5, 2]}\n{"ids": "1 2"}\n')
+    (found,) = score(path, "--ids", "--json").succeeded().records
+    shown = score(lines, "--ids", "--field", "ids", "--json")
+    assert found["nats"] == shown.records[0]["nats"] == wanted["nats"]
+    assert len(shown.records) == 1
+    assert "token ids must be whole numbers" in shown.err
+    assert "expected token ids in a list in field 'ids', found str there" in shown.err
+
+
+def test_ids_are_read_piece_by_piece(score: Score, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("xlexport.inputs.CHUNK", 7)
+    path = tmp_path / "ids"
+    path.write_text("12\t130 7\r\n" * 20 + "255")
+    (found,) = score(path, "--ids", "--per-token", "--json").succeeded().records[-1:]
+    assert (found["index"], found["id"]) == (60, 255)
+
+
+def test_strict_stops_at_the_first(score: Score, texts: list[Path], tmp_path: Path) -> None:
+    for bad, what in ((tmp_path / "absent", "No such file"), (tmp_path / "empty", "0 of at least 2 tokens")):
+        if bad.name == "empty":
+            bad.touch()
+        shown = score(texts[0], bad, texts[1], "--json", "--strict")
+        assert shown.code == 1
+        assert [record["document"] for record in shown.records] == [str(texts[0])]
+        assert [what in line for line in shown.err.splitlines()] == [True]
+
+
+def test_document_that_breaks_in_its_middle(score: Score, texts: list[Path], tmp_path: Path) -> None:
+    """Records of tokens that were scored before stay; it has no total."""
+    ids = tmp_path / "ids"
+    ids.write_text("65 " * 30 + "\n" + "66 " * 400_000 + "999")
+    shown = score(ids, "--ids", "--per", "token")
+    assert shown.code == 1
+    assert shown.err.count("\n") == 1 and "token 400030 has id 999" in shown.err
+
+
+def test_bad_documents_beside_others_in_a_batch(score: Score, texts: list[Path], tmp_path: Path) -> None:
+    alone = [score(path, "--json").succeeded().records[0]["nats"] for path in texts]
+    given = [texts[0], tmp_path / "absent", *texts[1:3], tmp_path, *texts[3:]]
+    (tmp_path / "x.txt").write_text("x")
+    shown = score(*given, "--json", "--batch-size", "3", "--include", "x.txt")
+    assert shown.code == 1
+    assert [record["document"] for record in shown.records] == list(map(str, texts))
+    assert [record["nats"] for record in shown.records] == pytest.approx(alone, abs=1e-3)
+    assert "2 of 7 documents could not be scored" in shown.err
+
+
+def test_continuous(score: Score, texts: list[Path]) -> None:
+    """As one document: its scores are those of the texts joined."""
+    joined = b"".join(path.read_bytes() for path in texts)
+    whole = score("-", "--per-token", stdin=joined).succeeded().records
+    parts = score(*texts, "--per-token", "--continuous").succeeded().records
+    assert [record["id"] for record in parts] == [record["id"] for record in whole]
+    for part, record in zip(parts, whole, strict=True):
+        assert part["log_prob"] == pytest.approx(record["log_prob"], abs=2e-5)
+        assert part["context"] == record["context"]
+    assert [record["index"] for record in parts if record["document"] == str(texts[1])] == list(range(9))
+    apart = score(*texts, "--per-token").succeeded().records
+    assert len(apart) == len(parts) - 4
+
+
+@pytest.mark.parametrize(
+    ("options", "what"),
+    [
+        (("--per", "word", "--per-token"), "--per-token is --per token, but --per is word."),
+        (("--format", "csv", "--json"), "--json is --format jsonl, but --format is csv."),
+        (("--top", "3"), "--detail and --top are for tokens. Add --per token."),
+        (("--per", "line", "--detail"), "--detail and --top are for tokens. Add --per token."),
+        (("--top", "11", "--per-token"), "11 is not in the range 1<=x<=10"),
+        (("--per", "word", "--ids"), "--ids has no text to find a word in."),
+        (("--resume",), "--resume and --force are about an output file. Give it with -o."),
+        (("-o", "x.jsonl", "--resume", "--force"), "Give one of them."),
+        (("-o", "x.txt"), "x.txt: no format of that ending; use .jsonl, .ndjson, .json, .csv, or give --format."),
+        (("--id-field", "id"), "--id-field is for JSON lines. Give --field, too."),
+        (("--continuous", "--batch-size", "2"), "--continuous scores documents one after another."),
+        (("--per", "sentence"), "'sentence' is not one of 'document', 'line', 'word', 'token'"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
+)
+def test_usage(options: tuple[str, ...], what: str, score: Score, texts: list[Path]) -> None:
+    shown = score(texts[0], *options)
+    assert (shown.code, shown.out) == (2, "")
+    assert what in " ".join(shown.err.split())

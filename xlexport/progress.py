@@ -1,0 +1,170 @@
+"""How far a scoring run is: a line on a terminal while it goes on, and a summary at its end."""
+
+from __future__ import annotations
+
+import math
+import shutil
+import sys
+import time
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any, TextIO
+
+from xlruntime import DocumentScore, TokenScores
+
+__all__ = ["Progress", "Totals", "duration"]
+
+EVERY = 0.2  # seconds between two pictures of the bar
+WIDTH = 24
+
+
+@dataclass
+class Totals:
+    """Sums over the documents that were scored, and mean and spread of each one's own figure.
+
+    Figures are bits per byte where all documents have bytes, else bits per token.
+    """
+
+    documents: int = 0
+    failed: int = 0
+    tokens: int = 0
+    scored_tokens: int = 0
+    bytes: int = 0
+    scored_bytes: int = 0
+    bits: float = 0.0
+    without_bytes: int = 0
+    byte_mean: float = 0.0  # mean and sum of squared deviations, one document after another (Welford, 1962)
+    byte_squares: float = 0.0
+    token_mean: float = 0.0
+    token_squares: float = 0.0
+
+    def add(self, score: DocumentScore) -> None:
+        """Count a document that was scored to its end."""
+        self.documents += 1
+        self.tokens += score.tokens
+        self.scored_tokens += score.scored_tokens
+        self.bytes += score.bytes
+        self.scored_bytes += score.scored_bytes
+        self.bits += score.bits
+        if score.bits_per_token is not None:
+            self.token_mean, self.token_squares = _more(
+                self.token_mean, self.token_squares, score.bits_per_token, self.documents
+            )
+        if score.bits_per_byte is None:
+            self.without_bytes += 1
+        else:
+            self.byte_mean, self.byte_squares = _more(
+                self.byte_mean, self.byte_squares, score.bits_per_byte, self.documents - self.without_bytes
+            )
+
+    def state(self) -> dict[str, Any]:
+        """For JSON."""
+        return asdict(self)
+
+    @classmethod
+    def restored(cls, state: Mapping[str, Any]) -> Totals:
+        """What `state` was taken of."""
+        return cls(**state)
+
+    def summary(self) -> str:
+        """One line: how many documents, all of them as one, and mean and standard error over them."""
+        per_byte = not self.without_bytes and self.scored_bytes > 0
+        unit, amount = ("byte", self.scored_bytes) if per_byte else ("token", self.scored_tokens)
+        mean, squares = (self.byte_mean, self.byte_squares) if per_byte else (self.token_mean, self.token_squares)
+        line = f"{self.documents:,} document{'s' if self.documents != 1 else ''}, {self.tokens:,} tokens"
+        line += f": {self.bits / max(amount, 1):.4f} bits per {unit}"
+        if self.documents > 1:
+            error = math.sqrt(squares / (self.documents - 1) / self.documents)
+            line += f" together, {mean:.4f} ± {error:.4f} a document (mean and standard error)"
+        return line
+
+
+def _more(mean: float, squares: float, value: float, n: int) -> tuple[float, float]:
+    """Mean and sum of squared deviations with the n-th value."""
+    before, mean = mean, mean + (value - mean) / n
+    return mean, squares + (value - before) * (value - mean)
+
+
+class Progress:
+    """A line on standard error, only where that is a terminal: documents, tokens a second, time left.
+
+    Args:
+        documents: how many there are; None where only reading tells.
+        size: bytes of all of them; None where it is not known.
+    """
+
+    def __init__(self, documents: int | None, size: int | None, stream: TextIO | None = None) -> None:
+        self._stream = stream or sys.stderr
+        self._documents = documents
+        self._size = size
+        self._done = 0
+        self._tokens = 0
+        self._skipped: float | None = None  # bytes that were scored before this process began
+        self._finished = 0.0  # bytes of documents that are done
+        self._reached: dict[int, int] = {}  # and how far the others are
+        self._started = time.monotonic()
+        self._drawn = 0.0
+        self._shown = False
+        self._visible = self._stream.isatty()
+
+    @property
+    def tokens_per_second(self) -> float:
+        """Of this process."""
+        return self._tokens / max(time.monotonic() - self._started, 1e-9)
+
+    def resumed(self, before: Totals) -> None:
+        """Begin with documents that were done before."""
+        self._done, self._finished = before.documents + before.failed, float(before.bytes)
+
+    def take(self, part: TokenScores) -> None:
+        """Count a part."""
+        self._tokens += len(part)
+        if self._skipped is None:
+            self._skipped = self._finished + (int(part.starts[0]) if len(part) else 0)
+        if part.summary is not None or part.error is not None:
+            self._done += 1
+            self._finished += part.summary.bytes if part.summary is not None else self._reached.get(part.number, 0)
+            self._reached.pop(part.number, None)
+        elif len(part):
+            self._reached[part.number] = int(part.ends[-1])  # in characters where tokens are not bytes: a bit less
+        if self._visible:
+            self._draw()
+
+    def clear(self) -> None:
+        """Make room for other lines."""
+        if self._shown:
+            self._stream.write("\r\x1b[K")
+            self._stream.flush()
+            self._shown = False
+
+    def _bytes(self) -> float:
+        return self._finished + sum(self._reached.values())
+
+    def _draw(self) -> None:
+        now = time.monotonic()
+        if now - self._drawn < EVERY:
+            return
+        self._drawn, self._shown = now, True
+        columns = shutil.get_terminal_size().columns
+        self._stream.write(f"\r{self.line(now)[: columns - 1]}\x1b[K")
+        self._stream.flush()
+
+    def line(self, now: float) -> str:
+        """What is shown."""
+        of = "" if self._documents is None else f" of {self._documents:,}"
+        line = f"{self._done:,}{of} documents  {self.tokens_per_second:,.0f} tokens/s"
+        if not self._size:
+            return line
+        fraction = min(self._bytes() / self._size, 1.0)
+        filled = round(fraction * WIDTH)
+        done = self._bytes() - (self._skipped or 0.0)
+        left = (self._size - self._bytes()) * (now - self._started) / done if done > 0 else math.inf
+        tail = f"  {duration(max(left, 0.0))} left" if math.isfinite(left) else ""
+        return f"{fraction:4.0%} {'█' * filled}{'░' * (WIDTH - filled)}  {line}{tail}"
+
+
+def duration(seconds: float) -> str:
+    """Hours, minutes and seconds, as a clock shows them."""
+    whole = round(seconds)
+    hours, minutes = whole // 3600, whole // 60 % 60
+    return f"{hours}:{minutes:02}:{whole % 60:02}" if hours else f"{minutes}:{whole % 60:02}"

@@ -1,0 +1,209 @@
+"""What `score` writes of the parts that a scorer yields: records of documents, lines, words or tokens, as columns."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any, Literal, Protocol
+
+import numpy as np
+
+from xlexport.inputs import TextSource
+from xlexport.outputs import Columns, Encoded, Format, json_value
+from xlexport.words import Unit, UnitSplitter
+from xlruntime import Document, DocumentScore, TokenScores
+from xlruntime.text import Tokenizer
+
+__all__ = ["LEVELS", "Level", "Records", "document_fields", "make_records"]
+
+LN2 = math.log(2)
+Level = Literal["document", "line", "word", "token"]
+LEVELS: tuple[Level, ...] = ("document", "line", "word", "token")
+
+
+class Records(Protocol):
+    """Makes records of the parts that a scorer yields."""
+
+    def begin(self, number: int, document: Document) -> None:
+        """Learn of a document before it is read."""
+
+    def take(self, part: TokenScores) -> list[Columns]:
+        """The records that became complete, in order."""
+
+    def state(self) -> Any:
+        """For JSON: what is not complete yet."""
+
+    def restore(self, state: Any) -> None:
+        """Go on from a state; only then `begin` the documents that are not done."""
+
+
+def make_records(level: Level, kind: Format, tokenizer: Tokenizer, alternatives: bool, with_speed: bool) -> Records:
+    """Records of one level.
+
+    Args:
+        kind: the format, on which the columns of alternatives depend.
+        alternatives: whether tokens show rank, entropy and likeliest tokens.
+        with_speed: whether documents show tokens_per_second, which differs from run to run.
+    """
+    if level == "document":
+        return _DocumentRecords(with_speed)
+    if level == "token":
+        return _TokenRecords(tokenizer, kind, alternatives)
+    return _UnitRecords(level, tokenizer)
+
+
+class _DocumentRecords:
+    """A record a document, in the order of the documents."""
+
+    def __init__(self, with_speed: bool) -> None:
+        self._with_speed = with_speed
+        self._done: dict[int, dict[str, Any] | None] = {}  # those behind one that is not; None: it failed
+        self._following = 0
+
+    def begin(self, number: int, document: Document) -> None:
+        """Nothing to do."""
+
+    def take(self, part: TokenScores) -> list[Columns]:
+        if part.error is not None:
+            self._done[part.number] = None
+        elif part.summary is not None:
+            self._done[part.number] = document_fields(part.summary, self._with_speed)
+        ready: list[Columns] = []
+        while self._following in self._done:
+            if (fields := self._done.pop(self._following)) is not None:
+                ready.append(fields)
+            self._following += 1
+        return ready
+
+    def state(self) -> Any:
+        return {"following": self._following, "done": sorted(self._done.items())}
+
+    def restore(self, state: Any) -> None:
+        self._following, self._done = state["following"], dict(state["done"])
+
+
+def document_fields(score: DocumentScore, with_speed: bool) -> dict[str, Any]:
+    """A document's record."""
+    fields = asdict(score)
+    if not with_speed:
+        del fields["tokens_per_second"]
+    return fields
+
+
+class _TokenRecords:
+    """A record a token."""
+
+    def __init__(self, tokenizer: Tokenizer, kind: str, alternatives: bool) -> None:
+        self._tokenizer = tokenizer
+        self._kind = kind
+        self._alternatives = alternatives
+        self._texts: dict[int, str] = {}
+
+    def begin(self, number: int, document: Document) -> None:
+        """Nothing to do."""
+
+    def state(self) -> Any:
+        """Nothing is ever incomplete."""
+        return None
+
+    def restore(self, state: Any) -> None:
+        """Nothing to do."""
+
+    def take(self, part: TokenScores) -> list[Columns]:
+        if not len(part):
+            return []
+        columns: dict[str, Any] = {
+            "document": part.document,
+            "index": part.index.tolist(),
+            "token": self._text(part.tokens.tolist()),
+            "id": part.tokens.tolist(),
+            "start": part.starts.tolist(),
+            "end": part.ends.tolist(),
+            "log_prob": part.log_probs.tolist(),
+            "surprisal_bits": [-log_prob / LN2 for log_prob in part.log_probs.tolist()],
+            "context": part.context.tolist(),
+        }
+        if self._alternatives:
+            assert part.rank is not None and part.entropy is not None
+            columns |= {"rank": part.rank.tolist(), "entropy": part.entropy.tolist(), **self._likeliest(part)}
+        return [columns]
+
+    def _text(self, ids: Sequence[int]) -> list[str]:
+        for number in set(ids) - self._texts.keys():
+            self._texts[number] = self._tokenizer.decode(np.array([number]))
+        return [self._texts[number] for number in ids]
+
+    def _likeliest(self, part: TokenScores) -> dict[str, Any]:
+        assert part.top_ids is not None and part.top_log_probs is not None
+        if not part.top_ids.shape[1]:
+            return {}
+        ids, log_probs = part.top_ids.tolist(), part.top_log_probs.tolist()
+        texts = [self._text(row) for row in ids]
+        if self._kind == "csv":
+            columns = {}
+            for k in range(part.top_ids.shape[1]):
+                columns[f"top_{k + 1}_token"] = [row[k] for row in texts]
+                columns[f"top_{k + 1}_id"] = [row[k] for row in ids]
+                columns[f"top_{k + 1}_log_prob"] = [row[k] for row in log_probs]
+            return columns
+        known: dict[str, str] = {}
+        rows = (
+            ", ".join(
+                f'{{"token": {json_value(text, known)}, "id": {number}, "log_prob": {json_value(log_prob, known)}}}'
+                for text, number, log_prob in zip(*row, strict=True)
+            )
+            for row in zip(texts, ids, log_probs, strict=True)
+        )
+        return {"top": Encoded([f"[{row}]" for row in rows])}
+
+
+class _UnitRecords:
+    """A record a line or word."""
+
+    def __init__(self, by: Literal["line", "word"], tokenizer: Tokenizer) -> None:
+        self._by = by
+        self._tokenizer = tokenizer
+        self._splitters: dict[int, UnitSplitter] = {}
+        self._saved: dict[str, Any] = {}  # states of documents that have not begun again
+
+    def begin(self, number: int, document: Document) -> None:
+        source: Any = document.source
+        assert isinstance(source, TextSource)
+        self._splitters[number] = splitter = UnitSplitter(self._by, source, self._tokenizer)
+        if str(number) in self._saved:
+            splitter.restore(self._saved.pop(str(number)))
+
+    def take(self, part: TokenScores) -> list[Columns]:
+        splitter = self._splitters[part.number]
+        units = splitter.give_up() if part.error is not None else splitter.take(part)
+        if part.error is not None or part.summary is not None:
+            del self._splitters[part.number]
+        return [_unit_columns(self._by, part.document, units)] if units else []
+
+    def state(self) -> Any:
+        return {str(number): splitter.state() for number, splitter in self._splitters.items()}
+
+    def restore(self, state: Any) -> None:
+        self._saved = dict(state)
+
+
+def _unit_columns(by: str, document: str, units: list[Unit]) -> Columns:
+    bits = [unit.nats / LN2 for unit in units]
+    named: dict[str, Any] = {"document": document}
+    if by == "line":
+        named["line"] = [unit.index + 1 for unit in units]
+    else:
+        named["index"] = [unit.index for unit in units]
+        named["word"] = [unit.text.encode("latin-1").decode("utf-8", "replace") for unit in units]
+    names = ["start", "end", "tokens", "scored_tokens", *(["words"] if by == "line" else [])]
+    names += ["chars", "bytes", "scored_chars", "scored_bytes", "nats"]
+    named |= {name: [getattr(unit, name) for unit in units] for name in names}
+    named["bits"] = bits
+    if by == "line":
+        named["bits_per_byte"] = [
+            None if unit.scored_bytes <= 0 else value / unit.scored_bytes
+            for unit, value in zip(units, bits, strict=True)
+        ]
+    named["context"] = [unit.context for unit in units]
+    return named

@@ -1,0 +1,277 @@
+"""A scoring run: documents in, records out, a state now and then, and what is said on the way."""
+
+from __future__ import annotations
+
+import dataclasses
+import platform
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, BinaryIO, Protocol
+
+import numpy.typing as npt
+
+from xlexport import __version__
+from xlexport.cli_output import failure, print_json, tell
+from xlexport.inputs import Input, Reading, digest_inputs, documents
+from xlexport.outputs import Columns, Format, document_line, encoder
+from xlexport.progress import Progress, Totals
+from xlexport.records import Level, Records, document_fields, make_records
+from xlexport.resume import PartialFile, SavedRun, read_run
+from xlexport.scoring import nothing_to_score, print_losses, print_newlines, print_segmentation
+from xlruntime import Document, Model, TokenScores
+from xlruntime.providers import import_onnxruntime
+from xlruntime.scorer import Scorer
+from xlruntime.scorer_state import active_documents, resume_scorer, scorer_state
+from xlruntime.spec import Evaluation
+
+__all__ = ["RunOptions", "Sink", "StandardOutput", "describe_run", "score_run"]
+
+
+@dataclass(frozen=True)
+class RunOptions:
+    """What is asked for, beside model and evaluation settings.
+
+    Attributes:
+        per: what there is a record of; kind: how records are written.
+        reading: how inputs become documents.
+        detail: how many likeliest tokens a token's record has, with rank and entropy; None: none of these.
+        strict: whether the first document that fails ends the run.
+        totals_as_json: how the totals of documents are shown where records are of something else.
+    """
+
+    per: Level = "document"
+    kind: Format = "text"
+    reading: Reading = dataclasses.field(default_factory=Reading)
+    batch_size: int = 1
+    detail: int | None = None
+    continuous: bool = False
+    strict: bool = False
+    totals_as_json: bool = False
+
+
+class Sink(Protocol):
+    """Where records go."""
+
+    def write(self, raw: bytes) -> None:
+        """More of them."""
+
+    def flush(self) -> None:
+        """Let readers have what was written."""
+
+
+class StandardOutput:
+    """Records on standard output, which a reader sees step by step."""
+
+    def __init__(self) -> None:
+        self._file = sys.stdout.buffer
+
+    def write(self, raw: bytes) -> None:
+        """More of them."""
+        self._file.write(raw)
+
+    def flush(self) -> None:
+        """Let readers have what was written."""
+        self._file.flush()
+
+
+def describe_run(model: Model, settings: Evaluation, options: RunOptions, inputs: Sequence[Input]) -> dict[str, Any]:
+    """All that the bytes of a run's output depend on, for JSON. Reads the inputs."""
+    reading = options.reading
+    return {
+        "bundle": model.bundle.fingerprint,
+        "tokenizer": {
+            **asdict(model.bundle.tokenizer),
+            "sha256": getattr(model.bundle.files.get(model.bundle.tokenizer.file or ""), "sha256", None),
+        },
+        "settings": asdict(settings),
+        "options": {
+            "--per": options.per,
+            "--format": options.kind,
+            "--batch-size": options.batch_size,
+            "--detail, --top": options.detail,
+            "--continuous": options.continuous,
+            "--ids": reading.ids,
+            "--field": reading.field,
+            "--id-field": reading.id_field,
+            "--device": str(model.device),
+            "--threads": model.threads,
+        },
+        "versions": {
+            "xlexport": __version__,
+            "ONNX Runtime": import_onnxruntime().__version__,
+            "machine": platform.machine(),
+        },
+        "inputs": digest_inputs(inputs),
+    }
+
+
+def score_run(
+    model: Model,
+    settings: Evaluation,
+    inputs: Sequence[Input],
+    options: RunOptions,
+    stdin: BinaryIO,
+    output: PartialFile | None = None,
+    save_every: float = 10.0,
+    resume: bool = False,
+) -> Totals:
+    """Score all documents; those that fail are told of, and counted.
+
+    Args:
+        output: the file to write; None: standard output.
+        save_every: seconds between two states of a run that can go on; it can where its inputs can be read again.
+        resume: go on with the state that stands beside `output`, if there is one.
+
+    Raises:
+        ResumeError, StateError: it is of another run, or damaged. XlruntimeError, OSError: with `strict`, of the first
+        document that fails; else of what is no fault of a document.
+    """
+    scorer = Scorer(
+        model,
+        settings,
+        options.batch_size,
+        options.detail,
+        continuous=options.continuous,
+        keep_going=not options.strict,
+    )
+    repeatable = output is not None and all(given.repeatable for given in inputs)
+    run = describe_run(model, settings, options, inputs) if repeatable else {}
+    saved = read_run(output, run) if output is not None and resume and repeatable else None
+    fields, arrays = saved if saved is not None else ({}, {})
+    if output is not None:
+        output.open(keep=fields.get("position", 0))
+    session = _Session(model, settings, options, inputs, output or StandardOutput(), bool(fields.get("position")))
+    waiting = session.begun(documents(inputs, options.reading, stdin, options.per in ("line", "word")), fields)
+    if fields:
+        tell(_resuming(output, fields))
+        waiting = session.resume(scorer, fields, arrays, waiting)
+    saving = SavedRun(output, run, save_every) if output is not None and repeatable else None
+    for parts in scorer.steps(waiting):
+        session.take(parts)
+        if saving is not None and saving.due:
+            scorer_fields, scorer_arrays = scorer_state(scorer)
+            saving.save({"scorer": scorer_fields, **session.state()}, scorer_arrays)
+    return session.end()
+
+
+def _resuming(output: PartialFile | None, fields: Mapping[str, Any]) -> str:
+    assert output is not None
+    done = fields["totals"]["documents"] + fields["totals"]["failed"]
+    size = output.state_path.stat().st_size
+    return (
+        f"{output.partial}: going on after {done:,} documents and {fields['position']:,} bytes of output, from a state "
+        f"of {size / 1e6:.1f} MB"
+    )
+
+
+class _Session:
+    """What a run keeps between its steps, apart from the scorer."""
+
+    def __init__(
+        self,
+        model: Model,
+        settings: Evaluation,
+        options: RunOptions,
+        inputs: Sequence[Input],
+        sink: Sink,
+        begun: bool,
+    ) -> None:
+        in_file = isinstance(sink, PartialFile)
+        self._model, self._settings, self._options, self._sink = model, settings, options, sink
+        self._records: Records = make_records(
+            options.per, options.kind, model.tokenizer, options.detail is not None, with_speed=not in_file
+        )
+        self._encode: Callable[[Columns], bytes] = encoder(options.kind, header=not begun)
+        self._totals = Totals()
+        sizes = [given.size for given in inputs]
+        known = [size for size in sizes if size is not None]
+        self._progress = Progress(
+            len(inputs) if options.reading.field is None else None, sum(known) if len(known) == len(sizes) else None
+        )
+        self._on_terminal = not in_file and sys.stdout.isatty()
+        self._several = len(inputs) > 1 or options.reading.field is not None
+        self._in_file = in_file
+        self._noted = False
+
+    def begun(self, given: Iterator[Document], fields: Mapping[str, Any]) -> Iterator[Document]:
+        """The documents, each told to the records before it is read; those that were done before are passed by."""
+        scorer = fields.get("scorer", {"taken": 0, "rows": []})
+        active = active_documents(scorer)
+        for number, document in enumerate(given):
+            if number >= scorer["taken"] or number in active:
+                self._records.begin(number, document)
+            yield document
+
+    def resume(
+        self,
+        scorer: Scorer,
+        fields: Mapping[str, Any],
+        arrays: Mapping[str, npt.NDArray[Any]],
+        waiting: Iterator[Document],
+    ) -> Iterator[Document]:
+        """Go on from a state; returns the documents that are left."""
+        self._totals = Totals.restored(fields["totals"])
+        self._progress.resumed(self._totals)
+        self._records.restore(fields["records"])
+        return resume_scorer(scorer, fields["scorer"], arrays, waiting)
+
+    def take(self, parts: Sequence[TokenScores]) -> None:
+        """Write and count what a step gave."""
+        for given in parts:
+            part = self._judged(given)
+            raw = b"".join(self._encode(columns) for columns in self._records.take(part))
+            if raw:
+                if self._on_terminal:
+                    self._progress.clear()
+                self._sink.write(raw)
+            if part.error is not None:
+                self._totals.failed += 1
+                self._tell(failure(part.error) or f"Error: {part.document}: {part.error}")
+            if part.summary is not None:
+                self._finish(part)
+            self._progress.take(part)
+        self._sink.flush()
+
+    def _judged(self, part: TokenScores) -> TokenScores:
+        """A document with nothing to score has failed."""
+        error = None if part.summary is None else nothing_to_score(part.summary)
+        if error is None:
+            return part
+        if self._options.strict:
+            raise error
+        return dataclasses.replace(part, summary=None, error=error)
+
+    def _finish(self, part: TokenScores) -> None:
+        assert part.summary is not None
+        self._totals.add(part.summary)
+        self._progress.clear()
+        if not self._noted:  # not before: where nothing can be scored, the error stands alone
+            print_segmentation(self._settings)
+            print_newlines(self._model.tokenizer)
+            self._noted = True
+        if self._options.per != "document":
+            fields = document_fields(part.summary, with_speed=True)
+            if self._options.totals_as_json:
+                print_json(fields, err=True)
+            else:
+                tell(document_line(fields))
+        print_losses(part.summary)
+
+    def _tell(self, message: str) -> None:
+        self._progress.clear()
+        tell(message)
+
+    def state(self) -> dict[str, Any]:
+        """For JSON."""
+        return {"records": self._records.state(), "totals": self._totals.state()}
+
+    def end(self) -> Totals:
+        """All documents are done: say what there was."""
+        self._progress.clear()
+        totals = self._totals
+        if totals.documents and (self._several or self._in_file):
+            tell(f"{totals.summary()}, {self._progress.tokens_per_second:,.0f} tokens/s")
+        if totals.failed and self._several:
+            tell(f"{totals.failed:,} of {totals.documents + totals.failed:,} documents could not be scored")
+        return totals
