@@ -14,6 +14,8 @@ import numpy as np
 from xlexport.cli_output import quantization_rows
 from xlexport.settings import layer_kinds
 from xlexport.vocabularies import describe_vocabulary
+from xlruntime.bundle import MANIFEST
+from xlruntime.errors import BundleError
 from xlruntime.model import load
 from xlruntime.spec import Bundle, Evaluation
 from xlruntime.tokenizing import make_tokenizer
@@ -32,7 +34,22 @@ REFORMER_SETTINGS = {"segment_len": "tgt_len", "mem_len": "mem_len"}
 
 
 def bundle_rows(bundle: Bundle, folder: Path) -> list[tuple[str, str]]:
-    """Names and values for a table, of the bundle in `folder`."""
+    """Names and values for a table, of the bundle in `folder`.
+
+    Raises:
+        BundleError: the manifest's paperwork is not what xlexport writes.
+    """
+    try:
+        return _bundle_rows(bundle, folder)
+    except (AttributeError, KeyError, TypeError) as error:
+        what = ascii(f"{type(error).__name__}: {error}")[1:200]
+        raise BundleError(
+            f"{folder / MANIFEST}: config, provenance or memory are not what xlexport writes ({what}). "
+            "Convert it again."
+        ) from error
+
+
+def _bundle_rows(bundle: Bundle, folder: Path) -> list[tuple[str, str]]:
     rows = [
         ("architecture", bundle.architecture),
         ("config", _listed(bundle.config)),

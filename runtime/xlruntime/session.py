@@ -77,7 +77,10 @@ class GraphSession:
     @property
     def metadata(self) -> str | None:
         """The graph's own spec as the file carries it."""
-        value = self._session.get_modelmeta().custom_metadata_map.get(METADATA_KEY)
+        try:
+            value = self._session.get_modelmeta().custom_metadata_map.get(METADATA_KEY)
+        except UnicodeDecodeError:  # of any of its entries
+            return None
         return None if value is None else str(value)
 
     def run(self, feeds: dict[str, npt.NDArray[Any]]) -> dict[str, npt.NDArray[Any]]:

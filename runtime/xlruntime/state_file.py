@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from .errors import StateError
+from .providers import first_line
 
 __all__ = ["read_state", "write_state"]
 
@@ -66,15 +67,24 @@ def read_state(path: Path, kind: str, version: int, repair: str) -> tuple[dict[s
         with safe_open(path, "numpy") as opened:
             state = json.loads((opened.metadata() or {}).get("xlexport", "{}"))
             arrays = {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118  # not a dict
-    except (SafetensorError, ValueError) as error:
-        raise StateError(f"{path}: not {what} ({error}). {repair}") from error
+    except (SafetensorError, ValueError, TypeError, RecursionError) as error:
+        raise StateError(f"{path}: not {what} ({first_line(error)}). {repair}") from error
     if not isinstance(state, dict) or state.get("kind") != kind:
         raise StateError(f"{path}: a safetensors file, but not {what}. {repair}")
     if state.get("version") != version:
-        raise StateError(f"{path}: state version {state.get('version')}, expected {version}. {repair}")
-    if state.pop("sha256", None) != _digest(state, arrays):
+        found = ascii(state.get("version"))[:20]
+        raise StateError(f"{path}: state version {found}, expected {version}. {repair}")
+    if not _is_intact(state, arrays):
         raise StateError(f"{path}: damaged since it was saved (its SHA-256 differs). {repair}")
-    return state, arrays
+    return {name: value for name, value in state.items() if name not in ("kind", "version")}, arrays
+
+
+def _is_intact(state: dict[str, Any], arrays: Arrays) -> bool:
+    """Take the digest out of the fields, and see whether it is theirs and the tensors'."""
+    try:
+        return bool(state.pop("sha256", None) == _digest(state, arrays))
+    except RecursionError:
+        return False
 
 
 def _digest(state: Mapping[str, Any], arrays: Arrays) -> str:

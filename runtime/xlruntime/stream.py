@@ -15,6 +15,7 @@ import numpy.typing as npt
 
 from .errors import OptionError, StateError, TextError, XlruntimeError
 from .generator import Sampling
+from .reading import read_fields
 from .spec import Evaluation
 from .state_file import read_state, write_state
 from .text import check_length, encode
@@ -26,6 +27,7 @@ __all__ = ["NonFiniteScoreWarning", "Scores", "Stream", "restore_stream", "warn_
 
 STATE_KIND = "xlexport stream"
 STATE_VERSION = 1
+LARGEST_COUNT = 2**62  # tokens: far from overflowing
 
 
 class NonFiniteScoreWarning(RuntimeWarning):
@@ -268,6 +270,45 @@ def warn_not_finite(name: str, position: int) -> None:
     warnings.warn(message, NonFiniteScoreWarning, stacklevel=3)
 
 
+@dataclass(frozen=True)
+class _Saved:
+    """The fields of a state, within the bounds that a walk keeps."""
+
+    fingerprint: str
+    evaluation: Evaluation
+    capacity: int
+    offset: int
+    memory_length: int
+    history: int  # of the row's own document, as `RingMemory.position`
+    pending: int | None
+    position: int
+
+    def __post_init__(self) -> None:
+        most = {
+            "offset": LARGEST_COUNT,
+            "memory_length": self.evaluation.mem_len,
+            "position": LARGEST_COUNT,
+            "history": self.position,
+            "pending": LARGEST_COUNT,
+        }
+        found = {name: number for name in most if (number := getattr(self, name)) is not None}
+        problems = [
+            f"{name} is {str(number)[:20]}, expected 0 to {most[name]}"
+            for name, number in found.items()
+            if not 0 <= number <= most[name]
+        ]
+        if (self.pending is None) != (self.position == 0):
+            problems.append(f"{self.position} tokens were read, and {self.pending} is held")
+        if problems:
+            raise ValueError("; ".join(problems))
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """Those of its evaluation that a stream may choose."""
+        names = ("segment_len", "mem_len", "clamp_len", "same_length", "n_hashes", "restart")
+        return {name: getattr(self.evaluation, name) for name in names}
+
+
 def restore_stream(model: Model, file: Path, capacity: int | None = None) -> Stream:
     """A stream as `Stream.save` left it; see `Model.restore`."""
     if not file.is_file():
@@ -276,14 +317,19 @@ def restore_stream(model: Model, file: Path, capacity: int | None = None) -> Str
     if state.get("fingerprint") != model.bundle.fingerprint:
         raise StateError(f"{file}: saved from another bundle than {model.folder}. Open the one it was saved from.")
     try:
-        stream = Stream(model, Evaluation(**state["evaluation"]), state["capacity"] if capacity is None else capacity)
-        _check_arrays(file, arrays, model, state["capacity"])
-        stream.memory.load_rows(arrays, state["offset"], state["capacity"])
-        stream.memory.memory_length[0] = state["memory_length"]
-        stream.memory.position[0] = state["history"]
-        stream.pending, stream.position = state["pending"], state["position"]
-    except (KeyError, TypeError) as error:
-        raise StateError(f"{file}: the state lacks {error}. Save the stream again with Stream.save.") from error
+        saved = read_fields(_Saved, state)
+        if saved.evaluation != model.evaluation(**saved.settings):
+            raise OptionError("its evaluation settings are not those of this bundle")
+    except ValueError as error:  # OptionError is one, too
+        raise StateError(f"{file}: not a stream's state ({error}). Save the stream again with Stream.save.") from error
+    if saved.pending is not None and saved.pending >= model.bundle.vocab_size:
+        raise StateError(f"{file}: the held token is {saved.pending}, expected 0 to {model.bundle.vocab_size - 1}.")
+    _check_arrays(file, arrays, model, saved.capacity)
+    stream = Stream(model, saved.evaluation, saved.capacity if capacity is None else capacity)
+    stream.memory.load_rows(arrays, saved.offset, saved.capacity)
+    stream.memory.memory_length[0] = saved.memory_length
+    stream.memory.position[0] = saved.history
+    stream.pending, stream.position = saved.pending, saved.position
     return stream
 
 
@@ -297,6 +343,8 @@ def _check_arrays(file: Path, arrays: dict[str, npt.NDArray[Any]], model: Model,
             problems.append(f"{entry.input} is missing")
         elif found.shape != expected or found.dtype != entry.dtype:
             problems.append(f"{entry.input} is {found.dtype} {found.shape}, expected {entry.dtype} {expected}")
+        elif not np.isfinite(found).all():
+            problems.append(f"{entry.input} has numbers that are not finite")
     if problems:
         raise StateError(f"{file}: {'; '.join(problems)}. Save the stream again with Stream.save.")
 

@@ -1,0 +1,226 @@
+"""Bundles that are damaged as disks and people damage them, and ones whose digests were made anew afterwards."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import json
+import random
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from tests.reliability.damage import damage_bytes, damage_json
+from tests.reliability.judging import Outcome, judged
+from xlruntime import Model, XlruntimeError, load
+from xlruntime.bundle import MANIFEST, digest_file, read_bundle
+from xlruntime.generator import Sampling
+from xlruntime.vocabulary import Vocabulary
+
+__all__ = ["BundleBytes", "ManifestFields", "ResealedFiles", "Sample", "samples"]
+
+GOLDEN = Path(__file__).resolve().parents[1] / "golden"
+# The large ones take ten times as long to open, so they come less often.
+NAMES = (*("post_lnorm_same_length_empty", "pre_lnorm_same_length_zeros", "pre_lnorm_empty") * 4,
+         "post_lnorm_zeros", "reformer_band", "reformer_chunk")  # fmt: skip
+TEXT = "It was the best of times, it was the worst of times."
+SETTINGS = {"evaluation", "tokenizer"}  # of a manifest: what may be chosen anew, and so may change the scores
+CLOSE = 1e-5  # nats: the same graphs on the same tokens
+
+
+class Sample:
+    """A good bundle, its files, and what it gives for a few tokens."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.manifest = json.loads((folder / MANIFEST).read_text("utf-8"))
+        self.files = {path.name: path.read_bytes() for path in sorted(folder.iterdir())}
+        self.takes_text = self.manifest["tokenizer"]["kind"] != "none"
+        vocab_size = self.manifest["vocab_size"]
+        self.ids = np.random.default_rng(7).integers(0, min(vocab_size, 29), 40)
+        self.expected = self.results(load(folder, threads=1))
+
+    def results(self, model: Model) -> list[npt.NDArray[Any]]:
+        """Scores of the ids, what is generated after them, and scores of a text."""
+        documents: list[Any] = [self.ids, *([TEXT] if self.takes_text else [])]
+        parts = list(model.score_tokens(documents))
+        scores = [
+            np.concatenate([part.log_probs for part in parts if part.number == number])
+            for number in range(len(documents))
+        ]
+        drawn = list(model.generate(self.ids[:10], max_tokens=3, sampling=Sampling(temperature=0)))
+        return [*scores, np.array(drawn)]
+
+    def is_right(self, found: list[npt.NDArray[Any]]) -> bool:
+        """Whether results are those of the undamaged bundle."""
+        return len(found) == len(self.expected) and all(
+            a.shape == b.shape and bool((abs(a - b) <= CLOSE).all()) for a, b in zip(found, self.expected, strict=True)
+        )
+
+
+def seal(folder: Path, manifest: dict[str, Any]) -> None:
+    """Write a manifest with the digests of the files as they are, and its own."""
+    for name in manifest["files"]:
+        digest = digest_file(folder / name)
+        manifest["files"][name] = {"sha256": digest.sha256, "size": digest.size}
+    manifest.pop("manifest_sha256", None)
+    own = hashlib.sha256(json.dumps(manifest, sort_keys=True).encode()).hexdigest()
+    (folder / MANIFEST).write_text(json.dumps({**manifest, "manifest_sha256": own}, indent=1), "utf-8")
+
+
+def _with_tokenizer(source: Path, folder: Path, kind: str, name: str, content: bytes) -> Path:
+    shutil.copytree(source, folder)
+    (folder / name).write_bytes(content)
+    manifest = json.loads((folder / MANIFEST).read_text("utf-8"))
+    manifest["files"][name] = {"sha256": "0" * 64, "size": 0}
+    manifest["tokenizer"] = {"kind": kind, "file": name, "first_id": 0}
+    seal(folder, manifest)
+    return folder
+
+
+def _words() -> Vocabulary:
+    words = sorted(set(TEXT.split()))
+    more = [f"w{number}" for number in range(27 - len(words))]
+    return Vocabulary("words", ("<unk>", "<eos>", *words, *more), unk="<unk>", line_end="<eos>")
+
+
+def _tokenizers_json() -> bytes:
+    words = ["<unk>", *sorted(set(TEXT.split()))]
+    words += [f"w{number}" for number in range(29 - len(words))]
+    model = {"type": "WordLevel", "vocab": {word: number for number, word in enumerate(words)}, "unk_token": "<unk>"}
+    return json.dumps({"version": "1.0", "truncation": None, "padding": None, "added_tokens": [], "normalizer": None,
+                       "pre_tokenizer": {"type": "WhitespaceSplit"}, "post_processor": None, "decoder": None,
+                       "model": model}).encode()  # fmt: skip
+
+
+def _sentencepiece_model() -> bytes:
+    import io
+
+    import sentencepiece
+
+    file = io.BytesIO()
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter([TEXT] * 5), model_writer=file, vocab_size=29, hard_vocab_limit=False, minloglevel=2
+    )
+    return file.getvalue()
+
+
+@functools.cache
+def samples(folder: Path) -> dict[str, Sample]:
+    """Every golden bundle with a digest of its manifest, and one for each kind of tokenizer with a file."""
+    made = {}
+    for name in dict.fromkeys(NAMES):
+        copy = Path(shutil.copytree(GOLDEN / name / "bundle", folder / name))
+        (copy / MANIFEST).write_text(read_bundle(copy).to_json(), "utf-8")
+        made[name] = Sample(copy)
+    ids = GOLDEN / "pre_lnorm_empty" / "bundle"
+    for kind, file, content in (
+        ("vocabulary", "vocabulary.json", _words().to_json().encode()),
+        ("tokenizers", "tokenizer.json", _tokenizers_json()),
+        ("sentencepiece", "tokenizer.model", _sentencepiece_model()),
+    ):
+        made[kind] = Sample(_with_tokenizer(ids, folder / kind, kind, file, content))
+    return made
+
+
+class _Bundles:
+    """What the three kinds of damage share: a copy to spoil."""
+
+    def __init__(self, folder: Path) -> None:
+        self._copy = folder / "copy"
+        self._samples = samples(folder)
+
+    def _pick(self, rng: random.Random, names: tuple[str, ...]) -> Sample:
+        sample = self._samples[rng.choice(names)]
+        shutil.rmtree(self._copy, ignore_errors=True)
+        self._copy.mkdir()
+        for name, content in sample.files.items():
+            (self._copy / name).write_bytes(content)
+        return sample
+
+    def _judge(self, sample: Sample, may_differ: bool, look: Callable[[], object] = lambda: None) -> Outcome:
+        def attempt() -> list[npt.NDArray[Any]]:
+            look()
+            return sample.results(load(self._copy, threads=1))
+
+        return judged(attempt, (XlruntimeError,), sample.is_right, may_differ)
+
+
+class BundleBytes(_Bundles):
+    """Any file of a bundle with damaged bytes, missing, exchanged with another, or something else than a file."""
+
+    def case(self, number: int) -> Outcome:
+        rng = random.Random(f"bundle {number}")
+        sample = self._pick(rng, (*NAMES, "vocabulary", "tokenizers", "sentencepiece"))
+        # Half of the cases damage the manifest: nothing stands above it.
+        name = MANIFEST if rng.random() < 0.5 else rng.choice(sorted(sample.files))
+        path, other = self._copy / name, self._copy / rng.choice(sorted(sample.files))
+        kind = rng.random()
+        if kind < 0.9:
+            path.write_bytes(damage_bytes(sample.files[name], rng, sample.files[other.name]))
+        elif kind < 0.94:
+            path.unlink()
+            if rng.random() < 0.3:
+                path.mkdir()
+            elif rng.random() < 0.5:
+                path.symlink_to(rng.choice((other.name, "nowhere", "/etc/passwd", path.name)))
+        else:
+            path.write_bytes(sample.files[other.name])
+            other.write_bytes(sample.files[name])
+        return self._judge(sample, may_differ=False)
+
+
+class ManifestFields(_Bundles):
+    """A manifest that says something else, without a digest of itself; `inspect` reads it, too."""
+
+    def case(self, number: int) -> Outcome:
+        from xlexport.inspect import bundle_rows
+
+        rng = random.Random(f"manifest {number}")
+        sample = self._pick(rng, (*NAMES, "vocabulary"))
+        manifest = {name: value for name, value in sample.manifest.items() if name != "manifest_sha256"}
+        text = damage_json(manifest, rng)
+        (self._copy / MANIFEST).write_text(text, "utf-8")
+        return self._judge(
+            sample,
+            may_differ=_differ_in(manifest, text) <= SETTINGS,
+            look=lambda: bundle_rows(read_bundle(self._copy), self._copy),
+        )
+
+
+def _differ_in(manifest: dict[str, Any], text: str) -> set[str]:
+    """Top-level fields that are not the same any more."""
+    try:
+        changed = json.loads(text)
+    except (ValueError, RecursionError):
+        return {"all"}
+    if not isinstance(changed, dict):
+        return {"all"}
+    return {name for name in {*manifest, *changed} if manifest.get(name, ...) != changed.get(name, ...)}
+
+
+class ResealedFiles(_Bundles):
+    """Graphs, weights, first rows and tokenizers with damaged bytes and digests that fit.
+
+    A bundle is trusted as its digests say, so a result of its own is allowed; an error that is not ours is not.
+    """
+
+    def case(self, number: int) -> Outcome:
+        rng = random.Random(f"resealed {number}")
+        names = ("post_lnorm_same_length_empty", "pre_lnorm_same_length_zeros", "vocabulary", "tokenizers")
+        sample = self._pick(rng, (*names, "vocabulary", "tokenizers", "sentencepiece", "sentencepiece"))
+        computing = [name for name in sample.files if name not in (MANIFEST, "README.md", "parity.json")]
+        tokenizer = sample.manifest["tokenizer"]["file"]
+        name = tokenizer if tokenizer is not None and rng.random() < 0.7 else rng.choice(computing)
+        content = sample.files[name]
+        if name.endswith(".json") and rng.random() < 0.6:
+            changed = damage_json(json.loads(content), rng).encode("utf-8", "surrogatepass")
+        else:
+            changed = damage_bytes(content, rng)
+        (self._copy / name).write_bytes(changed)
+        seal(self._copy, json.loads(sample.files[MANIFEST]))
+        return self._judge(sample, may_differ=True)

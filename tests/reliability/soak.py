@@ -1,0 +1,131 @@
+"""One stream of very many tokens: flat memory, right counters, and at the end the scores of a stream without that past.
+
+    python -m tests.reliability.soak                    ten million tokens, in feeds of all lengths
+    python -m tests.reliability.soak --tokens 200000
+
+Each layer of a model with `same_length` sees `window` keys, so a score depends on at most n_layer * window tokens
+before it: a fresh stream that is fed only those must give the same. The stream is saved on the way as well, and goes on
+from the file; and at the end its counters are set close to 2**31, 2**32 and 2**53, where narrower numbers would break.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import psutil
+
+from xlruntime import Model, Stream, load
+
+__all__ = ["Soak", "soak"]
+
+BUNDLE = Path(__file__).resolve().parents[1] / "golden" / "post_lnorm_same_length_empty" / "bundle"
+SEGMENT = 256  # tokens of a step at most: with same_length it is chosen for speed
+PIECE = 100_000  # tokens that are drawn at once
+FOLLOWING = 1000  # tokens that are compared
+LARGE = (2**31, 2**32, 2**53)
+
+
+@dataclass
+class Soak:
+    """What was found.
+
+    Attributes:
+        resident: megabytes after each tenth.
+        difference: nats, largest, of the last tokens' scores from those of a stream without the past.
+        large_difference: the same, with counters that pass each of LARGE.
+    """
+
+    tokens: int
+    seconds: float
+    resident: list[float]
+    nats: float
+    difference: float
+    large_difference: float
+
+
+def soak(tokens: int, folder: Path, bundle: Path = BUNDLE, show: bool = False) -> Soak:
+    """Feed one stream so many tokens, and some more to compare.
+
+    Raises:
+        AssertionError: a counter is not what it must be, or a score is not finite.
+    """
+    model = load(bundle, threads=1)
+    stream = model.stream(segment_len=SEGMENT)
+    rng = np.random.default_rng(0)
+    process, resident, nats = psutil.Process(), [], 0.0
+    reach = model.bundle.config["n_layer"] * stream.evaluation.window
+    last = np.zeros(0, np.int64)
+    start = time.monotonic()
+    for tenth in range(1, 11):
+        while stream.position < tokens * tenth // 10:
+            ids = rng.integers(0, model.bundle.vocab_size, min(PIECE, tokens * tenth // 10 - stream.position))
+            for piece in np.split(ids, np.sort(rng.integers(0, len(ids), len(ids) // 700))):
+                nats -= float(stream.feed(piece).log_probs.sum(dtype=np.float64))
+            last = np.concatenate([last, ids])[-2 * reach - 2 :]
+        assert np.isfinite(nats)
+        _check_counters(stream, tokens * tenth // 10)
+        stream.save(folder / "soak.safetensors")
+        stream = model.restore(folder / "soak.safetensors")
+        gc.collect()
+        resident.append(process.memory_info().rss / 1e6)
+        if show:
+            rate = stream.position / (time.monotonic() - start)
+            print(f"{stream.position:12,} tokens {resident[-1]:8.1f} MB {rate:10,.0f} tokens/s", flush=True)
+    seconds = time.monotonic() - start
+    following = rng.integers(0, model.bundle.vocab_size, FOLLOWING)
+    fresh = model.stream(segment_len=SEGMENT)
+    fresh.feed(last)
+    expected = fresh.feed(following).log_probs
+    large = [_score_past(model, folder, edge, following) for edge in LARGE]
+    return Soak(
+        tokens,
+        seconds,
+        resident,
+        nats,
+        float(abs(stream.feed(following).log_probs - expected).max()),
+        max(float(abs(scores - expected).max()) for scores in large),
+    )
+
+
+def _check_counters(stream: Stream, position: int) -> None:
+    memory = stream.memory
+    assert (stream.position, memory.offset) == (position, position - 1)  # the last token waits for its target
+    assert memory.position[0] == position - 1
+    assert memory.memory_length[0] == stream.evaluation.mem_len
+    assert memory.feeds()["offset"][0] == (position - 1) % memory.capacity
+
+
+def _score_past(model: Model, folder: Path, edge: int, following: npt.NDArray[np.int64]) -> npt.NDArray[np.float32]:
+    """The scores of `following` by the saved stream, as if `edge` tokens were reached in the middle of them."""
+    stream = model.restore(folder / "soak.safetensors")
+    memory = stream.memory
+    turns = (edge - len(following) // 2 - memory.offset) // memory.capacity
+    memory.offset += turns * memory.capacity  # so that the rows stay in their slots
+    memory.position += turns * memory.capacity
+    stream.position += turns * memory.capacity
+    assert memory.offset < edge < memory.offset + len(following)
+    return stream.feed(following).log_probs
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--tokens", type=int, default=10_000_000)
+    parser.add_argument("--bundle", type=Path, default=BUNDLE, help="with same_length, on bytes or other small ids")
+    chosen = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        found = soak(chosen.tokens, Path(folder), chosen.bundle, show=True)
+    print(f"{found.tokens:,} tokens in {found.seconds:,.0f} s, {found.nats / found.tokens:.6f} nats each")
+    print(f"resident memory, from the first tenth to the last: {found.resident[-1] - found.resident[0]:+.2f} MB")
+    print(f"largest difference from a stream without the past: {found.difference:.2e} nats")
+    print(f"with counters that pass 2**31, 2**32 and 2**53:     {found.large_difference:.2e} nats")
+
+
+if __name__ == "__main__":
+    main()

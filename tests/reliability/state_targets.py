@@ -1,0 +1,118 @@
+"""Saved streams that are damaged, and ones that say something else under a digest that fits."""
+
+from __future__ import annotations
+
+import json
+import random
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from safetensors import safe_open
+
+from tests.reliability.bundle_targets import CLOSE, GOLDEN
+from tests.reliability.damage import damage_bytes, damage_json
+from tests.reliability.judging import Outcome, judged
+from xlruntime import Model, XlruntimeError, load
+from xlruntime.state_file import write_state
+from xlruntime.stream import STATE_KIND, STATE_VERSION
+
+__all__ = ["StateBytes", "StateFields"]
+
+NAMES = ("post_lnorm_same_length_empty", "pre_lnorm_same_length_zeros", "post_lnorm_zeros", "reformer_band")
+
+
+class _State:
+    """A stream that was saved, and what it goes on to score."""
+
+    def __init__(self, name: str, folder: Path) -> None:
+        self.model: Model = load(GOLDEN / name / "bundle", threads=1)
+        self.file = folder / f"{name}.safetensors"
+        ids = np.random.default_rng(3).integers(0, self.model.bundle.vocab_size, 64)
+        stream = self.model.stream()
+        stream.feed(ids[:35])
+        stream.save(self.file)
+        self.content = self.file.read_bytes()
+        self.following = ids[35:]
+        self.expected = stream.feed(self.following).log_probs
+        with safe_open(self.file, "numpy") as opened:
+            self.fields: dict[str, Any] = json.loads(opened.metadata()["xlexport"])
+            self.arrays = {key: opened.get_tensor(key) for key in opened.keys()}  # noqa: SIM118
+        for key in ("kind", "version", "sha256"):
+            del self.fields[key]
+
+    def judge(self, file: Path, may_differ: bool) -> Outcome:
+        def attempt() -> npt.NDArray[Any]:
+            return self.model.restore(file).feed(self.following).log_probs
+
+        def is_right(found: npt.NDArray[Any]) -> bool:
+            return found.shape == self.expected.shape and bool((abs(found - self.expected) <= CLOSE).all())
+
+        return judged(attempt, (XlruntimeError,), is_right, may_differ)
+
+
+class _States:
+    def __init__(self, folder: Path) -> None:
+        self._file = folder / "state.safetensors"
+        self._states = [_State(name, folder) for name in NAMES]
+
+
+class StateBytes(_States):
+    """A state with damaged bytes, or that of another bundle."""
+
+    def case(self, number: int) -> Outcome:
+        rng = random.Random(f"state {number}")
+        state, other = rng.choice(self._states), rng.choice(self._states)
+        if rng.random() < 0.97:
+            self._file.write_bytes(damage_bytes(state.content, rng, other.content))
+        else:
+            shutil.copyfile(other.file, self._file)
+        return state.judge(self._file, may_differ=other is state)
+
+
+class StateFields(_States):
+    """A state whose counters, settings or tensors say something else, with a digest made anew.
+
+    Counters and numbers within range may be those of another document: then the scores are, too.
+    """
+
+    def case(self, number: int) -> Outcome:
+        rng = random.Random(f"state fields {number}")
+        state = rng.choice(self._states)
+        fields, arrays = dict(state.fields), dict(state.arrays)
+        if rng.random() < 0.75:
+            try:
+                fields = json.loads(damage_json(fields, rng))
+            except (ValueError, RecursionError):
+                return Outcome("refused", "JSON: none that a state can be written with")
+            if not isinstance(fields, dict):
+                fields = {}
+        else:
+            name = rng.choice(sorted(arrays))
+            arrays[name] = _damaged(arrays[name], rng)
+            if arrays[name].size == 0 and rng.random() < 0.5:
+                del arrays[name]
+        try:
+            write_state(self._file, STATE_KIND, STATE_VERSION, fields, arrays)
+        except (ValueError, RecursionError, UnicodeError, TypeError):
+            return Outcome("refused", "JSON: none that a state can be written with")
+        return state.judge(self._file, may_differ=True)
+
+
+def _damaged(array: npt.NDArray[Any], rng: random.Random) -> npt.NDArray[Any]:
+    return rng.choice(
+        (
+            array[..., :-1],
+            array[:0],
+            array.astype(np.float16),
+            array.astype(np.int32),
+            array.reshape(-1),
+            np.full_like(array, np.nan),
+            np.full_like(array, np.inf),
+            np.full_like(array, 1e30),
+            array[..., ::-1],
+            np.concatenate([array, array]),
+        )
+    )
