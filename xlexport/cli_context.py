@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from xlexport.cli_options import Integers, all_of, any_memory_options, runtime_options
 from xlexport.cli_output import print_json, progress_bar, tell
 
-__all__ = ["Numbers", "context"]
+if TYPE_CHECKING:
+    from xlruntime import Document
+
+__all__ = ["Numbers", "context", "documents_given", "text_options"]
 
 PATH = click.Path(path_type=Path)
 
@@ -48,6 +52,30 @@ recl_options = all_of(
 )
 
 
+text_options = all_of(
+    click.option("--field", metavar="NAME", help="The files are JSON lines, each with a document in this field."),
+    click.option("--ids", is_flag=True, help="The files hold token ids separated by white space, not text."),
+    click.option("--batch-size", type=click.IntRange(1), default=1, show_default=True, help="Documents at a time."),
+)
+
+
+def documents_given(files: Sequence[Path], ids: bool, field: str | None) -> list[Document]:
+    """The documents in files, folders, patterns and standard input, as `score` reads them; none is opened yet.
+
+    Raises:
+        TextError: there is not one. OSError: JSON lines cannot be read.
+    """
+    from xlexport.inputs import Reading, documents, find_inputs
+    from xlruntime import TextError
+
+    reading = Reading(ids, field)
+    inputs = find_inputs(files, (), reading, [], tell)
+    found = list(documents(inputs, reading, sys.stdin.buffer, keep=False))
+    if not found:
+        raise TextError(f"{', '.join(map(str, files))}: no document in there, so nothing to score. Give a text.")
+    return found
+
+
 @click.command()
 @click.argument("bundle", type=PATH)
 @click.argument("files", nargs=-1, required=True, type=click.Path(path_type=Path, allow_dash=True))
@@ -60,8 +88,7 @@ recl_options = all_of(
 )
 @recl_options
 @click.option("--full-context", is_flag=True, help="Count only tokens with the longest memory's number before them.")
-@click.option("--ids", is_flag=True, help="The files hold token ids separated by white space, not text.")
-@click.option("--batch-size", type=click.IntRange(1), default=1, show_default=True, help="Documents at a time.")
+@text_options
 @click.option("--json", "as_json", is_flag=True, help="Print one object.")
 @click.option("--plot", type=PATH, metavar="FILE", help="Draw a .png or .svg file (needs matplotlib).")
 @any_memory_options
@@ -73,6 +100,7 @@ def context(
     lengths: tuple[int, ...] | None,
     with_recl: bool,
     full_context: bool,
+    field: str | None,
     ids: bool,
     batch_size: int,
     as_json: bool,
@@ -85,18 +113,20 @@ def context(
     runtime: dict[str, Any],
     **evaluation: Any,
 ) -> None:
-    """Measure how far BUNDLE's memory reaches: loss of FILES by memory length, and RECL. Needs no PyTorch."""
+    """Measure how far BUNDLE's memory reaches: loss of FILES by memory length, and RECL. Needs no PyTorch.
+
+    RECL is the relative effective context length of the Transformer-XL paper, for BUNDLE and those --beside it.
+    """
     from xlexport.context import ReclOptions, measure_context
     from xlexport.context_output import context_lines
     from xlexport.opening import open_bundle
-    from xlexport.scoring import documents_of
 
     if plot is not None:
         from xlexport.plots import check_picture
 
         check_picture(plot)
     recl = ReclOptions(start, step, longest, shares, threshold) if with_recl else None
-    documents = documents_of(files, ids, sys.stdin.buffer)
+    documents = documents_given(files, ids, field)
     models = [open_bundle(folder, **runtime) for folder in (bundle, *beside)]
     report = measure_context(
         models,

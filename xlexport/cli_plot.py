@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Any
 
 import click
 
+from xlexport.cli_context import documents_given, text_options
 from xlexport.cli_options import checkpoint_options, document_options, evaluation_options, runtime_options
 from xlexport.cli_output import print_json, print_table, progress_bar, tell
 
@@ -42,8 +42,7 @@ def _check(output: Path | None, as_json: bool) -> None:
 @click.option(
     "--window", type=click.IntRange(1), help="Length of a window.  [default: such that at most 200 are drawn]"
 )
-@click.option("--ids", is_flag=True, help="The files hold token ids separated by white space, not text.")
-@click.option("--batch-size", type=click.IntRange(1), default=1, show_default=True, help="Documents at a time.")
+@text_options
 @json_option
 @runtime_options
 @document_options
@@ -52,6 +51,7 @@ def bits(
     files: tuple[Path, ...],
     output: Path | None,
     window: int | None,
+    field: str | None,
     ids: bool,
     batch_size: int,
     as_json: bool,
@@ -62,9 +62,8 @@ def bits(
     _check(output, as_json)
     from xlexport.along import bits_along, unit_along
     from xlexport.opening import open_bundle
-    from xlexport.scoring import documents_of
 
-    documents = documents_of(files, ids, sys.stdin.buffer)
+    documents = documents_given(files, ids, field)
     model = open_bundle(bundle, **runtime)
     curves = bits_along(
         model, documents, unit=unit_along(model, ids), window=window, batch_size=batch_size, **evaluation

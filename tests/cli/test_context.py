@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import hashlib
 import json
 import math
@@ -127,6 +128,23 @@ def test_standard_input_serves_every_model(invoke: Invoke) -> None:
     assert report["scored_tokens"] == len(PROSE) - 1
 
 
+def test_what_score_reads_is_read(invoke: Invoke, tmp_path: Path) -> None:
+    """Folders, packed files, JSON lines; each model of a group reads them anew."""
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    (folder / "a.txt.gz").write_bytes(gzip.compress(PROSE))
+    lines = tmp_path / "lines.jsonl"
+    lines.write_text(json.dumps({"text": PROSE.decode()}) + "\n", "utf-8")
+    line = ("--beside", ZEROS, "--no-recl", "--lengths", "4", "--threads", "1", "--json")
+    packed = invoke("context", EMPTY, folder, *line).succeeded().object
+    listed = invoke("context", EMPTY, lines, "--field", "text", *line).succeeded().object
+    for report in (packed, listed):
+        assert report["scored_tokens"] == len(PROSE) - 1
+        model = xlruntime.load(ZEROS, threads=1)
+        nats = report["models"][1]["lengths"][0]["nats"]
+        assert nats == pytest.approx(losses_of(model, PROSE, 4).sum())
+
+
 def test_segments_of_their_own_are_told_of(invoke: Invoke, tmp_path: Path) -> None:
     ids = write(tmp_path / "ids.txt", b" ".join(b"%d" % (n % 29) for n in range(60)))
     found = invoke("context", FREE, "--ids", ids, "--no-recl", "--lengths", "4", "--threads", "1").succeeded()
@@ -192,10 +210,13 @@ def test_bundles_and_texts_that_are_refused(invoke: Invoke, tmp_path: Path) -> N
     text, short = write(tmp_path / "text.txt"), write(tmp_path / "short.txt", b"x")
     ids = write(tmp_path / "ids.txt", b"1 2 3 4 5")
     assert "has no memory, so there is no length to vary" in invoke("context", CHUNK, "--ids", ids, *RECL).error
-    assert "no such file" in invoke("context", EMPTY, tmp_path / "none.txt", *RECL).error
+    assert "none.txt: No such file" in invoke("context", EMPTY, tmp_path / "none.txt", *RECL).error
+    (tmp_path / "empty").mkdir()
+    empty = invoke("context", EMPTY, tmp_path / "empty", *RECL)
+    assert "no document in there, so nothing to score" in empty.err.splitlines()[-1]
     assert "no such" in invoke("context", tmp_path / "none.bundle", text, *RECL).error
     assert "1 of at least 2 tokens, so nothing to score" in invoke("context", EMPTY, "-", *RECL, stdin=b"x").error
-    assert "at least 2 tokens are needed" in invoke("context", EMPTY, short, *RECL).error
+    assert "short.txt: 1 of at least 2 tokens" in invoke("context", EMPTY, short, *RECL).error
 
 
 def with_words(folder: Path) -> Path:

@@ -120,7 +120,7 @@ def test_what_is_refused(bundle: Path, checkpoint: Path, invoke: Invoke, text: P
     folder = tmp_path / "folder.png"
     folder.mkdir()
     assert "a folder stands where the plot" in invoke("plot", "bits", EMPTY, text, "-o", folder).error
-    assert "no such file" in invoke("plot", "bits", EMPTY, tmp_path / "none.txt", "-o", picture).error
+    assert "No such file" in invoke("plot", "bits", EMPTY, tmp_path / "none.txt", "-o", picture).error
     reformer = invoke("plot", "attention", BAND, checkpoint, "-o", picture).error
     assert "is for Transformer-XL, and this is a reformer" in reformer
     short = tmp_path / "short.txt"
