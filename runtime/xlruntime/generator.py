@@ -14,13 +14,16 @@ __all__ = ["Sampling"]
 
 @dataclass(frozen=True)
 class Sampling:
-    """How the next token is drawn.
+    """How the next token is drawn: from the probabilities at `temperature`, cut by `top_k`, then of these by `top_p`.
 
     Attributes:
         temperature: logits are divided by it; 0 takes the likeliest token.
         top_k: only the k likeliest tokens; None all.
         top_p: only the likeliest tokens that together reach this probability; None all.
         seed: of the random draws; None draws anew each time.
+
+    Raises:
+        OptionError: values are out of range; lists all that are.
     """
 
     temperature: float = 1.0

@@ -16,7 +16,7 @@ from .providers import Device
 from .session import device_value
 from .spec import UNBOUNDED_WINDOW, Evaluation, Memory
 
-__all__ = ["Mark", "RingMemory"]
+__all__ = ["Mark", "RingMemory", "check_room"]
 
 
 @dataclass(frozen=True)

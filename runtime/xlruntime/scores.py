@@ -22,6 +22,15 @@ class DocumentScore:
     `scored_chars`: they leave out what the first token covers, and what no token covers because the vocabulary has no
     symbol for it (`dropped_bytes`, `dropped_chars`: newlines). With `unknown_tokens`, tokens that stand for anything
     the vocabulary lacks, the bits are no code for the text.
+
+    Attributes:
+        document: its name.
+        tokens: all of its tokens; scored_tokens: those that have a score, so without context none for the first.
+        words: between white space; chars: Unicode characters; bytes: of UTF-8. 0 for a document given as token ids.
+        nats, bits: negative log-probability of all scored tokens, to base e and 2.
+        bits_per_byte, bits_per_char, bits_per_token: its ratios; perplexity: e to the nats of a token.
+        segment_len, mem_len, n_hashes: the settings that the scores were computed with.
+        tokens_per_second: from when the document was opened, beside others in its batch.
     """
 
     document: str

@@ -46,7 +46,13 @@ Source = str | bytes | Path | BinaryIO | npt.NDArray[np.integer[Any]] | list[int
 
 @dataclass(frozen=True)
 class Document:
-    """Something to score: text, bytes, a path, an open binary file, or token ids, all or in pieces; and its name."""
+    """Something to score.
+
+    Attributes:
+        name: to report it by.
+        source: text, bytes, a path, a file opened in binary mode, or token ids in an array, a list or an iterator of
+            arrays.
+    """
 
     name: str
     source: Source

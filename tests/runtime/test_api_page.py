@@ -1,0 +1,77 @@
+"""docs/api.md says what is there: its examples run as they stand, and it leaves nothing public out."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import xlruntime
+from xlruntime import Model
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGE = (ROOT / "docs/api.md").read_text("utf-8")
+SERVING = {"graph_for", "longest_step", "session", "use_fixed"}  # methods of Model that xlexport uses
+
+
+def examples(page: str) -> str:
+    """All Python of a page, each line where it stands there, so that an error names the page's line."""
+    lines, inside = [], False
+    for line in page.splitlines():
+        fence = line.startswith("```")
+        lines.append(line if inside and not fence else "")
+        inside = line == "```python" if fence else inside
+    return "\n".join(lines)
+
+
+@pytest.mark.parametrize("page", ["docs/api.md", "README.md"])
+def test_examples_run(page: str, bytes_model: Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "bundle").symlink_to(bytes_model.folder)
+    monkeypatch.chdir(tmp_path)
+    source = examples((ROOT / page).read_text("utf-8"))
+    assert "xlruntime.load(" in source
+    exec(compile(source, page, "exec"), {})
+
+
+def test_messages_are_those_that_are_raised(
+    bytes_model: Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "bundle").symlink_to(bytes_model.folder)
+    monkeypatch.chdir(tmp_path)
+    exec(compile(examples(PAGE), "docs/api.md", "exec"), {})
+    shown = capsys.readouterr().out
+    promised = re.findall(r"print\(error\)  # (.*)", PAGE)
+    assert len(promised) == 2
+    assert all(message in shown for message in promised)
+
+
+def public(thing: type[Any]) -> set[str]:
+    return {name for name, _ in inspect.getmembers(thing) if not name.startswith("_")}
+
+
+def test_every_public_name_is_on_the_page() -> None:
+    methods = (public(Model) - SERVING) | public(xlruntime.Stream)
+    missing = [name for name in (*xlruntime.__all__, *methods) if not re.search(rf"\b{name}\b", PAGE)]
+    assert missing == []
+
+
+def test_every_sample_is_on_the_page() -> None:
+    listed = re.findall(r"^\| `(\d\d_\w+\.py)` \|", PAGE, re.MULTILINE)
+    assert listed == sorted(path.name for path in (ROOT / "samples").glob("[0-9]*.py"))
+
+
+@pytest.mark.parametrize("name", xlruntime.__all__)
+def test_public_methods_and_attributes_are_documented(name: str) -> None:
+    """A method has a docstring, and a data class or a stream says what each of its attributes is."""
+    thing = getattr(xlruntime, name)
+    assert inspect.getdoc(thing)
+    if not inspect.isclass(thing) or issubclass(thing, Exception):
+        return
+    for member in sorted(public(thing)):
+        if inspect.isfunction(getattr(thing, member)):
+            assert inspect.getdoc(getattr(thing, member)), f"{name}.{member}"
+    for field in getattr(thing, "__dataclass_fields__", {}):
+        assert re.search(rf"\b{field}\b", inspect.getdoc(thing) or ""), f"{name}.{field}"
