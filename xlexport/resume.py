@@ -59,8 +59,8 @@ class PartialFile:
         if self.path.exists() and not (force or resume):
             raise OutputExistsError(f"{self.path}: exists already. Give another name, or replace it with --force.")
 
-    def open(self, keep: int = 0) -> None:
-        """Begin to write, after the first `keep` bytes of what an earlier run has left.
+    def open(self, keep: int | None = None) -> None:
+        """Begin to write: anew, or after the first `keep` bytes of what an earlier run has left.
 
         Raises:
             ResumeError: it has left fewer, or another run is writing. OSError: the file cannot be written.
@@ -68,12 +68,13 @@ class PartialFile:
         self._file = open(self.partial, "ab")  # noqa: SIM115  # closed by `publish`, `discard` or `close`
         _lock(self._file, self.partial)
         size = os.fstat(self._file.fileno()).st_size
+        if keep is None:
+            keep = 0
+            self.state_path.unlink(missing_ok=True)
         if size < keep:
             raise ResumeError(f"{self.partial}: {size:,} bytes, but {keep:,} had been written. {REPAIR}")
         self._file.truncate(keep)
         self._file.seek(0, os.SEEK_END)
-        if not keep:
-            self.state_path.unlink(missing_ok=True)
 
     def write(self, raw: bytes) -> None:
         """More of the output."""

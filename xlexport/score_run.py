@@ -140,7 +140,7 @@ def score_run(
     saved = read_run(output, run) if output is not None and resume and repeatable else None
     fields, arrays = saved if saved is not None else ({}, {})
     if output is not None:
-        output.open(keep=fields.get("position", 0))
+        output.open(keep=fields.get("position"))
     session = _Session(model, settings, options, inputs, output or StandardOutput(), bool(fields.get("position")))
     waiting = session.begun(documents(inputs, options.reading, stdin, options.per in ("line", "word")), fields)
     if fields:

@@ -2,9 +2,9 @@
 
     python -m tests.reliability.kill_and_resume bundle --points 50
 
-Every point takes one of the ways to run below in turn. A run is killed up to three times, at moments drawn over the time
-that it takes, loading included, and each time goes on with --resume; its output must be that of a run that nobody killed,
-with nothing left beside it.
+Every point takes one of the ways to run below in turn. A run is killed up to three times, at moments drawn over the
+time that it takes, loading included, and each time goes on with --resume; its output must be that of a run that nobody
+killed, with nothing left beside it.
 """
 
 from __future__ import annotations
@@ -39,8 +39,10 @@ class Outcome:
     """What came of the points.
 
     Attributes:
-        points: runs that were killed and went on; kills: how often they were killed together.
+        points: runs that were to be killed; kills: how often they were together.
+        ended_before: runs that ended before the first kill.
         before_saving: kills at which there was no state yet; at_states: sizes of the states at the others.
+        positions: how much of the output was there then, of one.
         different: points whose output was not that of the undisturbed run.
     """
 
@@ -83,7 +85,7 @@ class Runs:
         for way in self.ways:
             began = time.monotonic()
             process = self.start(way, folder / "undisturbed")
-            process.wait()
+            process.communicate()
             self.seconds[way] = time.monotonic() - began
             self.expected[way] = (folder / "undisturbed" / WAYS[way][0]).read_bytes()
 

@@ -1,0 +1,285 @@
+"""Runs that stop anywhere go on with --resume, and write what an undisturbed run writes, byte for byte."""
+
+from __future__ import annotations
+
+import json
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.reliability.kill_and_resume import Outcome, Runs, write_documents
+from tests.scoring.conftest import Score, Scored
+from xlexport.resume import PartialFile, SavedRun
+
+
+class Killed(BaseException):
+    """Ends a run as nothing in it expects."""
+
+
+@pytest.fixture
+def stop_after(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
+    """`stop_after(n)`: let the next run end when it has saved n states, and has written more than they know of."""
+    save = SavedRun.save
+
+    def stop(number: int) -> None:
+        saved = 0
+
+        def saving(self: SavedRun, *arguments: Any) -> None:
+            nonlocal saved
+            if saved == number:
+                raise Killed
+            save(self, *arguments)
+            saved += 1
+
+        monkeypatch.setattr(SavedRun, "save", saving)
+
+    return stop
+
+
+@pytest.fixture
+def at_each_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let `--save-every 0` mean it, however long a state takes."""
+    monkeypatch.setattr("xlexport.resume.BUSY", 0)
+
+
+def interrupted(score: Score, *arguments: str | Path) -> None:
+    with pytest.raises(Killed):
+        score(*arguments, "--save-every", "0")
+
+
+OPTIONS: list[tuple[str, ...]] = [
+    ("--per", "token", "--top", "2", "--batch-size", "2"),
+    ("--per", "word", "--batch-size", "3"),
+    ("--per", "line", "--continuous"),
+    ("--per", "document", "--batch-size", "4"),
+]
+
+
+@pytest.mark.parametrize("options", OPTIONS, ids=" ".join)
+@pytest.mark.parametrize("ending", ["jsonl", "csv"])
+def test_stopped_after_any_state(
+    options: tuple[str, ...],
+    ending: str,
+    score: Score,
+    texts: list[Path],
+    stop_after: Callable[[int], None],
+    at_each_step: None,
+    tmp_path: Path,
+) -> None:
+    """In-process: at every state that a run saves, another begins where it left off, over and over."""
+    given = [*texts, tmp_path / "absent"]
+    whole, output = tmp_path / f"whole.{ending}", tmp_path / f"out.{ending}"
+    totals = score(*given, "-o", whole, *options)
+    assert totals.code == 1
+    partial, state = tmp_path / f"out.{ending}.partial", tmp_path / f"out.{ending}.partial.state"
+    stops = 0
+    while not output.exists():
+        stop_after(1 + stops % 3)
+        try:
+            done = score(*given, "-o", output, *options, "--save-every", "0", "--resume")
+        except Killed:
+            assert partial.exists() and state.exists() and not output.exists()
+            stops += 1
+        assert stops < 100
+    assert stops > 5
+    assert output.read_bytes() == whole.read_bytes()
+    assert not partial.exists() and not state.exists()
+    assert done.code == 1
+    summary = next(line for line in done.err.splitlines() if line.startswith("5 documents, "))
+    expected = next(line for line in totals.err.splitlines() if line.startswith("5 documents, "))
+    assert summary.split(", ")[:3] == expected.split(", ")[:3]
+    assert "1 of 6 documents could not be scored" in done.err
+
+
+def test_killed_processes(bundle: Path, tmp_path: Path) -> None:
+    """A few of the points of tests/reliability/kill_and_resume.py."""
+    runs = Runs(bundle, tmp_path, 4000, 0.05, ways=("words, three at a time", "tokens"))
+    outcome, rng = Outcome(), random.Random(0)
+    for way in (*runs.ways, *runs.ways):
+        runs.point(way, rng, outcome)
+    assert outcome.different == []
+    assert outcome.points == 4
+
+
+def test_documents_for_killing_are_of_all_kinds(tmp_path: Path) -> None:
+    documents, lines = write_documents(tmp_path, 2000)
+    assert {path.suffix for path in documents.iterdir()} == {".txt", ".gz"}
+    assert 5 < len(lines.read_text("utf-8").splitlines()) < 200
+
+
+@pytest.fixture
+def stopped(score: Score, texts: list[Path], at_each_step: None, tmp_path: Path) -> Path:
+    """The output of a run that was stopped in its middle."""
+    output = tmp_path / "out.jsonl"
+    with pytest.MonkeyPatch.context() as patch:
+        save = SavedRun.save
+
+        def once(self: SavedRun, *arguments: Any) -> None:
+            save(self, *arguments)
+            if self._output.position > 4000:
+                raise Killed
+
+        patch.setattr(SavedRun, "save", once)
+        interrupted(score, *texts, "-o", output, "--per", "token")
+    return output
+
+
+def refused(shown: Scored) -> str:
+    assert (shown.code, shown.out) == (1, "")
+    (line,) = shown.err.splitlines()
+    return line
+
+
+def test_what_changed_is_refused_with_the_reason(
+    stopped: Path, score: Score, texts: list[Path], tmp_path: Path
+) -> None:
+    before = {path.name: path.read_bytes() for path in tmp_path.glob("out.*")}
+    resume = ("-o", stopped, "--resume")
+    for shown, reason in (
+        (score(*texts, *resume, "--per", "word"), "--per was token, now word"),
+        (score(*texts, *resume, "--per", "token", "--top", "1"), "--detail, --top was not given, now 1"),
+        (score(*texts, *resume, "--per", "token", "--mem-len", "9"), "mem_len was 12, now 9"),
+        (score(*texts, *resume, "--per", "token", "--batch-size", "2"), "--batch-size was 1, now 2"),
+        (score(*texts[1:], *resume, "--per", "token"), "there were 5 inputs, now 4"),
+        (
+            score(*texts[::-1], *resume, "--per", "token"),
+            f"input {texts[0]} is {texts[4]} now",
+        ),
+    ):
+        line = refused(shown)
+        assert reason in line
+    assert "begin again with --force" in refused(score(*texts, *resume, "--per", "word"))
+    content = texts[2].read_bytes()
+    texts[2].write_bytes(content + b"!")
+    assert f"input {texts[2]} has changed" in refused(score(*texts, *resume, "--per", "token"))
+    texts[2].write_bytes(content)
+    assert {path.name: path.read_bytes() for path in tmp_path.glob("out.*")} == before
+    score(*texts, *resume, "--per", "token").succeeded()
+
+
+def test_another_bundle_is_refused(stopped: Path, score: Score, texts: list[Path], bundle: Path) -> None:
+    other = bundle.parents[1] / "pre_lnorm_same_length_zeros" / "bundle"
+    line = refused(score(*texts, "-o", stopped, "--resume", "--per", "token", bundle=other))
+    assert "bundle was " in line and "first_memory was empty, now zeros" in line
+
+
+def test_remains_that_are_broken(stopped: Path, score: Score, texts: list[Path]) -> None:
+    partial, state = (stopped.with_name(f"out.jsonl.{name}") for name in ("partial", "partial.state"))
+    arguments = (*texts, "-o", stopped, "--resume", "--per", "token")
+    content, saved = partial.read_bytes(), state.read_bytes()
+    partial.write_bytes(content[:100])
+    assert "100 bytes, but " in refused(score(*arguments))
+    partial.write_bytes(content)
+    state.write_bytes(saved[:-1] + bytes([saved[-1] ^ 1]))
+    assert "damaged since it was saved" in refused(score(*arguments))
+    state.write_bytes(saved)
+    score(*arguments).succeeded()
+
+
+def test_nothing_is_replaced_unasked(stopped: Path, score: Score, texts: list[Path], tmp_path: Path) -> None:
+    arguments = (*texts, "-o", stopped, "--per", "token")
+    line = refused(score(*arguments))
+    assert (
+        f"{stopped}.partial: of a run that was interrupted. Go on with --resume, or begin again with --force." in line
+    )
+    score(*arguments, "--force").succeeded()
+    assert [path.name for path in tmp_path.glob("out*")] == ["out.jsonl"]
+    assert f"{stopped}: exists already." in refused(score(*arguments))
+    done = stopped.stat()
+    shown = score(*arguments, "--resume").succeeded()
+    assert shown.err == f"{stopped}: complete already, so there is nothing to resume\n"
+    assert stopped.stat() == done
+
+
+def test_resume_before_anything_was_saved(score: Score, texts: list[Path], tmp_path: Path) -> None:
+    output = tmp_path / "out.jsonl"
+    score(*texts, "-o", tmp_path / "whole.jsonl").succeeded()
+    (tmp_path / "out.jsonl.partial").write_text("what a killed run wrote before it saved anything")
+    score(*texts, "-o", output, "--resume").succeeded()
+    assert output.read_bytes() == (tmp_path / "whole.jsonl").read_bytes()
+
+
+def test_what_cannot_be_read_again_cannot_be_resumed(score: Score, tmp_path: Path) -> None:
+    output = tmp_path / "out.jsonl"
+    score("-", "-o", output, "--save-every", "0", stdin=b"some text of several steps").succeeded()
+    assert output.exists()
+    shown = score("-", "-o", tmp_path / "other.jsonl", "--resume", stdin=b"some text")
+    assert shown.code == 2 and "standard input and pipes are gone. Give files." in " ".join(shown.err.split())
+
+
+def test_nothing_scored_leaves_no_file(score: Score, tmp_path: Path) -> None:
+    (tmp_path / "empty").touch()
+    shown = score(tmp_path / "empty", "-o", tmp_path / "out.csv")
+    assert shown.code == 1
+    assert [path.name for path in tmp_path.iterdir()] == ["empty"]
+    assert "No such file" in refused(score(tmp_path / "empty", "-o", tmp_path / "absent" / "out.csv"))
+
+
+def test_two_runs_on_one_file(score: Score, texts: list[Path], tmp_path: Path) -> None:
+    output = PartialFile(tmp_path / "out.csv")
+    output.open()
+    line = refused(score(*texts, "-o", tmp_path / "out.csv", "--force"))
+    assert "another run is writing it. Wait for its end, or give another name." in line
+    output.discard()
+
+
+def test_disk_that_is_full(score: Score, texts: list[Path], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """The state of before stays, and the run goes on from it once there is room."""
+    score(*texts, "-o", tmp_path / "whole.csv", "--per", "token").succeeded()
+    left = 3000
+
+    def write(self: PartialFile, raw: bytes) -> None:
+        nonlocal left
+        left -= len(raw)
+        if left < 0:
+            raise OSError(28, "No space left on device")
+        self._file.write(raw)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(PartialFile, "write", write)
+        shown = score(*texts, "-o", tmp_path / "out.csv", "--per", "token", "--save-every", "0")
+    assert shown.code == 1
+    assert "No space left on device" in shown.err.splitlines()[-1]
+    assert not (tmp_path / "out.csv").exists()
+    score(*texts, "-o", tmp_path / "out.csv", "--per", "token", "--resume").succeeded()
+    assert (tmp_path / "out.csv").read_bytes() == (tmp_path / "whole.csv").read_bytes()
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_ctrl_c_says_how_to_go_on(number: signal.Signals, bundle: Path, tmp_path: Path) -> None:
+    text, output = tmp_path / "text", tmp_path / "out.csv"
+    text.write_bytes(b"All work and no play makes Jack a dull boy.\n" * 20_000)
+    line = [sys.executable, "-m", "xlexport", "score", str(bundle), str(text), "-o", str(output), "--per", "word"]
+    process = subprocess.Popen([*line, "--save-every", "0"], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    deadline = time.monotonic() + 60
+    while not output.with_name("out.csv.partial.state").exists() and time.monotonic() < deadline:
+        time.sleep(0.02)
+    process.send_signal(number)
+    out, err = process.communicate(timeout=60)
+    assert (process.returncode, out) == (1, b"")
+    assert err.decode() == f"Error: interrupted; {output}.partial has what was scored. Go on with --resume.\n"
+
+
+def test_state_does_not_grow_with_the_documents(
+    bundle: Path, score: Score, at_each_step: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    sizes: list[int] = []
+    save = SavedRun.save
+
+    def measured(self: SavedRun, *arguments: Any) -> None:
+        save(self, *arguments)
+        sizes.append(self.size)
+
+    monkeypatch.setattr(SavedRun, "save", measured)
+    path = tmp_path / "docs.jsonl"
+    path.write_text("".join(json.dumps({"text": f"document {n} " * 4}) + "\n" for n in range(60)))
+    score(path, "--field", "text", "-o", tmp_path / "out.csv", "--per", "word", "--save-every", "0").succeeded()
+    assert len(sizes) > 100
+    assert max(sizes[10:]) <= max(sizes[:10]) + 200  # digits; 50 documents would be thousands
