@@ -75,10 +75,12 @@ class Model:
     """A bundle that is open for scoring and generating. Safe to share between threads.
 
     Attributes:
+        folder: where it was opened.
         bundle: the manifest.
         tokenizer: text to token ids and back.
         device: where steps run and memories live.
-        strict_device: whether it must compute everything but the sizes of tensors.
+        threads: of one step; None: as ONNX Runtime chooses.
+        strict_device: whether the device must compute everything but the sizes of tensors.
     """
 
     def __init__(
