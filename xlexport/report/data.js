@@ -111,6 +111,19 @@ function tokenAt(place) {
   return low;
 }
 
+// At most once in a frame, however often it is asked for.
+function soon(action) {
+  let waiting = false;
+  return () => {
+    if (waiting) return;
+    waiting = true;
+    requestAnimationFrame(() => {
+      waiting = false;
+      action();
+    });
+  };
+}
+
 // Numbers and characters as people read them.
 const grouped = (number) => number.toLocaleString("en-US");
 

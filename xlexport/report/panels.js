@@ -73,13 +73,19 @@ function shade(share) {
 }
 
 // A canvas as sharp as the screen: its drawing context and its size in CSS pixels.
-function prepare(canvas) {
-  const { clientWidth: width, clientHeight: height } = canvas;
-  canvas.width = Math.round(width * devicePixelRatio);
-  canvas.height = Math.round(height * devicePixelRatio);
+function prepare(canvas, { clientWidth: width, clientHeight: height } = canvas) {
+  canvas.width = Math.max(1, Math.round(width * devicePixelRatio));
+  canvas.height = Math.max(1, Math.round(height * devicePixelRatio));
   const pen = canvas.getContext("2d");
   pen.scale(devicePixelRatio, devicePixelRatio);
   return { pen, width, height };
+}
+
+// The same with what was drawn before on another one, which takes long, as its ground.
+function copy(canvas, ground) {
+  const prepared = prepare(canvas);
+  prepared.pen.drawImage(ground, 0, 0, prepared.width, prepared.height);
+  return prepared;
 }
 
 // The range that most of some values are in, so that a few outliers do not flatten the rest.
@@ -90,10 +96,10 @@ function range(values) {
   return high - low > 1e-6 ? [low, high] : [low - 0.5, high + 0.5];
 }
 
-const chart = { canvas: byId("chart"), left: 40, right: 4, top: 8, bottom: 20 };
+const chart = { canvas: byId("chart"), ground: element("canvas"), left: 40, right: 4, top: 8, bottom: 20 };
 
-chart.draw = (pointer = null) => {
-  const { pen, width, height } = prepare(chart.canvas);
+chart.draw = () => {
+  const { pen, width, height } = prepare(chart.ground, chart.canvas);
   const inner = Math.max(1, width - chart.left - chart.right);
   const base = height - chart.bottom;
   const nearby = Array.from({ length: Math.floor(inner) }, (_, x) => near(x / inner));
@@ -102,6 +108,7 @@ chart.draw = (pointer = null) => {
   const bottom = Math.max(0, low - 0.25 * (high - low));
   const top = high + 0.2 * (high - low);
   const y = (value) => base - ((Math.min(top, Math.max(bottom, value)) - bottom) / (top - bottom)) * (base - chart.top);
+  Object.assign(chart, { inner, base, nearby });
   pen.font = "11px system-ui, sans-serif";
   pen.textBaseline = "middle";
   const step = niceStep((top - bottom) / 5);
@@ -127,19 +134,23 @@ chart.draw = (pointer = null) => {
     pen.textAlign = share === 0 ? "left" : share === 1 ? "right" : "center";
     pen.fillText(grouped(Math.round(share * N)), chart.left + share * inner, height - 4);
   }
-  const [first, last] = visibleTokens();
-  pen.fillStyle = css(palette.accent);
-  pen.fillRect(chart.left + (first / N) * inner, base, Math.max(3, ((last - first) / N) * inner), 3);
-  if (pointer !== null) chart.point(pen, Math.min(inner - 1, Math.max(0, pointer - chart.left)), nearby, y, base, inner);
 };
 
-chart.point = (pen, x, nearby, y, base, inner) => {
-  const value = nearby[Math.floor(x)];
+// With the part that is seen in the window, and the figure under the mouse, at `pointer` pixels.
+chart.show = ([first, last], pointer = null) => {
+  const { pen } = copy(chart.canvas, chart.ground);
+  const { left, inner, base } = chart;
+  pen.fillStyle = css(palette.accent);
+  pen.fillRect(left + (first / N) * inner, base, Math.max(3, ((last - first) / N) * inner), 3);
+  if (pointer === null) return;
+  const x = Math.min(inner - 1, Math.max(0, pointer - left));
+  const value = chart.nearby[Math.floor(x)] ?? null;
   const words = `${value === null ? "–" : value.toFixed(3)} at ${grouped(Math.round((x / inner) * N))}`;
-  pen.fillStyle = css(palette.ink);
-  pen.fillRect(chart.left + x, chart.top, 1, base - chart.top);
+  pen.font = "12px system-ui, sans-serif";
   const half = pen.measureText(words).width / 2 + 8;
-  const middle = Math.min(chart.left + inner - half, Math.max(chart.left + half, chart.left + x));
+  const middle = Math.min(left + inner - half, Math.max(left + half, left + x));
+  pen.fillStyle = css(palette.ink);
+  pen.fillRect(left + x, chart.top, 1, base - chart.top);
   pen.beginPath();
   pen.roundRect(middle - half, 2, 2 * half, 20, 5);
   pen.fill();
@@ -161,33 +172,38 @@ function line(pen, values, y, colour, thickness) {
   pen.stroke();
 }
 
-const strip = { canvas: byId("strip") };
+const strip = { canvas: byId("strip"), ground: element("canvas") };
 
 strip.draw = () => {
-  const { pen, width, height } = prepare(strip.canvas);
+  const { pen, width, height } = prepare(strip.ground, strip.canvas);
   const rows = Math.max(1, Math.floor(height));
   const lane = width - 10; // search results stand in the rest
-  const means = Array.from({ length: rows }, (_, row) => near((row + 0.5) / rows, Math.max((3 / rows) * BINS, (30 / N) * BINS)));
+  const window = Math.max((3 / rows) * BINS, (30 / N) * BINS);
+  const means = Array.from({ length: rows }, (_, row) => near((row + 0.5) / rows, window));
   const [low, high] = range(means);
   means.forEach((mean, row) => {
     if (mean === null) return;
-    const share = (mean - low) / (high - low);
+    const share = Math.min(1, Math.max(0, (mean - low) / (high - low)));
     pen.fillStyle = shade(share);
-    pen.fillRect(2, row, (lane - 2) * (0.3 + 0.7 * Math.min(1, Math.max(0, share))), 1);
+    pen.fillRect(2, row, (lane - 2) * (0.3 + 0.7 * share), 1);
   });
   pen.fillStyle = css(palette.accent);
   const step = Math.max(1, Math.floor(view.hits.length / 20000));
   for (let i = 0; i < view.hits.length; i += step) {
     pen.fillRect(lane + 2, Math.round((view.hits[i] / text.length) * height) - 1, 7, 2);
   }
-  const [first, last] = visibleTokens();
-  const y = (first / N) * height;
+};
+
+// With the part that is seen in the window.
+strip.show = ([first, last]) => {
+  const { pen, width, height } = copy(strip.canvas, strip.ground);
   const size = Math.max(8, ((last - first) / N) * height);
+  const y = Math.min(height - size - 1, Math.max(1, (first / N) * height));
   pen.fillStyle = css(palette.ink, size < height / 2 ? 0.1 : 0);
   pen.strokeStyle = css(palette.ink, 0.8);
   pen.lineWidth = 1.5;
   pen.beginPath();
-  pen.roundRect(1, Math.min(height - size - 1, Math.max(1, y)), width - 2, size, 3);
+  pen.roundRect(1, y, width - 2, size, 3);
   pen.fill();
   pen.stroke();
   const share = Math.round((first / Math.max(1, N - 1)) * 100);

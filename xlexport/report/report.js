@@ -15,24 +15,14 @@ function fillHeader() {
 }
 
 function drawPanels() {
+  const seen = visibleTokens();
   chart.draw();
+  chart.show(seen);
   strip.draw();
+  strip.show(seen);
 }
 
-// At most once in a frame, however often it is asked for.
-function soon(action) {
-  let waiting = false;
-  return () => {
-    if (waiting) return;
-    waiting = true;
-    requestAnimationFrame(() => {
-      waiting = false;
-      action();
-    });
-  };
-}
-
-// What counts as surprising, in tenths of a bit: at first what about one token in fifty reaches.
+// What counts as surprising, in tenths of a bit: at first what about one token in two hundred reaches.
 const threshold = { input: byId("threshold"), value: 0 };
 
 threshold.set = (tenths) => {
@@ -51,7 +41,7 @@ threshold.prepare = () => {
   threshold.input.min = 0;
   threshold.input.max = about.ceiling.token * 10;
   let value = histogram.length;
-  for (let many = 0; value > 1 && many < N / 50; ) many += histogram[--value];
+  for (let many = 0; value > 1 && many < N / 200; ) many += histogram[--value];
   threshold.set(Math.min(value, about.ceiling.token * 10));
 };
 
@@ -78,20 +68,37 @@ async function goToSurprising(step) {
   await select(token);
 }
 
-function search(query) {
+// Without upper case and accents, as long as before.
+function fold(string) {
+  const plain = (character) => {
+    const folded = character.normalize("NFD")[0].toLowerCase();
+    return folded.length === 1 ? folded : character;
+  };
+  return string.replace(/[^\0-\x7f]/g, plain).replace(/[A-Z]+/g, (letters) => letters.toLowerCase());
+}
+
+let folded = ""; // the text, once somebody searches it
+
+function search() {
+  const query = byId("query").value.normalize("NFC");
+  if (query === view.query) return;
+  view.query = query;
   view.hits = [];
   view.hit = -1;
   view.hitLength = query.length;
   if (query) {
-    const pattern = new RegExp(query.replace(/[\\^$.*+?()[\]{}|/-]/g, "\\$&"), "giu");
-    for (const { index } of text.matchAll(pattern)) view.hits.push(index);
+    folded ||= fold(text);
+    const wanted = fold(query);
+    for (let at = folded.indexOf(wanted); at >= 0; at = folded.indexOf(wanted, at + wanted.length)) view.hits.push(at);
   }
   byId("found").textContent = query ? grouped(view.hits.length) : "";
   redraw();
   strip.draw();
+  strip.show(visibleTokens());
 }
 
 async function goToHit(step) {
+  search(); // what was typed last may not have been looked for yet
   const many = view.hits.length;
   if (!many) return;
   if (view.hit < 0) {
@@ -108,17 +115,25 @@ async function goToHit(step) {
 function setMode(mode) {
   view.mode = mode;
   document.querySelector(`[name=mode][value=${mode}]`).checked = true;
+  threshold.input.hidden = mode !== "token"; // it is on the scale of tokens
   drawLegend();
   redraw();
 }
 
 const DARK = matchMedia("(prefers-color-scheme: dark)");
+const theme = { before: undefined }; // what it was before printing
+const PRINTED = 100_000; // tokens up to which documents are printed whole
+
+function setTheme(name) {
+  if (name === undefined) delete document.documentElement.dataset.theme;
+  else document.documentElement.dataset.theme = name;
+  themeChanged();
+}
 
 function changeTheme() {
-  const root = document.documentElement;
-  const isDark = root.dataset.theme ? root.dataset.theme === "dark" : DARK.matches;
-  root.dataset.theme = isDark ? "light" : "dark";
-  themeChanged();
+  const { theme: chosen } = document.documentElement.dataset;
+  const isDark = chosen ? chosen === "dark" : DARK.matches;
+  setTheme(isDark ? "light" : "dark");
 }
 
 function themeChanged() {
@@ -210,8 +225,8 @@ function listenToPointer() {
   });
   strip.canvas.addEventListener("pointermove", (event) => event.buttons && goAlong(event));
   const share = (event) => clamp((event.offsetX - chart.left) / (chart.canvas.clientWidth - chart.left - chart.right));
-  chart.canvas.addEventListener("pointermove", (event) => chart.draw(event.offsetX));
-  chart.canvas.addEventListener("pointerleave", () => chart.draw());
+  chart.canvas.addEventListener("pointermove", (event) => chart.show(visibleTokens(), event.offsetX));
+  chart.canvas.addEventListener("pointerleave", () => chart.show(visibleTokens()));
   chart.canvas.addEventListener("click", (event) => goTo(Math.floor(share(event) * (N - 1))));
 }
 
@@ -225,16 +240,19 @@ function listenToControls() {
   byId("keys").onclick = KEYS["?"];
   threshold.input.oninput = () => threshold.set(+threshold.input.value);
   byId("modes").onchange = (event) => setMode(event.target.value);
-  byId("query").oninput = soon(() => search(byId("query").value));
+  byId("query").oninput = soon(search);
   byId("search").onsubmit = (event) => event.preventDefault();
-  byId("query").onkeydown = (event) => event.key === "Enter" && goToHit(event.shiftKey ? -1 : 1);
+  byId("query").onkeydown = (event) => {
+    if (event.key === "Enter") goToHit(event.shiftKey ? -1 : 1);
+  };
 }
 
 function listenToWindow() {
   addEventListener("scroll", soon(() => {
-    strip.draw();
+    const seen = visibleTokens();
+    strip.show(seen);
     card.place();
-    if (chart.canvas.getBoundingClientRect().bottom > 0) chart.draw();
+    if (chart.canvas.getBoundingClientRect().bottom > 0) chart.show(seen);
   }), { passive: true });
   let width = textNode.clientWidth;
   addEventListener("resize", soon(() => {
@@ -244,19 +262,33 @@ function listenToWindow() {
     card.place();
   }));
   DARK.addEventListener("change", themeChanged);
-  addEventListener("beforeprint", () => {
-    const root = document.documentElement;
-    root.classList.add("printing");
-    const isShort = N <= 200_000;
-    if (isShort) blocks.forEach(draw);
-    root.classList.toggle("partly", !isShort);
-    const drawn = blocks.filter((block) => block.drawn);
-    byId("printed").textContent = isShort || !drawn.length
-      ? ""
-      : `Printed: the part on the screen and around it, tokens ${grouped(drawn[0].first)} to ${grouped(drawn.at(-1).end - 1)} of ${grouped(N)}.`;
-    blocks.forEach(({ node, drawn: isDrawn }) => node.classList.toggle("unseen", !isDrawn));
+  addEventListener("beforeprint", prepareToPrint);
+  addEventListener("afterprint", () => {
+    document.documentElement.classList.remove("printing", "partly");
+    setTheme(theme.before);
+    const near = blocks.filter(isNear);
+    blocks.forEach(erase);
+    near.forEach(draw);
   });
-  addEventListener("afterprint", () => document.documentElement.classList.remove("printing", "partly"));
+}
+
+// On white, whole documents or what is around the window.
+function prepareToPrint() {
+  const root = document.documentElement;
+  root.classList.add("printing");
+  theme.before = root.dataset.theme;
+  setTheme("light");
+  const middle = blocks.indexOf(blockOf(visibleTokens()[0]));
+  const isWhole = N <= PRINTED;
+  const printed = isWhole ? blocks : blocks.slice(Math.max(0, middle - 10), middle + 20);
+  blocks.forEach(erase);
+  printed.forEach(draw);
+  root.classList.toggle("partly", !isWhole);
+  byId("printed").textContent = isWhole
+    ? ""
+    : `Tokens ${grouped(printed[0].first)} to ${grouped(printed.at(-1).end - 1)} of ${grouped(N)}, those around the window.`;
+  for (const block of blocks) block.node.classList.toggle("unseen", !isWhole);
+  for (const { node } of printed) node.classList.remove("unseen");
 }
 
 async function open() {

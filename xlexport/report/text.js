@@ -1,10 +1,10 @@
 // The text: cut into blocks, of which those near the window are coloured; the others are plain, and not even laid out.
-const BLOCK = 2400; // characters
+const BLOCK = 1600; // characters
 const NEAR = 1500; // pixels
 
 const textNode = byId("text");
 const blocks = []; // {first, end, node, drawn}: tokens first … end - 1
-const view = { mode: "token", current: -1, hits: [], hitLength: 0, hit: -1 };
+const view = { mode: "token", current: -1, query: "", hits: [], hitLength: 0, hit: -1 };
 
 function cutBlocks() {
   for (let place = 0; place < text.length || !blocks.length; ) {
@@ -30,10 +30,34 @@ function cutBlocks() {
   }
   textNode.replaceChildren(...blocks.map(({ node }) => node));
   const near = new IntersectionObserver(
-    (entries) => entries.forEach(({ target, isIntersecting }) => (isIntersecting ? draw : erase)(target.block)),
+    (entries) => {
+      for (const { target, isIntersecting } of entries) {
+        if (isIntersecting) wanted.add(target.block);
+        else erase(target.block);
+      }
+      drawWanted();
+    },
     { rootMargin: `${NEAR}px 0px` },
   );
   blocks.forEach(({ node }) => near.observe(node));
+}
+
+const wanted = new Set(); // blocks that have come near, and are not drawn yet
+
+// Draws what is wanted, those in the window first, for a few milliseconds in a frame, so that scrolling stays smooth.
+const drawWanted = soon(() => {
+  const end = performance.now() + 6;
+  const isSeen = ({ node }) => node.getBoundingClientRect().bottom > 0 && node.getBoundingClientRect().top < innerHeight;
+  for (const block of [...wanted].sort((one, other) => isSeen(other) - isSeen(one))) {
+    if (performance.now() > end) break;
+    draw(block);
+  }
+  if (wanted.size) drawWanted();
+});
+
+function isNear({ node }) {
+  const { top, bottom } = node.getBoundingClientRect();
+  return bottom > -NEAR && top < innerHeight + NEAR;
 }
 
 const endOf = (block) => (block.end === N ? text.length : start[block.end]);
@@ -127,12 +151,14 @@ function levelOf(value) {
 }
 
 function draw(block) {
+  wanted.delete(block);
   if (block.drawn) return;
   if (view.mode === "entropy" && !(isRead(block.first) && isRead(block.end - 1))) {
     Promise.all([readDetail(block.first), readDetail(block.end - 1)]).then(() => draw(block));
     return;
   }
   block.drawn = true;
+  const isPrinting = document.documentElement.classList.contains("printing");
   const spans = [];
   let word = { end: -1 };
   let wordLevel = 0;
@@ -141,7 +167,6 @@ function draw(block) {
     const next = unitEnd(token, block.end);
     const from = start[token];
     const to = next === N ? text.length : start[next];
-    const span = document.createElement("span");
     let level;
     if (view.mode === "word") {
       if (token >= word.end) {
@@ -152,12 +177,16 @@ function draw(block) {
     } else {
       level = levelOf(view.mode === "token" ? sum(token, next) : describe(token).entropy);
     }
+    const isMerged = isPrinting && spans.at(-1)?.className === `l${level}`; // nobody points at tokens on paper
+    const span = isMerged ? spans.at(-1) : document.createElement("span");
     span.className = `l${level}`;
     while (hit < view.hits.length && view.hits[hit] + view.hitLength <= from) hit++;
     if (hit < view.hits.length && view.hits[hit] < to) span.classList.add("hit", ...(hit === view.hit ? ["active"] : []));
-    span.dataset.t = token;
     fill(span, text.slice(from, to));
-    spans.push(span);
+    if (!isMerged) {
+      span.dataset.t = token;
+      spans.push(span);
+    }
     token = next;
   }
   block.node.replaceChildren(...spans);
@@ -177,7 +206,8 @@ function fill(span, string) {
 }
 
 function erase(block) {
-  if (!block.drawn || document.documentElement.classList.contains("printing")) return;
+  wanted.delete(block);
+  if (!block.drawn) return;
   block.drawn = false;
   block.node.textContent = legible(text.slice(start[block.first], endOf(block)));
 }

@@ -1,0 +1,269 @@
+"""Pages of `xlexport report` in a headless Chromium: what is drawn, pointed at, typed and jumped to."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.cli.browser import Browser, missing_browser, open_browser
+from tests.cli.report_pages import FAMILY, GOLDEN, HOSTILE
+from xlexport.report import write_report
+from xlexport.report.colours import INK, LEVELS, PAGE, scale
+from xlruntime import Document, Model, TokenScores, load
+
+REASON = missing_browser()
+pytestmark = pytest.mark.skipif(REASON is not None, reason=str(REASON))
+
+WIDTH, HEIGHT = 1280, 860
+ENTER, ESCAPE, LEFT, RIGHT, END, HOME = "\ue007", "\ue00c", "\ue012", "\ue014", "\ue010", "\ue011"
+PROSE = b"It was the best of times, it was the worst of times,\nit was the age of wisdom.\n\n"
+LONG = PROSE * 3000 + b"needle in the haystack\n" + PROSE * 100
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
+    with open_browser(tmp_path_factory.mktemp("profile"), WIDTH, HEIGHT) as opened:
+        yield opened
+
+
+@pytest.fixture(scope="module")
+def model() -> Model:
+    return load(GOLDEN, threads=1)
+
+
+@pytest.fixture(scope="module")
+def pages(model: Model, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Pages about a hostile document and about a long one."""
+    folder = tmp_path_factory.mktemp("pages")
+    write_report(model, Document("hostile.txt", HOSTILE), folder / "hostile.html")
+    write_report(model, Document("long.txt", LONG), folder / "long.html", top=2, segment_len=256)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def scores(model: Model) -> list[TokenScores]:
+    return list(model.score_tokens([HOSTILE], detail=5))
+
+
+@pytest.fixture
+def hostile(browser: Browser, pages: Path) -> Iterator[Browser]:
+    """A browser that shows the hostile document; nothing may go wrong in it."""
+    yield from shown(browser, pages / "hostile.html")
+
+
+@pytest.fixture
+def long(browser: Browser, pages: Path) -> Iterator[Browser]:
+    """The same of the long one."""
+    yield from shown(browser, pages / "long.html")
+
+
+def shown(browser: Browser, page: Path) -> Iterator[Browser]:
+    browser.resize(WIDTH, HEIGHT)
+    browser.prefer("light")
+    browser.open(page)
+    yield browser
+    assert browser.log() == []
+    assert browser.run("return performance.getEntriesByType('resource').length") == 0
+
+
+def all_columns(parts: list[TokenScores], name: str) -> np.ndarray:
+    return np.concatenate([getattr(part, name) for part in parts])
+
+
+def card(browser: Browser) -> str:
+    browser.wait("!document.querySelector('#card').hidden")
+    return str(browser.run("return document.querySelector('#card').innerText"))
+
+
+def span_of(browser: Browser, token: int) -> str:
+    """The selector of what shows a token, scrolled into view."""
+    selector = f"[data-t='{token}']"
+    browser.run(f'document.querySelector("{selector}").scrollIntoView({{block: "center"}})')
+    return selector
+
+
+def current(browser: Browser) -> int:
+    return int(browser.run("return +(document.querySelector('.now')?.dataset.t ?? -1)"))
+
+
+def test_text_is_shown_as_it_is(hostile: Browser) -> None:
+    spans = hostile.run("return [...document.querySelectorAll('[data-t]')].map((span) => span.textContent)")
+    shown_text = "".join(spans)
+    assert "<script>document.title='broken'</script><img src=x onerror=alert(1)> &amp;" in shown_text
+    assert "{{about}} {{blocks}}" in shown_text
+    for glyph in ("NUL", "ESC", "CR", "\\xff", "\\xc3", "\\xe2\\x82", "U+202E", "U+200B"):
+        assert glyph in shown_text, glyph
+    assert re.search("[\0\x1b\r\u202e]", shown_text) is None
+    for whole in (FAMILY, "e\u0301", "\U0001f1eb\U0001f1f7"):  # drawn as one, so in one element
+        assert whole in spans, whole
+    assert hostile.run("return document.title") == "hostile.txt"
+    assert hostile.run("return document.images.length") == 0
+
+
+def test_right_to_left_lines_begin_at_the_right(hostile: Browser) -> None:
+    first = HOSTILE.index("\u05e9".encode())
+    boxes = [
+        hostile.run("return document.querySelector(arguments[0]).getBoundingClientRect().right", f"[data-t='{token}']")
+        for token in (first, first + 2)
+    ]
+    assert boxes[0] > boxes[1]
+    assert boxes[0] > WIDTH / 2
+
+
+def test_colours_are_those_of_the_scores(hostile: Browser, scores: list[TokenScores]) -> None:
+    bits = np.rint(-all_columns(scores, "log_probs") / np.log(2) * 100) / 100
+    place = HOSTILE.index(b"document")
+    for token in range(place, place + 8):
+        level = min(LEVELS - 1, int(bits[token - 1] / 12 * LEVELS))
+        expected = scale("light")[level] if level else None
+        found = hostile.run(
+            "return getComputedStyle(document.querySelector(arguments[0])).backgroundColor", f"[data-t='{token}']"
+        )
+        assert found == (rgb(expected) if expected else "rgba(0, 0, 0, 0)"), token
+
+
+def rgb(colour: str) -> str:
+    return "rgb({}, {}, {})".format(*(int(colour[at : at + 2], 16) for at in (1, 3, 5)))
+
+
+def test_pointing_at_a_token_shows_its_numbers(hostile: Browser, scores: list[TokenScores]) -> None:
+    token = HOSTILE.index(b"broken")
+    hostile.point(span_of(hostile, token))
+    words = card(hostile)
+    row = token - 1  # the first token has no score
+    bits = -all_columns(scores, "log_probs")[row] / np.log(2)
+    assert f"{bits:.2f} bits" in words
+    assert f"{all_columns(scores, 'rank')[row]} of 256" in words
+    assert f"{all_columns(scores, 'entropy')[row] / np.log(2):.2f} bits" in words
+    assert f"{all_columns(scores, 'context')[row]} tokens seen" in words
+    assert f"token {token} of {len(HOSTILE)}" in words
+    rows = hostile.run("return document.querySelectorAll('#card li:not(.apart)').length")
+    assert rows == 5
+    hostile.point("h1")
+    hostile.wait("document.querySelector('#card').hidden")
+
+
+def test_first_token_says_that_it_has_no_context(hostile: Browser) -> None:
+    hostile.point(span_of(hostile, 0))
+    assert "no context" in card(hostile)
+
+
+def test_keys_go_from_token_to_token(hostile: Browser) -> None:
+    hostile.point(span_of(hostile, 5), click=True)
+    assert "token 5 of" in card(hostile)
+    hostile.run("document.querySelector('#text').focus()")
+    hostile.keys(RIGHT, RIGHT, LEFT)
+    hostile.wait("document.querySelector('#card').innerText.includes('token 6 of')")
+    assert current(hostile) == 6
+    hostile.wait("/bits.*rank/.test(document.querySelector('#live').textContent)")
+    hostile.keys(ESCAPE)
+    hostile.wait("document.querySelector('#card').hidden")
+    assert current(hostile) == -1
+
+
+def test_keys_go_to_surprising_tokens(hostile: Browser, scores: list[TokenScores]) -> None:
+    enough = float(hostile.run("return document.querySelector('#threshold').value")) / 10
+    bits = np.rint(-all_columns(scores, "log_probs") / np.log(2) * 100) / 100
+    expected = (1 + np.flatnonzero(bits >= enough)).tolist()
+    assert hostile.run("return document.querySelector('#surprising').textContent").endswith(f": {len(expected)}")
+    hostile.keys("n")
+    card(hostile)
+    first = int(re.findall(r"token (\d+) of", card(hostile))[0])
+    assert first == expected[0]
+    hostile.keys("n")
+    hostile.wait(f"document.querySelector('#card').innerText.includes('token {expected[1]} of')")
+    hostile.keys("p")
+    hostile.wait(f"document.querySelector('#card').innerText.includes('token {expected[0]} of')")
+    hostile.keys("[")
+    assert float(hostile.run("return document.querySelector('#threshold').value")) / 10 == pytest.approx(enough - 0.5)
+
+
+def test_theme_follows_the_system_until_it_is_chosen(hostile: Browser) -> None:
+    colours = "const style = getComputedStyle(document.body); return [style.backgroundColor, style.color]"
+    assert hostile.run(colours) == [rgb(PAGE["light"]), rgb(INK["light"])]
+    hostile.prefer("dark")
+    assert hostile.run(colours) == [rgb(PAGE["dark"]), rgb(INK["dark"])]
+    hostile.keys("t")
+    assert hostile.run(colours) == [rgb(PAGE["light"]), rgb(INK["light"])]
+
+
+def test_colour_by_word_and_by_entropy(hostile: Browser) -> None:
+    word = HOSTILE.index(b"&amp;")
+    levels = "return arguments[0].map((t) => document.querySelector(`[data-t='${t}']`).className)"
+    hostile.keys("c")
+    assert hostile.run("return document.querySelector('[name=mode]:checked').value") == "word"
+    assert len(set(hostile.run(levels, [*range(word, word + 5)]))) == 1
+    assert hostile.run(levels, [word - 1]) == ["l0"]
+    hostile.keys("c")
+    hostile.wait("document.querySelectorAll('[data-t]').length > 50")
+    assert hostile.run("return document.querySelector('[name=mode]:checked').value") == "entropy"
+
+
+def test_search_marks_and_goes_to_what_it_finds(long: Browser) -> None:
+    long.keys("/", *"WISDOM")
+    long.wait("document.querySelector('#found').textContent === '3,100'")
+    long.run("document.querySelector('#query').select()")
+    long.keys(*"needle (in", ENTER)
+    long.wait("document.querySelector('#found').textContent === '0'")
+    long.run("document.querySelector('#query').select()")
+    long.keys(*"Needle", ENTER)
+    long.wait("document.querySelectorAll('.hit.active').length === 6")
+    box = long.run("return document.querySelector('.hit.active').getBoundingClientRect().top")
+    assert 0 < box < HEIGHT
+    assert long.run("return document.querySelector('#found').textContent") == "1 of 1"
+
+
+def test_long_document_is_coloured_only_where_it_is_seen(long: Browser) -> None:
+    drawn = "return document.querySelectorAll('[data-t]').length"
+    assert 1000 < long.run(drawn) < len(LONG) / 5
+    whole = long.run("return document.querySelector('#text').textContent")
+    assert whole == LONG.decode()  # all of it is there for the browser's own search
+    long.point("#strip", click=True)
+    long.wait("Math.abs(+document.querySelector('#strip').ariaValueNow - 50) < 3")
+    assert long.run(drawn) < len(LONG) / 5
+    seen = "[...document.querySelectorAll('[data-t]')].find((span) => span.getBoundingClientRect().top > 400).dataset.t"
+    long.wait(f"Math.abs({seen} - {len(LONG) / 2}) < 1000")
+    long.run("document.querySelector('#strip').focus()")
+    long.keys(END)
+    long.wait("scrollY + innerHeight > document.documentElement.scrollHeight - 1000")
+    long.keys(HOME)
+    long.wait("+document.querySelector('#strip').ariaValueNow === 0")
+
+
+def test_curve_takes_one_along_the_document(long: Browser) -> None:
+    long.point("#chart", click=True)
+    long.wait("Math.abs(+document.querySelector('#strip').ariaValueNow - 49) < 4")  # left of it are its labels
+
+
+@pytest.mark.parametrize("width", [320, 700, 1920])
+def test_nothing_is_wider_than_the_window(hostile: Browser, width: int) -> None:
+    hostile.resize(width, 700)
+    assert hostile.run("return document.documentElement.scrollWidth") <= width
+    hostile.keys("n")
+    card(hostile)
+    box = hostile.run(
+        "const box = document.querySelector('#card').getBoundingClientRect(); return [box.left, box.right]"
+    )
+    assert box[0] >= 0 and box[1] <= width
+
+
+def test_printing_shows_all_of_a_short_document_and_says_what_part_of_a_long_one(browser: Browser, pages: Path) -> None:
+    listening = """
+        window.seen = null;
+        addEventListener("beforeprint", () => {
+            window.seen = [document.querySelectorAll(".block:not(.unseen)").length,
+                           document.querySelector("#printed").textContent];
+        });"""
+    for name in ("hostile", "long"):
+        browser.open(pages / f"{name}.html")
+        browser.run(listening)
+        assert browser.printed().startswith(b"%PDF")
+        many, note = browser.run("return window.seen")
+        assert (note == "") is (name == "hostile")
+        assert 0 < many < 40
+        assert browser.run("return document.documentElement.className") == "ready"
+    assert browser.log() == []
