@@ -270,7 +270,7 @@ class _Session:
         """All documents are done: say what there was."""
         self._progress.clear()
         totals = self._totals
-        if totals.documents and (self._several or self._in_file):
+        if totals.documents and (self._several or (self._in_file and self._options.per == "document")):
             tell(f"{totals.summary()}, {self._progress.tokens_per_second:,.0f} tokens/s")
         if totals.failed and self._several:
             tell(f"{totals.failed:,} of {totals.documents + totals.failed:,} documents could not be scored")

@@ -2,14 +2,15 @@
 
     python -m tests.reliability.kill_and_resume bundle --points 50
 
-Every point takes one of the ways to run below in turn. A run is killed up to three times, at moments drawn over the
-time that it takes, loading included, and each time goes on with --resume; its output must be that of a run that nobody
-killed, with nothing left beside it.
+Runs take the ways below in turn. Each is killed up to three times, at moments drawn over the time that it takes,
+loading included, and each time goes on with --resume; its output must be that of a run that nobody killed, with nothing
+left beside it. Every kill is a point; a run that ends before it is killed is none, but is compared as well.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import gzip
 import json
 import random
@@ -39,17 +40,15 @@ class Outcome:
     """What came of the points.
 
     Attributes:
-        points: runs that were to be killed; kills: how often they were together.
-        ended_before: runs that ended before the first kill.
+        runs: those compared; kills: how often they were killed together.
         before_saving: kills at which there was no state yet; at_states: sizes of the states at the others.
         positions: how much of the output was there then, of one.
-        different: points whose output was not that of the undisturbed run.
+        different: runs whose output was not that of the undisturbed run.
     """
 
-    points: int = 0
+    runs: int = 0
     kills: int = 0
     before_saving: int = 0
-    ended_before: int = 0
     at_states: list[int] = field(default_factory=list)
     positions: list[float] = field(default_factory=list)
     different: list[str] = field(default_factory=list)
@@ -100,8 +99,8 @@ class Runs:
             line.append("--force")
         return subprocess.Popen(line, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
 
-    def point(self, way: str, rng: random.Random, outcome: Outcome) -> None:
-        """Kill a run, let it go on, and compare."""
+    def kill(self, way: str, rng: random.Random, outcome: Outcome) -> None:
+        """Kill a run now and then, let it go on, and compare."""
         with tempfile.TemporaryDirectory(dir=self.folder) as scratch:
             out = Path(scratch)
             name = WAYS[way][0]
@@ -109,8 +108,11 @@ class Runs:
             killed = 0
             for _ in range(rng.choice((1, 1, 2, 3))):
                 process = self.start(way, out, *(["--resume"] if killed else []))
-                time.sleep(rng.uniform(0, self.seconds[way]))
-                if process.poll() is not None:
+                began, moment = time.monotonic(), rng.uniform(0, self.seconds[way])
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    process.wait(moment)
+                    if not killed:  # it was faster this time
+                        self.seconds[way] = min(self.seconds[way], time.monotonic() - began)
                     break
                 process.kill()
                 process.communicate()
@@ -125,9 +127,8 @@ class Runs:
             if process.poll() is None or process.returncode < 0:
                 process = self.start(way, out, "--resume")
             _, err = process.communicate()
-            outcome.points += 1
+            outcome.runs += 1
             outcome.kills += killed
-            outcome.ended_before += not killed
             if (out / name).read_bytes() != self.expected[way] if (out / name).exists() else True:
                 outcome.different.append(f"{way}, killed {killed} times: {err.decode().strip()[-300:]}")
             elif left := [path.name for path in out.iterdir() if path.name != name]:
@@ -146,11 +147,11 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         runs = Runs(options.bundle, Path(folder), options.bytes, options.save_every)
         print({way: f"{len(runs.expected[way]):,} bytes in {runs.seconds[way]:.1f} s" for way in runs.ways}, flush=True)
-        for number in range(options.points):
-            runs.point(runs.ways[number % len(runs.ways)], rng, outcome)
-            print(f"\r{number + 1} points, {outcome.kills} kills", end="", file=sys.stderr, flush=True)
-    print(f"points                {outcome.points}, of which {outcome.ended_before} ended before they were killed")
-    print(f"kills                 {outcome.kills}, {outcome.before_saving} of them before the first state")
+        while outcome.kills < options.points:
+            runs.kill(runs.ways[outcome.runs % len(runs.ways)], rng, outcome)
+            print(f"\r{outcome.kills} kills, {outcome.runs} runs", end="", file=sys.stderr, flush=True)
+    print(f"\nkills                 {outcome.kills}, {outcome.before_saving} of them before the first state")
+    print(f"runs compared         {outcome.runs}")
     if outcome.at_states:
         print(f"output at the others  {min(outcome.positions):.0%} to {max(outcome.positions):.0%} of the whole")
         print(f"state                 {min(outcome.at_states):,} to {max(outcome.at_states):,} bytes")

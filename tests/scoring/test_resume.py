@@ -99,13 +99,13 @@ def test_stopped_after_any_state(
 
 
 def test_killed_processes(bundle: Path, tmp_path: Path) -> None:
-    """A few of the points of tests/reliability/kill_and_resume.py."""
+    """A few kills of tests/reliability/kill_and_resume.py."""
     runs = Runs(bundle, tmp_path, 4000, 0.05, ways=("words, three at a time", "tokens"))
     outcome, rng = Outcome(), random.Random(0)
     for way in (*runs.ways, *runs.ways):
-        runs.point(way, rng, outcome)
+        runs.kill(way, rng, outcome)
     assert outcome.different == []
-    assert outcome.points == 4
+    assert outcome.runs == 4 and outcome.kills > 1
 
 
 def test_documents_for_killing_are_of_all_kinds(tmp_path: Path) -> None:

@@ -1,0 +1,123 @@
+"""The bar on a terminal, and what is said of many documents at the end."""
+
+from __future__ import annotations
+
+import io
+import os
+import pty
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from xlexport.progress import Progress, Totals, duration
+from xlruntime import DocumentScore, TokenScores, load
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def part_of(number: int, end: int, summary: DocumentScore | None = None) -> TokenScores:
+    places = np.arange(end - 10, end)
+    return TokenScores(
+        "it", number, places, places, places, places + 1, np.zeros(10, np.float32), places, summary=summary
+    )
+
+
+@pytest.fixture
+def total(bundle: Path) -> DocumentScore:
+    (score,) = load(bundle, threads=1).score([b"x" * 100])
+    return score
+
+
+def test_bar_says_how_far_it_is(total: DocumentScore, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("xlexport.progress.EVERY", 0)
+    now = [0.0]
+    monkeypatch.setattr("time.monotonic", lambda: now[0])
+    terminal = Terminal()
+    progress = Progress(2, 200, terminal)
+    for number, end, seconds in ((0, 10, 1.0), (0, 50, 5.0), (1, 50, 10.0)):
+        now[0] = seconds
+        progress.take(part_of(number, end))
+    first, second, third = (line.rstrip("\x1b[K") for line in terminal.getvalue().split("\r")[1:])
+    assert first.startswith("  5% █░") and "0 of 2 documents  10 tokens/s" in first
+    assert second.startswith(" 25% ██████░") and "4 tokens/s" in second and second.endswith("0:15 left")
+    assert third.startswith(" 50% ") and third.endswith("0:10 left")
+    now[0] = 12.0
+    progress.take(part_of(0, 100, total))
+    assert terminal.getvalue().split("\r")[-1].startswith(" 75% ")
+    assert "1 of 2 documents" in terminal.getvalue()
+    progress.clear()
+    assert terminal.getvalue().endswith("\r\x1b[K")
+
+
+def test_nothing_where_there_is_no_terminal() -> None:
+    stream = io.StringIO()
+    Progress(2, 200, stream).take(part_of(0, 10))
+    assert stream.getvalue() == ""
+
+
+def test_what_is_not_known_is_not_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("xlexport.progress.EVERY", 0)
+    terminal = Terminal()
+    Progress(None, None, terminal).take(part_of(0, 10))
+    assert "0 documents" in terminal.getvalue() and "left" not in terminal.getvalue() and "%" not in terminal.getvalue()
+
+
+def test_time_left_leaves_out_what_was_done_before(total: DocumentScore, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("xlexport.progress.EVERY", 0)
+    now = [0.0]
+    monkeypatch.setattr("time.monotonic", lambda: now[0])
+    before, terminal = Totals(), Terminal()
+    before.add(total)
+    progress = Progress(2, 200, terminal)
+    progress.resumed(before)
+    for end, seconds in ((10, 1.0), (20, 2.0)):
+        now[0] = seconds
+        progress.take(part_of(1, end))
+    assert terminal.getvalue().rstrip("\x1b[K").endswith("0:08 left")  # 80 bytes at 10 a second
+
+
+@pytest.mark.parametrize(("seconds", "shown"), [(0, "0:00"), (59.6, "1:00"), (3599, "59:59"), (3600, "1:00:00")])
+def test_durations(seconds: float, shown: str) -> None:
+    assert duration(seconds) == shown
+
+
+def test_totals_go_on_from_their_state(total: DocumentScore) -> None:
+    scores = [replace(total, bits_per_byte=value, bits=value * 99) for value in (1.5, 2.0, 7.25, 3.0)]
+    whole, first = Totals(), Totals()
+    for score in scores:
+        whole.add(score)
+    for score in scores[:2]:
+        first.add(score)
+    second = Totals.restored(first.state())
+    for score in scores[2:]:
+        second.add(score)
+    assert second == whole
+    error = np.std([1.5, 2.0, 7.25, 3.0], ddof=1) / 2
+    assert f"3.4375 bits per byte together, 3.4375 ± {error:.4f} a document" in whole.summary()
+
+
+def test_bar_on_a_real_terminal(bundle: Path, tmp_path: Path) -> None:
+    text = tmp_path / "text"
+    text.write_bytes(b"All work and no play makes Jack a dull boy.\n" * 400)
+    master, terminal = pty.openpty()
+    line = [sys.executable, "-m", "xlexport", "score", str(bundle), str(text), str(text), "--segment-len", "64", "-o"]
+    process = subprocess.Popen([*line, str(tmp_path / "out.csv")], stdout=subprocess.DEVNULL, stderr=terminal)
+    os.close(terminal)
+    shown = b""
+    while process.poll() is None or shown[-1:] != b"\n":
+        try:
+            shown += os.read(master, 1 << 16)
+        except OSError:  # how Linux says that the other end is closed
+            break
+    os.close(master)
+    assert process.wait() == 0
+    pictures = shown.decode().split("\r")
+    assert any("of 2 documents" in picture and "tokens/s" in picture for picture in pictures)
+    assert "bits per byte together" in pictures[-2]
