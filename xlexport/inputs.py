@@ -24,7 +24,7 @@ import numpy as np
 from xlruntime import Document, TextError, TokenError
 from xlruntime.text import Ids, utf8_bytes
 
-__all__ = ["Input", "Reading", "TextSource", "digest_inputs", "documents", "find_inputs"]
+__all__ = ["STDIN", "Input", "Reading", "TextSource", "digest_inputs", "documents", "find_inputs"]
 
 STDIN = "standard input"
 GZIP = b"\x1f\x8b"

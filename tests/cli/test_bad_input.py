@@ -270,11 +270,11 @@ def test_documents_that_are_missing_leave_the_others(
 ) -> None:
     shown = invoke("score", bundle, tmp_path / "absent", prose, tmp_path / "too", "--same-length")
     assert shown.code == 1
-    assert shown.out.startswith(f"{prose}: 80 tokens, ") and len(shown.out.splitlines()) == 1
+    assert shown.out.startswith(f"{prose}: 79 tokens, ") and len(shown.out.splitlines()) == 1
     first, second, total, failed = shown.err.splitlines()
     assert first == f"Error: {tmp_path / 'absent'}: No such file or directory. Check the path."
     assert second.startswith(f"Error: {tmp_path / 'too'}: No such file")
-    assert total.startswith("1 document, 80 tokens: ")
+    assert total.startswith("1 document, 79 tokens: ")
     assert failed == "2 of 3 documents could not be scored"
 
 
