@@ -105,8 +105,8 @@ def word_piece(tmp_path: Path) -> Path:
 def bpe(tmp_path: Path) -> Path:
     """One whose tokens begin with the space before a word, span several words, or are white space alone."""
     tokenizers = pytest.importorskip("tokenizers")
-    symbols = [*"Ġtheofsanb", "Ċ", "th", "the", "Ġthe", "of", "Ġof", "Ġofs", "ĊĊ", "Ġb"]
-    merges = [("t", "h"), ("th", "e"), ("Ġ", "the"), ("o", "f"), ("Ġ", "of"), ("Ċ", "Ċ"), ("Ġ", "b")]
+    symbols = [*"Ġtheofsanb", "Ċ", "th", "the", "Ġthe", "of", "Ġof", "Ġofs", "ĊĊ", "Ġb", "Ċs"]
+    merges = [("t", "h"), ("th", "e"), ("Ġ", "the"), ("o", "f"), ("Ġ", "of"), ("Ċ", "Ċ"), ("Ġ", "b"), ("Ċ", "s")]
     ids = {symbol: n for n, symbol in enumerate(dict.fromkeys(symbols))}
     tokenizer = tokenizers.Tokenizer(tokenizers.models.BPE(ids, merges))
     tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
@@ -128,6 +128,17 @@ def test_words_of_a_tokenizer(words_bundle: Callable[..., Path], bpe: Path, scor
     lines = score("-", "--per", "line", stdin=text.encode(), bundle=bundle).succeeded().records
     assert [record["tokens"] for record in lines] == [3, 0, 3]  # "\n\n" counts where it begins
     assert [record["context"] for record in lines] == [1, None, 3]
+
+
+def test_token_that_begins_with_a_newline_belongs_to_the_line_after_it(
+    words_bundle: Callable[..., Path], bpe: Path, score: Score
+) -> None:
+    bundle, text = words_bundle("tokenizers", bpe), "the of\ns of"
+    tokens = score("-", "--per", "token", stdin=text.encode(), bundle=bundle).succeeded().records
+    assert [text[record["start"] : record["end"]] for record in tokens] == [" of", "\ns", " of"]
+    lines = score("-", "--per", "line", stdin=text.encode(), bundle=bundle).succeeded().records
+    assert [(record["tokens"], record["bytes"]) for record in lines] == [(2, 7), (2, 4)]
+    assert lines[1]["nats"] == pytest.approx(-tokens[1]["log_prob"] - tokens[2]["log_prob"])
 
 
 @pytest.mark.parametrize(

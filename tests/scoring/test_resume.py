@@ -17,6 +17,7 @@ import pytest
 from tests.reliability.kill_and_resume import Outcome, Runs, write_documents
 from tests.scoring.conftest import Score, Scored
 from xlexport.resume import PartialFile, SavedRun
+from xlruntime.vocabulary import Vocabulary
 
 
 class Killed(BaseException):
@@ -63,10 +64,13 @@ OPTIONS: list[tuple[str, ...]] = [
 
 
 @pytest.mark.parametrize("options", OPTIONS, ids=" ".join)
-@pytest.mark.parametrize("ending", ["jsonl", "csv"])
+@pytest.mark.parametrize(("ending", "characters"), [("jsonl", False), ("csv", True)])
 def test_stopped_after_any_state(
     options: tuple[str, ...],
     ending: str,
+    characters: bool,
+    bundle: Path,
+    words_bundle: Callable[[str, Path], Path],
     score: Score,
     texts: list[Path],
     stop_after: Callable[[int], None],
@@ -74,16 +78,20 @@ def test_stopped_after_any_state(
     tmp_path: Path,
 ) -> None:
     """In-process: at every state that a run saves, another begins where it left off, over and over."""
+    if characters:  # whose places are not those of bytes
+        vocabulary = Vocabulary("characters", (*"abcdefghijklmnopqrstuvwxyz _",), unk="_")
+        (tmp_path / "vocabulary.json").write_text(vocabulary.to_json(), "utf-8")
+        bundle = words_bundle("vocabulary", tmp_path / "vocabulary.json")
     given = [*texts, tmp_path / "absent"]
     whole, output = tmp_path / f"whole.{ending}", tmp_path / f"out.{ending}"
-    totals = score(*given, "-o", whole, *options)
+    totals = score(*given, "-o", whole, *options, bundle=bundle)
     assert totals.code == 1
     partial, state = tmp_path / f"out.{ending}.partial", tmp_path / f"out.{ending}.partial.state"
     stops = 0
     while not output.exists():
         stop_after(1 + stops % 3)
         try:
-            done = score(*given, "-o", output, *options, "--save-every", "0", "--resume")
+            done = score(*given, "-o", output, *options, "--save-every", "0", "--resume", bundle=bundle)
         except Killed:
             assert partial.exists() and state.exists() and not output.exists()
             stops += 1
