@@ -227,6 +227,7 @@ def test_long_document_is_coloured_only_where_it_is_seen(long: Browser) -> None:
     assert long.run(drawn) < len(LONG) / 5
     seen = "[...document.querySelectorAll('[data-t]')].find((span) => span.getBoundingClientRect().top > 400).dataset.t"
     long.wait(f"Math.abs({seen} - {len(LONG) / 2}) < 1000")
+    long.wait("document.querySelector('.block').children.length === 0")  # plain again
     long.run("document.querySelector('#strip').focus()")
     long.keys(END)
     long.wait("scrollY + innerHeight > document.documentElement.scrollHeight - 1000")

@@ -229,7 +229,8 @@ function drawLegend() {
     }),
   );
   const ticks = [0, 0.25, 0.5, 0.75, 1].map((share) => element("span", "", `${Math.round(share * top)}`));
-  ticks.at(-1).append("+ bits");
+  ticks[0].append(" bits");
+  ticks.at(-1).append("+");
   byId("scale").replaceChildren(...ticks);
 }
 
@@ -274,7 +275,7 @@ function cardContent(token, found) {
   fact("entropy", `${found.entropy.toFixed(2)} bits`);
   const { first, end, place, stop } = wordAt(token);
   if (end - first > 1 && stop > place) {
-    fact("word", `${label(text.slice(place, stop))} · ${sum(first, end).toFixed(2)} bits in ${end - first} tokens`);
+    fact("word", `${label(text.slice(place, stop))} · ${sum(first, end).toFixed(2)} bits, ${end - first} tokens`);
   }
   fact("context", `${grouped(found.seen)} token${found.seen === 1 ? "" : "s"} seen`);
   fact("place", `token ${grouped(token)} of ${grouped(N)}`);
@@ -296,15 +297,19 @@ function row(id, probability, isOwn) {
   return element("li", isOwn ? "own" : "", name, element("span", "bar", bar), element("span", "share", percent(probability)));
 }
 
-// Below the token, or above it where there is no room; at the bottom of a narrow window the style sheet puts it.
+// Below the token, above it or beside it, where there is room; in a narrow window the style sheet puts it at the bottom.
 card.place = () => {
   const span = card.node.hidden ? null : spanOf(card.token);
   if (!span) return;
-  const boxes = span.getClientRects();
-  const box = boxes[0] ?? span.getBoundingClientRect();
+  const box = span.getClientRects()[0] ?? span.getBoundingClientRect();
   const { offsetWidth: width, offsetHeight: height } = card.node;
-  const below = box.bottom + 8;
-  const y = below + height < innerHeight - 8 ? below : Math.max(8, box.top - height - 8);
-  const x = Math.min(innerWidth - width - 12 - strip.canvas.clientWidth, Math.max(8, box.left - 24));
+  const [right, bottom] = [innerWidth - strip.canvas.clientWidth - 12, innerHeight - 8];
+  let x = Math.min(right - width, Math.max(8, box.left - 24));
+  let y = box.bottom + 8;
+  if (y + height > bottom) y = box.top - height - 8;
+  if (y < 8) {
+    x = box.right + 24 + width < right ? box.right + 24 : Math.max(8, box.left - width - 24);
+    y = Math.max(8, Math.min(bottom - height, box.top - height / 2));
+  }
   card.node.style.translate = `${Math.round(x)}px ${Math.round(y)}px`;
 };

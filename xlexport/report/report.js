@@ -304,6 +304,7 @@ async function open() {
   listenToPointer();
   listenToControls();
   listenToWindow();
+  blocks.filter(isNear).forEach(draw);
   document.documentElement.classList.add("ready");
 }
 
