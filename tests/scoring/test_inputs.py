@@ -63,11 +63,11 @@ def test_gzip_by_content_or_name(name: str, score: Score, tmp_path: Path) -> Non
 
 
 def test_gzip_that_is_broken(score: Score, tmp_path: Path) -> None:
-    whole = gzip.compress(TEXT.encode() * 3000)
+    whole = gzip.compress(TEXT.encode() * 30)
     for name, content in (("cut.gz", whole[:-9]), ("flipped.gz", whole[:-5] + b"\0" + whole[-4:]), ("no.gz", b"text")):
         path = tmp_path / name
         path.write_bytes(content)
-        shown = score(path, "--mem-len", "1", "--segment-len", "4000")
+        shown = score(path, "--segment-len", "64")
         assert (shown.code, shown.out) == (1, "")
         (error,) = shown.err.splitlines()
         assert error.startswith(f"Error: {path}: broken gzip data (")
@@ -155,13 +155,16 @@ def test_strict_stops_at_the_first(score: Score, texts: list[Path], tmp_path: Pa
         assert [what in line for line in shown.err.splitlines()] == [True]
 
 
-def test_document_that_breaks_in_its_middle(score: Score, texts: list[Path], tmp_path: Path) -> None:
+def test_document_that_breaks_in_its_middle(score: Score, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Records of tokens that were scored before stay; it has no total."""
+    monkeypatch.setattr("xlexport.inputs.CHUNK", 64)
     ids = tmp_path / "ids"
-    ids.write_text("65 " * 30 + "\n" + "66 " * 400_000 + "999")
+    ids.write_text("66 " * 400 + "999")
     shown = score(ids, "--ids", "--per", "token")
     assert shown.code == 1
-    assert shown.err.count("\n") == 1 and "token 400030 has id 999" in shown.err
+    assert shown.err.count("\n") == 1 and "token 400 has id 999" in shown.err
+    indices = [record["index"] for record in shown.records]
+    assert indices == list(range(1, len(indices) + 1)) and 300 < len(indices) < 400
 
 
 def test_bad_documents_beside_others_in_a_batch(score: Score, texts: list[Path], tmp_path: Path) -> None:
