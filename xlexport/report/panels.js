@@ -254,13 +254,13 @@ card.show = async (token, pinned) => {
   card.node.classList.toggle("pinned", pinned);
   card.node.hidden = false;
   card.place();
-  const name = label(labels[found.id] ?? "");
+  const name = nameOf(found.id);
   if (found.surprisal === null) return `${name}: no score`;
   return `${name}: ${found.surprisal.toFixed(2)} bits, ${percent(2 ** -found.surprisal)}, rank ${found.rank}`;
 };
 
 function cardContent(token, found) {
-  const own = label(labels[found.id] ?? "");
+  const own = nameOf(found.id);
   const head = element("header", "", element("strong", "", own));
   const facts = element("dl");
   const fact = (name, value) => facts.append(element("div", "", element("dt", "", name), element("dd", "", value)));
@@ -290,10 +290,16 @@ function cardContent(token, found) {
   return [head, facts, list];
 }
 
+// A token that is a part of a character has no text of its own: its number tells it from others.
+function nameOf(id) {
+  const own = labels[id] ?? "";
+  return own.includes("\ufffd") ? `${label(own)} ${id}` : label(own);
+}
+
 function row(id, probability, isOwn) {
   const bar = element("i");
   bar.style.width = `${Math.max(0.5, probability * 100)}%`;
-  const name = element("span", "name", label(labels[id] ?? ""));
+  const name = element("span", "name", nameOf(id));
   return element("li", isOwn ? "own" : "", name, element("span", "bar", bar), element("span", "share", percent(probability)));
 }
 
