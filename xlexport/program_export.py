@@ -37,8 +37,6 @@ from xlruntime import spec
 
 __all__ = ["export_programs"]
 
-CHECKS_OF_TYPES = (torch.ops.aten._assert_tensor_metadata.default,)  # which nothing can change
-
 
 def export_programs(step: Step, folder: Path) -> dict[str, spec.Graph]:
     """Write `<purpose>.pt2` for every purpose of `step`, and the weights they share, into `folder`.
@@ -65,12 +63,20 @@ def export_programs(step: Step, folder: Path) -> dict[str, spec.Graph]:
 
 
 def _trace(step: Step) -> ExportedProgram:
-    """The whole step as one program."""
-    with tracing("export the step"):
+    """The whole step as one program.
+
+    Where the tracer cannot prove that a step works for all sizes, it would fix some of them; it is told to note what it
+    could not prove instead. `_needed` leaves these notes out, as they would refuse sizes for which the step does work.
+    """
+    any_size = torch.fx.experimental._config.patch(  # type: ignore[attr-defined]  # made there
+        backed_size_oblivious=not step.traceable
+    )
+    with tracing("export the step"), any_size:
         return torch.export.export(
             step,  # type: ignore[arg-type]  # every Step is a Module
             step.example(),
             dynamic_shapes=(free_axes(step),),
+            prefer_deferred_runtime_asserts_over_guards=not step.traceable,
         )
 
 
@@ -98,7 +104,7 @@ def _cut(whole: ExportedProgram, purpose: str, step: Step) -> tuple[ExportedProg
     outputs = step.purposes[purpose]
     made = dict(zip(traced_outputs(step), whole.graph.output_node().args[0], strict=True))
     chosen = [cast(fx.Node, made[prefix + tensor.name]) for tensor in outputs]
-    needed = _needed(whole.graph, chosen)
+    needed = _needed(whole.graph, chosen, assertions=step.traceable)
 
     # Weights come first, then the inputs of the step in its order.
     specs = {entry.arg.name: entry for entry in whole.graph_signature.input_specs}
@@ -153,13 +159,13 @@ def _cut(whole: ExportedProgram, purpose: str, step: Step) -> tuple[ExportedProg
     return program, spec.Graph(f"{purpose}.pt2", tuple(inputs), outputs, max_segment, "exported-program")
 
 
-def _needed(graph: fx.Graph, chosen: Iterable[fx.Node]) -> set[fx.Node]:
-    """What `chosen` nodes are computed from, and assertions of nothing else."""
+def _needed(graph: fx.Graph, chosen: Iterable[fx.Node], assertions: bool) -> set[fx.Node]:
+    """What `chosen` nodes are computed from, and with `assertions` those of nothing else."""
     needed: set[fx.Node] = set()
     _add_ancestors(needed, chosen)
     sources = {node for node in needed if _is_source(node)}
     for node in graph.nodes:
-        if node.op == "call_function" and node.is_impure() and node.target not in CHECKS_OF_TYPES:
+        if assertions and node.target == torch.ops.aten._assert_scalar.default:
             ancestors: set[fx.Node] = set()
             _add_ancestors(ancestors, [node])
             if {other for other in ancestors if _is_source(other)} <= sources:

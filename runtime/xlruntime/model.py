@@ -129,8 +129,8 @@ class Model:
         """What runs one graph; `xlexport.torch_session` has its own for those of PyTorch."""
         if graph.format != "onnx":
             raise BundleError(
-                f"{self.folder / graph.file}: {graph.format}, which PyTorch runs, not ONNX Runtime. Loading it runs code "
-                "that is in it: if you trust it as you would a program, add --trust to xlexport's command or use "
+                f"{self.folder / graph.file}: {graph.format}, which PyTorch runs, not ONNX Runtime, and loading it "
+                "runs code that is in it. If you trust it like a program, give xlexport --trust, or open it with "
                 "xlexport.torch_session.load; else convert the checkpoint with --to onnx."
             )
         return GraphSession(self.folder, graph, self.device, self.threads, self.strict_device)

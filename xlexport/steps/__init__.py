@@ -55,7 +55,7 @@ class Step(Protocol):
 
     @property
     def traceable(self) -> bool:
-        """Whether `torch.jit.trace`, which goes one way through it, sees all that it can do."""
+        """Whether one example shows tracers all: no loop depends on data, and no block on sizes."""
 
     def example(self) -> tuple[Tensor, ...]:
         """Inputs to trace with."""

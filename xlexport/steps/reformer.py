@@ -40,7 +40,7 @@ class ReformerStep(nn.Module):
         model: the trained model, in eval mode; its weights are shared, not copied.
     """
 
-    traceable = False  # LSH attention loops over as many rounds as its data say
+    traceable = False  # chunks depend on the sizes, and LSH attention loops over as many rounds as its data say
 
     def __init__(self, model: Reformer) -> None:
         super().__init__()

@@ -1,0 +1,74 @@
+"""Time steps of bundles of one checkpoint in ONNX, TorchScript and exported programs, in turns.
+
+    python tests/benchmarks/torch_formats.py CHECKPOINT [--folder kept] [--segments 128,1]
+
+Each row gives the median step with full memory, one thread, and the ratio to ONNX in the same round; below it the sizes
+of the bundles.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import tempfile
+import time
+from pathlib import Path
+
+import numpy as np
+
+from xlexport.bench.sides import GraphSide, Work
+from xlexport.checkpoints import load
+from xlexport.convert import ConversionOptions, convert
+from xlexport.opening import open_bundle
+from xlruntime.spec import Format
+
+FORMATS: tuple[Format, ...] = ("onnx", "torchscript", "exported-program")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("checkpoint", type=Path)
+    parser.add_argument("--folder", type=Path, help="Keep bundles here, and use those that are there.")
+    parser.add_argument("--segments", default="128,1", help="Tokens of a step; several to measure each.")
+    parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("--repeats", type=int, default=5)
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as scratch:
+        folder = options.folder or Path(scratch)
+        folder.mkdir(parents=True, exist_ok=True)
+        for to in FORMATS:
+            if not (folder / to).exists():
+                convert(load(options.checkpoint), folder / to, ConversionOptions(to=to, threads=1))
+        for length in map(int, options.segments.split(",")):
+            measure(folder, length, options.rounds, options.repeats)
+        for to in FORMATS:
+            size = sum(file.stat().st_size for file in (folder / to).iterdir())
+            print(f"{to:18} {size:12,} bytes")
+
+
+def measure(folder: Path, segment_len: int, rounds: int, repeats: int) -> None:
+    """Print a row for each format."""
+    sides = {}
+    for to in FORMATS:
+        model = open_bundle(folder / to, trust=True, threads=1)
+        evaluation = model.evaluation(segment_len=segment_len)
+        sides[to] = GraphSide(model, Work("score", evaluation, segment_len, 1))
+        for _ in range(3):  # TorchScript compiles in its first steps
+            sides[to].step()
+    seconds: dict[str, list[float]] = {to: [] for to in FORMATS}
+    for _ in range(rounds):
+        for to, side in sides.items():
+            started = time.perf_counter()
+            for _ in range(repeats):
+                side.step()
+            seconds[to].append((time.perf_counter() - started) / repeats)
+    for to in FORMATS:
+        ratio = statistics.median(np.array(seconds[to]) / np.array(seconds["onnx"]))
+        print(
+            f"{segment_len:5} tokens  {to:18} {statistics.median(seconds[to]) * 1e3:8.2f} ms, best "
+            f"{min(seconds[to]) * 1e3:8.2f} ms, {ratio:.2f} times ONNX"
+        )
+
+
+if __name__ == "__main__":
+    main()
