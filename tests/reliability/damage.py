@@ -11,6 +11,7 @@ from typing import Any
 __all__ = ["damage_bytes", "damage_json"]
 
 LONGEST = 64  # bytes that are put in, taken out or cleared at once
+DEPTHS = (100, 950, 5000, 200_000)  # of nesting: Python gives up at a thousand
 DEEP = "DEEP"  # stands where text nested without end comes
 TWICE = "TWICE"  # name of an entry that comes a second time under another's name
 
@@ -87,13 +88,13 @@ VALUES: tuple[Any, ...] = (
 )
 
 
-def damage_json(document: Any, rng: random.Random) -> str:
+def damage_json(document: Any, rng: random.Random, depths: tuple[int, ...] = DEPTHS) -> str:
     """The text of a copy with one to three changes: values, types, names, order, nesting, names that come twice."""
     changed = copy.deepcopy(document)
     for _ in range(rng.choice((1, 1, 1, 2, 3))):
         changed = _damage_value(changed, rng)
     text = json.dumps(changed)
-    depth = rng.choice((100, 950, 5000, 200_000))
+    depth = rng.choice(depths)
     text = text.replace(f'"{DEEP}"', rng.choice(("[" * depth + "]" * depth, '{"a":' * depth + "0" + "}" * depth)))
     for name in set(rng.sample(sorted(changed), min(3, len(changed)))) if isinstance(changed, dict) else ():
         text = text.replace(f'"{TWICE}"', json.dumps(name))
@@ -141,7 +142,7 @@ def _near(value: Any, rng: random.Random) -> Any:
     if isinstance(value, bool):
         return not value
     if isinstance(value, int):
-        return rng.choice((value + 1, value - 1, value * 2, -value, float(value), str(value)))
+        return rng.choice((value + 1, value - 1, value * 2, -value, value % 1000 + 0.5, hex(value)))
     if isinstance(value, str):
         return rng.choice((value + "x", value[:-1], value.upper(), value[::-1], f"../{value}", [value]))
     if isinstance(value, list):

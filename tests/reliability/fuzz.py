@@ -33,13 +33,13 @@ __all__ = ["TARGETS", "Campaign", "run_campaign"]
 
 ROOT = Path(__file__).resolve().parents[2]
 TARGETS = {  # name: module, class, cases of the campaign
-    "bundle": ("bundle_targets", "BundleBytes", 6000),
-    "manifest": ("bundle_targets", "ManifestFields", 5000),
-    "resealed": ("bundle_targets", "ResealedFiles", 3000),
-    "state": ("state_targets", "StateBytes", 3000),
-    "state-fields": ("state_targets", "StateFields", 3000),
-    "checkpoint": ("checkpoint_targets", "Checkpoints", 5000),
-    "input": ("input_targets", "Inputs", 3000),
+    "bundle": ("bundle_targets", "BundleBytes", 10_000),
+    "manifest": ("bundle_targets", "ManifestFields", 6000),
+    "resealed": ("bundle_targets", "ResealedFiles", 4000),
+    "state": ("state_targets", "StateBytes", 5000),
+    "state-fields": ("state_targets", "StateFields", 5000),
+    "checkpoint": ("checkpoint_targets", "Checkpoints", 6000),
+    "input": ("input_targets", "Inputs", 4000),
 }
 WORK_SECONDS = 60  # of the processor's time for one case; most take milliseconds
 SILENT_SECONDS = 900  # without a sign of life: waits for something that never comes

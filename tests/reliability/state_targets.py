@@ -102,6 +102,7 @@ class StateFields(_States):
 
 
 def _damaged(array: npt.NDArray[Any], rng: random.Random) -> npt.NDArray[Any]:
+    odd = (np.nan, np.inf, 1e30) if array.dtype.kind == "f" else (-1, 10**6, -(2**31))
     return rng.choice(
         (
             array[..., :-1],
@@ -109,9 +110,7 @@ def _damaged(array: npt.NDArray[Any], rng: random.Random) -> npt.NDArray[Any]:
             array.astype(np.float16),
             array.astype(np.int32),
             array.reshape(-1),
-            np.full_like(array, np.nan),
-            np.full_like(array, np.inf),
-            np.full_like(array, 1e30),
+            np.full_like(array, rng.choice(odd)),
             array[..., ::-1],
             np.concatenate([array, array]),
         )

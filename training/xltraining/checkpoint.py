@@ -10,7 +10,6 @@ import json
 import os
 import pickle
 import shutil
-import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,6 +22,7 @@ from torch import Tensor
 
 from xltraining.architectures import ModelConfig, architecture_of, config_from, new_model, shared_names
 from xltraining.errors import CheckpointError, CheckpointNotFoundError, CheckpointWriteError, ConfigError
+from xltraining.fields import shown
 from xltraining.transformer_xl import TransformerXL
 
 __all__ = ["Checkpoint", "build_model", "load_checkpoint", "save_checkpoint"]
@@ -104,9 +104,11 @@ def save_checkpoint(
         "config": config.to_dict(),
         "tokenizer": tokenizer,
     }
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    # Names without a process's number, so that what a killed one left is replaced by the next.
+    temporary = path.with_name(f".{path.name}.tmp")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
+        _remove(temporary)
         if path.suffix == ".pt":
             tensors = _share_tied(config, tensors)
             content["state_dict"] = tensors
@@ -124,13 +126,21 @@ def save_checkpoint(
             "Free some space or choose another place."
         ) from error
     finally:
-        shutil.rmtree(temporary, ignore_errors=True)
-        temporary.unlink(missing_ok=True)
+        _remove(temporary)
+
+
+def _remove(path: Path) -> None:
+    shutil.rmtree(path, ignore_errors=True)
+    path.unlink(missing_ok=True)
 
 
 def _write_folder(
     path: Path, temporary: Path, config: ModelConfig, content: dict[str, Any], tensors: dict[str, Tensor]
 ) -> None:
+    aside = path.with_name(f".{path.name}.old")
+    if aside.exists() and not path.exists():  # a killed process had no time to put it back
+        os.replace(aside, path)
+    _remove(aside)
     if path.exists() and not (path / CONFIG_NAME).is_file() and (not path.is_dir() or any(path.iterdir())):
         raise OSError(f"something that is not a checkpoint stands at {path}")
     tied = shared_names(config)
@@ -144,15 +154,13 @@ def _write_folder(
     if not path.exists():
         os.replace(temporary, path)
         return
-    aside = Path(tempfile.mkdtemp(prefix=f".{path.name}.", dir=path.parent))
-    os.replace(path, aside / path.name)
+    os.replace(path, aside)
     try:
         os.replace(temporary, path)
     except OSError:
-        os.replace(aside / path.name, path)
+        os.replace(aside, path)
         raise
-    finally:
-        shutil.rmtree(aside, ignore_errors=True)
+    _remove(aside)
 
 
 def load_checkpoint(path: Path | str) -> Checkpoint:
@@ -178,7 +186,7 @@ def load_checkpoint(path: Path | str) -> Checkpoint:
         )
     if content.get("version") not in range(1, VERSION + 1):
         raise CheckpointError(
-            f"{path}: checkpoint version {content.get('version')!r}, this program reads versions 1 to {VERSION}; "
+            f"{path}: checkpoint version {shown(content.get('version'))}, this program reads versions 1 to {VERSION}; "
             "use the version of xlexport that wrote it"
         )
     try:

@@ -1,13 +1,12 @@
 """Configuration of a Transformer-XL, validated as a whole."""
 
 import itertools
-import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 from xltraining.errors import ConfigError
-from xltraining.fields import PlainFields, is_boolean, is_integer, shown
+from xltraining.fields import PlainFields, is_boolean, is_finite, is_integer, shown
 
 __all__ = ["TransformerXLConfig"]
 
@@ -95,7 +94,7 @@ class TransformerXLConfig(PlainFields):
                 problems.append(f"{name} must be true or false, found {shown(getattr(self, name))}")
         for name in (*_PROBABILITIES, "layer_norm_epsilon"):
             value = getattr(self, name)
-            if not isinstance(value, int | float) or isinstance(value, bool) or not math.isfinite(value):
+            if not is_finite(value):
                 problems.append(f"{name} must be a finite number, found {shown(value)}")
         if self.first_memory not in ("empty", "zeros"):
             problems.append(f"first_memory must be 'empty' or 'zeros', found {shown(self.first_memory)}")

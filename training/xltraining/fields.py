@@ -1,13 +1,14 @@
 """What configurations of every architecture share: kinds of values, and the way to plain values and back."""
 
 import reprlib
+import sys
 from collections.abc import Mapping
 from dataclasses import asdict, fields
 from typing import Any, ClassVar, Self
 
 from xltraining.errors import ConfigError
 
-__all__ = ["PlainFields", "is_boolean", "is_integer", "shown"]
+__all__ = ["PlainFields", "is_boolean", "is_finite", "is_integer", "shown"]
 
 
 class PlainFields:
@@ -48,6 +49,11 @@ def is_boolean(value: object) -> bool:
 def is_integer(value: object) -> bool:
     """Whether `value` is a whole number; true and false are none."""
     return isinstance(value, int) and not isinstance(value, bool)
+
+
+def is_finite(value: object) -> bool:
+    """Whether `value` is a number that a float can hold; true and false are none."""
+    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= sys.float_info.max
 
 
 def shown(value: object) -> str:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 from xltraining.errors import ConfigError
-from xltraining.fields import PlainFields, is_boolean, is_integer, shown
+from xltraining.fields import PlainFields, is_boolean, is_finite, is_integer, shown
 
 __all__ = ["ReformerConfig"]
 
@@ -157,7 +157,7 @@ class ReformerConfig(PlainFields):
                 yield f"{name} must be true or false, found {shown(getattr(self, name))}"
         for name in _NUMBERS:
             value = getattr(self, name)
-            if not isinstance(value, int | float) or isinstance(value, bool) or not math.isfinite(value):
+            if not is_finite(value):
                 yield f"{name} must be a finite number, found {shown(value)}"
         for name, choices in _CHOICES.items():
             if getattr(self, name) not in choices:

@@ -2,6 +2,7 @@
 
 import json
 import math
+import os
 import threading
 import time
 from collections.abc import Callable
@@ -81,7 +82,8 @@ class TrainingRun:
                 f"{self.out_dir}: the output folder cannot be made ({error.strerror}); choose another place"
             ) from error
         bar = tqdm(total=config.steps, initial=self.step, unit="step", disable=None, dynamic_ncols=True)  # on stderr
-        with bar, (self.out_dir / LOG_NAME).open("a", encoding="utf-8") as log:
+        # A run that begins has a log of its own, whatever one left that was killed before its first checkpoint.
+        with bar, (self.out_dir / LOG_NAME).open("a" if self.step else "w", encoding="utf-8") as log:
             since, logged_step = time.perf_counter(), self.step
             while self.step < config.steps and not interrupt.is_set():
                 self._update()
@@ -207,7 +209,7 @@ class TrainingRun:
         if log.exists():
             lines = [line for line in log.read_text(encoding="utf-8").splitlines() if line.endswith("}")]
             kept = [line for line in lines if json.loads(line)["step"] <= self.step]
-            log.write_text("".join(line + "\n" for line in kept), encoding="utf-8")
+            _replace(log, "".join(line + "\n" for line in kept))
             for line in kept:
                 self.last |= json.loads(line)
 
@@ -237,3 +239,13 @@ def _loss(model: Model, hidden: Tensor, targets: Tensor) -> Tensor:
     if isinstance(model, Reformer):  # in parts: its segments are long
         return model.loss(hidden, targets)
     return F.cross_entropy(model.logits(hidden).flatten(0, 1).float(), targets.flatten())
+
+
+def _replace(path: Path, text: str) -> None:
+    """Write a file anew, in one go."""
+    temporary = path.with_name(f".{path.name}.tmp")
+    try:
+        temporary.write_text(text, encoding="utf-8")
+        os.replace(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)

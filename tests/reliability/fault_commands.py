@@ -1,0 +1,208 @@
+"""The commands that `faults` lets fail: what stood there before, how they run, and what stands there after."""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import shutil
+import signal
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import xlexport.convert
+import xltraining.run
+from tests.cli.conftest import PROSE, write_checkpoint
+from xlexport.cli import run as command_line
+from xlruntime import load
+from xlruntime.bundle import read_bundle
+from xltraining.checkpoint import load_checkpoint
+
+__all__ = ["NEW", "NONE", "OLD", "Command", "commands"]
+
+GOLDEN = Path(__file__).resolve().parents[1] / "golden" / "post_lnorm_same_length_empty" / "bundle"
+OLD, NEW, NONE = "old", "new", "none"
+TINY = ("--n-layer", "1", "--n-head", "1", "--d-model", "8", "--d-head", "4", "--d-inner", "8", "--tgt-len", "8",
+        "--mem-len", "8", "--batch-size", "2", "--threads", "1", "--log-every", "1")  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Command:
+    """Something that writes below a folder.
+
+    Attributes:
+        prepare: put what stood there before into a fresh folder.
+        run: do it; the exit status.
+        state: OLD, NEW or NONE; raises where it is neither.
+        left: names that may stand in the folder when it is done.
+        again: what a person runs after it was killed; None: the same.
+    """
+
+    name: str
+    prepare: Callable[[Path], None]
+    run: Callable[[Path], int]
+    state: Callable[[Path], str]
+    left: frozenset[str]
+    again: Callable[[Path], int] | None = None
+
+
+def commands(base: Path, wanted: Sequence[str] = ()) -> list[Command]:
+    """What is tried.
+
+    Args:
+        base: a folder outside of those that are watched, where inputs are made.
+        wanted: what names begin with; none is all.
+    """
+    torch.set_num_threads(1)
+    (base / "prose.txt").write_bytes(PROSE * 40)
+    made: list[Command] = []
+    for maker, names in ((_of_bundles, "convert quantize"), (_of_training, "train"), (_of_streams, "Stream.save")):
+        if not wanted or any(name.startswith(word.split()[0]) for word in wanted for name in names.split()):
+            made += maker(base)
+    return [command for command in made if not wanted or command.name.startswith(tuple(wanted))]
+
+
+def _call(*arguments: object) -> int:
+    return command_line([str(argument) for argument in arguments])
+
+
+def _of_bundles(base: Path) -> list[Command]:
+    checkpoint = write_checkpoint(base / "tiny.pt")
+    text = base / "prose.txt"
+    old, new = base / "old.bundle", base / "new.bundle"
+    for line in ((old, "--segment-len", "9"), (new, "--segment-len", "8")):
+        if _fork_off(functools.partial(_call, "convert", checkpoint, "--threads", "1", "-o", *line)):
+            raise RuntimeError("convert does not work")
+    vars(xlexport.convert)["export_onnx"] = functools.partial(_copied_graphs, new)
+
+    def bundle_state(folder: Path) -> str:
+        if not (folder / "out").exists():
+            return NONE
+        bundle = read_bundle(folder / "out")
+        assert (folder / "out" / "README.md").is_file()
+        return OLD if bundle.evaluation.segment_len == 9 else NEW
+
+    def old_bundle(folder: Path) -> None:
+        shutil.copytree(old, folder / "out")
+
+    def convert(folder: Path, *more: str) -> int:
+        return _call("convert", checkpoint, "-o", folder / "out", "--segments", "2", "--threads", "1", *more)
+
+    def quantize(folder: Path) -> int:
+        return _call("quantize", new, "-o", folder / "out", "--dtype", "weight-int8", "--text", text, "--force",
+                    "--max-delta-bits", "9", "--tokens", "2048", "--threads", "1")  # fmt: skip
+
+    out = frozenset({"out"})
+    return [
+        # What was killed when its work was done has left a bundle, which is replaced only if one says so.
+        Command("convert", _nothing, convert, bundle_state, out, lambda folder: convert(folder, "--force")),
+        Command("convert --force", old_bundle, lambda folder: convert(folder, "--force"), bundle_state, out),
+        Command("quantize", _nothing, quantize, bundle_state, out),
+        Command("quantize --force", old_bundle, quantize, bundle_state, out),
+    ]
+
+
+def _of_training(base: Path) -> list[Command]:
+    text = base / "prose.txt"
+    run = ("train", text, *TINY, "--checkpoint-every", "2")
+
+    def train(folder: Path, *more: str) -> int:
+        return _call(*run, "-o", folder / "run", "--steps", "5", *more)
+
+    def train_again(folder: Path) -> int:
+        begun = (folder / "run" / "checkpoint.pt").exists()
+        return train(folder, *(["--resume"] if begun else []))
+
+    def train_state(folder: Path) -> str:
+        path = folder / "run" / "checkpoint.pt"
+        if not path.exists():
+            return NONE
+        training = load_checkpoint(path).training
+        assert training is not None
+        steps = [json.loads(line)["step"] for line in (folder / "run" / "log.jsonl").read_text().splitlines()]
+        if training["step"] < 5:
+            return OLD
+        assert steps == [1, 2, 3, 4, 5], steps
+        assert {file.name for file in path.parent.iterdir()} == {"checkpoint.pt", "log.jsonl"}
+        return NEW
+
+    half = base / "half"
+    if _fork_off(lambda: _half_a_run(run, half)):
+        raise RuntimeError("train does not work")
+
+    def half_trained(folder: Path) -> None:
+        shutil.copytree(half, folder / "run")
+
+    trained = frozenset({"run"})
+    return [
+        Command("train", _nothing, train, train_state, trained, train_again),
+        Command("train --resume", half_trained, lambda folder: train(folder, "--resume"), train_state, trained),
+    ]
+
+
+def _of_streams(base: Path) -> list[Command]:
+    def save(folder: Path, tokens: int = 30) -> int:
+        stream = load(GOLDEN, threads=1).stream()
+        stream.feed(list(range(tokens)))
+        try:
+            stream.save(folder / "stream.state")
+        except OSError as error:
+            print(f"Error: {error}", file=sys.stderr)
+            return 1
+        return 0
+
+    def save_state(folder: Path) -> str:
+        if not (folder / "stream.state").exists():
+            return NONE
+        stream = load(GOLDEN, threads=1).restore(folder / "stream.state")
+        return {20: OLD, 30: NEW}[stream.position]
+
+    names = frozenset({"stream.state"})
+    return [Command("Stream.save", lambda folder: _done(save(folder, 20)), save, save_state, names)]
+
+
+def _nothing(folder: Path) -> None:
+    """Nothing stood there before."""
+
+
+def _half_a_run(run: tuple[Any, ...], half: Path) -> int:
+    """A run of five steps that stopped after three."""
+    update = xltraining.run.TrainingRun._update
+
+    def stopping(self: Any) -> None:
+        update(self)
+        if self.step == 3:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    xltraining.run.TrainingRun._update = stopping  # type: ignore[method-assign]
+    return _call(*run, "-o", half, "--steps", "5")
+
+
+def _copied_graphs(made: Path, step: Any, folder: Path, *_: Any, **__: Any) -> Any:
+    """Instead of tracing the same model for seconds again."""
+    bundle = read_bundle(made)
+    for name in ("weights.data", *(graph.file for graph in bundle.graphs.values())):
+        shutil.copyfile(made / name, folder / name)
+    return dict(bundle.graphs)
+
+
+def _fork_off(what: Callable[[], int]) -> int:
+    """Do something in a fork, so that no threads are left in this process; its exit status."""
+    child = os.fork()
+    if not child:
+        code = 99
+        try:
+            code = what()
+        finally:
+            os._exit(code)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+
+def _done(code: int) -> None:
+    if code:
+        raise RuntimeError(f"exit status {code}")

@@ -1,0 +1,185 @@
+"""Let every call that changes the disk fail once, and kill the process before each, command by command.
+
+    python -m tests.reliability.faults                     all commands, as RELIABILITY.md has it
+    python -m tests.reliability.faults train --points 20   one of them, at 20 of its calls
+
+A shim that is preloaded (faults.c; needs a C compiler and Linux) counts calls that write, make, rename or sync below
+the command's folder. Each run is a fork of one process that has imported everything. After a write error the command
+says so in one line and leaves what stood there, or the whole new output, and nothing beside it; after a kill the old or
+the whole new output stands there, and the same command run again succeeds and leaves nothing else.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import errno
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from tests.reliability.fault_commands import NEW, NONE, OLD, Command, commands
+
+__all__ = ["Found", "inject", "preloaded"]
+
+SOURCE = Path(__file__).with_name("faults.c")
+ROOT = Path(__file__).resolve().parents[2]
+ERRORS = (errno.ENOSPC, errno.EIO, errno.EACCES)
+KILL = 0
+
+
+@dataclass
+class Found:
+    """What came of the faults of one command."""
+
+    command: str
+    calls: int = 0
+    kinds: Counter[str] = field(default_factory=Counter)  # of calls
+    failed: Counter[str] = field(default_factory=Counter)  # after write errors: the state
+    killed: Counter[str] = field(default_factory=Counter)  # after kills: the state
+    bugs: list[str] = field(default_factory=list)
+    seconds: float = 0.0
+
+    def __str__(self) -> str:
+        shown = [
+            f"{counter.total():4} {name} ({', '.join(f'{count} {state}' for state, count in counter.most_common())})"
+            for name, counter in (("write errors", self.failed), ("kills", self.killed))
+        ]
+        return f"{self.command:24} {self.calls:4} calls: {', '.join(shown)}; {self.seconds:,.0f} s"
+
+
+def preloaded(arguments: list[str], folder: Path) -> int:
+    """Run this module in a process with the shim; the exit status."""
+    shim = folder / "faults.so"
+    subprocess.run(["cc", "-shared", "-fPIC", "-O1", "-o", str(shim), str(SOURCE), "-ldl"], check=True)
+    environment = {**os.environ, "LD_PRELOAD": str(shim), "OMP_NUM_THREADS": "1", "XLEXPORT_FAULTS": str(folder)}
+    return subprocess.run(
+        [sys.executable, "-m", __spec__.name, *arguments], cwd=ROOT, env=environment, check=False
+    ).returncode
+
+
+def inject(command: Command, scratch: Path, points: int | None = None) -> Found:
+    """Count the command's calls, then let each fail and kill before each; of many, `points` spread over them."""
+    found, start = Found(command.name), time.monotonic()
+    folder = scratch / "work"
+    code, said = _forked(command, folder, -1, KILL)
+    names = (scratch / "calls").read_text().split()
+    found.calls, found.kinds = len(names), Counter(names)
+    if code != 0 or command.state(folder) != NEW or _strange(command, folder):
+        found.bugs.append(f"without any fault: {code}, {said}, {_strange(command, folder)}")
+        return found
+    stride = max(1, len(names) // points) if points else 1
+    for at in range(1, len(names) + 1, stride):
+        name = names[at - 1]
+        if not name.startswith(("unlink", "rmdir")):
+            error = ERRORS[at // stride % len(ERRORS)]
+            state = _after_error(command, folder, at, error)
+            found.failed[state if state in (OLD, NEW, NONE) else "BUG"] += 1
+            if state not in (OLD, NEW, NONE):
+                found.bugs.append(f"{name} (call {at}) fails with {errno.errorcode[error]}: {state}")
+        state = _after_kill(command, folder, at)
+        found.killed[state if state in (OLD, NEW, NONE) else "BUG"] += 1
+        if state not in (OLD, NEW, NONE):
+            found.bugs.append(f"killed before {name} (call {at}): {state}")
+    found.seconds = time.monotonic() - start
+    return found
+
+
+def _after_error(command: Command, folder: Path, at: int, error: int) -> str:
+    code, said = _forked(command, folder, at, error)
+    try:
+        state = command.state(folder)
+    except Exception as problem:  # whatever it is, it is told
+        return f"{code}, {said}; then {type(problem).__name__}: {problem}"
+    if strange := _strange(command, folder):
+        return f"{code}, {said}; leaves {strange}"
+    if code == 0:
+        return state if state == NEW else f"exit status 0, but {state} stands there"
+    lines = [line for line in said.splitlines() if line.startswith("Error: ")]
+    return state if code == 1 and len(lines) == 1 and "Traceback" not in said else f"{code}: {said[-800:]}"
+
+
+def _after_kill(command: Command, folder: Path, at: int) -> str:
+    code, said = _forked(command, folder, at, KILL)
+    if code != -signal.SIGKILL:
+        return f"{code} instead of a kill: {said[-300:]}"
+    try:
+        state = command.state(folder)
+    except Exception as problem:
+        return f"{type(problem).__name__}: {problem}"
+    code, said = _forked(command, folder, None, KILL)
+    if code != 0:
+        return f"{state}, but run again: {code}: {said[-500:]}"
+    try:
+        again = command.state(folder)
+    except Exception as problem:
+        return f"{state}, but run again: {type(problem).__name__}: {problem}"
+    strange = _strange(command, folder)
+    return state if again == NEW and not strange else f"{state}, and run again: {again}, leaves {strange}"
+
+
+def _strange(command: Command, folder: Path) -> list[str]:
+    return sorted({path.name for path in folder.iterdir()} - command.left)
+
+
+def _forked(command: Command, folder: Path, at: int | None, error: int) -> tuple[int, str]:
+    """Run it in a fork: in a fresh folder with a fault at a call, or (None) without one where it stopped."""
+    run = command.run
+    if at is None:
+        run = command.again or command.run
+    else:
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir()
+        command.prepare(folder)
+    said, calls = folder.with_name("said"), folder.with_name("calls")
+    child = os.fork()
+    if not child:
+        code = 99
+        try:
+            for number in (1, 2):
+                os.dup2(os.open(said, os.O_WRONLY | os.O_CREAT | (os.O_TRUNC if number == 1 else os.O_APPEND)), number)
+            log = os.open(calls, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+            if at is not None:
+                ctypes.CDLL(None).fault_watch(os.fsencode(folder), ctypes.c_long(at), error, log)
+            code = run(folder)
+            sys.stdout.flush()
+        except BaseException:
+            import traceback
+
+            traceback.print_exc()
+        finally:
+            os._exit(code)
+    _, status = os.waitpid(child, 0)
+    return os.waitstatus_to_exitcode(status), said.read_text(errors="replace")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("commands", nargs="*", metavar="COMMAND", help="what its name begins with")
+    parser.add_argument("--points", type=int, help="calls of each command that are tried  [default: all]")
+    chosen = parser.parse_args()
+    scratch = os.environ.get("XLEXPORT_FAULTS")
+    if scratch is None:
+        with tempfile.TemporaryDirectory(prefix="faults-") as folder:
+            sys.exit(preloaded(sys.argv[1:], Path(folder)))
+    bugs = points = 0
+    for command in commands(Path(scratch), chosen.commands):
+        found = inject(command, Path(scratch), chosen.points)
+        print(found, flush=True)
+        for bug in found.bugs[:6]:
+            print(f"  {bug}", flush=True)
+        points += found.failed.total() + found.killed.total()
+        bugs += len(found.bugs)
+    print(f"{points:,} faults, {bugs:,} bugs")
+    sys.exit(1 if bugs else 0)
+
+
+if __name__ == "__main__":
+    main()
