@@ -382,6 +382,7 @@ class Doubling(torch.nn.Module):
         "score": (spec.Tensor("y", "float32", ("batch", "segment")),)
     }
     forms: ClassVar[dict[str, Form]] = {}
+    traceable = True
 
     def __init__(self, batch_size: int = 2) -> None:
         super().__init__()

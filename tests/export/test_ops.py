@@ -180,6 +180,7 @@ class Reordering(torch.nn.Module):
         "generate": (_rows,),
     }
     forms: Mapping[str, Form] = {"generate": Form("plain", max_segment=4)}
+    traceable = True
 
     def example(self) -> tuple[torch.Tensor, ...]:
         return torch.zeros(2, 5, dtype=torch.int64), torch.zeros(2, 5, 3)
