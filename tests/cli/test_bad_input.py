@@ -420,27 +420,6 @@ def test_devices_that_are_not_there(
     assert "has no CUDAExecutionProvider (it has CPUExecutionProvider). Install the CUDA build: pip" in error
 
 
-# What is not installed.
-
-
-@pytest.mark.parametrize(
-    ("command", "extra"),
-    [
-        (("convert", "c.pt"), "convert"),
-        (("verify", "b", "c.pt"), "convert"),
-        (("bench", "b"), "convert"),
-        (("demo",), "convert"),
-        (("train", "t", "-o", "r"), "train"),
-    ],
-    ids=lambda value: value[0] if isinstance(value, tuple) else "",
-)
-def test_package_that_is_not_installed(
-    command: tuple[str, ...], extra: str, refuse: Callable[..., str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("xlexport.extras.missing_modules", lambda name: ["torch"])
-    assert f"torch not installed, needed here. Install it: pip install 'xlexport[{extra}]'." in refuse(*command)
-
-
 # Training.
 
 

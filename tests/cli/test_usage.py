@@ -174,3 +174,21 @@ def test_commands_in_an_installation_without_torch(
     )
     done = call("train", prose, "-o", tmp_path / "run")
     assert "Install it: pip install 'xlexport[train]'." in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("command", "extra"),
+    [
+        (("convert", "c.pt"), "convert"),
+        (("verify", "b", "c.pt"), "convert"),
+        (("bench", "b"), "convert"),
+        (("demo",), "convert"),
+        (("train", "t", "-o", "r"), "train"),
+    ],
+    ids=lambda value: value[0] if isinstance(value, tuple) else "",
+)
+def test_package_that_is_not_installed(
+    command: tuple[str, ...], extra: str, invoke: Invoke, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("xlexport.extras.missing_modules", lambda name: ["torch"])
+    assert f"torch not installed, needed here. Install it: pip install 'xlexport[{extra}]'." in invoke(*command).error
