@@ -242,7 +242,9 @@ class Tokenizer:
         if self.first_id < 0:
             raise ValueError(f"first_id is {self.first_id}, expected a whole number of at least 0")
         if (self.file is None) != (self.kind in ("bytes", "none")):
-            raise ValueError(f"tokenizer {self.kind!r} with file {self.file!r}: bytes and none have no file, others do")
+            raise ValueError(
+                f"tokenizer {self.kind!r} with file {_shown(str(self.file))}: only bytes and none have none"
+            )
 
 
 @dataclass(frozen=True)

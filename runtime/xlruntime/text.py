@@ -145,6 +145,8 @@ def as_ids(source: npt.ArrayLike, name: str) -> Ids:
         ids = np.asarray(source)
     except ValueError as error:  # nested lists of unequal lengths
         raise TokenError(f"{name}: token ids must be whole numbers along one axis, found uneven lists.") from error
+    if isinstance(source, list | tuple) and ids.dtype.kind == "i" and any(type(token) is bool for token in source):
+        raise TokenError(f"{name}: token ids must be whole numbers along one axis, found true or false among them.")
     if ids.ndim != 1 or (ids.size and not np.issubdtype(ids.dtype, np.integer)):
         raise TokenError(
             f"{name}: token ids must be whole numbers along one axis, found {ids.dtype} of shape {ids.shape}."

@@ -12,6 +12,7 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from .errors import BundleError, XlruntimeError
+from .providers import first_line
 from .text import Ids, TextCounts, TokenPiece, utf8_text
 
 __all__ = ["SentencePieceTokenizer", "TokenizersTokenizer"]
@@ -66,7 +67,7 @@ class TokenizersTokenizer(_LibraryTokenizer):
         try:
             self._tokenizer = tokenizers.Tokenizer.from_file(str(path))
         except Exception as error:  # the library raises a bare Exception
-            raise BundleError(f"{path}: not a tokenizer of the tokenizers library: {error}.") from error
+            raise BundleError(f"{path}: not a tokenizer of the tokenizers library: {first_line(error)}.") from error
         self._tokenizer.no_truncation()
         self._tokenizer.no_padding()
         self.vocab_size: int | None = int(self._tokenizer.get_vocab_size())

@@ -10,6 +10,7 @@ Kept in a bundle as `vocabulary.json`. `symbols[i]` is token i:
 from __future__ import annotations
 
 import json
+import reprlib
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -52,7 +53,7 @@ class Vocabulary:
     def __post_init__(self) -> None:
         if self.kind not in get_args(VocabularyKind):
             raise VocabularyError(
-                f"a vocabulary of {self.kind!r}; expected one of {', '.join(get_args(VocabularyKind))}."
+                f"a vocabulary of {_shown(self.kind)}; expected one of {', '.join(get_args(VocabularyKind))}."
             )
         problems = list(self._problems())
         if problems:
@@ -123,12 +124,12 @@ class Vocabulary:
         for role in ROLES:
             symbol = getattr(self, role)
             if symbol is not None and symbol not in self.index:
-                yield f"{role} is {symbol!r}, which is no symbol of the vocabulary"
+                yield f"{role} is {_shown(symbol)}, which is no symbol of the vocabulary"
         for role, kind in (("space", "characters"), ("line_start", "words")):
             if getattr(self, role) is not None and self.kind != kind:
-                yield f"{role} is {getattr(self, role)!r}, expected None for {self.kind}"
+                yield f"{role} is {_shown(getattr(self, role))}, expected None for {self.kind}"
         if not isinstance(self.lower_case, bool):
-            yield f"lower_case is {self.lower_case!r}, expected true or false"
+            yield f"lower_case is {_shown(self.lower_case)}, expected true or false"
 
     def _is_of_kind(self, symbol: str) -> bool:
         if self.kind == "words" or _is_bracketed(symbol):
@@ -154,7 +155,7 @@ def listed(items: Iterable[str]) -> str:
 
 def _shown(symbol: object) -> str:
     """Fit for a message, however long it is."""
-    return repr(str(symbol)[:40]) if isinstance(symbol, str) else repr(symbol)[:40]
+    return repr(symbol[:40]) if isinstance(symbol, str) else reprlib.repr(symbol)[:40]
 
 
 def _is_bracketed(symbol: str) -> bool:

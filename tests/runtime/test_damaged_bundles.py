@@ -13,9 +13,10 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 from tests.runtime.test_bundle_errors import change_manifest, refusal
-from xlruntime import BundleError, Model, OptionError, load
+from xlruntime import BundleError, Model, OptionError, TokenError, load
 from xlruntime.bundle import digest_file, read_bundle
 from xlruntime.spec import FIRST_MEMORY_FILE
+from xlruntime.vocabulary import Vocabulary
 
 Change = Callable[[dict[str, Any]], Any]
 
@@ -85,7 +86,7 @@ def test_manifest_changed_on_purpose_is_read_without_the_digest(sealed: Path) ->
         (lambda m: m.update(format_version=True), "no integer format_version"),
         (lambda m: m.update(format_version=10**4000), "format version 10000000000000000000 is newer"),
         (lambda m: m["tokenizer"].update(kind="runes"), "tokenizer.kind is 'runes', expected 'bytes' or 'vocabulary'"),
-        (lambda m: m["tokenizer"].update(kind="vocabulary"), "bytes and none have no file, others do"),
+        (lambda m: m["tokenizer"].update(kind="vocabulary"), "with file None: only bytes and none have none"),
         (lambda m: m["graphs"].pop("score"), "there is no graph 'score'"),
         (lambda m: m["memory"].append({**m["memory"][0], "input": "x"}), "score graph does not take or give: 'x'"),
         (lambda m: m["files"].update({"a\nb": m["files"]["README.md"]}), "stay inside the bundle, found ['a\\nb']"),
@@ -151,3 +152,20 @@ def test_graph_that_fails_in_a_step_is_told(bundle_copy: Path) -> None:
 def test_memory_larger_than_the_machine_is_refused(setting: str, bytes_model: Model) -> None:
     with pytest.raises(OptionError, match=r"would take [0-9.]+ GB, but this machine has [0-9.]+ GB\. Choose a smaller"):
         bytes_model.stream(**{setting: 1 << 30})  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("symbol", ["a\nb" * 2000, [[[]]] * 900, {"a": 1}, 10**400, "\x1b[2J"])
+@pytest.mark.parametrize("field", ["kind", "unk", "space", "lower_case"])
+def test_messages_about_vocabularies_are_short(field: str, symbol: object) -> None:
+    fields = {"format": "xlexport vocabulary", "kind": "words", "symbols": ["a", "b"], field: symbol}
+    with pytest.raises(BundleError) as caught:
+        Vocabulary.from_json(json.dumps(fields), "it")
+    message = str(caught.value)
+    assert message.isprintable()
+    assert len(message) < 500
+
+
+@pytest.mark.parametrize("ids", [[1, True], [False, 2, 3], (True, 1)])
+def test_true_and_false_are_no_ids(ids: list[int], bytes_model: Model) -> None:
+    with pytest.raises(TokenError, match="found true or false among them"):
+        list(bytes_model.score([ids]))
