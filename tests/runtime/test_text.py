@@ -150,4 +150,4 @@ def test_file_opened_as_text_is_refused(bytes_model: Model, tmp_path: Path) -> N
 
 def test_unknown_tokenizer_is_refused(tmp_path: Path) -> None:
     with pytest.raises(BundleError, match="unknown tokenizer 'words'; expected 'bytes', 'none', or 'vocabulary'"):
-        make_tokenizer(spec.Tokenizer("words"), tmp_path)  # type: ignore[arg-type]  # on purpose
+        make_tokenizer(spec.Tokenizer("words", "words.txt"), tmp_path)  # type: ignore[arg-type]  # on purpose

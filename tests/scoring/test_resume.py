@@ -265,12 +265,17 @@ def test_ctrl_c_says_how_to_go_on(number: signal.Signals, bundle: Path, tmp_path
     text, output = tmp_path / "text", tmp_path / "out.csv"
     text.write_bytes(b"All work and no play makes Jack a dull boy.\n" * 20_000)
     line = [sys.executable, "-m", "xlexport", "score", str(bundle), str(text), "-o", str(output), "--per", "word"]
-    process = subprocess.Popen([*line, "--save-every", "0"], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-    deadline = time.monotonic() + 60
-    while not output.with_name("out.csv.partial.state").exists() and time.monotonic() < deadline:
-        time.sleep(0.02)
-    process.send_signal(number)
-    out, err = process.communicate(timeout=60)
+    before = signal.signal(signal.SIGINT, signal.SIG_DFL)  # inherited: these tests may run in the background
+    try:
+        process = subprocess.Popen([*line, "--save-every", "0"], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    finally:
+        signal.signal(signal.SIGINT, before)
+    with process:
+        deadline = time.monotonic() + 60
+        while not output.with_name("out.csv.partial.state").exists() and time.monotonic() < deadline:
+            time.sleep(0.02)
+        process.send_signal(number)
+        out, err = process.communicate(timeout=60)
     assert (process.returncode, out) == (1, b"")
     assert err.decode() == f"Error: interrupted; {output}.partial has what was scored. Go on with --resume.\n"
 
