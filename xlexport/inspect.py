@@ -55,8 +55,8 @@ def _bundle_rows(bundle: Bundle, folder: Path) -> list[tuple[str, str]]:
         ("config", _listed(bundle.config)),
         ("tokenizer", _tokenizer(bundle, folder)),
         ("precision", bundle.precision),
-        ("graphs are", ", ".join(sorted({graph.format for graph in bundle.graphs.values()}))),
         *(quantization_rows(quantized) if (quantized := bundle.provenance.get("quantization")) else []),
+        ("graphs are", ", ".join(sorted({graph.format for graph in bundle.graphs.values()}))),
         *(_reformer_rows(bundle, folder) if bundle.architecture == "reformer" else _transformer_xl_rows(bundle)),
         ("fingerprint", bundle.fingerprint),
     ]
