@@ -164,9 +164,13 @@ def find_inputs(
         elif argument.is_dir():
             inputs += _in_folder(argument, patterns, unwanted, tell)
         elif glob.has_magic(name) and not argument.exists():
+            folders: set[Path] = set()
             for match in sorted(glob.glob(name, recursive=True)) or [name]:
                 path = Path(match)
+                if not folders.isdisjoint(path.parents):
+                    continue  # '**' gives folders and what is in them, which comes with its folder
                 if path.is_dir():
+                    folders.add(path)
                     inputs += _in_folder(path, patterns, unwanted, tell)
                 elif path.resolve() not in unwanted:
                     inputs.append(Input(match, path))
@@ -226,8 +230,9 @@ def documents(inputs: Sequence[Input], reading: Reading, stdin: BinaryIO, keep: 
         keep: their sources are `TextSource`s that keep what is read until they are told to let go.
     """
     for given in inputs:
-        source = TextSource(given.name, partial(_open, given, stdin), given.repeatable, keep)
-        if reading.field is not None:
+        is_text = reading.field is None  # and not lines, of which each document keeps its own text
+        source = TextSource(given.name, partial(_open, given, stdin), given.repeatable, keep and is_text)
+        if not is_text:
             yield from _json_lines(source, reading, keep)
         elif reading.ids:
             yield Document(given.name, _ids(source))
@@ -275,6 +280,8 @@ def _ids(source: TextSource) -> Iterator[Ids]:
     while raw := source.read(CHUNK):
         raw = left + raw
         cut = max(map(raw.rfind, (b" ", b"\n", b"\t", b"\r"))) + 1
+        if not cut and len(raw) > CHUNK:
+            raise _no_ids(source.name, f"{len(raw):,} bytes without white space")
         yield _numbers(raw[:cut].split(), source.name)
         left = raw[cut:]
     yield _numbers(left.split(), source.name)
@@ -284,9 +291,11 @@ def _numbers(words: list[bytes], name: str) -> Ids:
     try:
         return np.array([int(word) for word in words], np.int64)
     except (ValueError, OverflowError) as error:
-        raise TokenError(
-            f"{name}: not token ids separated by white space ({error}). Leave out --ids for text."
-        ) from error
+        raise _no_ids(name, error) from error
+
+
+def _no_ids(name: str, found: object) -> TokenError:
+    return TokenError(f"{name}: not token ids separated by white space ({found}). Leave out --ids for text.")
 
 
 def _json_lines(source: TextSource, reading: Reading, keep: bool) -> Iterator[Document]:

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import gzip
+import io
 import json
 import os
 import threading
+import tracemalloc
 from pathlib import Path
 
 import pytest
 
 from tests.scoring.conftest import TEXT, Score
+from xlexport.inputs import Input, Reading, TextSource, documents
 
 
 def names(score: Score, *arguments: str | Path, stdin: bytes = b"") -> list[str]:
@@ -44,6 +47,11 @@ def test_patterns_are_expanded(score: Score, texts: list[Path], monkeypatch: pyt
     monkeypatch.chdir(texts[0].parent.parent)
     assert names(score, "texts/[0-2].txt") == ["texts/0.txt", "texts/1.txt", "texts/2.txt"]
     assert names(score, "**/[34].txt") == ["texts/3.txt", "texts/4.txt"]
+    (texts[0].parent / "more").mkdir()
+    for path in texts[3:]:
+        path.rename(path.parent / "more" / path.name)
+    every = [*(f"texts/{n}.txt" for n in (0, 1, 2)), *(f"texts/more/{n}.txt" for n in (3, 4))]
+    assert names(score, "texts/*") == names(score, "texts/**") == names(score, "**/*.txt") == every
     strange = texts[0].parent / "[x].txt"
     strange.write_text("its name is a pattern, but it is there")
     assert names(score, strange) == [str(strange)]
@@ -100,6 +108,21 @@ def test_json_lines(score: Score, tmp_path: Path) -> None:
     assert names(score, tmp_path, "--field", "text") == [*expected, *(f"{packed}:{n}" for n in (1, 3, 5))]
 
 
+def test_json_lines_are_not_held(tmp_path: Path) -> None:
+    """Of a document its own text alone is kept, until the lines or words in it are done."""
+    path = tmp_path / "docs.jsonl"
+    path.write_text('{"text": "some text"}\n' * 100_000)
+    held = 0
+    tracemalloc.start()
+    for number, document in enumerate(documents([Input("it", path)], Reading(field="text"), io.BytesIO(), keep=True)):
+        assert isinstance(document.source, TextSource)
+        assert document.source.read() == document.source.kept == b"some text"
+        if number % 10_000 == 9_999:
+            held = max(held, tracemalloc.get_traced_memory()[0])
+    tracemalloc.stop()
+    assert held < path.stat().st_size
+
+
 @pytest.mark.parametrize(
     ("line", "what"),
     [
@@ -143,6 +166,14 @@ def test_ids_are_read_piece_by_piece(score: Score, tmp_path: Path, monkeypatch: 
     path.write_text("12\t130 7\r\n" * 20 + "255")
     (found,) = score(path, "--ids", "--per-token", "--json").succeeded().records[-1:]
     assert (found["index"], found["id"]) == (60, 255)
+
+
+def test_what_is_no_ids_at_all_is_not_read_to_its_end(score: Score, tmp_path: Path) -> None:
+    path = tmp_path / "ids"
+    path.write_bytes(b"7" * (5 << 20))
+    shown = score(path, "--ids")
+    expected = "not token ids separated by white space (2,097,152 bytes without white space). Leave out --ids for text."
+    assert (shown.code, shown.err) == (1, f"Error: {path}: {expected}\n")
 
 
 def test_strict_stops_at_the_first(score: Score, texts: list[Path], tmp_path: Path) -> None:
