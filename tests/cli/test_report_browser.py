@@ -217,6 +217,44 @@ def test_search_marks_and_goes_to_what_it_finds(long: Browser) -> None:
     assert long.run("return document.querySelector('#found').textContent") == "1 of 1"
 
 
+@pytest.mark.parametrize(
+    ("text", "query", "places"),
+    [
+        ("Caf\u00e9 cafe\u0301 CAFE", "cAf\u00c9", 3),
+        ("\ud559\uad50 \ud558\uace0 \ud55c\uad6d", "\ud55c\uad6d", 1),  # syllables that begin alike are others
+        ("\u304b\u304e \u304c\u304e", "\u304c", 1),
+    ],
+)
+def test_search_folds_accents_and_nothing_else(
+    text: str, query: str, places: int, browser: Browser, model: Model, tmp_path: Path
+) -> None:
+    write_report(model, Document("text", text.encode()), tmp_path / "page.html")
+    browser.open(tmp_path / "page.html")
+    browser.run(
+        "const query = document.querySelector('#query'); query.value = arguments[0]; query.oninput(new Event('input'))",
+        query,
+    )
+    browser.wait(f"document.querySelector('#found').textContent === '{places}'", seconds=5)
+
+
+def test_keys_go_on_from_what_is_seen(long: Browser) -> None:
+    """After a jump not from the token that was marked before it; and each press counts while the window moves."""
+    token = "+/token ([\\d,]+) of/.exec(document.querySelector('#card').innerText)[1].replaceAll(',', '')"
+    long.keys("n")
+    card(long)
+    assert int(long.run(f"return {token}")) < 5000
+    long.point("#strip", click=True)
+    long.wait("document.querySelector('#card').hidden")
+    long.wait("Math.abs(+document.querySelector('#strip').ariaValueNow - 50) < 3")
+    long.keys("n")
+    card(long)
+    first = int(long.run(f"return {token}"))
+    assert abs(first - len(LONG) / 2) < 5000
+    long.keys("n", "n", "n", "n", "p", "p", "p", "p")
+    long.wait(f"{token} == {first}")
+    assert current(long) == first
+
+
 def test_long_document_is_coloured_only_where_it_is_seen(long: Browser) -> None:
     drawn = "return document.querySelectorAll('[data-t]').length"
     assert 1000 < long.run(drawn) < len(LONG) / 5

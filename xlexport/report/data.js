@@ -158,6 +158,7 @@ function glyph(character) {
 const legible = (string) => string.replace(HIDDEN, glyph);
 
 function label(string) {
-  const shown = legible(string.replaceAll("\n", "⏎").replaceAll("\t", "⇥").replaceAll(" ", "␣"));
-  return shown === "" ? "∅" : shown.length > 40 ? `${shown.slice(0, 39)}…` : shown;
+  const some = string.slice(0, 100); // a word may be the whole document
+  const shown = [...legible(some.replaceAll("\n", "⏎").replaceAll("\t", "⇥").replaceAll(" ", "␣"))];
+  return shown.length > 40 ? `${shown.slice(0, 39).join("")}…` : shown.join("") || "∅";
 }

@@ -273,9 +273,9 @@ function cardContent(token, found) {
   fact("probability", `${percent(2 ** -found.surprisal)} · ${odds(found.surprisal)}`);
   fact("rank", `${grouped(found.rank)} of ${grouped(about.vocabSize)}`);
   fact("entropy", `${found.entropy.toFixed(2)} bits`);
-  const { first, end, place, stop } = wordAt(token);
+  const { first, end, place, stop, bits: all } = wordAt(token);
   if (end - first > 1 && stop > place) {
-    fact("word", `${label(text.slice(place, stop))} · ${sum(first, end).toFixed(2)} bits, ${end - first} tokens`);
+    fact("word", `${label(text.slice(place, stop))} · ${all.toFixed(2)} bits, ${grouped(end - first)} tokens`);
   }
   fact("context", `${grouped(found.seen)} token${found.seen === 1 ? "" : "s"} seen`);
   fact("place", `token ${grouped(token)} of ${grouped(N)}`);

@@ -56,22 +56,36 @@ async function goTo(token, where) {
   await reveal(token, where);
 }
 
+// The marked token while it is in the window: keys go on from there, and else from what is seen.
+function here() {
+  const box = view.current >= 0 ? spanOf(view.current)?.getBoundingClientRect() : undefined;
+  const isSeen = box && box.bottom > byId("tools").getBoundingClientRect().bottom && box.top < innerHeight;
+  return isSeen ? view.current : -1;
+}
+
+// Another key may come while the window still moves: then that one decides what is selected.
+async function goToAndSelect(token) {
+  mark(token);
+  await goTo(token);
+  if (view.current === token) await select(token);
+}
+
 async function goToSurprising(step) {
-  let token = view.current >= 0 ? view.current + step : step > 0 ? visibleTokens()[0] : visibleTokens()[1];
+  const from = here();
+  let token = from >= 0 ? from + step : step > 0 ? visibleTokens()[0] : visibleTokens()[1];
   const enough = threshold.value * 10;
   while (token >= 0 && token < N && !(bits[token] !== NO_SCORE && bits[token] >= enough)) token += step;
   if (token < 0 || token >= N) {
     byId("live").textContent = step > 0 ? "No more below." : "No more above.";
     return;
   }
-  await goTo(token);
-  await select(token);
+  await goToAndSelect(token);
 }
 
-// Without upper case and accents, as long as before.
+// Without upper case and accents, as long as before. Korean syllables and Japanese voiced ones stay as they are.
 function fold(string) {
   const plain = (character) => {
-    const folded = character.normalize("NFD")[0].toLowerCase();
+    const folded = character.normalize("NFD").replace(/[^\P{M}\u3099\u309a]+$/u, "").toLowerCase();
     return folded.length === 1 ? folded : character;
   };
   return string.replace(/[^\0-\x7f]/g, plain).replace(/[A-Z]+/g, (letters) => letters.toLowerCase());
@@ -149,12 +163,13 @@ async function changeFont() {
 }
 
 function move(step) {
-  const from = view.current >= 0 ? view.current : visibleTokens()[0] - step;
+  const marked = here();
+  const from = marked >= 0 ? marked : visibleTokens()[0] - step;
   const token = Math.min(N - 1, Math.max(0, from + step));
   const span = spanOf(token);
   const box = span?.getBoundingClientRect();
   const isSeen = box && box.top > byId("tools").getBoundingClientRect().bottom && box.bottom < innerHeight;
-  return isSeen ? select(token) : reveal(token).then(() => select(token));
+  return isSeen ? select(token) : goToAndSelect(token);
 }
 
 const KEYS = {

@@ -10,10 +10,11 @@ function cutBlocks() {
   for (let place = 0; place < text.length || !blocks.length; ) {
     let cut = text.length;
     if (cut - place > 1.5 * BLOCK) {
-      cut = text.lastIndexOf("\n", place + BLOCK) + 1;
-      if (cut <= place + BLOCK / 3) cut = text.indexOf("\n", place + BLOCK) + 1;
-      if (cut <= place || cut > place + 4 * BLOCK) cut = text.lastIndexOf(" ", place + 2 * BLOCK) + 1;
-      if (cut <= place) cut = place + 2 * BLOCK;
+      const ahead = text.slice(place, place + 4 * BLOCK); // one line may be the whole document: look no farther
+      let length = ahead.lastIndexOf("\n", BLOCK) + 1;
+      if (length <= BLOCK / 3) length = ahead.indexOf("\n", BLOCK) + 1;
+      length ||= ahead.lastIndexOf(" ", 2 * BLOCK) + 1;
+      cut = place + (length || 2 * BLOCK);
     }
     const first = blocks.length ? blocks.at(-1).end : 0;
     let end = cut >= text.length ? N : tokenAt(cut);
@@ -84,13 +85,8 @@ function estimateHeights() {
   probe.remove();
   for (const block of blocks) {
     let lines = 0;
-    const end = endOf(block);
-    for (let place = start[block.first]; place < end; ) {
-      const next = text.indexOf("\n", place);
-      const stop = next < 0 || next >= end ? end : next;
-      lines += Math.max(1, Math.ceil((stop - place) / columns));
-      place = stop + 1;
-    }
+    const own = text.slice(start[block.first], endOf(block));
+    for (const { length } of own.replace(/\n$/, "").split("\n")) lines += Math.max(1, Math.ceil(length / columns));
     block.node.style.containIntrinsicSize = `auto ${Math.round(lines * line)}px`;
   }
 }
@@ -120,9 +116,12 @@ function sum(first, end) {
 const SPACES = " \t\n\r\v\f";
 const isSpace = (place) => SPACES.includes(text[place] ?? "x");
 
+let known = { first: 0, end: 0 }; // the word that was asked for last: it may be the whole document
+
 // The word at a token: its tokens first … end - 1, and its text from `place` to `stop`. White space belongs to the word
 // after it, at the end of the document to that before it.
 function wordAt(token) {
+  if (known.first <= token && token < known.end) return known;
   let place = start[token];
   while (place < text.length && isSpace(place)) place++;
   if (place === text.length) place = lastWord();
@@ -136,7 +135,9 @@ function wordAt(token) {
   while (after < text.length && isSpace(after)) after++;
   const first = before > 0 ? tokenAt(before - 1) + 1 : 0;
   const end = after < text.length ? tokenAt(stop) : N;
-  return { first: Math.min(first, token), end: Math.max(end, token + 1), place: begin, stop };
+  known = { first: Math.min(first, token), end: Math.max(end, token + 1), place: begin, stop };
+  known.bits = sum(known.first, known.end);
+  return known;
 }
 
 // A place in the last word.
@@ -171,7 +172,7 @@ function draw(block) {
     if (view.mode === "word") {
       if (token >= word.end) {
         word = wordAt(token);
-        wordLevel = levelOf(sum(word.first, word.end));
+        wordLevel = levelOf(word.bits);
       }
       level = isSpace(from) && isSpace(to - 1) ? 0 : wordLevel;
     } else {
