@@ -176,7 +176,9 @@ class _UnitRecords:
 
     def take(self, part: TokenScores) -> list[Columns]:
         splitter = self._splitters[part.number]
-        units = splitter.give_up() if part.error is not None else splitter.take(part)
+        units = splitter.take(part) if part.error is None or len(part) else []
+        if part.error is not None:
+            units += splitter.give_up()
         if part.error is not None or part.summary is not None:
             del self._splitters[part.number]
         return [_unit_columns(self._by, part.document, units)] if units else []

@@ -198,6 +198,26 @@ def test_document_that_breaks_in_its_middle(score: Score, monkeypatch: pytest.Mo
     assert indices == list(range(1, len(indices) + 1)) and 300 < len(indices) < 400
 
 
+@pytest.mark.parametrize(("per", "expected"), [("line", [11, 12]), ("word", [5, 5, 7, 5])])
+def test_lines_and_words_before_a_break_stay(
+    per: str, expected: list[int], score: Score, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Also those that end in the tokens of the last step, which is exactly as long as what could be read."""
+    read = TextSource.read
+
+    def breaking(self: TextSource, size: int = -1) -> bytes:
+        if not (raw := read(self, size)):
+            raise OSError(5, "Input/output error", self.name)
+        return raw
+
+    monkeypatch.setattr(TextSource, "read", breaking)
+    path = tmp_path / "text"
+    path.write_bytes(b"first line\nsecond line\n l")
+    shown = score(path, "--per", per)
+    assert shown.code == 1 and "Input/output error" in shown.err
+    assert [record["bytes"] for record in shown.records] == expected
+
+
 def test_bad_documents_beside_others_in_a_batch(score: Score, texts: list[Path], tmp_path: Path) -> None:
     alone = [score(path, "--json").succeeded().records[0]["nats"] for path in texts]
     given = [texts[0], tmp_path / "absent", *texts[1:3], tmp_path, *texts[3:]]
