@@ -115,7 +115,11 @@ def score(
     if file is not None:
         file.check(force, resume)
         if resume and file.path.exists() and not file.partial.exists():
-            tell(f"{file.path}: complete already, so there is nothing to resume")
+            file.forget_state()  # of a run that was killed after its last step
+            tell(
+                f"{file.path}: complete already, so nothing was done. Options and inputs were not compared with those "
+                "it was made of; --force scores them anew."
+            )
             return
     reading = Reading(ids, field, id_field)
     written = [] if file is None else [file.path, file.partial, file.state_path]

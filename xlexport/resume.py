@@ -16,7 +16,7 @@ from typing import Any
 import numpy.typing as npt
 
 from xlexport.errors import OutputExistsError, ResumeError
-from xlruntime.state_file import read_state, write_state
+from xlruntime.state_file import read_state, temporary_of, write_state
 
 __all__ = ["PartialFile", "SavedRun", "changes", "read_run"]
 
@@ -63,14 +63,15 @@ class PartialFile:
         """Begin to write: anew, or after the first `keep` bytes of what an earlier run has left.
 
         Raises:
-            ResumeError: it has left fewer, or another run is writing. OSError: the file cannot be written.
+            ResumeError: it has left fewer, or another run writes it or has just completed it. OSError: the file cannot
+                be written.
         """
         self._file = open(self.partial, "ab")  # noqa: SIM115  # closed by `publish`, `discard` or `close`
         _lock(self._file, self.partial)
         size = os.fstat(self._file.fileno()).st_size
         if keep is None:
             keep = 0
-            self.state_path.unlink(missing_ok=True)
+            self.forget_state()
         if size < keep:
             raise ResumeError(f"{self.partial}: {size:,} bytes, but {keep:,} had been written. {REPAIR}")
         self._file.truncate(keep)
@@ -93,13 +94,18 @@ class PartialFile:
         self.sync()
         os.replace(self.partial, self.path)
         self._file.close()
-        self.state_path.unlink(missing_ok=True)
+        self.forget_state()
 
     def discard(self) -> None:
         """Let nothing be left."""
         self.close()
         self.partial.unlink(missing_ok=True)
-        self.state_path.unlink(missing_ok=True)
+        self.forget_state()
+
+    def forget_state(self) -> None:
+        """Remove the state, and what a run that was killed as it wrote one has left."""
+        for path in (self.state_path, temporary_of(self.state_path)):
+            path.unlink(missing_ok=True)
 
     def close(self) -> None:
         """Leave it as it is."""
@@ -191,7 +197,7 @@ def _shown(value: Any) -> str:
 
 
 def _lock(file: Any, path: Path) -> None:
-    """Refuse a second run on the same file; where the system has such locks."""
+    """Refuse a second run on the same file; where system and file system have such locks."""
     try:
         import fcntl
     except ImportError:
@@ -200,3 +206,7 @@ def _lock(file: Any, path: Path) -> None:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError as error:
         raise ResumeError(f"{path}: another run is writing it. Wait for its end, or give another name.") from error
+    except OSError:
+        return
+    if not path.exists() or not os.path.samestat(os.fstat(file.fileno()), path.stat()):  # published before the lock
+        raise ResumeError(f"{path}: another run has just completed it. Look at its output, or give another name.")

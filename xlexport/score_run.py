@@ -7,8 +7,10 @@ import platform
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from importlib import import_module
 from typing import Any, BinaryIO, Protocol
 
+import numpy as np
 import numpy.typing as npt
 
 from xlexport import __version__
@@ -76,13 +78,14 @@ class StandardOutput:
 
 
 def describe_run(model: Model, settings: Evaluation, options: RunOptions, inputs: Sequence[Input]) -> dict[str, Any]:
-    """All that the bytes of a run's output depend on, for JSON. Reads the inputs."""
-    reading = options.reading
+    """What the bytes of a run's output depend on, but for the processor, for JSON. Reads the inputs."""
+    reading, tokenizer = options.reading, model.bundle.tokenizer
+    library = {tokenizer.kind} & {"tokenizers", "sentencepiece"}  # kinds that are called as what runs them
     return {
         "bundle": model.bundle.fingerprint,
         "tokenizer": {
-            **asdict(model.bundle.tokenizer),
-            "sha256": getattr(model.bundle.files.get(model.bundle.tokenizer.file or ""), "sha256", None),
+            **asdict(tokenizer),
+            "sha256": getattr(model.bundle.files.get(tokenizer.file or ""), "sha256", None),
         },
         "settings": asdict(settings),
         "options": {
@@ -100,6 +103,8 @@ def describe_run(model: Model, settings: Evaluation, options: RunOptions, inputs
         "versions": {
             "xlexport": __version__,
             "ONNX Runtime": import_onnxruntime().__version__,
+            "NumPy": np.__version__,
+            **{name: import_module(name).__version__ for name in library},
             "machine": platform.machine(),
         },
         "inputs": digest_inputs(inputs),
@@ -184,11 +189,7 @@ class _Session:
         )
         self._encode: Callable[[Columns], bytes] = encoder(options.kind, header=not begun)
         self._totals = Totals()
-        sizes = [given.size for given in inputs]
-        known = [size for size in sizes if size is not None]
-        self._progress = Progress(
-            len(inputs) if options.reading.field is None else None, sum(known) if len(known) == len(sizes) else None
-        )
+        self._progress = Progress.over(inputs, options.reading)
         self._on_terminal = not in_file and sys.stdout.isatty()
         self._several = len(inputs) > 1 or options.reading.field is not None
         self._in_file = in_file

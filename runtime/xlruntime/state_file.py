@@ -16,7 +16,7 @@ import numpy.typing as npt
 from .errors import StateError
 from .providers import first_line
 
-__all__ = ["read_state", "write_state"]
+__all__ = ["read_state", "temporary_of", "write_state"]
 
 Arrays = Mapping[str, npt.NDArray[Any]]
 
@@ -38,7 +38,7 @@ def write_state(path: Path, kind: str, version: int, fields: Mapping[str, Any], 
     state = {"kind": kind, "version": version, **fields}
     state["sha256"] = _digest(state, arrays)
     raw = save({name: np.ascontiguousarray(array) for name, array in arrays.items()}, {"xlexport": json.dumps(state)})
-    temporary = path.with_name(f".{path.name}.tmp")
+    temporary = temporary_of(path)
     try:
         with temporary.open("wb") as file:
             file.write(raw)
@@ -49,6 +49,11 @@ def write_state(path: Path, kind: str, version: int, fields: Mapping[str, Any], 
         with contextlib.suppress(FileNotFoundError):
             temporary.unlink()
     return len(raw)
+
+
+def temporary_of(path: Path) -> Path:
+    """Where `write_state` writes until it is done; a process that is killed may leave something there."""
+    return path.with_name(f".{path.name}.tmp")
 
 
 def read_state(path: Path, kind: str, version: int, repair: str) -> tuple[dict[str, Any], dict[str, npt.NDArray[Any]]]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import json
 import random
 import signal
@@ -16,7 +18,10 @@ import pytest
 
 from tests.reliability.kill_and_resume import Outcome, Runs, write_documents
 from tests.scoring.conftest import Score, Scored
+from xlexport.errors import ResumeError
 from xlexport.resume import PartialFile, SavedRun
+from xlexport.score_run import RunOptions, describe_run
+from xlruntime import load
 from xlruntime.vocabulary import Vocabulary
 
 
@@ -178,6 +183,21 @@ def test_another_bundle_is_refused(stopped: Path, score: Score, texts: list[Path
     assert "bundle was " in line and "first_memory was empty, now zeros" in line
 
 
+def test_other_versions_are_refused(
+    stopped: Path, score: Score, texts: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("numpy.__version__", "1.0")
+    assert "NumPy was " in refused(score(*texts, "-o", stopped, "--resume", "--per", "token"))
+
+
+def test_version_of_what_tokenizes_is_told(words_bundle: Callable[[str, Path], Path], tmp_path: Path) -> None:
+    tokenizers = pytest.importorskip("tokenizers")
+    tokenizers.Tokenizer(tokenizers.models.WordLevel({"it": 0}, "it")).save(str(tmp_path / "tokenizer.json"))
+    model = load(words_bundle("tokenizers", tmp_path / "tokenizer.json"), threads=1)
+    run = describe_run(model, model.evaluation(), RunOptions(), [])
+    assert run["versions"]["tokenizers"] == tokenizers.__version__
+
+
 def test_remains_that_are_broken(stopped: Path, score: Score, texts: list[Path]) -> None:
     partial, state = (stopped.with_name(f"out.jsonl.{name}") for name in ("partial", "partial.state"))
     arguments = (*texts, "-o", stopped, "--resume", "--per", "token")
@@ -202,8 +222,27 @@ def test_nothing_is_replaced_unasked(stopped: Path, score: Score, texts: list[Pa
     assert f"{stopped}: exists already." in refused(score(*arguments))
     done = stopped.stat()
     shown = score(*arguments, "--resume").succeeded()
-    assert shown.err == f"{stopped}: complete already, so there is nothing to resume\n"
+    assert shown.err.startswith(f"{stopped}: complete already, so nothing was done. Options and inputs were not comp")
     assert stopped.stat() == done
+
+
+@pytest.mark.parametrize("option", ["--resume", "--force"])
+def test_remains_of_a_run_that_was_killed_after_its_last_step(
+    option: str, score: Score, texts: list[Path], tmp_path: Path
+) -> None:
+    output = tmp_path / "out.jsonl"
+    score(*texts, "-o", output).succeeded()
+    (tmp_path / "out.jsonl.partial.state").write_text("the state that publishing had not removed yet")
+    score(*texts, "-o", output, option).succeeded()
+    assert [path.name for path in tmp_path.glob("*out*")] == ["out.jsonl"]
+
+
+def test_remains_of_a_run_that_was_killed_as_it_wrote_a_state(
+    stopped: Path, score: Score, texts: list[Path], tmp_path: Path
+) -> None:
+    (tmp_path / ".out.jsonl.partial.state.tmp").write_text("half of a state")
+    score(*texts, "-o", stopped, "--per", "token", "--resume").succeeded()
+    assert [path.name for path in tmp_path.glob("*out*")] == ["out.jsonl"]
 
 
 def test_resume_before_anything_was_saved(score: Score, texts: list[Path], tmp_path: Path) -> None:
@@ -236,6 +275,34 @@ def test_two_runs_on_one_file(score: Score, texts: list[Path], tmp_path: Path) -
     line = refused(score(*texts, "-o", tmp_path / "out.csv", "--force"))
     assert "another run is writing it. Wait for its end, or give another name." in line
     output.discard()
+
+
+def test_run_that_ends_as_another_begins(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Between opening and locking, what was opened became the other one's output, which nothing may shorten."""
+    output = PartialFile(tmp_path / "out.csv")
+    output.partial.write_text("all of it")
+    lock = fcntl.flock
+
+    def publishing(*arguments: Any) -> None:
+        output.partial.rename(output.path)
+        lock(*arguments)
+
+    monkeypatch.setattr(fcntl, "flock", publishing)
+    with pytest.raises(ResumeError, match=r"out.csv.partial: another run has just completed it\."):
+        output.open()
+    output.close()
+    assert output.path.read_text() == "all of it"
+
+
+def test_file_system_without_locks(
+    score: Score, texts: list[Path], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def lock(*_: Any) -> None:
+        raise OSError(errno.ENOSYS, "Function not implemented")
+
+    monkeypatch.setattr(fcntl, "flock", lock)
+    score(*texts, "-o", tmp_path / "out.csv").succeeded()
+    assert (tmp_path / "out.csv").exists()
 
 
 def test_disk_that_is_full(score: Score, texts: list[Path], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
