@@ -66,7 +66,8 @@ def publishing(output: Path, force: bool = False) -> Iterator[Path]:
             _exchange(temporary, output)
         else:
             temporary.rename(output)
-        _sync(output.parent)
+        with contextlib.suppress(OSError):  # it stands there, whole: a power cut might only bring the old one back
+            _sync(output.parent)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
 

@@ -119,6 +119,24 @@ def test_failed_exchange_leaves_the_old_bundle(old: Path, monkeypatch: pytest.Mo
     assert not beside(old)
 
 
+def test_folder_that_cannot_be_synced_is_no_failure_once_the_bundle_is_there(
+    output: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sync, refused = os.fsync, []
+
+    def refused_for_the_parent(descriptor: int) -> None:
+        if os.path.samestat(os.fstat(descriptor), output.parent.stat()):
+            refused.append(output.exists())
+            raise OSError(errno.EIO, "Input/output error")
+        sync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", refused_for_the_parent)
+    with publishing(output) as folder:
+        write_bundle(folder, "new")
+    assert is_whole(output, "new")
+    assert refused == [True]
+
+
 def test_files_are_readable_by_others(output: Path) -> None:
     with publishing(output) as folder:
         write_bundle(folder, "new")

@@ -16,6 +16,7 @@ from typing import Any
 import torch
 
 import xlexport.convert
+import xlexport.resume
 import xltraining.run
 from tests.cli.conftest import PROSE, write_checkpoint
 from xlexport.cli import run as command_line
@@ -40,7 +41,8 @@ class Command:
         run: do it; the exit status.
         state: OLD, NEW or NONE; raises where it is neither.
         left: names that may stand in the folder when it is done.
-        again: what a person runs after it was killed; None: the same.
+        again: what a person runs after it was stopped; None: the same.
+        unfinished: names that may stand there, too, when an error has stopped it, for `again` to go on from.
     """
 
     name: str
@@ -49,6 +51,7 @@ class Command:
     state: Callable[[Path], str]
     left: frozenset[str]
     again: Callable[[Path], int] | None = None
+    unfinished: frozenset[str] = frozenset()
 
 
 def commands(base: Path, wanted: Sequence[str] = ()) -> list[Command]:
@@ -61,7 +64,8 @@ def commands(base: Path, wanted: Sequence[str] = ()) -> list[Command]:
     torch.set_num_threads(1)
     (base / "prose.txt").write_bytes(PROSE * 40)
     made: list[Command] = []
-    for maker, names in ((_of_bundles, "convert quantize"), (_of_training, "train"), (_of_streams, "Stream.save")):
+    makers = {_of_bundles: "convert quantize", _of_training: "train", _of_scores: "score", _of_streams: "Stream.save"}
+    for maker, names in makers.items():
         if not wanted or any(name.startswith(word.split()[0]) for word in wanted for name in names.split()):
             made += maker(base)
     return [command for command in made if not wanted or command.name.startswith(tuple(wanted))]
@@ -142,6 +146,37 @@ def _of_training(base: Path) -> list[Command]:
     return [
         Command("train", _nothing, train, train_state, trained, train_again),
         Command("train --resume", half_trained, lambda folder: train(folder, "--resume"), train_state, trained),
+    ]
+
+
+def _of_scores(base: Path) -> list[Command]:
+    (base / "ids.txt").write_text(" ".join(str(number % 30) for number in range(61)))
+    vars(xlexport.resume)["BUSY"] = 0  # a state after every step, however long it takes to write
+
+    def score(folder: Path, *more: str, per: str = "token") -> int:
+        return _call("score", GOLDEN, base / "ids.txt", "--ids", "-o", folder / "out.jsonl", "--per", per,
+                     "--save-every", "0", "--threads", "1", *more)  # fmt: skip
+
+    def made(per: str) -> bytes:
+        if _fork_off(lambda: score(base, "--force", per=per)):
+            raise RuntimeError("score does not work")
+        return (base / "out.jsonl").read_bytes()
+
+    old, new = made("document"), made("token")
+
+    def score_state(folder: Path) -> str:
+        path = folder / "out.jsonl"
+        return {old: OLD, new: NEW}[path.read_bytes()] if path.exists() else NONE
+
+    def old_scores(folder: Path) -> None:
+        (folder / "out.jsonl").write_bytes(old)
+
+    out = frozenset({"out.jsonl"})
+    unfinished = frozenset({"out.jsonl.partial", "out.jsonl.partial.state"})
+    names = ("score", "score --force")
+    return [
+        Command(names[0], _nothing, score, score_state, out, lambda folder: score(folder, "--resume"), unfinished),
+        Command(names[1], old_scores, lambda folder: score(folder, "--force"), score_state, out, None, unfinished),
     ]
 
 

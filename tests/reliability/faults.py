@@ -5,8 +5,9 @@
 
 A shim that is preloaded (faults.c; needs a C compiler and Linux) counts calls that write, make, rename or sync below
 the command's folder. Each run is a fork of one process that has imported everything. After a write error the command
-says so in one line and leaves what stood there, or the whole new output, and nothing beside it; after a kill the old or
-the whole new output stands there, and the same command run again succeeds and leaves nothing else.
+says so in one line and leaves what stood there, or the whole new output, and nothing beside it (`score`: what --resume
+goes on from); after a kill the old or the whole new output stands there. Then the same command, with --resume where it
+has that, succeeds and leaves nothing else.
 """
 
 from __future__ import annotations
@@ -98,12 +99,14 @@ def _after_error(command: Command, folder: Path, at: int, error: int) -> str:
         state = command.state(folder)
     except Exception as problem:  # whatever it is, it is told
         return f"{code}, {said}; then {type(problem).__name__}: {problem}"
-    if strange := _strange(command, folder):
+    if strange := _strange(command, folder, command.unfinished if code else frozenset()):
         return f"{code}, {said}; leaves {strange}"
     if code == 0:
         return state if state == NEW else f"exit status 0, but {state} stands there"
     lines = [line for line in said.splitlines() if line.startswith("Error: ")]
-    return state if code == 1 and len(lines) == 1 and "Traceback" not in said else f"{code}: {said[-800:]}"
+    if code != 1 or len(lines) != 1 or "Traceback" in said:
+        return f"{code}: {said[-800:]}"
+    return _again(command, folder, state)
 
 
 def _after_kill(command: Command, folder: Path, at: int) -> str:
@@ -114,6 +117,11 @@ def _after_kill(command: Command, folder: Path, at: int) -> str:
         state = command.state(folder)
     except Exception as problem:
         return f"{type(problem).__name__}: {problem}"
+    return _again(command, folder, state)
+
+
+def _again(command: Command, folder: Path, state: str) -> str:
+    """Run it again; `state` where all is well then."""
     code, said = _forked(command, folder, None, KILL)
     if code != 0:
         return f"{state}, but run again: {code}: {said[-500:]}"
@@ -125,8 +133,8 @@ def _after_kill(command: Command, folder: Path, at: int) -> str:
     return state if again == NEW and not strange else f"{state}, and run again: {again}, leaves {strange}"
 
 
-def _strange(command: Command, folder: Path) -> list[str]:
-    return sorted({path.name for path in folder.iterdir()} - command.left)
+def _strange(command: Command, folder: Path, more: frozenset[str] = frozenset()) -> list[str]:
+    return sorted({path.name for path in folder.iterdir()} - command.left - more)
 
 
 def _forked(command: Command, folder: Path, at: int | None, error: int) -> tuple[int, str]:
