@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from xlexport.errors import XlexportError
-from xlruntime import Document, Model
+from xlruntime import Document, Model, TokenScores
 
 __all__ = ["BitsAlong", "bits_along", "nice_window", "unit_along"]
 
@@ -70,7 +70,7 @@ def bits_along(
     unit: str,
     window: int | None = None,
     batch_size: int = 1,
-    progress: Any = None,
+    progress: Callable[[TokenScores], None] = lambda part: None,
     **evaluation: Any,
 ) -> list[BitsAlong]:
     """Score documents and say where their bits are.
@@ -78,7 +78,7 @@ def bits_along(
     Args:
         unit: as `unit_along` says.
         window: units in one; None: `nice_window` of the longest document.
-        progress: called with the number of tokens of each step.
+        progress: called with what each step scored.
         evaluation: see `Model.evaluation`.
 
     Raises:
@@ -92,8 +92,7 @@ def bits_along(
         parts[part.number].append((part.ends, part.log_probs))
         if firsts[part.number] is None and len(part):
             firsts[part.number] = int(part.starts[0])
-        if progress is not None:
-            progress(len(part))
+        progress(part)
     if empty := [name for name, first in zip(names, firsts, strict=True) if first is None]:
         raise XlexportError(f"{', '.join(empty)}: fewer than two tokens, so nothing to score. Give longer texts.")
     joined = [tuple(map(np.concatenate, zip(*pieces, strict=True))) for pieces in parts]

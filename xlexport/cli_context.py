@@ -13,6 +13,7 @@ from xlexport.cli_options import Integers, all_of, any_memory_options, runtime_o
 from xlexport.cli_output import print_json, progress_bar, tell
 
 if TYPE_CHECKING:
+    from xlexport.progress import Progress
     from xlruntime import Document
 
 __all__ = ["Numbers", "context", "documents_given", "text_options"]
@@ -59,13 +60,17 @@ text_options = all_of(
 )
 
 
-def documents_given(files: Sequence[Path], ids: bool, field: str | None) -> list[Document]:
+def documents_given(files: Sequence[Path], ids: bool, field: str | None) -> tuple[list[Document], Progress]:
     """The documents in files, folders, patterns and standard input, as `score` reads them; none is opened yet.
+
+    Returns:
+        And what shows how far one is with them.
 
     Raises:
         TextError: there is not one. OSError: JSON lines cannot be read.
     """
     from xlexport.inputs import Reading, documents, find_inputs
+    from xlexport.progress import Progress
     from xlruntime import TextError
 
     reading = Reading(ids, field)
@@ -73,7 +78,7 @@ def documents_given(files: Sequence[Path], ids: bool, field: str | None) -> list
     found = list(documents(inputs, reading, sys.stdin.buffer, keep=False))
     if not found:
         raise TextError(f"{', '.join(map(str, files))}: no document in there, so nothing to score. Give a text.")
-    return found
+    return found, Progress.over(inputs, reading)
 
 
 @click.command()
@@ -126,7 +131,7 @@ def context(
 
         check_picture(plot)
     recl = ReclOptions(start, step, longest, shares, threshold) if with_recl else None
-    documents = documents_given(files, ids, field)
+    documents, _ = documents_given(files, ids, field)
     models = [open_bundle(folder, **runtime) for folder in (bundle, *beside)]
     report = measure_context(
         models,
@@ -136,6 +141,7 @@ def context(
         full_context=full_context,
         batch_size=batch_size,
         progress=lambda label, length: progress_bar(length, label),
+        tell=tell,
         **evaluation,
     )
     if not all(model.same_length for model in report.models):

@@ -63,11 +63,20 @@ def bits(
     from xlexport.along import bits_along, unit_along
     from xlexport.opening import open_bundle
 
-    documents = documents_given(files, ids, field)
+    documents, progress = documents_given(files, ids, field)
     model = open_bundle(bundle, **runtime)
-    curves = bits_along(
-        model, documents, unit=unit_along(model, ids), window=window, batch_size=batch_size, **evaluation
-    )
+    try:
+        curves = bits_along(
+            model,
+            documents,
+            unit=unit_along(model, ids),
+            window=window,
+            batch_size=batch_size,
+            progress=progress.take,
+            **evaluation,
+        )
+    finally:
+        progress.clear()
     if as_json:
         print_json([curve.to_dict() for curve in curves])
     if output is not None:

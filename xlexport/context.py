@@ -6,6 +6,7 @@ computed from earlier tokens, so through all layers more of the document has its
 
 from __future__ import annotations
 
+import itertools
 import math
 import time
 from collections.abc import Callable, Sequence
@@ -196,6 +197,7 @@ def measure_context(
     full_context: bool = False,
     batch_size: int = 1,
     progress: Progress = _quiet,
+    tell: Callable[[str], None] = lambda line: None,
     **evaluation: Any,
 ) -> ContextReport:
     """Score the same documents again and again, with one memory length after the other.
@@ -207,7 +209,8 @@ def measure_context(
         recl: where to look for RECL; None: nowhere.
         full_context: count only tokens with at least as many others before them as the longest memory has rows. Then
             all lengths are compared on tokens whose context they really cut.
-        progress: opens a bar, given a label and how many tokens there are.
+        progress: opens a bar for each pass, given a label and how many tokens there are.
+        tell: is told beforehand how many passes there will be at most.
         evaluation: other settings than `mem_len`; see `Model.evaluation`.
 
     Raises:
@@ -238,13 +241,22 @@ def measure_context(
         )
 
     found: list[dict[int, LengthScore]] = [{} for _ in models]
+    more = () if recl is None else set(range(recl.start, longest + 1, recl.step)) - set(curve)
+    most = len(models) * (len(curve) + len(more))
+    passes = itertools.count(1)
 
     def losses(mem_len: int) -> list[npt.NDArray[np.float32]]:
         all_losses = []
         for model, text, scores in zip(models, texts, found, strict=True):
-            measured, scores[mem_len] = _score(model, text, mem_len, counted, batch_size, progress, evaluation)
+            label = f"pass {next(passes)} of {most}{' at most' if more else ''}, {_name(model)}, memory {mem_len:,}"
+            bar = progress(label, text.tokens - len(text.documents))
+            measured, scores[mem_len] = _score(model, text, mem_len, counted, batch_size, bar, evaluation)
             all_losses.append(measured)
         return all_losses
+
+    passes_over = f"{most} pass{'es' if most > 1 else ''} over {texts[0].tokens:,} tokens"
+    only_recl = f"{len(models) * len(more)} of them only while RECL is not found (--step, --longest, --no-recl)"
+    tell(f"at most {passes_over}, {only_recl}" if more else passes_over)
 
     results: list[list[Recl]] = [[] for _ in models]
     if recl is not None:
@@ -307,14 +319,14 @@ def _score(
     mem_len: int,
     counted: npt.NDArray[np.bool_],
     batch_size: int,
-    progress: Progress,
+    bar: AbstractContextManager[Callable[[int], None]],
     evaluation: dict[str, Any],
 ) -> tuple[npt.NDArray[np.float32], LengthScore]:
     """Losses (n,) in nats of the tokens that count, document by document, and what they come to."""
     losses: list[list[npt.NDArray[np.float32]]] = [[] for _ in text.documents]
     contexts: list[list[Ids]] = [[] for _ in text.documents]
     started = time.perf_counter()
-    with progress(f"{model.folder.name}, memory {mem_len:,}", text.tokens - len(text.documents)) as advance:
+    with bar as advance:
         for part in model.score_tokens(text.documents, batch_size=batch_size, mem_len=mem_len, **evaluation):
             losses[part.number].append(-part.log_probs)
             contexts[part.number].append(part.context)
@@ -342,6 +354,10 @@ def _score(
         perplexity=math.exp(min(total / len(nats), 700)),
         tokens_per_second=text.tokens / elapsed,
     )
+
+
+def _name(model: Model) -> str:
+    return model.folder.resolve().name
 
 
 def _ratio(amount: float, count: int) -> float | None:

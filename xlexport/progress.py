@@ -6,10 +6,11 @@ import math
 import shutil
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, TextIO
 
+from xlexport.inputs import Input, Reading
 from xlruntime import DocumentScore, TokenScores
 
 __all__ = ["Progress", "Totals", "duration"]
@@ -106,6 +107,14 @@ class Progress:
         self._drawn = 0.0
         self._shown = False
         self._visible = self._stream.isatty()
+
+    @classmethod
+    def over(cls, inputs: Sequence[Input], reading: Reading) -> Progress:
+        """Of the documents in these files."""
+        sizes = [given.size for given in inputs]
+        known = [size for size in sizes if size is not None]
+        of_text = len(known) == len(sizes) and not reading.ids  # how far one is in ids says nothing of bytes
+        return cls(len(inputs) if reading.field is None else None, sum(known) if of_text else None)
 
     @property
     def tokens_per_second(self) -> float:

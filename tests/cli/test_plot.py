@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import math
 from collections.abc import Callable
@@ -15,6 +16,7 @@ import pytest
 import xlruntime
 from xlexport.along import bits_along, nice_window
 from xlexport.errors import XlexportError
+from xlexport.plots import plain
 
 if TYPE_CHECKING:
     from tests.cli.conftest import Finished
@@ -86,6 +88,30 @@ def test_bits_are_drawn(suffix: str, invoke: Invoke, text: Path, tmp_path: Path)
     found = invoke("plot", "bits", EMPTY, text, "-", "-o", path, "--threads", "1", stdin=TEXT[:60]).succeeded()
     assert (found.out, found.err) == ("", f"wrote {path}\n")
     assert is_picture(path)
+
+
+def test_bar_on_a_terminal(invoke: Invoke, text: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("xlexport.progress.sys.stderr", terminal := Terminal())
+    invoke("plot", "bits", EMPTY, text, "--json", "--threads", "1").succeeded()
+    assert "of 1 documents" in terminal.getvalue() and "%" in terminal.getvalue()
+    assert terminal.getvalue().endswith("\r\x1b[K")  # nothing of it stays
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.mark.parametrize("name", ["_x", "$x$", "$\\frac$"])
+def test_names_are_shown_as_they_are(name: str) -> None:
+    """None is a formula, and none is left out of a legend."""
+    figure = pytest.importorskip("matplotlib.figure").Figure()
+    axes = figure.add_subplot()
+    axes.plot([1], label=plain(name))
+    (shown,) = axes.legend().get_texts()
+    figure.canvas.draw()
+    formula = shown._preprocess_math(shown.get_text())
+    assert (formula[0].strip(), bool(formula[1])) == (name, False)
 
 
 def test_attention_is_drawn(bundle: Path, checkpoint: Path, invoke: Invoke, text: Path, tmp_path: Path) -> None:

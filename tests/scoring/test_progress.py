@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from xlexport.inputs import Input, Reading
 from xlexport.progress import Progress, Totals, duration
 from xlruntime import DocumentScore, TokenScores, load
 
@@ -67,6 +68,17 @@ def test_what_is_not_known_is_not_said(monkeypatch: pytest.MonkeyPatch) -> None:
     terminal = Terminal()
     Progress(None, None, terminal).take(part_of(0, 10))
     assert "0 documents" in terminal.getvalue() and "left" not in terminal.getvalue() and "%" not in terminal.getvalue()
+
+
+def test_sizes_of_files_tell_nothing_of_ids(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.stderr", Terminal())
+    path = tmp_path / "a.txt"
+    path.write_bytes(b"1 2 3 4 5 6 7 8 9 10")
+    for reading, shown in ((Reading(), True), (Reading(ids=True), False)):
+        progress = Progress.over([Input("a", path)], reading)
+        progress.take(part_of(0, 10))
+        assert ("%" in progress.line(0.0)) is shown
+    assert "%" not in Progress.over([Input("a", path), Input("-", None)], Reading()).line(0.0)
 
 
 def test_time_left_leaves_out_what_was_done_before(total: DocumentScore, monkeypatch: pytest.MonkeyPatch) -> None:

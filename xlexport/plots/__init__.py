@@ -13,7 +13,7 @@ from xlexport.extras import require
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = ["check_picture", "save_picture"]
+__all__ = ["check_picture", "plain", "save_picture"]
 
 SUFFIXES = (".png", ".svg")
 
@@ -33,6 +33,12 @@ def check_picture(path: Path) -> None:
         raise FileNotFoundError(f"{path.parent}: no such folder to write {path.name} into. Create it first.")
     if path.is_dir():
         raise XlexportError(f"{path}: a folder stands where the plot should go. Give another name.")
+
+
+def plain(name: str) -> str:
+    """A name as matplotlib shows it unchanged: it takes dollars for formulas, and hides labels that begin with `_`."""
+    shown = name.encode("utf-8", "replace").decode().replace("$", r"\$")  # names of files may be any bytes
+    return f" {shown}" if shown.startswith("_") else shown
 
 
 def save_picture(figure: Figure, path: Path) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from xlexport.along import BitsAlong
-from xlexport.plots import save_picture
+from xlexport.plots import plain, save_picture
 
 __all__ = ["draw_along"]
 
@@ -27,7 +27,7 @@ def draw_along(curves: Sequence[BitsAlong], path: Path) -> None:
         colour = f"C{number % 10}"
         begins = np.concatenate([[0], curve.ends[:-1]])
         axes.stairs(curve.windowed, np.append(begins, curve.ends[-1]), baseline=None, color=colour, alpha=0.45)
-        label = f"{Path(curve.document).name}: {curve.running[-1]:.4f}"
+        label = f"{plain(Path(curve.document).name)}: {curve.running[-1]:.4f}"
         axes.plot(curve.ends, curve.running, color=colour, linewidth=2, label=label)
     unit, window = curves[0].unit, curves[0].window
     axes.set_xlim(0, max(int(curve.ends[-1]) for curve in curves))

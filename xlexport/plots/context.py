@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from xlexport.context import ContextReport
 from xlexport.context_output import names_of, share_name, unit_of
-from xlexport.plots import save_picture
+from xlexport.plots import plain, save_picture
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -29,7 +29,8 @@ def draw_context(report: ContextReport, path: Path) -> None:
     _draw_losses(report, places[0])
     if gains:
         _draw_gains(report, places[1])
-    texts = ", ".join(Path(name).name for name in report.documents[:3]) + (", …" if len(report.documents) > 3 else "")
+    names = [plain(Path(name).name) for name in report.documents]
+    texts = ", ".join(names[:3]) + (", …" if len(names) > 3 else "")
     figure.suptitle(f"{texts}: {report.scored_tokens:,} tokens", fontsize="medium")
     save_picture(figure, path)
 
@@ -39,7 +40,7 @@ def _draw_losses(report: ContextReport, axes: Axes) -> None:
     for name, model in zip(names_of(report), report.models, strict=True):
         lengths = [score.mem_len for score in model.lengths]
         bits = [getattr(score, f"bits_per_{unit}") for score in model.lengths]
-        (line,) = axes.plot(lengths, bits, marker="o", markersize=4, label=name)
+        (line,) = axes.plot(lengths, bits, marker="o", markersize=4, label=plain(name))
         if lengths[0] <= model.mem_len <= lengths[-1]:
             axes.axvline(model.mem_len, color=line.get_color(), linestyle=":", linewidth=1)
     axes.set_xscale("log", base=2)
@@ -65,7 +66,7 @@ def _draw_gains(report: ContextReport, axes: Axes) -> None:
                 linestyle=styles[style % len(styles)],
                 marker="o",
                 markersize=4,
-                label=f"{name}, {share}" if several else share,
+                label=f"{plain(name)}, {share}" if several else share,
             )
     axes.axhline(100 * report.recl.threshold, color="black", linewidth=1)
     axes.set_xlabel(f"context length c, tokens; gain from c to c + {report.recl.step:,}")
