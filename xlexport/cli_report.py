@@ -46,6 +46,8 @@ def report(
     from xlexport.opening import open_bundle
     from xlexport.report import check_page, read_whole, write_report
 
+    if file.is_dir():
+        raise click.UsageError(f"{file} is a folder. A page is about one document: give a file.")
     output = output or file.with_suffix(".html")
     if not is_stdin and output.resolve() == file.resolve():
         raise click.UsageError(f"{output} is the file to report on. Give another one with -o.")

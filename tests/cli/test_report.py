@@ -256,6 +256,22 @@ def test_places_that_cannot_be_written_to(invoke: Invoke, tmp_path: Path, prose:
     assert "leads nowhere" in invoke("report", GOLDEN, prose, "-o", tmp_path / "link", "--force").error
 
 
+def test_a_folder_is_no_document(invoke: Invoke, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for folder in (".", tmp_path):
+        refused = invoke("report", GOLDEN, folder)
+        assert refused.code == 2 and "is a folder. A page is about one document: give a file." in refused.err
+
+
+def test_bundle_that_is_the_present_folder_has_its_name(
+    invoke: Invoke, prose: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(GOLDEN)
+    invoke("report", ".", prose).succeeded()
+    page = read_page(prose.with_suffix(".html").read_text("utf-8"))
+    assert page.about["notes"][0].startswith("bundle: Transformer-XL")
+
+
 def test_document_that_is_too_long_for_a_page(invoke: Invoke, prose: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(xlexport.report, "LONGEST_BYTES", 10)
     assert f"{len(PROSE)} bytes, but at most 10" in invoke("report", GOLDEN, prose).error

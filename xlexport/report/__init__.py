@@ -170,7 +170,7 @@ def _notes(model: Model, settings: Evaluation, summary: DocumentScore) -> list[s
     name = {"transformer_xl": "Transformer-XL", "reformer": "Reformer"}.get(model.bundle.architecture)
     memory = "the whole document in one step" if settings.whole else f"segments of {settings.segment_len:,}"
     notes = [
-        f"{model.folder.name}: {name or model.bundle.architecture}, {model.bundle.precision}; {memory}"
+        f"{model.folder.resolve().name}: {name or model.bundle.architecture}, {model.bundle.precision}; {memory}"
         + ("." if settings.whole else f", memory {settings.mem_len:,}.")
     ]
     if settings.segmentation_matters and not settings.whole:
