@@ -24,8 +24,12 @@ Arrays = Mapping[str, npt.NDArray[Any]]
 def write_state(path: Path, kind: str, version: int, fields: Mapping[str, Any], arrays: Arrays) -> int:
     """Write a state; a file that stood there is replaced in one go. On disk when this returns.
 
+    The file has the format of safetensors, whose own writer would hold the tensors twice more in memory: it is laid out
+    here, so that they are written from where they are.
+
     Args:
-        kind: what it is the state of; fields: anything JSON can hold; arrays: tensors by name.
+        kind: what it is the state of; fields: anything JSON can hold.
+        arrays: tensors by name, of floats or whole numbers.
 
     Returns:
         The file's size in bytes.
@@ -33,22 +37,36 @@ def write_state(path: Path, kind: str, version: int, fields: Mapping[str, Any], 
     Raises:
         OSError: it cannot be written; an older one stays as it was.
     """
-    from safetensors.numpy import save
-
+    arrays = {name: np.ascontiguousarray(array) for name, array in arrays.items()}
     state = {"kind": kind, "version": version, **fields}
     state["sha256"] = _digest(state, arrays)
-    raw = save({name: np.ascontiguousarray(array) for name, array in arrays.items()}, {"xlexport": json.dumps(state)})
     temporary = temporary_of(path)
     try:
         with temporary.open("wb") as file:
-            file.write(raw)
+            file.write(_header({"xlexport": json.dumps(state)}, arrays))
+            for array in arrays.values():
+                file.write(array.data)
             file.flush()
             os.fsync(file.fileno())
+            size = file.tell()
         os.replace(temporary, path)
     finally:
         with contextlib.suppress(FileNotFoundError):
             temporary.unlink()
-    return len(raw)
+    return size
+
+
+def _header(metadata: Mapping[str, str], arrays: Arrays) -> bytes:
+    """The beginning of a safetensors file: the length of a JSON object, and in it where each tensor's bytes stand."""
+    header: dict[str, Any] = {"__metadata__": metadata}
+    end = 0
+    for name, array in arrays.items():
+        begin, end = end, end + array.nbytes
+        dtype = f"{array.dtype.kind.upper()}{8 * array.itemsize}"  # F32, I64, U8
+        header[name] = {"dtype": dtype, "shape": array.shape, "data_offsets": [begin, end]}
+    raw = json.dumps(header).encode()
+    raw += b" " * (-len(raw) % 8)  # so that the tensors begin where 8-byte numbers may
+    return len(raw).to_bytes(8, "little") + raw
 
 
 def temporary_of(path: Path) -> Path:
