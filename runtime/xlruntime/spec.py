@@ -190,7 +190,7 @@ class Evaluation:
         n_hashes: int | None = None,
         restart: bool | None = None,
     ) -> Evaluation:
-        """These settings with those that are given replaced.
+        """These settings with those that are given replaced; a segment is never longer than a document can be.
 
         Raises:
             OptionError: a value is out of range, more rounds of hashing than there are here; lists all that are.
@@ -211,7 +211,10 @@ class Evaluation:
                 f"n_hashes is {n_hashes}, expected 1 to {self.n_hashes}, the rounds that were exported. Convert the "
                 f"checkpoint again with --n-hashes {n_hashes}."
             )
-        return dataclasses.replace(self, **given)
+        found = dataclasses.replace(self, **given)
+        if self.max_positions is not None and found.segment_len > self.max_positions:
+            return dataclasses.replace(found, segment_len=self.max_positions)
+        return found
 
     def capacity(self, segment_len: int | None = None) -> int:
         """Ring slots needed: a step must not overwrite what its first query still sees."""

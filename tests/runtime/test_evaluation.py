@@ -83,6 +83,14 @@ def test_longest_part_of_a_document() -> None:
     assert longest(whole=True, mem_len=0, max_positions=3) == 3
 
 
+def test_no_segment_is_longer_than_a_document_can_be() -> None:
+    short = dataclasses.replace(OURS, max_positions=100)
+    assert short.with_options(segment_len=101).segment_len == 100
+    assert short.with_options(segment_len=100).segment_len == 100
+    assert dataclasses.replace(short, segment_len=300).with_options().segment_len == 100
+    assert OURS.with_options(segment_len=300).segment_len == 300
+
+
 def test_whole_document_is_seen_whole() -> None:
     whole = dataclasses.replace(OURS, whole=True, mem_len=0)
     assert whole.window == UNBOUNDED_WINDOW
