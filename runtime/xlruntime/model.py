@@ -130,8 +130,8 @@ class Model:
         if graph.format != "onnx":
             raise BundleError(
                 f"{self.folder / graph.file}: {graph.format}, which PyTorch runs, not ONNX Runtime, and loading it "
-                "runs code that is in it. If you trust it like a program, give xlexport --trust, or open it with "
-                "xlexport.torch_session.load; else convert the checkpoint with --to onnx."
+                "runs code that is in it. If you trust it like a program, give --trust to a command that has it, or "
+                "open it with xlexport.torch_session.load; all else needs a bundle of convert --to onnx."
             )
         return GraphSession(self.folder, graph, self.device, self.threads, self.strict_device)
 
