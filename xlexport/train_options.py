@@ -182,6 +182,13 @@ def _refuse_what_does_not_count(architecture: str, model: dict[str, Any], traini
     axes = {"axial_shape", "axial_dims"} & model.keys()
     if axes and model.get("position", "axial") != "axial":
         problems.append(f"{_flags(sorted(axes))}: only for --position axial")
+    elif axes and architecture == "reformer":
+        rows, widths = len(model.get("axial_shape", (0, 0))), len(model.get("axial_dims", (0, 0)))
+        if rows != widths:
+            problems.append(
+                f"--axial-shape has {rows} and --axial-dims {widths} numbers{'' if len(axes) == 2 else ' by default'}: "
+                "give both, with as many numbers each"
+            )
     if training["task"] != "duplication" and _is_given("word_length"):
         problems.append("--word-length: only for --task duplication")
     if training["task"] == "duplication" and "tgt_len" in model:

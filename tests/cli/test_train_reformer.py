@@ -99,6 +99,11 @@ def test_the_duplication_task(invoke: Invoke, tmp_path: Path) -> None:
             ("--task", "duplication", "--tgt-len", "3"),
             "--tgt-len: in the duplication task --word-length decides it.",
         ),
+        (
+            (*SIZE, "--axial-shape", "64"),
+            "--axial-shape has 1 and --axial-dims 2 numbers by default: give both, with as many numbers each.",
+        ),
+        ((*SIZE, "--axial-shape", "4,8", "--axial-dims", "8"), "--axial-dims 1 numbers: give both"),
         ((*SIZE, "--n-buckets", "x"), "'x' is not a list of integers separated by commas"),
     ],
 )
@@ -116,7 +121,7 @@ def test_options_that_would_not_count_are_refused(
     [
         (("--attn-layers", "local,conv"), "attn_layers must be of local, lsh, full, found 'conv'"),
         (("--n-buckets", "7"), "n_buckets must be even numbers"),
-        (("--axial-shape", "4,9"), "tgt_len 8 must divide max_positions 36"),
+        (("--axial-shape", "4,9"), "tgt_len 8 must divide max_positions 36, the size of axial_shape 4, 9"),
         (("--task", "duplication"), "leave out the text files"),
     ],
 )

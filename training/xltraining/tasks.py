@@ -13,6 +13,7 @@ from xltraining.data import ByteStreams, read_bytes
 from xltraining.duplication import N_TOKEN, DuplicationTask, sequence_length
 from xltraining.errors import ConfigError, DataError
 from xltraining.evaluation import evaluate
+from xltraining.reformer_config import ReformerConfig
 from xltraining.training_config import TrainingConfig
 
 __all__ = ["Task", "TextTask", "check_task", "make_task"]
@@ -103,8 +104,11 @@ def check_task(model: ModelConfig, training: TrainingConfig) -> None:
         if limit is not None and limit < length:
             problems.append(f"max_positions must be at least {length:,}, found {limit:,}")
     elif limit is not None and limit % model.tgt_len:
+        axes = ""
+        if isinstance(model, ReformerConfig) and model.position.startswith("axial"):
+            axes = f", the size of axial_shape {', '.join(map(str, model.axial_shape))}"
         problems.append(
-            f"tgt_len {model.tgt_len:,} must divide max_positions {limit:,}: the last ones would never be trained"
+            f"tgt_len {model.tgt_len:,} must divide max_positions {limit:,}{axes}: the last ones would never be trained"
         )
     if problems:
         raise ConfigError(f"the model does not fit the task {training.task}: {'; '.join(problems)}")
