@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 __all__ = [
     "corpus_rows",
     "failure",
+    "one_line",
     "parity_rows",
     "print_json",
     "print_table",
@@ -30,7 +31,15 @@ __all__ = [
 
 def tell(message: str) -> None:
     """A line for the person at the terminal."""
-    click.echo(message, err=True)
+    click.echo(one_line(message), err=True)
+
+
+def one_line(text: str) -> str:
+    """A text as a terminal can show it: what would end the line or be obeyed becomes an escape, like \\n.
+
+    Names of files and documents may hold anything.
+    """
+    return "".join(mark if mark.isprintable() else ascii(mark)[1:-1] for mark in text)
 
 
 def print_json(value: Any, err: bool = False) -> None:

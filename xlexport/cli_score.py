@@ -124,6 +124,8 @@ def score(
     reading = Reading(ids, field, id_field)
     written = [] if file is None else [file.path, file.partial, file.state_path]
     inputs = find_inputs(files, include, reading, written, tell)
+    if output is not None and output.resolve() in {given.path.resolve() for given in inputs if given.path is not None}:
+        raise click.UsageError(f"{output} is an input, which the output would replace. Give another.")
     repeatable = all(given.repeatable for given in inputs)
     if resume and not repeatable:
         raise click.UsageError("--resume reads its inputs again, but standard input and pipes are gone. Give files.")

@@ -23,6 +23,7 @@ import numpy as np
 
 from xlruntime import Document, TextError, TokenError
 from xlruntime.text import Ids, utf8_bytes
+from xlruntime.vocabulary import listed
 
 __all__ = ["STDIN", "Input", "Reading", "TextSource", "digest_inputs", "documents", "find_inputs"]
 
@@ -336,11 +337,12 @@ def _field_of(line: bytes, name: str, reading: Reading) -> tuple[Any, str]:
     text = value.get(reading.field)
     if isinstance(text, list if reading.ids else str):
         own = value.get(reading.id_field) if reading.id_field is not None else None
-        return text, name if own is None else str(own)
+        if own is None:
+            return text, name
+        return text, own if isinstance(own, str) else json.dumps(own, ensure_ascii=False)
     what = "token ids in a list" if reading.ids else "text"
-    found = (
-        f"{type(text).__name__} there" if reading.field in value else f"only {', '.join(map(repr, value)) or 'nothing'}"
-    )
+    fields = listed(repr(other[:40]) for other in value) or "nothing"
+    found = f"{type(text).__name__} there" if reading.field in value else f"only {fields}"
     raise TextError(f"{name}: expected {what} in field {reading.field!r}, found {found}. Check --field.")
 
 

@@ -8,6 +8,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from xlexport.cli_output import one_line
+
 __all__ = ["Columns", "Encoded", "Format", "document_line", "encoder", "json_value"]
 
 Format = Literal["text", "jsonl", "csv"]
@@ -27,7 +29,7 @@ def encoder(kind: Format, header: bool) -> Callable[[Columns], bytes]:
     `text` is for documents alone: a line for people.
     """
     if kind == "text":
-        return lambda columns: f"{document_line(columns)}\n".encode("utf-8", "backslashreplace")
+        return lambda columns: f"{one_line(document_line(columns))}\n".encode()
     return _Csv(header).encode if kind == "csv" else _json_lines
 
 

@@ -101,6 +101,8 @@ def test_json_lines(score: Score, tmp_path: Path) -> None:
     assert [record["document"] for record in shown.records] == expected
     assert [record["chars"] for record in shown.records] == [10, 12, 12]
     assert names(score, path, "--field", "text", "--id-field", "id") == ["one", expected[1], "3"]
+    other = json.dumps({"text": "its id is no text", "id": {"ü": True}}, ensure_ascii=False).encode()
+    assert names(score, "-", "--field", "text", "--id-field", "id", stdin=other) == ['{"ü": true}']
     assert names(score, "-", "--field", "text", stdin=path.read_bytes())[1] == "standard input:3"
     packed = tmp_path / "docs.jsonl.gz"
     packed.write_bytes(gzip.compress(path.read_bytes()))
@@ -129,6 +131,7 @@ def test_json_lines_are_not_held(tmp_path: Path) -> None:
         ('{"text": "cut', "not JSON (Unterminated string"),
         ("[1, 2]", "a JSON list, expected an object with field 'text'."),
         ('{"body": "it", "n": 1}', "expected text in field 'text', found only 'body', 'n'. Check --field."),
+        (json.dumps(dict.fromkeys("x" * n for n in range(50, 60))), f"only {', '.join([repr('x' * 40)] * 5)} and 5 more."),
         ('{"text": 5}', "expected text in field 'text', found int there. Check --field."),
         ('{"text": "x"}', "1 of at least 2 tokens, so nothing to score."),
         ('{"text": "\\ud800 half"}', "character 0 is half of a surrogate pair"),
@@ -144,6 +147,25 @@ def test_json_line_that_is_none_leaves_the_others(line: str, what: str, score: S
     error, _, failed = shown.err.splitlines()
     assert error.startswith(f"Error: {path}:2") and what in error
     assert failed == "1 of 3 documents could not be scored"
+
+
+def test_names_stay_on_their_line(score: Score, tmp_path: Path) -> None:
+    """Whatever they are, a terminal shows them and does not obey them; records have them as they are."""
+    path, name = tmp_path / "docs.jsonl", "x\ny\x1b[31m\x9b\ud800\u2028 ü"
+    path.write_text("".join(json.dumps({"text": text, "id": name}) + "\n" for text in ("some text", "x")))
+    arguments = (path, "--field", "text", "--id-field", "id")
+    shown, expected = score(*arguments), r"x\ny\x1b[31m\x9b\ud800\u2028 ü"
+    assert shown.out.startswith(f"{expected}: 9 tokens, ") and shown.out.count("\n") == 1
+    assert shown.err.startswith(f"Error: {expected}: 1 of at least 2 tokens, ") and shown.err.count("\n") == 3
+    assert score(*arguments, "--json").records[0]["document"] == name
+    assert score(tmp_path / "a\nb").err == rf"Error: {tmp_path}/a\nb: No such file or directory. Check the path." + "\n"
+
+
+def test_output_does_not_replace_an_input(score: Score, texts: list[Path], tmp_path: Path) -> None:
+    content = texts[0].read_bytes()
+    shown = score(texts[0], "-o", texts[0], "--format", "csv", "--force")
+    assert shown.code == 2 and "is an input, which the output would replace." in " ".join(shown.err.split())
+    assert texts[0].read_bytes() == content and not texts[0].with_name("0.txt.partial").exists()
 
 
 def test_ids_in_files_and_json_lines(score: Score, texts: list[Path], tmp_path: Path) -> None:
