@@ -131,7 +131,10 @@ def test_json_lines_are_not_held(tmp_path: Path) -> None:
         ('{"text": "cut', "not JSON (Unterminated string"),
         ("[1, 2]", "a JSON list, expected an object with field 'text'."),
         ('{"body": "it", "n": 1}', "expected text in field 'text', found only 'body', 'n'. Check --field."),
-        (json.dumps(dict.fromkeys("x" * n for n in range(50, 60))), f"only {', '.join([repr('x' * 40)] * 5)} and 5 more."),
+        (
+            json.dumps(dict.fromkeys("x" * n for n in range(50, 60))),
+            f"only {', '.join([repr('x' * 40)] * 5)} and 5 more.",
+        ),
         ('{"text": 5}', "expected text in field 'text', found int there. Check --field."),
         ('{"text": "x"}', "1 of at least 2 tokens, so nothing to score."),
         ('{"text": "\\ud800 half"}', "character 0 is half of a surrogate pair"),
