@@ -87,46 +87,45 @@ def bits_along(
     """
     names = [document.name for document in documents]
     parts: list[list[tuple[Places, npt.NDArray[np.float32]]]] = [[] for _ in names]
-    firsts: list[int | None] = [None for _ in names]
+    begins = [0 for _ in names]
     for part in model.score_tokens(documents, batch_size=batch_size, **evaluation):
         parts[part.number].append((part.ends, part.log_probs))
-        if firsts[part.number] is None and len(part):
-            firsts[part.number] = int(part.starts[0])
+        if part.first is not None:
+            begins[part.number] = int(part.first.ends[-1])
         progress(part)
-    if empty := [name for name, first in zip(names, firsts, strict=True) if first is None]:
+    if empty := [name for name, pieces in zip(names, parts, strict=True) if not any(len(ends) for ends, _ in pieces)]:
         raise XlexportError(f"{', '.join(empty)}: fewer than two tokens, so nothing to score. Give longer texts.")
     joined = [tuple(map(np.concatenate, zip(*pieces, strict=True))) for pieces in parts]
     chosen = window or nice_window(max(int(ends[-1]) for ends, _ in joined))
-    return list(_curves(names, firsts, joined, unit, chosen))
+    return list(_curves(names, begins, joined, unit, chosen))
 
 
 def _curves(
-    names: Sequence[str], firsts: Sequence[int | None], joined: Sequence[Any], unit: str, window: int
+    names: Sequence[str], begins: Sequence[int], joined: Sequence[Any], unit: str, window: int
 ) -> Iterator[BitsAlong]:
-    for name, first, (ends, log_probs) in zip(names, firsts, joined, strict=True):
-        assert first is not None
+    for name, begin, (ends, log_probs) in zip(names, begins, joined, strict=True):
         if not np.isfinite(log_probs).all():
             raise XlexportError(f"{name}: scores that are not finite, so there is no curve. Try a float32 bundle.")
-        yield _curve(name, first, ends, -log_probs.astype(np.float64) / LN2, unit, window)
+        yield _curve(name, begin, ends, -log_probs.astype(np.float64) / LN2, unit, window)
 
 
-def _curve(name: str, first: int, ends: Places, bits: Bits, unit: str, window: int) -> BitsAlong:
+def _curve(name: str, begin: int, ends: Places, bits: Bits, unit: str, window: int) -> BitsAlong:
     """Cut the cumulative bits at the windows' ends.
 
     Args:
-        first: where the first scored token begins; ends, bits: (N,) of the scored tokens.
+        begin: where the first token ends, which has no bits; ends, bits: (N,) of the scored tokens.
     """
     last = int(ends[-1])
     edges = np.append(np.arange(window, last, window), last)
-    edges = edges[edges > first]
-    places = np.concatenate([[first], ends])
+    edges = edges[edges > begin]
+    places = np.concatenate([[begin], ends])
     spent = np.interp(edges, places, np.concatenate([[0.0], np.cumsum(bits)]))
-    lengths = np.diff(np.concatenate([[first], edges]))
+    lengths = np.diff(np.concatenate([[begin], edges]))
     return BitsAlong(
         document=name,
         unit=unit,
         window=window,
         ends=edges.astype(np.int64),
         windowed=np.diff(np.concatenate([[0.0], spent])) / lengths,
-        running=spent / (edges - first),
+        running=spent / (edges - begin),
     )

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 import xlruntime
+from tests.cli.test_context import with_words
 from xlexport.along import bits_along, nice_window
 from xlexport.errors import XlexportError
 from xlexport.plots import plain
@@ -74,6 +75,17 @@ def test_long_tokens_spread_over_what_they_cover() -> None:
     (total,) = model.score([ids])
     assert (curve.windowed * np.diff([1, 5, 10, 15, 20, 23])).sum() == pytest.approx(total.bits)
     assert curve.running[-1] == pytest.approx(total.bits / 22)
+
+
+def test_white_space_between_words_counts(invoke: Invoke, tmp_path: Path) -> None:
+    """That after the first token, too: the end of the curve is what `score` says."""
+    words, path = with_words(tmp_path / "words.bundle"), tmp_path / "text.txt"
+    path.write_bytes(b"a b c d\na b\n")
+    (curve,) = invoke("plot", "bits", words, path, "--window", "3", "--json", "--threads", "1").succeeded().object
+    (total,) = xlruntime.load(words, threads=1).score([path])
+    assert (curve["unit"], curve["ends"]) == ("character", [3, 6, 9, 12])
+    assert curve["running"][-1] == pytest.approx(total.bits_per_char)
+    assert np.dot(curve["windowed"], [2, 3, 3, 3]) == pytest.approx(total.bits)  # the first character has none
 
 
 @pytest.mark.parametrize(("length", "window"), [(1, 1), (200, 1), (201, 2), (1000, 5), (1001, 10), (152_089, 1000)])
