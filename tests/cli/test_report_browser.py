@@ -114,6 +114,19 @@ def test_right_to_left_lines_begin_at_the_right(hostile: Browser) -> None:
     assert boxes[0] > WIDTH / 2
 
 
+def test_numbers_stand_behind_a_word_from_right_to_left(hostile: Browser) -> None:
+    hostile.point(span_of(hostile, HOSTILE.index("\u05e9".encode())))
+    card(hostile)
+    word, number = hostile.run("""
+        const [word, rest] = document.querySelector("#card bdi").parentNode.childNodes;
+        const range = document.createRange();
+        const figure = rest.data.search(/[0-9]/);
+        range.setStart(rest, figure);
+        range.setEnd(rest, figure + 1);
+        return [word.getBoundingClientRect().right, range.getBoundingClientRect().left];""")
+    assert number >= word
+
+
 def test_colours_are_those_of_the_scores(hostile: Browser, scores: list[TokenScores]) -> None:
     bits = np.rint(-all_columns(scores, "log_probs") / np.log(2) * 100) / 100
     place = HOSTILE.index(b"document")

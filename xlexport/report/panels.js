@@ -263,7 +263,7 @@ function cardContent(token, found) {
   const own = nameOf(found.id);
   const head = element("header", "", element("strong", "", own));
   const facts = element("dl");
-  const fact = (name, value) => facts.append(element("div", "", element("dt", "", name), element("dd", "", value)));
+  const fact = (name, ...value) => facts.append(element("div", "", element("dt", "", name), element("dd", "", ...value)));
   if (found.surprisal === null) {
     head.append(element("em", "", "not scored"));
     facts.append(element("p", "", token ? "The model gave no number here." : "The first token has no context."));
@@ -275,7 +275,8 @@ function cardContent(token, found) {
   fact("entropy", `${found.entropy.toFixed(2)} bits`);
   const { first, end, place, stop, bits: all } = wordAt(token);
   if (end - first > 1 && stop > place) {
-    fact("word", `${label(text.slice(place, stop))} · ${all.toFixed(2)} bits, ${grouped(end - first)} tokens`);
+    const word = element("bdi", "", label(text.slice(place, stop))); // from right to left it moves no number
+    fact("word", word, ` · ${all.toFixed(2)} bits, ${grouped(end - first)} tokens`);
   }
   fact("context", `${grouped(found.seen)} token${found.seen === 1 ? "" : "s"} seen`);
   fact("place", `token ${grouped(token)} of ${grouped(N)}`);
