@@ -114,6 +114,20 @@ def test_right_to_left_lines_begin_at_the_right(hostile: Browser) -> None:
     assert boxes[0] > WIDTH / 2
 
 
+def test_bits_of_a_word_are_those_of_its_bytes(hostile: Browser, scores: list[TokenScores]) -> None:
+    """Every byte counts once, in the word before a space or in that behind it, and from each the word is the same."""
+    bits = np.rint(-all_columns(scores, "log_probs") / np.log(2) * 100) / 100  # as the page has them
+    word = " caf\u00e9".encode()  # behind a word that ends with a character of two bytes, as it does
+    first = HOSTILE.index(word)
+    expected = f"caf\u00e9 \u00b7 {bits[first - 1 : first - 1 + len(word)].sum():.2f} bits, {len(word)} tokens"
+    hostile.point(span_of(hostile, first + 1), click=True)
+    for token in range(first + 1, first + len(word)):
+        hostile.wait(f"document.querySelector('#card').innerText.includes('token {token} of')")
+        assert expected in card(hostile)
+        hostile.keys(RIGHT)
+    hostile.keys(ESCAPE)
+
+
 def test_numbers_stand_behind_a_word_from_right_to_left(hostile: Browser) -> None:
     hostile.point(span_of(hostile, HOSTILE.index("\u05e9".encode())))
     card(hostile)

@@ -116,13 +116,21 @@ function sum(first, end) {
 const SPACES = " \t\n\r\v\f";
 const isSpace = (place) => SPACES.includes(text[place] ?? "x");
 
+// The first token that does not begin before a place; what has no width belongs to the character before it.
+function tokenFrom(place) {
+  const token = tokenAt(place);
+  return start[token] < place ? token + 1 : token;
+}
+
 let known = { first: 0, end: 0 }; // the word that was asked for last: it may be the whole document
 
 // The word at a token: its tokens first … end - 1, and its text from `place` to `stop`. White space belongs to the word
 // after it, at the end of the document to that before it.
 function wordAt(token) {
   if (known.first <= token && token < known.end) return known;
-  let place = start[token];
+  let owner = token;
+  while (owner > 0 && start[owner] === start[owner + 1]) owner--;
+  let place = start[owner];
   while (place < text.length && isSpace(place)) place++;
   if (place === text.length) place = lastWord();
   let begin = place;
@@ -133,8 +141,8 @@ function wordAt(token) {
   while (before > 0 && isSpace(before - 1)) before--;
   let after = stop;
   while (after < text.length && isSpace(after)) after++;
-  const first = before > 0 ? tokenAt(before - 1) + 1 : 0;
-  const end = after < text.length ? tokenAt(stop) : N;
+  const first = before > 0 ? tokenFrom(before) : 0;
+  const end = after < text.length ? tokenFrom(stop) : N;
   known = { first: Math.min(first, token), end: Math.max(end, token + 1), place: begin, stop };
   known.bits = sum(known.first, known.end);
   return known;
