@@ -6,9 +6,12 @@ import contextlib
 import errno
 import json
 import math
+import os
+import shutil
 import sys
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TextIO
 
 import click
 
@@ -17,7 +20,11 @@ if TYPE_CHECKING:
     from xlruntime.protocols import CorpusScore
 
 __all__ = [
+    "StatusLine",
+    "bar",
     "corpus_rows",
+    "counted",
+    "duration",
     "failure",
     "one_line",
     "parity_rows",
@@ -27,6 +34,9 @@ __all__ = [
     "quantization_rows",
     "tell",
 ]
+
+EVERY = 0.2  # seconds between two pictures of a status line
+WIDTH = 24  # of a bar
 
 
 def tell(message: str) -> None:
@@ -40,6 +50,11 @@ def one_line(text: str) -> str:
     Names of files and documents may hold anything.
     """
     return "".join(mark if mark.isprintable() else ascii(mark)[1:-1] for mark in text)
+
+
+def counted(n: int, what: str) -> str:
+    """How many there are of what, with an s where it is not one."""
+    return f"{n:,} {what}{'' if n == 1 else 's'}"
 
 
 def print_json(value: Any, err: bool = False) -> None:
@@ -160,12 +175,69 @@ def corpus_rows(score: CorpusScore) -> list[tuple[str, str]]:
     return [row for row in rows if row[1]]
 
 
+class StatusLine:
+    """A line on standard error that is drawn anew again and again: only on a terminal, and one that can do that.
+
+    Attributes:
+        visible: whether it is shown at all.
+    """
+
+    def __init__(self, stream: TextIO | None = None) -> None:
+        self._stream = stream or sys.stderr
+        self.visible = self._stream.isatty() and os.environ.get("TERM") != "dumb"
+        self._drawn = -math.inf
+        self._shown = False
+
+    def draw(self, line: Callable[[], str]) -> None:
+        """Show what `line` gives, unless it has just been drawn."""
+        now = time.monotonic()
+        if not self.visible or now - self._drawn < EVERY:
+            return
+        self._drawn, self._shown = now, True
+        columns = shutil.get_terminal_size().columns
+        self._stream.write(f"\r{line()[: columns - 1]}\x1b[K")
+        self._stream.flush()
+
+    def clear(self) -> None:
+        """Make room for other lines."""
+        if self._shown:
+            self._stream.write("\r\x1b[K")
+            self._stream.flush()
+            self._shown = False
+
+
+def bar(fraction: float) -> str:
+    """A share of the whole, as a number and as a picture."""
+    filled = round(fraction * WIDTH)
+    return f"{fraction:4.0%} {'█' * filled}{'░' * (WIDTH - filled)}"
+
+
+def duration(seconds: float) -> str:
+    """Hours, minutes and seconds, as a clock shows them."""
+    whole = round(seconds)
+    hours, minutes = whole // 3600, whole // 60 % 60
+    return f"{hours}:{minutes:02}:{whole % 60:02}" if hours else f"{minutes}:{whole % 60:02}"
+
+
 @contextlib.contextmanager
 def progress_bar(length: int, label: str) -> Iterator[Callable[[int], None]]:
-    """A bar on stderr, only where that is a terminal."""
-    stream = sys.stderr
-    with click.progressbar(length=length, label=label, file=stream, hidden=not stream.isatty()) as bar:
-        yield bar.update
+    """A bar on a terminal while the block runs, which is given what to tell how far it came since."""
+    line, done, began = StatusLine(), 0, time.monotonic()
+
+    def picture() -> str:
+        left = f"  {duration((length - done) * (time.monotonic() - began) / done)} left" if 0 < done <= length else ""
+        return f"{bar(min(done / max(length, 1), 1.0))}  {label}{left}"
+
+    def advance(more: int) -> None:
+        nonlocal done
+        done += more
+        line.draw(picture)
+
+    line.draw(picture)
+    try:
+        yield advance
+    finally:
+        line.clear()
 
 
 def failure(error: Exception) -> str | None:

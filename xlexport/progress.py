@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 import math
-import shutil
-import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, TextIO
 
+from xlexport.cli_output import StatusLine, bar, counted, duration
 from xlexport.inputs import Input, Reading
 from xlruntime import DocumentScore, TokenScores
 
-__all__ = ["Progress", "Totals", "duration"]
-
-EVERY = 0.2  # seconds between two pictures of the bar
-WIDTH = 24
+__all__ = ["Progress", "Totals"]
 
 
 @dataclass
@@ -72,7 +68,7 @@ class Totals:
         per_byte = not self.without_bytes and self.scored_bytes > 0
         unit, amount = ("byte", self.scored_bytes) if per_byte else ("token", self.scored_tokens)
         mean, squares = (self.byte_mean, self.byte_squares) if per_byte else (self.token_mean, self.token_squares)
-        line = f"{self.documents:,} document{'s' if self.documents != 1 else ''}, {self.tokens:,} tokens"
+        line = f"{counted(self.documents, 'document')}, {counted(self.tokens, 'token')}"
         line += f": {self.bits / max(amount, 1):.4f} bits per {unit}"
         if self.documents > 1:
             error = math.sqrt(squares / (self.documents - 1) / self.documents)
@@ -95,7 +91,7 @@ class Progress:
     """
 
     def __init__(self, documents: int | None, size: int | None, stream: TextIO | None = None) -> None:
-        self._stream = stream or sys.stderr
+        self._line = StatusLine(stream)
         self._documents = documents
         self._size = size
         self._done = 0
@@ -104,9 +100,6 @@ class Progress:
         self._finished = 0.0  # bytes of documents that are done
         self._reached: dict[int, int] = {}  # and how far the others are
         self._started = time.monotonic()
-        self._drawn = 0.0
-        self._shown = False
-        self._visible = self._stream.isatty()
 
     @classmethod
     def over(cls, inputs: Sequence[Input], reading: Reading) -> Progress:
@@ -136,44 +129,25 @@ class Progress:
             self._reached.pop(part.number, None)
         elif len(part):
             self._reached[part.number] = int(part.ends[-1])  # in characters where tokens are not bytes: a bit less
-        if self._visible:
-            self._draw()
+        self._line.draw(lambda: self.line(time.monotonic()))
 
     def clear(self) -> None:
         """Make room for other lines."""
-        if self._shown:
-            self._stream.write("\r\x1b[K")
-            self._stream.flush()
-            self._shown = False
+        self._line.clear()
 
     def _bytes(self) -> float:
         return self._finished + sum(self._reached.values())
 
-    def _draw(self) -> None:
-        now = time.monotonic()
-        if now - self._drawn < EVERY:
-            return
-        self._drawn, self._shown = now, True
-        columns = shutil.get_terminal_size().columns
-        self._stream.write(f"\r{self.line(now)[: columns - 1]}\x1b[K")
-        self._stream.flush()
-
     def line(self, now: float) -> str:
         """What is shown."""
-        of = "" if self._documents is None else f" of {self._documents:,}"
-        line = f"{self._done:,}{of} documents  {self.tokens_per_second:,.0f} tokens/s"
+        if self._documents is None:
+            done = counted(self._done, "document")
+        else:
+            done = f"{self._done:,} of {counted(self._documents, 'document')}"
+        line = f"{done}  {self.tokens_per_second:,.0f} tokens/s"
         if not self._size:
             return line
-        fraction = min(self._bytes() / self._size, 1.0)
-        filled = round(fraction * WIDTH)
-        done = self._bytes() - (self._skipped or 0.0)
-        left = (self._size - self._bytes()) * (now - self._started) / done if done > 0 else math.inf
+        scored = self._bytes() - (self._skipped or 0.0)
+        left = (self._size - self._bytes()) * (now - self._started) / scored if scored > 0 else math.inf
         tail = f"  {duration(max(left, 0.0))} left" if math.isfinite(left) else ""
-        return f"{fraction:4.0%} {'█' * filled}{'░' * (WIDTH - filled)}  {line}{tail}"
-
-
-def duration(seconds: float) -> str:
-    """Hours, minutes and seconds, as a clock shows them."""
-    whole = round(seconds)
-    hours, minutes = whole // 3600, whole // 60 % 60
-    return f"{hours}:{minutes:02}:{whole % 60:02}" if hours else f"{minutes}:{whole % 60:02}"
+        return f"{bar(min(self._bytes() / self._size, 1.0))}  {line}{tail}"

@@ -152,11 +152,14 @@ def score_run(
         tell(_resuming(output, fields))
         waiting = session.resume(scorer, fields, arrays, waiting)
     saving = SavedRun(output, run, save_every) if output is not None and repeatable else None
-    for parts in scorer.steps(waiting):
-        session.take(parts)
-        if saving is not None and saving.due:
-            scorer_fields, scorer_arrays = scorer_state(scorer)
-            saving.save({"scorer": scorer_fields, **session.state()}, scorer_arrays)
+    try:
+        for parts in scorer.steps(waiting):
+            session.take(parts)
+            if saving is not None and saving.due:
+                scorer_fields, scorer_arrays = scorer_state(scorer)
+                saving.save({"scorer": scorer_fields, **session.state()}, scorer_arrays)
+    finally:
+        session.clear()  # what is said of an error, or of Ctrl-C, begins its own line
     return session.end()
 
 
@@ -259,6 +262,10 @@ class _Session:
                 tell(document_line(fields))
         print_losses(part.summary)
 
+    def clear(self) -> None:
+        """Take the bar from the terminal."""
+        self._progress.clear()
+
     def _tell(self, message: str) -> None:
         self._progress.clear()
         tell(message)
@@ -269,7 +276,6 @@ class _Session:
 
     def end(self) -> Totals:
         """All documents are done: say what there was."""
-        self._progress.clear()
         totals = self._totals
         if totals.documents and (self._several or (self._in_file and self._options.per == "document")):
             tell(f"{totals.summary()}, {self._progress.tokens_per_second:,.0f} tokens/s")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import os
 import pty
+import signal
 import subprocess
 import sys
 from dataclasses import replace
@@ -13,14 +14,20 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from xlexport.cli_output import duration, progress_bar
 from xlexport.inputs import Input, Reading
-from xlexport.progress import Progress, Totals, duration
+from xlexport.progress import Progress, Totals
 from xlruntime import DocumentScore, TokenScores, load
 
 
 class Terminal(io.StringIO):
     def isatty(self) -> bool:
         return True
+
+
+@pytest.fixture(autouse=True)
+def kind_of_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERM", "xterm")
 
 
 def part_of(number: int, end: int, summary: DocumentScore | None = None) -> TokenScores:
@@ -37,7 +44,7 @@ def total(bundle: Path) -> DocumentScore:
 
 
 def test_bar_says_how_far_it_is(total: DocumentScore, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("xlexport.progress.EVERY", 0)
+    monkeypatch.setattr("xlexport.cli_output.EVERY", 0)
     now = [0.0]
     monkeypatch.setattr("time.monotonic", lambda: now[0])
     terminal = Terminal()
@@ -63,10 +70,40 @@ def test_nothing_where_there_is_no_terminal() -> None:
     assert stream.getvalue() == ""
 
 
+@pytest.mark.parametrize("kind", ["dumb", "xterm"])
+def test_no_bar_where_a_terminal_cannot_draw(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERM", kind)
+    terminal = Terminal()
+    monkeypatch.setattr("sys.stderr", terminal)
+    progress = Progress(2, 200)
+    progress.take(part_of(0, 10))
+    progress.clear()
+    with progress_bar(10, "counting") as advance:
+        advance(5)
+    assert (terminal.getvalue() == "") is (kind == "dumb")
+
+
+def test_bars_of_other_commands_look_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("xlexport.cli_output.EVERY", 0)
+    now = [0.0]
+    monkeypatch.setattr("time.monotonic", lambda: now[0])
+    terminal = Terminal()
+    monkeypatch.setattr("sys.stderr", terminal)
+    with pytest.raises(KeyboardInterrupt), progress_bar(20, "counting") as advance:
+        now[0] = 3.0
+        advance(5)
+        raise KeyboardInterrupt
+    first, second, last = terminal.getvalue().split("\r")[1:]
+    assert first == f"  0% {'░' * 24}  counting\x1b[K"
+    assert second == f" 25% {'█' * 6}{'░' * 18}  counting  0:09 left\x1b[K"
+    assert last == "\x1b[K"  # what is said next has the line to itself
+
+
 def test_what_is_not_known_is_not_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("xlexport.progress.EVERY", 0)
+    monkeypatch.setattr("xlexport.cli_output.EVERY", 0)
     terminal = Terminal()
     Progress(None, None, terminal).take(part_of(0, 10))
+    assert "0 of 1 document  " in Progress(1, None).line(1.0)
     assert "0 documents" in terminal.getvalue() and "left" not in terminal.getvalue() and "%" not in terminal.getvalue()
 
 
@@ -82,7 +119,7 @@ def test_sizes_of_files_tell_nothing_of_ids(tmp_path: Path, monkeypatch: pytest.
 
 
 def test_time_left_leaves_out_what_was_done_before(total: DocumentScore, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("xlexport.progress.EVERY", 0)
+    monkeypatch.setattr("xlexport.cli_output.EVERY", 0)
     now = [0.0]
     monkeypatch.setattr("time.monotonic", lambda: now[0])
     before, terminal = Totals(), Terminal()
@@ -115,12 +152,15 @@ def test_totals_go_on_from_their_state(total: DocumentScore) -> None:
     assert f"3.4375 bits per byte together, 3.4375 ± {error:.4f} a document" in whole.summary()
 
 
-def test_bar_on_a_real_terminal(bundle: Path, tmp_path: Path) -> None:
-    text = tmp_path / "text"
-    text.write_bytes(b"All work and no play makes Jack a dull boy.\n" * 400)
+def on_terminal(bundle: Path, text: Path, output: Path, stop: bool) -> tuple[int, str]:
+    """Exit status of scoring a text twice into a file, and what a terminal was given; `stop`: Ctrl-C at the bar."""
     master, terminal = pty.openpty()
     line = [sys.executable, "-m", "xlexport", "score", str(bundle), str(text), str(text), "--segment-len", "64", "-o"]
-    process = subprocess.Popen([*line, str(tmp_path / "out.csv")], stdout=subprocess.DEVNULL, stderr=terminal)
+    before = signal.signal(signal.SIGINT, signal.SIG_DFL)  # inherited: tests may themselves run in the background
+    try:
+        process = subprocess.Popen([*line, str(output)], stdout=subprocess.DEVNULL, stderr=terminal)
+    finally:
+        signal.signal(signal.SIGINT, before)
     os.close(terminal)
     shown = b""
     while process.poll() is None or shown[-1:] != b"\n":
@@ -128,8 +168,28 @@ def test_bar_on_a_real_terminal(bundle: Path, tmp_path: Path) -> None:
             shown += os.read(master, 1 << 16)
         except OSError:  # how Linux says that the other end is closed
             break
+        if stop and b"tokens/s" in shown:
+            process.send_signal(signal.SIGINT)
+            stop = False
     os.close(master)
-    assert process.wait() == 0
-    pictures = shown.decode().split("\r")
+    return process.wait(), shown.decode()
+
+
+def test_bar_on_a_real_terminal(bundle: Path, tmp_path: Path) -> None:
+    text = tmp_path / "text"
+    text.write_bytes(b"All work and no play makes Jack a dull boy.\n" * 400)
+    code, shown = on_terminal(bundle, text, tmp_path / "out.csv", stop=False)
+    pictures = shown.split("\r")
+    assert code == 0
     assert any("of 2 documents" in picture and "tokens/s" in picture for picture in pictures)
     assert "bits per byte together" in pictures[-2]
+
+
+def test_what_is_said_of_ctrl_c_begins_a_line(bundle: Path, tmp_path: Path) -> None:
+    text = tmp_path / "text"
+    text.write_bytes(b"All work and no play makes Jack a dull boy.\n" * 200_000)
+    code, shown = on_terminal(bundle, text, tmp_path / "out.csv", stop=True)
+    assert code == 1
+    assert shown.split("\r\x1b[K")[-1].startswith(
+        f"Error: interrupted; {tmp_path}/out.csv.partial has what was scored."
+    )
