@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -14,12 +15,32 @@ from xlexport.cli_output import progress_bar, tell
 __all__ = ["report"]
 
 PATH = click.Path(path_type=Path)
+ENDINGS = (".html", ".htm")
+
+
+def _page(context: click.Context, parameter: click.Parameter, given: str | None) -> Path | None:
+    """The page that -o names, which has to look like one: browsers and servers go by the ending."""
+    if given is None:
+        return None
+    if given == "-":
+        raise click.UsageError("A page is not written to standard output: name a file that ends in .html with -o.")
+    if given.endswith(("/", os.sep)) or Path(given).is_dir():
+        raise click.UsageError(f"{given}: a folder. Name the page in it, too: -o {Path(given, 'page.html')}")
+    if Path(given).suffix.lower() not in ENDINGS:
+        raise click.UsageError(f"{given}: a page is HTML, so its name has to end in .html or .htm.")
+    return Path(given)
 
 
 @click.command()
 @click.argument("bundle", type=PATH)
 @click.argument("file", type=click.Path(path_type=Path, allow_dash=True))
-@click.option("-o", "--output", type=PATH, help="HTML file to write.  [default: FILE without its suffix + .html]")
+@click.option(
+    "-o",
+    "--output",
+    callback=_page,
+    metavar="PAGE",
+    help="HTML file to write.  [default: FILE without its suffix + .html]",
+)
 @click.option("--force", is_flag=True, help="Replace an existing file.")
 @click.option(
     "--top", type=click.IntRange(0, 10), default=5, show_default=True, help="Likeliest tokens to show for each token."
@@ -45,6 +66,7 @@ def report(
         raise click.UsageError("Standard input has no name to call the page by: give -o.")
     from xlexport.opening import open_bundle
     from xlexport.report import check_page, read_whole, write_report
+    from xlexport.scoring import print_losses, print_newlines, print_segmentation
 
     if file.is_dir():
         raise click.UsageError(f"{file} is a folder. A page is about one document: give a file.")
@@ -65,4 +87,7 @@ def report(
         progress=lambda length: progress_bar(length, "scoring"),
         **evaluation,
     )
+    print_segmentation(model.evaluation(**evaluation))
+    print_newlines(model.tokenizer)
+    print_losses(score)
     tell(f"wrote {output}: {score.tokens:,} tokens, {output.stat().st_size / 1e6:,.1f} MB")

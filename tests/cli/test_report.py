@@ -5,7 +5,9 @@ from __future__ import annotations
 import base64
 import hashlib
 import html
+import os
 import re
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -251,9 +253,37 @@ def test_documents_that_cannot_be_reported_on(
 
 def test_places_that_cannot_be_written_to(invoke: Invoke, tmp_path: Path, prose: Path) -> None:
     assert "no such folder" in invoke("report", GOLDEN, prose, "-o", tmp_path / "none" / "page.html").error
-    assert "not a file" in invoke("report", GOLDEN, prose, "-o", tmp_path, "--force").error
-    (tmp_path / "link").symlink_to(tmp_path / "nowhere")
-    assert "leads nowhere" in invoke("report", GOLDEN, prose, "-o", tmp_path / "link", "--force").error
+    link = tmp_path / "link.html"
+    link.symlink_to(tmp_path / "nowhere")
+    assert "leads nowhere" in invoke("report", GOLDEN, prose, "-o", link, "--force").error
+    link.unlink()
+    os.mkfifo(link)
+    assert "not a file" in invoke("report", GOLDEN, prose, "-o", link, "--force").error
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("-", "not written to standard output: name a file that ends in .html with -o"),
+        ("new/", "new/: a folder. Name the page in it, too: -o new/page.html"),
+        (".", ".: a folder. Name the page in it, too: -o page.html"),
+        ("odd.pdf", "odd.pdf: a page is HTML, so its name has to end in .html or .htm"),
+        ("odd", "odd: a page is HTML"),
+    ],
+)
+def test_outputs_that_are_no_pages(
+    invoke: Invoke, tmp_path: Path, prose: Path, monkeypatch: pytest.MonkeyPatch, name: str, words: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    refused = invoke("report", GOLDEN, prose, "-o", name, "--force")
+    assert refused.code == 2 and words in refused.err
+    assert [path.name for path in tmp_path.iterdir()] == ["prose.txt"]
+
+
+def test_endings_of_pages(invoke: Invoke, tmp_path: Path, prose: Path) -> None:
+    for name in ("page.htm", "PAGE.HTML"):
+        invoke("report", GOLDEN, prose, "-o", tmp_path / name).succeeded()
+        assert (tmp_path / name).is_file()
 
 
 def test_a_folder_is_no_document(invoke: Invoke, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -263,13 +293,37 @@ def test_a_folder_is_no_document(invoke: Invoke, tmp_path: Path, monkeypatch: py
         assert refused.code == 2 and "is a folder. A page is about one document: give a file." in refused.err
 
 
-def test_bundle_that_is_the_present_folder_has_its_name(
-    invoke: Invoke, prose: Path, monkeypatch: pytest.MonkeyPatch
+def test_model_is_named_by_what_it_is_and_by_its_folder_where_that_tells_more(
+    invoke: Invoke, tmp_path: Path, prose: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.chdir(GOLDEN)
-    invoke("report", ".", prose).succeeded()
-    page = read_page(prose.with_suffix(".html").read_text("utf-8"))
-    assert page.about["notes"][0].startswith("bundle: Transformer-XL")
+    named = tmp_path / "novels.bundle"
+    shutil.copytree(GOLDEN, named)
+    for folder, suffix in ((GOLDEN, ""), (named, ", novels.bundle")):
+        monkeypatch.chdir(folder)
+        invoke("report", ".", prose, "--force").succeeded()
+        page = read_page(prose.with_suffix(".html").read_text("utf-8"))
+        config = load(folder, threads=1).bundle.config
+        expected = (
+            f"Transformer-XL, {config['n_layer']} layers of {config['d_model']}, vocabulary of 256, float32{suffix};"
+        )
+        assert page.about["notes"][0].startswith(expected)
+
+
+def test_what_the_scores_do_not_cover_is_said_as_score_says_it(
+    reuse_export: None, checkpoint: Path, invoke: Invoke, tmp_path: Path
+) -> None:
+    """On stderr and on the page: the segment length, newlines that are spaces, unknown words."""
+    vocabulary, bundle, source = tmp_path / "vocab.txt", tmp_path / "words.bundle", tmp_path / "it.txt"
+    vocabulary.write_text("\n".join(("<unk>", "the", "sea", *(f"<{number}>" for number in range(253)))))
+    invoke("convert", checkpoint, "-o", bundle, "--tokenizer", vocabulary, "--segments", "2").succeeded()
+    source.write_text("the deep sea\nof the sea\n")
+    told = invoke("report", bundle, source).succeeded().err.splitlines()
+    scored = invoke("score", bundle, source, "--json").succeeded().err.replace(f"{source.parent}/", "")
+    notes = read_page(source.with_suffix(".html").read_text("utf-8")).about["notes"]
+    for words in ("depend on the segment length", "takes newlines for spaces", "2 of 6 tokens stand for what"):
+        (line,) = (line for line in told if words in line)
+        assert line in scored.splitlines()
+        assert any(words in note for note in notes[1:]), words
 
 
 def test_document_that_is_too_long_for_a_page(invoke: Invoke, prose: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -34,6 +34,8 @@ __all__ = ["check_page", "read_whole", "write_report"]
 LONGEST_BYTES = 32 << 20  # of a document: browsers do not open pages much longer than what it gives
 SCRIPTS = ("data.js", "text.js", "panels.js", "report.js")  # parts of one module, in this order
 LEAST_CEILING = 12  # bits of a token that end the scale: those of a blind guess, but no fewer than these
+ARCHITECTURES = {"transformer_xl": "Transformer-XL", "reformer": "Reformer"}
+PLAIN_NAMES = {"bundle", "model", "checkpoint", "out", "output"}  # of folders; they name no model
 WORD_CEILING = 32  # bits of a word that end the scale, unless a token's does later
 Progress = Callable[[int], AbstractContextManager[Callable[[int], None]]]  # a length gives what is told of each advance
 
@@ -166,20 +168,40 @@ def _figures(summary: DocumentScore) -> list[tuple[str, str]]:
 
 
 def _notes(model: Model, settings: Evaluation, summary: DocumentScore) -> list[str]:
-    """What a reader must know of how the document was scored, in sentences."""
-    name = {"transformer_xl": "Transformer-XL", "reformer": "Reformer"}.get(model.bundle.architecture)
+    """What a reader must know of how the document was scored, in sentences: first the model, then what to beware of."""
     memory = "the whole document in one step" if settings.whole else f"segments of {settings.segment_len:,}"
-    notes = [
-        f"{model.folder.resolve().name}: {name or model.bundle.architecture}, {model.bundle.precision}; {memory}"
-        + ("." if settings.whole else f", memory {settings.mem_len:,}.")
-    ]
-    if settings.segmentation_matters and not settings.whole:
+    notes = [f"{_model_name(model)}; {memory}" + ("." if settings.whole else f", memory {settings.mem_len:,}.")]
+    if settings.segmentation_matters:
         notes.append("Without same_length the scores depend on the segment length.")
+    if model.tokenizer.merges_newlines:
+        notes.append("The tokenizer takes newlines for spaces, so the bits are no code for where lines end.")
     if summary.dropped_bytes:
-        notes.append(f"{summary.dropped_bytes:,} bytes have no symbol in the vocabulary and were left out.")
+        notes.append(
+            f"{summary.dropped_bytes:,} bytes have no symbol in the vocabulary (newlines), so they were left out; "
+            "ratios are of what is covered, as in published figures."
+        )
     if summary.unknown_tokens:
-        notes.append(f"{summary.unknown_tokens:,} tokens stand for what the vocabulary lacks.")
+        notes.append(
+            f"{summary.unknown_tokens:,} of {summary.tokens:,} tokens stand for what the vocabulary lacks, so the bits "
+            "are no code for the text."
+        )
     return notes
+
+
+def _model_name(model: Model) -> str:
+    """What computed the scores: architecture, sizes, and the bundle's name where it tells more than that it is one."""
+    bundle = model.bundle
+    layers = bundle.config.get("n_layer") or len(bundle.config.get("attn_layers", ()))
+    sizes = [f"{layers} layers of {bundle.config['d_model']:,}"] if layers and "d_model" in bundle.config else []
+    name = model.folder.resolve().name
+    parts = [
+        ARCHITECTURES.get(bundle.architecture, bundle.architecture),
+        *sizes,
+        f"vocabulary of {bundle.vocab_size:,}",
+        bundle.precision,
+        *([] if name.removesuffix(".bundle").lower() in PLAIN_NAMES else [name]),
+    ]
+    return ", ".join(parts)
 
 
 def _page(about: Mapping[str, Any], labels: str, chunks: Iterable[Chunk]) -> Iterator[str]:
