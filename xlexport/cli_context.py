@@ -36,7 +36,12 @@ class Numbers(click.ParamType[tuple[float, ...]]):
 
 
 recl_options = all_of(
-    click.option("--recl/--no-recl", "with_recl", default=True, help="Find RECL, too.  [default: on]"),
+    click.option(
+        "--recl/--no-recl",
+        "with_recl",
+        default=None,
+        help="Find RECL, too.  [default: where the longest memory has --start + --step tokens]",
+    ),
     click.option("--start", type=int, default=100, show_default=True, help="RECL: the first context length."),
     click.option("--step", type=int, default=100, show_default=True, help="RECL: how much longer each next one is."),
     click.option("--longest", type=int, help="RECL: no context beyond it.  [default: the longest of --lengths]"),
@@ -103,7 +108,7 @@ def context(
     files: tuple[Path, ...],
     beside: tuple[Path, ...],
     lengths: tuple[int, ...] | None,
-    with_recl: bool,
+    with_recl: bool | None,
     full_context: bool,
     field: str | None,
     ids: bool,
@@ -122,7 +127,7 @@ def context(
 
     RECL is the relative effective context length of the Transformer-XL paper, for BUNDLE and those --beside it.
     """
-    from xlexport.context import ReclOptions, measure_context
+    from xlexport.context import ReclOptions, default_lengths, measure_context
     from xlexport.context_output import context_lines
     from xlexport.opening import open_bundle
 
@@ -130,9 +135,14 @@ def context(
         from xlexport.plots import check_picture
 
         check_picture(plot)
-    recl = ReclOptions(start, step, longest, shares, threshold) if with_recl else None
+    recl = None if with_recl is False else ReclOptions(start, step, longest, shares, threshold)
     documents, _ = documents_given(files, ids, field)
     models = [open_bundle(folder, **runtime) for folder in (bundle, *beside)]
+    lengths = lengths or default_lengths(models)
+    carried = not any(model.bundle.evaluation.whole for model in models)  # else there is nothing to measure
+    if carried and with_recl is None and longest is None and max(lengths) < start + step:
+        tell(f"without RECL: no memory has --start + --step = {start + step} tokens, the longest {max(lengths)}")
+        recl = None
     report = measure_context(
         models,
         documents,

@@ -29,6 +29,7 @@ __all__ = [
     "Expected",
     "Ids",
     "NamedRows",
+    "check_architecture",
     "check_sizes",
     "compare_detail",
     "compare_generate",
@@ -210,8 +211,20 @@ def segments_to_wrap(evaluation: Evaluation, rounds: int = 1) -> int:
     return rounds * -(-evaluation.capacity() // evaluation.segment_len) + 1
 
 
+def check_architecture(model: Model, eager: Any) -> None:
+    """Raise ParityError where the trained model is none of the bundle's architecture."""
+    from xltraining.architectures import architecture_of
+
+    if (found := architecture_of(eager.config)) != model.bundle.architecture:
+        raise ParityError(
+            f"{model.folder}: of a {model.bundle.architecture} model, and the trained model is a {found}. Give the "
+            "checkpoint that the bundle was converted from."
+        )
+
+
 def check_sizes(model: Model, eager: Any) -> None:
     """Raise ParityError, with all that differs, where the trained model cannot be the one that was converted."""
+    check_architecture(model, eager)
     config = eager.config.to_dict()
     wrong = [
         f"{name} is {_shown(model.bundle.config[name])} in the bundle, {_shown(config[name])} in the trained model"

@@ -25,6 +25,7 @@ import numpy as np
 
 from xlexport.comparison import (
     Ids,
+    check_architecture,
     check_sizes,
     compare_detail,
     compare_generate,
@@ -66,9 +67,11 @@ def walk_reformer(
         where no layer has LSH attention.
 
     Raises:
-        ParityError: the trained model is of other sizes than the bundle.
+        ParityError: the trained model is of another architecture or other sizes than the bundle.
     """
-    trained = as_converted(build_eager(), model.bundle.config)
+    eager_model = build_eager()
+    check_architecture(model, eager_model)
+    trained = as_converted(eager_model, model.bundle.config)
     check_sizes(model, trained)
     eager = Eager(trained, evaluation, tolerance_of(model.bundle).log_prob)
     if evaluation.whole:

@@ -66,7 +66,7 @@ def walk_transformer_xl(
         What differs in each segment.
 
     Raises:
-        ParityError: the trained model is of other sizes than the bundle.
+        ParityError: the trained model is of another architecture or other sizes than the bundle.
     """
     found: list[SegmentDifference] = []
     memory = model.new_memory(evaluation)
@@ -74,11 +74,12 @@ def walk_transformer_xl(
     cuts = list(_segments(ids, evaluation.segment_len, segments))
     n = _block_length(model, evaluation)
     for block in (cuts[start : start + n] for start in range(0, len(cuts), n)):
-        eager = build_eager().with_evaluation(
+        eager = build_eager()
+        check_sizes(model, eager)
+        eager = eager.with_evaluation(
             mem_len=evaluation.mem_len, clamp_len=evaluation.clamp_len, same_length=evaluation.same_length
         )
         if eager_memory is None:
-            check_sizes(model, eager)
             eager_memory = eager.first_memory(1)
             first = memory_difference(memory, _project(model, eager, eager_memory))
         ahead: list[_Segment] = []

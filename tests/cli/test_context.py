@@ -124,6 +124,13 @@ def test_tables(invoke: Invoke, tmp_path: Path) -> None:
     assert two.out.splitlines()[-1].startswith("other.bundle ")
 
 
+def test_memories_too_short_for_recl_are_measured_without_it(invoke: Invoke, tmp_path: Path) -> None:
+    found = invoke("context", EMPTY, write(tmp_path / "text.txt"), "--threads", "1", "--json").succeeded()
+    assert found.object["recl"] is None
+    assert [length["mem_len"] for length in found.object["models"][0]["lengths"]] == [1, 3, 6, 12, 24]
+    assert found.err.startswith("without RECL: no memory has --start + --step = 200 tokens, the longest 24\n")
+
+
 def test_standard_input_serves_every_model(invoke: Invoke) -> None:
     line = ("context", EMPTY, "-", "--beside", ZEROS, "--no-recl", "--lengths", "4", "--threads", "1", "--json")
     report = invoke(*line, stdin=PROSE).succeeded().object
@@ -201,7 +208,10 @@ def test_wrong_usage(options: tuple[str, ...], said: str, invoke: Invoke, tmp_pa
         (("--step", "0", "--start", "0"), "start is 0, at least 1 is needed; step is 0, at least 1 is needed"),
         (("--threshold", "1"), "threshold is 1.0, expected a number between 0 and 1"),
         (("--longest", "150"), "longest is 150, at least start + step = 200 is needed to compare two"),
-        ((), "the longest memory is 24, at least start + step = 200 is needed to compare two. Give longer --lengths"),
+        (
+            ("--recl",),
+            "the longest memory is 24, at least start + step = 200 is needed to compare two. Give longer --lengths",
+        ),
         (("--no-recl", "--lengths", "9999999999"), "at most"),
         (("--no-recl", "--full-context", "--lengths", "500"), "no token has 500 others before it in its document"),
         (("--plot", "reach.gif"), "a plot is a .png or .svg file"),

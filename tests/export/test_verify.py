@@ -20,6 +20,8 @@ from xlruntime import Model
 from xlruntime import load as load_bundle
 from xlruntime.memory import RingMemory
 from xlruntime.spec import Evaluation
+from xltraining.reformer import Reformer
+from xltraining.reformer_config import ReformerConfig
 
 if TYPE_CHECKING:
     from tests.export.conftest import Converted
@@ -409,6 +411,12 @@ def test_checkpoint_of_other_sizes_is_refused(bundle: Model, make_model: MakeMod
         f"{config['n_layer'] + 1} in the trained model; d_head is {config['d_head']} in the bundle, "
         f"{config['d_head'] + 2} in the trained model. Give the checkpoint that the bundle was converted from."
     )
+
+
+def test_checkpoint_of_another_architecture_is_refused(bundle: Model) -> None:
+    other = Reformer(ReformerConfig(attn_layers=("full",), d_model=16, d_inner=16, n_head=1, position="rotary"))
+    with pytest.raises(ParityError, match="of a transformer_xl model, and the trained model is a reformer"):
+        verify(bundle, lambda: other, IDS, segments=3)
 
 
 def test_tolerances_are_those_of_the_design() -> None:

@@ -18,9 +18,11 @@ from xlexport.parity import ParityReport, SegmentDifference
 from xlexport.verify import verify
 from xlruntime import Model
 from xlruntime.memory import RingMemory
+from xltraining.config import TransformerXLConfig
 from xltraining.reformer import LSHTrace, Reformer
 from xltraining.reformer_attention import SharedAttention
 from xltraining.reformer_config import ReformerConfig
+from xltraining.transformer_xl import TransformerXL
 
 if TYPE_CHECKING:
     from tests.export.conftest import ConvertedReformer
@@ -365,6 +367,12 @@ def test_each_figure_of_each_graph_is_compared(
     model = converted.open()
     on_step(model, purpose, spoil, number=1)
     assert not check(converted, model).passed
+
+
+def test_checkpoint_of_another_architecture_is_refused(band: ConvertedReformer) -> None:
+    config = TransformerXLConfig(n_layer=1, n_head=1, d_model=8, d_head=8, d_inner=8, tgt_len=8, mem_len=8)
+    with pytest.raises(ParityError, match="of a reformer model, and the trained model is a transformer_xl"):
+        verify(band.open(), lambda: TransformerXL(config), IDS, segments=8)
 
 
 def test_checkpoint_of_other_sizes_is_refused(band: ConvertedReformer) -> None:

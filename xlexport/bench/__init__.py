@@ -150,12 +150,11 @@ def _work(model: Model, segment_len: int | None, mem_len: int | None, batch_size
     evaluation = model.evaluation(
         None if generates else segment_len, mem_len, settings.clamp_len, n_hashes=settings.n_hashes
     )
-    work = Work(settings.purpose, evaluation, 1 if generates else evaluation.segment_len, batch_size)
-    if (last := evaluation.max_positions) is not None and work.segment_len > last:
+    if segment_len is not None and segment_len > evaluation.segment_len:
         raise OptionError(
-            f"segment_len is {work.segment_len}, but the model reads at most {last} tokens of a document."
+            f"segment_len is {segment_len}, but the model reads at most {evaluation.segment_len} tokens of a document."
         )
-    return work
+    return Work(settings.purpose, evaluation, 1 if generates else evaluation.segment_len, batch_size)
 
 
 def _eager(against: Path, format: str | None, config: Mapping[str, Any] | None, model: Model) -> EagerSide:
