@@ -9,13 +9,12 @@ from pydoc_data.topics import topics
 
 import xlruntime
 
-context = topics["exceptions"] + '\nThe optional "else" clause is executed if the '
+context = topics["exceptions"] + "\nIf the condition is false, the "
 candidates = [
-    'control flow leaves the "try" suite',
-    "weather allows it",
-    "exception is raised",
-    "suite of the candle is executed",
-    "xqzzv jkkpw",
+    "table is laid for two.",
+    "statement are executes.",
+    "statement is not executed.",
+    "xqzzv jkkpw qqqq.",
 ]
 stream = xlruntime.load("bundle").stream()
 started = time.perf_counter()

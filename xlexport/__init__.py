@@ -1,4 +1,4 @@
-"""Transformer-XL and Reformer models trained in PyTorch, as ONNX step graphs with carried memory.
+"""Transformer-XL and Reformer language models as ONNX step graphs that carry their memory.
 
 `xlexport` turns checkpoints into bundles and holds the command line; `xlruntime` runs bundles without PyTorch;
 `xltraining` trains the models. Importing this package imports none of the heavy ones.

@@ -42,10 +42,10 @@ PATH = click.Path(path_type=Path)
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
 @click.version_option(__version__)
 def cli() -> None:
-    """Transformer-XL and Reformer models trained in PyTorch, as ONNX step graphs with carried memory."""
+    """Transformer-XL and Reformer language models as ONNX step graphs that carry their memory."""
 
 
-@cli.command()
+@cli.command(short_help="Turn CHECKPOINT into a bundle, verified to be equal.")
 @click.argument("checkpoint", type=PATH)
 @click.option(
     "-o", "--output", type=PATH, help="Bundle folder to write.  [default: CHECKPOINT without its suffix + .bundle]"
@@ -97,7 +97,7 @@ def convert(
     tell(f"wrote {output}")
 
 
-@cli.command()
+@cli.command(short_help="Compare BUNDLE with the trained model in CHECKPOINT.")
 @click.argument("bundle", type=PATH)
 @click.argument("checkpoint", type=PATH)
 @click.option("--text", type=PATH, help="Text to walk.  [default: one that every Python brings]")
@@ -144,7 +144,7 @@ def verify(
     report.require_passed()
 
 
-@cli.command()
+@cli.command(short_help="Score CORPUS as published scores were computed.")
 @click.argument("bundle", type=PATH)
 @click.argument("corpus", type=click.Path(path_type=Path, allow_dash=True))
 @protocol_options
@@ -256,7 +256,7 @@ def inspect(
 
 @cli.command()
 @click.argument("files", nargs=-1, type=PATH)
-@click.option("-o", "--out", "out_dir", required=True, type=PATH, help="Folder for checkpoint.pt and log.jsonl.")
+@click.option("-o", "--out", "--output", "out_dir", required=True, type=PATH, help="Folder for checkpoint.pt and log.jsonl.")
 @click.option("--valid", "valid_files", multiple=True, type=PATH, help="Held-out text; may be given several times.")
 @click.option("--resume", is_flag=True, help="Go on with the run in --out, exactly where it stopped.")
 @train_options
@@ -289,7 +289,7 @@ def train(
         tell(f"stopped at step {result.step:,}; go on with --resume")
 
 
-@cli.command()
+@cli.command(short_help="Check this installation, and say how to mend it.")
 @click.option("--json", "as_json", is_flag=True, help="Print a list of checks.")
 def doctor(as_json: bool) -> None:
     """Check this installation: what works, what is missing, and how to mend it."""
@@ -312,7 +312,7 @@ def doctor(as_json: bool) -> None:
         click.get_current_context().exit(1)
 
 
-@cli.command()
+@cli.command(short_help="Run the main job on the sample checkpoint.")
 @click.option("-o", "--output", type=PATH, help="Keep demo.bundle and demo.txt in this folder.")
 @click.option("--json", "as_json", is_flag=True, help="Print one object.")
 def demo(output: Path | None, as_json: bool) -> None:

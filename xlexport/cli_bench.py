@@ -57,7 +57,7 @@ bench_options = all_of(
 )
 
 
-@click.command()
+@click.command(short_help="Measure BUNDLE's speed beside what the machine can do.")
 @click.argument("bundle", type=PATH)
 @click.option("--against", type=PATH, help="Run the eager model of this checkpoint beside it.")
 @click.option("--json", "as_json", is_flag=True, help="Print an object a combination.")

@@ -86,7 +86,7 @@ def documents_given(files: Sequence[Path], ids: bool, field: str | None) -> tupl
     return found, Progress.over(inputs, reading)
 
 
-@click.command()
+@click.command(short_help="Measure how far BUNDLE's memory reaches.")
 @click.argument("bundle", type=PATH)
 @click.argument("files", nargs=-1, required=True, type=click.Path(path_type=Path, allow_dash=True))
 @click.option("--beside", type=PATH, multiple=True, help="Another bundle of the group; may be given several times.")

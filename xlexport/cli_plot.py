@@ -21,7 +21,7 @@ output_option = click.option(
 json_option = click.option("--json", "as_json", is_flag=True, help="Print what is drawn, as one object.")
 
 
-@click.group()
+@click.group(short_help="Draw documents and models into .png or .svg files.")
 def plot() -> None:
     """Draw documents and models into .png or .svg files (needs matplotlib)."""
 

@@ -25,7 +25,7 @@ PURPOSES = {
     "convert": "converting, verifying and the demo",
     "train": "training",
     "text": "bundles with a tokenizer.json or a SentencePiece model",
-    "plot": "plots of `xlexport bench`",
+    "plot": "plots of `plot`, `context` and `bench`",
 }
 DISTRIBUTIONS = {"onnx_ir": "onnx-ir"}  # where pip's name is not the module's
 # What ONNX Runtime and its kernels choose their code by; the rest of the flags do not matter here.

@@ -249,7 +249,12 @@ def _vocabulary(tokenizer: str | Vocabulary | Path | None, n_token: int) -> str:
 
 
 def _listed(config: Mapping[str, Any]) -> str:
-    return ", ".join(f"{name} {value}" for name, value in config.items())
+    return ", ".join(f"{name} {_lower(value)}" for name, value in config.items())
+
+
+def _lower(value: Any) -> str:
+    """As JSON and the options have it."""
+    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def _shape(shape: tuple[int | str, ...]) -> str:

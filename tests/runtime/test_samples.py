@@ -30,7 +30,7 @@ SHOWN = {  # what must stand in the output, beside figures
     "02_score_a_file.py": "heapq.py: ",
     "05_streams_in_threads.py": "bit-equal to one after another",
     "06_save_and_restore.py": "restored: bit-equal",
-    "08_rerank.py": "scored 5 candidates",
+    "08_rerank.py": "scored 4 candidates",
     "09_generate.py": "the same seed gives the same text",
 }
 
