@@ -256,7 +256,9 @@ def inspect(
 
 @cli.command()
 @click.argument("files", nargs=-1, type=PATH)
-@click.option("-o", "--out", "--output", "out_dir", required=True, type=PATH, help="Folder for checkpoint.pt and log.jsonl.")
+@click.option(
+    "-o", "--out", "--output", "out_dir", required=True, type=PATH, help="Folder for checkpoint.pt and log.jsonl."
+)
 @click.option("--valid", "valid_files", multiple=True, type=PATH, help="Held-out text; may be given several times.")
 @click.option("--resume", is_flag=True, help="Go on with the run in --out, exactly where it stopped.")
 @train_options
