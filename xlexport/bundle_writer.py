@@ -28,14 +28,18 @@ def check_output(output: Path, force: bool) -> None:
     """Refuse an output path that must not be replaced, before any work is done.
 
     Raises:
-        OutputExistsError: something stands there that is not a bundle, or it is one and `force` is off.
+        OutputExistsError: something stands there that is no bundle, or is a link, or is one and `force` is off.
         FileNotFoundError: its parent folder does not exist.
     """
     if not output.parent.is_dir():
         raise FileNotFoundError(f"{output.parent}: no such folder to write {output.name} into. Create it first.")
     if not output.exists() and not output.is_symlink():
         return
-    if output.is_symlink() or not is_bundle(output):
+    if output.is_symlink():
+        raise OutputExistsError(
+            f"{output}: a symbolic link, which is never replaced. Give what it leads to, or another path."
+        )
+    if not is_bundle(output):
         raise OutputExistsError(f"{output}: exists and is not a bundle, so it is never replaced. Give another path.")
     if not force:
         raise OutputExistsError(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,9 @@ from typing import Any
 import click
 
 __all__ = [
+    "DOCUMENT",
     "FORMATS",
+    "OUTPUT",
     "PROTOCOLS",
     "Decorator",
     "Integers",
@@ -56,6 +59,23 @@ class Integers(click.ParamType[tuple[int, ...]]):
         return integers
 
 
+class OutputFile(click.Path):
+    """A file to write, whose name must not be that of a folder."""
+
+    def __init__(self) -> None:
+        super().__init__(path_type=Path, readable=False, allow_dash=True)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if isinstance(value, str) and value.endswith(("/", os.sep)):
+            self.fail(f"{value!r} is the name of a folder. Give that of a file.", param, ctx)
+        return super().convert(value, param, ctx)
+
+
+OUTPUT = OutputFile()
+# Not checked here: of several documents, one that cannot be read is told of and the others are scored.
+DOCUMENT = click.Path(path_type=Path, allow_dash=True, readable=False)
+
+
 def all_of(*options: Decorator) -> Decorator:
     """One decorator for several options."""
     return lambda function: functools.reduce(lambda decorated, option: option(decorated), reversed(options), function)
@@ -67,10 +87,25 @@ def _read_config(context: click.Context, parameter: click.Parameter, file: Path 
     return None if file is None else read_json(file)
 
 
-_segment_len = click.option("--segment-len", type=int, help="Tokens in one step.  [default: the model's own]")
-_mem_len = click.option("--mem-len", type=int, help="Rows of memory that a layer keeps.  [default: the model's own]")
+def _clamp_len(context: click.Context, parameter: click.Parameter, value: int | None) -> int | None:
+    if value == 0:
+        raise click.BadParameter("0 is neither -1 (no clamp) nor at least 1.", context, parameter)
+    return value
+
+
+_segment_len = click.option(
+    "--segment-len", type=click.IntRange(1), help="Tokens in one step.  [default: the model's own]"
+)
+_mem_len = click.option(
+    "--mem-len", type=click.IntRange(1), help="Rows of memory that a layer keeps.  [default: the model's own]"
+)
 _other_evaluation = all_of(
-    click.option("--clamp-len", type=int, help="Largest distinct distance; -1 is none.  [default: the model's own]"),
+    click.option(
+        "--clamp-len",
+        type=click.IntRange(-1),
+        callback=_clamp_len,
+        help="Largest distinct distance; -1 is none.  [default: the model's own]",
+    ),
     click.option(
         "--same-length/--no-same-length",
         default=None,
@@ -82,7 +117,7 @@ evaluation_options = all_of(_segment_len, _mem_len, _other_evaluation)
 hashing_options = all_of(
     click.option(
         "--n-hashes",
-        type=int,
+        type=click.IntRange(1),
         help="Rounds of hashing, at most as many as were exported (Reformer).  [default: the model's own]",
     ),
 )

@@ -32,11 +32,13 @@ __all__ = [
     "print_table",
     "progress_bar",
     "quantization_rows",
+    "standard_output",
     "tell",
 ]
 
 EVERY = 0.2  # seconds between two pictures of a status line
 WIDTH = 24  # of a bar
+STDOUT = "standard output"
 
 
 def tell(message: str) -> None:
@@ -59,7 +61,8 @@ def counted(n: int, what: str) -> str:
 
 def print_json(value: Any, err: bool = False) -> None:
     """One JSON value on a line; numbers that JSON does not have become null."""
-    click.echo(json.dumps(_finite(value), ensure_ascii=False, allow_nan=False), err=err)
+    with contextlib.nullcontext() if err else standard_output():
+        click.echo(json.dumps(_finite(value), ensure_ascii=False, allow_nan=False), err=err)
 
 
 def _finite(value: Any) -> Any:
@@ -75,8 +78,24 @@ def _finite(value: Any) -> Any:
 def print_table(rows: Sequence[tuple[str, str]]) -> None:
     """Two aligned columns."""
     width = max((len(name) for name, _ in rows), default=0)
-    for name, value in rows:
-        click.echo(f"{name:<{width}}  {value}".rstrip())
+    with standard_output():
+        for name, value in rows:
+            click.echo(f"{name:<{width}}  {value}".rstrip())
+
+
+@contextlib.contextmanager
+def standard_output() -> Iterator[None]:
+    """Writing there: errors say so.
+
+    Raises:
+        OSError: with its name; as any, where a reader has read enough (EPIPE).
+    """
+    try:
+        yield
+    except OSError as error:
+        if error.errno == errno.EPIPE:
+            raise
+        raise OSError(error.errno, error.strerror, STDOUT) from error
 
 
 def parity_rows(report: ParityReport) -> list[tuple[str, str]]:
@@ -266,4 +285,5 @@ def _system(error: OSError) -> str:
     if error.strerror is None:
         return str(error)
     where = f"{error.filename}: " if error.filename is not None else ""
-    return f"{where}{error.strerror}. {repairs.get(error.errno or 0, '')}".rstrip()
+    repair = repairs.get(error.errno or 0, "") if error.filename != STDOUT else ""
+    return f"{where}{error.strerror}. {repair}".rstrip()

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import os
 import sys
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from xlexport.cli_options import all_of, document_options, runtime_options
+from xlexport.cli_options import DOCUMENT, OUTPUT, all_of, document_options, runtime_options
+
+if TYPE_CHECKING:
+    from xlexport.inputs import Input, Reading
 
 __all__ = ["score"]
 
@@ -50,7 +55,9 @@ output_options = all_of(
     click.option(
         "--top", type=click.IntRange(1, 10), metavar="K", help="With --per token: also the K likeliest tokens."
     ),
-    click.option("-o", "--output", type=PATH, metavar="FILE", help="Write to FILE, which appears when it is complete."),
+    click.option(
+        "-o", "--output", type=OUTPUT, metavar="FILE", help="Write to FILE, which appears when it is complete."
+    ),
     click.option("--force", is_flag=True, help="Replace FILE, or what an interrupted run has left of it."),
     click.option(
         "--resume", is_flag=True, help="Go on with an interrupted run; the output is the same, byte for byte."
@@ -68,7 +75,7 @@ output_options = all_of(
 
 @click.command()
 @click.argument("bundle", type=PATH)
-@click.argument("files", nargs=-1, required=True, type=click.Path(path_type=Path, allow_dash=True))
+@click.argument("files", nargs=-1, required=True, type=DOCUMENT)
 @output_options
 @input_options
 @runtime_options
@@ -106,7 +113,7 @@ def score(
     chosen = _format(level, kind, as_json, output)
     _check_usage(output, force, resume, field, id_field, continuous, batch_size)
     from xlexport.cli_output import tell
-    from xlexport.inputs import Reading, find_inputs
+    from xlexport.inputs import Reading, find_inputs, nothing_in
     from xlexport.opening import open_bundle
     from xlexport.resume import PartialFile
     from xlexport.score_run import RunOptions, score_run
@@ -124,11 +131,7 @@ def score(
     reading = Reading(ids, field, id_field)
     written = [] if file is None else [file.path, file.partial, file.state_path]
     inputs = find_inputs(files, include, reading, written, tell)
-    if output is not None and output.resolve() in {given.path.resolve() for given in inputs if given.path is not None}:
-        raise click.UsageError(f"{output} is an input, which the output would replace. Give another.")
-    repeatable = all(given.repeatable for given in inputs)
-    if resume and not repeatable:
-        raise click.UsageError("--resume reads its inputs again, but standard input and pipes are gone. Give files.")
+    _check_inputs(inputs, reading, output, resume)
     model = open_bundle(bundle, **runtime)
     options = RunOptions(
         per=level,
@@ -146,10 +149,15 @@ def score(
         )
         if file is not None:
             file.publish() if totals.documents else file.discard()
+        if not totals.documents and not totals.failed:
+            raise nothing_in([given.name for given in inputs], "lines that are not blank")
     except KeyboardInterrupt:
-        if file is None or not file.partial.exists():
+        if file is None:
+            raise click.ClickException("interrupted; standard output has what was scored until then.") from None
+        if not file.partial.exists():
             raise
-        repair = "Go on with --resume." if repeatable else "Its input cannot be read again: begin again with --force."
+        again = all(given.repeatable for given in inputs)
+        repair = "Go on with --resume." if again else "Its input cannot be read again: begin again with --force."
         raise click.ClickException(f"interrupted; {file.partial} has what was scored. {repair}") from None
     finally:
         if file is not None:
@@ -201,3 +209,17 @@ def _check_usage(
         raise click.UsageError("--id-field is for JSON lines. Give --field, too.")
     if continuous and batch_size > 1:
         raise click.UsageError("--continuous scores documents one after another. Leave out --batch-size.")
+
+
+def _check_inputs(inputs: Sequence[Input], reading: Reading, output: Path | None, resume: bool) -> None:
+    """Refuse inputs that the options do not go with; say which are no text."""
+    from xlexport.cli_output import tell
+    from xlruntime.vocabulary import listed
+
+    paths = [given.path for given in inputs if given.path is not None]
+    if output is not None and os.path.realpath(output) in map(os.path.realpath, paths):
+        raise click.UsageError(f"{output} is an input, which the output would replace. Give another.")
+    if resume and not all(given.repeatable for given in inputs):
+        raise click.UsageError("--resume reads its inputs again, but standard input and pipes are gone. Give files.")
+    if reading.field is None and not reading.ids and (binary := [given.name for given in inputs if given.is_binary]):
+        tell(f"{listed(binary)}: not text, as zero bytes in there show; scored all the same.")

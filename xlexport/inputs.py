@@ -10,7 +10,6 @@ import glob
 import gzip
 import hashlib
 import io
-import json
 import os
 import zlib
 from collections.abc import Callable, Iterator, Sequence
@@ -19,19 +18,30 @@ from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 
-import numpy as np
-
-from xlruntime import Document, TextError, TokenError
+from xlexport.cli_output import counted
+from xlexport.input_parsing import MARK, field_of, ids_of_words, no_ids
+from xlruntime import Document, TextError
+from xlruntime.bundle import MANIFEST
 from xlruntime.text import Ids, utf8_bytes
-from xlruntime.vocabulary import listed
 
-__all__ = ["STDIN", "Input", "Reading", "TextSource", "digest_inputs", "documents", "find_inputs"]
+__all__ = [
+    "STDIN",
+    "Input",
+    "Reading",
+    "TextSource",
+    "digest_inputs",
+    "documents",
+    "documents_by_input",
+    "find_inputs",
+    "nothing_in",
+]
 
 STDIN = "standard input"
 GZIP = b"\x1f\x8b"
 CHUNK = 1 << 20
 JSON_LINES = ("*.jsonl", "*.ndjson", "*.jsonl.gz", "*.ndjson.gz")
 LISTED = 1000  # files up to which each one's digest is kept
+LOOKED_AT = 1024  # bytes of a file's beginning, in which text has no zero byte
 
 
 @dataclass(frozen=True)
@@ -44,12 +54,12 @@ class Input:
     @property
     def repeatable(self) -> bool:
         """Whether it can be read again, as a pipe cannot."""
-        return self.path is not None and (self.path.is_file() or not self.path.exists())
+        return self.path is not None and (os.path.isfile(self.path) or not os.path.exists(self.path))
 
     @property
     def size(self) -> int | None:
         """Bytes of its text, unpacked; None where only reading would tell."""
-        if self.path is None or not self.path.is_file():
+        if self.path is None or not os.path.isfile(self.path):
             return None
         try:
             with self.path.open("rb") as file:
@@ -60,6 +70,18 @@ class Input:
                 return max(int.from_bytes(file.read(4), "little"), size)
         except OSError:
             return None
+
+    @property
+    def is_binary(self) -> bool:
+        """Whether it is a file whose beginning is nothing that text begins with."""
+        if self.path is None or not os.path.isfile(self.path):
+            return False
+        try:
+            with self.path.open("rb") as file:
+                beginning = file.read(LOOKED_AT)
+        except OSError:
+            return False
+        return b"\0" in beginning and beginning[:2] != GZIP
 
 
 @dataclass(frozen=True)
@@ -154,51 +176,73 @@ def find_inputs(
         include: patterns of file names; of a folder, others are left out.
         leave_out: files that are never taken from folders or patterns: those that are being written.
         tell: is told which files of a folder are taken.
+
+    Raises:
+        TextError: there is none, or a folder is a bundle and no pattern says what is wanted of it.
     """
     patterns = include or (JSON_LINES if reading.field is not None else ())
+    named = _named(patterns)
     inputs: list[Input] = []
-    unwanted = {path.resolve() for path in leave_out}
+    unwanted = {os.path.realpath(path) for path in leave_out}
     for argument in arguments:
         name = str(argument)
         if name == "-":
             inputs.append(Input(STDIN, None))
-        elif argument.is_dir():
+        elif os.path.isdir(argument):
+            if not patterns and os.path.isfile(argument / MANIFEST):
+                raise TextError(f"{name}: a bundle, not a folder of texts. Give documents to score.")
             inputs += _in_folder(argument, patterns, unwanted, tell)
-        elif glob.has_magic(name) and not argument.exists():
+        elif glob.has_magic(name) and not os.path.exists(argument):
             folders: set[Path] = set()
             for match in sorted(glob.glob(name, recursive=True)) or [name]:
                 path = Path(match)
                 if not folders.isdisjoint(path.parents):
                     continue  # '**' gives folders and what is in them, which comes with its folder
-                if path.is_dir():
+                if os.path.isdir(path):
                     folders.add(path)
                     inputs += _in_folder(path, patterns, unwanted, tell)
-                elif path.resolve() not in unwanted:
+                elif os.path.realpath(path) not in unwanted:
                     inputs.append(Input(match, path))
         else:
             inputs.append(Input(name, argument))
+    if not inputs:
+        raise nothing_in([str(argument) for argument in arguments], f"files{named}")
     return inputs
 
 
-def _in_folder(folder: Path, patterns: Sequence[str], unwanted: set[Path], tell: Callable[[str], None]) -> list[Input]:
+def nothing_in(arguments: Sequence[str], looked_for: str) -> TextError:
+    """That there is no document in what was given."""
+    return TextError(f"{', '.join(arguments)}: no document in there; looked for {looked_for}. Give a text.")
+
+
+def _named(patterns: Sequence[str]) -> str:
+    return f" named {' or '.join(patterns)}" if patterns else ""
+
+
+def _in_folder(folder: Path, patterns: Sequence[str], unwanted: set[str], tell: Callable[[str], None]) -> list[Input]:
     taken: list[Path] = []
-    hidden = others = 0
-    for here, folders, files in os.walk(folder):
+    hidden = others = bundles = 0
+    closed: list[OSError] = []
+    for here, folders, files in os.walk(folder, onerror=closed.append):
+        if not patterns and MANIFEST in files:
+            bundles, folders[:] = bundles + 1, []
+            continue
         hidden += sum(name.startswith(".") for name in folders)
         folders[:] = [name for name in folders if not name.startswith(".")]
         for name in files:
             path = Path(here, name)
             if name.startswith("."):
                 hidden += 1
-            elif path.resolve() in unwanted or not path.is_file():
+            elif os.path.realpath(path) in unwanted or not os.path.isfile(path):
                 continue
             elif patterns and not any(fnmatch.fnmatch(name, pattern) for pattern in patterns):
                 others += 1
             else:
                 taken.append(path)
-    wanted = f" named {' or '.join(patterns)}" if patterns else ""
-    left_out = " and ".join(f"{n:,} {what}" for n, what in ((others, "others"), (hidden, "hidden")) if n)
-    tell(f"{folder}: {len(taken):,} files{wanted}{f', without {left_out}' if left_out else ''}")
+    counts = ((others, counted(others, "other")), (bundles, counted(bundles, "bundle")), (hidden, f"{hidden:,} hidden"))
+    left_out = " and ".join(what for n, what in counts if n)
+    tell(f"{folder}: {counted(len(taken), 'file')}{_named(patterns)}{f', without {left_out}' if left_out else ''}")
+    taken += [Path(error.filename) for error in closed]  # which cannot be read, as is then said
     return [Input(str(path), path) for path in sorted(taken, key=lambda path: path.parts)]
 
 
@@ -230,24 +274,33 @@ def documents(inputs: Sequence[Input], reading: Reading, stdin: BinaryIO, keep: 
     Args:
         keep: their sources are `TextSource`s that keep what is read until they are told to let go.
     """
+    return (document for _, document in documents_by_input(inputs, reading, stdin, keep))
+
+
+def documents_by_input(
+    inputs: Sequence[Input], reading: Reading, stdin: BinaryIO, keep: bool
+) -> Iterator[tuple[Input, Document]]:
+    """The documents, as `documents` gives them, each with the input that it is in."""
     for given in inputs:
         is_text = reading.field is None  # and not lines, of which each document keeps its own text
         source = TextSource(given.name, partial(_open, given, stdin), given.repeatable, keep and is_text)
         if not is_text:
-            yield from _json_lines(source, reading, keep)
+            yield from ((given, document) for document in _json_lines(source, reading, keep))
         elif reading.ids:
-            yield Document(given.name, _ids(source))
+            yield given, Document(given.name, _ids(source))
         else:
-            yield Document(given.name, cast(BinaryIO, source))
+            yield given, Document(given.name, cast(BinaryIO, source))
 
 
 def _open(given: Input, stdin: BinaryIO) -> BinaryIO:
     """The bytes of an input, unpacked where its content is gzip's or its name says so."""
     if given.path is None:
         file: Any = _Shared(stdin if hasattr(stdin, "peek") else io.BufferedReader(cast(io.RawIOBase, stdin)))
-    elif glob.has_magic(given.name) and not given.path.exists():
+    elif glob.has_magic(given.name) and not os.path.lexists(given.path):
         raise FileNotFoundError(f"{given.name}: no file matches. Check the pattern.")
     else:
+        if os.path.isdir(given.path):
+            os.scandir(given.path).close()  # says so where it must not be looked into
         file = given.path.open("rb")
     named = given.path is not None and given.path.suffix == ".gz"
     return cast(BinaryIO, _Unpacked(file) if named or file.peek(2)[:2] == GZIP else file)
@@ -277,26 +330,15 @@ class _Unpacked(gzip.GzipFile):
 
 def _ids(source: TextSource) -> Iterator[Ids]:
     """Token ids separated by white space, piece by piece."""
-    left = b""
+    left = source.read(len(MARK)).removeprefix(MARK)
     while raw := source.read(CHUNK):
         raw = left + raw
         cut = max(map(raw.rfind, (b" ", b"\n", b"\t", b"\r"))) + 1
         if not cut and len(raw) > CHUNK:
-            raise _no_ids(source.name, f"{len(raw):,} bytes without white space")
-        yield _numbers(raw[:cut].split(), source.name)
+            raise no_ids(source.name, f"{len(raw):,} bytes without white space")
+        yield ids_of_words(raw[:cut].split(), source.name)
         left = raw[cut:]
-    yield _numbers(left.split(), source.name)
-
-
-def _numbers(words: list[bytes], name: str) -> Ids:
-    try:
-        return np.array([int(word) for word in words], np.int64)
-    except (ValueError, OverflowError) as error:
-        raise _no_ids(name, error) from error
-
-
-def _no_ids(name: str, found: object) -> TokenError:
-    return TokenError(f"{name}: not token ids separated by white space ({found}). Leave out --ids for text.")
+    yield ids_of_words(left.split(), source.name)
 
 
 def _json_lines(source: TextSource, reading: Reading, keep: bool) -> Iterator[Document]:
@@ -316,7 +358,7 @@ def _json_lines(source: TextSource, reading: Reading, keep: bool) -> Iterator[Do
         if not line.strip():
             continue
         try:
-            text, own_name = _field_of(line, name, reading)
+            text, own_name = field_of(line, name, reading.field, reading.id_field, reading.ids)
         except TextError as error:
             yield Document(name, _refused(error))
             continue
@@ -324,26 +366,6 @@ def _json_lines(source: TextSource, reading: Reading, keep: bool) -> Iterator[Do
             yield Document(own_name, cast(Any, text))
         else:
             yield Document(own_name, cast(BinaryIO, TextSource(own_name, partial(_text, text, own_name), True, keep)))
-
-
-def _field_of(line: bytes, name: str, reading: Reading) -> tuple[Any, str]:
-    """What the field of a line holds, and the document's name."""
-    try:
-        value = json.loads(line.strip().decode("utf-8-sig"))
-    except (ValueError, RecursionError) as error:
-        raise TextError(f"{name}: not JSON ({error}). With --field, each line is an object.") from error
-    if not isinstance(value, dict):
-        raise TextError(f"{name}: a JSON {type(value).__name__}, expected an object with field {reading.field!r}.")
-    text = value.get(reading.field)
-    if isinstance(text, list if reading.ids else str):
-        own = value.get(reading.id_field) if reading.id_field is not None else None
-        if own is None:
-            return text, name
-        return text, own if isinstance(own, str) else json.dumps(own, ensure_ascii=False)
-    what = "token ids in a list" if reading.ids else "text"
-    fields = listed(repr(other[:40]) for other in value) or "nothing"
-    found = f"{type(text).__name__} there" if reading.field in value else f"only {fields}"
-    raise TextError(f"{name}: expected {what} in field {reading.field!r}, found {found}. Check --field.")
 
 
 def _text(text: str, name: str) -> BinaryIO:

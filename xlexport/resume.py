@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ import numpy.typing as npt
 from xlexport.errors import OutputExistsError, ResumeError
 from xlruntime.state_file import read_state, temporary_of, write_state
 
-__all__ = ["PartialFile", "SavedRun", "changes", "read_run"]
+__all__ = ["PartialFile", "SavedRun", "changes", "naming", "read_run"]
 
 KIND = "xlexport score run"
 VERSION = 1
@@ -48,8 +48,12 @@ class PartialFile:
         """Refuse to replace what is there.
 
         Raises:
+            FileNotFoundError: there is no folder for it.
             OutputExistsError: FILE or FILE.partial is there, and neither `force` nor for the latter `resume`.
         """
+        folder = self.path.parent
+        if not folder.is_dir():
+            raise FileNotFoundError(f"{folder}: no such folder to write {self.path.name} into. Create it first.")
         if self.path.exists() and not self.path.is_file():
             raise OutputExistsError(f"{self.path}: not a regular file. Give another, or leave out -o for stdout.")
         if self.partial.exists() and not (force or resume):
@@ -57,7 +61,9 @@ class PartialFile:
                 f"{self.partial}: of a run that was interrupted. Go on with --resume, or begin again with --force."
             )
         if self.path.exists() and not (force or resume):
-            raise OutputExistsError(f"{self.path}: exists already. Give another name, or replace it with --force.")
+            raise OutputExistsError(
+                f"{self.path}: a file is there already. Add --force to replace it, or give another path."
+            )
 
     def open(self, keep: int | None = None) -> None:
         """Begin to write: anew, or after the first `keep` bytes of what an earlier run has left.
@@ -66,7 +72,8 @@ class PartialFile:
             ResumeError: it has left fewer, or another run writes it or has just completed it. OSError: the file cannot
                 be written.
         """
-        self._file = open(self.partial, "ab")  # noqa: SIM115  # closed by `publish`, `discard` or `close`
+        with naming(self.path):
+            self._file = open(self.partial, "ab")  # noqa: SIM115  # closed by `publish`, `discard` or `close`
         _lock(self._file, self.partial)
         size = os.fstat(self._file.fileno()).st_size
         if keep is None:
@@ -79,15 +86,17 @@ class PartialFile:
 
     def write(self, raw: bytes) -> None:
         """More of the output."""
-        self._file.write(raw)
+        with naming(self.path):
+            self._file.write(raw)
 
     def flush(self) -> None:
         """Nothing to do: nobody reads a file that is not complete."""
 
     def sync(self) -> None:
         """Have on disk what was written."""
-        self._file.flush()
-        os.fsync(self._file.fileno())
+        with naming(self.path):
+            self._file.flush()
+            os.fsync(self._file.fileno())
 
     def publish(self) -> None:
         """Everything is there: let FILE appear."""
@@ -112,6 +121,19 @@ class PartialFile:
         if self._file is not None:
             with contextlib.suppress(OSError):  # a full disk has been reported before
                 self._file.close()
+
+
+@contextlib.contextmanager
+def naming(path: Path) -> Iterator[None]:
+    """Errors of the system in the block are of `path`, and not of files beside it that nobody gave.
+
+    Raises:
+        OSError: with the name of `path`.
+    """
+    try:
+        yield
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, str(path)) from error
 
 
 class SavedRun:
@@ -142,7 +164,8 @@ class SavedRun:
         began = time.monotonic()
         self._output.sync()
         state = {"run": self._run, "position": self._output.position, **fields}
-        self.size = write_state(self._output.state_path, KIND, VERSION, state, arrays)
+        with naming(self._output.path):
+            self.size = write_state(self._output.state_path, KIND, VERSION, state, arrays)
         ended = time.monotonic()
         self._due = ended + max(self._every, BUSY * (ended - began))
 

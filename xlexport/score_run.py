@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import platform
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from importlib import import_module
@@ -14,8 +15,8 @@ import numpy as np
 import numpy.typing as npt
 
 from xlexport import __version__
-from xlexport.cli_output import failure, print_json, tell
-from xlexport.inputs import Input, Reading, digest_inputs, documents
+from xlexport.cli_output import counted, failure, print_json, standard_output, tell
+from xlexport.inputs import Input, Reading, digest_inputs, documents_by_input
 from xlexport.outputs import Columns, Format, document_line, encoder
 from xlexport.progress import Progress, Totals
 from xlexport.records import Level, Records, document_fields, make_records
@@ -28,6 +29,8 @@ from xlruntime.scorer_state import active_documents, resume_scorer, scorer_state
 from xlruntime.spec import Evaluation
 
 __all__ = ["RunOptions", "Sink", "StandardOutput", "describe_run", "score_run"]
+
+TOLD = 5  # errors of one file of JSON lines; more are only counted
 
 
 @dataclass(frozen=True)
@@ -70,11 +73,13 @@ class StandardOutput:
 
     def write(self, raw: bytes) -> None:
         """More of them."""
-        self._file.write(raw)
+        with standard_output():
+            self._file.write(raw)
 
     def flush(self) -> None:
         """Let readers have what was written."""
-        self._file.flush()
+        with standard_output():
+            self._file.flush()
 
 
 def describe_run(model: Model, settings: Evaluation, options: RunOptions, inputs: Sequence[Input]) -> dict[str, Any]:
@@ -147,7 +152,7 @@ def score_run(
     if output is not None:
         output.open(keep=fields.get("position"))
     session = _Session(model, settings, options, inputs, output or StandardOutput(), bool(fields.get("position")))
-    waiting = session.begun(documents(inputs, options.reading, stdin, options.per in ("line", "word")), fields)
+    waiting = session.begun(documents_by_input(inputs, options.reading, stdin, options.per in ("line", "word")), fields)
     if fields:
         tell(_resuming(output, fields))
         waiting = session.resume(scorer, fields, arrays, waiting)
@@ -167,9 +172,10 @@ def _resuming(output: PartialFile | None, fields: Mapping[str, Any]) -> str:
     assert output is not None
     done = fields["totals"]["documents"] + fields["totals"]["failed"]
     size = output.state_path.stat().st_size
+    documents = f"{counted(done, 'document')} and " if done else ""
     return (
-        f"{output.partial}: going on after {done:,} documents and {fields['position']:,} bytes of output, from a state "
-        f"of {size / 1e6:.1f} MB"
+        f"{output.partial}: going on after {documents}{counted(fields['position'], 'byte')} of output, from a state of "
+        f"{size / 1e6:.1f} MB"
     )
 
 
@@ -197,13 +203,18 @@ class _Session:
         self._several = len(inputs) > 1 or options.reading.field is not None
         self._in_file = in_file
         self._noted = False
+        self._of_lines = options.reading.field is not None
+        self._file_of: dict[int, str] = {}  # of documents that are not done, where an input has several
+        self._errors: Counter[str] = Counter()  # of such an input
 
-    def begun(self, given: Iterator[Document], fields: Mapping[str, Any]) -> Iterator[Document]:
+    def begun(self, given: Iterator[tuple[Input, Document]], fields: Mapping[str, Any]) -> Iterator[Document]:
         """The documents, each told to the records before it is read; those that were done before are passed by."""
         scorer = fields.get("scorer", {"taken": 0, "rows": []})
         active = active_documents(scorer)
-        for number, document in enumerate(given):
+        for number, (file, document) in enumerate(given):
             if number >= scorer["taken"] or number in active:
+                if self._of_lines:
+                    self._file_of[number] = file.name
                 self._records.begin(number, document)
             yield document
 
@@ -230,8 +241,7 @@ class _Session:
                     self._progress.clear()
                 self._sink.write(raw)
             if part.error is not None:
-                self._totals.failed += 1
-                self._tell(failure(part.error) or f"Error: {part.document}: {part.error}")
+                self._fail(part, part.error)
             if part.summary is not None:
                 self._finish(part)
             self._progress.take(part)
@@ -246,9 +256,20 @@ class _Session:
             raise error
         return dataclasses.replace(part, summary=None, error=error)
 
+    def _fail(self, part: TokenScores, error: Exception) -> None:
+        self._totals.failed += 1
+        file = self._file_of.pop(part.number, None)
+        if file is not None:
+            self._errors[file] += 1
+            if self._errors[file] > TOLD:
+                return
+        self._progress.clear()
+        tell(failure(error) or f"Error: {part.document}: {error}")
+
     def _finish(self, part: TokenScores) -> None:
         assert part.summary is not None
         self._totals.add(part.summary)
+        self._file_of.pop(part.number, None)
         self._progress.clear()
         if not self._noted:  # not before: where nothing can be scored, the error stands alone
             print_segmentation(self._settings)
@@ -266,10 +287,6 @@ class _Session:
         """Take the bar from the terminal."""
         self._progress.clear()
 
-    def _tell(self, message: str) -> None:
-        self._progress.clear()
-        tell(message)
-
     def state(self) -> dict[str, Any]:
         """For JSON."""
         return {"records": self._records.state(), "totals": self._totals.state()}
@@ -277,8 +294,11 @@ class _Session:
     def end(self) -> Totals:
         """All documents are done: say what there was."""
         totals = self._totals
+        for file, errors in self._errors.items():
+            if errors > TOLD:
+                tell(f"{file}: … and {counted(errors - TOLD, 'more error')}")
         if totals.documents and (self._several or (self._in_file and self._options.per == "document")):
             tell(f"{totals.summary()}, {self._progress.tokens_per_second:,.0f} tokens/s")
         if totals.failed and self._several:
-            tell(f"{totals.failed:,} of {totals.documents + totals.failed:,} documents could not be scored")
+            tell(f"{totals.failed:,} of {counted(totals.documents + totals.failed, 'document')} could not be scored")
         return totals

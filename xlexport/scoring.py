@@ -9,8 +9,9 @@ from typing import BinaryIO
 import click
 import numpy as np
 
-from xlexport.cli_output import print_json, tell
-from xlruntime import Document, DocumentScore, TextError, TokenError
+from xlexport.cli_output import print_json, standard_output, tell
+from xlexport.input_parsing import MARK, ids_of_words
+from xlruntime import Document, DocumentScore, TextError
 from xlruntime.spec import Evaluation
 from xlruntime.text import Tokenizer, continuation
 
@@ -50,13 +51,8 @@ def _document(path: Path, ids: bool, stdin: BinaryIO) -> Document:
     name = "standard input" if str(path) == "-" else str(path)
     if not ids:
         return Document(name, stdin if str(path) == "-" else path)
-    words = (stdin.read() if str(path) == "-" else path.read_bytes()).split()
-    try:
-        return Document(name, np.array([int(word) for word in words], np.int64))
-    except (ValueError, OverflowError) as error:
-        raise TokenError(
-            f"{name}: not token ids separated by white space ({error}). Leave out --ids for text."
-        ) from error
+    raw = stdin.read() if str(path) == "-" else path.read_bytes()
+    return Document(name, ids_of_words(raw.removeprefix(MARK).split(), name))
 
 
 def nothing_to_score(score: DocumentScore) -> TextError | None:
@@ -99,4 +95,5 @@ def print_generated(prompt: bytes, tokens: Iterator[int], tokenizer: Tokenizer, 
     if as_json:
         print_json({"prompt": beginning, "text": text, "ids": ids})
     else:
-        click.echo(beginning + text)
+        with standard_output():
+            click.echo(beginning + text)

@@ -352,10 +352,6 @@ def test_text_for_a_bundle_without_tokenizer(
 @pytest.mark.parametrize(
     ("settings", "what"),
     [
-        (("--mem-len", "0"), "mem_len is 0, at least 1 is needed"),
-        (("--segment-len", "0"), "segment_len is 0, at least 1 is needed"),
-        (("--clamp-len", "0"), "clamp_len is 0, expected -1 (not clamped) or at least 1"),
-        (("--mem-len", "-5", "--clamp-len", "-2"), "mem_len is -5, at least 1 is needed; clamp_len is -2, expected"),
         (("--mem-len", "99999999999999999999"), "mem_len is 99999999999999999999, at most"),
         (("--segment-len", "99999999999999999999"), "segment_len is 99999999999999999999, at most"),
         (("--clamp-len", "99999999999999999999"), "clamp_len is 99999999999999999999, at most"),

@@ -181,7 +181,7 @@ def test_words_and_sentences_for_people() -> None:
         (["--protocol", "document", "--batch-size", "2"], "batch size is 2, but protocol document is one stream."),
         (["--sentences"], "sentences are asked for, but the vocabulary marks neither their beginning nor their end."),
         (["--ids"], "not token ids separated by white space"),
-        (["--mem-len", "0"], "mem_len is 0, at least 1 is needed"),
+        (["--mem-len", "9999999999"], "mem_len is 9999999999, at most"),
     ],
 )
 def test_evaluate_refuses(options: list[str], message: str, bundle: Path, corpus: Path, invoke: Invoke) -> None:

@@ -125,7 +125,7 @@ def test_score_that_is_stopped(bundle: Path, long_text: Path, start: Start) -> N
     assert process.returncode == 1
     indices = [json.loads(line)["index"] for line in out.splitlines()[:-1]]
     assert indices == list(range(101, 101 + len(indices)))
-    assert err.strip() == "Error: interrupted; no unfinished output was left. Run the command again."
+    assert err.strip() == "Error: interrupted; standard output has what was scored until then."
 
 
 def test_reader_that_has_read_enough(bundle: Path, long_text: Path, start: Start) -> None:
@@ -136,6 +136,17 @@ def test_reader_that_has_read_enough(bundle: Path, long_text: Path, start: Start
     process.stdout.close()
     assert process.stderr.read() == b""
     assert process.wait(timeout=SECONDS) == 1
+
+
+@pytest.mark.parametrize("arguments", [["score", "text"], ["score", "text", "--per-token"], ["inspect", "--json"]])
+def test_full_standard_output(
+    arguments: list[str], bundle: Path, prose: Path, command: Callable[..., list[str]], environment: dict[str, str]
+) -> None:
+    name, *rest = arguments
+    line = command(name, bundle, *[prose if value == "text" else value for value in rest])
+    with Path("/dev/full").open("wb") as full:
+        done = subprocess.run(line, stdout=full, stderr=subprocess.PIPE, env=environment, timeout=SECONDS, check=False)
+    assert (done.returncode, done.stderr) == (1, b"Error: standard output: No space left on device.\n")
 
 
 def test_reader_that_is_gone_at_once(bundle: Path, command: Callable[..., list[str]]) -> None:

@@ -6,9 +6,11 @@ import gzip
 import io
 import json
 import os
+import shutil
 import threading
 import tracemalloc
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -32,7 +34,103 @@ def test_folder_is_taken_recursively_sorted_and_said(score: Score, tmp_path: Pat
     assert shown.err.splitlines()[0] == f"{folder}: 4 files, without 2 hidden"
     shown = score(folder, "--include", "*.txt", "--include", "c*", "--json").succeeded()
     assert [record["document"] for record in shown.records] == expected[:3]
-    assert shown.err.splitlines()[0] == f"{folder}: 3 files named *.txt or c*, without 1 others and 2 hidden"
+    assert shown.err.splitlines()[0] == f"{folder}: 3 files named *.txt or c*, without 1 other and 2 hidden"
+
+
+@pytest.mark.parametrize(
+    ("options", "looked_for"),
+    [
+        ((), "files"),
+        (("--include", "*.xyz", "--include", "*.md"), "files named *.xyz or *.md"),
+        (("--field", "text", "--include", "*.json"), "files named *.json"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
+)
+@pytest.mark.parametrize("into", [(), ("-o", "out.jsonl")], ids=["stdout", "file"])
+def test_folder_without_a_document(
+    options: tuple[str, ...],
+    looked_for: str,
+    into: tuple[str, ...],
+    score: Score,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("books").mkdir()
+    Path("books", "a.txt" if options else ".hidden").touch()
+    shown = score("books", *options, *into)
+    assert (shown.code, shown.out, os.listdir()) == (1, "", ["books"])
+    assert shown.err.splitlines()[1:] == [f"Error: books: no document in there; looked for {looked_for}. Give a text."]
+
+
+@pytest.mark.parametrize("content", ["", "\n  \n"], ids=["empty", "blank"])
+def test_json_lines_without_a_document(content: str, score: Score, tmp_path: Path) -> None:
+    path = tmp_path / "docs.jsonl"
+    path.write_text(content)
+    for into in ((), ("-o", tmp_path / "out.jsonl")):
+        shown = score(path, "--field", "text", *into)
+        assert (shown.code, shown.out, list(tmp_path.iterdir())) == (1, "", [path])
+        expected = "no document in there; looked for lines that are not blank. Give a text."
+        assert shown.err == f"Error: {path}: {expected}\n"
+
+
+def test_bundle_is_no_folder_of_texts(score: Score, bundle: Path, texts: list[Path]) -> None:
+    shown = score(bundle)
+    expected = f"Error: {bundle}: a bundle, not a folder of texts. Give documents to score.\n"
+    assert (shown.code, shown.out, shown.err) == (1, "", expected)
+    assert names(score, bundle, "--include", "bundle.json") == [str(bundle / "bundle.json")]
+    folder = texts[0].parent
+    shutil.copytree(bundle, folder / "model.bundle")
+    shown = score(folder, "--json").succeeded()
+    assert [record["document"] for record in shown.records] == list(map(str, texts))
+    assert shown.err.splitlines()[0] == f"{folder}: 5 files, without 1 bundle"
+
+
+def test_what_is_not_text_is_said(score: Score, texts: list[Path], tmp_path: Path) -> None:
+    path, packed = tmp_path / "model.pt", tmp_path / "text.gz"
+    path.write_bytes(b"PK\x03\x04\0\0 weights")
+    packed.write_bytes(gzip.compress(TEXT.encode()))
+    shown = score(texts[0], path, packed, "--json").succeeded()
+    assert shown.err.splitlines()[0] == f"{path}: not text, as zero bytes in there show; scored all the same."
+    assert "not text" not in score(texts[0], packed, "--json").succeeded().err
+
+
+def test_files_and_folders_that_must_not_be_read_leave_the_others(
+    score: Score, texts: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As they are for everybody but root, who may run this."""
+    folder, closed = texts[0].parent, texts[0].parent / "closed"
+    closed.mkdir()
+    access, scandir, opened = os.access, os.scandir, Path.open
+
+    def refused(path: Any, *arguments: Any) -> bool:
+        return Path(path) not in (texts[0], closed) and access(path, *arguments)
+
+    def refusing(function: Any) -> Any:
+        def called(path: Any, *arguments: Any, **more: Any) -> Any:
+            if Path(path) in (texts[0], closed):
+                raise PermissionError(13, "Permission denied", str(path))
+            return function(path, *arguments, **more)
+
+        return called
+
+    monkeypatch.setattr("os.access", refused)
+    monkeypatch.setattr("os.scandir", refusing(scandir))
+    monkeypatch.setattr(Path, "open", refusing(opened))
+    for given in ((texts[0], texts[1], closed), (folder, "--include", "[01].txt")):
+        shown = score(*given, "--json")
+        assert (shown.code, [record["document"] for record in shown.records]) == (1, [str(texts[1])])
+        for path in (texts[0], closed):
+            assert f"Error: {path}: Permission denied. Check its permissions." in shown.err.splitlines()
+        assert "2 of 3 documents could not be scored" in shown.err
+
+
+def test_link_that_leads_to_itself_leaves_the_others(score: Score, texts: list[Path], tmp_path: Path) -> None:
+    loop, output = tmp_path / "loop", tmp_path / "out.jsonl"
+    loop.symlink_to(loop)
+    shown = score(loop, texts[0], "-o", output)
+    assert shown.code == 1 and f"Error: {loop}: Too many levels of symbolic links" in shown.err
+    assert json.loads(output.read_text())["document"] == str(texts[0])
 
 
 def test_output_in_the_folder_is_not_taken(score: Score, texts: list[Path]) -> None:
@@ -128,17 +226,22 @@ def test_json_lines_are_not_held(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("line", "what"),
     [
-        ('{"text": "cut', "not JSON (Unterminated string"),
-        ("[1, 2]", "a JSON list, expected an object with field 'text'."),
+        ('{"text": "cut', "not JSON (unterminated string at character 10: '\"cut')."),
+        ("[1, 2]", "a list, expected a JSON object with field 'text'."),
         ('{"body": "it", "n": 1}', "expected text in field 'text', found only 'body', 'n'. Check --field."),
         (
             json.dumps(dict.fromkeys("x" * n for n in range(50, 60))),
             f"only {', '.join([repr('x' * 40)] * 5)} and 5 more.",
         ),
-        ('{"text": 5}', "expected text in field 'text', found int there. Check --field."),
+        ('{"text": 5}', "expected text in field 'text', found a number there. Check --field."),
         ('{"text": "x"}', "1 of at least 2 tokens, so nothing to score."),
         ('{"text": "\\ud800 half"}', "character 0 is half of a surrogate pair"),
-        ("[" * 100_000, "not JSON ("),
+        ("[" * 100_000, "not JSON (nested too deeply)."),
+        ("It was the best of times", "not JSON (expecting value at character 1: 'It was the best of t')."),
+        ('{"text":', "not JSON (expecting value at its end)."),
+        ('{"text": null}', "found null there."),
+        ("null", "null, expected a JSON object"),
+        ('{"text": ' + "9" * 5000 + "}", "not JSON (a number of too many digits)."),
     ],
 )
 def test_json_line_that_is_none_leaves_the_others(line: str, what: str, score: Score, tmp_path: Path) -> None:
@@ -150,6 +253,19 @@ def test_json_line_that_is_none_leaves_the_others(line: str, what: str, score: S
     error, _, failed = shown.err.splitlines()
     assert error.startswith(f"Error: {path}:2") and what in error
     assert failed == "1 of 3 documents could not be scored"
+
+
+def test_file_that_is_no_json_lines_is_not_told_of_line_by_line(score: Score, tmp_path: Path) -> None:
+    paths = [tmp_path / name for name in ("six.txt", "fine.jsonl", "seven.txt")]
+    for path, content in zip(paths, ("text\n" * 6, '{"text": "fine"}\n' + "{}\n" * 5, "text\n" * 7), strict=True):
+        path.write_text(content)
+    shown = score(*paths, "--field", "text", "--json", "--batch-size", "2")
+    assert [record["document"] for record in shown.records] == [f"{paths[1]}:1"]
+    lines = shown.err.splitlines()
+    for path in paths:
+        assert sum(line.startswith(f"Error: {path}:") for line in lines) == 5
+    assert lines[-4:-2] == [f"{paths[0]}: … and 1 more error", f"{paths[2]}: … and 2 more errors"]
+    assert lines[-1] == "18 of 19 documents could not be scored"
 
 
 def test_names_stay_on_their_line(score: Score, tmp_path: Path) -> None:
@@ -182,7 +298,29 @@ def test_ids_in_files_and_json_lines(score: Score, texts: list[Path], tmp_path: 
     assert found["nats"] == shown.records[0]["nats"] == wanted["nats"]
     assert len(shown.records) == 1
     assert "token ids must be whole numbers" in shown.err
-    assert "expected token ids in a list in field 'ids', found str there" in shown.err
+    assert "expected token ids in a list in field 'ids', found a string there" in shown.err
+
+
+@pytest.mark.parametrize(
+    ("content", "found"),
+    [
+        (b"1 2 x\xff3 4", r"'x\\xff3'"),
+        (b"1 99999999999999999999", "'99999999999999999999'"),
+        (b"1 " + b"y" * 50, f"'{'y' * 40}'…"),
+    ],
+)
+def test_ids_that_are_none_are_shown(content: bytes, found: str, score: Score, tmp_path: Path) -> None:
+    path = tmp_path / "ids"
+    path.write_bytes(content)
+    expected = f"Error: {path}: not token ids separated by white space (found {found}). Leave out --ids for text.\n"
+    assert score(path, "--ids").err == expected
+
+
+def test_ids_behind_a_byte_order_mark(score: Score, tmp_path: Path) -> None:
+    path = tmp_path / "ids"
+    path.write_bytes(b"\xef\xbb\xbf12 130 7")
+    (found,) = score(path, "--ids", "--json").succeeded().records
+    assert found["tokens"] == 3
 
 
 def test_ids_are_read_piece_by_piece(score: Score, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -197,7 +335,9 @@ def test_what_is_no_ids_at_all_is_not_read_to_its_end(score: Score, tmp_path: Pa
     path = tmp_path / "ids"
     path.write_bytes(b"7" * (5 << 20))
     shown = score(path, "--ids")
-    expected = "not token ids separated by white space (2,097,152 bytes without white space). Leave out --ids for text."
+    expected = (
+        "not token ids separated by white space (found 1,048,579 bytes without white space). Leave out --ids for text."
+    )
     assert (shown.code, shown.err) == (1, f"Error: {path}: {expected}\n")
 
 
@@ -282,6 +422,11 @@ def test_continuous(score: Score, texts: list[Path]) -> None:
         (("-o", "x.txt"), "x.txt: no format of that ending; use .jsonl, .ndjson, .json, .csv, or give --format."),
         (("--id-field", "id"), "--id-field is for JSON lines. Give --field, too."),
         (("--continuous", "--batch-size", "2"), "--continuous scores documents one after another."),
+        (("-o", "x.jsonl/"), "'x.jsonl/' is the name of a folder. Give that of a file."),
+        (("--mem-len", "0"), "'--mem-len': 0 is not in the range x>=1"),
+        (("--segment-len", "0"), "'--segment-len': 0 is not in the range x>=1"),
+        (("--n-hashes", "0"), "'--n-hashes': 0 is not in the range x>=1"),
+        (("--clamp-len", "0"), "'--clamp-len': 0 is neither -1 (no clamp) nor at least 1."),
         (("--per", "sentence"), "'sentence' is not one of 'document', 'line', 'word', 'token'"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",

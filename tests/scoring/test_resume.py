@@ -20,7 +20,7 @@ from tests.reliability.kill_and_resume import Outcome, Runs, write_documents
 from tests.scoring.conftest import Score, Scored
 from xlexport.errors import ResumeError
 from xlexport.resume import PartialFile, SavedRun
-from xlexport.score_run import RunOptions, describe_run
+from xlexport.score_run import RunOptions, _resuming, describe_run
 from xlruntime import load
 from xlruntime.vocabulary import Vocabulary
 
@@ -219,7 +219,9 @@ def test_nothing_is_replaced_unasked(stopped: Path, score: Score, texts: list[Pa
     )
     score(*arguments, "--force").succeeded()
     assert [path.name for path in tmp_path.glob("out*")] == ["out.jsonl"]
-    assert f"{stopped}: exists already." in refused(score(*arguments))
+    assert f"{stopped}: a file is there already. Add --force to replace it, or give another path." in refused(
+        score(*arguments)
+    )
     done = stopped.stat()
     shown = score(*arguments, "--resume").succeeded()
     assert shown.err.startswith(f"{stopped}: complete already, so nothing was done. Options and inputs were not comp")
@@ -266,7 +268,36 @@ def test_nothing_scored_leaves_no_file(score: Score, tmp_path: Path) -> None:
     shown = score(tmp_path / "empty", "-o", tmp_path / "out.csv")
     assert shown.code == 1
     assert [path.name for path in tmp_path.iterdir()] == ["empty"]
-    assert "No such file" in refused(score(tmp_path / "empty", "-o", tmp_path / "absent" / "out.csv"))
+    folder = tmp_path / "absent"
+    line = refused(score(tmp_path / "empty", "-o", folder / "out.csv"))
+    assert line == f"Error: {folder}: no such folder to write out.csv into. Create it first."
+
+
+@pytest.mark.parametrize("method", ["open", "write", "sync"])
+def test_errors_name_the_file_that_was_given(
+    method: str, score: Score, texts: list[Path], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """And not those beside it that it grows in."""
+
+    def fail(*arguments: Any, **_: Any) -> None:
+        raise OSError(errno.EACCES, "Permission denied", f"{tmp_path}/.hidden.tmp")
+
+    if method == "open":
+        monkeypatch.setattr("builtins.open", fail)
+    elif method == "write":
+        monkeypatch.setattr("xlexport.resume.write_state", fail)
+    else:
+        monkeypatch.setattr("os.fsync", fail)
+    line = refused(score(*texts, "-o", tmp_path / "out.csv", "--save-every", "0"))
+    assert line == f"Error: {tmp_path}/out.csv: Permission denied. Check its permissions."
+
+
+@pytest.mark.parametrize(("done", "what"), [(0, ""), (1, "1 document and "), (2, "2 documents and ")])
+def test_how_far_a_run_was(done: int, what: str, tmp_path: Path) -> None:
+    output = PartialFile(tmp_path / "out.csv")
+    output.state_path.touch()
+    said = _resuming(output, {"totals": {"documents": done, "failed": 0}, "position": 1})
+    assert f"going on after {what}1 byte of output, from a state of 0.0 MB" in said
 
 
 def test_two_runs_on_one_file(score: Score, texts: list[Path], tmp_path: Path) -> None:
