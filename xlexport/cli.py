@@ -19,6 +19,7 @@ from xlexport import __version__
 from xlexport.cli_bench import bench
 from xlexport.cli_context import context
 from xlexport.cli_options import (
+    DOCUMENT,
     checkpoint_options,
     conversion_options,
     document_options,
@@ -146,7 +147,7 @@ def verify(
 
 @cli.command(short_help="Score CORPUS as published scores were computed.")
 @click.argument("bundle", type=PATH)
-@click.argument("corpus", type=click.Path(path_type=Path, allow_dash=True))
+@click.argument("corpus", type=DOCUMENT)
 @protocol_options
 @click.option("--ids", is_flag=True, help="The file holds token ids separated by white space, not text.")
 @click.option("--json", "as_json", is_flag=True, help="Print one object.")

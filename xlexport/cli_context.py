@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from xlexport.cli_options import Integers, all_of, any_memory_options, runtime_options
+from xlexport.cli_options import DOCUMENT, OUTPUT, Integers, all_of, any_memory_options, runtime_options
 from xlexport.cli_output import print_json, progress_bar, tell
 
 if TYPE_CHECKING:
@@ -88,7 +88,7 @@ def documents_given(files: Sequence[Path], ids: bool, field: str | None) -> tupl
 
 @click.command(short_help="Measure how far BUNDLE's memory reaches.")
 @click.argument("bundle", type=PATH)
-@click.argument("files", nargs=-1, required=True, type=click.Path(path_type=Path, allow_dash=True))
+@click.argument("files", nargs=-1, required=True, type=DOCUMENT)
 @click.option("--beside", type=PATH, multiple=True, help="Another bundle of the group; may be given several times.")
 @click.option(
     "--lengths",
@@ -100,7 +100,9 @@ def documents_given(files: Sequence[Path], ids: bool, field: str | None) -> tupl
 @click.option("--full-context", is_flag=True, help="Count only tokens with the longest memory's number before them.")
 @text_options
 @click.option("--json", "as_json", is_flag=True, help="Print one object.")
-@click.option("--plot", type=PATH, metavar="FILE", help="Draw a .png or .svg file (needs matplotlib).")
+@click.option(
+    "--plot", type=OUTPUT, metavar="FILE", help="Draw this .png or .svg file, or draw it anew (needs matplotlib)."
+)
 @any_memory_options
 @runtime_options
 def context(

@@ -8,7 +8,14 @@ from typing import Any
 import click
 
 from xlexport.cli_context import documents_given, text_options
-from xlexport.cli_options import checkpoint_options, document_options, evaluation_options, runtime_options
+from xlexport.cli_options import (
+    DOCUMENT,
+    OUTPUT,
+    checkpoint_options,
+    document_options,
+    evaluation_options,
+    runtime_options,
+)
 from xlexport.cli_output import print_json, print_table, progress_bar, tell
 
 __all__ = ["plot"]
@@ -16,7 +23,11 @@ __all__ = ["plot"]
 PATH = click.Path(path_type=Path)
 
 output_option = click.option(
-    "-o", "--output", type=PATH, metavar="FILE", help="The .png or .svg file to draw.  [default: none with --json]"
+    "-o",
+    "--output",
+    type=OUTPUT,
+    metavar="FILE",
+    help="The .png or .svg file to draw; one that is there is replaced.  [default: none with --json]",
 )
 json_option = click.option("--json", "as_json", is_flag=True, help="Print what is drawn, as one object.")
 
@@ -37,7 +48,7 @@ def _check(output: Path | None, as_json: bool) -> None:
 
 @plot.command()
 @click.argument("bundle", type=PATH)
-@click.argument("files", nargs=-1, required=True, type=click.Path(path_type=Path, allow_dash=True))
+@click.argument("files", nargs=-1, required=True, type=DOCUMENT)
 @output_option
 @click.option(
     "--window", type=click.IntRange(1), help="Length of a window.  [default: such that at most 200 are drawn]"

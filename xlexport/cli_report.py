@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from xlexport.cli_options import document_options, runtime_options
+from xlexport.cli_options import DOCUMENT, document_options, runtime_options
 from xlexport.cli_output import progress_bar, tell
 
 __all__ = ["report"]
@@ -33,7 +33,7 @@ def _page(context: click.Context, parameter: click.Parameter, given: str | None)
 
 @click.command()
 @click.argument("bundle", type=PATH)
-@click.argument("file", type=click.Path(path_type=Path, allow_dash=True))
+@click.argument("file", type=DOCUMENT)
 @click.option(
     "-o",
     "--output",

@@ -58,6 +58,17 @@ def test_long_options_hold_to_one_spelling(name: str) -> None:
                 assert re.fullmatch(r"--[a-z][a-z0-9]*(-[a-z0-9]+)*|-[a-z]", spelling), spelling
 
 
+@pytest.mark.parametrize("name", ["score", "context", "plot bits", "evaluate", "report"])
+def test_documents_that_must_not_be_read_are_no_wrong_usage(
+    name: str, invoke: Invoke, prose: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """The command says what is wrong with a document, as with any that it cannot score."""
+    monkeypatch.setattr("os.access", lambda path, mode: False)  # root may read everything
+    given = ("--json",) if name == "plot bits" else ()
+    shown = invoke(*name.split(), tmp_path / "absent.bundle", prose, *given)
+    assert shown.code == 1 and "absent.bundle" in shown.err and "not readable" not in shown.err
+
+
 def test_commands_that_report_have_json() -> None:
     for name in set(DOING) - {"train", "report"}:  # a report is a page
         assert "--json" in [option for parameter in DOING[name].params for option in parameter.opts], name
@@ -103,6 +114,8 @@ def test_help_in_a_process_of_its_own(call: Invoke) -> None:
         (["verify", "bundle", "checkpoint", "--segments", "0"], "0 is not in the range x>=1"),
         (["inspect", "bundle", "more"], "unexpected extra argument"),
         (["bench", "bundle", "--repeats", "0"], "0 is not in the range x>=1"),
+        (["plot", "bits", "bundle", "text", "-o", "x.png/"], "'x.png/' is the name of a folder. Give that of a file."),
+        (["context", "bundle", "text", "--plot", "x.png/"], "'x.png/' is the name of a folder. Give that of a file."),
         (["train", "text"], "Missing option '-o' / '--out'"),
         (["train", "-o", "run", "--first-memory", "full"], "'full' is not one of 'empty', 'zeros'"),
     ],
