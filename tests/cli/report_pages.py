@@ -45,13 +45,13 @@ def read_page(page: str) -> Page:
     about = json.loads(about)
     units, widths, parts = [], [], []
     for number, (tokens, length, width_bytes) in enumerate(about["chunks"]):
-        sizes = [(length, 2), (tokens, width_bytes), (tokens, 2)]
-        some, width, bits = _columns(blocks[f"main-{number}"], sizes)
+        sizes = [(length, 2), (tokens, width_bytes), (tokens, 2), (tokens, 2)]
+        some, width, bits, entropy = _columns(blocks[f"main-{number}"], sizes)
         units.append(some)
         widths.append(width)
         own, k = about["idBytes"], about["top"]
-        sizes = [(tokens, size) for size in (own, own, 2, 4, *[own] * k, *[1] * k)]
-        ids, rank, entropy, seen, *tops = _columns(blocks[f"detail-{number}"], sizes)
+        sizes = [(tokens, size) for size in (own, own, 4, *[own] * k, *[1] * k)]
+        ids, rank, seen, *tops = _columns(blocks[f"detail-{number}"], sizes)
         none = np.zeros((0, tokens), np.int64)
         parts.append(
             {

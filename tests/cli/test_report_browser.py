@@ -196,7 +196,9 @@ def test_keys_go_to_surprising_tokens(hostile: Browser, scores: list[TokenScores
     enough = float(hostile.run("return document.querySelector('#threshold').value")) / 10
     bits = np.rint(-all_columns(scores, "log_probs") / np.log(2) * 100) / 100
     expected = (1 + np.flatnonzero(bits >= enough)).tolist()
-    assert hostile.run("return document.querySelector('#surprising').textContent").endswith(f": {len(expected)}")
+    assert hostile.run("return document.querySelector('#surprising').textContent.trim()") == (
+        f"{len(expected)} token{'s' * (len(expected) != 1)} \u2265 {enough:g} bits"
+    )
     hostile.keys("n")
     card(hostile)
     first = int(re.findall(r"token (\d+) of", card(hostile))[0])
@@ -230,18 +232,110 @@ def test_colour_by_word_and_by_entropy(hostile: Browser) -> None:
     assert hostile.run("return document.querySelector('[name=mode]:checked').value") == "entropy"
 
 
-def test_search_marks_and_goes_to_what_it_finds(long: Browser) -> None:
+def test_scale_count_keys_and_overview_follow_the_mode(hostile: Browser, scores: list[TokenScores]) -> None:
+    """Also the handle: each mode has its own scale and what counts as surprising on it."""
+    entropy = np.rint(all_columns(scores, "entropy") / np.log(2) * 100) / 100
+    seen = """
+        const of = (id) => document.getElementById(id);
+        return {max: +of("threshold").max, enough: of("threshold").value / 10, end: of("scale").lastChild.textContent,
+                count: of("surprising").textContent.trim(), picture: of("strip").toDataURL()};"""
+    token = hostile.run(seen)
+    hostile.keys("c")
+    word = hostile.run(seen)
+    hostile.keys("[", "n", "n")  # the first word begins with a token that has no score
+    hostile.wait("document.querySelector('#card').innerText.includes('token ')")
+    place = int(re.findall(r"token (\d+) of", card(hostile))[0])
+    assert not chr(HOSTILE[place]).isspace() and HOSTILE[place - 1 : place].isspace()  # a word begins
+    found = float(re.findall(r"([\d.]+) bits, \d+ tokens", card(hostile))[0])
+    assert found >= float(hostile.run(seen)["enough"])
+    hostile.keys(ESCAPE, "c")
+    hostile.run("scrollTo(0, 0)")
+    unsure = hostile.run(seen)
+    assert [mode["max"] for mode in (token, word, unsure)] == [120, 320, 80]  # log2(256) is the most of entropy
+    assert [mode["end"] for mode in (token, word, unsure)] == ["12+", "32+", "8"]
+    assert re.fullmatch(r"\d+ words? \u2265 [\d.]+ bits", word["count"])
+    many = int((entropy >= unsure["enough"]).sum())
+    assert unsure["count"] == f"{many} token{'s' * (many != 1)} \u2265 {unsure['enough']:g} bits"
+    assert len({mode["picture"] for mode in (token, word, unsure)}) == 3
+    hostile.keys("n")
+    place = int(re.findall(r"token (\d+) of", card(hostile))[0])
+    assert place == 1 + np.flatnonzero(entropy >= unsure["enough"])[0]
+
+
+def test_lines_that_end_in_two_characters_show_one_mark(hostile: Browser, scores: list[TokenScores]) -> None:
+    """Both can be reached, and a carriage return without a line feed is shown by name."""
+    end = HOSTILE.index(b"\r\n")
+    selector = span_of(hostile, end)
+    classes, shown_text = hostile.run(
+        "const span = document.querySelector(arguments[0]); return [span.className, span.textContent]", selector
+    )
+    assert "line" in classes.split() and shown_text == "\n"
+    assert hostile.run("return document.querySelectorAll(arguments[0]).length", f"[data-t='{end + 1}']") == 0
+    bits = np.rint(-all_columns(scores, "log_probs") / np.log(2) * 100) / 100
+    level = min(LEVELS - 1, int((bits[end - 1] + bits[end]) / 12 * LEVELS + 1e-9))
+    assert f"l{level}" in classes.split()
+    lone = HOSTILE.index(b"\rreturn")
+    assert hostile.run("return document.querySelector(arguments[0]).textContent", f"[data-t='{lone}']") == "CR"
+    hostile.point(span_of(hostile, end - 1), click=True)
+    for token, name in ((end, "CR"), (end + 1, "\u23ce")):
+        hostile.run("document.querySelector('#text').focus()")
+        hostile.keys(RIGHT)
+        hostile.wait(f"document.querySelector('#card').innerText.includes('token {token} of')")
+        assert card(hostile).startswith(name)
+        assert current(hostile) == end
+    assert "\r" not in hostile.run("return document.querySelector('#text').textContent")
+
+
+def test_borders_of_longer_tokens_are_seen(browser: Browser, model: Model, tmp_path: Path) -> None:
+    """Of a document in words, but not of one in bytes, and of words only where they begin."""
+    write_report(model, Document("ids", np.arange(100, 400) % 256), tmp_path / "bytes.html")
+    bundle = GOLDEN.parents[1] / "pre_lnorm_empty" / "bundle"  # has no tokenizer: numbers stand for tokens
+    words = load(bundle, threads=1)
+    write_report(words, Document("ids", np.arange(300) % words.bundle.vocab_size), tmp_path / "words.html")
+    many = "return [document.querySelectorAll('.apart').length, document.querySelectorAll('[data-t]').length]"
+    for name in ("bytes", "words"):
+        browser.open(tmp_path / f"{name}.html")
+        marked, spans = browser.run(many)
+        assert marked == (0 if name == "bytes" else spans)
+
+
+def test_very_short_documents_have_no_course(browser: Browser, model: Model, tmp_path: Path) -> None:
+    shown_parts = (
+        "return ['#chart', '#strip', '#scale'].map((part) => document.querySelector(part).getClientRects().length)"
+    )
+    for length, expected in ((38, [0, 0, 1]), (199, [0, 0, 1]), (200, [1, 1, 1])):
+        write_report(model, Document("short", (PROSE * 3)[:length]), tmp_path / "page.html", force=True)
+        browser.open(tmp_path / "page.html")
+        assert browser.run(shown_parts) == expected
+        browser.resize(WIDTH - 10, HEIGHT)
+        browser.keys("c", "c", "t", "n", "/", *"best")
+        browser.wait("document.querySelector('#found').textContent.startsWith('1 of')")
+    assert browser.log() == []
+
+
+def test_search_goes_to_what_it_finds_while_one_types(long: Browser) -> None:
+    found = "document.querySelector('#found').textContent"
+    long.keys("n")
+    card(long)
     long.keys("/", *"WISDOM")
-    long.wait("document.querySelector('#found').textContent === '3,100'")
+    long.wait(f"{found} === '1 of 3,100'")
+    assert long.run("return document.querySelector('#card').hidden")
     long.run("document.querySelector('#query').select()")
-    long.keys(*"needle (in", ENTER)
-    long.wait("document.querySelector('#found').textContent === '0'")
+    long.keys(*"needle (in")
+    long.wait(f"{found} === '0'")
     long.run("document.querySelector('#query').select()")
-    long.keys(*"Needle", ENTER)
+    long.keys(*"Needle")
     long.wait("document.querySelectorAll('.hit.active').length === 6")
     box = long.run("return document.querySelector('.hit.active').getBoundingClientRect().top")
     assert 0 < box < HEIGHT
-    assert long.run("return document.querySelector('#found').textContent") == "1 of 1"
+    assert long.run(f"return {found}") == "1 of 1"
+    long.run("document.querySelector('#query').select()")
+    long.keys(*"wisdom")
+    long.wait(f"{found}.endsWith(' of 3,100')")
+    before = int(long.run(f"return {found}").split()[0].replace(",", ""))
+    assert 2990 < before <= 3001  # the first in the window, around the one that was found before
+    long.keys(ENTER, ENTER)
+    long.wait(f"{found} === '{before + 2:,} of 3,100'")
 
 
 @pytest.mark.parametrize(
@@ -261,7 +355,7 @@ def test_search_folds_accents_and_nothing_else(
         "const query = document.querySelector('#query'); query.value = arguments[0]; query.oninput(new Event('input'))",
         query,
     )
-    browser.wait(f"document.querySelector('#found').textContent === '{places}'", seconds=5)
+    browser.wait(f"document.querySelector('#found').textContent === '1 of {places}'", seconds=5)
 
 
 def test_keys_go_on_from_what_is_seen(long: Browser) -> None:
@@ -305,10 +399,28 @@ def test_curve_takes_one_along_the_document(long: Browser) -> None:
     long.wait("Math.abs(+document.querySelector('#strip').ariaValueNow - 49) < 4")  # left of it are its labels
 
 
-@pytest.mark.parametrize("width", [320, 700, 1920])
+def test_text_tools_and_footer_share_their_edges(hostile: Browser) -> None:
+    hostile.resize(1440, 900)
+    edges = hostile.run("""
+        const box = (selector) => document.querySelector(selector).getBoundingClientRect();
+        const parts = ["body > header", "main", "footer"].map((part) => [box(part).left, box(part).right]);
+        return [...parts, [box(".legend").left, box("#looks").right]];""")
+    assert np.ptp(np.array(edges), axis=0).max() < 1  # pixels
+
+
+@pytest.mark.parametrize("width", [320, 400, 700, 1920])
 def test_nothing_is_wider_than_the_window(hostile: Browser, width: int) -> None:
+    """And all of the tools are in sight, in two rows on a telephone."""
     hostile.resize(width, 700)
     assert hostile.run("return document.documentElement.scrollWidth") <= width
+    tools = hostile.run("""
+        return [...document.querySelectorAll("#tools > *, #tools :is(button, span, input[type=search])")]
+            .map((part) => part.getBoundingClientRect()).filter(({ width }) => width)
+            .map(({ left, right, bottom }) => [left, right, bottom]);""")
+    edge = hostile.run("return document.querySelector('#strip').getBoundingClientRect().left")
+    assert min(left for left, *_ in tools) >= 0 and max(right for _, right, _ in tools) <= edge
+    height = hostile.run("return document.querySelector('#tools').offsetHeight")
+    assert height < (150 if width < 400 else 110 if width < 800 else 70)  # pixels of three, two rows, one
     hostile.keys("n")
     card(hostile)
     box = hostile.run(

@@ -32,7 +32,7 @@ from xlruntime.text import as_ids, check_ids
 __all__ = ["check_page", "read_whole", "write_report"]
 
 LONGEST_BYTES = 32 << 20  # of a document: browsers do not open pages much longer than what it gives
-SCRIPTS = ("data.js", "text.js", "panels.js", "report.js")  # parts of one module, in this order
+SCRIPTS = ("data.js", "text.js", "measures.js", "panels.js", "report.js")  # parts of one module, in this order
 LEAST_CEILING = 12  # bits of a token that end the scale: those of a blind guess, but no fewer than these
 ARCHITECTURES = {"transformer_xl": "Transformer-XL", "reformer": "Reformer"}
 PLAIN_NAMES = {"bundle", "model", "checkpoint", "out", "output"}  # of folders; they name no model
@@ -135,7 +135,8 @@ def _about(
 ) -> dict[str, Any]:
     """What a page knows besides its blocks."""
     vocab_size = model.bundle.vocab_size
-    uniform = max(LEAST_CEILING, math.ceil(math.log2(vocab_size)))
+    uniform = math.ceil(math.log2(vocab_size))  # bits of a blind guess, the most that entropy can be
+    token = max(LEAST_CEILING, uniform)
     return {
         "title": title,
         "tokens": summary.tokens,
@@ -145,8 +146,9 @@ def _about(
         "top": top,
         "vocabSize": vocab_size,
         "levels": LEVELS,
-        "ceiling": {"token": uniform, "word": max(WORD_CEILING, uniform), "entropy": uniform},
+        "ceiling": {"token": token, "word": max(WORD_CEILING, token), "entropy": max(1, uniform)},
         "hasBytes": bool(summary.bytes),
+        "unit": "byte" if _counts_bytes(summary) else "token",
         "figures": _figures(summary),
         "notes": _notes(model, settings, summary),
     }
@@ -154,7 +156,7 @@ def _about(
 
 def _figures(summary: DocumentScore) -> list[tuple[str, str]]:
     """The document's totals, the most telling first."""
-    same = summary.bytes == summary.tokens and summary.bits_per_byte == summary.bits_per_token
+    same = _counts_bytes(summary)
     rows = [
         ("bits per byte", summary.bits_per_byte, ".3f"),
         ("bits per token", summary.bits_per_token, ".3f"),
@@ -165,6 +167,11 @@ def _figures(summary: DocumentScore) -> list[tuple[str, str]]:
     ]
     hidden = {"bits per token", "tokens"} if same else set()  # tokens are bytes
     return [(name, format(value, style)) for name, value, style in rows if value is not None and name not in hidden]
+
+
+def _counts_bytes(summary: DocumentScore) -> bool:
+    """Whether each token is a byte."""
+    return summary.bytes == summary.tokens and summary.bits_per_byte == summary.bits_per_token
 
 
 def _notes(model: Model, settings: Evaluation, summary: DocumentScore) -> list[str]:

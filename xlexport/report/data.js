@@ -6,6 +6,7 @@ const STEPS = 100; // in a bit
 const N = about.tokens;
 
 const bits = new Uint16Array(N); // of each token, in hundredths; NO_SCORE: it has no context
+const entropy = new Uint16Array(N); // of the prediction of each, the same
 const start = new Uint32Array(N + 1); // where each token begins in `text`
 const details = new Array(about.chunks.length); // what more is known of a chunk's tokens, once somebody looked
 let text = "";
@@ -50,6 +51,7 @@ async function readDocument() {
     for (let i = 0; i < units; i += 8192) parts.push(String.fromCharCode(...codes.subarray(i, i + 8192)));
     const widths = reader.take(tokens, widthBytes);
     bits.set(reader.take(tokens, 2), token);
+    entropy.set(reader.take(tokens, 2), token);
     for (let i = 0; i < tokens; i++) {
       start[token++] = at;
       at += widths[i];
@@ -68,7 +70,6 @@ async function readDetail(token) {
     const found = {
       ids: reader.take(tokens, about.idBytes),
       rank: reader.take(tokens, about.idBytes),
-      entropy: reader.take(tokens, 2),
       seen: reader.take(tokens, 4),
       topIds: Array.from({ length: about.top }, () => reader.take(tokens, about.idBytes)),
       topRoots: Array.from({ length: about.top }, () => reader.take(tokens, 1)),
@@ -78,8 +79,6 @@ async function readDetail(token) {
   });
   await details[chunk];
 }
-
-const isRead = (token) => "ids" in (details[Math.floor(token / about.chunkTokens)] ?? {});
 
 // All that is known of a token of a chunk that was read.
 function describe(token) {
@@ -92,7 +91,7 @@ function describe(token) {
   return {
     id: chunk.ids[i],
     rank: chunk.rank[i] + 1,
-    entropy: chunk.entropy[i] / STEPS,
+    entropy: entropy[token] / STEPS,
     seen: chunk.seen[i],
     surprisal,
     alternatives,
@@ -155,7 +154,9 @@ function glyph(character) {
   return `U+${code.toString(16).toUpperCase().padStart(4, "0")}`;
 }
 
-const legible = (string) => string.replace(HIDDEN, glyph);
+const unixLines = (string) => string.replaceAll("\r\n", "\n"); // a line ends in one way, however it is written
+const legible = (string) => unixLines(string).replace(HIDDEN, glyph);
+const plural = (many, unit) => `${grouped(many)} ${unit}${many === 1 ? "" : "s"}`;
 
 function label(string) {
   const some = string.slice(0, 100); // a word may be the whole document

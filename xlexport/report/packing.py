@@ -1,8 +1,9 @@
 """Scores of a document's tokens, packed for a page: columns of small integers, deflated, in base64.
 
 Tokens are packed CHUNK at a time, each chunk in two blocks: `main`, which a page reads when it opens (text, where
-tokens end, surprisal), and `detail`, which it reads when somebody looks there. A block is its columns one after
-another; a column of b-byte integers is all their lowest bytes, then all their next ones, and so on: that deflates best.
+tokens end, surprisal, entropy), and `detail`, which it reads when somebody looks there. A block is its columns one
+after another; a column of b-byte integers is all their lowest bytes, then all their next ones, and so on: that deflates
+best.
 """
 
 from __future__ import annotations
@@ -36,11 +37,12 @@ class Chunk:
     Attributes:
         tokens, units: how many, and how many UTF-16 units of text they cover.
         width_bytes: of an integer in the column of widths.
-        main: units (2 bytes), width of each token in them, surprisal (2 bytes, in hundredths of a bit, NO_SCORE: none).
-            A token that shares a character with the one before it has width 0; text between tokens is the later one's.
-        detail: ids, ranks from 0, entropy (2 bytes, in hundredths of a bit), how many tokens were seen (4 bytes, each
-            less the one before, modulo 2^32), and for each place among the likeliest tokens the ids, then for each the
-            square root of the probability (1 byte, in 255ths; 0: not listed).
+        main: units (2 bytes), width of each token in them, surprisal and entropy (2 bytes each, in hundredths of a bit,
+            NO_SCORE: none). A token that shares a character with the one before it has width 0; text between tokens is
+            the later one's.
+        detail: ids, ranks from 0, how many tokens were seen (4 bytes, each less the one before, modulo 2^32), and for
+            each place among the likeliest tokens the ids, then for each the square root of the probability (1 byte, in
+            255ths; 0: not listed).
     """
 
     tokens: int
@@ -91,8 +93,9 @@ class Packer:
         """Take a part; gives the chunks that it completes, with the document's last part all that is left."""
         if part.first is not None:
             none = np.zeros(1, np.int64)
+            unscored = none + NO_SCORE
             tops = np.zeros((1, self._top), np.int64)
-            self._take(part.first.ends, part.first.ids, none + NO_SCORE, none + 1, none, none, tops, tops)
+            self._take(part.first.ends, part.first.ids, unscored, none + 1, unscored, none, tops, tops)
         if len(part):
             assert part.rank is not None and part.entropy is not None
             assert part.top_ids is not None and part.top_log_probs is not None
@@ -138,11 +141,10 @@ class Packer:
         self._units = int(ends[-1])
         width_bytes = bytes_for(int(widths.max()))
         seen = np.diff(columns.context, prepend=0) & 0xFFFFFFFF
-        main = [planes(units, 2), planes(widths, width_bytes), planes(columns.bits, 2)]
+        main = [planes(units, 2), planes(widths, width_bytes), planes(columns.bits, 2), planes(columns.entropy, 2)]
         detail = [
             planes(columns.ids, self._id_bytes),
             planes(columns.rank - 1, self._id_bytes),
-            planes(columns.entropy, 2),
             planes(seen, 4),
             *(planes(column, self._id_bytes) for column in columns.top_ids.T),
             *(planes(column, 1) for column in columns.top_roots.T),

@@ -1,8 +1,4 @@
 // What stands around the text: totals, legend, the curve along the document, the overview, and the card about a token.
-const BINS = Math.min(N, 4096); // of equally many tokens, for the curve and the overview
-const runningBits = new Float64Array(BINS + 1); // before each bin
-const runningBytes = new Float64Array(BINS + 1); // or tokens, of a document without bytes
-const binAt = (token) => Math.floor((token / N) * BINS);
 const perUnit = about.hasBytes ? "bits per byte" : "bits per token";
 
 function element(tag, className, ...content) {
@@ -10,43 +6,6 @@ function element(tag, className, ...content) {
   if (className) made.className = className;
   made.append(...content);
   return made;
-}
-
-function byteLength(from, to) {
-  let bytes = 0;
-  for (let place = from; place < to; place++) {
-    const code = text.charCodeAt(place);
-    const isHalf = code >= 0xd800 && code < 0xe000;
-    const isByte = code >= 0xdc80 && code < 0xdd00 && (text.charCodeAt(place - 1) & 0xfc00) !== 0xd800;
-    bytes += code < 0x80 || isByte ? 1 : code < 0x800 || isHalf ? 2 : 3;
-  }
-  return bytes;
-}
-
-function countBins() {
-  for (let token = 0; token < N; token++) {
-    if (bits[token] === NO_SCORE) continue;
-    const bin = binAt(token) + 1;
-    runningBits[bin] += bits[token] / STEPS;
-    runningBytes[bin] += about.hasBytes ? byteLength(start[token], start[token + 1]) : 1;
-  }
-  for (let bin = 1; bin <= BINS; bin++) {
-    runningBits[bin] += runningBits[bin - 1];
-    runningBytes[bin] += runningBytes[bin - 1];
-  }
-}
-
-// Bits per byte of bins first … end - 1; null where there is nothing to divide by.
-function ratio(first, end) {
-  const bytes = runningBytes[end] - runningBytes[first];
-  return bytes > 0 ? (runningBits[end] - runningBits[first]) / bytes : null;
-}
-
-// The mean around a share of the document, over a window that shows its passages rather than its words.
-function near(share, window = Math.max(BINS / 100, (60 / N) * BINS)) {
-  const middle = share * BINS;
-  const first = Math.max(0, Math.min(BINS - 1, Math.floor(middle - window / 2)));
-  return ratio(first, Math.max(first + 1, Math.min(BINS, Math.ceil(middle + window / 2))));
 }
 
 let palette = {}; // colours of the present theme as [r, g, b], for canvases
@@ -88,25 +47,26 @@ function copy(canvas, ground) {
   return prepared;
 }
 
-// The range that most of some values are in, so that a few outliers do not flatten the rest.
-function range(values) {
+// The range of values, without a share of outliers at either end that would flatten the rest.
+function range(values, outliers = 0.01) {
   const sorted = values.filter((value) => value !== null).sort((a, b) => a - b);
   if (!sorted.length) return [0, 1];
-  const [low, high] = [0.01, 0.99].map((share) => sorted[Math.round(share * (sorted.length - 1))]);
+  const [low, high] = [outliers, 1 - outliers].map((share) => sorted[Math.round(share * (sorted.length - 1))]);
   return high - low > 1e-6 ? [low, high] : [low - 0.5, high + 0.5];
 }
 
-const chart = { canvas: byId("chart"), ground: element("canvas"), left: 40, right: 4, top: 8, bottom: 20 };
+const chart = { canvas: byId("chart"), ground: element("canvas"), left: 40, right: 4, top: 8, bottom: 24 };
 
 chart.draw = () => {
   const { pen, width, height } = prepare(chart.ground, chart.canvas);
+  const { course } = measure("token");
   const inner = Math.max(1, width - chart.left - chart.right);
   const base = height - chart.bottom;
-  const nearby = Array.from({ length: Math.floor(inner) }, (_, x) => near(x / inner));
-  const running = nearby.map((_, x) => ratio(0, Math.max(1, Math.round(((x + 1) / inner) * BINS))));
-  const [low, high] = range(nearby);
-  const bottom = Math.max(0, low - 0.25 * (high - low));
-  const top = high + 0.2 * (high - low);
+  const nearby = Array.from({ length: Math.floor(inner) }, (_, x) => course.near(x / inner));
+  const running = nearby.map((_, x) => course.mean(0, Math.max(1, Math.round(((x + 1) / inner) * BINS))));
+  const [low, high] = range(nearby, 0);
+  const bottom = Math.max(0, low - 0.1 * (high - low));
+  const top = high + 0.1 * (high - low);
   const y = (value) => base - ((Math.min(top, Math.max(bottom, value)) - bottom) / (top - bottom)) * (base - chart.top);
   Object.assign(chart, { inner, base, nearby });
   pen.font = "11px system-ui, sans-serif";
@@ -119,20 +79,20 @@ chart.draw = () => {
     pen.textAlign = "right";
     pen.fillText(value.toFixed(Math.max(0, Math.ceil(-Math.log10(step)))), chart.left - 7, y(value));
   }
-  nearby.forEach((value, x) => {
-    if (value === null) return;
-    pen.fillStyle = shade((value - low) / (high - low));
-    pen.fillRect(chart.left + x, y(value), 1.5, base - y(value));
-  });
-  line(pen, nearby, y, css(palette.ink, 0.55), 1);
+  line(pen, nearby, y, css(palette.ink), 1.25);
   pen.setLineDash([5, 4]);
-  line(pen, running, y, css(palette.ink), 1.5);
+  line(pen, running, y, css(palette.accent), 1.75);
   pen.setLineDash([]);
-  pen.fillStyle = css(palette.quiet);
   pen.textBaseline = "alphabetic";
-  for (const share of width > 500 ? [0, 0.25, 0.5, 0.75, 1] : [0, 0.5, 1]) {
-    pen.textAlign = share === 0 ? "left" : share === 1 ? "right" : "center";
-    pen.fillText(grouped(Math.round(share * N)), chart.left + share * inner, height - 4);
+  pen.textAlign = "left";
+  const ticks = niceStep(N / (width > 500 ? 6 : 3));
+  for (let token = 0; token < N; token += ticks) {
+    const x = chart.left + (token / N) * inner;
+    const words = token + ticks < N ? grouped(token) : `${grouped(token)} ${about.unit}s`;
+    const room = pen.measureText(words).width;
+    pen.fillStyle = css(palette.quiet);
+    pen.fillRect(Math.round(x), base, 1, 7);
+    pen.fillText(words, Math.min(x - pen.measureText(grouped(token)).width / 2, width - room), height - 4);
   }
 };
 
@@ -145,7 +105,7 @@ chart.show = ([first, last], pointer = null) => {
   if (pointer === null) return;
   const x = Math.min(inner - 1, Math.max(0, pointer - left));
   const value = chart.nearby[Math.floor(x)] ?? null;
-  const words = `${value === null ? "–" : value.toFixed(3)} at ${grouped(Math.round((x / inner) * N))}`;
+  const words = `${value === null ? "–" : value.toFixed(3)} at ${about.unit} ${grouped(Math.round((x / inner) * N))}`;
   pen.font = "12px system-ui, sans-serif";
   const half = pen.measureText(words).width / 2 + 8;
   const middle = Math.min(left + inner - half, Math.max(left + half, left + x));
@@ -176,10 +136,11 @@ const strip = { canvas: byId("strip"), ground: element("canvas") };
 
 strip.draw = () => {
   const { pen, width, height } = prepare(strip.ground, strip.canvas);
+  const { course } = measure();
   const rows = Math.max(1, Math.floor(height));
   const lane = width - 10; // search results stand in the rest
   const window = Math.max((3 / rows) * BINS, (30 / N) * BINS);
-  const means = Array.from({ length: rows }, (_, row) => near((row + 0.5) / rows, window));
+  const means = Array.from({ length: rows }, (_, row) => course.near((row + 0.5) / rows, window));
   const [low, high] = range(means);
   means.forEach((mean, row) => {
     if (mean === null) return;
@@ -211,26 +172,25 @@ strip.show = ([first, last]) => {
   strip.canvas.setAttribute("aria-valuetext", `token ${grouped(first)} of ${grouped(N)}, ${share} %`);
 };
 
-const histogram = new Uint32Array(1024); // tokens by tenths of a bit
-
 function drawLegend() {
-  const { levels, ceiling } = about;
-  const top = ceiling[view.mode];
+  const { levels } = about;
+  const top = about.ceiling[view.mode];
+  const { histogram } = measure();
   const counts = Array.from({ length: levels }, (_, level) => {
     const [from, to] = [level, level + 1].map((edge) => Math.round((edge / levels) * top * 10));
     return histogram.subarray(from, level === levels - 1 ? histogram.length : to).reduce((a, b) => a + b, 0);
   });
-  const most = Math.max(...counts);
+  const most = Math.max(1, ...counts);
   byId("histogram").replaceChildren(
     ...counts.map((count, level) => {
       const bar = element("i", `l${level}`);
-      bar.style.height = view.mode === "token" ? `${8 + 26 * Math.sqrt(count / most)}px` : "34px";
+      bar.style.height = `${8 + 26 * Math.sqrt(count / most)}px`;
       return bar;
     }),
   );
-  const ticks = [0, 0.25, 0.5, 0.75, 1].map((share) => element("span", "", `${Math.round(share * top)}`));
+  const ticks = [0, 0.25, 0.5, 0.75, 1].map((share) => element("span", "", `${+(share * top).toFixed(1)}`));
   ticks[0].append(" bits");
-  ticks.at(-1).append("+");
+  if (view.mode !== "entropy") ticks.at(-1).append("+"); // which cannot be more than that of a blind guess
   byId("scale").replaceChildren(...ticks);
 }
 
@@ -278,17 +238,18 @@ function cardContent(token, found) {
     const word = element("bdi", "", label(text.slice(place, stop))); // from right to left it moves no number
     fact("word", word, ` · ${all.toFixed(2)} bits, ${grouped(end - first)} tokens`);
   }
-  fact("context", `${grouped(found.seen)} token${found.seen === 1 ? "" : "s"} seen`);
+  fact("context", `${plural(found.seen, "token")} seen`);
   fact("place", `token ${grouped(token)} of ${grouped(N)}`);
   if (!found.alternatives.length) return [head, facts];
   const list = element("ol");
+  const heading = element("p", "heading", "What the model expected");
   for (const { id, probability } of found.alternatives) list.append(row(id, probability, id === found.id));
   if (!found.alternatives.some(({ id }) => id === found.id)) {
     const last = row(found.id, 2 ** -found.surprisal, true);
     last.classList.add("apart");
     list.append(last);
   }
-  return [head, facts, list];
+  return [head, facts, heading, list];
 }
 
 // A token that is a part of a character has no text of its own: its number tells it from others.

@@ -6,7 +6,7 @@ function fillHeader() {
   const [model, ...notes] = about.notes;
   byId("model").textContent = model;
   byId("notes").replaceChildren(...notes.map((note) => element("p", "", note)));
-  const whole = ratio(0, BINS);
+  const whole = measure("token").course.mean(0, BINS);
   byId("chart-title").textContent = `${perUnit[0].toUpperCase()}${perUnit.slice(1)} along the document`;
   chart.canvas.setAttribute(
     "aria-label",
@@ -14,36 +14,35 @@ function fillHeader() {
   );
 }
 
+const FEWEST = 200; // tokens of a document from which on it has a course that can be drawn
+const isShort = N < FEWEST;
+
 function drawPanels() {
-  const seen = visibleTokens();
+  if (isShort) return;
   chart.draw();
-  chart.show(seen);
   strip.draw();
-  strip.show(seen);
+  showSeen();
 }
 
-// What counts as surprising, in tenths of a bit: at first what about one token in two hundred reaches.
-const threshold = { input: byId("threshold"), value: 0 };
+// Where the window is in the document.
+function showSeen() {
+  if (isShort) return;
+  const seen = visibleTokens();
+  strip.show(seen);
+  if (chart.canvas.getBoundingClientRect().bottom > 0) chart.show(seen);
+}
 
-threshold.set = (tenths) => {
-  threshold.value = Math.min(+threshold.input.max, Math.max(1, Math.round(tenths)));
-  threshold.input.value = threshold.value;
-  const many = histogram.subarray(threshold.value).reduce((a, b) => a + b, 0);
-  const words = `≥ ${(threshold.value / 10).toFixed(1)} bits: ${grouped(many)}`;
-  byId("surprising").textContent = words;
-  threshold.input.setAttribute("aria-valuetext", words);
-};
+const threshold = byId("threshold");
 
-threshold.prepare = () => {
-  for (let token = 0; token < N; token++) {
-    if (bits[token] !== NO_SCORE) histogram[Math.min(histogram.length - 1, Math.floor(bits[token] / 10))]++;
-  }
-  threshold.input.min = 0;
-  threshold.input.max = about.ceiling.token * 10;
-  let value = histogram.length;
-  for (let many = 0; value > 1 && many < N / 200; ) many += histogram[--value];
-  threshold.set(Math.min(value, about.ceiling.token * 10));
-};
+function setThreshold(tenths) {
+  const items = measure();
+  items.enough = Math.min(about.ceiling[view.mode] * 10, Math.max(1, Math.round(tenths)));
+  const words = [plural(items.reach(items.enough), items.unit), `≥ ${items.enough / 10} bits`];
+  threshold.max = about.ceiling[view.mode] * 10;
+  threshold.value = items.enough;
+  threshold.setAttribute("aria-valuetext", words.join(" "));
+  byId("surprising").replaceChildren(...words.flatMap((part) => [element("span", "", part), " "]));
+}
 
 async function select(token) {
   mark(token);
@@ -71,15 +70,15 @@ async function goToAndSelect(token) {
 }
 
 async function goToSurprising(step) {
+  const items = measure();
   const from = here();
-  let token = from >= 0 ? from + step : step > 0 ? visibleTokens()[0] : visibleTokens()[1];
-  const enough = threshold.value * 10;
-  while (token >= 0 && token < N && !(bits[token] !== NO_SCORE && bits[token] >= enough)) token += step;
-  if (token < 0 || token >= N) {
+  let item = from >= 0 ? items.itemOf(from) + step : items.itemOf(visibleTokens()[step > 0 ? 0 : 1]);
+  while (item >= 0 && item < items.values.length && !items.has(item)) item += step;
+  if (item < 0 || item >= items.values.length) {
     byId("live").textContent = step > 0 ? "No more below." : "No more above.";
     return;
   }
-  await goToAndSelect(token);
+  await goToAndSelect(items.tokenOf(item));
 }
 
 // Without upper case and accents, as long as before. Korean syllables and Japanese voiced ones stay as they are.
@@ -93,9 +92,10 @@ function fold(string) {
 
 let folded = ""; // the text, once somebody searches it
 
+// Whether there is something new to look for, which then was found.
 function search() {
   const query = byId("query").value.normalize("NFC");
-  if (query === view.query) return;
+  if (query === view.query) return false;
   view.query = query;
   view.hits = [];
   view.hit = -1;
@@ -106,12 +106,15 @@ function search() {
     for (let at = folded.indexOf(wanted); at >= 0; at = folded.indexOf(wanted, at + wanted.length)) view.hits.push(at);
   }
   byId("found").textContent = query ? grouped(view.hits.length) : "";
+  card.hide(); // it is about something else
   redraw();
-  strip.draw();
-  strip.show(visibleTokens());
+  if (!isShort) strip.draw();
+  showSeen();
+  return true;
 }
 
 async function goToHit(step) {
+  clearTimeout(view.typing);
   search(); // what was typed last may not have been looked for yet
   const many = view.hits.length;
   if (!many) return;
@@ -126,12 +129,22 @@ async function goToHit(step) {
   await goTo(tokenAt(view.hits[view.hit]));
 }
 
+// Goes to the first place from what is seen, once nothing more is typed for a moment.
+function searchSoon() {
+  clearTimeout(view.typing);
+  view.typing = setTimeout(() => {
+    if (search()) goToHit(1);
+  }, 200);
+}
+
 function setMode(mode) {
   view.mode = mode;
   document.querySelector(`[name=mode][value=${mode}]`).checked = true;
-  threshold.input.hidden = mode !== "token"; // it is on the scale of tokens
   drawLegend();
+  setThreshold(measure().enough);
   redraw();
+  if (!isShort) strip.draw();
+  showSeen();
 }
 
 const DARK = matchMedia("(prefers-color-scheme: dark)");
@@ -175,8 +188,8 @@ function move(step) {
 const KEYS = {
   n: () => goToSurprising(1),
   p: () => goToSurprising(-1),
-  "[": () => threshold.set(threshold.value - 5),
-  "]": () => threshold.set(threshold.value + 5),
+  "[": () => setThreshold(measure().enough - 5),
+  "]": () => setThreshold(measure().enough + 5),
   "/": () => byId("query").focus(),
   c: () => setMode({ token: "word", word: "entropy", entropy: "token" }[view.mode]),
   f: changeFont,
@@ -253,9 +266,9 @@ function listenToControls() {
   byId("font").onclick = changeFont;
   byId("theme").onclick = changeTheme;
   byId("keys").onclick = KEYS["?"];
-  threshold.input.oninput = () => threshold.set(+threshold.input.value);
+  threshold.oninput = () => setThreshold(+threshold.value);
   byId("modes").onchange = (event) => setMode(event.target.value);
-  byId("query").oninput = soon(search);
+  byId("query").oninput = searchSoon;
   byId("search").onsubmit = (event) => event.preventDefault();
   byId("query").onkeydown = (event) => {
     if (event.key === "Enter") goToHit(event.shiftKey ? -1 : 1);
@@ -264,10 +277,8 @@ function listenToControls() {
 
 function listenToWindow() {
   addEventListener("scroll", soon(() => {
-    const seen = visibleTokens();
-    strip.show(seen);
+    showSeen();
     card.place();
-    if (chart.canvas.getBoundingClientRect().bottom > 0) chart.show(seen);
   }), { passive: true });
   let width = textNode.clientWidth;
   addEventListener("resize", soon(() => {
@@ -308,12 +319,12 @@ function prepareToPrint() {
 
 async function open() {
   await readDocument();
-  countBins();
   cutBlocks();
   estimateHeights();
   fillHeader();
-  threshold.prepare();
+  document.documentElement.classList.toggle("short", isShort);
   drawLegend();
+  setThreshold(measure().enough);
   themeChanged();
   listenToKeys();
   listenToPointer();

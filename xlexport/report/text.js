@@ -4,9 +4,10 @@ const NEAR = 1500; // pixels
 
 const textNode = byId("text");
 const blocks = []; // {first, end, node, drawn}: tokens first … end - 1
-const view = { mode: "token", current: -1, query: "", hits: [], hitLength: 0, hit: -1 };
+const view = { mode: "token", current: -1, query: "", hits: [], hitLength: 0, hit: -1, hasLongTokens: false };
 
 function cutBlocks() {
+  view.hasLongTokens = text.length > 1.5 * N; // longer than characters: then a gap shows where two of one colour meet
   for (let place = 0; place < text.length || !blocks.length; ) {
     let cut = text.length;
     if (cut - place > 1.5 * BLOCK) {
@@ -91,8 +92,10 @@ function estimateHeights() {
   }
 }
 
-// Whether what begins at `place` is drawn in one with what stands before it: accents, parts of an emoji, of a flag.
+// Whether what begins at `place` is drawn in one with what stands before it: accents, parts of an emoji, of a flag, and
+// the two characters that end a line in many files.
 function joins(place, unit) {
+  if (text[place] === "\n") return text[place - 1] === "\r";
   if (text.charCodeAt(place) < 0x300) return false;
   const character = String.fromCodePoint(text.codePointAt(place));
   if (/[\p{M}\p{Emoji_Modifier}\u200d]/u.test(character) || text[place - 1] === "\u200d") return place > 0;
@@ -162,10 +165,6 @@ function levelOf(value) {
 function draw(block) {
   wanted.delete(block);
   if (block.drawn) return;
-  if (view.mode === "entropy" && !(isRead(block.first) && isRead(block.end - 1))) {
-    Promise.all([readDetail(block.first), readDetail(block.end - 1)]).then(() => draw(block));
-    return;
-  }
   block.drawn = true;
   const isPrinting = document.documentElement.classList.contains("printing");
   const spans = [];
@@ -177,18 +176,22 @@ function draw(block) {
     const from = start[token];
     const to = next === N ? text.length : start[next];
     let level;
+    let isFirst = true; // of what is coloured in one
     if (view.mode === "word") {
+      isFirst = token >= word.end || token === word.first;
       if (token >= word.end) {
         word = wordAt(token);
         wordLevel = levelOf(word.bits);
       }
       level = isSpace(from) && isSpace(to - 1) ? 0 : wordLevel;
     } else {
-      level = levelOf(view.mode === "token" ? sum(token, next) : describe(token).entropy);
+      const isScored = bits[token] !== NO_SCORE && entropy[token] !== NO_SCORE;
+      level = levelOf(view.mode === "token" ? sum(token, next) : isScored ? entropy[token] / STEPS : 0);
     }
     const isMerged = isPrinting && spans.at(-1)?.className === `l${level}`; // nobody points at tokens on paper
     const span = isMerged ? spans.at(-1) : document.createElement("span");
     span.className = `l${level}`;
+    if (view.hasLongTokens && isFirst) span.classList.add("apart");
     while (hit < view.hits.length && view.hits[hit] + view.hitLength <= from) hit++;
     if (hit < view.hits.length && view.hits[hit] < to) span.classList.add("hit", ...(hit === view.hit ? ["active"] : []));
     fill(span, text.slice(from, to));
@@ -202,7 +205,8 @@ function draw(block) {
   if (view.current >= block.first && view.current < block.end) mark(view.current);
 }
 
-function fill(span, string) {
+function fill(span, given) {
+  const string = unixLines(given);
   if (string === "\n") span.classList.add("line");
   let place = 0;
   for (const { 0: character, index } of string.matchAll(HIDDEN)) {
