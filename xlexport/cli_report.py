@@ -31,7 +31,7 @@ def _page(context: click.Context, parameter: click.Parameter, given: str | None)
     return Path(given)
 
 
-@click.command()
+@click.command(short_help="Write a web page: a text coloured by how surprising it is.")
 @click.argument("bundle", type=PATH)
 @click.argument("file", type=DOCUMENT)
 @click.option(
