@@ -17,6 +17,7 @@ __all__ = [
     "PROTOCOLS",
     "Decorator",
     "Integers",
+    "OutputFile",
     "all_of",
     "any_memory_options",
     "checkpoint_options",

@@ -229,7 +229,7 @@ def test_bundles_and_texts_that_are_refused(invoke: Invoke, tmp_path: Path) -> N
     assert "none.txt: No such file" in invoke("context", EMPTY, tmp_path / "none.txt", *RECL).error
     (tmp_path / "empty").mkdir()
     empty = invoke("context", EMPTY, tmp_path / "empty", *RECL)
-    assert "no document in there, so nothing to score" in empty.err.splitlines()[-1]
+    assert "no document in there; looked for files." in empty.err.splitlines()[-1]
     assert "no such" in invoke("context", tmp_path / "none.bundle", text, *RECL).error
     assert "1 of at least 2 tokens, so nothing to score" in invoke("context", EMPTY, "-", *RECL, stdin=b"x").error
     assert "short.txt: 1 of at least 2 tokens" in invoke("context", EMPTY, short, *RECL).error

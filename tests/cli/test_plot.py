@@ -103,9 +103,10 @@ def test_bits_are_drawn(suffix: str, invoke: Invoke, text: Path, tmp_path: Path)
 
 
 def test_bar_on_a_terminal(invoke: Invoke, text: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("xlexport.progress.sys.stderr", terminal := Terminal())
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setattr("sys.stderr", terminal := Terminal())
     invoke("plot", "bits", EMPTY, text, "--json", "--threads", "1").succeeded()
-    assert "of 1 documents" in terminal.getvalue() and "%" in terminal.getvalue()
+    assert "of 1 document  " in terminal.getvalue() and "%" in terminal.getvalue()
     assert terminal.getvalue().endswith("\r\x1b[K")  # nothing of it stays
 
 
