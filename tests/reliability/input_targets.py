@@ -88,7 +88,7 @@ class Inputs:
             code = run(["score", str(bundle), *arguments, "--json", "--threads", "1"])
         out.flush()
         told, records = err.getvalue().splitlines(), out.buffer.getvalue().splitlines()
-        if code != (1 if None in expected else 0):
+        if code != (1 if None in expected or not expected else 0):
             raise _Failed(
                 f"exit status {code}, {len(expected)} documents of which {expected.count(None)} are bad: {told}"
             )
@@ -128,7 +128,7 @@ def _expected(raw: bytes, kind: str, model: Model, sample: Sample) -> Documents:
         if kind == "gzip":
             raw = gzip.decompress(raw)
         if kind == "ids":
-            found: Documents = [[int(word) for word in raw.split()]]
+            found: Documents = [[int(word) for word in raw.removeprefix(b"\xef\xbb\xbf").split()]]
         elif "lines" in kind:
             found = [_of_line(line, kind) for line in raw.split(b"\n") if line.strip()]
         else:
