@@ -43,7 +43,7 @@ def test_messages_are_those_that_are_raised(
     monkeypatch.chdir(tmp_path)
     exec(compile(examples(PAGE), "docs/api.md", "exec"), {})
     shown = capsys.readouterr().out
-    promised = re.findall(r"print\(error\)  # (.*)", PAGE)
+    promised = re.findall(r"print\(error\)\s+# (.*)", PAGE)
     assert len(promised) == 2
     assert all(message in shown for message in promised)
 
