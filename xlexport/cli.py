@@ -20,6 +20,7 @@ from xlexport.cli_bench import bench
 from xlexport.cli_context import context
 from xlexport.cli_options import (
     DOCUMENT,
+    PATH,
     checkpoint_options,
     conversion_options,
     document_options,
@@ -36,8 +37,6 @@ from xlexport.cli_score import score
 from xlexport.train_options import model_config, train_options
 
 __all__ = ["cli", "main", "run"]
-
-PATH = click.Path(path_type=Path)
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})

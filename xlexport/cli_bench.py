@@ -8,11 +8,10 @@ from typing import Any
 
 import click
 
-from xlexport.cli_options import Integers, all_of, checkpoint_options, device_options, hashing_options
+from xlexport.cli_options import PATH, Integers, all_of, checkpoint_options, device_options, hashing_options
 
 __all__ = ["bench"]
 
-PATH = click.Path(path_type=Path)
 SWEPT = "N[,M…]"
 
 bench_options = all_of(

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from xlexport.cli_options import DOCUMENT, OUTPUT, Integers, all_of, any_memory_options, runtime_options
+from xlexport.cli_options import DOCUMENT, OUTPUT, PATH, Integers, all_of, any_memory_options, runtime_options
 from xlexport.cli_output import print_json, progress_bar, tell
 
 if TYPE_CHECKING:
@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from xlruntime import Document
 
 __all__ = ["Numbers", "context", "documents_given", "text_options"]
-
-PATH = click.Path(path_type=Path)
 
 
 class Numbers(click.ParamType[tuple[float, ...]]):
@@ -74,15 +72,14 @@ def documents_given(files: Sequence[Path], ids: bool, field: str | None) -> tupl
     Raises:
         TextError: there is not one. OSError: JSON lines cannot be read.
     """
-    from xlexport.inputs import Reading, documents, find_inputs
+    from xlexport.inputs import Reading, documents, find_inputs, nothing_in
     from xlexport.progress import Progress
-    from xlruntime import TextError
 
     reading = Reading(ids, field)
     inputs = find_inputs(files, (), reading, [], tell)
     found = list(documents(inputs, reading, sys.stdin.buffer, keep=False))
     if not found:
-        raise TextError(f"{', '.join(map(str, files))}: no document in there, so nothing to score. Give a text.")
+        raise nothing_in([given.name for given in inputs], "lines that are not blank")
     return found, Progress.over(inputs, reading)
 
 

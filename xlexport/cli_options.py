@@ -14,6 +14,7 @@ __all__ = [
     "DOCUMENT",
     "FORMATS",
     "OUTPUT",
+    "PATH",
     "PROTOCOLS",
     "Decorator",
     "Integers",
@@ -72,6 +73,7 @@ class OutputFile(click.Path):
         return super().convert(value, param, ctx)
 
 
+PATH = click.Path(path_type=Path)
 OUTPUT = OutputFile()
 # Not checked here: of several documents, one that cannot be read is told of and the others are scored.
 DOCUMENT = click.Path(path_type=Path, allow_dash=True, readable=False)

@@ -11,6 +11,7 @@ from xlexport.cli_context import documents_given, text_options
 from xlexport.cli_options import (
     DOCUMENT,
     OUTPUT,
+    PATH,
     checkpoint_options,
     document_options,
     evaluation_options,
@@ -20,7 +21,6 @@ from xlexport.cli_output import print_json, print_table, progress_bar, tell
 
 __all__ = ["plot"]
 
-PATH = click.Path(path_type=Path)
 
 output_option = click.option(
     "-o",

@@ -7,12 +7,11 @@ from typing import Any
 
 import click
 
-from xlexport.cli_options import Decorator, all_of
+from xlexport.cli_options import PATH, Decorator, all_of
 from xlexport.cli_output import print_json, print_table, quantization_rows, tell
 
 __all__ = ["DTYPES", "precision_options", "quantize"]
 
-PATH = click.Path(path_type=Path)
 DTYPES = ("int8", "weight-int8", "weight-int4", "float16")  # those of xlexport.quantize, too heavy to import for --help
 
 

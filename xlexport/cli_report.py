@@ -9,12 +9,11 @@ from typing import Any
 
 import click
 
-from xlexport.cli_options import DOCUMENT, document_options, runtime_options
+from xlexport.cli_options import DOCUMENT, PATH, document_options, runtime_options
 from xlexport.cli_output import progress_bar, tell
 
 __all__ = ["report"]
 
-PATH = click.Path(path_type=Path)
 ENDINGS = (".html", ".htm")
 
 

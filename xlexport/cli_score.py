@@ -10,14 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from xlexport.cli_options import DOCUMENT, OUTPUT, all_of, document_options, runtime_options
+from xlexport.cli_options import DOCUMENT, OUTPUT, PATH, all_of, document_options, runtime_options
 
 if TYPE_CHECKING:
     from xlexport.inputs import Input, Reading
 
 __all__ = ["score"]
 
-PATH = click.Path(path_type=Path)
 LEVELS = ("document", "line", "word", "token")  # those of xlexport.records, too heavy to import for --help
 FORMATS = {".jsonl": "jsonl", ".ndjson": "jsonl", ".json": "jsonl", ".csv": "csv"}
 

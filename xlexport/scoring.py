@@ -16,13 +16,18 @@ from xlruntime.spec import Evaluation
 from xlruntime.text import Tokenizer, continuation
 
 __all__ = [
+    "NEWLINES_MERGED",
     "documents_of",
+    "losses",
     "nothing_to_score",
     "print_generated",
     "print_losses",
     "print_newlines",
     "print_segmentation",
+    "segmentation",
 ]
+
+NEWLINES_MERGED = "The tokenizer takes newlines for spaces, so the bits are no code for where lines end."
 
 
 def documents_of(files: Sequence[Path], ids: bool, stdin: BinaryIO) -> list[Document]:
@@ -62,30 +67,45 @@ def nothing_to_score(score: DocumentScore) -> TextError | None:
     return TextError(f"{score.document}: {score.tokens} of at least 2 tokens, so nothing to score. Give a longer text.")
 
 
+def segmentation(evaluation: Evaluation) -> str | None:
+    """That the scores depend on how the document is cut; None where they do not."""
+    if not evaluation.segmentation_matters:
+        return None
+    return f"Without same_length the scores depend on the segment length, which is {evaluation.segment_len}."
+
+
 def print_segmentation(evaluation: Evaluation) -> None:
     """Say so where the scores depend on how the document is cut."""
-    if evaluation.segmentation_matters:
-        tell(f"Without same_length the scores depend on the segment length, which is {evaluation.segment_len}.")
+    if said := segmentation(evaluation):
+        tell(said)
 
 
 def print_newlines(tokenizer: Tokenizer) -> None:
     """Say so where the tokens do not hold a document's newlines."""
     if tokenizer.merges_newlines:
-        tell("The tokenizer takes newlines for spaces, so the bits are no code for where lines end.")
+        tell(NEWLINES_MERGED)
+
+
+def losses(score: DocumentScore) -> list[str]:
+    """What of a document the tokens do not hold, on which its bits per byte depend."""
+    found = []
+    if score.dropped_bytes:
+        found.append(
+            f"{score.dropped_bytes:,} bytes have no symbol in the vocabulary (newlines), so they were left out; "
+            "ratios are of what is covered, as in published figures."
+        )
+    if score.unknown_tokens:
+        found.append(
+            f"{score.unknown_tokens:,} of {score.tokens:,} tokens stand for what the vocabulary lacks, so the bits "
+            "are no code for the text."
+        )
+    return found
 
 
 def print_losses(score: DocumentScore) -> None:
-    """Say what of a document the tokens do not hold, on which its bits per byte depend."""
-    if score.dropped_bytes:
-        tell(
-            f"{score.document}: {score.dropped_bytes:,} bytes have no symbol in the vocabulary (newlines), so they "
-            "were left out; ratios are of what is covered, as in published figures."
-        )
-    if score.unknown_tokens:
-        tell(
-            f"{score.document}: {score.unknown_tokens:,} of {score.tokens:,} tokens stand for what the vocabulary "
-            "lacks, so the bits are no code for the text."
-        )
+    """Say what of a document the tokens do not hold."""
+    for said in losses(score):
+        tell(f"{score.document}: {said}")
 
 
 def print_generated(prompt: bytes, tokens: Iterator[int], tokenizer: Tokenizer, as_json: bool) -> None:

@@ -24,6 +24,7 @@ from xlexport.inputs import STDIN, Input, Reading, documents
 from xlexport.report.colours import LEVELS, css_colours
 from xlexport.report.packing import CHUNK, Chunk, Packer, bytes_for, pack
 from xlexport.report.page_text import text_of_bytes, text_of_ids, token_labels
+from xlexport.scoring import NEWLINES_MERGED, losses, segmentation
 from xlruntime import Document, DocumentScore, TextError
 from xlruntime.model import Model
 from xlruntime.spec import Evaluation
@@ -178,21 +179,11 @@ def _notes(model: Model, settings: Evaluation, summary: DocumentScore) -> list[s
     """What a reader must know of how the document was scored, in sentences: first the model, then what to beware of."""
     memory = "the whole document in one step" if settings.whole else f"segments of {settings.segment_len:,}"
     notes = [f"{_model_name(model)}; {memory}" + ("." if settings.whole else f", memory {settings.mem_len:,}.")]
-    if settings.segmentation_matters:
-        notes.append("Without same_length the scores depend on the segment length.")
+    if said := segmentation(settings):
+        notes.append(said)
     if model.tokenizer.merges_newlines:
-        notes.append("The tokenizer takes newlines for spaces, so the bits are no code for where lines end.")
-    if summary.dropped_bytes:
-        notes.append(
-            f"{summary.dropped_bytes:,} bytes have no symbol in the vocabulary (newlines), so they were left out; "
-            "ratios are of what is covered, as in published figures."
-        )
-    if summary.unknown_tokens:
-        notes.append(
-            f"{summary.unknown_tokens:,} of {summary.tokens:,} tokens stand for what the vocabulary lacks, so the bits "
-            "are no code for the text."
-        )
-    return notes
+        notes.append(NEWLINES_MERGED)
+    return notes + losses(summary)
 
 
 def _model_name(model: Model) -> str:

@@ -47,16 +47,6 @@ function byteLength(from, to) {
   return bytes;
 }
 
-// Bits per byte, or per token of a document without bytes.
-function courseOfBits() {
-  const course = new Course();
-  for (let token = 0; token < N; token++) {
-    if (bits[token] === NO_SCORE) continue;
-    course.add(token, bits[token], about.hasBytes ? byteLength(start[token], start[token + 1]) : 1);
-  }
-  return course.close();
-}
-
 // The first tokens of all words, and their bits, in hundredths.
 function allWords() {
   const firsts = [];
@@ -76,14 +66,14 @@ function measure(mode = view.mode) {
   if (measures[mode]) return measures[mode];
   const { firsts, values } = mode === "word" ? allWords() : { values: mode === "token" ? bits : entropy };
   const histogram = new Uint32Array(1024); // items by tenths of a bit
-  const course = new Course();
+  const course = new Course(); // of bits a byte where there are bytes, else of means of items
+  const isPerByte = mode === "token" && about.hasBytes;
   for (let item = 0; item < values.length; item++) {
     if (!firsts && values[item] === NO_SCORE) continue;
     histogram[Math.min(histogram.length - 1, Math.floor(values[item] / 10))]++;
-    course.add(firsts ? firsts[item] : item, values[item], 1);
+    course.add(firsts ? firsts[item] : item, values[item], isPerByte ? byteLength(start[item], start[item + 1]) : 1);
   }
-  const made = { firsts, values, histogram, unit: firsts ? "word" : "token", enough: 0 };
-  made.course = mode === "token" ? courseOfBits() : course.close();
+  const made = { firsts, values, histogram, course: course.close(), unit: firsts ? "word" : "token", enough: 0 };
   made.has = (item) => (firsts || values[item] !== NO_SCORE) && values[item] >= made.enough * 10;
   made.itemOf = (token) => (firsts ? lowerBound(firsts, token + 1) - 1 : token);
   made.tokenOf = (item) => (firsts ? shownAt(firsts[item]) : item);
