@@ -13,7 +13,7 @@ from xlruntime import Document, load
 __all__ = ["browser", "pytestmark"]
 
 
-def test_curve_is_of_bits_per_byte_whatever_tokens_are(browser: Browser, tmp_path: Path) -> None:  # noqa: F811
+def test_curve_is_of_bits_per_byte_whatever_tokens_are(browser: Browser, tmp_path: Path) -> None:
     words = load(with_words(tmp_path / "words.bundle"), threads=1)
     document = Document("text", " ".join(f"w{number % 25}" for number in range(300)).encode())
     (score,) = words.score([document])
