@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-import xlexport.doctor
-from xlexport.doctor import TINY_MODEL, Check, doctor
+import xlexport.commands.doctor
+from xlexport.commands.doctor import TINY_MODEL, Check, run_checks
 from xlruntime.errors import BundleError, ProviderError
 
 
@@ -17,7 +17,7 @@ def by_name(checks: list[Check]) -> dict[str, Check]:
 
 
 def test_healthy_installation() -> None:
-    checks = by_name(doctor())
+    checks = by_name(run_checks())
     for name in ("python", "numpy", "onnxruntime", "graphs on cpu", "convert", "train"):
         assert checks[name].ok is True, checks[name]
     assert "CPUExecutionProvider" in checks["onnxruntime"].detail
@@ -38,8 +38,8 @@ def test_missing_onnxruntime_is_found_and_keeps_nothing_else_from_running(monkey
     def import_onnxruntime() -> None:
         raise ProviderError("ONNX Runtime is not installed. Install it: pip install 'xlexport[cpu]'.")
 
-    monkeypatch.setattr(xlexport.doctor, "import_onnxruntime", import_onnxruntime)
-    checks = by_name(doctor())
+    monkeypatch.setattr(xlexport.commands.doctor, "import_onnxruntime", import_onnxruntime)
+    checks = by_name(run_checks())
     assert checks["onnxruntime"] == Check(
         "onnxruntime", False, "ONNX Runtime is not installed", "Install it: pip install 'xlexport[cpu]'."
     )
@@ -51,16 +51,18 @@ def test_runtime_too_old_for_the_graphs_is_found(monkeypatch: pytest.MonkeyPatch
     def open_session(path: Path, device: object, threads: int) -> None:
         raise BundleError(f"{path}: ONNX Runtime 1.16.0 cannot load it (Unsupported model IR version: 10). Convert.")
 
-    monkeypatch.setattr(xlexport.doctor, "open_session", open_session)
-    check = by_name(doctor())["graphs on cpu"]
+    monkeypatch.setattr(xlexport.commands.doctor, "open_session", open_session)
+    check = by_name(run_checks())["graphs on cpu"]
     assert check.ok is False
     assert "Unsupported model IR version: 10" in check.detail
     assert check.repair == "Upgrade it: pip install -U 'xlexport[cpu]'."
 
 
 def test_absent_extra_is_information_with_the_line_to_type(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(xlexport.doctor, "missing_modules", lambda extra: ["onnx"] if extra == "convert" else [])
-    checks = by_name(doctor())
+    monkeypatch.setattr(
+        xlexport.commands.doctor, "missing_modules", lambda extra: ["onnx"] if extra == "convert" else []
+    )
+    checks = by_name(run_checks())
     assert checks["train"].ok is True
     assert checks["convert"].ok is None
     assert checks["convert"].detail.endswith("; missing onnx")
@@ -74,8 +76,8 @@ def test_container_limits_are_heeded(monkeypatch: pytest.MonkeyPatch) -> None:
         "/proc/meminfo": "MemTotal:  8000000 kB\nMemAvailable:  4000000 kB\n",
         "/proc/cpuinfo": "processor : 0\nflags\t\t: fpu avx2 fma avx512f\n",
     }
-    monkeypatch.setattr(xlexport.doctor, "_read", files.get)
-    checks = by_name(doctor())
+    monkeypatch.setattr(xlexport.commands.doctor, "_read", files.get)
+    checks = by_name(run_checks())
     assert checks["cores"].ok is None
     assert "may use 0.5" in checks["cores"].detail
     assert checks["cores"].repair == "Use --threads 1."
@@ -84,7 +86,7 @@ def test_container_limits_are_heeded(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_unknown_system_is_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(xlexport.doctor, "_read", lambda path: None)
-    checks = by_name(doctor())
+    monkeypatch.setattr(xlexport.commands.doctor, "_read", lambda path: None)
+    checks = by_name(run_checks())
     assert checks["cores"].ok is True
     assert (checks["memory"].ok, checks["instruction sets"].ok) == (None, None)

@@ -104,7 +104,7 @@ def test_help_of_every_command_is_light() -> None:
     loaded = loaded_after(
         "import click\n"
         "from click.testing import CliRunner\n"
-        "from xlexport.cli import cli\n"
+        "from xlexport.commands import cli\n"
         "commands = cli.list_commands(click.Context(cli))\n"
         "assert len(commands) > 3, commands\n"
         "for arguments in ([], *([name] for name in commands)):\n"
@@ -115,7 +115,7 @@ def test_help_of_every_command_is_light() -> None:
     assert not loaded & (HEAVY | {"onnxruntime"})
 
 
-@pytest.mark.parametrize("module", ["xlexport", "xlexport.checkpoints", "xlexport.doctor", "xlexport.errors"])
+@pytest.mark.parametrize("module", ["xlexport", "xlexport.checkpoints", "xlexport.commands.doctor", "xlexport.errors"])
 def test_light_modules_of_xlexport_stay_light(module: str) -> None:
     assert not loaded_after(f"import {module}") & (HEAVY | {"onnxruntime"})
 

@@ -1,5 +1,5 @@
 """`python -m xlexport`."""
 
-from xlexport.cli import main
+from xlexport.commands import main
 
 main()

@@ -18,8 +18,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 
-from xlexport.cli_output import counted
 from xlexport.input_parsing import MARK, field_of, ids_of_words, no_ids
+from xlexport.terminal import counted
 from xlruntime import Document, TextError
 from xlruntime.bundle import MANIFEST
 from xlruntime.text import Ids, utf8_bytes

@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, TextIO
 
-from xlexport.cli_output import StatusLine, bar, counted, duration
 from xlexport.inputs import Input, Reading
+from xlexport.terminal import StatusLine, bar, counted, duration
 from xlruntime import DocumentScore, TokenScores
 
 __all__ = ["Progress", "Totals"]

@@ -9,8 +9,8 @@ from typing import BinaryIO
 import click
 import numpy as np
 
-from xlexport.cli_output import print_json, standard_output, tell
 from xlexport.input_parsing import MARK, ids_of_words
+from xlexport.terminal import print_json, standard_output, tell
 from xlruntime import Document, DocumentScore, TextError
 from xlruntime.spec import Evaluation
 from xlruntime.text import Tokenizer, continuation

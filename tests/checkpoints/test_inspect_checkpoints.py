@@ -14,10 +14,10 @@ import torch
 
 from tests.checkpoints import test_huggingface_format, test_kimiyoung_format, test_nvidia_format
 from tests.checkpoints.authors_models import VARIANTS, authors_tensors, make_oracle
+from tests.command_table import all_commands
 from tests.oracles.huggingface import Oracle
 from xlexport import checkpoints
-from xlexport.cli import cli
-from xlexport.cli_options import FORMATS
+from xlexport.commands.options import FORMATS
 from xltraining.checkpoint import save_checkpoint
 
 if TYPE_CHECKING:
@@ -191,7 +191,7 @@ def test_formats_that_can_be_chosen_are_documented() -> None:
 
 @pytest.mark.parametrize("command", ["convert", "verify", "bench", "inspect"])
 def test_commands_that_read_checkpoints_take_the_same_options(command: str) -> None:
-    options = {option for parameter in cli.commands[command].params for option in parameter.opts}
+    options = {option for parameter in all_commands()[command].params for option in parameter.opts}
     assert {"--format", "--config"} <= options
 
 

@@ -13,10 +13,11 @@ from torch import Tensor
 
 from tests.checkpoints.refusals import refusal
 from tests.checkpoints.test_huggingface_format import change_config
+from tests.command_table import all_commands
 from tests.oracles.reformer_configurations import ReformerCase
 from tests.oracles.reformers import HuggingFaceReformer, PyTorchReformer
 from xlexport.checkpoints import load
-from xlexport.cli import cli, run
+from xlexport.commands import run
 from xlruntime.bundle import read_bundle
 from xltraining.checkpoint import save_checkpoint
 from xltraining.reformer import Reformer
@@ -85,7 +86,7 @@ def test_sizes_from_our_own_files_take_no_time(change: dict[str, Any], model: Re
 
 @pytest.mark.parametrize("command", ["convert", "verify", "bench", "inspect"])
 def test_commands_that_read_checkpoints_take_the_same_options(command: str) -> None:
-    options = {option for parameter in cli.commands[command].params for option in parameter.opts}
+    options = {option for parameter in all_commands()[command].params for option in parameter.opts}
     assert {"--num-buckets", "--max-length"} <= options
 
 

@@ -18,7 +18,7 @@ import pytest
 import torch
 
 from tests.fixtures import one_thread, reuse_graphs
-from xlexport.cli import run
+from xlexport.commands import run
 from xltraining.checkpoint import save_checkpoint
 from xltraining.config import TransformerXLConfig
 from xltraining.transformer_xl import TransformerXL

@@ -12,9 +12,9 @@ import pytest
 
 import xlruntime
 import xlruntime.protocols
-from xlexport.cli import cli
-from xlexport.cli_options import PROTOCOLS
-from xlexport.cli_output import corpus_rows
+from tests.command_table import all_commands
+from xlexport.commands.evaluate import corpus_rows
+from xlexport.commands.options import PROTOCOLS
 
 if TYPE_CHECKING:
     from tests.cli.conftest import Finished
@@ -199,7 +199,7 @@ def test_documentation_names_every_field_and_only_options_that_there_are() -> No
     options = {
         option
         for command in ("convert", "evaluate")
-        for parameter in cli.commands[command].params
+        for parameter in all_commands()[command].params
         for option in (*parameter.opts, *parameter.secondary_opts)
     }
     assert set(re.findall(r"--[a-z][a-z-]*", text)) - options == set()

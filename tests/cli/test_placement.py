@@ -11,7 +11,7 @@ import pytest
 import xlruntime
 from xlexport.bench.profile import OperatorTime
 from xlexport.bench.report import profile_lines
-from xlexport.inspect import placement_rows
+from xlexport.commands.inspect import placement_rows
 
 CPU, CUDA = "CPUExecutionProvider", "CUDAExecutionProvider"
 

@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from xlexport import checkpoints
-from xlexport.train_options import ARCHITECTURE_OPTIONS, TRAINING_OPTIONS
+from xlexport.commands.train import ARCHITECTURE_OPTIONS, TRAINING_OPTIONS
 from xlruntime.bundle import digest_file, read_bundle
 from xltraining.config import TransformerXLConfig
 from xltraining.data import ByteStreams
@@ -138,10 +138,10 @@ def test_fresh_weights_never_replace_a_trained_checkpoint(prose: Path, invoke: I
 def tiny_demo(checkpoint: Path, reuse_export: None, monkeypatch: pytest.MonkeyPatch) -> str:
     """The demo's sample, text and times made small, its graphs those of the other tests; returns the text."""
     text = "It was the season of Light, it was the season of Darkness. " * 40
-    monkeypatch.setattr("xlexport.demo.sample_checkpoint", lambda: checkpoint)
-    monkeypatch.setattr("xlexport.demo.sample_text", lambda: text)
-    monkeypatch.setattr("xlexport.demo.EAGER_SECONDS", 0.1)
-    monkeypatch.setattr("xlexport.demo.TRIAL_BYTES", 100)
+    monkeypatch.setattr("xlexport.commands.demo.sample_checkpoint", lambda: checkpoint)
+    monkeypatch.setattr("xlexport.commands.demo.sample_text", lambda: text)
+    monkeypatch.setattr("xlexport.commands.demo.EAGER_SECONDS", 0.1)
+    monkeypatch.setattr("xlexport.commands.demo.TRIAL_BYTES", 100)
     return text
 
 
@@ -175,7 +175,9 @@ def test_demo_ends_with_its_table(tiny_demo: str, invoke: Invoke) -> None:
 
 
 def test_demo_says_which_stage_failed(tiny_demo: str, invoke: Invoke, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("xlexport.demo.SCORE_WITHOUT_TORCH", "import sys; sys.exit('the runtime imported torch')")
+    monkeypatch.setattr(
+        "xlexport.commands.demo.SCORE_WITHOUT_TORCH", "import sys; sys.exit('the runtime imported torch')"
+    )
     shown = invoke("demo")
     assert (shown.code, shown.out) == (1, "")
     assert shown.err.splitlines()[-1] == "Error: scoring without PyTorch failed: the runtime imported torch"

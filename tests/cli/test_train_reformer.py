@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from xlexport.train_options import model_config
+from xlexport.commands.train import model_config
 from xltraining.checkpoint import build_model, load_checkpoint
 from xltraining.errors import ConfigError
 from xltraining.reformer import Reformer

@@ -12,21 +12,21 @@ from typing import TYPE_CHECKING
 import click
 import pytest
 
+from tests.command_table import all_commands
 from xlexport import __version__
-from xlexport.cli import cli
 
 if TYPE_CHECKING:
     from tests.cli.conftest import Finished
 
     Invoke = Callable[..., Finished]
 
-COMMANDS = sorted(cli.commands)
+COMMANDS = sorted(all_commands())
 # Commands that do something: of a group, its own.
 DOING: dict[str, click.Command] = {
-    name: command for name, command in cli.commands.items() if not isinstance(command, click.Group)
+    name: command for name, command in all_commands().items() if not isinstance(command, click.Group)
 } | {
     f"{group} {name}": command
-    for group, commands in cli.commands.items()
+    for group, commands in all_commands().items()
     if isinstance(commands, click.Group)
     for name, command in commands.commands.items()
 }
@@ -149,7 +149,7 @@ def test_doctor_finds_this_installation_good(invoke: Invoke) -> None:
 
 
 def test_doctor_fails_where_something_must_be_mended(invoke: Invoke, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("xlexport.doctor.TINY_MODEL", b"not a graph")
+    monkeypatch.setattr("xlexport.commands.doctor.TINY_MODEL", b"not a graph")
     shown = invoke("doctor")
     assert shown.code == 1
     assert re.search(r"^FAILED +graphs on cpu", shown.out, re.M)
@@ -159,7 +159,7 @@ WITHOUT_TORCH = """
 import sys
 absent = ["torch", "onnx", "onnx_ir", "onnxscript", "google_crc32c", "tqdm"]
 sys.modules.update(dict.fromkeys(absent))  # each import of them fails
-from xlexport.cli import run
+from xlexport.commands import run
 sys.exit(run(sys.argv[1:]))
 """
 

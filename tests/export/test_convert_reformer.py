@@ -15,10 +15,10 @@ import torch
 from xlexport.arithmetic import step_flops
 from xlexport.bench import bench
 from xlexport.checkpoints import SourceCheckpoint, load
-from xlexport.cli_output import parity_rows
+from xlexport.commands.inspect import bundle_rows, checkpoint_object, checkpoint_rows
+from xlexport.commands.verify import parity_rows
 from xlexport.convert import ConversionOptions, convert
 from xlexport.errors import ExportError, ParityError, XlexportError
-from xlexport.inspect import bundle_rows, checkpoint_object, checkpoint_rows
 from xlexport.settings import as_converted
 from xlexport.steps.reformer import FEW
 from xlexport.verify import default_segments, verify

@@ -24,7 +24,7 @@ import xlruntime
 from xlexport import torch_session
 from xlexport.bundle_writer import write_manifest
 from xlexport.checkpoints import load as load_checkpoint
-from xlexport.cli import run
+from xlexport.commands import run
 from xlexport.convert import ConversionOptions, convert
 from xlexport.errors import ExportError
 from xlexport.opening import open_bundle

@@ -178,7 +178,7 @@ class ManifestFields(_Bundles):
     """A manifest that says something else, without a digest of itself; `inspect` reads it, too."""
 
     def case(self, number: int) -> Outcome:
-        from xlexport.inspect import bundle_rows
+        from xlexport.commands.inspect import bundle_rows
 
         rng = random.Random(f"manifest {number}")
         sample = self._pick(rng, (*NAMES, "vocabulary"))

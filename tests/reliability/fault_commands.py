@@ -19,7 +19,7 @@ import xlexport.convert
 import xlexport.resume
 import xltraining.run
 from tests.cli.conftest import PROSE, write_checkpoint
-from xlexport.cli import run as command_line
+from xlexport.commands import run as command_line
 from xlruntime import load
 from xlruntime.bundle import read_bundle
 from xltraining.checkpoint import load_checkpoint

@@ -15,7 +15,7 @@ import numpy as np
 from tests.reliability.bundle_targets import CLOSE, TEXT, Sample, samples
 from tests.reliability.damage import VALUES, damage_bytes, damage_json
 from tests.reliability.judging import Outcome, judged
-from xlexport.cli import run
+from xlexport.commands import run
 from xlruntime import Model, XlruntimeError, load
 
 __all__ = ["Inputs"]

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from xlexport.cli import run
+from xlexport.commands import run
 
 GOLDEN = Path(__file__).resolve().parents[1] / "golden"
 TEXT = (

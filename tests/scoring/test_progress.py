@@ -14,9 +14,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from xlexport.cli_output import duration, progress_bar
 from xlexport.inputs import Input, Reading
 from xlexport.progress import Progress, Totals
+from xlexport.terminal import duration, progress_bar
 from xlruntime import DocumentScore, TokenScores, load
 
 
@@ -44,7 +44,7 @@ def total(bundle: Path) -> DocumentScore:
 
 
 def test_bar_says_how_far_it_is(total: DocumentScore, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("xlexport.cli_output.EVERY", 0)
+    monkeypatch.setattr("xlexport.terminal.EVERY", 0)
     now = [0.0]
     monkeypatch.setattr("time.monotonic", lambda: now[0])
     terminal = Terminal()
@@ -84,7 +84,7 @@ def test_no_bar_where_a_terminal_cannot_draw(kind: str, monkeypatch: pytest.Monk
 
 
 def test_bars_of_other_commands_look_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("xlexport.cli_output.EVERY", 0)
+    monkeypatch.setattr("xlexport.terminal.EVERY", 0)
     now = [0.0]
     monkeypatch.setattr("time.monotonic", lambda: now[0])
     terminal = Terminal()
@@ -100,7 +100,7 @@ def test_bars_of_other_commands_look_the_same(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_what_is_not_known_is_not_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("xlexport.cli_output.EVERY", 0)
+    monkeypatch.setattr("xlexport.terminal.EVERY", 0)
     terminal = Terminal()
     Progress(None, None, terminal).take(part_of(0, 10))
     assert "0 of 1 document  " in Progress(1, None).line(1.0)
@@ -119,7 +119,7 @@ def test_sizes_of_files_tell_nothing_of_ids(tmp_path: Path, monkeypatch: pytest.
 
 
 def test_time_left_leaves_out_what_was_done_before(total: DocumentScore, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("xlexport.cli_output.EVERY", 0)
+    monkeypatch.setattr("xlexport.terminal.EVERY", 0)
     now = [0.0]
     monkeypatch.setattr("time.monotonic", lambda: now[0])
     before, terminal = Totals(), Terminal()

@@ -10,7 +10,7 @@ import click
 
 from xlexport.bench.plot import draw_plot
 from xlexport.bench.report import BenchReport, case_name, profile_lines, report_rows, table_header, table_line
-from xlexport.cli_output import print_json, print_table, tell
+from xlexport.terminal import print_json, print_table, tell
 
 __all__ = ["print_reports"]
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from xlexport.cli_options import DOCUMENT, OUTPUT, PATH, all_of, document_options, runtime_options
+from xlexport.commands.options import DOCUMENT, OUTPUT, PATH, all_of, document_options, runtime_options
 
 if TYPE_CHECKING:
     from xlexport.inputs import Input, Reading
@@ -111,11 +111,11 @@ def score(
     level = _level(per, per_token, detail, top, ids)
     chosen = _format(level, kind, as_json, output)
     _check_usage(output, force, resume, field, id_field, continuous, batch_size)
-    from xlexport.cli_output import tell
     from xlexport.inputs import Reading, find_inputs, nothing_in
     from xlexport.opening import open_bundle
     from xlexport.resume import PartialFile
     from xlexport.score_run import RunOptions, score_run
+    from xlexport.terminal import tell
 
     file = None if output is None else PartialFile(output)
     if file is not None:
@@ -212,7 +212,7 @@ def _check_usage(
 
 def _check_inputs(inputs: Sequence[Input], reading: Reading, output: Path | None, resume: bool) -> None:
     """Refuse inputs that the options do not go with; say which are no text."""
-    from xlexport.cli_output import tell
+    from xlexport.terminal import tell
     from xlruntime.vocabulary import listed
 
     paths = [given.path for given in inputs if given.path is not None]

@@ -5,19 +5,24 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import click
+
 from xlexport.checkpoints import SourceCheckpoint, load
+from xlexport.commands.options import PATH
 from xlexport.convert import ConversionOptions, convert
 from xlexport.errors import XlexportError
 from xlexport.parity import ParityReport
 from xlexport.sample import sample_checkpoint, sample_text
+from xlexport.terminal import print_json, print_table, tell
 
-__all__ = ["DemoResult", "demo", "result_dict", "result_rows"]
+__all__ = ["DemoResult", "demo", "result_dict", "result_rows", "run_demo"]
 
 SCORING_SECONDS = 60  # a slice of the text if the whole would take longer
 TRIAL_BYTES = 10_000
@@ -48,7 +53,7 @@ class DemoResult:
     eager_tokens_per_second: float
 
 
-def demo(folder: Path, tell: Callable[[str], None]) -> DemoResult:
+def run_demo(folder: Path, tell: Callable[[str], None]) -> DemoResult:
     """Run it, with the bundle and the text in `folder`.
 
     Args:
@@ -134,3 +139,21 @@ def result_dict(result: DemoResult) -> dict[str, Any]:
         "eager_tokens_per_second": result.eager_tokens_per_second,
         "speedup": result.score["tokens_per_second"] / result.eager_tokens_per_second,
     }
+
+
+@click.command()
+@click.option("-o", "--output", type=PATH, help="Keep demo.bundle and demo.txt in this folder.")
+@click.option("--json", "as_json", is_flag=True, help="Print one object.")
+def demo(output: Path | None, as_json: bool) -> None:
+    """Run the main job on the sample checkpoint: convert, verify, and score a long text without PyTorch."""
+    from xlexport.extras import require
+
+    require("convert")
+    with tempfile.TemporaryDirectory() as scratch:
+        folder = output or Path(scratch)
+        folder.mkdir(parents=True, exist_ok=True)
+        result = run_demo(folder, tell)
+    if as_json:
+        print_json(result_dict(result))
+    else:
+        print_table(result_rows(result))

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import click
 
-from xlexport.cli_options import PATH, Decorator, all_of
-from xlexport.cli_output import print_json, print_table, quantization_rows, tell
+from xlexport.commands.options import PATH, Decorator, all_of
+from xlexport.terminal import print_json, print_table, tell
 
-__all__ = ["DTYPES", "precision_options", "quantize"]
+__all__ = ["DTYPES", "precision_options", "quantization_rows", "quantize"]
 
 DTYPES = ("int8", "weight-int8", "weight-int4", "float16")  # those of xlexport.quantize, too heavy to import for --help
 
@@ -94,3 +95,24 @@ def quantize(
     else:
         print_table(quantization_rows(report.to_dict()))
     tell(f"wrote {output}")
+
+
+def quantization_rows(report: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """A QuantizationReport's fields for people."""
+    kept, texts = report["kept"], ", ".join(str(file["name"]) for file in report["text"])
+    return [
+        ("quantized", f"{report['products'] - len(kept)} of {report['products']} products to {report['dtype']}"),
+        *((f"float32: {name}", why) for name, why in kept.items()),
+        ("memories", report["memory_dtype"]),
+        ("measured on", f"{report['tokens']:,} tokens of {texts}"),
+        (
+            "bits per token",
+            f"{report['bits_per_token']:.4f}, quantized {report['delta_bits_per_token']:+.4f} "
+            f"± {report['standard_error']:.4f} (≤ {report['max_delta_bits']:g})",
+        ),
+        (
+            "log-probability differences",
+            f"mean {report['mean_abs_log_prob_diff']:.2g}, largest {report['max_abs_log_prob_diff']:.2g} nats",
+        ),
+        ("weights", f"{report['weights_bytes']:,} bytes of {report['float32_weights_bytes']:,}"),
+    ]

@@ -9,8 +9,8 @@ from typing import Any
 
 import click
 
-from xlexport.cli_options import DOCUMENT, PATH, document_options, runtime_options
-from xlexport.cli_output import progress_bar, tell
+from xlexport.commands.options import DOCUMENT, PATH, document_options, runtime_options
+from xlexport.terminal import progress_bar, tell
 
 __all__ = ["report"]
 
@@ -30,7 +30,7 @@ def _page(context: click.Context, parameter: click.Parameter, given: str | None)
     return Path(given)
 
 
-@click.command(short_help="Write a web page: a text coloured by how surprising it is.")
+@click.command()
 @click.argument("bundle", type=PATH)
 @click.argument("file", type=DOCUMENT)
 @click.option(

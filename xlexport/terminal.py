@@ -10,28 +10,21 @@ import os
 import shutil
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, TextIO
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, TextIO
 
 import click
-
-if TYPE_CHECKING:
-    from xlexport.parity import ParityReport
-    from xlruntime.protocols import CorpusScore
 
 __all__ = [
     "StatusLine",
     "bar",
-    "corpus_rows",
     "counted",
     "duration",
     "failure",
     "one_line",
-    "parity_rows",
     "print_json",
     "print_table",
     "progress_bar",
-    "quantization_rows",
     "standard_output",
     "tell",
 ]
@@ -96,102 +89,6 @@ def standard_output() -> Iterator[None]:
         if error.errno == errno.EPIPE:
             raise
         raise OSError(error.errno, error.strerror, STDOUT) from error
-
-
-def parity_rows(report: ParityReport) -> list[tuple[str, str]]:
-    """A ParityReport for people."""
-    tolerance = report.tolerance
-    behind = "" if report.detail_segments == report.segments else f", first {report.detail_segments} segments"
-    memory = ("largest memory difference", f"{report.max_abs_memory_diff:.2e} (≤ {tolerance['memory']:g})")
-    if report.mem_len:
-        walked = ("segments", f"{report.segments} of {report.segment_len} tokens, memory {report.mem_len}")
-    else:
-        walked = ("documents", f"{report.segments}, of {report.tokens:,} tokens together")
-    return [
-        walked,
-        (
-            "largest log-probability difference",
-            f"{report.max_abs_log_prob_diff:.2e} nats (≤ {tolerance['log_prob']:g})",
-        ),
-        ("of other tokens, relative", f"{report.max_distribution_diff:.2e} (≤ {tolerance['log_prob']:g}){behind}"),
-        *([memory] if report.mem_len else []),
-        ("bits per token", f"{report.bits_per_token:.4f}, graph {report.delta_bits_per_token:+.1e}"),
-        ("same best token", f"{report.top1_agreement:.2%}{behind}"),
-        ("drift, last third to first", "-" if report.drift is None else f"{report.drift:.2f}"),
-        *_lsh_rows(report),
-        ("equal", "yes" if report.passed else "NO"),
-    ]
-
-
-def _lsh_rows(report: ParityReport) -> list[tuple[str, str]]:
-    if report.bucket_flips is None:
-        return []
-    flips = f"{report.bucket_flips:,}"
-    if report.bucket_flips:
-        flips += (
-            f", margin {report.largest_flip_margin:.1e} (≤ {report.tolerance['flip_margin']:g}), "
-            f"{report.flip_effect_bits_per_token:+.1e} bits per token"
-        )
-    rows = [("buckets the model alone would change", flips)]
-    if report.overflow_fraction_per_layer is not None:
-        layers = ", ".join(f"{fraction:.2%}" for fraction in report.overflow_fraction_per_layer)
-        rows.append(("overflow, by LSH layer", layers))
-    if report.overflow_mismatches:
-        rows.append(("overflow counted otherwise", f"in {report.overflow_mismatches:,} places (= 0)"))
-    return rows
-
-
-def quantization_rows(report: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """A QuantizationReport's fields for people."""
-    kept, texts = report["kept"], ", ".join(str(file["name"]) for file in report["text"])
-    return [
-        ("quantized", f"{report['products'] - len(kept)} of {report['products']} products to {report['dtype']}"),
-        *((f"float32: {name}", why) for name, why in kept.items()),
-        ("memories", report["memory_dtype"]),
-        ("measured on", f"{report['tokens']:,} tokens of {texts}"),
-        (
-            "bits per token",
-            f"{report['bits_per_token']:.4f}, quantized {report['delta_bits_per_token']:+.4f} "
-            f"± {report['standard_error']:.4f} (≤ {report['max_delta_bits']:g})",
-        ),
-        (
-            "log-probability differences",
-            f"mean {report['mean_abs_log_prob_diff']:.2g}, largest {report['max_abs_log_prob_diff']:.2g} nats",
-        ),
-        ("weights", f"{report['weights_bytes']:,} bytes of {report['float32_weights_bytes']:,}"),
-    ]
-
-
-def corpus_rows(score: CorpusScore) -> list[tuple[str, str]]:
-    """A CorpusScore for people; what does not occur is left out."""
-    unit = score.unit
-    text = f", {score.bytes:,} bytes" if score.bytes and unit != "byte" else ""
-    clamp = "no clamp" if score.clamp_len < 0 else f"clamp {score.clamp_len:,}"
-    warmup = f", {score.warmup_segments} segments of warm-up" if score.warmup_segments else ""
-    rows = [
-        ("corpus", f"{score.corpus}: {score.tokens:,} {unit}s{text}"),
-        ("no token for", f"{score.dropped_bytes:,} bytes" if score.dropped_bytes else ""),
-        ("unknown", f"{score.unknown_tokens:,} {unit}s" if score.unknown_tokens else ""),
-        ("protocol", f"{score.protocol}{', sentences packed' if score.sentences else ''}{warmup}"),
-        ("streams", f"{score.batch_size:,} of {score.stream_len:,} predicted {unit}s"),
-        (
-            "not predicted",
-            f"{score.unpredicted_tokens:,}, the first of each {'sentence' if score.sentences else 'stream'}, and "
-            f"{score.trimmed_tokens:,} at the end",
-        ),
-        (
-            "settings",
-            f"segment {score.segment_len:,}, memory {score.mem_len:,}, {clamp}, "
-            f"{'' if score.same_length else 'no '}same length, first memory {score.first_memory}"
-            f"{f', {score.n_hashes} rounds of hashing' if score.n_hashes else ''}"
-            f"{', afresh where the model cannot read on' if score.restart else ''}",
-        ),
-        (f"nats per {unit}", f"{score.nats_per_token:.4f}"),
-        (f"bits per {unit}", f"{score.bits_per_token:.5f}"),
-        ("perplexity", f"{score.perplexity:.3f}"),
-        ("tokens/s", f"{score.tokens_per_second:,.0f}"),
-    ]
-    return [row for row in rows if row[1]]
 
 
 class StatusLine:

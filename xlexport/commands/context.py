@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from xlexport.cli_options import DOCUMENT, OUTPUT, PATH, Integers, all_of, any_memory_options, runtime_options
-from xlexport.cli_output import print_json, progress_bar, tell
+from xlexport.commands.options import DOCUMENT, OUTPUT, PATH, Integers, all_of, any_memory_options, runtime_options
+from xlexport.terminal import print_json, progress_bar, tell
 
 if TYPE_CHECKING:
     from xlexport.progress import Progress
@@ -83,7 +83,7 @@ def documents_given(files: Sequence[Path], ids: bool, field: str | None) -> tupl
     return found, Progress.over(inputs, reading)
 
 
-@click.command(short_help="Measure how far BUNDLE's memory reaches.")
+@click.command()
 @click.argument("bundle", type=PATH)
 @click.argument("files", nargs=-1, required=True, type=DOCUMENT)
 @click.option("--beside", type=PATH, multiple=True, help="Another bundle of the group; may be given several times.")

@@ -7,18 +7,20 @@ import os
 import platform
 import sys
 import tempfile
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
+import click
 import numpy as np
 
 from xlexport.errors import XlexportError
 from xlexport.extras import EXTRAS, missing_modules
 from xlexport.sample import sample_checkpoint
+from xlexport.terminal import print_json, print_table
 from xlruntime.errors import BundleError, ProviderError
 from xlruntime.providers import Device, import_onnxruntime, installed_wheels, open_session
 
-__all__ = ["OLDEST_PYTHON", "TINY_MODEL", "Check", "doctor"]
+__all__ = ["OLDEST_PYTHON", "TINY_MODEL", "Check", "doctor", "run_checks"]
 
 OLDEST_PYTHON = (3, 11)
 PURPOSES = {
@@ -52,7 +54,7 @@ class Check:
     """What to type or do, where `ok` is not True."""
 
 
-def doctor() -> list[Check]:
+def run_checks() -> list[Check]:
     """Look at everything; no check keeps another from running."""
     checks = [_python(), _numpy(), _onnxruntime()]
     if checks[-1].ok:
@@ -176,3 +178,22 @@ def _read(path: str) -> str | None:
         return Path(path).read_text("utf-8")
     except OSError:
         return None
+
+
+@click.command()
+@click.option("--json", "as_json", is_flag=True, help="Print a list of checks.")
+def doctor(as_json: bool) -> None:
+    """Check this installation: what works, what is missing, and how to mend it."""
+    checks = run_checks()
+    if as_json:
+        print_json([asdict(check) for check in checks])
+    else:
+        marks = {True: "ok", False: "FAILED", None: "-"}
+        print_table(
+            [
+                (f"{marks[check.ok]:6} {check.name}", check.detail + (f". {check.repair}" if check.repair else ""))
+                for check in checks
+            ]
+        )
+    if any(check.ok is False for check in checks):
+        click.get_current_context().exit(1)

@@ -7,8 +7,8 @@ from typing import Any
 
 import click
 
-from xlexport.cli_context import documents_given, text_options
-from xlexport.cli_options import (
+from xlexport.commands.context import documents_given, text_options
+from xlexport.commands.options import (
     DOCUMENT,
     OUTPUT,
     PATH,
@@ -17,7 +17,7 @@ from xlexport.cli_options import (
     evaluation_options,
     runtime_options,
 )
-from xlexport.cli_output import print_json, print_table, progress_bar, tell
+from xlexport.terminal import print_json, print_table, progress_bar, tell
 
 __all__ = ["plot"]
 
@@ -32,7 +32,7 @@ output_option = click.option(
 json_option = click.option("--json", "as_json", is_flag=True, help="Print what is drawn, as one object.")
 
 
-@click.group(short_help="Draw documents and models into .png or .svg files.")
+@click.group()
 def plot() -> None:
     """Draw documents and models into .png or .svg files (needs matplotlib)."""
 

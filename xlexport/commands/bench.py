@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from xlexport.cli_options import PATH, Integers, all_of, checkpoint_options, device_options, hashing_options
+from xlexport.commands.options import PATH, Integers, all_of, checkpoint_options, device_options, hashing_options
 
 __all__ = ["bench"]
 
@@ -56,7 +56,7 @@ bench_options = all_of(
 )
 
 
-@click.command(short_help="Measure BUNDLE's speed beside what the machine can do.")
+@click.command()
 @click.argument("bundle", type=PATH)
 @click.option("--against", type=PATH, help="Run the eager model of this checkpoint beside it.")
 @click.option("--json", "as_json", is_flag=True, help="Print an object a combination.")

@@ -9,10 +9,13 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import click
 import numpy as np
 
-from xlexport.cli_output import quantization_rows
+from xlexport.commands.options import PATH, checkpoint_options
+from xlexport.commands.quantize import quantization_rows
 from xlexport.settings import layer_kinds
+from xlexport.terminal import print_json, print_table
 from xlexport.vocabularies import describe_vocabulary
 from xlruntime.bundle import MANIFEST
 from xlruntime.errors import BundleError
@@ -25,7 +28,7 @@ from xlruntime.vocabulary_tokenizer import VocabularyTokenizer
 if TYPE_CHECKING:
     from xlexport.checkpoints import SourceCheckpoint
 
-__all__ = ["bundle_rows", "checkpoint_object", "checkpoint_rows", "placement_of", "placement_rows"]
+__all__ = ["bundle_rows", "checkpoint_object", "checkpoint_rows", "inspect", "placement_of", "placement_rows"]
 
 Placement = dict[str, dict[str, dict[str, int]]]  # by graph, execution provider and operator: how many nodes
 
@@ -259,3 +262,32 @@ def _lower(value: Any) -> str:
 
 def _shape(shape: tuple[int | str, ...]) -> str:
     return "(" + ", ".join(str(axis) for axis in shape) + ")"
+
+
+@click.command()
+@click.argument("path", type=PATH)
+@click.option("--json", "as_json", is_flag=True, help="Print the whole manifest, or all that is known of a checkpoint.")
+@click.option("--device", help="Open a bundle there, too, and show which execution provider computes how many nodes.")
+@checkpoint_options
+def inspect(
+    path: Path, as_json: bool, device: str | None, format_name: str | None, config: dict[str, Any] | None
+) -> None:
+    """Check the bundle or checkpoint at PATH, and show what is in it."""
+    from xlexport import checkpoints
+    from xlruntime.bundle import is_bundle, read_bundle
+
+    if is_bundle(path):
+        manifest = read_bundle(path)
+        found, rows = {**asdict(manifest), "fingerprint": manifest.fingerprint}, bundle_rows(manifest, path)
+        if device is not None:
+            found["placement"] = placement = placement_of(path, device)
+            rows += placement_rows(placement)
+    elif device is not None:
+        raise click.UsageError("--device is for bundles: a checkpoint does not run.")
+    else:
+        source = checkpoints.load(path, format_name, config)
+        found, rows = checkpoint_object(source), checkpoint_rows(source)
+    if as_json:
+        print_json(found)
+    else:
+        print_table(rows)

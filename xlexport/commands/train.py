@@ -5,16 +5,18 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable, Iterable
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from xlexport.cli_options import Integers
+from xlexport.commands.options import PATH, Integers
+from xlexport.terminal import tell
 
 if TYPE_CHECKING:
     from xltraining.architectures import ModelConfig
 
-__all__ = ["ARCHITECTURE_OPTIONS", "TRAINING_OPTIONS", "model_config", "train_options"]
+__all__ = ["ARCHITECTURE_OPTIONS", "TRAINING_OPTIONS", "model_config", "train", "train_options"]
 
 
 class _Names(click.ParamType[tuple[str, ...]]):
@@ -227,3 +229,40 @@ def model_config(architecture: str, given: dict[str, Any], training: dict[str, A
         length = sequence_length(training["word_length"])
         values |= {"n_token": N_TOKEN, "tgt_len": length, "mem_len": values.get("mem_len", length)}
     return config_from(architecture, values)
+
+
+@click.command()
+@click.argument("files", nargs=-1, type=PATH)
+@click.option(
+    "-o", "--out", "--output", "out_dir", required=True, type=PATH, help="Folder for checkpoint.pt and log.jsonl."
+)
+@click.option("--valid", "valid_files", multiple=True, type=PATH, help="Held-out text; may be given several times.")
+@click.option("--resume", is_flag=True, help="Go on with the run in --out, exactly where it stopped.")
+@train_options
+def train(
+    files: tuple[Path, ...],
+    out_dir: Path,
+    valid_files: tuple[Path, ...],
+    resume: bool,
+    architecture: str,
+    model: dict[str, Any],
+    training: dict[str, Any],
+) -> None:
+    """Train a byte-level Transformer-XL or Reformer on text FILES. Ctrl-C saves, --resume goes on."""
+    from xlexport.extras import require
+
+    require("train")
+    from xltraining.train import TrainingConfig
+    from xltraining.train import train as run_training
+
+    result = run_training(
+        model_config(architecture, model, training),
+        TrainingConfig(**training),
+        train_files=files,
+        valid_files=valid_files,
+        out_dir=out_dir,
+        resume=resume,
+        report=tell,
+    )
+    if result.interrupted:
+        tell(f"stopped at step {result.step:,}; go on with --resume")

@@ -1,0 +1,104 @@
+"""The command line: one file a command, imported when the command is asked for.
+
+Data goes to stdout, everything else to stderr. Exit status: 0 done, 1 failed, 2 wrong usage.
+"""
+
+from __future__ import annotations
+
+import importlib
+import signal
+import sys
+import warnings
+from collections.abc import Sequence
+from types import FrameType
+
+import click
+
+from xlexport import __version__
+from xlexport.terminal import failure, tell
+
+__all__ = ["cli", "main", "run"]
+
+# What `xlexport --help` shows of each command: it imports none of them.
+COMMANDS = {
+    "bench": "Measure BUNDLE's speed beside what the machine can do.",
+    "context": "Measure how far BUNDLE's memory reaches.",
+    "convert": "Turn CHECKPOINT into a bundle, verified to be equal.",
+    "demo": "Run the main job on the sample checkpoint.",
+    "doctor": "Check the installation and suggest fixes.",
+    "evaluate": "Score CORPUS as published scores were computed.",
+    "generate": "Continue PROMPT with BUNDLE. Needs no PyTorch.",
+    "inspect": "Check the bundle or checkpoint at PATH, and show what is in it.",
+    "plot": "Draw documents and models into .png or .svg files.",
+    "quantize": "Write BUNDLE in a lower precision.",
+    "report": "Write a web page: a text coloured by how surprising it is.",
+    "score": "Score FILES with BUNDLE, each as one document of any length.",
+    "train": "Train a byte-level Transformer-XL or Reformer on text FILES.",
+    "verify": "Compare BUNDLE with the trained model in CHECKPOINT.",
+}
+
+
+class LazyGroup(click.Group):
+    """A group that imports a command's module when that command is asked for."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return sorted(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in COMMANDS:
+            return None
+        command = getattr(importlib.import_module(f"xlexport.commands.{cmd_name}"), cmd_name)
+        assert isinstance(command, click.Command)
+        return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        try:
+            return super().resolve_command(ctx, args)
+        except click.NoSuchCommand as error:  # which looks for similar names among the commands that are imported
+            raise click.NoSuchCommand(error.command_name, possibilities=COMMANDS, ctx=ctx) from None
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl(sorted(COMMANDS.items()))
+
+
+@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
+@click.version_option(__version__)
+def cli() -> None:
+    """Transformer-XL and Reformer language models as ONNX step graphs that carry their memory."""
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Run one command line and return its exit status; every expected failure is one line on stderr."""
+    warnings.showwarning = lambda message, *_, **__: tell(f"Warning: {message}")
+    try:
+        result = cli.main(list(arguments), prog_name="xlexport", standalone_mode=False)
+        return result if isinstance(result, int) else 0
+    except click.ClickException as error:
+        error.show()
+        return error.exit_code
+    except (click.Abort, KeyboardInterrupt):
+        tell("Error: interrupted; no unfinished output was left. Run the command again.")
+        return 1
+    except Exception as error:
+        message = failure(error)
+        if message is None:
+            raise
+        tell(message)
+        return 1
+
+
+def main() -> None:
+    """Entry point of the `xlexport` command."""
+    signal.signal(signal.SIGTERM, _end_as_after_ctrl_c)
+    sys.exit(run(sys.argv[1:]))
+
+
+def _end_as_after_ctrl_c(number: int, frame: FrameType | None) -> None:
+    """Clean up, or save, as a training run does, also where a shell's background jobs ignore Ctrl-C."""
+    handler = signal.getsignal(signal.SIGINT)
+    if not callable(handler):
+        raise KeyboardInterrupt
+    handler(number, frame)

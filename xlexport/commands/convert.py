@@ -1,0 +1,67 @@
+"""The `convert` command."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from xlexport.commands.options import PATH, checkpoint_options, conversion_options, evaluation_options
+from xlexport.commands.quantize import DTYPES, precision_options, quantization_rows
+from xlexport.commands.verify import parity_rows
+from xlexport.terminal import print_json, print_table, tell
+
+__all__ = ["convert"]
+
+
+@click.command()
+@click.argument("checkpoint", type=PATH)
+@click.option(
+    "-o", "--output", type=PATH, help="Bundle folder to write.  [default: CHECKPOINT without its suffix + .bundle]"
+)
+@click.option("--force", is_flag=True, help="Replace an existing bundle.")
+@click.option("--json", "as_json", is_flag=True, help="Print the parity report as JSON.")
+@precision_options(
+    click.option(
+        "--dtype",
+        type=click.Choice(["float32", *DTYPES]),
+        default="float32",
+        show_default=True,
+        help="Of the bundle: it is converted and verified in float32, then quantized, measured on --text.",
+    )
+)
+@conversion_options
+@checkpoint_options
+@evaluation_options
+def convert(
+    checkpoint: Path,
+    output: Path | None,
+    format_name: str | None,
+    config: dict[str, Any] | None,
+    force: bool,
+    as_json: bool,
+    **options: Any,
+) -> None:
+    """Turn CHECKPOINT into a bundle, verified against the trained model. Nothing is written unless it is equal."""
+    from xlexport.extras import require
+
+    require("convert")
+    from xlexport import checkpoints
+    from xlexport.bundle_writer import check_output
+    from xlexport.convert import ConversionOptions
+    from xlexport.convert import convert as write_bundle
+    from xlruntime.bundle import read_bundle
+
+    output = output or checkpoint.parent / f"{checkpoint.stem}.bundle"
+    if checkpoint.exists():  # else the missing checkpoint is what must be mended first
+        check_output(output, force)
+    source = checkpoints.load(checkpoint, format_name, config)
+    report = write_bundle(source, output, ConversionOptions(**options), force=force, tell=tell)
+    quantized = read_bundle(output, check_files=False).provenance.get("quantization")
+    if as_json:
+        figures = report.to_dict(per_segment=False)
+        print_json({"bundle": str(output), **figures, **({"quantization": quantized} if quantized else {})})
+    else:
+        print_table([*parity_rows(report), *(quantization_rows(quantized) if quantized else [])])
+    tell(f"wrote {output}")

@@ -1,0 +1,87 @@
+"""The `evaluate` command."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from xlexport.commands.options import DOCUMENT, PATH, document_options, protocol_options, runtime_options
+from xlexport.terminal import print_json, print_table, progress_bar
+
+if TYPE_CHECKING:
+    from xlruntime.protocols import CorpusScore
+
+__all__ = ["corpus_rows", "evaluate"]
+
+
+@click.command()
+@click.argument("bundle", type=PATH)
+@click.argument("corpus", type=DOCUMENT)
+@protocol_options
+@click.option("--ids", is_flag=True, help="The file holds token ids separated by white space, not text.")
+@click.option("--json", "as_json", is_flag=True, help="Print one object.")
+@runtime_options
+@document_options
+def evaluate(
+    bundle: Path,
+    corpus: Path,
+    protocol: str,
+    batch_size: int | None,
+    sentences: bool | None,
+    ids: bool,
+    as_json: bool,
+    runtime: dict[str, Any],
+    **evaluation: Any,
+) -> None:
+    """Score CORPUS as published scores were computed: as parallel streams; '-' is standard input. Needs no PyTorch."""
+    from dataclasses import asdict
+
+    from xlexport.opening import open_bundle
+    from xlexport.scoring import documents_of
+    from xlruntime.protocols import arrange, read_corpus, walk
+
+    (document,) = documents_of([corpus], ids, sys.stdin.buffer)
+    model = open_bundle(bundle, **runtime)
+    settings = model.evaluation(**evaluation)
+    streams = arrange(read_corpus(model, document), settings, protocol, batch_size, sentences)
+    with progress_bar(streams.tokens.size, "evaluating") as advance:
+        found = walk(model, streams, advance)
+    if as_json:
+        print_json(asdict(found))
+    else:
+        print_table(corpus_rows(found))
+
+
+def corpus_rows(score: CorpusScore) -> list[tuple[str, str]]:
+    """A CorpusScore for people; what does not occur is left out."""
+    unit = score.unit
+    text = f", {score.bytes:,} bytes" if score.bytes and unit != "byte" else ""
+    clamp = "no clamp" if score.clamp_len < 0 else f"clamp {score.clamp_len:,}"
+    warmup = f", {score.warmup_segments} segments of warm-up" if score.warmup_segments else ""
+    rows = [
+        ("corpus", f"{score.corpus}: {score.tokens:,} {unit}s{text}"),
+        ("no token for", f"{score.dropped_bytes:,} bytes" if score.dropped_bytes else ""),
+        ("unknown", f"{score.unknown_tokens:,} {unit}s" if score.unknown_tokens else ""),
+        ("protocol", f"{score.protocol}{', sentences packed' if score.sentences else ''}{warmup}"),
+        ("streams", f"{score.batch_size:,} of {score.stream_len:,} predicted {unit}s"),
+        (
+            "not predicted",
+            f"{score.unpredicted_tokens:,}, the first of each {'sentence' if score.sentences else 'stream'}, and "
+            f"{score.trimmed_tokens:,} at the end",
+        ),
+        (
+            "settings",
+            f"segment {score.segment_len:,}, memory {score.mem_len:,}, {clamp}, "
+            f"{'' if score.same_length else 'no '}same length, first memory {score.first_memory}"
+            f"{f', {score.n_hashes} rounds of hashing' if score.n_hashes else ''}"
+            f"{', afresh where the model cannot read on' if score.restart else ''}",
+        ),
+        (f"nats per {unit}", f"{score.nats_per_token:.4f}"),
+        (f"bits per {unit}", f"{score.bits_per_token:.5f}"),
+        ("perplexity", f"{score.perplexity:.3f}"),
+        ("tokens/s", f"{score.tokens_per_second:,.0f}"),
+    ]
+    return [row for row in rows if row[1]]

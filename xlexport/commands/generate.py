@@ -1,0 +1,51 @@
+"""The `generate` command."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import click
+
+from xlexport.commands.options import PATH, document_options, runtime_options
+
+__all__ = ["generate"]
+
+
+@click.command()
+@click.argument("bundle", type=PATH)
+@click.argument("prompt", required=False)
+@click.option("--file", "prompt_file", type=click.File("rb"), help="Read the prompt from a file or '-'.")
+@click.option("-n", "--max-tokens", type=click.IntRange(0), default=200, show_default=True)
+@click.option("--temperature", type=float, default=1.0, show_default=True, help="0 takes the likeliest token.")
+@click.option("--top-k", type=int, help="Only the k likeliest tokens.")
+@click.option("--top-p", type=float, help="Only the likeliest tokens that together reach this probability.")
+@click.option("--seed", type=int, help="Of the random draws.")
+@click.option("--json", "as_json", is_flag=True, help="Print one object with prompt, text and token ids.")
+@runtime_options
+@document_options
+def generate(
+    bundle: Path,
+    prompt: str | None,
+    prompt_file: BinaryIO | None,
+    max_tokens: int,
+    temperature: float,
+    top_k: int | None,
+    top_p: float | None,
+    seed: int | None,
+    as_json: bool,
+    runtime: dict[str, Any],
+    **evaluation: Any,
+) -> None:
+    """Continue PROMPT with BUNDLE. Needs no PyTorch."""
+    if (prompt is None) == (prompt_file is None):
+        raise click.UsageError("Give either PROMPT or --file.")
+    import xlruntime
+    from xlexport.opening import open_bundle
+    from xlexport.scoring import print_generated
+
+    text = prompt_file.read() if prompt_file is not None else str(prompt).encode("utf-8", "surrogateescape")
+    sampling = xlruntime.Sampling(temperature, top_k, top_p, seed)
+    model = open_bundle(bundle, **runtime)
+    tokens = model.generate(text, max_tokens=max_tokens, sampling=sampling, **evaluation)
+    print_generated(text, tokens, model.tokenizer, as_json)

@@ -1,0 +1,106 @@
+"""The `verify` command, and how a report of parity is shown."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from xlexport.commands.options import PATH, checkpoint_options, evaluation_options, hashing_options, runtime_options
+from xlexport.terminal import print_json, print_table, progress_bar
+
+if TYPE_CHECKING:
+    from xlexport.parity import ParityReport
+
+__all__ = ["parity_rows", "verify"]
+
+
+@click.command()
+@click.argument("bundle", type=PATH)
+@click.argument("checkpoint", type=PATH)
+@click.option("--text", type=PATH, help="Text to walk.  [default: one that every Python brings]")
+@click.option("--segments", type=click.IntRange(1), help="How many.  [default: until the memory has wrapped twice]")
+@click.option("--json", "as_json", is_flag=True, help="Print the report as JSON, with the figures of each segment.")
+@checkpoint_options
+@runtime_options
+@evaluation_options
+@hashing_options
+def verify(
+    bundle: Path,
+    checkpoint: Path,
+    text: Path | None,
+    segments: int | None,
+    as_json: bool,
+    format_name: str | None,
+    config: dict[str, Any] | None,
+    runtime: dict[str, Any],
+    **evaluation: Any,
+) -> None:
+    """Compare BUNDLE with the trained model in CHECKPOINT over many segments of carried memory."""
+    from xlexport.extras import require
+
+    require("convert")
+    from xlexport import checkpoints
+    from xlexport.opening import open_bundle
+    from xlexport.tokenizer_choice import verify_ids
+    from xlexport.verify import default_segments
+    from xlexport.verify import verify as compare
+
+    model = open_bundle(bundle, **runtime)
+    settings = model.evaluation(**evaluation)
+    segments = segments or default_segments(settings)
+    source = checkpoints.load(checkpoint, format_name, config)
+    ids = verify_ids(model.bundle, model.tokenizer, text)
+    with progress_bar(segments, "verifying") as advance:
+        report = compare(
+            model, source.build_model, ids, segments=segments, evaluation=settings, progress=lambda segment: advance(1)
+        )
+    if as_json:
+        print_json(report.to_dict())
+    else:
+        print_table(parity_rows(report))
+    report.require_passed()
+
+
+def parity_rows(report: ParityReport) -> list[tuple[str, str]]:
+    """A ParityReport for people."""
+    tolerance = report.tolerance
+    behind = "" if report.detail_segments == report.segments else f", first {report.detail_segments} segments"
+    memory = ("largest memory difference", f"{report.max_abs_memory_diff:.2e} (≤ {tolerance['memory']:g})")
+    if report.mem_len:
+        walked = ("segments", f"{report.segments} of {report.segment_len} tokens, memory {report.mem_len}")
+    else:
+        walked = ("documents", f"{report.segments}, of {report.tokens:,} tokens together")
+    return [
+        walked,
+        (
+            "largest log-probability difference",
+            f"{report.max_abs_log_prob_diff:.2e} nats (≤ {tolerance['log_prob']:g})",
+        ),
+        ("of other tokens, relative", f"{report.max_distribution_diff:.2e} (≤ {tolerance['log_prob']:g}){behind}"),
+        *([memory] if report.mem_len else []),
+        ("bits per token", f"{report.bits_per_token:.4f}, graph {report.delta_bits_per_token:+.1e}"),
+        ("same best token", f"{report.top1_agreement:.2%}{behind}"),
+        ("drift, last third to first", "-" if report.drift is None else f"{report.drift:.2f}"),
+        *_lsh_rows(report),
+        ("equal", "yes" if report.passed else "NO"),
+    ]
+
+
+def _lsh_rows(report: ParityReport) -> list[tuple[str, str]]:
+    if report.bucket_flips is None:
+        return []
+    flips = f"{report.bucket_flips:,}"
+    if report.bucket_flips:
+        flips += (
+            f", margin {report.largest_flip_margin:.1e} (≤ {report.tolerance['flip_margin']:g}), "
+            f"{report.flip_effect_bits_per_token:+.1e} bits per token"
+        )
+    rows = [("buckets the model alone would change", flips)]
+    if report.overflow_fraction_per_layer is not None:
+        layers = ", ".join(f"{fraction:.2%}" for fraction in report.overflow_fraction_per_layer)
+        rows.append(("overflow, by LSH layer", layers))
+    if report.overflow_mismatches:
+        rows.append(("overflow counted otherwise", f"in {report.overflow_mismatches:,} places (= 0)"))
+    return rows
