@@ -17,7 +17,7 @@ import click
 from xlexport import __version__
 from xlexport.terminal import failure, tell
 
-__all__ = ["cli", "main", "run"]
+__all__ = ["LazyGroup", "cli", "main", "run"]
 
 # What `xlexport --help` shows of each command: it imports none of them.
 COMMANDS = {
