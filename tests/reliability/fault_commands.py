@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 import xlexport.convert
-import xlexport.resume
+import xlexport.scoring.resume
 import xltraining.run
 from tests.cli.conftest import PROSE, write_checkpoint
 from xlexport.commands import run as command_line
@@ -151,7 +151,7 @@ def _of_training(base: Path) -> list[Command]:
 
 def _of_scores(base: Path) -> list[Command]:
     (base / "ids.txt").write_text(" ".join(str(number % 30) for number in range(61)))
-    vars(xlexport.resume)["BUSY"] = 0  # a state after every step, however long it takes to write
+    vars(xlexport.scoring.resume)["BUSY"] = 0  # a state after every step, however long it takes to write
 
     def score(folder: Path, *more: str, per: str = "token") -> int:
         return _call("score", GOLDEN, base / "ids.txt", "--ids", "-o", folder / "out.jsonl", "--per", per,

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from tests.scoring.conftest import TEXT, Score
-from xlexport.inputs import Input, Reading, TextSource, documents
+from xlexport.scoring.inputs import Input, Reading, TextSource, documents
 
 
 def names(score: Score, *arguments: str | Path, stdin: bytes = b"") -> list[str]:
@@ -324,7 +324,7 @@ def test_ids_behind_a_byte_order_mark(score: Score, tmp_path: Path) -> None:
 
 
 def test_ids_are_read_piece_by_piece(score: Score, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("xlexport.inputs.CHUNK", 7)
+    monkeypatch.setattr("xlexport.scoring.inputs.CHUNK", 7)
     path = tmp_path / "ids"
     path.write_text("12\t130 7\r\n" * 20 + "255")
     (found,) = score(path, "--ids", "--per-token", "--json").succeeded().records[-1:]
@@ -353,7 +353,7 @@ def test_strict_stops_at_the_first(score: Score, texts: list[Path], tmp_path: Pa
 
 def test_document_that_breaks_in_its_middle(score: Score, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Records of tokens that were scored before stay; it has no total."""
-    monkeypatch.setattr("xlexport.inputs.CHUNK", 64)
+    monkeypatch.setattr("xlexport.scoring.inputs.CHUNK", 64)
     ids = tmp_path / "ids"
     ids.write_text("66 " * 400 + "999")
     shown = score(ids, "--ids", "--per", "token")

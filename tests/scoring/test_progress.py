@@ -14,8 +14,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from xlexport.inputs import Input, Reading
-from xlexport.progress import Progress, Totals
+from xlexport.scoring.inputs import Input, Reading
+from xlexport.scoring.totals import Progress, Totals
 from xlexport.terminal import duration, progress_bar
 from xlruntime import DocumentScore, TokenScores, load
 

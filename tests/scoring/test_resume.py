@@ -19,8 +19,8 @@ import pytest
 from tests.reliability.kill_and_resume import Outcome, Runs, write_documents
 from tests.scoring.conftest import Score, Scored
 from xlexport.errors import ResumeError
-from xlexport.resume import PartialFile, SavedRun
-from xlexport.score_run import RunOptions, _resuming, describe_run
+from xlexport.scoring.resume import PartialFile, SavedRun
+from xlexport.scoring.run import RunOptions, _resuming, describe_run
 from xlruntime import load
 from xlruntime.vocabulary import Vocabulary
 
@@ -52,7 +52,7 @@ def stop_after(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
 @pytest.fixture
 def at_each_step(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let `--save-every 0` mean it, however long a state takes."""
-    monkeypatch.setattr("xlexport.resume.BUSY", 0)
+    monkeypatch.setattr("xlexport.scoring.resume.BUSY", 0)
 
 
 def interrupted(score: Score, *arguments: str | Path) -> None:
@@ -285,7 +285,7 @@ def test_errors_name_the_file_that_was_given(
     if method == "open":
         monkeypatch.setattr("builtins.open", fail)
     elif method == "write":
-        monkeypatch.setattr("xlexport.resume.write_state", fail)
+        monkeypatch.setattr("xlexport.scoring.resume.write_state", fail)
     else:
         monkeypatch.setattr("os.fsync", fail)
     line = refused(score(*texts, "-o", tmp_path / "out.csv", "--save-every", "0"))

@@ -13,7 +13,7 @@ from xlexport.commands.options import DOCUMENT, OUTPUT, PATH, Integers, all_of, 
 from xlexport.terminal import print_json, progress_bar, tell
 
 if TYPE_CHECKING:
-    from xlexport.progress import Progress
+    from xlexport.scoring.totals import Progress
     from xlruntime import Document
 
 __all__ = ["Numbers", "context", "documents_given", "text_options"]
@@ -72,8 +72,8 @@ def documents_given(files: Sequence[Path], ids: bool, field: str | None) -> tupl
     Raises:
         TextError: there is not one. OSError: JSON lines cannot be read.
     """
-    from xlexport.inputs import Reading, documents, find_inputs, nothing_in
-    from xlexport.progress import Progress
+    from xlexport.scoring.inputs import Reading, documents, find_inputs, nothing_in
+    from xlexport.scoring.totals import Progress
 
     reading = Reading(ids, field)
     inputs = find_inputs(files, (), reading, [], tell)

@@ -40,7 +40,7 @@ def evaluate(
     from dataclasses import asdict
 
     from xlexport.opening import open_bundle
-    from xlexport.scoring import documents_of
+    from xlexport.scoring.remarks import documents_of
     from xlruntime.protocols import arrange, read_corpus, walk
 
     (document,) = documents_of([corpus], ids, sys.stdin.buffer)

@@ -42,7 +42,7 @@ def generate(
         raise click.UsageError("Give either PROMPT or --file.")
     import xlruntime
     from xlexport.opening import open_bundle
-    from xlexport.scoring import print_generated
+    from xlexport.scoring.remarks import print_generated
 
     text = prompt_file.read() if prompt_file is not None else str(prompt).encode("utf-8", "surrogateescape")
     sampling = xlruntime.Sampling(temperature, top_k, top_p, seed)

@@ -65,7 +65,7 @@ def report(
         raise click.UsageError("Standard input has no name to call the page by: give -o.")
     from xlexport.opening import open_bundle
     from xlexport.report import check_page, read_whole, write_report
-    from xlexport.scoring import print_losses, print_newlines, print_segmentation
+    from xlexport.scoring.remarks import print_losses, print_newlines, print_segmentation
 
     if file.is_dir():
         raise click.UsageError(f"{file} is a folder. A page is about one document: give a file.")

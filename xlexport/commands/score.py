@@ -13,11 +13,11 @@ import click
 from xlexport.commands.options import DOCUMENT, OUTPUT, PATH, all_of, document_options, runtime_options
 
 if TYPE_CHECKING:
-    from xlexport.inputs import Input, Reading
+    from xlexport.scoring.inputs import Input, Reading
 
 __all__ = ["score"]
 
-LEVELS = ("document", "line", "word", "token")  # those of xlexport.records, too heavy to import for --help
+LEVELS = ("document", "line", "word", "token")  # those of xlexport.scoring.records, too heavy to import for --help
 FORMATS = {".jsonl": "jsonl", ".ndjson": "jsonl", ".json": "jsonl", ".csv": "csv"}
 
 input_options = all_of(
@@ -111,10 +111,10 @@ def score(
     level = _level(per, per_token, detail, top, ids)
     chosen = _format(level, kind, as_json, output)
     _check_usage(output, force, resume, field, id_field, continuous, batch_size)
-    from xlexport.inputs import Reading, find_inputs, nothing_in
     from xlexport.opening import open_bundle
-    from xlexport.resume import PartialFile
-    from xlexport.score_run import RunOptions, score_run
+    from xlexport.scoring.inputs import Reading, find_inputs, nothing_in
+    from xlexport.scoring.resume import PartialFile
+    from xlexport.scoring.run import RunOptions, score_run
     from xlexport.terminal import tell
 
     file = None if output is None else PartialFile(output)

@@ -20,11 +20,11 @@ import numpy as np
 
 from xlexport import __version__
 from xlexport.errors import OutputExistsError
-from xlexport.inputs import STDIN, Input, Reading, documents
 from xlexport.report.colours import LEVELS, css_colours
 from xlexport.report.packing import CHUNK, Chunk, Packer, bytes_for, pack
 from xlexport.report.page_text import text_of_bytes, text_of_ids, token_labels
-from xlexport.scoring import NEWLINES_MERGED, losses, segmentation
+from xlexport.scoring.inputs import STDIN, Input, Reading, documents
+from xlexport.scoring.remarks import NEWLINES_MERGED, losses, segmentation
 from xlruntime import Document, DocumentScore, TextError
 from xlruntime.model import Model
 from xlruntime.spec import Evaluation

@@ -9,7 +9,7 @@ from typing import BinaryIO
 import click
 import numpy as np
 
-from xlexport.input_parsing import MARK, ids_of_words
+from xlexport.scoring.documents import MARK, ids_of_words
 from xlexport.terminal import print_json, standard_output, tell
 from xlruntime import Document, DocumentScore, TextError
 from xlruntime.spec import Evaluation

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, TextIO
 
-from xlexport.inputs import Input, Reading
+from xlexport.scoring.inputs import Input, Reading
 from xlexport.terminal import StatusLine, bar, counted, duration
 from xlruntime import DocumentScore, TokenScores
 

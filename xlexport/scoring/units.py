@@ -15,7 +15,7 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from xlexport.inputs import TextSource
+from xlexport.scoring.inputs import TextSource
 from xlruntime import TokenScores
 from xlruntime.text import Tokenizer
 from xlruntime.tokenizing import ByteTokenizer

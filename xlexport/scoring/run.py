@@ -15,12 +15,12 @@ import numpy as np
 import numpy.typing as npt
 
 from xlexport import __version__
-from xlexport.inputs import Input, Reading, digest_inputs, documents_by_input
-from xlexport.outputs import Columns, Format, document_line, encoder
-from xlexport.progress import Progress, Totals
-from xlexport.records import Level, Records, document_fields, make_records
-from xlexport.resume import PartialFile, SavedRun, read_run
-from xlexport.scoring import nothing_to_score, print_losses, print_newlines, print_segmentation
+from xlexport.scoring.encoders import Columns, Format, document_line, encoder
+from xlexport.scoring.inputs import Input, Reading, digest_inputs, documents_by_input
+from xlexport.scoring.records import Level, Records, document_fields, make_records
+from xlexport.scoring.remarks import nothing_to_score, print_losses, print_newlines, print_segmentation
+from xlexport.scoring.resume import PartialFile, SavedRun, read_run
+from xlexport.scoring.totals import Progress, Totals
 from xlexport.terminal import counted, failure, print_json, standard_output, tell
 from xlruntime import Document, Model, TokenScores
 from xlruntime.providers import import_onnxruntime

@@ -18,7 +18,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 
-from xlexport.input_parsing import MARK, field_of, ids_of_words, no_ids
+from xlexport.scoring.documents import MARK, field_of, ids_of_words, no_ids
 from xlexport.terminal import counted
 from xlruntime import Document, TextError
 from xlruntime.bundle import MANIFEST

@@ -9,9 +9,9 @@ from typing import Any, Literal, Protocol
 
 import numpy as np
 
-from xlexport.inputs import TextSource
-from xlexport.outputs import Columns, Encoded, Format, json_value
-from xlexport.words import Unit, UnitSplitter
+from xlexport.scoring.encoders import Columns, Encoded, Format, json_value
+from xlexport.scoring.inputs import TextSource
+from xlexport.scoring.units import Unit, UnitSplitter
 from xlruntime import Document, DocumentScore, TokenScores
 from xlruntime.text import Tokenizer
 
