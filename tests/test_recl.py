@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from xlexport.recl import find_recl, hardest, relative_gains
+from xlexport.analysis.recl import find_recl, hardest, relative_gains
 
 Losses = npt.NDArray[np.float64]
 

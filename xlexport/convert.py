@@ -16,13 +16,13 @@ from xlexport.checkpoints import SourceCheckpoint
 from xlexport.errors import ExportError
 from xlexport.onnx_export import export_onnx
 from xlexport.opening import open_bundle
-from xlexport.parity import ParityReport, SegmentDifference
-from xlexport.quantize.bundle import QuantizeOptions, check_options, quantize_into
-from xlexport.quantize.text import check_texts, gate_text
+from xlexport.quantize.gate_text import check_texts, gate_text
+from xlexport.quantize.run import QuantizeOptions, check_options, quantize_into
 from xlexport.settings import as_converted, check_choices, own_evaluation, summary
 from xlexport.steps import Step, build_step
 from xlexport.tokenizer_choice import check_verify_text, choose_tokenizer, verify_ids
-from xlexport.verify import default_segments, verify
+from xlexport.verification import default_segments, verify
+from xlexport.verification.report import ParityReport, SegmentDifference
 from xlruntime import spec
 from xlruntime.errors import OptionError
 from xlruntime.model import load

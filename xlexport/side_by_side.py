@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from xlexport.comparison import Expected, Ids, NamedRows, expect, memory_difference
-from xlexport.parity import LSHDifference, largest
 from xlexport.steps import project_memory
+from xlexport.verification.compare import Expected, Ids, NamedRows, expect, memory_difference
+from xlexport.verification.report import LSHDifference, largest
 from xlruntime.model import Model
 from xlruntime.spec import Evaluation
 

@@ -23,7 +23,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from xlexport.comparison import (
+from xlexport.settings import as_converted
+from xlexport.side_by_side import Eager, Pair, Span, Step, span_of
+from xlexport.verification.compare import (
     Ids,
     check_architecture,
     check_sizes,
@@ -34,9 +36,7 @@ from xlexport.comparison import (
     trim,
     with_memory,
 )
-from xlexport.parity import LSHTotals, SegmentDifference, largest, tolerance_of
-from xlexport.settings import as_converted
-from xlexport.side_by_side import Eager, Pair, Span, Step, span_of
+from xlexport.verification.report import LSHTotals, SegmentDifference, largest, tolerance_of
 from xlruntime.model import Model
 from xlruntime.spec import Evaluation
 

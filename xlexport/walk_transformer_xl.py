@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from xlexport.comparison import (
+from xlexport.steps import project_memory
+from xlexport.verification.compare import (
     BEST,
     LARGEST_TABLE,
     Expected,
@@ -34,8 +35,7 @@ from xlexport.comparison import (
     trim,
     with_memory,
 )
-from xlexport.parity import SegmentDifference, tolerance_of
-from xlexport.steps import project_memory
+from xlexport.verification.report import SegmentDifference, tolerance_of
 from xlruntime.memory import RingMemory
 from xlruntime.model import Model
 from xlruntime.spec import Evaluation

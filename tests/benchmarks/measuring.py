@@ -85,7 +85,7 @@ def sgemm(threads: int) -> Ready:
     """What the machine can do, which a step returns: `RATES`, the matrix product by both libraries."""
     import torch
 
-    from xlexport.bench.machine import SGEMM_SIZE, Machine
+    from xlexport.bench.hardware import SGEMM_SIZE, Machine
     from xlruntime.providers import parse_device
 
     torch.set_num_threads(threads)

@@ -138,8 +138,8 @@ def _torch_whole(logits: Callable[[Any], Any], tokens: int, threads: int) -> Rea
 def ours_whole(bundle: str, tokens: int, threads: int) -> Ready:
     """The score graph of rule `chunk`: a document is one step."""
     import xlruntime
-    from xlexport.bench.floors import step_floor
-    from xlexport.bench.sides import GraphSide, Work
+    from xlexport.bench.roofline import step_floor
+    from xlexport.bench.runners import GraphSide, Work
 
     started = time.perf_counter()
     model = xlruntime.load(bundle, threads=threads)

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import numpy as np
 
-from xlexport.bench.sides import GraphSide, Work
+from xlexport.bench.runners import GraphSide, Work
 from xlexport.checkpoints import load
 from xlexport.convert import ConversionOptions, convert
 from xlexport.opening import open_bundle

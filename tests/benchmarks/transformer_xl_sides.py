@@ -76,8 +76,8 @@ def _write_bundle(checkpoint: Path, bundle: Path) -> None:
 def ours(bundle: str, threads: int, plain: dict[str, Any]) -> Ready:
     """The bundle's graph; what a step of it takes in arithmetic and bytes stands in the facts."""
     import xlruntime
-    from xlexport.bench.floors import step_floor
-    from xlexport.bench.sides import GraphSide, Work
+    from xlexport.bench.roofline import step_floor
+    from xlexport.bench.runners import GraphSide, Work
 
     case = Case(**plain)
     started = time.perf_counter()

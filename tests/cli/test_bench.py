@@ -13,7 +13,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from xlexport.bench.sides import GraphSide
+from xlexport.bench.runners import GraphSide
 
 if TYPE_CHECKING:
     from tests.cli.conftest import Finished
@@ -66,8 +66,8 @@ QUICK = ("--repeats", "2", "--rounds", "1", "--threads", "1")
 @pytest.fixture(autouse=True)
 def small_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     """Rates of this machine are not what these tests are about."""
-    monkeypatch.setattr("xlexport.bench.machine.SGEMM_SIZE", 64)
-    monkeypatch.setattr("xlexport.bench.machine.COPY_BYTES", 1 << 16)
+    monkeypatch.setattr("xlexport.bench.hardware.SGEMM_SIZE", 64)
+    monkeypatch.setattr("xlexport.bench.hardware.COPY_BYTES", 1 << 16)
 
 
 @pytest.fixture

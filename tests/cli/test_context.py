@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 import xlruntime
-from xlexport.recl import find_recl
+from xlexport.analysis.recl import find_recl
 from xlruntime.vocabulary import Vocabulary
 
 if TYPE_CHECKING:

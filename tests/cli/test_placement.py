@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import xlruntime
-from xlexport.bench.profile import OperatorTime
+from xlexport.bench.operator_profile import OperatorTime
 from xlexport.bench.report import profile_lines
 from xlexport.commands.inspect import placement_rows
 

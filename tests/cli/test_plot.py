@@ -15,9 +15,9 @@ import pytest
 
 import xlruntime
 from tests.cli.test_context import with_words
-from xlexport.along import bits_along, nice_window
+from xlexport.analysis.bits_along import bits_along, nice_window
 from xlexport.errors import XlexportError
-from xlexport.plots import plain
+from xlexport.figures import plain
 
 if TYPE_CHECKING:
     from tests.cli.conftest import Finished

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-import xlexport.report
+import xlexport.report.page
 from tests.cli.conftest import PROSE, Invoke
 from tests.cli.report_pages import FAMILY, GOLDEN, HOSTILE, Page, read_page
 from xlexport.report import page_text
@@ -52,7 +52,7 @@ def written(invoke: Invoke, source: Path, *options: str) -> str:
 def test_page_holds_the_text_and_its_scores(
     invoke: Invoke, hostile: Path, top: int, chunk: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(xlexport.report, "CHUNK", chunk)
+    monkeypatch.setattr(xlexport.report.page, "CHUNK", chunk)
     monkeypatch.setattr("xlexport.report.packing.CHUNK", chunk)
     page = read_page(written(invoke, hostile, "--top", str(top)))
     parts = list(load(GOLDEN, threads=1).score_tokens([HOSTILE], detail=top))
@@ -133,7 +133,7 @@ def test_text_is_readable_on_the_whole_scale(theme: str) -> None:
     """4.5 is what the Web Content Accessibility Guidelines ask of text of this size (level AA)."""
     assert len(scale(theme)) == LEVELS
     assert min(contrast(INK[theme], colour) for colour in (PAGE[theme], *scale(theme))) >= 4.5
-    style = Path(xlexport.report.__file__).with_name("report.css").read_text("utf-8")
+    style = Path(xlexport.report.page.__file__).with_name("assets").joinpath("report.css").read_text("utf-8")
     quiet, panel, accent = (
         re.findall(rf"--{name}: light-dark\((\S+), (\S+)\)", style)[0][THEMES.index(theme)]
         for name in ("quiet", "panel", "accent")
@@ -327,7 +327,7 @@ def test_what_the_scores_do_not_cover_is_said_as_score_says_it(
 
 
 def test_document_that_is_too_long_for_a_page(invoke: Invoke, prose: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(xlexport.report, "LONGEST_BYTES", 10)
+    monkeypatch.setattr(xlexport.report.page, "LONGEST_BYTES", 10)
     assert f"{len(PROSE)} bytes, but at most 10" in invoke("report", GOLDEN, prose).error
 
 
@@ -347,7 +347,7 @@ def test_a_page_that_cannot_be_written_whole_is_not_there(
     def full(descriptor: int) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("xlexport.report.os.fsync", full)
+    monkeypatch.setattr("xlexport.report.page.os.fsync", full)
     assert "No space left" in invoke("report", GOLDEN, prose, "--force").error
     assert page.read_text() == "old"
     assert sorted(path.name for path in prose.parent.iterdir()) == ["prose.html", "prose.txt"]

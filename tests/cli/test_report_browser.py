@@ -11,8 +11,8 @@ import pytest
 
 from tests.cli.browser import Browser, missing_browser, open_browser
 from tests.cli.report_pages import FAMILY, GOLDEN, HOSTILE
-from xlexport.report import write_report
 from xlexport.report.colours import INK, LEVELS, PAGE, scale
+from xlexport.report.page import write_report
 from xlruntime import Document, Model, TokenScores, load
 
 REASON = missing_browser()

@@ -7,7 +7,7 @@ from pathlib import Path
 from tests.cli.browser import Browser
 from tests.cli.test_context import with_words
 from tests.cli.test_report_browser import browser, pytestmark
-from xlexport.report import write_report
+from xlexport.report.page import write_report
 from xlruntime import Document, load
 
 __all__ = ["browser", "pytestmark"]

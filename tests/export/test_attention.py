@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from tests.export.conftest import tiny_model
-from xlexport.attention import AttentionReport, attention_by_distance, check_attention
+from xlexport.analysis.attention import AttentionReport, attention_by_distance, check_attention
 from xlexport.errors import XlexportError
 from xltraining.transformer_xl import RelativeAttention, TransformerXL, sinusoids
 

@@ -9,11 +9,11 @@ import numpy as np
 import onnx_ir as ir
 import pytest
 
-from xlexport.arithmetic import step_flops
-from xlexport.bench.floors import Floor, step_floor, weight_bytes
-from xlexport.bench.machine import Machine, Rates
-from xlexport.bench.profile import BETWEEN, profile_step, sum_events
-from xlexport.bench.sides import GraphSide, Purpose, Work
+from xlexport.bench.flops import step_flops
+from xlexport.bench.hardware import Machine, Rates
+from xlexport.bench.operator_profile import BETWEEN, profile_step, sum_events
+from xlexport.bench.roofline import Floor, step_floor, weight_bytes
+from xlexport.bench.runners import GraphSide, Purpose, Work
 from xlexport.errors import XlexportError
 from xlruntime import load
 from xlruntime.model import Model
@@ -159,8 +159,8 @@ def test_the_floor_is_the_larger_of_both() -> None:
 
 
 def test_rates_of_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("xlexport.bench.machine.SGEMM_SIZE", 128)
-    monkeypatch.setattr("xlexport.bench.machine.COPY_BYTES", 1 << 20)
+    monkeypatch.setattr("xlexport.bench.hardware.SGEMM_SIZE", 128)
+    monkeypatch.setattr("xlexport.bench.hardware.COPY_BYTES", 1 << 20)
     rates = Machine(Device("cpu"), 1).rates(3)
     # No machine of today's is out of these bounds by far, and a unit that is wrong by 1,000 is.
     assert 0.1 < rates.sgemm < 20_000

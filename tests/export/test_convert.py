@@ -22,11 +22,11 @@ import xlexport.convert
 from xlexport.checkpoints import SourceCheckpoint
 from xlexport.convert import ConversionOptions, convert
 from xlexport.errors import ExportError, OutputExistsError, ParityError
-from xlexport.parity import SegmentDifference
 from xlexport.steps import Step
 from xlexport.steps.transformer_xl import TransformerXLStep
 from xlexport.tokenizer_choice import verify_ids
-from xlexport.verify import default_segments
+from xlexport.verification import default_segments
+from xlexport.verification.report import SegmentDifference
 from xlruntime import OptionError, TextError
 from xlruntime import load as load_bundle
 from xlruntime.bundle import digest_file, read_bundle

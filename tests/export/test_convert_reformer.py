@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 import torch
 
-from xlexport.arithmetic import step_flops
 from xlexport.bench import bench
+from xlexport.bench.flops import step_flops
 from xlexport.checkpoints import SourceCheckpoint, load
 from xlexport.commands.inspect import bundle_rows, checkpoint_object, checkpoint_rows
 from xlexport.commands.verify import parity_rows
@@ -21,7 +21,7 @@ from xlexport.convert import ConversionOptions, convert
 from xlexport.errors import ExportError, ParityError, XlexportError
 from xlexport.settings import as_converted
 from xlexport.steps.reformer import FEW
-from xlexport.verify import default_segments, verify
+from xlexport.verification import default_segments, verify
 from xlruntime import OptionError
 from xlruntime import load as load_bundle
 from xlruntime.bundle import read_bundle

@@ -18,7 +18,7 @@ from xlexport.checkpoints import load as load_checkpoint
 from xlexport.convert import ConversionOptions, convert
 from xlexport.errors import ExportError
 from xlexport.steps.transformer_xl import TransformerXLStep
-from xlexport.verify import verify
+from xlexport.verification import verify
 from xlruntime import Model, OptionError, ProviderError, load, providers
 from xlruntime import fixed as fixed_module
 from xlruntime.fixed import STEADY, FixedSession

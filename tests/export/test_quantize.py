@@ -15,14 +15,14 @@ import onnx_ir as ir
 import pytest
 
 from xlexport.errors import OutputExistsError, ParityError, QuantizationError
-from xlexport.parity import TOLERANCES, tolerance_of
-from xlexport.quantize.blocks import BLOCK, block_size, dequantize_blocks, quantize_blocks
-from xlexport.quantize.bundle import QuantizeOptions, quantize
+from xlexport.quantize.dynamic_int8 import quantize_columns
 from xlexport.quantize.gate import Difference, compare, log_probs, products_to_keep
-from xlexport.quantize.int8 import quantize_columns
+from xlexport.quantize.graphs import product_names
+from xlexport.quantize.matmuls import find_products
 from xlexport.quantize.precisions import PRECISIONS
-from xlexport.quantize.products import find_products
-from xlexport.quantize.writing import product_names
+from xlexport.quantize.run import QuantizeOptions, quantize
+from xlexport.quantize.weight_only import BLOCK, block_size, dequantize_blocks, quantize_blocks
+from xlexport.verification.report import TOLERANCES, tolerance_of
 from xlruntime import load
 from xlruntime.bundle import digest_file, read_bundle
 from xlruntime.errors import BundleError, BundleNotFoundError

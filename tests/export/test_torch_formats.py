@@ -28,7 +28,7 @@ from xlexport.commands import run
 from xlexport.convert import ConversionOptions, convert
 from xlexport.errors import ExportError
 from xlexport.opening import open_bundle
-from xlexport.parity import TOLERANCES, ParityReport
+from xlexport.verification.report import TOLERANCES, ParityReport
 from xlruntime.bundle import digest_file, read_bundle
 from xlruntime.errors import BundleError, OptionError
 from xlruntime.model import Model

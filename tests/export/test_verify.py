@@ -11,11 +11,11 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from xlexport.comparison import segments_to_wrap
 from xlexport.errors import ExportError, ParityError
-from xlexport.parity import TOLERANCES, SegmentDifference
 from xlexport.steps import build_step
-from xlexport.verify import verify
+from xlexport.verification import verify
+from xlexport.verification.compare import segments_to_wrap
+from xlexport.verification.report import TOLERANCES, SegmentDifference
 from xlruntime import Model
 from xlruntime import load as load_bundle
 from xlruntime.memory import RingMemory

@@ -14,8 +14,8 @@ import pytest
 import torch
 
 from xlexport.errors import ParityError
-from xlexport.parity import ParityReport, SegmentDifference
-from xlexport.verify import verify
+from xlexport.verification import verify
+from xlexport.verification.report import ParityReport, SegmentDifference
 from xlruntime import Model
 from xlruntime.memory import RingMemory
 from xltraining.config import TransformerXLConfig

@@ -13,11 +13,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from xlexport.bench.floors import step_floor
-from xlexport.bench.machine import Machine, Rates
-from xlexport.bench.profile import profile_step
+from xlexport.bench.hardware import Machine, Rates
+from xlexport.bench.operator_profile import profile_step
 from xlexport.bench.report import BenchReport
-from xlexport.bench.sides import EagerSide, GraphSide, Purpose, Work
+from xlexport.bench.roofline import step_floor
+from xlexport.bench.runners import EagerSide, GraphSide, Purpose, Work
 from xlexport.bench.timing import Clock, peak_rss_mb
 from xlexport.checkpoints import load as load_checkpoint
 from xlexport.errors import XlexportError

@@ -8,7 +8,7 @@ from typing import Any
 
 from xlexport.bench.report import BenchReport
 from xlexport.errors import XlexportError
-from xlexport.plots import check_picture, save_picture
+from xlexport.figures import check_picture, save_picture
 
 __all__ = ["check_plot", "draw_plot"]
 

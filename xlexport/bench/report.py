@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from xlexport.bench.profile import OperatorTime
-from xlexport.bench.sides import Purpose
+from xlexport.bench.operator_profile import OperatorTime
+from xlexport.bench.runners import Purpose
 
 __all__ = ["BenchReport", "case_name", "profile_lines", "report_rows", "table_header", "table_line"]
 

@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
+from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from xlexport.commands.options import PATH, Integers, all_of, checkpoint_options, device_options, hashing_options
+from xlexport.terminal import print_json, print_table, tell
+
+if TYPE_CHECKING:
+    from xlexport.bench.report import BenchReport
 
 __all__ = ["bench"]
 
@@ -76,7 +82,6 @@ def bench(
 
     require("convert")
     from xlexport.bench import sweep
-    from xlexport.bench.output import print_reports
     from xlexport.bench.plot import check_plot
 
     lists = ("segment_len", "mem_len", "batch_size", "threads")
@@ -85,4 +90,33 @@ def bench(
     if plot is not None:
         check_plot(plot, combinations)
     reports = sweep(bundle, against=against, format=format_name, config=config, **swept, **options)
-    print_reports(reports, combinations, as_json, plot)
+    _print_reports(reports, combinations, as_json, plot)
+
+
+def _print_reports(reports: Iterator[BenchReport], combinations: int, as_json: bool, plot: Path | None) -> None:
+    """Print each report when it is there, and draw the plot of all."""
+    from xlexport.bench.plot import draw_plot
+    from xlexport.bench.report import case_name, profile_lines, report_rows, table_header, table_line
+
+    seen: list[BenchReport] = []
+    for report in reports:
+        if as_json:
+            print_json(
+                {name: value for name, value in asdict(report).items() if name != "profile" or value is not None}
+            )
+        elif combinations == 1:
+            print_table(report_rows(report))
+        else:
+            if not seen:
+                click.echo(table_header(eager=report.speedup is not None))
+            click.echo(table_line(report))
+        seen.append(report)
+    if not as_json:
+        for report in seen:
+            if report.profile is not None:
+                threads = "" if report.threads is None else f", threads {report.threads}"
+                click.echo("" if combinations == 1 else f"\n{case_name(report)}{threads}")
+                click.echo("\n".join(profile_lines(report.profile)))
+    if plot is not None:
+        draw_plot(seen, plot)
+        tell(f"wrote {plot}")

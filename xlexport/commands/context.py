@@ -126,12 +126,12 @@ def context(
 
     RECL is the relative effective context length of the Transformer-XL paper, for BUNDLE and those --beside it.
     """
-    from xlexport.context import ReclOptions, default_lengths, measure_context
-    from xlexport.context_output import context_lines
+    from xlexport.analysis.context import ReclOptions, default_lengths, measure_context
+    from xlexport.analysis.context_rows import context_lines
     from xlexport.opening import open_bundle
 
     if plot is not None:
-        from xlexport.plots import check_picture
+        from xlexport.figures import check_picture
 
         check_picture(plot)
     recl = None if with_recl is False else ReclOptions(start, step, longest, shares, threshold)
@@ -161,7 +161,7 @@ def context(
         for line in context_lines(report):
             click.echo(line)
     if plot is not None:
-        from xlexport.plots.context import draw_context
+        from xlexport.analysis.plots import draw_context
 
         draw_context(report, plot)
         tell(f"wrote {plot}")

@@ -18,9 +18,9 @@ from xlexport.checkpoints import SourceCheckpoint, load
 from xlexport.commands.options import PATH
 from xlexport.convert import ConversionOptions, convert
 from xlexport.errors import XlexportError
-from xlexport.parity import ParityReport
 from xlexport.sample import sample_checkpoint, sample_text
 from xlexport.terminal import print_json, print_table, tell
+from xlexport.verification.report import ParityReport
 
 __all__ = ["DemoResult", "demo", "result_dict", "result_rows", "run_demo"]
 

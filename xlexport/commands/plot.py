@@ -41,7 +41,7 @@ def _check(output: Path | None, as_json: bool) -> None:
     if output is None and not as_json:
         raise click.UsageError("Nothing to do: give -o FILE to draw, --json for the numbers, or both.")
     if output is not None:
-        from xlexport.plots import check_picture
+        from xlexport.figures import check_picture
 
         check_picture(output)
 
@@ -71,7 +71,7 @@ def bits(
 ) -> None:
     """Draw bits per byte along FILES: in windows, and from the beginning on. Needs no PyTorch."""
     _check(output, as_json)
-    from xlexport.along import bits_along, unit_along
+    from xlexport.analysis.bits_along import bits_along, unit_along
     from xlexport.opening import open_bundle
 
     documents, progress = documents_given(files, ids, field)
@@ -91,7 +91,7 @@ def bits(
     if as_json:
         print_json([curve.to_dict() for curve in curves])
     if output is not None:
-        from xlexport.plots.along import draw_along
+        from xlexport.analysis.plots import draw_along
 
         draw_along(curves, output)
         tell(f"wrote {output}")
@@ -129,9 +129,9 @@ def attention(
     require("convert")
     import xlruntime
     from xlexport import checkpoints
-    from xlexport.attention import attention_by_distance, check_attention, head_rows
-    from xlexport.comparison import check_sizes
+    from xlexport.analysis.attention import attention_by_distance, check_attention, head_rows
     from xlexport.tokenizer_choice import verify_ids
+    from xlexport.verification.compare import check_sizes
 
     opened = xlruntime.load(bundle)
     check_attention(opened.bundle.architecture, bundle)
@@ -147,7 +147,7 @@ def attention(
     else:
         print_table(head_rows(report))
     if output is not None:
-        from xlexport.plots.attention import draw_attention
+        from xlexport.analysis.plots import draw_attention
 
         draw_attention(report, output)
         tell(f"wrote {output}")

@@ -84,8 +84,8 @@ def quantize(
     from xlexport.extras import require
 
     require("convert")
-    from xlexport.quantize.bundle import QuantizeOptions
-    from xlexport.quantize.bundle import quantize as write_bundle
+    from xlexport.quantize.run import QuantizeOptions
+    from xlexport.quantize.run import quantize as write_bundle
 
     report = write_bundle(
         bundle, output, QuantizeOptions(**options), texts=texts, as_ids=as_ids, force=force, tell=tell

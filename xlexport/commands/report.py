@@ -64,7 +64,7 @@ def report(
     if output is None and is_stdin:
         raise click.UsageError("Standard input has no name to call the page by: give -o.")
     from xlexport.opening import open_bundle
-    from xlexport.report import check_page, read_whole, write_report
+    from xlexport.report.page import check_page, read_whole, write_report
     from xlexport.scoring.remarks import print_losses, print_newlines, print_segmentation
 
     if file.is_dir():

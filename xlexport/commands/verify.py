@@ -11,7 +11,7 @@ from xlexport.commands.options import PATH, checkpoint_options, evaluation_optio
 from xlexport.terminal import print_json, print_table, progress_bar
 
 if TYPE_CHECKING:
-    from xlexport.parity import ParityReport
+    from xlexport.verification.report import ParityReport
 
 __all__ = ["parity_rows", "verify"]
 
@@ -44,8 +44,8 @@ def verify(
     from xlexport import checkpoints
     from xlexport.opening import open_bundle
     from xlexport.tokenizer_choice import verify_ids
-    from xlexport.verify import default_segments
-    from xlexport.verify import verify as compare
+    from xlexport.verification import default_segments
+    from xlexport.verification import verify as compare
 
     model = open_bundle(bundle, **runtime)
     settings = model.evaluation(**evaluation)

@@ -11,7 +11,7 @@ import numpy as np
 import onnx_ir as ir
 from onnx_ir.passes.common import RemoveUnusedNodesPass
 
-from xlexport.quantize.products import WeightStore, find_products
+from xlexport.quantize.matmuls import WeightStore, find_products
 
 __all__ = ["OPSET", "POSITION_KEY", "rewrite"]
 

@@ -8,8 +8,10 @@ from dataclasses import dataclass, replace
 
 import onnx_ir as ir
 
-from xlexport.quantize import blocks, float16, int8
-from xlexport.quantize.products import WeightStore
+from xlexport.quantize import dynamic_int8 as int8
+from xlexport.quantize import float16
+from xlexport.quantize import weight_only as blocks
+from xlexport.quantize.matmuls import WeightStore
 from xlruntime import spec
 
 __all__ = ["PRECISIONS", "Precision"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from xlexport.context import ContextReport
+from xlexport.analysis.context import ContextReport
 
 __all__ = ["context_lines", "names_of", "share_name", "unit_of"]
 

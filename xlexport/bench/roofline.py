@@ -25,9 +25,9 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from xlexport.arithmetic import step_flops
-from xlexport.bench.machine import Rates
-from xlexport.bench.sides import GraphSide
+from xlexport.bench.flops import step_flops
+from xlexport.bench.hardware import Rates
+from xlexport.bench.runners import GraphSide
 from xlruntime.spec import Memory
 
 __all__ = ["Floor", "step_floor", "weight_bytes"]

@@ -11,8 +11,8 @@ import onnx_ir as ir
 
 from xlexport.bundle_writer import SMALL_TENSOR_BYTES, WEIGHTS_FILE, writing
 from xlexport.errors import QuantizationError
+from xlexport.quantize.matmuls import WeightStore, find_products
 from xlexport.quantize.precisions import Precision
-from xlexport.quantize.products import WeightStore, find_products
 from xlruntime import spec
 
 __all__ = ["product_names", "write_graphs"]

@@ -18,8 +18,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from xlexport.analysis.recl import THRESHOLD, Recl, find_recl
 from xlexport.errors import XlexportError
-from xlexport.recl import THRESHOLD, Recl, find_recl
 from xlruntime import Document, Model, TextError
 from xlruntime.errors import OptionError
 from xlruntime.text import TextCounts, TokenReader
@@ -78,7 +78,7 @@ class ModelContext:
 
 @dataclass(frozen=True)
 class ReclOptions:
-    """Where to look for RECL; see `xlexport.recl`.
+    """Where to look for RECL; see `xlexport.analysis.recl`.
 
     Raises:
         OptionError: lists what is out of range.

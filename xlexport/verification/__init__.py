@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from xlexport.comparison import segments_to_wrap
 from xlexport.errors import ParityError
-from xlexport.parity import ParityReport, SegmentDifference, make_report, tolerance_of
+from xlexport.verification.compare import segments_to_wrap
+from xlexport.verification.report import ParityReport, SegmentDifference, make_report, tolerance_of
 from xlruntime.model import Model
 from xlruntime.spec import Evaluation
 

@@ -23,9 +23,9 @@ from xlexport import __version__
 from xlexport.bundle_writer import WEIGHTS_FILE, check_output, digests, publishing, write_manifest
 from xlexport.errors import QuantizationError
 from xlexport.quantize.gate import LogProbs, compare, log_probs, products_to_keep
+from xlexport.quantize.gate_text import GateText, check_texts, gate_text
+from xlexport.quantize.graphs import product_names, write_graphs
 from xlexport.quantize.precisions import PRECISIONS, Precision
-from xlexport.quantize.text import GateText, check_texts, gate_text
-from xlexport.quantize.writing import product_names, write_graphs
 from xlruntime import spec
 from xlruntime.bundle import read_bundle
 from xlruntime.model import Model, load

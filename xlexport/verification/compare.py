@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from xlexport.errors import ParityError
-from xlexport.parity import SegmentDifference, largest
+from xlexport.verification.report import SegmentDifference, largest
 
 if TYPE_CHECKING:
     import torch
