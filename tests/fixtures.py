@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import xlexport.convert
-from xlexport.steps import Step
+from xlexport.architectures import Step
 from xlruntime import spec
 from xlruntime.bundle import read_bundle
 

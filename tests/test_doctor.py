@@ -27,7 +27,7 @@ def test_healthy_installation() -> None:
 
 def test_tiny_model_has_the_versions_of_a_bundle(tmp_path: Path) -> None:
     onnx = pytest.importorskip("onnx")
-    from xlexport.onnx_export import IR_VERSION, OPSET
+    from xlexport.export.onnx import IR_VERSION, OPSET
 
     model = onnx.load_from_string(TINY_MODEL)
     onnx.checker.check_model(model)

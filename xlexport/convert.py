@@ -11,15 +11,15 @@ from dataclasses import dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
 
-from xlexport.bundle_writer import check_output, digests, publishing, write_manifest, writing
+from xlexport.architectures import Step, build_step
+from xlexport.architectures.settings import as_converted, check_choices, own_evaluation, summary
+from xlexport.atomic_output import check_output, digests, publishing, write_manifest, writing
+from xlexport.bundles import open_bundle
 from xlexport.checkpoints import SourceCheckpoint
 from xlexport.errors import ExportError
-from xlexport.onnx_export import export_onnx
-from xlexport.opening import open_bundle
+from xlexport.export.onnx import export_onnx
 from xlexport.quantize.gate_text import check_texts, gate_text
 from xlexport.quantize.run import QuantizeOptions, check_options, quantize_into
-from xlexport.settings import as_converted, check_choices, own_evaluation, summary
-from xlexport.steps import Step, build_step
 from xlexport.tokenizer_choice import check_verify_text, choose_tokenizer, verify_ids
 from xlexport.verification import default_segments, verify
 from xlexport.verification.report import ParityReport, SegmentDifference
@@ -161,11 +161,11 @@ def _check_format(options: ConversionOptions) -> None:
 
 def _export(step: Step, folder: Path, to: spec.Format) -> dict[str, spec.Graph]:
     if to == "torchscript":
-        from xlexport.torchscript_export import export_torchscript
+        from xlexport.export.torchscript import export_torchscript
 
         return export_torchscript(step, folder)
     if to == "exported-program":
-        from xlexport.program_export import export_programs
+        from xlexport.export.exported_program import export_programs
 
         return export_programs(step, folder)
     return export_onnx(step, folder)

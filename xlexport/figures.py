@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from xlexport.bundle_writer import writing
+from xlexport.atomic_output import writing
 from xlexport.errors import XlexportError
 from xlexport.extras import require
 

@@ -126,12 +126,12 @@ class Model:
         return session
 
     def _new_session(self, purpose: str, graph: Graph) -> GraphSession:
-        """What runs one graph; `xlexport.torch_session` has its own for those of PyTorch."""
+        """What runs one graph; `xlexport.torch_runtime` has its own for those of PyTorch."""
         if graph.format != "onnx":
             raise BundleError(
                 f"{self.folder / graph.file}: {graph.format}, which PyTorch runs, not ONNX Runtime, and loading it "
                 "runs code that is in it. If you trust it like a program, give --trust to a command that has it, or "
-                "open it with xlexport.torch_session.load; all else needs a bundle of convert --to onnx."
+                "open it with xlexport.torch_runtime.load; all else needs a bundle of convert --to onnx."
             )
         return GraphSession(self.folder, graph, self.device, self.threads, self.strict_device)
 

@@ -17,9 +17,9 @@ from pathlib import Path
 import numpy as np
 
 from xlexport.bench.runners import GraphSide, Work
+from xlexport.bundles import open_bundle
 from xlexport.checkpoints import load
 from xlexport.convert import ConversionOptions, convert
-from xlexport.opening import open_bundle
 from xlruntime.spec import Format
 
 FORMATS: tuple[Format, ...] = ("onnx", "torchscript", "exported-program")

@@ -15,10 +15,10 @@ import torch
 from torch import Tensor
 
 from tests.fixtures import one_thread, reuse_graphs
+from xlexport.architectures import traced_outputs
+from xlexport.architectures.transformer_xl.step import TransformerXLStep
 from xlexport.checkpoints import SourceCheckpoint, load
 from xlexport.convert import ConversionOptions, convert
-from xlexport.steps import traced_outputs
-from xlexport.steps.transformer_xl import TransformerXLStep
 from xlexport.verification.report import ParityReport
 from xlruntime import load as load_bundle
 from xlruntime import spec

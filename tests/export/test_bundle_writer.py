@@ -17,7 +17,7 @@ from typing import NoReturn
 import pytest
 from safetensors import SafetensorError
 
-from xlexport.bundle_writer import check_output, digests, publishing, writing
+from xlexport.atomic_output import check_output, digests, publishing, writing
 from xlexport.errors import OutputExistsError
 from xlruntime.bundle import MANIFEST
 
@@ -219,7 +219,7 @@ def test_digests_leave_out_the_manifest(old: Path) -> None:
 KILLED = """
 import os, signal, sys
 from pathlib import Path
-from xlexport import bundle_writer
+from xlexport import atomic_output as bundle_writer
 
 point, output = sys.argv[1], Path(sys.argv[2])
 
@@ -339,7 +339,7 @@ def test_folders_of_others_are_left_alone(output: Path, running_process: int) ->
 LIMITED = """
 import resource, sys
 from pathlib import Path
-from xlexport.bundle_writer import publishing
+from xlexport.atomic_output import publishing
 
 resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))
 try:

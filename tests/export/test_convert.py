@@ -19,11 +19,11 @@ import torch
 from safetensors.numpy import load_file
 
 import xlexport.convert
+from xlexport.architectures import Step
+from xlexport.architectures.transformer_xl.step import TransformerXLStep
 from xlexport.checkpoints import SourceCheckpoint
 from xlexport.convert import ConversionOptions, convert
 from xlexport.errors import ExportError, OutputExistsError, ParityError
-from xlexport.steps import Step
-from xlexport.steps.transformer_xl import TransformerXLStep
 from xlexport.tokenizer_choice import verify_ids
 from xlexport.verification import default_segments
 from xlexport.verification.report import SegmentDifference

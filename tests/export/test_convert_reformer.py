@@ -12,6 +12,8 @@ import numpy as np
 import pytest
 import torch
 
+from xlexport.architectures.reformer.step import FEW
+from xlexport.architectures.settings import as_converted
 from xlexport.bench import bench
 from xlexport.bench.flops import step_flops
 from xlexport.checkpoints import SourceCheckpoint, load
@@ -19,8 +21,6 @@ from xlexport.commands.inspect import bundle_rows, checkpoint_object, checkpoint
 from xlexport.commands.verify import parity_rows
 from xlexport.convert import ConversionOptions, convert
 from xlexport.errors import ExportError, ParityError, XlexportError
-from xlexport.settings import as_converted
-from xlexport.steps.reformer import FEW
 from xlexport.verification import default_segments, verify
 from xlruntime import OptionError
 from xlruntime import load as load_bundle

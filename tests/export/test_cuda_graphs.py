@@ -14,10 +14,10 @@ import pytest
 
 from tests.export.conftest import BAND, Converted, _convert, tiny_reformer
 from tests.runtime.test_placement import CUDA, PretendedCuda
+from xlexport.architectures.transformer_xl.step import TransformerXLStep
 from xlexport.checkpoints import load as load_checkpoint
 from xlexport.convert import ConversionOptions, convert
 from xlexport.errors import ExportError
-from xlexport.steps.transformer_xl import TransformerXLStep
 from xlexport.verification import verify
 from xlruntime import Model, OptionError, ProviderError, load, providers
 from xlruntime import fixed as fixed_module

@@ -13,8 +13,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from xlexport.onnx_export import export_onnx
-from xlexport.steps.hashing import hash_buckets
+from xlexport.architectures.reformer.hashing import hash_buckets
+from xlexport.export.onnx import export_onnx
 from xlruntime import spec
 
 FACTORS = [(64,), (2,), (8, 16), (4, 2, 6)]

@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from xlexport.steps.lsh_band import Reach, attend_few, attend_long
-from xlexport.steps.ring import Ring
+from xlexport.architectures.reformer.lsh_band import Reach, attend_few, attend_long
+from xlexport.architectures.ring import Ring
 
 H, R, d = 2, 3, 8
 FORMS = {"long": False, "few": True}

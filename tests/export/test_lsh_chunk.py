@@ -14,10 +14,10 @@ from torch import Tensor
 from transformers import ReformerConfig as HuggingFaceConfig
 from transformers.models.reformer.modeling_reformer import LSHSelfAttention
 
-from xlexport.onnx_export import export_onnx
+from xlexport.architectures.reformer.hashing import hash_buckets
+from xlexport.architectures.reformer.lsh_chunk import ChunkLSH
+from xlexport.export.onnx import export_onnx
 from xlexport.ops import DOMAIN
-from xlexport.steps.hashing import hash_buckets
-from xlexport.steps.lsh_chunk import ChunkLSH
 from xlruntime import spec
 from xltraining.reformer_config import ReformerConfig
 

@@ -19,10 +19,10 @@ import onnxruntime as ort
 import pytest
 import torch
 
+from xlexport.architectures import Form
+from xlexport.architectures.transformer_xl.step import TransformerXLStep
 from xlexport.errors import ExportError
-from xlexport.onnx_export import _check_saved, export_onnx
-from xlexport.steps import Form
-from xlexport.steps.transformer_xl import TransformerXLStep
+from xlexport.export.onnx import _check_saved, export_onnx
 from xlruntime import spec
 from xlruntime.bundle import read_bundle
 

@@ -15,10 +15,10 @@ import pytest
 import torch
 from torch import library
 
+from xlexport.architectures import Form
 from xlexport.errors import ExportError
-from xlexport.onnx_export import IR_VERSION, OPSET, _check_saved, export_onnx
+from xlexport.export.onnx import IR_VERSION, OPSET, _check_saved, export_onnx
 from xlexport.ops import DOMAIN, add_functions, lsh_band_attention, lsh_gather, lsh_sort
-from xlexport.steps import Form
 from xlruntime import spec
 
 Array = npt.NDArray[Any]

@@ -14,9 +14,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from xlexport.steps import build_step
-from xlexport.steps.detail import TOP_K
-from xlexport.steps.transformer_xl import TransformerXLStep, project_memory
+from xlexport.architectures import build_step
+from xlexport.architectures.detail import TOP_K
+from xlexport.architectures.transformer_xl.step import TransformerXLStep, project_memory
 from xltraining.transformer_xl import TransformerXL
 
 if TYPE_CHECKING:

@@ -21,13 +21,13 @@ import pytest
 import torch
 
 import xlruntime
-from xlexport import torch_session
-from xlexport.bundle_writer import write_manifest
+from xlexport import torch_runtime as torch_session
+from xlexport.atomic_output import write_manifest
+from xlexport.bundles import open_bundle
 from xlexport.checkpoints import load as load_checkpoint
 from xlexport.commands import run
 from xlexport.convert import ConversionOptions, convert
 from xlexport.errors import ExportError
-from xlexport.opening import open_bundle
 from xlexport.verification.report import TOLERANCES, ParityReport
 from xlruntime.bundle import digest_file, read_bundle
 from xlruntime.errors import BundleError, OptionError

@@ -11,8 +11,8 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
+from xlexport.architectures import build_step
 from xlexport.errors import ExportError, ParityError
-from xlexport.steps import build_step
 from xlexport.verification import verify
 from xlexport.verification.compare import segments_to_wrap
 from xlexport.verification.report import TOLERANCES, SegmentDifference
@@ -257,7 +257,7 @@ def test_whole_memory_is_compared_behind_a_last_block_of_one_segment(
 ) -> None:
     evaluation = bundle.bundle.evaluation
     segments = segments_to_wrap(evaluation) + 1
-    monkeypatch.setattr("xlexport.walk_transformer_xl.LARGEST_BLOCK", 1)
+    monkeypatch.setattr("xlexport.architectures.transformer_xl.walk.LARGEST_BLOCK", 1)
 
     def spoil_older_row(memory: RingMemory, outputs: Arrays) -> None:
         slot = (memory.offset - evaluation.segment_len - 1) % memory.capacity
@@ -286,7 +286,7 @@ def test_segments_that_are_walked_in_parts(
             lengths.append(tokens.shape[1])
         return step(purpose, memory, tokens, targets)
 
-    monkeypatch.setattr("xlexport.walk_transformer_xl.LARGEST_TABLE", positions * model.bundle.vocab_size)
+    monkeypatch.setattr("xlexport.architectures.transformer_xl.walk.LARGEST_TABLE", positions * model.bundle.vocab_size)
     monkeypatch.setattr(model, "step", counted)
     evaluation = model.evaluation(same_length=same_length)
     report = verify(model, lambda: converted.model, IDS, segments=12, evaluation=evaluation)

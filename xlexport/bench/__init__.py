@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from xlexport.architectures.settings import same_model
 from xlexport.bench.hardware import Machine, Rates
 from xlexport.bench.operator_profile import profile_step
 from xlexport.bench.report import BenchReport
@@ -21,7 +22,6 @@ from xlexport.bench.runners import EagerSide, GraphSide, Purpose, Work
 from xlexport.bench.timing import Clock, peak_rss_mb
 from xlexport.checkpoints import load as load_checkpoint
 from xlexport.errors import XlexportError
-from xlexport.settings import same_model
 from xlruntime.errors import OptionError
 from xlruntime.model import Model, load
 from xlruntime.providers import import_onnxruntime

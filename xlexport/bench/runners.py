@@ -10,8 +10,8 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
+from xlexport.architectures.settings import as_converted
 from xlexport.checkpoints import SourceCheckpoint
-from xlexport.settings import as_converted
 from xlruntime.model import Model
 from xlruntime.session import GraphSession
 from xlruntime.spec import Evaluation

@@ -128,7 +128,7 @@ def context(
     """
     from xlexport.analysis.context import ReclOptions, default_lengths, measure_context
     from xlexport.analysis.context_rows import context_lines
-    from xlexport.opening import open_bundle
+    from xlexport.bundles import open_bundle
 
     if plot is not None:
         from xlexport.figures import check_picture

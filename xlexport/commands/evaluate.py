@@ -39,7 +39,7 @@ def evaluate(
     """Score CORPUS as published scores were computed: as parallel streams; '-' is standard input. Needs no PyTorch."""
     from dataclasses import asdict
 
-    from xlexport.opening import open_bundle
+    from xlexport.bundles import open_bundle
     from xlexport.scoring.remarks import documents_of
     from xlruntime.protocols import arrange, read_corpus, walk
 

@@ -41,7 +41,7 @@ def generate(
     if (prompt is None) == (prompt_file is None):
         raise click.UsageError("Give either PROMPT or --file.")
     import xlruntime
-    from xlexport.opening import open_bundle
+    from xlexport.bundles import open_bundle
     from xlexport.scoring.remarks import print_generated
 
     text = prompt_file.read() if prompt_file is not None else str(prompt).encode("utf-8", "surrogateescape")

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 import click
 import numpy as np
 
+from xlexport.architectures.settings import layer_kinds
 from xlexport.commands.options import PATH, checkpoint_options
 from xlexport.commands.quantize import quantization_rows
-from xlexport.settings import layer_kinds
 from xlexport.terminal import print_json, print_table
 from xlexport.vocabularies import describe_vocabulary
 from xlruntime.bundle import MANIFEST

@@ -72,7 +72,7 @@ def bits(
     """Draw bits per byte along FILES: in windows, and from the beginning on. Needs no PyTorch."""
     _check(output, as_json)
     from xlexport.analysis.bits_along import bits_along, unit_along
-    from xlexport.opening import open_bundle
+    from xlexport.bundles import open_bundle
 
     documents, progress = documents_given(files, ids, field)
     model = open_bundle(bundle, **runtime)

@@ -63,7 +63,7 @@ def report(
     is_stdin = str(file) == "-"
     if output is None and is_stdin:
         raise click.UsageError("Standard input has no name to call the page by: give -o.")
-    from xlexport.opening import open_bundle
+    from xlexport.bundles import open_bundle
     from xlexport.report.page import check_page, read_whole, write_report
     from xlexport.scoring.remarks import print_losses, print_newlines, print_segmentation
 

@@ -111,7 +111,7 @@ def score(
     level = _level(per, per_token, detail, top, ids)
     chosen = _format(level, kind, as_json, output)
     _check_usage(output, force, resume, field, id_field, continuous, batch_size)
-    from xlexport.opening import open_bundle
+    from xlexport.bundles import open_bundle
     from xlexport.scoring.inputs import Reading, find_inputs, nothing_in
     from xlexport.scoring.resume import PartialFile
     from xlexport.scoring.run import RunOptions, score_run

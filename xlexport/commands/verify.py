@@ -42,7 +42,7 @@ def verify(
 
     require("convert")
     from xlexport import checkpoints
-    from xlexport.opening import open_bundle
+    from xlexport.bundles import open_bundle
     from xlexport.tokenizer_choice import verify_ids
     from xlexport.verification import default_segments
     from xlexport.verification import verify as compare

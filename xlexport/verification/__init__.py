@@ -61,11 +61,11 @@ def verify(
         model.release(purpose)
     totals = None
     if model.bundle.architecture == "reformer":
-        from xlexport.walk_reformer import walk_reformer
+        from xlexport.architectures.reformer.walk import walk_reformer
 
         found, totals = walk_reformer(model, build_eager, ids, segments, evaluation, progress)
     else:
-        from xlexport.walk_transformer_xl import walk_transformer_xl
+        from xlexport.architectures.transformer_xl.walk import walk_transformer_xl
 
         found = walk_transformer_xl(model, build_eager, ids, segments, evaluation, progress)
     return make_report(found, evaluation, tolerance_of(model.bundle), totals)

@@ -16,13 +16,13 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 
-from xlexport.steps import Form, traced_outputs
-from xlexport.steps.detail import TOP_K, describe
-from xlexport.steps.hashing import hash_buckets
-from xlexport.steps.local import LocalReach, attend_locally
-from xlexport.steps.lsh_band import Reach, attend_few, attend_long
-from xlexport.steps.reformer_layers import AttentionStep, FeedForwardStep, attend_fully
-from xlexport.steps.ring import Ring
+from xlexport.architectures import Form, traced_outputs
+from xlexport.architectures.detail import TOP_K, describe
+from xlexport.architectures.reformer.hashing import hash_buckets
+from xlexport.architectures.reformer.layers import AttentionStep, FeedForwardStep, attend_fully
+from xlexport.architectures.reformer.local import LocalReach, attend_locally
+from xlexport.architectures.reformer.lsh_band import Reach, attend_few, attend_long
+from xlexport.architectures.ring import Ring
 from xlruntime import spec
 from xltraining.reformer import Reformer, ReformerMemory
 

@@ -122,7 +122,7 @@ class TorchModel(Model):
     def _load_torchscript(self, name: str) -> tuple[Any, dict[str, str]]:
         import torch
 
-        from xlexport.torchscript_export import metadata_name
+        from xlexport.export.torchscript import metadata_name
 
         extra = {metadata_name(purpose): "" for purpose in self.bundle.graphs}
         content = self._checked(name)

@@ -17,9 +17,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from xlexport.architectures.ring import Ring
 from xlexport.ops import lsh_band_attention, lsh_gather, lsh_sort
 from xlexport.ops.band_attention import EXCLUDED
-from xlexport.steps.ring import Ring
 
 __all__ = ["Reach", "attend_few", "attend_long"]
 

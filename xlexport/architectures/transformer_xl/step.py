@@ -22,9 +22,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from xlexport.steps import Form, traced_outputs
-from xlexport.steps.detail import TOP_K, describe
-from xlexport.steps.gathered_ring import GatheredRing
+from xlexport.architectures import Form, traced_outputs
+from xlexport.architectures.detail import TOP_K, describe
+from xlexport.architectures.transformer_xl.gathered_ring import GatheredRing
 from xlruntime import spec
 from xltraining.transformer_xl import TransformerXL, TransformerXLLayer
 

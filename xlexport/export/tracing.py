@@ -10,8 +10,8 @@ from typing import Any
 
 import torch
 
+from xlexport.architectures import Step
 from xlexport.errors import ExportError
-from xlexport.steps import Step
 
 __all__ = ["free_axes", "quiet", "tracing"]
 

@@ -13,7 +13,7 @@ __all__ = ["open_bundle"]
 
 
 def open_bundle(folder: str | Path, *, trust: bool = False, **options: Any) -> Model:
-    """`xlruntime.load`, or with `trust` `xlexport.torch_session.load` for a bundle that PyTorch runs.
+    """`xlruntime.load`, or with `trust` `xlexport.torch_runtime.load` for a bundle that PyTorch runs.
 
     Args:
         trust: whether code that is in the bundle may run.
@@ -23,7 +23,7 @@ def open_bundle(folder: str | Path, *, trust: bool = False, **options: Any) -> M
         BundleError, ProviderError, OptionError: as both of them.
     """
     if trust and any(graph.format != "onnx" for graph in read_bundle(Path(folder), False).graphs.values()):
-        from xlexport.torch_session import load
+        from xlexport.torch_runtime import load
 
         return load(folder, **options)
     return xlruntime.load(folder, **options)

@@ -29,10 +29,10 @@ from torch.export.graph_signature import (
 from torch.fx.experimental.symbolic_shapes import free_symbols
 from torch.utils import _pytree as pytree
 
-from xlexport.bundle_writer import writing
-from xlexport.steps import Step, traced_outputs
-from xlexport.torch_session import WEIGHTS_FILE
-from xlexport.tracing import free_axes, quiet, tracing
+from xlexport.architectures import Step, traced_outputs
+from xlexport.atomic_output import writing
+from xlexport.export.tracing import free_axes, quiet, tracing
+from xlexport.torch_runtime import WEIGHTS_FILE
 from xlruntime import spec
 
 __all__ = ["export_programs"]

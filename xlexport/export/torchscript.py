@@ -16,10 +16,10 @@ import torch
 from torch import Tensor, nn
 from torch.jit._trace import TracerWarning
 
-from xlexport.bundle_writer import writing
+from xlexport.architectures import Step, traced_outputs
+from xlexport.atomic_output import writing
 from xlexport.errors import ExportError
-from xlexport.steps import Step, traced_outputs
-from xlexport.tracing import quiet, tracing
+from xlexport.export.tracing import quiet, tracing
 from xlruntime import spec
 
 __all__ = ["TORCHSCRIPT_FILE", "export_torchscript", "metadata_name"]

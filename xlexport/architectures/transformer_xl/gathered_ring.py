@@ -12,13 +12,13 @@ import math
 import torch
 from torch import Tensor
 
-from xlexport.steps.ring import Ring
+from xlexport.architectures.ring import Ring
 
 __all__ = ["GatheredRing"]
 
 
 class GatheredRing:
-    """What `xlexport.steps.transformer_xl.RingStep` is, for the same arguments."""
+    """What `xlexport.architectures.transformer_xl.step.RingStep` is, for the same arguments."""
 
     def __init__(
         self,

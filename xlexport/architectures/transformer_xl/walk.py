@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from xlexport.steps import project_memory
+from xlexport.architectures import project_memory
 from xlexport.verification.compare import (
     BEST,
     LARGEST_TABLE,

@@ -10,11 +10,11 @@ import onnx_ir as ir
 import torch
 from onnx_ir.passes.common import RemoveUnusedNodesPass
 
-from xlexport.bundle_writer import SMALL_TENSOR_BYTES, WEIGHTS_FILE, writing
+from xlexport.architectures import Step, traced_outputs
+from xlexport.atomic_output import SMALL_TENSOR_BYTES, WEIGHTS_FILE, writing
 from xlexport.errors import ExportError
+from xlexport.export.tracing import free_axes, tracing
 from xlexport.ops import DOMAIN, VERSION, add_functions, translations
-from xlexport.steps import Step, traced_outputs
-from xlexport.tracing import free_axes, tracing
 from xlruntime import spec
 
 __all__ = ["OPSET", "export_onnx"]

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from xlexport.steps import project_memory
+from xlexport.architectures import project_memory
 from xlexport.verification.compare import Expected, Ids, NamedRows, expect, memory_difference
 from xlexport.verification.report import LSHDifference, largest
 from xlruntime.model import Model

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from xlexport.steps.lsh_chunk import KEY_EPSILON, ChunkLSH
+from xlexport.architectures.reformer.lsh_chunk import KEY_EPSILON, ChunkLSH
 from xltraining.reformer import Reformer
 from xltraining.reformer_attention import angles
 

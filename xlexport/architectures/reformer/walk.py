@@ -23,8 +23,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from xlexport.settings import as_converted
-from xlexport.side_by_side import Eager, Pair, Span, Step, span_of
+from xlexport.architectures.reformer.walk_pair import Eager, Pair, Span, Step, span_of
+from xlexport.architectures.settings import as_converted
 from xlexport.verification.compare import (
     Ids,
     check_architecture,

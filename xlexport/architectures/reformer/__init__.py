@@ -1,0 +1,1 @@
+"""Everything about Reformer that the rest of xlexport must not know."""

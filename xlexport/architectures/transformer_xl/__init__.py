@@ -1,0 +1,1 @@
+"""Everything about Transformer-XL that the rest of xlexport must not know."""
