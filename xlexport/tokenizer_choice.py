@@ -9,14 +9,14 @@ import numpy as np
 import numpy.typing as npt
 
 from xlexport.checkpoints import SourceCheckpoint
+from xlexport.checkpoints.vocabularies import describe_vocabulary, read_vocabulary, restyled
 from xlexport.errors import ExportError
 from xlexport.sample import sample_text
-from xlexport.vocabularies import describe_vocabulary, read_vocabulary, restyled
 from xlruntime import spec
-from xlruntime.text import Tokenizer, check_ids
-from xlruntime.tokenizing import make_tokenizer
-from xlruntime.vocabulary import VOCABULARY_FORMAT, Vocabulary
-from xlruntime.vocabulary_tokenizer import VocabularyTokenizer
+from xlruntime.documents import Tokenizer, check_ids
+from xlruntime.tokenizers import make_tokenizer
+from xlruntime.tokenizers.vocabulary import VOCABULARY_FORMAT, Vocabulary
+from xlruntime.tokenizers.vocabulary_tokenizer import VocabularyTokenizer
 
 __all__ = ["TokenizerChoice", "check_verify_text", "choose_tokenizer", "verify_ids"]
 

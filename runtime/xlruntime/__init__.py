@@ -7,6 +7,7 @@ stream = model.stream()
 stream.feed("Call me Ishmael. ").log_probs  # natural logarithms, one a token
 """
 
+from .documents import Document
 from .errors import (
     BundleError,
     BundleNotFoundError,
@@ -18,11 +19,10 @@ from .errors import (
     VocabularyError,
     XlruntimeError,
 )
-from .generator import Sampling
+from .generation import Sampling
 from .model import Model, load
 from .scores import DocumentScore, TokenScores
 from .stream import NonFiniteScoreWarning, Scores, Stream
-from .text import Document
 
 __all__ = [
     "BundleError",

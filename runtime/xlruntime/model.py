@@ -11,9 +11,10 @@ import numpy as np
 import numpy.typing as npt
 
 from .bundle import read_bundle
+from .cuda_graphs import FixedSessions
+from .documents import Document, Source
 from .errors import BundleError, OptionError
-from .fixed import FixedSessions
-from .generator import Sampling
+from .generation import Sampling
 from .memory import RingMemory, check_room
 from .placement import count_placed
 from .providers import Device, first_line, parse_device
@@ -22,8 +23,7 @@ from .scores import DocumentScore, TokenScores
 from .session import GraphSession
 from .spec import FIRST_MEMORY_FILE, Bundle, Evaluation, Graph
 from .stream import Stream, restore_stream
-from .text import Document, Source
-from .tokenizing import make_tokenizer
+from .tokenizers import make_tokenizer
 from .whole import generate_whole
 
 __all__ = ["Model", "load"]

@@ -23,10 +23,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from .documents import Document, TokenReader, check_length
 from .errors import OptionError, TextError, TokenError, XlruntimeError
 from .spec import Evaluation
-from .text import Document, TokenReader, check_length
-from .vocabulary import Vocabulary
+from .tokenizers.vocabulary import Vocabulary
 
 if TYPE_CHECKING:
     from .model import Model

@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from .documents import Document, Source, TokenPiece, TokenReader, check_length
 from .errors import OptionError, XlruntimeError
 from .memory import RingMemory
 from .scores import DocumentScore, TokenScores, total_score
 from .spec import Evaluation
 from .stream import warn_not_finite
-from .text import Document, Source, TokenPiece, TokenReader, check_length
 
 if TYPE_CHECKING:
     from .model import Model

@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from .documents import Document, TokenReader
 from .errors import StateError, XlruntimeError
 from .scorer import Scorer, Walk
-from .text import Document, TokenReader
 
 __all__ = ["active_documents", "resume_scorer", "scorer_state"]
 

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from .documents import TextCounts, TokenPiece
 from .spec import Evaluation
-from .text import TextCounts, TokenPiece
 
 __all__ = ["DocumentScore", "TokenScores", "total_score"]
 

@@ -24,7 +24,7 @@ from pathlib import PurePosixPath
 from typing import Any, Literal
 
 from .errors import BundleError, OptionError
-from .reading import read_fields
+from .json_fields import read_fields
 
 __all__ = [
     "FIRST_MEMORY_FILE",

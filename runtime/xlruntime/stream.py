@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from .documents import check_length, encode
 from .errors import OptionError, StateError, TextError, XlruntimeError
-from .generator import Sampling
-from .reading import read_fields
+from .generation import Sampling
+from .json_fields import read_fields
 from .spec import Evaluation
 from .state_file import read_state, write_state
-from .text import check_length, encode
 
 if TYPE_CHECKING:
     from .model import Model

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
+from .documents import Ids, check_length, encode
 from .errors import OptionError, TextError, XlruntimeError
-from .generator import Sampling
+from .generation import Sampling
 from .spec import Evaluation
-from .text import Ids, check_length, encode
 
 if TYPE_CHECKING:
     from .model import Model

@@ -20,7 +20,7 @@ from tests.checkpoints.refusals import refusal
 from tests.oracles.huggingface import Oracle
 from xlexport.checkpoints import load
 from xlexport.errors import CheckpointNotFoundError
-from xlruntime.vocabulary import Vocabulary
+from xlruntime.tokenizers.vocabulary import Vocabulary
 
 untied_biases = pytest.mark.parametrize("untie_r", [True, False], ids=["untie_r", "shared_r"])
 

@@ -16,7 +16,8 @@ from tests.checkpoints.refusals import refusal
 from tests.checkpoints.test_huggingface_format import change_config
 from tests.oracles.reformer_configurations import ReformerCase
 from tests.oracles.reformers import HuggingFaceReformer, assert_computes
-from xlexport.checkpoints import huggingface_reformer_format, load
+from xlexport.checkpoints import load
+from xlexport.checkpoints.formats import huggingface_reformer as huggingface_reformer_format
 from xlexport.tokenizer_choice import choose_tokenizer
 from xlruntime import spec
 from xltraining.lsh import draw_rotations

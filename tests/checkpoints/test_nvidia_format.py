@@ -19,7 +19,7 @@ from tests.checkpoints.authors_models import VARIANTS, assert_computes, authors_
 from tests.checkpoints.refusals import refusal
 from tests.oracles.huggingface import Oracle
 from xlexport.checkpoints import load
-from xlruntime.vocabulary import Vocabulary
+from xlruntime.tokenizers.vocabulary import Vocabulary
 
 containers = pytest.mark.parametrize("archive", [True, False], ids=["archive", "legacy"])
 TRAINING = ("optimizer_state", "scheduler_state", "rng_states", "memory", "amp_state", "epoch", "best_val_loss")

@@ -19,9 +19,9 @@ import pytest
 import torch
 from torch import nn
 
-from xlexport.checkpoints import machine, operations
-from xlexport.checkpoints.restricted import Record, read_pickle
-from xlexport.checkpoints.torch_files import read_torch
+from xlexport.checkpoints.safe_pickle import Record, machine, read_pickle
+from xlexport.checkpoints.safe_pickle import opcodes as operations
+from xlexport.checkpoints.safe_pickle.torch_files import read_torch
 from xlexport.errors import CheckpointError
 
 PROTOCOLS = range(pickle.HIGHEST_PROTOCOL + 1)

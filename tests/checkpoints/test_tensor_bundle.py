@@ -23,7 +23,7 @@ from tests.checkpoints.tensor_bundle_writer import (
     varint,
     write_bundle,
 )
-from xlexport.checkpoints.tensor_bundle import ends_as_table, open_tensor_bundle
+from xlexport.checkpoints.tensorflow_bundle import ends_as_table, open_tensor_bundle
 from xlexport.errors import CheckpointError
 
 GENUINE = sorted((Path(__file__).parent / "data" / "tensorflow").glob("*/*.index"))
@@ -243,7 +243,7 @@ def test_hostile_index(index: bytes, what: str, tmp_path: Path) -> None:
 
 def test_limits_on_what_takes_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     prefix = write_index(tmp_path, records(*((b"kernel_%02d" % place, entry()) for place in range(20))))
-    monkeypatch.setattr("xlexport.checkpoints.tensor_bundle.MOST_TENSORS", 19)
+    monkeypatch.setattr("xlexport.checkpoints.tensorflow_bundle.MOST_TENSORS", 19)
     assert "more than 19 tensors" in refusal(prefix)
     with prefix.with_suffix(".index").open("r+b") as file:
         file.truncate(1 << 40)  # takes no room on the disk

@@ -16,10 +16,11 @@ import torch
 
 from tests.checkpoints.tensor_bundle_writer import write_bundle
 from tests.checkpoints.tensorflow_reference import Variant
-from xlexport.checkpoints import SourceCheckpoint, format_names, tensorflow_format
+from xlexport.checkpoints import SourceCheckpoint, format_names
 from xlexport.checkpoints import load as load_any
-from xlexport.checkpoints.tensor_bundle import open_tensor_bundle
-from xlexport.checkpoints.tensorflow_format import load, matches
+from xlexport.checkpoints.formats import tensorflow as tensorflow_format
+from xlexport.checkpoints.formats.tensorflow import load, matches
+from xlexport.checkpoints.tensorflow_bundle import open_tensor_bundle
 from xlexport.errors import CheckpointError, CheckpointNotFoundError
 
 DATA = Path(__file__).parent / "data" / "tensorflow"

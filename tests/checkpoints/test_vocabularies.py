@@ -18,10 +18,10 @@ import numpy as np
 import pytest
 import torch
 
-from xlexport.checkpoints.records import Record
+from xlexport.checkpoints.safe_pickle.records import Record
+from xlexport.checkpoints.vocabularies import STYLES, describe_vocabulary, read_vocabulary, restyled, vocabulary_of
 from xlexport.errors import CheckpointError
-from xlexport.vocabularies import STYLES, describe_vocabulary, read_vocabulary, restyled, vocabulary_of
-from xlruntime.vocabulary import Vocabulary
+from xlruntime.tokenizers.vocabulary import Vocabulary
 
 WIKI = ("<eos>", "the", "sea", "<unk>")
 WIKITEXT = Vocabulary("words", WIKI, unk="<unk>", line_end="<eos>")

@@ -20,8 +20,8 @@ import torch
 from tests.fixtures import one_thread, reuse_graphs
 from xlexport.commands import run
 from xltraining.checkpoint import save_checkpoint
-from xltraining.config import TransformerXLConfig
 from xltraining.transformer_xl import TransformerXL
+from xltraining.transformer_xl_config import TransformerXLConfig
 
 __all__ = ["one_thread", "reuse_graphs"]
 

@@ -17,7 +17,7 @@ import pytest
 
 import xlruntime
 from xlexport.analysis.recl import find_recl
-from xlruntime.vocabulary import Vocabulary
+from xlruntime.tokenizers.vocabulary import Vocabulary
 
 if TYPE_CHECKING:
     from tests.cli.conftest import Finished

@@ -21,9 +21,9 @@ from xlexport.report import page_text
 from xlexport.report.colours import INK, LEVELS, PAGE, contrast, lightness, scale
 from xlexport.report.packing import NO_SCORE, bytes_for, planes
 from xlruntime import load
-from xlruntime.tokenizing import ByteTokenizer, NoTokenizer
-from xlruntime.vocabulary import Vocabulary
-from xlruntime.vocabulary_tokenizer import VocabularyTokenizer
+from xlruntime.tokenizers import ByteTokenizer, NoTokenizer
+from xlruntime.tokenizers.vocabulary import Vocabulary
+from xlruntime.tokenizers.vocabulary_tokenizer import VocabularyTokenizer
 
 # How people without one kind of cones see linear red, green and blue (Machado et al. 2009, severity 1).
 DEFICIENCIES = {

@@ -16,10 +16,10 @@ import torch
 from xlexport import checkpoints
 from xlexport.commands.train import ARCHITECTURE_OPTIONS, TRAINING_OPTIONS
 from xlruntime.bundle import digest_file, read_bundle
-from xltraining.config import TransformerXLConfig
 from xltraining.data import ByteStreams
 from xltraining.reformer_config import ReformerConfig
 from xltraining.train import TrainingConfig
+from xltraining.transformer_xl_config import TransformerXLConfig
 
 if TYPE_CHECKING:
     from tests.cli.conftest import Finished

@@ -24,10 +24,10 @@ from xlruntime import load as load_bundle
 from xlruntime import spec
 from xlruntime.model import Model
 from xltraining.checkpoint import save_checkpoint
-from xltraining.config import TransformerXLConfig
 from xltraining.reformer import Reformer
 from xltraining.reformer_config import ReformerConfig
 from xltraining.transformer_xl import TransformerXL
+from xltraining.transformer_xl_config import TransformerXLConfig
 
 __all__ = ["one_thread", "reuse_graphs"]
 

@@ -20,8 +20,8 @@ from xlexport.convert import ConversionOptions, convert
 from xlexport.errors import ExportError
 from xlexport.verification import verify
 from xlruntime import Model, OptionError, ProviderError, load, providers
-from xlruntime import fixed as fixed_module
-from xlruntime.fixed import STEADY, FixedSession
+from xlruntime import cuda_graphs as fixed_module
+from xlruntime.cuda_graphs import STEADY, FixedSession
 from xlruntime.placement import placed_nodes
 from xlruntime.providers import Device, open_session
 from xltraining.checkpoint import save_checkpoint

@@ -16,8 +16,8 @@ from xlexport.tokenizer_choice import choose_tokenizer, verify_ids
 from xlruntime import load as load_bundle
 from xlruntime import spec
 from xlruntime.bundle import read_bundle
-from xlruntime.vocabulary import Vocabulary
-from xlruntime.vocabulary_tokenizer import VocabularyTokenizer
+from xlruntime.tokenizers.vocabulary import Vocabulary
+from xlruntime.tokenizers.vocabulary_tokenizer import VocabularyTokenizer
 
 if TYPE_CHECKING:
     from tests.export.conftest import Converted

@@ -18,11 +18,11 @@ from xlexport.verification import verify
 from xlexport.verification.report import ParityReport, SegmentDifference
 from xlruntime import Model
 from xlruntime.memory import RingMemory
-from xltraining.config import TransformerXLConfig
 from xltraining.reformer import LSHTrace, Reformer
 from xltraining.reformer_attention import SharedAttention
 from xltraining.reformer_config import ReformerConfig
 from xltraining.transformer_xl import TransformerXL
+from xltraining.transformer_xl_config import TransformerXLConfig
 
 if TYPE_CHECKING:
     from tests.export.conftest import ConvertedReformer

@@ -19,7 +19,7 @@ from xlexport.convert import ConversionOptions, convert
 from xlruntime import Document, Model
 from xlruntime.protocols import arrange, read_corpus, walk
 from xltraining.checkpoint import save_checkpoint
-from xltraining.config import TransformerXLConfig
+from xltraining.transformer_xl_config import TransformerXLConfig
 
 SEGMENT, MEM_LEN = 8, 20  # a warm-up of three segments
 CONFIG = TransformerXLConfig(

@@ -18,8 +18,8 @@ from tests.reliability.damage import damage_bytes, damage_json
 from tests.reliability.judging import Outcome, judged
 from xlruntime import Model, XlruntimeError, load
 from xlruntime.bundle import MANIFEST, digest_file, read_bundle
-from xlruntime.generator import Sampling
-from xlruntime.vocabulary import Vocabulary
+from xlruntime.generation import Sampling
+from xlruntime.tokenizers.vocabulary import Vocabulary
 
 __all__ = ["BundleBytes", "ManifestFields", "ResealedFiles", "Sample", "samples"]
 

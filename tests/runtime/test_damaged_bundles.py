@@ -16,7 +16,7 @@ from tests.runtime.test_bundle_errors import change_manifest, refusal
 from xlruntime import BundleError, Model, OptionError, TokenError, load
 from xlruntime.bundle import digest_file, read_bundle
 from xlruntime.spec import FIRST_MEMORY_FILE
-from xlruntime.vocabulary import Vocabulary
+from xlruntime.tokenizers.vocabulary import Vocabulary
 
 Change = Callable[[dict[str, Any]], Any]
 

@@ -19,7 +19,7 @@ from tests.reliability.judging import Target, judged
 from tests.reliability.state_targets import StateBytes, StateFields
 from tests.runtime.conftest import EMPTY, open_golden
 from xlruntime import BundleError, TokenError, XlruntimeError
-from xlruntime.reading import read_fields
+from xlruntime.json_fields import read_fields
 from xlruntime.spec import Bundle, Evaluation
 
 # The same cases every time, however slow the machine is at the moment.

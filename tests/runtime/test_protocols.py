@@ -14,8 +14,8 @@ import pytest
 from xlruntime import Document, Model, OptionError, TextError, TokenError, XlruntimeError, load, protocols
 from xlruntime.protocols import PROTOCOLS, Corpus, Streams, arrange, read_corpus, walk
 from xlruntime.spec import Evaluation
-from xlruntime.vocabulary import Vocabulary
-from xlruntime.vocabulary_tokenizer import VocabularyTokenizer
+from xlruntime.tokenizers.vocabulary import Vocabulary
+from xlruntime.tokenizers.vocabulary_tokenizer import VocabularyTokenizer
 
 # Seven sentences, a blank one among them, between marks that are the same token, as in the One Billion Word corpus.
 SENTENCES = [[0, 1, 2, 0], [0, 3, 0], [0, 4, 5, 6, 0], [0, 7, 0], [0, 8, 9, 0], [0, 0], [0, 10, 0]]

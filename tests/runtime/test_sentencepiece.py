@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from xlruntime import BundleError, Model, TextError, XlruntimeError, load
-from xlruntime.text import TextCounts
-from xlruntime.tokenizer_libraries import SentencePieceTokenizer
+from xlruntime.documents import TextCounts
+from xlruntime.tokenizers.libraries import SentencePieceTokenizer
 
 sentencepiece = pytest.importorskip("sentencepiece")
 

@@ -9,9 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from xlruntime import BundleError, Document, Model, TextError, TokenError, spec, text
-from xlruntime.text import TextCounts, TokenReader
-from xlruntime.tokenizing import ByteTokenizer, NoTokenizer, make_tokenizer
+from xlruntime import BundleError, Document, Model, TextError, TokenError, spec
+from xlruntime import documents as text
+from xlruntime.documents import TextCounts, TokenReader
+from xlruntime.tokenizers import ByteTokenizer, NoTokenizer, make_tokenizer
 
 TEXT = "  Zwölf Boxkämpfer – 日本語 \t\n\x0b\x0cjagen\r\n🙂\xa0x  "
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from xlruntime import Document, Model, TokenError
-from xlruntime.text import as_ids, check_ids
+from xlruntime.documents import as_ids, check_ids
 
 OUTSIDE = [
     ([5, 256], r"token 1 has id 256, expected 0 to 255 \(1 such\)"),

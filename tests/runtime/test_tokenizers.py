@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from xlruntime import BundleError, Document, Model, TextError, TokenError, XlruntimeError, load
-from xlruntime.text import TextCounts
-from xlruntime.tokenizer_libraries import TokenizersTokenizer
+from xlruntime.documents import TextCounts
+from xlruntime.tokenizers.libraries import TokenizersTokenizer
 
 tokenizers = pytest.importorskip("tokenizers")
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from xlruntime import BundleError, VocabularyError
-from xlruntime.vocabulary import Vocabulary
+from xlruntime.tokenizers.vocabulary import Vocabulary
 
 WORDS = ("<eos>", "the", "sea", "<unk>")
 LARGE = 267_735  # symbols of WikiText-103

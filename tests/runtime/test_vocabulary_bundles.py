@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from xlruntime import BundleError, Document, Model, TokenError, load
-from xlruntime.text import continuation
-from xlruntime.vocabulary import Vocabulary
-from xlruntime.vocabulary_tokenizer import VocabularyTokenizer
+from xlruntime.documents import continuation
+from xlruntime.tokenizers.vocabulary import Vocabulary
+from xlruntime.tokenizers.vocabulary_tokenizer import VocabularyTokenizer
 
 FILLERS = tuple(f"w{number}" for number in range(29))
 BundleWith = Callable[[str, Path], Path]

@@ -11,10 +11,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from xlruntime import TextError, TokenError, text
-from xlruntime.text import TextCounts
-from xlruntime.vocabulary import Vocabulary
-from xlruntime.vocabulary_tokenizer import VocabularyTokenizer
+from xlruntime import TextError, TokenError
+from xlruntime import documents as text
+from xlruntime.documents import TextCounts
+from xlruntime.tokenizers.vocabulary import Vocabulary
+from xlruntime.tokenizers.vocabulary_tokenizer import VocabularyTokenizer
 
 WIKITEXT = Path(__file__).resolve().parents[3] / "shared/data/wikitext2_test.txt"
 

@@ -14,7 +14,7 @@ import pytest
 
 import xlruntime
 from tests.scoring.conftest import GOLDEN, TEXT, Score
-from xlruntime.vocabulary import Vocabulary
+from xlruntime.tokenizers.vocabulary import Vocabulary
 
 SUMS = ("tokens", "scored_tokens", "chars", "bytes", "scored_chars", "scored_bytes", "nats", "bits")
 LINE_FIELDS = [

@@ -22,7 +22,7 @@ from xlexport.errors import ResumeError
 from xlexport.scoring.resume import PartialFile, SavedRun
 from xlexport.scoring.run import RunOptions, _resuming, describe_run
 from xlruntime import load
-from xlruntime.vocabulary import Vocabulary
+from xlruntime.tokenizers.vocabulary import Vocabulary
 
 
 class Killed(BaseException):

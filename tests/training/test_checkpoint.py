@@ -12,11 +12,11 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from xltraining.checkpoint import Checkpoint, build_model, load_checkpoint, save_checkpoint
-from xltraining.config import TransformerXLConfig
 from xltraining.errors import CheckpointError, CheckpointNotFoundError, CheckpointWriteError
 from xltraining.reformer import Reformer
 from xltraining.reformer_config import ReformerConfig
 from xltraining.transformer_xl import TransformerXL
+from xltraining.transformer_xl_config import TransformerXLConfig
 
 MakeModel = Callable[..., TransformerXL]
 Saved = tuple[TransformerXLConfig, dict[str, torch.Tensor]]

@@ -1,9 +1,9 @@
 import pytest
 import torch
 
-from xltraining.config import TransformerXLConfig
 from xltraining.errors import ConfigError
 from xltraining.transformer_xl import TransformerXL
+from xltraining.transformer_xl_config import TransformerXLConfig
 
 
 def test_to_dict_and_back() -> None:

@@ -7,7 +7,6 @@ import torch
 
 from xltraining.architectures import new_model
 from xltraining.checkpoint import build_model, load_checkpoint
-from xltraining.config import TransformerXLConfig
 from xltraining.duplication import (
     IGNORED,
     N_TOKEN,
@@ -19,6 +18,7 @@ from xltraining.duplication import (
 from xltraining.errors import ConfigError, DataError
 from xltraining.reformer_config import ReformerConfig
 from xltraining.train import TrainingConfig, train
+from xltraining.transformer_xl_config import TransformerXLConfig
 
 WORD = 7
 MODEL = ReformerConfig(

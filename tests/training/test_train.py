@@ -15,12 +15,12 @@ import pytest
 import torch
 
 from xltraining.checkpoint import build_model, load_checkpoint
-from xltraining.config import TransformerXLConfig
 from xltraining.errors import CheckpointError, CheckpointWriteError, ConfigError, DataError, TrainingDivergedError
 from xltraining.evaluation import evaluate
 from xltraining.train import TrainingConfig, TrainingResult, train
 from xltraining.training_config import learning_rate
 from xltraining.transformer_xl import TransformerXL
+from xltraining.transformer_xl_config import TransformerXLConfig
 
 MODEL = TransformerXLConfig(
     n_layer=2, n_head=2, d_model=16, d_head=8, d_inner=32, tgt_len=16, mem_len=16, dropout=0.1, pre_lnorm=True
@@ -136,7 +136,8 @@ def test_a_finished_run_resumes_to_its_end(tmp_path: Path, text: Path) -> None:
 def test_ctrl_c_saves_and_ends_cleanly(tmp_path: Path, text: Path) -> None:
     program = (
         "import sys; from pathlib import Path\n"
-        "from xltraining.config import TransformerXLConfig; from xltraining.train import TrainingConfig, train\n"
+        "from xltraining.transformer_xl_config import TransformerXLConfig\n"
+        "from xltraining.train import TrainingConfig, train\n"
         "model = TransformerXLConfig(n_layer=1, n_head=1, d_model=8, d_head=8, d_inner=8, tgt_len=8, mem_len=8)\n"
         "text, out = Path(sys.argv[1]), Path(sys.argv[2])\n"
         "training = TrainingConfig(steps=10**6, batch_size=2, threads=1)\n"

@@ -9,14 +9,14 @@ import pytest
 import torch
 
 from xltraining.architectures import new_model
-from xltraining.carrying import memory_before, memory_from_plain, plain_memory
 from xltraining.checkpoint import build_model, load_checkpoint
-from xltraining.config import TransformerXLConfig
 from xltraining.errors import CheckpointError, ConfigError
 from xltraining.evaluation import evaluate
+from xltraining.memory import memory_before, memory_from_plain, plain_memory
 from xltraining.reformer import Reformer, ReformerMemory
 from xltraining.reformer_config import ReformerConfig
 from xltraining.train import TrainingConfig, TrainingResult, train
+from xltraining.transformer_xl_config import TransformerXLConfig
 
 MODEL = ReformerConfig(
     d_model=16,

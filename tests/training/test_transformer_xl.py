@@ -9,9 +9,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from xltraining.config import TransformerXLConfig
 from xltraining.errors import ConfigError
 from xltraining.transformer_xl import TransformerXL, TransformerXLLayer, relative_shift, sinusoids
+from xltraining.transformer_xl_config import TransformerXLConfig
 
 MakeModel = Callable[..., TransformerXL]
 

@@ -15,7 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from xltraining.config import TransformerXLConfig
+from xltraining.transformer_xl_config import TransformerXLConfig
 
 __all__ = ["AdaptiveEmbedding", "AdaptiveSoftmax", "EmbeddingCluster", "SoftmaxCluster"]
 

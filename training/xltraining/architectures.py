@@ -3,12 +3,12 @@
 from collections.abc import Mapping
 from typing import Any, TypeAlias
 
-from xltraining.config import TransformerXLConfig
+from xltraining.config_fields import shown
 from xltraining.errors import ConfigError
-from xltraining.fields import shown
 from xltraining.reformer import Reformer
 from xltraining.reformer_config import ReformerConfig
 from xltraining.transformer_xl import TransformerXL, tied_names
+from xltraining.transformer_xl_config import TransformerXLConfig
 
 __all__ = ["ARCHITECTURES", "Model", "ModelConfig", "architecture_of", "config_from", "new_model", "shared_names"]
 

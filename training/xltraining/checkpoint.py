@@ -21,8 +21,8 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from xltraining.architectures import ModelConfig, architecture_of, config_from, new_model, shared_names
+from xltraining.config_fields import shown
 from xltraining.errors import CheckpointError, CheckpointNotFoundError, CheckpointWriteError, ConfigError
-from xltraining.fields import shown
 from xltraining.transformer_xl import TransformerXL
 
 __all__ = ["Checkpoint", "build_model", "load_checkpoint", "save_checkpoint"]

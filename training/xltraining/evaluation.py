@@ -6,8 +6,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from xltraining.carrying import memory_before, position_limit
 from xltraining.errors import DataError
+from xltraining.memory import memory_before, position_limit
 
 __all__ = ["evaluate"]
 

@@ -17,9 +17,9 @@ from torch import Tensor
 from tqdm import tqdm
 
 from xltraining.architectures import Model, ModelConfig, architecture_of, new_model
-from xltraining.carrying import memory_before, memory_from_plain, plain_memory
 from xltraining.checkpoint import load_checkpoint, save_checkpoint
 from xltraining.errors import CheckpointError, CheckpointWriteError, TrainingDivergedError
+from xltraining.memory import memory_before, memory_from_plain, plain_memory
 from xltraining.optimizers import make_optimizer
 from xltraining.reformer import Reformer
 from xltraining.tasks import Task

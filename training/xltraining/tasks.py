@@ -8,11 +8,11 @@ from typing import Any, Protocol
 from torch import Tensor
 
 from xltraining.architectures import ModelConfig
-from xltraining.carrying import position_limit
 from xltraining.data import ByteStreams, read_bytes
 from xltraining.duplication import N_TOKEN, DuplicationTask, sequence_length
 from xltraining.errors import ConfigError, DataError
 from xltraining.evaluation import evaluate
+from xltraining.memory import position_limit
 from xltraining.reformer_config import ReformerConfig
 from xltraining.training_config import TrainingConfig
 

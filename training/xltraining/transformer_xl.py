@@ -18,7 +18,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from xltraining.adaptive import AdaptiveEmbedding, AdaptiveSoftmax
-from xltraining.config import TransformerXLConfig
+from xltraining.transformer_xl_config import TransformerXLConfig
 
 __all__ = [
     "FeedForward",

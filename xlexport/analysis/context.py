@@ -21,8 +21,8 @@ import numpy.typing as npt
 from xlexport.analysis.recl import THRESHOLD, Recl, find_recl
 from xlexport.errors import XlexportError
 from xlruntime import Document, Model, TextError
+from xlruntime.documents import TextCounts, TokenReader
 from xlruntime.errors import OptionError
-from xlruntime.text import TextCounts, TokenReader
 
 __all__ = [
     "ContextReport",

@@ -52,7 +52,7 @@ def _transformer_xl_layers(config: Mapping[str, Any], S: int, C: int, columns: i
 
 def _clusters(config: Mapping[str, Any], B: int, S: int, last_only: bool, targets: npt.NDArray[np.int64] | None) -> int:
     """Embedding and output layer: one cluster, or several, of which all embed each token; see `xltraining.adaptive`."""
-    from xltraining.config import TransformerXLConfig
+    from xltraining.transformer_xl_config import TransformerXLConfig
 
     whole = TransformerXLConfig.from_dict(config)
     D, sizes = whole.d_model, [end - first for first, end in whole.cluster_bounds]

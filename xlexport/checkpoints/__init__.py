@@ -12,17 +12,17 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol
 
-from xlexport.checkpoints import (
-    huggingface_format,
-    kimiyoung_format,
-    nvidia_format,
-    reformer_pytorch_format,
-    state_dict_format,
-    tensorflow_format,
-    xltraining_format,
-)
 from xlexport.checkpoints.files import WEIGHTS, read_json
-from xlexport.checkpoints.pickles import summarize
+from xlexport.checkpoints.formats import (
+    huggingface,
+    kimiyoung,
+    nvidia,
+    reformer_pytorch,
+    state_dict,
+    tensorflow,
+    xltraining,
+)
+from xlexport.checkpoints.safe_pickle.summary import summarize
 from xlexport.checkpoints.source import SourceCheckpoint
 from xlexport.errors import CheckpointError, CheckpointNotFoundError
 from xlruntime.bundle import is_bundle
@@ -46,13 +46,13 @@ class CheckpointFormat(Protocol):
 
 
 FORMATS: tuple[CheckpointFormat, ...] = (
-    tensorflow_format,
-    xltraining_format,
-    kimiyoung_format,
-    nvidia_format,
-    huggingface_format,
-    reformer_pytorch_format,
-    state_dict_format,
+    tensorflow,
+    xltraining,
+    kimiyoung,
+    nvidia,
+    huggingface,
+    reformer_pytorch,
+    state_dict,
 )
 """A path is of the first that it matches: the last takes any tensors of the right names."""
 
@@ -102,7 +102,7 @@ def _build(
 
 
 def _check_something_there(path: Path) -> None:
-    if not path.exists() and not tensorflow_format.matches(path):
+    if not path.exists() and not tensorflow.matches(path):
         raise CheckpointNotFoundError(f"{path}: no such file or folder. Check the path.")
     if path.is_dir() or not path.exists():
         return

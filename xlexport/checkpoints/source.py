@@ -15,7 +15,7 @@ from xlruntime.spec import FileDigest
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from xlruntime.vocabulary import Vocabulary
+    from xlruntime.tokenizers.vocabulary import Vocabulary
     from xltraining.checkpoint import Checkpoint
 
 __all__ = ["SourceCheckpoint", "digest_files", "float_kinds", "float_notes", "model_source"]

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from xltraining.config import TransformerXLConfig
+    from xltraining.transformer_xl_config import TransformerXLConfig
 
 __all__ = [
     "ANCHOR",

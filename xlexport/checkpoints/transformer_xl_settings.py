@@ -18,7 +18,7 @@ from xlexport.checkpoints.transformer_xl_names import ANCHOR, CodeBase, canonica
 from xlexport.errors import CheckpointError
 
 if TYPE_CHECKING:
-    from xlruntime.vocabulary import Vocabulary
+    from xlruntime.tokenizers.vocabulary import Vocabulary
 
 __all__ = [
     "EVALUATION_SETTINGS",
@@ -260,8 +260,8 @@ def torch_source(
             lists all that is wrong.
     """
     from xltraining.checkpoint import Checkpoint
-    from xltraining.config import TransformerXLConfig
     from xltraining.errors import ConfigError
+    from xltraining.transformer_xl_config import TransformerXLConfig
 
     require_supported(path, settings, tensors)
     if ANCHOR not in tensors:

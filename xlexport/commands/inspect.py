@@ -13,17 +13,17 @@ import click
 import numpy as np
 
 from xlexport.architectures.settings import layer_kinds
+from xlexport.checkpoints.vocabularies import describe_vocabulary
 from xlexport.commands.options import PATH, checkpoint_options
 from xlexport.commands.quantize import quantization_rows
 from xlexport.terminal import print_json, print_table
-from xlexport.vocabularies import describe_vocabulary
 from xlruntime.bundle import MANIFEST
 from xlruntime.errors import BundleError
 from xlruntime.model import load
 from xlruntime.spec import Bundle, Evaluation
-from xlruntime.tokenizing import make_tokenizer
-from xlruntime.vocabulary import Vocabulary
-from xlruntime.vocabulary_tokenizer import VocabularyTokenizer
+from xlruntime.tokenizers import make_tokenizer
+from xlruntime.tokenizers.vocabulary import Vocabulary
+from xlruntime.tokenizers.vocabulary_tokenizer import VocabularyTokenizer
 
 if TYPE_CHECKING:
     from xlexport.checkpoints import SourceCheckpoint

@@ -10,8 +10,8 @@ import numpy as np
 import numpy.typing as npt
 
 from xlexport.errors import QuantizationError
+from xlruntime.documents import Document
 from xlruntime.model import Model
-from xlruntime.text import Document
 
 __all__ = ["Difference", "LogProbs", "compare", "log_probs", "products_to_keep"]
 

@@ -13,9 +13,9 @@ import numpy.typing as npt
 
 from xlexport.errors import QuantizationError
 from xlexport.sample import sample_text
+from xlruntime.documents import check_ids
 from xlruntime.model import Model
 from xlruntime.spec import Evaluation, Tokenizer
-from xlruntime.text import check_ids
 
 __all__ = ["GateText", "check_texts", "default_tokens", "gate_text"]
 

@@ -26,9 +26,9 @@ from xlexport.report.page_text import text_of_bytes, text_of_ids, token_labels
 from xlexport.scoring.inputs import STDIN, Input, Reading, documents
 from xlexport.scoring.remarks import NEWLINES_MERGED, losses, segmentation
 from xlruntime import Document, DocumentScore, TextError
+from xlruntime.documents import as_ids, check_ids
 from xlruntime.model import Model
 from xlruntime.spec import Evaluation
-from xlruntime.text import as_ids, check_ids
 
 __all__ = ["check_page", "read_whole", "write_report"]
 

@@ -9,9 +9,9 @@ from itertools import pairwise
 import numpy as np
 import numpy.typing as npt
 
-from xlruntime.text import Ids, Tokenizer
-from xlruntime.tokenizing import ByteTokenizer
-from xlruntime.vocabulary_tokenizer import VocabularyTokenizer
+from xlruntime.documents import Ids, Tokenizer
+from xlruntime.tokenizers import ByteTokenizer
+from xlruntime.tokenizers.vocabulary_tokenizer import VocabularyTokenizer
 
 __all__ = ["PageText", "text_of_bytes", "text_of_ids", "token_labels"]
 

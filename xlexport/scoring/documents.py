@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from xlruntime import TextError, TokenError
-from xlruntime.text import Ids
-from xlruntime.vocabulary import listed
+from xlruntime.documents import Ids
+from xlruntime.tokenizers.vocabulary import listed
 
 __all__ = ["MARK", "field_of", "ids_of_words", "no_ids"]
 

@@ -22,7 +22,7 @@ from xlexport.scoring.documents import MARK, field_of, ids_of_words, no_ids
 from xlexport.terminal import counted
 from xlruntime import Document, TextError
 from xlruntime.bundle import MANIFEST
-from xlruntime.text import Ids, utf8_bytes
+from xlruntime.documents import Ids, utf8_bytes
 
 __all__ = [
     "STDIN",

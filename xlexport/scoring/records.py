@@ -13,7 +13,7 @@ from xlexport.scoring.encoders import Columns, Encoded, Format, json_value
 from xlexport.scoring.inputs import TextSource
 from xlexport.scoring.units import Unit, UnitSplitter
 from xlruntime import Document, DocumentScore, TokenScores
-from xlruntime.text import Tokenizer
+from xlruntime.documents import Tokenizer
 
 __all__ = ["LEVELS", "Level", "Records", "document_fields", "make_records"]
 

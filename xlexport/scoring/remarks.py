@@ -12,8 +12,8 @@ import numpy as np
 from xlexport.scoring.documents import MARK, ids_of_words
 from xlexport.terminal import print_json, standard_output, tell
 from xlruntime import Document, DocumentScore, TextError
+from xlruntime.documents import Tokenizer, continuation
 from xlruntime.spec import Evaluation
-from xlruntime.text import Tokenizer, continuation
 
 __all__ = [
     "NEWLINES_MERGED",

@@ -17,9 +17,9 @@ import numpy.typing as npt
 
 from xlexport.scoring.inputs import TextSource
 from xlruntime import TokenScores
-from xlruntime.text import Tokenizer
-from xlruntime.tokenizing import ByteTokenizer
-from xlruntime.vocabulary_tokenizer import VocabularyTokenizer
+from xlruntime.documents import Tokenizer
+from xlruntime.tokenizers import ByteTokenizer
+from xlruntime.tokenizers.vocabulary_tokenizer import VocabularyTokenizer
 
 __all__ = ["Unit", "UnitSplitter"]
 

@@ -6,7 +6,7 @@ from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import Any
 
-from xlexport.checkpoints.operations import BadFileError
+from xlexport.checkpoints.safe_pickle.opcodes import BadFileError
 
 __all__ = ["Name", "Record", "check_tree"]
 

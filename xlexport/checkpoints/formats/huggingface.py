@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from xlexport.checkpoints import huggingface_reformer_format
 from xlexport.checkpoints.files import inside, read_json, read_weights
+from xlexport.checkpoints.formats import huggingface_reformer as huggingface_reformer_format
 from xlexport.checkpoints.source import SourceCheckpoint
 from xlexport.checkpoints.tensor_mapping import brief
 from xlexport.checkpoints.transformer_xl_names import CODE_BASES, plain_names
@@ -21,7 +21,7 @@ from xlexport.errors import CheckpointError
 from xlexport.extras import require
 
 if TYPE_CHECKING:
-    from xlruntime.vocabulary import Vocabulary
+    from xlruntime.tokenizers.vocabulary import Vocabulary
 
 __all__ = ["NAME", "SPELLINGS", "is_config", "load", "matches", "settings_of"]
 
@@ -137,7 +137,7 @@ def settings_of(config: Mapping[str, Any], where: str) -> tuple[dict[str, Any], 
 
 def _vocabulary(folder: Path) -> tuple[Vocabulary | None, Path | None]:
     """The vocabulary beside the weights, and its file."""
-    from xlexport.vocabularies import read_vocabulary
+    from xlexport.checkpoints.vocabularies import read_vocabulary
 
     for name in VOCABULARIES:
         if (folder / name).is_file():

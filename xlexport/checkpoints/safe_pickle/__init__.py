@@ -13,9 +13,9 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from xlexport.checkpoints.machine import Machine, check_keys
-from xlexport.checkpoints.operations import BadFileError
-from xlexport.checkpoints.records import Record
+from xlexport.checkpoints.safe_pickle.machine import Machine, check_keys
+from xlexport.checkpoints.safe_pickle.opcodes import BadFileError
+from xlexport.checkpoints.safe_pickle.records import Record
 from xlexport.errors import CheckpointError, CheckpointNotFoundError
 
 __all__ = ["BUILDERS", "Record", "map_file", "read_pickle"]

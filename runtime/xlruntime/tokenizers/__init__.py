@@ -8,10 +8,10 @@ from typing import BinaryIO
 
 import numpy as np
 
-from . import spec
-from .errors import BundleError, TextError
-from .text import Ids, TextCounts, Tokenizer, TokenPiece, pieces, utf8_bytes
-from .tokenizer_libraries import SentencePieceTokenizer, TokenizersTokenizer
+from .. import spec
+from ..documents import Ids, TextCounts, Tokenizer, TokenPiece, pieces, utf8_bytes
+from ..errors import BundleError, TextError
+from .libraries import SentencePieceTokenizer, TokenizersTokenizer
 from .vocabulary import Vocabulary
 from .vocabulary_tokenizer import VocabularyTokenizer
 

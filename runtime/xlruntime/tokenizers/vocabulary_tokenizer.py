@@ -13,8 +13,8 @@ from typing import BinaryIO
 
 import numpy as np
 
-from .errors import TokenError
-from .text import Ids, TextCounts, TokenPiece, pieces, text_pieces, utf8_bytes, utf8_text
+from ..documents import Ids, TextCounts, TokenPiece, pieces, text_pieces, utf8_bytes, utf8_text
+from ..errors import TokenError
 from .vocabulary import Vocabulary, listed
 
 __all__ = ["VocabularyTokenizer"]

@@ -11,9 +11,9 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from .errors import BundleError, XlruntimeError
-from .providers import first_line
-from .text import Ids, TextCounts, TokenPiece, utf8_text
+from ..documents import Ids, TextCounts, TokenPiece, utf8_text
+from ..errors import BundleError, XlruntimeError
+from ..providers import first_line
 
 __all__ = ["SentencePieceTokenizer", "TokenizersTokenizer"]
 

@@ -9,7 +9,7 @@ import zlib
 from dataclasses import dataclass
 from pathlib import Path
 
-from xlexport.checkpoints.operations import BadFileError
+from xlexport.checkpoints.safe_pickle.opcodes import BadFileError
 
 __all__ = ["ARCHIVE_MAGIC", "Member", "check_sums", "read_members"]
 

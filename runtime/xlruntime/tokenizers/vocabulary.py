@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Literal, get_args
 
-from .errors import BundleError, VocabularyError
+from ..errors import BundleError, VocabularyError
 
 __all__ = ["VOCABULARY_FORMAT", "Vocabulary", "VocabularyKind", "is_byte", "listed"]
 

@@ -10,9 +10,9 @@ import sys
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from xlexport.checkpoints.known_names import is_known
-from xlexport.checkpoints.operations import BadFileError, Buffer, operations
-from xlexport.checkpoints.records import Name, Record, check_tree
+from xlexport.checkpoints.safe_pickle.allowlist import is_known
+from xlexport.checkpoints.safe_pickle.opcodes import BadFileError, Buffer, operations
+from xlexport.checkpoints.safe_pickle.records import Name, Record, check_tree
 
 __all__ = ["Machine", "check_keys"]
 

@@ -15,11 +15,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from xlexport.checkpoints.archives import ARCHIVE_MAGIC, check_sums, read_members
-from xlexport.checkpoints.machine import Machine
-from xlexport.checkpoints.operations import BadFileError
-from xlexport.checkpoints.records import Name
-from xlexport.checkpoints.restricted import BUILDERS, map_file
+from xlexport.checkpoints.safe_pickle import BUILDERS, map_file
+from xlexport.checkpoints.safe_pickle.machine import Machine
+from xlexport.checkpoints.safe_pickle.opcodes import BadFileError
+from xlexport.checkpoints.safe_pickle.records import Name
+from xlexport.checkpoints.safe_pickle.zip_archive import ARCHIVE_MAGIC, check_sums, read_members
 from xlexport.errors import CheckpointError
 
 __all__ = ["read_torch"]

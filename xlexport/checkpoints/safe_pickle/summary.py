@@ -14,10 +14,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from xlexport.checkpoints.archives import ARCHIVE_MAGIC, read_members
-from xlexport.checkpoints.known_names import is_known
-from xlexport.checkpoints.operations import BadFileError, operations
-from xlexport.checkpoints.restricted import map_file
+from xlexport.checkpoints.safe_pickle import map_file
+from xlexport.checkpoints.safe_pickle.allowlist import is_known
+from xlexport.checkpoints.safe_pickle.opcodes import BadFileError, operations
+from xlexport.checkpoints.safe_pickle.zip_archive import ARCHIVE_MAGIC, read_members
 from xlexport.errors import CheckpointError
 
 __all__ = ["PickleSummary", "is_archive", "summarize"]

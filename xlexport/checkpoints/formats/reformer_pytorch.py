@@ -12,8 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from xlexport.checkpoints.files import read_tensors, safetensors_names, state_dict_in
-from xlexport.checkpoints.pickles import summarize
-from xlexport.checkpoints.reformer_pytorch_settings import (
+from xlexport.checkpoints.formats.reformer_pytorch_settings import (
     AXIAL,
     BLOCK,
     ROTARY,
@@ -23,6 +22,7 @@ from xlexport.checkpoints.reformer_pytorch_settings import (
     settings_of,
 )
 from xlexport.checkpoints.reformer_settings import axial_table, reformer_source
+from xlexport.checkpoints.safe_pickle.summary import summarize
 from xlexport.checkpoints.source import SourceCheckpoint
 from xlexport.checkpoints.tensor_mapping import Origin
 from xlexport.errors import CheckpointError

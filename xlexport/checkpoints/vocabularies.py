@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 from xlexport.errors import CheckpointError
 from xlruntime.errors import BundleError, VocabularyError
-from xlruntime.vocabulary import VOCABULARY_FORMAT, Vocabulary, VocabularyKind, is_byte, listed
+from xlruntime.tokenizers.vocabulary import VOCABULARY_FORMAT, Vocabulary, VocabularyKind, is_byte, listed
 
 __all__ = ["STYLES", "describe_vocabulary", "read_vocabulary", "restyled", "vocabulary_of"]
 
@@ -49,11 +49,11 @@ def read_vocabulary(path: Path, style: str | None = None) -> Vocabulary:
     with path.open("rb") as file:
         beginning = file.read(64)
     if beginning.startswith((ARCHIVE, LEGACY_TORCH)):
-        from xlexport.checkpoints.torch_files import read_torch
+        from xlexport.checkpoints.safe_pickle.torch_files import read_torch
 
         return vocabulary_of(read_torch(path), str(path), style)
     if beginning.startswith(PICKLE):
-        from xlexport.checkpoints.restricted import read_pickle
+        from xlexport.checkpoints.safe_pickle import read_pickle
 
         return vocabulary_of(read_pickle(path), str(path), style)
     if (size := path.stat().st_size) > LARGEST_TEXT:

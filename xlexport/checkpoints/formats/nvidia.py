@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from xlexport.checkpoints.pickles import summarize
+from xlexport.checkpoints.safe_pickle.summary import summarize
 from xlexport.checkpoints.source import SourceCheckpoint
 from xlexport.checkpoints.tensor_mapping import shown
 from xlexport.checkpoints.transformer_xl_names import CODE_BASES, plain_names
@@ -18,7 +18,7 @@ from xlexport.errors import CheckpointError
 from xlexport.extras import require
 
 if TYPE_CHECKING:
-    from xlruntime.vocabulary import Vocabulary
+    from xlruntime.tokenizers.vocabulary import Vocabulary
 
 __all__ = ["NAME", "load", "matches"]
 
@@ -63,7 +63,7 @@ def load(path: Path, config: Mapping[str, Any] | None = None) -> SourceCheckpoin
         MissingDependencyError: torch is not installed.
     """
     require("convert")
-    from xlexport.checkpoints.torch_files import read_torch
+    from xlexport.checkpoints.safe_pickle.torch_files import read_torch
 
     content = read_torch(path)
     if not isinstance(content, dict) or not all(isinstance(content.get(part), dict) for part in PARTS):
@@ -97,7 +97,7 @@ def load(path: Path, config: Mapping[str, Any] | None = None) -> SourceCheckpoin
 
 def _vocabulary(path: Path, vocab: Any) -> tuple[Vocabulary | None, list[str]]:
     """The vocabulary in the checkpoint, or a note that says why there is none."""
-    from xlexport.vocabularies import vocabulary_of
+    from xlexport.checkpoints.vocabularies import vocabulary_of
 
     if vocab is None:
         return None, []

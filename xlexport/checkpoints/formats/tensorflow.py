@@ -24,8 +24,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from xlexport.checkpoints.source import SourceCheckpoint, model_source
-from xlexport.checkpoints.tensor_bundle import TensorBundle, ends_as_table, open_tensor_bundle
 from xlexport.checkpoints.tensor_mapping import listed
+from xlexport.checkpoints.tensorflow_bundle import TensorBundle, ends_as_table, open_tensor_bundle
 from xlexport.checkpoints.transformer_xl_settings import require_supported, with_evaluation
 from xlexport.errors import CheckpointError, CheckpointNotFoundError
 from xlexport.extras import require
@@ -33,7 +33,7 @@ from xlexport.extras import require
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from xltraining.config import TransformerXLConfig
+    from xltraining.transformer_xl_config import TransformerXLConfig
 
 __all__ = ["NAME", "load", "matches"]
 
@@ -91,8 +91,8 @@ def load(path: Path, config: Mapping[str, Any] | None = None) -> SourceCheckpoin
     """
     require("convert")
     from xltraining.checkpoint import Checkpoint
-    from xltraining.config import TransformerXLConfig
     from xltraining.errors import ConfigError
+    from xltraining.transformer_xl_config import TransformerXLConfig
 
     evaluation = with_evaluation(path, {}, config)
     require_supported(path, evaluation)
