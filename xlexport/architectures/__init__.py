@@ -108,4 +108,4 @@ def _module(architecture: str) -> ModuleType:
     if architecture not in ARCHITECTURES:
         known = " or ".join(map(repr, ARCHITECTURES))
         raise ExportError(f"no step graph for architecture {architecture!r}; expected {known}.")
-    return importlib.import_module(f"xlexport.architectures.{architecture}")
+    return importlib.import_module(f"xlexport.architectures.{architecture}.step")
