@@ -1,4 +1,4 @@
-"""Short versions of `tests/reliability/fuzz.py` and `faults.py`: what needs PyTorch."""
+"""Short versions of `reliability/fuzz.py` and `faults.py`: what needs PyTorch."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.reliability.checkpoint_targets import Checkpoints
-from tests.reliability.faults import preloaded
-from tests.reliability.input_targets import Inputs
+from reliability.checkpoint_targets import Checkpoints
+from reliability.faults import preloaded
+from reliability.input_targets import Inputs
 
 CASES = 150
 NEEDS_SHIM = pytest.mark.skipif(

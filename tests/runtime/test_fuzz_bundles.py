@@ -1,4 +1,4 @@
-"""Short versions of `tests/reliability/fuzz.py`: the first cases of each target that needs no PyTorch."""
+"""Short versions of `reliability/fuzz.py`: the first cases of each target that needs no PyTorch."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.reliability.bundle_targets import BundleBytes, ManifestFields, ResealedFiles
-from tests.reliability.damage import damage_bytes, damage_json
-from tests.reliability.judging import Target, judged
-from tests.reliability.state_targets import StateBytes, StateFields
+from reliability.bundle_targets import BundleBytes, ManifestFields, ResealedFiles
+from reliability.damage import damage_bytes, damage_json
+from reliability.judging import Target, judged
+from reliability.state_targets import StateBytes, StateFields
 from tests.runtime.conftest import EMPTY, open_golden
 from xlruntime import BundleError, TokenError, XlruntimeError
 from xlruntime.json_fields import read_fields

@@ -1,4 +1,4 @@
-"""Short versions of `tests/reliability/soak.py` and `threads.py`."""
+"""Short versions of `reliability/soak.py` and `threads.py`."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.reliability.soak import soak
-from tests.reliability.threads import run_threads
+from reliability.soak import soak
+from reliability.threads import run_threads
 
 
 def test_long_stream_keeps_counting_and_scoring(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from tests.reliability.kill_and_resume import Outcome, Runs, write_documents
+from reliability.kill_and_resume import Outcome, Runs, write_documents
 from tests.scoring.conftest import Score, Scored
 from xlexport.errors import ResumeError
 from xlexport.scoring.resume import PartialFile, SavedRun
@@ -112,7 +112,7 @@ def test_stopped_after_any_state(
 
 
 def test_killed_processes(bundle: Path, tmp_path: Path) -> None:
-    """A few kills of tests/reliability/kill_and_resume.py."""
+    """A few kills of reliability/kill_and_resume.py."""
     runs = Runs(bundle, tmp_path, 4000, 0.05, ways=("words, three at a time", "tokens"))
     outcome, rng = Outcome(), random.Random(0)
     for way in (*runs.ways, *runs.ways):

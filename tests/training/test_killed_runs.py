@@ -1,4 +1,4 @@
-"""What killed training leaves, the next run puts in order; `tests/reliability/faults.py` kills it at every call."""
+"""What killed training leaves, the next run puts in order; `reliability/faults.py` kills it at every call."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Kill `xlexport score` at random moments with SIGKILL, go on with --resume, and compare the files byte for byte.
 
-    python -m tests.reliability.kill_and_resume bundle --points 50
+    python -m reliability.kill_and_resume bundle --points 50
 
 Runs take the ways below in turn. Each is killed up to three times, at moments drawn over the time that it takes,
 loading included, and each time goes on with --resume; its output must be that of a run that nobody killed, with nothing

@@ -1,7 +1,7 @@
 """Let every call that changes the disk fail once, and kill the process before each, command by command.
 
-    python -m tests.reliability.faults                     all commands, as RELIABILITY.md has it
-    python -m tests.reliability.faults train --points 20   one of them, at 20 of its calls
+    python -m reliability.faults                     all commands, as RELIABILITY.md has it
+    python -m reliability.faults train --points 20   one of them, at 20 of its calls
 
 A shim that is preloaded (faults.c; needs a C compiler and Linux) counts calls that write, make, rename or sync below
 the command's folder. Each run is a fork of one process that has imported everything. After a write error the command
@@ -26,12 +26,12 @@ from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tests.reliability.fault_commands import NEW, NONE, OLD, Command, commands
+from reliability.fault_commands import NEW, NONE, OLD, Command, commands
 
 __all__ = ["Found", "inject", "preloaded"]
 
 SOURCE = Path(__file__).with_name("faults.c")
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[1]
 ERRORS = (errno.ENOSPC, errno.EIO, errno.EACCES)
 KILL = 0
 

@@ -1,8 +1,8 @@
 """Feed damaged input to everything that reads files, and count what comes of it.
 
-    python -m tests.reliability.fuzz                      all targets, as RELIABILITY.md has it
-    python -m tests.reliability.fuzz bundle --cases 500   one of them
-    python -m tests.reliability.fuzz bundle --first 77 --cases 1 --show   one case, and what it said
+    python -m reliability.fuzz                      all targets, as RELIABILITY.md has it
+    python -m reliability.fuzz bundle --cases 500   one of them
+    python -m reliability.fuzz bundle --first 77 --cases 1 --show   one case, and what it said
 
 Cases run in a process of their own, so that one that ends the process, runs on for a minute of work, or takes a
 gigabyte is seen, named and counted; the next process goes on behind it.
@@ -27,11 +27,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tests.reliability.judging import Outcome, Target
+from reliability.judging import Outcome, Target
 
 __all__ = ["TARGETS", "Campaign", "run_campaign"]
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[1]
 TARGETS = {  # name: module, class, cases of the campaign
     "bundle": ("bundle_targets", "BundleBytes", 10_000),
     "manifest": ("bundle_targets", "ManifestFields", 6000),
@@ -79,7 +79,7 @@ class Campaign:
 
 def make_target(name: str, folder: Path) -> Target:
     module, kind, _ = TARGETS[name]
-    made: Target = getattr(importlib.import_module(f"tests.reliability.{module}"), kind)(folder)
+    made: Target = getattr(importlib.import_module(f"reliability.{module}"), kind)(folder)
     return made
 
 
@@ -104,7 +104,7 @@ def run_campaign(name: str, first: int, cases: int, show: bool = False) -> Campa
 
 def _worker(name: str, first: int, last: int) -> Iterator[dict[str, Any]]:
     """The reports of one process; where it ended before its time, the last one says how."""
-    command = [sys.executable, "-m", "tests.reliability.fuzz", name, "--worker", "--first", str(first)]
+    command = [sys.executable, "-m", "reliability.fuzz", name, "--worker", "--first", str(first)]
     scratch = tempfile.TemporaryDirectory(prefix="fuzz-", dir="/dev/shm" if os.access("/dev/shm", os.W_OK) else None)
     with scratch as folder, tempfile.TemporaryFile() as errors:
         process = subprocess.Popen(

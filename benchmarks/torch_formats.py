@@ -1,6 +1,6 @@
 """Time steps of bundles of one checkpoint in ONNX, TorchScript and exported programs, in turns.
 
-    python tests/benchmarks/torch_formats.py CHECKPOINT [--folder kept] [--segments 128,1]
+    python -m benchmarks.torch_formats CHECKPOINT [--folder kept] [--segments 128,1]
 
 Each row gives the median step with full memory, one thread, and the ratio to ONNX in the same round; below it the sizes
 of the bundles.

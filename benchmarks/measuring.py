@@ -19,7 +19,7 @@ import click
 import numpy as np
 import numpy.typing as npt
 
-from tests.benchmarks.sides import ROOT, Ready, Side, Turn, sides_of
+from benchmarks.sides import ROOT, Ready, Side, Turn, sides_of
 
 __all__ = ["Figures", "add_to_json", "code_digest", "common_options", "headline", "machine", "measure", "sgemm"]
 

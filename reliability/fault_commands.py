@@ -26,7 +26,7 @@ from xltraining.checkpoint import load_checkpoint
 
 __all__ = ["NEW", "NONE", "OLD", "Command", "commands"]
 
-GOLDEN = Path(__file__).resolve().parents[1] / "golden" / "post_lnorm_same_length_empty" / "bundle"
+GOLDEN = Path(__file__).resolve().parents[1] / "tests" / "golden" / "post_lnorm_same_length_empty" / "bundle"
 OLD, NEW, NONE = "old", "new", "none"
 TINY = ("--n-layer", "1", "--n-head", "1", "--d-model", "8", "--d-head", "4", "--d-inner", "8", "--tgt-len", "8",
         "--mem-len", "8", "--batch-size", "2", "--threads", "1", "--log-every", "1")  # fmt: skip

@@ -19,8 +19,8 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from tests.benchmarks.measuring import code_digest
-from tests.benchmarks.sides import Ready, run_once, text_ids
+from benchmarks.measuring import code_digest
+from benchmarks.sides import Ready, run_once, text_ids
 
 __all__ = ["SHAPE", "TINY", "Case", "hugging_face", "our_eager", "ours", "prepared"]
 

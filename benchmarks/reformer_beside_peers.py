@@ -1,6 +1,6 @@
 """Print speed and memory of Reformer bundles beside Hugging Face's and reformer-pytorch's models and full attention.
 
-    python tests/benchmarks/reformer_beside_peers.py [--part whole] [--tokens 16384] [--folder KEPT] [--json FILE]
+    python -m benchmarks.reformer_beside_peers [--part whole] [--tokens 16384] [--folder KEPT] [--json FILE]
 
 Width 512, 8 heads of 64, chunks of 128, 4 rounds of hashing, random weights. Parts:
 
@@ -23,8 +23,8 @@ from pathlib import Path
 
 import click
 
-from tests.benchmarks.measuring import Figures, add_to_json, common_options, headline, measure
-from tests.benchmarks.reformer_sides import (
+from benchmarks.measuring import Figures, add_to_json, common_options, headline, measure
+from benchmarks.reformer_sides import (
     SHAPE,
     TINY,
     hugging_face,
@@ -33,7 +33,7 @@ from tests.benchmarks.reformer_sides import (
     prepared,
     reformer_pytorch,
 )
-from tests.benchmarks.sides import Side
+from benchmarks.sides import Side
 
 TUNED = {"GLIBC_TUNABLES": ":".join(f"glibc.malloc.{name}" for name in (
     "mmap_threshold=17179869184", "trim_threshold=17179869184", "mmap_max=0"

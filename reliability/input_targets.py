@@ -12,9 +12,9 @@ from typing import Any
 
 import numpy as np
 
-from tests.reliability.bundle_targets import CLOSE, TEXT, Sample, samples
-from tests.reliability.damage import VALUES, damage_bytes, damage_json
-from tests.reliability.judging import Outcome, judged
+from reliability.bundle_targets import CLOSE, TEXT, Sample, samples
+from reliability.damage import VALUES, damage_bytes, damage_json
+from reliability.judging import Outcome, judged
 from xlexport.commands import run
 from xlruntime import Model, XlruntimeError, load
 

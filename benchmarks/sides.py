@@ -26,7 +26,7 @@ import numpy.typing as npt
 
 __all__ = ["ROOT", "Ready", "Side", "SideError", "Turn", "run_once", "sides_of", "text_ids"]
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[1]
 
 
 class SideError(click.ClickException):
@@ -122,7 +122,7 @@ def _start(
     function: Callable[..., Any], arguments: tuple[object, ...], environment: Mapping[str, str] | None
 ) -> subprocess.Popen[str]:
     process = subprocess.Popen(
-        [sys.executable, "-m", "tests.benchmarks.sides"],
+        [sys.executable, "-m", "benchmarks.sides"],
         cwd=ROOT,
         env={**os.environ, "TRANSFORMERS_VERBOSITY": "error", **(environment or {})},
         stdin=subprocess.PIPE,
@@ -186,6 +186,6 @@ _TEXT: list[bytes] = []
 
 if __name__ == "__main__":
     # As a module this file runs under another name than the one by which sides import it.
-    from tests.benchmarks.sides import _serve as serve
+    from benchmarks.sides import _serve as serve
 
     serve()

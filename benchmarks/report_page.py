@@ -1,6 +1,6 @@
 """How fast a page of `xlexport report` is in a headless Chromium: medians of several openings.
 
-    python -m tests.benchmarks.report_page PAGE WORD
+    python -m benchmarks.report_page PAGE WORD
 
 WORD is searched for. Needs chromium and chromedriver.
 """

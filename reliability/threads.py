@@ -1,7 +1,7 @@
 """Streams in threads, with feeds of random lengths, while sessions open and close: bit-equal to one after another.
 
-python -m tests.reliability.threads                8 threads, 200 rounds of each bundle
-python -m tests.reliability.threads --rounds 5
+python -m reliability.threads                8 threads, 200 rounds of each bundle
+python -m reliability.threads --rounds 5
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from xlruntime import Model, Sampling, load
 
 __all__ = ["BUNDLES", "Threads", "run_threads"]
 
-GOLDEN = Path(__file__).resolve().parents[1] / "golden"
+GOLDEN = Path(__file__).resolve().parents[1] / "tests" / "golden"
 BUNDLES = ("post_lnorm_same_length_empty", "pre_lnorm_same_length_zeros", "post_lnorm_zeros", "reformer_band")
 THREADS = 8
 TOKENS = 190  # of a document: the Reformer reads 200

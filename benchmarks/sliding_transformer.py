@@ -1,6 +1,6 @@
 """Print how much slower a vanilla Transformer is that slides one token at a time: Table 9 of the Transformer-XL paper.
 
-    python tests/benchmarks/sliding_transformer.py [--length 3800] [--folder KEPT] [--json FILE]
+    python -m benchmarks.sliding_transformer [--length 3800] [--folder KEPT] [--json FILE]
 
 Both have the enwik8 shape (12 layers of width 512, 8 heads of 64, d_inner 2048, 256 bytes), random weights, and see the
 same number of tokens. The vanilla model computes a whole window of L tokens for each token that it scores, its output
@@ -22,10 +22,10 @@ from pathlib import Path
 
 import click
 
-from tests.benchmarks.measuring import Figures, add_to_json, common_options, headline, measure
-from tests.benchmarks.sides import Side
-from tests.benchmarks.transformer_xl_sides import SHAPE, TINY, Case, ours, prepared
-from tests.benchmarks.vanilla_transformer import eager, onnx_runtime
+from benchmarks.measuring import Figures, add_to_json, common_options, headline, measure
+from benchmarks.sides import Side
+from benchmarks.transformer_xl_sides import SHAPE, TINY, Case, ours, prepared
+from benchmarks.vanilla_transformer import eager, onnx_runtime
 
 PAPER = {800: 363, 1800: 773, 2800: 1409, 3800: 1874}  # Dai et al. (2019), Table 9: times slower than theirs
 PUBLISHED = "bundle, segments of 80, clamped"

@@ -1,6 +1,6 @@
 """Print what rule `band` does on real text: equal scores in segments of any length, overflow, and what overflow costs.
 
-    python tests/benchmarks/reformer_on_real_text.py BUNDLE CHECKPOINT TEXT [--tokens 16384]
+    python -m benchmarks.reformer_on_real_text BUNDLE CHECKPOINT TEXT [--tokens 16384]
 
 BUNDLE is a Reformer's, converted from CHECKPOINT (our own format). Two tables:
 

@@ -1,6 +1,6 @@
 """Measure the memory that activations take in one training step, by number of layers: reversible beside ordinary.
 
-python tests/benchmarks/reversible_memory.py [--device cuda] [--layers 2 8 24] [--segment 2048]
+python -m benchmarks.reversible_memory [--device cuda] [--layers 2 8 24] [--segment 2048]
 
 A step holds, besides activations, what grows with the number of layers by nature: weights, gradients, and the rows and
 bucket ids that are carried to the next segment. The allocator's highest mark counts all of them; they are subtracted.

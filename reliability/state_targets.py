@@ -12,9 +12,9 @@ import numpy as np
 import numpy.typing as npt
 from safetensors import safe_open
 
-from tests.reliability.bundle_targets import CLOSE, GOLDEN
-from tests.reliability.damage import damage_bytes, damage_json
-from tests.reliability.judging import Outcome, judged
+from reliability.bundle_targets import CLOSE, GOLDEN
+from reliability.damage import damage_bytes, damage_json
+from reliability.judging import Outcome, judged
 from xlruntime import Model, XlruntimeError, load
 from xlruntime.state_file import write_state
 from xlruntime.stream import STATE_KIND, STATE_VERSION

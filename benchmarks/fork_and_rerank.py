@@ -1,6 +1,6 @@
 """Score candidates after a long context in three ways, in turns: time and memory for each candidate.
 
-python tests/benchmarks/fork_and_rerank.py BUNDLE DOCUMENT [CONTEXT [LENGTH]]
+python -m benchmarks.fork_and_rerank BUNDLE DOCUMENT [CONTEXT [LENGTH]]
 
 The context is the document's first tokens (20,000), the candidates are pieces (of 20 tokens) of what comes after it.
 """

@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy.typing as npt
 
-from tests.benchmarks.measuring import code_digest
-from tests.benchmarks.sides import Ready, run_once, text_ids
+from benchmarks.measuring import code_digest
+from benchmarks.sides import Ready, run_once, text_ids
 
 __all__ = ["SHAPE", "TINY", "hugging_face", "ours_segments", "ours_whole", "prepared", "reformer_pytorch"]
 

@@ -12,6 +12,8 @@ from typing import Any
 
 import torch
 
+from reliability.damage import damage_bytes, damage_json
+from reliability.judging import Outcome, judged
 from tests.checkpoints import (
     test_huggingface_format,
     test_kimiyoung_format,
@@ -21,8 +23,6 @@ from tests.checkpoints import (
 from tests.checkpoints.authors_models import VARIANTS, authors_tensors, make_oracle
 from tests.oracles.reformer_configurations import ReformerCase
 from tests.oracles.reformers import HuggingFaceReformer
-from tests.reliability.damage import damage_bytes, damage_json
-from tests.reliability.judging import Outcome, judged
 from xlexport.checkpoints import load
 from xlexport.errors import XlexportError
 from xltraining.checkpoint import save_checkpoint
@@ -31,7 +31,7 @@ from xltraining.reformer_config import ReformerConfig
 
 __all__ = ["Checkpoints"]
 
-TENSORFLOW = Path(__file__).resolve().parents[1] / "checkpoints" / "data" / "tensorflow"
+TENSORFLOW = Path(__file__).resolve().parents[1] / "tests" / "checkpoints" / "data" / "tensorflow"
 LENGTHS = ("tgt_len", "mem_len", "clamp_len", "same_length", "pre_lnorm")
 REFORMER = ReformerConfig(d_model=16, n_head=2, d_head=4, d_inner=20, attn_layers=("lsh", "local"), axial_dims=(4, 12))
 Tensors = dict[str, torch.Tensor]

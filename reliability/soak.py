@@ -1,7 +1,7 @@
 """One stream of very many tokens: flat memory, right counters, and at the end the scores of a stream without that past.
 
-    python -m tests.reliability.soak                    ten million tokens, in feeds of all lengths
-    python -m tests.reliability.soak --tokens 200000
+    python -m reliability.soak                    ten million tokens, in feeds of all lengths
+    python -m reliability.soak --tokens 200000
 
 Each layer of a model with `same_length` sees `window` keys, so a score depends on at most n_layer * window tokens
 before it: a fresh stream that is fed only those must give the same. The stream is saved on the way as well, and goes on
@@ -25,7 +25,7 @@ from xlruntime import Model, Stream, load
 
 __all__ = ["Soak", "soak"]
 
-BUNDLE = Path(__file__).resolve().parents[1] / "golden" / "post_lnorm_same_length_empty" / "bundle"
+BUNDLE = Path(__file__).resolve().parents[1] / "tests" / "golden" / "post_lnorm_same_length_empty" / "bundle"
 SEGMENT = 256  # tokens of a step at most: with same_length it is chosen for speed
 PIECE = 100_000  # tokens that are drawn at once
 FOLLOWING = 1000  # tokens that are compared

@@ -1,6 +1,6 @@
 """Score one long document and print the process's resident memory along the way: it should stand still.
 
-python tests/benchmarks/memory_over_a_document.py BUNDLE DOCUMENT
+python -m benchmarks.memory_over_a_document BUNDLE DOCUMENT
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from tests.benchmarks.sides import Ready, run_once, text_ids
+from benchmarks.sides import Ready, run_once, text_ids
 
 __all__ = ["VanillaTransformer", "eager", "export", "onnx_runtime", "window_flops"]
 

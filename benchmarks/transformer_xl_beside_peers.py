@@ -1,6 +1,6 @@
 """Print the speed of a Transformer-XL bundle beside the same weights in PyTorch: eager, compiled and traced.
 
-    python tests/benchmarks/transformer_xl_beside_peers.py [--case 80/2100] [--folder KEPT] [--json FILE]
+    python -m benchmarks.transformer_xl_beside_peers [--case 80/2100] [--folder KEPT] [--json FILE]
 
 The enwik8 shape: 12 layers of width 512, 8 heads of 64, d_inner 2048, 256 bytes, random weights, one document. A case
 is segment / memory; `1/2100 generate` gives the logits of the next token. `free` is published evaluation (memory 2,100,
@@ -28,9 +28,9 @@ from typing import Any
 
 import click
 
-from tests.benchmarks.measuring import Figures, add_to_json, common_options, headline, measure
-from tests.benchmarks.sides import Side
-from tests.benchmarks.transformer_xl_sides import SHAPE, TINY, Case, hugging_face, our_eager, ours, prepared
+from benchmarks.measuring import Figures, add_to_json, common_options, headline, measure
+from benchmarks.sides import Side
+from benchmarks.transformer_xl_sides import SHAPE, TINY, Case, hugging_face, our_eager, ours, prepared
 
 CASES = {
     "80/2100": Case(80, 2100),

@@ -1,11 +1,11 @@
 """Table 2 of the Reformer paper: train on the duplication task with full attention and with LSH, evaluate with others.
 
-python tests/benchmarks/duplication_table.py --out RUNS
+python -m benchmarks.duplication_table --out RUNS
 
 Each run stops when it has learned the task, or when its time or its steps are over; called again, it goes on. `--table`
 prints what there is so far. The paper's own size, which wants a GPU:
 
-python tests/benchmarks/duplication_table.py --out RUNS --word-length 511 --steps 150000 --seconds 1e9 --until 2 \
+python -m benchmarks.duplication_table --out RUNS --word-length 511 --steps 150000 --seconds 1e9 --until 2 \
     --device cuda
 
 The results also stand in RUNS/results.json: for each run its steps, processor seconds, bits per symbol and accuracy in
