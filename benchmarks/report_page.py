@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from tests.cli.browser import Browser, missing_browser, open_browser
+from tests.report.browser import Browser, missing_browser, open_browser
 
 SCROLLED = (60, 240, 2000)  # pixels a frame
 # The median time in ms of 150 frames, each of which scrolls on.

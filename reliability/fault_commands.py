@@ -18,7 +18,7 @@ import torch
 import xlexport.convert
 import xlexport.scoring.resume
 import xltraining.run
-from tests.cli.conftest import PROSE, write_checkpoint
+from tests.helpers.invoking import PROSE, write_checkpoint
 from xlexport.commands import run as command_line
 from xlruntime import load
 from xlruntime.bundle import read_bundle

@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+pytest.register_assert_rewrite("tests.helpers")
+
 ROOT = Path(__file__).resolve().parents[1]
 
 

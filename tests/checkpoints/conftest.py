@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from tests.fixtures import one_thread, quiet_transformers
+from tests.helpers.fixtures import one_thread, quiet_transformers
 from xlexport.commands import run
 
 __all__ = ["Inspect", "Shown", "inspect", "one_thread", "quiet_transformers"]

@@ -14,7 +14,7 @@ import torch
 
 from tests.checkpoints import test_huggingface_format, test_kimiyoung_format, test_nvidia_format
 from tests.checkpoints.authors_models import VARIANTS, authors_tensors, make_oracle
-from tests.command_table import all_commands
+from tests.helpers.command_table import all_commands
 from tests.oracles.huggingface import Oracle
 from xlexport import checkpoints
 from xlexport.commands.options import FORMATS

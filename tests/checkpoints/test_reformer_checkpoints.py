@@ -13,7 +13,7 @@ from torch import Tensor
 
 from tests.checkpoints.refusals import refusal
 from tests.checkpoints.test_huggingface_format import change_config
-from tests.command_table import all_commands
+from tests.helpers.command_table import all_commands
 from tests.oracles.reformer_configurations import ReformerCase
 from tests.oracles.reformers import HuggingFaceReformer, PyTorchReformer
 from xlexport.checkpoints import load

@@ -36,7 +36,7 @@ from xlruntime.spec import Format
 from xltraining.checkpoint import save_checkpoint
 
 if TYPE_CHECKING:
-    from tests.export.conftest import Converted, ConvertedReformer
+    from tests.helpers.tiny import Converted, ConvertedReformer
 
 TORCHSCRIPT: Format = "torchscript"
 PROGRAM: Format = "exported-program"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.fixtures import one_thread, quiet_transformers
+from tests.helpers.fixtures import one_thread, quiet_transformers
 from tests.oracles.comparison import Figures
 
 __all__ = ["one_thread", "quiet_transformers"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from tests.export.conftest import RingDriver
+from tests.helpers.tiny import RingDriver
 from tests.oracles.comparison import Difference, Figures, eager_difference
 from tests.oracles.configurations import TABLE, Configuration
 from tests.oracles.huggingface import Oracle

@@ -1,0 +1,134 @@
+"""Attention by distance against the softmax of the paper's formula, pair by pair."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from tests.helpers.tiny import tiny_model
+from xlexport.analysis.attention import AttentionReport, attention_by_distance, check_attention
+from xlexport.errors import XlexportError
+from xltraining.transformer_xl import RelativeAttention, TransformerXL, sinusoids
+
+IDS = np.random.default_rng(3).integers(0, 20, 45)
+VARIANTS: list[dict[str, Any]] = [
+    {},
+    {"same_length": True},
+    {"same_length": True, "window_extra": 1, "pre_lnorm": True, "clamp_len": 9},
+    {"first_memory": "zeros", "untie_r": False, "mem_len": 13},
+]
+
+
+def direct_attention(model: TransformerXL, hidden: Tensor, memory: Tensor, layer: int) -> list[list[Any]]:
+    """Of each query of a segment, for each head, the attention to each distance: {distance: weight} in float64.
+
+    Args:
+        hidden, memory: (1,S,D) and (1,M,D), what the layer gets.
+    """
+    config = model.config
+    attention = cast("RelativeAttention", model.layers[layer].attention)
+    H, h, D = config.n_head, config.d_head, config.d_model
+    rows = torch.cat([memory, hidden], dim=1)[0]
+    normed = attention.norm(rows) if config.pre_lnorm else rows
+    query, key, _ = (attention.qkv.weight @ normed.T).T.double().view(-1, 3, H, h).unbind(1)
+    u, v = attention.content_bias.double(), attention.position_bias.double()
+    S, M = hidden.shape[1], memory.shape[1]
+    window = config.window or math.inf
+    found = []
+    for i in range(S):
+        heads = []
+        for n in range(H):
+            powers = {}
+            for j in range(M + i + 1):
+                distance = i + M - j
+                if distance >= window:
+                    continue
+                clamped = min(distance, config.clamp_len) if config.clamp_len > 0 else distance
+                position = attention.position.weight.double() @ sinusoids(torch.tensor([clamped]), D)[0].double()
+                q = query[M + i, n]
+                score = (q + u[n]) @ key[j, n] + (q + v[n]) @ position.view(H, h)[n]
+                powers[distance] = math.exp(float(score) / math.sqrt(h))
+            total = sum(powers.values())
+            heads.append({distance: power / total for distance, power in powers.items()})
+        found.append(heads)
+    return found
+
+
+@pytest.mark.parametrize("changes", VARIANTS, ids=str)
+def test_against_direct_softmax(changes: dict[str, Any]) -> None:
+    model = tiny_model(**changes)
+    config = model.config
+    S = 8
+    warmup = math.ceil(config.mem_len / S) * S
+    report = attention_by_distance(model, IDS, segment_len=S)
+    assert report.tokens == len(IDS) - warmup
+
+    expected = np.zeros((config.n_layer, config.n_head, config.mem_len + S))
+    inputs: list[tuple[Tensor, Tensor]] = []
+    hooks = [
+        layer.attention.register_forward_pre_hook(lambda module, given: inputs.append((given[0], given[1])))
+        for layer in model.layers
+    ]
+    memory = None
+    with torch.no_grad():
+        for start in range(0, len(IDS), S):
+            _, memory = model(torch.from_numpy(IDS[None, start : start + S]), memory)
+            for layer in range(config.n_layer):
+                hidden, rows = inputs[layer]
+                if start >= warmup:
+                    for heads in direct_attention(model, hidden, rows, layer):
+                        for n, weights in enumerate(heads):
+                            for distance, weight in weights.items():
+                                expected[layer, n, distance] += weight
+            inputs.clear()
+    for hook in hooks:
+        hook.remove()
+    expected /= report.tokens
+    seen = report.mean.shape[2]
+    assert seen == (config.window or config.mem_len + S)
+    assert not expected[:, :, seen:].any()
+    # Weights of float32 scores of about 10, each of which is right to some 1e-6.
+    np.testing.assert_allclose(report.mean, expected[:, :, :seen], rtol=0, atol=5e-6)
+    np.testing.assert_allclose(report.mean.sum(axis=2), 1.0, rtol=0, atol=1e-6)
+    assert report.mean.min() >= 0
+
+
+def test_model_is_left_as_it_was() -> None:
+    model = tiny_model(same_length=True)
+    report = attention_by_distance(model, IDS, segment_len=8, tokens=16)
+    assert report.tokens == 16
+    assert report.mean.shape == (2, 2, 20)
+    assert not any(module._forward_hooks for module in model.modules())
+
+
+def test_too_few_tokens() -> None:
+    with pytest.raises(XlexportError, match=r"has 24 tokens, but the memory is full only after 24\. Give a longer"):
+        attention_by_distance(tiny_model(), IDS[:24], segment_len=8)
+
+
+def test_summary_of_a_known_distribution() -> None:
+    mean = np.array([[[0.5, 0.25, 0.25, 0.0], [0.0, 0.0, 0.0, 1.0]]])
+    report = AttentionReport(10, 4, 3, mean)
+    assert report.mean_distance.tolist() == [[0.75, 3.0]]
+    assert report.within(0.5).tolist() == [[0, 3]]
+    assert report.within(0.9).tolist() == [[2, 3]]
+    assert report.to_dict()["heads"][0] == {
+        "layer": 0,
+        "head": 0,
+        "mean_distance": 0.75,
+        "half_within": 0,
+        "most_within": 2,
+        "attention": [0.5, 0.25, 0.25, 0.0],
+    }
+
+
+def test_reformers_are_refused() -> None:
+    check_attention("transformer_xl", Path("x"))
+    with pytest.raises(XlexportError, match="is for Transformer-XL, and this is a reformer"):
+        check_attention("reformer", Path("x"))

@@ -1,0 +1,32 @@
+"""Fixtures of the tests of the command line."""
+
+from __future__ import annotations
+
+from tests.helpers.fixtures import one_thread, reuse_graphs
+from tests.helpers.invoking import (
+    bundle,
+    call,
+    checkpoint,
+    command,
+    environment,
+    invoke,
+    make_checkpoint,
+    own_bundle,
+    prose,
+    reuse_export,
+)
+
+__all__ = [
+    "bundle",
+    "call",
+    "checkpoint",
+    "command",
+    "environment",
+    "invoke",
+    "make_checkpoint",
+    "one_thread",
+    "own_bundle",
+    "prose",
+    "reuse_export",
+    "reuse_graphs",
+]

@@ -1,0 +1,429 @@
+"""Bad input: one line that says what, where and how to mend it; exit 1; nothing written and nothing run."""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import torch
+
+from xlruntime.bundle import digest_file
+from xlruntime.spec import FORMAT_VERSION
+
+if TYPE_CHECKING:
+    from tests.helpers.invoking import Finished
+
+    Invoke = Callable[..., Finished]
+
+PROSE = b"It was the best of times, it was the worst of times.\n"
+
+
+def everything(folder: Path) -> dict[str, tuple[int, int]]:
+    """All that is in a folder, and when each was last written."""
+    return {str(path): (path.lstat().st_size, path.lstat().st_mtime_ns) for path in folder.rglob("*")}
+
+
+@pytest.fixture
+def refuse(invoke: Invoke, tmp_path: Path) -> Callable[..., str]:
+    """Run a command line that must fail in one line and leave the test's folder as it is; returns the line."""
+
+    def refused(*arguments: str | Path, stdin: bytes = b"") -> str:
+        before = everything(tmp_path)
+        error = invoke(*arguments, stdin=stdin).error
+        assert everything(tmp_path) == before
+        return error
+
+    return refused
+
+
+# Checkpoints.
+
+
+class Payload:
+    """Unpickling it creates a folder."""
+
+    def __init__(self, witness: Path) -> None:
+        self.witness = witness
+
+    def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+        return os.mkdir, (str(self.witness),)
+
+
+def missing(path: Path) -> None:
+    pass
+
+
+def a_folder(path: Path) -> None:
+    path.mkdir()
+
+
+def empty(path: Path) -> None:
+    path.touch()
+
+
+def text(path: Path) -> None:
+    path.write_bytes(PROSE)
+
+
+def hostile(path: Path) -> None:
+    torch.save({"format": "xltraining", "model": Payload(path.parent / "it ran")}, path)
+
+
+def hostile_pickle(path: Path) -> None:
+    path.write_bytes(pickle.dumps(Payload(path.parent / "it ran")))
+
+
+def of_another_kind(path: Path) -> None:
+    torch.save({"epoch": 3, "model": {"weight": torch.zeros(2)}}, path)
+
+
+CHECKPOINTS = [
+    (missing, "no such file or folder. Check the path."),
+    (a_folder, "a folder without a checkpoint. Give a checkpoint of a known format"),
+    (empty, "the file is empty. Copy or save the checkpoint again."),
+    (text, "not a PyTorch checkpoint. Give a checkpoint of a known format"),
+    (hostile, "holds Python objects that could run code"),
+    (hostile_pickle, "holds Python objects that could run code"),
+    (
+        of_another_kind,
+        "a checkpoint of an unknown kind (its first names: 'epoch', 'model', 'weight'). Give a checkpoint",
+    ),
+]
+
+
+@pytest.mark.parametrize("command", ["convert", "verify", "bench"])
+@pytest.mark.parametrize(("make", "what"), CHECKPOINTS)
+def test_checkpoint_that_is_none(
+    make: Callable[[Path], None], what: str, command: str, bundle: Path, refuse: Callable[..., str], tmp_path: Path
+) -> None:
+    path = tmp_path / "model.pt"
+    make(path)
+    arguments = {
+        "convert": ("convert", path),
+        "verify": ("verify", bundle, path),
+        "bench": ("bench", bundle, "--against", path),
+    }
+    assert f"{path}: {what}" in refuse(*arguments[command])
+    assert not (tmp_path / "it ran").exists()
+
+
+def test_checkpoint_in_a_folder_that_is_missing(refuse: Callable[..., str], tmp_path: Path) -> None:
+    """The checkpoint is what must be mended, not the bundle that would stand beside it."""
+    assert "model.pt: no such file or folder" in refuse("convert", tmp_path / "absent" / "model.pt")
+
+
+def test_truncated_checkpoint(checkpoint: Path, refuse: Callable[..., str], tmp_path: Path) -> None:
+    path = tmp_path / "model.pt"
+    whole = checkpoint.read_bytes()
+    for length in (len(whole) // 2, len(whole) - 1):
+        path.write_bytes(whole[:length])
+        assert "cut off or damaged" in refuse("convert", path)
+
+
+def test_bundle_in_place_of_a_checkpoint(bundle: Path, refuse: Callable[..., str], tmp_path: Path) -> None:
+    error = refuse("convert", bundle, "-o", tmp_path / "out")
+    assert "already a bundle. Use it with `xlexport score`" in error
+
+
+# Where a bundle goes.
+
+
+def test_output_that_is_taken(
+    checkpoint: Path, own_bundle: Path, prose: Path, refuse: Callable[..., str], tmp_path: Path
+) -> None:
+    assert "Add --force to replace it" in refuse("convert", checkpoint, "-o", own_bundle)
+    for force in ((), ("--force",)):
+        for taken in (prose, tmp_path):
+            error = refuse("convert", checkpoint, "-o", taken, *force)
+            assert "is not a bundle, so it is never replaced. Give another path." in error
+    assert "no such folder to write" in refuse("convert", checkpoint, "-o", tmp_path / "absent" / "bundle")
+
+
+# Bundles.
+
+
+def flip_a_byte(folder: Path) -> None:
+    with (folder / "weights.data").open("r+b") as file:
+        file.seek(1000)
+        byte = file.read(1)[0]
+        file.seek(1000)
+        file.write(bytes([byte ^ 1]))
+
+
+def cut_a_file(folder: Path) -> None:
+    os.truncate(folder / "score.onnx", 1000)
+
+
+def remove_a_file(folder: Path) -> None:
+    (folder / "weights.data").unlink()
+
+
+def remove_the_manifest(folder: Path) -> None:
+    (folder / "bundle.json").unlink()
+
+
+def change_manifest(folder: Path, **changes: Any) -> None:
+    """On purpose, so its own digest goes."""
+    manifest = json.loads((folder / "bundle.json").read_text())
+    del manifest["manifest_sha256"]
+    (folder / "bundle.json").write_text(json.dumps({**manifest, **changes}))
+
+
+def make_it_newer(folder: Path) -> None:
+    change_manifest(folder, format_version=FORMAT_VERSION + 1)
+
+
+def make_it_older(folder: Path) -> None:
+    change_manifest(folder, format_version=FORMAT_VERSION - 1)
+
+
+def lose_a_field(folder: Path) -> None:
+    change_manifest(folder, evaluation={})
+
+
+def scribble(folder: Path) -> None:
+    (folder / "bundle.json").write_text("{")
+
+
+def leave_the_folder(folder: Path) -> None:
+    change_manifest(folder, files={"../outside": {"sha256": "0" * 64, "size": 0}})
+
+
+def change_a_graph(folder: Path) -> None:
+    """A graph of another model, with a digest to match: only ONNX Runtime can tell."""
+    (folder / "score.onnx").write_bytes(b"not a graph")
+    digest = digest_file(folder / "score.onnx")
+    files = json.loads((folder / "bundle.json").read_text())["files"]
+    change_manifest(folder, files={**files, "score.onnx": {"sha256": digest.sha256, "size": digest.size}})
+
+
+SPOILED = [
+    (flip_a_byte, "weights.data was changed", "Copy it anew, or convert the checkpoint again."),
+    (cut_a_file, "score.onnx has 1000 bytes, expected", "Copy it anew, or convert the checkpoint again."),
+    (remove_a_file, "weights.data is missing", "Copy it anew, or convert the checkpoint again."),
+    (remove_the_manifest, "no bundle.json in it, so not a bundle", "Make one with `xlexport convert CHECKPOINT`."),
+    (
+        make_it_newer,
+        f"format version {FORMAT_VERSION + 1} is newer than {FORMAT_VERSION}",
+        "Upgrade it (pip install -U",
+    ),
+    (make_it_older, f"format version {FORMAT_VERSION - 1} is of an earlier xlexport", "Convert the checkpoint again."),
+    (lose_a_field, "a field is missing or malformed", "Convert it again."),
+    (scribble, "not JSON", "Convert the checkpoint again."),
+    (leave_the_folder, "file names must stay inside the bundle", ""),
+]
+USES = {
+    "score": lambda bundle, prose, checkpoint: ("score", bundle, prose),
+    "generate": lambda bundle, prose, checkpoint: ("generate", bundle, "It was"),
+    "verify": lambda bundle, prose, checkpoint: ("verify", bundle, checkpoint),
+    "inspect": lambda bundle, prose, checkpoint: ("inspect", bundle),
+    "bench": lambda bundle, prose, checkpoint: ("bench", bundle),
+}
+
+
+@pytest.mark.parametrize("use", USES)
+@pytest.mark.parametrize(("spoil", "what", "repair"), SPOILED)
+def test_bundle_that_is_spoiled(
+    spoil: Callable[[Path], None],
+    what: str,
+    repair: str,
+    use: str,
+    own_bundle: Path,
+    prose: Path,
+    checkpoint: Path,
+    refuse: Callable[..., str],
+) -> None:
+    spoil(own_bundle)
+    error = refuse(*USES[use](own_bundle, prose, checkpoint))
+    assert str(own_bundle) in error
+    assert what in error
+    assert repair in error
+
+
+def test_graph_that_onnxruntime_cannot_load(own_bundle: Path, prose: Path, refuse: Callable[..., str]) -> None:
+    change_a_graph(own_bundle)
+    error = refuse("score", own_bundle, prose)
+    assert "score.onnx: ONNX Runtime" in error
+    assert "convert the checkpoint again" in error
+
+
+@pytest.mark.parametrize("use", sorted(USES.keys() - {"inspect"}))  # which takes checkpoints too
+def test_bundle_that_is_none(
+    use: str, prose: Path, checkpoint: Path, refuse: Callable[..., str], tmp_path: Path
+) -> None:
+    for path, what in ((tmp_path / "absent", "no such folder"), (prose, "a file, expected a bundle folder")):
+        error = refuse(*USES[use](path, prose, checkpoint))
+        assert f"{path}: {what}. Make a bundle with `xlexport convert CHECKPOINT`." in error
+
+
+# Documents.
+
+
+def test_documents_that_are_missing_leave_the_others(
+    bundle: Path, prose: Path, invoke: Callable[..., Any], tmp_path: Path
+) -> None:
+    shown = invoke("score", bundle, tmp_path / "absent", prose, tmp_path / "too", "--same-length")
+    assert shown.code == 1
+    assert shown.out.startswith(f"{prose}: 79 tokens, ") and len(shown.out.splitlines()) == 1
+    first, second, total, failed = shown.err.splitlines()
+    assert first == f"Error: {tmp_path / 'absent'}: No such file or directory. Check the path."
+    assert second.startswith(f"Error: {tmp_path / 'too'}: No such file")
+    assert total.startswith("1 document, 79 tokens: ")
+    assert failed == "2 of 3 documents could not be scored"
+
+
+@pytest.mark.parametrize("content", [b"", b"a"])
+@pytest.mark.parametrize("command", [("score",), ("score", "--json"), ("score", "--per-token")], ids=" ".join)
+def test_document_too_short_to_score(
+    content: bytes, command: tuple[str, ...], bundle: Path, refuse: Callable[..., str], tmp_path: Path
+) -> None:
+    path = tmp_path / "short.txt"
+    path.write_bytes(content)
+    for given, stdin in ((path, b""), ("-", content)):
+        error = refuse(*command, bundle, given, stdin=stdin)
+        name = "standard input" if given == "-" else path
+        assert f"{name}: {len(content)} of at least 2 tokens, so nothing to score. Give a longer text." in error
+
+
+def test_token_ids_outside_the_vocabulary(bundle: Path, refuse: Callable[..., str], tmp_path: Path) -> None:
+    path = tmp_path / "ids.txt"
+    for wrong in ("256", "-1", "99999999999"):
+        path.write_text(f"1 2 3 {wrong} 4")
+        error = refuse("score", bundle, path, "--ids")
+        assert f"{path}: token 3 has id {wrong}, expected 0 to 255" in error
+        assert "Tokenize it with the model's own vocabulary." in error
+
+
+@pytest.mark.parametrize("content", ["1 2 three", "1.5 2", "1 2 " + "9" * 30])
+def test_ids_that_are_no_numbers(content: str, bundle: Path, refuse: Callable[..., str], tmp_path: Path) -> None:
+    path = tmp_path / "ids.txt"
+    path.write_text(content)
+    error = refuse("score", bundle, path, "--ids")
+    assert f"{path}: not token ids separated by white space" in error
+    assert "Leave out --ids for text." in error
+
+
+@pytest.fixture
+def words_bundle(reuse_export: None, checkpoint: Path, invoke: Invoke, tmp_path: Path) -> Path:
+    """A bundle whose tokenizer needs text."""
+    tokenizers = pytest.importorskip("tokenizers")
+    tokenizer = tokenizers.Tokenizer(tokenizers.models.WordLevel({"[UNK]": 0, "the": 1}, unk_token="[UNK]"))
+    tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
+    tokenizer.save(str(tmp_path / "tokenizer.json"))
+    folder = tmp_path / "words.bundle"
+    invoke(
+        *("convert", checkpoint, "-o", folder, "--tokenizer", tmp_path / "tokenizer.json", "--segments", "2")
+    ).succeeded()
+    return folder
+
+
+def test_text_that_is_not_utf_8(
+    words_bundle: Path, prose: Path, invoke: Invoke, refuse: Callable[..., str], tmp_path: Path
+) -> None:
+    invoke("score", words_bundle, prose).succeeded()
+    path = tmp_path / "latin.txt"
+    path.write_bytes("déjà vu".encode("latin-1"))
+    error = refuse("score", words_bundle, path)
+    assert f"{path}: not UTF-8 at byte 1 (0xe9)" in error
+    assert "iconv -f latin1 -t utf-8" in error
+    assert "not UTF-8 at byte 1" in refuse("score", words_bundle, "-", stdin=path.read_bytes())
+    assert "not UTF-8 at byte 1" in refuse("generate", words_bundle, "--file", path)
+
+
+def test_text_for_a_bundle_without_tokenizer(
+    reuse_export: None, checkpoint: Path, prose: Path, invoke: Invoke, refuse: Callable[..., str], tmp_path: Path
+) -> None:
+    folder = tmp_path / "ids.bundle"
+    invoke("convert", checkpoint, "-o", folder, "--tokenizer", "none", "--segments", "2").succeeded()
+    for arguments in (("score", folder, prose), ("generate", folder, "It was")):
+        assert "takes token ids, not text. Give ids, or convert the checkpoint with --tokenizer." in refuse(*arguments)
+    assert "Leave out --text" in refuse("verify", folder, checkpoint, "--text", prose)
+
+
+# Settings.
+
+
+@pytest.mark.parametrize(
+    ("settings", "what"),
+    [
+        (("--mem-len", "99999999999999999999"), "mem_len is 99999999999999999999, at most"),
+        (("--segment-len", "99999999999999999999"), "segment_len is 99999999999999999999, at most"),
+        (("--clamp-len", "99999999999999999999"), "clamp_len is 99999999999999999999, at most"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
+)
+@pytest.mark.parametrize("use", ["score", "generate", "verify", "bench", "convert"])
+def test_settings_out_of_range(
+    settings: tuple[str, ...],
+    what: str,
+    use: str,
+    bundle: Path,
+    prose: Path,
+    checkpoint: Path,
+    refuse: Callable[..., str],
+    tmp_path: Path,
+) -> None:
+    uses = {**USES, "convert": lambda *given: ("convert", checkpoint, "-o", tmp_path / "out")}
+    assert what in refuse(*uses[use](bundle, prose, checkpoint), *settings)
+
+
+def test_more_memory_than_there_is(
+    bundle: Path, prose: Path, command: Callable[..., list[str]], environment: dict[str, str]
+) -> None:
+    """In a process that may have 4 GB, so that the machine that runs the tests is not asked for what it has."""
+    line = command("score", bundle, prose, "--mem-len", "20000000", "--same-length", "--threads", "1")
+    limited = ["bash", "-c", 'ulimit -v 4000000 && exec "$@"', "bash", *line]
+    done = subprocess.run(limited, capture_output=True, text=True, env=environment, timeout=120, check=False)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr.endswith(
+        "Error: out of memory. Use a smaller --batch-size, --segment-len or --mem-len, or a larger machine.\n"
+    )
+    assert len(done.stderr.splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("settings", "what"),
+    [
+        (("--temperature", "-1"), "temperature is -1.0, at least 0 is needed"),
+        (("--temperature", "nan"), "temperature is nan, at least 0 is needed"),
+        (("--top-k", "0", "--top-p", "1.5"), "top_k is 0, at least 1 is needed; top_p is 1.5, expected more than 0"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
+)
+def test_sampling_out_of_range(settings: tuple[str, ...], what: str, bundle: Path, refuse: Callable[..., str]) -> None:
+    assert what in refuse("generate", bundle, "It was", *settings)
+
+
+def test_prompt_that_is_empty(bundle: Path, refuse: Callable[..., str]) -> None:
+    assert "the prompt is empty" in refuse("generate", bundle, "")
+    assert "the prompt is empty" in refuse("generate", bundle, "--file", "-")
+
+
+@pytest.mark.parametrize("use", ["score", "generate", "verify", "bench"])
+def test_devices_that_are_not_there(
+    use: str, bundle: Path, prose: Path, checkpoint: Path, refuse: Callable[..., str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    arguments = USES[use](bundle, prose, checkpoint)
+    assert "device 'tpu': expected cpu, cuda or cuda:N, for example cuda:1." in refuse(*arguments, "--device", "tpu")
+    monkeypatch.setattr("onnxruntime.get_available_providers", lambda: ["CPUExecutionProvider"])
+    error = refuse(*arguments, "--device", "cuda")
+    assert "has no CUDAExecutionProvider (it has CPUExecutionProvider). Install the CUDA build: pip" in error
+
+
+# Training.
+
+
+def test_training_that_cannot_begin(refuse: Callable[..., str], prose: Path, tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    assert "n_layer must be at least 1, found 0" in refuse("train", prose, "-o", out, "--n-layer", "0")
+    error = refuse("train", prose, "-o", out, "--batch-size", "0", "--learning-rate", "0")
+    assert "learning_rate must be above 0" in error and "batch_size must be at least 1" in error
+    assert str(tmp_path / "absent") in refuse("train", tmp_path / "absent", "-o", out, "--steps", "1")
+    tiny = ("--steps", "1", "--batch-size", "1", "--tgt-len", "8", "--mem-len", "8")
+    assert str(out) in refuse("train", prose, "-o", out, "--resume", *tiny)

@@ -1,0 +1,206 @@
+"""`xlexport evaluate`: a corpus scored as published scores were computed."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+import xlruntime
+import xlruntime.protocols
+from tests.helpers.command_table import all_commands
+from xlexport.commands.evaluate import corpus_rows
+from xlexport.commands.options import PROTOCOLS
+
+if TYPE_CHECKING:
+    from tests.helpers.invoking import Finished
+
+    Invoke = Callable[..., Finished]
+
+FIELDS = [
+    "corpus",
+    "protocol",
+    "sentences",
+    "batch_size",
+    "stream_len",
+    "tokens",
+    "scored_tokens",
+    "unpredicted_tokens",
+    "trimmed_tokens",
+    "unknown_tokens",
+    "bytes",
+    "dropped_bytes",
+    "warmup_segments",
+    "unit",
+    "nats",
+    "nats_per_token",
+    "bits_per_token",
+    "perplexity",
+    "segment_len",
+    "mem_len",
+    "clamp_len",
+    "same_length",
+    "n_hashes",
+    "restart",
+    "first_memory",
+    "tokens_per_second",
+]
+TEXT = (b"It was the best of times, it was the worst of times,\nit was the age of wisdom.\n" * 7)[:480]
+
+
+@pytest.fixture
+def corpus(tmp_path: Path) -> Path:
+    path = tmp_path / "corpus.txt"
+    path.write_bytes(TEXT)
+    return path
+
+
+def walked(bundle: Path, corpus: Path, *how: Any, **settings: Any) -> dict[str, Any]:
+    """The same without the command line."""
+    model = xlruntime.load(bundle, threads=1)
+    read = xlruntime.protocols.read_corpus(model, xlruntime.Document(str(corpus), corpus))
+    streams = xlruntime.protocols.arrange(read, model.evaluation(**settings), *how)
+    return asdict(xlruntime.protocols.walk(model, streams))
+
+
+def without_speed(found: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in found.items() if name != "tokens_per_second"}
+
+
+def test_option_offers_every_protocol() -> None:
+    assert tuple(xlruntime.protocols.PROTOCOLS) == PROTOCOLS
+
+
+def test_evaluate_as_json(bundle: Path, corpus: Path, invoke: Invoke) -> None:
+    shown = invoke("evaluate", bundle, corpus, "--json", "--threads", "1").succeeded()
+    found = shown.object
+    assert list(found) == FIELDS
+    assert shown.err == ""
+    assert (found["corpus"], found["protocol"], found["unit"]) == (str(corpus), "kimiyoung", "byte")
+    assert (found["tokens"], found["batch_size"], found["stream_len"]) == (480, 10, 47)
+    assert (found["scored_tokens"], found["unpredicted_tokens"], found["trimmed_tokens"]) == (470, 10, 0)
+    assert without_speed(found) == without_speed(walked(bundle, corpus))
+
+
+def test_evaluate_under_other_settings(bundle: Path, corpus: Path, invoke: Invoke) -> None:
+    options = ("--protocol", "nvidia", "--batch-size", "7", "--segment-len", "6", "--mem-len", "9", "--same-length")
+    found = invoke("evaluate", bundle, corpus, "--json", "--threads", "1", *options).succeeded().object
+    assert (found["batch_size"], found["warmup_segments"], found["trimmed_tokens"]) == (7, 2, 4)
+    expected = walked(bundle, corpus, "nvidia", 7, segment_len=6, mem_len=9, same_length=True)
+    assert without_speed(found) == without_speed(expected)
+
+
+def test_document_is_what_score_prints(bundle: Path, corpus: Path, invoke: Invoke) -> None:
+    found = invoke("evaluate", bundle, corpus, "--json", "--protocol", "document", "--threads", "1").object
+    expected = invoke("score", bundle, corpus, "--json", "--threads", "1").object
+    assert found["nats"] == pytest.approx(expected["nats"], rel=1e-12)  # the same steps
+    for name in ("tokens", "scored_tokens", "bytes", "bits_per_token", "perplexity", "segment_len", "mem_len"):
+        assert found[name] == pytest.approx(expected[name], rel=1e-12)
+
+
+def test_evaluate_standard_input_and_ids(bundle: Path, corpus: Path, invoke: Invoke, tmp_path: Path) -> None:
+    expected = invoke("evaluate", bundle, corpus, "--json").object
+    found = invoke("evaluate", bundle, "-", "--json", stdin=TEXT).object
+    assert (found["corpus"], found["nats"]) == ("standard input", expected["nats"])
+    ids = tmp_path / "ids.txt"
+    ids.write_text("\n".join(map(str, TEXT)))
+    found = invoke("evaluate", bundle, ids, "--ids", "--json").object
+    assert (found["tokens"], found["nats"], found["bytes"]) == (480, expected["nats"], 0)
+
+
+def test_evaluate_for_people(bundle: Path, corpus: Path, invoke: Invoke) -> None:
+    shown = invoke("evaluate", bundle, corpus, "--protocol", "nvidia", "--batch-size", "9").succeeded()
+    rows = dict(re.split(r"  +", line, maxsplit=1) for line in shown.out.splitlines())
+    assert rows["corpus"] == f"{corpus}: 480 bytes"
+    assert rows["protocol"] == "nvidia, 3 segments of warm-up"
+    assert rows["streams"] == "9 of 52 predicted bytes"
+    assert rows["not predicted"] == "9, the first of each stream, and 3 at the end"
+    assert rows["settings"] == "segment 8, memory 20, no clamp, no same length, first memory empty"
+    expected = walked(bundle, corpus, "nvidia", 9)
+    assert rows["bits per byte"] == f"{expected['bits_per_token']:.5f}"
+    assert float(rows["perplexity"]) == pytest.approx(expected["perplexity"], rel=1e-5)
+    assert shown.err == ""
+
+
+def test_words_and_sentences_for_people() -> None:
+    score = xlruntime.protocols.CorpusScore(
+        corpus="it",
+        protocol="kimiyoung",
+        sentences=True,
+        batch_size=64,
+        stream_len=1600,
+        tokens=160_000,
+        scored_tokens=102_400,
+        unpredicted_tokens=6000,
+        trimmed_tokens=51_600,
+        unknown_tokens=12,
+        bytes=900_000,
+        dropped_bytes=7,
+        warmup_segments=0,
+        unit="word",
+        nats=320_000.0,
+        nats_per_token=3.125,
+        bits_per_token=4.50842,
+        perplexity=22.76,
+        segment_len=32,
+        mem_len=128,
+        clamp_len=1000,
+        same_length=True,
+        n_hashes=None,
+        restart=False,
+        first_memory="zeros",
+        tokens_per_second=1234.5,
+    )
+    assert dict(corpus_rows(score)) == {
+        "corpus": "it: 160,000 words, 900,000 bytes",
+        "no token for": "7 bytes",
+        "unknown": "12 words",
+        "protocol": "kimiyoung, sentences packed",
+        "streams": "64 of 1,600 predicted words",
+        "not predicted": "6,000, the first of each sentence, and 51,600 at the end",
+        "settings": "segment 32, memory 128, clamp 1,000, same length, first memory zeros",
+        "nats per word": "3.1250",
+        "bits per word": "4.50842",
+        "perplexity": "22.760",
+        "tokens/s": "1,234",
+    }
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (
+            ["--batch-size", "300"],
+            "480 tokens make 300 streams of 1, at least 2 each are needed. Give a longer text, or",
+        ),
+        (["--protocol", "nvidia", "--batch-size", "24"], "streams of 20, at least 24 each are needed, to warm up a"),
+        (["--protocol", "document", "--batch-size", "2"], "batch size is 2, but protocol document is one stream."),
+        (["--sentences"], "sentences are asked for, but the vocabulary marks neither their beginning nor their end."),
+        (["--ids"], "not token ids separated by white space"),
+        (["--mem-len", "9999999999"], "mem_len is 9999999999, at most"),
+    ],
+)
+def test_evaluate_refuses(options: list[str], message: str, bundle: Path, corpus: Path, invoke: Invoke) -> None:
+    assert message in invoke("evaluate", bundle, corpus, *options).error
+
+
+def test_evaluate_of_no_corpus(bundle: Path, tmp_path: Path, invoke: Invoke) -> None:
+    assert "absent.txt: no such file" in invoke("evaluate", bundle, tmp_path / "absent.txt").error
+    assert "a folder" in invoke("evaluate", bundle, tmp_path).error
+
+
+def test_documentation_names_every_field_and_only_options_that_there_are() -> None:
+    text = (Path(__file__).resolve().parents[2] / "docs/protocols.md").read_text("utf-8")
+    assert [name for name in FIELDS if f"`{name}`" not in text] == []
+    options = {
+        option
+        for command in ("convert", "evaluate")
+        for parameter in all_commands()[command].params
+        for option in (*parameter.opts, *parameter.secondary_opts)
+    }
+    assert set(re.findall(r"--[a-z][a-z-]*", text)) - options == set()
+    assert all(f"**`{protocol}`**" in text for protocol in PROTOCOLS)

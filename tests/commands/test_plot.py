@@ -1,0 +1,187 @@
+"""`xlexport plot`: what is drawn, the numbers behind it, and what is refused."""
+
+from __future__ import annotations
+
+import io
+import json
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+from xml.etree import ElementTree
+
+import numpy as np
+import pytest
+
+import xlruntime
+from tests.commands.test_context import with_words
+from xlexport.analysis.bits_along import bits_along, nice_window
+from xlexport.errors import XlexportError
+from xlexport.figures import plain
+
+if TYPE_CHECKING:
+    from tests.helpers.invoking import Finished
+
+    Invoke = Callable[..., Finished]
+
+GOLDEN = Path(__file__).parents[1] / "golden"
+EMPTY, FREE, BAND = (
+    GOLDEN / name / "bundle" for name in ("post_lnorm_same_length_empty", "pre_lnorm_empty", "reformer_band")
+)
+TEXT = b"It was the best of times, it was the worst of times,\nit was the age of wisdom.\n" * 3
+
+
+@pytest.fixture
+def text(tmp_path: Path) -> Path:
+    path = tmp_path / "text.txt"
+    path.write_bytes(TEXT)
+    return path
+
+
+def is_picture(path: Path) -> bool:
+    if path.suffix == ".png":
+        return path.read_bytes().startswith(b"\x89PNG")
+    return ElementTree.parse(path).getroot().tag == "{http://www.w3.org/2000/svg}svg"
+
+
+def test_bits_are_those_of_the_tokens(invoke: Invoke, text: Path, tmp_path: Path) -> None:
+    """Windows of bytes against sums over the bytes in them; the whole against what `score` says."""
+    other = tmp_path / "other.txt"
+    other.write_bytes(TEXT[:100])
+    line = ("plot", "bits", EMPTY, text, other, "--window", "50", "--batch-size", "2", "--threads", "1", "--json")
+    curves = invoke(*line).succeeded().object
+    model = xlruntime.load(EMPTY, threads=1)
+    for curve, path in zip(curves, (text, other), strict=True):
+        (total,) = model.score([path])
+        (log_probs,) = [np.concatenate([part.log_probs for part in model.score_tokens([path])])]
+        bits = np.concatenate([[0], -log_probs.astype(np.float64) / math.log(2)])  # by byte; the first is not scored
+        assert curve["document"] == str(path)
+        assert (curve["unit"], curve["window"]) == ("byte", 50)
+        assert curve["ends"] == [*range(50, len(bits), 50), len(bits)]
+        for number, end in enumerate(curve["ends"]):
+            begin = max(1, 50 * number)
+            # Rows of a batch round differently from one alone: float32 of numbers about 5.
+            assert curve["windowed"][number] == pytest.approx(bits[begin:end].mean(), rel=1e-5)
+            assert curve["running"][number] == pytest.approx(bits[1:end].mean(), rel=1e-5)
+        assert curve["running"][-1] == pytest.approx(total.bits_per_byte, rel=1e-5)
+
+
+def test_long_tokens_spread_over_what_they_cover() -> None:
+    """Ids count tokens; a window that is no divisor ends with a shorter one, and no bit is lost."""
+    model = xlruntime.load(FREE, threads=1)
+    ids = np.arange(23) % 29
+    (curve,) = bits_along(model, [xlruntime.Document("ids", ids)], unit="token", window=5)
+    assert curve.ends.tolist() == [5, 10, 15, 20, 23]
+    (total,) = model.score([ids])
+    assert (curve.windowed * np.diff([1, 5, 10, 15, 20, 23])).sum() == pytest.approx(total.bits)
+    assert curve.running[-1] == pytest.approx(total.bits / 22)
+
+
+def test_white_space_between_words_counts(invoke: Invoke, tmp_path: Path) -> None:
+    """That after the first token, too: the end of the curve is what `score` says."""
+    words, path = with_words(tmp_path / "words.bundle"), tmp_path / "text.txt"
+    path.write_bytes(b"a b c d\na b\n")
+    (curve,) = invoke("plot", "bits", words, path, "--window", "3", "--json", "--threads", "1").succeeded().object
+    (total,) = xlruntime.load(words, threads=1).score([path])
+    assert (curve["unit"], curve["ends"]) == ("character", [3, 6, 9, 12])
+    assert curve["running"][-1] == pytest.approx(total.bits_per_char)
+    assert np.dot(curve["windowed"], [2, 3, 3, 3]) == pytest.approx(total.bits)  # the first character has none
+
+
+@pytest.mark.parametrize(("length", "window"), [(1, 1), (200, 1), (201, 2), (1000, 5), (1001, 10), (152_089, 1000)])
+def test_window_that_is_chosen(length: int, window: int) -> None:
+    assert nice_window(length) == window
+
+
+@pytest.mark.parametrize("suffix", [".png", ".svg"])
+def test_bits_are_drawn(suffix: str, invoke: Invoke, text: Path, tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    path = tmp_path / f"bits{suffix}"
+    found = invoke("plot", "bits", EMPTY, text, "-", "-o", path, "--threads", "1", stdin=TEXT[:60]).succeeded()
+    assert (found.out, found.err) == ("", f"wrote {path}\n")
+    assert is_picture(path)
+
+
+def test_bar_on_a_terminal(invoke: Invoke, text: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setattr("sys.stderr", terminal := Terminal())
+    invoke("plot", "bits", EMPTY, text, "--json", "--threads", "1").succeeded()
+    assert "of 1 document  " in terminal.getvalue() and "%" in terminal.getvalue()
+    assert terminal.getvalue().endswith("\r\x1b[K")  # nothing of it stays
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.mark.parametrize("name", ["_x", "$x$", "$\\frac$"])
+def test_names_are_shown_as_they_are(name: str) -> None:
+    """None is a formula, and none is left out of a legend."""
+    figure = pytest.importorskip("matplotlib.figure").Figure()
+    axes = figure.add_subplot()
+    axes.plot([1], label=plain(name))
+    (shown,) = axes.legend().get_texts()
+    figure.canvas.draw()
+    formula = shown._preprocess_math(shown.get_text())
+    assert (formula[0].strip(), bool(formula[1])) == (name, False)
+
+
+def test_attention_is_drawn(bundle: Path, checkpoint: Path, invoke: Invoke, text: Path, tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    for suffix in (".png", ".svg"):
+        path = tmp_path / f"heads{suffix}"
+        found = invoke("plot", "attention", bundle, checkpoint, text, "-o", path, "--tokens", "40").succeeded()
+        assert found.err == f"wrote {path}\n"
+        assert is_picture(path)
+    lines = found.out.splitlines()
+    assert lines[0].split(maxsplit=1) == ["attention", "of 40 queries, memory 20, segments of 8"]
+    assert [line.split()[:2] for line in lines[1:]] == [["layer", "0"], ["layer", "1"]]
+
+
+def test_attention_as_numbers(bundle: Path, checkpoint: Path, invoke: Invoke) -> None:
+    """Over the text of every Python, under settings of the command's own."""
+    line = ("plot", "attention", bundle, checkpoint, "--tokens", "40", "--mem-len", "6", "--same-length", "--json")
+    found = invoke(*line).succeeded().object
+    assert (found["tokens"], found["segment_len"], found["mem_len"]) == (40, 8, 6)
+    assert [(head["layer"], head["head"]) for head in found["heads"]] == [(0, 0), (0, 1), (1, 0), (1, 1)]
+    for head in found["heads"]:
+        assert len(head["attention"]) == 6
+        assert sum(head["attention"]) == pytest.approx(1, abs=1e-6)
+
+
+def test_what_is_refused(bundle: Path, checkpoint: Path, invoke: Invoke, text: Path, tmp_path: Path) -> None:
+    nothing = invoke("plot", "bits", EMPTY, text)
+    assert (nothing.code, nothing.out) == (2, "")
+    assert "give -o FILE to draw, --json for the numbers, or both" in nothing.err
+    picture = tmp_path / "plot.png"
+    assert "a plot is a .png or .svg file" in invoke("plot", "bits", EMPTY, text, "-o", tmp_path / "x.pdf").error
+    folder = tmp_path / "folder.png"
+    folder.mkdir()
+    assert "a folder stands where the plot" in invoke("plot", "bits", EMPTY, text, "-o", folder).error
+    assert "No such file" in invoke("plot", "bits", EMPTY, tmp_path / "none.txt", "-o", picture).error
+    reformer = invoke("plot", "attention", BAND, checkpoint, "-o", picture).error
+    assert "is for Transformer-XL, and this is a reformer" in reformer
+    short = tmp_path / "short.txt"
+    short.write_bytes(b"short")
+    assert "the memory is full only after 24" in invoke("plot", "attention", bundle, checkpoint, short, "--json").error
+    other = invoke("plot", "attention", EMPTY, checkpoint, text, "--json").error
+    assert "Give the checkpoint that the bundle was converted from." in other
+    assert not picture.exists()
+
+
+def test_matplotlib_that_is_missing(invoke: Invoke, text: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("xlexport.extras.EXTRAS", {"plot": ("no_such_module",)})
+    error = invoke("plot", "bits", EMPTY, text, "-o", "bits.png").error
+    assert "no_such_module not installed, needed here. Install it: pip install 'xlexport[plot]'." in error
+
+
+def test_documents_of_one_token_have_no_curve() -> None:
+    model = xlruntime.load(EMPTY, threads=1)
+    with pytest.raises(XlexportError, match="one, two: fewer than two tokens, so nothing to score"):
+        bits_along(model, [xlruntime.Document(name, b"x") for name in ("one", "two")], unit="byte")
+
+
+def test_json_has_no_numbers_that_json_lacks(invoke: Invoke, text: Path) -> None:
+    out = invoke("plot", "bits", EMPTY, text, "--json", "--threads", "1").succeeded().out
+    assert json.loads(out)[0]["document"] == str(text)

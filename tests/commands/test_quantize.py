@@ -1,0 +1,166 @@
+"""`quantize` and `convert --dtype`: what they print and write, what runs on it, and one line where they refuse."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from xlruntime.bundle import read_bundle
+
+if TYPE_CHECKING:
+    from tests.helpers.invoking import Finished
+
+    Invoke = Callable[..., Finished]
+
+PRODUCTS = ["layers.0.qkv", "layers.0.output", "layers.0.inner", "layers.0.outer"]
+PRODUCTS += [*(name.replace("0", "1") for name in PRODUCTS), "head.clusters.0"]
+# A model of random weights, drawn large, loses more than a trained one.
+FEW = ("--tokens", "2048", "--max-delta-bits", "0.5", "--threads", "1")
+
+
+@pytest.fixture(scope="module")
+def int8(bundle: Path, call: Invoke, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Finished]:
+    """Made by the command itself; tests leave it as it is."""
+    folder = tmp_path_factory.mktemp("int8") / "tiny.int8"
+    return folder, call("quantize", bundle, "-o", folder, "--dtype", "int8", *FEW).succeeded()
+
+
+def test_report_for_people(int8: tuple[Path, Finished]) -> None:
+    folder, done = int8
+    rows = dict(line.split("  ", 1) for line in done.out.splitlines())
+    assert rows["quantized"].strip() == "9 of 9 products to int8"
+    assert rows["measured on"].strip().startswith("2,048 tokens of the topics of Python ")
+    assert rows["bits per token"].strip().endswith("(≤ 0.5)")
+    assert done.err.splitlines()[-1] == f"wrote {folder}"
+
+
+def test_json_is_the_manifest(bundle: Path, invoke: Invoke, tmp_path: Path) -> None:
+    output = tmp_path / "out"
+    arguments = ("--dtype", "weight-int8", "--keep-float", "layers.1.*", "--json", *FEW)
+    found = invoke("quantize", bundle, "-o", output, *arguments).succeeded().object
+    assert found.pop("bundle") == str(output)
+    assert found == read_bundle(output).provenance["quantization"]
+    assert list(found["kept"]) == PRODUCTS[4:8]
+
+
+def test_inspect_shows_precision_and_what_was_kept(bundle: Path, invoke: Invoke, tmp_path: Path) -> None:
+    output = tmp_path / "out"
+    invoke("quantize", bundle, "-o", output, "--dtype", "int8", "--keep-float", "head*", *FEW).succeeded()
+    shown = " ".join(invoke("inspect", output).succeeded().out.split())
+    assert "precision int8 quantized 8 of 9 products to int8 float32: head.clusters.0 asked for" in shown
+
+
+def test_commands_run_on_a_quantized_bundle(
+    int8: tuple[Path, Finished], bundle: Path, checkpoint: Path, prose: Path, invoke: Invoke
+) -> None:
+    folder, _ = int8
+    found, exact = (invoke("score", path, prose, "--json").succeeded().object for path in (folder, bundle))
+    assert 0 < abs(found["bits_per_token"] - exact["bits_per_token"]) < 0.5
+    assert len(invoke("generate", folder, "It was", "-n", "5", "--seed", "1", "--json").succeeded().object["ids"]) == 5
+    verified = invoke("verify", folder, checkpoint, "--segments", "8", "--json")
+    assert verified.object["tolerance"]["delta_bits_per_token"] == 1.0
+    assert verified.object["tolerance"]["log_prob"] > 0.1
+    assert invoke("bench", folder, "--rounds", "1", "--repeats", "1", "--json").succeeded().object["dtype"] == "int8"
+
+
+def test_text_is_measured_on_and_named(bundle: Path, invoke: Invoke, tmp_path: Path) -> None:
+    texts = [tmp_path / "one.txt", tmp_path / "two.txt"]
+    for path in texts:
+        path.write_bytes(b"It was the best of times, it was the worst of times.\n" * 30)
+    arguments = [part for path in texts for part in ("--text", path)]
+    found = invoke("quantize", bundle, "-o", tmp_path / "out", "--dtype", "int8", *arguments, "--json", *FEW)
+    assert [text["name"] for text in found.succeeded().object["text"]] == ["one.txt", "two.txt"]
+
+
+def test_convert_verifies_in_float32_and_then_quantizes(
+    reuse_export: None, checkpoint: Path, invoke: Invoke, tmp_path: Path
+) -> None:
+    options = ("--dtype", "int8", "--max-delta-bits", "0.5", "--segments", "3", "--threads", "1", "--json")
+    found = invoke("convert", checkpoint, "-o", tmp_path / "out", *options).succeeded().object
+    assert found["max_abs_log_prob_diff"] <= 1e-4  # of the float32 graphs
+    bundle = read_bundle(tmp_path / "out")
+    assert found["quantization"] == bundle.provenance["quantization"]
+    assert bundle.precision == "int8"
+    assert json.loads((tmp_path / "out" / "parity.json").read_text())["passed"]
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == sorted([*bundle.files, "bundle.json"])
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
+
+
+def test_nothing_is_left_where_the_cost_is_too_high(
+    reuse_export: None, bundle: Path, checkpoint: Path, invoke: Invoke, tmp_path: Path
+) -> None:
+    options = ("--dtype", "weight-int4", "--max-delta-bits", "1e-9", "--threads", "1")
+    converted = invoke("convert", checkpoint, "-o", tmp_path / "out", *options, "--segments", "3")
+    quantized = invoke("quantize", bundle, "-o", tmp_path / "out", *options, "--tokens", "2048")
+    for done in (converted, quantized):
+        assert (done.code, done.out) == (1, "")
+        line = done.err.splitlines()[-1]
+        assert line.startswith("Error: quantized, the bundle gives ") and "still" in line
+        assert any(name in line for name in PRODUCTS)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("options", "what"),
+    [
+        (("--max-delta-bits", "-1"), "max_delta_bits is -1, expected a number above 0"),
+        (("--memory-dtype", "float16"), "goes with dtype float16 alone"),
+        (("--keep-float", "layers.7.qkv"), "keep_float is layers.7.qkv, but the products are layers.0.qkv, "),
+        (("--text", "absent.txt"), "absent.txt: no such file"),
+        (("--text", "."), ".: a folder"),
+        (("--text", "README.md", "--ids"), "README.md: not token ids separated by white space"),
+    ],
+    ids=str,
+)
+def test_refusals_are_one_line(
+    options: tuple[str, ...], what: str, bundle: Path, invoke: Invoke, tmp_path: Path
+) -> None:
+    done = invoke("quantize", bundle, "-o", tmp_path / "out", "--dtype", "int8", "--threads", "1", *options)
+    assert (done.code, done.out) == (1, "")
+    assert what in done.err.splitlines()[-1]
+    assert not list(tmp_path.iterdir())
+
+
+def test_quantized_bundle_is_not_quantized_again(int8: tuple[Path, Finished], invoke: Invoke, tmp_path: Path) -> None:
+    error = invoke("quantize", int8[0], "-o", tmp_path / "out", "--dtype", "float16").error
+    assert "is int8 already. Quantize the float32 bundle that it was made from." in error
+
+
+def test_convert_refuses_before_any_work(checkpoint: Path, invoke: Invoke, tmp_path: Path) -> None:
+    for options, what in (
+        (("--dtype", "int8", "--tokenizer", "none"), "takes token ids"),
+        (("--memory-dtype", "float16"), "dtype is float32, expected int8 or weight-int8"),
+        (("--dtype", "int8", "--memory-dtype", "float16"), "goes with dtype float16 alone"),
+    ):
+        assert what in invoke("convert", checkpoint, "-o", tmp_path / "out", *options).error
+    assert not list(tmp_path.iterdir())
+
+
+def test_killed_quantization_leaves_nothing_that_stays(
+    bundle: Path, command: Callable[..., list[str]], environment: dict[str, Any], invoke: Invoke, tmp_path: Path
+) -> None:
+    output = tmp_path / "out"
+    line = command("quantize", bundle, "-o", output, "--dtype", "int8", "--tokens", "400000", "--threads", "1")
+    with subprocess.Popen(line, env=environment, stderr=subprocess.PIPE) as process:
+        until = time.monotonic() + 120
+        while not list(tmp_path.iterdir()) and time.monotonic() < until:
+            time.sleep(0.05)
+        assert list(tmp_path.iterdir())
+        process.kill()
+    assert not output.exists()
+    invoke("quantize", bundle, "-o", output, "--dtype", "int8", *FEW).succeeded()
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
+
+
+def test_damaged_bundle(own_bundle: Path, invoke: Invoke, tmp_path: Path) -> None:
+    shutil.copyfile(own_bundle / "score.onnx", own_bundle / "generate.onnx")
+    error = invoke("quantize", own_bundle, "-o", tmp_path / "out", "--dtype", "int8").error
+    assert "generate.onnx" in error
+    assert not (tmp_path / "out").exists()

@@ -1,0 +1,47 @@
+"""Options of commands that read Reformer checkpoints, on a folder whose `config.json` has no number of buckets."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from tests.helpers.invoking import Finished
+
+    Invoke = Callable[..., Finished]
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Settings alone: they are judged before any weights are read."""
+    path = tmp_path / "reformer"
+    path.mkdir()
+    settings = {"model_type": "reformer", "is_decoder": True, "num_buckets": None, "attn_layers": ["local", "lsh"]}
+    (path / "config.json").write_text(json.dumps(settings))
+    return path
+
+
+@pytest.mark.parametrize("command", ["convert", "inspect"])
+def test_buckets_that_are_missing_are_asked_for(invoke: Invoke, folder: Path, command: str) -> None:
+    asked = f"Error: {folder}: config.json has no num_buckets"
+    assert invoke(command, folder).error.startswith(asked)
+    assert not invoke(command, folder, "--max-length", "100").error.startswith(asked)
+
+
+@pytest.mark.parametrize(("given", "shown"), [("7", "7"), ("8,7", "(8, 7)"), ("0", "0")])
+def test_numbers_of_buckets_that_cannot_be_are_shown_as_given(
+    invoke: Invoke, folder: Path, given: str, shown: str
+) -> None:
+    assert invoke("inspect", folder, "--num-buckets", given).error == (
+        f"Error: {folder}: num_buckets is {shown}, expected an even number or several, such as 64,128."
+    )
+
+
+def test_buckets_are_given_by_one_option(invoke: Invoke, folder: Path) -> None:
+    assert "num_buckets and max_length are both given" in (
+        invoke("inspect", folder, "--num-buckets", "8", "--max-length", "100").error
+    )

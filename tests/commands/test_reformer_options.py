@@ -1,0 +1,94 @@
+"""Options that Reformers bring, `--n-hashes` and `--restart`, on the golden one that reads 200 tokens of a document."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+import xlruntime
+
+if TYPE_CHECKING:
+    from tests.helpers.invoking import Finished
+
+    Invoke = Callable[..., Finished]
+
+GOLDEN = Path(__file__).resolve().parents[1] / "golden"
+LONG = b"It was the best of times, it was the worst of times. " * 9  # 477 bytes
+
+
+@pytest.fixture(scope="module")
+def band(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The Reformer of rule `band`, reading bytes."""
+    folder = Path(shutil.copytree(GOLDEN / "reformer_band" / "bundle", tmp_path_factory.mktemp("reformer") / "bundle"))
+    manifest = json.loads((folder / "bundle.json").read_text("utf-8"))
+    manifest["tokenizer"] = {"kind": "bytes", "first_id": 2}
+    (folder / "bundle.json").write_text(json.dumps(manifest), "utf-8")
+    return folder
+
+
+@pytest.fixture
+def long(tmp_path: Path) -> Path:
+    path = tmp_path / "long.txt"
+    path.write_bytes(LONG)
+    return path
+
+
+def test_rounds_of_hashing_are_chosen_when_scoring(invoke: Invoke, band: Path, long: Path) -> None:
+    command = ("score", band, long, "--restart", "--json")
+    found = {rounds: invoke(*command, "--n-hashes", str(rounds)).succeeded().object for rounds in (1, 2, 3)}
+    own = invoke(*command).succeeded().object
+    assert [score["n_hashes"] for score in found.values()] == [1, 2, 3]
+    assert len({score["nats"] for score in found.values()}) == 3
+    assert (own["nats"], own["n_hashes"]) == (found[3]["nats"], 3)
+    (expected,) = xlruntime.load(band).score([LONG], n_hashes=1, restart=True)
+    assert found[1]["nats"] == pytest.approx(expected.nats, abs=1e-3)  # threads may add up in another order
+
+
+def test_rounds_that_there_are_not_are_refused(invoke: Invoke, band: Path, bundle: Path, long: Path) -> None:
+    error = invoke("score", band, long, "--n-hashes", "4").error
+    assert "n_hashes is 4, expected 1 to 3, the rounds that were exported" in error
+    error = invoke("score", bundle, long, "--n-hashes", "1").error
+    assert "n_hashes is 1, but this model has no LSH attention" in error
+
+
+def test_long_document_is_refused_or_restarts(invoke: Invoke, band: Path, long: Path) -> None:
+    error = invoke("score", band, long).error
+    assert f"{long}: more than 201 tokens, but at most 201 are possible" in error
+    assert error.endswith("let it start afresh every 200 tokens (restart=True, --restart).")
+    tokens = invoke("score", band, "-", "--restart", "--per-token", stdin=LONG).succeeded().objects
+    assert [token["index"] for token in tokens] == list(range(1, 477))
+    assert [token["context"] for token in tokens][198:203] == [13, 13, 1, 2, 3]
+    assert "".join(token["token"] for token in tokens) == LONG[1:].decode()
+
+
+def test_restart_where_nothing_ever_ends_is_refused(invoke: Invoke, bundle: Path, long: Path) -> None:
+    assert "restart is chosen, but documents may be of any length" in invoke("score", bundle, long, "--restart").error
+
+
+def test_corpus_is_evaluated_with_restarts(invoke: Invoke, band: Path, long: Path) -> None:
+    assert "streams of 477 tokens" in invoke("evaluate", band, long, "--protocol", "document").error
+    found = invoke("evaluate", band, long, "--protocol", "document", "--restart", "--n-hashes", "2", "--json")
+    score = found.succeeded().object
+    expected = invoke("score", band, long, "--restart", "--n-hashes", "2", "--json").succeeded().object
+    assert score["nats"] == pytest.approx(expected["nats"], abs=1e-2)  # other segments: rounding of 476 tokens
+    assert (score["n_hashes"], score["restart"]) == (2, True)
+    shown = invoke("evaluate", band, long, "--protocol", "document", "--restart").succeeded().out
+    assert "same length, first memory empty, 3 rounds of hashing, afresh where the model cannot read on" in shown
+
+
+def test_continuation_restarts(invoke: Invoke, band: Path) -> None:
+    prompt = LONG[:190].decode()
+    invoke("generate", band, prompt, "-n", "11", "--seed", "0").succeeded()
+    error = invoke("generate", band, prompt, "-n", "12").error
+    assert "the document with 12 tokens more: 202 tokens, but at most 201 are possible" in error
+    ids = {}
+    for rounds in ("1", "3"):
+        line = ("generate", band, prompt, "-n", "40", "--restart", "--n-hashes", rounds, "--temperature", "0", "--json")
+        ids[rounds] = invoke(*line).succeeded().object["ids"]
+    assert len(ids["1"]) == len(ids["3"]) == 40
+    assert ids["1"] != ids["3"]

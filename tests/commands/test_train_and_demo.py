@@ -1,0 +1,190 @@
+"""`xlexport train` from its first step to the resumed last one, and `xlexport demo` on a stand-in for its sample."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import re
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import torch
+
+from xlexport import checkpoints
+from xlexport.commands.train import ARCHITECTURE_OPTIONS, TRAINING_OPTIONS
+from xlruntime.bundle import digest_file, read_bundle
+from xltraining.data import ByteStreams
+from xltraining.reformer_config import ReformerConfig
+from xltraining.train import TrainingConfig
+from xltraining.transformer_xl_config import TransformerXLConfig
+
+if TYPE_CHECKING:
+    from tests.helpers.invoking import Finished
+
+    Invoke = Callable[..., Finished]
+
+SIZE = (
+    *("--n-layer", "1", "--n-head", "2", "--d-model", "8", "--d-head", "5", "--d-inner", "8", "--tgt-len", "6"),
+    *("--mem-len", "10", "--batch-size", "2", "--pre-lnorm", "--first-memory", "zeros", "--no-untie-r"),
+    *("--warmup-steps", "2", "--log-every", "2", "--seed", "3", "--threads", "1"),
+)
+
+
+@pytest.mark.parametrize(
+    ("options", "config", "left_out"),
+    [
+        (
+            ARCHITECTURE_OPTIONS["transformer_xl"],
+            TransformerXLConfig,
+            {"n_token", "tie_weight", "layer_norm_epsilon", "tie_projs", "proj_same_dim", "window_extra"},
+        ),
+        (
+            ARCHITECTURE_OPTIONS["reformer"],
+            ReformerConfig,
+            {"n_token", "chunks_before", "rule", "streams", "layer_norm_epsilon", "scale_scores", "attention_bias"}
+            | {"self_mask"},
+        ),
+        (TRAINING_OPTIONS, TrainingConfig, {"betas"}),
+    ],
+)
+def test_options_are_the_fields_of_the_configuration(
+    options: dict[str, tuple[Any, Any, str]], config: type[Any], left_out: set[str]
+) -> None:
+    fields = {field.name: field.default for field in dataclasses.fields(config)}
+    assert options.keys() == fields.keys() - left_out
+    for name, (_, default, _) in options.items():
+        assert default == fields[name] or fields[name] is dataclasses.MISSING, name
+
+
+def test_train_writes_a_checkpoint_and_a_log(prose: Path, invoke: Invoke, tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    command = ("train", prose, "-o", out, "--valid", prose, *SIZE)
+    shown = invoke(*command, "--steps", "4", "--eval-every", "2").succeeded()
+    assert shown.out == ""
+    assert sorted(path.name for path in out.iterdir()) == ["checkpoint.pt", "log.jsonl"]
+    source = checkpoints.load(out / "checkpoint.pt")
+    config = {"n_layer": 1, "d_head": 5, "mem_len": 10, "pre_lnorm": True, "first_memory": "zeros", "untie_r": False}
+    assert {name: source.config[name] for name in config} == config
+    assert log_of(out)[-1]["step"] == 4
+
+    before = digest_file(out / "checkpoint.pt")
+    error = invoke(*command, "--steps", "4").error
+    assert f"{out / 'checkpoint.pt'}: a checkpoint stands there; resume that run or choose another folder" in error
+    error = invoke(*command, "--steps", "8", "--resume").error
+    assert "belongs to another run: steps was 4, is now 8" in error
+    assert digest_file(out / "checkpoint.pt") == before
+
+
+def test_train_a_vocabulary_cut_into_clusters(prose: Path, invoke: Invoke, tmp_path: Path) -> None:
+    clusters = ("--cutoffs", "64,128", "--div-val", "2", "--d-embed", "4")
+    invoke("train", prose, "-o", tmp_path / "run", *SIZE, *clusters, "--steps", "2").succeeded()
+    config = checkpoints.load(tmp_path / "run" / "checkpoint.pt").config
+    assert {"cutoffs": [64, 128], "div_val": 2, "d_embed": 4}.items() <= config.items()
+    refused = invoke("train", prose, "-o", tmp_path / "other", *SIZE, "--cutoffs", "64,x")
+    assert refused.code == 2
+    assert "'64,x' is not a list of integers separated by commas" in refused.err
+
+
+def test_train_that_is_stopped_goes_on_as_if_it_never_had(
+    prose: Path, invoke: Invoke, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    command = ("train", prose, *SIZE, "--steps", "12", "--dropout", "0.1", "-o")
+    invoke(*command, tmp_path / "unbroken").succeeded()
+
+    batch = ByteStreams.batch
+
+    def interrupted_batch(self: ByteStreams, step: int) -> Any:
+        if step == 5:
+            signal.raise_signal(signal.SIGINT)
+        return batch(self, step)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(ByteStreams, "batch", interrupted_batch)
+        shown = invoke(*command, tmp_path / "stopped").succeeded()
+    assert shown.err.splitlines()[-1] == "stopped at step 6; go on with --resume"
+    shown = invoke(*command, tmp_path / "stopped", "--resume").succeeded()
+    assert f"resuming {tmp_path / 'stopped' / 'checkpoint.pt'} at step 6" in shown.err
+
+    stopped, unbroken = (
+        [(line["step"], line["bits_per_byte"]) for line in log_of(tmp_path / name)] for name in ("stopped", "unbroken")
+    )
+    assert stopped == unbroken
+    assert [step for step, _ in unbroken] == [2, 4, 6, 8, 10, 12]
+
+
+def log_of(folder: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (folder / "log.jsonl").read_text().splitlines()]
+
+
+def test_fresh_weights_without_text(invoke: Invoke, tmp_path: Path) -> None:
+    invoke("train", "-o", tmp_path / "run", *SIZE, "--steps", "0").succeeded()
+    model = checkpoints.load(tmp_path / "run" / "checkpoint.pt").build_model()
+    assert all(torch.isfinite(parameter).all() for parameter in model.parameters())
+
+
+def test_fresh_weights_never_replace_a_trained_checkpoint(prose: Path, invoke: Invoke, tmp_path: Path) -> None:
+    command = ("train", prose, "-o", tmp_path / "run", *SIZE)
+    invoke(*command, "--steps", "2").succeeded()
+    before = digest_file(tmp_path / "run" / "checkpoint.pt")
+    for resume in ((), ("--resume",)):
+        assert "a checkpoint stands there" in invoke(*command, "--steps", "0", *resume).error
+    assert digest_file(tmp_path / "run" / "checkpoint.pt") == before
+
+
+@pytest.fixture
+def tiny_demo(checkpoint: Path, reuse_export: None, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The demo's sample, text and times made small, its graphs those of the other tests; returns the text."""
+    text = "It was the season of Light, it was the season of Darkness. " * 40
+    monkeypatch.setattr("xlexport.commands.demo.sample_checkpoint", lambda: checkpoint)
+    monkeypatch.setattr("xlexport.commands.demo.sample_text", lambda: text)
+    monkeypatch.setattr("xlexport.commands.demo.EAGER_SECONDS", 0.1)
+    monkeypatch.setattr("xlexport.commands.demo.TRIAL_BYTES", 100)
+    return text
+
+
+def test_demo_as_json(tiny_demo: str, checkpoint: Path, invoke: Invoke, tmp_path: Path) -> None:
+    output = tmp_path / "kept"
+    shown = invoke("demo", "-o", output, "--json").succeeded()
+    found = shown.object
+    assert list(found) == ["convert_seconds", "verify", "score", "text_bytes", "eager_tokens_per_second", "speedup"]
+    assert found["verify"]["passed"] is True
+    assert "per_segment" not in found["verify"]
+    assert found["text_bytes"] == len(tiny_demo)
+    assert 100 <= found["score"]["bytes"] <= len(tiny_demo)
+    assert found["score"]["document"] == "sample text"
+    speed = found["score"]["tokens_per_second"]
+    assert found["speedup"] == pytest.approx(speed / found["eager_tokens_per_second"])
+    assert "in a process without PyTorch" in shown.err
+    assert read_bundle(output / "demo.bundle").provenance["sources"] == {
+        checkpoint.name: digest_file(checkpoint).sha256
+    }
+    assert (output / "demo.txt").read_text() == tiny_demo
+
+
+def test_demo_ends_with_its_table(tiny_demo: str, invoke: Invoke) -> None:
+    shown = invoke("demo").succeeded()
+    rows = dict(re.split(r"  +", line, maxsplit=1) for line in shown.out.splitlines())
+    assert list(rows) == [
+        *("converted", "verified", "largest difference", "scored", "bits per byte", "tokens/s", "eager tokens/s")
+    ]
+    assert rows["verified"] == "20 segments of 8 tokens, memory 20"
+    assert float(rows["bits per byte"]) > 1
+
+
+def test_demo_says_which_stage_failed(tiny_demo: str, invoke: Invoke, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        "xlexport.commands.demo.SCORE_WITHOUT_TORCH", "import sys; sys.exit('the runtime imported torch')"
+    )
+    shown = invoke("demo")
+    assert (shown.code, shown.out) == (1, "")
+    assert shown.err.splitlines()[-1] == "Error: scoring without PyTorch failed: the runtime imported torch"
+
+
+def test_demo_without_its_sample(invoke: Invoke, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr("xlexport.sample.SAMPLE", tmp_path / "absent.pt")
+    error = invoke("demo").error
+    assert "the sample checkpoint is in neither" in error
+    assert "Install from a complete clone" in error

@@ -1,0 +1,146 @@
+"""`xlexport train` with the options of a Reformer, and on the duplication task."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from xlexport.commands.train import model_config
+from xltraining.checkpoint import build_model, load_checkpoint
+from xltraining.errors import ConfigError
+from xltraining.reformer import Reformer
+from xltraining.reformer_config import ReformerConfig
+
+if TYPE_CHECKING:
+    from tests.helpers.invoking import Finished
+
+    Invoke = Callable[..., Finished]
+
+SIZE = (
+    *("--architecture", "reformer", "--attn-layers", "local, lsh", "--n-head", "2", "--d-model", "8", "--d-head", "4"),
+    *("--d-inner", "8", "--n-buckets", "2,4", "--chunk-length", "4", "--local-chunk-length", "4", "--batch-size", "2"),
+    *("--warmup-steps", "2", "--log-every", "1", "--threads", "1"),
+)
+TEXT_SIZE = (*SIZE, "--tgt-len", "8", "--mem-len", "12", "--axial-shape", "4,8")
+
+
+def log_of(folder: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (folder / "log.jsonl").read_text().splitlines()]
+
+
+def test_train_a_reformer_and_go_on(prose: Path, invoke: Invoke, tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    more = ("--optimizer", "adafactor", "--redraw-hashes", "--hash-seed", "5", "--no-reversible", "--steps", "3")
+    command = ("train", prose, "-o", out, "--valid", prose, *TEXT_SIZE, *more)
+    invoke(*command).succeeded()
+    assert [line["step"] for line in log_of(out)] == [1, 2, 3]
+    assert "valid_bits_per_byte" in log_of(out)[-1]
+    checkpoint = load_checkpoint(out / "checkpoint.pt")
+    assert checkpoint.config == ReformerConfig(
+        attn_layers=("local", "lsh"),
+        n_head=2,
+        d_model=8,
+        d_head=4,
+        d_inner=8,
+        n_buckets=(2, 4),
+        chunk_length=4,
+        local_chunk_length=4,
+        tgt_len=8,
+        mem_len=12,
+        axial_shape=(4, 8),
+        axial_dims=(2, 6),  # a quarter and the rest
+        max_positions=32,
+        hash_seed=5,
+        redraw_hashes=True,
+    )
+    assert isinstance(build_model(checkpoint), Reformer)
+    shown = invoke(*command, "--resume").succeeded()
+    assert f"resuming {out / 'checkpoint.pt'} at step 3" in shown.err
+
+
+def test_the_duplication_task(invoke: Invoke, tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    task = ("--task", "duplication", "--word-length", "6", "--steps", "2")
+    shown = invoke("train", "-o", out, *SIZE, "--axial-shape", "4,8", *task).succeeded()
+    assert re.search(r"step 2: \d\.\d{4} bits/symbol, held out \d\.\d{4}, \d\.\d% right", shown.err)
+    assert log_of(out)[-1].keys() >= {"bits_per_symbol", "valid_bits_per_symbol", "valid_accuracy"}
+    config = load_checkpoint(out / "checkpoint.pt").config
+    assert (config.n_token, config.tgt_len, config.mem_len) == (128, 14, 14)
+    error = invoke("convert", out / "checkpoint.pt", "-o", tmp_path / "bundle").error
+    assert "does not say what its 128 tokens are. Give --tokenizer" in error
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (
+            ("--n-layer", "2", "--clamp-len", "4", *SIZE),
+            "--n-layer, --clamp-len: only for --architecture transformer_xl, not reformer; "
+            "a Reformer's layers are those that --attn-layers names.",
+        ),
+        (("--n-hashes", "2"), "--n-hashes: only for --architecture reformer, not transformer_xl."),
+        (("--no-reversible",), "--reversible, --no-reversible: only for --architecture reformer."),
+        ((*SIZE, "--position", "rotary", "--axial-shape", "2,2"), "--axial-shape: only for --position axial."),
+        (
+            ("--architecture", "reformer", "--attn-layers", "full,local", "--n-hashes", "2", "--no-redraw-hashes"),
+            "--n-hashes, --redraw-hashes: only with lsh layers, but --attn-layers is full,local.",
+        ),
+        (
+            ("--architecture", "reformer", "--attn-layers", "lsh", "--local-chunk-length", "8"),
+            "--local-chunk-length: only with local layers, but --attn-layers is lsh.",
+        ),
+        (("--word-length", "3"), "--word-length: only for --task duplication."),
+        (
+            ("--task", "duplication", "--tgt-len", "3"),
+            "--tgt-len: in the duplication task --word-length decides it.",
+        ),
+        (
+            (*SIZE, "--axial-shape", "64"),
+            "--axial-shape has 1 and --axial-dims 2 numbers by default: give both, with as many numbers each.",
+        ),
+        ((*SIZE, "--axial-shape", "4,8", "--axial-dims", "8"), "--axial-dims 1 numbers: give both"),
+        ((*SIZE, "--n-buckets", "x"), "'x' is not a list of integers separated by commas"),
+    ],
+)
+def test_options_that_would_not_count_are_refused(
+    prose: Path, invoke: Invoke, tmp_path: Path, options: tuple[str, ...], message: str
+) -> None:
+    shown = invoke("train", prose, "-o", tmp_path / "run", *options)
+    assert shown.code == 2
+    assert message in " ".join(shown.err.split())
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("--attn-layers", "local,conv"), "attn_layers must be of local, lsh, full, found 'conv'"),
+        (("--n-buckets", "7"), "n_buckets must be even numbers"),
+        (("--axial-shape", "4,9"), "tgt_len 8 must divide max_positions 36, the size of axial_shape 4, 9"),
+        (("--task", "duplication"), "leave out the text files"),
+    ],
+)
+def test_a_reformer_that_cannot_be_is_one_error(
+    prose: Path, invoke: Invoke, tmp_path: Path, options: tuple[str, ...], message: str
+) -> None:
+    size = SIZE if "duplication" in options else TEXT_SIZE
+    assert message in invoke("train", prose, "-o", tmp_path / "run", *size, *options).error
+    assert not (tmp_path / "run").exists()
+
+
+def test_what_other_options_decide() -> None:
+    bytes_task = {"task": "bytes"}
+    assert model_config("reformer", {}, bytes_task) == ReformerConfig()
+    rotary = model_config("reformer", {"position": "rotary"}, bytes_task)
+    assert isinstance(rotary, ReformerConfig)
+    assert rotary.max_positions == 0
+    absolute = model_config("reformer", {"position": "absolute", "max_positions": 512}, bytes_task)
+    assert isinstance(absolute, ReformerConfig)
+    assert absolute.max_positions == 512
+    with pytest.raises(ConfigError, match="max_positions must be the size of axial_shape, 8,192, found 9"):
+        model_config("reformer", {"max_positions": 9}, bytes_task)

@@ -1,0 +1,109 @@
+"""Vocabularies on the command line: `convert --tokenizer`, and what `score` and `generate` then say."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from tests.helpers.invoking import Invoke
+
+WORDS = ("<eos>", "<unk>", "the", "of", "a", "to", "is", "and", "in", "sea")
+LETTERS = tuple("_abcdefghijklmnopqrstuvwxyz")
+
+
+@pytest.fixture
+def bundle_of(reuse_export: None, checkpoint: Path, invoke: Invoke, tmp_path: Path) -> Callable[..., tuple[Path, str]]:
+    """`bundle_of(symbols, *options)`: the bundle, filled up to 256 symbols, and what `convert` said."""
+
+    def made(symbols: tuple[str, ...], *options: str) -> tuple[Path, str]:
+        fillers = (f"<{number}>" for number in range(256 - len(symbols)))
+        (tmp_path / "vocab.txt").write_text("\n".join((*symbols, *fillers)), "utf-8")
+        output = tmp_path / "words.bundle"
+        arguments = ("convert", checkpoint, "-o", output, "--tokenizer", tmp_path / "vocab.txt", "--segments", "2")
+        return output, invoke(*arguments, *options).succeeded().err
+
+    return made
+
+
+BundleOf = Callable[..., tuple[Path, str]]
+
+
+def test_words(bundle_of: BundleOf, invoke: Invoke, tmp_path: Path) -> None:
+    bundle, said = bundle_of(WORDS)
+    assert "Vocabulary of 256 words, between white space, in text that is tokenized already, <eos> after" in said
+    (tmp_path / "it.txt").write_text("the deep sea\nof the sea\n", "utf-8")
+    shown = invoke("score", bundle, tmp_path / "it.txt", "--json").succeeded()
+    found = shown.object
+    assert (found["tokens"], found["unknown_tokens"], found["dropped_bytes"]) == (8, 1, 0)
+    assert found["bits_per_byte"] == pytest.approx(found["bits"] / (24 - len("the")))
+    assert (
+        f"{tmp_path / 'it.txt'}: 1 of 8 tokens stand for what the vocabulary lacks, so the bits are no code"
+        in shown.err
+    )
+    per_token = invoke("score", bundle, tmp_path / "it.txt", "--per-token").succeeded()
+    assert [entry["token"] for entry in per_token.objects] == ["<unk>", "sea", "\n", "of", "the", "sea", "\n"]
+    assert "vocabulary lacks" in per_token.err
+
+
+def test_style_is_passed_on(bundle_of: BundleOf) -> None:
+    assert "Vocabulary of 256 words, lower-cased, between" in bundle_of(WORDS, "--vocab-style", "ptb")[1]
+
+
+def test_what_has_no_symbol_is_told_once_for_each_document(bundle_of: BundleOf, invoke: Invoke, tmp_path: Path) -> None:
+    bundle, said = bundle_of(LETTERS, "--vocab-style", "text8")
+    assert "_ for a space, newlines left out, refuses what is unknown." in said
+    for name, content in (("a", "To be\r\nor not\n"), ("b", "one line")):
+        (tmp_path / name).write_bytes(content.encode())
+    shown = invoke("score", bundle, tmp_path / "a", tmp_path / "b", "--json").succeeded()
+    first, second = shown.objects
+    assert (first["bytes"], first["dropped_bytes"], second["dropped_bytes"]) == (14, 3, 0)
+    assert first["bits_per_byte"] == first["bits_per_token"]
+    assert shown.err.count("have no symbol in the vocabulary") == 1
+    assert f"{tmp_path / 'a'}: 3 bytes have no symbol in the vocabulary (newlines), so they were left out" in shown.err
+    (tmp_path / "c").write_text("fine\nbut, alas", "utf-8")
+    refused = invoke("score", bundle, tmp_path / "c")
+    assert f"{tmp_path / 'c'}: ',' in line 2 not in the vocabulary of 256 characters" in refused.error
+
+
+def test_newlines_that_are_read_as_spaces_are_told(bundle_of: BundleOf, invoke: Invoke, tmp_path: Path) -> None:
+    (tmp_path / "it.txt").write_text("the sea\nof the sea\n", "utf-8")
+    said = "The tokenizer takes newlines for spaces"
+    for symbols, told in ((WORDS, False), (WORDS[1:], True)):
+        bundle, _ = bundle_of(symbols, "--force")
+        assert (said in invoke("score", bundle, tmp_path / "it.txt").succeeded().err) == told
+
+
+def test_generated_words_go_on_with_the_prompt(bundle_of: BundleOf, invoke: Invoke) -> None:
+    bundle, _ = bundle_of(WORDS)
+    options = ("--max-tokens", "3", "--seed", "1")
+    found = invoke("generate", bundle, "the sea", *options, "--json").succeeded().object
+    assert len(found["ids"]) == 3
+    assert found["text"][0] in " \n"  # or it would run into the prompt's last word
+    shown = invoke("generate", bundle, "the sea", *options).succeeded()
+    assert shown.out == f"the sea{found['text']}\n"
+
+
+def test_vocabulary_that_does_not_fit_is_refused(checkpoint: Path, invoke: Invoke, tmp_path: Path) -> None:
+    (tmp_path / "vocab.txt").write_text("\n".join(WORDS), "utf-8")
+    arguments = ("convert", checkpoint, "-o", tmp_path / "out", "--tokenizer", tmp_path / "vocab.txt")
+    refused = invoke(*arguments)
+    assert (
+        "10 symbols, but the model has 256 tokens. Give the model's own vocabulary with --tokenizer." in refused.error
+    )
+    refused = invoke(*arguments, "--vocab-style", "morse")
+    assert "style 'morse' is unknown. Use one of: wikitext, ptb, lm1b, enwik8, text8, characters." in refused.error
+    assert not (tmp_path / "out").exists()
+
+
+def test_bundle_says_which_vocabulary_it_has(bundle_of: BundleOf, invoke: Invoke) -> None:
+    bundle, _ = bundle_of(WORDS)
+    manifest = json.loads((bundle / "bundle.json").read_text("utf-8"))
+    assert manifest["tokenizer"] == {"kind": "vocabulary", "file": "vocabulary.json", "first_id": 0}
+    shown = invoke("inspect", bundle).succeeded().out
+    assert "Vocabulary of 256 words, between white space" in shown
+    assert "vocabulary.json" in shown

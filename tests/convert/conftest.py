@@ -1,0 +1,8 @@
+"""Fixtures of the tests of `convert`."""
+
+from __future__ import annotations
+
+from tests.helpers.fixtures import one_thread, reuse_graphs
+from tests.helpers.tiny import band, bytes_bundle, chunk, ids_bundle, naive, reuse_export
+
+__all__ = ["band", "bytes_bundle", "chunk", "ids_bundle", "naive", "one_thread", "reuse_export", "reuse_graphs"]

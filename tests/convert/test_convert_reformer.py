@@ -1,0 +1,309 @@
+"""What `convert` publishes of a Reformer, what may be chosen, and what `inspect` and `bench` say of it."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+import torch
+
+from xlexport.architectures.reformer.step import FEW
+from xlexport.architectures.settings import as_converted
+from xlexport.bench import bench
+from xlexport.bench.flops import step_flops
+from xlexport.checkpoints import SourceCheckpoint, load
+from xlexport.commands.inspect import bundle_rows, checkpoint_object, checkpoint_rows
+from xlexport.commands.verify import parity_rows
+from xlexport.convert import ConversionOptions, convert
+from xlexport.errors import ExportError, ParityError, XlexportError
+from xlexport.verification import default_segments, verify
+from xlruntime import OptionError
+from xlruntime import load as load_bundle
+from xlruntime.bundle import read_bundle
+from xlruntime.spec import Evaluation
+from xltraining.checkpoint import save_checkpoint
+from xltraining.errors import ConfigError
+from xltraining.reformer import Reformer
+
+if TYPE_CHECKING:
+    from tests.helpers.tiny import ConvertedReformer
+
+IDS = np.random.default_rng(5).integers(0, 30, 700)
+
+
+# What convert publishes.
+
+
+def test_manifest_says_how_a_band_is_evaluated(band: ConvertedReformer) -> None:
+    bundle = read_bundle(band.folder)
+    assert (bundle.architecture, bundle.config, bundle.vocab_size) == ("reformer", band.model.config.to_dict(), 30)
+    assert bundle.evaluation == Evaluation(
+        segment_len=8, mem_len=24, clamp_len=-1, same_length=True, window_extra=1, n_hashes=2, max_positions=1024
+    )
+    assert not (band.folder / "first_memory.safetensors").exists()
+    assert {name: graph.max_segment for name, graph in bundle.graphs.items()} == {
+        "score": None,
+        "generate": FEW.max_segment,
+        "detail": None,
+        "score_few": 16,
+    }
+
+
+def test_manifest_says_how_whole_documents_are_evaluated(chunk: ConvertedReformer) -> None:
+    bundle = read_bundle(chunk.folder)
+    assert bundle.evaluation == Evaluation(
+        segment_len=128,
+        mem_len=0,
+        clamp_len=-1,
+        same_length=True,
+        window_extra=1,
+        n_hashes=2,
+        max_positions=128,
+        whole=True,
+    )
+    assert bundle.memory == ()
+
+
+def test_published_bundle_has_passed_until_its_rings_wrapped_twice(band: ConvertedReformer) -> None:
+    report = band.report
+    assert report.passed
+    assert report.segments == default_segments(read_bundle(band.folder).evaluation) == 20
+    assert report.tokens >= 2 * (24 + 8)
+
+
+def test_default_segments_are_few_where_they_are_long() -> None:
+    evaluation = Evaluation(segment_len=16384, mem_len=16384, clamp_len=-1, same_length=True, n_hashes=4)
+    assert default_segments(evaluation) == 5  # twice round a ring of 32,768 slots, and one more
+    assert default_segments(dataclasses.replace(evaluation, segment_len=512, mem_len=512)) == 20
+
+
+def test_readme_of_a_band(band: ConvertedReformer) -> None:
+    readme = (band.folder / "README.md").read_text()
+    assert (
+        "4 layers (1 local, 2 lsh, 1 full), d_model 16, 2 heads of 6, LSH attention by rule band, "
+        "2 rounds of 4×2 buckets, chunks of 4, vocabulary 30"
+    ) in readme
+    assert "Defaults: segment 8, memory\n24, 2 rounds of hashing. Documents have at most 1,024 tokens." in readme
+    assert f"it would have chosen {band.report.bucket_flips:,} others" in readme
+    assert f"in {band.report.overflow_fraction:.1%} of rounds" in readme
+
+
+def test_readme_of_whole_documents(chunk: ConvertedReformer) -> None:
+    readme = (chunk.folder / "README.md").read_text()
+    assert "A document is one step, of at most 128 tokens; nothing is carried between them." in readme
+    assert f"over {chunk.report.segments} documents" in readme
+    assert "memory" not in readme
+
+
+def test_scores_against_eager(band: ConvertedReformer, chunk: ConvertedReformer) -> None:
+    """The whole way: a published bundle in the runtime."""
+    for converted, ids in ((band, IDS), (chunk, IDS[:129])):
+        found = np.concatenate([one.log_probs for one in load_bundle(converted.folder).score_tokens([ids])])
+        tokens = torch.from_numpy(ids[None])
+        with torch.no_grad():
+            hidden, _ = converted.model(tokens[:, :-1])
+            wanted = converted.model.log_probs(hidden, tokens[:, 1:])[0].numpy()
+        # Any flipped bucket would show, but none of so few hashes is that close.
+        assert np.abs(found - wanted).max() <= 2e-5
+
+
+# What it is asked to do otherwise.
+
+
+@pytest.fixture
+def reuse_band(band: ConvertedReformer, reuse_graphs: Callable[[Path], None]) -> None:
+    """Let `convert` take the graphs of `band`."""
+    reuse_graphs(band.folder)
+
+
+def test_options_become_the_defaults_of_the_bundle(reuse_band: None, band: ConvertedReformer, tmp_path: Path) -> None:
+    options = ConversionOptions(tokenizer="none", segment_len=16, mem_len=9, restart=True, verify_segments=6)
+    report = convert(band.source, tmp_path / "bundle", options)
+    assert (report.segments, report.tokens, report.segment_len, report.mem_len) == (6, 96, 16, 9)
+    evaluation = read_bundle(tmp_path / "bundle").evaluation
+    assert (evaluation.segment_len, evaluation.mem_len, evaluation.restart) == (16, 9, True)
+    afresh = "at most 1,024 tokens; longer ones start afresh there"
+    assert f"Documents have {afresh}." in (tmp_path / "bundle" / "README.md").read_text()
+    assert dict(bundle_rows(read_bundle(tmp_path / "bundle"), tmp_path / "bundle"))["documents"] == f"of {afresh}"
+
+
+@pytest.mark.parametrize(
+    ("options", "what"),
+    [
+        ({"clamp_len": 8}, r"--clamp-len: nothing that this reformer model has\. Leave it out\."),
+        ({"same_length": False, "clamp_len": 8}, "--clamp-len, --same-length: nothing"),
+        ({"rule": "chunk", "mem_len": 8}, "--mem-len: nothing"),
+    ],
+    ids=str,
+)
+def test_what_a_reformer_does_not_have_is_refused(
+    options: dict[str, Any], what: str, band: ConvertedReformer, tmp_path: Path
+) -> None:
+    with pytest.raises(ExportError, match=what):
+        convert(idle(band.source), tmp_path / "bundle", ConversionOptions(tokenizer="none", **options))
+    assert not list(tmp_path.iterdir())
+
+
+def test_rule_and_rounds_are_refused_without_hashing(tmp_path: Path, band: ConvertedReformer) -> None:
+    config = dataclasses.replace(band.model.config, attn_layers=("local",))
+    source = dataclasses.replace(idle(band.source), config=config.to_dict())
+    for options, name in (({"rule": "chunk"}, "--rule"), ({"n_hashes": 2}, "--n-hashes")):
+        with pytest.raises(ExportError, match=f"{name}: nothing that this reformer model has"):
+            convert(source, tmp_path / "bundle", ConversionOptions(tokenizer="none", **options))
+
+
+def idle(source: SourceCheckpoint) -> SourceCheckpoint:
+    """The same checkpoint, whose model must not be built."""
+    return dataclasses.replace(source, build_model=lambda: pytest.fail("no work may begin"))
+
+
+def test_rule_that_does_not_go_with_the_sizes_is_refused(band: ConvertedReformer, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"chunk lengths must divide max_positions 1,024, found 4 \(lsh\) and 3"):
+        convert(idle(band.source), tmp_path / "bundle", ConversionOptions(tokenizer="none", rule="chunk"))
+
+
+def test_rule_that_is_insisted_on_and_more_rounds(chunk: ConvertedReformer, tmp_path: Path) -> None:
+    """The bundle says so, the eager model follows, and `verify` knows the checkpoint as its own."""
+    told: list[str] = []
+    options = ConversionOptions(tokenizer="none", rule="band", n_hashes=3, mem_len=20, segment_len=16, threads=1)
+    report = convert(chunk.source, tmp_path / "bundle", options, tell=told.append)
+    report.require_passed()
+    note = (
+        "LSH attention follows rule band, as --rule insists; the model is one of rule chunk, so its scores are not "
+        "those of its own code."
+    )
+    assert {note, "3 rounds of hashing; the model was trained with 2."} <= set(told)
+    assert note in (tmp_path / "bundle" / "README.md").read_text()
+    model = load_bundle(tmp_path / "bundle", threads=1)
+    assert (model.bundle.config["rule"], model.bundle.config["n_hashes"], model.bundle.evaluation.n_hashes) == (
+        *("band", 3, 3),
+    )
+    verify(model, chunk.source.build_model, IDS, segments=5).require_passed()
+    fewer = model.evaluation(n_hashes=1)
+    verify(model, chunk.source.build_model, IDS, segments=5, evaluation=fewer).require_passed()
+    with pytest.raises(OptionError, match="n_hashes is 4, expected 1 to 3"):
+        model.evaluation(n_hashes=4)
+
+
+def test_more_rounds_begin_with_those_of_the_model(band: ConvertedReformer) -> None:
+    more = as_converted(band.model, {**band.model.config.to_dict(), "n_hashes": 4})
+    own, other = dict(band.model.named_buffers()), dict(more.named_buffers())
+    assert own.keys() == other.keys() == {"layers.1.attention.rotations", "layers.3.attention.rotations"}
+    for name, rotations in own.items():
+        assert other[name].shape[1] == 4
+        assert torch.equal(other[name][:, :2], rotations)
+
+
+def test_other_weights_are_not_published(reuse_band: None, band: ConvertedReformer, tmp_path: Path) -> None:
+    def build_other() -> Reformer:
+        model: Reformer = band.source.build_model()
+        with torch.no_grad():
+            model.get_parameter("layers.1.attention.value.weight").view(-1)[::7] += 1e-2
+        return model
+
+    other = dataclasses.replace(band.source, build_model=build_other)
+    with pytest.raises(ParityError, match="Make sure that bundle and checkpoint belong together"):
+        convert(other, tmp_path / "bundle", ConversionOptions(tokenizer="none", verify_segments=5))
+    assert not list(tmp_path.iterdir())
+
+
+# What other commands say.
+
+
+def test_rows_of_a_report(band: ConvertedReformer, chunk: ConvertedReformer) -> None:
+    rows = dict(parity_rows(band.report))
+    assert rows["segments"] == "20 of 8 tokens, memory 24"
+    assert rows["buckets the model alone would change"] == "0"
+    fractions = band.report.overflow_fraction_per_layer
+    assert fractions is not None
+    assert rows["overflow, by LSH layer"] == ", ".join(f"{fraction:.2%}" for fraction in fractions)
+    flipped = dataclasses.replace(
+        band.report,
+        bucket_flips=1234,
+        largest_flip_margin=1.2e-6,
+        flip_effect_bits_per_token=-3e-5,
+        overflow_mismatches=2,
+    )
+    rows = dict(parity_rows(flipped))
+    assert rows["buckets the model alone would change"] == "1,234, margin 1.2e-06 (≤ 0.0001), -3.0e-05 bits per token"
+    assert rows["overflow counted otherwise"] == "in 2 places (= 0)"
+    rows = dict(parity_rows(chunk.report))
+    assert rows["documents"] == f"{chunk.report.segments}, of {chunk.report.tokens:,} tokens together"
+    assert not {"segments", "largest memory difference", "overflow, by LSH layer"} & rows.keys()
+
+
+def test_inspect_of_bundles(band: ConvertedReformer, chunk: ConvertedReformer, tmp_path: Path) -> None:
+    rows = dict(bundle_rows(read_bundle(band.folder), band.folder))
+    assert rows["layers"] == "4 layers (1 local, 2 lsh, 1 full): local, lsh, full, lsh"
+    assert rows["LSH"] == "rule band, 2 rounds of 4×2 buckets"
+    assert rows["LSH chunks"] == "4 tokens, 1 before"
+    assert rows["local chunks"] == "3 tokens, 1 before"
+    assert rows["segment, memory"] == "8, 24"
+    assert rows["documents"] == "of at most 1,024 tokens"
+    fractions = band.report.overflow_fraction_per_layer
+    assert fractions is not None
+    assert rows["overflow, by LSH layer"] == ", ".join(f"{fraction:.2%}" for fraction in fractions)
+    # Three layers with rings of 32 slots of keys and values, a local one with 6 rows; bucket ids of two layers.
+    assert (
+        rows["memory of a stream"] == f"{4 * (2 * 2 * 6 * (3 * 32 + 6) + 2 * 2 * 2 * 32) / 1e6:,.1f} MB in 10 tensors"
+    )
+    rows = dict(bundle_rows(read_bundle(chunk.folder), chunk.folder))
+    assert rows["documents"] == "whole, of at most 128 tokens"
+    assert not {"segment, memory", "overflow, by LSH layer", "memory of a stream"} & rows.keys()
+    assert "overflow, by LSH layer" not in dict(bundle_rows(read_bundle(band.folder), tmp_path))  # no parity.json
+
+
+def test_inspect_of_a_checkpoint(band: ConvertedReformer) -> None:
+    rows = dict(checkpoint_rows(band.source))
+    assert rows["layers"] == "4 layers (1 local, 2 lsh, 1 full): local, lsh, full, lsh"
+    assert (rows["segment_len"], rows["mem_len"]) == ("8", "24")
+    assert not {"clamp_len", "same_length", "first memory"} & rows.keys()
+    found = json.loads(json.dumps(checkpoint_object(band.source)))
+    assert found["evaluation"] == {"segment_len": 8, "mem_len": 24}
+    assert found["config"]["attn_layers"] == ["local", "lsh", "full", "lsh"]
+
+
+@pytest.mark.parametrize(("name", "segment_len"), [("band", 8), ("band", 40), ("chunk", 128)])
+def test_bench_beside_the_eager_model(name: str, segment_len: int, request: pytest.FixtureRequest) -> None:
+    converted: ConvertedReformer = request.getfixturevalue(name)
+    checkpoint = converted.folder.parent / "checkpoint.pt"
+    report = bench(converted.folder, against=checkpoint, segment_len=segment_len, threads=1, repeats=2, rounds=1)
+    assert (report.segment_len, report.mem_len) == (segment_len, 24 if name == "band" else 0)
+    assert report.tokens_per_second > 0 and report.eager_tokens_per_second is not None
+    assert report.gflops > 0
+
+
+def test_bench_with_fewer_rounds_of_hashing(band: ConvertedReformer) -> None:
+    rounds = band.model.config.n_hashes
+    checkpoint = band.folder.parent / "checkpoint.pt"
+    reports = (bench(band.folder, against=checkpoint, n_hashes=n, threads=1, repeats=1, rounds=1) for n in (1, None))
+    one, every = (report.gflops / report.tokens_per_second for report in reports)  # of one token
+    assert rounds > 1 and one < every
+    with pytest.raises(OptionError, match="n_hashes is 3, expected 1 to 2"):
+        bench(band.folder, n_hashes=rounds + 1, threads=1, repeats=1, rounds=1)
+
+
+def test_bench_against_another_model_is_refused(band: ConvertedReformer, tmp_path: Path) -> None:
+    other = Reformer(dataclasses.replace(band.model.config, d_inner=24))
+    save_checkpoint(tmp_path / "other.pt", other.config, other.state_dict(), tokenizer=None)
+    with pytest.raises(XlexportError, match="was converted from another model"):
+        bench(band.folder, against=tmp_path / "other.pt", threads=1, repeats=1, rounds=1)
+    assert load(tmp_path / "other.pt").architecture == "reformer"
+
+
+def test_arithmetic_of_a_step_against_a_count_by_hand(band: ConvertedReformer) -> None:
+    """10 tokens on rings of 30 slots."""
+    config = band.model.config.to_dict()
+    local = 10 * 4 * 16 * 12 + 12 * 2 * (4 * 3) * (3 * 3)  # four blocks of three queries, with three chunks of keys
+    lsh = 10 * 3 * 16 * 12 + 12 * (10 * 2 * 3) + 12 * 2 * 2 * (8 * 4) * 8  # in each round eight chunks of four rows
+    full = 10 * 3 * 16 * 12 + 12 * 2 * 10 * 30
+    rest = 4 * 10 * 2 * 16 * 20 + 10 * 32 * 30
+    assert step_flops("reformer", config, 3, 10, 30) == 3 * 2 * (local + 2 * lsh + full + rest)
+    local = 10 * 4 * 16 * 12 + 12 * 2 * 10 * (6 + 10)
+    lsh = 10 * 3 * 16 * 12 + 12 * (10 * 2 * 3) + 12 * 2 * 10 * 2 * 4  # four keys a round
+    assert step_flops("reformer", config, 1, 10, 30, few=True) == 2 * (local + 2 * lsh + full + rest)

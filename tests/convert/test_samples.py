@@ -1,0 +1,45 @@
+"""The numbered samples that need PyTorch run as they are; the others: tests/runtime/test_samples.py."""
+
+from __future__ import annotations
+
+import runpy
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from xlruntime.bundle import is_bundle
+
+if TYPE_CHECKING:
+    from tests.helpers.tiny import Converted
+
+FOLDER = Path(__file__).resolve().parents[2] / "samples"
+
+
+def test_conversion_is_repeatable_and_verified(
+    bytes_bundle: Converted,
+    reuse_export: None,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """On a small checkpoint in place of the sample's, whose conversion takes half a minute: the demo's test has it."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("xlexport.sample.sample_checkpoint", lambda: bytes_bundle.checkpoint)
+    for _ in range(2):
+        runpy.run_path(str(FOLDER / "01_convert.py"))
+        assert "equal over 20 segments" in capsys.readouterr().out
+        assert is_bundle(tmp_path / "bundle")
+
+
+@pytest.mark.slow
+def test_reformer_scores_the_same_in_any_segments(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr("tempfile.tempdir", None)
+    runpy.run_path(str(FOLDER / "11_reformer.py"))
+    shown = capsys.readouterr().out
+    assert "equal over 6 segments" in shown
+    figures = [line.partition(": ")[2] for line in shown.splitlines()[1:]]
+    assert len(figures) == 4 and len(set(figures)) == 1

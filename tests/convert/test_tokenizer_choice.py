@@ -1,0 +1,194 @@
+"""Which tokenizer a bundle gets, that it must fit the model, and what a bundle is then verified on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from xlexport.checkpoints import SourceCheckpoint
+from xlexport.convert import ConversionOptions, convert
+from xlexport.errors import CheckpointError, ExportError
+from xlexport.tokenizer_choice import choose_tokenizer, verify_ids
+from xlruntime import load as load_bundle
+from xlruntime import spec
+from xlruntime.bundle import read_bundle
+from xlruntime.tokenizers.vocabulary import Vocabulary
+from xlruntime.tokenizers.vocabulary_tokenizer import VocabularyTokenizer
+
+if TYPE_CHECKING:
+    from tests.helpers.tiny import Converted
+
+LETTERS = tuple("_abcdefghijklmnopqrstuvwxyz")
+COMMON = ("<eos>", "<unk>", "the", "of", "a", "to", "is", "and", "in", "an")  # in any English text
+
+
+def words(n: int, *first: str) -> tuple[str, ...]:
+    return (*first, *(f"word{number}" for number in range(n - len(first))))
+
+
+def source_of(n_token: int, tokenizer: str | Vocabulary | None) -> SourceCheckpoint:
+    return SourceCheckpoint("transformer_xl", "mine", {"n_token": n_token}, tokenizer, {}, lambda: None)
+
+
+@pytest.fixture
+def write(tmp_path: Path) -> Callable[[str, str], str]:
+    def written(name: str, content: str) -> str:
+        (tmp_path / name).write_text(content, "utf-8")
+        return str(tmp_path / name)
+
+    return written
+
+
+Write = Callable[[str, str], str]
+
+
+def test_checkpoint_that_says_bytes() -> None:
+    for chosen in (None, "bytes"):
+        assert choose_tokenizer(source_of(256, "bytes"), chosen).spec == spec.Tokenizer("bytes")
+        with pytest.raises(
+            ExportError, match=r"1,000 tokens, a byte tokenizer needs 256\. Give --tokenizer with a voc"
+        ) as caught:
+            choose_tokenizer(source_of(1000, "bytes"), chosen)
+        assert "--tokenizer bytes" not in str(caught.value)
+
+
+def test_checkpoint_that_brings_its_vocabulary() -> None:
+    vocabulary = Vocabulary("words", words(20, "<eos>"), line_end="<eos>")
+    choice = choose_tokenizer(source_of(20, vocabulary))
+    assert choice.spec == spec.Tokenizer("vocabulary", "vocabulary.json")
+    assert Vocabulary.from_json((choice.content or b"").decode(), "it") == vocabulary
+    (note,) = choice.notes
+    assert note.startswith("Vocabulary of 20 words")
+    restyled = choose_tokenizer(source_of(20, vocabulary), vocab_style="ptb")
+    assert Vocabulary.from_json((restyled.content or b"").decode(), "it") == replace(vocabulary, lower_case=True)
+    assert choose_tokenizer(source_of(20, vocabulary), "none").spec == spec.Tokenizer("none")
+
+
+def test_checkpoint_that_does_not_say_lists_the_choices() -> None:
+    with pytest.raises(
+        ExportError, match=r"^the checkpoint: does not say what its 267,735 tokens.*vocab\.txt.*none for"
+    ):
+        choose_tokenizer(source_of(267_735, None))
+    with pytest.raises(ExportError, match=r"256 tokens are.*--tokenizer bytes, or --tokenizer none"):
+        choose_tokenizer(source_of(256, None))
+    assert choose_tokenizer(source_of(256, None), "bytes").spec == spec.Tokenizer("bytes")
+
+
+@pytest.mark.parametrize("size", [19, 21])
+def test_vocabulary_of_another_size_is_refused(size: int, write: Write) -> None:
+    path = write("vocab.txt", "\n".join(words(size)))
+    with pytest.raises(
+        ExportError, match=rf"vocab\.txt: {size} symbols, but the model has 20 tokens\. Give the model's"
+    ):
+        choose_tokenizer(source_of(20, None), path)
+    with pytest.raises(ExportError, match=f"the vocabulary in the checkpoint: {size} symbols"):
+        choose_tokenizer(source_of(20, Vocabulary("words", words(size))))
+
+
+def test_content_of_the_file_tells_what_it_is(write: Write, tmp_path: Path) -> None:
+    vocabulary = Vocabulary("words", words(20), lower_case=True)
+    for name in ("vocabulary.json", "odd name"):
+        choice = choose_tokenizer(source_of(20, None), write(name, vocabulary.to_json()))
+        assert Vocabulary.from_json((choice.content or b"").decode(), "it") == vocabulary
+    choice = choose_tokenizer(source_of(20, None), write("vocab.txt", "\n".join(words(20))), "ptb")
+    assert Vocabulary.from_json((choice.content or b"").decode(), "it") == vocabulary
+    with pytest.raises(CheckpointError, match="style 'morse' is unknown"):
+        choose_tokenizer(source_of(20, None), str(tmp_path / "vocab.txt"), "morse")
+
+
+def test_sentencepiece_model(tmp_path: Path) -> None:
+    sentencepiece = pytest.importorskip("sentencepiece")
+    path = tmp_path / "any name"
+    with path.open("wb") as file:
+        sentencepiece.SentencePieceTrainer.train(
+            sentence_iterator=iter(["the cat sat on the mat"] * 5),
+            model_writer=file,
+            vocab_size=15,
+            minloglevel=2,
+        )
+    choice = choose_tokenizer(source_of(15, None), str(path))
+    assert choice.spec == spec.Tokenizer("sentencepiece", "tokenizer.model")
+    assert choice.content == path.read_bytes()
+    assert choice.notes == ()
+    assert choose_tokenizer(source_of(16, None), str(path)).notes == ("The tokenizer has 15 of the model's 16 tokens.",)
+    with pytest.raises(ExportError, match=r"any name: 15 tokens, but the model has 14\. Give the model's own"):
+        choose_tokenizer(source_of(14, None), str(path))
+    with pytest.raises(ExportError, match="of the sentencepiece library, but --vocab-style is for vocabularies"):
+        choose_tokenizer(source_of(15, None), str(path), "ptb")
+
+
+@pytest.mark.parametrize("chosen", ["bytes", "none", None])
+def test_style_without_a_vocabulary_is_refused(chosen: str | None) -> None:
+    with pytest.raises(
+        ExportError, match=f"--vocab-style ptb is for vocabularies, but the tokenizer is {chosen or 'bytes'}"
+    ):
+        choose_tokenizer(source_of(256, "bytes"), chosen, "ptb")
+
+
+def test_path_that_is_no_file_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ExportError, match=r"absent: no such tokenizer file\. Give --tokenizer with"):
+        choose_tokenizer(source_of(20, None), str(tmp_path / "absent"))
+    with pytest.raises(ExportError, match="a folder, not a tokenizer file"):
+        choose_tokenizer(source_of(20, None), str(tmp_path))
+
+
+def test_vocabulary_becomes_part_of_the_bundle(
+    reuse_export: None, bytes_bundle: Converted, write: Write, tmp_path: Path
+) -> None:
+    path = write("vocab.txt", "\n".join(words(256, *COMMON)))
+    told: list[str] = []
+    options = ConversionOptions(tokenizer=path, verify_segments=3)
+    convert(replace(bytes_bundle.source, tokenizer=None), tmp_path / "bundle", options, tell=told.append)
+    Path(path).unlink()
+    assert any(line.startswith("Vocabulary of 256 words") for line in told)
+    manifest = read_bundle(tmp_path / "bundle")
+    assert manifest.tokenizer == spec.Tokenizer("vocabulary", "vocabulary.json")
+    model = load_bundle(tmp_path / "bundle", threads=1)
+    assert model.stream().feed("the word7\nTHE\n").tokens.tolist() == [17, 0, 1, 0]
+
+
+def bundle_of(vocabulary: Vocabulary) -> Any:
+    """As much of a manifest as `verify_ids` looks at."""
+
+    class Manifest:
+        tokenizer = spec.Tokenizer("vocabulary", "vocabulary.json")
+        vocab_size = len(vocabulary)
+
+    return Manifest()
+
+
+@pytest.mark.parametrize(
+    "vocabulary",
+    [
+        Vocabulary("words", words(500, *COMMON), unk="<unk>", line_end="<eos>"),
+        Vocabulary("characters", LETTERS, space="_", lower_case=True),
+        Vocabulary("bytes", tuple(str(byte) for byte in range(90, 123))),
+    ],
+    ids=lambda vocabulary: vocabulary.kind,
+)
+def test_real_text_verifies_as_far_as_the_vocabulary_has_it(vocabulary: Vocabulary) -> None:
+    tokenizer = VocabularyTokenizer(vocabulary)
+    ids = verify_ids(bundle_of(vocabulary), tokenizer, None)
+    assert len(ids) > 5_000
+    text = tokenizer.decode(ids)
+    assert text.count("the") > 500
+    if vocabulary.unk is not None:
+        assert vocabulary.id_of(vocabulary.unk) not in ids
+
+
+@pytest.mark.parametrize("line_end", [None, "<eos>"])
+def test_random_ids_verify_a_vocabulary_that_the_text_does_not_speak(line_end: str | None) -> None:
+    symbols = ("<eos>", *(f"λόγος{number}" for number in range(99)))
+    vocabulary = Vocabulary("words", symbols, line_end=line_end)
+    ids = verify_ids(bundle_of(vocabulary), VocabularyTokenizer(vocabulary), None)
+    assert set(ids.tolist()) == set(range(100))
+
+
+def test_text_to_verify_on_is_read_as_documents_are(write: Write) -> None:
+    vocabulary = Vocabulary("words", COMMON, unk="<unk>", line_end="<eos>")
+    ids = verify_ids(bundle_of(vocabulary), VocabularyTokenizer(vocabulary), Path(write("it.txt", "the sea\nof")))
+    assert ids.tolist() == [2, 1, 0, 3, 0]

@@ -1,0 +1,437 @@
+"""What the exported files are and compute, on one tiny bundle."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import shutil
+import sys
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+import numpy.typing as npt
+import onnx
+import onnx_ir as ir
+import onnxruntime as ort
+import pytest
+import torch
+
+from xlexport.architectures import Form
+from xlexport.architectures.transformer_xl.step import TransformerXLStep
+from xlexport.errors import ExportError
+from xlexport.export.onnx import _check_saved, export_onnx
+from xlruntime import spec
+from xlruntime.bundle import read_bundle
+
+if TYPE_CHECKING:
+    from tests.helpers.tiny import Converted, RingDriver
+
+    Arrays = dict[str, npt.NDArray[Any]]
+
+ROOT = Path(__file__).resolve().parents[2]
+STEPS = ("score", "generate", "detail")
+GRAPHS = (*STEPS, "positions")
+LAYERS = range(2)
+RINGS = [f"memory_{kind}_{index}" for index in LAYERS for kind in ("key", "value")]
+
+
+def open_graph(folder: Path, purpose: str) -> onnx.ModelProto:
+    return onnx.load(folder / f"{purpose}.onnx", load_external_data=False)
+
+
+def axes(values: Any) -> dict[str, list[int | str]]:
+    """Name -> axes, as the file has them: numbers, and names for free ones."""
+    return {
+        value.name: [
+            dim.dim_param if dim.HasField("dim_param") else dim.dim_value for dim in value.type.tensor_type.shape.dim
+        ]
+        for value in values
+    }
+
+
+def session(path: Path) -> ort.InferenceSession:
+    """A session of plain ONNX Runtime: no library of operators registered, no setting of ours."""
+    options = ort.SessionOptions()
+    options.intra_op_num_threads = 1
+    return ort.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+
+
+def run(opened: ort.InferenceSession, feeds: Arrays) -> Arrays:
+    names = [value.name for value in opened.get_outputs()]
+    taken = {value.name: feeds[value.name] for value in opened.get_inputs()}
+    return dict(zip(names, opened.run(names, taken), strict=True))
+
+
+@pytest.fixture(scope="module")
+def sessions(bytes_bundle: Converted) -> dict[str, ort.InferenceSession]:
+    return {purpose: session(bytes_bundle.folder / f"{purpose}.onnx") for purpose in GRAPHS}
+
+
+@pytest.fixture(scope="module")
+def step(bytes_bundle: Converted) -> TransformerXLStep:
+    return TransformerXLStep(bytes_bundle.model)
+
+
+def test_files(bytes_bundle: Converted) -> None:
+    names = {path.name for path in bytes_bundle.folder.iterdir()}
+    assert names == {
+        *(f"{purpose}.onnx" for purpose in GRAPHS),
+        "weights.data",
+        "bundle.json",
+        "parity.json",
+        "README.md",
+    }
+
+
+@pytest.mark.parametrize("purpose", GRAPHS)
+def test_versions(purpose: str, bytes_bundle: Converted) -> None:
+    """Opset 20 and IR 10 are what onnxruntime and onnxruntime-web both load; nothing outside the standard domain."""
+    model = open_graph(bytes_bundle.folder, purpose)
+    assert model.ir_version == 10
+    assert [(entry.domain, entry.version) for entry in model.opset_import] == [("", 20)]
+    assert {node.domain for node in model.graph.node} == {""}
+    assert not model.functions
+    onnx.checker.check_model(bytes_bundle.folder / f"{purpose}.onnx", full_check=True)
+
+
+@pytest.mark.parametrize("purpose", GRAPHS)
+def test_free_axes_are_free_in_the_saved_file(purpose: str, bytes_bundle: Converted) -> None:
+    model = open_graph(bytes_bundle.folder, purpose)
+    batch, segment, capacity, positions = "batch", "segment", "capacity", "near + 1"
+    ring, keys = [batch, 2, capacity, 5], [2, 5, positions]
+    position_keys = {f"position_key_{index}": keys for index in LAYERS}
+    new_rings = {f"new_{name}": ring for name in RINGS}
+    inputs = {
+        "tokens": [batch, segment],
+        "offset": [1],
+        "memory_length": [batch],
+        "window": [1],
+        **dict.fromkeys(RINGS, ring),
+        **position_keys,
+    }
+    log_prob = {"log_prob": [batch, segment]}
+    detail = {
+        "rank": [batch, segment],
+        "entropy": [batch, segment],
+        "top_ids": [batch, segment, 10],
+        "top_log_probs": [batch, segment, 10],
+    }
+    wanted = {
+        "score": ({"targets": [batch, segment], **inputs}, log_prob | new_rings),
+        "generate": (inputs, {"logits": [batch, 256]} | new_rings),
+        "detail": ({"targets": [batch, segment], **inputs}, log_prob | detail | new_rings),
+        "positions": ({"near": [1], "clamp_len": [1]}, position_keys),
+    }
+    assert axes(model.graph.input) == wanted[purpose][0]
+    assert axes(model.graph.output) == wanted[purpose][1]
+
+
+@pytest.mark.parametrize("purpose", GRAPHS)
+def test_metadata_is_the_spec(purpose: str, bytes_bundle: Converted) -> None:
+    bundle = read_bundle(bytes_bundle.folder)
+    model = open_graph(bytes_bundle.folder, purpose)
+    metadata = {entry.key: entry.value for entry in model.metadata_props}
+    assert metadata == {spec.METADATA_KEY: bundle.graphs[purpose].metadata(bundle.memory)}
+    says = json.loads(metadata[spec.METADATA_KEY])
+    assert says["file"] == f"{purpose}.onnx"
+    assert [tensor["name"] for tensor in says["inputs"]] == [value.name for value in model.graph.input]
+    assert [tensor["name"] for tensor in says["outputs"]] == [value.name for value in model.graph.output]
+    pairs = [(entry["input"], entry["output"]) for entry in says["memory"]]
+    assert pairs == ([] if purpose == "positions" else [(name, f"new_{name}") for name in RINGS])
+
+
+def test_one_weights_file_serves_all_graphs(bytes_bundle: Converted) -> None:
+    places: dict[str, tuple[int, int]] = {}
+    holders: Counter[str] = Counter()
+    for purpose in GRAPHS:
+        for tensor in open_graph(bytes_bundle.folder, purpose).graph.initializer:
+            if tensor.data_location == onnx.TensorProto.EXTERNAL:
+                entry = {pair.key: pair.value for pair in tensor.external_data}
+                assert entry["location"] == "weights.data"
+                place = (int(entry["offset"]), int(entry["length"]))
+                assert places.setdefault(tensor.name, place) == place
+                holders[tensor.name] += 1
+            else:
+                assert len(tensor.SerializeToString()) < 1500
+    begins = sorted(places.values())
+    assert all(offset + length <= following for (offset, length), (following, _) in itertools.pairwise(begins))
+    size = (bytes_bundle.folder / "weights.data").stat().st_size
+    assert size - begins[-1][1] <= begins[-1][0] <= size
+    embedding = bytes_bundle.model.word_emb.clusters[0].table.nbytes
+    assert sum(length == embedding for _, length in begins) == 1  # rows to look up, and the tied head
+    assert max(holders.values()) == len(STEPS)
+
+
+def test_each_graph_computes_only_what_it_gives(bytes_bundle: Converted) -> None:
+    kinds = {
+        purpose: Counter(node.op_type for node in open_graph(bytes_bundle.folder, purpose).graph.node)
+        for purpose in GRAPHS
+    }
+    for purpose in ("score", "generate"):
+        assert not {"TopK", "Greater", "Exp"} & kinds[purpose].keys(), purpose
+    assert kinds["detail"]["TopK"] == 1
+    assert not {"LogSoftmax", "GatherElements"} & kinds["generate"].keys()
+    for purpose in STEPS:
+        assert not {"Sin", "Cos", "If", "Loop"} & kinds[purpose].keys(), purpose
+        assert kinds[purpose]["ScatterND"] == len(RINGS)
+    assert not {"ScatterND", "Softmax", "LayerNormalization", "TopK"} & kinds["positions"].keys()
+    assert not [kind for counts in kinds.values() for kind in counts if kind.startswith("Random")]
+
+    for purpose in GRAPHS:  # and every node leads to an output
+        graph = open_graph(bytes_bundle.folder, purpose).graph
+        needed = {value.name for value in graph.output}
+        for node in reversed(graph.node):
+            assert needed & set(node.output), (purpose, node.op_type)
+            needed |= set(node.input)
+        assert {value.name for value in graph.input} <= needed
+        assert {tensor.name for tensor in graph.initializer} <= needed
+
+
+@pytest.mark.parametrize("purpose", STEPS)
+def test_rings_are_written_in_place_and_never_copied(purpose: str, bytes_bundle: Converted, tmp_path: Path) -> None:
+    """What ONNX Runtime really runs: a ring goes into ScatterND, and from there into one matrix product."""
+    options = ort.SessionOptions()
+    options.optimized_model_filepath = str(tmp_path / "optimized.onnx")
+    options.log_severity_level = 3  # it warns that the optimized file is for this machine only
+    ort.InferenceSession(str(bytes_bundle.folder / f"{purpose}.onnx"), options, providers=["CPUExecutionProvider"])
+    nodes = onnx.load(tmp_path / "optimized.onnx", load_external_data=False).graph.node
+    for name in RINGS:
+        readers = {node.op_type for node in nodes if name in node.input}
+        assert readers in ({"ScatterND"}, {"ScatterND", "Shape"})
+        (writer,) = (node for node in nodes if f"new_{name}" in node.output)
+        assert (writer.op_type, writer.input[0]) == ("ScatterND", name)
+        users = [node.op_type for node in nodes if f"new_{name}" in node.input]
+        assert users in (["MatMul"], ["FusedMatMul"])
+
+
+def warm(driver: RingDriver) -> RingDriver:
+    """Write the ring round, and let the first row start anew in between, so that rows remember differently much."""
+    for number, length in enumerate((40, 13, 30)):
+        tokens, targets = random_tokens(driver, length, seed=number)
+        driver.run(tokens, targets)
+        if number == 1:
+            driver.restart(0)
+            driver.memory_length[-1] = min(3, int(driver.memory_length[-1]))
+    return driver
+
+
+def random_tokens(driver: RingDriver, length: int, seed: int = 9) -> torch.Tensor:
+    """Tokens and targets, (2, B, S)."""
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randint(driver.step.config.n_token, (2, len(driver.memory_length), length), generator=generator)
+
+
+def numpy_feeds(driver: RingDriver, tokens: torch.Tensor, targets: torch.Tensor) -> Arrays:
+    return {name: tensor.numpy().copy() for name, tensor in driver.feeds(tokens, targets).items()}
+
+
+@pytest.mark.parametrize("capacity", ["just enough", 70, 131])
+@pytest.mark.parametrize("S", [1, 7, 33])
+@pytest.mark.parametrize("B", [1, 2, 5])
+def test_graphs_against_step_at_any_size(
+    B: int,
+    S: int,
+    capacity: int | str,
+    sessions: dict[str, ort.InferenceSession],
+    step: TransformerXLStep,
+    ring_driver: type[RingDriver],
+) -> None:
+    slots = capacity if isinstance(capacity, int) else step.config.mem_len + S
+    driver = ring_driver(step, B, slots)
+    if slots >= step.config.mem_len + 40:
+        warm(driver)
+    tokens, targets = random_tokens(driver, S)
+    feeds = numpy_feeds(driver, tokens, targets)
+    wanted = driver.run(tokens, targets)
+    for purpose in STEPS:
+        for name, found in run(sessions[purpose], feeds).items():
+            assert found.shape == wanted[name].shape
+            if found.dtype == np.int64:
+                assert np.array_equal(found, wanted[name].numpy())
+            else:
+                assert np.abs(found - wanted[name].numpy()).max() <= 1e-5
+
+
+@pytest.mark.parametrize("clamp_len", [-1, 1, 15, 400])
+@pytest.mark.parametrize("near", [2, 21, 500])
+def test_positions_against_step(
+    near: int, clamp_len: int, sessions: dict[str, ort.InferenceSession], step: TransformerXLStep
+) -> None:
+    feeds = {"near": np.array([near]), "clamp_len": np.array([clamp_len])}
+    found = run(sessions["positions"], feeds)
+    with torch.no_grad():
+        wanted = step.positions(torch.tensor([near]), torch.tensor([clamp_len]))
+    for index, key in enumerate(wanted):
+        assert found[f"position_key_{index}"].shape == (2, 5, near + 1)
+        assert np.abs(found[f"position_key_{index}"] - key.numpy()).max() <= 1e-5
+
+
+def test_graph_is_a_pure_function_unless_its_memory_is_bound(
+    sessions: dict[str, ort.InferenceSession], step: TransformerXLStep, ring_driver: type[RingDriver]
+) -> None:
+    driver = warm(ring_driver(step, 2))
+    feeds = numpy_feeds(driver, *random_tokens(driver, 7))
+    before = {name: feeds[name].copy() for name in RINGS}
+    wanted = run(sessions["score"], feeds)
+    assert all(np.array_equal(feeds[name], before[name]) for name in RINGS)
+
+    binding = sessions["score"].io_binding()
+    for value in sessions["score"].get_inputs():
+        binding.bind_ortvalue_input(value.name, ort.OrtValue.ortvalue_from_numpy(feeds[value.name]))
+    for name in RINGS:
+        binding.bind_ortvalue_output(f"new_{name}", ort.OrtValue.ortvalue_from_numpy(feeds[name]))
+    binding.bind_output("log_prob")
+    sessions["score"].run_with_iobinding(binding)
+    assert np.array_equal(binding.get_outputs()[-1].numpy(), wanted["log_prob"])
+    written = sorted((driver.offset + place) % driver.capacity for place in range(7))
+    for name in RINGS:
+        assert np.array_equal(feeds[name], wanted[f"new_{name}"])
+        assert np.flatnonzero((feeds[name] != before[name]).any(axis=(0, 1, 3))).tolist() == written
+
+
+def test_large_logits_do_not_overflow(
+    bytes_bundle: Converted, step: TransformerXLStep, ring_driver: type[RingDriver], tmp_path: Path
+) -> None:
+    """exp(120) is infinite in float32; the normaliser must subtract the largest logit first."""
+    model = onnx.load(bytes_bundle.folder / "score.onnx")
+    (bias,) = (tensor for tensor in model.graph.initializer if tensor.name == "head.clusters.0.bias")
+    bias.CopyFrom(onnx.numpy_helper.from_array(onnx.numpy_helper.to_array(bias) + 120, bias.name))
+    onnx.save(model, tmp_path / "score.onnx")
+    driver = ring_driver(step)
+    feeds = numpy_feeds(driver, *random_tokens(driver, 8))
+    found, wanted = (
+        run(session(folder / "score.onnx"), feeds)["log_prob"] for folder in (tmp_path, bytes_bundle.folder)
+    )
+    assert np.abs(found - wanted).max() <= 1e-4
+
+
+@pytest.mark.parametrize("suffix", [".onnx", ".json", ".md"])
+def test_nothing_of_this_machine_is_in_the_files(suffix: str, bytes_bundle: Converted) -> None:
+    files = [path for path in bytes_bundle.folder.iterdir() if path.suffix == suffix]
+    assert files
+    local = [ROOT, Path.home(), sys.prefix, Path(torch.__file__).parents[1], bytes_bundle.folder.parents[1]]
+    words = [*map(str, local), ".py", "site-packages", "Traceback", 'File "', "torch.nn", "stack_trace"]
+    for path in files:
+        content = path.read_bytes()
+        assert not [word for word in words if word.encode() in content], path.name
+
+
+@pytest.fixture
+def saved_score(bytes_bundle: Converted, tmp_path: Path) -> Path:
+    return Path(shutil.copyfile(bytes_bundle.folder / "score.onnx", tmp_path / "score.onnx"))
+
+
+def fix_an_axis(model: ir.Model) -> None:
+    value = next(value for value in model.graph.inputs if value.name == "memory_key_1")
+    value.shape = ir.Shape([2, 2, "capacity", 5])
+
+
+def rename_an_output(model: ir.Model) -> None:
+    model.graph.outputs[0].name = "loss"
+
+
+def lower_the_precision(model: ir.Model) -> None:
+    model.graph.outputs[0].type = ir.TensorType(ir.DataType.FLOAT16)
+
+
+def raise_the_opset(model: ir.Model) -> None:
+    model.graph.opset_imports[""] = 24
+
+
+def raise_the_ir_version(model: ir.Model) -> None:
+    model.ir_version = 11
+
+
+def draw_at_random(model: ir.Model) -> None:
+    model.graph.append(ir.node("RandomNormal", [], {"shape": [2]}))
+
+
+@pytest.mark.parametrize(
+    ("change", "what"),
+    [
+        (fix_an_axis, r"memory_key_1 float32 \(2, 2, 'capacity', 5\), expected .* \('batch', 2, 'capacity', 5\)"),
+        (rename_an_output, r"loss float32 .*, expected log_prob"),
+        (lower_the_precision, r"log_prob float16 .*, expected log_prob float32"),
+        (raise_the_opset, r"opset 24, IR 10; expected 20, 10"),
+        (raise_the_ir_version, r"opset 20, IR 11; expected 20, 10"),
+        (draw_at_random, r"RandomNormal node: not repeatable"),
+    ],
+)
+def test_saved_file_that_is_not_its_spec_is_refused(
+    change: Callable[[ir.Model], None], what: str, saved_score: Path, bytes_bundle: Converted
+) -> None:
+    graph = read_bundle(bytes_bundle.folder).graphs["score"]
+    _check_saved(saved_score, graph)
+    model = ir.load(saved_score)
+    change(model)
+    ir.save(model, saved_score)
+    with pytest.raises(ExportError, match=f"^score.onnx: the saved graph is not what its spec says: {what}") as caught:
+        _check_saved(saved_score, graph)
+    assert "\n" not in str(caught.value)
+
+
+class Doubling(torch.nn.Module):
+    """The smallest step: y = 2x."""
+
+    inputs = (spec.Tensor("x", "float32", ("batch", "segment")),)
+    memory: tuple[spec.Memory, ...] = ()
+    purposes: ClassVar[dict[str, tuple[spec.Tensor, ...]]] = {
+        "score": (spec.Tensor("y", "float32", ("batch", "segment")),)
+    }
+    forms: ClassVar[dict[str, Form]] = {}
+    traceable = True
+
+    def __init__(self, batch_size: int = 2) -> None:
+        super().__init__()
+        self.batch_size = batch_size
+
+    def example(self) -> tuple[torch.Tensor, ...]:
+        return (torch.zeros(self.batch_size, 3),)
+
+    def forward(self, *inputs: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return (2 * inputs[0],)
+
+    def first_rows(self) -> dict[str, torch.Tensor]:
+        return {}
+
+    def discard(self) -> None:
+        """Nothing is its own."""
+
+
+class Squeezing(Doubling):
+    """Treats one row otherwise than several; torch then fixes the axis at what the example has."""
+
+    def forward(self, *inputs: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        (x,) = inputs
+        return (2 * x.squeeze(0).unsqueeze(0) if x.shape[0] == 1 else 2 * x,)
+
+
+class Branching(Doubling):
+    """What it does depends on the numbers, which no graph can follow."""
+
+    def forward(self, *inputs: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return (inputs[0] if inputs[0].sum() > 0 else 2 * inputs[0],)
+
+
+def test_smallest_step(tmp_path: Path) -> None:
+    graphs = export_onnx(Doubling(), tmp_path)
+    assert graphs == {"score": spec.Graph("score.onnx", Doubling.inputs, Doubling.purposes["score"])}
+    x = np.arange(20, dtype=np.float32).reshape(4, 5)
+    assert np.array_equal(run(session(tmp_path / "score.onnx"), {"x": x})["y"], 2 * x)
+
+
+def test_axis_that_tracing_has_fixed_is_refused(tmp_path: Path) -> None:
+    """Torch says nothing about it, and the spec's names would cover it up in the saved file."""
+    with pytest.raises(ExportError, match=r"must stay free: x \(1, 'segment'\), expected \('batch', 'segment'\); y"):
+        export_onnx(Squeezing(batch_size=1), tmp_path)
+    assert not list(tmp_path.glob("*.onnx"))
+
+
+def test_step_that_torch_cannot_export(tmp_path: Path) -> None:
+    with pytest.raises(ExportError, match=r"^torch .* could not export the step graph: .* Install the torch") as caught:
+        export_onnx(Branching(), tmp_path)
+    assert "\n" not in str(caught.value)
+    assert caught.value.__cause__ is not None

@@ -1,0 +1,177 @@
+"""What the command line tests share: a tiny checkpoint, the bundle that `xlexport convert` makes of it, and ways to run
+commands in this process and in another."""
+
+from __future__ import annotations
+
+import functools
+import io
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from xlexport.commands import run
+from xltraining.checkpoint import save_checkpoint
+from xltraining.transformer_xl import TransformerXL
+from xltraining.transformer_xl_config import TransformerXLConfig
+
+__all__ = [
+    "PROSE",
+    "Finished",
+    "Invoke",
+    "bundle",
+    "call",
+    "checkpoint",
+    "command",
+    "environment",
+    "invoke",
+    "make_checkpoint",
+    "own_bundle",
+    "prose",
+    "reuse_export",
+    "write_checkpoint",
+]
+
+TINY = TransformerXLConfig(n_layer=2, n_head=2, d_model=16, d_head=8, d_inner=32, tgt_len=8, mem_len=20, dropout=0.0)
+PROSE = b"It was the best of times, it was the worst of times,\nit was the age of wisdom.\n"
+
+
+@dataclass(frozen=True)
+class Finished:
+    """A command line that has run."""
+
+    code: int
+    out: str
+    err: str
+
+    @property
+    def objects(self) -> list[Any]:
+        """Standard output, every line of which must be JSON."""
+        return [json.loads(line) for line in self.out.splitlines()]
+
+    @property
+    def object(self) -> Any:
+        """The one line of JSON on standard output."""
+        (value,) = self.objects
+        return value
+
+    @property
+    def error(self) -> str:
+        """The one line on standard error, of a command that failed without printing any data."""
+        assert (self.code, self.out) == (1, ""), (self.code, self.out, self.err)
+        (line,) = self.err.splitlines()
+        assert line.startswith("Error: "), line
+        assert line.isprintable(), line
+        return line
+
+    def succeeded(self) -> Finished:
+        assert self.code == 0, self.err
+        return self
+
+
+Invoke = Callable[..., Finished]
+
+
+@pytest.fixture
+def invoke(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Invoke:
+    """Run one command line in this process: `invoke("score", bundle, "-", stdin=b"text")`."""
+
+    def invoked(*arguments: str | Path, stdin: bytes = b"") -> Finished:
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin)))
+        capfd.readouterr()
+        code = run([str(argument) for argument in arguments])
+        out, err = capfd.readouterr()
+        return Finished(code, out, err)
+
+    return invoked
+
+
+@pytest.fixture(scope="session")
+def command() -> Callable[..., list[str]]:
+    """The same command line for another process."""
+    return lambda *arguments: [sys.executable, "-m", "xlexport", *map(str, arguments)]
+
+
+@pytest.fixture(scope="session")
+def environment() -> dict[str, str]:
+    """For other processes: one thread, and no warnings of ours about anything."""
+    return {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "error"}
+
+
+@pytest.fixture(scope="session")
+def call(command: Callable[..., list[str]], environment: dict[str, str]) -> Invoke:
+    """Run one command line in a process of its own, as a user does."""
+
+    def called(*arguments: str | Path, stdin: bytes = b"") -> Finished:
+        line = command(*arguments)
+        done = subprocess.run(line, input=stdin, capture_output=True, env=environment, timeout=300, check=False)
+        return Finished(done.returncode, done.stdout.decode(), done.stderr.decode())
+
+    return called
+
+
+def write_checkpoint(path: Path, seed: int = 0, **changes: Any) -> Path:
+    """A checkpoint of random weights, large enough that all of them show in the scores."""
+    with torch.random.fork_rng(), torch.no_grad():
+        torch.manual_seed(seed)
+        model = TransformerXL(replace(TINY, **changes)).eval()
+        for parameter in model.parameters():
+            parameter.add_(torch.randn(parameter.shape) * 0.3)
+    save_checkpoint(path, model.config, model.state_dict())
+    return path
+
+
+@pytest.fixture(scope="session")
+def make_checkpoint() -> Callable[..., Path]:
+    return write_checkpoint
+
+
+@functools.cache
+def _written(factory: pytest.TempPathFactory) -> Path:
+    return write_checkpoint(factory.mktemp("checkpoint") / "tiny.pt")
+
+
+@functools.cache
+def _converted(checkpoint: Path, factory: pytest.TempPathFactory) -> Path:
+    folder = factory.mktemp("bundle") / "tiny.bundle"
+    assert run(["convert", str(checkpoint), "--output", str(folder), "--threads", "1"]) == 0
+    return folder
+
+
+@pytest.fixture(scope="session")
+def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Tests leave it as it is."""
+    return _written(tmp_path_factory)
+
+
+@pytest.fixture(scope="session")
+def bundle(checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Made by the command itself; tests leave it as it is."""
+    return _converted(checkpoint, tmp_path_factory)
+
+
+@pytest.fixture
+def own_bundle(bundle: Path, tmp_path: Path) -> Path:
+    """A copy that the test may spoil."""
+    return Path(shutil.copytree(bundle, tmp_path / "own.bundle"))
+
+
+@pytest.fixture
+def reuse_export(bundle: Path, reuse_graphs: Callable[[Path], None]) -> None:
+    """Let `convert` take the graphs of `bundle`."""
+    reuse_graphs(bundle)
+
+
+@pytest.fixture
+def prose(tmp_path: Path) -> Path:
+    path = tmp_path / "prose.txt"
+    path.write_bytes(PROSE)
+    return path

@@ -1,0 +1,358 @@
+"""Tiny models whose every weight counts, a driver for the step, and the bundles that tests of conversions share."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+import torch
+from torch import Tensor
+
+from xlexport.architectures import traced_outputs
+from xlexport.architectures.transformer_xl.step import TransformerXLStep
+from xlexport.checkpoints import SourceCheckpoint, load
+from xlexport.convert import ConversionOptions, convert
+from xlexport.verification.report import ParityReport
+from xlruntime import load as load_bundle
+from xlruntime import spec
+from xlruntime.model import Model
+from xltraining.checkpoint import save_checkpoint
+from xltraining.reformer import Reformer
+from xltraining.reformer_config import ReformerConfig
+from xltraining.transformer_xl import TransformerXL
+from xltraining.transformer_xl_config import TransformerXLConfig
+
+__all__ = [
+    "BAND",
+    "CHUNK",
+    "Converted",
+    "ConvertedReformer",
+    "RingDriver",
+    "band",
+    "bytes_bundle",
+    "chunk",
+    "convert_tiny",
+    "cut_segments",
+    "ids_bundle",
+    "make_model",
+    "naive",
+    "reuse_export",
+    "ring_driver",
+    "tiny_model",
+    "tiny_reformer",
+]
+
+TINY = TransformerXLConfig(
+    n_token=20, n_layer=2, n_head=2, d_model=12, d_head=5, d_inner=16, tgt_len=8, mem_len=20, dropout=0.0
+)
+
+
+BAND = ReformerConfig(
+    n_token=30,
+    d_model=16,
+    n_head=2,
+    d_head=6,
+    d_inner=20,
+    attn_layers=("local", "lsh", "full", "lsh"),
+    n_hashes=2,
+    n_buckets=(4, 2),
+    chunk_length=4,
+    local_chunk_length=3,
+    tgt_len=8,
+    mem_len=24,
+    axial_shape=(32, 32),
+    axial_dims=(6, 10),
+    max_positions=1024,
+    dropout=0.0,
+)
+CHUNK = replace(
+    BAND,
+    attn_layers=("lsh", "local"),
+    rule="chunk",
+    n_buckets=(8,),
+    local_chunk_length=2,
+    axial_shape=(8, 16),
+    max_positions=128,
+)
+
+
+class RingDriver:
+    """Walks segments with a step as the runtime walks them with its graph, in torch alone.
+
+    Attributes:
+        offset: rows written so far, or any number that says where in the ring the next row goes.
+        memory_length: (B,) rows of memory that each row may see.
+    """
+
+    def __init__(
+        self,
+        step: TransformerXLStep,
+        batch_size: int = 1,
+        capacity: int = 70,
+        window: int | None = None,
+        offset: int = 0,
+    ) -> None:
+        config = step.config
+        assert capacity > config.mem_len
+        self.step, self.capacity, self.offset = step, capacity, offset
+        self.evaluation = spec.Evaluation(
+            config.tgt_len,
+            config.mem_len,
+            config.clamp_len,
+            config.same_length,
+            config.first_memory,
+            config.window_extra,
+        )
+        self.window = self.evaluation.window if window is None else window
+        self.first_rows = {name: row[:, None, :] for name, row in step.first_rows().items()}  # (H, 1, d_head)
+        shape = (batch_size, config.n_head, capacity, config.d_head)
+        self.rings = {name: row.expand(shape).clone() for name, row in self.first_rows.items()}
+        self.memory_length = torch.zeros(batch_size, dtype=torch.int64)
+        for row in range(batch_size):
+            self.restart(row)
+        near = self.evaluation.near(capacity)
+        with torch.no_grad():
+            keys = step.positions(torch.tensor([near]), torch.tensor([config.clamp_len]))
+        self.constants = {f"position_key_{index}": key for index, key in enumerate(keys)}
+
+    def restart(self, row: int) -> None:
+        """Let one row start a document while its neighbours go on."""
+        zeros = self.evaluation.first_memory == "zeros"
+        self.memory_length[row] = self.evaluation.mem_len if zeros else 0
+        if zeros:
+            for name, ring in self.rings.items():
+                ring[row] = self.first_rows[name]
+
+    def feeds(self, tokens: Tensor, targets: Tensor) -> dict[str, Tensor]:
+        """All inputs of the step for tokens and targets (B, S), by name."""
+        return {
+            "tokens": tokens,
+            "targets": targets,
+            "offset": torch.tensor([self.offset]),
+            "memory_length": self.memory_length,
+            "window": torch.tensor([self.window]),
+            **self.rings,
+            **self.constants,
+            "near": torch.tensor([self.evaluation.near(self.capacity)]),
+            "clamp_len": torch.tensor([self.evaluation.clamp_len]),
+        }
+
+    @torch.no_grad()
+    def run(self, tokens: Tensor, targets: Tensor) -> dict[str, Tensor]:
+        """One segment: every output of the step by name; the memory moves on."""
+        S = tokens.shape[1]
+        assert self.evaluation.max_segment(self.capacity) >= S
+        feeds = self.feeds(tokens, targets)
+        made = self.step(*(feeds[entry.name] for entry in self.step.inputs))
+        outputs = dict(zip(traced_outputs(self.step), made, strict=True))
+        self.rings = {entry.input: outputs[entry.output] for entry in self.step.memory}
+        self.offset += S
+        self.memory_length = (self.memory_length + S).clamp(max=self.evaluation.mem_len)
+        return outputs
+
+    def by_age(self, name: str, row: int = 0) -> Tensor:
+        """What `row` may see of a ring, oldest first: (H, memory_length, d_head)."""
+        length = int(self.memory_length[row])
+        slots = [(self.offset - length + age) % self.capacity for age in range(length)]
+        return self.rings[name][row][:, slots]
+
+
+def tiny_model(seed: int = 0, **changes: Any) -> TransformerXL:
+    """A small model in evaluation mode, no weight zero or negligible, so that every one of them shows in the scores."""
+    with torch.random.fork_rng(), torch.no_grad():
+        torch.manual_seed(seed)
+        model = TransformerXL(replace(TINY, **changes)).eval()
+        for parameter in model.parameters():
+            parameter.add_(torch.randn(parameter.shape) * 0.3)
+    return model
+
+
+def tiny_reformer(config: ReformerConfig, seed: int = 0) -> Reformer:
+    """As `tiny_model`."""
+    with torch.random.fork_rng(), torch.no_grad():
+        torch.manual_seed(seed)
+        model = Reformer(config).eval()
+        for parameter in model.parameters():
+            parameter.add_(torch.randn(parameter.shape) * 0.3)
+    return model
+
+
+def cut(ids: Tensor, lengths: Iterable[int]) -> list[tuple[Tensor, Tensor]]:
+    """Token ids (N,) as segments of the given lengths: tokens and targets (1, S) of each."""
+    segments, start = [], 0
+    for length in lengths:
+        segments.append((ids[None, start : start + length], ids[None, start + 1 : start + length + 1]))
+        start += length
+    assert start < len(ids)
+    return segments
+
+
+def naive_log_probs(
+    model: TransformerXL, ids: Tensor, lengths: Sequence[int], window: float | None = None
+) -> npt.NDArray[np.float64]:
+    """Section 3.3 written out, token by token and key by key, in float64: no memory, no shift, no mask.
+
+    Every layer's hidden state of every token is kept, and each token attends to those that the memory of its segment
+    would hold: at most `mem_len` of earlier segments, and its own segment up to itself.
+
+    Args:
+        ids: (N,) of one document; lengths: of its segments, N - 1 together.
+        window: keys that a query sees at most; None is the model's own rule.
+
+    Returns:
+        (N - 1,) log-probabilities of ids[1:].
+    """
+    config = model.config
+    weights = {name: tensor.detach().double().numpy() for name, tensor in model.state_dict().items()}
+    H, d_head, D = config.n_head, config.d_head, config.d_model
+    limit = (config.window or math.inf) if window is None else window
+
+    def norm(x: npt.NDArray[Any], prefix: str) -> npt.NDArray[Any]:
+        scaled = (x - x.mean()) / np.sqrt(x.var() + config.layer_norm_epsilon)
+        return scaled * weights[f"{prefix}.norm.weight"] + weights[f"{prefix}.norm.bias"]
+
+    def encoding(distance: int) -> npt.NDArray[Any]:
+        clamped = min(distance, config.clamp_len) if config.clamp_len > 0 else distance
+        angles = clamped / 10000 ** (np.arange(0, D, 2) / D)
+        return np.concatenate([np.sin(angles), np.cos(angles)])
+
+    begins = np.repeat(np.cumsum([0, *lengths[:-1]]), lengths).tolist()  # of each token's segment
+    first = -config.mem_len if config.first_memory == "zeros" else 0
+    hidden = {t: weights["word_emb.clusters.0.table"][int(ids[t])] * math.sqrt(D) for t in range(len(begins))}
+    for index in range(config.n_layer):
+        attention, feed_forward = f"layers.{index}.attention", f"layers.{index}.feed_forward"
+        u, v = weights[f"{attention}.content_bias"], weights[f"{attention}.position_bias"]
+        before = {t: np.zeros(D) for t in range(first, 0)} | hidden
+        query, key, value = {}, {}, {}
+        for t, x in before.items():
+            normed = norm(x, attention) if config.pre_lnorm else x
+            query[t], key[t], value[t] = (weights[f"{attention}.qkv.weight"] @ normed).reshape(3, H, d_head)
+        positions = weights[f"{attention}.position.weight"] @ np.array([encoding(d) for d in range(len(before))]).T
+        position_key = positions.T.reshape(-1, H, d_head)  # (distances, H, d_head)
+        for t, begin in enumerate(begins):
+            seen = [j for j in range(max(first, begin - config.mem_len), t + 1) if t - j < limit]
+            mixed = np.zeros((H, d_head))
+            for h in range(H):
+                scores = [
+                    (query[t][h] + u[h]) @ key[j][h] + (query[t][h] + v[h]) @ position_key[t - j][h] for j in seen
+                ]
+                powers = np.exp(np.array(scores) / math.sqrt(d_head))
+                for j, power in zip(seen, powers, strict=True):
+                    mixed[h] += power / powers.sum() * value[j][h]
+            x = before[t] + weights[f"{attention}.output.weight"] @ mixed.reshape(-1)
+            x = x if config.pre_lnorm else norm(x, attention)
+            inner = norm(x, feed_forward) if config.pre_lnorm else x
+            inner = weights[f"{feed_forward}.inner.weight"] @ inner + weights[f"{feed_forward}.inner.bias"]
+            outer = weights[f"{feed_forward}.outer.weight"] @ np.maximum(inner, 0)
+            x = x + outer + weights[f"{feed_forward}.outer.bias"]
+            hidden[t] = x if config.pre_lnorm else norm(x, feed_forward)
+    log_probs = []
+    for t, x in hidden.items():
+        scores = weights["head.clusters.0.weight"] @ x + weights["head.clusters.0.bias"]
+        log_probs.append(scores[int(ids[t + 1])] - np.logaddexp.reduce(scores))
+    return np.array(log_probs)
+
+
+@pytest.fixture(scope="session")
+def make_model() -> Callable[..., TransformerXL]:
+    return tiny_model
+
+
+@pytest.fixture(scope="session")
+def ring_driver() -> type[RingDriver]:
+    return RingDriver
+
+
+@pytest.fixture(scope="session")
+def cut_segments() -> Callable[[Tensor, Sequence[int]], list[tuple[Tensor, Tensor]]]:
+    return cut
+
+
+@pytest.fixture(scope="session")
+def naive() -> Callable[..., npt.NDArray[np.float64]]:
+    return naive_log_probs
+
+
+@dataclass(frozen=True)
+class Converted:
+    """A tiny checkpoint and the bundle that was made of it."""
+
+    checkpoint: Path
+    source: SourceCheckpoint
+    model: TransformerXL
+    folder: Path
+    report: ParityReport
+
+
+@functools.cache
+def convert_tiny(factory: pytest.TempPathFactory, name: str, options: ConversionOptions, **changes: Any) -> Converted:
+    """Convert a tiny model, once for all folders whose conftest imports the fixture."""
+    folder = factory.mktemp(name)
+    model = tiny_model(**changes)
+    checkpoint = folder / "checkpoint.pt"
+    save_checkpoint(checkpoint, model.config, model.state_dict())
+    source = load(checkpoint)
+    report = convert(source, folder / "bundle", options)
+    return Converted(checkpoint, source, model, folder / "bundle", report)
+
+
+@pytest.fixture(scope="session")
+def bytes_bundle(tmp_path_factory: pytest.TempPathFactory) -> Converted:
+    """Post-LayerNorm, empty first memory, a byte vocabulary; its tests leave it as it is."""
+    return convert_tiny(tmp_path_factory, "bytes", ConversionOptions(), n_token=256)
+
+
+@pytest.fixture(scope="session")
+def ids_bundle(tmp_path_factory: pytest.TempPathFactory) -> Converted:
+    """All the other choices: pre-LayerNorm, zeros for a first memory, clamped, same_length, token ids only."""
+    changes = {"pre_lnorm": True, "first_memory": "zeros", "clamp_len": 15, "same_length": True, "tie_weight": False}
+    return convert_tiny(tmp_path_factory, "ids", ConversionOptions(tokenizer="none"), **changes)
+
+
+@dataclass(frozen=True)
+class ConvertedReformer:
+    """A tiny Reformer and the bundle that was made of it."""
+
+    source: SourceCheckpoint
+    model: Reformer
+    folder: Path
+    report: ParityReport
+
+    def open(self) -> Model:
+        """The bundle, opened anew, so that a test may break it."""
+        return load_bundle(self.folder, threads=1)
+
+
+@functools.cache
+def _convert_reformer(factory: pytest.TempPathFactory, name: str, config: ReformerConfig) -> ConvertedReformer:
+    folder = factory.mktemp(name)
+    model = tiny_reformer(config)
+    save_checkpoint(folder / "checkpoint.pt", config, model.state_dict(), tokenizer=None)
+    source = load(folder / "checkpoint.pt")
+    report = convert(source, folder / "bundle", ConversionOptions(tokenizer="none", threads=1))
+    return ConvertedReformer(source, model, folder / "bundle", report)
+
+
+@pytest.fixture(scope="session")
+def band(tmp_path_factory: pytest.TempPathFactory) -> ConvertedReformer:
+    """All kinds of layers, LSH attention by rule `band`; its tests leave it as it is."""
+    return _convert_reformer(tmp_path_factory, "band", BAND)
+
+
+@pytest.fixture(scope="session")
+def chunk(tmp_path_factory: pytest.TempPathFactory) -> ConvertedReformer:
+    """LSH attention by rule `chunk`: a document is one step."""
+    return _convert_reformer(tmp_path_factory, "chunk", CHUNK)
+
+
+@pytest.fixture
+def reuse_export(bytes_bundle: Converted, reuse_graphs: Callable[[Path], None]) -> None:
+    """Those of `bytes_bundle`."""
+    reuse_graphs(bytes_bundle.folder)

@@ -1,0 +1,7 @@
+"""Fixtures of the tests of custom operators."""
+
+from __future__ import annotations
+
+from tests.helpers.fixtures import one_thread
+
+__all__ = ["one_thread"]

@@ -1,0 +1,8 @@
+"""Fixtures of the tests of `verify`."""
+
+from __future__ import annotations
+
+from tests.helpers.fixtures import one_thread
+from tests.helpers.tiny import band, bytes_bundle, chunk, ids_bundle, make_model
+
+__all__ = ["band", "bytes_bundle", "chunk", "ids_bundle", "make_model", "one_thread"]

@@ -1,0 +1,431 @@
+"""`verify` finds what is not equal, and says where it begins."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+from xlexport.architectures import build_step
+from xlexport.errors import ExportError, ParityError
+from xlexport.verification import verify
+from xlexport.verification.compare import segments_to_wrap
+from xlexport.verification.report import TOLERANCES, SegmentDifference
+from xlruntime import Model
+from xlruntime import load as load_bundle
+from xlruntime.memory import RingMemory
+from xlruntime.spec import Evaluation
+from xltraining.reformer import Reformer
+from xltraining.reformer_config import ReformerConfig
+
+if TYPE_CHECKING:
+    from tests.helpers.tiny import Converted
+    from xltraining.transformer_xl import TransformerXL
+
+    Arrays = dict[str, npt.NDArray[Any]]
+    MakeModel = Callable[..., TransformerXL]
+
+FIELDS_OF_THE_DESIGN = (
+    *("segments", "tokens", "max_abs_log_prob_diff", "mean_abs_log_prob_diff", "max_abs_memory_diff"),
+    *("top1_agreement", "delta_bits_per_token", "first_segment_over_tolerance", "bucket_flips", "largest_flip_margin"),
+    *("overflow_fraction", "tolerance", "passed"),
+)
+MORE_FIELDS = (
+    "max_distribution_diff",
+    "drift",
+    "segment_len",
+    "mem_len",
+    "bits_per_token",
+    "per_segment",
+    "detail_segments",
+    "flip_effect_bits_per_token",
+    "overflow_fraction_per_layer",
+    "overflow_mismatches",
+)
+IDS = np.random.default_rng(5).integers(0, 20, 400)
+BOTH = ["bytes_bundle", "ids_bundle"]
+
+
+@pytest.fixture
+def bundle(bytes_bundle: Converted) -> Model:
+    """The byte bundle, opened anew, so that a test may break it."""
+    return load_bundle(bytes_bundle.folder, threads=1)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"segment_len": 1},
+        {"segment_len": 50, "mem_len": 3},
+        {"mem_len": 90, "clamp_len": 30},
+        {"segment_len": 7, "mem_len": 1, "same_length": True},
+        {"clamp_len": 1, "same_length": False},
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("name", BOTH)
+def test_bundle_equals_model_under_other_settings(
+    name: str, changes: dict[str, Any], request: pytest.FixtureRequest
+) -> None:
+    converted: Converted = request.getfixturevalue(name)
+    model = load_bundle(converted.folder, threads=1)
+    report = verify(model, lambda: converted.model, IDS, segments=30, evaluation=model.evaluation(**changes))
+    report.require_passed()
+    assert report.max_abs_log_prob_diff <= 2e-5
+    assert report.max_abs_memory_diff <= 1e-5
+
+
+def test_report_has_the_fields_of_the_design(bundle: Model, bytes_bundle: Converted) -> None:
+    seen: list[SegmentDifference] = []
+    report = verify(bundle, lambda: bytes_bundle.model, IDS[:30], segments=20, progress=seen.append)
+    assert len(seen) == 4
+    seen = report.per_segment  # by now with what the other graphs say
+    assert set(report.to_dict()) == {*FIELDS_OF_THE_DESIGN, *MORE_FIELDS}
+    assert tuple(name for name in report.to_dict() if name in FIELDS_OF_THE_DESIGN) == FIELDS_OF_THE_DESIGN
+    assert "per_segment" not in report.to_dict(per_segment=False)
+    assert report.tolerance == {
+        "log_prob": 1e-4,
+        "memory": 1e-3,
+        "delta_bits_per_token": 1e-6,
+        "flip_margin": 1e-4,
+    }
+    assert (report.bucket_flips, report.largest_flip_margin, report.overflow_fraction) == (None, None, None)
+    assert [(segment.segment, segment.tokens) for segment in seen] == [(0, 8), (1, 8), (2, 8), (3, 5)]  # to the end
+    assert (report.segments, report.tokens) == (4, 29)
+    assert report.max_abs_log_prob_diff == max(segment.max_abs_log_prob_diff for segment in seen)
+    assert report.max_distribution_diff == max(segment.max_distribution_diff or 0 for segment in seen) <= 1e-5
+    assert report.max_abs_memory_diff == max(segment.max_abs_memory_diff for segment in seen)
+    eager = sum(segment.eager_nats for segment in seen)
+    assert report.bits_per_token == pytest.approx(eager / 29 / np.log(2))
+    difference = sum(segment.graph_nats for segment in seen) - eager
+    assert report.delta_bits_per_token == pytest.approx(difference / 29 / np.log(2))
+    json.dumps(report.to_dict(), allow_nan=False)
+
+
+def test_too_few_ids_to_compare(bundle: Model, bytes_bundle: Converted) -> None:
+    for length in (0, 1):
+        with pytest.raises(ParityError, match=f"the text has {length} tokens; at least 2"):
+            verify(bundle, lambda: bytes_bundle.model, IDS[:length], segments=1)
+
+
+def after_step(
+    model: Model, number: int, change: Callable[[RingMemory, Arrays], None], every: bool = False, of: str = "score"
+) -> None:
+    """Let `change` spoil what step `number` of a graph leaves, or every step from there on."""
+    step, done = model.step, [0]
+
+    def spoiled(purpose: str, memory: RingMemory, tokens: Any, targets: Any) -> Arrays:
+        outputs = step(purpose, memory, tokens, targets)
+        if purpose == of:
+            if done[0] == number or (every and done[0] > number):
+                change(memory, outputs)
+            done[0] += 1
+        return outputs
+
+    model.step = spoiled  # type: ignore[method-assign]
+
+
+def last_row(memory: RingMemory, name: str) -> npt.NDArray[Any]:
+    """The row that the last token wrote, (H, d_head)."""
+    entry = next(entry for entry in memory.entries if entry.input == name)
+    row: npt.NDArray[Any] = memory.array(entry)[0, :, (memory.offset - 1) % memory.capacity]
+    return row
+
+
+def another_clamp(model: Model) -> None:
+    make = model._position_keys
+    model._position_keys = lambda near, clamp_len: make(near, 14)  # type: ignore[method-assign]
+
+
+def swapped_layers(model: Model) -> None:
+    make = model._position_keys
+
+    def swap(near: int, clamp_len: int) -> dict[str, Any]:
+        keys = make(near, clamp_len)
+        return dict(zip(keys, reversed(keys.values()), strict=True))
+
+    model._position_keys = swap  # type: ignore[method-assign]
+
+
+def swapped_rings(model: Model) -> None:
+    def swap(memory: RingMemory, outputs: Arrays) -> None:
+        first, second = (memory.array(entry) for entry in memory.entries[::2])
+        first[:], second[:] = second.copy(), first.copy()
+
+    after_step(model, 2, swap)
+
+
+def flipped_slot(model: Model) -> None:
+    def flip(memory: RingMemory, outputs: Arrays) -> None:
+        last_row(memory, "memory_value_1")[:] *= -1
+
+    after_step(model, 2, flip)
+
+
+def skipped_slot(model: Model) -> None:
+    def skip(memory: RingMemory, outputs: Arrays) -> None:
+        memory.offset += 1
+
+    after_step(model, 2, skip)
+
+
+@pytest.mark.parametrize("spoil", [another_clamp, swapped_layers, swapped_rings, flipped_slot, skipped_slot])
+def test_slip_is_found(spoil: Callable[[Model], None], bundle: Model, bytes_bundle: Converted) -> None:
+    spoil(bundle)
+    report = verify(bundle, lambda: bytes_bundle.model, IDS, segments=8)
+    assert not report.passed
+    assert report.max_abs_log_prob_diff > 1e-3
+    if spoil not in (another_clamp, swapped_layers):
+        assert report.first_segment_over_tolerance == 2
+    with pytest.raises(ParityError, match="first segment over tolerance"):
+        report.require_passed()
+
+
+@pytest.mark.parametrize("error", [-1, 1])
+def test_window_that_is_off_by_one_is_found(
+    error: int, bundle: Model, bytes_bundle: Converted, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    evaluation = bundle.evaluation(same_length=True)
+    verify(bundle, lambda: bytes_bundle.model, IDS, segments=8, evaluation=evaluation).require_passed()
+    monkeypatch.setattr(Evaluation, "window", evaluation.window + error)
+    report = verify(bundle, lambda: bytes_bundle.model, IDS, segments=8, evaluation=evaluation)
+    assert not report.passed
+    assert report.first_segment_over_tolerance == 2  # token 20 is the first that sees one token more, or less
+
+
+@pytest.mark.parametrize("first", [0, 1, 5, 7])
+@pytest.mark.parametrize("name", ["memory_key_0", "memory_value_0", "memory_key_1", "memory_value_1"])
+def test_memory_that_drifts_is_found_where_it_begins(
+    name: str, first: int, bundle: Model, bytes_bundle: Converted
+) -> None:
+    def drift(memory: RingMemory, outputs: Arrays) -> None:
+        last_row(memory, name)[1, 2] += 2e-3
+
+    after_step(bundle, first, drift, every=True)
+    report = verify(bundle, lambda: bytes_bundle.model, IDS, segments=8)
+    assert not report.passed
+    assert report.first_segment_over_tolerance == first
+    assert report.max_abs_memory_diff >= 1.9e-3
+    assert max((segment.max_abs_memory_diff for segment in report.per_segment[:first]), default=0) <= 1e-5
+
+
+def test_difference_that_grows_shows_as_drift(bundle: Model, bytes_bundle: Converted) -> None:
+    drift = verify(bundle, lambda: bytes_bundle.model, IDS, segments=30).drift
+    assert drift is not None and 0.2 < drift < 5
+
+    def wander(memory: RingMemory, outputs: Arrays) -> None:
+        outputs["log_prob"] += np.float32(1e-7 * memory.offset)
+
+    after_step(bundle, 0, wander, every=True)
+    drift = verify(bundle, lambda: bytes_bundle.model, IDS, segments=30).drift
+    assert drift is not None and drift > 3
+    assert verify(bundle, lambda: bytes_bundle.model, IDS, segments=2).drift is None
+
+
+@pytest.mark.parametrize("name", ["memory_key_0", "memory_value_0", "memory_key_1", "memory_value_1"])
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+def test_number_that_is_not_finite_in_the_last_memory_is_found(
+    bad: float, name: str, bundle: Model, bytes_bundle: Converted
+) -> None:
+    """In whichever tensor: NaN is larger than nothing and smaller than nothing, so `max` may well drop it."""
+
+    def break_memory(memory: RingMemory, outputs: Arrays) -> None:
+        last_row(memory, name)[0, 0] = bad
+
+    after_step(bundle, 7, break_memory)
+    report = verify(bundle, lambda: bytes_bundle.model, IDS, segments=8)
+    assert not report.passed
+    assert not np.isfinite(report.max_abs_memory_diff)
+    assert report.first_segment_over_tolerance == 7
+
+
+def test_row_that_the_last_step_forgets_is_found(bundle: Model, bytes_bundle: Converted) -> None:
+    def forget(memory: RingMemory, outputs: Arrays) -> None:
+        memory.memory_length -= 1
+
+    after_step(bundle, 3, forget)
+    assert verify(bundle, lambda: bytes_bundle.model, IDS, segments=4).first_segment_over_tolerance == 3
+
+
+def test_whole_memory_is_compared_behind_a_last_block_of_one_segment(
+    bundle: Model, bytes_bundle: Converted, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    evaluation = bundle.bundle.evaluation
+    segments = segments_to_wrap(evaluation) + 1
+    monkeypatch.setattr("xlexport.architectures.transformer_xl.walk.LARGEST_BLOCK", 1)
+
+    def spoil_older_row(memory: RingMemory, outputs: Arrays) -> None:
+        slot = (memory.offset - evaluation.segment_len - 1) % memory.capacity
+        memory.array(memory.entries[0])[0, :, slot] += 2e-3
+
+    assert evaluation.mem_len > evaluation.segment_len
+    after_step(bundle, segments - 1, spoil_older_row)
+    report = verify(bundle, lambda: bytes_bundle.model, IDS, segments=segments)
+    assert report.first_segment_over_tolerance == segments - 1
+
+
+@pytest.mark.parametrize("positions", [1, 3])
+@pytest.mark.parametrize("same_length", [False, True])
+@pytest.mark.parametrize("name", BOTH)
+def test_segments_that_are_walked_in_parts(
+    name: str, same_length: bool, positions: int, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As those of wide vocabularies are. Without same_length the reach within a segment would show if it were lost."""
+    converted: Converted = request.getfixturevalue(name)
+    model = load_bundle(converted.folder, threads=1)
+    lengths: list[int] = []
+    step = model.step
+
+    def counted(purpose: str, memory: RingMemory, tokens: Any, targets: Any) -> Arrays:
+        if purpose == "detail":
+            lengths.append(tokens.shape[1])
+        return step(purpose, memory, tokens, targets)
+
+    monkeypatch.setattr("xlexport.architectures.transformer_xl.walk.LARGEST_TABLE", positions * model.bundle.vocab_size)
+    monkeypatch.setattr(model, "step", counted)
+    evaluation = model.evaluation(same_length=same_length)
+    report = verify(model, lambda: converted.model, IDS, segments=12, evaluation=evaluation)
+    report.require_passed()
+    assert report.max_distribution_diff <= 1e-5
+    assert max(lengths) == positions
+
+
+def test_score_that_is_not_finite_is_found(bundle: Model, bytes_bundle: Converted) -> None:
+    def break_score(memory: RingMemory, outputs: Arrays) -> None:
+        outputs["log_prob"][0, 3] = np.nan
+
+    after_step(bundle, 4, break_score)
+    report = verify(bundle, lambda: bytes_bundle.model, IDS, segments=8)
+    assert not report.passed
+    assert np.isnan(report.max_abs_log_prob_diff)
+    assert report.first_segment_over_tolerance == 4
+
+
+def test_many_small_differences_of_one_sign_are_found(bundle: Model, bytes_bundle: Converted) -> None:
+    """Each within tolerance, but they add up: two millionths of a bit a token."""
+
+    def lean(memory: RingMemory, outputs: Arrays) -> None:
+        outputs["log_prob"] += np.float32(5e-6)
+
+    after_step(bundle, 0, lean, every=True)
+    report = verify(bundle, lambda: bytes_bundle.model, IDS, segments=8)
+    assert report.first_segment_over_tolerance is None
+    assert report.delta_bits_per_token == pytest.approx(-5e-6 / np.log(2), rel=0.2)
+    assert not report.passed
+
+
+def scale(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    return array * np.float32(1.001)
+
+
+def reverse(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    return array[..., ::-1]
+
+
+def lose(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    array[..., 0] = np.nan
+    return array
+
+
+def one_more(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    return array + 1
+
+
+def one_less(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    return array - 1
+
+
+@pytest.mark.parametrize(
+    ("purpose", "output", "spoil"),
+    [
+        *(("generate", "logits", spoil) for spoil in (scale, reverse, lose)),
+        *(("detail", output, spoil) for output in ("log_prob", "top_log_probs") for spoil in (scale, lose)),
+        ("detail", "top_ids", reverse),
+        *(("detail", "rank", spoil) for spoil in (one_more, one_less)),
+    ],
+)
+def test_each_graph_is_compared(
+    purpose: str,
+    output: str,
+    spoil: Callable[[npt.NDArray[Any]], npt.NDArray[Any]],
+    bundle: Model,
+    bytes_bundle: Converted,
+) -> None:
+    def change(memory: RingMemory, outputs: Arrays) -> None:
+        outputs[output] = spoil(outputs[output].copy())
+
+    after_step(bundle, 3, change, of=purpose)
+    report = verify(bundle, lambda: bytes_bundle.model, IDS, segments=6)
+    assert report.first_segment_over_tolerance == 3
+    assert not report.passed
+
+
+def test_likeliest_token_that_is_left_out_is_found(bundle: Model, bytes_bundle: Converted) -> None:
+    def leave_out(memory: RingMemory, outputs: Arrays) -> None:  # what is listed is right
+        for output in ("top_ids", "top_log_probs"):
+            outputs[output] = outputs[output][..., [1, 2, 3, 4, 5, 6, 7, 8, 9, 9]]
+
+    after_step(bundle, 3, leave_out, of="detail")
+    assert verify(bundle, lambda: bytes_bundle.model, IDS, segments=6).first_segment_over_tolerance == 3
+
+
+@pytest.mark.parametrize("purpose", ["detail", "generate"])
+def test_memory_of_the_other_graphs_is_compared_at_their_end(
+    purpose: str, bundle: Model, bytes_bundle: Converted
+) -> None:
+    def change(memory: RingMemory, outputs: Arrays) -> None:
+        last_row(memory, "memory_value_1")[:] += 2e-3
+
+    walked = 20
+    assert walked > segments_to_wrap(bundle.bundle.evaluation)
+    after_step(bundle, walked - 1, change, of=purpose)
+    report = verify(bundle, lambda: bytes_bundle.model, IDS, segments=24)
+    assert report.detail_segments == walked
+    assert report.first_segment_over_tolerance == walked - 1
+    assert report.max_abs_memory_diff >= 1.9e-3
+    assert [segment.top1_agreement is None for segment in report.per_segment] == [False] * walked + [True] * 4
+
+
+def test_checkpoint_of_another_model_is_found(bundle: Model, make_model: MakeModel) -> None:
+    report = verify(bundle, lambda: make_model(seed=1, n_token=256), IDS, segments=3)
+    assert report.first_segment_over_tolerance == 0
+    assert report.top1_agreement < 1
+    with pytest.raises(ParityError) as caught:
+        report.require_passed()
+    assert "\n" not in str(caught.value)
+
+
+def test_checkpoint_of_other_sizes_is_refused(bundle: Model, make_model: MakeModel) -> None:
+    """All that differs in one line, before shapes clash."""
+    config = bundle.bundle.config
+    other = make_model(n_token=257, n_layer=config["n_layer"] + 1, d_head=config["d_head"] + 2)
+    with pytest.raises(ParityError) as caught:
+        verify(bundle, lambda: other, IDS, segments=3)
+    assert str(caught.value) == (
+        f"n_token is 256 in the bundle, 257 in the trained model; n_layer is {config['n_layer']} in the bundle, "
+        f"{config['n_layer'] + 1} in the trained model; d_head is {config['d_head']} in the bundle, "
+        f"{config['d_head'] + 2} in the trained model. Give the checkpoint that the bundle was converted from."
+    )
+
+
+def test_checkpoint_of_another_architecture_is_refused(bundle: Model) -> None:
+    other = Reformer(ReformerConfig(attn_layers=("full",), d_model=16, d_inner=16, n_head=1, position="rotary"))
+    with pytest.raises(ParityError, match="of a transformer_xl model, and the trained model is a reformer"):
+        verify(bundle, lambda: other, IDS, segments=3)
+
+
+def test_tolerances_are_those_of_the_design() -> None:
+    assert dataclasses.astuple(TOLERANCES["float32"]) == (1e-4, 1e-3, 1e-6, 1e-4)
+    lower = [tolerance for name, tolerance in TOLERANCES.items() if name != "float32"]
+    # Twice what `quantize` allows on its own text; single tokens differ by more than the mean.
+    assert {tolerance.delta_bits_per_token for tolerance in lower} == {0.02}
+
+
+def test_unknown_architecture_is_refused() -> None:
+    with pytest.raises(ExportError, match="no step graph for architecture 'rnn'"):
+        build_step("rnn", None)
