@@ -66,6 +66,11 @@ def dotted(module: Path) -> str:
     return ".".join(part for part in parts if part != "__init__")
 
 
+def ancestor(package: str, level: int) -> str:
+    """Return the package that the dots of a relative import name; one dot is `package`, none is nothing."""
+    return ".".join(package.split(".")[: 1 - level or None]) if level else ""
+
+
 def test_names_that_cross_modules_are_listed() -> None:
     listed = {dotted(module): Names(module.read_text("utf-8")).listed or [] for module in MODULES}
     problems = []
@@ -74,7 +79,7 @@ def test_names_that_cross_modules_are_listed() -> None:
         for node in ast.walk(ast.parse(module.read_text("utf-8"))):
             if not isinstance(node, ast.ImportFrom):
                 continue
-            source = ".".join(filter(None, (package if node.level else "", node.module)))
+            source = ".".join(filter(None, (ancestor(package, node.level), node.module)))
             for alias in node.names:
                 if source in listed and f"{source}.{alias.name}" not in listed and alias.name not in listed[source]:
                     problems.append(f"{identify(module)} imports {alias.name}, which {source} does not list")

@@ -33,7 +33,7 @@ SIZES = {"batch": 3, "segment": 8, "capacity": 28, "near + 1": 29}
 @pytest.fixture(scope="module")
 def converted(tmp_path_factory: pytest.TempPathFactory) -> Converted:
     options = ConversionOptions(tokenizer="none", threads=1, cuda_graphs=True)
-    return convert_tiny(tmp_path_factory, "fixed", options, same_length=True)
+    return convert_tiny(tmp_path_factory.getbasetemp() / "fixed", options, same_length=True)
 
 
 @pytest.fixture

@@ -135,13 +135,12 @@ def make_checkpoint() -> Callable[..., Path]:
 
 
 @functools.cache
-def _written(factory: pytest.TempPathFactory) -> Path:
-    return write_checkpoint(factory.mktemp("checkpoint") / "tiny.pt")
+def _written(path: Path) -> Path:
+    return write_checkpoint(path)
 
 
 @functools.cache
-def _converted(checkpoint: Path, factory: pytest.TempPathFactory) -> Path:
-    folder = factory.mktemp("bundle") / "tiny.bundle"
+def _converted(checkpoint: Path, folder: Path) -> Path:
     assert run(["convert", str(checkpoint), "--output", str(folder), "--threads", "1"]) == 0
     return folder
 
@@ -149,13 +148,13 @@ def _converted(checkpoint: Path, factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Tests leave it as it is."""
-    return _written(tmp_path_factory)
+    return _written(tmp_path_factory.getbasetemp() / "tiny.pt")
 
 
 @pytest.fixture(scope="session")
 def bundle(checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Made by the command itself; tests leave it as it is."""
-    return _converted(checkpoint, tmp_path_factory)
+    return _converted(checkpoint, tmp_path_factory.getbasetemp() / "tiny.bundle")
 
 
 @pytest.fixture

@@ -292,9 +292,9 @@ class Converted:
 
 
 @functools.cache
-def convert_tiny(factory: pytest.TempPathFactory, name: str, options: ConversionOptions, **changes: Any) -> Converted:
+def convert_tiny(folder: Path, options: ConversionOptions, **changes: Any) -> Converted:
     """Convert a tiny model, once for all folders whose conftest imports the fixture."""
-    folder = factory.mktemp(name)
+    folder.mkdir()
     model = tiny_model(**changes)
     checkpoint = folder / "checkpoint.pt"
     save_checkpoint(checkpoint, model.config, model.state_dict())
@@ -306,14 +306,14 @@ def convert_tiny(factory: pytest.TempPathFactory, name: str, options: Conversion
 @pytest.fixture(scope="session")
 def bytes_bundle(tmp_path_factory: pytest.TempPathFactory) -> Converted:
     """Post-LayerNorm, empty first memory, a byte vocabulary; its tests leave it as it is."""
-    return convert_tiny(tmp_path_factory, "bytes", ConversionOptions(), n_token=256)
+    return convert_tiny(tmp_path_factory.getbasetemp() / "bytes", ConversionOptions(), n_token=256)
 
 
 @pytest.fixture(scope="session")
 def ids_bundle(tmp_path_factory: pytest.TempPathFactory) -> Converted:
     """All the other choices: pre-LayerNorm, zeros for a first memory, clamped, same_length, token ids only."""
     changes = {"pre_lnorm": True, "first_memory": "zeros", "clamp_len": 15, "same_length": True, "tie_weight": False}
-    return convert_tiny(tmp_path_factory, "ids", ConversionOptions(tokenizer="none"), **changes)
+    return convert_tiny(tmp_path_factory.getbasetemp() / "ids", ConversionOptions(tokenizer="none"), **changes)
 
 
 @dataclass(frozen=True)
@@ -331,8 +331,8 @@ class ConvertedReformer:
 
 
 @functools.cache
-def _convert_reformer(factory: pytest.TempPathFactory, name: str, config: ReformerConfig) -> ConvertedReformer:
-    folder = factory.mktemp(name)
+def _convert_reformer(folder: Path, config: ReformerConfig) -> ConvertedReformer:
+    folder.mkdir()
     model = tiny_reformer(config)
     save_checkpoint(folder / "checkpoint.pt", config, model.state_dict(), tokenizer=None)
     source = load(folder / "checkpoint.pt")
@@ -343,13 +343,13 @@ def _convert_reformer(factory: pytest.TempPathFactory, name: str, config: Reform
 @pytest.fixture(scope="session")
 def band(tmp_path_factory: pytest.TempPathFactory) -> ConvertedReformer:
     """All kinds of layers, LSH attention by rule `band`; its tests leave it as it is."""
-    return _convert_reformer(tmp_path_factory, "band", BAND)
+    return _convert_reformer(tmp_path_factory.getbasetemp() / "band", BAND)
 
 
 @pytest.fixture(scope="session")
 def chunk(tmp_path_factory: pytest.TempPathFactory) -> ConvertedReformer:
     """LSH attention by rule `chunk`: a document is one step."""
-    return _convert_reformer(tmp_path_factory, "chunk", CHUNK)
+    return _convert_reformer(tmp_path_factory.getbasetemp() / "chunk", CHUNK)
 
 
 @pytest.fixture
