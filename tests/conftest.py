@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import gc
 from pathlib import Path
 
 import pytest
 
-pytest.register_assert_rewrite("tests.helpers")
+from tests.helpers.paths import SHARED_DATA
 
-ROOT = Path(__file__).resolve().parents[1]
+
+def pytest_collection_finish() -> None:
+    """Spare later garbage collections what has been imported: it lives as long as the run."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(scope="session")
 def shared_data() -> Path:
-    """Folder of long public-domain texts that is kept beside the checkout, not in it."""
-    folder = ROOT.parent / "shared" / "data"
-    if not folder.is_dir():
+    """Return the folder of long public-domain texts; skip the test if there is none."""
+    if not SHARED_DATA.is_dir():
         pytest.skip("the texts of ../shared/data are not here")
-    return folder
+    return SHARED_DATA

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
+from tests.helpers.bundles import band, bytes_bundle, chunk, ids_bundle, reuse_export
 from tests.helpers.fixtures import one_thread, reuse_graphs
-from tests.helpers.tiny import band, bytes_bundle, chunk, ids_bundle, naive, reuse_export
+from tests.helpers.tiny import naive
 
 __all__ = ["band", "bytes_bundle", "chunk", "ids_bundle", "naive", "one_thread", "reuse_export", "reuse_graphs"]

@@ -34,7 +34,7 @@ from xlruntime.errors import BundleError
 from xlruntime.spec import Evaluation
 
 if TYPE_CHECKING:
-    from tests.helpers.tiny import Converted
+    from tests.helpers.bundles import Converted
     from xltraining.transformer_xl import TransformerXL
 
 IDS = np.random.default_rng(5).integers(0, 20, 400)

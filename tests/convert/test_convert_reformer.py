@@ -31,7 +31,7 @@ from xltraining.errors import ConfigError
 from xltraining.reformer import Reformer
 
 if TYPE_CHECKING:
-    from tests.helpers.tiny import ConvertedReformer
+    from tests.helpers.bundles import ConvertedReformer
 
 IDS = np.random.default_rng(5).integers(0, 30, 700)
 

@@ -11,7 +11,7 @@ import pytest
 from xlruntime.bundle import is_bundle
 
 if TYPE_CHECKING:
-    from tests.helpers.tiny import Converted
+    from tests.helpers.bundles import Converted
 
 FOLDER = Path(__file__).resolve().parents[2] / "samples"
 

@@ -20,7 +20,7 @@ from xlruntime.tokenizers.vocabulary import Vocabulary
 from xlruntime.tokenizers.vocabulary_tokenizer import VocabularyTokenizer
 
 if TYPE_CHECKING:
-    from tests.helpers.tiny import Converted
+    from tests.helpers.bundles import Converted
 
 LETTERS = tuple("_abcdefghijklmnopqrstuvwxyz")
 COMMON = ("<eos>", "<unk>", "the", "of", "a", "to", "is", "and", "in", "an")  # in any English text

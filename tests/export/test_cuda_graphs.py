@@ -12,7 +12,8 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from tests.helpers.tiny import BAND, Converted, convert_tiny, tiny_reformer
+from tests.helpers.bundles import Converted, convert_tiny
+from tests.helpers.tiny import BAND, tiny_reformer
 from tests.runtime.test_placement import CUDA, PretendedCuda
 from xlexport.architectures.transformer_xl.step import TransformerXLStep
 from xlexport.checkpoints import load as load_checkpoint
@@ -33,7 +34,7 @@ SIZES = {"batch": 3, "segment": 8, "capacity": 28, "near + 1": 29}
 @pytest.fixture(scope="module")
 def converted(tmp_path_factory: pytest.TempPathFactory) -> Converted:
     options = ConversionOptions(tokenizer="none", threads=1, cuda_graphs=True)
-    return convert_tiny(tmp_path_factory.getbasetemp() / "fixed", options, same_length=True)
+    return convert_tiny(tmp_path_factory, "fixed", options, same_length=True)
 
 
 @pytest.fixture

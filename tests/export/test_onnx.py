@@ -27,7 +27,8 @@ from xlruntime import spec
 from xlruntime.bundle import read_bundle
 
 if TYPE_CHECKING:
-    from tests.helpers.tiny import Converted, RingDriver
+    from tests.helpers.bundles import Converted
+    from tests.helpers.tiny import RingDriver
 
     Arrays = dict[str, npt.NDArray[Any]]
 

@@ -36,7 +36,7 @@ from xlruntime.spec import Format
 from xltraining.checkpoint import save_checkpoint
 
 if TYPE_CHECKING:
-    from tests.helpers.tiny import Converted, ConvertedReformer
+    from tests.helpers.bundles import Converted, ConvertedReformer
 
 TORCHSCRIPT: Format = "torchscript"
 PROGRAM: Format = "exported-program"

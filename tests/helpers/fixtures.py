@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import shutil
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -10,11 +12,12 @@ import pytest
 import torch
 
 import xlexport.convert
+from tests.helpers.export_cache import cached_exports
 from xlexport.architectures import Step
 from xlruntime import spec
 from xlruntime.bundle import read_bundle
 
-__all__ = ["one_thread", "quiet_transformers", "reuse_graphs"]
+__all__ = ["cached", "one_thread", "quiet_transformers", "reuse_graphs"]
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -28,10 +31,17 @@ def one_thread() -> Iterator[None]:
 
 @pytest.fixture(scope="session", autouse=True)
 def quiet_transformers() -> None:
-    """It says with every model that its classes are deprecated."""
-    import transformers
+    """Silence transformers, which says with every model that its classes are deprecated; import nothing for it."""
+    os.environ["TRANSFORMERS_VERBOSITY"] = "error"
+    if "transformers" in sys.modules:
+        sys.modules["transformers"].logging.set_verbosity_error()
 
-    transformers.logging.set_verbosity_error()
+
+@pytest.fixture
+def cached() -> Iterator[None]:
+    """Let this test's conversions take graphs from the cache of exports."""
+    with cached_exports():
+        yield
 
 
 @pytest.fixture

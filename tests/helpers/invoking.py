@@ -3,7 +3,6 @@ commands in this process and in another."""
 
 from __future__ import annotations
 
-import functools
 import io
 import json
 import os
@@ -18,6 +17,8 @@ from typing import Any
 import pytest
 import torch
 
+from tests.helpers.export_cache import cached_exports
+from tests.helpers.shared import shared_folder
 from xlexport.commands import run
 from xltraining.checkpoint import save_checkpoint
 from xltraining.transformer_xl import TransformerXL
@@ -134,27 +135,24 @@ def make_checkpoint() -> Callable[..., Path]:
     return write_checkpoint
 
 
-@functools.cache
-def _written(path: Path) -> Path:
-    return write_checkpoint(path)
-
-
-@functools.cache
-def _converted(checkpoint: Path, folder: Path) -> Path:
-    assert run(["convert", str(checkpoint), "--output", str(folder), "--threads", "1"]) == 0
-    return folder
-
-
 @pytest.fixture(scope="session")
 def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Tests leave it as it is."""
-    return _written(tmp_path_factory.getbasetemp() / "tiny.pt")
+    folder, _ = shared_folder(tmp_path_factory, "checkpoint", lambda folder: write_checkpoint(folder / "tiny.pt"))
+    return folder / "tiny.pt"
 
 
 @pytest.fixture(scope="session")
 def bundle(checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Made by the command itself; tests leave it as it is."""
-    return _converted(checkpoint, tmp_path_factory.getbasetemp() / "tiny.bundle")
+
+    def make(folder: Path) -> None:
+        with cached_exports():
+            arguments = ["convert", str(checkpoint), "--output", str(folder / "tiny.bundle"), "--threads", "1"]
+            assert run(arguments) == 0
+
+    folder, _ = shared_folder(tmp_path_factory, "commands", make)
+    return folder / "tiny.bundle"
 
 
 @pytest.fixture

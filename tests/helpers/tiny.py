@@ -1,12 +1,10 @@
-"""Tiny models whose every weight counts, a driver for the step, and the bundles that tests of conversions share."""
+"""Tiny models whose every weight counts, a driver for their steps, and section 3.3 written out."""
 
 from __future__ import annotations
 
-import functools
 import math
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
-from pathlib import Path
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -17,13 +15,7 @@ from torch import Tensor
 
 from xlexport.architectures import traced_outputs
 from xlexport.architectures.transformer_xl.step import TransformerXLStep
-from xlexport.checkpoints import SourceCheckpoint, load
-from xlexport.convert import ConversionOptions, convert
-from xlexport.verification.report import ParityReport
-from xlruntime import load as load_bundle
 from xlruntime import spec
-from xlruntime.model import Model
-from xltraining.checkpoint import save_checkpoint
 from xltraining.reformer import Reformer
 from xltraining.reformer_config import ReformerConfig
 from xltraining.transformer_xl import TransformerXL
@@ -32,18 +24,10 @@ from xltraining.transformer_xl_config import TransformerXLConfig
 __all__ = [
     "BAND",
     "CHUNK",
-    "Converted",
-    "ConvertedReformer",
     "RingDriver",
-    "band",
-    "bytes_bundle",
-    "chunk",
-    "convert_tiny",
     "cut_segments",
-    "ids_bundle",
     "make_model",
     "naive",
-    "reuse_export",
     "ring_driver",
     "tiny_model",
     "tiny_reformer",
@@ -278,81 +262,3 @@ def cut_segments() -> Callable[[Tensor, Sequence[int]], list[tuple[Tensor, Tenso
 @pytest.fixture(scope="session")
 def naive() -> Callable[..., npt.NDArray[np.float64]]:
     return naive_log_probs
-
-
-@dataclass(frozen=True)
-class Converted:
-    """A tiny checkpoint and the bundle that was made of it."""
-
-    checkpoint: Path
-    source: SourceCheckpoint
-    model: TransformerXL
-    folder: Path
-    report: ParityReport
-
-
-@functools.cache
-def convert_tiny(folder: Path, options: ConversionOptions, **changes: Any) -> Converted:
-    """Convert a tiny model, once for all folders whose conftest imports the fixture."""
-    folder.mkdir()
-    model = tiny_model(**changes)
-    checkpoint = folder / "checkpoint.pt"
-    save_checkpoint(checkpoint, model.config, model.state_dict())
-    source = load(checkpoint)
-    report = convert(source, folder / "bundle", options)
-    return Converted(checkpoint, source, model, folder / "bundle", report)
-
-
-@pytest.fixture(scope="session")
-def bytes_bundle(tmp_path_factory: pytest.TempPathFactory) -> Converted:
-    """Post-LayerNorm, empty first memory, a byte vocabulary; its tests leave it as it is."""
-    return convert_tiny(tmp_path_factory.getbasetemp() / "bytes", ConversionOptions(), n_token=256)
-
-
-@pytest.fixture(scope="session")
-def ids_bundle(tmp_path_factory: pytest.TempPathFactory) -> Converted:
-    """All the other choices: pre-LayerNorm, zeros for a first memory, clamped, same_length, token ids only."""
-    changes = {"pre_lnorm": True, "first_memory": "zeros", "clamp_len": 15, "same_length": True, "tie_weight": False}
-    return convert_tiny(tmp_path_factory.getbasetemp() / "ids", ConversionOptions(tokenizer="none"), **changes)
-
-
-@dataclass(frozen=True)
-class ConvertedReformer:
-    """A tiny Reformer and the bundle that was made of it."""
-
-    source: SourceCheckpoint
-    model: Reformer
-    folder: Path
-    report: ParityReport
-
-    def open(self) -> Model:
-        """The bundle, opened anew, so that a test may break it."""
-        return load_bundle(self.folder, threads=1)
-
-
-@functools.cache
-def _convert_reformer(folder: Path, config: ReformerConfig) -> ConvertedReformer:
-    folder.mkdir()
-    model = tiny_reformer(config)
-    save_checkpoint(folder / "checkpoint.pt", config, model.state_dict(), tokenizer=None)
-    source = load(folder / "checkpoint.pt")
-    report = convert(source, folder / "bundle", ConversionOptions(tokenizer="none", threads=1))
-    return ConvertedReformer(source, model, folder / "bundle", report)
-
-
-@pytest.fixture(scope="session")
-def band(tmp_path_factory: pytest.TempPathFactory) -> ConvertedReformer:
-    """All kinds of layers, LSH attention by rule `band`; its tests leave it as it is."""
-    return _convert_reformer(tmp_path_factory.getbasetemp() / "band", BAND)
-
-
-@pytest.fixture(scope="session")
-def chunk(tmp_path_factory: pytest.TempPathFactory) -> ConvertedReformer:
-    """LSH attention by rule `chunk`: a document is one step."""
-    return _convert_reformer(tmp_path_factory.getbasetemp() / "chunk", CHUNK)
-
-
-@pytest.fixture
-def reuse_export(bytes_bundle: Converted, reuse_graphs: Callable[[Path], None]) -> None:
-    """Those of `bytes_bundle`."""
-    reuse_graphs(bytes_bundle.folder)

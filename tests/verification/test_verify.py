@@ -24,7 +24,7 @@ from xltraining.reformer import Reformer
 from xltraining.reformer_config import ReformerConfig
 
 if TYPE_CHECKING:
-    from tests.helpers.tiny import Converted
+    from tests.helpers.bundles import Converted
     from xltraining.transformer_xl import TransformerXL
 
     Arrays = dict[str, npt.NDArray[Any]]

@@ -25,7 +25,7 @@ from xltraining.transformer_xl import TransformerXL
 from xltraining.transformer_xl_config import TransformerXLConfig
 
 if TYPE_CHECKING:
-    from tests.helpers.tiny import ConvertedReformer
+    from tests.helpers.bundles import ConvertedReformer
 
 Arrays = dict[str, npt.NDArray[Any]]
 

@@ -1,0 +1,117 @@
+"""Tiny checkpoints and the bundles that `convert` makes of them, one of each for all tests of a session."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.helpers.export_cache import cached_exports
+from tests.helpers.shared import shared_folder
+from tests.helpers.tiny import BAND, CHUNK, tiny_model, tiny_reformer
+from xlexport.checkpoints import SourceCheckpoint, load
+from xlexport.convert import ConversionOptions, convert
+from xlexport.verification.report import ParityReport
+from xlruntime import Model
+from xlruntime import load as load_bundle
+from xltraining.checkpoint import save_checkpoint
+from xltraining.reformer import Reformer
+from xltraining.reformer_config import ReformerConfig
+from xltraining.transformer_xl import TransformerXL
+
+__all__ = [
+    "Converted",
+    "ConvertedReformer",
+    "band",
+    "bytes_bundle",
+    "chunk",
+    "convert_tiny",
+    "ids_bundle",
+    "reuse_export",
+]
+
+
+@dataclass(frozen=True)
+class Converted:
+    """A tiny checkpoint and the bundle that was made of it."""
+
+    checkpoint: Path
+    source: SourceCheckpoint
+    model: TransformerXL
+    folder: Path
+    report: ParityReport
+
+
+@dataclass(frozen=True)
+class ConvertedReformer:
+    """A tiny Reformer and the bundle that was made of it."""
+
+    source: SourceCheckpoint
+    model: Reformer
+    folder: Path
+    report: ParityReport
+
+    def open(self) -> Model:
+        """Open the bundle again, so that a test may break it."""
+        return load_bundle(self.folder, threads=1)
+
+
+def convert_tiny(factory: pytest.TempPathFactory, name: str, options: ConversionOptions, **changes: Any) -> Converted:
+    """Convert a tiny Transformer-XL into the session's folder of this name."""
+
+    def make(folder: Path) -> ParityReport:
+        made = tiny_model(**changes)
+        save_checkpoint(folder / "checkpoint.pt", made.config, made.state_dict())
+        with cached_exports():
+            return convert(load(folder / "checkpoint.pt"), folder / "bundle", options)
+
+    folder, report = shared_folder(factory, name, make)
+    checkpoint = folder / "checkpoint.pt"
+    return Converted(checkpoint, load(checkpoint), tiny_model(**changes), folder / "bundle", report)
+
+
+def convert_tiny_reformer(factory: pytest.TempPathFactory, name: str, config: ReformerConfig) -> ConvertedReformer:
+    """Convert a tiny Reformer into the session's folder of this name."""
+
+    def make(folder: Path) -> ParityReport:
+        save_checkpoint(folder / "checkpoint.pt", config, tiny_reformer(config).state_dict(), tokenizer=None)
+        with cached_exports():
+            options = ConversionOptions(tokenizer="none", threads=1)
+            return convert(load(folder / "checkpoint.pt"), folder / "bundle", options)
+
+    folder, report = shared_folder(factory, name, make)
+    return ConvertedReformer(load(folder / "checkpoint.pt"), tiny_reformer(config), folder / "bundle", report)
+
+
+@pytest.fixture(scope="session")
+def bytes_bundle(tmp_path_factory: pytest.TempPathFactory) -> Converted:
+    """Post-LayerNorm, empty first memory, a byte vocabulary; its tests leave it as it is."""
+    return convert_tiny(tmp_path_factory, "bytes", ConversionOptions(), n_token=256)
+
+
+@pytest.fixture(scope="session")
+def ids_bundle(tmp_path_factory: pytest.TempPathFactory) -> Converted:
+    """All the other choices: pre-LayerNorm, zeros for a first memory, clamped, same_length, token ids only."""
+    changes = {"pre_lnorm": True, "first_memory": "zeros", "clamp_len": 15, "same_length": True, "tie_weight": False}
+    return convert_tiny(tmp_path_factory, "ids", ConversionOptions(tokenizer="none"), **changes)
+
+
+@pytest.fixture(scope="session")
+def band(tmp_path_factory: pytest.TempPathFactory) -> ConvertedReformer:
+    """All kinds of layers, LSH attention by rule `band`; its tests leave it as it is."""
+    return convert_tiny_reformer(tmp_path_factory, "band", BAND)
+
+
+@pytest.fixture(scope="session")
+def chunk(tmp_path_factory: pytest.TempPathFactory) -> ConvertedReformer:
+    """LSH attention by rule `chunk`: a document is one step."""
+    return convert_tiny_reformer(tmp_path_factory, "chunk", CHUNK)
+
+
+@pytest.fixture
+def reuse_export(bytes_bundle: Converted, reuse_graphs: Callable[[Path], None]) -> None:
+    """Let `convert` take the graphs of `bytes_bundle`."""
+    reuse_graphs(bytes_bundle.folder)

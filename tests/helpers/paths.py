@@ -1,0 +1,19 @@
+"""Where tests find files of the checkout."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+__all__ = ["BAND", "CHUNK", "EMPTY", "GOLDEN", "ROOT", "SHARED_DATA", "ZEROS", "golden_bundle"]
+
+ROOT = Path(__file__).resolve().parents[2]
+GOLDEN = ROOT / "tests" / "golden"
+SHARED_DATA = ROOT.parent / "shared" / "data"  # long public-domain texts that are kept next to the checkout
+
+BAND, CHUNK = "reformer_band", "reformer_chunk"
+EMPTY, ZEROS = "post_lnorm_same_length_empty", "pre_lnorm_same_length_zeros"  # both with same_length, on bytes
+
+
+def golden_bundle(name: str) -> Path:
+    """Return the folder of a golden bundle."""
+    return GOLDEN / name / "bundle"
