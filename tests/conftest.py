@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import gc
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from tests.helpers.figures import FIGURES
 from tests.helpers.paths import SHARED_DATA
 
 
@@ -22,3 +25,37 @@ def shared_data() -> Path:
     if not SHARED_DATA.is_dir():
         pytest.skip("the texts of ../shared/data are not here")
     return SHARED_DATA
+
+
+@pytest.fixture
+def cached_exports() -> Iterator[None]:
+    """Let this test's conversions take graphs from the cache of exports."""
+    from tests.helpers import export_cache
+
+    with export_cache.cached_exports():
+        yield
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any, error: object) -> None:
+    """Collect what a worker of pytest-xdist found out against other code bases."""
+    node.config.stash.setdefault(FIGURES, []).extend(getattr(node, "workeroutput", {}).get("figures", []))
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Send this worker's figures to the process that prints the summary."""
+    if hasattr(session.config, "workeroutput"):
+        session.config.workeroutput["figures"] = session.config.stash.get(FIGURES, [])
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    """Show the largest difference from each other code base."""
+    found: dict[tuple[str, int], list[tuple[float, float]]] = {}
+    for what, batch_size, nats, memory in config.stash.get(FIGURES, []):
+        found.setdefault((what, batch_size), []).append((nats, memory))
+    if found:
+        terminalreporter.section("against other code bases")
+    for (what, batch_size), differences in sorted(found.items()):
+        nats, memory = (max(values) for values in zip(*differences, strict=True))
+        line = f"{what}, batch {batch_size}: {len(differences)} configurations, largest difference {nats:.1e} nats"
+        terminalreporter.write_line(f"{line}, {memory:.1e} in memory" if memory else line)

@@ -28,6 +28,8 @@ def test_missing_evaluation_settings_are_refused_all_at_once(tmp_path: Path) -> 
     assert not (tmp_path / "bundle").exists()
 
 
+@pytest.mark.usefixtures("cached_exports")
+@pytest.mark.full
 def test_bundle_scores_as_the_oracle_does(tmp_path: Path) -> None:
     """NVIDIA's file has all that is silent: reversed clusters, a wider window, names of its own."""
     oracle = make_oracle(**VARIANTS["div_val"], window_extra=1)
@@ -44,6 +46,7 @@ def test_bundle_scores_as_the_oracle_does(tmp_path: Path) -> None:
     np.testing.assert_allclose(found, expected.numpy(), atol=1e-4)
 
 
+@pytest.mark.usefixtures("cached_exports")
 @pytest.mark.parametrize(
     ("given", "asked"),
     [

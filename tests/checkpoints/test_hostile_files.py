@@ -93,11 +93,13 @@ def described(reports: list[dict[str, Any]], *, where: Callable[[dict[str, Any]]
     return [f"{report['name']} by {report['reader']}: {report}" for report in reports if where(report)]
 
 
+@pytest.mark.full
 def test_each_is_refused(reports: list[dict[str, Any]]) -> None:
     errors = {"CheckpointError"}
     assert not described(reports, where=lambda report: report["outcome"] not in errors)
 
 
+@pytest.mark.full
 def test_messages_are_one_line_that_a_terminal_can_show(reports: list[dict[str, Any]]) -> None:
     def bad(report: dict[str, Any]) -> bool:
         message = report["message"]
@@ -106,15 +108,18 @@ def test_messages_are_one_line_that_a_terminal_can_show(reports: list[dict[str, 
     assert not described(reports, where=bad)
 
 
+@pytest.mark.full
 def test_none_runs_anything(reports: list[dict[str, Any]], canary: Path) -> None:
     assert not described(reports, where=lambda report: report["noted"])
     assert not canary.exists()
 
 
+@pytest.mark.full
 def test_none_takes_memory(reports: list[dict[str, Any]]) -> None:
     assert not described(reports, where=lambda report: report["megabytes"] > MOST_MEGABYTES)
 
 
+@pytest.mark.full
 def test_none_hangs(reports: list[dict[str, Any]]) -> None:
     assert not described(reports, where=lambda report: report["seconds"] > MOST_SECONDS)
 

@@ -131,6 +131,8 @@ def test_state_dict_of_reformer_pytorch(inspect: Inspect, tmp_path: Path) -> Non
     assert "--config FILE" in inspect(path).err
 
 
+@pytest.mark.full
+@pytest.mark.usefixtures("cached_exports")
 @pytest.mark.parametrize("rule", ["chunk", "band"])
 def test_folder_becomes_a_bundle(rule: str, unsaid: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Verified, also a second time from the command line; a rule that it was not trained for is said to be one."""

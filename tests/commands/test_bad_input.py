@@ -373,6 +373,7 @@ def test_settings_out_of_range(
     assert what in refuse(*uses[use](bundle, prose, checkpoint), *settings)
 
 
+@pytest.mark.full
 def test_more_memory_than_there_is(
     bundle: Path, prose: Path, command: Callable[..., list[str]], environment: dict[str, str]
 ) -> None:

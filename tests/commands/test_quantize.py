@@ -93,6 +93,7 @@ def test_convert_verifies_in_float32_and_then_quantizes(
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
 
 
+@pytest.mark.full
 def test_nothing_is_left_where_the_cost_is_too_high(
     reuse_export: None, bundle: Path, checkpoint: Path, invoke: Invoke, tmp_path: Path
 ) -> None:
@@ -143,6 +144,7 @@ def test_convert_refuses_before_any_work(checkpoint: Path, invoke: Invoke, tmp_p
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.full
 def test_killed_quantization_leaves_nothing_that_stays(
     bundle: Path, command: Callable[..., list[str]], environment: dict[str, Any], invoke: Invoke, tmp_path: Path
 ) -> None:

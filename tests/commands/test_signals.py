@@ -76,6 +76,7 @@ def rest(process: subprocess.Popen[bytes]) -> tuple[bytes, str]:
         return out, err.result(timeout=SECONDS).decode()
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("stage", "number", "on_ctrl_c"),
     [
@@ -97,6 +98,7 @@ def test_convert_that_is_stopped_leaves_nothing(
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.full
 def test_convert_that_is_killed_is_cleaned_up_by_the_next(
     checkpoint: Path, start: Start, invoke: Invoke, reuse_export: None, tmp_path: Path
 ) -> None:
@@ -117,6 +119,7 @@ def long_text(tmp_path: Path) -> Path:
     return path
 
 
+@pytest.mark.full
 def test_score_that_is_stopped(bundle: Path, long_text: Path, start: Start) -> None:
     process = start("score", bundle, long_text, "--per-token", "--threads", "1")
     wait_for_line(process.stdout, '"index": 100,')
@@ -128,6 +131,7 @@ def test_score_that_is_stopped(bundle: Path, long_text: Path, start: Start) -> N
     assert err.strip() == "Error: interrupted; standard output has what was scored until then."
 
 
+@pytest.mark.full
 def test_reader_that_has_read_enough(bundle: Path, long_text: Path, start: Start) -> None:
     """As with `| head -1`: no traceback, no complaint."""
     process = start("score", bundle, long_text, "--per-token", "--threads", "1")
@@ -138,6 +142,7 @@ def test_reader_that_has_read_enough(bundle: Path, long_text: Path, start: Start
     assert process.wait(timeout=SECONDS) == 1
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("arguments", [["score", "text"], ["score", "text", "--per-token"], ["inspect", "--json"]])
 def test_full_standard_output(
     arguments: list[str], bundle: Path, prose: Path, command: Callable[..., list[str]], environment: dict[str, str]
@@ -149,6 +154,7 @@ def test_full_standard_output(
     assert (done.returncode, done.stderr) == (1, b"Error: standard output: No space left on device.\n")
 
 
+@pytest.mark.full
 def test_reader_that_is_gone_at_once(bundle: Path, command: Callable[..., list[str]]) -> None:
     for arguments in (("inspect", bundle, "--json"), ("doctor",), ("--help",)):
         line = " ".join(map(shlex.quote, command(*arguments)))
@@ -156,6 +162,7 @@ def test_reader_that_is_gone_at_once(bundle: Path, command: Callable[..., list[s
         assert done.stderr == b""
 
 
+@pytest.mark.full
 def test_training_that_is_asked_to_end_saves_and_goes_on(
     start: Start, invoke: Invoke, prose: Path, tmp_path: Path
 ) -> None:

@@ -164,6 +164,7 @@ sys.exit(run(sys.argv[1:]))
 """
 
 
+@pytest.mark.full
 def test_commands_in_an_installation_without_torch(
     bundle: Path, prose: Path, checkpoint: Path, environment: dict[str, str], tmp_path: Path
 ) -> None:

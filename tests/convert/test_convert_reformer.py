@@ -167,6 +167,8 @@ def test_rule_that_does_not_go_with_the_sizes_is_refused(band: ConvertedReformer
         convert(idle(band.source), tmp_path / "bundle", ConversionOptions(tokenizer="none", rule="chunk"))
 
 
+@pytest.mark.full
+@pytest.mark.usefixtures("cached_exports")
 def test_rule_that_is_insisted_on_and_more_rounds(chunk: ConvertedReformer, tmp_path: Path) -> None:
     """The bundle says so, the eager model follows, and `verify` knows the checkpoint as its own."""
     told: list[str] = []

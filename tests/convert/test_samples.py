@@ -13,6 +13,8 @@ from xlruntime.bundle import is_bundle
 if TYPE_CHECKING:
     from tests.helpers.bundles import Converted
 
+pytestmark = pytest.mark.full
+
 FOLDER = Path(__file__).resolve().parents[2] / "samples"
 
 
@@ -32,7 +34,7 @@ def test_conversion_is_repeatable_and_verified(
         assert is_bundle(tmp_path / "bundle")
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_reformer_scores_the_same_in_any_segments(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -21,6 +21,7 @@ import pytest
 import torch
 
 import xlruntime
+from tests.helpers.export_cache import cached_exports
 from xlexport import torch_runtime as torch_session
 from xlexport.atomic_output import write_manifest
 from xlexport.bundles import open_bundle
@@ -63,7 +64,8 @@ class Made:
 @pytest.fixture(scope="module", params=FORMATS)
 def made(request: pytest.FixtureRequest, ids_bundle: Converted, tmp_path_factory: pytest.TempPathFactory) -> Made:
     folder = tmp_path_factory.mktemp(request.param) / "bundle"
-    report = convert(ids_bundle.source, folder, ConversionOptions(tokenizer="none", to=request.param))
+    with cached_exports():
+        report = convert(ids_bundle.source, folder, ConversionOptions(tokenizer="none", to=request.param))
     return Made(request.param, folder, report, ids_bundle)
 
 
@@ -236,6 +238,8 @@ def test_forgotten_weights_give_no_numbers(made: Made) -> None:
     assert torch.isnan(program.module(check_guards=False)(**feeds)["logits"]).all()
 
 
+@pytest.mark.full
+@pytest.mark.usefixtures("cached_exports")
 def test_vocabulary_in_clusters(make_model: Callable[..., Any], tmp_path: Path) -> None:
     """Their shapes depend on data: as many rows as a cluster has targets."""
     model = make_model(n_token=40, cutoffs=(10, 25), div_val=2, tie_projs=(False, True, True), d_embed=12)
@@ -244,6 +248,8 @@ def test_vocabulary_in_clusters(make_model: Callable[..., Any], tmp_path: Path) 
     assert convert(source, tmp_path / "bundle", ConversionOptions(tokenizer="none", to=TORCHSCRIPT)).passed
 
 
+@pytest.mark.full
+@pytest.mark.usefixtures("cached_exports")
 def test_reformer_as_program_not_as_torchscript(chunk: ConvertedReformer, tmp_path: Path) -> None:
     with pytest.raises(ExportError, match=r"TorchScript cannot hold a Reformer.* --to exported-program"):
         convert(chunk.source, tmp_path / "bundle", ConversionOptions(tokenizer="none", to=TORCHSCRIPT))
@@ -259,7 +265,8 @@ def test_reformer_as_program_not_as_torchscript(chunk: ConvertedReformer, tmp_pa
     np.testing.assert_allclose(found, expected, rtol=1e-5)
 
 
-@pytest.mark.slow
+@pytest.mark.usefixtures("cached_exports")
+@pytest.mark.full
 def test_reformer_with_memory_as_program(band: ConvertedReformer, tmp_path: Path) -> None:
     report = convert(band.source, tmp_path / "bundle", ConversionOptions(tokenizer="none", to=PROGRAM))
     assert report.passed and report.overflow_mismatches == 0
@@ -278,6 +285,8 @@ def test_what_only_onnx_has_is_refused(ids_bundle: Converted, tmp_path: Path) ->
         convert(ids_bundle.source, tmp_path / "bundle", options)
 
 
+@pytest.mark.full
+@pytest.mark.usefixtures("cached_exports")
 def test_commands(bytes_bundle: Converted, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder, text = tmp_path / "bundle", tmp_path / "text.txt"
     text.write_text("Long documents are walked segment by segment.\n" * 3, "utf-8")
@@ -300,6 +309,8 @@ def test_commands(bytes_bundle: Converted, tmp_path: Path, capsys: pytest.Captur
     assert TORCHSCRIPT in capsys.readouterr().out
 
 
+@pytest.mark.full
+@pytest.mark.usefixtures("cached_exports")
 @DEPRECATED
 @pytest.mark.parametrize("to", FORMATS)
 def test_documented_programs(

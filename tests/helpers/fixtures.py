@@ -12,12 +12,11 @@ import pytest
 import torch
 
 import xlexport.convert
-from tests.helpers.export_cache import cached_exports
 from xlexport.architectures import Step
 from xlruntime import spec
 from xlruntime.bundle import read_bundle
 
-__all__ = ["cached", "one_thread", "quiet_transformers", "reuse_graphs"]
+__all__ = ["one_thread", "quiet_transformers", "reuse_graphs"]
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -35,13 +34,6 @@ def quiet_transformers() -> None:
     os.environ["TRANSFORMERS_VERBOSITY"] = "error"
     if "transformers" in sys.modules:
         sys.modules["transformers"].logging.set_verbosity_error()
-
-
-@pytest.fixture
-def cached() -> Iterator[None]:
-    """Let this test's conversions take graphs from the cache of exports."""
-    with cached_exports():
-        yield
 
 
 @pytest.fixture

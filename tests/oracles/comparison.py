@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
+from tests.helpers.figures import Figure
 from tests.oracles.huggingface import Oracle, OracleSegment
 from xltraining.transformer_xl import TransformerXL
 
@@ -69,22 +70,13 @@ def eager_difference(oracle: Oracle, model: TransformerXL, segments: Iterable[tu
 
 
 class Figures:
-    """The differences of all walks of a test run, for its summary."""
+    """The differences of the walks of a test run, for its summary."""
 
-    def __init__(self) -> None:
-        self.found: dict[tuple[str, int], list[Difference]] = {}
+    def __init__(self, found: list[Figure]) -> None:
+        self.found = found
 
     def check(self, what: str, batch_size: int, difference: Difference) -> None:
         """Note `difference`, and fail if it is over tolerance."""
-        self.found.setdefault((what, batch_size), []).append(difference)
+        self.found.append((what, batch_size, float(difference.log_prob), float(difference.memory)))
         assert difference.log_prob <= LOG_PROB_TOLERANCE
         assert difference.memory <= MEMORY_TOLERANCE
-
-    def lines(self) -> list[str]:
-        """What was compared, and its largest difference."""
-        lines = []
-        for (what, batch_size), differences in sorted(self.found.items()):
-            nats, memory = (max(float(getattr(each, name)) for each in differences) for name in ("log_prob", "memory"))
-            line = f"{what}, batch {batch_size}: {len(differences)} configurations, largest difference {nats:.1e} nats"
-            lines.append(f"{line}, {memory:.1e} in memory" if memory else line)
-        return lines

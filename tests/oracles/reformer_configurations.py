@@ -15,7 +15,7 @@ class ReformerCase:
     Attributes:
         settings: what its code base calls them.
         lengths: of documents in tokens.
-        representative: whether its export is tested by default, and not only with `-m slow`.
+        representative: whether its export is tested by default, and not only with `-m full`.
     """
 
     name: str

@@ -1,7 +1,6 @@
 """Exported graphs, run by the runtime with carried memory, against Hugging Face.
 
-An export costs seconds, so a few configurations that together have every value of every option stand for all; the
-others are marked slow.
+An export costs seconds, so the default tier exports one configuration; `pytest -m full` runs the others.
 """
 
 from __future__ import annotations
@@ -14,6 +13,7 @@ import torch
 from torch import Tensor
 
 import xlruntime
+from tests.helpers.export_cache import cached_exports
 from tests.oracles.comparison import Difference, Figures
 from tests.oracles.configurations import REPRESENTATIVES, TABLE, Configuration
 from tests.oracles.huggingface import Oracle
@@ -28,7 +28,7 @@ Exported = Callable[[Configuration], tuple[Oracle, Model]]
 exported_configurations = pytest.mark.parametrize(
     "configuration",
     [
-        pytest.param(configuration, marks=() if configuration in REPRESENTATIVES else pytest.mark.slow)
+        pytest.param(configuration, marks=() if configuration == REPRESENTATIVES[0] else pytest.mark.full)
         for configuration in TABLE
     ],
     ids=str,
@@ -46,7 +46,8 @@ def exported(tmp_path_factory: pytest.TempPathFactory) -> Exported:
             folder = tmp_path_factory.mktemp("exported")
             save_checkpoint(folder / "checkpoint.pt", oracle.config, oracle.state_dict())
             options = ConversionOptions(tokenizer="none", threads=1, verify_segments=2)
-            convert(load(folder / "checkpoint.pt"), folder / "bundle", options)
+            with cached_exports():
+                convert(load(folder / "checkpoint.pt"), folder / "bundle", options)
             made[configuration.number] = oracle, xlruntime.load(folder / "bundle", threads=1)
         return made[configuration.number]
 

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 import xlruntime
+from tests.helpers.export_cache import cached_exports
 from tests.oracles.huggingface import Oracle
 from xlexport.checkpoints import load
 from xlexport.convert import ConversionOptions, convert
@@ -20,6 +21,8 @@ from xlruntime import Document, Model
 from xlruntime.protocols import arrange, read_corpus, walk
 from xltraining.checkpoint import save_checkpoint
 from xltraining.transformer_xl_config import TransformerXLConfig
+
+pytestmark = pytest.mark.full
 
 SEGMENT, MEM_LEN = 8, 20  # a warm-up of three segments
 CONFIG = TransformerXLConfig(
@@ -72,7 +75,8 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Model:
     trained = replace(CONFIG, tgt_len=4, mem_len=4, clamp_len=-1, same_length=False)
     save_checkpoint(folder / "checkpoint.pt", trained, Oracle(CONFIG, seed=1).state_dict())
     options = ConversionOptions(tokenizer="none", threads=1, verify_segments=2)
-    convert(load(folder / "checkpoint.pt"), folder / "bundle", options)
+    with cached_exports():
+        convert(load(folder / "checkpoint.pt"), folder / "bundle", options)
     return xlruntime.load(folder / "bundle", threads=1)
 
 

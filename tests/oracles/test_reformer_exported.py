@@ -1,6 +1,6 @@
 """Exported graphs of rule `chunk`, converted from what the code bases write, against the code bases on whole documents.
 
-An export costs seconds, so a few configurations stand for all; the others are marked slow.
+An export costs seconds, so the default tier exports one configuration; `pytest -m full` runs the others.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from xltraining.reformer import LSHTrace, Reformer
 Kind = Callable[[ReformerCase], ReformerOracle]
 
 CASES = [
-    pytest.param(kind, case, id=f"{name}-{case}", marks=() if case.representative else pytest.mark.slow)
+    pytest.param(kind, case, id=f"{name}-{case}", marks=() if str(case) == "one round" else pytest.mark.full)
     for name, kind, cases in (
         ("huggingface", HuggingFaceReformer, HUGGING_FACE),
         ("reformer_pytorch", PyTorchReformer, REFORMER_PYTORCH),
@@ -55,6 +55,7 @@ def check_flips(eager: Reformer, tokens: Tensor, buckets: Buckets) -> None:
         assert (one.margin[one.own != one.buckets] < FLIP_MARGIN).all()
 
 
+@pytest.mark.usefixtures("cached_exports")
 @pytest.mark.parametrize(("kind", "case"), CASES)
 def test_graphs_against_the_code_base(kind: Kind, case: ReformerCase, tmp_path: Path, figures: Figures) -> None:
     """Every number of every graph, under the graph's own buckets."""

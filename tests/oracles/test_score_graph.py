@@ -15,12 +15,15 @@ import pytest
 import torch
 
 import xlruntime
+from tests.helpers.export_cache import cached_exports
 from tests.oracles.comparison import LOG_PROB_TOLERANCE
 from tests.oracles.huggingface import Oracle
 from xlexport.checkpoints import load
 from xlexport.convert import ConversionOptions, convert
 from xltraining.checkpoint import save_checkpoint
 from xltraining.transformer_xl_config import TransformerXLConfig
+
+pytestmark = pytest.mark.full
 
 Ids = npt.NDArray[np.int64]
 
@@ -57,7 +60,8 @@ FULL_LOGITS = 4 * LARGE.tgt_len * LARGE.n_token  # bytes
 def convert_oracle(oracle: Oracle, folder: Path) -> Path:
     save_checkpoint(folder / "checkpoint.pt", oracle.config, oracle.state_dict())
     options = ConversionOptions(tokenizer="none", threads=1, verify_segments=1)
-    convert(load(folder / "checkpoint.pt"), folder / "bundle", options)
+    with cached_exports():
+        convert(load(folder / "checkpoint.pt"), folder / "bundle", options)
     return folder / "bundle"
 
 

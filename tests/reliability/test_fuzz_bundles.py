@@ -22,6 +22,8 @@ from xlruntime import BundleError, TokenError, XlruntimeError
 from xlruntime.json_fields import read_fields
 from xlruntime.spec import Bundle, Evaluation
 
+pytestmark = pytest.mark.full
+
 # The same cases every time, however slow the machine is at the moment.
 STEADY = settings(derandomize=True, database=None, deadline=None, suppress_health_check=list(HealthCheck))
 ANY_JSON = st.recursive(

@@ -13,6 +13,8 @@ from reliability.checkpoint_targets import Checkpoints
 from reliability.faults import preloaded
 from reliability.input_targets import Inputs
 
+pytestmark = pytest.mark.full
+
 CASES = 150
 NEEDS_SHIM = pytest.mark.skipif(
     sys.platform != "linux" or shutil.which("cc") is None, reason="the shim needs Linux and a C compiler"

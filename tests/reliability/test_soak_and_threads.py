@@ -9,6 +9,8 @@ import pytest
 from reliability.soak import soak
 from reliability.threads import run_threads
 
+pytestmark = pytest.mark.full
+
 
 def test_long_stream_keeps_counting_and_scoring(tmp_path: Path) -> None:
     found = soak(20_000, tmp_path)

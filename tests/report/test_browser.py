@@ -16,7 +16,7 @@ from xlexport.report.page import write_report
 from xlruntime import Document, Model, TokenScores, load
 
 REASON = missing_browser()
-pytestmark = pytest.mark.skipif(REASON is not None, reason=str(REASON))
+pytestmark = [pytest.mark.full, pytest.mark.skipif(REASON is not None, reason=str(REASON))]
 
 WIDTH, HEIGHT = 1280, 860
 ENTER, ESCAPE, LEFT, RIGHT, END, HOME = "\ue007", "\ue00c", "\ue012", "\ue014", "\ue010", "\ue011"

@@ -15,6 +15,8 @@ import pytest
 
 from xlruntime import Model
 
+pytestmark = pytest.mark.full
+
 FOLDER = Path(__file__).resolve().parents[2] / "samples"
 SAMPLES = sorted(FOLDER.glob("[0-9]*.py"))
 WITH_PYTORCH = {"01_convert.py", "11_reformer.py"}

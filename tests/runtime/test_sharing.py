@@ -69,6 +69,7 @@ def live_values() -> int:
     return sum(type(thing) is value for thing in gc.get_objects())
 
 
+@pytest.mark.full
 def test_memory_is_constant_over_a_long_feed(bytes_model: Model, random_ids: Callable[..., Any]) -> None:
     psutil = pytest.importorskip("psutil")
     process, ids = psutil.Process(), random_ids(4000)

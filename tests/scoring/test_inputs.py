@@ -208,6 +208,7 @@ def test_json_lines(score: Score, tmp_path: Path) -> None:
     assert names(score, tmp_path, "--field", "text") == [*expected, *(f"{packed}:{n}" for n in (1, 3, 5))]
 
 
+@pytest.mark.full
 def test_json_lines_are_not_held(tmp_path: Path) -> None:
     """Of a document its own text alone is kept, until the lines or words in it are done."""
     path = tmp_path / "docs.jsonl"

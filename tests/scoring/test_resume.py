@@ -111,6 +111,7 @@ def test_stopped_after_any_state(
     assert "1 of 6 documents could not be scored" in done.err
 
 
+@pytest.mark.full
 def test_killed_processes(bundle: Path, tmp_path: Path) -> None:
     """A few kills of reliability/kill_and_resume.py."""
     runs = Runs(bundle, tmp_path, 4000, 0.05, ways=("words, three at a time", "tokens"))

@@ -10,6 +10,8 @@ import torch
 from xltraining.checkpoint import build_model, load_checkpoint
 from xltraining.evaluation import evaluate
 
+pytestmark = pytest.mark.full
+
 SAMPLES = Path(__file__).resolve().parents[2] / "samples"
 LARGEST = 12_000_000  # bytes; they are cloned with the code
 PROSE = (

@@ -133,6 +133,7 @@ def test_a_finished_run_resumes_to_its_end(tmp_path: Path, text: Path) -> None:
     assert len(read_log(tmp_path / "run")) == 3
 
 
+@pytest.mark.full
 def test_ctrl_c_saves_and_ends_cleanly(tmp_path: Path, text: Path) -> None:
     program = (
         "import sys; from pathlib import Path\n"

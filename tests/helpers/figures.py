@@ -1,0 +1,12 @@
+"""Differences from other code bases, for the summary of a run."""
+
+from __future__ import annotations
+
+import pytest
+
+__all__ = ["FIGURES", "Figure"]
+
+Figure = tuple[
+    str, int, float, float
+]  # what was compared, its batch size, the largest differences in nats and in memory
+FIGURES = pytest.StashKey[list[Figure]]()
