@@ -13,6 +13,7 @@ from tests.helpers.invoking import (
     make_checkpoint,
     own_bundle,
     prose,
+    refuse,
     reuse_export,
 )
 
@@ -27,6 +28,7 @@ __all__ = [
     "one_thread",
     "own_bundle",
     "prose",
+    "refuse",
     "reuse_export",
     "reuse_graphs",
 ]

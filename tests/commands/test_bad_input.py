@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import pickle
-import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,24 +21,6 @@ if TYPE_CHECKING:
     Invoke = Callable[..., Finished]
 
 PROSE = b"It was the best of times, it was the worst of times.\n"
-
-
-def everything(folder: Path) -> dict[str, tuple[int, int]]:
-    """All that is in a folder, and when each was last written."""
-    return {str(path): (path.lstat().st_size, path.lstat().st_mtime_ns) for path in folder.rglob("*")}
-
-
-@pytest.fixture
-def refuse(invoke: Invoke, tmp_path: Path) -> Callable[..., str]:
-    """Run a command line that must fail in one line and leave the test's folder as it is; returns the line."""
-
-    def refused(*arguments: str | Path, stdin: bytes = b"") -> str:
-        before = everything(tmp_path)
-        error = invoke(*arguments, stdin=stdin).error
-        assert everything(tmp_path) == before
-        return error
-
-    return refused
 
 
 # Checkpoints.
@@ -344,87 +325,3 @@ def test_text_for_a_bundle_without_tokenizer(
     for arguments in (("score", folder, prose), ("generate", folder, "It was")):
         assert "takes token ids, not text. Give ids, or convert the checkpoint with --tokenizer." in refuse(*arguments)
     assert "Leave out --text" in refuse("verify", folder, checkpoint, "--text", prose)
-
-
-# Settings.
-
-
-@pytest.mark.parametrize(
-    ("settings", "what"),
-    [
-        (("--mem-len", "99999999999999999999"), "mem_len is 99999999999999999999, at most"),
-        (("--segment-len", "99999999999999999999"), "segment_len is 99999999999999999999, at most"),
-        (("--clamp-len", "99999999999999999999"), "clamp_len is 99999999999999999999, at most"),
-    ],
-    ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
-)
-@pytest.mark.parametrize("use", ["score", "generate", "verify", "bench", "convert"])
-def test_settings_out_of_range(
-    settings: tuple[str, ...],
-    what: str,
-    use: str,
-    bundle: Path,
-    prose: Path,
-    checkpoint: Path,
-    refuse: Callable[..., str],
-    tmp_path: Path,
-) -> None:
-    uses = {**USES, "convert": lambda *given: ("convert", checkpoint, "-o", tmp_path / "out")}
-    assert what in refuse(*uses[use](bundle, prose, checkpoint), *settings)
-
-
-@pytest.mark.full
-def test_more_memory_than_there_is(
-    bundle: Path, prose: Path, command: Callable[..., list[str]], environment: dict[str, str]
-) -> None:
-    """In a process that may have 4 GB, so that the machine that runs the tests is not asked for what it has."""
-    line = command("score", bundle, prose, "--mem-len", "20000000", "--same-length", "--threads", "1")
-    limited = ["bash", "-c", 'ulimit -v 4000000 && exec "$@"', "bash", *line]
-    done = subprocess.run(limited, capture_output=True, text=True, env=environment, timeout=120, check=False)
-    assert (done.returncode, done.stdout) == (1, "")
-    assert done.stderr.endswith(
-        "Error: out of memory. Use a smaller --batch-size, --segment-len or --mem-len, or a larger machine.\n"
-    )
-    assert len(done.stderr.splitlines()) == 1
-
-
-@pytest.mark.parametrize(
-    ("settings", "what"),
-    [
-        (("--temperature", "-1"), "temperature is -1.0, at least 0 is needed"),
-        (("--temperature", "nan"), "temperature is nan, at least 0 is needed"),
-        (("--top-k", "0", "--top-p", "1.5"), "top_k is 0, at least 1 is needed; top_p is 1.5, expected more than 0"),
-    ],
-    ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
-)
-def test_sampling_out_of_range(settings: tuple[str, ...], what: str, bundle: Path, refuse: Callable[..., str]) -> None:
-    assert what in refuse("generate", bundle, "It was", *settings)
-
-
-def test_prompt_that_is_empty(bundle: Path, refuse: Callable[..., str]) -> None:
-    assert "the prompt is empty" in refuse("generate", bundle, "")
-    assert "the prompt is empty" in refuse("generate", bundle, "--file", "-")
-
-
-@pytest.mark.parametrize("use", ["score", "generate", "verify", "bench"])
-def test_devices_that_are_not_there(
-    use: str, bundle: Path, prose: Path, checkpoint: Path, refuse: Callable[..., str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    arguments = USES[use](bundle, prose, checkpoint)
-    assert "device 'tpu': expected cpu, cuda or cuda:N, for example cuda:1." in refuse(*arguments, "--device", "tpu")
-    monkeypatch.setattr("onnxruntime.get_available_providers", lambda: ["CPUExecutionProvider"])
-    error = refuse(*arguments, "--device", "cuda")
-    assert "has no CUDAExecutionProvider (it has CPUExecutionProvider). Install the CUDA build: pip" in error
-
-
-# Training.
-
-
-def test_training_that_cannot_begin(refuse: Callable[..., str], prose: Path, tmp_path: Path) -> None:
-    out = tmp_path / "run"
-    assert "n_layer must be at least 1, found 0" in refuse("train", prose, "-o", out, "--n-layer", "0")
-    error = refuse("train", prose, "-o", out, "--batch-size", "0", "--learning-rate", "0")
-    assert "learning_rate must be above 0" in error and "batch_size must be at least 1" in error
-    assert str(tmp_path / "absent") in refuse("train", tmp_path / "absent", "-o", out, "--steps", "1")
-    tiny = ("--steps", "1", "--batch-size", "1", "--tgt-len", "8", "--mem-len", "8")
-    assert str(out) in refuse("train", prose, "-o", out, "--resume", *tiny)

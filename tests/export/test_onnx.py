@@ -4,25 +4,19 @@ from __future__ import annotations
 
 import itertools
 import json
-import shutil
 import sys
 from collections import Counter
-from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 import onnx
-import onnx_ir as ir
 import onnxruntime as ort
 import pytest
 import torch
 
-from xlexport.architectures import Form
 from xlexport.architectures.transformer_xl.step import TransformerXLStep
-from xlexport.errors import ExportError
-from xlexport.export.onnx import _check_saved, export_onnx
 from xlruntime import spec
 from xlruntime.bundle import read_bundle
 
@@ -318,121 +312,3 @@ def test_nothing_of_this_machine_is_in_the_files(suffix: str, bytes_bundle: Conv
     for path in files:
         content = path.read_bytes()
         assert not [word for word in words if word.encode() in content], path.name
-
-
-@pytest.fixture
-def saved_score(bytes_bundle: Converted, tmp_path: Path) -> Path:
-    return Path(shutil.copyfile(bytes_bundle.folder / "score.onnx", tmp_path / "score.onnx"))
-
-
-def fix_an_axis(model: ir.Model) -> None:
-    value = next(value for value in model.graph.inputs if value.name == "memory_key_1")
-    value.shape = ir.Shape([2, 2, "capacity", 5])
-
-
-def rename_an_output(model: ir.Model) -> None:
-    model.graph.outputs[0].name = "loss"
-
-
-def lower_the_precision(model: ir.Model) -> None:
-    model.graph.outputs[0].type = ir.TensorType(ir.DataType.FLOAT16)
-
-
-def raise_the_opset(model: ir.Model) -> None:
-    model.graph.opset_imports[""] = 24
-
-
-def raise_the_ir_version(model: ir.Model) -> None:
-    model.ir_version = 11
-
-
-def draw_at_random(model: ir.Model) -> None:
-    model.graph.append(ir.node("RandomNormal", [], {"shape": [2]}))
-
-
-@pytest.mark.parametrize(
-    ("change", "what"),
-    [
-        (fix_an_axis, r"memory_key_1 float32 \(2, 2, 'capacity', 5\), expected .* \('batch', 2, 'capacity', 5\)"),
-        (rename_an_output, r"loss float32 .*, expected log_prob"),
-        (lower_the_precision, r"log_prob float16 .*, expected log_prob float32"),
-        (raise_the_opset, r"opset 24, IR 10; expected 20, 10"),
-        (raise_the_ir_version, r"opset 20, IR 11; expected 20, 10"),
-        (draw_at_random, r"RandomNormal node: not repeatable"),
-    ],
-)
-def test_saved_file_that_is_not_its_spec_is_refused(
-    change: Callable[[ir.Model], None], what: str, saved_score: Path, bytes_bundle: Converted
-) -> None:
-    graph = read_bundle(bytes_bundle.folder).graphs["score"]
-    _check_saved(saved_score, graph)
-    model = ir.load(saved_score)
-    change(model)
-    ir.save(model, saved_score)
-    with pytest.raises(ExportError, match=f"^score.onnx: the saved graph is not what its spec says: {what}") as caught:
-        _check_saved(saved_score, graph)
-    assert "\n" not in str(caught.value)
-
-
-class Doubling(torch.nn.Module):
-    """The smallest step: y = 2x."""
-
-    inputs = (spec.Tensor("x", "float32", ("batch", "segment")),)
-    memory: tuple[spec.Memory, ...] = ()
-    purposes: ClassVar[dict[str, tuple[spec.Tensor, ...]]] = {
-        "score": (spec.Tensor("y", "float32", ("batch", "segment")),)
-    }
-    forms: ClassVar[dict[str, Form]] = {}
-    traceable = True
-
-    def __init__(self, batch_size: int = 2) -> None:
-        super().__init__()
-        self.batch_size = batch_size
-
-    def example(self) -> tuple[torch.Tensor, ...]:
-        return (torch.zeros(self.batch_size, 3),)
-
-    def forward(self, *inputs: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        return (2 * inputs[0],)
-
-    def first_rows(self) -> dict[str, torch.Tensor]:
-        return {}
-
-    def discard(self) -> None:
-        """Nothing is its own."""
-
-
-class Squeezing(Doubling):
-    """Treats one row otherwise than several; torch then fixes the axis at what the example has."""
-
-    def forward(self, *inputs: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        (x,) = inputs
-        return (2 * x.squeeze(0).unsqueeze(0) if x.shape[0] == 1 else 2 * x,)
-
-
-class Branching(Doubling):
-    """What it does depends on the numbers, which no graph can follow."""
-
-    def forward(self, *inputs: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        return (inputs[0] if inputs[0].sum() > 0 else 2 * inputs[0],)
-
-
-def test_smallest_step(tmp_path: Path) -> None:
-    graphs = export_onnx(Doubling(), tmp_path)
-    assert graphs == {"score": spec.Graph("score.onnx", Doubling.inputs, Doubling.purposes["score"])}
-    x = np.arange(20, dtype=np.float32).reshape(4, 5)
-    assert np.array_equal(run(session(tmp_path / "score.onnx"), {"x": x})["y"], 2 * x)
-
-
-def test_axis_that_tracing_has_fixed_is_refused(tmp_path: Path) -> None:
-    """Torch says nothing about it, and the spec's names would cover it up in the saved file."""
-    with pytest.raises(ExportError, match=r"must stay free: x \(1, 'segment'\), expected \('batch', 'segment'\); y"):
-        export_onnx(Squeezing(batch_size=1), tmp_path)
-    assert not list(tmp_path.glob("*.onnx"))
-
-
-def test_step_that_torch_cannot_export(tmp_path: Path) -> None:
-    with pytest.raises(ExportError, match=r"^torch .* could not export the step graph: .* Install the torch") as caught:
-        export_onnx(Branching(), tmp_path)
-    assert "\n" not in str(caught.value)
-    assert caught.value.__cause__ is not None

@@ -37,6 +37,7 @@ __all__ = [
     "make_checkpoint",
     "own_bundle",
     "prose",
+    "refuse",
     "reuse_export",
     "write_checkpoint",
 ]
@@ -172,3 +173,21 @@ def prose(tmp_path: Path) -> Path:
     path = tmp_path / "prose.txt"
     path.write_bytes(PROSE)
     return path
+
+
+def everything(folder: Path) -> dict[str, tuple[int, int]]:
+    """All that is in a folder, and when each was last written."""
+    return {str(path): (path.lstat().st_size, path.lstat().st_mtime_ns) for path in folder.rglob("*")}
+
+
+@pytest.fixture
+def refuse(invoke: Invoke, tmp_path: Path) -> Callable[..., str]:
+    """Run a command line that must fail in one line and leave the test's folder as it is; returns the line."""
+
+    def refused(*arguments: str | Path, stdin: bytes = b"") -> str:
+        before = everything(tmp_path)
+        error = invoke(*arguments, stdin=stdin).error
+        assert everything(tmp_path) == before
+        return error
+
+    return refused

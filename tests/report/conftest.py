@@ -4,5 +4,20 @@ from __future__ import annotations
 
 from tests.helpers.fixtures import one_thread, reuse_graphs
 from tests.helpers.invoking import bundle, checkpoint, invoke, prose, reuse_export
+from tests.report.browsing import browser, hostile, long, model, pages, scores
 
-__all__ = ["bundle", "checkpoint", "invoke", "one_thread", "prose", "reuse_export", "reuse_graphs"]
+__all__ = [
+    "browser",
+    "bundle",
+    "checkpoint",
+    "hostile",
+    "invoke",
+    "long",
+    "model",
+    "one_thread",
+    "pages",
+    "prose",
+    "reuse_export",
+    "reuse_graphs",
+    "scores",
+]

@@ -3,13 +3,28 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from tests.report.browser import Browser, missing_browser, open_browser
+from tests.report.browser import Browser, missing_browser
+from tests.report.browsing import (
+    END,
+    ENTER,
+    ESCAPE,
+    HEIGHT,
+    HOME,
+    LEFT,
+    LONG,
+    PROSE,
+    RIGHT,
+    WIDTH,
+    all_columns,
+    card,
+    current,
+    span_of,
+)
 from tests.report.report_pages import FAMILY, GOLDEN, HOSTILE
 from xlexport.report.colours import INK, LEVELS, PAGE, scale
 from xlexport.report.page import write_report
@@ -17,77 +32,6 @@ from xlruntime import Document, Model, TokenScores, load
 
 REASON = missing_browser()
 pytestmark = [pytest.mark.full, pytest.mark.skipif(REASON is not None, reason=str(REASON))]
-
-WIDTH, HEIGHT = 1280, 860
-ENTER, ESCAPE, LEFT, RIGHT, END, HOME = "\ue007", "\ue00c", "\ue012", "\ue014", "\ue010", "\ue011"
-PROSE = b"It was the best of times, it was the worst of times,\nit was the age of wisdom.\n\n"
-LONG = PROSE * 3000 + b"needle in the haystack\n" + PROSE * 100
-
-
-@pytest.fixture(scope="module")
-def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
-    with open_browser(tmp_path_factory.mktemp("profile"), WIDTH, HEIGHT) as opened:
-        yield opened
-
-
-@pytest.fixture(scope="module")
-def model() -> Model:
-    return load(GOLDEN, threads=1)
-
-
-@pytest.fixture(scope="module")
-def pages(model: Model, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Pages about a hostile document and about a long one."""
-    folder = tmp_path_factory.mktemp("pages")
-    write_report(model, Document("hostile.txt", HOSTILE), folder / "hostile.html")
-    write_report(model, Document("long.txt", LONG), folder / "long.html", top=2, segment_len=256)
-    return folder
-
-
-@pytest.fixture(scope="module")
-def scores(model: Model) -> list[TokenScores]:
-    return list(model.score_tokens([HOSTILE], detail=5))
-
-
-@pytest.fixture
-def hostile(browser: Browser, pages: Path) -> Iterator[Browser]:
-    """A browser that shows the hostile document; nothing may go wrong in it."""
-    yield from shown(browser, pages / "hostile.html")
-
-
-@pytest.fixture
-def long(browser: Browser, pages: Path) -> Iterator[Browser]:
-    """The same of the long one."""
-    yield from shown(browser, pages / "long.html")
-
-
-def shown(browser: Browser, page: Path) -> Iterator[Browser]:
-    browser.resize(WIDTH, HEIGHT)
-    browser.prefer("light")
-    browser.open(page)
-    yield browser
-    assert browser.log() == []
-    assert browser.run("return performance.getEntriesByType('resource').length") == 0
-
-
-def all_columns(parts: list[TokenScores], name: str) -> np.ndarray:
-    return np.concatenate([getattr(part, name) for part in parts])
-
-
-def card(browser: Browser) -> str:
-    browser.wait("!document.querySelector('#card').hidden")
-    return str(browser.run("return document.querySelector('#card').innerText"))
-
-
-def span_of(browser: Browser, token: int) -> str:
-    """The selector of what shows a token, scrolled into view."""
-    selector = f"[data-t='{token}']"
-    browser.run(f'document.querySelector("{selector}").scrollIntoView({{block: "center"}})')
-    return selector
-
-
-def current(browser: Browser) -> int:
-    return int(browser.run("return +(document.querySelector('.now')?.dataset.t ?? -1)"))
 
 
 def test_text_is_shown_as_it_is(hostile: Browser) -> None:

@@ -6,11 +6,11 @@ from pathlib import Path
 
 from tests.commands.test_context import with_words
 from tests.report.browser import Browser
-from tests.report.test_browser import browser, pytestmark
+from tests.report.test_browser import pytestmark
 from xlexport.report.page import write_report
 from xlruntime import Document, load
 
-__all__ = ["browser", "pytestmark"]
+__all__ = ["pytestmark"]
 
 
 def test_curve_is_of_bits_per_byte_whatever_tokens_are(browser: Browser, tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from tests.training.test_reformer import layers_of, make, tokens_of
+from tests.training.reformers import layers_of, make, tokens_of
 from xltraining import lsh, reformer_attention
 from xltraining.reformer import Reformer
 

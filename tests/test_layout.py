@@ -1,0 +1,59 @@
+"""The layout of the sources: modules stay short, and the table of commands names the files that define them."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+from tests.helpers.paths import ROOT
+from xlexport.commands import COMMANDS
+
+MOST_LINES = 400
+FOLDERS = ("xlexport", "runtime/xlruntime", "training/xltraining", "tests", "benchmarks", "reliability")
+# Modules that are still longer; the list only shrinks.
+TOO_LONG = {
+    "runtime/xlruntime/model.py",
+    "runtime/xlruntime/spec.py",
+}
+HELPERS_OF_COMMANDS = {"__init__", "options"}
+
+
+def long_modules(root: Path, folders: tuple[str, ...], most: int = MOST_LINES) -> set[str]:
+    """Return the modules with more lines than that, by their path."""
+    files = [file for folder in folders for file in (root / folder).rglob("*.py")]
+    assert files
+    return {file.relative_to(root).as_posix() for file in files if len(file.read_text("utf-8").splitlines()) > most}
+
+
+def commands_of(source: str) -> list[str]:
+    """Return the names of the commands that a source defines, those of its own groups aside."""
+    found = []
+    for node in ast.parse(source).body:
+        if isinstance(node, ast.FunctionDef):
+            for decorator in node.decorator_list:
+                if isinstance(decorator, ast.Call) and ast.unparse(decorator.func) in ("click.command", "click.group"):
+                    named = [value.value for value in decorator.args if isinstance(value, ast.Constant)]
+                    found.append(str(named[0]) if named else node.name)
+    return found
+
+
+def test_modules_are_short() -> None:
+    assert long_modules(ROOT, FOLDERS) == TOO_LONG
+
+
+def test_table_names_the_files_that_define_commands() -> None:
+    files = {file.stem: file for file in (ROOT / "xlexport/commands").glob("*.py")}
+    defined = {name: commands_of(file.read_text("utf-8")) for name, file in files.items()}
+    assert {name: names for name, names in defined.items() if names and name != "__init__"} == {
+        name: [name] for name in COMMANDS
+    }
+
+
+def test_the_checks_can_fail(tmp_path: Path) -> None:
+    (tmp_path / "long.py").write_text("\n" * 11)
+    (tmp_path / "short.py").write_text("\n" * 10)
+    assert long_modules(tmp_path, (".",), most=10) == {"long.py"}
+    assert commands_of("@click.command()\n@option\ndef f(): ...\n@click.command('g')\ndef h(): ...\ndef i(): ...") == [
+        "f",
+        "g",
+    ]

@@ -1,0 +1,144 @@
+"""The order of xlexport's packages, and that no package has modules that import each other in a circle.
+
+Imports inside functions and imports for type checkers count too. Exceptions are listed, and a test fails once one of
+them is not needed any more.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.helpers.imports import PACKAGES, imported_names, imports_of, knots, module_files
+
+# A module imports those of its own row and of the rows below it.
+ORDER = (
+    {"__main__", "commands"},
+    {
+        "analysis",
+        "bench",
+        "bundle_readme",
+        "convert",
+        "quantize",
+        "report",
+        "scoring",
+        "tokenizer_choice",
+        "verification",
+    },
+    {"architectures", "bundles", "checkpoints", "export", "ops", "torch_runtime"},
+    {"atomic_output", "choices", "errors", "extras", "figures", "sample", "terminal"},
+)
+RANK = {name: rank for rank, row in enumerate(ORDER) for name in row}
+# An architecture's own folder is a plugin: it is loaded by name, and it may compare with what verification offers.
+PLUGINS_MAY_IMPORT = "xlexport.verification"
+
+KNOTS: dict[str, list[set[str]]] = {
+    "xlexport": [],
+    "xlruntime": [
+        {"xlruntime.memory", "xlruntime.session"},
+        {"xlruntime.model", "xlruntime.scorer", "xlruntime.stream", "xlruntime.whole"},
+    ],
+    "xltraining": [],
+}
+FOR_COMMANDS = ("click", "xlexport.commands", "xlexport.terminal")
+LIBRARY_THAT_WRITES_TO_THE_TERMINAL = {
+    "xlexport.scoring.encoders": {"xlexport.terminal"},
+    "xlexport.scoring.inputs": {"xlexport.terminal"},
+    "xlexport.scoring.remarks": {"click", "xlexport.terminal"},
+    "xlexport.scoring.run": {"xlexport.terminal"},
+    "xlexport.scoring.totals": {"xlexport.terminal"},
+}
+
+
+def part(module: str) -> str:
+    """Return which package or root module of xlexport a module belongs to; the package itself is nothing."""
+    return ".".join(module.split(".")[1:2])
+
+
+def is_plugin(module: str) -> bool:
+    """Tell whether a module belongs to the folder of one architecture."""
+    return len(module.split(".")) > 2 and (PACKAGES["xlexport"] / "architectures" / module.split(".")[2]).is_dir()
+
+
+def upward(graph: dict[str, set[str]]) -> list[str]:
+    """Return the imports that go up in the order."""
+    found = []
+    for module, imported in graph.items():
+        for other in imported:
+            if part(module) and part(other) and RANK[part(other)] < RANK[part(module)]:
+                plugin = part(module) == "architectures" and is_plugin(module)
+                if not (plugin and (other + ".").startswith(PLUGINS_MAY_IMPORT + ".")):
+                    found.append(f"{module} imports {other}")
+    return sorted(found)
+
+
+@pytest.fixture(scope="module")
+def xlexport() -> dict[str, set[str]]:
+    """What each module of xlexport imports of xlexport."""
+    return imports_of(module_files("xlexport", PACKAGES["xlexport"]))
+
+
+def test_every_part_has_its_place_in_the_order(xlexport: dict[str, set[str]]) -> None:
+    assert {part(module) for module in xlexport} - {""} <= RANK.keys()
+
+
+def test_imports_go_down(xlexport: dict[str, set[str]]) -> None:
+    assert sum(map(len, xlexport.values())) > 200
+    assert upward(xlexport) == []
+
+
+def test_library_neither_reads_options_nor_writes_to_the_terminal() -> None:
+    found = {}
+    for module, file in module_files("xlexport", PACKAGES["xlexport"]).items():
+        if part(module) in ("", "commands", "terminal", "__main__"):
+            continue
+        package = module if file.name == "__init__.py" else module.rpartition(".")[0]
+        names = {
+            name
+            for pair in imported_names(file.read_text("utf-8"), package)
+            for name in (pair[0], ".".join(filter(None, pair)))
+        }
+        if shown := {name for name in FOR_COMMANDS if any((other + ".").startswith(name + ".") for other in names)}:
+            found[module] = shown
+    assert found == LIBRARY_THAT_WRITES_TO_THE_TERMINAL
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_modules_import_each_other_in_no_circle(package: str) -> None:
+    assert knots(imports_of(module_files(package, PACKAGES[package]))) == KNOTS[package]
+
+
+def test_the_checks_can_fail(tmp_path: Path) -> None:
+    sources = {
+        "__init__.py": "",
+        "a.py": "from p import b",
+        "b.py": "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from .sub.c import C",
+        "sub/__init__.py": "def f():\n    from .. import d",
+        "sub/c.py": "import p.a\nfrom . import __name__",
+        "d.py": "import os",
+    }
+    for name, source in sources.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(source)
+    graph = imports_of(module_files("p", tmp_path))
+    assert graph == {
+        "p": set(),
+        "p.a": {"p.b"},
+        "p.b": {"p.sub.c"},
+        "p.d": set(),
+        "p.sub": {"p.d"},
+        "p.sub.c": {"p.a", "p.sub"},
+    }
+    assert knots(graph) == [{"p.a", "p.b", "p.sub.c"}]
+    wrong = {
+        "xlexport.errors": {"xlexport.convert"},
+        "xlexport.architectures": {"xlexport.verification.compare"},
+        "xlexport.architectures.reformer.walk": {"xlexport.verification.compare", "xlexport.commands"},
+        "xlexport.convert": {"xlexport.errors", "xlexport.export"},
+    }
+    assert upward(wrong) == [
+        "xlexport.architectures imports xlexport.verification.compare",
+        "xlexport.architectures.reformer.walk imports xlexport.commands",
+        "xlexport.errors imports xlexport.convert",
+    ]
