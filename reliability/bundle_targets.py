@@ -16,6 +16,7 @@ import numpy.typing as npt
 
 from reliability.damage import damage_bytes, damage_json
 from reliability.judging import Outcome, judged
+from tests.helpers.paths import GOLDEN
 from xlruntime import Model, XlruntimeError, load
 from xlruntime.bundle import MANIFEST, digest_file, read_bundle
 from xlruntime.generation import Sampling
@@ -23,7 +24,6 @@ from xlruntime.tokenizers.vocabulary import Vocabulary
 
 __all__ = ["BundleBytes", "ManifestFields", "ResealedFiles", "Sample", "samples"]
 
-GOLDEN = Path(__file__).resolve().parents[1] / "tests" / "golden"
 # The large ones take ten times as long to open, so they come less often.
 NAMES = (*("post_lnorm_same_length_empty", "pre_lnorm_same_length_zeros", "pre_lnorm_empty") * 4,
          "post_lnorm_zeros", "reformer_band", "reformer_chunk")  # fmt: skip

@@ -19,6 +19,7 @@ import xlexport.convert
 import xlexport.scoring.resume
 import xltraining.run
 from tests.helpers.invoking import PROSE, write_checkpoint
+from tests.helpers.paths import EMPTY, golden_bundle
 from xlexport.commands import run as command_line
 from xlruntime import load
 from xlruntime.bundle import read_bundle
@@ -26,7 +27,7 @@ from xltraining.checkpoint import load_checkpoint
 
 __all__ = ["NEW", "NONE", "OLD", "Command", "commands"]
 
-GOLDEN = Path(__file__).resolve().parents[1] / "tests" / "golden" / "post_lnorm_same_length_empty" / "bundle"
+GOLDEN = golden_bundle(EMPTY)  # reads bytes
 OLD, NEW, NONE = "old", "new", "none"
 TINY = ("--n-layer", "1", "--n-head", "1", "--d-model", "8", "--d-head", "4", "--d-inner", "8", "--tgt-len", "8",
         "--mem-len", "8", "--batch-size", "2", "--threads", "1", "--log-every", "1")  # fmt: skip

@@ -27,11 +27,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from reliability.fault_commands import NEW, NONE, OLD, Command, commands
+from tests.helpers.paths import ROOT
 
 __all__ = ["Found", "inject", "preloaded"]
 
 SOURCE = Path(__file__).with_name("faults.c")
-ROOT = Path(__file__).resolve().parents[1]
 ERRORS = (errno.ENOSPC, errno.EIO, errno.EACCES)
 KILL = 0
 

@@ -28,10 +28,10 @@ from pathlib import Path
 from typing import Any
 
 from reliability.judging import Outcome, Target
+from tests.helpers.paths import ROOT
 
 __all__ = ["TARGETS", "Campaign", "run_campaign"]
 
-ROOT = Path(__file__).resolve().parents[1]
 TARGETS = {  # name: module, class, cases of the campaign
     "bundle": ("bundle_targets", "BundleBytes", 10_000),
     "manifest": ("bundle_targets", "ManifestFields", 6000),

@@ -21,11 +21,12 @@ import numpy as np
 import numpy.typing as npt
 import psutil
 
+from tests.helpers.paths import EMPTY, golden_bundle
 from xlruntime import Model, Stream, load
 
 __all__ = ["Soak", "soak"]
 
-BUNDLE = Path(__file__).resolve().parents[1] / "tests" / "golden" / "post_lnorm_same_length_empty" / "bundle"
+BUNDLE = golden_bundle(EMPTY)
 SEGMENT = 256  # tokens of a step at most: with same_length it is chosen for speed
 PIECE = 100_000  # tokens that are drawn at once
 FOLLOWING = 1000  # tokens that are compared

@@ -12,9 +12,10 @@ import numpy as np
 import numpy.typing as npt
 from safetensors import safe_open
 
-from reliability.bundle_targets import CLOSE, GOLDEN
+from reliability.bundle_targets import CLOSE
 from reliability.damage import damage_bytes, damage_json
 from reliability.judging import Outcome, judged
+from tests.helpers.paths import GOLDEN
 from xlruntime import Model, XlruntimeError, load
 from xlruntime.state_file import write_state
 from xlruntime.stream import STATE_KIND, STATE_VERSION

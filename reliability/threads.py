@@ -11,16 +11,15 @@ import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 
+from tests.helpers.paths import GOLDEN
 from xlruntime import Model, Sampling, load
 
 __all__ = ["BUNDLES", "Threads", "run_threads"]
 
-GOLDEN = Path(__file__).resolve().parents[1] / "tests" / "golden"
 BUNDLES = ("post_lnorm_same_length_empty", "pre_lnorm_same_length_zeros", "post_lnorm_zeros", "reformer_band")
 THREADS = 8
 TOKENS = 190  # of a document: the Reformer reads 200

@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 
+from tests.helpers import export_cache
+from tests.helpers.export_cache import CACHE
 from tests.helpers.figures import FIGURES
 from tests.helpers.paths import SHARED_DATA
 
@@ -30,8 +32,6 @@ def shared_data() -> Path:
 @pytest.fixture
 def cached_exports() -> Iterator[None]:
     """Let this test's conversions take graphs from the cache of exports."""
-    from tests.helpers import export_cache
-
     with export_cache.cached_exports():
         yield
 
@@ -43,9 +43,11 @@ def pytest_testnodedown(node: Any, error: object) -> None:
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
-    """Send this worker's figures to the process that prints the summary."""
+    """Send a worker's figures to the process that prints the summary; there, tidy the cache of exports."""
     if hasattr(session.config, "workeroutput"):
         session.config.workeroutput["figures"] = session.config.stash.get(FIGURES, [])
+    else:
+        CACHE.shrink()
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import importlib.util
 import tomllib
-from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.helpers.paths import ROOT
 from xlexport.errors import MissingDependencyError
 from xlexport.extras import EXTRAS, missing_modules, require
 
-ROOT = Path(__file__).resolve().parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
 
 

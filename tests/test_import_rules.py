@@ -14,7 +14,8 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[1]
+from tests.helpers.paths import ROOT
+
 PACKAGES = {"xlruntime": ROOT / "runtime/xlruntime", "xltraining": ROOT / "training/xltraining"}
 HEAVY = {"torch", "onnx", "onnx_ir", "onnxscript"}
 FORBIDDEN = {

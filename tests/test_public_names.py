@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[1]
+from tests.helpers.paths import ROOT
+
 PACKAGES = (ROOT / "xlexport", ROOT / "runtime/xlruntime", ROOT / "training/xltraining")
 MODULES = sorted(file for package in PACKAGES for file in package.rglob("*.py") if not file.name.startswith("__main__"))
 

@@ -9,6 +9,7 @@ import numpy as np
 import onnx_ir as ir
 import pytest
 
+from tests.helpers.paths import GOLDEN
 from xlexport.bench.flops import step_flops
 from xlexport.bench.hardware import Machine, Rates
 from xlexport.bench.operator_profile import BETWEEN, profile_step, sum_events
@@ -18,8 +19,6 @@ from xlexport.errors import XlexportError
 from xlruntime import load
 from xlruntime.model import Model
 from xlruntime.providers import Device
-
-GOLDEN = Path(__file__).parents[1] / "golden"
 
 
 def open_golden(name: str) -> Model:

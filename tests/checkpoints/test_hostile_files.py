@@ -27,12 +27,12 @@ from tests.checkpoints.hostile_torch_files import (
     torch_bombs,
     wholes,
 )
+from tests.helpers.paths import ROOT
 from xlexport.checkpoints import load
 from xlexport.checkpoints.safe_pickle import read_pickle
 from xlexport.checkpoints.safe_pickle.torch_files import read_torch
 from xlexport.errors import CheckpointError, CheckpointNotFoundError
 
-ROOT = Path(__file__).resolve().parents[2]
 MOST_MEGABYTES = 200  # beside the file's size
 MOST_SECONDS = 10  # of work; they take less than one on most machines
 BOTH = pytest.mark.parametrize("read", [read_pickle, read_torch])

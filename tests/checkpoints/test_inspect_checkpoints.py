@@ -15,6 +15,7 @@ import torch
 from tests.checkpoints import test_huggingface_format, test_kimiyoung_format, test_nvidia_format
 from tests.checkpoints.authors_models import VARIANTS, authors_tensors, make_oracle
 from tests.helpers.command_table import all_commands
+from tests.helpers.paths import ROOT
 from tests.oracles.huggingface import Oracle
 from xlexport import checkpoints
 from xlexport.commands.options import FORMATS
@@ -23,7 +24,6 @@ from xltraining.checkpoint import save_checkpoint
 if TYPE_CHECKING:
     from tests.checkpoints.conftest import Inspect
 
-ROOT = Path(__file__).resolve().parents[2]
 LENGTHS = {"tgt_len": 6, "mem_len": 9, "clamp_len": -1, "same_length": False, "pre_lnorm": False}
 
 

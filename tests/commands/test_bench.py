@@ -13,6 +13,7 @@ from xml.etree import ElementTree
 
 import pytest
 
+from tests.helpers.paths import GOLDEN
 from xlexport.bench.runners import GraphSide
 
 if TYPE_CHECKING:
@@ -20,7 +21,6 @@ if TYPE_CHECKING:
 
     Invoke = Callable[..., Finished]
 
-GOLDEN = Path(__file__).parents[1] / "golden"
 XL, BAND, CHUNK = (
     str(GOLDEN / name / "bundle") for name in ("pre_lnorm_same_length_zeros", "reformer_band", "reformer_chunk")
 )

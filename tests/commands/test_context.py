@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gzip
-import hashlib
 import json
 import math
 import shutil
@@ -16,6 +15,8 @@ import numpy as np
 import pytest
 
 import xlruntime
+from tests.helpers.manifests import with_tokenizer
+from tests.helpers.paths import GOLDEN
 from xlexport.analysis.recl import find_recl
 from xlruntime.tokenizers.vocabulary import Vocabulary
 
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
 
     Invoke = Callable[..., Finished]
 
-GOLDEN = Path(__file__).parents[1] / "golden"
 ZEROS, EMPTY, FREE, BAND, CHUNK = (
     GOLDEN / name / "bundle"
     for name in (
@@ -237,15 +237,10 @@ def test_bundles_and_texts_that_are_refused(invoke: Invoke, tmp_path: Path) -> N
 
 def with_words(folder: Path) -> Path:
     """A bundle of words instead of bytes."""
-    shutil.copytree(FREE, folder)
     words = Vocabulary("words", ("<unk>", "<eos>", "a", "b", *(f"w{n}" for n in range(25))), "<unk>", None, "<eos>")
-    content = words.to_json().encode()
-    (folder / "vocabulary.json").write_bytes(content)
-    manifest = json.loads((folder / "bundle.json").read_text("utf-8"))
-    manifest["files"]["vocabulary.json"] = {"sha256": hashlib.sha256(content).hexdigest(), "size": len(content)}
-    manifest["tokenizer"] = {"kind": "vocabulary", "file": "vocabulary.json"}
-    (folder / "bundle.json").write_text(json.dumps(manifest), "utf-8")
-    return folder
+    file = folder.with_name("vocabulary.json")
+    file.write_text(words.to_json(), "utf-8")
+    return with_tokenizer(FREE, folder, file, kind="vocabulary")
 
 
 @pytest.mark.parametrize(

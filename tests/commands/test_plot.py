@@ -15,6 +15,7 @@ import pytest
 
 import xlruntime
 from tests.commands.test_context import with_words
+from tests.helpers.paths import GOLDEN
 from xlexport.analysis.bits_along import bits_along, nice_window
 from xlexport.errors import XlexportError
 from xlexport.figures import plain
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
 
     Invoke = Callable[..., Finished]
 
-GOLDEN = Path(__file__).parents[1] / "golden"
 EMPTY, FREE, BAND = (
     GOLDEN / name / "bundle" for name in ("post_lnorm_same_length_empty", "pre_lnorm_empty", "reformer_band")
 )

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -11,24 +9,22 @@ from typing import TYPE_CHECKING
 import pytest
 
 import xlruntime
+from tests.helpers.manifests import with_tokenizer
+from tests.helpers.paths import BAND, golden_bundle
 
 if TYPE_CHECKING:
     from tests.helpers.invoking import Finished
 
     Invoke = Callable[..., Finished]
 
-GOLDEN = Path(__file__).resolve().parents[1] / "golden"
 LONG = b"It was the best of times, it was the worst of times. " * 9  # 477 bytes
 
 
 @pytest.fixture(scope="module")
 def band(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The Reformer of rule `band`, reading bytes."""
-    folder = Path(shutil.copytree(GOLDEN / "reformer_band" / "bundle", tmp_path_factory.mktemp("reformer") / "bundle"))
-    manifest = json.loads((folder / "bundle.json").read_text("utf-8"))
-    manifest["tokenizer"] = {"kind": "bytes", "first_id": 2}
-    (folder / "bundle.json").write_text(json.dumps(manifest), "utf-8")
-    return folder
+    folder = tmp_path_factory.mktemp("reformer") / "bundle"
+    return with_tokenizer(golden_bundle(BAND), folder, kind="bytes", first_id=2)
 
 
 @pytest.fixture

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.helpers.paths import ROOT
 from xlruntime.bundle import is_bundle
 
 if TYPE_CHECKING:
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.full
 
-FOLDER = Path(__file__).resolve().parents[2] / "samples"
+FOLDER = ROOT / "samples"
 
 
 def test_conversion_is_repeatable_and_verified(

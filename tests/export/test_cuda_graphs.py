@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import gc
 from collections import Counter
 from collections.abc import Callable
@@ -12,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
+from tests.helpers import ids
 from tests.helpers.bundles import Converted, convert_tiny
 from tests.helpers.tiny import BAND, tiny_reformer
 from tests.runtime.test_placement import CUDA, PretendedCuda
@@ -42,8 +44,7 @@ def model(converted: Converted) -> Model:
     return load(converted.folder, threads=1)
 
 
-def random_ids(*shape: int, seed: int = 0) -> npt.NDArray[np.int64]:
-    return np.random.default_rng(seed).integers(0, 20, shape)
+random_ids = functools.partial(ids.random_ids, vocab_size=20)
 
 
 def test_ordinary_conversions_have_no_such_graphs(ids_bundle: Converted, make_model: Callable[..., Any]) -> None:

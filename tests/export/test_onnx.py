@@ -16,6 +16,7 @@ import onnxruntime as ort
 import pytest
 import torch
 
+from tests.helpers.paths import ROOT
 from xlexport.architectures.transformer_xl.step import TransformerXLStep
 from xlruntime import spec
 from xlruntime.bundle import read_bundle
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
 
     Arrays = dict[str, npt.NDArray[Any]]
 
-ROOT = Path(__file__).resolve().parents[2]
 STEPS = ("score", "generate", "detail")
 GRAPHS = (*STEPS, "positions")
 LAYERS = range(2)

@@ -22,6 +22,7 @@ import torch
 
 import xlruntime
 from tests.helpers.export_cache import cached_exports
+from tests.helpers.paths import ROOT
 from xlexport import torch_runtime as torch_session
 from xlexport.atomic_output import write_manifest
 from xlexport.bundles import open_bundle
@@ -43,7 +44,6 @@ TORCHSCRIPT: Format = "torchscript"
 PROGRAM: Format = "exported-program"
 FORMATS: Sequence[Format] = (TORCHSCRIPT, PROGRAM)
 DEPRECATED = pytest.mark.filterwarnings("ignore:.torch.jit:DeprecationWarning")
-ROOT = Path(__file__).resolve().parents[2]
 TOLERANCE = TOLERANCES["float32"]
 LENGTHS = (1, 8, 3, 8, 8, 7, 2, 8, 8, 8)  # of segments: they write a ring of 28 slots twice
 

@@ -23,7 +23,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 from filelock import FileLock
 
 from tests.helpers.paths import ROOT
@@ -40,8 +39,6 @@ SINGLE_SOURCES = ("xlexport/atomic_output.py", "tests/helpers/export_cache.py")
 LIBRARIES = ("torch", "onnx", "onnxscript", "onnx-ir", "safetensors")
 GRAPHS = "graphs.pickle"  # what the exporter returned; written last
 KEPT = 200  # entries; the oldest go
-
-TORCH_KEEPS = set(vars(torch.nn.Module())) - {"training"}  # parameters, submodules and hooks
 
 Export = Callable[[Any, Path], dict[str, Any]]
 
@@ -60,9 +57,12 @@ def code_digest() -> str:
 
 def step_digest(step: Any) -> str:
     """Return a digest of a step: its classes, settings, weights and declared inputs and outputs."""
+    import torch
+
+    torch_keeps = set(vars(torch.nn.Module())) - {"training"}  # parameters, submodules and hooks
     digest = hashlib.sha256()
     for name, module in step.named_modules():
-        settings = {key: repr(value) for key, value in sorted(vars(module).items()) if key not in TORCH_KEEPS}
+        settings = {key: repr(value) for key, value in sorted(vars(module).items()) if key not in torch_keeps}
         settings = {key: value for key, value in settings.items() if " at 0x" not in value}
         digest.update(f"{name} {type(module).__module__}.{type(module).__qualname__} {settings}\n".encode())
     for name, tensor in [*step.named_parameters(remove_duplicate=False), *step.named_buffers(remove_duplicate=False)]:
@@ -125,11 +125,10 @@ class Cache:
         return graphs
 
     def shrink(self, kept: int = KEPT) -> None:
-        """Remove the entries that were used longest ago."""
+        """Remove the entries that were used longest ago; nobody may be at work in the cache."""
         entries = sorted(self.folder.glob(f"*/{GRAPHS}"), key=lambda file: -file.parent.stat().st_mtime)
         for file in entries[kept:]:
             shutil.rmtree(file.parent, ignore_errors=True)
-            (self.folder / f"{file.parent.name}.lock").unlink(missing_ok=True)
 
 
 CACHE = Cache(ROOT / ".pytest_cache" / "exports")

@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
 from tests.helpers.export_cache import cached_exports
 from tests.helpers.shared import shared_folder
+from tests.helpers.weights import random_model
 from xlexport.commands import run
 from xltraining.checkpoint import save_checkpoint
 from xltraining.transformer_xl import TransformerXL
@@ -122,11 +122,7 @@ def call(command: Callable[..., list[str]], environment: dict[str, str]) -> Invo
 
 def write_checkpoint(path: Path, seed: int = 0, **changes: Any) -> Path:
     """A checkpoint of random weights, large enough that all of them show in the scores."""
-    with torch.random.fork_rng(), torch.no_grad():
-        torch.manual_seed(seed)
-        model = TransformerXL(replace(TINY, **changes)).eval()
-        for parameter in model.parameters():
-            parameter.add_(torch.randn(parameter.shape) * 0.3)
+    model = random_model(lambda: TransformerXL(replace(TINY, **changes)), seed)
     save_checkpoint(path, model.config, model.state_dict())
     return path
 

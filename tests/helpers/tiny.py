@@ -13,6 +13,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from tests.helpers.weights import random_model
 from xlexport.architectures import traced_outputs
 from xlexport.architectures.transformer_xl.step import TransformerXLStep
 from xlruntime import spec
@@ -150,22 +151,12 @@ class RingDriver:
 
 def tiny_model(seed: int = 0, **changes: Any) -> TransformerXL:
     """A small model in evaluation mode, no weight zero or negligible, so that every one of them shows in the scores."""
-    with torch.random.fork_rng(), torch.no_grad():
-        torch.manual_seed(seed)
-        model = TransformerXL(replace(TINY, **changes)).eval()
-        for parameter in model.parameters():
-            parameter.add_(torch.randn(parameter.shape) * 0.3)
-    return model
+    return random_model(lambda: TransformerXL(replace(TINY, **changes)), seed)
 
 
 def tiny_reformer(config: ReformerConfig, seed: int = 0) -> Reformer:
     """As `tiny_model`."""
-    with torch.random.fork_rng(), torch.no_grad():
-        torch.manual_seed(seed)
-        model = Reformer(config).eval()
-        for parameter in model.parameters():
-            parameter.add_(torch.randn(parameter.shape) * 0.3)
-    return model
+    return random_model(lambda: Reformer(config), seed)
 
 
 def cut(ids: Tensor, lengths: Iterable[int]) -> list[tuple[Tensor, Tensor]]:

@@ -15,7 +15,7 @@ class ReformerCase:
     Attributes:
         settings: what its code base calls them.
         lengths: of documents in tokens.
-        representative: whether its export is tested by default, and not only with `-m full`.
+        representative: whether the default tier exports it.
     """
 
     name: str
@@ -42,14 +42,12 @@ HUGGING_FACE = (
         {"attn_layers": _ALL_LSH, "num_hashes": 4, "num_buckets": [2, 4, 6], "lsh_attn_chunk_length": 32},
         (32, 33, 64, 700, 2048),
         1,
-        True,
     ),
     ReformerCase(
         "longer local chunks",
         {"attn_layers": _MIXED, "num_hashes": 2, "local_attn_chunk_length": 64},
         (7, 16, 17, 48, 63, 64, 65, 128, 200),
         3,
-        True,
     ),
     ReformerCase(
         "shorter local chunks",
@@ -128,7 +126,7 @@ HUGGING_FACE = (
 
 # Multiples of two buckets, the only lengths that it takes; the number of buckets is that of the longest one.
 REFORMER_PYTORCH = (
-    ReformerCase("rotary", {"n_hashes": 4, "max_seq_len": 256}, (256,), 3, True),
+    ReformerCase("rotary", {"n_hashes": 4, "max_seq_len": 256}, (256,), 3),
     ReformerCase("axial", {"n_hashes": 2, "max_seq_len": 512, "axial_position_emb": True, "heads": 3}, (512,)),
     ReformerCase(
         "absolute, tied",

@@ -27,7 +27,7 @@ from xltraining.reformer import LSHTrace, Reformer
 Kind = Callable[[ReformerCase], ReformerOracle]
 
 CASES = [
-    pytest.param(kind, case, id=f"{name}-{case}", marks=() if str(case) == "one round" else pytest.mark.full)
+    pytest.param(kind, case, id=f"{name}-{case}", marks=() if case.representative else pytest.mark.full)
     for name, kind, cases in (
         ("huggingface", HuggingFaceReformer, HUGGING_FACE),
         ("reformer_pytorch", PyTorchReformer, REFORMER_PYTORCH),

@@ -14,6 +14,9 @@ import numpy.typing as npt
 import onnx_ir as ir
 import pytest
 
+from tests.helpers.ids import random_ids
+from tests.helpers.manifests import edit_manifest
+from tests.helpers.paths import GOLDEN
 from xlexport.errors import OutputExistsError, ParityError, QuantizationError
 from xlexport.quantize.dynamic_int8 import quantize_columns
 from xlexport.quantize.gate import Difference, compare, log_probs, products_to_keep
@@ -27,7 +30,6 @@ from xlruntime import load
 from xlruntime.bundle import digest_file, read_bundle
 from xlruntime.errors import BundleError, BundleNotFoundError
 
-GOLDEN = Path(__file__).resolve().parents[1] / "golden"
 BYTES = GOLDEN / "post_lnorm_same_length_empty" / "bundle"  # nine products: four a layer, and the head
 FIRST_ROWS = GOLDEN / "pre_lnorm_same_length_zeros" / "bundle"
 BAND, CHUNK = GOLDEN / "reformer_band" / "bundle", GOLDEN / "reformer_chunk" / "bundle"
@@ -52,17 +54,13 @@ def quantized(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Path, str],
             output = tmp_path_factory.mktemp("quantized") / dtype
             texts = []
             if read_bundle(source).tokenizer.kind == "none":
-                ids.write_text(" ".join(map(str, random_ids(2100, 40))))
+                ids.write_text(" ".join(map(str, random_ids(2100, seed=3, vocab_size=40))))
                 texts = [ids]
             quantize(source, output, options(dtype), texts=texts, as_ids=bool(texts))
             made[source, dtype] = output
         return made[source, dtype]
 
     return make
-
-
-def random_ids(count: int, vocab_size: int) -> npt.NDArray[np.int64]:
-    return np.random.default_rng(3).integers(0, vocab_size, count)
 
 
 # Weights.
@@ -140,7 +138,7 @@ def test_int8_weights_are_those_of_the_float32_graph(quantized: Callable[[Path, 
 def test_scores_are_near_those_of_float32(source: Path, dtype: str, quantized: Callable[[Path, str], Path]) -> None:
     folder = quantized(source, dtype)
     model, exact = load(folder, threads=1), load(source, threads=1)
-    ids = random_ids(90, min(exact.bundle.vocab_size, 256))
+    ids = random_ids(90, seed=3, vocab_size=min(exact.bundle.vocab_size, 256))
     difference = np.abs(log_probs(model, ids) - log_probs(exact, ids))
     assert 0 < difference.max() <= NEAR[dtype]
     drawn = list(model.generate(ids[:20], max_tokens=5))
@@ -167,7 +165,7 @@ def test_manifest_says_what_was_done(quantized: Callable[[Path, str], Path]) -> 
 def test_int8_rows_do_not_depend_on_their_neighbours(quantized: Callable[[Path, str], Path]) -> None:
     """As they would with one step for a whole batch; the order of sums in a product is the same for all its rows."""
     model = load(quantized(BYTES, "int8"), threads=1)
-    ids = [random_ids(60, 256), np.full(60, 7), random_ids(60, 100)]
+    ids = [random_ids(60, seed=3, vocab_size=256), np.full(60, 7), random_ids(60, seed=3, vocab_size=100)]
     alone = [piece.bits for (piece,) in (list(model.score([one])) for one in ids)]
     together = [piece.bits for piece in model.score(ids, batch_size=3)]
     np.testing.assert_allclose(together, alone, rtol=1e-6)
@@ -175,7 +173,7 @@ def test_int8_rows_do_not_depend_on_their_neighbours(quantized: Callable[[Path, 
 
 def test_int8_scores_do_not_depend_on_segments(quantized: Callable[[Path, str], Path]) -> None:
     model = load(quantized(BYTES, "int8"), threads=1)
-    ids = random_ids(60, 256)
+    ids = random_ids(60, seed=3, vocab_size=256)
     (whole,), (parts,) = model.score([ids], segment_len=30), model.score([ids], segment_len=4)
     # Sums in another order let a number be rounded to the next step here and there.
     assert parts.bits_per_token == pytest.approx(whole.bits_per_token, abs=2e-3)
@@ -191,7 +189,7 @@ def test_float16_dtypes(memory_dtype: str, tmp_path: Path) -> None:
     assert tensors["memory_key_0"] == tensors["memory_value_1"] == memory_dtype
     assert tensors["position_key_0"] == "float16"
     assert {tensor.name: tensor.dtype for tensor in model.bundle.graphs["detail"].outputs}["log_prob"] == "float32"
-    ids = random_ids(60, 256)
+    ids = random_ids(60, seed=3, vocab_size=256)
     difference = log_probs(model, ids) - log_probs(load(BYTES, threads=1), ids)
     assert 0 < np.abs(difference).max() <= NEAR["float16"]
     stream = model.stream()
@@ -220,8 +218,7 @@ def spoil(folder: Path, layer: int, large: float = 1e4) -> None:
 
     The model computes what it did, but in int8 the others vanish beside it.
     """
-    manifest = json.loads((folder / "bundle.json").read_text())
-    manifest.pop("manifest_sha256", None)
+    files = {}
     for purpose in ("score", "generate", "detail"):
         path = folder / f"{purpose}.onnx"
         model = ir.load(path)
@@ -232,9 +229,8 @@ def spoil(folder: Path, layer: int, large: float = 1e4) -> None:
             array[row] = number
             value.const_value = ir.tensor(array, name=name)
         ir.save(model, path)
-        digest = digest_file(path)
-        manifest["files"][path.name] = dataclasses.asdict(digest)
-    (folder / "bundle.json").write_text(json.dumps(manifest))
+        files[path.name] = dataclasses.asdict(digest_file(path))
+    edit_manifest(folder, lambda manifest: manifest["files"].update(files))
 
 
 @pytest.fixture
@@ -253,7 +249,7 @@ def test_outlier_layer_is_found_and_kept(copied: Path, tmp_path: Path) -> None:
     assert graph.initializers[f"{outer}.weight.T"].dtype == ir.DataType.FLOAT
     assert f"{outer}.int8" not in graph.initializers
     exact, model = load(copied, threads=1), load(tmp_path / "out", threads=1)
-    ids = random_ids(90, 256)
+    ids = random_ids(90, seed=3, vocab_size=256)
     assert np.abs(log_probs(model, ids) - log_probs(exact, ids)).max() <= NEAR["int8"]
     spoilt = quantize(copied, tmp_path / "all", options("int8", max_delta_bits=10))
     assert spoilt.kept == {} and abs(spoilt.delta_bits_per_token) > 0.02
@@ -374,7 +370,7 @@ def test_numbers_too_large_for_float16_stay_float32(copied: Path, tmp_path: Path
     spoil(copied, 0, large=1e6)
     quantize(copied, tmp_path / "out", options("float16"))
     exact, model = load(copied, threads=1), load(tmp_path / "out", threads=1)
-    ids = random_ids(90, 256)
+    ids = random_ids(90, seed=3, vocab_size=256)
     assert np.abs(log_probs(model, ids) - log_probs(exact, ids)).max() <= NEAR["float16"]
 
 

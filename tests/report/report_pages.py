@@ -7,7 +7,6 @@ import json
 import re
 import zlib
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,7 +14,9 @@ import numpy.typing as npt
 
 __all__ = ["GOLDEN", "HOSTILE", "Page", "read_page"]
 
-GOLDEN = Path(__file__).resolve().parents[1] / "golden" / "post_lnorm_same_length_empty" / "bundle"  # reads bytes
+from tests.helpers.paths import EMPTY, golden_bundle
+
+GOLDEN = golden_bundle(EMPTY)  # reads bytes
 FAMILY = "\U0001f468\u200d\U0001f469\u200d\U0001f467"  # three people, drawn as one
 HOSTILE = (
     "<script>document.title='broken'</script><img src=x onerror=alert(1)> &amp; </script> ]]> -->"

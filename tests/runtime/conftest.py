@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -13,10 +12,11 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
+from tests.helpers import ids
+from tests.helpers.manifests import with_tokenizer
+from tests.helpers.paths import GOLDEN
 from xlruntime import Model, load
-from xlruntime.bundle import digest_file
 
-GOLDEN = Path(__file__).resolve().parents[1] / "golden"
 BAND, CHUNK = "reformer_band", "reformer_chunk"
 VARIANTS = sorted({path.parent.name for path in GOLDEN.glob("*/bundle")} - {BAND, CHUNK, "late_reader"})
 EMPTY, ZEROS = "post_lnorm_same_length_empty", "pre_lnorm_same_length_zeros"  # both with same_length, on bytes
@@ -74,11 +74,7 @@ def chunk_model() -> Model:
 @pytest.fixture
 def bytes_of_band(band_model: Model, tmp_path: Path) -> Model:
     """The same, reading text: the id of a byte is the byte and two."""
-    folder = Path(shutil.copytree(band_model.folder, tmp_path / "bytes"))
-    manifest = json.loads((folder / "bundle.json").read_text("utf-8"))
-    manifest["tokenizer"] = {"kind": "bytes", "first_id": 2}
-    (folder / "bundle.json").write_text(json.dumps(manifest), "utf-8")
-    return load(folder, threads=1)
+    return load(with_tokenizer(band_model.folder, tmp_path / "bytes", kind="bytes", first_id=2), threads=1)
 
 
 @pytest.fixture
@@ -92,14 +88,7 @@ def bundle_with(no_text_model: Model, tmp_path: Path) -> Callable[[str, Path], P
     """`bundle_with(kind, file)`: a bundle of 29 tokens that reads text with this tokenizer."""
 
     def make(kind: str, file: Path) -> Path:
-        folder = Path(shutil.copytree(no_text_model.folder, tmp_path / "bundle"))
-        shutil.copyfile(file, folder / file.name)
-        manifest = json.loads((folder / "bundle.json").read_text("utf-8"))
-        digest = digest_file(folder / file.name)
-        manifest["files"][file.name] = {"sha256": digest.sha256, "size": digest.size}
-        manifest["tokenizer"] = {"kind": kind, "file": file.name}
-        (folder / "bundle.json").write_text(json.dumps(manifest), "utf-8")
-        return folder
+        return with_tokenizer(no_text_model.folder, tmp_path / "bundle", file, kind=kind)
 
     return make
 
@@ -107,11 +96,7 @@ def bundle_with(no_text_model: Model, tmp_path: Path) -> Callable[[str, Path], P
 @pytest.fixture
 def random_ids() -> RandomIds:
     """`random_ids(n, seed=0, vocab_size=256)`: token ids (n,)."""
-
-    def make(n: int, seed: int = 0, vocab_size: int = 256) -> npt.NDArray[np.int64]:
-        return np.random.default_rng(seed).integers(0, vocab_size, n)
-
-    return make
+    return ids.random_ids
 
 
 @pytest.fixture

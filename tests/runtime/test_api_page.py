@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 import xlruntime
+from tests.helpers.paths import ROOT
 from xlruntime import Model
 
-ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "docs/api.md").read_text("utf-8")
 SERVING = {"graph_for", "longest_step", "session", "use_fixed"}  # methods of Model that xlexport uses
 

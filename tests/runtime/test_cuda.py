@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.helpers.paths import GOLDEN
 from tests.runtime.in_place import walk_both_ways
 from xlruntime import Model, ProviderError, load
 
-GOLDEN = Path(__file__).resolve().parents[1] / "golden"
 NAMES = sorted(path.parent.name for path in GOLDEN.glob("*/bundle") if path.parent.name != "reformer_chunk")
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,10 +12,9 @@ import numpy.typing as npt
 import pytest
 from safetensors import safe_open
 
+from tests.helpers.paths import GOLDEN
 from xlruntime import Model
 from xlruntime.spec import FORMAT_VERSION
-
-GOLDEN = Path(__file__).resolve().parents[1] / "golden"
 
 
 @dataclass(frozen=True)

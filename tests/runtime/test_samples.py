@@ -13,11 +13,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tests.helpers.paths import ROOT
 from xlruntime import Model
 
 pytestmark = pytest.mark.full
 
-FOLDER = Path(__file__).resolve().parents[2] / "samples"
+FOLDER = ROOT / "samples"
 SAMPLES = sorted(FOLDER.glob("[0-9]*.py"))
 WITH_PYTORCH = {"01_convert.py", "11_reformer.py"}
 ALONE = FOLDER / "10_without_the_package.py"

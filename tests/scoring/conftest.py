@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import json
-import shutil
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -13,9 +12,10 @@ from typing import Any
 
 import pytest
 
+from tests.helpers.manifests import with_tokenizer
+from tests.helpers.paths import GOLDEN, golden_bundle
 from xlexport.commands import run
 
-GOLDEN = Path(__file__).resolve().parents[1] / "golden"
 TEXT = (
     "It was the best of times,\n it was the worst of times;\r\n\n\tit was the âge of wisdom –\n"
     "it was the epoch of  belief, 時代 of incredulity\n \n"
@@ -78,17 +78,8 @@ def texts(tmp_path: Path) -> list[Path]:
 @pytest.fixture
 def words_bundle(tmp_path: Path) -> Callable[[str, Path], Path]:
     """`words_bundle(kind, file)`: a bundle of 29 tokens that reads text with this tokenizer."""
-    from xlruntime.bundle import digest_file
 
     def made(kind: str, file: Path) -> Path:
-        folder = Path(shutil.copytree(GOLDEN / "pre_lnorm_empty" / "bundle", tmp_path / "words.bundle"))
-        shutil.copyfile(file, folder / file.name)
-        manifest = json.loads((folder / "bundle.json").read_text("utf-8"))
-        digest = digest_file(folder / file.name)
-        manifest["files"][file.name] = {"sha256": digest.sha256, "size": digest.size}
-        manifest["tokenizer"] = {"kind": kind, "file": file.name}
-        manifest.pop("manifest_sha256", None)
-        (folder / "bundle.json").write_text(json.dumps(manifest), "utf-8")
-        return folder
+        return with_tokenizer(golden_bundle("pre_lnorm_empty"), tmp_path / "words.bundle", file, kind=kind)
 
     return made

@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 
 import xlruntime
-from tests.scoring.conftest import GOLDEN, TEXT, Score
+from tests.helpers.paths import GOLDEN
+from tests.scoring.conftest import TEXT, Score
 from xlruntime.tokenizers.vocabulary import Vocabulary
 
 SUMS = ("tokens", "scored_tokens", "chars", "bytes", "scored_chars", "scored_bytes", "nats", "bits")

@@ -3,8 +3,8 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-import torch
 
+from tests.helpers.weights import random_model
 from xltraining.transformer_xl import TransformerXL
 from xltraining.transformer_xl_config import TransformerXLConfig
 
@@ -23,11 +23,6 @@ def make_model() -> Callable[..., TransformerXL]:
     """A small model in evaluation mode whose every weight counts: none is zero, none is tiny."""
 
     def make(seed: int = 0, **changes: Any) -> TransformerXL:
-        with torch.random.fork_rng(), torch.no_grad():
-            torch.manual_seed(seed)
-            model = TransformerXL(replace(SMALL, **changes)).eval()
-            for parameter in model.parameters():
-                parameter.add_(torch.randn(parameter.shape) * 0.3)
-        return model
+        return random_model(lambda: TransformerXL(replace(SMALL, **changes)), seed)
 
     return make

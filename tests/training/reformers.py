@@ -8,6 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from tests.helpers.weights import random_model
 from tests.training.test_lsh import covered_keys, naive_bucket
 from xltraining.lsh import normalised_keys
 from xltraining.reformer import LSHTrace, Reformer, ReformerMemory
@@ -37,12 +38,7 @@ SMALL = ReformerConfig(
 
 def make(seed: int = 0, **changes: Any) -> Reformer:
     """A small model in float64 and evaluation mode whose every weight counts: none is zero, none is tiny."""
-    with torch.random.fork_rng(), torch.no_grad():
-        torch.manual_seed(seed)
-        model = Reformer(replace(SMALL, **changes)).double().eval()
-        for parameter in model.parameters():
-            parameter.add_(torch.randn(parameter.shape) * 0.3)
-    return model
+    return random_model(lambda: Reformer(replace(SMALL, **changes)).double(), seed)
 
 
 def tokens_of(B: int, S: int, seed: int = 1) -> Tensor:

@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from tests.helpers.weights import randomize
 from xltraining.checkpoint import Checkpoint, build_model, load_checkpoint, save_checkpoint
 from xltraining.errors import ConfigError
 from xltraining.transformer_xl import TransformerXL, tied_names
@@ -33,11 +34,7 @@ CLUSTERS: dict[str, dict[str, Any]] = {
 def model(request: pytest.FixtureRequest) -> TransformerXL:
     """A model in which every weight counts."""
     torch.manual_seed(0)
-    model = TransformerXL(replace(CONFIG, **CLUSTERS[request.param])).eval()
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.add_(torch.randn(parameter.shape) * 0.3)
-    return model
+    return randomize(TransformerXL(replace(CONFIG, **CLUSTERS[request.param])).eval())
 
 
 def cluster_of(config: TransformerXLConfig, token: int) -> tuple[int, int]:

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 import torch
 
+from tests.helpers.paths import ROOT
 from xltraining.checkpoint import build_model, load_checkpoint
 from xltraining.evaluation import evaluate
 
 pytestmark = pytest.mark.full
 
-SAMPLES = Path(__file__).resolve().parents[2] / "samples"
+SAMPLES = ROOT / "samples"
 LARGEST = 12_000_000  # bytes; they are cloned with the code
 PROSE = (
     b"It was a dark night, and the rain fell upon the road. The old man took his hat and went out of the house, for he "
