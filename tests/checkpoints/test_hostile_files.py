@@ -28,8 +28,7 @@ from tests.checkpoints.hostile_torch_files import (
     wholes,
 )
 from xlexport.checkpoints import load
-from xlexport.checkpoints.safe_pickle import read_pickle
-from xlexport.checkpoints.safe_pickle.torch_files import read_torch
+from xlexport.checkpoints.safe_pickle import read_pickle, read_torch
 from xlexport.errors import CheckpointError, CheckpointNotFoundError
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -19,9 +19,7 @@ import pytest
 import torch
 from torch import nn
 
-from xlexport.checkpoints.safe_pickle import Record, machine, read_pickle
-from xlexport.checkpoints.safe_pickle import opcodes as operations
-from xlexport.checkpoints.safe_pickle.torch_files import read_torch
+from xlexport.checkpoints.safe_pickle import Record, machine, read_pickle, read_torch
 from xlexport.errors import CheckpointError
 
 PROTOCOLS = range(pickle.HIGHEST_PROTOCOL + 1)
@@ -178,7 +176,7 @@ def test_large_vocabulary(pickled: Callable[..., Any]) -> None:
 def test_operations_are_limited(pickled: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
     content = b"\x80\x02" + b"N0" * 50 + b"N."
     assert pickled(content) is None
-    monkeypatch.setattr(operations, "MOST_OPERATIONS", 100)
+    monkeypatch.setattr(machine, "MOST_OPERATIONS", 100)
     with pytest.raises(CheckpointError, match="more than 100 operations"):
         pickled(content)
 
