@@ -19,6 +19,7 @@ import pytest
 import torch
 from torch import nn
 
+from xlexport.checkpoints import safe_pickle
 from xlexport.checkpoints.safe_pickle import Record, machine, read_pickle, read_torch
 from xlexport.errors import CheckpointError
 
@@ -171,6 +172,14 @@ def test_large_vocabulary(pickled: Callable[..., Any]) -> None:
     assert read["idx2sym"] == words
     assert read["sym2idx"] == table
     assert len(read["counter"]) == len(words)
+
+
+def test_package_is_the_only_entry() -> None:
+    package = Path(safe_pickle.__file__).parent
+    private = f"{safe_pickle.__name__}."
+    outside = [file for file in package.parents[1].rglob("*.py") if package not in file.parents]
+    assert len(outside) > 100
+    assert not [file.name for file in outside if private in file.read_text("utf-8")]
 
 
 def test_operations_are_limited(pickled: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:

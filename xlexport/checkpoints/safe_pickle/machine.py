@@ -51,7 +51,7 @@ class Machine:
         self.texts: list[str] = []
         self.names: dict[str, bool] = {}
         self.room = ROOM  # what is left of it
-        self.has_ended = False
+        self.words, self.has_ended = 0, False
 
     def run(self, data: Buffer, start: int, end: int) -> tuple[Any, int]:
         """Return the value of the pickle that starts at `start`, and the position after it.
@@ -77,11 +77,9 @@ class Machine:
     def _carry_out(self, data: Buffer, position: int, end: int) -> int:
         """Carry out the operations up to STOP, and return the position after it."""
         for _ in range(MOST_OPERATIONS):
-            if position >= end:
-                raise BadFileError("its pickle is cut off")
-            if data[position] not in OPERATIONS:
+            if position < end and data[position] not in OPERATIONS:
                 raise BadFileError(f"its pickle has an operation at byte {position:,} that no checkpoint needs")
-            read, handle = OPERATIONS[data[position]]
+            read, handle = OPERATIONS[data[position]] if position < end else (None, None)
             argument, position = read(data, position + 1) if read else (None, position + 1)
             if position > end:
                 raise BadFileError("its pickle is cut off")
@@ -106,8 +104,9 @@ class Machine:
         self.push(value, sys.getsizeof(value))
 
     def push_text(self, value: Any) -> None:
+        self.words += 1
         self.texts.append(value)
-        self.push(value, sys.getsizeof(value) - (WORD_ROOM if len(self.texts) <= MOST_WORDS else 0))
+        self.push(value, LIST_PLACE + sys.getsizeof(value) - (WORD_ROOM if self.words <= MOST_WORDS else 0))
 
     def take(self, count: int | None = None) -> list[Any]:
         """Take the last values from the stack, those since the last mark if there is no count."""
@@ -127,7 +126,9 @@ class Machine:
     def put(self, index: int) -> None:
         """Remember the last value. Picklers count up; a number far out pays for all places before it."""
         gap = index - len(self.memo)
-        self.charge(PLACE + LIST_PLACE * abs(gap) if gap else LIST_PLACE)
+        if index < 0:
+            raise LookupError("below zero")
+        self.charge(PLACE + LIST_PLACE * max(gap, 0) if gap else LIST_PLACE)
         self.memo += [UNSET] * (gap + 1)
         self.memo[index] = self.stack[-1]
 
@@ -136,6 +137,7 @@ class Machine:
         if value is UNSET or index < 0:
             raise LookupError("nothing there")
         if type(value) is str:
+            self.room -= LIST_PLACE
             self.texts.append(value)
         self.stack.append(value)
 

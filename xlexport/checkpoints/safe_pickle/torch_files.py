@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import mmap
 import struct
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, BinaryIO, NamedTuple
 
 from xlexport.checkpoints.safe_pickle.builders import BUILDERS
@@ -22,6 +22,10 @@ __all__ = ["read_archive", "read_legacy"]
 
 LEGACY_MAGIC, LEGACY_PROTOCOL = 0x1950A86A20F9469CFC6C, 1001
 LEGACY_HEADER, LEGACY_KEY = 1 << 12, 64  # bytes of a pickle beside the object's, and for each key in it, at most
+NOT_TORCH = "not a file of torch.save", "Check the path."
+BIG_ENDIAN = "saved on a big-endian machine", "Save it again on a little-endian one, as nearly all are."
+TORCHSCRIPT = "a TorchScript archive, which holds code", "Save the state dict of the model that it was made from."
+IMPOSSIBLE = "a tensor in it has an impossible shape"
 MOST_AXES = 16
 LARGEST_NUMBER = 1 << 62
 DTYPES = {  # by torch.save's name for the storage
@@ -36,12 +40,11 @@ def read_archive(file: BinaryIO, data: mmap.mmap) -> Any:
     members = read_members(file, data)
     roots = [name.removesuffix("data.pkl") for name in members if name.endswith("/data.pkl")]
     if len(roots) != 1 or not all(name.startswith(roots[0]) for name in members):
-        raise _not_torch()
+        raise BadFileError(*NOT_TORCH)
     if roots[0] + "constants.pkl" in members:
-        repair = "Save the state dict of the model that it was made from."
-        raise BadFileError("a TorchScript archive, which holds code", repair)
+        raise BadFileError(*TORCHSCRIPT)
     if (order := members.get(roots[0] + "byteorder")) and data[order.start : order.start + order.size] != b"little":
-        raise _big_endian()
+        raise BadFileError(*BIG_ENDIAN)
     tensors = _Tensors()
     start, size = members[roots[0] + "data.pkl"]
     value, _ = tensors.machine.run(data, start, start + size)
@@ -60,15 +63,15 @@ def read_legacy(file: BinaryIO, data: mmap.mmap) -> Any:
     try:
         magic, position = Machine().run(data, 0, min(LEGACY_HEADER, len(data)))
     except BadFileError as error:
-        raise _not_torch() from error
+        raise BadFileError(*NOT_TORCH) from error
     if magic != LEGACY_MAGIC:
-        raise _not_torch()
+        raise BadFileError(*NOT_TORCH)
     protocol, position = Machine().run(data, position, min(position + LEGACY_HEADER, len(data)))
     system, position = Machine().run(data, position, min(position + LEGACY_HEADER, len(data)))
     if protocol != LEGACY_PROTOCOL or type(system) is not dict:
         raise BadFileError("of a version of torch.save that nothing wrote")
     if system.get("little_endian") is not True:
-        raise _big_endian()
+        raise BadFileError(*BIG_ENDIAN)
     tensors = _Tensors()
     value, position = tensors.machine.run(data, position, len(data))
     keys_end = position + LEGACY_HEADER + LEGACY_KEY * len(tensors.storages)
@@ -79,29 +82,18 @@ def read_legacy(file: BinaryIO, data: mmap.mmap) -> Any:
     for key in keys:
         storage, starts[key] = tensors.storages[key], position + 8
         position = starts[key] + storage.size
-        if position > len(data) or struct.unpack_from("<q", data, starts[key] - 8)[0] != storage.count:
+        if position > len(data) or struct.unpack_from("<q", data, starts[key] - 8)[0] != storage.length:
             raise BadFileError(f"storage {key[:60]!a} in it is cut off or not of the size that its tensors say")
     tensors.bind(file, data, starts)
     return value
-
-
-def _not_torch() -> BadFileError:
-    return BadFileError("not a file of torch.save", "Check the path.")
-
-
-def _big_endian() -> BadFileError:
-    return BadFileError("saved on a big-endian machine", "Save it again on a little-endian one, as nearly all are.")
 
 
 class _Storage(NamedTuple):
     """Numbers of one kind in a row in the file."""
 
     dtype: Any
-    count: int
-
-    @property
-    def size(self) -> int:
-        return self.count * int(self.dtype.itemsize)
+    length: int
+    size: int  # in bytes
 
 
 class _Part(NamedTuple):
@@ -109,16 +101,19 @@ class _Part(NamedTuple):
 
     key: str
     offset: int
-    count: int
+    length: int
 
 
 class _Tensors:
     """The storages and tensors of one file; tensors have no numbers until `bind`."""
 
     def __init__(self) -> None:
+        import torch
+
+        self.torch = torch
         self.storages: dict[str, _Storage] = {}
         self.bindings: list[tuple[Any, str, int, tuple[int, ...], tuple[int, ...]]] = []
-        self.builders = {
+        self.builders: dict[str, Callable[..., Any]] = {
             **dict.fromkeys(("torch._utils._rebuild_tensor", "torch._utils._rebuild_tensor_v2"), self._tensor),
             "torch._utils._rebuild_parameter": self._parameter,
             "torch._utils._rebuild_parameter_with_state": self._parameter,
@@ -129,8 +124,6 @@ class _Tensors:
 
     def _reference(self, reference: Any) -> Any:
         """Return what a pickle of torch.save has outside of it: storages, in old files source text of classes too."""
-        import torch
-
         match reference:
             case ("module", Name() as name, *_):
                 return name
@@ -138,7 +131,8 @@ class _Tensors:
                 dtype = DTYPES.get(name.removeprefix("torch."))
                 if dtype is None or count >= LARGEST_NUMBER:
                     raise BadFileError("a storage in it is of an unknown kind or an impossible size")
-                storage = _Storage(getattr(torch, dtype), count)
+                kind = getattr(self.torch, dtype)
+                storage = _Storage(kind, count, count * kind.itemsize)
                 if self.storages.setdefault(key, storage) != storage:
                     raise BadFileError(f"storage {key[:60]!a} in it has two kinds or sizes")
                 match views:
@@ -151,23 +145,19 @@ class _Tensors:
 
     def _tensor(self, part: Any, offset: Any, size: Any, stride: Any, *_: Any) -> Any:
         """Return a tensor without its numbers, once they are known to be numbers of its storage."""
-        import torch
-
         if type(part) is not _Part or not all(map(_are_sizes, (size, stride, (offset,)))):
-            raise BadFileError("a tensor in it has an impossible shape")
+            raise BadFileError(IMPOSSIBLE)
         numbers, last = math.prod(size), sum((n - 1) * step for n, step in zip(size, stride, strict=True))
-        if numbers and (offset + last >= part.count or numbers > part.count):
+        if numbers and (offset + last >= part.length or numbers > part.length):
             raise BadFileError("a tensor in it is larger than its storage")
         if math.prod(max(n, 1) for n in size) * max(stride, default=1) >= LARGEST_NUMBER:
-            raise BadFileError("a tensor in it has an impossible shape")
-        tensor = torch.empty(0, dtype=self.storages[part.key].dtype)
+            raise BadFileError(IMPOSSIBLE)
+        tensor = self.torch.empty(0, dtype=self.storages[part.key].dtype)
         self.bindings.append((tensor, part.key, part.offset + offset if numbers else 0, size, stride))
         return tensor
 
     def _parameter(self, tensor: Any, *_: Any) -> Any:
-        import torch
-
-        if not isinstance(tensor, torch.Tensor):
+        if not isinstance(tensor, self.torch.Tensor):
             raise BadFileError("a parameter in it is not a tensor")
         return tensor
 
@@ -179,23 +169,21 @@ class _Tensors:
 
     def bind(self, file: BinaryIO, data: mmap.mmap, starts: Mapping[str, int]) -> None:
         """Give the tensors their numbers, all sizes of which were checked; `starts` says where storages begin."""
-        import torch
-
         storages = {}
         for key, start in starts.items():
-            dtype, count = self.storages[key]
+            dtype, count, size = self.storages[key]
             if not count:
-                storages[key] = torch.empty(0, dtype=dtype)
+                storages[key] = self.torch.empty(0, dtype=dtype)
             elif start % dtype.itemsize == 0:
-                storages[key] = torch.frombuffer(data, dtype=dtype, count=count, offset=start)
+                storages[key] = self.torch.frombuffer(data, dtype=dtype, count=count, offset=start)
             else:
-                numbers = bytearray(self.storages[key].size)
+                numbers = bytearray(size)
                 file.seek(start)
-                if file.readinto(numbers) != len(numbers):  # type: ignore[attr-defined]
+                if file.readinto(numbers) != size:  # type: ignore[attr-defined]
                     raise BadFileError("it became shorter while it was read")
-                storages[key] = torch.frombuffer(numbers, dtype=dtype)
-        for tensor, key, offset, size, stride in self.bindings:
-            tensor.set_(storages[key], offset, size, stride)
+                storages[key] = self.torch.frombuffer(numbers, dtype=dtype)
+        for tensor, key, offset, shape, stride in self.bindings:
+            tensor.set_(storages[key], offset, shape, stride)
 
 
 def _are_sizes(numbers: Any) -> bool:
