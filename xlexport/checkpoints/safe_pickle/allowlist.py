@@ -46,7 +46,7 @@ NAMES = {  # modules (several if it moved): the names in each
     "apex.amp.scaler": "LossScaler",
     "apex.fp16_utils.loss_scaler": "LossScaler DynamicLossScaler",
 }
-TORCH_NN = re.compile(r"^torch\.nn\.(parameter|modules\.\w+|parallel|parallel\.data_parallel)\.")  # parts of torch.nn
+TORCH_NN = re.compile(r"^torch\.nn\.(parameter|modules\.\w+|parallel(\.data_parallel)?)\.")  # parts of torch.nn
 ALLOWED = {f"{module}.{name}" for modules in NAMES for module in modules.split() for name in NAMES[modules].split()}
 
 

@@ -15,7 +15,7 @@ __all__ = ["ARCHIVE_MAGIC", "Member", "read_members"]
 
 ARCHIVE_MAGIC = b"PK\x03\x04"
 MOST_MEMBERS = 100_000
-LARGEST_DIRECTORY = 10 << 20  # bytes; zipfile's list of members takes ten times as many
+LARGEST_DIRECTORY, LARGEST_END = 10 << 20, 1 << 17  # bytes; zipfile's list of members takes ten times as many
 DAMAGED = (zipfile.BadZipFile, NotImplementedError, RuntimeError, ValueError, OverflowError, EOFError, struct.error)
 
 
@@ -27,10 +27,10 @@ class Member(NamedTuple):
 
 
 class _Bounded(io.FileIO):
-    """A file that zipfile reads in pieces no larger than a directory may be."""
+    """A file of which zipfile gets less than it asks for, if that is more than a directory or the archive's end."""
 
     def read(self, size: int | None = -1) -> bytes:
-        return super().read(size if size is not None and 0 <= size <= LARGEST_DIRECTORY else LARGEST_DIRECTORY)
+        return super().read(size if size is not None and 0 <= size <= LARGEST_DIRECTORY else LARGEST_END)
 
 
 def read_members(file: BinaryIO, data: mmap.mmap, check: bool = True) -> dict[str, Member]:
