@@ -133,6 +133,7 @@ def tensors() -> Iterator[tuple[str, bytes]]:
     yield "storage of 2**62 numbers", tensor(count=FAR)
     yield "storage of -6 numbers", tensor(count=-6)
     yield "storage of no number", tensor(count="6")
+    yield "storage of True numbers", tensor(count=True, size=(1,), stride=(1,))
     yield "storage larger than the file's", tensor(count=7)
     yield "storage of another type's size", tensor(kind="torch\nDoubleStorage")
     yield "storage of two types", b"(" + tensor() + tensor(kind="torch\nIntStorage") + b"l"
@@ -230,6 +231,9 @@ def torch_bombs() -> Iterator[tuple[str, bytes]]:
     yield "references without end", archive(reference + b"(" + b"j\0\1\0\0Q" * 700_000 + b"l")
     rebuilt = b"ctorch._utils\n_rebuild_tensor_v2\nr\1\1\0\0(j\0\1\0\0QK\0))\x89}tr\2\1\0\0"
     yield "tensors without end", archive(reference + rebuilt + b"(" + b"j\1\1\0\0j\2\1\0\0R" * 300_000 + b"l")
+    arguments = b"}r\1\1\0\0(j\0\1\0\0" + b"j\1\1\0\0" * 300_000 + b"tr\2\1\0\0"
+    calls = b"ctorch._utils\n_rebuild_parameter\nr\3\1\0\0" + b"j\3\1\0\0j\2\1\0\0R" * 100_000
+    yield "calls with many arguments without end", archive(b"(" + tensor() + b"r\0\1\0\0" + arguments + calls + b"l")
     part = b"cmem_transformer\nDecoderLayer\n)\x81}" + value("_modules") + b"}"
     twice = b"0" + part + value("a") + b"h\x01s" + value("b") + b"h\x01ssbq\x01"
     yield "module that has another twice, and so on", archive(part + b"sbq\x01" + 20 * twice)

@@ -18,8 +18,7 @@ from typing import Any
 import torch  # noqa: F401 -- before the guard: the readers import it when they need it
 
 from xlexport.checkpoints import load
-from xlexport.checkpoints.safe_pickle import read_pickle
-from xlexport.checkpoints.safe_pickle.torch_files import read_torch
+from xlexport.checkpoints.safe_pickle import read_pickle, read_torch
 from xlexport.errors import CheckpointError
 
 READERS = (read_pickle, read_torch, load)

@@ -29,8 +29,7 @@ from tests.checkpoints.hostile_torch_files import (
 )
 from tests.helpers.paths import ROOT
 from xlexport.checkpoints import load
-from xlexport.checkpoints.safe_pickle import read_pickle
-from xlexport.checkpoints.safe_pickle.torch_files import read_torch
+from xlexport.checkpoints.safe_pickle import read_pickle, read_torch
 from xlexport.errors import CheckpointError, CheckpointNotFoundError
 
 MOST_MEGABYTES = 200  # beside the file's size

@@ -19,9 +19,8 @@ import pytest
 import torch
 from torch import nn
 
-from xlexport.checkpoints.safe_pickle import Record, machine, read_pickle
-from xlexport.checkpoints.safe_pickle import opcodes as operations
-from xlexport.checkpoints.safe_pickle.torch_files import read_torch
+from xlexport.checkpoints import safe_pickle
+from xlexport.checkpoints.safe_pickle import Record, machine, read_pickle, read_torch
 from xlexport.errors import CheckpointError
 
 PROTOCOLS = range(pickle.HIGHEST_PROTOCOL + 1)
@@ -175,10 +174,18 @@ def test_large_vocabulary(pickled: Callable[..., Any]) -> None:
     assert len(read["counter"]) == len(words)
 
 
+def test_package_is_the_only_entry() -> None:
+    package = Path(safe_pickle.__file__).parent
+    private = f"{safe_pickle.__name__}."
+    outside = [file for file in package.parents[1].rglob("*.py") if package not in file.parents]
+    assert len(outside) > 100
+    assert not [file.name for file in outside if private in file.read_text("utf-8")]
+
+
 def test_operations_are_limited(pickled: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
     content = b"\x80\x02" + b"N0" * 50 + b"N."
     assert pickled(content) is None
-    monkeypatch.setattr(operations, "MOST_OPERATIONS", 100)
+    monkeypatch.setattr(machine, "MOST_OPERATIONS", 100)
     with pytest.raises(CheckpointError, match="more than 100 operations"):
         pickled(content)
 

@@ -17,7 +17,7 @@ from tests.checkpoints.authors_models import VARIANTS, assert_computes, authors_
 from tests.checkpoints.refusals import refusal
 from tests.oracles.huggingface import Oracle
 from xlexport.checkpoints import load
-from xlexport.checkpoints.safe_pickle.torch_files import read_torch
+from xlexport.checkpoints.safe_pickle import read_torch
 from xltraining.checkpoint import Checkpoint, build_model
 
 nvidia_tensors = test_nvidia_format.nvidia_tensors

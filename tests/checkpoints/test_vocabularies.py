@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 import torch
 
-from xlexport.checkpoints.safe_pickle.records import Record
+from xlexport.checkpoints.safe_pickle import Record
 from xlexport.checkpoints.vocabularies import STYLES, describe_vocabulary, read_vocabulary, restyled, vocabulary_of
 from xlexport.errors import CheckpointError
 from xlruntime.tokenizers.vocabulary import Vocabulary

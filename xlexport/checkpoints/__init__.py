@@ -22,7 +22,7 @@ from xlexport.checkpoints.formats import (
     tensorflow,
     xltraining,
 )
-from xlexport.checkpoints.safe_pickle.summary import summarize
+from xlexport.checkpoints.safe_pickle import summarize
 from xlexport.checkpoints.source import SourceCheckpoint
 from xlexport.errors import CheckpointError, CheckpointNotFoundError
 from xlruntime.bundle import is_bundle

@@ -84,7 +84,7 @@ def read_tensors(file: Path) -> dict[Any, Any]:
         except (safetensors.SafetensorError, ValueError) as error:
             reason = str(error).partition("\n")[0]
             raise CheckpointError(f"{file}: damaged ({reason}). Copy it again.") from error
-    from xlexport.checkpoints.safe_pickle.torch_files import read_torch
+    from xlexport.checkpoints.safe_pickle import read_torch
 
     content = read_torch(file)
     if not isinstance(content, dict):

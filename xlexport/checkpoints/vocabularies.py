@@ -49,7 +49,7 @@ def read_vocabulary(path: Path, style: str | None = None) -> Vocabulary:
     with path.open("rb") as file:
         beginning = file.read(64)
     if beginning.startswith((ARCHIVE, LEGACY_TORCH)):
-        from xlexport.checkpoints.safe_pickle.torch_files import read_torch
+        from xlexport.checkpoints.safe_pickle import read_torch
 
         return vocabulary_of(read_torch(path), str(path), style)
     if beginning.startswith(PICKLE):

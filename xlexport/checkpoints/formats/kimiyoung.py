@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from xlexport.checkpoints.safe_pickle.summary import summarize
+from xlexport.checkpoints.safe_pickle import summarize
 from xlexport.checkpoints.source import SourceCheckpoint
 from xlexport.checkpoints.tensor_mapping import brief, listed
 from xlexport.checkpoints.transformer_xl_names import CODE_BASES
@@ -26,7 +26,7 @@ from xlexport.errors import CheckpointError
 from xlexport.extras import require
 
 if TYPE_CHECKING:
-    from xlexport.checkpoints.safe_pickle.records import Record
+    from xlexport.checkpoints.safe_pickle import Record
 
 __all__ = ["NAME", "load", "matches"]
 
@@ -68,7 +68,7 @@ def load(path: Path, config: Mapping[str, Any] | None = None) -> SourceCheckpoin
         MissingDependencyError: torch is not installed.
     """
     require("convert")
-    from xlexport.checkpoints.safe_pickle.torch_files import read_torch
+    from xlexport.checkpoints.safe_pickle import read_torch
 
     model = _model(path, read_torch(path))
     settings = {name: model.get(name, default) for name, default in SETTINGS.items()}
@@ -90,7 +90,7 @@ def load(path: Path, config: Mapping[str, Any] | None = None) -> SourceCheckpoin
 
 def _model(path: Path, content: Any) -> Record:
     """The language model, which may stand in a wrapper such as `nn.DataParallel`."""
-    from xlexport.checkpoints.safe_pickle.records import Record
+    from xlexport.checkpoints.safe_pickle import Record
 
     model = content
     while isinstance(model, Record) and set(_children(model)) == {"module"}:
@@ -108,7 +108,7 @@ def _children(module: Record) -> dict[str, Any]:
 
 def _tensors(module: Record, prefix: str) -> Iterator[tuple[str, Any]]:
     """Parameters and buffers by the names that `state_dict` would give them."""
-    from xlexport.checkpoints.safe_pickle.records import Record
+    from xlexport.checkpoints.safe_pickle import Record
 
     for kind in ("_parameters", "_buffers"):
         entries = module.get(kind)
@@ -154,7 +154,7 @@ def _add_settings_of_parts(path: Path, model: Record, settings: dict[str, Any]) 
 
 
 def _parts(module: Record, prefix: str) -> Iterator[tuple[str, Record]]:
-    from xlexport.checkpoints.safe_pickle.records import Record
+    from xlexport.checkpoints.safe_pickle import Record
 
     for name, child in _children(module).items():
         if isinstance(child, Record):

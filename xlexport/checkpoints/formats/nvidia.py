@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from xlexport.checkpoints.safe_pickle.summary import summarize
+from xlexport.checkpoints.safe_pickle import summarize
 from xlexport.checkpoints.source import SourceCheckpoint
 from xlexport.checkpoints.tensor_mapping import shown
 from xlexport.checkpoints.transformer_xl_names import CODE_BASES, plain_names
@@ -63,7 +63,7 @@ def load(path: Path, config: Mapping[str, Any] | None = None) -> SourceCheckpoin
         MissingDependencyError: torch is not installed.
     """
     require("convert")
-    from xlexport.checkpoints.safe_pickle.torch_files import read_torch
+    from xlexport.checkpoints.safe_pickle import read_torch
 
     content = read_torch(path)
     if not isinstance(content, dict) or not all(isinstance(content.get(part), dict) for part in PARTS):

@@ -22,7 +22,7 @@ from xlexport.checkpoints.formats.reformer_pytorch_settings import (
     settings_of,
 )
 from xlexport.checkpoints.reformer_settings import axial_table, reformer_source
-from xlexport.checkpoints.safe_pickle.summary import summarize
+from xlexport.checkpoints.safe_pickle import summarize
 from xlexport.checkpoints.source import SourceCheckpoint
 from xlexport.checkpoints.tensor_mapping import Origin
 from xlexport.errors import CheckpointError

@@ -13,7 +13,7 @@ from typing import Any
 
 from xlexport.checkpoints.files import read_tensors, safetensors_names, state_dict_in
 from xlexport.checkpoints.formats.huggingface import SPELLINGS, is_config, settings_of
-from xlexport.checkpoints.safe_pickle.summary import summarize
+from xlexport.checkpoints.safe_pickle import summarize
 from xlexport.checkpoints.source import SourceCheckpoint
 from xlexport.checkpoints.tensor_mapping import brief, listed, shown
 from xlexport.checkpoints.transformer_xl_names import (

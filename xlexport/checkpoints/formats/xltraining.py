@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from xlexport.checkpoints.files import inside, read_json
-from xlexport.checkpoints.safe_pickle.summary import is_archive, summarize
+from xlexport.checkpoints.safe_pickle import is_archive, summarize
 from xlexport.checkpoints.source import SourceCheckpoint, model_source
 from xlexport.errors import CheckpointError
 from xlexport.extras import require
@@ -41,7 +41,7 @@ def load(path: Path, config: Mapping[str, Any] | None = None) -> SourceCheckpoin
         MissingDependencyError: torch is not installed.
     """
     require("convert")
-    from xlexport.checkpoints.safe_pickle.torch_files import read_torch
+    from xlexport.checkpoints.safe_pickle import read_torch
     from xltraining.checkpoint import load_checkpoint
     from xltraining.errors import XltrainingError
 

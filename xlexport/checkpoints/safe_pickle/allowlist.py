@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
+import re
+
 __all__ = ["is_known"]
 
-# Classes of model code that people copied and moved about: known by their own name, whatever module they are in.
+# Classes of model code that people copied and moved about: known by their own name in any module.
 CLASSES = """
     MemTransformerLM AdaptiveEmbedding PositionalEmbedding PositionwiseFF ProjectedAdaptiveLogSoftmax
-    DecoderLayer RelLearnableDecoderLayer RelPartialLearnableDecoderLayer
+    DecoderLayer RelLearnableDecoderLayer RelPartialLearnableDecoderLayer BalancedDataParallel
     MultiHeadAttn RelMultiHeadAttn RelLearnableMultiHeadAttn RelPartialLearnableMultiHeadAttn
-    BalancedDataParallel
     Vocab OpenAIVocab GPT2Tokenizer Corpus LMCorpus TransfoXLCorpus TransfoXLTokenizer
     """.split()  # noqa: SIM905 -- a table
 
-# module (several where it moved): its names.
-NAMES = {
+NAMES = {  # modules (several if it moved): the names in each
     "builtins __builtin__": """
-        object set frozenset bytearray complex int float str bool bytes list dict tuple unicode long
-        """,
+        object set frozenset bytearray complex int float str bool bytes list dict tuple unicode long""",
     "copyreg copy_reg": "_reconstructor",
     "_codecs": "encode",
     "collections": "OrderedDict Counter defaultdict",
@@ -29,23 +28,16 @@ NAMES = {
     "numpy.core.multiarray numpy._core.multiarray": "_reconstruct scalar",
     "numpy.core.numeric numpy._core.numeric": "_frombuffer",
     "torch": """
-        Size Tensor device dtype
-        float float16 float32 float64 half double bfloat16 int8 int16 int32 int64 short int long uint8 bool
-        FloatStorage HalfStorage BFloat16Storage DoubleStorage
+        Size Tensor device dtype FloatStorage HalfStorage BFloat16Storage DoubleStorage
         LongStorage IntStorage ShortStorage CharStorage ByteStorage BoolStorage
-        """,
+        float float16 float32 float64 half double bfloat16 int8 int16 int32 int64 short int long uint8 bool""",
     "torch.storage": "UntypedStorage TypedStorage _TypedStorage _UntypedStorage",
     "torch._utils": "_rebuild_tensor _rebuild_tensor_v2 _rebuild_parameter _rebuild_parameter_with_state",
     "torch._tensor": "_rebuild_from_type_v2",
-    "torch.nn.parameter torch.nn": "Parameter ParameterList",
-    "torch.nn.modules.container torch.nn": "ModuleList ParameterList ParameterDict Sequential ModuleDict",
-    "torch.nn.modules.linear torch.nn": "Linear Identity",
-    "torch.nn.modules.sparse torch.nn": "Embedding",
-    "torch.nn.modules.normalization torch.nn": "LayerNorm",
+    "torch.nn": """
+        Parameter ParameterList ParameterDict ModuleList ModuleDict Sequential DataParallel
+        Linear Identity Embedding LayerNorm Dropout ReLU GELU""",
     "apex.normalization.fused_layer_norm apex.normalization": "FusedLayerNorm",
-    "torch.nn.modules.dropout torch.nn": "Dropout",
-    "torch.nn.modules.activation torch.nn": "ReLU GELU",
-    "torch.nn.parallel.data_parallel torch.nn.parallel torch.nn": "DataParallel",
     "sacremoses sacremoses.normalize": "MosesPunctNormalizer",
     "sacremoses sacremoses.tokenize": "MosesTokenizer MosesDetokenizer",
     "sacremoses.corpus": "Perluniprops NonbreakingPrefixes",
@@ -54,12 +46,10 @@ NAMES = {
     "apex.amp.scaler": "LossScaler",
     "apex.fp16_utils.loss_scaler": "LossScaler DynamicLossScaler",
 }
-
-ALLOWED = {
-    f"{module}.{name}" for modules, names in NAMES.items() for module in modules.split() for name in names.split()
-}
+TORCH_NN = re.compile(r"^torch\.nn\.(parameter|modules\.\w+|parallel(\.data_parallel)?)\.")  # parts of torch.nn
+ALLOWED = {f"{module}.{name}" for modules in NAMES for module in modules.split() for name in NAMES[modules].split()}
 
 
 def is_known(name: str) -> bool:
-    """Whether a pickle may refer to `module.name`."""
-    return name in ALLOWED or name.rpartition(".")[2] in CLASSES
+    """Return whether a pickle may refer to `module.name`."""
+    return TORCH_NN.sub("torch.nn.", name) in ALLOWED or name.rpartition(".")[2] in CLASSES

@@ -1,307 +1,214 @@
-"""A stack machine that runs a pickle and makes plain values, containers and records of it, nothing else.
+"""Run a pickle on a stack machine that makes plain values, containers and records of it, and nothing else.
 
-No name is imported, nothing of the file is called, no attribute is set. What the values may take in memory is counted
-before they are made.
+No name is imported, nothing of the file is called, no attribute is set. The machine counts what its values may take in
+memory before it makes them.
 """
 
 from __future__ import annotations
 
+import pickletools
+import struct
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from xlexport.checkpoints.safe_pickle.allowlist import is_known
-from xlexport.checkpoints.safe_pickle.opcodes import BadFileError, Buffer, operations
-from xlexport.checkpoints.safe_pickle.records import Name, Record, check_tree
+from xlexport.checkpoints.safe_pickle.builders import BUILDERS, check_keys
+from xlexport.checkpoints.safe_pickle.opcodes import READERS, Buffer
+from xlexport.checkpoints.safe_pickle.records import BadFileError, Name, Record, check_tree
 
-__all__ = ["Machine", "check_keys"]
+__all__ = ["Machine"]
 
+MOST_OPERATIONS = 12_000_000  # a vocabulary of 800,000 words takes eight million at most
 ROOM = 90 << 20  # bytes that a pickle's values may take,
 WORD_ROOM, MOST_WORDS = 150, 800_000  # and more for each text, up to a vocabulary's as large as One Billion Word's
 STACK_PLACE, LIST_PLACE, WORD_PLACE, PLACE = 18, 9, 50, 90  # bytes: on the stack, in a list, in a dict by text, by else
-NUMBER, TUPLE, LIST, DICT, SET, RECORD = 32, 56, 72, 160, 216, 600
-LARGEST_KEY = 1 << 60  # Python's hash of larger numbers is easily made to collide
-KEYS = {str, bytes, int, bool, float, type(None)}
+SEQUENCE, DICT, SET, RECORD = 72, 160, 216, 600
+UNSET = object()  # in places of the memo that a pickle has passed over
 SHOWN_NAMES = 20
-
-NUMBERS = ["INT", "LONG", "FLOAT", "BININT", "BININT2", "LONG1", "LONG4", "BINFLOAT"]
-TEXTS = ["STRING", "BINSTRING", "SHORT_BINSTRING", "UNICODE", "BINUNICODE", "SHORT_BINUNICODE", "BINUNICODE8"]
-BYTES = ["BINBYTES", "SHORT_BINBYTES", "BINBYTES8", "BYTEARRAY8"]
 
 
 class Machine:
     """Runs one pickle.
 
     Args:
-        builders: how the call of a known name becomes a plain value, from the call's arguments; others become records.
-        persistent: what a reference to something outside the pickle stands for.
+        builders: how calls of a known name become a plain value, from their arguments; other calls become records.
+        persistent: what a reference to something outside the pickle becomes.
+
+    Attributes:
+        texts: every text, in the order in which the pickle refers to them.
+        names: every name of a class or function in it, and whether it is known.
+        has_ended: a pickle was carried out up to its end, be it refused or not.
     """
 
     def __init__(
-        self,
-        builders: Mapping[str, Callable[..., Any]],
-        persistent: Callable[[Any], Any] | None = None,
+        self, builders: Mapping[str, Callable[..., Any]] = BUILDERS, persistent: Callable[[Any], Any] | None = None
     ) -> None:
-        self.builders = builders
-        self.persistent = persistent
+        self.builders, self.persistent = builders, persistent
         self.stack: list[Any] = []
         self.marks: list[int] = []
         self.memo: list[Any] = []
-        self.sparse_memo: dict[int, Any] = {}
-        self.refused: dict[str, None] = {}
+        self.texts: list[str] = []
+        self.names: dict[str, bool] = {}
         self.room = ROOM  # what is left of it
-        self.words = 0
-        self.handlers: dict[str, Callable[[Any], None]] = {
-            **dict.fromkeys(NUMBERS, self._number),
-            "BININT1": self.stack.append,  # Python has those already
-            **dict.fromkeys(TEXTS, self._text),
-            **dict.fromkeys(BYTES, self._bytes),
-            **dict.fromkeys(["PROTO", "FRAME"], lambda argument: None),
-            **dict.fromkeys(["PUT", "BINPUT", "LONG_BINPUT"], self._put),
-            **dict.fromkeys(["GET", "BINGET", "LONG_BINGET"], self._get),
-            **dict.fromkeys(["REDUCE", "NEWOBJ"], self._reduce),
-        }
-        for name in dir(self):
-            if name.startswith("on_"):
-                self.handlers[name.removeprefix("on_").upper()] = getattr(self, name)
+        self.words, self.has_ended = 0, False
 
     def run(self, data: Buffer, start: int, end: int) -> tuple[Any, int]:
-        """The value of the pickle that starts at `start`, and the position after it.
+        """Return the value of the pickle that starts at `start`, and the position after it.
 
         Raises:
-            BadFileError: it refers to names that are not in the table, is damaged, or made to do harm.
+            BadFileError: the pickle refers to names that are not in the table, is damaged, or made to do harm.
         """
-        value = None
+        value, position, problem = None, start, None
         try:
-            for name, argument in operations(data, start, end):
-                if name == "STOP":
-                    value, end = self.stack.pop(), argument
-                    break
-                if name not in self.handlers:
-                    raise BadFileError(f"its pickle uses {name}, which no checkpoint needs")
-                self.handlers[name](argument)
-                if self.room < STACK_PLACE * (len(self.stack) + 2 * len(self.marks)):
-                    raise _too_large()
-            if not self.refused:
-                check_tree(value)
-        except (ValueError, TypeError, LookupError) as error:
-            if not self.refused:  # else their names say more than what went wrong later
-                raise error if isinstance(error, BadFileError) else _damaged() from error
-        if self.refused:
-            raise _refusal(list(self.refused))
-        return value, end
+            position = self._carry_out(data, start, end)
+            value = self.stack.pop()
+            check_tree(value)
+        except BadFileError as error:
+            problem = error
+        except (ValueError, TypeError, LookupError, struct.error):
+            problem = BadFileError("its pickle is damaged or cut off")
+        if refused := [name for name, known in self.names.items() if not known]:
+            problem = _refusal(refused)  # which says more than what went wrong later
+        if problem is not None:
+            raise problem
+        return value, position
 
-    def _charge(self, size: int) -> None:
+    def _carry_out(self, data: Buffer, position: int, end: int) -> int:
+        """Carry out the operations up to STOP, and return the position after it."""
+        for _ in range(MOST_OPERATIONS):
+            if position < end and data[position] not in OPERATIONS:
+                raise BadFileError(f"its pickle has an operation at byte {position:,} that no checkpoint needs")
+            read, handle = OPERATIONS[data[position]] if position < end else (None, None)
+            argument, position = read(data, position + 1) if read else (None, position + 1)
+            if position > end:
+                raise BadFileError("its pickle is cut off")
+            if handle is None:
+                self.has_ended = True
+                return position
+            handle(self, argument)
+            if self.room < STACK_PLACE * (len(self.stack) + 2 * len(self.marks)):
+                self.charge(self.room + 1)
+        raise BadFileError(f"its pickle has more than {MOST_OPERATIONS:,} operations, more than any checkpoint")
+
+    def charge(self, size: int) -> None:
         self.room -= size
         if self.room < 0:
-            raise _too_large()
+            raise BadFileError("its pickle would take far more memory than any checkpoint does")
 
-    # Values and containers.
-
-    def _number(self, value: Any) -> None:
-        self.room -= NUMBER
+    def push(self, value: Any, size: int = 0) -> None:
+        self.room -= size  # `run` compares it
         self.stack.append(value)
 
-    def _text(self, value: Any) -> None:
+    def push_value(self, value: Any) -> None:
+        self.push(value, sys.getsizeof(value))
+
+    def push_text(self, value: Any) -> None:
         self.words += 1
-        self.room -= sys.getsizeof(value) - (WORD_ROOM if self.words <= MOST_WORDS else 0)
-        self.stack.append(value)
+        self.texts.append(value)
+        self.push(value, LIST_PLACE + sys.getsizeof(value) - (WORD_ROOM if self.words <= MOST_WORDS else 0))
 
-    def _bytes(self, value: Any) -> None:
-        self.room -= sys.getsizeof(value)
-        self.stack.append(value)
-
-    def _container(self, value: Any, size: int) -> None:
-        self.room -= size + LIST_PLACE * len(value)
-        self.stack.append(value)
-
-    def on_none(self, _: None) -> None:
-        self.stack.append(None)
-
-    def on_newtrue(self, _: None) -> None:
-        self.stack.append(True)
-
-    def on_newfalse(self, _: None) -> None:
-        self.stack.append(False)
-
-    def on_empty_list(self, _: None) -> None:
-        self._container([], LIST)
-
-    def on_empty_dict(self, _: None) -> None:
-        self._container({}, DICT)
-
-    def on_empty_set(self, _: None) -> None:
-        self._container(set(), SET)
-
-    def on_empty_tuple(self, _: None) -> None:
-        self.stack.append(())
-
-    def on_list(self, _: None) -> None:
-        self._container(self._marked(), LIST)
-
-    def on_tuple(self, _: None) -> None:
-        self._container(tuple(self._marked()), TUPLE)
-
-    def on_tuple1(self, _: None) -> None:
-        self._container(tuple(self._last(1)), TUPLE)
-
-    def on_tuple2(self, _: None) -> None:
-        self._container(tuple(self._last(2)), TUPLE)
-
-    def on_tuple3(self, _: None) -> None:
-        self._container(tuple(self._last(3)), TUPLE)
-
-    def on_dict(self, _: None) -> None:
-        items = self._marked()
-        self._container({}, DICT)
-        self._set_items(items)
-
-    def on_frozenset(self, _: None) -> None:
-        items = self._marked()
-        self._charge(SET + PLACE * len(items))
-        check_keys(items)
-        self.stack.append(frozenset(items))
-
-    def on_append(self, _: None) -> None:
-        self._append(self._last(1))
-
-    def on_appends(self, _: None) -> None:
-        self._append(self._marked())
-
-    def on_setitem(self, _: None) -> None:
-        self._set_items(self._last(2))
-
-    def on_setitems(self, _: None) -> None:
-        self._set_items(self._marked())
-
-    def on_additems(self, _: None) -> None:
-        items = self._marked()
-        self._charge(PLACE * len(items))
-        if type(self.stack[-1]) is not set:
-            raise _damaged()
-        check_keys(items)
-        self.stack[-1].update(items)
-
-    def _append(self, items: list[Any]) -> None:
-        self._charge(LIST_PLACE * len(items))
-        target = self.stack[-1]
-        if type(target) is Record:
-            record, target = target, [] if target.items is None else target.items
-            record.items = target
-        if type(target) is not list:
-            raise _damaged()
-        target.extend(items)
-
-    def _set_items(self, items: list[Any]) -> None:
-        """Keys and values in turn."""
-        self._charge(sum(WORD_PLACE if type(key) is str else PLACE for key in items[::2]))
-        target = self.stack[-1]
-        if type(target) is Record:
-            record, target = target, {} if target.items is None else target.items
-            record.items = target
-        if type(target) is not dict or len(items) % 2:
-            raise _damaged()
-        check_keys(items[::2])
-        target.update(zip(items[::2], items[1::2], strict=True))
-
-    # The stack and the memo.
-
-    def _marked(self) -> list[Any]:
-        return self._last(len(self.stack) - self.marks.pop())
-
-    def _last(self, count: int) -> list[Any]:
-        start = len(self.stack) - count
-        if start < 0 or count < 0:
-            raise _damaged()
+    def take(self, count: int | None = None) -> list[Any]:
+        """Take the last values from the stack, those since the last mark if there is no count."""
+        start = self.marks.pop() if count is None else len(self.stack) - count
+        if not 0 <= start <= len(self.stack):
+            raise LookupError("too few values")
         items = self.stack[start:]
         del self.stack[start:]
         return items
 
-    def on_mark(self, _: None) -> None:
-        self.marks.append(len(self.stack))
-
-    def on_pop(self, _: None) -> None:
+    def pop(self, _: None) -> None:
         if self.marks and self.marks[-1] == len(self.stack):
             self.marks.pop()
         else:
             self.stack.pop()
 
-    def on_pop_mark(self, _: None) -> None:
-        self._marked()
+    def put(self, index: int) -> None:
+        """Remember the last value. Picklers count up; a number far out pays for all places before it."""
+        gap = index - len(self.memo)
+        if index < 0:
+            raise LookupError("below zero")
+        self.charge(PLACE + LIST_PLACE * max(gap, 0) if gap else LIST_PLACE)
+        self.memo += [UNSET] * (gap + 1)
+        self.memo[index] = self.stack[-1]
 
-    def on_dup(self, _: None) -> None:
-        self.stack.append(self.stack[-1])
+    def get(self, index: int) -> None:
+        value = self.memo[index]
+        if value is UNSET or index < 0:
+            raise LookupError("nothing there")
+        if type(value) is str:
+            self.room -= LIST_PLACE
+            self.texts.append(value)
+        self.stack.append(value)
 
-    def on_memoize(self, _: None) -> None:
-        self._put(len(self.memo))
+    def push_sequence(self, kind: type[Any], items: list[Any]) -> None:
+        self.push(kind(items), SEQUENCE + LIST_PLACE * len(items))
 
-    def _put(self, index: int) -> None:
-        # Picklers count up from 0 or 1, so the memo can be a list. Other numbers must not decide how long it is.
-        if index == 1 and not self.memo:
-            self.memo.append(None)
-        self.room -= LIST_PLACE
-        if index == len(self.memo):
-            self.memo.append(self.stack[-1])
-        elif 0 <= index < len(self.memo):
-            self.memo[index] = self.stack[-1]
-        else:
-            self.room -= PLACE + NUMBER
-            self.sparse_memo[index] = self.stack[-1]
+    def contents(self, kind: type[Any]) -> Any:
+        """Return the container on top of the stack, which may be that of a record."""
+        target = self.stack[-1]
+        if type(target) is Record:
+            target.items = kind() if target.items is None else target.items
+            target = target.items
+        if type(target) is not kind:
+            raise TypeError("another kind of container")
+        return target
 
-    def _get(self, index: int) -> None:
-        self.stack.append(self.memo[index] if 0 <= index < len(self.memo) else self.sparse_memo[index])
+    def append(self, items: list[Any]) -> None:
+        self.charge(LIST_PLACE * len(items))
+        self.contents(list).extend(items)
 
-    # Names, and what stands for calls of them.
+    def set_items(self, items: list[Any]) -> None:
+        """Set keys to values, which follow each other."""
+        keys, values = items[::2], items[1::2]
+        self.charge(sum(WORD_PLACE if type(key) is str else PLACE for key in keys))
+        check_keys(keys)
+        self.contents(dict).update(zip(keys, values, strict=True))
 
-    def on_global(self, name: tuple[str, str]) -> None:
-        full = ".".join(name)
-        self._charge(RECORD + sys.getsizeof(full))
-        if not is_known(full):
-            self.refused[full] = None
-        self.stack.append(Name(full))
+    def add(self, items: list[Any]) -> None:
+        self.charge(PLACE * len(items))
+        check_keys(items)
+        self.contents(set).update(items)
 
-    def on_stack_global(self, _: None) -> None:
-        module, name = self._last(2)
-        self.on_global((module, name))
+    def push_dict(self, _: None) -> None:
+        items = self.take()
+        self.push({}, DICT)
+        self.set_items(items)
 
-    def on_inst(self, name: tuple[str, str]) -> None:
-        arguments = tuple(self._marked())
-        self.on_global(name)
-        self._make(self.stack.pop(), arguments)
+    def push_frozenset(self, _: None) -> None:
+        items = self.take()
+        self.push(set(), SET)
+        self.add(items)
+        self.push(frozenset(self.stack.pop()))
 
-    def on_obj(self, _: None) -> None:
-        called, *arguments = self._marked()
-        self._make(called, tuple(arguments))
+    def push_name(self, parts: Iterable[str]) -> None:
+        name = ".".join(parts)
+        self.charge(RECORD + sys.getsizeof(name))
+        self.names[name] = is_known(name)
+        self.push(Name(name))
 
-    def on_newobj_ex(self, _: None) -> None:
-        called, arguments, named = self._last(3)
-        if type(named) is not dict:  # its truth would be a tensor's, which may have none
-            raise _damaged()
-        if named and type(arguments) is tuple:
-            self._charge(LIST_PLACE * len(arguments))
-            arguments = (*arguments, named)
-        self._make(called, arguments)
+    def inst(self, parts: Iterable[str]) -> None:
+        arguments = tuple(self.take())
+        self.push_name(parts)
+        self.make(self.stack.pop(), arguments)
 
-    def _reduce(self, _: None) -> None:
-        self._make(*self._last(2))
-
-    def _make(self, called: Any, arguments: Any) -> None:
-        """Push what stands for `called(*arguments)`: a plain value, or a record of it."""
-        if type(called) is not Name or type(arguments) is not tuple:
+    def make(self, called: Any, arguments: Any, named: Any = None) -> None:
+        """Push the result of `called(*arguments)`: a plain value, or a record of the call."""
+        if type(called) is not Name or type(arguments) is not tuple or type(named) not in (dict, type(None)):
             raise BadFileError("its pickle calls something that is neither a class nor a function")
-        self._charge(RECORD)
+        self.charge(RECORD + LIST_PLACE * len(arguments))
+        arguments = (*arguments, named) if named else arguments
         builder = self.builders.get(called.name)
         if builder is None:
             self.stack.append(Record(called.name, arguments))
-            return
-        self._charge(sum(map(_size, arguments)))
-        self.stack.append(builder(*arguments))
+        else:
+            self.charge(sum(map(_size, arguments)))
+            self.stack.append(builder(*arguments))
 
-    def on_build(self, _: None) -> None:
-        state = self.stack.pop()
-        target = self.stack[-1]
+    def build(self, _: None) -> None:
+        state, target = self.stack.pop(), self.stack[-1]
         if type(state) is dict:
-            self._charge(WORD_PLACE * len(state))  # what may be looked through again and again
+            self.charge(WORD_PLACE * len(state))  # the machine may look through it again and again
             if any(type(name) is str and name.startswith("__") for name in state):
                 raise BadFileError("its pickle gives an object attributes that would change its class")
         if type(target) is Record:
@@ -309,42 +216,17 @@ class Machine:
         elif type(target) is not dict:  # no reader needs the attributes of a dict, such as a state dict's _metadata
             raise BadFileError("its pickle gives attributes to something that has none")
 
-    def on_binpersid(self, _: None) -> None:
+    def refer(self, _: None) -> None:
         if self.persistent is None:
             raise BadFileError("its pickle refers to something outside of it")
-        self._charge(RECORD)
-        self.stack.append(self.persistent(self.stack.pop()))
-
-
-def _too_large() -> BadFileError:
-    return BadFileError("its pickle would take far more memory than any checkpoint does")
-
-
-def _damaged() -> BadFileError:
-    return BadFileError("its pickle is damaged")
-
-
-def check_keys(keys: Iterable[Any]) -> None:
-    """Refuse keys that Python does not hash in time and depth that do not depend on who chose them.
-
-    Raises:
-        BadFileError: one is neither a text nor a number, nor a pair of texts.
-    """
-    if not all(map(_is_key, keys)):
-        raise BadFileError("its pickle has a dictionary or set of other things than texts and numbers")
-
-
-def _is_key(key: Any) -> bool:
-    if type(key) is tuple:  # the merges of a byte-pair vocabulary
-        return len(key) == 2 and all(type(part) is str for part in key)
-    return type(key) in KEYS and not (type(key) is int and not -LARGEST_KEY < key < LARGEST_KEY)
+        self.push(self.persistent(self.stack.pop()), RECORD)
 
 
 def _size(argument: Any) -> int:
-    """Bytes of what a builder may make of an argument."""
-    if type(argument) is dict:  # which is taken as it is
-        return 0
-    return WORD_PLACE * len(argument) if type(argument) in (list, tuple, set) else sys.getsizeof(argument)
+    """Return the bytes of what a builder may make of an argument; it takes dicts as they are."""
+    if type(argument) in (list, tuple, set):
+        return WORD_PLACE * len(argument)
+    return 0 if type(argument) is dict else sys.getsizeof(argument)
 
 
 def _refusal(names: list[str]) -> BadFileError:
@@ -354,3 +236,54 @@ def _refusal(names: list[str]) -> BadFileError:
         f"holds Python objects that could run code ({shown}{more}); nothing was run",
         "Save plain tensors instead, a state dict for example.",
     )
+
+
+Handler = Callable[[Machine, Any], object]
+HANDLERS: dict[str, Handler | None] = {  # all others are refused
+    "STOP": None,
+    **dict.fromkeys(("PROTO", "FRAME"), lambda machine, _: None),
+    "MARK": lambda machine, _: machine.marks.append(len(machine.stack)),
+    "POP": Machine.pop,
+    "POP_MARK": lambda machine, _: machine.take(),
+    "DUP": lambda machine, _: machine.push(machine.stack[-1]),
+    **dict.fromkeys(("PUT", "BINPUT", "LONG_BINPUT"), Machine.put),
+    "MEMOIZE": lambda machine, _: machine.put(len(machine.memo)),
+    **dict.fromkeys(("GET", "BINGET", "LONG_BINGET"), Machine.get),
+    "NONE": lambda machine, _: machine.push(None),
+    "NEWTRUE": lambda machine, _: machine.push(True),
+    "NEWFALSE": lambda machine, _: machine.push(False),
+    "BININT1": Machine.push,  # Python has those numbers already
+    **dict.fromkeys(("INT", "LONG", "FLOAT", "BININT", "BININT2", "LONG1", "BINFLOAT"), Machine.push_value),
+    **dict.fromkeys(("BINBYTES", "SHORT_BINBYTES", "BINBYTES8", "BYTEARRAY8"), Machine.push_value),
+    **dict.fromkeys(("STRING", "BINSTRING", "SHORT_BINSTRING", "UNICODE"), Machine.push_text),
+    **dict.fromkeys(("BINUNICODE", "SHORT_BINUNICODE", "BINUNICODE8"), Machine.push_text),
+    "EMPTY_TUPLE": lambda machine, _: machine.push(()),
+    "TUPLE1": lambda machine, _: machine.push_sequence(tuple, machine.take(1)),
+    "TUPLE2": lambda machine, _: machine.push_sequence(tuple, machine.take(2)),
+    "TUPLE3": lambda machine, _: machine.push_sequence(tuple, machine.take(3)),
+    "TUPLE": lambda machine, _: machine.push_sequence(tuple, machine.take()),
+    "EMPTY_LIST": lambda machine, _: machine.push([], SEQUENCE),
+    "LIST": lambda machine, _: machine.push_sequence(list, machine.take()),
+    "APPEND": lambda machine, _: machine.append(machine.take(1)),
+    "APPENDS": lambda machine, _: machine.append(machine.take()),
+    "EMPTY_DICT": lambda machine, _: machine.push({}, DICT),
+    "DICT": Machine.push_dict,
+    "SETITEM": lambda machine, _: machine.set_items(machine.take(2)),
+    "SETITEMS": lambda machine, _: machine.set_items(machine.take()),
+    "EMPTY_SET": lambda machine, _: machine.push(set(), SET),
+    "ADDITEMS": lambda machine, _: machine.add(machine.take()),
+    "FROZENSET": Machine.push_frozenset,
+    "GLOBAL": Machine.push_name,
+    "STACK_GLOBAL": lambda machine, _: machine.push_name(machine.take(2)),
+    "INST": Machine.inst,
+    "OBJ": lambda machine, _: machine.make(machine.stack.pop(machine.marks[-1]), tuple(machine.take())),
+    **dict.fromkeys(("REDUCE", "NEWOBJ"), lambda machine, _: machine.make(*machine.take(2))),
+    "NEWOBJ_EX": lambda machine, _: machine.make(*machine.take(3)),
+    "BUILD": Machine.build,
+    "BINPERSID": Machine.refer,
+}
+OPERATIONS = {  # by code
+    ord(known.code): (READERS[known.arg.name] if known.arg else None, HANDLERS[known.name])
+    for known in pickletools.opcodes
+    if known.name in HANDLERS
+}

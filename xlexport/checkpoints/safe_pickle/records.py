@@ -1,17 +1,27 @@
-"""Inert stand-ins for the objects of a pickle, and the check that what holds them is a finite tree."""
+"""Files that nobody vouches for, what is wrong with them, and the inert stand-ins for the objects in them."""
 
 from __future__ import annotations
 
-from collections.abc import Collection
+import contextlib
+import mmap
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from pathlib import Path
+from typing import Any, BinaryIO
 
-from xlexport.checkpoints.safe_pickle.opcodes import BadFileError
+from xlexport.errors import CheckpointError, CheckpointNotFoundError
 
-__all__ = ["Name", "Record", "check_tree"]
+__all__ = ["BadFileError", "Name", "Record", "check_tree", "opened"]
 
 DEEPEST = 100
 LARGEST_TREE = 5_000_000  # the two tables and the counts of 800,000 words are half of it
+
+
+class BadFileError(Exception):
+    """A file is damaged or unsafe; the message continues a sentence that begins with the file's name."""
+
+    def __init__(self, message: str, repair: str = "Copy or save it again.") -> None:
+        super().__init__(f"{message}. {repair}")
 
 
 @dataclass(eq=False, slots=True, repr=False)
@@ -28,62 +38,70 @@ class Record:
     name: str
     arguments: tuple[Any, ...] = ()
     state: Any = field(default_factory=dict)
-    items: list[Any] | dict[Any, Any] | None = None
+    items: Any = None
 
     def get(self, attribute: str, default: Any = None) -> Any:
-        """An attribute from its state."""
+        """Return an attribute from its state."""
         return self.state.get(attribute, default) if isinstance(self.state, dict) else default
 
     def __repr__(self) -> str:
-        """Its name alone: what is shared, written out at every place, may be more than memory holds."""
+        """Return its name alone: shared contents, written out at every place, may be more than memory holds."""
         return f"<{self.name[:60]!a}>"
 
 
 class Name(Record):
-    """A class or function that a pickle refers to; where it stands as a value, a record without anything."""
+    """A class or function that a pickle refers to; as a value, a record without contents."""
 
     __slots__ = ()
 
 
+CONTAINERS = {list, tuple, dict, Record}
+
+
 def check_tree(root: Any) -> None:
-    """Refuse what contains itself, is very deep, or is huge once what is shared counts at every place.
+    """Refuse a tree that contains itself, is deep, or is huge with shared parts counted at every place.
 
-    A reader may then follow it by simple recursion, and is done in time.
-
-    Raises:
-        BadFileError: it is none of what a checkpoint holds.
+    A reader may then follow it by simple recursion, and ends in time.
     """
-    if type(root) in BRANCHES:
-        _measure(root, {}, 1)
-
-
-def _measure(value: Any, known: dict[int, tuple[int, int] | None], depth: int) -> tuple[int, int]:
-    """Height and size of a container; `known` has those of others by id, and None for those that hold this one."""
-    if id(value) in known:
-        measure = known[id(value)]
-        if measure is None:
-            raise BadFileError("its pickle has an object that contains itself")
-        return measure
-    if depth > DEEPEST:
-        raise BadFileError("its pickle is nested more deeply than any checkpoint")
-    known[id(value)] = None
-    branches = _branches(value)
-    height, size = 1, 1 + len(branches)
-    for branch in branches:
-        if type(branch) in BRANCHES:
-            branch_height, branch_size = _measure(branch, known, depth + 1)
-            height = max(height, branch_height + 1)
-            size += branch_size
-    if height > DEEPEST or size > LARGEST_TREE:
-        raise BadFileError("its pickle stands for far more than the file has bytes")
-    known[id(value)] = height, size
-    return height, size
+    level = [root] if type(root) in CONTAINERS else []
+    size, seen = 0, set[int]()
+    for _ in range(DEEPEST):
+        if not level:
+            return
+        seen.update(map(id, level))
+        branches = [_branches(value) for value in level]
+        size += len(level) + sum(map(len, branches))
+        if size > LARGEST_TREE:
+            raise BadFileError("its pickle stands for far more than the file has bytes")
+        level = [part for parts in branches for part in parts if type(part) in CONTAINERS]
+    if not level:
+        return
+    if len(seen.union(map(id, level))) <= DEEPEST:  # fewer containers than levels: one is in itself
+        raise BadFileError("its pickle has an object that contains itself")
+    raise BadFileError("its pickle is nested more deeply than any checkpoint")
 
 
 def _branches(value: Any) -> Collection[Any]:
-    if isinstance(value, Record):
+    if type(value) is Record:
         return value.arguments, value.state, value.items
-    return value.values() if isinstance(value, dict) else value
+    return value.values() if type(value) is dict else value
 
 
-BRANCHES = {list, tuple, dict, Record}
+@contextlib.contextmanager
+def opened(path: Path) -> Iterator[tuple[BinaryIO, mmap.mmap]]:
+    """Open a file, map it so that changes of the mapping stay in memory, and make every error a CheckpointError."""
+    try:
+        if not path.is_file():  # opening a pipe or a device could wait forever
+            if path.is_symlink() or path.exists():
+                raise CheckpointError(f"{path}: not a file, or a link that leads to none. Check the path.")
+            raise CheckpointNotFoundError(f"{path}: no such file. Check the path.")
+        with path.open("rb") as file:
+            if not file.seek(0, 2):
+                raise BadFileError("the file is empty")
+            yield file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
+    except BadFileError as error:
+        raise CheckpointError(f"{path}: {error}") from error
+    except CheckpointError:
+        raise
+    except OSError as error:
+        raise CheckpointError(f"{path}: cannot be read ({error.strerror}). Check its permissions.") from error
