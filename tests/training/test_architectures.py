@@ -93,7 +93,7 @@ def test_unknown_architecture_is_refused(average: str) -> None:
 def test_it_trains_and_resumes_as_an_unbroken_run(average: str, tmp_path: Path) -> None:
     text = tmp_path / "text.txt"
     text.write_bytes(b"the quick brown fox jumps over the lazy dog. " * 20)
-    settings = {"batch_size": 2, "warmup_steps": 1, "log_every": 1, "threads": 1, "steps": 4}
+    settings: dict[str, Any] = {"batch_size": 2, "warmup_steps": 1, "log_every": 1, "threads": 1, "steps": 4}
     whole = train(AverageConfig(), TrainingConfig(**settings), [text], [text], tmp_path / "whole")
 
     class Stop(Exception):

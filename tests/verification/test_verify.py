@@ -11,11 +11,12 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from xlexport.architectures import build_step
+from xlexport.architectures import architecture
+from xlexport.architectures.findings import SegmentDifference
 from xlexport.errors import ExportError, ParityError
 from xlexport.verification import verify
 from xlexport.verification.compare import segments_to_wrap
-from xlexport.verification.report import TOLERANCES, SegmentDifference
+from xlexport.verification.tolerances import TOLERANCES
 from xlruntime import Model
 from xlruntime import load as load_bundle
 from xlruntime.memory import RingMemory
@@ -427,5 +428,5 @@ def test_tolerances_are_those_of_the_design() -> None:
 
 
 def test_unknown_architecture_is_refused() -> None:
-    with pytest.raises(ExportError, match="no step graph for architecture 'rnn'"):
-        build_step("rnn", None)
+    with pytest.raises(ExportError, match="architecture 'rnn' is unknown, expected one of transformer_xl, reformer"):
+        architecture("rnn")

@@ -299,7 +299,7 @@ class Reformer(LanguageModel):
                 from its seed.
         """
         settings = {"mem_len": mem_len, "n_hashes": n_hashes}
-        config = replace(self.config, **{name: value for name, value in settings.items() if value is not None})  # type: ignore[arg-type]
+        config = replace(self.config, **{name: value for name, value in settings.items() if value is not None})
         twin = copy.deepcopy(self, {id(parameter): parameter for parameter in self.parameters()})
         twin.config = config
         for layer in twin._layers():

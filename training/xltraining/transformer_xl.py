@@ -261,5 +261,5 @@ class TransformerXL(LanguageModel):
         """
         settings = {"mem_len": mem_len, "clamp_len": clamp_len, "same_length": same_length}
         twin = copy.copy(self)
-        twin.config = replace(self.config, **{name: value for name, value in settings.items() if value is not None})  # type: ignore[arg-type]
+        twin.config = replace(self.config, **{name: value for name, value in settings.items() if value is not None})
         return twin

@@ -22,13 +22,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from xlexport.architectures import Form, traced_outputs
 from xlexport.architectures.detail import TOP_K, describe
+from xlexport.architectures.step import Form, traced_outputs
 from xlexport.architectures.transformer_xl.gathered_ring import GatheredRing
 from xlruntime import spec
 from xltraining.transformer_xl import TransformerXL, TransformerXLLayer
 
-__all__ = ["RingStep", "StepLayer", "TransformerXLStep", "build_step", "project_memory"]
+__all__ = ["RingStep", "StepLayer", "TransformerXLStep", "project_memory"]
 
 FIXED = Form("fixed")  # every shape follows from the inputs' shapes, as CUDA graphs need it
 
@@ -357,11 +357,6 @@ class TransformerXLStep(nn.Module):
         """Free all weights, those of the model too; neither can run any more."""
         for parameter in self.parameters():
             parameter.data = torch.empty(0)
-
-
-def build_step(model: TransformerXL, cuda_graphs: bool = False) -> TransformerXLStep:
-    """The eager twin of a trained model."""
-    return TransformerXLStep(model, cuda_graphs)
 
 
 def project_memory(model: TransformerXL, memory: list[Tensor]) -> Iterator[tuple[str, Tensor]]:
