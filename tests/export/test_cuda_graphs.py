@@ -223,7 +223,7 @@ def test_cuda_is_asked_to_capture_and_nothing_may_run_elsewhere(
 
 def test_reformers_have_none(tmp_path: Path) -> None:
     save_checkpoint(tmp_path / "model.pt", BAND, tiny_reformer(BAND).state_dict(), tokenizer=None)
-    with pytest.raises(ExportError, match="--cuda-graphs applies to Transformer-XL models only; .* a Reformer"):
+    with pytest.raises(ExportError, match=r"--cuda-graphs applies to Transformer-XL models only; .* a Reformer"):
         convert(load_checkpoint(tmp_path / "model.pt"), tmp_path / "out", ConversionOptions.of(cuda_graphs=True))
 
 

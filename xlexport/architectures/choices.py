@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from xlexport.architectures import architecture, architectures
@@ -12,9 +12,7 @@ from xlexport.errors import ExportError
 __all__ = ["MEM_LEN", "SEGMENT_LEN", "check_choices", "collected"]
 
 SEGMENT_LEN = Option("segment_len", "integer", "Tokens in one step.", minimum=1)
-MEM_LEN = Option(
-    "mem_len", "integer", "Rows of memory that a layer keeps.", minimum=1, scope="models that carry rows of memory"
-)
+MEM_LEN = Option("mem_len", "integer", "Rows of memory that a layer keeps.", minimum=1)
 
 
 def collected(options: str, *, feature: str | None = None) -> dict[Option, tuple[str, ...]]:
@@ -34,33 +32,42 @@ def collected(options: str, *, feature: str | None = None) -> dict[Option, tuple
     return dict(found.values())
 
 
-def check_choices(name: str, config: Mapping[str, Any], choices: Mapping[str, Any]) -> None:
+def check_choices(architecture_name: str, config: Mapping[str, Any], choices: Mapping[str, Any]) -> None:
     """Refuse options of a conversion that a model does not have.
 
     Args:
-        name: of the architecture.
         choices: what the user chose, by name; None is no choice.
 
     Raises:
         ExportError: names every such option, and the models that have it.
     """
-    found = architecture(name)
+    found = architecture(architecture_name)
     available, known = found.available(config, choices), _known_options()
-    scopes: dict[str, list[str]] = {}
-    for chosen, value in choices.items():
-        if value is not None and chosen not in available:
-            option = known.get(chosen, Option(chosen, "text", ""))
-            scopes.setdefault(option.scope, []).append(option.flag)
-    if not scopes:
+    given = [name for name, value in choices.items() if value is not None and name not in available]
+    if not given:
         return
-    wrong = ", ".join(
-        f"{' and '.join(flags)} {'apply' if len(flags) > 1 else 'applies'} to {scope} only"
-        for scope, flags in scopes.items()
-    )
-    them = "them" if sum(map(len, scopes.values())) > 1 else "it"
+    scopes: dict[str, list[str]] = {}
+    for name in given:
+        flag, scope = known.get(name, (f"--{name.replace('_', '-')}", ""))
+        scopes.setdefault(scope, []).append(flag)
+    wrong = ", ".join(_only(flags, scope) for scope, flags in scopes.items())
+    them = "them" if len(given) > 1 else "it"
     raise ExportError(f"{wrong}; this model is {found.kind(config, choices)}. Remove {them}.")
 
 
-def _known_options() -> dict[str, Option]:
-    every = [option for one in architectures() for option in (*one.conversion_options, *one.evaluation_options)]
-    return {option.name: option for option in (*every, SEGMENT_LEN, MEM_LEN)}
+def _only(flags: Sequence[str], scope: str) -> str:
+    one, named = len(flags) == 1, " and ".join(flags)
+    if not scope:
+        return f"{named} {'belongs' if one else 'belong'} to no registered architecture"
+    return f"{named} {'applies' if one else 'apply'} to {scope} only"
+
+
+def _known_options() -> dict[str, tuple[str, str]]:
+    """Return the flag of each option, and the models that have it."""
+    every = [
+        (option, option.scope or f"{one.title} models")
+        for one in architectures()
+        for option in (*one.conversion_options, *one.evaluation_options)
+    ]
+    common = ((SEGMENT_LEN, "models that are read in segments"), (MEM_LEN, "models that carry rows of memory"))
+    return {option.name: (option.flag, scope) for option, scope in (*every, *common)}

@@ -26,7 +26,7 @@ class Option:
         default: the value that counts if the user gives none; None: the model's own, or a computed one.
         choices: the values of a `choice`.
         minimum: of an integer.
-        scope: the models that have the option, in the plural, for refusals.
+        scope: the models that have the option, in the plural, for refusals; empty: all of the architecture.
         problem: says what is wrong with a value of the right kind, or returns None.
     """
 
@@ -36,7 +36,7 @@ class Option:
     default: Any = None
     choices: tuple[str, ...] = ()
     minimum: int | None = None
-    scope: str = "other models"
+    scope: str = ""
     problem: Callable[[Any], str | None] = _fine
 
     @property

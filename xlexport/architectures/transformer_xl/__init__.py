@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 
 __all__ = ["ARCHITECTURE", "TransformerXLArchitecture"]
 
-SCOPE = "Transformer-XL models"
 SIZES = ("n_token", "n_layer", "n_head", "d_head", "d_model", "d_inner")
 
 
@@ -44,13 +43,12 @@ class TransformerXLArchitecture(Architecture):
             "integer",
             "Largest distinct distance; -1 is none.",
             minimum=-1,
-            scope=SCOPE,
             problem=_clamp_len_problem,
         ),
-        Option("same_length", "boolean", "Whether every token sees equally many others.", scope=SCOPE),
+        Option("same_length", "boolean", "Whether every token sees equally many others."),
     )
     conversion_options = (
-        Option("cuda_graphs", "flag", "Also write the graphs that --cuda-graphs of other commands needs.", scope=SCOPE),
+        Option("cuda_graphs", "flag", "Also write the graphs that --cuda-graphs of other commands needs."),
     )
     evaluation_fields: ClassVar[Mapping[str, str]] = {
         "segment_len": "tgt_len",
