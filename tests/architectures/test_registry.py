@@ -226,7 +226,7 @@ def test_bench_without_a_roofline(checkpoint: Path, reuse_graphs: Callable[[Path
     reuse_graphs(FOLDER / GOLDEN / "bundle")
     convert(load(checkpoint), tmp_path / "bundle", ConversionOptions(tokenizer="none", threads=1, verify_segments=2))
     report = bench(tmp_path / "bundle", against=checkpoint, threads=1, repeats=1, rounds=1)
-    assert report.flops_per_segment is report.floor_ms is report.floor is report.fraction_of_floor is None
+    assert (report.flops_per_segment, report.floor_ms, report.floor, report.fraction_of_floor) == (None,) * 4
     assert report.bytes_per_segment > 0
     rows = dict(report_rows(report))
     assert rows["arithmetic"].startswith("not counted")
