@@ -51,7 +51,7 @@ class Step(Protocol):
         """Whether one example shows tracers all: no loop depends on data, and no block on sizes."""
 
     def example(self) -> tuple[Tensor, ...]:
-        """Inputs to trace with."""
+        """Return inputs to trace with, each a tensor of its own: one given twice would be traced as one input."""
 
     def first_rows(self) -> Mapping[str, Tensor]:
         """What a slot of each memory holds that stands for a zero hidden state, by input name."""
@@ -60,7 +60,10 @@ class Step(Protocol):
         """Free all weights, those of the trained model too; neither can run any more."""
 
     def forward(self, *inputs: Tensor) -> tuple[Tensor, ...]:
-        """The outputs of all purposes, each once, in the order of `traced_outputs`."""
+        """Return the outputs of all purposes, each once, in the order of `traced_outputs`.
+
+        The signature must be `*inputs`, as the sizes that stay free are given to tracers as one list.
+        """
 
 
 def traced_outputs(step: Step) -> dict[str, spec.Tensor]:
