@@ -116,7 +116,13 @@ def test_help_of_every_command_is_light() -> None:
     assert not loaded & (HEAVY | {"onnxruntime"})
 
 
-@pytest.mark.parametrize("module", ["xlexport", "xlexport.checkpoints", "xlexport.commands.doctor", "xlexport.errors"])
+@pytest.mark.parametrize(
+    "module",
+    [
+        *("xlexport", "xlexport.checkpoints", "xlexport.commands.doctor", "xlexport.commands.train", "xlexport.errors"),
+        *("xlexport.architectures.reformer", "xlexport.architectures.transformer_xl"),
+    ],
+)
 def test_light_modules_of_xlexport_stay_light(module: str) -> None:
     assert not loaded_after(f"import {module}") & (HEAVY | {"onnxruntime"})
 

@@ -7,12 +7,14 @@ import platform
 import re
 import shutil
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, fields, replace
 from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
-from xlexport.architectures import Step, build_step
-from xlexport.architectures.settings import as_converted, check_choices, own_evaluation, summary
+from xlexport.architectures import Step, architecture, require_support
+from xlexport.architectures.choices import check_choices
+from xlexport.architectures.findings import SegmentDifference
 from xlexport.atomic_output import check_output, digests, publishing, write_manifest, writing
 from xlexport.bundles import open_bundle
 from xlexport.checkpoints import SourceCheckpoint
@@ -20,9 +22,10 @@ from xlexport.errors import ExportError
 from xlexport.export.onnx import export_onnx
 from xlexport.quantize.gate_text import check_texts, gate_text
 from xlexport.quantize.run import QuantizeOptions, check_options, quantize_into
-from xlexport.tokenizer_choice import check_verify_text, choose_tokenizer, verify_ids
+from xlexport.tokenizer_choice import choose_tokenizer
 from xlexport.verification import default_segments, verify
-from xlexport.verification.report import ParityReport, SegmentDifference
+from xlexport.verification.report import ParityReport
+from xlexport.verification.text import check_verify_text, verify_ids
 from xlruntime import spec
 from xlruntime.errors import OptionError
 from xlruntime.model import load
@@ -41,10 +44,9 @@ class ConversionOptions:
         threads: of one step; None leaves the choice to ONNX Runtime.
         verify_text: a text to verify on; None is one that every Python brings.
         verify_segments: how many segments to verify; None lets the memory fill and wrap round.
-        rule: of LSH attention, `band` or `chunk`, though the model was trained for another.
-        n_hashes: rounds of hashing that the bundle has; fewer can then be chosen at scoring time.
         restart: whether documents with more tokens than positions restart instead of being refused.
-        cuda_graphs: whether to write the graphs that CUDA can capture, too.
+        settings: the model's evaluation settings besides these, and choices that its architecture offers, by name:
+            `clamp_len`, `same_length` and `cuda_graphs` of a Transformer-XL, `rule` and `n_hashes` of a Reformer.
         dtype: precision of the bundle, `float32` or one of `quantize.PRECISIONS`, with `max_delta_bits`, `keep_float`
             and `memory_dtype` as `QuantizeOptions` has them; what it costs is measured on `verify_text`.
         to: what the graphs are: `onnx`, `torchscript` or `exported-program`. PyTorch runs the latter two.
@@ -52,22 +54,30 @@ class ConversionOptions:
 
     segment_len: int | None = None
     mem_len: int | None = None
-    clamp_len: int | None = None
-    same_length: bool | None = None
     tokenizer: str | None = None
     vocab_style: str | None = None
     threads: int | None = None
     verify_text: Path | None = None
     verify_segments: int | None = None
-    rule: str | None = None
-    n_hashes: int | None = None
     restart: bool | None = None
-    cuda_graphs: bool | None = None
+    settings: Mapping[str, Any] = field(default_factory=dict)
     dtype: str = "float32"
     max_delta_bits: float = 0.01
     keep_float: tuple[str, ...] = ()
     memory_dtype: str = "float32"
     to: spec.Format = "onnx"
+
+    @classmethod
+    def of(cls, **values: Any) -> ConversionOptions:
+        """Make options from one set of keywords; those that are no field go into `settings`."""
+        names = {entry.name for entry in fields(cls)}
+        settings = {name: value for name, value in values.items() if name not in names}
+        return cls(**{name: value for name, value in values.items() if name in names}, settings=settings)
+
+    @property
+    def choices(self) -> dict[str, Any]:
+        """All that an architecture decides about, by name; None is no choice."""
+        return {**self.settings, "segment_len": self.segment_len, "mem_len": self.mem_len}
 
     @property
     def quantization(self) -> QuantizeOptions | None:
@@ -104,7 +114,7 @@ def convert(
     """
     options = options or ConversionOptions()
     check_output(output, force)
-    _check_format(options)
+    _check_format(source.architecture, options)
     if options.quantization is not None:
         check_options(options.quantization)
     source = _chosen(source, options)
@@ -122,7 +132,7 @@ def convert(
         folder = published if quantization is None else published / "float32"
         folder.mkdir(exist_ok=True)
         tell("exporting the step graphs")
-        step = build_step(source.architecture, source.build_model(), cuda_graphs=bool(options.cuda_graphs))
+        step = architecture(source.architecture).build_step(source.build_model(), options.settings)
         graphs = _export(step, folder, options.to)
         _write_first_rows(step, folder)
         tokenizer.write(folder)
@@ -148,13 +158,15 @@ def convert(
     return report
 
 
-def _check_format(options: ConversionOptions) -> None:
-    """Refuse what only ONNX graphs have.
+def _check_format(name: str, options: ConversionOptions) -> None:
+    """Refuse what only ONNX graphs have, and an architecture that TorchScript cannot hold.
 
     Raises:
-        OptionError: names it.
+        OptionError, ExportError: says what.
     """
-    problems = {"--cuda-graphs": options.cuda_graphs, "--dtype and its options": options.quantization}
+    if options.to == "torchscript":
+        require_support(name, "torchscript")
+    problems = {"--cuda-graphs": options.settings.get("cuda_graphs"), "--dtype and its options": options.quantization}
     if options.to != "onnx" and (named := [name for name, chosen in problems.items() if chosen]):
         raise OptionError(f"--to {options.to} goes without {' and '.join(named)}: they are for ONNX. Leave them out.")
 
@@ -172,46 +184,40 @@ def _export(step: Step, folder: Path, to: spec.Format) -> dict[str, spec.Graph]:
 
 
 def _chosen(source: SourceCheckpoint, options: ConversionOptions) -> SourceCheckpoint:
-    """The same model under the rule and with the rounds of hashing that were chosen."""
-    check_choices(source.architecture, source.config, vars(options))
-    if source.architecture != "reformer":
+    """Return the same model as it was chosen to be converted."""
+    check_choices(source.architecture, source.config, options.choices)
+    found = architecture(source.architecture)
+    config, notes = found.choose(source.config, options.choices)
+    if config == source.config:
         return source
-    from xltraining.reformer_config import ReformerConfig
-
-    own = source.config
-    config = dict(own) | {
-        name: value for name in ("rule", "n_hashes") if (value := getattr(options, name)) not in (None, own[name])
-    }
-    if config == own:
-        return source
-    ReformerConfig.from_dict(config)  # for its refusals
-    notes = source.notes
-    if config["rule"] != own["rule"]:
-        notes += (
-            f"LSH attention follows rule {config['rule']}, as --rule insists; the model is one of rule {own['rule']}, "
-            "so its scores are not those of its own code.",
-        )
-    if config["n_hashes"] > own["n_hashes"]:
-        notes += (f"{config['n_hashes']} rounds of hashing; the model was trained with {own['n_hashes']}.",)
-    return replace(source, config=config, notes=notes, build_model=lambda: as_converted(source.build_model(), config))
+    return replace(
+        source,
+        config=config,
+        notes=source.notes + notes,
+        build_model=lambda: found.as_converted(source.build_model(), config),
+    )
 
 
 def _evaluation(source: SourceCheckpoint, options: ConversionOptions) -> spec.Evaluation:
-    missing = [f"--{name.replace('_', '-')}" for name in source.needs if getattr(options, name) is None]
+    missing = [f"--{name.replace('_', '-')}" for name in source.needs if options.choices.get(name) is None]
     if missing:
         raise ExportError(
             f"{next(iter(source.files), 'the checkpoint')}: does not say with which settings it is evaluated. "
             f"Give {', '.join(missing)}."
         )
-    return own_evaluation(source.architecture, source.config).with_options(
-        options.segment_len, options.mem_len, options.clamp_len, options.same_length, restart=options.restart
+    found = architecture(source.architecture)
+    converted = {option.name for option in found.conversion_options}  # the configuration holds these already
+    names = [option.name for option in found.evaluation_options if option.name not in converted]
+    chosen = {name: options.settings[name] for name in names if options.settings.get(name) is not None}
+    return found.evaluation(source.config).with_options(
+        options.segment_len, options.mem_len, restart=options.restart, **chosen
     )
 
 
 def _notes(source: SourceCheckpoint, options: ConversionOptions) -> tuple[str, ...]:
-    """The source's notes, but for those that ask only for settings that were given."""
-    settings = ("segment_len", "mem_len", "clamp_len", "same_length")
-    given = {f"--{name.replace('_', '-')}" for name in settings if getattr(options, name) is not None}
+    """Return the source's notes without those that only ask for settings that were given."""
+    settings = architecture(source.architecture).evaluation_fields
+    given = {f"--{name.replace('_', '-')}" for name in settings if options.choices.get(name) is not None}
     asked = {note: set(re.findall(r"--[a-z-]*[a-z]", note)) for note in source.notes}
     return tuple(note for note, names in asked.items() if not names or not names <= given)
 
@@ -265,7 +271,7 @@ def _readme(bundle: spec.Bundle, report: ParityReport) -> str:
     chosen = f"\nWhat was chosen, or is left out:\n\n{notes}" if notes else ""
     return f"""# A {bundle.architecture} bundle of xlexport
 
-{summary(bundle.architecture, bundle.config)}, vocabulary {bundle.vocab_size:,},
+{architecture(bundle.architecture).summary(bundle.config)}, vocabulary {bundle.vocab_size:,},
 tokenizer {bundle.tokenizer.kind}, {bundle.precision}. Converted from {sources}.
 
 {_how_to_score(bundle)}

@@ -1,34 +1,25 @@
-"""Which tokenizer a bundle gets: the checkpoint's own, or one that the user names; and token ids to verify it on."""
+"""Which tokenizer a bundle gets: the checkpoint's own, or one that the user names."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
-import numpy.typing as npt
-
+from xlexport.architectures import architecture
 from xlexport.checkpoints import SourceCheckpoint
 from xlexport.checkpoints.vocabularies import describe_vocabulary, read_vocabulary, restyled
 from xlexport.errors import ExportError
-from xlexport.sample import sample_text
 from xlruntime import spec
-from xlruntime.documents import Tokenizer, check_ids
 from xlruntime.tokenizers import make_tokenizer
 from xlruntime.tokenizers.vocabulary import VOCABULARY_FORMAT, Vocabulary
-from xlruntime.tokenizers.vocabulary_tokenizer import VocabularyTokenizer
 
-__all__ = ["TokenizerChoice", "check_verify_text", "choose_tokenizer", "verify_ids"]
+__all__ = ["TokenizerChoice", "choose_tokenizer"]
 
 FILES = {"vocabulary": "vocabulary.json", "tokenizers": "tokenizer.json", "sentencepiece": "tokenizer.model"}
 _CHOICES = (
     "--tokenizer with a vocab.txt, cache.pt, vocab.pkl, tokenizer.json or SentencePiece model, {}or "
     "--tokenizer none for a bundle that takes token ids only"
 )
-FIRST_BYTES = {256: 0}  # size of the vocabulary: id of byte 0
-REFORMER_FIRST_BYTES = {256: 0, 258: 2}  # of 258, the first two stand for padding and nothing (google/reformer-enwik8)
-RANDOM_IDS = 100_000
-FEWEST_KNOWN = 1_000  # fewer known words or characters of the sample text verify less than random ids do
 
 
 @dataclass(frozen=True)
@@ -57,7 +48,7 @@ def choose_tokenizer(
     """The tokenizer of a bundle.
 
     Args:
-        chosen: `bytes` (byte + 2 where a Reformer has 258 tokens), `none`, or a file: a vocabulary, a tokenizer.json
+        chosen: `bytes` (the architecture says which id byte 0 has), `none`, or a file: a vocabulary, a tokenizer.json
             or a SentencePiece model; None is the checkpoint's own.
         vocab_style: how to read a vocabulary, one of `STYLES`; None finds out.
 
@@ -74,7 +65,7 @@ def choose_tokenizer(
             )
         if chosen == "none":
             return TokenizerChoice(spec.Tokenizer("none"))
-        first_bytes = _first_bytes(source)
+        first_bytes = architecture(source.architecture).first_bytes
         if n_token not in first_bytes:
             sizes = " or ".join(map(str, first_bytes))
             raise ExportError(
@@ -91,13 +82,10 @@ def choose_tokenizer(
     raise ExportError(f"{file}: does not say what its {n_token:,} tokens are. Give {_choices(source)}.")
 
 
-def _first_bytes(source: SourceCheckpoint) -> dict[int, int]:
-    return REFORMER_FIRST_BYTES if source.architecture == "reformer" else FIRST_BYTES
-
-
 def _choices(source: SourceCheckpoint) -> str:
     """What fits a model of so many tokens."""
-    return _CHOICES.format("--tokenizer bytes, " if source.config["n_token"] in _first_bytes(source) else "")
+    fits_bytes = source.config["n_token"] in architecture(source.architecture).first_bytes
+    return _CHOICES.format("--tokenizer bytes, " if fits_bytes else "")
 
 
 def _from_file(path: Path, source: SourceCheckpoint, vocab_style: str | None) -> TokenizerChoice:
@@ -138,49 +126,3 @@ def _from_vocabulary(vocabulary: Vocabulary, where: str, n_token: int) -> Tokeni
         )
     entry = spec.Tokenizer("vocabulary", FILES["vocabulary"])
     return TokenizerChoice(entry, vocabulary.to_json().encode("utf-8"), (describe_vocabulary(vocabulary),))
-
-
-def check_verify_text(tokenizer: spec.Tokenizer, text: Path | None) -> None:
-    """Raise ExportError or OSError for a text that is not there, or that the bundle could not use."""
-    if text is None:
-        return
-    if tokenizer.kind == "none":
-        raise ExportError(f"{text}: the bundle has no tokenizer, so random ids verify it. Leave out --text.")
-    if text.is_dir():
-        raise ExportError(f"{text}: a folder, not a text. Give a file.")
-    if not text.stat().st_size and text.is_file():  # not opened: a pipe can be read but once
-        raise ExportError(f"{text}: the file is empty. Give a text to verify on.")
-
-
-def verify_ids(bundle: spec.Bundle, tokenizer: Tokenizer, text: Path | None) -> npt.NDArray[np.int64]:
-    """Token ids to verify on: of `text`, else of a text that every Python brings, else random ones.
-
-    Of that text, what a vocabulary lacks is left out: one of unknown words alone would prove little.
-
-    Raises:
-        TokenError, TextError, OSError: the text does not suit the bundle, or cannot be read.
-    """
-    check_verify_text(bundle.tokenizer, text)
-    if text is not None:
-        ids = tokenizer.encode(text.read_bytes())
-    elif bundle.tokenizer.kind == "none":
-        ids = _random_ids(bundle.vocab_size)
-    elif isinstance(tokenizer, VocabularyTokenizer):
-        ids = _known_ids(tokenizer.vocabulary)
-    else:
-        ids = tokenizer.encode(sample_text().encode("utf-8"))
-    check_ids(ids, bundle.vocab_size, str(text or "the sample text"))
-    return ids
-
-
-def _known_ids(vocabulary: Vocabulary) -> npt.NDArray[np.int64]:
-    ids = VocabularyTokenizer(vocabulary, skip_unknown=True).encode(sample_text().encode("utf-8"))
-    marks = [vocabulary.id_of(symbol) for symbol in (vocabulary.line_start, vocabulary.line_end)]
-    known = np.count_nonzero(~np.isin(ids, [number for number in marks if number is not None]))
-    return ids if known >= FEWEST_KNOWN else _random_ids(len(vocabulary))
-
-
-def _random_ids(n_token: int) -> npt.NDArray[np.int64]:
-    """Spread as words are, whose ids fall in frequency (Zipf's law): every decade of ids is as likely as any other."""
-    decades = np.random.default_rng(0).random(RANDOM_IDS) * np.log(n_token + 1)
-    return np.clip(np.exp(decades).astype(np.int64) - 1, 0, n_token - 1)

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from xlexport.architectures import find
 from xlexport.extras import require
 from xlruntime.bundle import read_bundle
 from xlruntime.errors import BundleError, OptionError
@@ -133,8 +134,8 @@ class TorchModel(Model):
     def _load_program(self, name: str) -> tuple[Call, str]:
         import torch
 
-        if self.bundle.architecture == "reformer":
-            import xlexport.ops  # noqa: F401  # programs of Reformers have these operators
+        if (architecture := find(self.bundle.architecture)) is not None:
+            architecture.register_operators()
         weights = self._shared(WEIGHTS_FILE, self._load_weights)
         extra = {METADATA_KEY: ""}
         content = self._checked(name)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
@@ -12,7 +11,8 @@ import torch
 from torch import Tensor
 
 from tests.helpers.tiny import tiny_model
-from xlexport.analysis.attention import AttentionReport, attention_by_distance, check_attention
+from xlexport.analysis.attention import AttentionReport, attention_by_distance
+from xlexport.architectures import require_support
 from xlexport.errors import XlexportError
 from xltraining.transformer_xl import RelativeAttention, TransformerXL, sinusoids
 
@@ -129,6 +129,6 @@ def test_summary_of_a_known_distribution() -> None:
 
 
 def test_reformers_are_refused() -> None:
-    check_attention("transformer_xl", Path("x"))
-    with pytest.raises(XlexportError, match="is for Transformer-XL, and this is a reformer"):
-        check_attention("reformer", Path("x"))
+    require_support("transformer_xl", "attention-plot")
+    with pytest.raises(XlexportError, match=r"^x: attention by .* not possible for a Reformer: its LSH .* Give a"):
+        require_support("reformer", "attention-plot", "x")

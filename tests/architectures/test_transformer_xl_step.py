@@ -14,7 +14,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from xlexport.architectures import build_step
+from xlexport.architectures import architecture
 from xlexport.architectures.detail import TOP_K
 from xlexport.architectures.transformer_xl.step import TransformerXLStep, project_memory
 from xltraining.transformer_xl import TransformerXL
@@ -293,7 +293,7 @@ def test_step_is_a_pure_function(make_model: MakeModel, ring_driver: type[RingDr
 
 
 def test_step_declares_what_forward_takes_and_gives(make_model: MakeModel) -> None:
-    step = build_step("transformer_xl", make_model())
+    step = architecture("transformer_xl").build_step(make_model(), {})
     example = step.example()
     free: dict[int | str, int] = {}
     for tensor, entry in zip(example, step.inputs, strict=True):

@@ -60,7 +60,7 @@ def test_settings_that_were_given_are_not_asked_for(given: dict[str, Any], asked
     source = replace(source, notes=(*source.notes, "Another note."))
     told: list[str] = []
     bundle = tmp_path / "bundle"
-    convert(source, bundle, ConversionOptions(**given, tokenizer="none", verify_segments=2), tell=told.append)
+    convert(source, bundle, ConversionOptions.of(**given, tokenizer="none", verify_segments=2), tell=told.append)
     assert any("give --segment-len" in line for line in told) == asked
     notes = xlruntime.load(bundle, threads=1).bundle.provenance["notes"]
     assert notes == list(source.notes if asked else ["Another note."])

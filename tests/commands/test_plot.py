@@ -161,7 +161,7 @@ def test_what_is_refused(bundle: Path, checkpoint: Path, invoke: Invoke, text: P
     assert "a folder stands where the plot" in invoke("plot", "bits", EMPTY, text, "-o", folder).error
     assert "No such file" in invoke("plot", "bits", EMPTY, tmp_path / "none.txt", "-o", picture).error
     reformer = invoke("plot", "attention", BAND, checkpoint, "-o", picture).error
-    assert "is for Transformer-XL, and this is a reformer" in reformer
+    assert "attention by distance is not possible for a Reformer" in reformer
     short = tmp_path / "short.txt"
     short.write_bytes(b"short")
     assert "the memory is full only after 24" in invoke("plot", "attention", bundle, checkpoint, short, "--json").error

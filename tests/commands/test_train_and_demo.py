@@ -14,6 +14,7 @@ import pytest
 import torch
 
 from xlexport import checkpoints
+from xlexport.architectures import Option
 from xlexport.commands.train import ARCHITECTURE_OPTIONS, TRAINING_OPTIONS
 from xlruntime.bundle import digest_file, read_bundle
 from xltraining.data import ByteStreams
@@ -51,12 +52,12 @@ SIZE = (
     ],
 )
 def test_options_are_the_fields_of_the_configuration(
-    options: dict[str, tuple[Any, Any, str]], config: type[Any], left_out: set[str]
+    options: dict[str, Option], config: type[Any], left_out: set[str]
 ) -> None:
     fields = {field.name: field.default for field in dataclasses.fields(config)}
     assert options.keys() == fields.keys() - left_out
-    for name, (_, default, _) in options.items():
-        assert default == fields[name] or fields[name] is dataclasses.MISSING, name
+    for name, option in options.items():
+        assert option.default == fields[name] or fields[name] is dataclasses.MISSING, name
 
 
 def test_train_writes_a_checkpoint_and_a_log(prose: Path, invoke: Invoke, tmp_path: Path) -> None:

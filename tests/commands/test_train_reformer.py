@@ -70,6 +70,7 @@ def test_the_duplication_task(invoke: Invoke, tmp_path: Path) -> None:
     assert re.search(r"step 2: \d\.\d{4} bits/symbol, held out \d\.\d{4}, \d\.\d% right", shown.err)
     assert log_of(out)[-1].keys() >= {"bits_per_symbol", "valid_bits_per_symbol", "valid_accuracy"}
     config = load_checkpoint(out / "checkpoint.pt").config
+    assert isinstance(config, ReformerConfig)
     assert (config.n_token, config.tgt_len, config.mem_len) == (128, 14, 14)
     error = invoke("convert", out / "checkpoint.pt", "-o", tmp_path / "bundle").error
     assert "does not say what its 128 tokens are. Give --tokenizer" in error

@@ -8,7 +8,7 @@ import hashlib
 import json
 import os
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,15 +18,14 @@ import pytest
 import torch
 from safetensors.numpy import load_file
 
-import xlexport.convert
-from xlexport.architectures import Step
+from xlexport.architectures import Architecture, Step, architecture
+from xlexport.architectures.findings import SegmentDifference
 from xlexport.architectures.transformer_xl.step import TransformerXLStep
 from xlexport.checkpoints import SourceCheckpoint
 from xlexport.convert import ConversionOptions, convert
 from xlexport.errors import ExportError, OutputExistsError, ParityError
-from xlexport.tokenizer_choice import verify_ids
 from xlexport.verification import default_segments
-from xlexport.verification.report import SegmentDifference
+from xlexport.verification.text import verify_ids
 from xlruntime import OptionError, TextError
 from xlruntime import load as load_bundle
 from xlruntime.bundle import digest_file, read_bundle
@@ -104,7 +103,7 @@ def test_scores_against_eager_and_naive_attention(
 
 
 def test_options_become_the_defaults_of_the_bundle(reuse_export: None, bytes_bundle: Converted, tmp_path: Path) -> None:
-    options = ConversionOptions(segment_len=5, mem_len=9, clamp_len=4, same_length=True, verify_segments=7)
+    options = ConversionOptions.of(segment_len=5, mem_len=9, clamp_len=4, same_length=True, verify_segments=7)
     report = convert(bytes_bundle.source, tmp_path / "bundle", options)
     assert (report.segments, report.tokens, report.segment_len, report.mem_len) == (7, 35, 5, 9)
     evaluation = read_bundle(tmp_path / "bundle").evaluation
@@ -124,7 +123,7 @@ def test_options_out_of_range_are_refused_before_any_work(
     options: dict[str, Any], what: str, bytes_bundle: Converted, tmp_path: Path
 ) -> None:
     with pytest.raises(OptionError, match=what):
-        convert(idle(bytes_bundle.source), tmp_path / "bundle", ConversionOptions(**options))
+        convert(idle(bytes_bundle.source), tmp_path / "bundle", ConversionOptions.of(**options))
     assert not list(tmp_path.iterdir())
 
 
@@ -231,7 +230,7 @@ def test_step_that_differs_is_not_published(
 ) -> None:
     """One layer's positional projection is off by about a hundredth, in graphs that are really exported."""
 
-    def build_wrong_step(architecture: str, model: TransformerXL, cuda_graphs: bool) -> Step:
+    def build_wrong_step(self: Architecture, model: TransformerXL, choices: Mapping[str, Any]) -> Step:
         step = TransformerXLStep(model)
         position = copy.deepcopy(model.get_submodule("layers.1.attention.position"))
         with torch.random.fork_rng(), torch.no_grad():
@@ -241,7 +240,7 @@ def test_step_that_differs_is_not_published(
         step.layers[1].position = position
         return step
 
-    monkeypatch.setattr(xlexport.convert, "build_step", build_wrong_step)
+    monkeypatch.setattr(type(architecture("transformer_xl")), "build_step", build_wrong_step)
     with pytest.raises(ParityError, match="the graphs differ from the trained model: log-probabilities by up to"):
         convert(bytes_bundle.source, tmp_path / "bundle")
     assert not list(tmp_path.iterdir())

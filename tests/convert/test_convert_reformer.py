@@ -12,10 +12,9 @@ import numpy as np
 import pytest
 import torch
 
+from xlexport.architectures import StepSize, architecture
 from xlexport.architectures.reformer.step import FEW
-from xlexport.architectures.settings import as_converted
 from xlexport.bench import bench
-from xlexport.bench.flops import step_flops
 from xlexport.checkpoints import SourceCheckpoint, load
 from xlexport.commands.inspect import bundle_rows, checkpoint_object, checkpoint_rows
 from xlexport.commands.verify import parity_rows
@@ -135,9 +134,18 @@ def test_options_become_the_defaults_of_the_bundle(reuse_band: None, band: Conve
 @pytest.mark.parametrize(
     ("options", "what"),
     [
-        ({"clamp_len": 8}, r"--clamp-len: nothing that this reformer model has\. Leave it out\."),
-        ({"same_length": False, "clamp_len": 8}, "--clamp-len, --same-length: nothing"),
-        ({"rule": "chunk", "mem_len": 8}, "--mem-len: nothing"),
+        (
+            {"clamp_len": 8},
+            r"^--clamp-len applies to Transformer-XL models only; .* is a Reformer\. Remove it\.$",
+        ),
+        (
+            {"same_length": False, "clamp_len": 8},
+            "--same-length and --clamp-len apply to Transformer-XL models only; ",
+        ),
+        (
+            {"rule": "chunk", "mem_len": 8},
+            "--mem-len applies to models that carry .* Reformer of rule chunk",
+        ),
     ],
     ids=str,
 )
@@ -145,7 +153,7 @@ def test_what_a_reformer_does_not_have_is_refused(
     options: dict[str, Any], what: str, band: ConvertedReformer, tmp_path: Path
 ) -> None:
     with pytest.raises(ExportError, match=what):
-        convert(idle(band.source), tmp_path / "bundle", ConversionOptions(tokenizer="none", **options))
+        convert(idle(band.source), tmp_path / "bundle", ConversionOptions.of(tokenizer="none", **options))
     assert not list(tmp_path.iterdir())
 
 
@@ -153,8 +161,11 @@ def test_rule_and_rounds_are_refused_without_hashing(tmp_path: Path, band: Conve
     config = dataclasses.replace(band.model.config, attn_layers=("local",))
     source = dataclasses.replace(idle(band.source), config=config.to_dict())
     for options, name in (({"rule": "chunk"}, "--rule"), ({"n_hashes": 2}, "--n-hashes")):
-        with pytest.raises(ExportError, match=f"{name}: nothing that this reformer model has"):
-            convert(source, tmp_path / "bundle", ConversionOptions(tokenizer="none", **options))
+        with pytest.raises(
+            ExportError,
+            match=f"{name} applies to Reformers with LSH .* a Reformer.* without",
+        ):
+            convert(source, tmp_path / "bundle", ConversionOptions.of(tokenizer="none", **options))
 
 
 def idle(source: SourceCheckpoint) -> SourceCheckpoint:
@@ -164,7 +175,7 @@ def idle(source: SourceCheckpoint) -> SourceCheckpoint:
 
 def test_rule_that_does_not_go_with_the_sizes_is_refused(band: ConvertedReformer, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"chunk lengths must divide max_positions 1,024, found 4 \(lsh\) and 3"):
-        convert(idle(band.source), tmp_path / "bundle", ConversionOptions(tokenizer="none", rule="chunk"))
+        convert(idle(band.source), tmp_path / "bundle", ConversionOptions.of(tokenizer="none", rule="chunk"))
 
 
 @pytest.mark.full
@@ -172,7 +183,7 @@ def test_rule_that_does_not_go_with_the_sizes_is_refused(band: ConvertedReformer
 def test_rule_that_is_insisted_on_and_more_rounds(chunk: ConvertedReformer, tmp_path: Path) -> None:
     """The bundle says so, the eager model follows, and `verify` knows the checkpoint as its own."""
     told: list[str] = []
-    options = ConversionOptions(tokenizer="none", rule="band", n_hashes=3, mem_len=20, segment_len=16, threads=1)
+    options = ConversionOptions.of(tokenizer="none", rule="band", n_hashes=3, mem_len=20, segment_len=16, threads=1)
     report = convert(chunk.source, tmp_path / "bundle", options, tell=told.append)
     report.require_passed()
     note = (
@@ -193,7 +204,7 @@ def test_rule_that_is_insisted_on_and_more_rounds(chunk: ConvertedReformer, tmp_
 
 
 def test_more_rounds_begin_with_those_of_the_model(band: ConvertedReformer) -> None:
-    more = as_converted(band.model, {**band.model.config.to_dict(), "n_hashes": 4})
+    more = architecture("reformer").as_converted(band.model, {**band.model.config.to_dict(), "n_hashes": 4})
     own, other = dict(band.model.named_buffers()), dict(more.named_buffers())
     assert own.keys() == other.keys() == {"layers.1.attention.rotations", "layers.3.attention.rotations"}
     for name, rotations in own.items():
@@ -305,7 +316,7 @@ def test_arithmetic_of_a_step_against_a_count_by_hand(band: ConvertedReformer) -
     lsh = 10 * 3 * 16 * 12 + 12 * (10 * 2 * 3) + 12 * 2 * 2 * (8 * 4) * 8  # in each round eight chunks of four rows
     full = 10 * 3 * 16 * 12 + 12 * 2 * 10 * 30
     rest = 4 * 10 * 2 * 16 * 20 + 10 * 32 * 30
-    assert step_flops("reformer", config, 3, 10, 30) == 3 * 2 * (local + 2 * lsh + full + rest)
+    assert architecture("reformer").flops(config, StepSize(3, 10, 30)) == 3 * 2 * (local + 2 * lsh + full + rest)
     local = 10 * 4 * 16 * 12 + 12 * 2 * 10 * (6 + 10)
     lsh = 10 * 3 * 16 * 12 + 12 * (10 * 2 * 3) + 12 * 2 * 10 * 2 * 4  # four keys a round
-    assert step_flops("reformer", config, 1, 10, 30, few=True) == 2 * (local + 2 * lsh + full + rest)
+    assert architecture("reformer").flops(config, StepSize(1, 10, 30, few=True)) == 2 * (local + 2 * lsh + full + rest)

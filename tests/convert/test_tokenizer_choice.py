@@ -12,7 +12,8 @@ import pytest
 from xlexport.checkpoints import SourceCheckpoint
 from xlexport.convert import ConversionOptions, convert
 from xlexport.errors import CheckpointError, ExportError
-from xlexport.tokenizer_choice import choose_tokenizer, verify_ids
+from xlexport.tokenizer_choice import choose_tokenizer
+from xlexport.verification.text import verify_ids
 from xlruntime import load as load_bundle
 from xlruntime import spec
 from xlruntime.bundle import read_bundle

@@ -30,7 +30,8 @@ from xlexport.checkpoints import load as load_checkpoint
 from xlexport.commands import run
 from xlexport.convert import ConversionOptions, convert
 from xlexport.errors import ExportError
-from xlexport.verification.report import TOLERANCES, ParityReport
+from xlexport.verification.report import ParityReport
+from xlexport.verification.tolerances import TOLERANCES
 from xlruntime.bundle import digest_file, read_bundle
 from xlruntime.errors import BundleError, OptionError
 from xlruntime.model import Model
@@ -251,7 +252,7 @@ def test_vocabulary_in_clusters(make_model: Callable[..., Any], tmp_path: Path) 
 @pytest.mark.full
 @pytest.mark.usefixtures("cached_exports")
 def test_reformer_as_program_not_as_torchscript(chunk: ConvertedReformer, tmp_path: Path) -> None:
-    with pytest.raises(ExportError, match=r"TorchScript cannot hold a Reformer.* --to exported-program"):
+    with pytest.raises(ExportError, match=r"TorchScript is not possible for a Reformer.* --to exported-program"):
         convert(chunk.source, tmp_path / "bundle", ConversionOptions(tokenizer="none", to=TORCHSCRIPT))
     assert not (tmp_path / "bundle").exists()
     report = convert(chunk.source, tmp_path / "bundle", ConversionOptions(tokenizer="none", to=PROGRAM))
@@ -280,7 +281,7 @@ def test_reformer_with_memory_as_program(band: ConvertedReformer, tmp_path: Path
 
 
 def test_what_only_onnx_has_is_refused(ids_bundle: Converted, tmp_path: Path) -> None:
-    options = ConversionOptions(tokenizer="none", to=TORCHSCRIPT, dtype="int8", cuda_graphs=True)
+    options = ConversionOptions.of(tokenizer="none", to=TORCHSCRIPT, dtype="int8", cuda_graphs=True)
     with pytest.raises(OptionError, match=r"goes without --cuda-graphs and --dtype"):
         convert(ids_bundle.source, tmp_path / "bundle", options)
 

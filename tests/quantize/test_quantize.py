@@ -25,7 +25,7 @@ from xlexport.quantize.matmuls import find_products
 from xlexport.quantize.precisions import PRECISIONS
 from xlexport.quantize.run import QuantizeOptions, quantize
 from xlexport.quantize.weight_only import BLOCK, block_size, dequantize_blocks, quantize_blocks
-from xlexport.verification.report import TOLERANCES, tolerance_of
+from xlexport.verification.tolerances import TOLERANCES, tolerance_of
 from xlruntime import load
 from xlruntime.bundle import digest_file, read_bundle
 from xlruntime.errors import BundleError, BundleNotFoundError

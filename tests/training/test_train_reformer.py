@@ -12,7 +12,6 @@ from xltraining.architectures import new_model
 from xltraining.checkpoint import build_model, load_checkpoint
 from xltraining.errors import CheckpointError, ConfigError
 from xltraining.evaluation import evaluate
-from xltraining.memory import memory_before, memory_from_plain, plain_memory
 from xltraining.reformer import Reformer, ReformerMemory
 from xltraining.reformer_config import ReformerConfig
 from xltraining.train import TrainingConfig, TrainingResult, train
@@ -149,24 +148,24 @@ def test_evaluate_is_the_mean_surprisal_of_documents_between_restarts(model: Ref
 
 def test_rule_chunk_starts_every_segment_anew(model: Reformer) -> None:
     memory = model.first_memory(2)
-    assert memory_before(MODEL, memory, 64) is memory
-    assert memory_before(MODEL, memory, 65) is None
-    assert memory_before(MODEL, None, 1) is None
-    assert memory_before(replace(MODEL, rule="chunk"), memory, 4) is None
-    assert memory_before(replace(MODEL, position="rotary", max_positions=0), memory, 10**9) is memory
+    assert model.memory_before(memory, 64) is memory
+    assert model.memory_before(memory, 65) is None
+    assert model.memory_before(None, 1) is None
+    assert new_model(replace(MODEL, rule="chunk")).memory_before(memory, 4) is None
+    assert new_model(replace(MODEL, position="rotary", max_positions=0)).memory_before(memory, 10**9) is memory
     rows = [torch.zeros(1, 2, 3)]
-    assert memory_before(TransformerXLConfig(), rows, 10**9) is rows
+    assert new_model(TransformerXLConfig(n_layer=1)).memory_before(rows, 10**9) is rows
 
 
 def test_memory_as_plain_values_and_back(model: Reformer) -> None:
     tokens = torch.arange(40).view(2, 20)
     with torch.no_grad():
         _, memory = model(tokens)
-        plain = plain_memory(memory)
-        back = memory_from_plain(plain, torch.device("cpu"))
+        plain = model.plain_memory(memory)
+        back = model.memory_from_plain(plain, torch.device("cpu"))
         assert torch.equal(model(tokens, back)[0], model(tokens, memory)[0])
     assert back.position == 20
-    assert plain_memory(None) is memory_from_plain(None, torch.device("cpu")) is None
+    assert model.plain_memory(None) is model.memory_from_plain(None, torch.device("cpu")) is None
     assert [type(part) for part in plain["layers"]] == [list, list, list]
 
 

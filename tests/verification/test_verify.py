@@ -10,10 +10,10 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
+from xlexport.architectures.findings import SegmentDifference
 from xlexport.errors import ParityError
 from xlexport.verification import verify
 from xlexport.verification.compare import segments_to_wrap
-from xlexport.verification.report import SegmentDifference
 from xlruntime import Model
 from xlruntime import load as load_bundle
 from xlruntime.memory import RingMemory

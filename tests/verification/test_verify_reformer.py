@@ -13,9 +13,10 @@ import numpy.typing as npt
 import pytest
 import torch
 
+from xlexport.architectures.findings import SegmentDifference
 from xlexport.errors import ParityError
 from xlexport.verification import verify
-from xlexport.verification.report import ParityReport, SegmentDifference
+from xlexport.verification.report import ParityReport
 from xlruntime import Model
 from xlruntime.memory import RingMemory
 from xltraining.reformer import LSHTrace, Reformer

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 import numpy.typing as npt
 import pytest
 
-from xlexport.architectures import build_step
+from xlexport.architectures import architecture
 from xlexport.errors import ExportError, ParityError
 from xlexport.verification import verify
-from xlexport.verification.report import TOLERANCES
+from xlexport.verification.tolerances import TOLERANCES
 from xlruntime import Model
 from xlruntime import load as load_bundle
 from xltraining.reformer import Reformer
@@ -68,5 +68,5 @@ def test_tolerances_are_those_of_the_design() -> None:
 
 
 def test_unknown_architecture_is_refused() -> None:
-    with pytest.raises(ExportError, match="no step graph for architecture 'rnn'"):
-        build_step("rnn", None)
+    with pytest.raises(ExportError, match="architecture 'rnn' is unknown, expected one of transformer_xl, reformer"):
+        architecture("rnn")

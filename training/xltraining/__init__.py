@@ -1,1 +1,1 @@
-"""Transformer-XL and Reformer models in PyTorch, how they are trained and how their checkpoints are kept."""
+"""Language models with carried memory in PyTorch, how they are trained and how their checkpoints are kept."""

@@ -1,47 +1,96 @@
-"""The architectures that are trained here: which name, configuration and model belong together."""
+"""The architectures that are trained here: which name, configuration and model belong together.
+
+`register` adds one at run time; nothing else in this package names an architecture.
+"""
 
 from collections.abc import Mapping
-from typing import Any, TypeAlias
+from typing import Any
 
 from xltraining.config_fields import shown
 from xltraining.errors import ConfigError
+from xltraining.language_model import LanguageModel, ModelConfig
 from xltraining.reformer import Reformer
 from xltraining.reformer_config import ReformerConfig
-from xltraining.transformer_xl import TransformerXL, tied_names
+from xltraining.transformer_xl import TransformerXL
 from xltraining.transformer_xl_config import TransformerXLConfig
 
-__all__ = ["ARCHITECTURES", "Model", "ModelConfig", "architecture_of", "config_from", "new_model", "shared_names"]
+__all__ = [
+    "FIRST",
+    "LanguageModel",
+    "ModelConfig",
+    "architecture_names",
+    "architecture_of",
+    "config_from",
+    "model_class",
+    "new_model",
+    "register",
+    "shared_names",
+    "unregister",
+]
 
-ModelConfig: TypeAlias = TransformerXLConfig | ReformerConfig
-Model: TypeAlias = TransformerXL | Reformer
-
-ARCHITECTURES: dict[str, type[TransformerXLConfig] | type[ReformerConfig]] = {
-    "transformer_xl": TransformerXLConfig,
-    "reformer": ReformerConfig,
+FIRST = "transformer_xl"  # checkpoints of versions 1 and 2 name no architecture: this was the only one
+_registered: dict[str, tuple[type[ModelConfig], type[LanguageModel]]] = {
+    FIRST: (TransformerXLConfig, TransformerXL),
+    "reformer": (ReformerConfig, Reformer),
 }
 
 
+def register(name: str, config: type[ModelConfig], model: type[LanguageModel]) -> None:
+    """Add an architecture. `model(config)` makes a model with fresh weights.
+
+    Raises:
+        ConfigError: the name or the configuration's class is taken.
+    """
+    taken = [other for other, (kind, _) in _registered.items() if other == name or kind is config]
+    if taken:
+        raise ConfigError(f"architecture {shown(name)}: {taken[0]} is registered already; choose another")
+    _registered[name] = (config, model)
+
+
+def unregister(name: str) -> None:
+    """Forget an architecture, such as one that a test has registered."""
+    del _registered[name]
+
+
+def architecture_names() -> list[str]:
+    """Return the names of all architectures, in the order in which they were registered."""
+    return list(_registered)
+
+
 def architecture_of(config: ModelConfig) -> str:
-    """The name of the architecture that a configuration is of."""
-    return "reformer" if isinstance(config, ReformerConfig) else "transformer_xl"
+    """Return the name of the architecture that a configuration belongs to.
+
+    Raises:
+        ConfigError: its class is not registered.
+    """
+    for name, (kind, _) in _registered.items():
+        if type(config) is kind:
+            return name
+    known = ", ".join(kind.__name__ for kind, _ in _registered.values())
+    raise ConfigError(f"configuration {type(config).__name__} is of no known architecture; expected one of {known}")
 
 
 def config_from(architecture: object, values: Mapping[str, Any]) -> ModelConfig:
-    """The configuration of an architecture from plain values.
+    """Make the configuration of an architecture from plain values.
 
     Raises:
         ConfigError: there is no such architecture, or the values do not do; lists all of them.
     """
-    if not isinstance(architecture, str) or architecture not in ARCHITECTURES:
-        raise ConfigError(f"architecture must be one of {', '.join(ARCHITECTURES)}, found {shown(architecture)}")
-    return ARCHITECTURES[architecture].from_dict(values)
+    if not isinstance(architecture, str) or architecture not in _registered:
+        raise ConfigError(f"architecture must be one of {', '.join(_registered)}, found {shown(architecture)}")
+    return _registered[architecture][0].from_dict(values)
 
 
-def new_model(config: ModelConfig) -> Model:
-    """A model with fresh weights, drawn from torch's random state."""
-    return TransformerXL(config) if isinstance(config, TransformerXLConfig) else Reformer(config)
+def model_class(config: ModelConfig) -> type[LanguageModel]:
+    """Return the class of the models that a configuration describes."""
+    return _registered[architecture_of(config)][1]
+
+
+def new_model(config: ModelConfig) -> LanguageModel:
+    """Make a model with fresh weights, drawn from torch's random state."""
+    return model_class(config)(config)
 
 
 def shared_names(config: ModelConfig) -> dict[str, str]:
-    """Tensors that are another one under a second name: that name to the one that owns the tensor."""
-    return tied_names(config) if isinstance(config, TransformerXLConfig) else {}
+    """Return each tensor that is another one under a second name: that name to the one that owns the tensor."""
+    return model_class(config).tied_names(config)

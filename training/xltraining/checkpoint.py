@@ -3,7 +3,7 @@
 A path that ends in `.pt` is one file: a plain dict of `format`, `version`, `architecture`, `config`, `tokenizer`,
 `state_dict` and, if a run may go on, `training`. `torch.load(path, weights_only=True)` reads it. Any other path is a
 folder with `model.safetensors` and `config.json`; it holds no training state, and tied tensors are stored once.
-Checkpoints of versions 1 and 2 name no architecture: they are Transformer-XL.
+Checkpoints of versions 1 and 2 name no architecture: they are of the first, `architectures.FIRST`.
 """
 
 import json
@@ -20,10 +20,10 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from xltraining.architectures import ModelConfig, architecture_of, config_from, new_model, shared_names
+from xltraining.architectures import FIRST, architecture_of, config_from, model_class, new_model, shared_names
 from xltraining.config_fields import shown
 from xltraining.errors import CheckpointError, CheckpointNotFoundError, CheckpointWriteError, ConfigError
-from xltraining.transformer_xl import TransformerXL
+from xltraining.language_model import ModelConfig
 
 __all__ = ["Checkpoint", "build_model", "load_checkpoint", "save_checkpoint"]
 
@@ -32,7 +32,6 @@ VERSION = 3
 WEIGHTS_NAME = "model.safetensors"
 CONFIG_NAME = "config.json"
 _ZIP_MAGIC = b"PK\x03\x04"
-_NEVER_ROUNDED = ".rotations"  # hash rotations: rounds that are drawn later must continue those that are stored
 _NAMES_OF_VERSION_1 = {
     "word_emb.weight": "word_emb.clusters.0.table",
     "head.weight": "head.clusters.0.weight",
@@ -53,15 +52,14 @@ class Checkpoint:
 
 
 def build_model(checkpoint: Checkpoint) -> Any:
-    """The model of a checkpoint, float32, in evaluation mode. It uses the checkpoint's tensors, not copies of them.
+    """Make the model of a checkpoint, float32, in evaluation mode. It uses the checkpoint's tensors, not copies.
 
-    It is a `TransformerXL` or a `Reformer`, as the configuration says.
+    Its class is that of the configuration's architecture.
     """
     with torch.device("meta"):
         model = new_model(checkpoint.config)
     model.load_state_dict(checkpoint.state_dict, assign=True)
-    if isinstance(model, TransformerXL):
-        model.tie()
+    model.tie()
     return model.eval()
 
 
@@ -82,8 +80,8 @@ def save_checkpoint(
         path: where to write; missing parent folders are made.
         config: the model's configuration.
         state_dict: every tensor of the model.
-        dtype: store the weights as this type, for example `torch.float16`; None keeps theirs. Rotations always keep
-            theirs.
+        dtype: store the weights as this type, for example `torch.float16`; None keeps theirs. Tensors that were
+            drawn, not trained, always keep theirs.
         training: what a resumed run needs; only a `.pt` file can hold it.
         tokenizer: `bytes`, or None where tokens are no text.
 
@@ -93,9 +91,9 @@ def save_checkpoint(
     """
     path = Path(path)
     _check_tensors(path, config, state_dict)
+    is_drawn = model_class(config).is_drawn
     tensors = {
-        name: tensor.detach().to("cpu", None if name.endswith(_NEVER_ROUNDED) else dtype)
-        for name, tensor in state_dict.items()
+        name: tensor.detach().to("cpu", None if is_drawn(name) else dtype) for name, tensor in state_dict.items()
     }
     content: dict[str, Any] = {
         "format": FORMAT,
@@ -190,7 +188,7 @@ def load_checkpoint(path: Path | str) -> Checkpoint:
             "use the version of xlexport that wrote it"
         )
     try:
-        config = config_from(content.get("architecture", "transformer_xl"), content["config"])
+        config = config_from(content.get("architecture", FIRST), content["config"])
     except ConfigError as error:
         raise CheckpointError(f"{path}: {error}") from error
     tensors = content.get("state_dict")

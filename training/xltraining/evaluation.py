@@ -7,13 +7,13 @@ import torch
 from torch import Tensor
 
 from xltraining.errors import DataError
-from xltraining.memory import memory_before, position_limit
+from xltraining.language_model import LanguageModel
 
 __all__ = ["evaluate"]
 
 
 @torch.no_grad()
-def evaluate(model: Any, text: Tensor, segment_len: int, batch_size: int = 1) -> float:
+def evaluate(model: LanguageModel, text: Tensor, segment_len: int, batch_size: int = 1) -> float:
     """Bits per byte of a text (N,) uint8, walked with carried memory as `batch_size` streams of equal length.
 
     The first byte of each stream is not scored, nor are the fewer than `batch_size` bytes that are left over. Where the
@@ -27,13 +27,14 @@ def evaluate(model: Any, text: Tensor, segment_len: int, batch_size: int = 1) ->
     scored = rows.shape[1] - 1
     if scored < 1:
         raise DataError(f"the text has {len(text)} bytes; {batch_size} streams need at least 2 bytes each")
-    limit = position_limit(model.config) or scored
+    limit = model.config.position_limit or scored
     was_training = model.training
     model.eval()
-    nats, memory, start = 0.0, None, 0
+    nats, start = 0.0, 0
+    memory: Any = None
     while start < scored:
         end = min(start + segment_len, scored, (start // limit + 1) * limit)
-        hidden, memory = model(rows[:, start:end], memory_before(model.config, memory, end - start))
+        hidden, memory = model(rows[:, start:end], model.memory_before(memory, end - start))
         nats -= model.log_probs(hidden, rows[:, start + 1 : end + 1]).double().sum().item()
         start = end
     model.train(was_training)

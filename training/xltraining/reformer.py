@@ -9,6 +9,7 @@ Two streams start as the embedding. A layer computes y1 = x1 + attention(norm(x2
 import copy
 import math
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -16,9 +17,11 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from xltraining.errors import ConfigError, DataError
+from xltraining.language_model import LanguageModel, placed, plain
 from xltraining.reformer_attention import Attended, Context, LocalAttention, SharedAttention, angles
 from xltraining.reformer_config import ReformerConfig
 from xltraining.reversible import ReversibleLayer, run_layers
+from xltraining.training_config import TrainingConfig
 
 __all__ = ["LSHTrace", "Reformer", "ReformerFeedForward", "ReformerMemory"]
 
@@ -113,7 +116,7 @@ class ReformerFeedForward(nn.Module):
         return self.dropout(self.outer(self.dropout(inner)))
 
 
-class Reformer(nn.Module):
+class Reformer(LanguageModel):
     """A Reformer language model.
 
     The model keeps nothing between calls: memory goes in and comes out. Under rule `chunk` a call is a whole document,
@@ -232,6 +235,32 @@ class Reformer(nn.Module):
             contexts.append(Context(memory.position, rows, buckets, rotations))
         return contexts
 
+    def prepare_training(self, training: TrainingConfig) -> None:
+        """Take over whether activations are computed again in the backward pass."""
+        self.reversible = training.reversible
+
+    def memory_before(self, memory: ReformerMemory | None, length: int) -> ReformerMemory | None:
+        """Return `memory`, or None if the segment would pass the last position; rule `chunk` carries no memory."""
+        limit = self.config.position_limit
+        if memory is None or self.config.rule == "chunk":
+            return None
+        return None if limit is not None and memory.position + length > limit else memory
+
+    def plain_memory(self, memory: ReformerMemory | None) -> Any:
+        """Return a memory as a dict of `position` and `layers`, with tensors of its own."""
+        return None if memory is None else plain({"position": memory.position, "layers": memory.layers})
+
+    def memory_from_plain(self, plain: Any, device: torch.device) -> ReformerMemory | None:
+        """Return the memory that `plain_memory` wrote down, on a device."""
+        if plain is None:
+            return None
+        return ReformerMemory(plain["position"], [(rows, ids) for rows, ids in placed(plain["layers"], device)])
+
+    @classmethod
+    def is_drawn(cls, name: str) -> bool:
+        """Return whether a tensor holds hash rotations: rounds that are drawn later must continue those stored."""
+        return name.endswith(".rotations")
+
     def logits(self, hidden: Tensor) -> Tensor:
         """(B,S,V) from the hidden states (B,S,d_output) that `forward` returns."""
         return self.head(hidden)
@@ -270,7 +299,7 @@ class Reformer(nn.Module):
                 from its seed.
         """
         settings = {"mem_len": mem_len, "n_hashes": n_hashes}
-        config = replace(self.config, **{name: value for name, value in settings.items() if value is not None})  # type: ignore[arg-type]
+        config = replace(self.config, **{name: value for name, value in settings.items() if value is not None})
         twin = copy.deepcopy(self, {id(parameter): parameter for parameter in self.parameters()})
         twin.config = config
         for layer in twin._layers():

@@ -5,8 +5,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-from xltraining.config_fields import PlainFields, is_boolean, is_finite, is_integer, shown
+from xltraining.config_fields import is_boolean, is_finite, is_integer, shown
 from xltraining.errors import ConfigError
+from xltraining.language_model import ModelConfig
 
 __all__ = ["ReformerConfig"]
 
@@ -42,7 +43,7 @@ _LARGEST_MATRIX = 1 << 48
 
 
 @dataclass(frozen=True)
-class ReformerConfig(PlainFields):
+class ReformerConfig(ModelConfig):
     """Hyper-parameters of a Reformer (Kitaev et al. 2020). The defaults train; other values read others' checkpoints.
 
     Raises:
@@ -107,6 +108,18 @@ class ReformerConfig(PlainFields):
         problems = [*self._type_problems()] or [*self._value_problems()] or [*self._size_problems()]
         if problems:
             raise ConfigError("invalid Reformer configuration: " + "; ".join(problems))
+
+    @property
+    def position_limit(self) -> int | None:
+        """Positions that have an embedding; None: no limit."""
+        return self.max_positions or None
+
+    @property
+    def position_limit_source(self) -> str:
+        """The table that the limit is the size of."""
+        if not self.position.startswith("axial"):
+            return ""
+        return f", the size of axial_shape {', '.join(map(str, self.axial_shape))}"
 
     @property
     def n_layer(self) -> int:

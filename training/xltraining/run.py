@@ -12,16 +12,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import torch.nn.functional as F
-from torch import Tensor
 from tqdm import tqdm
 
-from xltraining.architectures import Model, ModelConfig, architecture_of, new_model
+from xltraining.architectures import architecture_of, new_model
 from xltraining.checkpoint import load_checkpoint, save_checkpoint
 from xltraining.errors import CheckpointError, CheckpointWriteError, TrainingDivergedError
-from xltraining.memory import memory_before, memory_from_plain, plain_memory
+from xltraining.language_model import ModelConfig
 from xltraining.optimizers import make_optimizer
-from xltraining.reformer import Reformer
 from xltraining.tasks import Task
 from xltraining.training_config import TrainingConfig, learning_rate
 
@@ -56,8 +53,7 @@ class TrainingRun:
         if self.bf16 is None:
             self.bf16 = self.device.type == "cuda" and torch.cuda.is_bf16_supported()
         self.model = new_model(model_config).to(self.device).train()
-        if isinstance(self.model, Reformer):
-            self.model.reversible = config.reversible
+        self.model.prepare_training(config)
         self.optimizer = make_optimizer(config, self.model.parameters())
         self.memory: Any = None
         self.step = 0
@@ -114,13 +110,13 @@ class TrainingRun:
         tokens, targets = (part.to(self.device) for part in self.task.batch(self.step))
         for group in self.optimizer.param_groups:
             group["lr"] = learning_rate(self.config, self.step)
-        memory = memory_before(self.model.config, self.memory, tokens.shape[1]) if self.task.carries_memory else None
+        memory = self.model.memory_before(self.memory, tokens.shape[1]) if self.task.carries_memory else None
         autocast: AbstractContextManager[Any] = (
             torch.autocast(self.device.type, torch.bfloat16) if self.bf16 else nullcontext()
         )
         with autocast:
             hidden, self.memory = self.model(tokens, memory)
-            loss = _loss(self.model, hidden, targets)
+            loss = self.model.loss(hidden, targets)
         self.optimizer.zero_grad()
         loss.backward()
         torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.config.clip)
@@ -172,7 +168,7 @@ class TrainingRun:
             "text_sha256": self.task.text_sha256,
             "step": self.step,
             "optimizer": self.optimizer.state_dict(),
-            "memory": plain_memory(self.memory) if self.task.carries_memory else None,
+            "memory": self.model.plain_memory(self.memory) if self.task.carries_memory else None,
             "random_state": torch.get_rng_state(),
             "cuda_random_state": torch.cuda.get_rng_state(self.device) if on_cuda else None,
             "loss_sum": self.loss_sum,
@@ -199,7 +195,7 @@ class TrainingRun:
         self._check_same_run(saved.config, state)
         self.model.load_state_dict(saved.state_dict)
         self.optimizer.load_state_dict(state["optimizer"])
-        self.memory = memory_from_plain(state["memory"], self.device)
+        self.memory = self.model.memory_from_plain(state["memory"], self.device)
         self.step, self.loss_count = state["step"], state["loss_count"]
         self.loss_sum = state["loss_sum"].to(self.device)
         torch.set_rng_state(state["random_state"])
@@ -232,13 +228,6 @@ class TrainingRun:
                 f"{self.checkpoint}: belongs to another run: {'; '.join(differences)}. "
                 "Resume with the same settings and text, or choose another output folder."
             )
-
-
-def _loss(model: Model, hidden: Tensor, targets: Tensor) -> Tensor:
-    """Mean nats of the targets that count."""
-    if isinstance(model, Reformer):  # in parts: its segments are long
-        return model.loss(hidden, targets)
-    return F.cross_entropy(model.logits(hidden).flatten(0, 1).float(), targets.flatten())
 
 
 def _replace(path: Path, text: str) -> None:

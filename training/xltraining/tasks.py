@@ -3,17 +3,15 @@
 import hashlib
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 from torch import Tensor
 
-from xltraining.architectures import ModelConfig
 from xltraining.data import ByteStreams, read_bytes
 from xltraining.duplication import N_TOKEN, DuplicationTask, sequence_length
 from xltraining.errors import ConfigError, DataError
 from xltraining.evaluation import evaluate
-from xltraining.memory import position_limit
-from xltraining.reformer_config import ReformerConfig
+from xltraining.language_model import LanguageModel, ModelConfig
 from xltraining.training_config import TrainingConfig
 
 __all__ = ["Task", "TextTask", "check_task", "make_task"]
@@ -51,7 +49,7 @@ class Task(Protocol):
     def batch(self, step: int) -> tuple[Tensor, Tensor]:
         """Tokens and targets of a step (from 0), both (B,S) int64; targets of -100 are not scored."""
 
-    def evaluate(self, model: Any) -> dict[str, float]:
+    def evaluate(self, model: LanguageModel) -> dict[str, float]:
         """Figures on what is held out, by their names in the log."""
 
 
@@ -80,7 +78,7 @@ class TextTask:
         """Tokens and targets of a step (from 0), both (B,S) int64."""
         return self._streams.batch(step)
 
-    def evaluate(self, model: Any) -> dict[str, float]:
+    def evaluate(self, model: LanguageModel) -> dict[str, float]:
         """Bits per byte of the held-out text."""
         streams = min(_VALID_STREAMS, len(self._valid_text) // 2)
         return {"valid_bits_per_byte": evaluate(model, self._valid_text, self.segment_len, streams)}
@@ -93,7 +91,7 @@ def check_task(model: ModelConfig, training: TrainingConfig) -> None:
         ConfigError: they do not; lists every problem.
     """
     problems = []
-    limit = position_limit(model)
+    limit = model.position_limit
     if training.task == "duplication":
         length = sequence_length(training.word_length)
         if model.n_token != N_TOKEN:
@@ -104,11 +102,9 @@ def check_task(model: ModelConfig, training: TrainingConfig) -> None:
         if limit is not None and limit < length:
             problems.append(f"max_positions must be at least {length:,}, found {limit:,}")
     elif limit is not None and limit % model.tgt_len:
-        axes = ""
-        if isinstance(model, ReformerConfig) and model.position.startswith("axial"):
-            axes = f", the size of axial_shape {', '.join(map(str, model.axial_shape))}"
         problems.append(
-            f"tgt_len {model.tgt_len:,} must divide max_positions {limit:,}{axes}: the last ones would never be trained"
+            f"tgt_len {model.tgt_len:,} must divide max_positions {limit:,}{model.position_limit_source}: "
+            "the last ones would never be trained"
         )
     if problems:
         raise ConfigError(f"the model does not fit the task {training.task}: {'; '.join(problems)}")

@@ -1,4 +1,4 @@
-"""Train a Transformer-XL or a Reformer: warm-up and cosine decay, carried memory, exact resume.
+"""Train a language model: warm-up and cosine decay, carried memory, exact resume.
 
 The output folder gets `checkpoint.pt` (weights, and all that a resumed run needs) and `log.jsonl`, one object per line:
 `step`, `bits_per_byte` (mean training loss since the line before), `learning_rate`, `tokens_per_second`, and
@@ -16,9 +16,10 @@ from pathlib import Path
 import torch
 from tqdm import tqdm
 
-from xltraining.architectures import ModelConfig, new_model
+from xltraining.architectures import new_model
 from xltraining.checkpoint import save_checkpoint
 from xltraining.errors import CheckpointError
+from xltraining.language_model import ModelConfig
 from xltraining.run import CHECKPOINT_NAME, TrainingResult, TrainingRun
 from xltraining.tasks import check_task, make_task
 from xltraining.training_config import TrainingConfig

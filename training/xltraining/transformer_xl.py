@@ -18,6 +18,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from xltraining.adaptive import AdaptiveEmbedding, AdaptiveSoftmax
+from xltraining.language_model import LanguageModel
 from xltraining.transformer_xl_config import TransformerXLConfig
 
 __all__ = [
@@ -152,7 +153,7 @@ class TransformerXLLayer(nn.Module):
         return self.feed_forward(self.attention(hidden, memory, positions, masked))
 
 
-class TransformerXL(nn.Module):
+class TransformerXL(LanguageModel):
     """A Transformer-XL language model; `xltraining.adaptive` holds its embedding and its output layer.
 
     The model keeps nothing between calls: memory goes in and comes out. With `pre_lnorm` there is no final layer
@@ -174,6 +175,11 @@ class TransformerXL(nn.Module):
         for name, source in tied_names(self.config).items():
             module, _, attribute = name.rpartition(".")
             setattr(self.get_submodule(module), attribute, self.get_parameter(source))
+
+    @classmethod
+    def tied_names(cls, config: TransformerXLConfig) -> dict[str, str]:
+        """Return the second names of tied tensors, each with the name that owns the tensor."""
+        return tied_names(config)
 
     def _initialise(self) -> None:
         """Normal weights, zero biases; maps into the residual stream shrink with depth, so that it keeps its scale."""
@@ -255,5 +261,5 @@ class TransformerXL(nn.Module):
         """
         settings = {"mem_len": mem_len, "clamp_len": clamp_len, "same_length": same_length}
         twin = copy.copy(self)
-        twin.config = replace(self.config, **{name: value for name, value in settings.items() if value is not None})  # type: ignore[arg-type]
+        twin.config = replace(self.config, **{name: value for name, value in settings.items() if value is not None})
         return twin

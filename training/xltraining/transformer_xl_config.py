@@ -5,8 +5,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-from xltraining.config_fields import PlainFields, is_boolean, is_finite, is_integer, shown
+from xltraining.config_fields import is_boolean, is_finite, is_integer, shown
 from xltraining.errors import ConfigError
+from xltraining.language_model import ModelConfig
 
 __all__ = ["TransformerXLConfig"]
 
@@ -22,7 +23,7 @@ _MOST_CUTOFFS = 100
 
 
 @dataclass(frozen=True)
-class TransformerXLConfig(PlainFields):
+class TransformerXLConfig(ModelConfig):
     """Hyper-parameters of a Transformer-XL, under the names that the field uses (Dai et al. 2019).
 
     Raises:

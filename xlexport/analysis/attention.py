@@ -7,21 +7,20 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
+from xlexport.architectures import architecture
 from xlexport.errors import XlexportError
 
 if TYPE_CHECKING:
     from torch import Tensor
-    from torch.utils.hooks import RemovableHandle
 
-    from xltraining.transformer_xl import TransformerXL, TransformerXLLayer
+    from xltraining.language_model import LanguageModel
 
-__all__ = ["AttentionReport", "attention_by_distance", "check_attention", "head_rows"]
+__all__ = ["AttentionReport", "attention_by_distance", "head_rows"]
 
 
 @dataclass(frozen=True)
@@ -90,21 +89,8 @@ def head_rows(report: AttentionReport) -> list[tuple[str, str]]:
     return rows
 
 
-def check_attention(architecture: str, where: Path) -> None:
-    """Refuse models whose attention weights are not at hand.
-
-    Raises:
-        XlexportError: says why.
-    """
-    if architecture != "transformer_xl":
-        raise XlexportError(
-            f"{where}: attention by distance is for Transformer-XL, and this is a {architecture}, whose LSH attention "
-            "has weights for the keys of one bucket at a time, others in each round. Give a Transformer-XL."
-        )
-
-
 def attention_by_distance(
-    model: TransformerXL,
+    model: LanguageModel,
     ids: npt.NDArray[np.int64],
     *,
     segment_len: int,
@@ -116,7 +102,7 @@ def attention_by_distance(
     Segments count from where the memory is full.
 
     Args:
-        model: in evaluation mode, with the settings to evaluate.
+        model: in evaluation mode, with the settings to evaluate; of an architecture that supports `attention-plot`.
         ids: (N,) token ids.
         tokens: queries to count at most; None: all.
         progress: called with the tokens of each segment.
@@ -126,6 +112,9 @@ def attention_by_distance(
     """
     import torch
 
+    from xltraining.architectures import architecture_of
+
+    observed = architecture(architecture_of(model.config))
     S, M = segment_len, model.config.mem_len
     warmup = -(-M // S) * S
     if len(ids) <= warmup:
@@ -135,11 +124,15 @@ def attention_by_distance(
         )
     stop = len(ids) if tokens is None else min(len(ids), warmup + tokens)
     sums = np.zeros((model.config.n_layer, model.config.n_head, M + S))
+
+    def add(layer: int, weights: Tensor) -> None:
+        sums[layer, :, : weights.shape[-1]] += _by_distance(weights)
+
     with torch.inference_mode():
-        memory: list[Tensor] | None = None
+        memory: Any = None
         for start in range(0, stop, S):
             segment = torch.from_numpy(ids[None, start : min(start + S, stop)])
-            hooks = _collect(model, sums) if start >= warmup else []
+            hooks = observed.observe_attention(model, add) if start >= warmup else []
             try:
                 _, memory = model(segment, memory)
             finally:
@@ -149,19 +142,6 @@ def attention_by_distance(
     counted = stop - warmup
     seen = M + S if model.config.window is None else model.config.window
     return AttentionReport(counted, S, M, sums[:, :, :seen] / counted)
-
-
-def _collect(model: TransformerXL, sums: npt.NDArray[np.float64]) -> list[RemovableHandle]:
-    """Add each layer's attention weights to its sums as they pass the layer's dropout, which keeps them as they are."""
-
-    def hook(layer: int) -> Callable[[Any, Any, Tensor], None]:
-        def add(module: Any, inputs: Any, weights: Tensor) -> None:
-            sums[layer, :, : weights.shape[-1]] += _by_distance(weights)
-
-        return add
-
-    layers = [cast("TransformerXLLayer", layer) for layer in model.layers]
-    return [layer.attention.dropatt.register_forward_hook(hook(number)) for number, layer in enumerate(layers)]
 
 
 def _by_distance(weights: Tensor) -> npt.NDArray[np.float64]:

@@ -1,111 +1,118 @@
-"""Eager twins of the step graphs, one architecture a file.
+"""The architectures: one object each, which holds everything that the rest of xlexport must not know by name.
 
-Imports torch only where a twin is built.
+A folder here whose module defines `ARCHITECTURE` is found by its name and imported when it is first asked for.
+`register` adds one at run time. Nothing is imported here that takes long: adapters import torch inside their methods.
 """
 
 from __future__ import annotations
 
+import functools
 import importlib
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
-from types import ModuleType
-from typing import TYPE_CHECKING, Any, Protocol
+import pkgutil
 
-from xlruntime import spec
+from xlexport.architectures.base import Architecture, StepSize
+from xlexport.architectures.options import Option
+from xlexport.architectures.step import Form, Step, traced_outputs
+from xlexport.errors import ExportError
 
-if TYPE_CHECKING:
-    from torch import Tensor
+__all__ = [
+    "FIRST",
+    "Architecture",
+    "Form",
+    "Option",
+    "Step",
+    "StepSize",
+    "architecture",
+    "architectures",
+    "find",
+    "register",
+    "require_support",
+    "title_of",
+    "traced_outputs",
+    "unregister",
+]
 
-__all__ = ["ARCHITECTURES", "Form", "Step", "build_step", "project_memory", "traced_outputs"]
+FIRST = "transformer_xl"  # what `xlexport train` trains unless it is asked for another
+FEATURES = {"attention-plot": "attention by distance", "torchscript": "TorchScript"}  # in messages
+_registered: dict[str, Architecture] = {}
 
-ARCHITECTURES = ("transformer_xl", "reformer")  # a module here for each
+
+@functools.cache
+def _folders() -> tuple[str, ...]:
+    return tuple(sorted((entry.name for entry in pkgutil.iter_modules(__path__) if entry.ispkg), key=_order))
 
 
-@dataclass(frozen=True)
-class Form:
-    """Another way to compute the same: such a purpose has outputs of its own, memory included.
+def _order(name: str) -> tuple[bool, str]:
+    return name != FIRST, name
 
-    Attributes:
-        prefix: of their names inside the step, where those of all purposes stand together.
-        max_segment: tokens of a step that this way is made for; None: any number.
+
+def register(added: Architecture) -> None:
+    """Add an architecture at run time, such as one of somebody's own package.
+
+    Raises:
+        ExportError: the name is taken.
     """
-
-    prefix: str
-    max_segment: int | None = None
-
-
-class Step(Protocol):
-    """What an emitter needs of an eager twin (a `torch.nn.Module`), whatever its architecture."""
-
-    @property
-    def inputs(self) -> tuple[spec.Tensor, ...]:
-        """What `forward` takes, in order."""
-
-    @property
-    def memory(self) -> tuple[spec.Memory, ...]:
-        """Which of them are carried, and as which output they leave."""
-
-    @property
-    def purposes(self) -> dict[str, tuple[spec.Tensor, ...]]:
-        """The graphs to cut out of `forward`, and the outputs of each."""
-
-    @property
-    def forms(self) -> Mapping[str, Form]:
-        """The purposes that `forward` computes in another way than the rest."""
-
-    @property
-    def traceable(self) -> bool:
-        """Whether one example shows tracers all: no loop depends on data, and no block on sizes."""
-
-    def example(self) -> tuple[Tensor, ...]:
-        """Inputs to trace with."""
-
-    def first_rows(self) -> Mapping[str, Tensor]:
-        """What a slot of each memory holds that stands for a zero hidden state, by input name."""
-
-    def discard(self) -> None:
-        """Free all weights, those of the trained model too; neither can run any more."""
-
-    def forward(self, *inputs: Tensor) -> tuple[Tensor, ...]:
-        """The outputs of all purposes, each once, in the order of `traced_outputs`."""
+    if added.name in _registered or added.name in _folders():
+        raise ExportError(f"architecture {added.name!r} is registered already. Choose another name.")
+    _registered[added.name] = added
 
 
-def traced_outputs(step: Step) -> dict[str, spec.Tensor]:
-    """Every output of every purpose once, by its name inside the step, in the order in which they first appear."""
-    outputs: dict[str, spec.Tensor] = {}
-    for purpose, tensors in step.purposes.items():
-        prefix = f"{step.forms[purpose].prefix}." if purpose in step.forms else ""
-        outputs |= {prefix + tensor.name: tensor for tensor in tensors}
-    return outputs
+def unregister(name: str) -> None:
+    """Forget an architecture that `register` added."""
+    del _registered[name]
 
 
-def build_step(architecture: str, model: Any, *, cuda_graphs: bool = False) -> Step:
-    """The eager twin of a trained model.
+def find(name: str) -> Architecture | None:
+    """Return the architecture of a name, or None if it is not known here."""
+    if name in _registered:
+        return _registered[name]
+    if name not in _folders():
+        return None
+    found: Architecture = importlib.import_module(f"{__name__}.{name}").ARCHITECTURE
+    return found
+
+
+def architecture(name: str) -> Architecture:
+    """Return the architecture of a name.
+
+    Raises:
+        ExportError: it is not known; lists those that are.
+    """
+    found = find(name)
+    if found is None:
+        known = ", ".join((*_folders(), *_registered))
+        raise ExportError(
+            f"architecture {name!r} is unknown, expected one of {known}. Register it with "
+            "xlexport.architectures.register, or upgrade xlexport."
+        )
+    return found
+
+
+def architectures() -> tuple[Architecture, ...]:
+    """Return all architectures: `FIRST`, the other folders by name, then the registered ones."""
+    return tuple(architecture(name) for name in (*_folders(), *_registered))
+
+
+def title_of(name: str) -> str:
+    """Return the name of an architecture for people; one that is not known keeps its own."""
+    found = find(name)
+    return name if found is None else found.title
+
+
+def require_support(name: str, feature: str, where: str = "") -> None:
+    """Refuse what an architecture does not support.
 
     Args:
-        cuda_graphs: have graphs whose every shape follows from those of the inputs, too (Transformer-XL).
+        where: what the message begins with, such as the path of the model.
 
     Raises:
-        ExportError: there is no step graph for the architecture.
+        ExportError: says what is not possible, why, and what to do instead.
     """
-    options = {"cuda_graphs": True} if cuda_graphs else {}
-    step: Step = _module(architecture).build_step(model, **options)
-    return step
-
-
-def project_memory(architecture: str, model: Any, memory: Any) -> Iterator[tuple[str, Tensor]]:
-    """A trained model's own memory as the rows that each ring should hold, oldest first, with its input's name.
-
-    Raises:
-        ExportError: there is no step graph for the architecture.
-    """
-    return _module(architecture).project_memory(model, memory)
-
-
-def _module(architecture: str) -> ModuleType:
-    from xlexport.errors import ExportError
-
-    if architecture not in ARCHITECTURES:
-        known = " or ".join(map(repr, ARCHITECTURES))
-        raise ExportError(f"no step graph for architecture {architecture!r}; expected {known}.")
-    return importlib.import_module(f"xlexport.architectures.{architecture}.step")
+    found = architecture(name)
+    if feature in found.supports:
+        return
+    able = [f"a {other.title}" for other in architectures() if feature in other.supports]
+    instead = f"Give {' or '.join(able)}." if able else "No architecture supports it."
+    reason, repair = found.unsupported.get(feature, ("the architecture does not support it", instead))
+    what = f"{FEATURES.get(feature, feature)} is not possible for {found.kind({}, {})}"
+    raise ExportError(f"{where and f'{where}: '}{what}: {reason}. {repair}")

@@ -23,6 +23,7 @@ class Ring:
         self.S, self.C, self.offset, self.capacity = S, C, offset, capacity
         self.slots = torch.remainder(offset + torch.arange(S), capacity)
         self.newest_first = torch.remainder(offset + (S - 1) - torch.arange(C), capacity)
+        self._index: dict[int, tuple[Tensor, ...]] = {}  # of `write`, by axis: one for all layers
 
     def slots_of(self, ages: Tensor) -> Tensor:
         """The slots of rows that are counted from the oldest, 0, to the newest, C - 1."""
@@ -33,9 +34,14 @@ class Ring:
         return memory.index_select(-1, self.slots_of(torch.arange(self.C)))
 
     def write(self, memory: Tensor, rows: Tensor, axis: int) -> Tensor:
-        """Put `rows`, S along `axis`, into the ring of C slots along it; in place where both are one buffer."""
-        index = [_along(torch.arange(size), place, axis) for place, size in enumerate(memory.shape[:axis])]
-        return torch.index_put(memory, (*index, _along(self.slots, axis, axis)), rows)
+        """Put `rows`, S along `axis`, into the ring of C slots along it; in place if both are one buffer.
+
+        Memories that are written along the same axis have the same sizes before it.
+        """
+        if axis not in self._index:
+            before = [_along(torch.arange(size), place, axis) for place, size in enumerate(memory.shape[:axis])]
+            self._index[axis] = (*before, _along(self.slots, axis, axis))
+        return torch.index_put(memory, self._index[axis], rows)
 
 
 def _along(values: Tensor, axis: int, last: int) -> Tensor:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from xlexport.architectures.settings import same_model
+from xlexport.architectures import architecture
 from xlexport.bench.hardware import Machine, Rates
 from xlexport.bench.operator_profile import profile_step
 from xlexport.bench.report import BenchReport
@@ -37,8 +37,7 @@ class _Settings:
     """What all combinations share."""
 
     purpose: Purpose
-    clamp_len: int | None
-    n_hashes: int | None
+    evaluation: Mapping[str, Any]
     repeats: int
     rounds: int
     profile: bool
@@ -71,14 +70,13 @@ def sweep(
     format: str | None = None,
     config: Mapping[str, Any] | None = None,
     purpose: Purpose = "score",
-    clamp_len: int | None = None,
-    n_hashes: int | None = None,
     device: str = "cpu",
     strict_device: bool = False,
     cuda_graphs: bool = False,
     repeats: int = 7,
     rounds: int = 3,
     profile: bool = False,
+    **evaluation: Any,
 ) -> Iterator[BenchReport]:
     """Time steps with full memory, for every combination; `rounds` times `repeats` of each side, in turns.
 
@@ -90,6 +88,7 @@ def sweep(
         device, strict_device, cuda_graphs: as `xlruntime.load` takes them.
         purpose: `score`, or `generate`: one token after the other, the drawing of a token not counted.
         profile: measure where the time goes, too.
+        evaluation: other settings of the evaluation, see `Model.evaluation`.
 
     Yields:
         A report as soon as it is there, all of the first number of threads first.
@@ -100,7 +99,7 @@ def sweep(
         CheckpointError: the checkpoint cannot be read.
         XlexportError: the checkpoint is not of this bundle's shape.
     """
-    settings = _Settings(purpose, clamp_len, n_hashes, repeats, rounds, profile)
+    settings = _Settings(purpose, evaluation, repeats, rounds, profile)
     sizes = list(dict.fromkeys(itertools.product(segment_len, mem_len, batch_size)))
     eager: EagerSide | None = None
     for number, count in enumerate(dict.fromkeys(threads)):
@@ -147,9 +146,7 @@ def _work(model: Model, segment_len: int | None, mem_len: int | None, batch_size
     if own.whole and segment_len is None:
         segment_len = min(own.segment_len, WHOLE_DOCUMENT)
     # Generating, a stream keeps room for segments of the model's own length: its prompt is read in them.
-    evaluation = model.evaluation(
-        None if generates else segment_len, mem_len, settings.clamp_len, n_hashes=settings.n_hashes
-    )
+    evaluation = model.evaluation(None if generates else segment_len, mem_len, **settings.evaluation)
     if segment_len is not None and segment_len > evaluation.segment_len:
         raise OptionError(
             f"segment_len is {segment_len}, but the model reads at most {evaluation.segment_len} tokens of a document."
@@ -159,7 +156,9 @@ def _work(model: Model, segment_len: int | None, mem_len: int | None, batch_size
 
 def _eager(against: Path, format: str | None, config: Mapping[str, Any] | None, model: Model) -> EagerSide:
     source = load_checkpoint(against, format, config)
-    if not same_model(source.architecture, source.config, model.bundle.config):
+    if source.architecture != model.bundle.architecture or not architecture(source.architecture).same_model(
+        source.config, model.bundle.config
+    ):
         raise XlexportError(f"{model.folder} was converted from another model than {against}. Give its own checkpoint.")
     return EagerSide(source)
 
@@ -205,9 +204,9 @@ def _measure(
         tokens_per_second=work.tokens / median,
         ms_per_segment_p50=median * 1e3,
         ms_per_segment_p95=clock.quantile(0.95) * 1e3,
-        gflops=floor.flops / median / 1e9,
+        gflops=None if floor.flops is None else floor.flops / median / 1e9,
         sgemm_gflops=best.sgemm,
-        fraction_of_sgemm=floor.flops / median / 1e9 / best.sgemm,
+        fraction_of_sgemm=None if floor.flops is None else floor.flops / median / 1e9 / best.sgemm,
         load_seconds=load_seconds,
         peak_rss_mb=peak,
         eager_tokens_per_second=work.tokens / eager_median if eager_median else None,
@@ -221,10 +220,14 @@ def _measure(
         bytes_per_segment=floor.bytes,
         copy_gb_per_second=best.copy,
         read_gb_per_second=best.read,
-        arithmetic_floor_ms=floor.arithmetic_seconds(best) * 1e3,
+        arithmetic_floor_ms=_ms(floor.arithmetic_seconds(best)),
         bytes_floor_ms=floor.bytes_seconds(best) * 1e3,
-        floor_ms=floor.seconds(best) * 1e3,
+        floor_ms=_ms(floor.seconds(best)),
         floor=floor.bound(best),
-        fraction_of_floor=floor.seconds(best) / median,
+        fraction_of_floor=None if (least := floor.seconds(best)) is None else least / median,
         profile=profile_step(side) if settings.profile else None,
     )
+
+
+def _ms(seconds: float | None) -> float | None:
+    return None if seconds is None else seconds * 1e3

@@ -52,8 +52,9 @@ def draw_plot(reports: Sequence[BenchReport], path: Path) -> None:
         label = ", ".join(f"{name} {value}" for name, value in zip(others, key, strict=True)) or "bundle"
         places = [getattr(report, axis) for report in line]
         (drawn,) = plot.plot(places, [report.tokens_per_second for report in line], marker="o", label=label)
-        allowed = [report.tokens_per_second / report.fraction_of_floor for report in line]
-        plot.plot(places, allowed, linestyle="--", color=drawn.get_color())
+        allowed = [report.tokens_per_second / fraction for report in line if (fraction := report.fraction_of_floor)]
+        if allowed:  # else the architecture does not count its arithmetic
+            plot.plot(places, allowed, linestyle="--", color=drawn.get_color())
         if against:
             eager = [report.tokens_per_second / (report.speedup or 1) for report in line]
             plot.plot(places, eager, linestyle=":", color=drawn.get_color())
@@ -64,8 +65,7 @@ def draw_plot(reports: Sequence[BenchReport], path: Path) -> None:
     plot.set_xticks(places, [f"{place:,}" for place in places])
     plot.grid(alpha=0.3)
     plot.set_yscale("log")
-    plot.set_title(
-        f"{reports[0].purpose}; dashed: what the floor allows" + ("; dotted: eager model" if against else "")
-    )
+    dashed = "" if reports[0].fraction_of_floor is None else "; dashed: what the floor allows"
+    plot.set_title(f"{reports[0].purpose}{dashed}" + ("; dotted: eager model" if against else ""))
     plot.legend()
     save_picture(figure, path)

@@ -25,9 +25,9 @@ class BenchReport:
     tokens_per_second: float
     ms_per_segment_p50: float
     ms_per_segment_p95: float
-    gflops: float  # arithmetic of a step over its median time
+    gflops: float | None  # arithmetic of a step over its median time
     sgemm_gflops: float  # the best of a 2048-cubed matrix product in this run, by the same runtime and threads
-    fraction_of_sgemm: float
+    fraction_of_sgemm: float | None
     load_seconds: float
     peak_rss_mb: float | None  # of the process, before PyTorch and the checkpoint are loaded; of a sweep's first only
     eager_tokens_per_second: float | None
@@ -37,15 +37,15 @@ class BenchReport:
     speedup_best_round: float | None  # of the same round
     user_ms_per_segment: float  # time of all threads in the process, on average
     system_ms_per_segment: float
-    flops_per_segment: int
+    flops_per_segment: int | None  # None, as all that follows from it: the architecture does not count them
     bytes_per_segment: int
     copy_gb_per_second: float
     read_gb_per_second: float
-    arithmetic_floor_ms: float
+    arithmetic_floor_ms: float | None
     bytes_floor_ms: float
-    floor_ms: float
-    floor: Literal["arithmetic", "bytes"]  # which of both it is
-    fraction_of_floor: float  # floor_ms over the median time
+    floor_ms: float | None
+    floor: Literal["arithmetic", "bytes"] | None  # which of both it is
+    fraction_of_floor: float | None  # floor_ms over the median time
     profile: Sequence[OperatorTime] | None
 
 
@@ -53,7 +53,6 @@ def report_rows(report: BenchReport) -> list[tuple[str, str]]:
     """A report for people."""
     threads = "" if report.threads is None else f", {report.threads} thread{'s' * (report.threads > 1)}"
     memory_rate = max(report.copy_gb_per_second, report.read_gb_per_second)
-    best_round = report.floor_ms / report.ms_per_segment_best_round
     rows = [
         ("step", f"{report.purpose}, {case_name(report)}"),
         ("on", f"{report.device}{threads}, {report.dtype}"),
@@ -67,22 +66,14 @@ def report_rows(report: BenchReport) -> list[tuple[str, str]]:
             "processor",
             f"{_amount(report.user_ms_per_segment)} ms user, {_amount(report.system_ms_per_segment)} ms system",
         ),
-        (
-            "arithmetic",
-            f"{_amount(report.flops_per_segment / 1e9)} GFLOP: {_amount(report.arithmetic_floor_ms)} ms at "
-            f"{_amount(report.sgemm_gflops)} GFLOP/s, a large matrix product's",
-        ),
+        *_arithmetic_rows(report),
         (
             "bytes",
             f"{_amount(report.bytes_per_segment / 1e6)} MB: {_amount(report.bytes_floor_ms)} ms at "
             f"{_amount(memory_rate)} GB/s (copies {_amount(report.copy_gb_per_second)}, reads "
             f"{_amount(report.read_gb_per_second)})",
         ),
-        (
-            "floor",
-            f"{_amount(report.floor_ms)} ms, of {report.floor}; {report.fraction_of_floor:.0%} of its speed reached, "
-            f"{best_round:.0%} in the quietest round",
-        ),
+        *_floor_rows(report),
     ]
     if report.eager_tokens_per_second is not None:
         rows.append(
@@ -96,6 +87,31 @@ def report_rows(report: BenchReport) -> list[tuple[str, str]]:
     if report.peak_rss_mb is not None:
         rows.append(("peak memory", f"{report.peak_rss_mb:,.0f} MB"))
     return rows
+
+
+def _arithmetic_rows(report: BenchReport) -> list[tuple[str, str]]:
+    if report.flops_per_segment is None or report.arithmetic_floor_ms is None:
+        return [("arithmetic", f"not counted; {_amount(report.sgemm_gflops)} GFLOP/s, a large matrix product's")]
+    return [
+        (
+            "arithmetic",
+            f"{_amount(report.flops_per_segment / 1e9)} GFLOP: {_amount(report.arithmetic_floor_ms)} ms at "
+            f"{_amount(report.sgemm_gflops)} GFLOP/s, a large matrix product's",
+        )
+    ]
+
+
+def _floor_rows(report: BenchReport) -> list[tuple[str, str]]:
+    if report.floor_ms is None or report.fraction_of_floor is None:
+        return []
+    best_round = report.floor_ms / report.ms_per_segment_best_round
+    return [
+        (
+            "floor",
+            f"{_amount(report.floor_ms)} ms, of {report.floor}; {report.fraction_of_floor:.0%} of its speed reached, "
+            f"{best_round:.0%} in the quietest round",
+        )
+    ]
 
 
 def case_name(report: BenchReport) -> str:
@@ -120,9 +136,9 @@ def table_line(report: BenchReport) -> str:
         f"{report.batch_size:,}",
         _amount(report.ms_per_segment_p50),
         _amount(report.tokens_per_second),
-        _amount(report.floor_ms),
-        report.floor,
-        f"{report.fraction_of_floor:.0%}",
+        "-" if report.floor_ms is None else _amount(report.floor_ms),
+        report.floor or "-",
+        "-" if report.fraction_of_floor is None else f"{report.fraction_of_floor:.0%}",
     ]
     return _line(cells if report.speedup is None else [*cells, f"{report.speedup:.3g}x"])
 

@@ -25,7 +25,7 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from xlexport.bench.flops import step_flops
+from xlexport.architectures import StepSize, architecture
 from xlexport.bench.hardware import Rates
 from xlexport.bench.runners import GraphSide
 from xlruntime.spec import Memory
@@ -35,26 +35,30 @@ __all__ = ["Floor", "step_floor", "weight_bytes"]
 
 @dataclass(frozen=True)
 class Floor:
-    """Of one step."""
+    """Of one step; no `flops` if the architecture does not count them, and then no floor either."""
 
-    flops: int
+    flops: int | None
     bytes: int
 
-    def arithmetic_seconds(self, rates: Rates) -> float:
-        """Time for the arithmetic alone, at the rate of a large float32 matrix product."""
-        return self.flops / rates.sgemm / 1e9
+    def arithmetic_seconds(self, rates: Rates) -> float | None:
+        """Return the time for the arithmetic alone, at the rate of a large float32 matrix product."""
+        return None if self.flops is None else self.flops / rates.sgemm / 1e9
 
     def bytes_seconds(self, rates: Rates) -> float:
         """Time for the bytes alone."""
         return self.bytes / rates.memory / 1e9
 
-    def seconds(self, rates: Rates) -> float:
-        """No step takes less: the larger of both."""
-        return max(self.arithmetic_seconds(rates), self.bytes_seconds(rates))
+    def seconds(self, rates: Rates) -> float | None:
+        """Return the larger of both: no step takes less."""
+        arithmetic = self.arithmetic_seconds(rates)
+        return None if arithmetic is None else max(arithmetic, self.bytes_seconds(rates))
 
-    def bound(self, rates: Rates) -> Literal["arithmetic", "bytes"]:
-        """Which of both it is."""
-        return "arithmetic" if self.arithmetic_seconds(rates) >= self.bytes_seconds(rates) else "bytes"
+    def bound(self, rates: Rates) -> Literal["arithmetic", "bytes"] | None:
+        """Return which of both it is."""
+        arithmetic = self.arithmetic_seconds(rates)
+        if arithmetic is None:
+            return None
+        return "arithmetic" if arithmetic >= self.bytes_seconds(rates) else "bytes"
 
 
 def step_floor(side: GraphSide) -> Floor:
@@ -69,22 +73,24 @@ def step_floor(side: GraphSide) -> Floor:
         work.batch_size * work.segment_len,
         _unused_clusters(bundle.config, side.targets) if scores else frozenset(),
     )
-    moved += sum(_memory_bytes(side, entry, few) for entry in memory.entries if entry.input in inputs)
     constants = {name: value.shape() for name, value in memory.constants.items() if name in inputs}
-    moved += sum(math.prod(shape) * np.dtype(inputs[name].dtype).itemsize for name, shape in constants.items())
-    rounds = {} if work.evaluation.n_hashes is None else {"n_hashes": work.evaluation.n_hashes}
-    flops = step_flops(
-        bundle.architecture,
-        {**bundle.config, **rounds},
+    size = StepSize(
         work.batch_size,
         work.segment_len,
         memory.capacity,
         few,
         last_only=not scores,
-        position_columns=next((shape[-1] for shape in constants.values()), None),
+        constants={name: tuple(shape) for name, shape in constants.items()},
         targets=side.targets,
     )
-    return Floor(flops, moved)
+    found = architecture(bundle.architecture)
+    config = found.evaluated_config(bundle.config, work.evaluation)
+    for entry in memory.entries:
+        if entry.input in inputs:
+            rows = found.rows_read(config, entry.input, size) if "capacity" in entry.shape else 0
+            moved += _memory_bytes(entry, size, rows)
+    moved += sum(math.prod(shape) * np.dtype(inputs[name].dtype).itemsize for name, shape in constants.items())
+    return Floor(found.flops(config, size), moved)
 
 
 def weight_bytes(path: Path, tokens: int, unused_clusters: frozenset[int] = frozenset()) -> int:
@@ -119,18 +125,10 @@ def _unused_clusters(config: Any, targets: npt.NDArray[np.int64]) -> frozenset[i
     return frozenset(range(1, len(cutoffs) + 1)) - set(used.ravel().tolist())
 
 
-def _memory_bytes(side: GraphSide, entry: Memory, few: bool) -> int:
-    """Bytes that a step reads and writes of one memory."""
-    work, C, config = side.work, side.memory.capacity, side.model.bundle.config
-    free = {"batch": work.batch_size, "capacity": C}
-    row = np.dtype(entry.dtype).itemsize  # of all that stands side by side: batch rows, heads, rounds
-    for axis, size in enumerate(entry.shape):
-        row *= 1 if axis == entry.row_axis else free[size] if isinstance(size, str) else size
-    if entry.layout == "recent":
-        return 2 * row * int(entry.shape[entry.row_axis])
-    kind, index = re.fullmatch(r"memory_([a-z]+)_(\d+)", entry.input).groups()  # type: ignore[union-attr]  # all are so
-    read = C
-    if kind != "bucket" and "attn_layers" in config and config["attn_layers"][int(index)] == "lsh":
-        rounds = work.evaluation.n_hashes or 1
-        read = min(C, work.segment_len * rounds * config["chunk_length"]) if few else rounds * C
-    return row * (read + work.segment_len)
+def _memory_bytes(entry: Memory, size: StepSize, rows_read: int) -> int:
+    """Return the bytes that a step reads and writes of one memory; one that is no ring is read and written whole."""
+    free = {"batch": size.batch_size, "capacity": 1}
+    row = np.dtype(entry.dtype).itemsize * math.prod(
+        free[axis] if isinstance(axis, str) else axis for axis in entry.shape
+    )
+    return row * (rows_read + size.segment_len) if "capacity" in entry.shape else 2 * row

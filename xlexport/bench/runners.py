@@ -10,7 +10,7 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from xlexport.architectures.settings import as_converted
+from xlexport.architectures import architecture
 from xlexport.checkpoints import SourceCheckpoint
 from xlruntime.model import Model
 from xlruntime.session import GraphSession
@@ -66,10 +66,11 @@ class GraphSide:
         self.memory = model.new_memory(work.evaluation, work.batch_size)
         self.memory.memory_length[:] = work.evaluation.mem_len
         random = np.random.default_rng(0)
+        values = architecture(model.bundle.architecture).integer_values(model.bundle.config)
         for entry in self.memory.entries:
-            if entry.dtype == "int32":  # bucket ids: all alike, they would make other work of it
+            if entry.dtype == "int32":  # ids that are all alike would make other work of it
                 ids = self.memory.array(entry)
-                ids[:] = random.integers(0, math.prod(model.bundle.config["n_buckets"]), ids.shape)
+                ids[:] = random.integers(0, values, ids.shape)
                 if model.device.kind != "cpu":
                     self.memory.values[entry.input].update_inplace(ids)
 
@@ -110,20 +111,10 @@ class EagerSide:
         torch.set_num_threads(threads or self.threads)
         tokens, targets = map(torch.from_numpy, work.ids(config))
         evaluation = work.evaluation
-        model = self.source.build_model()
-        if self.source.architecture == "reformer":
-            eager = as_converted(model, config).with_evaluation(
-                mem_len=evaluation.mem_len or None, n_hashes=evaluation.n_hashes
-            )
-            state = {"memory": _random_memory(eager, work.position, work.batch_size)}
-            carries = False  # positions may end
-        else:
-            eager = model.with_evaluation(
-                mem_len=evaluation.mem_len, clamp_len=evaluation.clamp_len, same_length=evaluation.same_length
-            )
-            rows = torch.zeros(work.batch_size, evaluation.mem_len, config["d_model"])
-            state = {"memory": [rows] * config["n_layer"]}
-            carries = True
+        found = architecture(self.source.architecture)
+        eager = found.under_evaluation(found.as_converted(self.source.build_model(), config), evaluation)
+        memory, carries = found.eager_start(eager, work.position, work.batch_size)
+        state = {"memory": memory}
 
         @torch.inference_mode()
         def step() -> object:
@@ -133,22 +124,3 @@ class EagerSide:
             return eager.log_probs(hidden, targets) if work.purpose == "score" else eager.logits(hidden[:, -1])
 
         return step
-
-
-def _random_memory(eager: Any, position: int, batch_size: int) -> Any:
-    """A Reformer's memory behind `position` tokens, in buckets of about one size."""
-    import torch
-
-    from xltraining.reformer import ReformerMemory
-
-    config = eager.config
-    generator = torch.Generator().manual_seed(0)
-    layers: list[tuple[torch.Tensor, torch.Tensor | None]] = []
-    for kind in config.attn_layers:
-        rows = min(position, config.local_rows if kind == "local" else config.mem_len)
-        buckets = None
-        if kind == "lsh":
-            shape = (batch_size, config.n_head, config.n_hashes, rows)
-            buckets = torch.randint(config.buckets, shape, generator=generator)
-        layers.append((torch.randn(batch_size, rows, config.d_model, generator=generator), buckets))
-    return ReformerMemory(position, layers)

@@ -20,15 +20,13 @@ if TYPE_CHECKING:
 
 __all__ = ["SourceCheckpoint", "digest_files", "float_kinds", "float_notes", "model_source"]
 
-DRAWN = ".rotations"  # of hashing: not trained
-
 
 @dataclass(frozen=True)
 class SourceCheckpoint:
     """A trained model and where it came from.
 
     Attributes:
-        architecture: `transformer_xl` or `reformer`.
+        architecture: its name in `xltraining.architectures`.
         format: name of the format that read it.
         config: hyper-parameters as plain values, under the field's names.
         tokenizer: `bytes`, the vocabulary that the checkpoint holds, a file of it for a library of tokenizers, or None
@@ -83,10 +81,10 @@ def model_source(
     Raises:
         CheckpointError: weights are infinite or undefined; names all such tensors.
     """
-    from xltraining.architectures import architecture_of, shared_names
+    from xltraining.architectures import architecture_of, model_class, shared_names
     from xltraining.checkpoint import build_model
 
-    tied = shared_names(checkpoint.config)
+    tied, is_drawn = shared_names(checkpoint.config), model_class(checkpoint.config).is_drawn
     own = {name: tensor for name, tensor in checkpoint.state_dict.items() if name not in tied}
     broken = [name for name, tensor in own.items() if not _is_finite(tensor)]
     if broken:
@@ -101,7 +99,7 @@ def model_source(
         files=digest_files(*files),
         build_model=functools.partial(build_model, checkpoint),
         notes=tuple(notes),
-        parameters=sum(tensor.numel() for name, tensor in own.items() if not name.endswith(DRAWN)),
+        parameters=sum(tensor.numel() for name, tensor in own.items() if not is_drawn(name)),
         needs=tuple(needs),
     )
 

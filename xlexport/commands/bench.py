@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from xlexport.commands.options import PATH, Integers, all_of, checkpoint_options, device_options, hashing_options
+from xlexport.commands.options import PATH, Integers, all_of, checkpoint_options, device_options, settings_options
 from xlexport.terminal import print_json, print_table, tell
 
 if TYPE_CHECKING:
@@ -47,8 +47,7 @@ bench_options = all_of(
         metavar=SWEPT,
         help="Threads of one step.  [default: all cores]",
     ),
-    click.option("--clamp-len", type=int, help="Largest distinct distance; -1 is none.  [default: the model's own]"),
-    hashing_options,
+    settings_options,
     device_options,
     click.option("--repeats", type=click.IntRange(1), default=7, show_default=True, help="Steps of a side in a round."),
     click.option("--rounds", type=click.IntRange(1), default=3, show_default=True),

@@ -7,7 +7,12 @@ from typing import Any
 
 import click
 
-from xlexport.commands.options import PATH, checkpoint_options, conversion_options, evaluation_options
+from xlexport.commands.options import (
+    PATH,
+    checkpoint_options,
+    conversion_options,
+    conversion_settings,
+)
 from xlexport.commands.quantize import DTYPES, precision_options, quantization_rows
 from xlexport.commands.verify import parity_rows
 from xlexport.terminal import print_json, print_table, tell
@@ -33,7 +38,7 @@ __all__ = ["convert"]
 )
 @conversion_options
 @checkpoint_options
-@evaluation_options
+@conversion_settings
 def convert(
     checkpoint: Path,
     output: Path | None,
@@ -57,7 +62,7 @@ def convert(
     if checkpoint.exists():  # else the missing checkpoint is what must be mended first
         check_output(output, force)
     source = checkpoints.load(checkpoint, format_name, config)
-    report = write_bundle(source, output, ConversionOptions(**options), force=force, tell=tell)
+    report = write_bundle(source, output, ConversionOptions.of(**options), force=force, tell=tell)
     quantized = read_bundle(output, check_files=False).provenance.get("quantization")
     if as_json:
         figures = report.to_dict(per_segment=False)

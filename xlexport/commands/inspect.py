@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import json
-import math
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
-import numpy as np
 
-from xlexport.architectures.settings import layer_kinds
+from xlexport.architectures import architecture, find
 from xlexport.checkpoints.vocabularies import describe_vocabulary
 from xlexport.commands.options import PATH, checkpoint_options
 from xlexport.commands.quantize import quantization_rows
@@ -20,7 +17,7 @@ from xlexport.terminal import print_json, print_table
 from xlruntime.bundle import MANIFEST
 from xlruntime.errors import BundleError
 from xlruntime.model import load
-from xlruntime.spec import Bundle, Evaluation
+from xlruntime.spec import Bundle
 from xlruntime.tokenizers import make_tokenizer
 from xlruntime.tokenizers.vocabulary import Vocabulary
 from xlruntime.tokenizers.vocabulary_tokenizer import VocabularyTokenizer
@@ -31,9 +28,6 @@ if TYPE_CHECKING:
 __all__ = ["bundle_rows", "checkpoint_object", "checkpoint_rows", "inspect", "placement_of", "placement_rows"]
 
 Placement = dict[str, dict[str, dict[str, int]]]  # by graph, execution provider and operator: how many nodes
-
-SETTINGS = {"segment_len": "tgt_len", "mem_len": "mem_len", "clamp_len": "clamp_len", "same_length": "same_length"}
-REFORMER_SETTINGS = {"segment_len": "tgt_len", "mem_len": "mem_len"}
 
 
 def bundle_rows(bundle: Bundle, folder: Path) -> list[tuple[str, str]]:
@@ -60,7 +54,7 @@ def _bundle_rows(bundle: Bundle, folder: Path) -> list[tuple[str, str]]:
         ("precision", bundle.precision),
         *(quantization_rows(quantized) if (quantized := bundle.provenance.get("quantization")) else []),
         ("graphs are", ", ".join(sorted({graph.format for graph in bundle.graphs.values()}))),
-        *(_reformer_rows(bundle, folder) if bundle.architecture == "reformer" else _transformer_xl_rows(bundle)),
+        *([] if (found := find(bundle.architecture)) is None else found.bundle_rows(bundle, folder)),
         ("fingerprint", bundle.fingerprint),
     ]
     rows += [(f"converted from {name}", f"SHA-256 {sha256}") for name, sha256 in bundle.provenance["sources"].items()]
@@ -95,74 +89,6 @@ def placement_rows(placement: Placement) -> list[tuple[str, str]]:
     return rows
 
 
-def _transformer_xl_rows(bundle: Bundle) -> list[tuple[str, str]]:
-    evaluation = bundle.evaluation
-    return [
-        ("segment, memory, clamp", f"{evaluation.segment_len}, {evaluation.mem_len}, {evaluation.clamp_len}"),
-        ("same_length", str(evaluation.same_length).lower()),
-        ("first memory", evaluation.first_memory),
-        ("memory of a stream", _stream_memory(bundle)),
-    ]
-
-
-def _reformer_rows(bundle: Bundle, folder: Path) -> list[tuple[str, str]]:
-    evaluation = bundle.evaluation
-    rows = _attention_rows(bundle.config)
-    if evaluation.whole:
-        rows.append(("documents", f"whole, {_longest(evaluation)}"))
-    else:
-        rows += [
-            ("segment, memory", f"{evaluation.segment_len:,}, {evaluation.mem_len:,}"),
-            ("documents", _longest(evaluation)),
-            ("memory of a stream", _stream_memory(bundle)),
-        ]
-    overflow = _overflow(folder)
-    return (
-        [*rows, ("overflow, by LSH layer", ", ".join(f"{fraction:.2%}" for fraction in overflow))] if overflow else rows
-    )
-
-
-def _longest(evaluation: Evaluation) -> str:
-    """How many tokens of a document can be read."""
-    if evaluation.longest_part is None:
-        return "of any length"
-    most = f"of at most {evaluation.longest_part:,} tokens"
-    return f"{most}; longer ones start afresh there" if evaluation.restart else most
-
-
-def _attention_rows(config: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Names and values for a table: what kinds of layers a Reformer has, and how they hash."""
-    rows = [("layers", f"{layer_kinds(config)}: {', '.join(config['attn_layers'])}")]
-    if "lsh" in config["attn_layers"]:
-        buckets = "×".join(map(str, config["n_buckets"]))
-        rows.append(("LSH", f"rule {config['rule']}, {config['n_hashes']} rounds of {buckets} buckets"))
-        rows.append(("LSH chunks", f"{config['chunk_length']} tokens, {config['chunks_before']} before"))
-    if "local" in config["attn_layers"]:
-        rows.append(("local chunks", f"{config['local_chunk_length']} tokens, {config['local_chunks_before']} before"))
-    return rows
-
-
-def _overflow(folder: Path) -> list[float]:
-    """Of each LSH layer on the text that verified the bundle; empty where that was not counted, or is not known."""
-    try:
-        report = json.loads((folder / "parity.json").read_text("utf-8"))
-    except (OSError, ValueError):
-        return []
-    found = report.get("overflow_fraction_per_layer") if isinstance(report, dict) else None
-    return [float(fraction) for fraction in found or []]
-
-
-def _stream_memory(bundle: Bundle) -> str:
-    """What one stream's memory takes."""
-    free = {"batch": 1, "capacity": bundle.evaluation.capacity()}
-    total = sum(
-        np.dtype(entry.dtype).itemsize
-        * math.prod(axis if isinstance(axis, int) else free[axis] for axis in entry.shape)
-        for entry in bundle.memory
-    )
-    return f"{total / 1e6:,.1f} MB in {len(bundle.memory)} tensors"
-
-
 def _tokenizer(bundle: Bundle, folder: Path) -> str:
     if bundle.tokenizer.kind == "vocabulary":
         tokenizer = make_tokenizer(bundle.tokenizer, folder)
@@ -173,23 +99,19 @@ def _tokenizer(bundle: Bundle, folder: Path) -> str:
 
 def checkpoint_rows(source: SourceCheckpoint) -> list[tuple[str, str]]:
     """Names and values for a table: what it is, and under `note` what was chosen for the user or would be lost."""
-    evaluation, settings = _evaluation(source), _settings(source)
-    reformer = source.architecture == "reformer"
-    hyper_parameters = {name: value for name, value in source.config.items() if name not in settings.values()}
+    found = architecture(source.architecture)
+    settings, fields = found.checkpoint_settings(source.config, source.needs), found.evaluation_fields
+    hyper_parameters = {name: value for name, value in source.config.items() if name not in fields.values()}
     return [
         ("checkpoint", f"{source.format}, {source.architecture}"),
         ("config", _listed(hyper_parameters)),
         ("parameters", f"{source.parameters:,}"),
         ("vocabulary", _vocabulary(source.tokenizer, source.config["n_token"])),
-        *((name, _setting(name, evaluation[name])) for name in settings),
-        *(_attention_rows(source.config) if reformer else _memory_rows(evaluation)),
+        *((name, _setting(name, settings[name])) for name in fields),
+        *found.checkpoint_rows(source.config, settings),
         *((path.name, f"{digest.size:,} bytes, SHA-256 {digest.sha256}") for path, digest in source.files.items()),
         *(("note", note) for note in source.notes),
     ]
-
-
-def _memory_rows(evaluation: Mapping[str, Any]) -> list[tuple[str, str]]:
-    return [("keys that a token sees", _window(evaluation)), ("first memory", evaluation["first_memory"])]
 
 
 def checkpoint_object(source: SourceCheckpoint) -> dict[str, Any]:
@@ -206,39 +128,17 @@ def checkpoint_object(source: SourceCheckpoint) -> dict[str, Any]:
         "config": dict(source.config),
         "parameters": source.parameters,
         "tokenizer": tokenizer_object,
-        "evaluation": _evaluation(source),
+        "evaluation": architecture(source.architecture).checkpoint_settings(source.config, source.needs),
         "needs": source.needs,
         "notes": source.notes,
         "files": {path.name: asdict(digest) for path, digest in source.files.items()},
     }
 
 
-def _settings(source: SourceCheckpoint) -> dict[str, str]:
-    """Names of the evaluation settings of its architecture, and of the fields of the configuration that hold them."""
-    return REFORMER_SETTINGS if source.architecture == "reformer" else SETTINGS
-
-
-def _evaluation(source: SourceCheckpoint) -> dict[str, Any]:
-    """The settings of an evaluation, None where the user must give one."""
-    fields = _settings(source)
-    settings = {name: None if name in source.needs else source.config[field] for name, field in fields.items()}
-    if source.architecture == "reformer":
-        return settings
-    return {**settings, "first_memory": source.config["first_memory"], "window_extra": source.config["window_extra"]}
-
-
 def _setting(name: str, value: Any) -> str:
     if value is None:
         return f"not in the checkpoint: give --{name.replace('_', '-')}"
     return str(value).lower()
-
-
-def _window(evaluation: Mapping[str, Any]) -> str:
-    wider = "mem_len + 1" if evaluation["window_extra"] else "mem_len"
-    otherwise = "all of memory and of its segment before it"
-    if evaluation["same_length"] is None:
-        return f"{wider} with same_length, else {otherwise}"
-    return wider if evaluation["same_length"] else otherwise
 
 
 def _vocabulary(tokenizer: str | Vocabulary | Path | None, n_token: int) -> str:

@@ -1,14 +1,17 @@
-"""Options that several commands share, and those that mirror the fields of a configuration."""
+"""Options that several commands share, those that architectures declare among them."""
 
 from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import Any
 
 import click
+
+from xlexport.architectures import Option
+from xlexport.architectures.choices import MEM_LEN, SEGMENT_LEN, collected
 
 __all__ = [
     "DOCUMENT",
@@ -18,17 +21,21 @@ __all__ = [
     "PROTOCOLS",
     "Decorator",
     "Integers",
+    "Names",
     "OutputFile",
     "all_of",
     "any_memory_options",
+    "attention_options",
     "checkpoint_options",
     "conversion_options",
+    "conversion_settings",
+    "declared",
     "device_options",
     "document_options",
     "evaluation_options",
-    "hashing_options",
     "protocol_options",
     "runtime_options",
+    "settings_options",
 ]
 
 PROTOCOLS = ("kimiyoung", "nvidia", "document")  # those of xlruntime.protocols, too heavy to import for --help
@@ -61,6 +68,15 @@ class Integers(click.ParamType[tuple[int, ...]]):
         return integers
 
 
+class Names(click.ParamType[tuple[str, ...]]):
+    """Names separated by commas."""
+
+    name = "names"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, ...]:
+        return value if isinstance(value, tuple) else tuple(part.strip() for part in value.split(",") if part.strip())
+
+
 class OutputFile(click.Path):
     """A file to write, whose name must not be that of a folder."""
 
@@ -90,40 +106,54 @@ def _read_config(context: click.Context, parameter: click.Parameter, file: Path 
     return None if file is None else read_json(file)
 
 
-def _clamp_len(context: click.Context, parameter: click.Parameter, value: int | None) -> int | None:
-    if value == 0:
-        raise click.BadParameter("0 is neither -1 (no clamp) nor at least 1.", context, parameter)
-    return value
+def declared(option: Option, *, help: str | None = None, **more: Any) -> Decorator:
+    """Return the decorator of an option that an architecture declares."""
+    kinds: dict[str, Any] = {
+        "integer": int if option.minimum is None else click.IntRange(option.minimum),
+        "number": float,
+        "text": str,
+        "choice": click.Choice(list(option.choices)),
+        "integers": Integers(),
+        "names": Names(),
+    }
+    text = option.help if help is None else help
+
+    def check(context: click.Context, parameter: click.Parameter, value: Any) -> Any:
+        problem = None if value is None else option.problem(value)
+        if problem is not None:
+            raise click.BadParameter(problem, context, parameter)
+        return value
+
+    if option.kind == "boolean":
+        names = f"{option.flag}/--no-{option.flag.removeprefix('--')}"
+        return click.option(names, option.name, help=text, callback=check, **{"default": None, **more})
+    if option.kind == "flag":
+        return click.option(option.flag, option.name, is_flag=True, default=None, help=text, callback=check, **more)
+    return click.option(option.flag, option.name, type=kinds[option.kind], help=text, callback=check, **more)
 
 
-_segment_len = click.option(
-    "--segment-len", type=click.IntRange(1), help="Tokens in one step.  [default: the model's own]"
-)
-_mem_len = click.option(
-    "--mem-len", type=click.IntRange(1), help="Rows of memory that a layer keeps.  [default: the model's own]"
-)
-_other_evaluation = all_of(
-    click.option(
-        "--clamp-len",
-        type=click.IntRange(-1),
-        callback=_clamp_len,
-        help="Largest distinct distance; -1 is none.  [default: the model's own]",
-    ),
-    click.option(
-        "--same-length/--no-same-length",
-        default=None,
-        help="Whether every token sees equally many others.  [default: the model's own]",
-    ),
-)
-evaluation_options = all_of(_segment_len, _mem_len, _other_evaluation)
+def _of_architectures(attribute: str, *, feature: str | None = None, without: Collection[str] = ()) -> Decorator:
+    """Return one decorator for the options of all architectures; its help names the architectures that have each."""
+    return all_of(
+        *(
+            declared(option, help=_for_architectures(option, titles))
+            for option, titles in collected(attribute, feature=feature).items()
+            if option.name not in without
+        )
+    )
 
-hashing_options = all_of(
-    click.option(
-        "--n-hashes",
-        type=click.IntRange(1),
-        help="Rounds of hashing, at most as many as were exported (Reformer).  [default: the model's own]",
-    ),
-)
+
+def _for_architectures(option: Option, titles: Sequence[str]) -> str:
+    default = "" if option.kind == "flag" else "  [default: the model's own]"
+    return f"{option.help.removesuffix('.')} ({', '.join(titles)}).{default}"
+
+
+_segment_len = declared(SEGMENT_LEN, help=f"{SEGMENT_LEN.help}  [default: the model's own]")
+_mem_len = declared(MEM_LEN, help=f"{MEM_LEN.help}  [default: the model's own]")
+_settings = _of_architectures("evaluation_options")
+evaluation_options = all_of(_segment_len, _mem_len, _settings)
+attention_options = all_of(_segment_len, _mem_len, _of_architectures("evaluation_options", feature="attention-plot"))
+settings_options = _settings  # if the command has options of its own for lengths
 
 _restart = click.option(
     "--restart",
@@ -131,9 +161,9 @@ _restart = click.option(
     default=None,
     help="Let a document that is longer than the model can read start afresh there, instead of refusing it.",
 )
-document_options = all_of(evaluation_options, hashing_options, _restart)
-# Where the command itself tries memory lengths.
-any_memory_options = all_of(_segment_len, _other_evaluation, hashing_options, _restart)
+document_options = all_of(evaluation_options, _restart)
+# If the command itself tries memory lengths.
+any_memory_options = all_of(_segment_len, _settings, _restart)
 
 conversion_options = all_of(
     click.option(
@@ -162,23 +192,16 @@ conversion_options = all_of(
         help="Text to verify on.  [default: one that every Python brings]",
     ),
     click.option("--segments", "verify_segments", type=click.IntRange(1), help="Segments to verify."),
-    click.option(
-        "--rule",
-        type=click.Choice(["band", "chunk"]),
-        help="Rule of LSH attention, though the model was trained for another (Reformer).  [default: the model's own]",
-    ),
-    click.option(
-        "--n-hashes",
-        type=click.IntRange(1),
-        help="Rounds of hashing to export; scoring may then choose fewer (Reformer).  [default: the model's own]",
-    ),
-    click.option(
-        "--cuda-graphs",
-        is_flag=True,
-        default=None,
-        help="Also write the graphs that --cuda-graphs of other commands needs (Transformer-XL).",
-    ),
+    _of_architectures("conversion_options"),
     click.option("--threads", type=click.IntRange(1), help="Threads of one step.  [default: all cores]"),
+)
+
+
+# What `convert` lets choose of how a model is evaluated; a conversion's own option of the same name goes before.
+conversion_settings = all_of(
+    _segment_len,
+    _mem_len,
+    _of_architectures("evaluation_options", without={option.name for option in collected("conversion_options")}),
 )
 
 

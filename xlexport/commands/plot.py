@@ -12,9 +12,9 @@ from xlexport.commands.options import (
     DOCUMENT,
     OUTPUT,
     PATH,
+    attention_options,
     checkpoint_options,
     document_options,
-    evaluation_options,
     runtime_options,
 )
 from xlexport.terminal import print_json, print_table, progress_bar, tell
@@ -107,7 +107,7 @@ def bits(
 )
 @json_option
 @checkpoint_options
-@evaluation_options
+@attention_options
 def attention(
     bundle: Path,
     checkpoint: Path,
@@ -129,17 +129,18 @@ def attention(
     require("convert")
     import xlruntime
     from xlexport import checkpoints
-    from xlexport.analysis.attention import attention_by_distance, check_attention, head_rows
-    from xlexport.tokenizer_choice import verify_ids
+    from xlexport.analysis.attention import attention_by_distance, head_rows
+    from xlexport.architectures import architecture, require_support
     from xlexport.verification.compare import check_sizes
+    from xlexport.verification.text import verify_ids
 
     opened = xlruntime.load(bundle)
-    check_attention(opened.bundle.architecture, bundle)
+    require_support(opened.bundle.architecture, "attention-plot", str(bundle))
     settings = opened.evaluation(**evaluation)
     ids = verify_ids(opened.bundle, opened.tokenizer, file)
     model = checkpoints.load(checkpoint, format_name, config).build_model()
     check_sizes(opened, model)
-    model = model.with_evaluation(settings.mem_len, settings.clamp_len, settings.same_length)
+    model = architecture(opened.bundle.architecture).under_evaluation(model, settings)
     with progress_bar(min(len(ids), tokens + settings.mem_len), "attending") as advance:
         report = attention_by_distance(model, ids, segment_len=settings.segment_len, tokens=tokens, progress=advance)
     if as_json:

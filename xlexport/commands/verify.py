@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from xlexport.commands.options import PATH, checkpoint_options, evaluation_options, hashing_options, runtime_options
+from xlexport.commands.options import PATH, checkpoint_options, evaluation_options, runtime_options
 from xlexport.terminal import print_json, print_table, progress_bar
 
 if TYPE_CHECKING:
@@ -25,7 +25,6 @@ __all__ = ["parity_rows", "verify"]
 @checkpoint_options
 @runtime_options
 @evaluation_options
-@hashing_options
 def verify(
     bundle: Path,
     checkpoint: Path,
@@ -43,9 +42,9 @@ def verify(
     require("convert")
     from xlexport import checkpoints
     from xlexport.bundles import open_bundle
-    from xlexport.tokenizer_choice import verify_ids
     from xlexport.verification import default_segments
     from xlexport.verification import verify as compare
+    from xlexport.verification.text import verify_ids
 
     model = open_bundle(bundle, **runtime)
     settings = model.evaluation(**evaluation)

@@ -29,7 +29,7 @@ from torch.export.graph_signature import (
 from torch.fx.experimental.symbolic_shapes import free_symbols
 from torch.utils import _pytree as pytree
 
-from xlexport.architectures import Step, traced_outputs
+from xlexport.architectures.step import Step, traced_outputs
 from xlexport.atomic_output import writing
 from xlexport.export.tracing import free_axes, quiet, tracing
 from xlexport.torch_runtime import WEIGHTS_FILE

@@ -10,7 +10,7 @@ import onnx_ir as ir
 import torch
 from onnx_ir.passes.common import RemoveUnusedNodesPass
 
-from xlexport.architectures import Step, traced_outputs
+from xlexport.architectures.step import Step, traced_outputs
 from xlexport.atomic_output import SMALL_TENSOR_BYTES, WEIGHTS_FILE, writing
 from xlexport.errors import ExportError
 from xlexport.export.tracing import free_axes, tracing

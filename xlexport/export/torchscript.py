@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.jit._trace import TracerWarning
 
-from xlexport.architectures import Step, traced_outputs
+from xlexport.architectures.step import Step, traced_outputs
 from xlexport.atomic_output import writing
 from xlexport.errors import ExportError
 from xlexport.export.tracing import quiet, tracing
@@ -40,8 +40,8 @@ def export_torchscript(step: Step, folder: Path) -> dict[str, spec.Graph]:
     """
     if not step.traceable:
         raise ExportError(
-            "TorchScript cannot hold a Reformer: its blocks and the loops of LSH attention depend on sizes and data, "
-            "and a trace goes one way only. Use --to exported-program, or --to onnx."
+            "TorchScript cannot hold this step: its blocks or loops depend on sizes and data, and a trace goes one way "
+            "only. Use --to exported-program, or --to onnx."
         )
     every = dict.fromkeys(step.purposes, step.inputs)
     inputs = {

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from xlexport.architectures import Step
+from xlexport.architectures.step import Step
 from xlexport.errors import ExportError
 
 __all__ = ["free_axes", "quiet", "tracing"]

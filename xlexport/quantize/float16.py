@@ -67,9 +67,9 @@ class _Rewriter:
         if not all(_fits(value) for value in node.inputs if value in self.floats):
             return FLOAT
         if node.op_type in IN_HALF:
-            # Weights of more axes are rotations that hash: rounded ones would choose other keys.
-            hashes = any(value is not None and _constant(value) and len(value.shape or ()) > 2 for value in node.inputs)
-            return FLOAT if hashes else HALF
+            # As in `find_products`: only matrices are rounded, not weights of more axes, such as hash rotations.
+            exact = any(value is not None and _constant(value) and len(value.shape or ()) > 2 for value in node.inputs)
+            return FLOAT if exact else HALF
         given = {value.dtype for value in node.inputs if value in self.floats and not _constant(value)}
         return FLOAT if FLOAT in given else HALF
 

@@ -83,8 +83,8 @@ Build = Callable[[ir.Graph, Product, WeightStore], list[ir.Node]]
 def find_products(model: ir.Model) -> Iterator[Product]:
     """All products of a graph that can be quantized, in its order.
 
-    Those inside functions have no weights of their own. Rotations that hash have three axes and stay as they are, since
-    rounding them would choose other keys.
+    Products inside functions have no weights of their own. Only matrices count: a weight of more axes, such as hash
+    rotations, stays as it is, since rounding could change which keys a token sees, not only by how much.
     """
     for node in model.graph:
         if node.domain not in ("", "ai.onnx") or node.op_type not in ("MatMul", "Gemm"):

@@ -19,6 +19,7 @@ from typing import Any, BinaryIO, TextIO, cast
 import numpy as np
 
 from xlexport import __version__
+from xlexport.architectures import title_of
 from xlexport.errors import OutputExistsError
 from xlexport.report.colours import LEVELS, css_colours
 from xlexport.report.packing import CHUNK, Chunk, Packer, bytes_for, pack
@@ -35,7 +36,6 @@ __all__ = ["check_page", "read_whole", "write_report"]
 LONGEST_BYTES = 32 << 20  # of a document: browsers do not open pages much longer than what it gives
 SCRIPTS = ("data.js", "text.js", "measures.js", "panels.js", "report.js")  # parts of one module, in this order
 LEAST_CEILING = 12  # bits of a token that end the scale: those of a blind guess, but no fewer than these
-ARCHITECTURES = {"transformer_xl": "Transformer-XL", "reformer": "Reformer"}
 PLAIN_NAMES = {"bundle", "model", "checkpoint", "out", "output"}  # of folders; they name no model
 WORD_CEILING = 32  # bits of a word that end the scale, unless a token's does later
 Progress = Callable[[int], AbstractContextManager[Callable[[int], None]]]  # a length gives what is told of each advance
@@ -193,7 +193,7 @@ def _model_name(model: Model) -> str:
     sizes = [f"{layers} layers of {bundle.config['d_model']:,}"] if layers and "d_model" in bundle.config else []
     name = model.folder.resolve().name
     parts = [
-        ARCHITECTURES.get(bundle.architecture, bundle.architecture),
+        title_of(bundle.architecture),
         *sizes,
         f"vocabulary of {bundle.vocab_size:,}",
         bundle.precision,

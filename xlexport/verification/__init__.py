@@ -1,7 +1,7 @@
 """Prove that a bundle computes what the trained model computes, over many segments of carried memory.
 
 Both walk the same text. The eager model has its own memory, the paper's hidden states; the graphs have rings of
-projected keys and values. `walk_transformer_xl` and `walk_reformer` say what each architecture's walk compares.
+projected keys and values. What exactly is compared is the architecture's own affair: `Architecture.walk`.
 """
 
 from __future__ import annotations
@@ -12,9 +12,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from xlexport.architectures import architecture
+from xlexport.architectures.findings import SegmentDifference
 from xlexport.errors import ParityError
 from xlexport.verification.compare import segments_to_wrap
-from xlexport.verification.report import ParityReport, SegmentDifference, make_report, tolerance_of
+from xlexport.verification.report import ParityReport, make_report
+from xlexport.verification.tolerances import tolerance_of
 from xlruntime.model import Model
 from xlruntime.spec import Evaluation
 
@@ -59,13 +62,6 @@ def verify(
     evaluation = evaluation or model.bundle.evaluation
     for purpose in model.bundle.graphs:
         model.release(purpose)
-    totals = None
-    if model.bundle.architecture == "reformer":
-        from xlexport.architectures.reformer.walk import walk_reformer
-
-        found, totals = walk_reformer(model, build_eager, ids, segments, evaluation, progress)
-    else:
-        from xlexport.architectures.transformer_xl.walk import walk_transformer_xl
-
-        found = walk_transformer_xl(model, build_eager, ids, segments, evaluation, progress)
+    walk = architecture(model.bundle.architecture).walk
+    found, totals = walk(model, build_eager, ids, segments, evaluation, progress)
     return make_report(found, evaluation, tolerance_of(model.bundle), totals)

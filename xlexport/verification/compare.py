@@ -1,4 +1,4 @@
-"""What the eager model says of a few tokens, and how far the graphs are from it."""
+"""How far the graphs are from what the eager model says, and from its memory."""
 
 from __future__ import annotations
 
@@ -7,27 +7,22 @@ import ctypes
 import dataclasses
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
+from xlexport.architectures import architecture
+from xlexport.architectures.findings import SegmentDifference, largest
 from xlexport.errors import ParityError
-from xlexport.verification.report import SegmentDifference, largest
+from xlexport.verification.expected import Expected
 
 if TYPE_CHECKING:
-    import torch
-
     from xlruntime.memory import RingMemory
     from xlruntime.model import Model
     from xlruntime.spec import Evaluation
 
 __all__ = [
-    "BEST",
-    "LARGEST_TABLE",
-    "Expected",
-    "Ids",
     "NamedRows",
     "check_architecture",
     "check_sizes",
@@ -35,89 +30,15 @@ __all__ = [
     "compare_generate",
     "compare_log_prob",
     "compare_score",
-    "expect",
     "memory_difference",
     "segments_to_wrap",
     "trim",
     "with_memory",
 ]
 
-BEST = 64  # likeliest tokens that the eager model keeps of each position; the detail graph lists fewer
-LARGEST_TABLE = 1 << 22  # numbers in a table of log-probabilities
-# Without these equal nothing can be compared.
-SIZES = {
-    "transformer_xl": ("n_token", "n_layer", "n_head", "d_head", "d_model", "d_inner"),
-    "reformer": (
-        *("n_token", "attn_layers", "n_head", "d_head", "d_model", "d_inner", "rule", "n_hashes", "n_buckets"),
-        *("chunk_length", "local_chunk_length", "local_chunks_before", "streams"),
-    ),
-}
 
-Ids = npt.NDArray[np.int64]
-NamedRows = tuple[str, npt.NDArray[Any]]  # input of a memory, and (H, rows, d_head) of it, oldest first
-
-
-@dataclass(frozen=True)
-class Expected:
-    """What the eager model says of consecutive tokens."""
-
-    tokens: Ids  # (1, S)
-    targets: Ids  # (1, S)
-    log_prob: npt.NDArray[np.float32]  # (S,) of each target
-    entropy: npt.NDArray[np.float32]  # (S,)
-    best_ids: Ids  # (S, k), likeliest first
-    best_log_probs: npt.NDArray[np.float32]  # (S, k)
-    ranks: Ids  # (2, S) lowest and highest rank of each target that differences within tolerance can give
-    last: npt.NDArray[np.float32] | None  # (n_token,) of every token, at the last position; None: not kept
-
-    def part(self, start: int, stop: int) -> Expected:
-        """Of some of the positions."""
-        return Expected(
-            self.tokens[:, start:stop],
-            self.targets[:, start:stop],
-            self.log_prob[start:stop],
-            self.entropy[start:stop],
-            self.best_ids[start:stop],
-            self.best_log_probs[start:stop],
-            self.ranks[:, start:stop],
-            self.last if stop == len(self.log_prob) else None,
-        )
-
-
-def expect(eager: Any, hidden: torch.Tensor, tokens: Ids, targets: Ids, tolerance: float) -> Expected:
-    """Reduce the eager model's distributions, a few positions at a time: all may be more than the model itself.
-
-    Args:
-        hidden: (1, S, D), what the model returned for `tokens`.
-        tolerance: how far log-probabilities may differ, in nats; ranks that it allows are all right.
-    """
-    import torch
-
-    n_token = eager.config.n_token
-    own, entropy, best_ids, best_log_probs, ranks = [], [], [], [], []
-    with torch.inference_mode():
-        for places in torch.arange(hidden.shape[1]).split(max(1, LARGEST_TABLE // n_token)):
-            log_probs = eager.all_log_probs(hidden[:, places])[0]  # (n, n_token)
-            target = log_probs.gather(1, torch.from_numpy(targets)[0, places, None])  # (n, 1)
-            own.append(target[:, 0])
-            # The target may differ within tolerance, and so may the token that it is compared with.
-            slack = 2 * tolerance * target.abs().clamp(min=1)
-            better = [(log_probs > target + slack).sum(dim=1) + 1, (log_probs > target - slack).sum(dim=1)]
-            ranks.append(torch.stack(better))
-            entropy.append(-(log_probs.exp() * log_probs).sum(dim=1))
-            best = log_probs.topk(min(BEST, n_token), dim=1)
-            best_ids.append(best.indices)
-            best_log_probs.append(best.values)
-    return Expected(
-        tokens,
-        targets,
-        torch.cat(own).numpy(),
-        torch.cat(entropy).numpy(),
-        torch.cat(best_ids).numpy(),
-        torch.cat(best_log_probs).numpy(),
-        torch.cat(ranks, dim=1).numpy(),
-        log_probs[-1].numpy().copy(),
-    )
+ROW_LAYOUTS = frozenset({"ring", "recent", "window"})  # of memories that hold rows by age; others hold a state
+NamedRows = tuple[str, npt.NDArray[Any]]  # input of a memory, and (H, rows, d_head) of it, oldest first, or its state
 
 
 def compare_score(segment: int, expected: Expected, log_prob: npt.NDArray[np.float32]) -> SegmentDifference:
@@ -186,7 +107,7 @@ def with_memory(found: SegmentDifference, *worst: float) -> SegmentDifference:
 
 
 def memory_difference(memory: RingMemory, rows: Iterable[NamedRows]) -> float:
-    """Largest difference of what may be seen of the rings from `rows`, newest against newest; rows are not to lack.
+    """Return the largest difference of memories from `rows`: of rings newest against newest, of states all.
 
     Raises:
         ParityError: the graphs carry a memory that the eager model does not have.
@@ -195,6 +116,9 @@ def memory_difference(memory: RingMemory, rows: Iterable[NamedRows]) -> float:
     worst = []
     for name, wanted in rows:
         entry = entries.pop(name)
+        if entry.layout not in ROW_LAYOUTS:
+            worst.append(largest(memory.array(entry)[0] - wanted))
+            continue
         found = memory.by_age(entry, 0)
         axis = entry.row_axis - 1  # of one batch row
         before = found.shape[axis] - wanted.shape[axis]
@@ -212,7 +136,7 @@ def segments_to_wrap(evaluation: Evaluation, rounds: int = 1) -> int:
 
 
 def check_architecture(model: Model, eager: Any) -> None:
-    """Raise ParityError where the trained model is none of the bundle's architecture."""
+    """Raise ParityError if the trained model is of another architecture than the bundle."""
     from xltraining.architectures import architecture_of
 
     if (found := architecture_of(eager.config)) != model.bundle.architecture:
@@ -223,13 +147,14 @@ def check_architecture(model: Model, eager: Any) -> None:
 
 
 def check_sizes(model: Model, eager: Any) -> None:
-    """Raise ParityError, with all that differs, where the trained model cannot be the one that was converted."""
+    """Raise ParityError, with all that differs, if the trained model cannot be the one that was converted."""
     check_architecture(model, eager)
-    config = eager.config.to_dict()
+    found = architecture(model.bundle.architecture)
+    config = found.comparable_sizes(eager.config.to_dict())
     wrong = [
-        f"{name} is {_shown(model.bundle.config[name])} in the bundle, {_shown(config[name])} in the trained model"
-        for name in SIZES[model.bundle.architecture]
-        if model.bundle.config[name] != config.get(name)
+        f"{name} is {_shown(value)} in the bundle, {_shown(config.get(name))} in the trained model"
+        for name, value in found.comparable_sizes(model.bundle.config).items()
+        if value != config.get(name)
     ]
     if wrong:
         raise ParityError(f"{'; '.join(wrong)}. Give the checkpoint that the bundle was converted from.")

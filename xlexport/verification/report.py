@@ -1,4 +1,4 @@
-"""What `verify` finds, and how it is judged: tolerances by precision, figures by segment, and the whole report."""
+"""The report of `verify`: the figures of all segments as one, judged by the tolerance of the bundle's precision."""
 
 from __future__ import annotations
 
@@ -8,101 +8,13 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from xlexport.architectures.findings import LSHDifference, LSHTotals, SegmentDifference, largest
 from xlexport.errors import ParityError
-from xlruntime.spec import Bundle, Evaluation
+from xlexport.verification.tolerances import Tolerance
+from xlruntime.spec import Evaluation
 
-__all__ = [
-    "TOLERANCES",
-    "LSHDifference",
-    "LSHTotals",
-    "ParityReport",
-    "SegmentDifference",
-    "Tolerance",
-    "largest",
-    "make_report",
-    "tolerance_of",
-]
-
-
-@dataclass(frozen=True)
-class Tolerance:
-    """How far a bundle may be from its model."""
-
-    log_prob: float  # nats, the largest of any target; for all other tokens relative, see _scaled
-    memory: float  # the largest of any number in any memory
-    delta_bits_per_token: float  # of the whole text
-    flip_margin: float  # where the eager model would choose another bucket: how much better, relative
-
-
-# Of float32, what two orders of adding up may differ by. Of the others, three to five times what rounding came to on
-# the two samples (docs/quantization.md): single tokens, unlikely ones above all, differ by far more than the mean. That
-# may differ by twice the limit of the quantization: another text, or a shorter one, costs more or less by chance.
-TOLERANCES = {
-    "float32": Tolerance(log_prob=1e-4, memory=1e-3, delta_bits_per_token=1e-6, flip_margin=1e-4),
-    "float16": Tolerance(log_prob=0.15, memory=0.1, delta_bits_per_token=0.02, flip_margin=0.02),
-    "int8": Tolerance(log_prob=1.5, memory=1.5, delta_bits_per_token=0.02, flip_margin=0.2),
-    "weight-int8": Tolerance(log_prob=1.5, memory=1.5, delta_bits_per_token=0.02, flip_margin=0.2),
-    "weight-int4": Tolerance(log_prob=5.0, memory=2.5, delta_bits_per_token=0.02, flip_margin=1.0),
-}
-
-
-def tolerance_of(bundle: Bundle) -> Tolerance:
-    """What holds for a bundle of its precision, and for the limit that it was quantized with.
-
-    Raises:
-        ParityError: its precision is unknown.
-    """
-    if bundle.precision not in TOLERANCES:
-        raise ParityError(f"precision {bundle.precision!r} is not one of {', '.join(TOLERANCES)}. Upgrade xlexport.")
-    tolerance, quantization = TOLERANCES[bundle.precision], bundle.provenance.get("quantization")
-    if quantization is None:
-        return tolerance
-    return dataclasses.replace(tolerance, delta_bits_per_token=2 * quantization["max_delta_bits"])
-
-
-@dataclass(frozen=True)
-class LSHDifference:
-    """What one segment's LSH attention did. Figures but `overflow` are of all the graphs that walked it."""
-
-    bucket_flips: int = 0  # hashes for which the eager model alone would have chosen another bucket
-    largest_flip_margin: float = 0.0
-    overflow: list[int] | None = None  # of each layer: queries that saw not all they could; None: not counted
-    overflow_mismatches: int = 0  # tokens and layers where graph and eager model count another overflow
-
-    def __add__(self, other: LSHDifference) -> LSHDifference:
-        counts = [one.overflow for one in (self, other) if one.overflow is not None]
-        return LSHDifference(
-            self.bucket_flips + other.bucket_flips,
-            largest(self.largest_flip_margin, other.largest_flip_margin),
-            [sum(layer) for layer in zip(*counts, strict=True)] if counts else None,
-            self.overflow_mismatches + other.overflow_mismatches,
-        )
-
-
-@dataclass(frozen=True)
-class SegmentDifference:
-    """How one segment differs: absolute differences of the targets' log-probabilities (nats) and of memory."""
-
-    segment: int
-    tokens: int
-    max_abs_log_prob_diff: float
-    mean_abs_log_prob_diff: float
-    max_distribution_diff: float | None  # None behind the segments that the detail and generate graphs walked
-    max_abs_memory_diff: float
-    top1_agreement: float | None
-    eager_nats: float
-    graph_nats: float
-    lsh: LSHDifference | None = None
-
-
-@dataclass(frozen=True)
-class LSHTotals:
-    """What is known of LSH attention only when all segments were walked."""
-
-    hashes_per_token: int  # heads times rounds of one layer
-    flip_effect_bits_per_token: float  # of the eager model that chooses its own buckets, against that with the graph's
+__all__ = ["ParityReport", "make_report"]
 
 
 @dataclass(frozen=True)
@@ -227,8 +139,3 @@ def _drift(found: list[SegmentDifference]) -> float | None:
         float(np.mean([segment.mean_abs_log_prob_diff for segment in part])) for part in (found[:third], found[-third:])
     )
     return last / first if first > 0 else None
-
-
-def largest(*differences: npt.ArrayLike | None) -> float:
-    """Largest absolute value; NaN where any is NaN, so that it cannot pass for small."""
-    return float(np.max([np.abs(np.asarray(difference)).max(initial=0.0) for difference in differences]))

@@ -1,1 +1,323 @@
-"""Everything about Reformer that the rest of xlexport must not know."""
+"""Reformer: LSH and local attention in reversible layers (Kitaev et al. 2020)."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from xlexport.architectures.base import Architecture, Row, StepSize
+from xlexport.architectures.options import Option
+from xlexport.architectures.reformer.training import (
+    RUN_OPTIONS,
+    TRAINING_OPTIONS,
+    training_config,
+    training_problems,
+)
+from xlexport.architectures.step import Step
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+    from torch import Tensor
+
+    from xlexport.architectures.findings import LSHTotals, SegmentDifference
+    from xlruntime import spec
+    from xlruntime.model import Model
+    from xltraining.reformer import Reformer, ReformerMemory
+
+__all__ = ["ARCHITECTURE", "ReformerArchitecture"]
+
+LONGEST_DOCUMENT = 65_536  # under rule chunk, if positions have no end
+LSH_SCOPE = "Reformers with LSH attention"
+SIZES = (
+    *("n_token", "attn_layers", "n_head", "d_head", "d_model", "d_inner", "rule", "n_hashes", "n_buckets"),
+    *("chunk_length", "local_chunk_length", "local_chunks_before", "streams"),
+)
+
+
+class ReformerArchitecture(Architecture):
+    """Everything that depends on the Reformer."""
+
+    name = "reformer"
+    title = "Reformer"
+    unsupported: ClassVar[Mapping[str, tuple[str, str]]] = {
+        "attention-plot": (
+            "its LSH attention has weights for the keys of one bucket at a time, others in each round",
+            "Give a Transformer-XL.",
+        ),
+        "torchscript": (
+            "its blocks and the loops of LSH attention depend on sizes and data, and a trace goes one way only",
+            "Use --to exported-program, or --to onnx.",
+        ),
+    }
+    # Of 258 tokens, the first two stand for padding and nothing (google/reformer-enwik8).
+    first_bytes: ClassVar[Mapping[int, int]] = {256: 0, 258: 2}
+    evaluation_options = (
+        Option(
+            "n_hashes", "integer", "Rounds of hashing, at most as many as were exported.", minimum=1, scope=LSH_SCOPE
+        ),
+    )
+    conversion_options = (
+        Option(
+            "rule",
+            "choice",
+            "Rule of LSH attention, though the model was trained for another.",
+            choices=("band", "chunk"),
+            scope=LSH_SCOPE,
+        ),
+        Option(
+            "n_hashes",
+            "integer",
+            "Rounds of hashing to export; scoring may then choose fewer.",
+            minimum=1,
+            scope=LSH_SCOPE,
+        ),
+    )
+    converted_fields = ("rule", "n_hashes")
+    evaluation_fields: ClassVar[Mapping[str, str]] = {"segment_len": "tgt_len", "mem_len": "mem_len"}
+    training_options = TRAINING_OPTIONS
+    run_options = RUN_OPTIONS
+
+    def evaluation(self, config: Mapping[str, Any]) -> spec.Evaluation:
+        """Return how a model is evaluated unless the user chooses otherwise."""
+        from xlruntime import spec
+
+        whole = config["rule"] == "chunk"
+        longest = config["max_positions"] or LONGEST_DOCUMENT
+        return spec.Evaluation(
+            segment_len=longest if whole else config["tgt_len"],
+            mem_len=0 if whole else config["mem_len"],
+            clamp_len=-1,
+            same_length=True,
+            window_extra=1,
+            n_hashes=config["n_hashes"] if "lsh" in config["attn_layers"] else None,
+            max_positions=config["max_positions"] or None,
+            whole=whole,
+        )
+
+    def build_step(self, model: Reformer, choices: Mapping[str, Any]) -> Step:
+        """Return the step module."""
+        from xlexport.architectures.reformer.step import ReformerStep
+
+        return ReformerStep(model)
+
+    def available(self, config: Mapping[str, Any], choices: Mapping[str, Any]) -> Collection[str]:
+        """Return the names of the options that this model has: without LSH layers none of hashing."""
+        names = {"segment_len"}
+        if not _is_whole(config, choices):
+            names.add("mem_len")
+        return names | {"rule", "n_hashes"} if "lsh" in config["attn_layers"] else names
+
+    def kind(self, config: Mapping[str, Any], choices: Mapping[str, Any]) -> str:
+        """Return what a model is, with what decides which options it has."""
+        whole = " of rule chunk" if config and _is_whole(config, choices) else ""
+        return f"a Reformer{whole}{' without LSH attention' if config and 'lsh' not in config['attn_layers'] else ''}"
+
+    def choose(
+        self, config: Mapping[str, Any], choices: Mapping[str, Any]
+    ) -> tuple[Mapping[str, Any], tuple[str, ...]]:
+        """Return the configuration under the rule and with the rounds of hashing that were chosen.
+
+        Raises:
+            ConfigError: the sizes do not go with the rule.
+        """
+        from xltraining.reformer_config import ReformerConfig
+
+        chosen = dict(config) | {
+            name: value for name in self.converted_fields if (value := choices.get(name)) not in (None, config[name])
+        }
+        if chosen == config:
+            return config, ()
+        ReformerConfig.from_dict(chosen)  # for its refusals
+        notes: tuple[str, ...] = ()
+        if chosen["rule"] != config["rule"]:
+            notes += (
+                f"LSH attention follows rule {chosen['rule']}, as --rule insists; the model is one of rule "
+                f"{config['rule']}, so its scores are not those of its own code.",
+            )
+        if chosen["n_hashes"] > config["n_hashes"]:
+            notes += (f"{chosen['n_hashes']} rounds of hashing; the model was trained with {config['n_hashes']}.",)
+        return chosen, notes
+
+    def as_converted(self, model: Reformer, config: Mapping[str, Any]) -> Reformer:
+        """Return a trained model under the rule and with the rounds of hashing of a configuration; weights are shared.
+
+        Raises:
+            ConfigError: it has no such rounds, or its sizes do not go with the rule.
+        """
+        import torch
+
+        from xltraining.reformer import Reformer
+
+        if "lsh" in model.config.attn_layers and model.config.n_hashes != config["n_hashes"]:
+            model = model.with_evaluation(n_hashes=config["n_hashes"])
+        if model.config.rule == config["rule"]:
+            return model
+        with torch.device("meta"):
+            other = Reformer(replace(model.config, rule=config["rule"]))
+        other.load_state_dict(model.state_dict(), assign=True)
+        return other.eval()
+
+    def under_evaluation(self, model: Reformer, evaluation: spec.Evaluation) -> Reformer:
+        """Return a trained model under a bundle's settings; weights are shared."""
+        return model.with_evaluation(mem_len=evaluation.mem_len or None, n_hashes=evaluation.n_hashes)
+
+    def evaluated_config(self, config: Mapping[str, Any], evaluation: spec.Evaluation) -> Mapping[str, Any]:
+        """Return the configuration with the rounds of hashing that count."""
+        return config if evaluation.n_hashes is None else {**config, "n_hashes": evaluation.n_hashes}
+
+    def register_operators(self) -> None:
+        """Make sorting and LSH attention known to PyTorch."""
+        import xlexport.ops  # noqa: F401  # importing it is what does so
+
+    def comparable_sizes(self, config: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Return the sizes that must be equal."""
+        return {name: config.get(name) for name in SIZES}
+
+    def walk(
+        self,
+        model: Model,
+        build_eager: Callable[[], Any],
+        ids: npt.NDArray[np.int64],
+        segments: int,
+        evaluation: spec.Evaluation,
+        progress: Callable[[SegmentDifference], None] | None = None,
+    ) -> tuple[list[SegmentDifference], LSHTotals | None]:
+        """Walk both side by side, the eager model under the buckets that the graphs chose."""
+        from xlexport.architectures.reformer.walk import walk_reformer
+
+        return walk_reformer(self, model, build_eager, ids, segments, evaluation, progress)
+
+    def project_memory(self, model: Reformer, memory: ReformerMemory) -> Iterable[tuple[str, Tensor]]:
+        """Return normalised hidden states as keys and values, and bucket ids."""
+        from xlexport.architectures.reformer.step import project_memory
+
+        return project_memory(model, memory)
+
+    def summary(self, config: Mapping[str, Any]) -> str:
+        """Return the sizes of a model in words."""
+        sizes = f"d_model {config['d_model']}, {config['n_head']} heads of {config['d_head']}"
+        hashing = ""
+        if "lsh" in config["attn_layers"]:
+            hashing = (
+                f", LSH attention by rule {config['rule']}, {config['n_hashes']} rounds of {_buckets(config)} buckets, "
+                f"chunks of {config['chunk_length']}"
+            )
+        return f"{_layer_kinds(config)}, {sizes}{hashing}"
+
+    def describe(self, config: Mapping[str, Any]) -> list[Row]:
+        """Return rows about the kinds of layers, and how they hash."""
+        rows = [("layers", f"{_layer_kinds(config)}: {', '.join(config['attn_layers'])}")]
+        if "lsh" in config["attn_layers"]:
+            rows.append(("LSH", f"rule {config['rule']}, {config['n_hashes']} rounds of {_buckets(config)} buckets"))
+            rows.append(("LSH chunks", f"{config['chunk_length']} tokens, {config['chunks_before']} before"))
+        if "local" in config["attn_layers"]:
+            chunks = f"{config['local_chunk_length']} tokens, {config['local_chunks_before']} before"
+            rows.append(("local chunks", chunks))
+        return rows
+
+    def bundle_rows(self, bundle: spec.Bundle, folder: Path) -> list[Row]:
+        """Return rows of `inspect` about a bundle, with the overflow that `parity.json` holds."""
+        from xlexport.architectures.inspection import stream_memory
+
+        evaluation, rows = bundle.evaluation, self.describe(bundle.config)
+        if evaluation.whole:
+            rows.append(("documents", f"whole, {_longest(evaluation)}"))
+        else:
+            rows += [
+                ("segment, memory", f"{evaluation.segment_len:,}, {evaluation.mem_len:,}"),
+                ("documents", _longest(evaluation)),
+                ("memory of a stream", stream_memory(bundle)),
+            ]
+        if overflow := _overflow(folder):
+            rows.append(("overflow, by LSH layer", ", ".join(f"{fraction:.2%}" for fraction in overflow)))
+        return rows
+
+    def flops(self, config: Mapping[str, Any], size: StepSize) -> int:
+        """Return the multiplications and additions of a step."""
+        from xlexport.architectures.reformer.flops import step_flops
+
+        return step_flops(config, size)
+
+    def rows_read(self, config: Mapping[str, Any], memory: str, size: StepSize) -> int:
+        """Return how many rows a step reads; each round of LSH attention sorts them, so it reads them again."""
+        _, kind, layer = memory.split("_")
+        if kind == "bucket" or config["attn_layers"][int(layer)] != "lsh":
+            return size.capacity
+        rounds = config["n_hashes"]
+        if size.few:
+            return int(min(size.capacity, size.segment_len * rounds * config["chunk_length"]))
+        return int(rounds * size.capacity)
+
+    def integer_values(self, config: Mapping[str, Any]) -> int:
+        """Return how many buckets there are: ids that are all alike would make other work of a step."""
+        return math.prod(config["n_buckets"])
+
+    def eager_start(self, model: Reformer, position: int, batch_size: int) -> tuple[ReformerMemory, bool]:
+        """Return a memory behind `position` tokens, in buckets of about one size; positions may end, so it stays."""
+        import torch
+
+        from xltraining.reformer import ReformerMemory
+
+        config, generator = model.config, torch.Generator().manual_seed(0)
+        layers: list[tuple[Tensor, Tensor | None]] = []
+        for kind in config.attn_layers:
+            rows = min(position, config.local_rows if kind == "local" else config.mem_len)
+            buckets = None
+            if kind == "lsh":
+                shape = (batch_size, config.n_head, config.n_hashes, rows)
+                buckets = torch.randint(config.buckets, shape, generator=generator)
+            layers.append((torch.randn(batch_size, rows, config.d_model, generator=generator), buckets))
+        return ReformerMemory(position, layers), False
+
+    def training_problems(self, given: Mapping[str, Any]) -> list[str]:
+        """Return what is wrong with options of `train`."""
+        return training_problems(given)
+
+    def foreign_hint(self, names: Collection[str]) -> str | None:
+        """Return where a Reformer's layers are chosen."""
+        return "a Reformer's layers are those that --attn-layers names" if "n_layer" in names else None
+
+    def training_config(self, given: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the values for a configuration from the options given."""
+        return training_config(given)
+
+
+def _is_whole(config: Mapping[str, Any], choices: Mapping[str, Any]) -> bool:
+    """Return whether a document is one step, so that nothing is carried."""
+    return bool((choices.get("rule") or config["rule"]) == "chunk")
+
+
+def _layer_kinds(config: Mapping[str, Any]) -> str:
+    kinds = Counter(config["attn_layers"])
+    return f"{len(config['attn_layers'])} layers ({', '.join(f'{count} {kind}' for kind, count in kinds.items())})"
+
+
+def _buckets(config: Mapping[str, Any]) -> str:
+    return "×".join(map(str, config["n_buckets"]))
+
+
+def _longest(evaluation: spec.Evaluation) -> str:
+    """Return how many tokens of a document can be read, in words."""
+    if evaluation.longest_part is None:
+        return "of any length"
+    most = f"of at most {evaluation.longest_part:,} tokens"
+    return f"{most}; longer ones start afresh there" if evaluation.restart else most
+
+
+def _overflow(folder: Path) -> list[float]:
+    """Return the overflow of each LSH layer on the text that verified a bundle; empty if it is not known."""
+    try:
+        report = json.loads((folder / "parity.json").read_text("utf-8"))
+    except (OSError, ValueError):
+        return []
+    found = report.get("overflow_fraction_per_layer") if isinstance(report, dict) else None
+    return [float(fraction) for fraction in found or []]
+
+
+ARCHITECTURE = ReformerArchitecture()

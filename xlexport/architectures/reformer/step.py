@@ -16,17 +16,17 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 
-from xlexport.architectures import Form, traced_outputs
 from xlexport.architectures.detail import TOP_K, describe
 from xlexport.architectures.reformer.hashing import hash_buckets
 from xlexport.architectures.reformer.layers import AttentionStep, FeedForwardStep, attend_fully
 from xlexport.architectures.reformer.local import LocalReach, attend_locally
 from xlexport.architectures.reformer.lsh_band import Reach, attend_few, attend_long
 from xlexport.architectures.ring import Ring
+from xlexport.architectures.step import Form, traced_outputs
 from xlruntime import spec
 from xltraining.reformer import Reformer, ReformerMemory
 
-__all__ = ["FEW", "ReformerStep", "build_step", "project_memory"]
+__all__ = ["FEW", "ReformerStep", "project_memory"]
 
 FEW = Form("few", max_segment=16)
 
@@ -287,11 +287,6 @@ class _Whole:
         self.made[f"bucket_{layer.index}"] = buckets.to(torch.int32)
         attended: Tensor = layer.whole(turned, value, buckets)
         return attended
-
-
-def build_step(model: Reformer) -> ReformerStep:
-    """The eager twin of a trained model."""
-    return ReformerStep(model)
 
 
 def project_memory(model: Reformer, memory: ReformerMemory) -> Iterator[tuple[str, Tensor]]:

@@ -23,10 +23,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from xlexport.architectures.reformer.walk_pair import Eager, Pair, Span, Step, span_of
-from xlexport.architectures.settings import as_converted
+from xlexport.architectures.base import Architecture
+from xlexport.architectures.findings import LSHTotals, SegmentDifference, largest
+from xlexport.architectures.reformer.reformer_pair import Eager, Pair, Span, Step, span_of
 from xlexport.verification.compare import (
-    Ids,
     check_architecture,
     check_sizes,
     compare_detail,
@@ -36,7 +36,8 @@ from xlexport.verification.compare import (
     trim,
     with_memory,
 )
-from xlexport.verification.report import LSHTotals, SegmentDifference, largest, tolerance_of
+from xlexport.verification.expected import Ids
+from xlexport.verification.tolerances import tolerance_of
 from xlruntime.model import Model
 from xlruntime.spec import Evaluation
 
@@ -53,6 +54,7 @@ LONGEST_WALKED = 2048  # tokens of a document under rule chunk, unless the user 
 
 
 def walk_reformer(
+    architecture: Architecture,
     model: Model,
     build_eager: Callable[[], Reformer],
     ids: Ids,
@@ -71,9 +73,9 @@ def walk_reformer(
     """
     eager_model = build_eager()
     check_architecture(model, eager_model)
-    trained = as_converted(eager_model, model.bundle.config)
+    trained: Reformer = architecture.as_converted(eager_model, model.bundle.config)
     check_sizes(model, trained)
-    eager = Eager(trained, evaluation, tolerance_of(model.bundle).log_prob)
+    eager = Eager(architecture.under_evaluation(trained, evaluation), tolerance_of(model.bundle).log_prob)
     if evaluation.whole:
         longest = _longest_document(evaluation, model.bundle.evaluation)
         cuts = _documents(ids, longest, trained.config.chunk_length)
@@ -88,7 +90,7 @@ def walk_reformer(
         per_token = effect / sum(one.tokens for one in found) / math.log(2)
         totals = LSHTotals(trained.config.n_head * eager.model.config.n_hashes, per_token)
     if few := _few(model):
-        _walk_few(model, trained, few, spans, found, evaluation)
+        _walk_few(architecture, model, trained, few, spans, found, evaluation)
     return found, totals
 
 
@@ -149,6 +151,7 @@ def _walk_long(
 
 
 def _walk_few(
+    architecture: Architecture,
     model: Model,
     trained: Reformer,
     few: Mapping[str, int],
@@ -158,7 +161,7 @@ def _walk_few(
 ) -> None:
     """The graphs for few tokens from the beginning, with a small memory; what they differ by goes into `found`."""
     small = evaluation.with_options(mem_len=min(evaluation.mem_len, FEW_MEMORY))
-    eager = Eager(trained, small, tolerance_of(model.bundle).log_prob)
+    eager = Eager(architecture.under_evaluation(trained, small), tolerance_of(model.bundle).log_prob)
     pairs = [Pair(model, eager, purpose, small) for purpose in few]
     ids = np.concatenate([*(span.tokens[0] for span in spans), spans[-1].targets[0, -1:]])
     ids = ids[: 2 * max(pair.memory.capacity for pair in pairs) + 1]  # twice round their rings

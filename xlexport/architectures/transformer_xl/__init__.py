@@ -1,1 +1,163 @@
-"""Everything about Transformer-XL that the rest of xlexport must not know."""
+"""Transformer-XL: segment recurrence and relative positions (Dai et al. 2019)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from xlexport.architectures.base import Architecture, Row, StepSize
+from xlexport.architectures.options import Option
+from xlexport.architectures.step import Step
+from xlexport.architectures.transformer_xl.training import TRAINING_OPTIONS
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+    from torch import Tensor
+    from torch.utils.hooks import RemovableHandle
+
+    from xlexport.architectures.findings import LSHTotals, SegmentDifference
+    from xlruntime import spec
+    from xlruntime.model import Model
+    from xltraining.transformer_xl import TransformerXL
+
+__all__ = ["ARCHITECTURE", "TransformerXLArchitecture"]
+
+SIZES = ("n_token", "n_layer", "n_head", "d_head", "d_model", "d_inner")
+
+
+def _clamp_len_problem(value: int) -> str | None:
+    return "0 is neither -1 (no clamp) nor at least 1." if value == 0 else None
+
+
+class TransformerXLArchitecture(Architecture):
+    """Everything that depends on Transformer-XL."""
+
+    name = "transformer_xl"
+    title = "Transformer-XL"
+    supports = frozenset({"attention-plot", "torchscript"})
+    evaluation_options = (
+        Option(
+            "clamp_len",
+            "integer",
+            "Largest distinct distance; -1 is none.",
+            minimum=-1,
+            problem=_clamp_len_problem,
+        ),
+        Option("same_length", "boolean", "Whether every token sees equally many others."),
+    )
+    conversion_options = (
+        Option("cuda_graphs", "flag", "Also write the graphs that --cuda-graphs of other commands needs."),
+    )
+    evaluation_fields: ClassVar[Mapping[str, str]] = {
+        "segment_len": "tgt_len",
+        "mem_len": "mem_len",
+        "clamp_len": "clamp_len",
+        "same_length": "same_length",
+    }
+    fixed_fields = ("first_memory", "window_extra")
+    training_options = TRAINING_OPTIONS
+
+    def evaluation(self, config: Mapping[str, Any]) -> spec.Evaluation:
+        """Return how a model is evaluated unless the user chooses otherwise."""
+        from xlruntime import spec
+
+        return spec.Evaluation(
+            segment_len=config["tgt_len"],
+            mem_len=config["mem_len"],
+            clamp_len=config["clamp_len"] if config["clamp_len"] > 0 else -1,
+            same_length=config["same_length"],
+            first_memory=config["first_memory"],
+            window_extra=config["window_extra"],
+        )
+
+    def build_step(self, model: TransformerXL, choices: Mapping[str, Any]) -> Step:
+        """Return the step module; with `cuda_graphs` it has graphs of fixed shapes, too."""
+        from xlexport.architectures.transformer_xl.step import TransformerXLStep
+
+        return TransformerXLStep(model, bool(choices.get("cuda_graphs")))
+
+    def under_evaluation(self, model: TransformerXL, evaluation: spec.Evaluation) -> TransformerXL:
+        """Return a trained model under a bundle's settings; weights are shared."""
+        return model.with_evaluation(
+            mem_len=evaluation.mem_len, clamp_len=evaluation.clamp_len, same_length=evaluation.same_length
+        )
+
+    def comparable_sizes(self, config: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Return the sizes that must be equal."""
+        return {name: config.get(name) for name in SIZES}
+
+    def walk(
+        self,
+        model: Model,
+        build_eager: Callable[[], Any],
+        ids: npt.NDArray[np.int64],
+        segments: int,
+        evaluation: spec.Evaluation,
+        progress: Callable[[SegmentDifference], None] | None = None,
+    ) -> tuple[list[SegmentDifference], LSHTotals | None]:
+        """Walk block by block, so that the weights of graphs and eager model are not in memory together."""
+        from xlexport.architectures.transformer_xl.walk import walk_transformer_xl
+
+        return walk_transformer_xl(self, model, build_eager, ids, segments, evaluation, progress), None
+
+    def project_memory(self, model: TransformerXL, memory: list[Tensor]) -> Iterable[tuple[str, Tensor]]:
+        """Return hidden states as the keys and values that the rings hold."""
+        from xlexport.architectures.transformer_xl.step import project_memory
+
+        return project_memory(model, memory)
+
+    def observe_attention(self, model: TransformerXL, add: Callable[[int, Tensor], None]) -> list[RemovableHandle]:
+        """Let `add` see each layer's weights as they pass its dropout, which keeps them in evaluation mode."""
+        from xltraining.transformer_xl import TransformerXLLayer
+
+        def hook(number: int) -> Callable[[Any, Any, Tensor], None]:
+            return lambda module, inputs, weights: add(number, weights)
+
+        layers = [layer for layer in model.layers if isinstance(layer, TransformerXLLayer)]
+        return [layer.attention.dropatt.register_forward_hook(hook(number)) for number, layer in enumerate(layers)]
+
+    def summary(self, config: Mapping[str, Any]) -> str:
+        """Return the sizes of a model in words."""
+        return f"{config['n_layer']} layers, d_model {config['d_model']}, {config['n_head']} heads"
+
+    def bundle_rows(self, bundle: spec.Bundle, folder: Path) -> list[Row]:
+        """Return rows of `inspect` about a bundle."""
+        from xlexport.architectures.inspection import stream_memory
+
+        evaluation = bundle.evaluation
+        return [
+            ("segment, memory, clamp", f"{evaluation.segment_len}, {evaluation.mem_len}, {evaluation.clamp_len}"),
+            ("same_length", str(evaluation.same_length).lower()),
+            ("first memory", evaluation.first_memory),
+            ("memory of a stream", stream_memory(bundle)),
+        ]
+
+    def checkpoint_rows(self, config: Mapping[str, Any], settings: Mapping[str, Any]) -> list[Row]:
+        """Return rows of `inspect` about a checkpoint: which keys a token sees, and what a memory starts with."""
+        return [("keys that a token sees", _window(settings)), ("first memory", settings["first_memory"])]
+
+    def flops(self, config: Mapping[str, Any], size: StepSize) -> int:
+        """Return the multiplications and additions of a step."""
+        from xlexport.architectures.transformer_xl.flops import step_flops
+
+        return step_flops(config, size)
+
+    def eager_start(self, model: TransformerXL, position: int, batch_size: int) -> tuple[list[Tensor], bool]:
+        """Return a memory of zeros in all its rows."""
+        import torch
+
+        config = model.config
+        return [torch.zeros(batch_size, config.mem_len, config.d_model)] * config.n_layer, True
+
+
+def _window(settings: Mapping[str, Any]) -> str:
+    wider = "mem_len + 1" if settings["window_extra"] else "mem_len"
+    otherwise = "all of memory and of its segment before it"
+    if settings["same_length"] is None:
+        return f"{wider} with same_length, else {otherwise}"
+    return wider if settings["same_length"] else otherwise
+
+
+ARCHITECTURE = TransformerXLArchitecture()

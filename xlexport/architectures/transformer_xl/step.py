@@ -22,13 +22,14 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from xlexport.architectures import Form, traced_outputs
 from xlexport.architectures.detail import TOP_K, describe
+from xlexport.architectures.ring import Ring
+from xlexport.architectures.step import Form, traced_outputs
 from xlexport.architectures.transformer_xl.gathered_ring import GatheredRing
 from xlruntime import spec
 from xltraining.transformer_xl import TransformerXL, TransformerXLLayer
 
-__all__ = ["RingStep", "StepLayer", "TransformerXLStep", "build_step", "project_memory"]
+__all__ = ["RingStep", "StepLayer", "TransformerXLStep", "project_memory"]
 
 FIXED = Form("fixed")  # every shape follows from the inputs' shapes, as CUDA graphs need it
 
@@ -110,14 +111,8 @@ class RingStep:
         near = position_key.shape[2] - 1
         far = C - near
         self.S, self.near = S, near
-        capacity = torch.full((1,), C)  # a tensor: `tensor % SymInt` does not convert
+        self.ring = Ring(S, C, offset)
         steps = torch.arange(S)
-        slots = torch.remainder(offset + steps, capacity)  # (S,)
-        self.index = (
-            torch.arange(B).view(B, 1, 1),
-            torch.arange(H).view(1, H, 1),
-            slots.view(1, 1, S),
-        )
         # Distance of each row, by age, from each query; negative for tokens that come after the query.
         distance = (C - S) + steps.view(S, 1) - torch.arange(C).view(1, C)  # (S, C)
         reach = torch.minimum(memory_length.view(B, 1, 1) + steps.view(1, S, 1), window.view(1, 1, 1) - 1)
@@ -126,7 +121,7 @@ class RingStep:
         self.near_mask = mask[..., far:]  # (B, 1, S, near)
 
         # Slots below `cut` hold the newest rows, the others the oldest.
-        cut = torch.remainder(offset + S, capacity)
+        cut = torch.remainder(offset + S, self.ring.capacity)
         newest_near = torch.minimum(cut, torch.full((1,), near))
         self.newest_near = _size(newest_near, near)
         newest_far = _size(cut - newest_near, far)
@@ -137,7 +132,7 @@ class RingStep:
 
     def write(self, memory: Tensor, rows: Tensor) -> Tensor:
         """Put `rows` (B, H, S, d_head) into the ring (B, H, C, d_head) at this step's slots."""
-        return torch.index_put(memory, self.index, rows)
+        return self.ring.write(memory, rows, axis=2)
 
     def by_slot(self, scores: Tensor) -> Tensor:
         """Shift scores of (B, H, S, 1 + near) distances (a zero column first), mask them, and turn them to ring order.
@@ -357,11 +352,6 @@ class TransformerXLStep(nn.Module):
         """Free all weights, those of the model too; neither can run any more."""
         for parameter in self.parameters():
             parameter.data = torch.empty(0)
-
-
-def build_step(model: TransformerXL, cuda_graphs: bool = False) -> TransformerXLStep:
-    """The eager twin of a trained model."""
-    return TransformerXLStep(model, cuda_graphs)
 
 
 def project_memory(model: TransformerXL, memory: list[Tensor]) -> Iterator[tuple[str, Tensor]]:

@@ -17,25 +17,23 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from xlexport.architectures import project_memory
+from xlexport.architectures.base import Architecture
+from xlexport.architectures.findings import SegmentDifference
+from xlexport.architectures.transformer_xl.step import project_memory
 from xlexport.verification.compare import (
-    BEST,
-    LARGEST_TABLE,
-    Expected,
-    Ids,
     NamedRows,
     check_sizes,
     compare_detail,
     compare_generate,
     compare_log_prob,
     compare_score,
-    expect,
     memory_difference,
     segments_to_wrap,
     trim,
     with_memory,
 )
-from xlexport.verification.report import SegmentDifference, tolerance_of
+from xlexport.verification.expected import BEST, LARGEST_TABLE, Expected, Ids, expect
+from xlexport.verification.tolerances import tolerance_of
 from xlruntime.memory import RingMemory
 from xlruntime.model import Model
 from xlruntime.spec import Evaluation
@@ -50,6 +48,7 @@ LARGEST_BLOCK = 1 << 28  # bytes of figures and memory rows that the eager model
 
 
 def walk_transformer_xl(
+    architecture: Architecture,
     model: Model,
     build_eager: Callable[[], Any],
     ids: Ids,
@@ -76,12 +75,10 @@ def walk_transformer_xl(
     for block in (cuts[start : start + n] for start in range(0, len(cuts), n)):
         eager = build_eager()
         check_sizes(model, eager)
-        eager = eager.with_evaluation(
-            mem_len=evaluation.mem_len, clamp_len=evaluation.clamp_len, same_length=evaluation.same_length
-        )
+        eager = architecture.under_evaluation(eager, evaluation)
         if eager_memory is None:
             eager_memory = eager.first_memory(1)
-            first = memory_difference(memory, _project(model, eager, eager_memory))
+            first = memory_difference(memory, _project(eager, eager_memory))
         ahead: list[_Segment] = []
         for tokens, targets in block:
             one, eager_memory = _walk_eager(model, eager, eager_memory, tokens, targets)
@@ -90,7 +87,7 @@ def walk_transformer_xl(
                 trim()
         # Where the block filled the memory, its rows are the memory; projected anew, they would be there twice.
         filled = sum(one.expected.tokens.shape[1] for one in ahead) >= evaluation.mem_len
-        whole = _all_rows(ahead, evaluation.mem_len) if filled else list(_project(model, eager, eager_memory))
+        whole = _all_rows(ahead, evaluation.mem_len) if filled else list(_project(eager, eager_memory))
         del eager
         gc.collect()  # what has read the checkpoint may hold itself, and the tensors with it
         trim()
@@ -165,7 +162,7 @@ def _walk_eager(
         hidden, memory = eager(torch.from_numpy(tokens), memory)
         newest = [rows[:, max(0, rows.shape[1] - tokens.shape[1]) :] for rows in memory]
     expected = expect(eager, hidden, tokens, targets, tolerance_of(model.bundle).log_prob)
-    return _Segment(expected, dict(_project(model, eager, newest))), memory
+    return _Segment(expected, dict(_project(eager, newest))), memory
 
 
 def _step_in_parts(
@@ -186,12 +183,12 @@ def _step_in_parts(
     memory.memory_length = np.minimum(length + S, memory.evaluation.mem_len)
 
 
-def _project(model: Model, eager: Any, memory: list[torch.Tensor]) -> Iterator[NamedRows]:
+def _project(eager: Any, memory: list[torch.Tensor]) -> Iterator[NamedRows]:
     """The eager model's memory as the rings should hold it, one by one: name and (H, M, d_head), oldest first."""
     import torch
 
     with torch.inference_mode():
-        for name, rows in project_memory(model.bundle.architecture, eager, memory):
+        for name, rows in project_memory(eager, memory):
             yield name, rows[0].numpy()
 
 

@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from xlexport.architectures import project_memory
-from xlexport.verification.compare import Expected, Ids, NamedRows, expect, memory_difference
-from xlexport.verification.report import LSHDifference, largest
+from xlexport.architectures.findings import LSHDifference, largest
+from xlexport.architectures.reformer.step import project_memory
+from xlexport.verification.compare import NamedRows, memory_difference
+from xlexport.verification.expected import Expected, Ids, expect
 from xlruntime.model import Model
 from xlruntime.spec import Evaluation
 
@@ -73,10 +74,8 @@ class _Answer:
 class Eager:
     """The eager model. Asked the same again, as by the next graph that walks the same text, it answers at once."""
 
-    def __init__(self, model: Reformer, evaluation: Evaluation, tolerance: float) -> None:
-        mem_len = None if evaluation.whole else evaluation.mem_len
-        self.model: Reformer = model.with_evaluation(mem_len=mem_len, n_hashes=evaluation.n_hashes)
-        self.tolerance = tolerance
+    def __init__(self, model: Reformer, tolerance: float) -> None:
+        self.model, self.tolerance = model, tolerance
         self._asked: tuple[Span, ReformerMemory | None, list[torch.Tensor | None]] | None = None
         self._answer: _Answer | None = None
 
@@ -177,7 +176,7 @@ class Pair:
         ]
         newest = dataclasses.replace(self.eager_memory, layers=layers)
         with torch.inference_mode():
-            for name, rows in project_memory(self.model.bundle.architecture, self.eager.model, newest):
+            for name, rows in project_memory(self.eager.model, newest):
                 yield name, rows[0].numpy()
 
 

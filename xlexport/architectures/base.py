@@ -1,0 +1,246 @@
+"""The interface of an architecture, with defaults that suit a plain recurrent model.
+
+A subclass must give `name`, `title`, `evaluation` and `build_step`, and `project_memory` unless the eager model's
+memory is already what the graphs carry. All else has a default: no options, no positions, FLOPs not counted.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from xlexport.architectures.options import Option
+from xlexport.architectures.step import Step
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+    from torch import Tensor
+    from torch.utils.hooks import RemovableHandle
+
+    from xlexport.architectures.findings import LSHTotals, SegmentDifference
+    from xlruntime import spec
+    from xlruntime.model import Model
+
+__all__ = ["Architecture", "Row", "StepSize"]
+
+Row = tuple[str, str]  # name and value, in a table for people
+
+
+@dataclass(frozen=True)
+class StepSize:
+    """The sizes of one step, which decide how much it computes.
+
+    Attributes:
+        capacity: slots of the rings.
+        few: the graph is one that is made for a few tokens.
+        last_only: logits of the last position are computed, not the scores of all targets.
+        constants: shapes of what is computed once for a memory, such as positional keys, by input name.
+        targets: (B, S), which decide what a vocabulary in clusters costs; None: all are in the first cluster.
+    """
+
+    batch_size: int
+    segment_len: int
+    capacity: int
+    few: bool = False
+    last_only: bool = False
+    constants: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    targets: npt.NDArray[np.int64] | None = None
+
+
+class Architecture(ABC):
+    """Everything that depends on one architecture.
+
+    `config` is always the plain mapping of hyper-parameters that checkpoints and bundles hold; `model` the trained
+    model in PyTorch, whose interface is `xltraining.language_model.LanguageModel`.
+
+    Attributes:
+        name: in checkpoints and bundles.
+        title: for people.
+        supports: names of features: `attention-plot`, `torchscript`.
+        unsupported: for features that cannot be, why not and what to do instead.
+        first_bytes: sizes of vocabularies that a byte tokenizer fits, and the id of byte 0 in each.
+        evaluation_options: settings that may be chosen when a bundle is used, besides `segment_len` and `mem_len`.
+        conversion_options: choices of a conversion, besides those settings.
+        converted_fields: fields of the configuration that a conversion may change.
+        evaluation_fields: settings of an evaluation, and the fields of the configuration that hold them.
+        fixed_fields: fields that decide how the model is evaluated, but that nobody chooses.
+        training_options: fields of the configuration that `xlexport train` offers; none: it does not train such models.
+        run_options: fields of `TrainingConfig` that only this architecture looks at.
+    """
+
+    name: ClassVar[str]
+    title: ClassVar[str]
+    supports: ClassVar[frozenset[str]] = frozenset()
+    unsupported: ClassVar[Mapping[str, tuple[str, str]]] = {}
+    first_bytes: ClassVar[Mapping[int, int]] = {256: 0}
+    evaluation_options: ClassVar[Sequence[Option]] = ()
+    conversion_options: ClassVar[Sequence[Option]] = ()
+    converted_fields: ClassVar[Sequence[str]] = ()
+    evaluation_fields: ClassVar[Mapping[str, str]] = {"segment_len": "tgt_len"}
+    fixed_fields: ClassVar[Sequence[str]] = ()
+    training_options: ClassVar[Sequence[Option]] = ()
+    run_options: ClassVar[Sequence[Option]] = ()
+
+    # Evaluation and conversion
+
+    @abstractmethod
+    def evaluation(self, config: Mapping[str, Any]) -> spec.Evaluation:
+        """Return how a model is evaluated unless the user chooses otherwise."""
+
+    @abstractmethod
+    def build_step(self, model: Any, choices: Mapping[str, Any]) -> Step:
+        """Return the step module of a trained model, which has at least the purposes `score`, `generate` and `detail`.
+
+        Args:
+            choices: what was chosen of the conversion options, by name; absent or None is no choice.
+        """
+
+    def available(self, config: Mapping[str, Any], choices: Mapping[str, Any]) -> Collection[str]:
+        """Return the names of the options that this model has; `convert` refuses all others.
+
+        By default the settings that the configuration has fields for, and all options of the architecture.
+        """
+        return {
+            *self.evaluation_fields,
+            *(option.name for option in (*self.evaluation_options, *self.conversion_options)),
+        }
+
+    def kind(self, config: Mapping[str, Any], choices: Mapping[str, Any]) -> str:
+        """Return what a model is, with its article, for messages."""
+        return f"{'an' if self.title[0] in 'AEIOU' else 'a'} {self.title}"
+
+    def choose(
+        self, config: Mapping[str, Any], choices: Mapping[str, Any]
+    ) -> tuple[Mapping[str, Any], tuple[str, ...]]:
+        """Return the configuration of the bundle under the user's choices, and what he should know about them."""
+        return config, ()
+
+    def as_converted(self, model: Any, config: Mapping[str, Any]) -> Any:
+        """Return a trained model as a bundle of this configuration has it; weights are shared."""
+        return model
+
+    def under_evaluation(self, model: Any, evaluation: spec.Evaluation) -> Any:
+        """Return a trained model under a bundle's settings; weights are shared."""
+        return model
+
+    def evaluated_config(self, config: Mapping[str, Any], evaluation: spec.Evaluation) -> Mapping[str, Any]:
+        """Return the configuration with the settings of an evaluation that it holds as well."""
+        return config
+
+    def same_model(self, config: Mapping[str, Any], converted: Mapping[str, Any]) -> bool:
+        """Return whether a bundle's configuration is a checkpoint's, but for what a conversion may change."""
+        return dict(config) == dict(converted) | {name: config.get(name) for name in self.converted_fields}
+
+    def register_operators(self) -> None:  # noqa: B027  # most have none
+        """Make operators known to PyTorch that exported programs of such models have."""
+
+    # Verification
+
+    def comparable_sizes(self, config: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Return what must be equal of two models so that they can be compared, by default all of the configuration."""
+        return config
+
+    def walk(
+        self,
+        model: Model,
+        build_eager: Callable[[], Any],
+        ids: npt.NDArray[np.int64],
+        segments: int,
+        evaluation: spec.Evaluation,
+        progress: Callable[[SegmentDifference], None] | None = None,
+    ) -> tuple[list[SegmentDifference], LSHTotals | None]:
+        """Walk `ids` with the graphs and with the eager model, up to `segments` segments, and compare both.
+
+        The default compares every graph's log-probabilities and memories behind every segment.
+
+        Returns:
+            What differs in each segment, and what is known of LSH attention in all; None if there is none.
+
+        Raises:
+            ParityError: the trained model is of another architecture or other sizes than the bundle.
+        """
+        from xlexport.verification.walk import walk
+
+        return walk(self, model, build_eager, ids, segments, evaluation, progress)
+
+    def project_memory(self, model: Any, memory: Any) -> Iterable[tuple[str, Tensor]]:
+        """Return an eager model's memory as what the graphs carry: name of the input, and rows by age or the state.
+
+        By default the memory is a mapping of those names already.
+        """
+        rows: Mapping[str, Tensor] = memory
+        return rows.items()
+
+    def observe_attention(self, model: Any, add: Callable[[int, Tensor], None]) -> list[RemovableHandle]:
+        """Let `add` see the attention weights (H, S, K) of each layer, by its number, until the handles are removed.
+
+        Needed only by an architecture that supports `attention-plot`.
+        """
+        raise NotImplementedError(f"{self.name} supports no attention plot")
+
+    # What people see
+
+    def summary(self, config: Mapping[str, Any]) -> str:
+        """Return the sizes of a model in words, for the README of its bundle."""
+        hidden = {*self.evaluation_fields.values(), "n_token", "dropout", "dropatt"}
+        return ", ".join(f"{name} {value}" for name, value in config.items() if name not in hidden)
+
+    def describe(self, config: Mapping[str, Any]) -> list[Row]:
+        """Return rows of `inspect` about the layers of a model, besides its configuration."""
+        return []
+
+    def bundle_rows(self, bundle: spec.Bundle, folder: Path) -> list[Row]:
+        """Return rows of `inspect` about a bundle: how it is evaluated, and what it carries."""
+        from xlexport.architectures.inspection import stream_memory
+
+        segment = ("segment", f"{bundle.evaluation.segment_len:,}")
+        return [*self.describe(bundle.config), segment, ("memory of a stream", stream_memory(bundle))]
+
+    def checkpoint_settings(self, config: Mapping[str, Any], needs: Collection[str]) -> dict[str, Any]:
+        """Return the settings of an evaluation that a checkpoint holds; None for one that the user must give."""
+        fields = self.evaluation_fields.items()
+        held = {name: None if name in needs else config[field] for name, field in fields}
+        return {**held, **{name: config[name] for name in self.fixed_fields}}
+
+    def checkpoint_rows(self, config: Mapping[str, Any], settings: Mapping[str, Any]) -> list[Row]:
+        """Return rows of `inspect` about a checkpoint, besides its configuration and `checkpoint_settings`."""
+        return self.describe(config)
+
+    # Measuring
+
+    def flops(self, config: Mapping[str, Any], size: StepSize) -> int | None:
+        """Return the multiplications and additions in the matrix products of a step; None: they are not counted."""
+        return None
+
+    def rows_read(self, config: Mapping[str, Any], memory: str, size: StepSize) -> int:
+        """Return how many rows of a ring a step reads at least, those read twice counted twice."""
+        return size.capacity
+
+    def integer_values(self, config: Mapping[str, Any]) -> int:
+        """Return how many different numbers an integer memory holds, so that a measurement can fill it as text does."""
+        return 1
+
+    def eager_start(self, model: Any, position: int, batch_size: int) -> tuple[Any, bool]:
+        """Return a full memory for measuring a step of the eager model, and whether steps may carry it on."""
+        return model.first_memory(batch_size), True
+
+    # Training
+
+    def training_problems(self, given: Mapping[str, Any]) -> list[str]:
+        """Return what is wrong with options of `train` that were given for a model, each as part of a sentence.
+
+        An option that the run would not look at is a mistake.
+        """
+        return []
+
+    def foreign_hint(self, names: Collection[str]) -> str | None:
+        """Return what to use instead of options of other architectures that were given, if there is something."""
+        return None
+
+    def training_config(self, given: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the values for a configuration from the options given; those that others decide are computed."""
+        return dict(given)

@@ -1,0 +1,73 @@
+"""The options of all architectures together, and refusals of those that a model does not have."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from xlexport.architectures import architecture, architectures
+from xlexport.architectures.options import Option
+from xlexport.errors import ExportError
+
+__all__ = ["MEM_LEN", "SEGMENT_LEN", "check_choices", "collected"]
+
+SEGMENT_LEN = Option("segment_len", "integer", "Tokens in one step.", minimum=1)
+MEM_LEN = Option("mem_len", "integer", "Rows of memory that a layer keeps.", minimum=1)
+
+
+def collected(options: str, *, feature: str | None = None) -> dict[Option, tuple[str, ...]]:
+    """Return options of all architectures, each name once, with the titles of the architectures that have it.
+
+    Args:
+        options: the attribute of `Architecture` that holds them, such as `evaluation_options`.
+        feature: leave out architectures that do not support it.
+    """
+    found: dict[str, tuple[Option, tuple[str, ...]]] = {}
+    for one in architectures():
+        if feature is not None and feature not in one.supports:
+            continue
+        for option in getattr(one, options):
+            first, titles = found.get(option.name, (option, ()))
+            found[option.name] = first, (*titles, one.title)
+    return dict(found.values())
+
+
+def check_choices(architecture_name: str, config: Mapping[str, Any], choices: Mapping[str, Any]) -> None:
+    """Refuse options of a conversion that a model does not have.
+
+    Args:
+        choices: what the user chose, by name; None is no choice.
+
+    Raises:
+        ExportError: names every such option, and the models that have it.
+    """
+    found = architecture(architecture_name)
+    available, known = found.available(config, choices), _known_options()
+    given = [name for name, value in choices.items() if value is not None and name not in available]
+    if not given:
+        return
+    scopes: dict[str, list[str]] = {}
+    for name in given:
+        flag, scope = known.get(name, (f"--{name.replace('_', '-')}", ""))
+        scopes.setdefault(scope, []).append(flag)
+    wrong = ", ".join(_only(flags, scope) for scope, flags in scopes.items())
+    them = "them" if len(given) > 1 else "it"
+    raise ExportError(f"{wrong}; this model is {found.kind(config, choices)}. Remove {them}.")
+
+
+def _only(flags: Sequence[str], scope: str) -> str:
+    one, named = len(flags) == 1, " and ".join(flags)
+    if not scope:
+        return f"{named} {'belongs' if one else 'belong'} to no registered architecture"
+    return f"{named} {'applies' if one else 'apply'} to {scope} only"
+
+
+def _known_options() -> dict[str, tuple[str, str]]:
+    """Return the flag of each option, and the models that have it."""
+    every = [
+        (option, option.scope or f"{one.title} models")
+        for one in architectures()
+        for option in (*one.conversion_options, *one.evaluation_options)
+    ]
+    common = ((SEGMENT_LEN, "models that are read in segments"), (MEM_LEN, "models that carry rows of memory"))
+    return {option.name: (option.flag, scope) for option, scope in (*every, *common)}

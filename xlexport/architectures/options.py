@@ -1,0 +1,45 @@
+"""An option of the command line that an architecture declares: its name, kind of value, range and help."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal
+
+__all__ = ["Kind", "Option"]
+
+Kind = Literal["integer", "number", "text", "boolean", "flag", "choice", "integers", "names"]
+
+
+def _fine(value: Any) -> str | None:
+    return None
+
+
+@dataclass(frozen=True)
+class Option:
+    """One option.
+
+    Attributes:
+        name: in Python, such as `clamp_len`; the command line has `--clamp-len`.
+        kind: of the value; `flag` can only be switched on, `integers` and `names` are separated by commas.
+        help: a sentence for `--help`, without the architecture and the default.
+        default: the value that counts if the user gives none; None: the model's own, or a computed one.
+        choices: the values of a `choice`.
+        minimum: of an integer.
+        scope: the models that have the option, in the plural, for refusals; empty: all of the architecture.
+        problem: says what is wrong with a value of the right kind, or returns None.
+    """
+
+    name: str
+    kind: Kind
+    help: str
+    default: Any = None
+    choices: tuple[str, ...] = ()
+    minimum: int | None = None
+    scope: str = ""
+    problem: Callable[[Any], str | None] = _fine
+
+    @property
+    def flag(self) -> str:
+        """The name on the command line."""
+        return f"--{self.name.replace('_', '-')}"

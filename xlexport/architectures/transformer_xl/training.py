@@ -1,0 +1,30 @@
+"""The options of `xlexport train` for a Transformer-XL: fields of `TransformerXLConfig` with their defaults."""
+
+from xlexport.architectures.options import Option
+
+__all__ = ["TRAINING_OPTIONS"]
+
+TRAINING_OPTIONS = (
+    Option("n_layer", "integer", "Layers.", 6),
+    Option("n_head", "integer", "Attention heads.", 8),
+    Option("d_model", "integer", "Width of the hidden states.", 256),
+    Option("d_head", "integer", "Width of a head.", 32),
+    Option("d_inner", "integer", "Width inside the feed-forward blocks.", 1024),
+    Option("d_embed", "integer", "Width of the embeddings.  [default: that of the hidden states]"),
+    Option(
+        "cutoffs",
+        "integers",
+        "Where the vocabulary is cut into clusters, such as 128,192.  [default: nowhere]",
+        (),
+    ),
+    Option("div_val", "integer", "How much narrower the embeddings of each further cluster are.", 1),
+    Option("tgt_len", "integer", "Tokens in a segment.", 128),
+    Option("mem_len", "integer", "Rows of memory that a layer keeps.", 128),
+    Option("clamp_len", "integer", "Largest distinct distance; -1 is none.", -1),
+    Option("dropout", "number", "Dropout.", 0.1),
+    Option("dropatt", "number", "Dropout of attention weights.", 0.0),
+    Option("first_memory", "choice", "What a document's memory starts with.", "empty", choices=("empty", "zeros")),
+    Option("same_length", "boolean", "Whether every token sees equally many others.", False),
+    Option("untie_r", "boolean", "Whether each layer has u and v of its own.", True),
+    Option("pre_lnorm", "boolean", "Whether layers normalise their inputs instead of their outputs.", False),
+)

@@ -1,0 +1,113 @@
+"""The walk that any architecture can use: graphs and eager model segment by segment, each with its own memory.
+
+Behind every segment the log-probabilities of every step graph and all its memories are compared. Other graphs than
+`score` walk the first segments only. Several graphs walk the same text in turn, so the eager model walks it again for
+each, which keeps neither its figures nor its memories.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import TYPE_CHECKING, Any
+
+from xlexport.architectures.findings import LSHTotals, SegmentDifference
+from xlexport.verification.compare import (
+    NamedRows,
+    check_architecture,
+    check_sizes,
+    compare_detail,
+    compare_generate,
+    compare_log_prob,
+    compare_score,
+    memory_difference,
+    segments_to_wrap,
+    trim,
+    with_memory,
+)
+from xlexport.verification.expected import Expected, Ids, expect
+from xlexport.verification.tolerances import tolerance_of
+
+if TYPE_CHECKING:
+    from xlexport.architectures.base import Architecture
+    from xlruntime.model import Model
+    from xlruntime.spec import Evaluation
+
+__all__ = ["walk"]
+
+OTHERS = 20  # segments of the other graphs, or more if their rings need more to wrap
+
+
+def walk(
+    architecture: Architecture,
+    model: Model,
+    build_eager: Callable[[], Any],
+    ids: Ids,
+    segments: int,
+    evaluation: Evaluation,
+    progress: Callable[[SegmentDifference], None] | None = None,
+) -> tuple[list[SegmentDifference], LSHTotals | None]:
+    """Walk `ids` in both, up to `segments` segments; see `Architecture.walk`."""
+    trained = build_eager()
+    check_architecture(model, trained)
+    trained = architecture.as_converted(trained, model.bundle.config)
+    check_sizes(model, trained)
+    eager = architecture.under_evaluation(trained, evaluation)
+    found: list[SegmentDifference] = []
+    whole = ids[: segments * evaluation.segment_len + 1]
+    for segment, (expected, rows, outputs, memory) in enumerate(
+        _steps(architecture, model, eager, "score", _cut(whole, evaluation.segment_len), evaluation)
+    ):
+        one = compare_score(segment, expected, outputs["log_prob"][0])
+        found.append(with_memory(one, memory_difference(memory, rows)))
+        if progress is not None:
+            progress(found[-1])
+    few = min(len(found), max(OTHERS, segments_to_wrap(evaluation)))
+    for purpose, graph in model.bundle.graphs.items():
+        names = {tensor.name for tensor in graph.outputs}
+        if purpose == "score" or not names & {"log_prob", "logits"}:
+            continue
+        most = min(graph.max_segment or evaluation.segment_len, evaluation.segment_len)
+        cuts = _cut(ids[: few * evaluation.segment_len + 1], most)
+        done = 0
+        for expected, rows, outputs, memory in _steps(architecture, model, eager, purpose, cuts, evaluation):
+            segment = done // evaluation.segment_len
+            done += expected.tokens.shape[1]
+            one = with_memory(found[segment], memory_difference(memory, rows))
+            if "top_ids" in outputs:
+                one = compare_detail(one, expected, outputs)
+            elif "log_prob" in outputs:
+                one = compare_log_prob(one, expected, outputs)
+            if "logits" in outputs:
+                one = compare_generate(one, expected, outputs)
+            found[segment] = one
+    return found, None
+
+
+def _steps(
+    architecture: Architecture,
+    model: Model,
+    eager: Any,
+    purpose: str,
+    cuts: Iterable[tuple[Ids, Ids]],
+    evaluation: Evaluation,
+) -> Iterator[tuple[Expected, list[NamedRows], dict[str, Any], Any]]:
+    """Yield what the eager model says of each segment, its memory, the graph's outputs, and the graph's memory."""
+    import torch
+
+    memory, eager_memory = model.new_memory(evaluation), None
+    for tokens, targets in cuts:
+        with torch.inference_mode():
+            hidden, eager_memory = eager(torch.from_numpy(tokens), eager_memory)
+            projected = [(name, rows[0].numpy()) for name, rows in architecture.project_memory(eager, eager_memory)]
+        expected = expect(eager, hidden, tokens, targets, tolerance_of(model.bundle).log_prob)
+        yield expected, projected, model.step(purpose, memory, tokens, targets), memory
+        trim()
+    model.release(purpose)
+
+
+def _cut(ids: Ids, segment_len: int) -> Iterator[tuple[Ids, Ids]]:
+    """Yield tokens and targets of each segment, (1, S); the last one may be shorter."""
+    last = len(ids) - 1
+    for start in range(0, last, segment_len):
+        stop = min(start + segment_len, last)
+        yield ids[None, start:stop], ids[None, start + 1 : stop + 1]
