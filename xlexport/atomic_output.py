@@ -37,13 +37,15 @@ def check_output(output: Path, force: bool) -> None:
         return
     if output.is_symlink():
         raise OutputExistsError(
-            f"{output}: a symbolic link, which is never replaced. Give what it leads to, or another path."
+            f"{output}: a symbolic link, which is never replaced.", repair="Give what it leads to, or another path."
         )
     if not is_bundle(output):
-        raise OutputExistsError(f"{output}: exists and is not a bundle, so it is never replaced. Give another path.")
+        raise OutputExistsError(
+            f"{output}: exists and is not a bundle, so it is never replaced.", repair="Give another path."
+        )
     if not force:
         raise OutputExistsError(
-            f"{output}: a bundle is there already. Add --force to replace it, or give another path."
+            f"{output}: a bundle is there already.", repair="Add --force to replace it, or give another path."
         )
 
 

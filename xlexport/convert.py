@@ -156,7 +156,9 @@ def _check_format(options: ConversionOptions) -> None:
     """
     problems = {"--cuda-graphs": options.cuda_graphs, "--dtype and its options": options.quantization}
     if options.to != "onnx" and (named := [name for name, chosen in problems.items() if chosen]):
-        raise OptionError(f"--to {options.to} goes without {' and '.join(named)}: they are for ONNX. Leave them out.")
+        raise OptionError(
+            f"--to {options.to} goes without {' and '.join(named)}: they are for ONNX.", repair="Leave them out."
+        )
 
 
 def _export(step: Step, folder: Path, to: spec.Format) -> dict[str, spec.Graph]:
@@ -200,8 +202,8 @@ def _evaluation(source: SourceCheckpoint, options: ConversionOptions) -> spec.Ev
     missing = [f"--{name.replace('_', '-')}" for name in source.needs if getattr(options, name) is None]
     if missing:
         raise ExportError(
-            f"{next(iter(source.files), 'the checkpoint')}: does not say with which settings it is evaluated. "
-            f"Give {', '.join(missing)}."
+            f"{next(iter(source.files), 'the checkpoint')}: does not say with which settings it is evaluated.",
+            repair=f"Give {', '.join(missing)}.",
         )
     return own_evaluation(source.architecture, source.config).with_options(
         options.segment_len, options.mem_len, options.clamp_len, options.same_length, restart=options.restart

@@ -10,7 +10,7 @@
     ├── OutputExistsError (FileExistsError)                 something stands where the output should go
     └── MissingDependencyError (ImportError)                an extra that is not installed
 
-Every message is one line: what is wrong, where, what was expected and found, and how to mend it.
+Every message is one line: what is wrong, where, what was expected and what was found. How to repair it is a field.
 """
 
 __all__ = [
@@ -27,7 +27,16 @@ __all__ = [
 
 
 class XlexportError(Exception):
-    """Base of all errors that this package raises on purpose."""
+    """Base of all errors that this package raises on purpose; its text is message and repair in one line."""
+
+    def __init__(self, message: str = "", repair: str | None = None) -> None:
+        """Keep what is wrong, and where; and what the user can do about it, if there is anything to suggest."""
+        super().__init__(message)
+        self.message = message
+        self.repair = repair
+
+    def __str__(self) -> str:
+        return " ".join(filter(None, (self.message, self.repair)))
 
 
 class CheckpointError(XlexportError, ValueError):

@@ -27,12 +27,12 @@ def check_picture(path: Path) -> None:
         FileNotFoundError: there is no folder to write it into.
     """
     if path.suffix.lower() not in SUFFIXES:
-        raise XlexportError(f"{path}: a plot is a .png or .svg file. Give it such a name.")
+        raise XlexportError(f"{path}: a plot is a .png or .svg file.", repair="Give it such a name.")
     require("plot")
     if not path.parent.is_dir():
         raise FileNotFoundError(f"{path.parent}: no such folder to write {path.name} into. Create it first.")
     if path.is_dir():
-        raise XlexportError(f"{path}: a folder stands where the plot should go. Give another name.")
+        raise XlexportError(f"{path}: a folder stands where the plot should go.", repair="Give another name.")
 
 
 def plain(name: str) -> str:

@@ -11,11 +11,13 @@ import shutil
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any, TextIO
 
 import click
 
 __all__ = [
+    "Failure",
     "StatusLine",
     "bar",
     "counted",
@@ -156,22 +158,50 @@ def progress_bar(length: int, label: str) -> Iterator[Callable[[int], None]]:
         line.clear()
 
 
-def failure(error: Exception) -> str | None:
-    """The line that tells a person what went wrong and how to mend it; None for an error of ours (a bug)."""
+@dataclass(frozen=True)
+class Failure:
+    """An expected error, for a person or for a program.
+
+    Attributes:
+        error: what is wrong, and where; repair: what to do about it; None: there is nothing to suggest.
+        type: the class of the error.
+        text: error and repair in one line.
+    """
+
+    error: str
+    repair: str | None
+    type: str
+    text: str
+
+    def show(self, as_json: bool) -> None:
+        """Print it on standard error: a line for a person, or one JSON object."""
+        if as_json:
+            print_json({"error": self.error, "repair": self.repair, "type": self.type}, err=True)
+        else:
+            tell(f"Error: {self.text}")
+
+
+def failure(error: Exception) -> Failure | None:
+    """Return what to say of an error; None: it was not expected, so it is a bug."""
     from xlexport.errors import XlexportError
     from xlruntime.errors import XlruntimeError
     from xltraining.errors import XltrainingError
 
+    kind = type(error).__name__
     if isinstance(error, XlexportError | XlruntimeError | XltrainingError):
-        return f"Error: {error}"
+        return Failure(error.message, error.repair, kind, str(error))
     if isinstance(error, OSError):
-        return f"Error: {_system(error)}"
-    if isinstance(error, MemoryError):
-        return "Error: out of memory. Use a smaller --batch-size, --segment-len or --mem-len, or a larger machine."
-    return None
+        what, repair = _system(error)
+    elif isinstance(error, MemoryError):
+        what = "out of memory."
+        repair = "Use a smaller --batch-size, --segment-len or --mem-len, or a larger machine."
+    else:
+        return None
+    return Failure(what, repair, kind, " ".join(filter(None, (what, repair))))
 
 
-def _system(error: OSError) -> str:
+def _system(error: OSError) -> tuple[str, str | None]:
+    """Return what the system says, and what to do about it."""
     repairs = {
         errno.ENOSPC: "Free some space, or write to another disk; nothing was published.",
         errno.ENOENT: "Check the path.",
@@ -180,7 +210,7 @@ def _system(error: OSError) -> str:
         errno.EROFS: "Write to another place.",
     }
     if error.strerror is None:
-        return str(error)
+        return str(error), None
     where = f"{error.filename}: " if error.filename is not None else ""
-    repair = repairs.get(error.errno or 0, "") if error.filename != STDOUT else ""
-    return f"{where}{error.strerror}. {repair}".rstrip()
+    repair = repairs.get(error.errno or 0) if error.filename != STDOUT else None
+    return f"{where}{error.strerror}.", repair

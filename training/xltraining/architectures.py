@@ -3,8 +3,8 @@
 from collections.abc import Mapping
 from typing import Any, TypeAlias
 
-from xltraining.config_fields import shown
 from xltraining.errors import ConfigError
+from xltraining.messages import shown
 from xltraining.reformer import Reformer
 from xltraining.reformer_config import ReformerConfig
 from xltraining.transformer_xl import TransformerXL, tied_names

@@ -79,7 +79,7 @@ class TrainingRun:
             self.out_dir.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise CheckpointWriteError(
-                f"{self.out_dir}: the output folder cannot be made ({error.strerror}); choose another place"
+                f"{self.out_dir}: the output folder cannot be made ({error.strerror})", repair="choose another place"
             ) from error
         bar = tqdm(total=config.steps, initial=self.step, unit="step", disable=None, dynamic_ncols=True)  # on stderr
         # A run that begins has a log of its own, whatever one left that was killed before its first checkpoint.
@@ -195,7 +195,9 @@ class TrainingRun:
         saved = load_checkpoint(self.checkpoint)
         state = saved.training
         if state is None:
-            raise CheckpointError(f"{self.checkpoint}: holds weights only, no run to resume; choose another folder")
+            raise CheckpointError(
+                f"{self.checkpoint}: holds weights only, no run to resume", repair="choose another folder"
+            )
         self._check_same_run(saved.config, state)
         self.model.load_state_dict(saved.state_dict)
         self.optimizer.load_state_dict(state["optimizer"])
@@ -229,8 +231,8 @@ class TrainingRun:
         ]
         if differences:
             raise CheckpointError(
-                f"{self.checkpoint}: belongs to another run: {'; '.join(differences)}. "
-                "Resume with the same settings and text, or choose another output folder."
+                f"{self.checkpoint}: belongs to another run: {'; '.join(differences)}.",
+                repair="Resume with the same settings and text, or choose another output folder.",
             )
 
 

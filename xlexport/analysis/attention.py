@@ -99,7 +99,8 @@ def check_attention(architecture: str, where: Path) -> None:
     if architecture != "transformer_xl":
         raise XlexportError(
             f"{where}: attention by distance is for Transformer-XL, and this is a {architecture}, whose LSH attention "
-            "has weights for the keys of one bucket at a time, others in each round. Give a Transformer-XL."
+            "has weights for the keys of one bucket at a time, others in each round.",
+            repair="Give a Transformer-XL.",
         )
 
 
@@ -130,8 +131,8 @@ def attention_by_distance(
     warmup = -(-M // S) * S
     if len(ids) <= warmup:
         raise XlexportError(
-            f"the text has {len(ids):,} tokens, but the memory is full only after {warmup:,}. Give a longer text, or a "
-            "smaller --mem-len."
+            f"the text has {len(ids):,} tokens, but the memory is full only after {warmup:,}.",
+            repair="Give a longer text, or a smaller --mem-len.",
         )
     stop = len(ids) if tokens is None else min(len(ids), warmup + tokens)
     sums = np.zeros((model.config.n_layer, model.config.n_head, M + S))

@@ -94,7 +94,9 @@ def bits_along(
             begins[part.number] = int(part.first.ends[-1])
         progress(part)
     if empty := [name for name, pieces in zip(names, parts, strict=True) if not any(len(ends) for ends, _ in pieces)]:
-        raise XlexportError(f"{', '.join(empty)}: fewer than two tokens, so nothing to score. Give longer texts.")
+        raise XlexportError(
+            f"{', '.join(empty)}: fewer than two tokens, so nothing to score.", repair="Give longer texts."
+        )
     joined = [tuple(map(np.concatenate, zip(*pieces, strict=True))) for pieces in parts]
     chosen = window or nice_window(max(int(ends[-1]) for ends, _ in joined))
     return list(_curves(names, begins, joined, unit, chosen))
@@ -105,7 +107,9 @@ def _curves(
 ) -> Iterator[BitsAlong]:
     for name, begin, (ends, log_probs) in zip(names, begins, joined, strict=True):
         if not np.isfinite(log_probs).all():
-            raise XlexportError(f"{name}: scores that are not finite, so there is no curve. Try a float32 bundle.")
+            raise XlexportError(
+                f"{name}: scores that are not finite, so there is no curve.", repair="Try a float32 bundle."
+            )
         yield _curve(name, begin, ends, -log_probs.astype(np.float64) / LN2, unit, window)
 
 

@@ -162,7 +162,8 @@ def read_text(model: Model, documents: Sequence[Document]) -> ContextText:
         n = sum(map(len, pieces))
         if n < 2:
             raise TextError(
-                f"{document.name}: {n} of at least 2 tokens, so nothing to score. Give a longer text, or leave it out."
+                f"{document.name}: {n} of at least 2 tokens, so nothing to score.",
+                repair="Give a longer text, or leave it out.",
             )
         read.append(Document(document.name, np.concatenate([piece.ids for piece in pieces])))
         starts.append(np.concatenate([piece.starts for piece in pieces])[1:])
@@ -225,7 +226,8 @@ def measure_context(
     if recl is not None and longest < recl.start + recl.step:
         raise OptionError(
             f"RECL: the longest memory is {longest}, at least start + step = {recl.start + recl.step} is needed to "
-            "compare two. Give longer --lengths, a smaller --start and --step, or --no-recl."
+            "compare two.",
+            repair="Give longer --lengths, a smaller --start and --step, or --no-recl.",
         )
     for model in models:
         for mem_len in curve:
@@ -236,8 +238,8 @@ def measure_context(
     counted = texts[0].index >= max(longest, *curve) if full_context else np.ones(len(texts[0].index), bool)
     if not counted.any():
         raise XlexportError(
-            f"no token has {max(longest, *curve):,} others before it in its document. Give longer documents or shorter "
-            "memories, or count all tokens."
+            f"no token has {max(longest, *curve):,} others before it in its document.",
+            repair="Give longer documents or shorter memories, or count all tokens.",
         )
 
     found: list[dict[int, LengthScore]] = [{} for _ in models]
@@ -282,8 +284,8 @@ def measure_context(
 def _check_model(model: Model, evaluation: dict[str, Any]) -> None:
     if model.evaluation(**evaluation).whole:
         raise OptionError(
-            f"{model.folder}: reads each document in one step and has no memory, so there is no length to vary. Give a "
-            "bundle that carries memory (a Reformer: convert --rule band)."
+            f"{model.folder}: reads each document in one step and has no memory, so there is no length to vary.",
+            repair="Give a bundle that carries memory (a Reformer: convert --rule band).",
         )
 
 
@@ -336,7 +338,8 @@ def _score(
     if not np.isfinite(nats).all():
         raise XlexportError(
             f"{model.folder}: {np.count_nonzero(~np.isfinite(nats)):,} scores with memory length {mem_len:,} are not "
-            "finite, so there is no loss to compare. Try another memory length, or a float32 bundle."
+            "finite, so there is no loss to compare.",
+            repair="Try another memory length, or a float32 bundle.",
         )
     context = np.concatenate([array for arrays in contexts for array in arrays])[counted]
     whole, nats = bool(counted.all()), nats[counted]

@@ -143,7 +143,7 @@ def _work(model: Model, segment_len: int | None, mem_len: int | None, batch_size
     own = model.bundle.evaluation
     generates = settings.purpose == "generate" and not own.whole
     if generates and segment_len not in (None, 1):
-        raise OptionError(f"segment_len is {segment_len}, but tokens are generated one by one. Leave it out.")
+        raise OptionError(f"segment_len is {segment_len}, but tokens are generated one by one.", repair="Leave it out.")
     if own.whole and segment_len is None:
         segment_len = min(own.segment_len, WHOLE_DOCUMENT)
     # Generating, a stream keeps room for segments of the model's own length: its prompt is read in them.
@@ -160,7 +160,9 @@ def _work(model: Model, segment_len: int | None, mem_len: int | None, batch_size
 def _eager(against: Path, format: str | None, config: Mapping[str, Any] | None, model: Model) -> EagerSide:
     source = load_checkpoint(against, format, config)
     if not same_model(source.architecture, source.config, model.bundle.config):
-        raise XlexportError(f"{model.folder} was converted from another model than {against}. Give its own checkpoint.")
+        raise XlexportError(
+            f"{model.folder} was converted from another model than {against}.", repair="Give its own checkpoint."
+        )
     return EagerSide(source)
 
 

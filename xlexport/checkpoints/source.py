@@ -91,7 +91,8 @@ def model_source(
     broken = [name for name, tensor in own.items() if not _is_finite(tensor)]
     if broken:
         raise CheckpointError(
-            f"{path}: infinite or undefined weights in {', '.join(broken)}. Use a checkpoint of before it diverged."
+            f"{path}: infinite or undefined weights in {', '.join(broken)}.",
+            repair="Use a checkpoint of before it diverged.",
         )
     return SourceCheckpoint(
         architecture=architecture_of(checkpoint.config),

@@ -213,7 +213,7 @@ def _check_usage(
 def _check_inputs(inputs: Sequence[Input], reading: Reading, output: Path | None, resume: bool) -> None:
     """Refuse inputs that the options do not go with; say which are no text."""
     from xlexport.terminal import tell
-    from xlruntime.tokenizers.vocabulary import listed
+    from xlruntime.messages import listed
 
     paths = [given.path for given in inputs if given.path is not None]
     if output is not None and os.path.realpath(output) in map(os.path.realpath, paths):

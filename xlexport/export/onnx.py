@@ -94,7 +94,7 @@ def _check_traced(model: ir.Model, step: Step) -> None:
         if fixed != tuple(axis if isinstance(axis, int) else None for axis in tensor.shape):
             problems.append(f"{tensor.name} {found}, expected {tensor.shape}")
     if problems:
-        raise ExportError(f"tracing has fixed axes that must stay free: {'; '.join(problems)}. Report this.")
+        raise ExportError(f"tracing has fixed axes that must stay free: {'; '.join(problems)}.", repair="Report this.")
 
 
 def _cut(whole: ir.Model, purpose: str, step: Step, outputs: tuple[spec.Tensor, ...]) -> tuple[ir.Model, spec.Graph]:

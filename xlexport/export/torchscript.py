@@ -41,7 +41,8 @@ def export_torchscript(step: Step, folder: Path) -> dict[str, spec.Graph]:
     if not step.traceable:
         raise ExportError(
             "TorchScript cannot hold a Reformer: its blocks and the loops of LSH attention depend on sizes and data, "
-            "and a trace goes one way only. Use --to exported-program, or --to onnx."
+            "and a trace goes one way only.",
+            repair="Use --to exported-program, or --to onnx.",
         )
     every = dict.fromkeys(step.purposes, step.inputs)
     inputs = {

@@ -91,7 +91,9 @@ def _write(models: Mapping[str, ir.Model], files: Mapping[str, str], folder: Pat
             tensor = value.const_value
             assert tensor is not None
             if tensor.nbytes > SMALL_TENSOR_BYTES and not _same(tensors.setdefault(name, tensor), tensor):
-                raise QuantizationError(f"{name}: two graphs have different weights of that name. Convert it again.")
+                raise QuantizationError(
+                    f"{name}: two graphs have different weights of that name.", repair="Convert it again."
+                )
     # Wide numbers first, so that all stand at multiples of their size.
     ordered = sorted(tensors.values(), key=lambda tensor: -tensor.dtype.itemsize)
     with writing(folder / WEIGHTS_FILE):

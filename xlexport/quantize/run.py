@@ -136,11 +136,13 @@ def quantize(
     bundle = read_bundle(source)
     if bundle.precision != FLOAT32:
         raise QuantizationError(
-            f"{source}: is {bundle.precision} already. Quantize the float32 bundle that it was made from."
+            f"{source}: is {bundle.precision} already.", repair="Quantize the float32 bundle that it was made from."
         )
     weights = source / WEIGHTS_FILE
     if weights.is_file() and weights.stat().st_nlink > 1:  # onnx-ir refuses it: an attacker may have made the link
-        raise QuantizationError(f"{weights}: has several hard links. Copy the bundle (cp -r), and quantize the copy.")
+        raise QuantizationError(
+            f"{weights}: has several hard links.", repair="Copy the bundle (cp -r), and quantize the copy."
+        )
     check_texts(bundle.tokenizer, texts, as_ids)
     with publishing(output, force) as folder:
         exact = load(source, threads=options.threads, check_files=False)
@@ -278,7 +280,8 @@ def _check_graphs(model: Model, text: GateText, wanted: LogProbs) -> None:
             if not np.abs(found - expected).max() <= GRAPHS_AGREE:
                 raise QuantizationError(
                     f"{purpose}: differs from the graph that was measured by {np.abs(found - expected).max():.3g} nats "
-                    f"in the segment at token {start}, {GRAPHS_AGREE:g} allowed. Report this."
+                    f"in the segment at token {start}, {GRAPHS_AGREE:g} allowed.",
+                    repair="Report this.",
                 )
         model.release(purpose)
 

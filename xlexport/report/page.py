@@ -51,11 +51,15 @@ def check_page(output: Path, force: bool) -> None:
     if not output.parent.is_dir():
         raise FileNotFoundError(f"{output.parent}: no such folder to write {output.name} into. Create it first.")
     if output.is_dir() or (output.exists() and not output.is_file()):
-        raise OutputExistsError(f"{output}: exists and is not a file, so it is never replaced. Give another path.")
+        raise OutputExistsError(
+            f"{output}: exists and is not a file, so it is never replaced.", repair="Give another path."
+        )
     if output.is_symlink() and not output.exists():
-        raise OutputExistsError(f"{output}: a link that leads nowhere. Remove it, or give another path.")
+        raise OutputExistsError(f"{output}: a link that leads nowhere.", repair="Remove it, or give another path.")
     if output.exists() and not force:
-        raise OutputExistsError(f"{output}: a file is there already. Add --force to replace it, or give another path.")
+        raise OutputExistsError(
+            f"{output}: a file is there already.", repair="Add --force to replace it, or give another path."
+        )
 
 
 def read_whole(path: Path | None, ids: bool, stdin: BinaryIO) -> Document:
@@ -102,7 +106,8 @@ def write_report(
         if len(source) > LONGEST_BYTES:
             raise TextError(
                 f"{document.name}: {len(source):,} bytes, but at most {LONGEST_BYTES:,} are possible: browsers open no "
-                "longer page. Give a part of it."
+                "longer page.",
+                repair="Give a part of it.",
             )
         text = text_of_bytes(source, model.tokenizer)
     elif isinstance(source, np.ndarray):
@@ -122,7 +127,7 @@ def write_report(
             advance(int(part.ends.max(initial=reached)) - reached)
             reached = int(part.ends.max(initial=reached))
     if summary is None or not summary.scored_tokens:
-        raise TextError(f"{document.name}: fewer than 2 tokens, so nothing to score. Give a longer text.")
+        raise TextError(f"{document.name}: fewer than 2 tokens, so nothing to score.", repair="Give a longer text.")
     title = (title or document.name).encode("utf-8", "replace").decode()  # names of files may be any bytes
     about = _about(model, settings, summary, chunks, top, title)
     labels = pack(json.dumps(token_labels(packer.used, model.tokenizer)).encode("ascii"))

@@ -10,7 +10,7 @@ import numpy as np
 
 from xlruntime import TextError, TokenError
 from xlruntime.documents import Ids
-from xlruntime.tokenizers.vocabulary import listed
+from xlruntime.messages import listed
 
 __all__ = ["MARK", "field_of", "ids_of_words", "no_ids"]
 
@@ -36,7 +36,9 @@ def ids_of_words(words: Sequence[bytes], name: str) -> Ids:
 
 def no_ids(name: str, found: str) -> TokenError:
     """That a document does not hold token ids."""
-    return TokenError(f"{name}: not token ids separated by white space (found {found}). Leave out --ids for text.")
+    return TokenError(
+        f"{name}: not token ids separated by white space (found {found}).", repair="Leave out --ids for text."
+    )
 
 
 def field_of(line: bytes, name: str, field: str | None, id_field: str | None, ids: bool) -> tuple[Any, str]:
@@ -52,7 +54,9 @@ def field_of(line: bytes, name: str, field: str | None, id_field: str | None, id
     try:
         value = json.loads(line.strip().decode("utf-8-sig"))
     except (ValueError, RecursionError) as error:
-        raise TextError(f"{name}: not JSON ({_json_problem(error)}). With --field, each line is an object.") from error
+        raise TextError(
+            f"{name}: not JSON ({_json_problem(error)}).", repair="With --field, each line is an object."
+        ) from error
     if not isinstance(value, dict):
         raise TextError(f"{name}: {_json_kind(value)}, expected a JSON object with field {field!r}.")
     text = value.get(field)
@@ -64,7 +68,7 @@ def field_of(line: bytes, name: str, field: str | None, id_field: str | None, id
     what = "token ids in a list" if ids else "text"
     fields = listed(repr(other[:SHOWN]) for other in value) or "nothing"
     found = f"{_json_kind(text)} there" if field in value else f"only {fields}"
-    raise TextError(f"{name}: expected {what} in field {field!r}, found {found}. Check --field.")
+    raise TextError(f"{name}: expected {what} in field {field!r}, found {found}.", repair="Check --field.")
 
 
 def _json_problem(error: ValueError | RecursionError) -> str:

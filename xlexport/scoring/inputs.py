@@ -136,7 +136,9 @@ class TextSource(io.RawIOBase):
                 self._file = self._opener()
             raw = self._file.read(size)
         except (gzip.BadGzipFile, EOFError, zlib.error) as error:
-            raise TextError(f"{self.name}: broken gzip data ({error}). Pack the file again, or unpack it.") from error
+            raise TextError(
+                f"{self.name}: broken gzip data ({error}).", repair="Pack the file again, or unpack it."
+            ) from error
         if size < 0 or len(raw) < size:
             self._ended = True
             self._file.close()
@@ -190,7 +192,7 @@ def find_inputs(
             inputs.append(Input(STDIN, None))
         elif os.path.isdir(argument):
             if not patterns and os.path.isfile(argument / MANIFEST):
-                raise TextError(f"{name}: a bundle, not a folder of texts. Give documents to score.")
+                raise TextError(f"{name}: a bundle, not a folder of texts.", repair="Give documents to score.")
             inputs += _in_folder(argument, patterns, unwanted, tell)
         elif glob.has_magic(name) and not os.path.exists(argument):
             folders: set[Path] = set()
@@ -212,7 +214,7 @@ def find_inputs(
 
 def nothing_in(arguments: Sequence[str], looked_for: str) -> TextError:
     """That there is no document in what was given."""
-    return TextError(f"{', '.join(arguments)}: no document in there; looked for {looked_for}. Give a text.")
+    return TextError(f"{', '.join(arguments)}: no document in there; looked for {looked_for}.", repair="Give a text.")
 
 
 def _named(patterns: Sequence[str]) -> str:

@@ -64,7 +64,9 @@ def nothing_to_score(score: DocumentScore) -> TextError | None:
     """What is wrong with a document that has no token with a score; its first token has no context."""
     if score.scored_tokens:
         return None
-    return TextError(f"{score.document}: {score.tokens} of at least 2 tokens, so nothing to score. Give a longer text.")
+    return TextError(
+        f"{score.document}: {score.tokens} of at least 2 tokens, so nothing to score.", repair="Give a longer text."
+    )
 
 
 def segmentation(evaluation: Evaluation) -> str | None:

@@ -55,14 +55,17 @@ class PartialFile:
         if not folder.is_dir():
             raise FileNotFoundError(f"{folder}: no such folder to write {self.path.name} into. Create it first.")
         if self.path.exists() and not self.path.is_file():
-            raise OutputExistsError(f"{self.path}: not a regular file. Give another, or leave out -o for stdout.")
+            raise OutputExistsError(
+                f"{self.path}: not a regular file.", repair="Give another, or leave out -o for stdout."
+            )
         if self.partial.exists() and not (force or resume):
             raise OutputExistsError(
-                f"{self.partial}: of a run that was interrupted. Go on with --resume, or begin again with --force."
+                f"{self.partial}: of a run that was interrupted.",
+                repair="Go on with --resume, or begin again with --force.",
             )
         if self.path.exists() and not (force or resume):
             raise OutputExistsError(
-                f"{self.path}: a file is there already. Add --force to replace it, or give another path."
+                f"{self.path}: a file is there already.", repair="Add --force to replace it, or give another path."
             )
 
     def open(self, keep: int | None = None) -> None:
@@ -80,7 +83,7 @@ class PartialFile:
             keep = 0
             self.forget_state()
         if size < keep:
-            raise ResumeError(f"{self.partial}: {size:,} bytes, but {keep:,} had been written. {REPAIR}")
+            raise ResumeError(f"{self.partial}: {size:,} bytes, but {keep:,} had been written.", repair=REPAIR)
         self._file.truncate(keep)
         self._file.seek(0, os.SEEK_END)
 
@@ -181,8 +184,8 @@ def read_run(output: PartialFile, run: Mapping[str, Any]) -> tuple[dict[str, Any
     state, arrays = read_state(output.state_path, KIND, VERSION, REPAIR)
     if found := changes(state["run"], run):
         raise ResumeError(
-            f"{output.partial}: of another run: {'; '.join(found)}. Give what it began with, or begin again with "
-            "--force."
+            f"{output.partial}: of another run: {'; '.join(found)}.",
+            repair="Give what it began with, or begin again with --force.",
         )
     return state, arrays
 
@@ -199,7 +202,7 @@ def changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
         elif isinstance(old, Mapping) and isinstance(new, Mapping):
             found += changes(old, new)
         else:
-            found.append(f"{name} was {_shown(old)}, now {_shown(new)}")
+            found.append(f"{name} was {_stated(old)}, now {_stated(new)}")
     return found
 
 
@@ -214,7 +217,7 @@ def _inputs(before: Mapping[str, Any], now: Mapping[str, Any]) -> str:
     return "an input has changed"
 
 
-def _shown(value: Any) -> str:
+def _stated(value: Any) -> str:
     text = "not given" if value is None else str(value)
     return text if len(text) <= 40 else f"{text[:16]}…"
 
@@ -228,8 +231,12 @@ def _lock(file: Any, path: Path) -> None:
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError as error:
-        raise ResumeError(f"{path}: another run is writing it. Wait for its end, or give another name.") from error
+        raise ResumeError(
+            f"{path}: another run is writing it.", repair="Wait for its end, or give another name."
+        ) from error
     except OSError:
         return
     if not path.exists() or not os.path.samestat(os.fstat(file.fileno()), path.stat()):  # published before the lock
-        raise ResumeError(f"{path}: another run has just completed it. Look at its output, or give another name.")
+        raise ResumeError(
+            f"{path}: another run has just completed it.", repair="Look at its output, or give another name."
+        )

@@ -264,7 +264,8 @@ class _Session:
             if self._errors[file] > TOLD:
                 return
         self._progress.clear()
-        tell(failure(error) or f"Error: {part.document}: {error}")
+        found = failure(error)
+        tell(f"Error: {found.text if found else f'{part.document}: {error}'}")
 
     def _finish(self, part: TokenScores) -> None:
         assert part.summary is not None

@@ -55,7 +55,9 @@ def verify(
         ParityError: `ids` are too few to compare anything, or the trained model is of other sizes than the bundle.
     """
     if len(ids) < 2:
-        raise ParityError(f"the text has {len(ids)} tokens; at least 2 are needed to compare. Give a longer text.")
+        raise ParityError(
+            f"the text has {len(ids)} tokens; at least 2 are needed to compare.", repair="Give a longer text."
+        )
     evaluation = evaluation or model.bundle.evaluation
     for purpose in model.bundle.graphs:
         model.release(purpose)
