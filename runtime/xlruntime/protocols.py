@@ -14,7 +14,6 @@ score = walk(model, arrange(corpus, model.evaluation(segment_len=128, mem_len=16
 from __future__ import annotations
 
 import contextlib
-import math
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -25,6 +24,7 @@ import numpy.typing as npt
 
 from .documents import Document, TokenReader, check_length
 from .errors import OptionError, TextError, TokenError, XlruntimeError
+from .scores import LN2, perplexity
 from .spec import Evaluation
 from .tokenizers.vocabulary import Vocabulary
 
@@ -356,8 +356,8 @@ def walk(model: Model, streams: Streams, progress: Callable[[int], Any] | None =
         unit=corpus.unit,
         nats=nats,
         nats_per_token=mean,
-        bits_per_token=mean / math.log(2),
-        perplexity=math.exp(mean) if mean < 700 else math.inf,
+        bits_per_token=mean / LN2,
+        perplexity=perplexity(mean),
         segment_len=S,
         mem_len=evaluation.mem_len,
         clamp_len=evaluation.clamp_len,

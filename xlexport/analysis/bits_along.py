@@ -12,10 +12,10 @@ import numpy.typing as npt
 
 from xlexport.errors import XlexportError
 from xlruntime import Document, Model, TokenScores
+from xlruntime.scores import LN2
 
 __all__ = ["BitsAlong", "bits_along", "nice_window", "unit_along"]
 
-LN2 = math.log(2)
 WINDOWS = 200  # of the longest document, at most
 
 Places = npt.NDArray[np.int64]

@@ -7,7 +7,6 @@ computed from earlier tokens, so through all layers more of the document has its
 from __future__ import annotations
 
 import itertools
-import math
 import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -23,6 +22,7 @@ from xlexport.errors import XlexportError
 from xlruntime import Document, Model, TextError
 from xlruntime.documents import TextCounts, TokenReader
 from xlruntime.errors import OptionError
+from xlruntime.scores import LN2, perplexity, ratio
 
 __all__ = [
     "ContextReport",
@@ -35,7 +35,6 @@ __all__ = [
     "read_text",
 ]
 
-LN2 = math.log(2)
 READ_TOKENS = 1 << 16
 SHARES = (0.1, 0.5, 1.0)  # those of the paper's Table 8
 
@@ -352,19 +351,15 @@ def _score(
         nats=total,
         bits_per_token=bits / len(nats),
         # Counts of bytes are of all scored tokens; of a part, only what the spans say is known.
-        bits_per_byte=_ratio(bits, text.scored_bytes) if whole else None,
-        bits_per_char=_ratio(bits, text.scored_chars) if whole else None,
-        perplexity=math.exp(min(total / len(nats), 700)),
+        bits_per_byte=ratio(bits, text.scored_bytes) if whole else None,
+        bits_per_char=ratio(bits, text.scored_chars) if whole else None,
+        perplexity=perplexity(total / len(nats)),
         tokens_per_second=text.tokens / elapsed,
     )
 
 
 def _name(model: Model) -> str:
     return model.folder.resolve().name
-
-
-def _ratio(amount: float, count: int) -> float | None:
-    return amount / count if count > 0 else None
 
 
 def _model_context(

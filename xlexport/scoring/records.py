@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any, Literal, Protocol
@@ -14,10 +13,10 @@ from xlexport.scoring.inputs import TextSource
 from xlexport.scoring.units import Unit, UnitSplitter
 from xlruntime import Document, DocumentScore, TokenScores
 from xlruntime.documents import Tokenizer
+from xlruntime.scores import LN2
 
 __all__ = ["LEVELS", "Level", "Records", "document_fields", "make_records"]
 
-LN2 = math.log(2)
 Level = Literal["document", "line", "word", "token"]
 LEVELS: tuple[Level, ...] = ("document", "line", "word", "token")
 
