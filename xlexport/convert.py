@@ -13,8 +13,8 @@ from pathlib import Path
 
 from xlexport.architectures import Step, build_step
 from xlexport.architectures.settings import as_converted, check_choices, own_evaluation, summary
-from xlexport.atomic_output import check_output, digests, publishing, write_manifest, writing
-from xlexport.bundles import open_bundle
+from xlexport.atomic_output import writing
+from xlexport.bundles import check_output, digests, open_bundle, publishing, write_manifest
 from xlexport.checkpoints import SourceCheckpoint
 from xlexport.errors import ExportError
 from xlexport.export.onnx import export_onnx

@@ -7,7 +7,8 @@
     ├── ParityError (RuntimeError)                          step graphs that do not compute what the model computes
     ├── QuantizationError (RuntimeError)                    a bundle that cannot be quantized, or would lose too much
     ├── ResumeError (ValueError)                            a run that cannot go on where one was interrupted
-    ├── OutputExistsError (FileExistsError)                 something stands where the output should go
+    ├── OutputExistsError (FileExistsError)                 the output path is taken
+    ├── OutputFolderError (FileNotFoundError)               there is no folder to write the output into
     └── MissingDependencyError (ImportError)                an extra that is not installed
 
 Every message is one line: what is wrong, where, what was expected and what was found. How to repair it is a field.
@@ -19,6 +20,7 @@ __all__ = [
     "ExportError",
     "MissingDependencyError",
     "OutputExistsError",
+    "OutputFolderError",
     "ParityError",
     "QuantizationError",
     "ResumeError",
@@ -65,6 +67,10 @@ class ResumeError(XlexportError, ValueError):
 
 class OutputExistsError(XlexportError, FileExistsError):
     """The output path is taken, and by something that must not be replaced."""
+
+
+class OutputFolderError(XlexportError, FileNotFoundError):
+    """The folder that the output should be written into does not exist."""
 
 
 class MissingDependencyError(XlexportError, ImportError):

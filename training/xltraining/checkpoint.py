@@ -7,9 +7,7 @@ Checkpoints of versions 1 and 2 name no architecture: they are Transformer-XL.
 """
 
 import json
-import os
 import pickle
-import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +19,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from xltraining.architectures import ModelConfig, architecture_of, config_from, new_model, shared_names
+from xltraining.atomic_output import publishing
 from xltraining.errors import CheckpointError, CheckpointNotFoundError, CheckpointWriteError, ConfigError
 from xltraining.messages import first_line, shown
 from xltraining.transformer_xl import TransformerXL
@@ -104,45 +103,31 @@ def save_checkpoint(
         "config": config.to_dict(),
         "tokenizer": tokenizer,
     }
-    # Names without a process's number, so that what a killed one left is replaced by the next.
-    temporary = path.with_name(f".{path.name}.tmp")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        _remove(temporary)
         if path.suffix == ".pt":
-            tensors = _share_tied(config, tensors)
-            content["state_dict"] = tensors
+            content["state_dict"] = _share_tied(config, tensors)
             if training is not None:
                 content["training"] = training
-            torch.save(content, temporary)
-            os.replace(temporary, path)
+            with publishing(path) as temporary:
+                torch.save(content, temporary)
         elif training is not None:
             raise CheckpointError(
                 f"{path}: only a .pt file can hold the state of a training run", repair="end the path in .pt"
             )
         else:
-            _write_folder(path, temporary, config, content, tensors)
+            with publishing(path) as temporary:
+                _write_folder(path, temporary, config, content, tensors)
     except (OSError, RuntimeError, safetensors.SafetensorError) as error:  # what each library makes of a full disk
         raise CheckpointWriteError(
             f"{path}: the checkpoint could not be written ({first_line(error)}); nothing was replaced.",
             repair="Free some space or choose another place.",
         ) from error
-    finally:
-        _remove(temporary)
-
-
-def _remove(path: Path) -> None:
-    shutil.rmtree(path, ignore_errors=True)
-    path.unlink(missing_ok=True)
 
 
 def _write_folder(
     path: Path, temporary: Path, config: ModelConfig, content: dict[str, Any], tensors: dict[str, Tensor]
 ) -> None:
-    aside = path.with_name(f".{path.name}.old")
-    if aside.exists() and not path.exists():  # a killed process had no time to put it back
-        os.replace(aside, path)
-    _remove(aside)
     if path.exists() and not (path / CONFIG_NAME).is_file() and (not path.is_dir() or any(path.iterdir())):
         raise OSError(f"something that is not a checkpoint stands at {path}")
     tied = shared_names(config)
@@ -152,17 +137,6 @@ def _write_folder(
     temporary.joinpath(CONFIG_NAME).write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
     for file in temporary.iterdir():
         file.chmod(0o644)
-    # A folder cannot be replaced in one step: the old one steps aside and comes back if the new one cannot move in.
-    if not path.exists():
-        os.replace(temporary, path)
-        return
-    os.replace(path, aside)
-    try:
-        os.replace(temporary, path)
-    except OSError:
-        os.replace(aside, path)
-        raise
-    _remove(aside)
 
 
 def load_checkpoint(path: Path | str) -> Checkpoint:

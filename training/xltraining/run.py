@@ -2,7 +2,6 @@
 
 import json
 import math
-import os
 import threading
 import time
 from collections.abc import Callable
@@ -17,6 +16,7 @@ from torch import Tensor
 from tqdm import tqdm
 
 from xltraining.architectures import Model, ModelConfig, architecture_of, new_model
+from xltraining.atomic_output import publishing
 from xltraining.checkpoint import load_checkpoint, save_checkpoint
 from xltraining.errors import CheckpointError, CheckpointWriteError, TrainingDivergedError
 from xltraining.memory import memory_before, memory_from_plain, plain_memory
@@ -211,7 +211,8 @@ class TrainingRun:
         if log.exists():
             lines = [line for line in log.read_text(encoding="utf-8").splitlines() if line.endswith("}")]
             kept = [line for line in lines if json.loads(line)["step"] <= self.step]
-            _replace(log, "".join(line + "\n" for line in kept))
+            with publishing(log) as temporary:
+                temporary.write_text("".join(line + "\n" for line in kept), encoding="utf-8")
             for line in kept:
                 self.last |= json.loads(line)
 
@@ -241,13 +242,3 @@ def _loss(model: Model, hidden: Tensor, targets: Tensor) -> Tensor:
     if isinstance(model, Reformer):  # in parts: its segments are long
         return model.loss(hidden, targets)
     return F.cross_entropy(model.logits(hidden).flatten(0, 1).float(), targets.flatten())
-
-
-def _replace(path: Path, text: str) -> None:
-    """Write a file anew, in one go."""
-    temporary = path.with_name(f".{path.name}.tmp")
-    try:
-        temporary.write_text(text, encoding="utf-8")
-        os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)

@@ -48,7 +48,7 @@ def convert(
 
     require("convert")
     from xlexport import checkpoints
-    from xlexport.atomic_output import check_output
+    from xlexport.bundles import check_output
     from xlexport.convert import ConversionOptions
     from xlexport.convert import convert as write_bundle
     from xlruntime.bundle import read_bundle

@@ -63,8 +63,9 @@ def report(
     is_stdin = str(file) == "-"
     if output is None and is_stdin:
         raise click.UsageError("Standard input has no name to call the page by: give -o.")
+    from xlexport.atomic_output import check_file
     from xlexport.bundles import open_bundle
-    from xlexport.report.page import check_page, read_whole, write_report
+    from xlexport.report.page import read_whole, write_report
     from xlexport.scoring.remarks import print_losses, print_newlines, print_segmentation
 
     if file.is_dir():
@@ -73,7 +74,7 @@ def report(
     if not is_stdin and output.resolve() == file.resolve():
         raise click.UsageError(f"{output} is the file to report on. Give another one with -o.")
     if is_stdin or file.exists():  # else the missing file is what must be mended first
-        check_page(output, force)
+        check_file(output, force)
     document = read_whole(None if is_stdin else file, ids, sys.stdin.buffer)
     model = open_bundle(bundle, **runtime)
     score = write_report(

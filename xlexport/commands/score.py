@@ -113,7 +113,7 @@ def score(
     _check_usage(output, force, resume, field, id_field, continuous, batch_size)
     from xlexport.bundles import open_bundle
     from xlexport.scoring.inputs import Reading, find_inputs, nothing_in
-    from xlexport.scoring.resume import PartialFile
+    from xlexport.scoring.partial_file import PartialFile
     from xlexport.scoring.run import RunOptions, score_run
     from xlexport.terminal import tell
 

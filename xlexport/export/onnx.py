@@ -11,7 +11,8 @@ import torch
 from onnx_ir.passes.common import RemoveUnusedNodesPass
 
 from xlexport.architectures import Step, traced_outputs
-from xlexport.atomic_output import SMALL_TENSOR_BYTES, WEIGHTS_FILE, writing
+from xlexport.atomic_output import writing
+from xlexport.bundles import SMALL_TENSOR_BYTES, WEIGHTS_FILE
 from xlexport.errors import ExportError
 from xlexport.export.tracing import free_axes, tracing
 from xlexport.ops import DOMAIN, VERSION, add_functions, translations

@@ -9,7 +9,8 @@ from pathlib import Path
 import numpy as np
 import onnx_ir as ir
 
-from xlexport.atomic_output import SMALL_TENSOR_BYTES, WEIGHTS_FILE, writing
+from xlexport.atomic_output import writing
+from xlexport.bundles import SMALL_TENSOR_BYTES, WEIGHTS_FILE
 from xlexport.errors import QuantizationError
 from xlexport.quantize.matmuls import WeightStore, find_products
 from xlexport.quantize.precisions import Precision

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from xlexport import __version__
-from xlexport.atomic_output import WEIGHTS_FILE, check_output, digests, publishing, write_manifest
+from xlexport.bundles import WEIGHTS_FILE, check_output, digests, publishing, write_manifest
 from xlexport.errors import QuantizationError
 from xlexport.quantize.gate import LogProbs, compare, log_probs, products_to_keep
 from xlexport.quantize.gate_text import GateText, check_texts, gate_text

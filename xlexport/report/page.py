@@ -8,18 +8,17 @@ import hashlib
 import html
 import json
 import math
-import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from importlib.resources import files
 from pathlib import Path
-from typing import Any, BinaryIO, TextIO, cast
+from typing import Any, BinaryIO, cast
 
 import numpy as np
 
-from xlexport import __version__
-from xlexport.errors import OutputExistsError
+from xlexport import __version__, atomic_output
+from xlexport.atomic_output import check_file
 from xlexport.report.colours import LEVELS, css_colours
 from xlexport.report.packing import CHUNK, Chunk, Packer, bytes_for, pack
 from xlexport.report.page_text import text_of_bytes, text_of_ids, token_labels
@@ -30,7 +29,7 @@ from xlruntime.documents import as_ids, check_ids
 from xlruntime.model import Model
 from xlruntime.spec import Evaluation
 
-__all__ = ["check_page", "read_whole", "write_report"]
+__all__ = ["read_whole", "write_report"]
 
 LONGEST_BYTES = 32 << 20  # of a document: browsers do not open pages much longer than what it gives
 SCRIPTS = ("data.js", "text.js", "measures.js", "panels.js", "report.js")  # parts of one module, in this order
@@ -39,27 +38,6 @@ ARCHITECTURES = {"transformer_xl": "Transformer-XL", "reformer": "Reformer"}
 PLAIN_NAMES = {"bundle", "model", "checkpoint", "out", "output"}  # of folders; they name no model
 WORD_CEILING = 32  # bits of a word that end the scale, unless a token's does later
 Progress = Callable[[int], AbstractContextManager[Callable[[int], None]]]  # a length gives what is told of each advance
-
-
-def check_page(output: Path, force: bool) -> None:
-    """Refuse a file that cannot be written, or must not be replaced, before any work is done.
-
-    Raises:
-        OutputExistsError: something stands there that is not a file, or it is one and `force` is off.
-        FileNotFoundError: its folder does not exist.
-    """
-    if not output.parent.is_dir():
-        raise FileNotFoundError(f"{output.parent}: no such folder to write {output.name} into. Create it first.")
-    if output.is_dir() or (output.exists() and not output.is_file()):
-        raise OutputExistsError(
-            f"{output}: exists and is not a file, so it is never replaced.", repair="Give another path."
-        )
-    if output.is_symlink() and not output.exists():
-        raise OutputExistsError(f"{output}: a link that leads nowhere.", repair="Remove it, or give another path.")
-    if output.exists() and not force:
-        raise OutputExistsError(
-            f"{output}: a file is there already.", repair="Add --force to replace it, or give another path."
-        )
 
 
 def read_whole(path: Path | None, ids: bool, stdin: BinaryIO) -> Document:
@@ -98,9 +76,9 @@ def write_report(
     Raises:
         OptionError: a setting or `top` is out of range, or the bundle has no detail graph.
         TextError, TokenError: the document is too short, too long, or not what the tokenizer reads.
-        OutputExistsError, FileNotFoundError: as `check_page`.
+        OutputExistsError, OutputFolderError: as `atomic_output.check_file`.
     """
-    check_page(output, force)
+    check_file(output, force)
     source = document.source
     if isinstance(source, bytes):
         if len(source) > LONGEST_BYTES:
@@ -131,7 +109,10 @@ def write_report(
     title = (title or document.name).encode("utf-8", "replace").decode()  # names of files may be any bytes
     about = _about(model, settings, summary, chunks, top, title)
     labels = pack(json.dumps(token_labels(packer.used, model.tokenizer)).encode("ascii"))
-    with _publishing(output, force) as file:
+    with (
+        atomic_output.file(output, lambda: check_file(output, force)) as path,
+        path.open("w", encoding="utf-8", newline="\n") as file,
+    ):
         file.writelines(_page(about, labels, chunks))
     return summary
 
@@ -245,18 +226,3 @@ def _file(name: str) -> str:
 def _digest(content: str) -> str:
     """What a content security policy calls an inline script or style by."""
     return f"'sha256-{base64.b64encode(hashlib.sha256(content.encode()).digest()).decode()}'"
-
-
-@contextlib.contextmanager
-def _publishing(output: Path, force: bool) -> Iterator[TextIO]:
-    """A temporary file beside `output` that takes its place when the block succeeds, and vanishes when it fails."""
-    temporary = output.with_name(f".{output.name}.{os.getpid()}")
-    try:
-        with temporary.open("w", encoding="utf-8", newline="\n") as file:
-            yield file
-            file.flush()
-            os.fsync(file.fileno())
-        check_page(output, force)  # somebody else may have written it meanwhile
-        os.replace(temporary, output)
-    finally:
-        temporary.unlink(missing_ok=True)

@@ -17,9 +17,10 @@ import numpy.typing as npt
 from xlexport import __version__
 from xlexport.scoring.encoders import Columns, Format, document_line, encoder
 from xlexport.scoring.inputs import Input, Reading, digest_inputs, documents_by_input
+from xlexport.scoring.partial_file import PartialFile
 from xlexport.scoring.records import Level, Records, document_fields, make_records
 from xlexport.scoring.remarks import nothing_to_score, print_losses, print_newlines, print_segmentation
-from xlexport.scoring.resume import PartialFile, SavedRun, read_run
+from xlexport.scoring.resume import SavedRun, read_run
 from xlexport.scoring.totals import Progress, Totals
 from xlexport.terminal import counted, failure, print_json, standard_output, tell
 from xlruntime import Document, Model, TokenScores
