@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from xlexport.checkpoints.source import SourceCheckpoint, float_kinds, float_notes, model_source
+from xlexport.checkpoints.source import Note, SourceCheckpoint, float_kinds, float_notes, model_source
 from xlexport.checkpoints.tensor_mapping import problems_listed, same
 from xlexport.checkpoints.transformer_xl_names import ANCHOR, CodeBase, canonical_tensors
 from xlexport.errors import CheckpointError
@@ -230,7 +230,8 @@ def training_notes(settings: Mapping[str, Any], config: Mapping[str, Any] | None
     values = _and([f"{name} {str(settings[name]).lower()}" for name in names])
     are = "are those" if len(names) > 1 else "is that"
     given = _and([OPTIONS[name] for name in names])
-    return [f"{values} {are} of training; published scores use others: give {given}."]
+    options = [OPTIONS[name].removeprefix("--").replace("-", "_") for name in names]
+    return [Note(f"{values} {are} of training; published scores use others: give {given}.", options)]
 
 
 def _and(parts: list[str]) -> str:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from xlexport.checkpoints.files import inside, read_json, read_weights
 from xlexport.checkpoints.formats import huggingface_reformer as huggingface_reformer_format
-from xlexport.checkpoints.source import SourceCheckpoint
+from xlexport.checkpoints.source import Note, SourceCheckpoint
 from xlexport.checkpoints.transformer_xl_names import CODE_BASES, plain_names
 from xlexport.checkpoints.transformer_xl_settings import SETTINGS, torch_source, with_evaluation
 from xlexport.errors import CheckpointError
@@ -125,10 +125,15 @@ def settings_of(config: Mapping[str, Any], where: str) -> tuple[dict[str, Any], 
         shared = config.get("proj_share_all_but_first", True) is not False
         settings["tie_projs"] = [False, *[shared] * len(cutoffs)]
     assumed = {name: value for name, value in DEFAULTS.items() if name not in settings}
-    notes = []
+    notes: list[str] = []
     if "tgt_len" not in settings:
         settings["tgt_len"] = SEGMENT
-        notes.append(f"{CONFIG} has no tgt_len: segments are {SEGMENT} tokens, unless --segment-len says otherwise.")
+        notes.append(
+            Note(
+                f"{CONFIG} has no tgt_len: segments are {SEGMENT} tokens, unless --segment-len says otherwise.",
+                options=("segment_len",),
+            )
+        )
     if assumed:
         said = ", ".join(f"{name} {str(value).lower()}" for name, value in assumed.items())
         notes.append(f"{CONFIG} leaves out what transformers then takes to be {said}.")

@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from xlexport.checkpoints.source import SourceCheckpoint, model_source
+from xlexport.checkpoints.source import Note, SourceCheckpoint, model_source
 from xlexport.checkpoints.tensor_mapping import problems_listed
 from xlexport.checkpoints.tensorflow_bundle import TensorBundle, ends_as_table, open_tensor_bundle
 from xlexport.checkpoints.transformer_xl_settings import require_supported, with_evaluation
@@ -368,7 +368,8 @@ def _published_note(config: TransformerXLConfig) -> Iterator[str]:
     sizes = (config.n_layer, config.d_model, config.n_head, config.d_inner, config.div_val)
     if sizes in PUBLISHED:
         name, segment_len, mem_len, clamp_len = PUBLISHED[sizes]
-        yield (
+        yield Note(
             f"Of the sizes of the published {name}, whose scores are with --segment-len {segment_len} "
-            f"--mem-len {mem_len} --clamp-len {clamp_len} --same-length."
+            f"--mem-len {mem_len} --clamp-len {clamp_len} --same-length.",
+            options=("segment_len", "mem_len", "clamp_len", "same_length"),
         )
