@@ -17,7 +17,7 @@ from tests.checkpoints.authors_models import VARIANTS, authors_tensors, make_ora
 from tests.helpers.command_table import all_commands
 from tests.oracles.huggingface import Oracle
 from xlexport import checkpoints
-from xlexport.commands.options import FORMATS
+from xlexport.choices import FORMATS
 from xltraining.checkpoint import save_checkpoint
 
 if TYPE_CHECKING:

@@ -13,8 +13,8 @@ import pytest
 import xlruntime
 import xlruntime.protocols
 from tests.helpers.command_table import all_commands
+from xlexport.choices import PROTOCOLS
 from xlexport.commands.evaluate import corpus_rows
-from xlexport.commands.options import PROTOCOLS
 
 if TYPE_CHECKING:
     from tests.helpers.invoking import Finished

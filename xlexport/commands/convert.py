@@ -7,8 +7,9 @@ from typing import Any
 
 import click
 
+from xlexport.choices import DTYPES
 from xlexport.commands.options import PATH, checkpoint_options, conversion_options, evaluation_options
-from xlexport.commands.quantize import DTYPES, precision_options, quantization_rows
+from xlexport.commands.quantize import precision_options, quantization_rows
 from xlexport.commands.verify import parity_rows
 from xlexport.terminal import print_json, print_table, tell
 

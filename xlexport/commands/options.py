@@ -10,12 +10,12 @@ from typing import Any
 
 import click
 
+from xlexport.choices import FORMATS, PROTOCOLS
+
 __all__ = [
     "DOCUMENT",
-    "FORMATS",
     "OUTPUT",
     "PATH",
-    "PROTOCOLS",
     "Decorator",
     "Integers",
     "OutputFile",
@@ -30,11 +30,6 @@ __all__ = [
     "protocol_options",
     "runtime_options",
 ]
-
-PROTOCOLS = ("kimiyoung", "nvidia", "document")  # those of xlruntime.protocols, too heavy to import for --help
-
-# Those of xlexport.checkpoints, for the same reason.
-FORMATS = ("xltraining", "kimiyoung", "nvidia", "huggingface", "reformer_pytorch", "tensorflow", "state_dict")
 
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 

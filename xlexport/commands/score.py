@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from xlexport.choices import LEVELS
 from xlexport.commands.options import DOCUMENT, OUTPUT, PATH, all_of, document_options, runtime_options
 
 if TYPE_CHECKING:
@@ -17,7 +18,6 @@ if TYPE_CHECKING:
 
 __all__ = ["score"]
 
-LEVELS = ("document", "line", "word", "token")  # those of xlexport.scoring.records, too heavy to import for --help
 FORMATS = {".jsonl": "jsonl", ".ndjson": "jsonl", ".json": "jsonl", ".csv": "csv"}
 
 input_options = all_of(

@@ -19,7 +19,6 @@ import numpy as np
 
 from xlexport import __version__, atomic_output
 from xlexport.atomic_output import check_file
-from xlexport.report.colours import LEVELS, css_colours
 from xlexport.report.packing import CHUNK, Chunk, Packer, bytes_for, pack
 from xlexport.report.page_text import text_of_bytes, text_of_ids, token_labels
 from xlexport.scoring.inputs import STDIN, Input, Reading, documents
@@ -36,6 +35,7 @@ SCRIPTS = ("data.js", "text.js", "measures.js", "panels.js", "report.js")  # par
 LEAST_CEILING = 12  # bits of a token that end the scale: those of a blind guess, but no fewer than these
 ARCHITECTURES = {"transformer_xl": "Transformer-XL", "reformer": "Reformer"}
 PLAIN_NAMES = {"bundle", "model", "checkpoint", "out", "output"}  # of folders; they name no model
+LEVELS = 16  # colours of the scale, those of colours.css
 WORD_CEILING = 32  # bits of a word that end the scale, unless a token's does later
 Progress = Callable[[int], AbstractContextManager[Callable[[int], None]]]  # a length gives what is told of each advance
 
@@ -190,7 +190,7 @@ def _model_name(model: Model) -> str:
 
 def _page(about: Mapping[str, Any], labels: str, chunks: Iterable[Chunk]) -> Iterator[str]:
     """The page, piece by piece. Nothing of the document is markup or script in it: its text is in packed blocks."""
-    style = css_colours() + _file("report.css")
+    style = _file("colours.css") + _file("report.css")
     script = "".join(_file(name) for name in SCRIPTS)
     values = {
         "policy": f"default-src 'none'; script-src {_digest(script)}; style-src {_digest(style)}; base-uri 'none'; "

@@ -15,10 +15,9 @@ from xlruntime import Document, DocumentScore, TokenScores
 from xlruntime.documents import Tokenizer
 from xlruntime.scores import LN2
 
-__all__ = ["LEVELS", "Level", "Records", "document_fields", "make_records"]
+__all__ = ["Level", "Records", "document_fields", "make_records"]
 
 Level = Literal["document", "line", "word", "token"]
-LEVELS: tuple[Level, ...] = ("document", "line", "word", "token")
 
 
 class Records(Protocol):
