@@ -18,11 +18,12 @@ from xlexport.bundles import check_output, digests, open_bundle, publishing, wri
 from xlexport.checkpoints import SourceCheckpoint
 from xlexport.errors import ExportError
 from xlexport.export.onnx import export_onnx
+from xlexport.progress import Progress, no_progress
 from xlexport.quantize.gate_text import check_texts, gate_text
 from xlexport.quantize.run import QuantizeOptions, check_options, quantize_into
 from xlexport.tokenizer_choice import check_verify_text, choose_tokenizer, verify_ids
 from xlexport.verification import default_segments, verify
-from xlexport.verification.report import ParityReport, SegmentDifference
+from xlexport.verification.report import ParityReport
 from xlruntime import spec
 from xlruntime.errors import OptionError
 from xlruntime.model import load
@@ -86,14 +87,15 @@ def convert(
     *,
     force: bool = False,
     tell: Callable[[str], None] = lambda message: None,
-    progress: Callable[[SegmentDifference], None] | None = None,
+    progress: Progress = no_progress,
 ) -> ParityReport:
     """Write a bundle of `source` to `output`, whole and verified or not at all.
 
     Another precision than float32 is made of the float32 bundle once that has been verified.
 
     Args:
-        tell: called with a line for each stage; progress: called after each verified segment.
+        tell: called with a line for each stage.
+        progress: called after each verified segment, with how many there are at most.
 
     Raises:
         OutputExistsError: `output` is taken.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import reprlib
 from collections.abc import Iterable
 
-__all__ = ["first_line", "listed", "named", "shown"]
+__all__ = ["counted", "first_line", "listed", "named", "one_line", "shown"]
 
 LISTED = 5  # entries that a list shows
 LONGEST_NAME = 100
@@ -40,3 +40,16 @@ def listed(items: Iterable[str]) -> str:
     every = list(items)
     more = f" and {len(every) - LISTED:,} more" if len(every) > LISTED else ""
     return ", ".join(every[:LISTED]) + more
+
+
+def counted(n: int, what: str) -> str:
+    """Return how many there are of what, with an s unless it is one."""
+    return f"{n:,} {what}{'' if n == 1 else 's'}"
+
+
+def one_line(text: str) -> str:
+    """Return a text as a terminal can show it: what ends a line or is a command to it becomes an escape, such as \\n.
+
+    Names of files and documents may hold anything.
+    """
+    return "".join(mark if mark.isprintable() else ascii(mark)[1:-1] for mark in text)

@@ -26,7 +26,6 @@ from xlexport.convert import ConversionOptions, convert
 from xlexport.errors import ExportError, OutputExistsError, ParityError
 from xlexport.tokenizer_choice import verify_ids
 from xlexport.verification import default_segments
-from xlexport.verification.report import SegmentDifference
 from xlruntime import OptionError, TextError
 from xlruntime import load as load_bundle
 from xlruntime.bundle import digest_file, read_bundle
@@ -291,8 +290,8 @@ def test_failure_while_verifying_leaves_the_old_bundle(
     convert(bytes_bundle.source, tmp_path / "bundle", ConversionOptions(verify_segments=2))
     before = digest_file(tmp_path / "bundle" / "bundle.json")
 
-    def fail(segment: SegmentDifference) -> None:
-        if segment.segment == 3:
+    def fail(done: int, total: int) -> None:
+        if done == 3:
             raise error
 
     with pytest.raises(error):

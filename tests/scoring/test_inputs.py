@@ -15,7 +15,8 @@ from typing import Any
 import pytest
 
 from tests.scoring.conftest import TEXT, Score
-from xlexport.scoring.inputs import Input, Reading, TextSource, documents
+from xlexport.scoring.documents import TextSource, documents
+from xlexport.scoring.inputs import Input, Reading
 
 
 def names(score: Score, *arguments: str | Path, stdin: bytes = b"") -> list[str]:
@@ -118,7 +119,7 @@ def test_files_and_folders_that_must_not_be_read_leave_the_others(
     monkeypatch.setattr("os.scandir", refusing(scandir))
     monkeypatch.setattr(Path, "open", refusing(opened))
     for given in ((texts[0], texts[1], closed), (folder, "--include", "[01].txt")):
-        shown = score(*given, "--json")
+        shown = score(*given, "--format", "jsonl")
         assert (shown.code, [record["document"] for record in shown.records]) == (1, [str(texts[1])])
         for path in (texts[0], closed):
             assert f"Error: {path}: Permission denied. Check its permissions." in shown.err.splitlines()
@@ -247,7 +248,7 @@ def test_json_lines_are_not_held(tmp_path: Path) -> None:
 def test_json_line_that_is_none_leaves_the_others(line: str, what: str, score: Score, tmp_path: Path) -> None:
     path = tmp_path / "docs.jsonl"
     path.write_text(f'{{"text": "fine"}}\n{line}\n{{"text": "fine, too"}}\n')
-    shown = score(path, "--field", "text", "--json")
+    shown = score(path, "--field", "text", "--format", "jsonl")
     assert shown.code == 1
     assert [record["document"] for record in shown.records] == [f"{path}:1", f"{path}:3"]
     error, _, failed = shown.err.splitlines()
@@ -259,7 +260,7 @@ def test_file_that_is_no_json_lines_is_not_told_of_line_by_line(score: Score, tm
     paths = [tmp_path / name for name in ("six.txt", "fine.jsonl", "seven.txt")]
     for path, content in zip(paths, ("text\n" * 6, '{"text": "fine"}\n' + "{}\n" * 5, "text\n" * 7), strict=True):
         path.write_text(content)
-    shown = score(*paths, "--field", "text", "--json", "--batch-size", "2")
+    shown = score(*paths, "--field", "text", "--format", "jsonl", "--batch-size", "2")
     assert [record["document"] for record in shown.records] == [f"{paths[1]}:1"]
     lines = shown.err.splitlines()
     for path in paths:

@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from xlexport.errors import XlexportError
+from xlexport.progress import Progress, no_progress
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -110,7 +111,7 @@ def attention_by_distance(
     *,
     segment_len: int,
     tokens: int | None = None,
-    progress: Callable[[int], None] = lambda count: None,
+    progress: Progress = no_progress,
 ) -> AttentionReport:
     """Walk `ids` as one document, with carried memory.
 
@@ -120,7 +121,7 @@ def attention_by_distance(
         model: in evaluation mode, with the settings to evaluate.
         ids: (N,) token ids.
         tokens: queries to count at most; None: all.
-        progress: called with the tokens of each segment.
+        progress: called after each segment with the tokens that were read, and how many there are.
 
     Raises:
         XlexportError: too few tokens.
@@ -146,7 +147,7 @@ def attention_by_distance(
             finally:
                 for hook in hooks:
                     hook.remove()
-            progress(segment.shape[1])
+            progress(start + segment.shape[1], stop)
     counted = stop - warmup
     seen = M + S if model.config.window is None else model.config.window
     return AttentionReport(counted, S, M, sums[:, :, :seen] / counted)

@@ -6,12 +6,9 @@ computed from earlier tokens, so through all layers more of the document has its
 
 from __future__ import annotations
 
-import itertools
 import time
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -19,6 +16,8 @@ import numpy.typing as npt
 
 from xlexport.analysis.recl import THRESHOLD, Recl, find_recl
 from xlexport.errors import XlexportError
+from xlexport.progress import Progress, no_progress
+from xlexport.scoring.documents import kept
 from xlruntime import Document, Model, TextError
 from xlruntime.documents import TextCounts, TokenReader
 from xlruntime.errors import OptionError
@@ -38,12 +37,7 @@ __all__ = [
 READ_TOKENS = 1 << 16
 SHARES = (0.1, 0.5, 1.0)  # those of the paper's Table 8
 
-Progress = Callable[[str, int], AbstractContextManager[Callable[[int], None]]]
 Ids = npt.NDArray[np.int64]
-
-
-def _quiet(label: str, length: int) -> AbstractContextManager[Callable[[int], None]]:
-    return nullcontext(lambda count: None)
 
 
 @dataclass(frozen=True)
@@ -196,7 +190,7 @@ def measure_context(
     recl: ReclOptions | None = None,
     full_context: bool = False,
     batch_size: int = 1,
-    progress: Progress = _quiet,
+    progress: Progress = no_progress,
     tell: Callable[[str], None] = lambda line: None,
     **evaluation: Any,
 ) -> ContextReport:
@@ -209,7 +203,7 @@ def measure_context(
         recl: where to look for RECL; None: nowhere.
         full_context: count only tokens with at least as many others before them as the longest memory has rows. Then
             all lengths are compared on tokens whose context they really cut.
-        progress: opens a bar for each pass, given a label and how many tokens there are.
+        progress: called with the tokens that were scored, over all passes, and how many there are at most.
         tell: is told beforehand how many passes there will be at most.
         evaluation: other settings than `mem_len`; see `Model.evaluation`.
 
@@ -231,7 +225,7 @@ def measure_context(
     for model in models:
         for mem_len in curve:
             model.evaluation(mem_len=mem_len, **evaluation)
-    documents = [_kept(document) for document in documents]
+    documents = [kept(document) for document in documents]
     texts = [read_text(model, documents) for model in models]
     _check_same_tokens(models, texts)
     counted = texts[0].index >= max(longest, *curve) if full_context else np.ones(len(texts[0].index), bool)
@@ -244,14 +238,17 @@ def measure_context(
     found: list[dict[int, LengthScore]] = [{} for _ in models]
     more = () if recl is None else set(range(recl.start, longest + 1, recl.step)) - set(curve)
     most = len(models) * (len(curve) + len(more))
-    passes = itertools.count(1)
+    done, total = 0, most * (texts[0].tokens - len(texts[0].documents))
+
+    def scored(tokens: int) -> None:
+        nonlocal done
+        done += tokens
+        progress(done, total)
 
     def losses(mem_len: int) -> list[npt.NDArray[np.float32]]:
         all_losses = []
         for model, text, scores in zip(models, texts, found, strict=True):
-            label = f"pass {next(passes)} of {most}{' at most' if more else ''}, {_name(model)}, memory {mem_len:,}"
-            bar = progress(label, text.tokens - len(text.documents))
-            measured, scores[mem_len] = _score(model, text, mem_len, counted, batch_size, bar, evaluation)
+            measured, scores[mem_len] = _score(model, text, mem_len, counted, batch_size, scored, evaluation)
             all_losses.append(measured)
         return all_losses
 
@@ -288,16 +285,6 @@ def _check_model(model: Model, evaluation: dict[str, Any]) -> None:
         )
 
 
-def _kept(document: Document) -> Document:
-    """One whose source can be read several times."""
-    source = document.source
-    if isinstance(source, str | bytes | Path | np.ndarray | list):
-        return document
-    if (read := getattr(source, "read", None)) is not None:
-        return Document(document.name, read())
-    return Document(document.name, np.concatenate([np.zeros(0, np.int64), *source]))  # ids, piece by piece
-
-
 def _check_same_tokens(models: Sequence[Model], texts: Sequence[ContextText]) -> None:
     """A loss is compared token by token, so the models of a group must have the same ones."""
     first = texts[0]
@@ -320,18 +307,17 @@ def _score(
     mem_len: int,
     counted: npt.NDArray[np.bool_],
     batch_size: int,
-    bar: AbstractContextManager[Callable[[int], None]],
+    scored: Callable[[int], None],
     evaluation: dict[str, Any],
 ) -> tuple[npt.NDArray[np.float32], LengthScore]:
     """Losses (n,) in nats of the tokens that count, document by document, and what they come to."""
     losses: list[list[npt.NDArray[np.float32]]] = [[] for _ in text.documents]
     contexts: list[list[Ids]] = [[] for _ in text.documents]
     started = time.perf_counter()
-    with bar as advance:
-        for part in model.score_tokens(text.documents, batch_size=batch_size, mem_len=mem_len, **evaluation):
-            losses[part.number].append(-part.log_probs)
-            contexts[part.number].append(part.context)
-            advance(len(part))
+    for part in model.score_tokens(text.documents, batch_size=batch_size, mem_len=mem_len, **evaluation):
+        losses[part.number].append(-part.log_probs)
+        contexts[part.number].append(part.context)
+        scored(len(part))
     elapsed = time.perf_counter() - started
     nats = np.concatenate([array for arrays in losses for array in arrays])
     if not np.isfinite(nats).all():
@@ -356,10 +342,6 @@ def _score(
         perplexity=perplexity(total / len(nats)),
         tokens_per_second=text.tokens / elapsed,
     )
-
-
-def _name(model: Model) -> str:
-    return model.folder.resolve().name
 
 
 def _model_context(

@@ -3,32 +3,30 @@
 from __future__ import annotations
 
 import base64
-import contextlib
 import hashlib
 import html
 import json
 import math
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager
+from collections.abc import Iterable, Iterator, Mapping
 from importlib.resources import files
 from pathlib import Path
-from typing import Any, BinaryIO, cast
+from typing import Any
 
 import numpy as np
 
 from xlexport import __version__, atomic_output
 from xlexport.atomic_output import check_file
+from xlexport.progress import Progress, no_progress
 from xlexport.report.packing import CHUNK, Chunk, Packer, bytes_for, pack
 from xlexport.report.page_text import text_of_bytes, text_of_ids, token_labels
-from xlexport.scoring.inputs import STDIN, Input, Reading, documents
-from xlexport.scoring.remarks import NEWLINES_MERGED, losses, segmentation
+from xlexport.scoring.remarks import caveats, losses
 from xlruntime import Document, DocumentScore, TextError
 from xlruntime.documents import as_ids, check_ids
 from xlruntime.model import Model
 from xlruntime.spec import Evaluation
 
-__all__ = ["read_whole", "write_report"]
+__all__ = ["write_report"]
 
 LONGEST_BYTES = 32 << 20  # of a document: browsers do not open pages much longer than what it gives
 SCRIPTS = ("data.js", "text.js", "measures.js", "panels.js", "report.js")  # parts of one module, in this order
@@ -37,19 +35,6 @@ ARCHITECTURES = {"transformer_xl": "Transformer-XL", "reformer": "Reformer"}
 PLAIN_NAMES = {"bundle", "model", "checkpoint", "out", "output"}  # of folders; they name no model
 LEVELS = 16  # colours of the scale, those of colours.css
 WORD_CEILING = 32  # bits of a word that end the scale, unless a token's does later
-Progress = Callable[[int], AbstractContextManager[Callable[[int], None]]]  # a length gives what is told of each advance
-
-
-def read_whole(path: Path | None, ids: bool, stdin: BinaryIO) -> Document:
-    """A document with its bytes, or with its token ids; `path` None is standard input, gzip is unpacked.
-
-    Raises:
-        OSError, TextError, TokenError: it cannot be read, or does not hold ids.
-    """
-    given = Input(STDIN if path is None else path.name, path)
-    (document,) = documents([given], Reading(ids=ids), stdin, keep=False)
-    source = cast(Any, document.source)
-    return Document(given.name, np.concatenate([np.zeros(0, np.int64), *source]) if ids else source.read())
 
 
 def write_report(
@@ -60,7 +45,7 @@ def write_report(
     top: int = 5,
     title: str | None = None,
     force: bool = False,
-    progress: Progress = lambda length: contextlib.nullcontext(lambda advance: None),
+    progress: Progress = no_progress,
     **evaluation: Any,
 ) -> DocumentScore:
     """Score `document` and write the page about it, whole or not at all.
@@ -70,7 +55,7 @@ def write_report(
         top: likeliest tokens that the page shows for each, 0 to 10.
         title: of the page; None is the document's name.
         force: replace a file at `output`.
-        progress: opened with the document's length in what its offsets count, and told how far scoring came since.
+        progress: called with how far scoring is, and the document's length, both in what its offsets count.
         evaluation: settings, see `Model.evaluation`.
 
     Raises:
@@ -98,12 +83,11 @@ def write_report(
     packer = Packer(text, model.bundle.vocab_size, top)
     chunks: list[Chunk] = []
     summary, reached = None, 0
-    with progress(len(text.after) - 1) as advance:
-        for part in model.score_tokens([document], detail=top, **evaluation):
-            chunks += packer.add(part)
-            summary = part.summary
-            advance(int(part.ends.max(initial=reached)) - reached)
-            reached = int(part.ends.max(initial=reached))
+    for part in model.score_tokens([document], detail=top, **evaluation):
+        chunks += packer.add(part)
+        summary = part.summary
+        reached = int(part.ends.max(initial=reached))
+        progress(reached, len(text.after) - 1)
     if summary is None or not summary.scored_tokens:
         raise TextError(f"{document.name}: fewer than 2 tokens, so nothing to score.", repair="Give a longer text.")
     title = (title or document.name).encode("utf-8", "replace").decode()  # names of files may be any bytes
@@ -165,11 +149,7 @@ def _notes(model: Model, settings: Evaluation, summary: DocumentScore) -> list[s
     """What a reader must know of how the document was scored, in sentences: first the model, then what to beware of."""
     memory = "the whole document in one step" if settings.whole else f"segments of {settings.segment_len:,}"
     notes = [f"{_model_name(model)}; {memory}" + ("." if settings.whole else f", memory {settings.mem_len:,}.")]
-    if said := segmentation(settings):
-        notes.append(said)
-    if model.tokenizer.merges_newlines:
-        notes.append(NEWLINES_MERGED)
-    return notes + losses(summary)
+    return [*notes, *caveats(settings, model.tokenizer), *losses(summary)]
 
 
 def _model_name(model: Model) -> str:

@@ -6,6 +6,7 @@ projected keys and values. `walk_transformer_xl` and `walk_reformer` say what ea
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from typing import Any
 
@@ -13,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from xlexport.errors import ParityError
+from xlexport.progress import Progress, no_progress
 from xlexport.verification.compare import segments_to_wrap
 from xlexport.verification.report import ParityReport, SegmentDifference, make_report, tolerance_of
 from xlruntime.model import Model
@@ -40,7 +42,7 @@ def verify(
     *,
     segments: int,
     evaluation: Evaluation | None = None,
-    progress: Callable[[SegmentDifference], None] | None = None,
+    progress: Progress = no_progress,
 ) -> ParityReport:
     """Walk `ids` in both, up to `segments` segments.
 
@@ -49,7 +51,7 @@ def verify(
         build_eager: makes the trained model, in eval mode; may be called more than once.
         ids: token ids of a real text.
         evaluation: segment and memory lengths; None is the bundle's own.
-        progress: called after every segment.
+        progress: called after every segment, with how many there are at most.
 
     Raises:
         ParityError: `ids` are too few to compare anything, or the trained model is of other sizes than the bundle.
@@ -62,12 +64,17 @@ def verify(
     for purpose in model.bundle.graphs:
         model.release(purpose)
     totals = None
+    done = itertools.count(1)
+
+    def walked(segment: SegmentDifference) -> None:
+        progress(next(done), segments)
+
     if model.bundle.architecture == "reformer":
         from xlexport.architectures.reformer.walk import walk_reformer
 
-        found, totals = walk_reformer(model, build_eager, ids, segments, evaluation, progress)
+        found, totals = walk_reformer(model, build_eager, ids, segments, evaluation, walked)
     else:
         from xlexport.architectures.transformer_xl.walk import walk_transformer_xl
 
-        found = walk_transformer_xl(model, build_eager, ids, segments, evaluation, progress)
+        found = walk_transformer_xl(model, build_eager, ids, segments, evaluation, walked)
     return make_report(found, evaluation, tolerance_of(model.bundle), totals)
