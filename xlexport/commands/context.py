@@ -97,9 +97,7 @@ recl_options = all_of(
         type=float,
         default=0.01,
         show_default=True,
-        
         help="RECL: relative gain below which longer context no longer helps.",
-   ,
     ),
     grouped("recl", ReclChoice),
 )
