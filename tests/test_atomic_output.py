@@ -17,7 +17,8 @@ from typing import NoReturn
 import pytest
 from safetensors import SafetensorError
 
-from xlexport.atomic_output import check_output, digests, publishing, writing
+from xlexport.atomic_output import writing
+from xlexport.bundles import check_output, digests, publishing
 from xlexport.errors import OutputExistsError
 from xlruntime.bundle import MANIFEST
 
@@ -219,14 +220,14 @@ def test_digests_leave_out_the_manifest(old: Path) -> None:
 KILLED = """
 import os, signal, sys
 from pathlib import Path
-from xlexport import atomic_output as bundle_writer
+from xlexport import atomic_output, bundles
 
 point, output = sys.argv[1], Path(sys.argv[2])
 
 def die(*arguments):
     os.kill(os.getpid(), signal.SIGKILL)
 
-exchange, rename = bundle_writer._exchange, Path.rename
+exchange, rename = atomic_output._exchange, Path.rename
 def exchange_and_die(new, old):
     exchange(new, old)
     die()
@@ -237,18 +238,18 @@ def rename_and_die(self, target):
 
 match point:
     case "settling":
-        bundle_writer._settle = die
+        atomic_output._settle = die
     case "before the exchange":
-        bundle_writer._exchange = die
+        atomic_output._exchange = die
     case "after the exchange":
-        bundle_writer._exchange = exchange_and_die
+        atomic_output._exchange = exchange_and_die
     case "old one set aside":
-        bundle_writer.ctypes.CDLL = lambda *arguments, **settings: None
+        atomic_output.ctypes.CDLL = lambda *arguments, **settings: None
         Path.rename = rename_and_die
     case "published":
         Path.rename = rename_and_die
 
-with bundle_writer.publishing(output, force=True) as folder:
+with bundles.publishing(output, force=True) as folder:
     if point == "begun":
         die()
     (folder / "bundle.json").write_text("new")
@@ -339,7 +340,7 @@ def test_folders_of_others_are_left_alone(output: Path, running_process: int) ->
 LIMITED = """
 import resource, sys
 from pathlib import Path
-from xlexport.atomic_output import publishing
+from xlexport.bundles import publishing
 
 resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))
 try:

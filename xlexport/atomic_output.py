@@ -1,4 +1,8 @@
-"""Publish a folder whole or not at all, and write what a bundle says about itself."""
+"""Publish a file or a folder whole or not at all, whatever happens while it is written.
+
+Both are written under a hidden name in the same folder, synchronized, and then take their place in one step. A process
+that is killed leaves the old output, or none; the next run at the same output removes its remains.
+"""
 
 from __future__ import annotations
 
@@ -7,90 +11,130 @@ import ctypes
 import errno
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from safetensors import SafetensorError
 
-from xlexport.errors import OutputExistsError
-from xlruntime.bundle import MANIFEST, digest_file, is_bundle
-from xlruntime.spec import Bundle, FileDigest
+from xlexport.errors import OutputExistsError, OutputFolderError
 
-__all__ = ["SMALL_TENSOR_BYTES", "WEIGHTS_FILE", "check_output", "digests", "publishing", "write_manifest", "writing"]
+__all__ = ["check_file", "check_folder", "file", "folder", "move_into_place", "naming", "writing"]
 
-WEIGHTS_FILE = "weights.data"  # of all graphs of a bundle
-SMALL_TENSOR_BYTES = 1024  # smaller initializers stay in the graph, where shape inference can see them
 RENAME_EXCHANGE = 2  # Linux, renameat2(2)
 AT_FDCWD = -100
 
 
-def check_output(output: Path, force: bool) -> None:
-    """Refuse an output path that must not be replaced, before any work is done.
+def check_folder(output: Path) -> None:
+    """Refuse an output path whose folder does not exist.
 
     Raises:
-        OutputExistsError: something stands there that is no bundle, or is a link, or is one and `force` is off.
-        FileNotFoundError: its parent folder does not exist.
+        OutputFolderError: names it.
     """
     if not output.parent.is_dir():
-        raise FileNotFoundError(f"{output.parent}: no such folder to write {output.name} into. Create it first.")
-    if not output.exists() and not output.is_symlink():
-        return
-    if output.is_symlink():
-        raise OutputExistsError(
-            f"{output}: a symbolic link, which is never replaced. Give what it leads to, or another path."
+        raise OutputFolderError(
+            f"{output.parent}: no such folder to write {output.name} into.", repair="Create it first."
         )
-    if not is_bundle(output):
-        raise OutputExistsError(f"{output}: exists and is not a bundle, so it is never replaced. Give another path.")
-    if not force:
+
+
+def check_file(output: Path, force: bool) -> None:
+    """Refuse a file that cannot be written, or must not be replaced, before any work is done.
+
+    Raises:
+        OutputExistsError: `output` exists and is not a file, or it is a file and `force` is off.
+        OutputFolderError: its folder does not exist.
+    """
+    check_folder(output)
+    if output.exists() and not output.is_file():
         raise OutputExistsError(
-            f"{output}: a bundle is there already. Add --force to replace it, or give another path."
+            f"{output}: exists and is not a file, so it is never replaced.", repair="Give another path."
+        )
+    if output.is_symlink() and not output.exists():
+        raise OutputExistsError(f"{output}: a link that leads nowhere.", repair="Remove it, or give another path.")
+    if output.exists() and not force:
+        raise OutputExistsError(
+            f"{output}: a file is there already.", repair="Add --force to replace it, or give another path."
         )
 
 
 @contextlib.contextmanager
-def publishing(output: Path, force: bool = False) -> Iterator[Path]:
-    """A temporary folder beside `output` that takes its place when the block succeeds, and vanishes when it fails.
+def file(output: Path, check: Callable[[], None] | None = None) -> Iterator[Path]:
+    """Yield a path to write, whose file replaces `output` if the block succeeds and vanishes if it fails.
 
-    An old bundle stays in place until the new one is complete, then the two change places at once. Two threads of
-    one process must not publish to the same place.
+    Args:
+        check: raises if `output` must not be replaced; called before the block and again after it.
 
     Raises:
-        OutputExistsError, FileNotFoundError: as `check_output`.
+        OSError: it cannot be written; an older file stays as it was.
     """
-    check_output(output, force)
+    check = check or (lambda: check_folder(output))
+    check()
     _clean_up_after_killed(output)
-    check_output(output, force)  # an old bundle may have come back
+    temporary = _temporary(output, os.getpid())
+    try:
+        with naming(output, temporary):
+            yield temporary
+            _sync(temporary)
+            check()  # somebody else may have published meanwhile
+            move_into_place(temporary, output)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def folder(output: Path, check: Callable[[], None]) -> Iterator[Path]:
+    """Yield a folder to fill, which takes the place of `output` if the block succeeds and vanishes if it fails.
+
+    An old folder stays in place until the new one is complete, then the two change places at once. Two threads of one
+    process must not publish to the same place.
+
+    Args:
+        check: raises if `output` must not be replaced; called before the block and again after it.
+    """
+    check()
+    _clean_up_after_killed(output)
+    check()  # an old folder may have come back
     temporary = _temporary(output, os.getpid())
     temporary.mkdir()
     try:
         yield temporary
         _settle(temporary)
-        check_output(output, force)  # somebody else may have published meanwhile
+        check()  # somebody else may have published meanwhile
         if output.exists():
             _exchange(temporary, output)
         else:
             temporary.rename(output)
-        with contextlib.suppress(OSError):  # it stands there, whole: a power cut might only bring the old one back
-            _sync(output.parent)
+        _sync_parent(output)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
 
 
-def digests(folder: Path) -> dict[str, FileDigest]:
-    """SHA-256 and size of every file of `folder` but the manifest."""
-    return {
-        path.name: digest_file(path) for path in sorted(folder.iterdir()) if path.is_file() and path.name != MANIFEST
-    }
+def move_into_place(complete: Path, output: Path) -> None:
+    """Let a complete file, which is on the disk already, replace `output` in one step."""
+    os.replace(complete, output)
+    _sync_parent(output)
 
 
-def write_manifest(folder: Path, bundle: Bundle) -> None:
-    """Write `bundle.json`."""
-    (folder / MANIFEST).write_text(bundle.to_json(), "utf-8")
+@contextlib.contextmanager
+def naming(output: Path, temporary: Path | None = None) -> Iterator[None]:
+    """Let errors of the system in the block name `output`, not the hidden file that the user never gave.
+
+    Args:
+        temporary: the hidden file; None: all errors of the block are of `output`.
+
+    Raises:
+        OSError: with the name of `output`.
+    """
+    try:
+        yield
+    except OSError as error:
+        if error.errno is None or (temporary is not None and error.filename not in (None, str(temporary))):
+            raise
+        raise OSError(error.errno, error.strerror, str(output)) from error
 
 
 @contextlib.contextmanager
 def writing(path: Path) -> Iterator[None]:
-    """Report a write that was cut short as what it is; numpy and safetensors have errors of their own for it.
+    """Report a write that was cut short as a full disk; numpy and safetensors have errors of their own for it.
 
     Raises:
         OSError: with the number that a full disk has, and `path`.
@@ -108,7 +152,7 @@ def _temporary(output: Path, pid: int) -> Path:
 
 
 def _clean_up_after_killed(output: Path) -> None:
-    """Remove what killed processes left of attempts at the same output; put back an old bundle that one set aside."""
+    """Remove what killed processes left of attempts at the same output; put back an old folder that one set aside."""
     prefix = _temporary(output, 0).name.removesuffix("0")
     for path in sorted(output.parent.iterdir()):
         pid, _, aside = path.name.removeprefix(prefix).partition(".")
@@ -118,8 +162,10 @@ def _clean_up_after_killed(output: Path) -> None:
             continue
         if aside and not output.exists():
             path.rename(output)
-        else:
+        elif path.is_dir():
             shutil.rmtree(path, ignore_errors=True)
+        else:
+            path.unlink(missing_ok=True)
 
 
 def _is_running(pid: int) -> bool:
@@ -139,6 +185,11 @@ def _settle(folder: Path) -> None:
         path.chmod(0o644)
         _sync(path)
     _sync(folder)
+
+
+def _sync_parent(output: Path) -> None:
+    with contextlib.suppress(OSError):  # the output is complete: a power cut might only bring the old one back
+        _sync(output.parent)
 
 
 def _sync(path: Path) -> None:

@@ -1,15 +1,33 @@
-"""Open a bundle in whatever runs its graphs: ONNX Runtime, or PyTorch where the user trusts the bundle."""
+"""Bundles as folders: open one in ONNX Runtime or PyTorch, write one whole or not at all."""
 
 from __future__ import annotations
 
+import functools
+from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import xlruntime
-from xlruntime.bundle import read_bundle
-from xlruntime.model import Model
+from xlexport import atomic_output
+from xlexport.errors import OutputExistsError
+from xlruntime.bundle import MANIFEST, digest_file, is_bundle, read_bundle
+from xlruntime.spec import Bundle, FileDigest
 
-__all__ = ["open_bundle"]
+if TYPE_CHECKING:
+    from xlruntime.model import Model
+
+__all__ = [
+    "SMALL_TENSOR_BYTES",
+    "WEIGHTS_FILE",
+    "check_output",
+    "digests",
+    "open_bundle",
+    "publishing",
+    "write_manifest",
+]
+
+WEIGHTS_FILE = "weights.data"  # of all graphs of a bundle
+SMALL_TENSOR_BYTES = 1024  # smaller initializers stay in the graph, where shape inference can see them
 
 
 def open_bundle(folder: str | Path, *, trust: bool = False, **options: Any) -> Model:
@@ -27,3 +45,48 @@ def open_bundle(folder: str | Path, *, trust: bool = False, **options: Any) -> M
 
         return load(folder, **options)
     return xlruntime.load(folder, **options)
+
+
+def check_output(output: Path, force: bool) -> None:
+    """Refuse an output path that must not be replaced, before any work is done.
+
+    Raises:
+        OutputExistsError: it is not a bundle, or is a link, or is a bundle and `force` is off.
+        OutputFolderError: its parent folder does not exist.
+    """
+    atomic_output.check_folder(output)
+    if not output.exists() and not output.is_symlink():
+        return
+    if output.is_symlink():
+        raise OutputExistsError(
+            f"{output}: a symbolic link, which is never replaced.", repair="Give what it leads to, or another path."
+        )
+    if not is_bundle(output):
+        raise OutputExistsError(
+            f"{output}: exists and is not a bundle, so it is never replaced.", repair="Give another path."
+        )
+    if not force:
+        raise OutputExistsError(
+            f"{output}: a bundle is there already.", repair="Add --force to replace it, or give another path."
+        )
+
+
+def publishing(output: Path, force: bool = False) -> AbstractContextManager[Path]:
+    """Return a context with a folder to fill that becomes the bundle `output`; see `atomic_output.folder`.
+
+    Raises:
+        OutputExistsError, OutputFolderError: as `check_output`.
+    """
+    return atomic_output.folder(output, functools.partial(check_output, output, force))
+
+
+def digests(folder: Path) -> dict[str, FileDigest]:
+    """Return SHA-256 and size of every file of `folder` but the manifest."""
+    return {
+        path.name: digest_file(path) for path in sorted(folder.iterdir()) if path.is_file() and path.name != MANIFEST
+    }
+
+
+def write_manifest(folder: Path, bundle: Bundle) -> None:
+    """Write `bundle.json`."""
+    (folder / MANIFEST).write_text(bundle.to_json(), "utf-8")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import platform
-import re
 import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
@@ -14,12 +13,13 @@ from typing import Any
 
 from xlexport.architectures import Step, architecture, require_support
 from xlexport.architectures.choices import check_choices
-from xlexport.architectures.findings import SegmentDifference
-from xlexport.atomic_output import check_output, digests, publishing, write_manifest, writing
-from xlexport.bundles import open_bundle
+from xlexport.atomic_output import writing
+from xlexport.bundle_readme import bundle_readme
+from xlexport.bundles import check_output, digests, open_bundle, publishing, write_manifest
 from xlexport.checkpoints import SourceCheckpoint
 from xlexport.errors import ExportError
 from xlexport.export.onnx import export_onnx
+from xlexport.progress import Progress, no_progress
 from xlexport.quantize.gate_text import check_texts, gate_text
 from xlexport.quantize.run import QuantizeOptions, check_options, quantize_into
 from xlexport.tokenizer_choice import choose_tokenizer
@@ -96,14 +96,15 @@ def convert(
     *,
     force: bool = False,
     tell: Callable[[str], None] = lambda message: None,
-    progress: Callable[[SegmentDifference], None] | None = None,
+    progress: Progress = no_progress,
 ) -> ParityReport:
     """Write a bundle of `source` to `output`, whole and verified or not at all.
 
     Another precision than float32 is made of the float32 bundle once that has been verified.
 
     Args:
-        tell: called with a line for each stage; progress: called after each verified segment.
+        tell: called with a line for each stage.
+        progress: called after each verified segment, with how many there are at most.
 
     Raises:
         OutputExistsError: `output` is taken.
@@ -149,7 +150,7 @@ def convert(
         report = verify(exported, source.build_model, ids, segments=segments, progress=progress)
         report.require_passed()
         (folder / "parity.json").write_text(json.dumps(report.to_dict(), indent=1) + "\n", "utf-8")
-        (folder / "README.md").write_text(_readme(bundle, report), "utf-8")
+        (folder / "README.md").write_text(bundle_readme(bundle, report), "utf-8")
         write_manifest(folder, _describe(source, memory, graphs, evaluation, tokenizer.spec, folder))
         if quantization is not None:
             exact = load(folder, threads=options.threads, check_files=False)
@@ -168,7 +169,9 @@ def _check_format(name: str, options: ConversionOptions) -> None:
         require_support(name, "torchscript")
     problems = {"--cuda-graphs": options.settings.get("cuda_graphs"), "--dtype and its options": options.quantization}
     if options.to != "onnx" and (named := [name for name, chosen in problems.items() if chosen]):
-        raise OptionError(f"--to {options.to} goes without {' and '.join(named)}: they are for ONNX. Leave them out.")
+        raise OptionError(
+            f"--to {options.to} goes without {' and '.join(named)}: they are for ONNX.", repair="Leave them out."
+        )
 
 
 def _export(step: Step, folder: Path, to: spec.Format) -> dict[str, spec.Graph]:
@@ -202,8 +205,8 @@ def _evaluation(source: SourceCheckpoint, options: ConversionOptions) -> spec.Ev
     missing = [f"--{name.replace('_', '-')}" for name in source.needs if options.choices.get(name) is None]
     if missing:
         raise ExportError(
-            f"{next(iter(source.files), 'the checkpoint')}: does not say with which settings it is evaluated. "
-            f"Give {', '.join(missing)}."
+            f"{next(iter(source.files), 'the checkpoint')}: does not say with which settings it is evaluated.",
+            repair=f"Give {', '.join(missing)}.",
         )
     found = architecture(source.architecture)
     converted = {option.name for option in found.conversion_options}  # the configuration holds these already
@@ -216,10 +219,9 @@ def _evaluation(source: SourceCheckpoint, options: ConversionOptions) -> spec.Ev
 
 def _notes(source: SourceCheckpoint, options: ConversionOptions) -> tuple[str, ...]:
     """Return the source's notes without those that only ask for settings that were given."""
-    settings = architecture(source.architecture).evaluation_fields
-    given = {f"--{name.replace('_', '-')}" for name in settings if options.choices.get(name) is not None}
-    asked = {note: set(re.findall(r"--[a-z-]*[a-z]", note)) for note in source.notes}
-    return tuple(note for note, names in asked.items() if not names or not names <= given)
+    asked = {note: getattr(note, "options", ()) for note in source.notes}
+    given = options.choices
+    return tuple(note for note, names in asked.items() if not names or any(given.get(name) is None for name in names))
 
 
 def _write_first_rows(step: Step, folder: Path) -> None:
@@ -261,67 +263,3 @@ def _describe(
         },
         files=digests(folder),
     )
-
-
-def _readme(bundle: spec.Bundle, report: ParityReport) -> str:
-    """What a person who finds the folder needs to know."""
-    files = "\n".join(f"- `{name}`: {digest.size:,} bytes" for name, digest in bundle.files.items())
-    sources = ", ".join(f"`{name}` (SHA-256 `{sha256}`)" for name, sha256 in bundle.provenance["sources"].items())
-    notes = "".join(f"- {note}\n" for note in bundle.provenance["notes"])
-    chosen = f"\nWhat was chosen, or is left out:\n\n{notes}" if notes else ""
-    return f"""# A {bundle.architecture} bundle of xlexport
-
-{architecture(bundle.architecture).summary(bundle.config)}, vocabulary {bundle.vocab_size:,},
-tokenizer {bundle.tokenizer.kind}, {bundle.precision}. Converted from {sources}.
-
-{_how_to_score(bundle)}
-`bundle.json` says what every graph takes and gives. {_defaults(bundle.evaluation)}
-
-{_verified(report)}
-{chosen}
-{files}
-"""
-
-
-def _how_to_score(bundle: spec.Bundle) -> str:
-    kind = bundle.graphs["score"].format
-    if kind == "onnx":
-        return (
-            "Score a document, without PyTorch: `pip install 'xlexport[cpu]'`, then `xlexport score THIS_FOLDER "
-            "document.txt`."
-        )
-    return f"""Its graphs are of the kind {kind}, and PyTorch runs them. Loading them runs code that is in the
-files: trust them like a program, or leave them. Score a document: `pip install 'xlexport[cpu,convert]'`, then
-`xlexport score --trust THIS_FOLDER document.txt`."""
-
-
-def _defaults(evaluation: spec.Evaluation) -> str:
-    afresh = "; longer ones start afresh there" if evaluation.restart else ""
-    if evaluation.whole:
-        longest = f"of at most {evaluation.longest_part:,} tokens{afresh}"
-        return f"A document is one step, {longest}; nothing is carried between them."
-    defaults = f"Defaults: segment {evaluation.segment_len}, memory\n{evaluation.mem_len}"
-    if evaluation.n_hashes is None and evaluation.max_positions is None:
-        return f"{defaults}, clamp {evaluation.clamp_len}, same_length {str(evaluation.same_length).lower()}."
-    rounds = "" if evaluation.n_hashes is None else f", {evaluation.n_hashes} rounds of hashing"
-    if evaluation.max_positions is None:
-        return f"{defaults}{rounds}."
-    return f"{defaults}{rounds}. Documents have at most {evaluation.max_positions:,} tokens{afresh}."
-
-
-def _verified(report: ParityReport) -> str:
-    walk, memory = f"{report.segments} segments of carried memory", f", of a memory\n{report.max_abs_memory_diff:.2e}"
-    if not report.mem_len:
-        walk, memory = f"{report.segments} documents", ""
-    text = f"""Verified against the trained model over {walk} ({report.tokens:,} tokens):
-largest difference of a log-probability {report.max_abs_log_prob_diff:.2e} nats{memory}; \
-{report.delta_bits_per_token:+.1e} bits per token; same best token in
-{report.top1_agreement:.2%} of places. All figures: `parity.json`."""
-    if report.bucket_flips is None:
-        return text
-    overflow = ""
-    if report.overflow_fraction is not None:
-        overflow = f" Queries had more keys to see than the rule allows in {report.overflow_fraction:.1%} of rounds."
-    return f"""{text}
-The trained model was given the graphs' buckets; by itself it would have chosen {report.bucket_flips:,} others, with
-margins of up to {report.largest_flip_margin:.1e}.{overflow}"""

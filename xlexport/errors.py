@@ -7,10 +7,11 @@
     ├── ParityError (RuntimeError)                          step graphs that do not compute what the model computes
     ├── QuantizationError (RuntimeError)                    a bundle that cannot be quantized, or would lose too much
     ├── ResumeError (ValueError)                            a run that cannot go on where one was interrupted
-    ├── OutputExistsError (FileExistsError)                 something stands where the output should go
+    ├── OutputExistsError (FileExistsError)                 the output path is taken
+    ├── OutputFolderError (FileNotFoundError)               there is no folder to write the output into
     └── MissingDependencyError (ImportError)                an extra that is not installed
 
-Every message is one line: what is wrong, where, what was expected and found, and how to mend it.
+Every message is one line: what is wrong, where, what was expected and what was found. How to repair it is a field.
 """
 
 __all__ = [
@@ -19,6 +20,7 @@ __all__ = [
     "ExportError",
     "MissingDependencyError",
     "OutputExistsError",
+    "OutputFolderError",
     "ParityError",
     "QuantizationError",
     "ResumeError",
@@ -27,7 +29,16 @@ __all__ = [
 
 
 class XlexportError(Exception):
-    """Base of all errors that this package raises on purpose."""
+    """Base of all errors that this package raises on purpose; its text is message and repair in one line."""
+
+    def __init__(self, message: str = "", repair: str | None = None) -> None:
+        """Keep what is wrong, and where; and what the user can do about it, if there is anything to suggest."""
+        super().__init__(message)
+        self.message = message
+        self.repair = repair
+
+    def __str__(self) -> str:
+        return " ".join(filter(None, (self.message, self.repair)))
 
 
 class CheckpointError(XlexportError, ValueError):
@@ -56,6 +67,10 @@ class ResumeError(XlexportError, ValueError):
 
 class OutputExistsError(XlexportError, FileExistsError):
     """The output path is taken, and by something that must not be replaced."""
+
+
+class OutputFolderError(XlexportError, FileNotFoundError):
+    """The folder that the output should be written into does not exist."""
 
 
 class MissingDependencyError(XlexportError, ImportError):

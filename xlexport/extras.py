@@ -32,5 +32,5 @@ def require(extra: str) -> None:
     missing = missing_modules(extra)
     if missing:
         raise MissingDependencyError(
-            f"{', '.join(missing)} not installed, needed here. Install it: pip install 'xlexport[{extra}]'."
+            f"{', '.join(missing)} not installed, needed here.", repair=f"Install it: pip install 'xlexport[{extra}]'."
         )

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from xlexport.atomic_output import writing
+from xlexport import atomic_output
 from xlexport.errors import XlexportError
 from xlexport.extras import require
 
@@ -24,15 +23,14 @@ def check_picture(path: Path) -> None:
     Raises:
         XlexportError: neither .png nor .svg.
         MissingDependencyError: matplotlib is not installed.
-        FileNotFoundError: there is no folder to write it into.
+        OutputFolderError: there is no folder to write it into.
     """
     if path.suffix.lower() not in SUFFIXES:
-        raise XlexportError(f"{path}: a plot is a .png or .svg file. Give it such a name.")
+        raise XlexportError(f"{path}: a plot is a .png or .svg file.", repair="Give it such a name.")
     require("plot")
-    if not path.parent.is_dir():
-        raise FileNotFoundError(f"{path.parent}: no such folder to write {path.name} into. Create it first.")
+    atomic_output.check_folder(path)
     if path.is_dir():
-        raise XlexportError(f"{path}: a folder stands where the plot should go. Give another name.")
+        raise XlexportError(f"{path}: a folder stands where the plot should go.", repair="Give another name.")
 
 
 def plain(name: str) -> str:
@@ -47,10 +45,5 @@ def save_picture(figure: Figure, path: Path) -> None:
     Raises:
         OSError: it cannot be written; an older one stays as it was.
     """
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        with writing(path):
-            figure.savefig(temporary, format=path.suffix[1:].lower(), dpi=150)
-        os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)
+    with atomic_output.file(path) as temporary, atomic_output.writing(path):
+        figure.savefig(temporary, format=path.suffix[1:].lower(), dpi=150)

@@ -23,8 +23,8 @@ def sample_checkpoint() -> Path:
         if place.is_file():
             return place
     raise CheckpointNotFoundError(
-        f"the sample checkpoint is in neither {places[0]} nor {places[1]}. Install from a complete clone: pip install "
-        "'.[cpu,convert]' -c constraints.txt"
+        f"the sample checkpoint is in neither {places[0]} nor {places[1]}.",
+        repair="Install from a complete clone: pip install '.[cpu,convert]' -c constraints.txt",
     )
 
 

@@ -11,17 +11,24 @@ import shutil
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, TextIO
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TextIO
 
 import click
 
+from xlexport.progress import Progress
+from xlruntime.messages import counted, one_line
+
+if TYPE_CHECKING:
+    from xlruntime import TokenScores
+
 __all__ = [
+    "DocumentsBar",
+    "Failure",
     "StatusLine",
     "bar",
-    "counted",
     "duration",
     "failure",
-    "one_line",
     "print_json",
     "print_table",
     "progress_bar",
@@ -30,26 +37,14 @@ __all__ = [
 ]
 
 EVERY = 0.2  # seconds between two pictures of a status line
-WIDTH = 24  # of a bar
+WIDTH, FULL, EMPTY = 24, "█", "░"  # of a bar
+CLEAR_LINE, SHOW_CURSOR = "\r\x1b[K", "\x1b[?25h"
 STDOUT = "standard output"
 
 
 def tell(message: str) -> None:
     """A line for the person at the terminal."""
     click.echo(one_line(message), err=True)
-
-
-def one_line(text: str) -> str:
-    """A text as a terminal can show it: what would end the line or be obeyed becomes an escape, like \\n.
-
-    Names of files and documents may hold anything.
-    """
-    return "".join(mark if mark.isprintable() else ascii(mark)[1:-1] for mark in text)
-
-
-def counted(n: int, what: str) -> str:
-    """How many there are of what, with an s where it is not one."""
-    return f"{n:,} {what}{'' if n == 1 else 's'}"
 
 
 def print_json(value: Any, err: bool = False) -> None:
@@ -100,7 +95,7 @@ class StatusLine:
 
     def __init__(self, stream: TextIO | None = None) -> None:
         self._stream = stream or sys.stderr
-        self.visible = self._stream.isatty() and os.environ.get("TERM") != "dumb"
+        self.visible = _can_draw(self._stream)
         self._drawn = -math.inf
         self._shown = False
 
@@ -117,61 +112,156 @@ class StatusLine:
     def clear(self) -> None:
         """Make room for other lines."""
         if self._shown:
-            self._stream.write("\r\x1b[K")
+            self._stream.write(CLEAR_LINE)
             self._stream.flush()
             self._shown = False
 
 
+class DocumentsBar:
+    """A status line of documents that are scored, whose number and length may be unknown.
+
+    Args:
+        documents: how many there are; size: bytes of their text; None: unknown.
+    """
+
+    def __init__(self, documents: int | None, size: int | None, stream: TextIO | None = None) -> None:
+        self._documents = documents
+        self._size = size
+        self._line = StatusLine(stream)
+        self._started = time.monotonic()
+        self._tokens = 0
+        self._done = 0
+        self._finished = 0.0  # bytes of documents that are done
+        self._skipped: float | None = None  # bytes that an earlier process scored
+        self._reached: dict[int, int] = {}  # of documents that are not done
+
+    def resumed(self, documents: int, size: int) -> None:
+        """Begin with documents that were done before, of `size` bytes."""
+        self._done, self._finished = documents, float(size)
+
+    def take(self, part: TokenScores) -> None:
+        """Count a part."""
+        self._tokens += len(part)
+        if self._skipped is None:
+            self._skipped = self._finished + (int(part.starts[0]) if len(part) else 0)
+        if part.summary is not None or part.error is not None:
+            self._done += 1
+            self._finished += part.summary.bytes if part.summary is not None else self._reached.get(part.number, 0)
+            self._reached.pop(part.number, None)
+        elif len(part):
+            self._reached[part.number] = int(part.ends[-1])  # in characters where tokens are not bytes: a bit less
+        self._line.draw(lambda: self.line(time.monotonic()))
+
+    def clear(self) -> None:
+        """Make room for other lines."""
+        self._line.clear()
+
+    def line(self, now: float) -> str:
+        """Return what is shown."""
+        if self._documents is None:
+            done = counted(self._done, "document")
+        else:
+            done = f"{self._done:,} of {counted(self._documents, 'document')}"
+        line = f"{done}  {self._tokens / max(now - self._started, 1e-9):,.0f} tokens/s"
+        if not self._size:
+            return line
+        reached = self._finished + sum(self._reached.values())
+        scored = reached - (self._skipped or 0.0)
+        left = (self._size - reached) * (now - self._started) / scored if scored > 0 else math.inf
+        tail = f"  {duration(max(left, 0.0))} left" if math.isfinite(left) else ""
+        return f"{bar(min(reached / self._size, 1.0))}  {line}{tail}"
+
+
 def bar(fraction: float) -> str:
-    """A share of the whole, as a number and as a picture."""
+    """Return a share of the whole as a number and as a picture."""
     filled = round(fraction * WIDTH)
-    return f"{fraction:4.0%} {'█' * filled}{'░' * (WIDTH - filled)}"
+    return f"{fraction:4.0%} {FULL * filled}{EMPTY * (WIDTH - filled)}"
 
 
 def duration(seconds: float) -> str:
-    """Hours, minutes and seconds, as a clock shows them."""
+    """Return hours, minutes and seconds, as a clock shows them."""
     whole = round(seconds)
     hours, minutes = whole // 3600, whole // 60 % 60
     return f"{hours}:{minutes:02}:{whole % 60:02}" if hours else f"{minutes}:{whole % 60:02}"
 
 
 @contextlib.contextmanager
-def progress_bar(length: int, label: str) -> Iterator[Callable[[int], None]]:
-    """A bar on a terminal while the block runs, which is given what to tell how far it came since."""
-    line, done, began = StatusLine(), 0, time.monotonic()
+def progress_bar(label: str) -> Iterator[Progress]:
+    """Yield a callback that draws a bar on a terminal; the bar is gone when the block ends, whatever ends it."""
+    stream = sys.stderr
+    if not _can_draw(stream):
+        yield lambda done, total: None
+        return
+    with contextlib.ExitStack() as drawn:
+        bars: list[Any] = []
 
-    def picture() -> str:
-        left = f"  {duration((length - done) * (time.monotonic() - began) / done)} left" if 0 < done <= length else ""
-        return f"{bar(min(done / max(length, 1), 1.0))}  {label}{left}"
+        def draw(done: int, total: int) -> None:
+            if not bars:
+                template = f"%(bar)s {label} %(info)s"
+                made = click.progressbar(
+                    length=total, bar_template=template, fill_char=FULL, empty_char=EMPTY, width=WIDTH, file=stream
+                )
+                drawn.callback(stream.write, SHOW_CURSOR)
+                bars.append(made)
+            bars[0].update(done - bars[0].pos)
 
-    def advance(more: int) -> None:
-        nonlocal done
-        done += more
-        line.draw(picture)
-
-    line.draw(picture)
-    try:
-        yield advance
-    finally:
-        line.clear()
+        try:
+            yield draw
+        finally:
+            if bars:
+                stream.write(CLEAR_LINE)
+    stream.flush()
 
 
-def failure(error: Exception) -> str | None:
-    """The line that tells a person what went wrong and how to mend it; None for an error of ours (a bug)."""
+def _can_draw(stream: TextIO) -> bool:
+    """Return whether a line can be drawn again and again there."""
+    return stream.isatty() and os.environ.get("TERM") != "dumb"
+
+
+@dataclass(frozen=True)
+class Failure:
+    """An expected error, for a person or for a program.
+
+    Attributes:
+        error: what is wrong, and where; repair: what to do about it; None: there is nothing to suggest.
+        type: the class of the error.
+        text: error and repair in one line.
+    """
+
+    error: str
+    repair: str | None
+    type: str
+    text: str
+
+    def show(self, as_json: bool) -> None:
+        """Print it on standard error: a line for a person, or one JSON object."""
+        if as_json:
+            print_json({"error": self.error, "repair": self.repair, "type": self.type}, err=True)
+        else:
+            tell(f"Error: {self.text}")
+
+
+def failure(error: Exception) -> Failure | None:
+    """Return what to say of an error; None: it was not expected, so it is a bug."""
     from xlexport.errors import XlexportError
     from xlruntime.errors import XlruntimeError
     from xltraining.errors import XltrainingError
 
+    kind = type(error).__name__
     if isinstance(error, XlexportError | XlruntimeError | XltrainingError):
-        return f"Error: {error}"
+        return Failure(error.message, error.repair, kind, str(error))
     if isinstance(error, OSError):
-        return f"Error: {_system(error)}"
-    if isinstance(error, MemoryError):
-        return "Error: out of memory. Use a smaller --batch-size, --segment-len or --mem-len, or a larger machine."
-    return None
+        what, repair = _system(error)
+    elif isinstance(error, MemoryError):
+        what = "out of memory."
+        repair = "Use a smaller --batch-size, --segment-len or --mem-len, or a larger machine."
+    else:
+        return None
+    return Failure(what, repair, kind, " ".join(filter(None, (what, repair))))
 
 
-def _system(error: OSError) -> str:
+def _system(error: OSError) -> tuple[str, str | None]:
+    """Return what the system says, and what to do about it."""
     repairs = {
         errno.ENOSPC: "Free some space, or write to another disk; nothing was published.",
         errno.ENOENT: "Check the path.",
@@ -180,7 +270,7 @@ def _system(error: OSError) -> str:
         errno.EROFS: "Write to another place.",
     }
     if error.strerror is None:
-        return str(error)
+        return str(error), None
     where = f"{error.filename}: " if error.filename is not None else ""
-    repair = repairs.get(error.errno or 0, "") if error.filename != STDOUT else ""
-    return f"{where}{error.strerror}. {repair}".rstrip()
+    repair = repairs.get(error.errno or 0) if error.filename != STDOUT else None
+    return f"{where}{error.strerror}.", repair

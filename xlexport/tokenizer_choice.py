@@ -61,7 +61,8 @@ def choose_tokenizer(
     if chosen in ("none", "bytes") or (chosen is None and own == "bytes"):
         if vocab_style is not None:
             raise ExportError(
-                f"--vocab-style {vocab_style} is for vocabularies, but the tokenizer is {chosen or own}. Leave it out."
+                f"--vocab-style {vocab_style} is for vocabularies, but the tokenizer is {chosen or own}.",
+                repair="Leave it out.",
             )
         if chosen == "none":
             return TokenizerChoice(spec.Tokenizer("none"))
@@ -69,7 +70,7 @@ def choose_tokenizer(
         if n_token not in first_bytes:
             sizes = " or ".join(map(str, first_bytes))
             raise ExportError(
-                f"the model has {n_token:,} tokens, a byte tokenizer needs {sizes}. Give {_choices(source)}."
+                f"the model has {n_token:,} tokens, a byte tokenizer needs {sizes}.", repair=f"Give {_choices(source)}."
             )
         return TokenizerChoice(spec.Tokenizer("bytes", first_id=first_bytes[n_token]))
     named = own if chosen is None and isinstance(own, Path) else chosen
@@ -79,7 +80,7 @@ def choose_tokenizer(
         where = f"the vocabulary in {next(iter(source.files), 'the checkpoint')}"
         return _from_vocabulary(own if vocab_style is None else restyled(own, where, vocab_style), where, n_token)
     file = next(iter(source.files), "the checkpoint")
-    raise ExportError(f"{file}: does not say what its {n_token:,} tokens are. Give {_choices(source)}.")
+    raise ExportError(f"{file}: does not say what its {n_token:,} tokens are.", repair=f"Give {_choices(source)}.")
 
 
 def _choices(source: SourceCheckpoint) -> str:
@@ -92,16 +93,20 @@ def _from_file(path: Path, source: SourceCheckpoint, vocab_style: str | None) ->
     n_token = source.config["n_token"]
     if not path.is_file():
         what = "a folder, not a" if path.is_dir() else "no such"
-        raise ExportError(f"{path}: {what} tokenizer file. Give {_choices(source)}.")
+        raise ExportError(f"{path}: {what} tokenizer file.", repair=f"Give {_choices(source)}.")
     kind = _kind(path)
     if kind == "vocabulary":
         return _from_vocabulary(read_vocabulary(path, vocab_style), str(path), n_token)
     if vocab_style is not None:
-        raise ExportError(f"{path}: of the {kind} library, but --vocab-style is for vocabularies. Leave it out.")
+        raise ExportError(
+            f"{path}: of the {kind} library, but --vocab-style is for vocabularies.", repair="Leave it out."
+        )
     entry = spec.Tokenizer("tokenizers" if kind == "tokenizers" else "sentencepiece", FILES[kind])
     size = make_tokenizer(spec.Tokenizer(entry.kind, path.name), path.parent).vocab_size
     if size is not None and size > n_token:
-        raise ExportError(f"{path}: {size:,} tokens, but the model has {n_token:,}. Give the model's own tokenizer.")
+        raise ExportError(
+            f"{path}: {size:,} tokens, but the model has {n_token:,}.", repair="Give the model's own tokenizer."
+        )
     unused = () if size == n_token else (f"The tokenizer has {size:,} of the model's {n_token:,} tokens.",)
     return TokenizerChoice(entry, path.read_bytes(), unused)
 
@@ -121,8 +126,8 @@ def _kind(path: Path) -> str:
 def _from_vocabulary(vocabulary: Vocabulary, where: str, n_token: int) -> TokenizerChoice:
     if len(vocabulary) != n_token:
         raise ExportError(
-            f"{where}: {len(vocabulary):,} symbols, but the model has {n_token:,} tokens. Give the model's own "
-            "vocabulary with --tokenizer."
+            f"{where}: {len(vocabulary):,} symbols, but the model has {n_token:,} tokens.",
+            repair="Give the model's own vocabulary with --tokenizer.",
         )
     entry = spec.Tokenizer("vocabulary", FILES["vocabulary"])
     return TokenizerChoice(entry, vocabulary.to_json().encode("utf-8"), (describe_vocabulary(vocabulary),))

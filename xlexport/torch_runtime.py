@@ -22,6 +22,7 @@ from xlexport.architectures import find
 from xlexport.extras import require
 from xlruntime.bundle import read_bundle
 from xlruntime.errors import BundleError, OptionError
+from xlruntime.messages import first_line
 from xlruntime.model import Model
 from xlruntime.providers import Device
 from xlruntime.session import GraphSession
@@ -68,8 +69,8 @@ def load(
         raise OptionError(f"threads is {threads}, at least 1 is needed.")
     if device != "cpu" or cuda_graphs:
         raise OptionError(
-            f"{folder}: PyTorch runs this bundle on the CPU, where it was traced, not on {device} or in CUDA graphs. "
-            "Use device cpu, or convert the checkpoint with --to onnx."
+            f"{folder}: PyTorch runs this bundle on the CPU, where it was traced, not on {device} or in CUDA graphs.",
+            repair="Use device cpu, or convert the checkpoint with --to onnx.",
         )
     bundle = read_bundle(Path(folder), check_files)
     if threads is not None:
@@ -90,12 +91,14 @@ class TorchModel(Model):
         if graph.format == "torchscript":
             module, metadata = self._shared(graph.file, self._load_torchscript)
             if not hasattr(module, purpose):
-                raise BundleError(f"{self.folder / graph.file}: no method {purpose!r} in it. Convert it again.")
+                raise BundleError(
+                    f"{self.folder / graph.file}: no method {purpose!r} in it.", repair="Convert it again."
+                )
             return TorchSession(self.folder / graph.file, graph, getattr(module, purpose), metadata[purpose])
         if graph.format == "exported-program":
             program, found = self._load_program(graph.file)
             return TorchSession(self.folder / graph.file, graph, program, found)
-        raise BundleError(f"{self.folder / graph.file}: {graph.format}, not of PyTorch. Use xlruntime.load.")
+        raise BundleError(f"{self.folder / graph.file}: {graph.format}, not of PyTorch.", repair="Use xlruntime.load.")
 
     def _shared(self, name: str, make: Callable[[str], Any]) -> Any:
         if name not in self._files:
@@ -112,11 +115,14 @@ class TorchModel(Model):
         try:
             content = path.read_bytes()
         except FileNotFoundError as error:
-            raise BundleError(f"{path}: missing. Copy the bundle anew, or convert the checkpoint again.") from error
+            raise BundleError(
+                f"{path}: missing.", repair="Copy the bundle anew, or convert the checkpoint again."
+            ) from error
         if hashlib.sha256(content).hexdigest() != wanted.sha256:
             raise BundleError(
                 f"{path}: was changed ({len(content):,} bytes, expected {wanted.size:,} with SHA-256 "
-                f"{wanted.sha256[:12]}…), so nothing of it was loaded. Copy the bundle anew."
+                f"{wanted.sha256[:12]}…), so nothing of it was loaded.",
+                repair="Copy the bundle anew.",
             )
         return io.BytesIO(content)
 
@@ -216,11 +222,11 @@ class TorchSession(GraphSession):
                 made = self._call(**{name: value for name, value in given.items() if name in self.inputs})
                 return {name: made[name] for name in self.outputs}
             except (RuntimeError, KeyError) as error:
-                reason = _first_line(error)
+                reason = first_line(error)
                 if "allocate" in reason:
                     raise MemoryError(reason) from error
                 raise BundleError(
-                    f"{self._file}: PyTorch cannot run it ({reason}). Convert the checkpoint again."
+                    f"{self._file}: PyTorch cannot run it ({reason}).", repair="Convert the checkpoint again."
                 ) from error
 
 
@@ -238,15 +244,14 @@ def _loading(path: Path) -> Iterator[None]:
             yield
     except Exception as error:
         raise BundleError(
-            f"{path}: torch {torch.__version__} cannot load it ({_first_line(error)}). Copy the bundle anew, convert "
-            "the checkpoint again, or install the version of PyTorch that bundle.json names."
+            f"{path}: torch {torch.__version__} cannot load it ({first_line(error)}).",
+            repair=(
+                "Copy the bundle anew, convert the checkpoint again, or install the version of PyTorch that "
+                "bundle.json names."
+            ),
         ) from error
     finally:
         logger.setLevel(level)
-
-
-def _first_line(error: BaseException) -> str:
-    return str(error).strip().partition("\n")[0] or type(error).__name__
 
 
 def _text(value: str | bytes) -> str:

@@ -39,25 +39,31 @@ def read_bundle(folder: Path, check_files: bool = True) -> Bundle:
         BundleError: the manifest is broken or newer, or files are missing or changed; lists all of them.
     """
     if not folder.exists():
-        raise BundleNotFoundError(f"{folder}: no such folder. Make a bundle with `xlexport convert CHECKPOINT`.")
+        raise BundleNotFoundError(
+            f"{folder}: no such folder.", repair="Make a bundle with `xlexport convert CHECKPOINT`."
+        )
     if not folder.is_dir():
         raise BundleNotFoundError(
-            f"{folder}: a file, expected a bundle folder. Make a bundle with `xlexport convert CHECKPOINT`."
+            f"{folder}: a file, expected a bundle folder.", repair="Make a bundle with `xlexport convert CHECKPOINT`."
         )
     manifest = folder / MANIFEST
     if not manifest.is_file():
         raise BundleNotFoundError(
-            f"{folder}: no {MANIFEST} in it, so not a bundle. Make one with `xlexport convert CHECKPOINT`."
+            f"{folder}: no {MANIFEST} in it, so not a bundle.", repair="Make one with `xlexport convert CHECKPOINT`."
         )
     try:
         text = manifest.read_text("utf-8")
     except UnicodeDecodeError as error:
-        raise BundleError(f"{manifest}: not UTF-8 text ({error.reason}). Convert the checkpoint again.") from error
+        raise BundleError(
+            f"{manifest}: not UTF-8 text ({error.reason}).", repair="Convert the checkpoint again."
+        ) from error
     bundle = Bundle.from_json(text, str(manifest))
     if check_files:
         problems = [problem for name, wanted in bundle.files.items() if (problem := _problem(folder / name, wanted))]
         if problems:
-            raise BundleError(f"{folder}: {'; '.join(problems)}. Copy it anew, or convert the checkpoint again.")
+            raise BundleError(
+                f"{folder}: {'; '.join(problems)}.", repair="Copy it anew, or convert the checkpoint again."
+            )
     return bundle
 
 

@@ -168,8 +168,8 @@ def check_ids(ids: Ids, vocab_size: int, name: str, first: int = 0) -> None:
     if len(wrong):
         at = int(wrong[0])
         raise TokenError(
-            f"{name}: token {first + at} has id {int(ids[at])}, expected 0 to {vocab_size - 1} ({len(wrong)} such). "
-            "Tokenize it with the model's own vocabulary."
+            f"{name}: token {first + at} has id {int(ids[at])}, expected 0 to {vocab_size - 1} ({len(wrong)} such).",
+            repair="Tokenize it with the model's own vocabulary.",
         )
 
 
@@ -188,8 +188,8 @@ def check_length(tokens: int, evaluation: Evaluation, name: str, found: str | No
         more = " or give a larger segment_len," if evaluation.whole and longest != evaluation.max_positions else ""
         raise TextError(
             f"{name}: {found or f'{tokens:,} tokens'}, but at most {longest + 1:,} are possible: the model reads "
-            f"{longest:,} tokens of a document and predicts one more. Make it shorter,{more} or let it start afresh "
-            f"every {longest:,} tokens (restart=True, --restart)."
+            f"{longest:,} tokens of a document and predicts one more.",
+            repair=f"Make it shorter,{more} or let it start afresh every {longest:,} tokens (restart=True, --restart).",
         )
 
 
@@ -227,7 +227,8 @@ def utf8_bytes(text: str | bytes, name: str) -> bytes:
     except UnicodeEncodeError as error:
         raise TextError(
             f"{name}: character {error.start} is half of a surrogate pair (U+{ord(text[error.start]):04X}), which "
-            "UTF-8 cannot hold. Give bytes, or replace it."
+            "UTF-8 cannot hold.",
+            repair="Give bytes, or replace it.",
         ) from error
 
 
@@ -282,8 +283,8 @@ def continuation(tokenizer: Tokenizer, prompt: str, before: Ids, ids: Ids) -> st
 
 def _not_utf8(name: str, at: int, byte: int) -> TextError:
     return TextError(
-        f"{name}: not UTF-8 at byte {at} (0x{byte:02x}), and this bundle's tokenizer needs text. "
-        f"Convert it, for instance: iconv -f latin1 -t utf-8 {name}"
+        f"{name}: not UTF-8 at byte {at} (0x{byte:02x}), and this bundle's tokenizer needs text.",
+        repair=f"Convert it, for instance: iconv -f latin1 -t utf-8 {name}",
     )
 
 
@@ -351,7 +352,9 @@ class TokenReader:
             places = np.arange(len(ids), dtype=np.int64)
             yield TokenPiece(ids, places, places + 1)
         elif isinstance(source, io.TextIOBase):
-            raise TextError(f"{self.document.name}: a file opened as text; bytes are needed. Open it with mode 'rb'.")
+            raise TextError(
+                f"{self.document.name}: a file opened as text; bytes are needed.", repair="Open it with mode 'rb'."
+            )
         elif hasattr(source, "read"):  # a file, though file-like objects need not inherit from anything
             yield from tokenizer.read(cast(BinaryIO, source), self.document.name, self.counts)
         else:

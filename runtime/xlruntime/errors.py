@@ -10,7 +10,7 @@
     ├── VocabularyError (ValueError)                    symbols or rules that make no vocabulary
     └── OptionError (ValueError)                        a setting out of range
 
-Every message is one line: what is wrong, where, what was expected and found, and how to mend it.
+Every message is one line: what is wrong, where, what was expected and what was found. How to repair it is a field.
 """
 
 __all__ = [
@@ -27,7 +27,16 @@ __all__ = [
 
 
 class XlruntimeError(Exception):
-    """Base of all errors that this package raises on purpose."""
+    """Base of all errors that this package raises on purpose; its text is message and repair in one line."""
+
+    def __init__(self, message: str = "", repair: str | None = None) -> None:
+        """Keep what is wrong, and where; and what the user can do about it, if there is anything to suggest."""
+        super().__init__(message)
+        self.message = message
+        self.repair = repair
+
+    def __str__(self) -> str:
+        return " ".join(filter(None, (self.message, self.repair)))
 
 
 class BundleError(XlruntimeError, ValueError):

@@ -8,6 +8,8 @@ from collections.abc import Mapping
 from functools import cache
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
+from .messages import shown
+
 __all__ = ["read_fields"]
 
 T = TypeVar("T")
@@ -106,10 +108,10 @@ def _expected(hint: Any) -> str:
 
 
 def _shown(value: object) -> str:
-    """Fit for a message, whatever it is."""
-    return NAMES[type(value)] if isinstance(value, dict | list) else ascii(value)[:40]
+    """Return a value for a message, of an object or a list only its kind."""
+    return NAMES[type(value)] if isinstance(value, dict | list) else shown(value)
 
 
 def _inner(where: str, name: str) -> str:
-    shown = name if name.isidentifier() and name.isascii() else ascii(name)[:40]
-    return f"{where}.{shown}" if where else shown[:40]
+    known = name if name.isidentifier() and name.isascii() else ascii(name)[:40]
+    return f"{where}.{known}" if where else known[:40]

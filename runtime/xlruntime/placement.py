@@ -70,6 +70,6 @@ def require_placement(
     named = ", ".join(node.name or "(no name)" for node in strays[:NAMED]) + (", …" if len(strays) > NAMED else "")
     providers = ", ".join(sorted({node.provider for node in strays}))
     raise ProviderError(
-        f"{where}: {len(strays)} of {len(nodes)} nodes run on {providers}, not on {provider}: {operators} ({named}). "
-        "Use an ONNX Runtime that has these kernels, or leave out strict_device and cuda_graphs."
+        f"{where}: {len(strays)} of {len(nodes)} nodes run on {providers}, not on {provider}: {operators} ({named}).",
+        repair="Use an ONNX Runtime that has these kernels, or leave out strict_device and cuda_graphs.",
     )

@@ -14,17 +14,17 @@ score = walk(model, arrange(corpus, model.evaluation(segment_len=128, mem_len=16
 from __future__ import annotations
 
 import contextlib
-import math
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
 from .documents import Document, TokenReader, check_length
 from .errors import OptionError, TextError, TokenError, XlruntimeError
+from .scores import LN2, perplexity
 from .spec import Evaluation
 from .tokenizers.vocabulary import Vocabulary
 
@@ -301,11 +301,11 @@ def _sentences(corpus: Corpus, start: int, end: int) -> Iterator[Ids]:
     return (corpus.ids[first : last + 1] for first, last in zip(starts, ends, strict=True))
 
 
-def walk(model: Model, streams: Streams, progress: Callable[[int], Any] | None = None) -> CorpusScore:
+def walk(model: Model, streams: Streams, progress: Callable[[int, int], None] | None = None) -> CorpusScore:
     """Score streams, all rows at once, each with a fresh memory of the bundle's kind.
 
     Args:
-        progress: is called after each segment with the number of tokens it had; `streams.tokens.size` in all.
+        progress: called after each segment with the tokens that were read, and how many there are.
 
     Raises:
         XlruntimeError: a log-probability is not finite, so there is no mean.
@@ -334,7 +334,7 @@ def walk(model: Model, streams: Streams, progress: Callable[[int], Any] | None =
         if start >= streams.warmup:
             nats -= float(log_prob.sum(dtype=np.float64))
         if progress is not None:
-            progress(tokens.size)
+            progress(B * segment.stop, streams.tokens.size)
         start = segment.stop
     elapsed = time.perf_counter() - began
     scored = B * (N - streams.warmup)
@@ -356,8 +356,8 @@ def walk(model: Model, streams: Streams, progress: Callable[[int], Any] | None =
         unit=corpus.unit,
         nats=nats,
         nats_per_token=mean,
-        bits_per_token=mean / math.log(2),
-        perplexity=math.exp(mean) if mean < 700 else math.inf,
+        bits_per_token=mean / LN2,
+        perplexity=perplexity(mean),
         segment_len=S,
         mem_len=evaluation.mem_len,
         clamp_len=evaluation.clamp_len,

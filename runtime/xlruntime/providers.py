@@ -14,6 +14,7 @@ from types import ModuleType
 from typing import Any, Literal
 
 from .errors import BundleError, OptionError, ProviderError
+from .messages import first_line
 from .placement import RECORD_PLACEMENT, SIZE_OPERATORS, placed_nodes, require_placement
 
 __all__ = [
@@ -97,17 +98,19 @@ def import_onnxruntime() -> ModuleType:
     wheels = installed_wheels()
     if len(wheels) > 1:
         both = " and ".join(f"{name} {version}" for name, version in wheels.items())
-        raise ProviderError(f"{both} are both installed and overwrite each other. Keep one: {REINSTALL}.")
+        raise ProviderError(f"{both} are both installed and overwrite each other.", repair=f"Keep one: {REINSTALL}.")
     try:
         ort = importlib.import_module("onnxruntime")
     except ModuleNotFoundError as error:
         if error.name != "onnxruntime":
-            raise ProviderError(f"ONNX Runtime lacks the module {error.name}. Install it anew: {REINSTALL}.") from error
-        raise ProviderError(f"ONNX Runtime is not installed. Install it: {INSTALL}.") from error
+            raise ProviderError(
+                f"ONNX Runtime lacks the module {error.name}.", repair=f"Install it anew: {REINSTALL}."
+            ) from error
+        raise ProviderError("ONNX Runtime is not installed.", repair=f"Install it: {INSTALL}.") from error
     except ImportError as error:
-        raise ProviderError(f"ONNX Runtime cannot be loaded ({first_line(error)}). {REINSTALL}.") from error
+        raise ProviderError(f"ONNX Runtime cannot be loaded ({first_line(error)}).", repair=f"{REINSTALL}.") from error
     if not hasattr(ort, "InferenceSession"):  # what remains after one of two wheels has been uninstalled
-        raise ProviderError(f"ONNX Runtime is only partly installed. Install it anew: {REINSTALL}.")
+        raise ProviderError("ONNX Runtime is only partly installed.", repair=f"Install it anew: {REINSTALL}.")
     return ort
 
 
@@ -175,14 +178,14 @@ def open_session(
     except onnxruntime_errors() as error:
         reason = first_line(error)
         if device.kind == "cuda" and "CUDA" in reason.upper():
-            raise ProviderError(_cuda_failed(device, reason)) from error
+            raise _cuda_failed(device, reason) from error
         raise BundleError(
-            f"{path}: ONNX Runtime {ort.__version__} cannot load it ({reason}). Copy the bundle anew, convert the "
-            "checkpoint again, or upgrade ONNX Runtime."
+            f"{path}: ONNX Runtime {ort.__version__} cannot load it ({reason}).",
+            repair="Copy the bundle anew, convert the checkpoint again, or upgrade ONNX Runtime.",
         ) from error
     session.disable_fallback()
     if session.get_providers()[0] != device.provider:
-        raise ProviderError(_cuda_failed(device, f"the session runs on {session.get_providers()[0]}"))
+        raise _cuda_failed(device, f"the session runs on {session.get_providers()[0]}")
     if strict or sizes is not None:
         allowed = SIZE_OPERATORS if sizes is None else frozenset()
         require_placement(placed_nodes(session), device.provider, f"device {device}: {path}", allowed)
@@ -194,21 +197,19 @@ def _require_cuda(ort: ModuleType, device: Device) -> None:
     available = ort.get_available_providers()
     if device.provider not in available:
         raise ProviderError(
-            f"device {device}: onnxruntime {ort.__version__} has no {device.provider} (it has {', '.join(available)}). "
-            "Install the CUDA build: pip uninstall -y onnxruntime && pip install 'xlexport[gpu]'; or use device cpu."
+            f"device {device}: onnxruntime {ort.__version__} has no {device.provider} (it has {', '.join(available)}).",
+            repair=(
+                "Install the CUDA build: pip uninstall -y onnxruntime && pip install 'xlexport[gpu]'; or use device "
+                "cpu."
+            ),
         )
     with contextlib.redirect_stdout(sys.stderr):  # it reports with print, and stdout is for data
         ort.preload_dlls()
 
 
-def _cuda_failed(device: Device, reason: str) -> str:
-    return (
-        f"device {device}: its execution provider did not start ({reason}). Check that nvidia-smi lists the device; "
-        "missing CUDA libraries come with: pip install 'onnxruntime-gpu[cuda,cudnn]'; or use device cpu."
+def _cuda_failed(device: Device, reason: str) -> ProviderError:
+    return ProviderError(
+        f"device {device}: its execution provider did not start ({reason}).",
+        repair="Check that nvidia-smi lists the device; missing CUDA libraries come with: "
+        "pip install 'onnxruntime-gpu[cuda,cudnn]'; or use device cpu.",
     )
-
-
-def first_line(error: BaseException) -> str:
-    """What it says, in one line that a terminal can show."""
-    line = str(error).strip().partition("\n")[0] or type(error).__name__
-    return line if line.isprintable() else ascii(line)[1:-1]

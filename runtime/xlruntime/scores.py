@@ -11,7 +11,10 @@ import numpy.typing as npt
 from .documents import TextCounts, TokenPiece
 from .spec import Evaluation
 
-__all__ = ["DocumentScore", "TokenScores", "total_score"]
+__all__ = ["LN2", "DocumentScore", "TokenScores", "perplexity", "ratio", "total_score"]
+
+LN2 = math.log(2)
+LARGEST_MEAN = 700  # nats; e to more overflows a float
 
 
 @dataclass(frozen=True)
@@ -112,7 +115,7 @@ def total_score(
     """
     scored = max(tokens - unscored_tokens, 0)
     nats = 0.0 - log_prob_sum
-    bits = nats / math.log(2)
+    bits = nats / LN2
     first_chars, first_bytes = (counts.first_token_chars, counts.first_token_bytes) if unscored_tokens else (0, 0)
     scored_chars = max(counts.chars - first_chars - counts.dropped_chars, 0)
     scored_bytes = max(counts.bytes - first_bytes - counts.dropped_bytes, 0)
@@ -130,10 +133,10 @@ def total_score(
         scored_bytes=scored_bytes,
         nats=nats,
         bits=bits,
-        bits_per_byte=_ratio(bits, scored_bytes),
-        bits_per_char=_ratio(bits, scored_chars),
-        bits_per_token=_ratio(bits, scored),
-        perplexity=_perplexity(nats, scored),
+        bits_per_byte=ratio(bits, scored_bytes),
+        bits_per_char=ratio(bits, scored_chars),
+        bits_per_token=ratio(bits, scored),
+        perplexity=perplexity(nats / scored) if scored else None,
         segment_len=evaluation.segment_len,
         mem_len=evaluation.mem_len,
         n_hashes=evaluation.n_hashes,
@@ -141,13 +144,11 @@ def total_score(
     )
 
 
-def _ratio(amount: float, count: int) -> float | None:
+def ratio(amount: float, count: int) -> float | None:
+    """Return the amount for each of `count`, or None if there is nothing to divide by."""
     return amount / count if count > 0 else None
 
 
-def _perplexity(nats: float, scored: int) -> float | None:
-    """e to the mean nats of a token; infinite where that overflows."""
-    if not scored:
-        return None
-    mean = nats / scored
-    return math.inf if mean > 700 else math.exp(mean)
+def perplexity(nats_per_token: float) -> float:
+    """Return e to the mean nats of a token; infinite if that overflows."""
+    return math.inf if nats_per_token > LARGEST_MEAN else math.exp(nats_per_token)

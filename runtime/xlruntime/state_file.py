@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from .errors import StateError
-from .providers import first_line
+from .messages import first_line
 
 __all__ = ["read_state", "temporary_of", "write_state"]
 
@@ -91,14 +91,14 @@ def read_state(path: Path, kind: str, version: int, repair: str) -> tuple[dict[s
             state = json.loads((opened.metadata() or {}).get("xlexport", "{}"))
             arrays = {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118  # not a dict
     except (SafetensorError, ValueError, TypeError, RecursionError) as error:
-        raise StateError(f"{path}: not {what} ({first_line(error)}). {repair}") from error
+        raise StateError(f"{path}: not {what} ({first_line(error)}).", repair=repair) from error
     if not isinstance(state, dict) or state.get("kind") != kind:
-        raise StateError(f"{path}: a safetensors file, but not {what}. {repair}")
+        raise StateError(f"{path}: a safetensors file, but not {what}.", repair=repair)
     if state.get("version") != version:
         found = ascii(state.get("version"))[:20]
-        raise StateError(f"{path}: state version {found}, expected {version}. {repair}")
+        raise StateError(f"{path}: state version {found}, expected {version}.", repair=repair)
     if not _is_intact(state, arrays):
-        raise StateError(f"{path}: damaged since it was saved (its SHA-256 differs). {repair}")
+        raise StateError(f"{path}: damaged since it was saved (its SHA-256 differs).", repair=repair)
     return {name: value for name, value in state.items() if name not in ("kind", "version")}, arrays
 
 

@@ -18,7 +18,7 @@ from tests.helpers.command_table import all_commands
 from tests.helpers.paths import ROOT
 from tests.oracles.huggingface import Oracle
 from xlexport import checkpoints
-from xlexport.commands.options import FORMATS
+from xlexport.choices import FORMATS
 from xltraining.checkpoint import save_checkpoint
 
 if TYPE_CHECKING:

@@ -36,7 +36,7 @@ def test_tiny_model_has_the_versions_of_a_bundle(tmp_path: Path) -> None:
 
 def test_missing_onnxruntime_is_found_and_keeps_nothing_else_from_running(monkeypatch: pytest.MonkeyPatch) -> None:
     def import_onnxruntime() -> None:
-        raise ProviderError("ONNX Runtime is not installed. Install it: pip install 'xlexport[cpu]'.")
+        raise ProviderError("ONNX Runtime is not installed.", repair="Install it: pip install 'xlexport[cpu]'.")
 
     monkeypatch.setattr(xlexport.commands.doctor, "import_onnxruntime", import_onnxruntime)
     checks = by_name(run_checks())

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gzip
+import json
 import re
 from collections.abc import Callable
 from dataclasses import asdict
@@ -13,8 +15,8 @@ import pytest
 import xlruntime
 import xlruntime.protocols
 from tests.helpers.command_table import all_commands
+from xlexport.choices import PROTOCOLS
 from xlexport.commands.evaluate import corpus_rows
-from xlexport.commands.options import PROTOCOLS
 
 if TYPE_CHECKING:
     from tests.helpers.invoking import Finished
@@ -189,8 +191,28 @@ def test_evaluate_refuses(options: list[str], message: str, bundle: Path, corpus
 
 
 def test_evaluate_of_no_corpus(bundle: Path, tmp_path: Path, invoke: Invoke) -> None:
-    assert "absent.txt: no such file" in invoke("evaluate", bundle, tmp_path / "absent.txt").error
-    assert "a folder" in invoke("evaluate", bundle, tmp_path).error
+    absent = invoke("evaluate", bundle, tmp_path / "absent.txt")
+    assert absent.error == f"Error: {tmp_path / 'absent.txt'}: No such file or directory. Check the path."
+    (tmp_path / "folder").mkdir()
+    assert invoke("evaluate", bundle, tmp_path / "folder").code == 1
+
+
+def test_evaluate_reads_what_score_reads(bundle: Path, prose: Path, tmp_path: Path, invoke: Invoke) -> None:
+    """Packed, as the one line of a file, alone in a folder, or on standard input, a corpus scores the same."""
+    text = prose.read_bytes()
+    folder = tmp_path / "corpus"
+    folder.mkdir()
+    (folder / "it.txt.gz").write_bytes(gzip.compress(text))
+    (tmp_path / "it.jsonl").write_text(json.dumps({"text": text.decode()}) + "\n")
+    line = ("--batch-size", "2", "--json", "--threads", "1")
+    plain = invoke("evaluate", bundle, prose, *line).succeeded().object
+    for given in ((folder / "it.txt.gz",), (tmp_path / "it.jsonl", "--field", "text"), (folder,), ("-",)):
+        found = invoke("evaluate", bundle, *given, *line, stdin=text)
+        shown = json.loads(found.out)
+        assert found.code == 0 and shown["nats"] == plain["nats"], given
+    (folder / "more.txt").write_bytes(text)
+    for given in ((folder,), (f"{folder}/*",)):
+        assert "several documents, expected one. Give one of them" in invoke("evaluate", bundle, *given).err
 
 
 def test_documentation_names_every_field_and_only_options_that_there_are() -> None:

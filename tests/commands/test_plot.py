@@ -106,8 +106,8 @@ def test_bar_on_a_terminal(invoke: Invoke, text: Path, monkeypatch: pytest.Monke
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setattr("sys.stderr", terminal := Terminal())
     invoke("plot", "bits", EMPTY, text, "--json", "--threads", "1").succeeded()
-    assert "of 1 document  " in terminal.getvalue() and "%" in terminal.getvalue()
-    assert terminal.getvalue().endswith("\r\x1b[K")  # nothing of it stays
+    assert "scoring" in terminal.getvalue() and "%" in terminal.getvalue()
+    assert terminal.getvalue().endswith("\r\x1b[K\x1b[?25h")  # nothing of it stays
 
 
 class Terminal(io.StringIO):

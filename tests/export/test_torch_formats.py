@@ -24,8 +24,7 @@ import xlruntime
 from tests.helpers.export_cache import cached_exports
 from tests.helpers.paths import ROOT
 from xlexport import torch_runtime as torch_session
-from xlexport.atomic_output import write_manifest
-from xlexport.bundles import open_bundle
+from xlexport.bundles import open_bundle, write_manifest
 from xlexport.checkpoints import load as load_checkpoint
 from xlexport.commands import run
 from xlexport.convert import ConversionOptions, convert

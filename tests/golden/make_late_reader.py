@@ -13,7 +13,7 @@ from pathlib import Path
 import onnx
 from onnx import TensorProto, helper
 
-from xlexport.atomic_output import digests, write_manifest
+from xlexport.bundles import digests, write_manifest
 from xlruntime import spec
 
 FOLDER = Path(__file__).resolve().parent / "late_reader" / "bundle"

@@ -70,6 +70,10 @@ class Finished:
         """The one line on standard error, of a command that failed without printing any data."""
         assert (self.code, self.out) == (1, ""), (self.code, self.out, self.err)
         (line,) = self.err.splitlines()
+        if line.startswith("{"):  # as --json asks for
+            failure = json.loads(line)
+            assert failure.keys() == {"error", "repair", "type"}, line
+            line = " ".join(filter(None, ("Error:", failure["error"], failure["repair"])))
         assert line.startswith("Error: "), line
         assert line.isprintable(), line
         return line

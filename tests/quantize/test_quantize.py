@@ -17,6 +17,7 @@ import pytest
 from tests.helpers.ids import random_ids
 from tests.helpers.manifests import edit_manifest
 from tests.helpers.paths import GOLDEN
+from xlexport.choices import DTYPES
 from xlexport.errors import OutputExistsError, ParityError, QuantizationError
 from xlexport.quantize.dynamic_int8 import quantize_columns
 from xlexport.quantize.gate import Difference, compare, log_probs, products_to_keep
@@ -33,7 +34,6 @@ from xlruntime.errors import BundleError, BundleNotFoundError
 BYTES = GOLDEN / "post_lnorm_same_length_empty" / "bundle"  # nine products: four a layer, and the head
 FIRST_ROWS = GOLDEN / "pre_lnorm_same_length_zeros" / "bundle"
 BAND, CHUNK = GOLDEN / "reformer_band" / "bundle", GOLDEN / "reformer_chunk" / "bundle"
-DTYPES = tuple(PRECISIONS)
 # Nats of any token of random models with large weights, where one rounded number matters more than in a trained one:
 # three to five times what was found; another weight in a product's place gives whole nats.
 NEAR = {"int8": 0.3, "weight-int8": 0.2, "weight-int4": 3.0, "float16": 0.05}
@@ -378,6 +378,7 @@ def test_numbers_too_large_for_float16_stay_float32(copied: Path, tmp_path: Path
 
 
 def test_tolerances_by_precision(quantized: Callable[[Path, str], Path]) -> None:
+    assert tuple(PRECISIONS) == DTYPES
     assert TOLERANCES.keys() == {"float32", *PRECISIONS}
     assert tolerance_of(read_bundle(BYTES)) == TOLERANCES["float32"]
     found = tolerance_of(read_bundle(quantized(BYTES, "int8")))

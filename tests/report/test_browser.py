@@ -25,9 +25,9 @@ from tests.report.browsing import (
     current,
     span_of,
 )
+from tests.report.colours import INK, PAGE, scale
 from tests.report.report_pages import FAMILY, GOLDEN, HOSTILE
-from xlexport.report.colours import INK, LEVELS, PAGE, scale
-from xlexport.report.page import write_report
+from xlexport.report.page import LEVELS, write_report
 from xlruntime import Document, Model, TokenScores, load
 
 REASON = missing_browser()

@@ -8,6 +8,8 @@ import html
 import os
 import re
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +18,11 @@ import pytest
 
 import xlexport.report.page
 from tests.helpers.invoking import PROSE, Invoke
+from tests.report.colours import INK, PAGE, SHEET, contrast, lightness, scale
 from tests.report.report_pages import FAMILY, GOLDEN, HOSTILE, Page, read_page
 from xlexport.report import page_text
-from xlexport.report.colours import INK, LEVELS, PAGE, contrast, lightness, scale
 from xlexport.report.packing import NO_SCORE, bytes_for, planes
+from xlexport.report.page import LEVELS
 from xlruntime import load
 from xlruntime.tokenizers import ByteTokenizer, NoTokenizer
 from xlruntime.tokenizers.vocabulary import Vocabulary
@@ -32,6 +35,7 @@ DEFICIENCIES = {
     "tritanopia": [[1.255528, -0.076749, -0.178779], [-0.078411, 0.930809, 0.147602], [0.004733, 0.691367, 0.303900]],
 }
 THEMES = ["light", "dark"]
+SCRIPT = Path(__file__).resolve().parents[2] / "scripts" / "make_report_colours.py"
 
 
 @pytest.fixture
@@ -155,6 +159,11 @@ def _simulated(colour: str, eyes: str) -> str:
     seen = (np.array(DEFICIENCIES[eyes]) @ linear).clip(0, 1)
     encoded = np.where(seen <= 0.0031308, 12.92 * seen, 1.055 * seen ** (1 / 2.4) - 0.055)
     return "#" + "".join(f"{round(value * 255):02x}" for value in encoded)
+
+
+def test_colours_are_those_that_the_script_makes() -> None:
+    made = subprocess.run([sys.executable, SCRIPT], capture_output=True, text=True, check=True, encoding="utf-8")
+    assert made.stdout == SHEET
 
 
 def test_contrast_and_lightness_against_known_values() -> None:
@@ -347,7 +356,7 @@ def test_a_page_that_cannot_be_written_whole_is_not_there(
     def full(descriptor: int) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("xlexport.report.page.os.fsync", full)
+    monkeypatch.setattr("os.fsync", full)
     assert "No space left" in invoke("report", GOLDEN, prose, "--force").error
     assert page.read_text() == "old"
     assert sorted(path.name for path in prose.parent.iterdir()) == ["prose.html", "prose.txt"]

@@ -332,11 +332,11 @@ def test_mean_is_over_tokens_not_segments(no_text_model: Model, monkeypatch: pyt
 
 
 def test_progress_counts_every_token_that_is_run(no_text_model: Model) -> None:
-    steps: list[int] = []
+    steps: list[tuple[int, int]] = []
     streams = arrange(numbered(23), settings(), "nvidia", 2)
-    walk(no_text_model, streams, steps.append)
-    assert steps == [8, 8, 8, 8, 4]
-    assert sum(steps) == streams.tokens.size
+    walk(no_text_model, streams, lambda *step: steps.append(step))
+    assert steps == [(8, 36), (16, 36), (24, 36), (32, 36), (36, 36)]
+    assert streams.tokens.size == 36
 
 
 @pytest.mark.parametrize("bad", [math.nan, -math.inf])

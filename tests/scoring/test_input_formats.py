@@ -12,7 +12,8 @@ import pytest
 
 from tests.scoring.conftest import Score
 from tests.scoring.test_inputs import names
-from xlexport.scoring.inputs import Input, Reading, TextSource, documents
+from xlexport.scoring.documents import TextSource, documents
+from xlexport.scoring.inputs import Input, Reading
 
 
 def test_json_lines(score: Score, tmp_path: Path) -> None:
@@ -73,7 +74,7 @@ def test_json_lines_are_not_held(tmp_path: Path) -> None:
 def test_json_line_that_is_none_leaves_the_others(line: str, what: str, score: Score, tmp_path: Path) -> None:
     path = tmp_path / "docs.jsonl"
     path.write_text(f'{{"text": "fine"}}\n{line}\n{{"text": "fine, too"}}\n')
-    shown = score(path, "--field", "text", "--json")
+    shown = score(path, "--field", "text", "--format", "jsonl")
     assert shown.code == 1
     assert [record["document"] for record in shown.records] == [f"{path}:1", f"{path}:3"]
     error, _, failed = shown.err.splitlines()
@@ -85,7 +86,7 @@ def test_file_that_is_no_json_lines_is_not_told_of_line_by_line(score: Score, tm
     paths = [tmp_path / name for name in ("six.txt", "fine.jsonl", "seven.txt")]
     for path, content in zip(paths, ("text\n" * 6, '{"text": "fine"}\n' + "{}\n" * 5, "text\n" * 7), strict=True):
         path.write_text(content)
-    shown = score(*paths, "--field", "text", "--json", "--batch-size", "2")
+    shown = score(*paths, "--field", "text", "--format", "jsonl", "--batch-size", "2")
     assert [record["document"] for record in shown.records] == [f"{paths[1]}:1"]
     lines = shown.err.splitlines()
     for path in paths:

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from tests.scoring.conftest import TEXT, Score
-from xlexport.scoring.inputs import TextSource
+from xlexport.scoring.documents import TextSource
 
 
 def names(score: Score, *arguments: str | Path, stdin: bytes = b"") -> list[str]:
@@ -116,7 +116,7 @@ def test_files_and_folders_that_must_not_be_read_leave_the_others(
     monkeypatch.setattr("os.scandir", refusing(scandir))
     monkeypatch.setattr(Path, "open", refusing(opened))
     for given in ((texts[0], texts[1], closed), (folder, "--include", "[01].txt")):
-        shown = score(*given, "--json")
+        shown = score(*given, "--format", "jsonl")
         assert (shown.code, [record["document"] for record in shown.records]) == (1, [str(texts[1])])
         for path in (texts[0], closed):
             assert f"Error: {path}: Permission denied. Check its permissions." in shown.err.splitlines()

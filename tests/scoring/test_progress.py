@@ -14,9 +14,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from xlexport.scoring.inputs import Input, Reading
-from xlexport.scoring.totals import Progress, Totals
-from xlexport.terminal import duration, progress_bar
+from xlexport.scoring.inputs import Input, Reading, extent
+from xlexport.scoring.totals import Totals
+from xlexport.terminal import DocumentsBar, duration, progress_bar
 from xlruntime import DocumentScore, TokenScores, load
 
 
@@ -48,7 +48,7 @@ def test_bar_says_how_far_it_is(total: DocumentScore, monkeypatch: pytest.Monkey
     now = [0.0]
     monkeypatch.setattr("time.monotonic", lambda: now[0])
     terminal = Terminal()
-    progress = Progress(2, 200, terminal)
+    progress = DocumentsBar(2, 200, terminal)
     for number, end, seconds in ((0, 10, 1.0), (0, 50, 5.0), (1, 50, 10.0)):
         now[0] = seconds
         progress.take(part_of(number, end))
@@ -66,7 +66,7 @@ def test_bar_says_how_far_it_is(total: DocumentScore, monkeypatch: pytest.Monkey
 
 def test_nothing_where_there_is_no_terminal() -> None:
     stream = io.StringIO()
-    Progress(2, 200, stream).take(part_of(0, 10))
+    DocumentsBar(2, 200, stream).take(part_of(0, 10))
     assert stream.getvalue() == ""
 
 
@@ -75,35 +75,30 @@ def test_no_bar_where_a_terminal_cannot_draw(kind: str, monkeypatch: pytest.Monk
     monkeypatch.setenv("TERM", kind)
     terminal = Terminal()
     monkeypatch.setattr("sys.stderr", terminal)
-    progress = Progress(2, 200)
+    progress = DocumentsBar(2, 200)
     progress.take(part_of(0, 10))
     progress.clear()
-    with progress_bar(10, "counting") as advance:
-        advance(5)
+    with progress_bar("counting") as progress_of:
+        progress_of(5, 10)
     assert (terminal.getvalue() == "") is (kind == "dumb")
 
 
-def test_bars_of_other_commands_look_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("xlexport.terminal.EVERY", 0)
-    now = [0.0]
-    monkeypatch.setattr("time.monotonic", lambda: now[0])
+def test_bars_of_other_commands_are_gone_when_an_error_ends_them(monkeypatch: pytest.MonkeyPatch) -> None:
     terminal = Terminal()
     monkeypatch.setattr("sys.stderr", terminal)
-    with pytest.raises(KeyboardInterrupt), progress_bar(20, "counting") as advance:
-        now[0] = 3.0
-        advance(5)
+    with pytest.raises(KeyboardInterrupt), progress_bar("counting") as progress:
+        progress(5, 20)
         raise KeyboardInterrupt
-    first, second, last = terminal.getvalue().split("\r")[1:]
-    assert first == f"  0% {'░' * 24}  counting\x1b[K"
-    assert second == f" 25% {'█' * 6}{'░' * 18}  counting  0:09 left\x1b[K"
-    assert last == "\x1b[K"  # what is said next has the line to itself
+    picture, last = terminal.getvalue().rsplit("\r", 1)
+    assert f"{'█' * 6}{'░' * 18} counting" in picture and "25%" in picture
+    assert last == "\x1b[K\x1b[?25h"  # what is said next has the line to itself, and there is a cursor again
 
 
 def test_what_is_not_known_is_not_said(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("xlexport.terminal.EVERY", 0)
     terminal = Terminal()
-    Progress(None, None, terminal).take(part_of(0, 10))
-    assert "0 of 1 document  " in Progress(1, None).line(1.0)
+    DocumentsBar(None, None, terminal).take(part_of(0, 10))
+    assert "0 of 1 document  " in DocumentsBar(1, None).line(1.0)
     assert "0 documents" in terminal.getvalue() and "left" not in terminal.getvalue() and "%" not in terminal.getvalue()
 
 
@@ -112,20 +107,19 @@ def test_sizes_of_files_tell_nothing_of_ids(tmp_path: Path, monkeypatch: pytest.
     path = tmp_path / "a.txt"
     path.write_bytes(b"1 2 3 4 5 6 7 8 9 10")
     for reading, shown in ((Reading(), True), (Reading(ids=True), False)):
-        progress = Progress.over([Input("a", path)], reading)
+        progress = DocumentsBar(*extent([Input("a", path)], reading))
         progress.take(part_of(0, 10))
         assert ("%" in progress.line(0.0)) is shown
-    assert "%" not in Progress.over([Input("a", path), Input("-", None)], Reading()).line(0.0)
+    assert "%" not in DocumentsBar(*extent([Input("a", path), Input("-", None)], Reading())).line(0.0)
 
 
 def test_time_left_leaves_out_what_was_done_before(total: DocumentScore, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("xlexport.terminal.EVERY", 0)
     now = [0.0]
     monkeypatch.setattr("time.monotonic", lambda: now[0])
-    before, terminal = Totals(), Terminal()
-    before.add(total)
-    progress = Progress(2, 200, terminal)
-    progress.resumed(before)
+    terminal = Terminal()
+    progress = DocumentsBar(2, 200, terminal)
+    progress.resumed(1, total.bytes)
     for end, seconds in ((10, 1.0), (20, 2.0)):
         now[0] = seconds
         progress.take(part_of(1, end))

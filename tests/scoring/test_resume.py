@@ -19,7 +19,8 @@ import pytest
 from reliability.kill_and_resume import Outcome, Runs, write_documents
 from tests.scoring.conftest import Score, Scored
 from xlexport.errors import ResumeError
-from xlexport.scoring.resume import PartialFile, SavedRun
+from xlexport.scoring.partial_file import PartialFile
+from xlexport.scoring.resume import SavedRun
 from xlexport.scoring.run import RunOptions, _resuming, describe_run
 from xlruntime import load
 from xlruntime.tokenizers.vocabulary import Vocabulary

@@ -6,9 +6,9 @@
 from collections.abc import Mapping
 from typing import Any
 
-from xltraining.config_fields import shown
 from xltraining.errors import ConfigError
 from xltraining.language_model import LanguageModel, ModelConfig
+from xltraining.messages import shown
 from xltraining.reformer import Reformer
 from xltraining.reformer_config import ReformerConfig
 from xltraining.transformer_xl import TransformerXL

@@ -7,9 +7,7 @@ Checkpoints of versions 1 and 2 name no architecture: they are of the first, `ar
 """
 
 import json
-import os
 import pickle
-import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,10 +18,18 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from xltraining.architectures import FIRST, architecture_of, config_from, model_class, new_model, shared_names
-from xltraining.config_fields import shown
+from xltraining.architectures import (
+    FIRST,
+    architecture_of,
+    config_from,
+    model_class,
+    new_model,
+    shared_names,
+)
+from xltraining.atomic_output import publishing
 from xltraining.errors import CheckpointError, CheckpointNotFoundError, CheckpointWriteError, ConfigError
 from xltraining.language_model import ModelConfig
+from xltraining.messages import first_line, shown
 
 __all__ = ["Checkpoint", "build_model", "load_checkpoint", "save_checkpoint"]
 
@@ -102,43 +108,31 @@ def save_checkpoint(
         "config": config.to_dict(),
         "tokenizer": tokenizer,
     }
-    # Names without a process's number, so that what a killed one left is replaced by the next.
-    temporary = path.with_name(f".{path.name}.tmp")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        _remove(temporary)
         if path.suffix == ".pt":
-            tensors = _share_tied(config, tensors)
-            content["state_dict"] = tensors
+            content["state_dict"] = _share_tied(config, tensors)
             if training is not None:
                 content["training"] = training
-            torch.save(content, temporary)
-            os.replace(temporary, path)
+            with publishing(path) as temporary:
+                torch.save(content, temporary)
         elif training is not None:
-            raise CheckpointError(f"{path}: only a .pt file can hold the state of a training run; end the path in .pt")
+            raise CheckpointError(
+                f"{path}: only a .pt file can hold the state of a training run", repair="end the path in .pt"
+            )
         else:
-            _write_folder(path, temporary, config, content, tensors)
+            with publishing(path) as temporary:
+                _write_folder(path, temporary, config, content, tensors)
     except (OSError, RuntimeError, safetensors.SafetensorError) as error:  # what each library makes of a full disk
         raise CheckpointWriteError(
-            f"{path}: the checkpoint could not be written ({_one_line(error)}); nothing was replaced. "
-            "Free some space or choose another place."
+            f"{path}: the checkpoint could not be written ({first_line(error)}); nothing was replaced.",
+            repair="Free some space or choose another place.",
         ) from error
-    finally:
-        _remove(temporary)
-
-
-def _remove(path: Path) -> None:
-    shutil.rmtree(path, ignore_errors=True)
-    path.unlink(missing_ok=True)
 
 
 def _write_folder(
     path: Path, temporary: Path, config: ModelConfig, content: dict[str, Any], tensors: dict[str, Tensor]
 ) -> None:
-    aside = path.with_name(f".{path.name}.old")
-    if aside.exists() and not path.exists():  # a killed process had no time to put it back
-        os.replace(aside, path)
-    _remove(aside)
     if path.exists() and not (path / CONFIG_NAME).is_file() and (not path.is_dir() or any(path.iterdir())):
         raise OSError(f"something that is not a checkpoint stands at {path}")
     tied = shared_names(config)
@@ -148,17 +142,6 @@ def _write_folder(
     temporary.joinpath(CONFIG_NAME).write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
     for file in temporary.iterdir():
         file.chmod(0o644)
-    # A folder cannot be replaced in one step: the old one steps aside and comes back if the new one cannot move in.
-    if not path.exists():
-        os.replace(temporary, path)
-        return
-    os.replace(path, aside)
-    try:
-        os.replace(temporary, path)
-    except OSError:
-        os.replace(aside, path)
-        raise
-    _remove(aside)
 
 
 def load_checkpoint(path: Path | str) -> Checkpoint:
@@ -174,26 +157,26 @@ def load_checkpoint(path: Path | str) -> Checkpoint:
     if path.name == WEIGHTS_NAME and path.is_file():
         path = path.parent
     if not path.exists():
-        raise CheckpointNotFoundError(f"{path}: there is no such checkpoint; check the path")
+        raise CheckpointNotFoundError(f"{path}: there is no such checkpoint", repair="check the path")
     content = _read_folder(path) if path.is_dir() else _read_file(path)
     if content.get("format") != FORMAT or not isinstance(content.get("config"), dict):
         found = ", ".join(sorted(map(str, content))[:6]) or "nothing"
         raise CheckpointError(
-            f"{path}: not a checkpoint of this format (expected format '{FORMAT}', found the keys {found}); "
-            "give a checkpoint that `xlexport train` wrote"
+            f"{path}: not a checkpoint of this format (expected format '{FORMAT}', found the keys {found})",
+            repair="give a checkpoint that `xlexport train` wrote",
         )
     if content.get("version") not in range(1, VERSION + 1):
         raise CheckpointError(
-            f"{path}: checkpoint version {shown(content.get('version'))}, this program reads versions 1 to {VERSION}; "
-            "use the version of xlexport that wrote it"
+            f"{path}: checkpoint version {shown(content.get('version'))}, this program reads versions 1 to {VERSION}",
+            repair="use the version of xlexport that wrote it",
         )
     try:
         config = config_from(content.get("architecture", FIRST), content["config"])
     except ConfigError as error:
-        raise CheckpointError(f"{path}: {error}") from error
+        raise CheckpointError(f"{path}: {error.message}", repair=error.repair) from error
     tensors = content.get("state_dict")
     if not isinstance(tensors, dict):
-        raise CheckpointError(f"{path}: the checkpoint holds no state_dict; write it again")
+        raise CheckpointError(f"{path}: the checkpoint holds no state_dict", repair="write it again")
     if content["version"] == 1:
         tensors = {_NAMES_OF_VERSION_1.get(name, name): tensor for name, tensor in tensors.items()}
     for name, source in shared_names(config).items():
@@ -209,24 +192,26 @@ def _read_file(path: Path) -> dict[str, Any]:
         with path.open("rb") as file:
             magic = file.read(len(_ZIP_MAGIC))
     except OSError as error:
-        raise CheckpointError(f"{path}: the file cannot be read ({error.strerror}); check its permissions") from error
+        raise CheckpointError(
+            f"{path}: the file cannot be read ({error.strerror})", repair="check its permissions"
+        ) from error
     if not magic:
-        raise CheckpointError(f"{path}: the file is empty; copy or write the checkpoint again")
+        raise CheckpointError(f"{path}: the file is empty", repair="copy or write the checkpoint again")
     if magic != _ZIP_MAGIC:
-        raise CheckpointError(f"{path}: this is not a PyTorch checkpoint; check the path")
+        raise CheckpointError(f"{path}: this is not a PyTorch checkpoint", repair="check the path")
     try:
         content = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
     except pickle.UnpicklingError as error:
         raise CheckpointError(
-            f"{path}: it holds other objects than plain values and tensors, and loading those could run code; "
-            "give a checkpoint that `xlexport train` wrote"
+            f"{path}: it holds other objects than plain values and tensors, and loading those could run code",
+            repair="give a checkpoint that `xlexport train` wrote",
         ) from error
     except (OSError, RuntimeError, EOFError, ValueError, KeyError, IndexError) as error:
-        raise CheckpointError(f"{path}: the file is damaged or cut off; copy or write it again") from error
+        raise CheckpointError(f"{path}: the file is damaged or cut off", repair="copy or write it again") from error
     if not isinstance(content, dict):
         raise CheckpointError(
-            f"{path}: expected a dict with the format '{FORMAT}', found {type(content).__name__}; "
-            "give a checkpoint that `xlexport train` wrote"
+            f"{path}: expected a dict with the format '{FORMAT}', found {type(content).__name__}",
+            repair="give a checkpoint that `xlexport train` wrote",
         )
     return content
 
@@ -235,18 +220,22 @@ def _read_folder(path: Path) -> dict[str, Any]:
     missing = [name for name in (CONFIG_NAME, WEIGHTS_NAME) if not (path / name).is_file()]
     if missing:
         raise CheckpointError(
-            f"{path}: the folder holds no {' and no '.join(missing)}; give a .pt file or a folder with both"
+            f"{path}: the folder holds no {' and no '.join(missing)}", repair="give a .pt file or a folder with both"
         )
     try:
         content = json.loads((path / CONFIG_NAME).read_text(encoding="utf-8"))
     except ValueError as error:
-        raise CheckpointError(f"{path / CONFIG_NAME}: not valid JSON ({_one_line(error)}); write it again") from error
+        raise CheckpointError(
+            f"{path / CONFIG_NAME}: not valid JSON ({first_line(error)})", repair="write it again"
+        ) from error
     if not isinstance(content, dict):
         raise CheckpointError(f"{path / CONFIG_NAME}: expected an object, found {type(content).__name__}")
     try:
         content["state_dict"] = load_file(path / WEIGHTS_NAME)
     except safetensors.SafetensorError as error:
-        raise CheckpointError(f"{path / WEIGHTS_NAME}: damaged ({_one_line(error)}); copy it again") from error
+        raise CheckpointError(
+            f"{path / WEIGHTS_NAME}: damaged ({first_line(error)})", repair="copy it again"
+        ) from error
     return content
 
 
@@ -278,11 +267,7 @@ def _check_tensors(path: Path, config: ModelConfig, tensors: Mapping[str, Any]) 
         ]
     if problems:
         raise CheckpointError(
-            f"{path}: the weights do not fit the configuration: {'; '.join(problems)}. "
-            "Use the configuration that the model was trained with."
+            f"{path}: the weights do not fit the configuration: {'; '.join(problems)}.",
+            repair="Use the configuration that the model was trained with.",
         )
     return list(expected)
-
-
-def _one_line(error: BaseException) -> str:
-    return str(error).strip().partition("\n")[0] or type(error).__name__

@@ -1,6 +1,5 @@
 """What configurations of every architecture share: kinds of values, and the way to plain values and back."""
 
-import reprlib
 import sys
 from collections.abc import Mapping
 from dataclasses import asdict, fields
@@ -8,7 +7,7 @@ from typing import Any, ClassVar, Self
 
 from xltraining.errors import ConfigError
 
-__all__ = ["PlainFields", "is_boolean", "is_finite", "is_integer", "shown"]
+__all__ = ["PlainFields", "is_boolean", "is_finite", "is_integer"]
 
 
 class PlainFields:
@@ -27,8 +26,8 @@ class PlainFields:
         unknown = sorted(str(name) for name in values if name not in known)
         if unknown:
             raise ConfigError(
-                f"unknown names in the {cls.NAME} configuration: {', '.join(unknown)}; "
-                f"remove them or spell one of: {', '.join(sorted(known))}"
+                f"unknown names in the {cls.NAME} configuration: {', '.join(unknown)}",
+                repair=f"remove them or spell one of: {', '.join(sorted(known))}",
             )
         given: dict[str, Any] = {
             name: tuple(value) if isinstance(value, list) else value for name, value in values.items()
@@ -54,8 +53,3 @@ def is_integer(value: object) -> bool:
 def is_finite(value: object) -> bool:
     """Whether `value` is a number that a float can hold; true and false are none."""
     return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= sys.float_info.max
-
-
-def shown(value: object) -> str:
-    """A value of any kind, short and in one line."""
-    return " ".join(reprlib.repr(value).split())

@@ -28,7 +28,9 @@ def read_bytes(files: Sequence[Path]) -> Tensor:
             problems.append(f"{file}: the file is empty")
         parts.append(part)
     if problems:
-        raise DataError(f"cannot read the text: {'; '.join(problems)}. Name readable text files that are not empty.")
+        raise DataError(
+            f"cannot read the text: {'; '.join(problems)}.", repair="Name readable text files that are not empty."
+        )
     return torch.frombuffer(bytearray(b"".join(parts)), dtype=torch.uint8) if parts else torch.empty(0).byte()
 
 
@@ -50,7 +52,8 @@ class ByteStreams:
         if len(text) < needed:
             raise DataError(
                 f"the training text is too short: {len(text):,} bytes, and {batch_size} streams with segments of "
-                f"{segment_len} need at least {needed:,}. Give more text, or a smaller batch size or segment length."
+                f"{segment_len} need at least {needed:,}.",
+                repair="Give more text, or a smaller batch size or segment length.",
             )
         self.text, self.segment_len = text, segment_len
         generator = torch.Generator().manual_seed(seed)

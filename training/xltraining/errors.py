@@ -8,7 +8,7 @@
     ├── CheckpointWriteError (OSError)                      a checkpoint that could not be written
     └── TrainingDivergedError (ArithmeticError)             the loss is not finite any more
 
-Every message is one line: what is wrong, where, what was expected and found, and how to mend it.
+Every message is one line: what is wrong, where, what was expected and what was found. How to repair it is a field.
 """
 
 __all__ = [
@@ -23,7 +23,18 @@ __all__ = [
 
 
 class XltrainingError(Exception):
-    """Base of all errors that this package raises on purpose."""
+    """Base of all errors that this package raises on purpose; its text is message and repair in one line."""
+
+    def __init__(self, message: str = "", repair: str | None = None) -> None:
+        """Keep what is wrong, and where; and what the user can do about it, if there is anything to suggest."""
+        super().__init__(message)
+        self.message = message
+        self.repair = repair
+
+    def __str__(self) -> str:
+        if not self.repair:
+            return self.message
+        return f"{self.message}{'' if self.message.endswith('.') else ';'} {self.repair}"
 
 
 class ConfigError(XltrainingError, ValueError):

@@ -5,9 +5,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-from xltraining.config_fields import is_boolean, is_finite, is_integer, shown
+from xltraining.config_fields import is_boolean, is_finite, is_integer
 from xltraining.errors import ConfigError
 from xltraining.language_model import ModelConfig
+from xltraining.messages import shown
 
 __all__ = ["ReformerConfig"]
 

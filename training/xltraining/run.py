@@ -2,7 +2,6 @@
 
 import json
 import math
-import os
 import threading
 import time
 from collections.abc import Callable
@@ -15,6 +14,7 @@ import torch
 from tqdm import tqdm
 
 from xltraining.architectures import architecture_of, new_model
+from xltraining.atomic_output import publishing
 from xltraining.checkpoint import load_checkpoint, save_checkpoint
 from xltraining.errors import CheckpointError, CheckpointWriteError, TrainingDivergedError
 from xltraining.language_model import ModelConfig
@@ -75,7 +75,7 @@ class TrainingRun:
             self.out_dir.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise CheckpointWriteError(
-                f"{self.out_dir}: the output folder cannot be made ({error.strerror}); choose another place"
+                f"{self.out_dir}: the output folder cannot be made ({error.strerror})", repair="choose another place"
             ) from error
         bar = tqdm(total=config.steps, initial=self.step, unit="step", disable=None, dynamic_ncols=True)  # on stderr
         # A run that begins has a log of its own, whatever one left that was killed before its first checkpoint.
@@ -191,7 +191,9 @@ class TrainingRun:
         saved = load_checkpoint(self.checkpoint)
         state = saved.training
         if state is None:
-            raise CheckpointError(f"{self.checkpoint}: holds weights only, no run to resume; choose another folder")
+            raise CheckpointError(
+                f"{self.checkpoint}: holds weights only, no run to resume", repair="choose another folder"
+            )
         self._check_same_run(saved.config, state)
         self.model.load_state_dict(saved.state_dict)
         self.optimizer.load_state_dict(state["optimizer"])
@@ -205,7 +207,8 @@ class TrainingRun:
         if log.exists():
             lines = [line for line in log.read_text(encoding="utf-8").splitlines() if line.endswith("}")]
             kept = [line for line in lines if json.loads(line)["step"] <= self.step]
-            _replace(log, "".join(line + "\n" for line in kept))
+            with publishing(log) as temporary:
+                temporary.write_text("".join(line + "\n" for line in kept), encoding="utf-8")
             for line in kept:
                 self.last |= json.loads(line)
 
@@ -225,16 +228,6 @@ class TrainingRun:
         ]
         if differences:
             raise CheckpointError(
-                f"{self.checkpoint}: belongs to another run: {'; '.join(differences)}. "
-                "Resume with the same settings and text, or choose another output folder."
+                f"{self.checkpoint}: belongs to another run: {'; '.join(differences)}.",
+                repair="Resume with the same settings and text, or choose another output folder.",
             )
-
-
-def _replace(path: Path, text: str) -> None:
-    """Write a file anew, in one go."""
-    temporary = path.with_name(f".{path.name}.tmp")
-    try:
-        temporary.write_text(text, encoding="utf-8")
-        os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)

@@ -67,7 +67,7 @@ class TextTask:
             DataError: the training text is too short, or the held-out text is a single byte.
         """
         if len(valid_text) == 1:
-            raise DataError("the held-out text is one byte long; give at least two, or none")
+            raise DataError("the held-out text is one byte long", repair="give at least two, or none")
         self.text_sha256 = hashlib.sha256(text.numpy().tobytes()).hexdigest()
         self._streams = ByteStreams(text, batch_size, segment_len, seed)
         self._valid_text = valid_text
@@ -120,9 +120,9 @@ def make_task(
     """
     if training.task == "duplication":
         if train_files or valid_files:
-            raise DataError("the duplication task draws its examples; leave out the text files")
+            raise DataError("the duplication task draws its examples", repair="leave out the text files")
         return DuplicationTask(training.word_length, training.batch_size, training.seed)
     if not train_files:
-        raise DataError("there is no text to train on; name one or more text files")
+        raise DataError("there is no text to train on", repair="name one or more text files")
     text, valid_text = read_bytes(train_files), read_bytes(valid_files)
     return TextTask(text, valid_text, training.batch_size, model.tgt_len, training.seed)

@@ -5,7 +5,6 @@ Dai et al. 2019, arXiv:1901.02860, Appendix D. Graphs do not give attention weig
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +13,7 @@ import numpy.typing as npt
 
 from xlexport.architectures import architecture
 from xlexport.errors import XlexportError
+from xlexport.progress import Progress, no_progress
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -95,7 +95,7 @@ def attention_by_distance(
     *,
     segment_len: int,
     tokens: int | None = None,
-    progress: Callable[[int], None] = lambda count: None,
+    progress: Progress = no_progress,
 ) -> AttentionReport:
     """Walk `ids` as one document, with carried memory.
 
@@ -105,7 +105,7 @@ def attention_by_distance(
         model: in evaluation mode, with the settings to evaluate; of an architecture that supports `attention-plot`.
         ids: (N,) token ids.
         tokens: queries to count at most; None: all.
-        progress: called with the tokens of each segment.
+        progress: called after each segment with the tokens that were read, and how many there are.
 
     Raises:
         XlexportError: too few tokens.
@@ -119,8 +119,8 @@ def attention_by_distance(
     warmup = -(-M // S) * S
     if len(ids) <= warmup:
         raise XlexportError(
-            f"the text has {len(ids):,} tokens, but the memory is full only after {warmup:,}. Give a longer text, or a "
-            "smaller --mem-len."
+            f"the text has {len(ids):,} tokens, but the memory is full only after {warmup:,}.",
+            repair="Give a longer text, or a smaller --mem-len.",
         )
     stop = len(ids) if tokens is None else min(len(ids), warmup + tokens)
     sums = np.zeros((model.config.n_layer, model.config.n_head, M + S))
@@ -138,7 +138,7 @@ def attention_by_distance(
             finally:
                 for hook in hooks:
                     hook.remove()
-            progress(segment.shape[1])
+            progress(start + segment.shape[1], stop)
     counted = stop - warmup
     seen = M + S if model.config.window is None else model.config.window
     return AttentionReport(counted, S, M, sums[:, :, :seen] / counted)

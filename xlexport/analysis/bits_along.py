@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -11,11 +11,12 @@ import numpy as np
 import numpy.typing as npt
 
 from xlexport.errors import XlexportError
-from xlruntime import Document, Model, TokenScores
+from xlexport.progress import Progress, no_progress
+from xlruntime import Document, Model
+from xlruntime.scores import LN2
 
 __all__ = ["BitsAlong", "bits_along", "nice_window", "unit_along"]
 
-LN2 = math.log(2)
 WINDOWS = 200  # of the longest document, at most
 
 Places = npt.NDArray[np.int64]
@@ -70,7 +71,7 @@ def bits_along(
     unit: str,
     window: int | None = None,
     batch_size: int = 1,
-    progress: Callable[[TokenScores], None] = lambda part: None,
+    progress: Progress = no_progress,
     **evaluation: Any,
 ) -> list[BitsAlong]:
     """Score documents and say where their bits are.
@@ -78,7 +79,7 @@ def bits_along(
     Args:
         unit: as `unit_along` says.
         window: units in one; None: `nice_window` of the longest document.
-        progress: called with what each step scored.
+        progress: called with the documents that are done, and how many there are.
         evaluation: see `Model.evaluation`.
 
     Raises:
@@ -88,13 +89,17 @@ def bits_along(
     names = [document.name for document in documents]
     parts: list[list[tuple[Places, npt.NDArray[np.float32]]]] = [[] for _ in names]
     begins = [0 for _ in names]
+    done = 0
     for part in model.score_tokens(documents, batch_size=batch_size, **evaluation):
         parts[part.number].append((part.ends, part.log_probs))
         if part.first is not None:
             begins[part.number] = int(part.first.ends[-1])
-        progress(part)
+        done += part.summary is not None
+        progress(done, len(names))
     if empty := [name for name, pieces in zip(names, parts, strict=True) if not any(len(ends) for ends, _ in pieces)]:
-        raise XlexportError(f"{', '.join(empty)}: fewer than two tokens, so nothing to score. Give longer texts.")
+        raise XlexportError(
+            f"{', '.join(empty)}: fewer than two tokens, so nothing to score.", repair="Give longer texts."
+        )
     joined = [tuple(map(np.concatenate, zip(*pieces, strict=True))) for pieces in parts]
     chosen = window or nice_window(max(int(ends[-1]) for ends, _ in joined))
     return list(_curves(names, begins, joined, unit, chosen))
@@ -105,7 +110,9 @@ def _curves(
 ) -> Iterator[BitsAlong]:
     for name, begin, (ends, log_probs) in zip(names, begins, joined, strict=True):
         if not np.isfinite(log_probs).all():
-            raise XlexportError(f"{name}: scores that are not finite, so there is no curve. Try a float32 bundle.")
+            raise XlexportError(
+                f"{name}: scores that are not finite, so there is no curve.", repair="Try a float32 bundle."
+            )
         yield _curve(name, begin, ends, -log_probs.astype(np.float64) / LN2, unit, window)
 
 

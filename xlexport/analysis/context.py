@@ -6,13 +6,9 @@ computed from earlier tokens, so through all layers more of the document has its
 
 from __future__ import annotations
 
-import itertools
-import math
 import time
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -20,9 +16,12 @@ import numpy.typing as npt
 
 from xlexport.analysis.recl import THRESHOLD, Recl, find_recl
 from xlexport.errors import XlexportError
+from xlexport.progress import Progress, no_progress
+from xlexport.scoring.documents import kept
 from xlruntime import Document, Model, TextError
 from xlruntime.documents import TextCounts, TokenReader
 from xlruntime.errors import OptionError
+from xlruntime.scores import LN2, perplexity, ratio
 
 __all__ = [
     "ContextReport",
@@ -35,16 +34,10 @@ __all__ = [
     "read_text",
 ]
 
-LN2 = math.log(2)
 READ_TOKENS = 1 << 16
 SHARES = (0.1, 0.5, 1.0)  # those of the paper's Table 8
 
-Progress = Callable[[str, int], AbstractContextManager[Callable[[int], None]]]
 Ids = npt.NDArray[np.int64]
-
-
-def _quiet(label: str, length: int) -> AbstractContextManager[Callable[[int], None]]:
-    return nullcontext(lambda count: None)
 
 
 @dataclass(frozen=True)
@@ -162,7 +155,8 @@ def read_text(model: Model, documents: Sequence[Document]) -> ContextText:
         n = sum(map(len, pieces))
         if n < 2:
             raise TextError(
-                f"{document.name}: {n} of at least 2 tokens, so nothing to score. Give a longer text, or leave it out."
+                f"{document.name}: {n} of at least 2 tokens, so nothing to score.",
+                repair="Give a longer text, or leave it out.",
             )
         read.append(Document(document.name, np.concatenate([piece.ids for piece in pieces])))
         starts.append(np.concatenate([piece.starts for piece in pieces])[1:])
@@ -196,7 +190,7 @@ def measure_context(
     recl: ReclOptions | None = None,
     full_context: bool = False,
     batch_size: int = 1,
-    progress: Progress = _quiet,
+    progress: Progress = no_progress,
     tell: Callable[[str], None] = lambda line: None,
     **evaluation: Any,
 ) -> ContextReport:
@@ -209,7 +203,7 @@ def measure_context(
         recl: where to look for RECL; None: nowhere.
         full_context: count only tokens with at least as many others before them as the longest memory has rows. Then
             all lengths are compared on tokens whose context they really cut.
-        progress: opens a bar for each pass, given a label and how many tokens there are.
+        progress: called with the tokens that were scored, over all passes, and how many there are at most.
         tell: is told beforehand how many passes there will be at most.
         evaluation: other settings than `mem_len`; see `Model.evaluation`.
 
@@ -225,32 +219,36 @@ def measure_context(
     if recl is not None and longest < recl.start + recl.step:
         raise OptionError(
             f"RECL: the longest memory is {longest}, at least start + step = {recl.start + recl.step} is needed to "
-            "compare two. Give longer --lengths, a smaller --start and --step, or --no-recl."
+            "compare two.",
+            repair="Give longer --lengths, a smaller --start and --step, or --no-recl.",
         )
     for model in models:
         for mem_len in curve:
             model.evaluation(mem_len=mem_len, **evaluation)
-    documents = [_kept(document) for document in documents]
+    documents = [kept(document) for document in documents]
     texts = [read_text(model, documents) for model in models]
     _check_same_tokens(models, texts)
     counted = texts[0].index >= max(longest, *curve) if full_context else np.ones(len(texts[0].index), bool)
     if not counted.any():
         raise XlexportError(
-            f"no token has {max(longest, *curve):,} others before it in its document. Give longer documents or shorter "
-            "memories, or count all tokens."
+            f"no token has {max(longest, *curve):,} others before it in its document.",
+            repair="Give longer documents or shorter memories, or count all tokens.",
         )
 
     found: list[dict[int, LengthScore]] = [{} for _ in models]
     more = () if recl is None else set(range(recl.start, longest + 1, recl.step)) - set(curve)
     most = len(models) * (len(curve) + len(more))
-    passes = itertools.count(1)
+    done, total = 0, most * (texts[0].tokens - len(texts[0].documents))
+
+    def scored(tokens: int) -> None:
+        nonlocal done
+        done += tokens
+        progress(done, total)
 
     def losses(mem_len: int) -> list[npt.NDArray[np.float32]]:
         all_losses = []
         for model, text, scores in zip(models, texts, found, strict=True):
-            label = f"pass {next(passes)} of {most}{' at most' if more else ''}, {_name(model)}, memory {mem_len:,}"
-            bar = progress(label, text.tokens - len(text.documents))
-            measured, scores[mem_len] = _score(model, text, mem_len, counted, batch_size, bar, evaluation)
+            measured, scores[mem_len] = _score(model, text, mem_len, counted, batch_size, scored, evaluation)
             all_losses.append(measured)
         return all_losses
 
@@ -282,19 +280,9 @@ def measure_context(
 def _check_model(model: Model, evaluation: dict[str, Any]) -> None:
     if model.evaluation(**evaluation).whole:
         raise OptionError(
-            f"{model.folder}: reads each document in one step and has no memory, so there is no length to vary. Give a "
-            "bundle that carries memory (a Reformer: convert --rule band)."
+            f"{model.folder}: reads each document in one step and has no memory, so there is no length to vary.",
+            repair="Give a bundle that carries memory (a Reformer: convert --rule band).",
         )
-
-
-def _kept(document: Document) -> Document:
-    """One whose source can be read several times."""
-    source = document.source
-    if isinstance(source, str | bytes | Path | np.ndarray | list):
-        return document
-    if (read := getattr(source, "read", None)) is not None:
-        return Document(document.name, read())
-    return Document(document.name, np.concatenate([np.zeros(0, np.int64), *source]))  # ids, piece by piece
 
 
 def _check_same_tokens(models: Sequence[Model], texts: Sequence[ContextText]) -> None:
@@ -319,24 +307,24 @@ def _score(
     mem_len: int,
     counted: npt.NDArray[np.bool_],
     batch_size: int,
-    bar: AbstractContextManager[Callable[[int], None]],
+    scored: Callable[[int], None],
     evaluation: dict[str, Any],
 ) -> tuple[npt.NDArray[np.float32], LengthScore]:
     """Losses (n,) in nats of the tokens that count, document by document, and what they come to."""
     losses: list[list[npt.NDArray[np.float32]]] = [[] for _ in text.documents]
     contexts: list[list[Ids]] = [[] for _ in text.documents]
     started = time.perf_counter()
-    with bar as advance:
-        for part in model.score_tokens(text.documents, batch_size=batch_size, mem_len=mem_len, **evaluation):
-            losses[part.number].append(-part.log_probs)
-            contexts[part.number].append(part.context)
-            advance(len(part))
+    for part in model.score_tokens(text.documents, batch_size=batch_size, mem_len=mem_len, **evaluation):
+        losses[part.number].append(-part.log_probs)
+        contexts[part.number].append(part.context)
+        scored(len(part))
     elapsed = time.perf_counter() - started
     nats = np.concatenate([array for arrays in losses for array in arrays])
     if not np.isfinite(nats).all():
         raise XlexportError(
             f"{model.folder}: {np.count_nonzero(~np.isfinite(nats)):,} scores with memory length {mem_len:,} are not "
-            "finite, so there is no loss to compare. Try another memory length, or a float32 bundle."
+            "finite, so there is no loss to compare.",
+            repair="Try another memory length, or a float32 bundle.",
         )
     context = np.concatenate([array for arrays in contexts for array in arrays])[counted]
     whole, nats = bool(counted.all()), nats[counted]
@@ -349,19 +337,11 @@ def _score(
         nats=total,
         bits_per_token=bits / len(nats),
         # Counts of bytes are of all scored tokens; of a part, only what the spans say is known.
-        bits_per_byte=_ratio(bits, text.scored_bytes) if whole else None,
-        bits_per_char=_ratio(bits, text.scored_chars) if whole else None,
-        perplexity=math.exp(min(total / len(nats), 700)),
+        bits_per_byte=ratio(bits, text.scored_bytes) if whole else None,
+        bits_per_char=ratio(bits, text.scored_chars) if whole else None,
+        perplexity=perplexity(total / len(nats)),
         tokens_per_second=text.tokens / elapsed,
     )
-
-
-def _name(model: Model) -> str:
-    return model.folder.resolve().name
-
-
-def _ratio(amount: float, count: int) -> float | None:
-    return amount / count if count > 0 else None
 
 
 def _model_context(

@@ -19,6 +19,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from xlruntime.scores import perplexity
+
 __all__ = ["THRESHOLD", "Recl", "RelativeGain", "find_recl", "hardest", "relative_gains"]
 
 THRESHOLD = 0.01
@@ -86,7 +88,7 @@ def relative_gains(
         after = float(np.minimum(best, losses[places].astype(np.float64)).mean())
         # (e^before - e^after) / e^before without its rounding errors, which matter where both are nearly one.
         gain = -math.expm1(after - before)
-        found.append(RelativeGain(*lengths, before, after, gain, gain * _exp(before)))
+        found.append(RelativeGain(*lengths, before, after, gain, gain * perplexity(before)))
     return found
 
 
@@ -130,7 +132,3 @@ def find_recl(
         ]
         for row_ends, row_gains in zip(ends, gains, strict=True)
     ]
-
-
-def _exp(nats: float) -> float:
-    return math.inf if nats > 700 else math.exp(nats)

@@ -142,7 +142,7 @@ def _work(model: Model, segment_len: int | None, mem_len: int | None, batch_size
     own = model.bundle.evaluation
     generates = settings.purpose == "generate" and not own.whole
     if generates and segment_len not in (None, 1):
-        raise OptionError(f"segment_len is {segment_len}, but tokens are generated one by one. Leave it out.")
+        raise OptionError(f"segment_len is {segment_len}, but tokens are generated one by one.", repair="Leave it out.")
     if own.whole and segment_len is None:
         segment_len = min(own.segment_len, WHOLE_DOCUMENT)
     # Generating, a stream keeps room for segments of the model's own length: its prompt is read in them.

@@ -30,7 +30,9 @@ def check_plot(path: Path, combinations: int) -> None:
     """
     check_picture(path)
     if combinations < 2:
-        raise XlexportError(f"{path}: one combination is no plot. Give several, for example --segment-len 1,16,80.")
+        raise XlexportError(
+            f"{path}: one combination is no plot.", repair="Give several, for example --segment-len 1,16,80."
+        )
 
 
 def draw_plot(reports: Sequence[BenchReport], path: Path) -> None:

@@ -77,7 +77,7 @@ def load(path: Path | str, format: str | None = None, config: Mapping[str, Any] 
     """
     path = Path(path)
     if format is not None and format not in format_names():
-        raise CheckpointError(f"format {format!r} is unknown. Use one of: {', '.join(format_names())}.")
+        raise CheckpointError(f"format {format!r} is unknown.", repair=f"Use one of: {', '.join(format_names())}.")
     try:
         _check_something_there(path)
         for module in FORMATS:
@@ -88,7 +88,7 @@ def load(path: Path | str, format: str | None = None, config: Mapping[str, Any] 
     except CheckpointError:
         raise
     except OSError as error:
-        raise CheckpointError(f"{path}: cannot be read ({error.strerror}). Check its permissions.") from error
+        raise CheckpointError(f"{path}: cannot be read ({error.strerror}).", repair="Check its permissions.") from error
 
 
 def _build(
@@ -97,19 +97,21 @@ def _build(
     """Make the model from the files, read anew: a source that held tensors would keep them beside the model's user."""
     source = module.load(path, config)
     if source.files != files:
-        raise CheckpointError(f"{path}: has changed since it was read. Start again when nothing writes to it.")
+        raise CheckpointError(
+            f"{path}: has changed since it was read.", repair="Start again when nothing writes to it."
+        )
     return source.build_model()
 
 
 def _check_something_there(path: Path) -> None:
     if not path.exists() and not tensorflow.matches(path):
-        raise CheckpointNotFoundError(f"{path}: no such file or folder. Check the path.")
+        raise CheckpointNotFoundError(f"{path}: no such file or folder.", repair="Check the path.")
     if path.is_dir() or not path.exists():
         return
     if not path.is_file():
-        raise CheckpointError(f"{path}: neither a file nor a folder. {_known()}")
+        raise CheckpointError(f"{path}: neither a file nor a folder.", repair=_known())
     if path.stat().st_size == 0:
-        raise CheckpointError(f"{path}: the file is empty. Copy or save the checkpoint again.")
+        raise CheckpointError(f"{path}: the file is empty.", repair="Copy or save the checkpoint again.")
 
 
 def _known() -> str:
@@ -122,44 +124,50 @@ def _unknown(path: Path) -> CheckpointError:
         return _unknown_folder(path)
     is_weights = path.name in WEIGHTS and (path.parent / "config.json").is_file()
     if is_weights or path.suffix == ".safetensors" or path.name == "config.json":
-        return CheckpointError(f"{path}: one file of a checkpoint. Give the folder that it is in: {path.parent}.")
+        return CheckpointError(
+            f"{path}: one file of a checkpoint.", repair=f"Give the folder that it is in: {path.parent}."
+        )
     summary = summarize(path)
     if summary is None or not (summary.strings or summary.globals):
-        return CheckpointError(f"{path}: not a PyTorch checkpoint. {_known()}")
+        return CheckpointError(f"{path}: not a PyTorch checkpoint.", repair=_known())
     if any(name.rpartition(".")[2] in VOCABULARIES for name in summary.globals):
         return CheckpointError(
-            f"{path}: a vocabulary. Give it with --tokenizer, and the checkpoint that belongs to it."
+            f"{path}: a vocabulary.", repair="Give it with --tokenizer, and the checkpoint that belongs to it."
         )
     if summary.foreign_globals:
         named = _quoted(summary.foreign_globals)
         return CheckpointError(
-            f"{path}: holds Python objects that could run code ({named}); nothing was run. Save plain tensors instead. "
-            f"{_known()}"
+            f"{path}: holds Python objects that could run code ({named}); nothing was run.",
+            repair=f"Save plain tensors instead. {_known()}",
         )
     return CheckpointError(
-        f"{path}: a checkpoint of an unknown kind (its first names: {_quoted(summary.strings)}). {_known()}"
+        f"{path}: a checkpoint of an unknown kind (its first names: {_quoted(summary.strings)}).", repair=_known()
     )
 
 
 def _unknown_folder(path: Path) -> CheckpointError:
     if is_bundle(path):
-        return CheckpointError(f"{path}: already a bundle. Use it with `xlexport score`, or give the checkpoint.")
+        return CheckpointError(
+            f"{path}: already a bundle.", repair="Use it with `xlexport score`, or give the checkpoint."
+        )
     if any(path.glob("*.onnx")):
         return CheckpointNotFoundError(
-            f"{path}: no bundle.json in it, so not a bundle, and no checkpoint. Make one with `xlexport convert "
-            "CHECKPOINT`."
+            f"{path}: no bundle.json in it, so not a bundle, and no checkpoint.",
+            repair="Make one with `xlexport convert CHECKPOINT`.",
         )
     inside = sorted(file.name for file in path.glob("*.pt"))
     if len(inside) > 1:
         more = f" and {len(inside) - 5} more" if len(inside) > 5 else ""
-        return CheckpointNotFoundError(f"{path}: a folder. Give one of the files in it: {', '.join(inside[:5])}{more}.")
+        return CheckpointNotFoundError(
+            f"{path}: a folder.", repair=f"Give one of the files in it: {', '.join(inside[:5])}{more}."
+        )
     if inside:
-        return CheckpointNotFoundError(f"{path}: a folder. Give the file in it: {path / inside[0]}.")
+        return CheckpointNotFoundError(f"{path}: a folder.", repair=f"Give the file in it: {path / inside[0]}.")
     says = ""
     if (path / "config.json").is_file():
         kind = read_json(path / "config.json").get("model_type")
         says = f" of a Transformer-XL or Reformer (its config.json says {ascii(kind)[:40]})" if kind is not None else ""
-    return CheckpointNotFoundError(f"{path}: a folder without a checkpoint{says}. {_known()}")
+    return CheckpointNotFoundError(f"{path}: a folder without a checkpoint{says}.", repair=_known())
 
 
 def _quoted(names: Sequence[str]) -> str:

@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from xlexport.checkpoints.tensor_mapping import shown
 from xlexport.errors import CheckpointError
+from xlruntime.messages import first_line, named
 
 __all__ = ["WEIGHTS", "inside", "read_json", "read_tensors", "read_weights", "safetensors_names", "state_dict_in"]
 
@@ -33,7 +33,7 @@ def inside(folder: Path, name: str) -> Path:
     else:
         wrong = _wrong_target(path, roots)
     if wrong:
-        raise CheckpointError(f"{folder}: {name[:60]!a} {wrong}. Put the file itself into it.")
+        raise CheckpointError(f"{folder}: {name[:60]!a} {wrong}.", repair="Put the file itself into it.")
     return path
 
 
@@ -58,14 +58,18 @@ def read_json(path: Path) -> dict[str, Any]:
         OSError: it cannot be read.
     """
     if path.stat().st_size > LARGEST_JSON:
-        raise CheckpointError(f"{path}: {path.stat().st_size:,} bytes, expected a JSON object. Check the path.")
+        raise CheckpointError(
+            f"{path}: {path.stat().st_size:,} bytes, expected a JSON object.", repair="Check the path."
+        )
     try:
         content = json.loads(path.read_text("utf-8"))
     except (ValueError, RecursionError) as error:
-        reason = str(error).partition("\n")[0][:100]
-        raise CheckpointError(f"{path}: not valid JSON ({reason}). Write it again.") from error
+        reason = first_line(error)[:100]
+        raise CheckpointError(f"{path}: not valid JSON ({reason}).", repair="Write it again.") from error
     if not isinstance(content, dict):
-        raise CheckpointError(f"{path}: expected a JSON object, found {type(content).__name__}. Write it again.")
+        raise CheckpointError(
+            f"{path}: expected a JSON object, found {type(content).__name__}.", repair="Write it again."
+        )
     return content
 
 
@@ -88,7 +92,9 @@ def read_tensors(file: Path) -> dict[Any, Any]:
 
     content = read_torch(file)
     if not isinstance(content, dict):
-        raise CheckpointError(f"{file}: holds a {type(content).__name__}, expected tensors by name. Check the path.")
+        raise CheckpointError(
+            f"{file}: holds a {type(content).__name__}, expected tensors by name.", repair="Check the path."
+        )
     return content
 
 
@@ -107,7 +113,7 @@ def read_weights(folder: Path) -> tuple[list[Path], dict[str, Any]]:
             return _read_parts(folder, index)
     found = ", ".join(sorted(file.name for file in folder.iterdir())[:6]) or "nothing"
     raise CheckpointError(
-        f"{folder}: none of {', '.join(WEIGHTS)} in it, only {ascii(found)[1:-1]}. Save it with PyTorch."
+        f"{folder}: none of {', '.join(WEIGHTS)} in it, only {ascii(found)[1:-1]}.", repair="Save it with PyTorch."
     )
 
 
@@ -115,12 +121,12 @@ def _read_parts(folder: Path, index: Path) -> tuple[list[Path], dict[str, Any]]:
     """Weights in several files; the index says which tensor is in which."""
     weight_map = read_json(index).get("weight_map")
     if not isinstance(weight_map, dict) or not all(isinstance(name, str) for name in weight_map.values()):
-        raise CheckpointError(f"{index}: no weight_map of file names in it. Copy the folder again.")
+        raise CheckpointError(f"{index}: no weight_map of file names in it.", repair="Copy the folder again.")
     files = [inside(folder, name) for name in sorted(set(weight_map.values()))]
     missing = [file.name for file in files if not file.is_file()]
     if missing:
         raise CheckpointError(
-            f"{folder}: no {', '.join(map(ascii, missing))}, which {index.name} lists. Copy it again."
+            f"{folder}: no {', '.join(map(ascii, missing))}, which {index.name} lists.", repair="Copy it again."
         )
     tensors: dict[str, Any] = {}
     for file in files:
@@ -154,9 +160,9 @@ def state_dict_in(
     inner = {key: value for key, value in content.items() if isinstance(value, dict)}
     found = {key: value for key, value in {None: content, **inner}.items() if any(map(is_anchor, value))}
     if len(found) > 1:
-        keys = ", ".join(shown(key) for key in found)
-        raise CheckpointError(f"{path}: holds several models ({keys}). Save the state dict of one.")
+        keys = ", ".join(named(key) for key in found)
+        raise CheckpointError(f"{path}: holds several models ({keys}).", repair="Save the state dict of one.")
     if not found:
-        raise CheckpointError(f"{path}: {missing}. Check the path.")
+        raise CheckpointError(f"{path}: {missing}.", repair="Check the path.")
     (tensors,) = found.values()
     return {str(name): tensor for name, tensor in tensors.items()}

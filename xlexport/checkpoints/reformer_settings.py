@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from xlexport.checkpoints.source import SourceCheckpoint, float_notes, model_source
-from xlexport.checkpoints.tensor_mapping import Origin, TensorMapping, brief
+from xlexport.checkpoints.tensor_mapping import Origin, TensorMapping
 from xlexport.errors import CheckpointError
+from xlruntime.messages import shown
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -42,10 +43,10 @@ def bucket_choices(config: Mapping[str, Any] | None) -> tuple[tuple[int, ...] | 
     buckets, length = chosen.get("num_buckets"), chosen.get("max_length")
     factors = (buckets,) if isinstance(buckets, int) else buckets
     if factors is not None and not (isinstance(factors, list | tuple) and all(map(_is_even, factors)) and factors):
-        problems.append(f"num_buckets is {brief(buckets)}, expected an even number or several, such as 64,128")
+        problems.append(f"num_buckets is {shown(buckets)}, expected an even number or several, such as 64,128")
         factors = None
     if length is not None and (not isinstance(length, int) or isinstance(length, bool) or length < 1):
-        problems.append(f"max_length is {brief(length)}, expected a number of tokens")
+        problems.append(f"max_length is {shown(length)}, expected a number of tokens")
         length = None
     if factors is not None and length is not None:
         problems.append("num_buckets and max_length are both given: leave out one of --num-buckets and --max-length")
@@ -141,11 +142,12 @@ def _config(path: Path, values: Mapping[str, Any]) -> ReformerConfig:
     try:
         config = ReformerConfig.from_dict(values)
     except (ConfigError, TypeError) as error:
-        raise CheckpointError(f"{path}: {error}. Give the configuration that it was trained with.") from error
+        raise CheckpointError(f"{path}: {error}.", repair="Give the configuration that it was trained with.") from error
     numbers = math.prod((config.n_head, config.d_head, config.rotation_columns, config.n_hashes))
     if "lsh" in config.attn_layers and numbers > MOST_ROTATIONS:
         raise CheckpointError(
             f"{path}: {config.n_hashes:,} rounds of {config.buckets:,} buckets need rotations of {numbers:,} numbers a "
-            f"layer, expected at most {MOST_ROTATIONS:,}. Give the configuration that it was trained with."
+            f"layer, expected at most {MOST_ROTATIONS:,}.",
+            repair="Give the configuration that it was trained with.",
         )
     return config

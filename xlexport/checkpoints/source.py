@@ -18,7 +18,22 @@ if TYPE_CHECKING:
     from xlruntime.tokenizers.vocabulary import Vocabulary
     from xltraining.checkpoint import Checkpoint
 
-__all__ = ["SourceCheckpoint", "digest_files", "float_kinds", "float_notes", "model_source"]
+__all__ = ["Note", "SourceCheckpoint", "digest_files", "float_kinds", "float_notes", "model_source"]
+
+
+class Note(str):
+    """A sentence about a checkpoint that was read, which may be about settings that the user can give.
+
+    Attributes:
+        options: names of evaluation settings, as `ConversionOptions` has them; given all of them, the note is moot.
+    """
+
+    options: tuple[str, ...]
+
+    def __new__(cls, text: str, options: Iterable[str] = ()) -> Note:
+        note = super().__new__(cls, text)
+        note.options = tuple(options)
+        return note
 
 
 @dataclass(frozen=True)
@@ -33,7 +48,8 @@ class SourceCheckpoint:
             where it does not say.
         files: the files that were read, with SHA-256 and size when they were, for the bundle's provenance.
         build_model: makes the eager model, float32, in evaluation mode.
-        notes: a sentence for each thing that was chosen for the user, or that the source holds and a bundle does not.
+        notes: a sentence for each thing that was chosen for the user, or that the source holds and a bundle does not;
+            a `Note` says which settings make it moot.
         parameters: how many trained numbers the model has, tied ones counted once.
         needs: names of evaluation settings that the source does not hold and the user must give; `config` has
             placeholders for them.
@@ -89,7 +105,8 @@ def model_source(
     broken = [name for name, tensor in own.items() if not _is_finite(tensor)]
     if broken:
         raise CheckpointError(
-            f"{path}: infinite or undefined weights in {', '.join(broken)}. Use a checkpoint of before it diverged."
+            f"{path}: infinite or undefined weights in {', '.join(broken)}.",
+            repair="Use a checkpoint of before it diverged.",
         )
     return SourceCheckpoint(
         architecture=architecture_of(checkpoint.config),

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import re
-import reprlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from xlexport.errors import CheckpointError
+from xlruntime.messages import named
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from torch import Tensor
 
-__all__ = ["Origin", "TensorMapping", "brief", "listed", "same", "shown"]
+__all__ = ["Origin", "TensorMapping", "problems_listed", "same"]
 
 MOST_LISTED = 40  # no honest file has more different problems
 
@@ -37,18 +37,7 @@ def same(one: Tensor, other: Tensor) -> bool:
     return is_one or bool((one == other).all())
 
 
-def shown(name: object) -> str:
-    """A name from a file, fit for a terminal."""
-    text = str(name)
-    return text if text.isprintable() and text.isascii() and len(text) <= 100 else ascii(text[:60])
-
-
-def brief(value: object) -> str:
-    """A value from a file, fit for a terminal: written out whole, one that repeats itself may be beyond memory."""
-    return reprlib.repr(value).encode("ascii", "backslashreplace").decode("ascii")[:100]
-
-
-def listed(problems: Iterable[str]) -> str:
+def problems_listed(problems: Iterable[str]) -> str:
     """Problems on one line; those that differ in the number of the layer alone become one."""
     layers: dict[str, list[int]] = {}
     for problem in problems:
@@ -134,9 +123,9 @@ class TensorMapping:
         Raises:
             CheckpointError: lists all of it.
         """
-        self.problems += [f"{shown(name)} is unexpected" for name in self.tensors if name not in self.known]
+        self.problems += [f"{named(name)} is unexpected" for name in self.tensors if name not in self.known]
         if self.problems:
             raise CheckpointError(
-                f"{path}: the tensors do not fit the configuration: {listed(self.problems)}. "
-                "Give a whole checkpoint, with the configuration that it was trained with."
+                f"{path}: the tensors do not fit the configuration: {problems_listed(self.problems)}.",
+                repair="Give a whole checkpoint, with the configuration that it was trained with.",
             )

@@ -96,13 +96,13 @@ class TensorBundle:
         shard = self._shards[entry.shard]
         if entry.dtype not in DTYPES.values():
             raise CheckpointError(
-                f"{shard.path}: {name} is of {entry.dtype}, which no numpy array holds. Save it as float32."
+                f"{shard.path}: {name} is of {entry.dtype}, which no numpy array holds.", repair="Save it as float32."
             )
         if entry.size == 0:
-            raise CheckpointError(f"{shard.path}: {name} is empty. Use a checkpoint of a whole model.")
+            raise CheckpointError(f"{shard.path}: {name} is empty.", repair="Use a checkpoint of a whole model.")
         content = shard.data[entry.offset : entry.offset + entry.size]
         if _masked_crc(content) != entry.checksum:
-            raise CheckpointError(f"{shard.path}: {name} is damaged (wrong checksum). {COPY}")
+            raise CheckpointError(f"{shard.path}: {name} is damaged (wrong checksum).", repair=COPY)
         values = np.frombuffer(content, np.dtype(entry.dtype).newbyteorder("<"))
         return np.require(values, requirements="A").reshape(entry.shape)  # a copy only where its address is odd
 
@@ -142,14 +142,16 @@ def open_tensor_bundle(prefix: Path) -> TensorBundle:
     path = _index_of(prefix)
     if prefix.is_file() and ends_as_table(prefix) and not path.exists():
         raise CheckpointError(
-            f"{prefix}: of TensorFlow's first format, without index and data files, or an index that was renamed. Name "
-            f"it {path.name}, or restore it in TensorFlow and save it again."
+            f"{prefix}: of TensorFlow's first format, without index and data files, or an index that was renamed.",
+            repair=f"Name it {path.name}, or restore it in TensorFlow and save it again.",
         )
     if not path.is_file():
-        raise CheckpointError(f"{path}: no such file, but a TensorFlow checkpoint needs its index. {COPY}")
+        raise CheckpointError(f"{path}: no such file, but a TensorFlow checkpoint needs its index.", repair=COPY)
     size = path.stat().st_size
     if size > LARGEST_INDEX:
-        raise CheckpointError(f"{path}: {size:,} bytes, but an index has at most {LARGEST_INDEX:,}. Check the path.")
+        raise CheckpointError(
+            f"{path}: {size:,} bytes, but an index has at most {LARGEST_INDEX:,}.", repair="Check the path."
+        )
     inside(path.parent, path.name)
     try:
         shard_count, entries = _read_index(path.read_bytes())
@@ -159,7 +161,7 @@ def open_tensor_bundle(prefix: Path) -> TensorBundle:
         raise CheckpointError(f"{path}: {error}") from error
     except _DamagedError as error:
         raise CheckpointError(
-            f"{path}: not the index of a TensorFlow checkpoint, or damaged ({error}). {COPY}"
+            f"{path}: not the index of a TensorFlow checkpoint, or damaged ({error}).", repair=COPY
         ) from error
     return TensorBundle(prefix, entries, shards)
 
@@ -225,7 +227,7 @@ def _open_shards(prefix: Path, shard_count: int, used: set[int]) -> dict[int, _S
     missing = [path.name for path in paths.values() if not path.is_file()]
     if missing:
         named = ", ".join(missing[:3]) + (f" and {len(missing) - 3} more" if len(missing) > 3 else "")
-        raise CheckpointError(f"{prefix}: data files are missing: {named}. Put them beside the index.")
+        raise CheckpointError(f"{prefix}: data files are missing: {named}.", repair="Put them beside the index.")
     shards = {}
     for shard, path in paths.items():
         inside(path.parent, path.name)
@@ -244,7 +246,7 @@ def _check_places(entries: Mapping[str, BundleEntry], shards: Mapping[int, _Shar
         end, length = entry.offset + entry.size, len(shards[entry.shard].data)
         if end > length:
             path = shards[entry.shard].path
-            raise CheckpointError(f"{path}: ends after {length:,} bytes, but {name} ends at {end:,}. {COPY}")
+            raise CheckpointError(f"{path}: ends after {length:,} bytes, but {name} ends at {end:,}.", repair=COPY)
         if previous and entries[previous].shard == entry.shard:
             before = entries[previous]
             if before.offset + before.size > entry.offset:

@@ -12,10 +12,11 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from xlexport.checkpoints.source import SourceCheckpoint, float_kinds, float_notes, model_source
-from xlexport.checkpoints.tensor_mapping import brief, listed, same
+from xlexport.checkpoints.source import Note, SourceCheckpoint, float_kinds, float_notes, model_source
+from xlexport.checkpoints.tensor_mapping import problems_listed, same
 from xlexport.checkpoints.transformer_xl_names import ANCHOR, CodeBase, canonical_tensors
 from xlexport.errors import CheckpointError
+from xlruntime.messages import shown
 
 if TYPE_CHECKING:
     from xlruntime.tokenizers.vocabulary import Vocabulary
@@ -142,15 +143,15 @@ def contradictions(settings: Mapping[str, Any], sizes: Mapping[str, Any]) -> lis
     if "cutoffs" in settings and "cutoffs" not in sizes and "n_cutoffs" in sizes:
         number = len(settings["cutoffs"]) if isinstance(settings["cutoffs"], tuple) else -1
         if number != sizes["n_cutoffs"]:
-            shown = _value(settings["cutoffs"])
-            found.append(f"cutoffs is {shown} by the configuration, of length {sizes['n_cutoffs']} by the tensors")
+            stated = _value(settings["cutoffs"])
+            found.append(f"cutoffs is {stated} by the configuration, of length {sizes['n_cutoffs']} by the tensors")
     return found
 
 
 def _value(value: object) -> str:
     if isinstance(value, bool):
         return str(value).lower()
-    return brief(list(value) if isinstance(value, tuple) else value)
+    return shown(list(value) if isinstance(value, tuple) else value)
 
 
 def require_supported(path: Path, settings: Mapping[str, Any], names: Iterable[str] = ()) -> None:
@@ -185,7 +186,7 @@ def require_supported(path: Path, settings: Mapping[str, Any], names: Iterable[s
     if problems:
         only_length = attn_type == 0 and len(problems) == 1 and ext_len not in (0, None)
         repair = 'Give --config with {"ext_len": 0} to go without.' if only_length else "Such models are not converted."
-        raise CheckpointError(f"{path}: {'; '.join(problems)}. {repair}")
+        raise CheckpointError(f"{path}: {'; '.join(problems)}.", repair=repair)
 
 
 def _attention_type(names: set[str]) -> int:
@@ -204,8 +205,8 @@ def with_evaluation(path: Path, settings: Mapping[str, Any], config: Mapping[str
     foreign = sorted(set(config or ()) - set(EVALUATION_SETTINGS))
     if foreign:
         raise CheckpointError(
-            f"{path}: holds its own configuration, so {', '.join(map(ascii, foreign))} cannot be given. Leave out "
-            f"all but {', '.join(EVALUATION_SETTINGS)}."
+            f"{path}: holds its own configuration, so {', '.join(map(ascii, foreign))} cannot be given.",
+            repair=f"Leave out all but {', '.join(EVALUATION_SETTINGS)}.",
         )
     return {name: _plain(value) for name, value in {**settings, **(config or {})}.items()}
 
@@ -229,7 +230,8 @@ def training_notes(settings: Mapping[str, Any], config: Mapping[str, Any] | None
     values = _and([f"{name} {str(settings[name]).lower()}" for name in names])
     are = "are those" if len(names) > 1 else "is that"
     given = _and([OPTIONS[name] for name in names])
-    return [f"{values} {are} of training; published scores use others: give {given}."]
+    options = [OPTIONS[name].removeprefix("--").replace("-", "_") for name in names]
+    return [Note(f"{values} {are} of training; published scores use others: give {given}.", options)]
 
 
 def _and(parts: list[str]) -> str:
@@ -265,17 +267,19 @@ def torch_source(
 
     require_supported(path, settings, tensors)
     if ANCHOR not in tensors:
-        raise CheckpointError(f"{path}: no {ANCHOR} in it, so not a Transformer-XL. Check the path.")
+        raise CheckpointError(f"{path}: no {ANCHOR} in it, so not a Transformer-XL.", repair="Check the path.")
     if not any(name.startswith("crit.") for name in tensors):
         raise CheckpointError(
-            f"{path}: a Transformer-XL without an output layer (no crit.…), so it gives no probabilities. Give the "
-            "language model that it was trained as."
+            f"{path}: a Transformer-XL without an output layer (no crit.…), so it gives no probabilities.",
+            repair="Give the language model that it was trained as.",
         )
     settings = plain_cutoffs({name: _plain(value) for name, value in settings.items() if value is not None})
     sizes = sizes_of(tensors, settings.get("div_val"))
     found = contradictions(settings, sizes)
     if found:
-        raise CheckpointError(f"{path}: {listed(found)}. Give the configuration that it was trained with.")
+        raise CheckpointError(
+            f"{path}: {problems_listed(found)}.", repair="Give the configuration that it was trained with."
+        )
     values = {
         "untie_r": "r_w_bias" not in tensors,
         "div_val": _single_div_val(tensors, sizes),
@@ -290,7 +294,7 @@ def torch_source(
             {name: value for name, value in values.items() if name not in NOT_FIELDS}
         )
     except (ConfigError, TypeError) as error:
-        raise CheckpointError(f"{path}: {error}. Give the configuration that it was trained with.") from error
+        raise CheckpointError(f"{path}: {error}.", repair="Give the configuration that it was trained with.") from error
     state_dict = canonical_tensors(
         path, config, tensors, reversed_clusters=code_base.reversed_clusters, tables_are_cut=tables_are_cut
     )

@@ -13,7 +13,8 @@ from typing import Any, Protocol
 
 from xlexport.errors import CheckpointError
 from xlruntime.errors import BundleError, VocabularyError
-from xlruntime.tokenizers.vocabulary import VOCABULARY_FORMAT, Vocabulary, VocabularyKind, is_byte, listed
+from xlruntime.messages import listed
+from xlruntime.tokenizers.vocabulary import VOCABULARY_FORMAT, Vocabulary, VocabularyKind, is_byte
 
 __all__ = ["STYLES", "describe_vocabulary", "read_vocabulary", "restyled", "vocabulary_of"]
 
@@ -57,13 +58,13 @@ def read_vocabulary(path: Path, style: str | None = None) -> Vocabulary:
 
         return vocabulary_of(read_pickle(path), str(path), style)
     if (size := path.stat().st_size) > LARGEST_TEXT:
-        raise CheckpointError(f"{path}: {size:,} bytes, more than any vocabulary has. {_REPAIR}")
+        raise CheckpointError(f"{path}: {size:,} bytes, more than any vocabulary has.", repair=_REPAIR)
     try:
         text = path.read_bytes().decode("utf-8")
     except UnicodeDecodeError as error:
         raise CheckpointError(
-            f"{path}: neither a pickled vocabulary nor UTF-8 text (byte {error.start}). Give a vocab.txt with one "
-            "symbol a line, a cache.pt, or a vocab.pkl."
+            f"{path}: neither a pickled vocabulary nor UTF-8 text (byte {error.start}).",
+            repair="Give a vocab.txt with one symbol a line, a cache.pt, or a vocab.pkl.",
         ) from error
     if text.startswith("{") and VOCABULARY_FORMAT in text[:200]:  # it says all itself
         try:
@@ -86,7 +87,7 @@ def vocabulary_of(source: Any, where: str, style: str | None = None) -> Vocabula
         CheckpointError: it is no vocabulary, or one with symbols that are missing or twice there.
     """
     if not _has_get(source):
-        raise CheckpointError(f"{where}: holds a {type(source).__name__}, expected a vocabulary. {_REPAIR}")
+        raise CheckpointError(f"{where}: holds a {type(source).__name__}, expected a vocabulary.", repair=_REPAIR)
     inner = source.get("vocab")
     if source.get("idx2sym") is None and source.get("sym2idx") is None and _has_get(inner):
         source = inner
@@ -130,7 +131,7 @@ def _has_get(value: Any) -> bool:
 
 def _vocabulary(fields: _Fields, where: str, style: str | None) -> Vocabulary:
     if style is not None and style not in STYLES:
-        raise CheckpointError(f"vocabulary style {style!r} is unknown. Use one of: {', '.join(STYLES)}.")
+        raise CheckpointError(f"vocabulary style {style!r} is unknown.", repair=f"Use one of: {', '.join(STYLES)}.")
     symbols = _symbols(fields, where)
     delimiter = fields.get("delimiter")
     if delimiter not in (None, "", " "):
@@ -151,24 +152,24 @@ def _vocabulary(fields: _Fields, where: str, style: str | None) -> Vocabulary:
             space=TEXT8_SPACE if style == "text8" else None,
         )
     except VocabularyError as error:
-        raise CheckpointError(f"{where}, read as {style}: {error} {_REPAIR}") from error
+        raise CheckpointError(f"{where}, read as {style}: {error}", repair=_REPAIR) from error
 
 
 def _symbols(fields: _Fields, where: str) -> tuple[str, ...]:
     """Symbols by id, from the list, the table, or both if they agree."""
     listing, table = fields.get("idx2sym"), fields.get("sym2idx")
     if listing is None and not isinstance(table, Mapping):
-        raise CheckpointError(f"{where}: no idx2sym and no sym2idx, so not a vocabulary. {_REPAIR}")
+        raise CheckpointError(f"{where}: no idx2sym and no sym2idx, so not a vocabulary.", repair=_REPAIR)
     if listing is None:
         return _from_table({_text(symbol): number for symbol, number in table.items()}, where)
     if not isinstance(listing, list | tuple):
-        raise CheckpointError(f"{where}: idx2sym is a {type(listing).__name__}, expected a list. {_REPAIR}")
+        raise CheckpointError(f"{where}: idx2sym is a {type(listing).__name__}, expected a list.", repair=_REPAIR)
     symbols = tuple(_text(symbol) for symbol in listing)
     strange = [
         f"symbol {n} is a {type(symbol).__name__}" for n, symbol in enumerate(symbols) if type(symbol) is not str
     ]
     if strange:
-        raise CheckpointError(f"{where}: {listed(strange)}, expected text. {_REPAIR}")
+        raise CheckpointError(f"{where}: {listed(strange)}, expected text.", repair=_REPAIR)
     if isinstance(table, Mapping) and len(set(symbols)) == len(symbols):  # what is twice there is told later
         ids = {_text(symbol): number for symbol, number in table.items()}
         wrong = [
@@ -178,7 +179,7 @@ def _symbols(fields: _Fields, where: str) -> tuple[str, ...]:
         ]
         wrong += [f"{symbol!r} is in sym2idx only" for symbol in ids.keys() - set(symbols)]
         if wrong:
-            raise CheckpointError(f"{where}: {listed(wrong)}. {_REPAIR}")
+            raise CheckpointError(f"{where}: {listed(wrong)}.", repair=_REPAIR)
     return symbols
 
 
@@ -196,7 +197,7 @@ def _from_table(ids: Mapping[Any, Any], where: str) -> tuple[str, ...]:
     if not problems:
         problems = [f"id {number} is missing" for number in range(len(places)) if number not in places]
     if problems:
-        raise CheckpointError(f"{where}: {listed(problems)}. {_REPAIR}")
+        raise CheckpointError(f"{where}: {listed(problems)}.", repair=_REPAIR)
     return tuple(places[number][0] for number in range(len(places)))
 
 
@@ -231,7 +232,7 @@ def _unk(fields: _Fields, symbols: tuple[str, ...], where: str) -> str | None:
     if number is None:
         return next((symbol for symbol in UNKNOWN if symbol in symbols), None)
     if not _is_id(number) or number >= len(symbols):
-        raise CheckpointError(f"{where}: unk_idx is {number!r}, expected 0 to {len(symbols) - 1}. {_REPAIR}")
+        raise CheckpointError(f"{where}: unk_idx is {number!r}, expected 0 to {len(symbols) - 1}.", repair=_REPAIR)
     return symbols[number]
 
 
@@ -255,5 +256,7 @@ def _lines(text: str, where: str) -> list[str]:
         else:
             problems.append(f"line {number} is {line[:40]!r}")
     if problems:
-        raise CheckpointError(f"{where}: {listed(problems)}; expected a symbol, or a symbol and its count. {_REPAIR}")
+        raise CheckpointError(
+            f"{where}: {listed(problems)}; expected a symbol, or a symbol and its count.", repair=_REPAIR
+        )
     return symbols

@@ -6,6 +6,7 @@ Data goes to stdout, everything else to stderr. Exit status: 0 done, 1 failed, 2
 from __future__ import annotations
 
 import importlib
+import itertools
 import signal
 import sys
 import warnings
@@ -15,7 +16,7 @@ from types import FrameType
 import click
 
 from xlexport import __version__
-from xlexport.terminal import failure, tell
+from xlexport.terminal import Failure, failure, tell
 
 __all__ = ["LazyGroup", "cli", "main", "run"]
 
@@ -71,22 +72,31 @@ def cli() -> None:
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Run one command line and return its exit status; every expected failure is one line on stderr."""
+    """Run one command line and return its exit status.
+
+    Every expected failure is one line on standard error: a sentence, or with `--json` an object.
+    """
+    as_json = "--json" in itertools.takewhile(lambda argument: argument != "--", arguments)
     warnings.showwarning = lambda message, *_, **__: tell(f"Warning: {message}")
     try:
         result = cli.main(list(arguments), prog_name="xlexport", standalone_mode=False)
         return result if isinstance(result, int) else 0
     except click.ClickException as error:
-        error.show()
+        if as_json:
+            said = error.format_message()
+            Failure(said, None, type(error).__name__, said).show(as_json)
+        else:
+            error.show()
         return error.exit_code
     except (click.Abort, KeyboardInterrupt):
-        tell("Error: interrupted; no unfinished output was left. Run the command again.")
+        what, repair = "interrupted; no unfinished output was left.", "Run the command again."
+        Failure(what, repair, "KeyboardInterrupt", f"{what} {repair}").show(as_json)
         return 1
     except Exception as error:
-        message = failure(error)
-        if message is None:
+        found = failure(error)
+        if found is None:
             raise
-        tell(message)
+        found.show(as_json)
         return 1
 
 

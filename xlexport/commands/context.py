@@ -2,21 +2,31 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from xlexport.commands.options import DOCUMENT, OUTPUT, PATH, Integers, all_of, any_memory_options, runtime_options
+from xlexport.commands.documents import documents_given
+from xlexport.commands.options import (
+    DOCUMENT,
+    OUTPUT,
+    PATH,
+    Integers,
+    Selection,
+    all_of,
+    any_memory_options,
+    grouped,
+    reading_options,
+    runtime_options,
+)
 from xlexport.terminal import print_json, progress_bar, tell
 
 if TYPE_CHECKING:
-    from xlexport.scoring.totals import Progress
-    from xlruntime import Document
+    from xlexport.analysis.context import ReclOptions
 
-__all__ = ["Numbers", "context", "documents_given", "text_options"]
+__all__ = ["Numbers", "ReclChoice", "batch_option", "context"]
 
 
 class Numbers(click.ParamType[tuple[float, ...]]):
@@ -31,6 +41,36 @@ class Numbers(click.ParamType[tuple[float, ...]]):
             return tuple(float(part) for part in value.split(",") if part.strip())
         except ValueError:
             self.fail(f"{value!r} is not a list of numbers separated by commas.", param, ctx)
+
+
+batch_option = click.option(
+    "--batch-size", type=click.IntRange(1), default=1, show_default=True, help="Documents at a time."
+)
+
+
+@dataclass(frozen=True)
+class ReclChoice:
+    """Where to look for RECL; options of the same names.
+
+    Attributes:
+        with_recl: None: if the longest memory is long enough.
+    """
+
+    with_recl: bool | None
+    start: int
+    step: int
+    longest: int | None
+    shares: tuple[float, ...]
+    threshold: float
+
+    @property
+    def wanted(self) -> ReclOptions | None:
+        """The same for the library; None: RECL is not wanted."""
+        from xlexport.analysis.context import ReclOptions
+
+        if self.with_recl is False:
+            return None
+        return ReclOptions(self.start, self.step, self.longest, self.shares, self.threshold)
 
 
 recl_options = all_of(
@@ -52,35 +92,15 @@ recl_options = all_of(
         show_default=True,
         help="RECL: shares of tokens that count, the hardest ones with the shorter context.",
     ),
-    click.option("--threshold", type=float, default=0.01, show_default=True, help="RECL: the gain that is none."),
+    click.option(
+        "--threshold",
+        type=float,
+        default=0.01,
+        show_default=True,
+        help="RECL: relative gain below which longer context no longer helps.",
+    ),
+    grouped("recl", ReclChoice),
 )
-
-
-text_options = all_of(
-    click.option("--field", metavar="NAME", help="The files are JSON lines, each with a document in this field."),
-    click.option("--ids", is_flag=True, help="The files hold token ids separated by white space, not text."),
-    click.option("--batch-size", type=click.IntRange(1), default=1, show_default=True, help="Documents at a time."),
-)
-
-
-def documents_given(files: Sequence[Path], ids: bool, field: str | None) -> tuple[list[Document], Progress]:
-    """The documents in files, folders, patterns and standard input, as `score` reads them; none is opened yet.
-
-    Returns:
-        And what shows how far one is with them.
-
-    Raises:
-        TextError: there is not one. OSError: JSON lines cannot be read.
-    """
-    from xlexport.scoring.inputs import Reading, documents, find_inputs, nothing_in
-    from xlexport.scoring.totals import Progress
-
-    reading = Reading(ids, field)
-    inputs = find_inputs(files, (), reading, [], tell)
-    found = list(documents(inputs, reading, sys.stdin.buffer, keep=False))
-    if not found:
-        raise nothing_in([given.name for given in inputs], "lines that are not blank")
-    return found, Progress.over(inputs, reading)
 
 
 @click.command()
@@ -95,7 +115,8 @@ def documents_given(files: Sequence[Path], ids: bool, field: str | None) -> tupl
 )
 @recl_options
 @click.option("--full-context", is_flag=True, help="Count only tokens with the longest memory's number before them.")
-@text_options
+@reading_options
+@batch_option
 @click.option("--json", "as_json", is_flag=True, help="Print one object.")
 @click.option(
     "--plot", type=OUTPUT, metavar="FILE", help="Draw this .png or .svg file, or draw it anew (needs matplotlib)."
@@ -107,18 +128,12 @@ def context(
     files: tuple[Path, ...],
     beside: tuple[Path, ...],
     lengths: tuple[int, ...] | None,
-    with_recl: bool | None,
+    recl: ReclChoice,
     full_context: bool,
-    field: str | None,
-    ids: bool,
+    selection: Selection,
     batch_size: int,
     as_json: bool,
     plot: Path | None,
-    start: int,
-    step: int,
-    longest: int | None,
-    shares: tuple[float, ...],
-    threshold: float,
     runtime: dict[str, Any],
     **evaluation: Any,
 ) -> None:
@@ -126,7 +141,7 @@ def context(
 
     RECL is the relative effective context length of the Transformer-XL paper, for BUNDLE and those --beside it.
     """
-    from xlexport.analysis.context import ReclOptions, default_lengths, measure_context
+    from xlexport.analysis.context import default_lengths, measure_context
     from xlexport.analysis.context_rows import context_lines
     from xlexport.bundles import open_bundle
 
@@ -134,25 +149,27 @@ def context(
         from xlexport.figures import check_picture
 
         check_picture(plot)
-    recl = None if with_recl is False else ReclOptions(start, step, longest, shares, threshold)
-    documents, _ = documents_given(files, ids, field)
+    wanted = recl.wanted
+    documents = documents_given(files, selection)
     models = [open_bundle(folder, **runtime) for folder in (bundle, *beside)]
     lengths = lengths or default_lengths(models)
     carried = not any(model.bundle.evaluation.whole for model in models)  # else there is nothing to measure
-    if carried and with_recl is None and longest is None and max(lengths) < start + step:
-        tell(f"without RECL: no memory has --start + --step = {start + step} tokens, the longest {max(lengths)}")
-        recl = None
-    report = measure_context(
-        models,
-        documents,
-        lengths=lengths,
-        recl=recl,
-        full_context=full_context,
-        batch_size=batch_size,
-        progress=lambda label, length: progress_bar(length, label),
-        tell=tell,
-        **evaluation,
-    )
+    shortest = recl.start + recl.step
+    if carried and recl.with_recl is None and recl.longest is None and max(lengths) < shortest:
+        tell(f"without RECL: no memory has --start + --step = {shortest} tokens, the longest {max(lengths)}")
+        wanted = None
+    with progress_bar("scoring") as progress:
+        report = measure_context(
+            models,
+            documents,
+            lengths=lengths,
+            recl=wanted,
+            full_context=full_context,
+            batch_size=batch_size,
+            progress=progress,
+            tell=tell,
+            **evaluation,
+        )
     if not all(model.same_length for model in report.models):
         tell("Without same_length a token sees its segment so far and the memory: `context` is the mean.")
     if as_json:

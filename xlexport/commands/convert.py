@@ -7,13 +7,14 @@ from typing import Any
 
 import click
 
+from xlexport.choices import DTYPES
 from xlexport.commands.options import (
     PATH,
     checkpoint_options,
     conversion_options,
     conversion_settings,
 )
-from xlexport.commands.quantize import DTYPES, precision_options, quantization_rows
+from xlexport.commands.quantize import precision_options, quantization_rows
 from xlexport.commands.verify import parity_rows
 from xlexport.terminal import print_json, print_table, tell
 
@@ -53,7 +54,7 @@ def convert(
 
     require("convert")
     from xlexport import checkpoints
-    from xlexport.atomic_output import check_output
+    from xlexport.bundles import check_output
     from xlexport.convert import ConversionOptions
     from xlexport.convert import convert as write_bundle
     from xlruntime.bundle import read_bundle

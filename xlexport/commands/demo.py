@@ -10,17 +10,18 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from xlexport.checkpoints import SourceCheckpoint, load
 from xlexport.commands.options import PATH
-from xlexport.convert import ConversionOptions, convert
 from xlexport.errors import XlexportError
 from xlexport.sample import sample_checkpoint, sample_text
 from xlexport.terminal import print_json, print_table, tell
-from xlexport.verification.report import ParityReport
+
+if TYPE_CHECKING:
+    from xlexport.checkpoints import SourceCheckpoint
+    from xlexport.verification.report import ParityReport
 
 __all__ = ["DemoResult", "demo", "result_dict", "result_rows", "run_demo"]
 
@@ -63,6 +64,9 @@ def run_demo(folder: Path, tell: Callable[[str], None]) -> DemoResult:
         CheckpointNotFoundError: the installation has no sample checkpoint.
         XlexportError: a stage failed; says which.
     """
+    from xlexport.checkpoints import load
+    from xlexport.convert import ConversionOptions, convert
+
     source = load(sample_checkpoint())
     tell(f"converting {sample_checkpoint()}")
     started = time.perf_counter()

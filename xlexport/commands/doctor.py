@@ -17,7 +17,7 @@ from xlexport.errors import XlexportError
 from xlexport.extras import EXTRAS, missing_modules
 from xlexport.sample import sample_checkpoint
 from xlexport.terminal import print_json, print_table
-from xlruntime.errors import BundleError, ProviderError
+from xlruntime.errors import BundleError, ProviderError, XlruntimeError
 from xlruntime.providers import Device, import_onnxruntime, installed_wheels, open_session
 
 __all__ = ["OLDEST_PYTHON", "TINY_MODEL", "Check", "doctor", "run_checks"]
@@ -92,7 +92,7 @@ def _session(device: Device) -> Check:
         try:
             result = open_session(path, device, threads=1).run(None, {"x": np.array([0.0, 30.0], np.float32)})[0]
         except BundleError as error:
-            return Check(name, False, str(error).partition(". ")[0], "Upgrade it: pip install -U 'xlexport[cpu]'.")
+            return Check(name, False, error.message.removesuffix("."), "Upgrade it: pip install -U 'xlexport[cpu]'.")
         except ProviderError as error:
             return _failed(name, error)
     good = result.tolist() == [0.0, 30.0]
@@ -167,10 +167,9 @@ def _instruction_sets() -> Check:
     return Check("instruction sets", None, f"{platform.machine()}: unknown on this system")
 
 
-def _failed(name: str, error: Exception, ok: bool | None = False) -> Check:
-    """An error as a finding: its message says what is wrong, then how to mend it."""
-    detail, _, repair = str(error).partition(". ")
-    return Check(name, ok, detail, repair or None)
+def _failed(name: str, error: XlexportError | XlruntimeError, ok: bool | None = False) -> Check:
+    """Return an error as a finding."""
+    return Check(name, ok, error.message.removesuffix("."), error.repair)
 
 
 def _read(path: str) -> str | None:

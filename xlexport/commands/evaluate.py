@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from xlexport.commands.options import DOCUMENT, PATH, document_options, protocol_options, runtime_options
+from xlexport.commands.documents import only_document_given
+from xlexport.commands.options import (
+    DOCUMENT,
+    PATH,
+    Selection,
+    document_options,
+    protocol_options,
+    reading_options,
+    runtime_options,
+)
 from xlexport.terminal import print_json, print_table, progress_bar
 
 if TYPE_CHECKING:
@@ -21,7 +29,7 @@ __all__ = ["corpus_rows", "evaluate"]
 @click.argument("bundle", type=PATH)
 @click.argument("corpus", type=DOCUMENT)
 @protocol_options
-@click.option("--ids", is_flag=True, help="The file holds token ids separated by white space, not text.")
+@reading_options
 @click.option("--json", "as_json", is_flag=True, help="Print one object.")
 @runtime_options
 @document_options
@@ -31,24 +39,26 @@ def evaluate(
     protocol: str,
     batch_size: int | None,
     sentences: bool | None,
-    ids: bool,
+    selection: Selection,
     as_json: bool,
     runtime: dict[str, Any],
     **evaluation: Any,
 ) -> None:
-    """Score CORPUS as published scores were computed: as parallel streams; '-' is standard input. Needs no PyTorch."""
+    """Score CORPUS as published scores were computed: as parallel streams. Needs no PyTorch.
+
+    CORPUS is one document: a file, packed by gzip or not, or '-' for standard input.
+    """
     from dataclasses import asdict
 
     from xlexport.bundles import open_bundle
-    from xlexport.scoring.remarks import documents_of
     from xlruntime.protocols import arrange, read_corpus, walk
 
-    (document,) = documents_of([corpus], ids, sys.stdin.buffer)
+    document = only_document_given(corpus, selection)
     model = open_bundle(bundle, **runtime)
     settings = model.evaluation(**evaluation)
     streams = arrange(read_corpus(model, document), settings, protocol, batch_size, sentences)
-    with progress_bar(streams.tokens.size, "evaluating") as advance:
-        found = walk(model, streams, advance)
+    with progress_bar("evaluating") as progress:
+        found = walk(model, streams, progress)
     if as_json:
         print_json(asdict(found))
     else:

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 import click
 
 from xlexport.commands.options import PATH, document_options, runtime_options
+from xlexport.terminal import print_json, standard_output
+
+if TYPE_CHECKING:
+    from xlruntime.documents import Tokenizer
 
 __all__ = ["generate"]
 
@@ -42,10 +47,24 @@ def generate(
         raise click.UsageError("Give either PROMPT or --file.")
     import xlruntime
     from xlexport.bundles import open_bundle
-    from xlexport.scoring.remarks import print_generated
 
     text = prompt_file.read() if prompt_file is not None else str(prompt).encode("utf-8", "surrogateescape")
     sampling = xlruntime.Sampling(temperature, top_k, top_p, seed)
     model = open_bundle(bundle, **runtime)
     tokens = model.generate(text, max_tokens=max_tokens, sampling=sampling, **evaluation)
-    print_generated(text, tokens, model.tokenizer, as_json)
+    _print_generated(text, tokens, model.tokenizer, as_json)
+
+
+def _print_generated(prompt: bytes, tokens: Iterator[int], tokenizer: Tokenizer, as_json: bool) -> None:
+    """Print the continuation: one object, or the text once it is complete (a character may be several tokens)."""
+    import numpy as np
+
+    from xlruntime.documents import continuation
+
+    ids, beginning = list(tokens), prompt.decode("utf-8", "replace")
+    text = continuation(tokenizer, beginning, tokenizer.encode_piece(prompt, None), np.array(ids, np.int64))
+    if as_json:
+        print_json({"prompt": beginning, "text": text, "ids": ids})
+    else:
+        with standard_output():
+            click.echo(beginning + text)

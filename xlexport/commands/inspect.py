@@ -41,8 +41,8 @@ def bundle_rows(bundle: Bundle, folder: Path) -> list[tuple[str, str]]:
     except (AttributeError, KeyError, TypeError) as error:
         what = ascii(f"{type(error).__name__}: {error}")[1:200]
         raise BundleError(
-            f"{folder / MANIFEST}: config, provenance or memory are not what xlexport writes ({what}). "
-            "Convert it again."
+            f"{folder / MANIFEST}: config, provenance or memory are not what xlexport writes ({what}).",
+            repair="Convert it again.",
         ) from error
 
 

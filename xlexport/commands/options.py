@@ -2,27 +2,31 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import os
 from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from xlexport.architectures import Option
 from xlexport.architectures.choices import MEM_LEN, SEGMENT_LEN, collected
+from xlexport.choices import FORMATS, PROTOCOLS
+
+if TYPE_CHECKING:
+    from xlexport.scoring.inputs import Reading
 
 __all__ = [
     "DOCUMENT",
-    "FORMATS",
     "OUTPUT",
     "PATH",
-    "PROTOCOLS",
     "Decorator",
     "Integers",
     "Names",
     "OutputFile",
+    "Selection",
     "all_of",
     "any_memory_options",
     "attention_options",
@@ -33,15 +37,12 @@ __all__ = [
     "device_options",
     "document_options",
     "evaluation_options",
+    "grouped",
     "protocol_options",
+    "reading_options",
     "runtime_options",
     "settings_options",
 ]
-
-PROTOCOLS = ("kimiyoung", "nvidia", "document")  # those of xlruntime.protocols, too heavy to import for --help
-
-# Those of xlexport.checkpoints, for the same reason.
-FORMATS = ("xltraining", "kimiyoung", "nvidia", "huggingface", "reformer_pytorch", "tensorflow", "state_dict")
 
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 
@@ -98,6 +99,56 @@ DOCUMENT = click.Path(path_type=Path, allow_dash=True, readable=False)
 def all_of(*options: Decorator) -> Decorator:
     """One decorator for several options."""
     return lambda function: functools.reduce(lambda decorated, option: option(decorated), reversed(options), function)
+
+
+def grouped(name: str, kind: type[Any]) -> Decorator:
+    """Let a command have one argument `name`: a dataclass made of the options that are called as its fields."""
+    names = [field.name for field in dataclasses.fields(kind)]
+
+    def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(function)
+        def collected(**values: Any) -> Any:
+            return function(**{name: kind(**{field: values.pop(field) for field in names})}, **values)
+
+        return collected
+
+    return decorate
+
+
+@dataclasses.dataclass(frozen=True)
+class Selection:
+    """How files become documents; options of the same names.
+
+    Raises:
+        click.UsageError: they do not go together.
+    """
+
+    field: str | None
+    id_field: str | None
+    include: tuple[str, ...]
+    ids: bool
+
+    def __post_init__(self) -> None:
+        if self.id_field is not None and self.field is None:
+            raise click.UsageError("--id-field is for JSON lines. Give --field, too.")
+
+    @property
+    def reading(self) -> Reading:
+        """The same for the library."""
+        from xlexport.scoring.inputs import Reading
+
+        return Reading(self.ids, self.field, self.id_field)
+
+
+reading_options = all_of(
+    click.option("--field", metavar="NAME", help="The files are JSON lines, each with a document in this field."),
+    click.option(
+        "--id-field", metavar="NAME", help="With --field: the field that names a document, where there is one."
+    ),
+    click.option("--include", multiple=True, metavar="PATTERN", help="Of folders, take only files named so: '*.txt'."),
+    click.option("--ids", is_flag=True, help="The files hold token ids separated by white space, not text."),
+    grouped("selection", Selection),
+)
 
 
 def _read_config(context: click.Context, parameter: click.Parameter, file: Path | None) -> dict[str, Any] | None:

@@ -7,14 +7,17 @@ from typing import Any
 
 import click
 
-from xlexport.commands.context import documents_given, text_options
+from xlexport.commands.context import batch_option
+from xlexport.commands.documents import documents_given
 from xlexport.commands.options import (
     DOCUMENT,
     OUTPUT,
     PATH,
+    Selection,
     attention_options,
     checkpoint_options,
     document_options,
+    reading_options,
     runtime_options,
 )
 from xlexport.terminal import print_json, print_table, progress_bar, tell
@@ -53,7 +56,8 @@ def _check(output: Path | None, as_json: bool) -> None:
 @click.option(
     "--window", type=click.IntRange(1), help="Length of a window.  [default: such that at most 200 are drawn]"
 )
-@text_options
+@reading_options
+@batch_option
 @json_option
 @runtime_options
 @document_options
@@ -62,8 +66,7 @@ def bits(
     files: tuple[Path, ...],
     output: Path | None,
     window: int | None,
-    field: str | None,
-    ids: bool,
+    selection: Selection,
     batch_size: int,
     as_json: bool,
     runtime: dict[str, Any],
@@ -74,20 +77,18 @@ def bits(
     from xlexport.analysis.bits_along import bits_along, unit_along
     from xlexport.bundles import open_bundle
 
-    documents, progress = documents_given(files, ids, field)
+    documents = documents_given(files, selection)
     model = open_bundle(bundle, **runtime)
-    try:
+    with progress_bar("scoring") as progress:
         curves = bits_along(
             model,
             documents,
-            unit=unit_along(model, ids),
+            unit=unit_along(model, selection.ids),
             window=window,
             batch_size=batch_size,
-            progress=progress.take,
+            progress=progress,
             **evaluation,
         )
-    finally:
-        progress.clear()
     if as_json:
         print_json([curve.to_dict() for curve in curves])
     if output is not None:
@@ -141,8 +142,8 @@ def attention(
     model = checkpoints.load(checkpoint, format_name, config).build_model()
     check_sizes(opened, model)
     model = architecture(opened.bundle.architecture).under_evaluation(model, settings)
-    with progress_bar(min(len(ids), tokens + settings.mem_len), "attending") as advance:
-        report = attention_by_distance(model, ids, segment_len=settings.segment_len, tokens=tokens, progress=advance)
+    with progress_bar("attending") as progress:
+        report = attention_by_distance(model, ids, segment_len=settings.segment_len, tokens=tokens, progress=progress)
     if as_json:
         print_json(report.to_dict())
     else:

@@ -8,12 +8,11 @@ from typing import Any
 
 import click
 
+from xlexport.choices import DTYPES
 from xlexport.commands.options import PATH, Decorator, all_of
 from xlexport.terminal import print_json, print_table, tell
 
-__all__ = ["DTYPES", "precision_options", "quantization_rows", "quantize"]
-
-DTYPES = ("int8", "weight-int8", "weight-int4", "float16")  # those of xlexport.quantize, too heavy to import for --help
+__all__ = ["precision_options", "quantization_rows", "quantize"]
 
 
 def precision_options(dtype: Decorator) -> Decorator:

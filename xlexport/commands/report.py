@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-import sys
 from pathlib import Path
 from typing import Any
 
 import click
 
-from xlexport.commands.options import DOCUMENT, PATH, document_options, runtime_options
+from xlexport.commands.documents import only_document_given
+from xlexport.commands.options import DOCUMENT, PATH, Selection, document_options, reading_options, runtime_options
 from xlexport.terminal import progress_bar, tell
 
 __all__ = ["report"]
@@ -45,7 +45,7 @@ def _page(context: click.Context, parameter: click.Parameter, given: str | None)
     "--top", type=click.IntRange(0, 10), default=5, show_default=True, help="Likeliest tokens to show for each token."
 )
 @click.option("--title", help="Of the page.  [default: FILE's name]")
-@click.option("--ids", is_flag=True, help="The file holds token ids separated by white space, not text.")
+@reading_options
 @document_options
 @runtime_options
 def report(
@@ -55,7 +55,7 @@ def report(
     force: bool,
     top: int,
     title: str | None,
-    ids: bool,
+    selection: Selection,
     runtime: dict[str, Any],
     **evaluation: Any,
 ) -> None:
@@ -63,9 +63,12 @@ def report(
     is_stdin = str(file) == "-"
     if output is None and is_stdin:
         raise click.UsageError("Standard input has no name to call the page by: give -o.")
+    from xlexport.atomic_output import check_file
     from xlexport.bundles import open_bundle
-    from xlexport.report.page import check_page, read_whole, write_report
-    from xlexport.scoring.remarks import print_losses, print_newlines, print_segmentation
+    from xlexport.report.page import write_report
+    from xlexport.scoring.documents import kept
+    from xlexport.scoring.remarks import caveats, losses
+    from xlruntime import Document
 
     if file.is_dir():
         raise click.UsageError(f"{file} is a folder. A page is about one document: give a file.")
@@ -73,20 +76,17 @@ def report(
     if not is_stdin and output.resolve() == file.resolve():
         raise click.UsageError(f"{output} is the file to report on. Give another one with -o.")
     if is_stdin or file.exists():  # else the missing file is what must be mended first
-        check_page(output, force)
-    document = read_whole(None if is_stdin else file, ids, sys.stdin.buffer)
+        check_file(output, force)
+    document = kept(only_document_given(file, selection))
+    if selection.field is None and not is_stdin:
+        document = Document(file.name, document.source)
     model = open_bundle(bundle, **runtime)
-    score = write_report(
-        model,
-        document,
-        output,
-        top=top,
-        title=title,
-        force=force,
-        progress=lambda length: progress_bar(length, "scoring"),
-        **evaluation,
-    )
-    print_segmentation(model.evaluation(**evaluation))
-    print_newlines(model.tokenizer)
-    print_losses(score)
+    with progress_bar("scoring") as progress:
+        score = write_report(
+            model, document, output, top=top, title=title, force=force, progress=progress, **evaluation
+        )
+    for said in caveats(model.evaluation(**evaluation), model.tokenizer):
+        tell(said)
+    for said in losses(score):
+        tell(f"{score.document}: {said}")
     tell(f"wrote {output}: {score.tokens:,} tokens, {output.stat().st_size / 1e6:,.1f} MB")

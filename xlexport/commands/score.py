@@ -4,29 +4,109 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
-from xlexport.commands.options import DOCUMENT, OUTPUT, PATH, all_of, document_options, runtime_options
+from xlexport.choices import LEVELS
+from xlexport.commands.options import (
+    DOCUMENT,
+    OUTPUT,
+    PATH,
+    Selection,
+    all_of,
+    document_options,
+    grouped,
+    reading_options,
+    runtime_options,
+)
+from xlexport.terminal import DocumentsBar, Failure, failure, print_json, standard_output, tell
 
 if TYPE_CHECKING:
+    from xlexport.scoring.encoders import Format
     from xlexport.scoring.inputs import Input, Reading
+    from xlexport.scoring.records import Level
+    from xlexport.scoring.totals import Totals
 
-__all__ = ["score"]
+__all__ = ["OutputOptions", "RecordOptions", "score"]
 
-LEVELS = ("document", "line", "word", "token")  # those of xlexport.scoring.records, too heavy to import for --help
-FORMATS = {".jsonl": "jsonl", ".ndjson": "jsonl", ".json": "jsonl", ".csv": "csv"}
+ENDINGS: dict[str, Format] = {".jsonl": "jsonl", ".ndjson": "jsonl", ".json": "jsonl", ".csv": "csv"}
+
+
+@dataclass(frozen=True)
+class RecordOptions:
+    """What records are of, and how they are written; options of the same names.
+
+    Raises:
+        click.UsageError: they do not go together.
+    """
+
+    per: Level | None
+    per_token: bool
+    kind: Literal["jsonl", "csv"] | None
+    as_json: bool
+    detail: bool
+    top: int | None
+
+    def __post_init__(self) -> None:
+        if self.per_token and self.per not in (None, "token"):
+            raise click.UsageError(f"--per-token is --per token, but --per is {self.per}. Give one of them.")
+        if (self.detail or self.top is not None) and self.level != "token":
+            raise click.UsageError("--detail and --top are for tokens. Add --per token.")
+        if self.as_json and self.kind not in (None, "jsonl"):
+            raise click.UsageError(f"--json is --format jsonl, but --format is {self.kind}. Give one of them.")
+
+    @property
+    def level(self) -> Level:
+        """What there is a record of."""
+        return "token" if self.per_token else self.per or "document"
+
+    @property
+    def alternatives(self) -> int | None:
+        """How many likeliest tokens a token's record has; None: no detail at all."""
+        return self.top if self.top is not None else 0 if self.detail else None
+
+    def format_for(self, output: Path | None) -> Format:
+        """Return how records are written there; None: standard output."""
+        if self.as_json or self.kind is not None:
+            return self.kind or "jsonl"
+        if output is None:
+            return "text" if self.level == "document" else "jsonl"
+        if output.suffix not in ENDINGS:
+            raise click.UsageError(f"{output}: no format of that ending; use {', '.join(ENDINGS)}, or give --format.")
+        return ENDINGS[output.suffix]
+
+
+@dataclass(frozen=True)
+class OutputOptions:
+    """Where records go; options of the same names.
+
+    Raises:
+        click.UsageError: they do not go together.
+    """
+
+    output: Path | None
+    force: bool
+    resume: bool
+    save_every: float
+
+    def __post_init__(self) -> None:
+        if self.path is None and (self.force or self.resume):
+            raise click.UsageError("--resume and --force are about an output file. Give it with -o.")
+        if self.force and self.resume:
+            raise click.UsageError("--resume goes on with what is there, --force begins again. Give one of them.")
+
+    @property
+    def path(self) -> Path | None:
+        """The file to write; None: standard output."""
+        return None if str(self.output) == "-" else self.output
+
 
 input_options = all_of(
-    click.option("--field", metavar="NAME", help="The files are JSON lines, each with a document in this field."),
-    click.option(
-        "--id-field", metavar="NAME", help="With --field: the field that names a document, where there is one."
-    ),
-    click.option("--include", multiple=True, metavar="PATTERN", help="Of folders, take only files named so: '*.txt'."),
-    click.option("--ids", is_flag=True, help="The files hold token ids separated by white space, not text."),
+    reading_options,
     click.option("--strict", is_flag=True, help="Stop at the first document that cannot be scored."),
     click.option(
         "--continuous", is_flag=True, help="Carry memory on from document to document, in the order they are given."
@@ -34,7 +114,7 @@ input_options = all_of(
     click.option("--batch-size", type=click.IntRange(1), default=1, show_default=True, help="Documents at a time."),
 )
 
-output_options = all_of(
+record_options = all_of(
     click.option(
         "--per",
         type=click.Choice(LEVELS),
@@ -54,6 +134,10 @@ output_options = all_of(
     click.option(
         "--top", type=click.IntRange(1, 10), metavar="K", help="With --per token: also the K likeliest tokens."
     ),
+    grouped("record", RecordOptions),
+)
+
+output_options = all_of(
     click.option(
         "-o", "--output", type=OUTPUT, metavar="FILE", help="Write to FILE, which appears when it is complete."
     ),
@@ -69,12 +153,14 @@ output_options = all_of(
         show_default=True,
         help="How often a run with --output saves what --resume goes on from.",
     ),
+    grouped("writing", OutputOptions),
 )
 
 
 @click.command()
 @click.argument("bundle", type=PATH)
 @click.argument("files", nargs=-1, required=True, type=DOCUMENT)
+@record_options
 @output_options
 @input_options
 @runtime_options
@@ -82,20 +168,9 @@ output_options = all_of(
 def score(
     bundle: Path,
     files: tuple[Path, ...],
-    per: str | None,
-    per_token: bool,
-    kind: str | None,
-    as_json: bool,
-    detail: bool,
-    top: int | None,
-    output: Path | None,
-    force: bool,
-    resume: bool,
-    save_every: float,
-    field: str | None,
-    id_field: str | None,
-    include: tuple[str, ...],
-    ids: bool,
+    record: RecordOptions,
+    writing: OutputOptions,
+    selection: Selection,
     strict: bool,
     continuous: bool,
     batch_size: int,
@@ -105,46 +180,54 @@ def score(
     """Score FILES with BUNDLE, each as one document of any length. Needs no PyTorch.
 
     FILES are files, folders, quoted patterns ('books/**/*.txt') or '-' for standard input, any of them packed by gzip.
-    A document that cannot be read is told of; the others are scored, and the exit status is 1.
+    `score` reports a document that it cannot read and continues with the others; the exit status is then 1.
     """
-    output = None if str(output) == "-" else output
-    level = _level(per, per_token, detail, top, ids)
-    chosen = _format(level, kind, as_json, output)
-    _check_usage(output, force, resume, field, id_field, continuous, batch_size)
+    if selection.ids and record.level in ("line", "word"):
+        raise click.UsageError(f"--ids has no text to find a {record.level} in. Use --per token or --per document.")
+    if continuous and batch_size > 1:
+        raise click.UsageError("--continuous scores documents one after another. Leave out --batch-size.")
+    output, kind = writing.path, record.format_for(writing.path)
     from xlexport.bundles import open_bundle
-    from xlexport.scoring.inputs import Reading, find_inputs, nothing_in
-    from xlexport.scoring.resume import PartialFile
+    from xlexport.scoring.inputs import extent, find_inputs, nothing_in
+    from xlexport.scoring.partial_file import PartialFile
     from xlexport.scoring.run import RunOptions, score_run
-    from xlexport.terminal import tell
 
     file = None if output is None else PartialFile(output)
     if file is not None:
-        file.check(force, resume)
-        if resume and file.path.exists() and not file.partial.exists():
+        file.check(writing.force, writing.resume)
+        if writing.resume and file.path.exists() and not file.partial.exists():
             file.forget_state()  # of a run that was killed after its last step
             tell(
                 f"{file.path}: complete already, so nothing was done. Options and inputs were not compared with those "
                 "it was made of; --force scores them anew."
             )
             return
-    reading = Reading(ids, field, id_field)
+    reading = selection.reading
     written = [] if file is None else [file.path, file.partial, file.state_path]
-    inputs = find_inputs(files, include, reading, written, tell)
-    _check_inputs(inputs, reading, output, resume)
+    inputs = find_inputs(files, selection.include, reading, written, tell)
+    _check_inputs(inputs, reading, output, writing.resume)
     model = open_bundle(bundle, **runtime)
     options = RunOptions(
-        per=level,
-        kind=chosen,
+        per=record.level,
+        kind=kind,
         reading=reading,
         batch_size=batch_size,
-        detail=top if top is not None else 0 if detail else None,
+        detail=record.alternatives,
         continuous=continuous,
         strict=strict,
-        totals_as_json=as_json,
     )
+    reporter = _Reporter(DocumentsBar(*extent(inputs, reading)), record.as_json)
     try:
         totals = score_run(
-            model, model.evaluation(**evaluation), inputs, options, sys.stdin.buffer, file, save_every, resume
+            model,
+            model.evaluation(**evaluation),
+            inputs,
+            options,
+            sys.stdin.buffer,
+            file or _StandardOutput(reporter),
+            reporter,
+            writing.save_every,
+            writing.resume,
         )
         if file is not None:
             file.publish() if totals.documents else file.discard()
@@ -165,55 +248,55 @@ def score(
         click.get_current_context().exit(1)
 
 
-def _level(per: str | None, per_token: bool, detail: bool, top: int | None, ids: bool) -> Any:
-    """What there is a record of."""
-    if per_token and per not in (None, "token"):
-        raise click.UsageError(f"--per-token is --per token, but --per is {per}. Give one of them.")
-    level = "token" if per_token else per or "document"
-    if (detail or top is not None) and level != "token":
-        raise click.UsageError("--detail and --top are for tokens. Add --per token.")
-    if ids and level in ("line", "word"):
-        raise click.UsageError(f"--ids has no text to find a {level} in. Use --per token or --per document.")
-    return level
+class _Reporter:
+    """What `score` shows on standard error: lines for a person, or with --json objects; and a bar on a terminal."""
+
+    def __init__(self, bar: DocumentsBar, as_json: bool) -> None:
+        self._bar, self._as_json = bar, as_json
+        self.take, self.clear = bar.take, bar.clear
+
+    def tell(self, line: str) -> None:
+        self.clear()
+        tell(line)
+
+    def fail(self, document: str, error: Exception) -> None:
+        self.clear()
+        found = failure(error) or Failure(f"{document}: {error}", None, type(error).__name__, f"{document}: {error}")
+        found.show(self._as_json)
+
+    def total(self, fields: Mapping[str, Any]) -> None:
+        from xlexport.scoring.encoders import document_line
+
+        self.clear()
+        if self._as_json:
+            print_json(dict(fields), err=True)
+        else:
+            tell(document_line(fields))
+
+    def resumed(self, totals: Totals) -> None:
+        self._bar.resumed(totals.documents + totals.failed, totals.bytes)
 
 
-def _format(level: str, kind: str | None, as_json: bool, output: Path | None) -> Any:
-    """How records are written."""
-    if as_json and kind not in (None, "jsonl"):
-        raise click.UsageError(f"--json is --format jsonl, but --format is {kind}. Give one of them.")
-    if as_json or kind is not None:
-        return kind or "jsonl"
-    if output is None:
-        return "text" if level == "document" else "jsonl"
-    if output.suffix not in FORMATS:
-        raise click.UsageError(f"{output}: no format of that ending; use {', '.join(FORMATS)}, or give --format.")
-    return FORMATS[output.suffix]
+class _StandardOutput:
+    """Records on standard output, which a reader sees step by step."""
 
+    def __init__(self, reporter: _Reporter) -> None:
+        self._file = sys.stdout.buffer
+        self._before = reporter.clear if sys.stdout.isatty() else lambda: None
 
-def _check_usage(
-    output: Path | None,
-    force: bool,
-    resume: bool,
-    field: str | None,
-    id_field: str | None,
-    continuous: bool,
-    batch_size: int,
-) -> None:
-    """Refuse options that do not go together."""
-    if output is None and (force or resume):
-        raise click.UsageError("--resume and --force are about an output file. Give it with -o.")
-    if force and resume:
-        raise click.UsageError("--resume goes on with what is there, --force begins again. Give one of them.")
-    if id_field is not None and field is None:
-        raise click.UsageError("--id-field is for JSON lines. Give --field, too.")
-    if continuous and batch_size > 1:
-        raise click.UsageError("--continuous scores documents one after another. Leave out --batch-size.")
+    def write(self, raw: bytes) -> None:
+        self._before()
+        with standard_output():
+            self._file.write(raw)
+
+    def flush(self) -> None:
+        with standard_output():
+            self._file.flush()
 
 
 def _check_inputs(inputs: Sequence[Input], reading: Reading, output: Path | None, resume: bool) -> None:
     """Refuse inputs that the options do not go with; say which are no text."""
-    from xlexport.terminal import tell
-    from xlruntime.tokenizers.vocabulary import listed
+    from xlruntime.messages import listed
 
     paths = [given.path for given in inputs if given.path is not None]
     if output is not None and os.path.realpath(output) in map(os.path.realpath, paths):

@@ -51,10 +51,8 @@ def verify(
     segments = segments or default_segments(settings)
     source = checkpoints.load(checkpoint, format_name, config)
     ids = verify_ids(model.bundle, model.tokenizer, text)
-    with progress_bar(segments, "verifying") as advance:
-        report = compare(
-            model, source.build_model, ids, segments=segments, evaluation=settings, progress=lambda segment: advance(1)
-        )
+    with progress_bar("verifying") as progress:
+        report = compare(model, source.build_model, ids, segments=segments, evaluation=settings, progress=progress)
     if as_json:
         print_json(report.to_dict())
     else:

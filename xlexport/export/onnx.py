@@ -11,7 +11,8 @@ import torch
 from onnx_ir.passes.common import RemoveUnusedNodesPass
 
 from xlexport.architectures.step import Step, traced_outputs
-from xlexport.atomic_output import SMALL_TENSOR_BYTES, WEIGHTS_FILE, writing
+from xlexport.atomic_output import writing
+from xlexport.bundles import SMALL_TENSOR_BYTES, WEIGHTS_FILE
 from xlexport.errors import ExportError
 from xlexport.export.tracing import free_axes, tracing
 from xlexport.ops import DOMAIN, VERSION, add_functions, translations
@@ -94,7 +95,7 @@ def _check_traced(model: ir.Model, step: Step) -> None:
         if fixed != tuple(axis if isinstance(axis, int) else None for axis in tensor.shape):
             problems.append(f"{tensor.name} {found}, expected {tensor.shape}")
     if problems:
-        raise ExportError(f"tracing has fixed axes that must stay free: {'; '.join(problems)}. Report this.")
+        raise ExportError(f"tracing has fixed axes that must stay free: {'; '.join(problems)}.", repair="Report this.")
 
 
 def _cut(whole: ir.Model, purpose: str, step: Step, outputs: tuple[spec.Tensor, ...]) -> tuple[ir.Model, spec.Graph]:

@@ -12,6 +12,7 @@ import torch
 
 from xlexport.architectures.step import Step
 from xlexport.errors import ExportError
+from xlruntime.messages import first_line
 
 __all__ = ["free_axes", "quiet", "tracing"]
 
@@ -36,10 +37,9 @@ def tracing(what: str) -> Iterator[None]:
         try:
             yield
         except Exception as error:
-            reason = (str(error).strip() or type(error).__name__).splitlines()[0]
             raise ExportError(
-                f"torch {torch.__version__} could not {what}: {reason} "
-                "Install the torch version of constraints.txt, or report this with the model's configuration."
+                f"torch {torch.__version__} could not {what}: {first_line(error)}",
+                repair="Install the torch version of constraints.txt, or report this with the model's configuration.",
             ) from error
 
 

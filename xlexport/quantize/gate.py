@@ -99,7 +99,8 @@ def products_to_keep(
             still = f"still {found.delta_bits_per_token:+.4f}" if few else "cannot be kept"
             raise QuantizationError(
                 f"quantized, the bundle gives {first.delta_bits_per_token:+.4f} bits per token, {limit:g} allowed; "
-                f"{share}: {still}. Use a higher precision, or a larger --max-delta-bits."
+                f"{share}: {still}.",
+                repair="Use a higher precision, or a larger --max-delta-bits.",
             )
         found = found_by[enough] = measure(always | set(worst[:enough]))
         tell(f"{found.delta_bits_per_token:+.4f} with {enough} in float32: {', '.join(worst[:enough])}")

@@ -55,8 +55,8 @@ def check_texts(tokenizer: Tokenizer, texts: Sequence[Path], as_ids: bool = Fals
         )
     if not texts and tokenizer.kind != "bytes":
         raise QuantizationError(
-            f"the bundle's tokenizer is {tokenizer.kind}, so what is real text for it must be given. Add --text with "
-            "files of the kind that it was trained on."
+            f"the bundle's tokenizer is {tokenizer.kind}, so what is real text for it must be given.",
+            repair="Add --text with files of the kind that it was trained on.",
         )
     missing = [f"{path}: {'a folder' if path.is_dir() else 'no such file'}" for path in texts if not path.is_file()]
     if missing:
@@ -88,7 +88,8 @@ def gate_text(model: Model, texts: Sequence[Path] = (), as_ids: bool = False, to
     if len(ids) < FEWEST_TOKENS:
         raise QuantizationError(
             f"{', '.join(contents)}: {len(ids):,} tokens, at least {FEWEST_TOKENS:,} are needed to tell what "
-            "quantization costs. Give a longer text."
+            "quantization costs.",
+            repair="Give a longer text.",
         )
     files: tuple[dict[str, str | int], ...] = tuple(
         {"name": Path(name).name, "sha256": hashlib.sha256(content).hexdigest(), "bytes": len(content)}

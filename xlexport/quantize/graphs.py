@@ -9,7 +9,8 @@ from pathlib import Path
 import numpy as np
 import onnx_ir as ir
 
-from xlexport.atomic_output import SMALL_TENSOR_BYTES, WEIGHTS_FILE, writing
+from xlexport.atomic_output import writing
+from xlexport.bundles import SMALL_TENSOR_BYTES, WEIGHTS_FILE
 from xlexport.errors import QuantizationError
 from xlexport.quantize.matmuls import WeightStore, find_products
 from xlexport.quantize.precisions import Precision
@@ -91,7 +92,9 @@ def _write(models: Mapping[str, ir.Model], files: Mapping[str, str], folder: Pat
             tensor = value.const_value
             assert tensor is not None
             if tensor.nbytes > SMALL_TENSOR_BYTES and not _same(tensors.setdefault(name, tensor), tensor):
-                raise QuantizationError(f"{name}: two graphs have different weights of that name. Convert it again.")
+                raise QuantizationError(
+                    f"{name}: two graphs have different weights of that name.", repair="Convert it again."
+                )
     # Wide numbers first, so that all stand at multiples of their size.
     ordered = sorted(tensors.values(), key=lambda tensor: -tensor.dtype.itemsize)
     with writing(folder / WEIGHTS_FILE):

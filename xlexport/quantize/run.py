@@ -20,20 +20,21 @@ from typing import Any
 import numpy as np
 
 from xlexport import __version__
-from xlexport.atomic_output import WEIGHTS_FILE, check_output, digests, publishing, write_manifest
+from xlexport.bundle_readme import quantized_readme
+from xlexport.bundles import WEIGHTS_FILE, check_output, digests, publishing, write_manifest
 from xlexport.errors import QuantizationError
 from xlexport.quantize.gate import LogProbs, compare, log_probs, products_to_keep
 from xlexport.quantize.gate_text import GateText, check_texts, gate_text
 from xlexport.quantize.graphs import product_names, write_graphs
 from xlexport.quantize.precisions import PRECISIONS, Precision
+from xlexport.quantize.report import REPORT_FILE, QuantizationReport
 from xlruntime import spec
 from xlruntime.bundle import read_bundle
 from xlruntime.model import Model, load
 from xlruntime.providers import Device
 
-__all__ = ["QuantizationReport", "QuantizeOptions", "check_options", "quantize", "quantize_into"]
+__all__ = ["QuantizeOptions", "check_options", "quantize", "quantize_into"]
 
-REPORT_FILE = "quantization.json"
 FLOAT32 = "float32"
 SLICE = 1_024  # tokens on which one product's effect is measured
 CHECKED_SEGMENTS = 20  # of the graphs other than score
@@ -61,32 +62,6 @@ class QuantizeOptions:
     memory_dtype: str = FLOAT32
     tokens: int | None = None
     threads: int | None = None
-
-
-@dataclass(frozen=True)
-class QuantizationReport:
-    """What became of a bundle; it is also in its manifest, as `quantization` of the provenance."""
-
-    dtype: str
-    memory_dtype: str
-    products: int  # products of weights in a step
-    kept: dict[str, str]  # those that stay float32, and why
-    tokens: int  # of the text
-    bits_per_token: float  # of float32
-    delta_bits_per_token: float  # above zero: lost
-    standard_error: float
-    max_delta_bits: float
-    mean_abs_log_prob_diff: float  # nats
-    max_abs_log_prob_diff: float
-    text: tuple[dict[str, str | int], ...]
-    weights_bytes: int
-    float32_weights_bytes: int
-    float32_fingerprint: str
-    version: str  # of xlexport
-
-    def to_dict(self) -> dict[str, Any]:
-        """For JSON."""
-        return dataclasses.asdict(self)
 
 
 def check_options(options: QuantizeOptions) -> None:
@@ -136,11 +111,13 @@ def quantize(
     bundle = read_bundle(source)
     if bundle.precision != FLOAT32:
         raise QuantizationError(
-            f"{source}: is {bundle.precision} already. Quantize the float32 bundle that it was made from."
+            f"{source}: is {bundle.precision} already.", repair="Quantize the float32 bundle that it was made from."
         )
     weights = source / WEIGHTS_FILE
     if weights.is_file() and weights.stat().st_nlink > 1:  # onnx-ir refuses it: an attacker may have made the link
-        raise QuantizationError(f"{weights}: has several hard links. Copy the bundle (cp -r), and quantize the copy.")
+        raise QuantizationError(
+            f"{weights}: has several hard links.", repair="Copy the bundle (cp -r), and quantize the copy."
+        )
     check_texts(bundle.tokenizer, texts, as_ids)
     with publishing(output, force) as folder:
         exact = load(source, threads=options.threads, check_files=False)
@@ -187,7 +164,7 @@ def quantize_into(
         version=__version__,
     )
     (folder / REPORT_FILE).write_text(json.dumps(report.to_dict(), indent=1) + "\n", "utf-8")
-    (folder / "README.md").write_text(_readme(bundle, report), "utf-8")
+    (folder / "README.md").write_text(quantized_readme(bundle, report), "utf-8")
     provenance = {**bundle.provenance, "quantization": report.to_dict()}
     write_manifest(folder, dataclasses.replace(bundle, provenance=provenance, files=digests(folder)))
     return report
@@ -278,27 +255,7 @@ def _check_graphs(model: Model, text: GateText, wanted: LogProbs) -> None:
             if not np.abs(found - expected).max() <= GRAPHS_AGREE:
                 raise QuantizationError(
                     f"{purpose}: differs from the graph that was measured by {np.abs(found - expected).max():.3g} nats "
-                    f"in the segment at token {start}, {GRAPHS_AGREE:g} allowed. Report this."
+                    f"in the segment at token {start}, {GRAPHS_AGREE:g} allowed.",
+                    repair="Report this.",
                 )
         model.release(purpose)
-
-
-def _readme(bundle: spec.Bundle, report: QuantizationReport) -> str:
-    """What a person who finds the folder needs to know."""
-    sources = ", ".join(f"`{name}`" for name in bundle.provenance["sources"])
-    kept = "".join(f"- `{name}`: {why}\n" for name, why in report.kept.items())
-    stayed = f"\nProducts that stayed float32:\n\n{kept}" if kept else ""
-    device = "For CUDA: on a CPU it is right but slow.\n\n" if report.dtype == "float16" else ""
-    text = ", ".join(f"{file['name']} (SHA-256 `{file['sha256']}`)" for file in report.text)
-    return f"""# A {bundle.architecture} bundle of xlexport, quantized
-
-Precision {bundle.precision}, memories {report.memory_dtype}; {report.products - len(report.kept)} of {report.products}
-products quantized. Converted from {sources}; `parity.json` compares the float32 graphs with that model.
-
-{device}Score a document, without PyTorch: `pip install 'xlexport[cpu]'`, then
-`xlexport score THIS_FOLDER document.txt`.
-
-Against the float32 graphs, {report.tokens:,} tokens of {text}:
-{report.delta_bits_per_token:+.4f} bits per token (limit {report.max_delta_bits:g}) of {report.bits_per_token:.4f}; \
-largest difference of a log-probability {report.max_abs_log_prob_diff:.2g} nats. All figures: `{REPORT_FILE}`.
-{stayed}"""

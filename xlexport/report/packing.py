@@ -19,13 +19,13 @@ import numpy.typing as npt
 
 from xlexport.report.page_text import PageText
 from xlruntime import TokenScores
+from xlruntime.scores import LN2
 
 __all__ = ["CHUNK", "NO_SCORE", "Chunk", "Packer", "bytes_for", "pack", "planes"]
 
 CHUNK = 1 << 16  # tokens
 STEPS = 100  # in a bit, of surprisal and entropy
 NO_SCORE = 0xFFFF  # surprisal of a token without context
-LN2 = float(np.log(2))
 
 Array = npt.NDArray[Any]
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from xlexport.terminal import one_line
+from xlruntime.messages import one_line
 
 __all__ = ["Columns", "Encoded", "Format", "document_line", "encoder", "json_value"]
 

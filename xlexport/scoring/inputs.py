@@ -1,40 +1,21 @@
-"""What `score` reads: files, folders, patterns, standard input, JSON lines, gzip. Documents open when their turn comes.
-
-A document that cannot be read fails when it is read, as part of the scoring: whoever scores can go on with the next.
-"""
+"""Which files arguments stand for: files, folders, patterns and standard input."""
 
 from __future__ import annotations
 
 import fnmatch
 import glob
-import gzip
 import hashlib
-import io
 import os
-import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
-from typing import Any, BinaryIO, cast
+from typing import Any
 
-from xlexport.scoring.documents import MARK, field_of, ids_of_words, no_ids
-from xlexport.terminal import counted
-from xlruntime import Document, TextError
+from xlruntime import TextError
 from xlruntime.bundle import MANIFEST
-from xlruntime.documents import Ids, utf8_bytes
+from xlruntime.messages import counted
 
-__all__ = [
-    "STDIN",
-    "Input",
-    "Reading",
-    "TextSource",
-    "digest_inputs",
-    "documents",
-    "documents_by_input",
-    "find_inputs",
-    "nothing_in",
-]
+__all__ = ["CHUNK", "GZIP", "STDIN", "Input", "Reading", "digest_inputs", "extent", "find_inputs", "nothing_in"]
 
 STDIN = "standard input"
 GZIP = b"\x1f\x8b"
@@ -99,70 +80,6 @@ class Reading:
     id_field: str | None = None
 
 
-class TextSource(io.RawIOBase):
-    """A document's bytes: opened at the first read, closed at the end; may keep what was read.
-
-    Attributes:
-        at_hand: whether it is all there, and need not be waited for.
-        kept: with `keep`, the bytes read that have not been let go, from byte number `base` on.
-        base: may be set before the first read: nothing before it is kept.
-    """
-
-    def __init__(self, name: str, opener: Callable[[], BinaryIO], at_hand: bool, keep: bool = False) -> None:
-        super().__init__()
-        self.name = name
-        self.at_hand = at_hand
-        self.kept = bytearray()
-        self.base = 0
-        self._opener = opener
-        self._file: BinaryIO | None = None
-        self._keep = keep
-        self._read = 0
-        self._ended = False
-
-    def readable(self) -> bool:
-        return True
-
-    def read(self, size: int = -1) -> bytes:
-        """As of any binary file, but with fewer bytes only at the end.
-
-        Raises:
-            TextError: packed data is broken. OSError: it cannot be opened or read.
-        """
-        if self._ended:
-            return b""
-        try:
-            if self._file is None:
-                self._file = self._opener()
-            raw = self._file.read(size)
-        except (gzip.BadGzipFile, EOFError, zlib.error) as error:
-            raise TextError(f"{self.name}: broken gzip data ({error}). Pack the file again, or unpack it.") from error
-        if size < 0 or len(raw) < size:
-            self._ended = True
-            self._file.close()
-        self._read += len(raw)
-        if self._keep and self._read > self.base:
-            self.kept += raw[max(0, len(raw) - (self._read - self.base)) :]
-        return raw
-
-    def readinto(self, buffer: Any) -> int:
-        """As of any binary file."""
-        raw = self.read(len(buffer))
-        buffer[: len(raw)] = raw
-        return len(raw)
-
-    def close(self) -> None:
-        """Close what it reads."""
-        if self._file is not None:
-            self._file.close()
-        super().close()
-
-    def let_go(self, before: int) -> None:
-        """Forget the bytes before byte number `before`."""
-        del self.kept[: max(0, before - self.base)]
-        self.base = before
-
-
 def find_inputs(
     arguments: Sequence[Path],
     include: Sequence[str],
@@ -190,7 +107,7 @@ def find_inputs(
             inputs.append(Input(STDIN, None))
         elif os.path.isdir(argument):
             if not patterns and os.path.isfile(argument / MANIFEST):
-                raise TextError(f"{name}: a bundle, not a folder of texts. Give documents to score.")
+                raise TextError(f"{name}: a bundle, not a folder of texts.", repair="Give documents to score.")
             inputs += _in_folder(argument, patterns, unwanted, tell)
         elif glob.has_magic(name) and not os.path.exists(argument):
             folders: set[Path] = set()
@@ -212,7 +129,7 @@ def find_inputs(
 
 def nothing_in(arguments: Sequence[str], looked_for: str) -> TextError:
     """That there is no document in what was given."""
-    return TextError(f"{', '.join(arguments)}: no document in there; looked for {looked_for}. Give a text.")
+    return TextError(f"{', '.join(arguments)}: no document in there; looked for {looked_for}.", repair="Give a text.")
 
 
 def _named(patterns: Sequence[str]) -> str:
@@ -268,114 +185,9 @@ def digest_inputs(inputs: Sequence[Input]) -> dict[str, Any]:
     }
 
 
-def documents(inputs: Sequence[Input], reading: Reading, stdin: BinaryIO, keep: bool) -> Iterator[Document]:
-    """The documents in inputs, none of which is opened before it is read.
-
-    Args:
-        keep: their sources are `TextSource`s that keep what is read until they are told to let go.
-    """
-    return (document for _, document in documents_by_input(inputs, reading, stdin, keep))
-
-
-def documents_by_input(
-    inputs: Sequence[Input], reading: Reading, stdin: BinaryIO, keep: bool
-) -> Iterator[tuple[Input, Document]]:
-    """The documents, as `documents` gives them, each with the input that it is in."""
-    for given in inputs:
-        is_text = reading.field is None  # and not lines, of which each document keeps its own text
-        source = TextSource(given.name, partial(_open, given, stdin), given.repeatable, keep and is_text)
-        if not is_text:
-            yield from ((given, document) for document in _json_lines(source, reading, keep))
-        elif reading.ids:
-            yield given, Document(given.name, _ids(source))
-        else:
-            yield given, Document(given.name, cast(BinaryIO, source))
-
-
-def _open(given: Input, stdin: BinaryIO) -> BinaryIO:
-    """The bytes of an input, unpacked where its content is gzip's or its name says so."""
-    if given.path is None:
-        file: Any = _Shared(stdin if hasattr(stdin, "peek") else io.BufferedReader(cast(io.RawIOBase, stdin)))
-    elif glob.has_magic(given.name) and not os.path.lexists(given.path):
-        raise FileNotFoundError(f"{given.name}: no file matches. Check the pattern.")
-    else:
-        if os.path.isdir(given.path):
-            os.scandir(given.path).close()  # says so where it must not be looked into
-        file = given.path.open("rb")
-    named = given.path is not None and given.path.suffix == ".gz"
-    return cast(BinaryIO, _Unpacked(file) if named or file.peek(2)[:2] == GZIP else file)
-
-
-class _Shared:
-    """Standard input, which stays open for others."""
-
-    def __init__(self, file: Any) -> None:
-        self.read, self.peek = file.read, file.peek
-
-    def close(self) -> None:
-        """Nothing to do."""
-
-
-class _Unpacked(gzip.GzipFile):
-    """A packed file that closes what it reads."""
-
-    def __init__(self, file: Any) -> None:
-        super().__init__(fileobj=file, mode="rb")
-        self._packed = file
-
-    def close(self) -> None:
-        super().close()
-        self._packed.close()
-
-
-def _ids(source: TextSource) -> Iterator[Ids]:
-    """Token ids separated by white space, piece by piece."""
-    left = source.read(len(MARK)).removeprefix(MARK)
-    while raw := source.read(CHUNK):
-        raw = left + raw
-        cut = max(map(raw.rfind, (b" ", b"\n", b"\t", b"\r"))) + 1
-        if not cut and len(raw) > CHUNK:
-            raise no_ids(source.name, f"{len(raw):,} bytes without white space")
-        yield ids_of_words(raw[:cut].split(), source.name)
-        left = raw[cut:]
-    yield ids_of_words(left.split(), source.name)
-
-
-def _json_lines(source: TextSource, reading: Reading, keep: bool) -> Iterator[Document]:
-    """A document a line; blank lines are none. A line that is no such object is a document that cannot be read."""
-    number = 0
-    lines = io.BufferedReader(source, CHUNK)
-    while True:
-        name = f"{source.name}:{number + 1}"
-        try:
-            line = lines.readline()
-        except (TextError, OSError) as error:  # nothing can be read behind it
-            yield Document(source.name if number == 0 else name, _refused(error))
-            return
-        if not line:
-            return
-        number += 1
-        if not line.strip():
-            continue
-        try:
-            text, own_name = field_of(line, name, reading.field, reading.id_field, reading.ids)
-        except TextError as error:
-            yield Document(name, _refused(error))
-            continue
-        if reading.ids:
-            yield Document(own_name, cast(Any, text))
-        else:
-            yield Document(own_name, cast(BinaryIO, TextSource(own_name, partial(_text, text, own_name), True, keep)))
-
-
-def _text(text: str, name: str) -> BinaryIO:
-    return io.BytesIO(utf8_bytes(text, name))
-
-
-def _refused(error: Exception) -> BinaryIO:
-    """A source that fails when it is read."""
-
-    def fail() -> BinaryIO:
-        raise error
-
-    return cast(BinaryIO, TextSource("", fail, at_hand=True))
+def extent(inputs: Sequence[Input], reading: Reading) -> tuple[int | None, int | None]:
+    """Return how many documents inputs have, and bytes of their text; None: only reading shows it."""
+    sizes = [given.size for given in inputs]
+    known = [size for size in sizes if size is not None]
+    of_text = len(known) == len(sizes) and not reading.ids  # places in a file of ids say nothing of bytes
+    return len(inputs) if reading.field is None else None, sum(known) if of_text else None

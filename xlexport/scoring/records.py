@@ -2,24 +2,22 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any, Literal, Protocol
 
 import numpy as np
 
+from xlexport.scoring.documents import TextSource
 from xlexport.scoring.encoders import Columns, Encoded, Format, json_value
-from xlexport.scoring.inputs import TextSource
 from xlexport.scoring.units import Unit, UnitSplitter
 from xlruntime import Document, DocumentScore, TokenScores
 from xlruntime.documents import Tokenizer
+from xlruntime.scores import LN2
 
-__all__ = ["LEVELS", "Level", "Records", "document_fields", "make_records"]
+__all__ = ["Level", "Records", "document_fields", "make_records"]
 
-LN2 = math.log(2)
 Level = Literal["document", "line", "word", "token"]
-LEVELS: tuple[Level, ...] = ("document", "line", "word", "token")
 
 
 class Records(Protocol):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import platform
-import sys
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -15,20 +15,22 @@ import numpy as np
 import numpy.typing as npt
 
 from xlexport import __version__
-from xlexport.scoring.encoders import Columns, Format, document_line, encoder
-from xlexport.scoring.inputs import Input, Reading, digest_inputs, documents_by_input
+from xlexport.scoring.documents import documents_by_input
+from xlexport.scoring.encoders import Columns, Format, encoder
+from xlexport.scoring.inputs import Input, Reading, digest_inputs
+from xlexport.scoring.partial_file import PartialFile
 from xlexport.scoring.records import Level, Records, document_fields, make_records
-from xlexport.scoring.remarks import nothing_to_score, print_losses, print_newlines, print_segmentation
-from xlexport.scoring.resume import PartialFile, SavedRun, read_run
-from xlexport.scoring.totals import Progress, Totals
-from xlexport.terminal import counted, failure, print_json, standard_output, tell
+from xlexport.scoring.remarks import caveats, losses, nothing_to_score
+from xlexport.scoring.resume import SavedRun, read_run
+from xlexport.scoring.totals import Totals
 from xlruntime import Document, Model, TokenScores
+from xlruntime.messages import counted
 from xlruntime.providers import import_onnxruntime
 from xlruntime.scorer import Scorer
 from xlruntime.scorer_state import active_documents, resume_scorer, scorer_state
 from xlruntime.spec import Evaluation
 
-__all__ = ["RunOptions", "Sink", "StandardOutput", "describe_run", "score_run"]
+__all__ = ["Reporter", "RunOptions", "Sink", "describe_run", "score_run"]
 
 TOLD = 5  # errors of one file of JSON lines; more are only counted
 
@@ -42,7 +44,6 @@ class RunOptions:
         reading: how inputs become documents.
         detail: how many likeliest tokens a token's record has, with rank and entropy; None: none of these.
         strict: whether the first document that fails ends the run.
-        totals_as_json: how the totals of documents are shown where records are of something else.
     """
 
     per: Level = "document"
@@ -52,7 +53,6 @@ class RunOptions:
     detail: int | None = None
     continuous: bool = False
     strict: bool = False
-    totals_as_json: bool = False
 
 
 class Sink(Protocol):
@@ -65,21 +65,26 @@ class Sink(Protocol):
         """Let readers have what was written."""
 
 
-class StandardOutput:
-    """Records on standard output, which a reader sees step by step."""
+class Reporter(Protocol):
+    """Shows a person or a program what happens in a run, beside its records."""
 
-    def __init__(self) -> None:
-        self._file = sys.stdout.buffer
+    def tell(self, line: str) -> None:
+        """Show a line."""
 
-    def write(self, raw: bytes) -> None:
-        """More of them."""
-        with standard_output():
-            self._file.write(raw)
+    def fail(self, document: str, error: Exception) -> None:
+        """Show why a document has no score."""
 
-    def flush(self) -> None:
-        """Let readers have what was written."""
-        with standard_output():
-            self._file.flush()
+    def total(self, fields: Mapping[str, Any]) -> None:
+        """Show the total of a document, if records are of its parts."""
+
+    def resumed(self, totals: Totals) -> None:
+        """Count documents that an earlier process scored."""
+
+    def take(self, part: TokenScores) -> None:
+        """Count what a step scored."""
+
+    def clear(self) -> None:
+        """Take what shows progress from the terminal."""
 
 
 def describe_run(model: Model, settings: Evaluation, options: RunOptions, inputs: Sequence[Input]) -> dict[str, Any]:
@@ -122,16 +127,17 @@ def score_run(
     inputs: Sequence[Input],
     options: RunOptions,
     stdin: BinaryIO,
-    output: PartialFile | None = None,
+    sink: Sink,
+    reporter: Reporter,
     save_every: float = 10.0,
     resume: bool = False,
 ) -> Totals:
-    """Score all documents; those that fail are told of, and counted.
+    """Score all documents; those that fail are reported and counted.
 
     Args:
-        output: the file to write; None: standard output.
-        save_every: seconds between two states of a run that can go on; it can where its inputs can be read again.
-        resume: go on with the state that stands beside `output`, if there is one.
+        sink: where records are written. A run into a `PartialFile` can go on later if its inputs can be read again.
+        save_every: seconds between two states of a run that can go on.
+        resume: go on with the state of `sink`, if there is one.
 
     Raises:
         ResumeError, StateError: it is of another run, or damaged. XlruntimeError, OSError: with `strict`, of the first
@@ -145,16 +151,17 @@ def score_run(
         continuous=options.continuous,
         keep_going=not options.strict,
     )
+    output = sink if isinstance(sink, PartialFile) else None
     repeatable = output is not None and all(given.repeatable for given in inputs)
     run = describe_run(model, settings, options, inputs) if repeatable else {}
     saved = read_run(output, run) if output is not None and resume and repeatable else None
     fields, arrays = saved if saved is not None else ({}, {})
     if output is not None:
         output.open(keep=fields.get("position"))
-    session = _Session(model, settings, options, inputs, output or StandardOutput(), bool(fields.get("position")))
+    session = _Session(model, settings, options, inputs, sink, reporter, bool(fields.get("position")))
     waiting = session.begun(documents_by_input(inputs, options.reading, stdin, options.per in ("line", "word")), fields)
     if fields:
-        tell(_resuming(output, fields))
+        reporter.tell(_resuming(output, fields))
         waiting = session.resume(scorer, fields, arrays, waiting)
     saving = SavedRun(output, run, save_every) if output is not None and repeatable else None
     try:
@@ -164,7 +171,7 @@ def score_run(
                 scorer_fields, scorer_arrays = scorer_state(scorer)
                 saving.save({"scorer": scorer_fields, **session.state()}, scorer_arrays)
     finally:
-        session.clear()  # what is said of an error, or of Ctrl-C, begins its own line
+        reporter.clear()  # what is said of an error, or of Ctrl-C, begins its own line
     return session.end()
 
 
@@ -189,17 +196,18 @@ class _Session:
         options: RunOptions,
         inputs: Sequence[Input],
         sink: Sink,
+        reporter: Reporter,
         begun: bool,
     ) -> None:
         in_file = isinstance(sink, PartialFile)
-        self._model, self._settings, self._options, self._sink = model, settings, options, sink
+        self._model, self._settings, self._options = model, settings, options
+        self._sink, self._reporter = sink, reporter
+        self._started, self._tokens = time.monotonic(), 0
         self._records: Records = make_records(
             options.per, options.kind, model.tokenizer, options.detail is not None, with_speed=not in_file
         )
         self._encode: Callable[[Columns], bytes] = encoder(options.kind, header=not begun)
         self._totals = Totals()
-        self._progress = Progress.over(inputs, options.reading)
-        self._on_terminal = not in_file and sys.stdout.isatty()
         self._several = len(inputs) > 1 or options.reading.field is not None
         self._in_file = in_file
         self._noted = False
@@ -227,7 +235,7 @@ class _Session:
     ) -> Iterator[Document]:
         """Go on from a state; returns the documents that are left."""
         self._totals = Totals.restored(fields["totals"])
-        self._progress.resumed(self._totals)
+        self._reporter.resumed(self._totals)
         self._records.restore(fields["records"])
         return resume_scorer(scorer, fields["scorer"], arrays, waiting)
 
@@ -237,14 +245,13 @@ class _Session:
             part = self._judged(given)
             raw = b"".join(self._encode(columns) for columns in self._records.take(part))
             if raw:
-                if self._on_terminal:
-                    self._progress.clear()
                 self._sink.write(raw)
             if part.error is not None:
                 self._fail(part, part.error)
             if part.summary is not None:
                 self._finish(part)
-            self._progress.take(part)
+            self._tokens += len(part)
+            self._reporter.take(part)
         self._sink.flush()
 
     def _judged(self, part: TokenScores) -> TokenScores:
@@ -263,29 +270,20 @@ class _Session:
             self._errors[file] += 1
             if self._errors[file] > TOLD:
                 return
-        self._progress.clear()
-        tell(failure(error) or f"Error: {part.document}: {error}")
+        self._reporter.fail(part.document, error)
 
     def _finish(self, part: TokenScores) -> None:
         assert part.summary is not None
         self._totals.add(part.summary)
         self._file_of.pop(part.number, None)
-        self._progress.clear()
-        if not self._noted:  # not before: where nothing can be scored, the error stands alone
-            print_segmentation(self._settings)
-            print_newlines(self._model.tokenizer)
+        if not self._noted:  # not before: if nothing can be scored, the error is all there is to say
+            for said in caveats(self._settings, self._model.tokenizer):
+                self._reporter.tell(said)
             self._noted = True
         if self._options.per != "document":
-            fields = document_fields(part.summary, with_speed=True)
-            if self._options.totals_as_json:
-                print_json(fields, err=True)
-            else:
-                tell(document_line(fields))
-        print_losses(part.summary)
-
-    def clear(self) -> None:
-        """Take the bar from the terminal."""
-        self._progress.clear()
+            self._reporter.total(document_fields(part.summary, with_speed=True))
+        for said in losses(part.summary):
+            self._reporter.tell(f"{part.summary.document}: {said}")
 
     def state(self) -> dict[str, Any]:
         """For JSON."""
@@ -296,9 +294,12 @@ class _Session:
         totals = self._totals
         for file, errors in self._errors.items():
             if errors > TOLD:
-                tell(f"{file}: … and {counted(errors - TOLD, 'more error')}")
+                self._reporter.tell(f"{file}: … and {counted(errors - TOLD, 'more error')}")
         if totals.documents and (self._several or (self._in_file and self._options.per == "document")):
-            tell(f"{totals.summary()}, {self._progress.tokens_per_second:,.0f} tokens/s")
+            speed = self._tokens / max(time.monotonic() - self._started, 1e-9)  # of this process
+            self._reporter.tell(f"{totals.summary()}, {speed:,.0f} tokens/s")
         if totals.failed and self._several:
-            tell(f"{totals.failed:,} of {counted(totals.documents + totals.failed, 'document')} could not be scored")
+            self._reporter.tell(
+                f"{totals.failed:,} of {counted(totals.documents + totals.failed, 'document')} could not be scored"
+            )
         return totals

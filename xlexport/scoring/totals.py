@@ -1,18 +1,16 @@
-"""How far a scoring run is: a line on a terminal while it goes on, and a summary at its end."""
+"""The sums of a scoring run, and its summary."""
 
 from __future__ import annotations
 
 import math
-import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import Any, TextIO
+from typing import Any
 
-from xlexport.scoring.inputs import Input, Reading
-from xlexport.terminal import StatusLine, bar, counted, duration
-from xlruntime import DocumentScore, TokenScores
+from xlruntime import DocumentScore
+from xlruntime.messages import counted
 
-__all__ = ["Progress", "Totals"]
+__all__ = ["Totals"]
 
 
 @dataclass
@@ -80,74 +78,3 @@ def _more(mean: float, squares: float, value: float, n: int) -> tuple[float, flo
     """Mean and sum of squared deviations with the n-th value."""
     before, mean = mean, mean + (value - mean) / n
     return mean, squares + (value - before) * (value - mean)
-
-
-class Progress:
-    """A line on standard error, only where that is a terminal: documents, tokens a second, time left.
-
-    Args:
-        documents: how many there are; None where only reading tells.
-        size: bytes of all of them; None where it is not known.
-    """
-
-    def __init__(self, documents: int | None, size: int | None, stream: TextIO | None = None) -> None:
-        self._line = StatusLine(stream)
-        self._documents = documents
-        self._size = size
-        self._done = 0
-        self._tokens = 0
-        self._skipped: float | None = None  # bytes that were scored before this process began
-        self._finished = 0.0  # bytes of documents that are done
-        self._reached: dict[int, int] = {}  # and how far the others are
-        self._started = time.monotonic()
-
-    @classmethod
-    def over(cls, inputs: Sequence[Input], reading: Reading) -> Progress:
-        """Of the documents in these files."""
-        sizes = [given.size for given in inputs]
-        known = [size for size in sizes if size is not None]
-        of_text = len(known) == len(sizes) and not reading.ids  # how far one is in ids says nothing of bytes
-        return cls(len(inputs) if reading.field is None else None, sum(known) if of_text else None)
-
-    @property
-    def tokens_per_second(self) -> float:
-        """Of this process."""
-        return self._tokens / max(time.monotonic() - self._started, 1e-9)
-
-    def resumed(self, before: Totals) -> None:
-        """Begin with documents that were done before."""
-        self._done, self._finished = before.documents + before.failed, float(before.bytes)
-
-    def take(self, part: TokenScores) -> None:
-        """Count a part."""
-        self._tokens += len(part)
-        if self._skipped is None:
-            self._skipped = self._finished + (int(part.starts[0]) if len(part) else 0)
-        if part.summary is not None or part.error is not None:
-            self._done += 1
-            self._finished += part.summary.bytes if part.summary is not None else self._reached.get(part.number, 0)
-            self._reached.pop(part.number, None)
-        elif len(part):
-            self._reached[part.number] = int(part.ends[-1])  # in characters where tokens are not bytes: a bit less
-        self._line.draw(lambda: self.line(time.monotonic()))
-
-    def clear(self) -> None:
-        """Make room for other lines."""
-        self._line.clear()
-
-    def _bytes(self) -> float:
-        return self._finished + sum(self._reached.values())
-
-    def line(self, now: float) -> str:
-        """What is shown."""
-        if self._documents is None:
-            done = counted(self._done, "document")
-        else:
-            done = f"{self._done:,} of {counted(self._documents, 'document')}"
-        line = f"{done}  {self.tokens_per_second:,.0f} tokens/s"
-        if not self._size:
-            return line
-        scored = self._bytes() - (self._skipped or 0.0)
-        left = (self._size - self._bytes()) * (now - self._started) / scored if scored > 0 else math.inf
-        tail = f"  {duration(max(left, 0.0))} left" if math.isfinite(left) else ""
-        return f"{bar(min(self._bytes() / self._size, 1.0))}  {line}{tail}"

@@ -6,6 +6,7 @@ projected keys and values. What exactly is compared is the architecture's own af
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from typing import Any
 
@@ -15,6 +16,7 @@ import numpy.typing as npt
 from xlexport.architectures import architecture
 from xlexport.architectures.findings import SegmentDifference
 from xlexport.errors import ParityError
+from xlexport.progress import Progress, no_progress
 from xlexport.verification.compare import segments_to_wrap
 from xlexport.verification.report import ParityReport, make_report
 from xlexport.verification.tolerances import tolerance_of
@@ -43,7 +45,7 @@ def verify(
     *,
     segments: int,
     evaluation: Evaluation | None = None,
-    progress: Callable[[SegmentDifference], None] | None = None,
+    progress: Progress = no_progress,
 ) -> ParityReport:
     """Walk `ids` in both, up to `segments` segments.
 
@@ -52,16 +54,23 @@ def verify(
         build_eager: makes the trained model, in eval mode; may be called more than once.
         ids: token ids of a real text.
         evaluation: segment and memory lengths; None is the bundle's own.
-        progress: called after every segment.
+        progress: called after every segment, with how many there are at most.
 
     Raises:
         ParityError: `ids` are too few to compare anything, or the trained model is of other sizes than the bundle.
     """
     if len(ids) < 2:
-        raise ParityError(f"the text has {len(ids)} tokens; at least 2 are needed to compare. Give a longer text.")
+        raise ParityError(
+            f"the text has {len(ids)} tokens; at least 2 are needed to compare.", repair="Give a longer text."
+        )
     evaluation = evaluation or model.bundle.evaluation
     for purpose in model.bundle.graphs:
         model.release(purpose)
     walk = architecture(model.bundle.architecture).walk
-    found, totals = walk(model, build_eager, ids, segments, evaluation, progress)
+    done = itertools.count(1)
+
+    def walked(segment: SegmentDifference) -> None:
+        progress(next(done), segments)
+
+    found, totals = walk(model, build_eager, ids, segments, evaluation, walked)
     return make_report(found, evaluation, tolerance_of(model.bundle), totals)

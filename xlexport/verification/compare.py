@@ -126,7 +126,9 @@ def memory_difference(memory: RingMemory, rows: Iterable[NamedRows]) -> float:
         newest = (*(slice(size) for size in wanted.shape[:axis]), slice(max(0, before), None))
         worst.append(math.inf if before < 0 else largest(found[newest] - wanted))
     if entries:
-        raise ParityError(f"memories that the trained model does not have: {', '.join(entries)}. Convert it again.")
+        raise ParityError(
+            f"memories that the trained model does not have: {', '.join(entries)}.", repair="Convert it again."
+        )
     return largest(*worst)
 
 
@@ -141,8 +143,8 @@ def check_architecture(model: Model, eager: Any) -> None:
 
     if (found := architecture_of(eager.config)) != model.bundle.architecture:
         raise ParityError(
-            f"{model.folder}: of a {model.bundle.architecture} model, and the trained model is a {found}. Give the "
-            "checkpoint that the bundle was converted from."
+            f"{model.folder}: of a {model.bundle.architecture} model, and the trained model is a {found}.",
+            repair="Give the checkpoint that the bundle was converted from.",
         )
 
 
@@ -157,7 +159,7 @@ def check_sizes(model: Model, eager: Any) -> None:
         if value != config.get(name)
     ]
     if wrong:
-        raise ParityError(f"{'; '.join(wrong)}. Give the checkpoint that the bundle was converted from.")
+        raise ParityError(f"{'; '.join(wrong)}.", repair="Give the checkpoint that the bundle was converted from.")
 
 
 def _shown(value: Any) -> str:

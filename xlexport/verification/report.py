@@ -60,13 +60,13 @@ class ParityReport:
         if self.passed:
             return
         raise ParityError(
-            "the graphs differ from the trained model: "
-            f"log-probabilities by up to {self.max_abs_log_prob_diff:.3g} nats, those of other tokens by "
-            f"{self.max_distribution_diff:.3g} of their size "
-            f"(tolerance {self.tolerance['log_prob']:g}), memories by up to {self.max_abs_memory_diff:.3g} "
+            f"the graphs differ from the trained model: log-probabilities by up to {self.max_abs_log_prob_diff:.3g} "
+            f"nats, those of other tokens by {self.max_distribution_diff:.3g} of their size (tolerance "
+            f"{self.tolerance['log_prob']:g}), memories by up to {self.max_abs_memory_diff:.3g} "
             f"({self.tolerance['memory']:g}), {self.delta_bits_per_token:+.3g} bits per token "
             f"({self.tolerance['delta_bits_per_token']:g}){self._lsh_failure()}; first segment over tolerance: "
-            f"{self.first_segment_over_tolerance}. Make sure that bundle and checkpoint belong together."
+            f"{self.first_segment_over_tolerance}.",
+            repair="Make sure that bundle and checkpoint belong together.",
         )
 
     def _lsh_failure(self) -> str:

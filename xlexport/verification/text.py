@@ -25,11 +25,11 @@ def check_verify_text(tokenizer: spec.Tokenizer, text: Path | None) -> None:
     if text is None:
         return
     if tokenizer.kind == "none":
-        raise ExportError(f"{text}: the bundle has no tokenizer, so random ids verify it. Leave out --text.")
+        raise ExportError(f"{text}: the bundle has no tokenizer, so random ids verify it.", repair="Leave out --text.")
     if text.is_dir():
-        raise ExportError(f"{text}: a folder, not a text. Give a file.")
+        raise ExportError(f"{text}: a folder, not a text.", repair="Give a file.")
     if not text.stat().st_size and text.is_file():  # not opened: a pipe can be read but once
-        raise ExportError(f"{text}: the file is empty. Give a text to verify on.")
+        raise ExportError(f"{text}: the file is empty.", repair="Give a text to verify on.")
 
 
 def verify_ids(bundle: spec.Bundle, tokenizer: Tokenizer, text: Path | None) -> npt.NDArray[np.int64]:

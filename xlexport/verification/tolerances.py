@@ -40,7 +40,9 @@ def tolerance_of(bundle: Bundle) -> Tolerance:
         ParityError: its precision is unknown.
     """
     if bundle.precision not in TOLERANCES:
-        raise ParityError(f"precision {bundle.precision!r} is not one of {', '.join(TOLERANCES)}. Upgrade xlexport.")
+        raise ParityError(
+            f"precision {bundle.precision!r} is not one of {', '.join(TOLERANCES)}.", repair="Upgrade xlexport."
+        )
     tolerance, quantization = TOLERANCES[bundle.precision], bundle.provenance.get("quantization")
     if quantization is None:
         return tolerance

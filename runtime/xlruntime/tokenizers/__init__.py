@@ -83,8 +83,8 @@ class NoTokenizer:
     @staticmethod
     def _refusal(name: str) -> TextError:
         return TextError(
-            f"{name}: this bundle has no tokenizer, so it takes token ids, not text. "
-            "Give ids, or convert the checkpoint with --tokenizer."
+            f"{name}: this bundle has no tokenizer, so it takes token ids, not text.",
+            repair="Give ids, or convert the checkpoint with --tokenizer.",
         )
 
 
@@ -118,4 +118,6 @@ def _read_vocabulary(path: Path) -> Vocabulary:
     try:
         return Vocabulary.from_json(path.read_text("utf-8"), str(path))
     except UnicodeDecodeError as error:
-        raise BundleError(f"{path}: not UTF-8 text ({error.reason}). Convert the checkpoint again.") from error
+        raise BundleError(
+            f"{path}: not UTF-8 text ({error.reason}).", repair="Convert the checkpoint again."
+        ) from error

@@ -13,7 +13,7 @@ import numpy as np
 
 from ..documents import Ids, TextCounts, TokenPiece, utf8_text
 from ..errors import BundleError, XlruntimeError
-from ..providers import first_line
+from ..messages import first_line
 
 __all__ = ["SentencePieceTokenizer", "TokenizersTokenizer"]
 
@@ -120,5 +120,5 @@ class SentencePieceTokenizer(_LibraryTokenizer):
 
 def _not_installed(package: str, path: Path) -> XlruntimeError:
     return XlruntimeError(
-        f"{path.name} needs the {package} package, which is not installed. pip install 'xlexport[text]'"
+        f"{path.name} needs the {package} package, which is not installed.", repair="pip install 'xlexport[text]'"
     )

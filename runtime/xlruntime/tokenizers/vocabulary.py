@@ -10,7 +10,6 @@ Kept in a bundle as `vocabulary.json`. `symbols[i]` is token i:
 from __future__ import annotations
 
 import json
-import reprlib
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -18,11 +17,11 @@ from functools import cached_property
 from typing import Literal, get_args
 
 from ..errors import BundleError, VocabularyError
+from ..messages import listed, shown
 
-__all__ = ["VOCABULARY_FORMAT", "Vocabulary", "VocabularyKind", "is_byte", "listed"]
+__all__ = ["VOCABULARY_FORMAT", "Vocabulary", "VocabularyKind", "is_byte"]
 
 VOCABULARY_FORMAT = "xlexport vocabulary"
-SHOWN = 5  # symbols that a message names
 
 VocabularyKind = Literal["words", "characters", "bytes"]
 ROLES = ("unk", "line_start", "line_end", "space")
@@ -53,7 +52,7 @@ class Vocabulary:
     def __post_init__(self) -> None:
         if self.kind not in get_args(VocabularyKind):
             raise VocabularyError(
-                f"a vocabulary of {_shown(self.kind)}; expected one of {', '.join(get_args(VocabularyKind))}."
+                f"a vocabulary of {shown(self.kind)}; expected one of {', '.join(get_args(VocabularyKind))}."
             )
         problems = list(self._problems())
         if problems:
@@ -92,13 +91,15 @@ class Vocabulary:
         try:
             fields = json.loads(text)
         except (ValueError, RecursionError) as error:
-            raise BundleError(f"{where}: not JSON ({error}). Convert the checkpoint again.") from error
+            raise BundleError(f"{where}: not JSON ({error}).", repair="Convert the checkpoint again.") from error
         if not isinstance(fields, dict) or fields.pop("format", None) != VOCABULARY_FORMAT:
-            raise BundleError(f"{where}: not a vocabulary that xlexport wrote. Convert the checkpoint again.")
+            raise BundleError(f"{where}: not a vocabulary that xlexport wrote.", repair="Convert the checkpoint again.")
         try:
             return cls(**{**fields, "symbols": tuple(fields["symbols"])})
         except (KeyError, TypeError, VocabularyError) as error:
-            raise BundleError(f"{where}: a broken vocabulary ({error}). Convert the checkpoint again.") from error
+            raise BundleError(
+                f"{where}: a broken vocabulary ({error}).", repair="Convert the checkpoint again."
+            ) from error
 
     def _problems(self) -> Iterable[str]:
         symbols: tuple[object, ...] = self.symbols  # read from a file, so they may be anything
@@ -106,7 +107,7 @@ class Vocabulary:
         texts = {symbol for symbol in symbols if isinstance(symbol, str)}
         good: set[object] = {symbol for symbol in texts if _is_text(symbol)}
         wrong = [
-            f"{number} is {_shown(symbol)}"
+            f"{number} is {shown(symbol)}"
             for number, symbol in enumerate(symbols)
             if not isinstance(symbol, str) or symbol not in good
         ]
@@ -116,20 +117,20 @@ class Vocabulary:
         if not self.symbols:
             yield "a vocabulary without symbols"
         if len(self.index) < len(self.symbols):
-            twice = [_shown(symbol) for symbol, times in Counter(self.symbols).items() if times > 1]
+            twice = [shown(symbol) for symbol, times in Counter(self.symbols).items() if times > 1]
             yield f"symbols are there more than once: {listed(twice)}"
-        strange = [_shown(symbol) for symbol in self.symbols if not self._is_of_kind(symbol)]
+        strange = [shown(symbol) for symbol in self.symbols if not self._is_of_kind(symbol)]
         if strange:
             yield f"symbols that are no {self.kind}: {listed(strange)}"
         for role in ROLES:
             symbol = getattr(self, role)
             if symbol is not None and symbol not in self.index:
-                yield f"{role} is {_shown(symbol)}, which is no symbol of the vocabulary"
+                yield f"{role} is {shown(symbol)}, which is no symbol of the vocabulary"
         for role, kind in (("space", "characters"), ("line_start", "words")):
             if getattr(self, role) is not None and self.kind != kind:
-                yield f"{role} is {_shown(getattr(self, role))}, expected None for {self.kind}"
+                yield f"{role} is {shown(getattr(self, role))}, expected None for {self.kind}"
         if not isinstance(self.lower_case, bool):
-            yield f"lower_case is {_shown(self.lower_case)}, expected true or false"
+            yield f"lower_case is {shown(self.lower_case)}, expected true or false"
 
     def _is_of_kind(self, symbol: str) -> bool:
         if self.kind == "words" or _is_bracketed(symbol):
@@ -144,18 +145,6 @@ def is_byte(symbol: str) -> bool:
     return (
         len(symbol) <= 3 and symbol.isascii() and symbol.isdigit() and str(int(symbol)) == symbol and int(symbol) < 256
     )
-
-
-def listed(items: Iterable[str]) -> str:
-    """The first few, and how many more there are."""
-    every = list(items)
-    more = f" and {len(every) - SHOWN:,} more" if len(every) > SHOWN else ""
-    return ", ".join(every[:SHOWN]) + more
-
-
-def _shown(symbol: object) -> str:
-    """Fit for a message, however long it is."""
-    return repr(symbol[:40]) if isinstance(symbol, str) else reprlib.repr(symbol)[:40]
 
 
 def _is_bracketed(symbol: str) -> bool:

@@ -15,7 +15,8 @@ import numpy as np
 
 from ..documents import Ids, TextCounts, TokenPiece, pieces, text_pieces, utf8_bytes, utf8_text
 from ..errors import TokenError
-from .vocabulary import Vocabulary, listed
+from ..messages import listed
+from .vocabulary import Vocabulary
 
 __all__ = ["VocabularyTokenizer"]
 
@@ -224,7 +225,8 @@ class _TextWalk:
         found = listed(f"{symbol!r} in line {line:,}" for symbol, line in missing.items())
         raise TokenError(
             f"{self._name}: {found} not in the vocabulary of {len(self._vocabulary):,} {self._vocabulary.kind}, which "
-            "has none for what is unknown. Prepare the text as the training text was, or replace them."
+            "has none for what is unknown.",
+            repair="Prepare the text as the training text was, or replace them.",
         )
 
 
@@ -274,7 +276,8 @@ class _ByteWalk:
         found = listed(f"{byte} (0x{byte:02x}) at byte {at:,}" for byte, at in places.items())
         raise TokenError(
             f"{self._name}: {found} not in the vocabulary of {len(self._vocabulary)} bytes, which has none for what is "
-            "unknown. Prepare the text as the training text was, or replace them."
+            "unknown.",
+            repair="Prepare the text as the training text was, or replace them.",
         )
 
 

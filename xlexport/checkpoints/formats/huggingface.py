@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Any
 
 from xlexport.checkpoints.files import inside, read_json, read_weights
 from xlexport.checkpoints.formats import huggingface_reformer as huggingface_reformer_format
-from xlexport.checkpoints.source import SourceCheckpoint
-from xlexport.checkpoints.tensor_mapping import brief
+from xlexport.checkpoints.source import Note, SourceCheckpoint
 from xlexport.checkpoints.transformer_xl_names import CODE_BASES, plain_names
 from xlexport.checkpoints.transformer_xl_settings import SETTINGS, torch_source, with_evaluation
 from xlexport.errors import CheckpointError
 from xlexport.extras import require
+from xlruntime.messages import shown
 
 if TYPE_CHECKING:
     from xlruntime.tokenizers.vocabulary import Vocabulary
@@ -78,10 +78,10 @@ def load(path: Path, config: Mapping[str, Any] | None = None) -> SourceCheckpoin
     """
     require("convert")
     if not path.is_dir():
-        raise CheckpointError(f"{path}: one file. Give the folder with {CONFIG} and the weights.")
+        raise CheckpointError(f"{path}: one file.", repair=f"Give the folder with {CONFIG} and the weights.")
     config_file = inside(path, CONFIG)
     if not config_file.is_file():
-        raise CheckpointError(f"{path}: no {CONFIG} in it. Give the folder that save_pretrained wrote.")
+        raise CheckpointError(f"{path}: no {CONFIG} in it.", repair="Give the folder that save_pretrained wrote.")
     content = read_json(config_file)
     if huggingface_reformer_format.is_config(content):
         return huggingface_reformer_format.load(path, config)
@@ -116,19 +116,24 @@ def settings_of(config: Mapping[str, Any], where: str) -> tuple[dict[str, Any], 
         if config.get(key) is None:
             continue
         if settings.setdefault(name, config[key]) != config[key]:
-            problems.append(f"{name} is {brief(settings[name])}, {key} is {brief(config[key])}")
+            problems.append(f"{name} is {shown(settings[name])}, {key} is {shown(config[key])}")
     if problems:
-        raise CheckpointError(f"{where}: {'; '.join(problems)}. Leave the right one in it.")
+        raise CheckpointError(f"{where}: {'; '.join(problems)}.", repair="Leave the right one in it.")
     settings.setdefault("tie_weight", True)
     cutoffs = settings.get("cutoffs")
     if "tie_projs" not in settings and isinstance(cutoffs, list):
         shared = config.get("proj_share_all_but_first", True) is not False
         settings["tie_projs"] = [False, *[shared] * len(cutoffs)]
     assumed = {name: value for name, value in DEFAULTS.items() if name not in settings}
-    notes = []
+    notes: list[str] = []
     if "tgt_len" not in settings:
         settings["tgt_len"] = SEGMENT
-        notes.append(f"{CONFIG} has no tgt_len: segments are {SEGMENT} tokens, unless --segment-len says otherwise.")
+        notes.append(
+            Note(
+                f"{CONFIG} has no tgt_len: segments are {SEGMENT} tokens, unless --segment-len says otherwise.",
+                options=("segment_len",),
+            )
+        )
     if assumed:
         said = ", ".join(f"{name} {str(value).lower()}" for name, value in assumed.items())
         notes.append(f"{CONFIG} leaves out what transformers then takes to be {said}.")

@@ -22,9 +22,10 @@ from xlexport.checkpoints.reformer_settings import (
     reformer_source,
 )
 from xlexport.checkpoints.source import SourceCheckpoint
-from xlexport.checkpoints.tensor_mapping import Origin, brief
+from xlexport.checkpoints.tensor_mapping import Origin
 from xlexport.errors import CheckpointError
 from xlexport.extras import require
+from xlruntime.messages import shown
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -106,8 +107,8 @@ def load(path: Path, config: Mapping[str, Any] | None = None) -> SourceCheckpoin
     tensors = {name: tensor for name, tensor in tensors.items() if "mask_value" not in name}  # buffers of old files
     if not any(name.startswith(HEAD) for name in tensors):
         raise CheckpointError(
-            f"{path}: a Reformer without an output layer (no {HEAD}…), so it gives no probabilities. Give the language "
-            "model that it was trained as."
+            f"{path}: a Reformer without an output layer (no {HEAD}…), so it gives no probabilities.",
+            repair="Give the language model that it was trained as.",
         )
     tokenizer = next((inside(path, name) for name in TOKENIZERS if (path / name).is_file()), None)
     bytes_plus_2 = "bytes" if tokenizer is None and values["n_token"] == BYTES else None
@@ -181,17 +182,17 @@ def _unsupported(content: Mapping[str, Any]) -> list[str]:
     if content.get("is_decoder") is not True:
         problems.append("is_decoder is not true: tokens see those after them, so it gives no probability of a next one")
     if isinstance(layers, tuple) and any(kind not in ("local", "lsh") for kind in layers):
-        problems.append(f"attn_layers is {brief(layers)}, expected layers of local and lsh")
+        problems.append(f"attn_layers is {shown(layers)}, expected layers of local and lsh")
     for kind in ("local", "lsh"):
         after = content.get(f"{kind}_num_chunks_after", 0)
         if isinstance(layers, tuple) and kind in layers and after != 0:
-            problems.append(f"{kind}_num_chunks_after is {brief(after)}: a language model has none after")
+            problems.append(f"{kind}_num_chunks_after is {shown(after)}: a language model has none after")
     activation = content.get("hidden_act", "relu")
     if not isinstance(activation, str) or activation not in ACTIVATIONS:
-        problems.append(f"hidden_act is {brief(activation)}, expected one of {', '.join(ACTIVATIONS)}")
+        problems.append(f"hidden_act is {shown(activation)}, expected one of {', '.join(ACTIVATIONS)}")
     seed = content.get("hash_seed")
     if seed is not None and not _are_sizes((seed,)):
-        problems.append(f"hash_seed is {brief(seed)}, expected an integer of up to 31 bits")
+        problems.append(f"hash_seed is {shown(seed)}, expected an integer of up to 31 bits")
     return problems
 
 
@@ -213,7 +214,7 @@ def _buckets(
     if stated is not None:
         factors = _plain(stated) if isinstance(stated, list) else (stated,)
         if length is not None or chosen not in (None, factors):
-            problems.append(f"num_buckets is {brief(stated)} in {CONFIG}: leave out --num-buckets and --max-length")
+            problems.append(f"num_buckets is {shown(stated)} in {CONFIG}: leave out --num-buckets and --max-length")
         return factors
     if chosen is None and length is None and not wrong:
         problems.append(

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from xlexport.checkpoints.safe_pickle import summarize
 from xlexport.checkpoints.source import SourceCheckpoint
-from xlexport.checkpoints.tensor_mapping import brief, listed
+from xlexport.checkpoints.tensor_mapping import problems_listed
 from xlexport.checkpoints.transformer_xl_names import CODE_BASES
 from xlexport.checkpoints.transformer_xl_settings import (
     require_supported,
@@ -24,6 +24,7 @@ from xlexport.checkpoints.transformer_xl_settings import (
 )
 from xlexport.errors import CheckpointError
 from xlexport.extras import require
+from xlruntime.messages import shown
 
 if TYPE_CHECKING:
     from xlexport.checkpoints.safe_pickle import Record
@@ -97,7 +98,9 @@ def _model(path: Path, content: Any) -> Record:
         model = _children(model)["module"]
     if not isinstance(model, Record) or model.name.rpartition(".")[2] != MODEL:
         found = model.name if isinstance(model, Record) else type(model).__name__
-        raise CheckpointError(f"{path}: holds a {found[:60]}, expected a {MODEL}. Give the authors' model.pt.")
+        raise CheckpointError(
+            f"{path}: holds a {found[:60]}, expected a {MODEL}.", repair="Give the authors' model.pt."
+        )
     return model
 
 
@@ -132,19 +135,19 @@ def _add_settings_of_parts(path: Path, model: Record, settings: dict[str, Any]) 
     attentions = [part for name, part in parts.items() if name.endswith(".dec_attn")]
     norms = [part for name, part in parts.items() if name.endswith(".layer_norm")]
     if embedding is None or not layers or len(attentions) != len(layers):
-        raise CheckpointError(f"{path}: a {MODEL} without word_emb or layers. Give the authors' model.pt.")
+        raise CheckpointError(f"{path}: a {MODEL} without word_emb or layers.", repair="Give the authors' model.pt.")
     cutoffs = embedding.get("cutoffs")
     epsilons, pre_lnorms = _values(norms, "eps", 1e-5), _values(attentions, "pre_lnorm", False)
     problems = [f"{name} is missing" for name in ("tgt_len", "mem_len") if settings[name] is None]
     if not isinstance(cutoffs, list | tuple):
         problems.append("word_emb.cutoffs is missing")
     if len(epsilons) != 1:
-        problems.append(f"layer_norm.eps is {_shown(epsilons)}, expected one for all")
+        problems.append(f"layer_norm.eps is {_briefly(epsilons)}, expected one for all")
     if len(pre_lnorms) != 1:
         problems.append("pre_lnorm is true in some layers, false in others")
     problems += _scale_problems(embedding, attentions, settings)
     if problems:
-        raise CheckpointError(f"{path}: {listed(problems)}. A model of changed code is another model.")
+        raise CheckpointError(f"{path}: {problems_listed(problems)}. A model of changed code is another model.")
     settings["cutoffs"] = tuple(cutoffs or ())[:-1]
     settings["div_val"] = embedding.get("div_val", 1)
     settings["layer_norm_epsilon"], settings["pre_lnorm"] = epsilons[0], pre_lnorms[0]
@@ -165,7 +168,7 @@ def _parts(module: Record, prefix: str) -> Iterator[tuple[str, Record]]:
 def _values(parts: list[Record], attribute: str, default: Any) -> list[Any]:
     """The different values that an attribute has; what is no number only as text."""
     values = [part.get(attribute, default) for part in parts] or [default]
-    return list(dict.fromkeys(value if isinstance(value, int | float) else brief(value) for value in values))
+    return list(dict.fromkeys(value if isinstance(value, int | float) else shown(value) for value in values))
 
 
 def _scale_problems(embedding: Record, attentions: list[Record], settings: Mapping[str, Any]) -> Iterator[str]:
@@ -181,8 +184,8 @@ def _scale_problems(embedding: Record, attentions: list[Record], settings: Mappi
         if found is None or not isinstance(base, int) or base < 1:
             continue
         if not isinstance(found, int | float) or not math.isclose(found, base**power, rel_tol=1e-6):
-            yield f"{name} is {_shown([found])}, expected {base**power:g}"
+            yield f"{name} is {_briefly([found])}, expected {base**power:g}"
 
 
-def _shown(values: list[Any]) -> str:
-    return ", ".join(map(brief, values[:4]))
+def _briefly(values: list[Any]) -> str:
+    return ", ".join(map(shown, values[:4]))

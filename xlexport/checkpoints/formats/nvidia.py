@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 from xlexport.checkpoints.safe_pickle import summarize
 from xlexport.checkpoints.source import SourceCheckpoint
-from xlexport.checkpoints.tensor_mapping import shown
 from xlexport.checkpoints.transformer_xl_names import CODE_BASES, plain_names
 from xlexport.checkpoints.transformer_xl_settings import SETTINGS, torch_source, training_notes, with_evaluation
 from xlexport.errors import CheckpointError
 from xlexport.extras import require
+from xlruntime.messages import named
 
 if TYPE_CHECKING:
     from xlruntime.tokenizers.vocabulary import Vocabulary
@@ -68,19 +68,21 @@ def load(path: Path, config: Mapping[str, Any] | None = None) -> SourceCheckpoin
     content = read_torch(path)
     if not isinstance(content, dict) or not all(isinstance(content.get(part), dict) for part in PARTS):
         raise CheckpointError(
-            f"{path}: no {' and '.join(PARTS)} in it. Give a checkpoint that NVIDIA's train.py wrote."
+            f"{path}: no {' and '.join(PARTS)} in it.", repair="Give a checkpoint that NVIDIA's train.py wrote."
         )
     model_config = content["model_config"]
     settings = {name: value for name, value in model_config.items() if name in SETTINGS}
     settings = with_evaluation(path, {**DEFAULTS, **settings}, config)
     missing = [name for name in NEEDED if settings.get(name) is None]
     if missing:
-        raise CheckpointError(f"{path}: its model_config has no {' and no '.join(missing)}. Give them with --config.")
+        raise CheckpointError(
+            f"{path}: its model_config has no {' and no '.join(missing)}.", repair="Give them with --config."
+        )
     tokenizer, notes = _vocabulary(path, content.get("vocab"))
-    unknown = [shown(name) for name in model_config if name not in (*SETTINGS, *WITHOUT_EFFECT)]
+    unknown = [named(name) for name in model_config if name not in (*SETTINGS, *WITHOUT_EFFECT)]
     if unknown:
         notes.append(f"Its model_config also has {', '.join(unknown[:9])}, which is not known here and not acted upon.")
-    training = [shown(name) for name in content if name not in NOT_TRAINING]
+    training = [named(name) for name in content if name not in NOT_TRAINING]
     if training:
         notes.append(f"The state of training is left out: {', '.join(training[:20])}.")
     return torch_source(

@@ -14,8 +14,9 @@ from xlexport.checkpoints.reformer_settings import (
     bucket_choices,
     evaluation_lengths,
 )
-from xlexport.checkpoints.tensor_mapping import brief, listed, shown
+from xlexport.checkpoints.tensor_mapping import problems_listed
 from xlexport.errors import CheckpointError
+from xlruntime.messages import named, shown
 
 __all__ = ["AXIAL", "BLOCK", "ROTARY", "SINUSOID", "TABLE", "require_supported", "settings_of"]
 
@@ -73,7 +74,7 @@ def require_supported(path: Path, stated: Mapping[str, Any], tensors: Mapping[st
     if inner and outer and inner[0] == 2 * outer[1]:
         found.add("ff_glu")
     problems = [
-        f"{name} is {brief(stated.get(name, 'set'))}: {what}"
+        f"{name} is {shown(stated.get(name, 'set'))}: {what}"
         for name, (value, what) in UNSUPPORTED.items()
         if name in found or stated.get(name) not in (value, None)
     ]
@@ -97,19 +98,20 @@ def settings_of(path: Path, stated: Mapping[str, Any], tensors: Mapping[str, Any
         CheckpointError: something is missing, unknown or contradictory; lists all of it.
     """
     problems = [f"{name} is not given" for name in NEEDED if stated.get(name) is None]
-    problems += [f"{shown(name)} is unknown" for name in stated if name not in KNOWN]
+    problems += [f"{named(name)} is unknown" for name in stated if name not in KNOWN]
     chunk, seed = stated.get("bucket_size"), stated.get("hash_seed")
     if chunk is not None and not _positive(chunk):
-        problems.append(f"bucket_size is {brief(chunk)}, expected a number of tokens")
+        problems.append(f"bucket_size is {shown(chunk)}, expected a number of tokens")
     if seed is not None and not isinstance(seed, int):
-        problems.append(f"hash_seed is {brief(seed)}, expected an integer")
+        problems.append(f"hash_seed is {shown(seed)}, expected an integer")
     sizes = _sizes(stated, tensors, problems)
     positions = _positions(stated, tensors, problems)
     buckets, notes = _buckets(stated, positions["max_positions"], problems)
     if problems:
         raise CheckpointError(
-            f"{path}: a state dict of reformer-pytorch and its configuration must tell everything: {listed(problems)}. "
-            "Give --config FILE, a JSON object with what ReformerLM was made with."
+            f"{path}: a state dict of reformer-pytorch and its configuration must tell everything: "
+            f"{problems_listed(problems)}.",
+            repair="Give --config FILE, a JSON object with what ReformerLM was made with.",
         )
     values = {
         "attn_layers": ("full" if stated.get("use_full_attn") else "lsh",) * sizes.pop("n_layer"),
@@ -150,7 +152,7 @@ def _sizes(stated: Mapping[str, Any], tensors: Mapping[str, Any], problems: list
     told |= {"ff_mult": outer[1] // table[1]} if table and outer and table[1] else {}
     for name, size in told.items():
         if stated.get(name) not in (size, None):
-            problems.append(f"{name} is {brief(stated[name])} by the configuration, {size} by the tensors")
+            problems.append(f"{name} is {shown(stated[name])} by the configuration, {size} by the tensors")
     return found
 
 
@@ -170,7 +172,7 @@ def _positions(stated: Mapping[str, Any], tensors: Mapping[str, Any], problems: 
             "max_positions": math.prod(cells),
         }
         if stated.get("axial_position_shape") not in (cells, None):
-            given = brief(stated["axial_position_shape"])
+            given = shown(stated["axial_position_shape"])
             problems.append(f"axial_position_shape is {given} by the configuration, {cells} by the tensors")
     elif table := _shape(tensors, TABLE):
         values = {"position": "absolute", "max_positions": table[0]}
@@ -200,7 +202,7 @@ def _buckets(
             "--max-length T for documents of T tokens, or max_seq_len"
         )
     elif not _positive(length):
-        problems.append(f"max_seq_len is {brief(length)}, expected a number of tokens")
+        problems.append(f"max_seq_len is {shown(length)}, expected a number of tokens")
     if not _positive(length) or not _positive(chunk):
         return None, []
     buckets = 2 * -(-length // (2 * chunk))  # documents there are multiples of two chunks

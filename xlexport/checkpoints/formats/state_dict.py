@@ -15,7 +15,7 @@ from xlexport.checkpoints.files import read_tensors, safetensors_names, state_di
 from xlexport.checkpoints.formats.huggingface import SPELLINGS, is_config, settings_of
 from xlexport.checkpoints.safe_pickle import summarize
 from xlexport.checkpoints.source import SourceCheckpoint
-from xlexport.checkpoints.tensor_mapping import brief, listed, shown
+from xlexport.checkpoints.tensor_mapping import problems_listed
 from xlexport.checkpoints.transformer_xl_names import (
     ANCHOR,
     CLUSTER_NAMES,
@@ -38,6 +38,7 @@ from xlexport.checkpoints.transformer_xl_settings import (
 )
 from xlexport.errors import CheckpointError
 from xlexport.extras import require
+from xlruntime.messages import named, shown
 
 __all__ = ["NAME", "load", "matches"]
 
@@ -75,9 +76,11 @@ def load(path: Path, config: Mapping[str, Any] | None = None) -> SourceCheckpoin
     """
     require("convert")
     if path.is_dir():
-        raise CheckpointError(f"{path}: a folder. Give the file with the state dict.")
+        raise CheckpointError(f"{path}: a folder.", repair="Give the file with the state dict.")
     if config is None and (path.parent / "config.json").is_file():
-        raise CheckpointError(f"{path}: one file of a checkpoint. Give the folder that it is in, or --config FILE.")
+        raise CheckpointError(
+            f"{path}: one file of a checkpoint.", repair="Give the folder that it is in, or --config FILE."
+        )
     named = _named(path, read_tensors(path))
     require_supported(path, config or {}, named.tensors)
     stated, stated_source, notes = _stated(path, config or {})
@@ -93,8 +96,8 @@ def load(path: Path, config: Mapping[str, Any] | None = None) -> SourceCheckpoin
     problems += more
     if problems:
         raise CheckpointError(
-            f"{path}: a state dict and its configuration must tell everything: {listed(problems)}. "
-            "Give --config FILE, a JSON object with the right values."
+            f"{path}: a state dict and its configuration must tell everything: {problems_listed(problems)}.",
+            repair="Give --config FILE, a JSON object with the right values.",
         )
     return torch_source(
         path,
@@ -166,7 +169,7 @@ def _source(named: _Named, stated: object) -> tuple[str, list[str]]:
     if stated is None:
         return named.source, []
     if not isinstance(stated, str) or stated not in CODE_BASES:
-        return named.source, [f"source is {brief(stated)}, expected one of {', '.join(CODE_BASES)}"]
+        return named.source, [f"source is {shown(stated)}, expected one of {', '.join(CODE_BASES)}"]
     if named.certain and stated != named.source:
         return named.source, [f"source is {stated} by the configuration, {named.source} by the tensors' names"]
     return stated, []
@@ -180,7 +183,7 @@ def _settings(tensors: Mapping[str, Any], source: str, stated: Mapping[str, Any]
     needed += ["cutoffs"] if n_clusters > 1 else []
     needed += ["div_val"] if n_clusters > 1 and "cutoffs" in sizes else []
     problems = [f"{name} is not given" for name in needed if name not in {**sizes, **stated}]
-    problems += [f"{shown(name)} is unknown" for name in stated if name not in KNOWN]
+    problems += [f"{named(name)} is unknown" for name in stated if name not in KNOWN]
     problems += contradictions(stated, sizes)
     possible = ties_of(tensors, n_clusters, absent_is_tied=True)
     if stated.get("tie_weight") is True and not possible["tie_weight"]:

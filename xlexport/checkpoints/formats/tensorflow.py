@@ -23,8 +23,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from xlexport.checkpoints.source import SourceCheckpoint, model_source
-from xlexport.checkpoints.tensor_mapping import listed
+from xlexport.checkpoints.source import Note, SourceCheckpoint, model_source
+from xlexport.checkpoints.tensor_mapping import problems_listed
 from xlexport.checkpoints.tensorflow_bundle import TensorBundle, ends_as_table, open_tensor_bundle
 from xlexport.checkpoints.transformer_xl_settings import require_supported, with_evaluation
 from xlexport.errors import CheckpointError, CheckpointNotFoundError
@@ -103,7 +103,7 @@ def load(path: Path, config: Mapping[str, Any] | None = None) -> SourceCheckpoin
         ours = TransformerXLConfig.from_dict({**sizes, **evaluation})
     except (ConfigError, TypeError) as error:
         raise CheckpointError(
-            f"{bundle.prefix}: {error}. Give a checkpoint of the authors' TensorFlow code."
+            f"{bundle.prefix}: {error}.", repair="Give a checkpoint of the authors' TensorFlow code."
         ) from error
     state_dict, notes = _read(bundle, ours)
     return model_source(
@@ -119,10 +119,14 @@ def load(path: Path, config: Mapping[str, Any] | None = None) -> SourceCheckpoin
 def _prefix(path: Path) -> Path:
     prefixes = _prefixes(path)
     if not prefixes:
-        raise CheckpointNotFoundError(f"{path}: no TensorFlow checkpoint. Give what the names of its files begin with.")
+        raise CheckpointNotFoundError(
+            f"{path}: no TensorFlow checkpoint.", repair="Give what the names of its files begin with."
+        )
     if len(prefixes) > 1:
-        names = listed(prefix.name for prefix in prefixes)
-        raise CheckpointError(f"{path}: holds several checkpoints: {names}. Give one of them, as {prefixes[0]}.")
+        names = problems_listed(prefix.name for prefix in prefixes)
+        raise CheckpointError(
+            f"{path}: holds several checkpoints: {names}.", repair=f"Give one of them, as {prefixes[0]}."
+        )
     return prefixes[0]
 
 
@@ -245,8 +249,9 @@ class _Shapes:
         if self._problems:
             names = ", ".join(self._first_names) or "nothing"
             raise CheckpointError(
-                f"{self._prefix}: not a Transformer-XL of the authors' TensorFlow code: {listed(self._problems)} (it "
-                f"begins with {names}). Give a checkpoint of that code."
+                f"{self._prefix}: not a Transformer-XL of the authors' TensorFlow code: "
+                f"{problems_listed(self._problems)} (it begins with {names}).",
+                repair="Give a checkpoint of that code.",
             )
 
 
@@ -324,8 +329,8 @@ def _read(bundle: TensorBundle, config: TransformerXLConfig) -> tuple[dict[str, 
     problems = [*_misfits(bundle, wanted), *(f"{name} is unexpected" for name in sorted(filter(_ours, others)))]
     if problems:
         raise CheckpointError(
-            f"{bundle.prefix}: not a Transformer-XL of the authors' TensorFlow code: {listed(problems)}. Give a "
-            "checkpoint of that code."
+            f"{bundle.prefix}: not a Transformer-XL of the authors' TensorFlow code: {problems_listed(problems)}.",
+            repair="Give a checkpoint of that code.",
         )
 
     arrays = {name: torch.from_numpy(bundle.read(name)).float() for name in wanted}
@@ -356,14 +361,15 @@ def _notes(bundle: TensorBundle, wanted: Iterable[str], slots: set[str], foreign
         kinds = ", ".join(sorted({name.rpartition("/")[2] for name in slots}))
         yield f"Left out: the optimizer's state, {len(slots)} tensors ({kinds})."
     if foreign:
-        yield f"Left out, because it is not in the scope {SCOPE}: {listed(sorted(foreign))}."
+        yield f"Left out, because it is not in the scope {SCOPE}: {problems_listed(sorted(foreign))}."
 
 
 def _published_note(config: TransformerXLConfig) -> Iterator[str]:
     sizes = (config.n_layer, config.d_model, config.n_head, config.d_inner, config.div_val)
     if sizes in PUBLISHED:
         name, segment_len, mem_len, clamp_len = PUBLISHED[sizes]
-        yield (
+        yield Note(
             f"Of the sizes of the published {name}, whose scores are with --segment-len {segment_len} "
-            f"--mem-len {mem_len} --clamp-len {clamp_len} --same-length."
+            f"--mem-len {mem_len} --clamp-len {clamp_len} --same-length.",
+            options=("segment_len", "mem_len", "clamp_len", "same_length"),
         )

@@ -47,14 +47,14 @@ def load(path: Path, config: Mapping[str, Any] | None = None) -> SourceCheckpoin
 
     if config:
         raise CheckpointError(
-            f"{path}: holds its own configuration. Leave out --config, --num-buckets and --max-length."
+            f"{path}: holds its own configuration.", repair="Leave out --config, --num-buckets and --max-length."
         )
     files = [inside(path, name) for name in FOLDER_FILES] if path.is_dir() else [path]
     if path.is_dir() and files[0].is_file():
         read_json(files[0])  # so that it is known to be one object, and not nested without end
     if path.is_file():
         if not is_archive(path):
-            raise CheckpointError(f"{path}: not a file that `xlexport train` wrote. Check the path.")
+            raise CheckpointError(f"{path}: not a file that `xlexport train` wrote.", repair="Check the path.")
         read_torch(path)  # for its refusals: what passes, torch.load may read
     try:
         with warnings.catch_warnings():  # torch warns of unusual pickles before it refuses them: one error says it

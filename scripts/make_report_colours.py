@@ -1,8 +1,10 @@
-"""The scale from expected to surprising, for light and for dark pages.
+"""Print xlexport/report/assets/colours.css: the scale from expected to surprising, for light and for dark pages.
 
 It runs in even steps of lightness in Oklab (https://bottosson.github.io/posts/oklab/), darker the more surprising on a
 light page and brighter on a dark one, so that its order does not depend on seeing hues. It stays on one side of middle
 lightness, so that one colour of text is readable on all of it.
+
+    python scripts/make_report_colours.py > xlexport/report/assets/colours.css
 """
 
 from __future__ import annotations
@@ -10,9 +12,6 @@ from __future__ import annotations
 import math
 
 import numpy as np
-import numpy.typing as npt
-
-__all__ = ["INK", "LEVELS", "PAGE", "contrast", "css_colours", "lightness", "scale"]
 
 LEVELS = 16
 PAGE = {"light": "#fffdf9", "dark": "#17181c"}  # behind the text
@@ -51,13 +50,13 @@ TO_LINEAR = np.array(
 
 
 def scale(theme: str) -> list[str]:
-    """LEVELS colours (#rrggbb) from expected to surprising, for `light` or `dark`."""
+    """Return LEVELS colours (#rrggbb) from expected to surprising, for `light` or `dark`."""
     stops = STOPS[theme]
     return [_hex(*_between(stops, level / (LEVELS - 1) * (len(stops) - 1))) for level in range(LEVELS)]
 
 
 def css_colours() -> str:
-    """Custom properties for style sheets: `--page`, `--ink` and `--l0` … `--l15`, each for light and dark."""
+    """Return custom properties for style sheets: `--page`, `--ink` and `--l0` … `--l15`, each for light and dark."""
     pairs = {"page": (PAGE["light"], PAGE["dark"]), "ink": (INK["light"], INK["dark"])}
     pairs |= {f"l{level}": pair for level, pair in enumerate(zip(scale("light"), scale("dark"), strict=True))}
     properties = "".join(f"  --{name}: light-dark({light}, {dark});\n" for name, (light, dark) in pairs.items())
@@ -65,20 +64,8 @@ def css_colours() -> str:
     return f":root {{\n{properties}}}\n{rules}"
 
 
-def contrast(one: str, other: str) -> float:
-    """Ratio of two colours' luminances as the Web Content Accessibility Guidelines define it, 1 to 21."""
-    high, low = sorted((_luminance(one), _luminance(other)), reverse=True)
-    return (high + 0.05) / (low + 0.05)
-
-
-def lightness(colour: str) -> float:
-    """L of Oklab, 0 to 1."""
-    lms = np.cbrt(np.linalg.solve(TO_LINEAR, _linear(colour)))
-    return float(np.linalg.solve(FROM_OKLAB, lms)[0])
-
-
 def _between(stops: tuple[tuple[float, float, float], ...], place: float) -> tuple[float, float, float]:
-    """Lightness, chroma and hue at `place` stops from the first; hues take the shorter way round."""
+    """Return lightness, chroma and hue at `place` stops from the first; hues take the shorter way round."""
     index = min(int(place), len(stops) - 2)
     (l0, c0, h0), (l1, c1, h1) = stops[index : index + 2]
     share = place - index
@@ -87,7 +74,7 @@ def _between(stops: tuple[tuple[float, float, float], ...], place: float) -> tup
 
 
 def _hex(light: float, chroma: float, hue: float) -> str:
-    """The colour, with less chroma where screens do not have it."""
+    """Return the colour, with less chroma where screens do not have it."""
     angle = math.radians(hue)
     while True:
         lms = FROM_OKLAB @ [light, chroma * math.cos(angle), chroma * math.sin(angle)]
@@ -100,11 +87,6 @@ def _hex(light: float, chroma: float, hue: float) -> str:
     return "#" + "".join(f"{round(value * 255):02x}" for value in encoded)
 
 
-def _linear(colour: str) -> npt.NDArray[np.float64]:
-    """Linear red, green and blue (3,), 0 to 1, of #rrggbb."""
-    encoded = np.array([int(colour[at : at + 2], 16) / 255 for at in (1, 3, 5)])
-    return np.where(encoded <= 0.04045, encoded / 12.92, ((encoded + 0.055) / 1.055) ** 2.4)
-
-
-def _luminance(colour: str) -> float:
-    return float(_linear(colour) @ [0.2126, 0.7152, 0.0722])
+if __name__ == "__main__":
+    print("/* The scale from expected (l0) to surprising (l15), made by scripts/make_report_colours.py. */")
+    print(css_colours(), end="")

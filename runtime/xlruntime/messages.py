@@ -1,0 +1,55 @@
+"""Parts of messages: what an error says, values of any kind, and lists of any length, each short and in one line."""
+
+from __future__ import annotations
+
+import reprlib
+from collections.abc import Iterable
+
+__all__ = ["counted", "first_line", "listed", "named", "one_line", "shown"]
+
+LISTED = 5  # entries that a list shows
+LONGEST_NAME = 100
+LONGEST_TEXT = 40
+LONGEST_VALUE = 100
+
+
+def first_line(error: BaseException) -> str:
+    """Return the first line of an error, or its class where it says nothing, as a terminal can show it."""
+    line = str(error).strip().partition("\n")[0] or type(error).__name__
+    return line if line.isprintable() else ascii(line)[1:-1]
+
+
+def shown(value: object) -> str:
+    """Return a value of any kind, cut where it is long.
+
+    The value comes from a file and may be of any size: one that contains itself many times is never written out whole.
+    """
+    if isinstance(value, str):
+        return repr(value[:LONGEST_TEXT])
+    return " ".join(reprlib.repr(value).split()).encode("ascii", "backslashreplace").decode("ascii")[:LONGEST_VALUE]
+
+
+def named(name: object) -> str:
+    """Return a name from a file without quotes; one that a terminal cannot show becomes escapes."""
+    text = str(name)
+    return text if text.isprintable() and len(text) <= LONGEST_NAME else ascii(text[:LONGEST_NAME])
+
+
+def listed(items: Iterable[str]) -> str:
+    """Return the first few items, and how many more there are."""
+    every = list(items)
+    more = f" and {len(every) - LISTED:,} more" if len(every) > LISTED else ""
+    return ", ".join(every[:LISTED]) + more
+
+
+def counted(n: int, what: str) -> str:
+    """Return how many there are of what, with an s unless it is one."""
+    return f"{n:,} {what}{'' if n == 1 else 's'}"
+
+
+def one_line(text: str) -> str:
+    """Return a text as a terminal can show it: what ends a line or is a command to it becomes an escape, such as \\n.
+
+    Names of files and documents may hold anything.
+    """
+    return "".join(mark if mark.isprintable() else ascii(mark)[1:-1] for mark in text)

@@ -1,0 +1,50 @@
+"""With --json a command that fails prints one object on standard error, for programs; without, a line for people."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.helpers.invoking import Invoke
+
+
+@pytest.mark.parametrize(
+    ("arguments", "kind", "repair", "code"),
+    [
+        (("score", "{absent}", "-"), "BundleNotFoundError", True, 1),
+        (("inspect", "{absent}"), "CheckpointNotFoundError", True, 1),
+        (("score", "{bundle}", "-", "--per", "token", "--top", "5", "--ids", "--resume"), "UsageError", False, 2),
+        (("evaluate", "{bundle}", "{absent}"), "FileNotFoundError", True, 1),
+        (("quantize", "{bundle}", "-o", "{absent}/out", "--dtype", "int8"), "OutputFolderError", True, 1),
+    ],
+    ids=lambda value: value[0] if isinstance(value, tuple) else None,
+)
+def test_failure_is_an_object_or_a_line(
+    arguments: tuple[str, ...], kind: str, repair: bool, code: int, bundle: Path, tmp_path: Path, invoke: Invoke
+) -> None:
+    places = {"absent": tmp_path / "absent", "bundle": bundle}
+    line = [argument.format(**places) for argument in arguments]
+    plain, found = invoke(*line), invoke(*line, "--json")
+    assert (plain.code, found.code, found.out) == (code, code, "")
+    failure = json.loads(found.err)
+    assert failure.keys() == {"error", "repair", "type"}
+    assert (failure["type"], failure["repair"] is not None) == (kind, repair)
+    text = " ".join(filter(None, (failure["error"], failure["repair"])))
+    assert plain.err.splitlines()[-1] == f"Error: {text}"
+
+
+def test_document_that_cannot_be_scored_is_an_object_too(bundle: Path, tmp_path: Path, invoke: Invoke) -> None:
+    short = tmp_path / "short.txt"
+    short.write_bytes(b"x")
+    found = invoke("score", bundle, short, "-", "--json", stdin=b"It was the best of times")
+    assert (found.code, found.object["document"]) == (1, "standard input")
+    failure = json.loads(found.err.splitlines()[0])
+    assert failure["type"] == "TextError"
+    assert failure["error"] == f"{short}: 1 of at least 2 tokens, so nothing to score."
+    assert failure["repair"] == "Give a longer text."
+
+
+def test_a_file_that_is_called_as_the_option_changes_nothing(bundle: Path, invoke: Invoke) -> None:
+    assert invoke("score", bundle, "--", "--json").err.startswith("Error: --json: ")

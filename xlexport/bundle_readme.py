@@ -1,0 +1,94 @@
+"""The README.md of a bundle: what a person who finds the folder needs to know."""
+
+from __future__ import annotations
+
+from xlexport.architectures import architecture
+from xlexport.quantize.report import REPORT_FILE, QuantizationReport
+from xlexport.verification.report import ParityReport
+from xlruntime import spec
+
+__all__ = ["bundle_readme", "quantized_readme"]
+
+
+def bundle_readme(bundle: spec.Bundle, report: ParityReport) -> str:
+    """Return the text for a bundle that was converted and verified."""
+    files = "\n".join(f"- `{name}`: {digest.size:,} bytes" for name, digest in bundle.files.items())
+    sources = ", ".join(f"`{name}` (SHA-256 `{sha256}`)" for name, sha256 in bundle.provenance["sources"].items())
+    notes = "".join(f"- {note}\n" for note in bundle.provenance["notes"])
+    chosen = f"\nWhat was chosen, or is left out:\n\n{notes}" if notes else ""
+    return f"""# A {bundle.architecture} bundle of xlexport
+
+{architecture(bundle.architecture).summary(bundle.config)}, vocabulary {bundle.vocab_size:,},
+tokenizer {bundle.tokenizer.kind}, {bundle.precision}. Converted from {sources}.
+
+{_how_to_score(bundle)}
+`bundle.json` says what every graph takes and gives. {_defaults(bundle.evaluation)}
+
+{_verified(report)}
+{chosen}
+{files}
+"""
+
+
+def quantized_readme(bundle: spec.Bundle, report: QuantizationReport) -> str:
+    """Return the text for a bundle that was quantized and measured against the float32 one."""
+    sources = ", ".join(f"`{name}`" for name in bundle.provenance["sources"])
+    kept = "".join(f"- `{name}`: {why}\n" for name, why in report.kept.items())
+    stayed = f"\nProducts that stayed float32:\n\n{kept}" if kept else ""
+    device = "For CUDA: on a CPU it is right but slow.\n\n" if report.dtype == "float16" else ""
+    text = ", ".join(f"{file['name']} (SHA-256 `{file['sha256']}`)" for file in report.text)
+    return f"""# A {bundle.architecture} bundle of xlexport, quantized
+
+Precision {bundle.precision}, memories {report.memory_dtype}; {report.products - len(report.kept)} of {report.products}
+products quantized. Converted from {sources}; `parity.json` compares the float32 graphs with that model.
+
+{device}{_how_to_score(bundle)}
+
+Against the float32 graphs, {report.tokens:,} tokens of {text}:
+{report.delta_bits_per_token:+.4f} bits per token (limit {report.max_delta_bits:g}) of {report.bits_per_token:.4f}; \
+largest difference of a log-probability {report.max_abs_log_prob_diff:.2g} nats. All figures: `{REPORT_FILE}`.
+{stayed}"""
+
+
+def _how_to_score(bundle: spec.Bundle) -> str:
+    kind = bundle.graphs["score"].format
+    if kind == "onnx":
+        return (
+            "Score a document, without PyTorch: `pip install 'xlexport[cpu]'`, then `xlexport score THIS_FOLDER "
+            "document.txt`."
+        )
+    return f"""Its graphs are of the kind {kind}, and PyTorch runs them. Loading them runs code that is in the
+files: trust them like a program, or leave them. Score a document: `pip install 'xlexport[cpu,convert]'`, then
+`xlexport score --trust THIS_FOLDER document.txt`."""
+
+
+def _defaults(evaluation: spec.Evaluation) -> str:
+    afresh = "; longer ones start afresh there" if evaluation.restart else ""
+    if evaluation.whole:
+        longest = f"of at most {evaluation.longest_part:,} tokens{afresh}"
+        return f"A document is one step, {longest}; nothing is carried between them."
+    defaults = f"Defaults: segment {evaluation.segment_len}, memory\n{evaluation.mem_len}"
+    if evaluation.n_hashes is None and evaluation.max_positions is None:
+        return f"{defaults}, clamp {evaluation.clamp_len}, same_length {str(evaluation.same_length).lower()}."
+    rounds = "" if evaluation.n_hashes is None else f", {evaluation.n_hashes} rounds of hashing"
+    if evaluation.max_positions is None:
+        return f"{defaults}{rounds}."
+    return f"{defaults}{rounds}. Documents have at most {evaluation.max_positions:,} tokens{afresh}."
+
+
+def _verified(report: ParityReport) -> str:
+    walk, memory = f"{report.segments} segments of carried memory", f", of a memory\n{report.max_abs_memory_diff:.2e}"
+    if not report.mem_len:
+        walk, memory = f"{report.segments} documents", ""
+    text = f"""Verified against the trained model over {walk} ({report.tokens:,} tokens):
+largest difference of a log-probability {report.max_abs_log_prob_diff:.2e} nats{memory}; \
+{report.delta_bits_per_token:+.1e} bits per token; same best token in
+{report.top1_agreement:.2%} of places. All figures: `parity.json`."""
+    if report.bucket_flips is None:
+        return text
+    overflow = ""
+    if report.overflow_fraction is not None:
+        overflow = f" Queries had more keys to see than the rule allows in {report.overflow_fraction:.1%} of rounds."
+    return f"""{text}
+The trained model was given the graphs' buckets; by itself it would have chosen {report.bucket_flips:,} others, with
+margins of up to {report.largest_flip_margin:.1e}.{overflow}"""

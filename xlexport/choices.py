@@ -1,0 +1,15 @@
+"""Choices that options and the library share. It imports nothing, so that `--help` stays quick."""
+
+__all__ = ["DTYPES", "FORMATS", "LEVELS", "PROTOCOLS"]
+
+FORMATS = ("xltraining", "kimiyoung", "nvidia", "huggingface", "reformer_pytorch", "tensorflow", "state_dict")
+"""Formats of checkpoints, those of `xlexport.checkpoints`."""
+
+DTYPES = ("int8", "weight-int8", "weight-int4", "float16")
+"""Precisions other than float32, those of `xlexport.quantize`."""
+
+LEVELS = ("document", "line", "word", "token")
+"""Units of one record of `score`."""
+
+PROTOCOLS = ("kimiyoung", "nvidia", "document")
+"""Ways to evaluate, those of `xlruntime.protocols`, which is too heavy to import here; the first is the default."""

@@ -1,0 +1,46 @@
+"""The documents that commands other than `score` are given, read as `score` reads them."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from xlexport.commands.options import Selection
+from xlexport.terminal import tell
+
+if TYPE_CHECKING:
+    from xlruntime import Document
+
+__all__ = ["documents_given", "only_document_given"]
+
+
+def documents_given(files: Sequence[Path], selection: Selection) -> list[Document]:
+    """Return the documents in files, folders, patterns and standard input; none is opened yet.
+
+    Raises:
+        TextError: there is none. OSError: JSON lines cannot be read.
+    """
+    from xlexport.scoring.documents import documents
+    from xlexport.scoring.inputs import find_inputs, nothing_in
+
+    reading = selection.reading
+    inputs = find_inputs(files, selection.include, reading, [], tell)
+    found = list(documents(inputs, reading, sys.stdin.buffer, keep=False))
+    if not found:
+        raise nothing_in([given.name for given in inputs], "lines that are not blank")
+    return found
+
+
+def only_document_given(file: Path, selection: Selection) -> Document:
+    """Return the one document of a file, a folder, a pattern or standard input; it is not opened yet.
+
+    Raises:
+        TextError: there are several, or none. OSError: JSON lines cannot be read.
+    """
+    from xlexport.scoring.documents import only_document
+    from xlexport.scoring.inputs import find_inputs
+
+    reading = selection.reading
+    return only_document(find_inputs([file], selection.include, reading, [], tell), reading, sys.stdin.buffer)

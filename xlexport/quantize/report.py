@@ -1,0 +1,37 @@
+"""What a quantization kept, and what it costs."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from typing import Any
+
+__all__ = ["REPORT_FILE", "QuantizationReport"]
+
+REPORT_FILE = "quantization.json"
+
+
+@dataclass(frozen=True)
+class QuantizationReport:
+    """What became of a bundle; it is also in its manifest, as `quantization` of the provenance."""
+
+    dtype: str
+    memory_dtype: str
+    products: int  # products of weights in a step
+    kept: dict[str, str]  # those that stay float32, and why
+    tokens: int  # of the text
+    bits_per_token: float  # of float32
+    delta_bits_per_token: float  # above zero: lost
+    standard_error: float
+    max_delta_bits: float
+    mean_abs_log_prob_diff: float  # nats
+    max_abs_log_prob_diff: float
+    text: tuple[dict[str, str | int], ...]
+    weights_bytes: int
+    float32_weights_bytes: int
+    float32_fingerprint: str
+    version: str  # of xlexport
+
+    def to_dict(self) -> dict[str, Any]:
+        """For JSON."""
+        return dataclasses.asdict(self)
