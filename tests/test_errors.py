@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import inspect
+import pickle
 import re
 from types import ModuleType
 
@@ -43,3 +45,13 @@ def test_message_survives_and_class_is_described_in_a_line(module: ModuleType) -
         error = getattr(module, name)
         assert str(error("where: what. Repair.")) == "where: what. Repair."
         assert len(str(inspect.getdoc(error)).splitlines()) == 1
+
+
+@pytest.mark.parametrize("module", MODULES, ids=lambda module: str(module.__name__))
+def test_repair_is_a_field_and_ends_the_text(module: ModuleType) -> None:
+    """Also in a copy, as another process gets it, and in errors that are the system's, too."""
+    for name in module.__all__:
+        error = getattr(module, name)("where: what.", repair="Do this.")
+        for found in (error, copy.copy(error), pickle.loads(pickle.dumps(error))):
+            assert (found.message, found.repair, str(found)) == ("where: what.", "Do this.", "where: what. Do this.")
+        assert getattr(module, name)("where: what.").repair is None
