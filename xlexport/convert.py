@@ -25,6 +25,7 @@ from xlexport.verification import default_segments, verify
 from xlexport.verification.report import ParityReport, SegmentDifference
 from xlruntime import spec
 from xlruntime.errors import OptionError
+from xlruntime.evaluation import EvaluationRules, EvaluationSettings
 from xlruntime.model import load
 
 __all__ = ["ConversionOptions", "convert"]
@@ -133,7 +134,7 @@ def convert(
 
         exported = open_bundle(folder, trust=True, threads=options.threads)
         ids = verify_ids(bundle, exported.tokenizer, options.verify_text)
-        segments = options.verify_segments or default_segments(evaluation)
+        segments = options.verify_segments or default_segments(evaluation.choose())
         walk = "documents" if evaluation.whole else f"segments of {evaluation.segment_len} tokens"
         tell(f"verifying up to {segments} {walk} against the eager model")
         report = verify(exported, source.build_model, ids, segments=segments, progress=progress)
@@ -196,16 +197,16 @@ def _chosen(source: SourceCheckpoint, options: ConversionOptions) -> SourceCheck
     return replace(source, config=config, notes=notes, build_model=lambda: as_converted(source.build_model(), config))
 
 
-def _evaluation(source: SourceCheckpoint, options: ConversionOptions) -> spec.Evaluation:
+def _evaluation(source: SourceCheckpoint, options: ConversionOptions) -> EvaluationRules:
     missing = [f"--{name.replace('_', '-')}" for name in source.needs if getattr(options, name) is None]
     if missing:
         raise ExportError(
             f"{next(iter(source.files), 'the checkpoint')}: does not say with which settings it is evaluated. "
             f"Give {', '.join(missing)}."
         )
-    return own_evaluation(source.architecture, source.config).with_options(
-        options.segment_len, options.mem_len, options.clamp_len, options.same_length, restart=options.restart
-    )
+    rules = own_evaluation(source.architecture, source.config)
+    settings = {name: getattr(options, name, None) for name in rules.settings}
+    return rules.adopt(rules.choose(options.segment_len, options.restart, **settings))
 
 
 def _notes(source: SourceCheckpoint, options: ConversionOptions) -> tuple[str, ...]:
@@ -231,7 +232,7 @@ def _describe(
     source: SourceCheckpoint,
     memory: tuple[spec.Memory, ...],
     graphs: Mapping[str, spec.Graph],
-    evaluation: spec.Evaluation,
+    evaluation: EvaluationRules,
     tokenizer: spec.Tokenizer,
     folder: Path,
 ) -> spec.Bundle:
@@ -269,7 +270,7 @@ def _readme(bundle: spec.Bundle, report: ParityReport) -> str:
 tokenizer {bundle.tokenizer.kind}, {bundle.precision}. Converted from {sources}.
 
 {_how_to_score(bundle)}
-`bundle.json` says what every graph takes and gives. {_defaults(bundle.evaluation)}
+`bundle.json` says what every graph takes and gives. {_defaults(bundle.settings)}
 
 {_verified(report)}
 {chosen}
@@ -289,18 +290,16 @@ files: trust them like a program, or leave them. Score a document: `pip install 
 `xlexport score --trust THIS_FOLDER document.txt`."""
 
 
-def _defaults(evaluation: spec.Evaluation) -> str:
+def _defaults(evaluation: EvaluationSettings) -> str:
     afresh = "; longer ones start afresh there" if evaluation.restart else ""
     if evaluation.whole:
         longest = f"of at most {evaluation.longest_part:,} tokens{afresh}"
         return f"A document is one step, {longest}; nothing is carried between them."
-    defaults = f"Defaults: segment {evaluation.segment_len}, memory\n{evaluation.mem_len}"
-    if evaluation.n_hashes is None and evaluation.max_positions is None:
-        return f"{defaults}, clamp {evaluation.clamp_len}, same_length {str(evaluation.same_length).lower()}."
-    rounds = "" if evaluation.n_hashes is None else f", {evaluation.n_hashes} rounds of hashing"
+    chosen = "".join(f", {name} {json.dumps(value)}" for name, value in evaluation.values.items())
+    defaults = f"Defaults: segment_len {evaluation.segment_len}{chosen}"
     if evaluation.max_positions is None:
-        return f"{defaults}{rounds}."
-    return f"{defaults}{rounds}. Documents have at most {evaluation.max_positions:,} tokens{afresh}."
+        return f"{defaults}."
+    return f"{defaults}. Documents have at most {evaluation.max_positions:,} tokens{afresh}."
 
 
 def _verified(report: ParityReport) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -23,6 +23,7 @@ from xlexport.errors import XlexportError
 from xlruntime import Document, Model, TextError
 from xlruntime.documents import TextCounts, TokenReader
 from xlruntime.errors import OptionError
+from xlruntime.evaluation import SettingValue
 
 __all__ = [
     "ContextReport",
@@ -69,9 +70,7 @@ class ModelContext:
     bundle: str
     mem_len: int
     segment_len: int
-    clamp_len: int
-    same_length: bool
-    n_hashes: int | None
+    settings: Mapping[str, SettingValue]
     lengths: tuple[LengthScore, ...]
     recl: tuple[Recl, ...]
 
@@ -122,8 +121,11 @@ class ContextReport:
     models: tuple[ModelContext, ...]
 
     def to_dict(self) -> dict[str, Any]:
-        """For JSON."""
-        return asdict(self)
+        """Return all fields for JSON, each setting of a model as a field of its own."""
+        fields = asdict(self)
+        for model in fields["models"]:
+            model.update(model.pop("settings"))
+        return fields
 
 
 @dataclass(frozen=True)
@@ -184,7 +186,7 @@ def read_text(model: Model, documents: Sequence[Document]) -> ContextText:
 
 def default_lengths(models: Sequence[Model]) -> tuple[int, ...]:
     """From a sixteenth of the longest memory on, each twice the one before, to twice the memory."""
-    longest = max(model.bundle.evaluation.mem_len for model in models)
+    longest = max(model.bundle.settings.most_rows for model in models)
     return tuple(sorted({max(1, longest * 2 // 2**halvings) for halvings in range(6)}))
 
 
@@ -370,11 +372,9 @@ def _model_context(
     settings = model.evaluation(**evaluation)
     return ModelContext(
         bundle=str(model.folder),
-        mem_len=model.bundle.evaluation.mem_len,
+        mem_len=model.bundle.settings.most_rows,
         segment_len=settings.segment_len,
-        clamp_len=settings.clamp_len,
-        same_length=settings.same_length,
-        n_hashes=settings.n_hashes,
+        settings=settings.values,
         lengths=tuple(scores[mem_len] for mem_len in sorted(scores)),
         recl=tuple(recl),
     )

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from xlexport.errors import ExportError
-from xlruntime import spec
+from xlruntime.evaluation import EvaluationRules, Ring, Setting
 
 if TYPE_CHECKING:
     from xltraining.reformer import Reformer
@@ -20,29 +20,50 @@ REFORMER_ONLY = {"rule": "--rule", "n_hashes": "--n-hashes"}
 TRANSFORMER_XL_ONLY = {"clamp_len": "--clamp-len", "same_length": "--same-length", "cuda_graphs": "--cuda-graphs"}
 
 
-def own_evaluation(architecture: str, config: Mapping[str, Any]) -> spec.Evaluation:
+def own_evaluation(architecture: str, config: Mapping[str, Any]) -> EvaluationRules:
     """How a model is evaluated unless the user chooses otherwise."""
     if architecture == "reformer":
         whole = config["rule"] == "chunk"
         longest = config["max_positions"] or LONGEST_DOCUMENT
-        return spec.Evaluation(
+        settings = {} if whole else {"mem_len": _mem_len(config["mem_len"])}
+        if "lsh" in config["attn_layers"]:
+            rounds = config["n_hashes"]
+            settings["n_hashes"] = Setting(
+                "integer",
+                rounds,
+                "rounds of hashing, at most those that were exported (convert --n-hashes)",
+                input=None if whole else "n_hashes",
+                minimum=rounds if whole else 1,
+                maximum=rounds,
+            )
+        return EvaluationRules(
             segment_len=longest if whole else config["tgt_len"],
-            mem_len=0 if whole else config["mem_len"],
-            clamp_len=-1,
-            same_length=True,
-            window_extra=1,
-            n_hashes=config["n_hashes"] if "lsh" in config["attn_layers"] else None,
+            settings=settings,
+            rings={} if whole else {"capacity": Ring("mem_len", window_extra=1, length=None)},
             max_positions=config["max_positions"] or None,
             whole=whole,
         )
-    return spec.Evaluation(
+    return EvaluationRules(
         segment_len=config["tgt_len"],
-        mem_len=config["mem_len"],
-        clamp_len=config["clamp_len"] if config["clamp_len"] > 0 else -1,
-        same_length=config["same_length"],
+        settings={
+            "mem_len": _mem_len(config["mem_len"]),
+            "clamp_len": Setting(
+                "integer",
+                config["clamp_len"] if config["clamp_len"] > 0 else -1,
+                "largest distinct distance, in tokens",
+                input="clamp_len",
+                minimum=1,
+                off=-1,
+            ),
+            "same_length": Setting("boolean", config["same_length"], "whether every token sees equally many others"),
+        },
+        rings={"capacity": Ring("mem_len", same_length="same_length", window_extra=config["window_extra"])},
         first_memory=config["first_memory"],
-        window_extra=config["window_extra"],
     )
+
+
+def _mem_len(default: int) -> Setting:
+    return Setting("integer", default, "rows of memory that a layer keeps", input="mem_len", minimum=1)
 
 
 def check_choices(architecture: str, config: Mapping[str, Any], choices: Mapping[str, Any]) -> None:

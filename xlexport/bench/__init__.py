@@ -140,7 +140,7 @@ def _works(model: Model, sizes: Sequence[tuple[int | None, int | None, int]], se
 
 
 def _work(model: Model, segment_len: int | None, mem_len: int | None, batch_size: int, settings: _Settings) -> Work:
-    own = model.bundle.evaluation
+    own = model.bundle.settings
     generates = settings.purpose == "generate" and not own.whole
     if generates and segment_len not in (None, 1):
         raise OptionError(f"segment_len is {segment_len}, but tokens are generated one by one. Leave it out.")
@@ -148,7 +148,7 @@ def _work(model: Model, segment_len: int | None, mem_len: int | None, batch_size
         segment_len = min(own.segment_len, WHOLE_DOCUMENT)
     # Generating, a stream keeps room for segments of the model's own length: its prompt is read in them.
     evaluation = model.evaluation(
-        None if generates else segment_len, mem_len, settings.clamp_len, n_hashes=settings.n_hashes
+        None if generates else segment_len, mem_len=mem_len, clamp_len=settings.clamp_len, n_hashes=settings.n_hashes
     )
     if segment_len is not None and segment_len > evaluation.segment_len:
         raise OptionError(
@@ -197,7 +197,7 @@ def _measure(
     eager_median = eager_clock.quantile(0.5) if eager_step is not None else None
     return BenchReport(
         segment_len=work.segment_len,
-        mem_len=work.evaluation.mem_len,
+        mem_len=work.evaluation.most_rows,
         batch_size=work.batch_size,
         threads=model.threads,
         device=str(model.device),

@@ -72,7 +72,7 @@ def step_floor(side: GraphSide) -> Floor:
     moved += sum(_memory_bytes(side, entry, few) for entry in memory.entries if entry.input in inputs)
     constants = {name: value.shape() for name, value in memory.constants.items() if name in inputs}
     moved += sum(math.prod(shape) * np.dtype(inputs[name].dtype).itemsize for name, shape in constants.items())
-    rounds = {} if work.evaluation.n_hashes is None else {"n_hashes": work.evaluation.n_hashes}
+    rounds = {} if work.evaluation.get("n_hashes") is None else {"n_hashes": work.evaluation.get("n_hashes")}
     flops = step_flops(
         bundle.architecture,
         {**bundle.config, **rounds},
@@ -126,11 +126,11 @@ def _memory_bytes(side: GraphSide, entry: Memory, few: bool) -> int:
     row = np.dtype(entry.dtype).itemsize  # of all that stands side by side: batch rows, heads, rounds
     for axis, size in enumerate(entry.shape):
         row *= 1 if axis == entry.row_axis else free[size] if isinstance(size, str) else size
-    if entry.layout == "recent":
-        return 2 * row * int(entry.shape[entry.row_axis])
+    if entry.layout != "ring":
+        return 2 * row * (1 if entry.row_axis is None else int(entry.shape[entry.row_axis]))
     kind, index = re.fullmatch(r"memory_([a-z]+)_(\d+)", entry.input).groups()  # type: ignore[union-attr]  # all are so
     read = C
     if kind != "bucket" and "attn_layers" in config and config["attn_layers"][int(index)] == "lsh":
-        rounds = work.evaluation.n_hashes or 1
+        rounds = work.evaluation.get("n_hashes") or 1
         read = min(C, work.segment_len * rounds * config["chunk_length"]) if few else rounds * C
     return row * (read + work.segment_len)

@@ -12,9 +12,9 @@ import numpy.typing as npt
 
 from xlexport.architectures.settings import as_converted
 from xlexport.checkpoints import SourceCheckpoint
+from xlruntime.evaluation import EvaluationSettings
 from xlruntime.model import Model
 from xlruntime.session import GraphSession
-from xlruntime.spec import Evaluation
 
 __all__ = ["EagerSide", "GraphSide", "Purpose", "Work"]
 
@@ -26,7 +26,7 @@ class Work:
     """One step: `segment_len` tokens in each of `batch_size` rows, behind full memory."""
 
     purpose: Purpose
-    evaluation: Evaluation
+    evaluation: EvaluationSettings
     segment_len: int
     batch_size: int
 
@@ -40,7 +40,7 @@ class Work:
         """Where a step with full memory stands in its document, or as far on as positions allow."""
         if self.evaluation.whole:
             return 0
-        last, mem_len = self.evaluation.longest_part, self.evaluation.mem_len
+        last, mem_len = self.evaluation.longest_part, self.evaluation.most_rows
         return mem_len if last is None else min(mem_len, max(0, last - self.segment_len))
 
     def ids(self, config: Mapping[str, Any]) -> npt.NDArray[np.int64]:
@@ -64,7 +64,7 @@ class GraphSide:
         self.graph = model.graph_for(work.purpose, work.segment_len)
         self.tokens, self.targets = work.ids(model.bundle.config)
         self.memory = model.new_memory(work.evaluation, work.batch_size)
-        self.memory.memory_length[:] = work.evaluation.mem_len
+        self.memory.memory_length[:] = work.evaluation.most_rows
         random = np.random.default_rng(0)
         for entry in self.memory.entries:
             if entry.dtype == "int32":  # bucket ids: all alike, they would make other work of it
@@ -113,15 +113,17 @@ class EagerSide:
         model = self.source.build_model()
         if self.source.architecture == "reformer":
             eager = as_converted(model, config).with_evaluation(
-                mem_len=evaluation.mem_len or None, n_hashes=evaluation.n_hashes
+                mem_len=evaluation.most_rows or None, n_hashes=evaluation.get("n_hashes")
             )
             state = {"memory": _random_memory(eager, work.position, work.batch_size)}
             carries = False  # positions may end
         else:
             eager = model.with_evaluation(
-                mem_len=evaluation.mem_len, clamp_len=evaluation.clamp_len, same_length=evaluation.same_length
+                mem_len=evaluation.most_rows,
+                clamp_len=evaluation["clamp_len"],
+                same_length=bool(evaluation["same_length"]),
             )
-            rows = torch.zeros(work.batch_size, evaluation.mem_len, config["d_model"])
+            rows = torch.zeros(work.batch_size, evaluation.most_rows, config["d_model"])
             state = {"memory": [rows] * config["n_layer"]}
             carries = True
 

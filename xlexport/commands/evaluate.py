@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -37,8 +38,6 @@ def evaluate(
     **evaluation: Any,
 ) -> None:
     """Score CORPUS as published scores were computed: as parallel streams; '-' is standard input. Needs no PyTorch."""
-    from dataclasses import asdict
-
     from xlexport.bundles import open_bundle
     from xlexport.scoring.remarks import documents_of
     from xlruntime.protocols import arrange, read_corpus, walk
@@ -50,7 +49,7 @@ def evaluate(
     with progress_bar(streams.tokens.size, "evaluating") as advance:
         found = walk(model, streams, advance)
     if as_json:
-        print_json(asdict(found))
+        print_json(found.to_dict())
     else:
         print_table(corpus_rows(found))
 
@@ -59,7 +58,7 @@ def corpus_rows(score: CorpusScore) -> list[tuple[str, str]]:
     """A CorpusScore for people; what does not occur is left out."""
     unit = score.unit
     text = f", {score.bytes:,} bytes" if score.bytes and unit != "byte" else ""
-    clamp = "no clamp" if score.clamp_len < 0 else f"clamp {score.clamp_len:,}"
+    chosen = "".join(f", {name} {json.dumps(value)}" for name, value in score.settings.items())
     warmup = f", {score.warmup_segments} segments of warm-up" if score.warmup_segments else ""
     rows = [
         ("corpus", f"{score.corpus}: {score.tokens:,} {unit}s{text}"),
@@ -74,10 +73,8 @@ def corpus_rows(score: CorpusScore) -> list[tuple[str, str]]:
         ),
         (
             "settings",
-            f"segment {score.segment_len:,}, memory {score.mem_len:,}, {clamp}, "
-            f"{'' if score.same_length else 'no '}same length, first memory {score.first_memory}"
-            f"{f', {score.n_hashes} rounds of hashing' if score.n_hashes else ''}"
-            f"{', afresh where the model cannot read on' if score.restart else ''}",
+            f"segment_len {score.segment_len:,}{chosen}, first memory {score.first_memory}"
+            f"{', restart at the last position' if score.restart else ''}",
         ),
         (f"nats per {unit}", f"{score.nats_per_token:.4f}"),
         (f"bits per {unit}", f"{score.bits_per_token:.5f}"),

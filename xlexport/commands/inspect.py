@@ -19,8 +19,9 @@ from xlexport.commands.quantize import quantization_rows
 from xlexport.terminal import print_json, print_table
 from xlruntime.bundle import MANIFEST
 from xlruntime.errors import BundleError
+from xlruntime.evaluation import EvaluationSettings
 from xlruntime.model import load
-from xlruntime.spec import Bundle, Evaluation
+from xlruntime.spec import Bundle
 from xlruntime.tokenizers import make_tokenizer
 from xlruntime.tokenizers.vocabulary import Vocabulary
 from xlruntime.tokenizers.vocabulary_tokenizer import VocabularyTokenizer
@@ -96,23 +97,23 @@ def placement_rows(placement: Placement) -> list[tuple[str, str]]:
 
 
 def _transformer_xl_rows(bundle: Bundle) -> list[tuple[str, str]]:
-    evaluation = bundle.evaluation
+    evaluation = bundle.settings
     return [
-        ("segment, memory, clamp", f"{evaluation.segment_len}, {evaluation.mem_len}, {evaluation.clamp_len}"),
-        ("same_length", str(evaluation.same_length).lower()),
+        ("segment, memory, clamp", f"{evaluation.segment_len}, {evaluation.most_rows}, {evaluation['clamp_len']}"),
+        ("same_length", str(evaluation["same_length"]).lower()),
         ("first memory", evaluation.first_memory),
         ("memory of a stream", _stream_memory(bundle)),
     ]
 
 
 def _reformer_rows(bundle: Bundle, folder: Path) -> list[tuple[str, str]]:
-    evaluation = bundle.evaluation
+    evaluation = bundle.settings
     rows = _attention_rows(bundle.config)
     if evaluation.whole:
         rows.append(("documents", f"whole, {_longest(evaluation)}"))
     else:
         rows += [
-            ("segment, memory", f"{evaluation.segment_len:,}, {evaluation.mem_len:,}"),
+            ("segment, memory", f"{evaluation.segment_len:,}, {evaluation.most_rows:,}"),
             ("documents", _longest(evaluation)),
             ("memory of a stream", _stream_memory(bundle)),
         ]
@@ -122,7 +123,7 @@ def _reformer_rows(bundle: Bundle, folder: Path) -> list[tuple[str, str]]:
     )
 
 
-def _longest(evaluation: Evaluation) -> str:
+def _longest(evaluation: EvaluationSettings) -> str:
     """How many tokens of a document can be read."""
     if evaluation.longest_part is None:
         return "of any length"
@@ -154,7 +155,7 @@ def _overflow(folder: Path) -> list[float]:
 
 def _stream_memory(bundle: Bundle) -> str:
     """What one stream's memory takes."""
-    free = {"batch": 1, "capacity": bundle.evaluation.capacity()}
+    free = {"batch": 1, "capacity": bundle.settings.capacity()}
     total = sum(
         np.dtype(entry.dtype).itemsize
         * math.prod(axis if isinstance(axis, int) else free[axis] for axis in entry.shape)

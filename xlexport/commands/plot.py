@@ -139,8 +139,8 @@ def attention(
     ids = verify_ids(opened.bundle, opened.tokenizer, file)
     model = checkpoints.load(checkpoint, format_name, config).build_model()
     check_sizes(opened, model)
-    model = model.with_evaluation(settings.mem_len, settings.clamp_len, settings.same_length)
-    with progress_bar(min(len(ids), tokens + settings.mem_len), "attending") as advance:
+    model = model.with_evaluation(settings.most_rows, settings["clamp_len"], bool(settings["same_length"]))
+    with progress_bar(min(len(ids), tokens + settings.most_rows), "attending") as advance:
         report = attention_by_distance(model, ids, segment_len=settings.segment_len, tokens=tokens, progress=advance)
     if as_json:
         print_json(report.to_dict())

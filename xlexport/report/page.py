@@ -27,8 +27,8 @@ from xlexport.scoring.inputs import STDIN, Input, Reading, documents
 from xlexport.scoring.remarks import NEWLINES_MERGED, losses, segmentation
 from xlruntime import Document, DocumentScore, TextError
 from xlruntime.documents import as_ids, check_ids
+from xlruntime.evaluation import EvaluationSettings
 from xlruntime.model import Model
-from xlruntime.spec import Evaluation
 
 __all__ = ["check_page", "read_whole", "write_report"]
 
@@ -132,7 +132,7 @@ def write_report(
 
 
 def _about(
-    model: Model, settings: Evaluation, summary: DocumentScore, chunks: Iterable[Chunk], top: int, title: str
+    model: Model, settings: EvaluationSettings, summary: DocumentScore, chunks: Iterable[Chunk], top: int, title: str
 ) -> dict[str, Any]:
     """What a page knows besides its blocks."""
     vocab_size = model.bundle.vocab_size
@@ -175,10 +175,10 @@ def _counts_bytes(summary: DocumentScore) -> bool:
     return summary.bytes == summary.tokens and summary.bits_per_byte == summary.bits_per_token
 
 
-def _notes(model: Model, settings: Evaluation, summary: DocumentScore) -> list[str]:
+def _notes(model: Model, settings: EvaluationSettings, summary: DocumentScore) -> list[str]:
     """What a reader must know of how the document was scored, in sentences: first the model, then what to beware of."""
     memory = "the whole document in one step" if settings.whole else f"segments of {settings.segment_len:,}"
-    notes = [f"{_model_name(model)}; {memory}" + ("." if settings.whole else f", memory {settings.mem_len:,}.")]
+    notes = [f"{_model_name(model)}; {memory}" + ("." if settings.whole else f", memory {settings.most_rows:,}.")]
     if said := segmentation(settings):
         notes.append(said)
     if model.tokenizer.merges_newlines:

@@ -13,7 +13,7 @@ from xlexport.scoring.documents import MARK, ids_of_words
 from xlexport.terminal import print_json, standard_output, tell
 from xlruntime import Document, DocumentScore, TextError
 from xlruntime.documents import Tokenizer, continuation
-from xlruntime.spec import Evaluation
+from xlruntime.evaluation import EvaluationSettings
 
 __all__ = [
     "NEWLINES_MERGED",
@@ -67,14 +67,14 @@ def nothing_to_score(score: DocumentScore) -> TextError | None:
     return TextError(f"{score.document}: {score.tokens} of at least 2 tokens, so nothing to score. Give a longer text.")
 
 
-def segmentation(evaluation: Evaluation) -> str | None:
+def segmentation(evaluation: EvaluationSettings) -> str | None:
     """That the scores depend on how the document is cut; None where they do not."""
     if not evaluation.segmentation_matters:
         return None
     return f"Without same_length the scores depend on the segment length, which is {evaluation.segment_len}."
 
 
-def print_segmentation(evaluation: Evaluation) -> None:
+def print_segmentation(evaluation: EvaluationSettings) -> None:
     """Say so where the scores depend on how the document is cut."""
     if said := segmentation(evaluation):
         tell(said)

@@ -23,10 +23,10 @@ from xlexport.scoring.resume import PartialFile, SavedRun, read_run
 from xlexport.scoring.totals import Progress, Totals
 from xlexport.terminal import counted, failure, print_json, standard_output, tell
 from xlruntime import Document, Model, TokenScores
+from xlruntime.evaluation import EvaluationSettings
 from xlruntime.providers import import_onnxruntime
 from xlruntime.scorer import Scorer
 from xlruntime.scorer_state import active_documents, resume_scorer, scorer_state
-from xlruntime.spec import Evaluation
 
 __all__ = ["RunOptions", "Sink", "StandardOutput", "describe_run", "score_run"]
 
@@ -82,7 +82,9 @@ class StandardOutput:
             self._file.flush()
 
 
-def describe_run(model: Model, settings: Evaluation, options: RunOptions, inputs: Sequence[Input]) -> dict[str, Any]:
+def describe_run(
+    model: Model, settings: EvaluationSettings, options: RunOptions, inputs: Sequence[Input]
+) -> dict[str, Any]:
     """What the bytes of a run's output depend on, but for the processor, for JSON. Reads the inputs."""
     reading, tokenizer = options.reading, model.bundle.tokenizer
     library = {tokenizer.kind} & {"tokenizers", "sentencepiece"}  # kinds that are called as what runs them
@@ -92,7 +94,7 @@ def describe_run(model: Model, settings: Evaluation, options: RunOptions, inputs
             **asdict(tokenizer),
             "sha256": getattr(model.bundle.files.get(tokenizer.file or ""), "sha256", None),
         },
-        "settings": asdict(settings),
+        "settings": {**settings.to_dict(), "first_memory": settings.first_memory},
         "options": {
             "--per": options.per,
             "--format": options.kind,
@@ -118,7 +120,7 @@ def describe_run(model: Model, settings: Evaluation, options: RunOptions, inputs
 
 def score_run(
     model: Model,
-    settings: Evaluation,
+    settings: EvaluationSettings,
     inputs: Sequence[Input],
     options: RunOptions,
     stdin: BinaryIO,
@@ -185,7 +187,7 @@ class _Session:
     def __init__(
         self,
         model: Model,
-        settings: Evaluation,
+        settings: EvaluationSettings,
         options: RunOptions,
         inputs: Sequence[Input],
         sink: Sink,

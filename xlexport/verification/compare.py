@@ -19,9 +19,9 @@ from xlexport.verification.report import SegmentDifference, largest
 if TYPE_CHECKING:
     import torch
 
-    from xlruntime.memory import RingMemory
+    from xlruntime.evaluation import EvaluationSettings
+    from xlruntime.memory import BatchMemory
     from xlruntime.model import Model
-    from xlruntime.spec import Evaluation
 
 __all__ = [
     "BEST",
@@ -185,7 +185,7 @@ def with_memory(found: SegmentDifference, *worst: float) -> SegmentDifference:
     return dataclasses.replace(found, max_abs_memory_diff=largest(found.max_abs_memory_diff, *worst))
 
 
-def memory_difference(memory: RingMemory, rows: Iterable[NamedRows]) -> float:
+def memory_difference(memory: BatchMemory, rows: Iterable[NamedRows]) -> float:
     """Largest difference of what may be seen of the rings from `rows`, newest against newest; rows are not to lack.
 
     Raises:
@@ -196,6 +196,9 @@ def memory_difference(memory: RingMemory, rows: Iterable[NamedRows]) -> float:
     for name, wanted in rows:
         entry = entries.pop(name)
         found = memory.by_age(entry, 0)
+        if entry.row_axis is None:
+            worst.append(largest(found - wanted))
+            continue
         axis = entry.row_axis - 1  # of one batch row
         before = found.shape[axis] - wanted.shape[axis]
         # Of bucket ids, the model may have those of the first rounds alone.
@@ -206,7 +209,7 @@ def memory_difference(memory: RingMemory, rows: Iterable[NamedRows]) -> float:
     return largest(*worst)
 
 
-def segments_to_wrap(evaluation: Evaluation, rounds: int = 1) -> int:
+def segments_to_wrap(evaluation: EvaluationSettings, rounds: int = 1) -> int:
     """Segments that write the whole ring `rounds` times and begin another round."""
     return rounds * -(-evaluation.capacity() // evaluation.segment_len) + 1
 

@@ -11,7 +11,8 @@ import numpy as np
 import numpy.typing as npt
 
 from xlexport.errors import ParityError
-from xlruntime.spec import Bundle, Evaluation
+from xlruntime.evaluation import EvaluationSettings
+from xlruntime.spec import Bundle
 
 __all__ = [
     "TOLERANCES",
@@ -167,7 +168,10 @@ class ParityReport:
 
 
 def make_report(
-    found: list[SegmentDifference], evaluation: Evaluation, tolerance: Tolerance, totals: LSHTotals | None = None
+    found: list[SegmentDifference],
+    evaluation: EvaluationSettings,
+    tolerance: Tolerance,
+    totals: LSHTotals | None = None,
 ) -> ParityReport:
     """The figures of all segments as one, judged; `totals` where the architecture has LSH attention."""
     tokens = sum(segment.tokens for segment in found)
@@ -209,7 +213,7 @@ def make_report(
         tolerance=dataclasses.asdict(tolerance),
         passed=not over and abs(delta_bits) <= tolerance.delta_bits_per_token,
         segment_len=evaluation.segment_len,
-        mem_len=evaluation.mem_len,
+        mem_len=evaluation.most_rows,
         bits_per_token=eager_nats / tokens / math.log(2),
         flip_effect_bits_per_token=None if totals is None else totals.flip_effect_bits_per_token,
         overflow_fraction_per_layer=overflow,

@@ -13,8 +13,8 @@ import numpy.typing as npt
 from xlexport.architectures import project_memory
 from xlexport.verification.compare import Expected, Ids, NamedRows, expect, memory_difference
 from xlexport.verification.report import LSHDifference, largest
+from xlruntime.evaluation import EvaluationSettings
 from xlruntime.model import Model
-from xlruntime.spec import Evaluation
 
 if TYPE_CHECKING:
     import torch
@@ -73,9 +73,9 @@ class _Answer:
 class Eager:
     """The eager model. Asked the same again, as by the next graph that walks the same text, it answers at once."""
 
-    def __init__(self, model: Reformer, evaluation: Evaluation, tolerance: float) -> None:
-        mem_len = None if evaluation.whole else evaluation.mem_len
-        self.model: Reformer = model.with_evaluation(mem_len=mem_len, n_hashes=evaluation.n_hashes)
+    def __init__(self, model: Reformer, evaluation: EvaluationSettings, tolerance: float) -> None:
+        mem_len = None if evaluation.whole else evaluation.most_rows
+        self.model: Reformer = model.with_evaluation(mem_len=mem_len, n_hashes=evaluation.get("n_hashes"))
         self.tolerance = tolerance
         self._asked: tuple[Span, ReformerMemory | None, list[torch.Tensor | None]] | None = None
         self._answer: _Answer | None = None
@@ -108,7 +108,7 @@ class Eager:
 class Pair:
     """A graph and the eager model on one text, each with its own memory."""
 
-    def __init__(self, model: Model, eager: Eager, purpose: str, evaluation: Evaluation) -> None:
+    def __init__(self, model: Model, eager: Eager, purpose: str, evaluation: EvaluationSettings) -> None:
         self.model, self.eager, self.purpose, self.evaluation = model, eager, purpose, evaluation
         most = model.bundle.graphs[purpose].max_segment
         self.memory = model.new_memory(evaluation, capacity=None if most is None else evaluation.capacity(most))
