@@ -16,8 +16,8 @@ from xlexport.bench.roofline import Floor, step_floor, weight_bytes
 from xlexport.bench.runners import GraphSide, Purpose, Work
 from xlexport.errors import XlexportError
 from xlruntime import load
+from xlruntime.devices import Device
 from xlruntime.model import Model
-from xlruntime.providers import Device
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 

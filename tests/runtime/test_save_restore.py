@@ -93,7 +93,7 @@ def test_restored_with_more_capacity_is_close(
 ) -> None:
     bundle = variant.bundle
     ids = random_ids(fed + 60, vocab_size=bundle.vocab_size)
-    check_restored_with(bundle.evaluation.capacity() + more, fed, variant, ids, tmp_path / "state", close)
+    check_restored_with(bundle.settings.capacity() + more, fed, variant, ids, tmp_path / "state", close)
 
 
 @pytest.mark.parametrize("capacity", [13, 19])
