@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -155,11 +156,10 @@ class Engine:
             raise OptionError(
                 f"a capacity of {capacity} slots holds no segment beside the {evaluation.most_rows} rows that are kept."
             )
-        constants = self._make_constants(evaluation, capacity)
-        plan = MemoryPlan(self.bundle.memory, self._first_values, constants, evaluation, capacity, self.device)
+        plan = MemoryPlan(self.bundle.memory, self._first_values, {}, evaluation, capacity, self.device)
         if self.device.kind == "cpu":
-            check_room(plan, batch_size)
-        return BatchMemory.fresh(plan, batch_size)
+            check_room(plan, batch_size)  # before constants of such a capacity are made
+        return BatchMemory.fresh(replace(plan, constants=self._make_constants(evaluation, capacity)), batch_size)
 
     def step(
         self, purpose: str, memory: BatchMemory, tokens: npt.NDArray[np.int64], targets: npt.NDArray[np.int64]

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import torch
 
+from tests.helpers.manifests import edit_manifest
 from xlruntime.bundle import digest_file
 from xlruntime.spec import FORMAT_VERSION
 
@@ -169,10 +170,7 @@ def remove_the_manifest(folder: Path) -> None:
 
 
 def change_manifest(folder: Path, **changes: Any) -> None:
-    """On purpose, so its own digest goes."""
-    manifest = json.loads((folder / "bundle.json").read_text())
-    del manifest["manifest_sha256"]
-    (folder / "bundle.json").write_text(json.dumps({**manifest, **changes}))
+    edit_manifest(folder, lambda manifest: manifest.update(changes))
 
 
 def make_it_newer(folder: Path) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gzip
-import hashlib
 import json
 import math
 import shutil
@@ -16,6 +15,7 @@ import numpy as np
 import pytest
 
 import xlruntime
+from tests.helpers.manifests import give_tokenizer
 from xlexport.analysis.recl import find_recl
 from xlruntime.tokenizers.vocabulary import Vocabulary
 
@@ -241,10 +241,7 @@ def with_words(folder: Path) -> Path:
     words = Vocabulary("words", ("<unk>", "<eos>", "a", "b", *(f"w{n}" for n in range(25))), "<unk>", None, "<eos>")
     content = words.to_json().encode()
     (folder / "vocabulary.json").write_bytes(content)
-    manifest = json.loads((folder / "bundle.json").read_text("utf-8"))
-    manifest["files"]["vocabulary.json"] = {"sha256": hashlib.sha256(content).hexdigest(), "size": len(content)}
-    manifest["tokenizer"] = {"kind": "vocabulary", "file": "vocabulary.json"}
-    (folder / "bundle.json").write_text(json.dumps(manifest), "utf-8")
+    give_tokenizer(folder, "vocabulary", "vocabulary.json")
     return folder
 
 

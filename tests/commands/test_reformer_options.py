@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 import xlruntime
+from tests.helpers.manifests import edit_manifest
 
 if TYPE_CHECKING:
     from tests.helpers.invoking import Finished
@@ -25,9 +25,7 @@ LONG = b"It was the best of times, it was the worst of times. " * 9  # 477 bytes
 def band(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The Reformer of rule `band`, reading bytes."""
     folder = Path(shutil.copytree(GOLDEN / "reformer_band" / "bundle", tmp_path_factory.mktemp("reformer") / "bundle"))
-    manifest = json.loads((folder / "bundle.json").read_text("utf-8"))
-    manifest["tokenizer"] = {"kind": "bytes", "first_id": 2}
-    (folder / "bundle.json").write_text(json.dumps(manifest), "utf-8")
+    edit_manifest(folder, lambda manifest: manifest.update(tokenizer={"kind": "bytes", "first_id": 2}))
     return folder
 
 

@@ -14,6 +14,7 @@ import numpy.typing as npt
 import onnx_ir as ir
 import pytest
 
+from tests.helpers.manifests import edit_manifest
 from xlexport.errors import OutputExistsError, ParityError, QuantizationError
 from xlexport.quantize.dynamic_int8 import quantize_columns
 from xlexport.quantize.gate import Difference, compare, log_probs, products_to_keep
@@ -220,8 +221,7 @@ def spoil(folder: Path, layer: int, large: float = 1e4) -> None:
 
     The model computes what it did, but in int8 the others vanish beside it.
     """
-    manifest = json.loads((folder / "bundle.json").read_text())
-    manifest.pop("manifest_sha256", None)
+    digests = {}
     for purpose in ("score", "generate", "detail"):
         path = folder / f"{purpose}.onnx"
         model = ir.load(path)
@@ -232,9 +232,8 @@ def spoil(folder: Path, layer: int, large: float = 1e4) -> None:
             array[row] = number
             value.const_value = ir.tensor(array, name=name)
         ir.save(model, path)
-        digest = digest_file(path)
-        manifest["files"][path.name] = dataclasses.asdict(digest)
-    (folder / "bundle.json").write_text(json.dumps(manifest))
+        digests[path.name] = dataclasses.asdict(digest_file(path))
+    edit_manifest(folder, lambda manifest: manifest["files"].update(digests))
 
 
 @pytest.fixture

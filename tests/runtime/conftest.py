@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -13,8 +12,8 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
+from tests.helpers.manifests import edit_manifest, give_tokenizer
 from xlruntime import Model, load
-from xlruntime.bundle import digest_file
 
 GOLDEN = Path(__file__).resolve().parents[1] / "golden"
 BAND, CHUNK = "reformer_band", "reformer_chunk"
@@ -75,9 +74,7 @@ def chunk_model() -> Model:
 def bytes_of_band(band_model: Model, tmp_path: Path) -> Model:
     """The same, reading text: the id of a byte is the byte and two."""
     folder = Path(shutil.copytree(band_model.folder, tmp_path / "bytes"))
-    manifest = json.loads((folder / "bundle.json").read_text("utf-8"))
-    manifest["tokenizer"] = {"kind": "bytes", "first_id": 2}
-    (folder / "bundle.json").write_text(json.dumps(manifest), "utf-8")
+    edit_manifest(folder, lambda manifest: manifest.update(tokenizer={"kind": "bytes", "first_id": 2}))
     return load(folder, threads=1)
 
 
@@ -94,11 +91,7 @@ def bundle_with(no_text_model: Model, tmp_path: Path) -> Callable[[str, Path], P
     def make(kind: str, file: Path) -> Path:
         folder = Path(shutil.copytree(no_text_model.folder, tmp_path / "bundle"))
         shutil.copyfile(file, folder / file.name)
-        manifest = json.loads((folder / "bundle.json").read_text("utf-8"))
-        digest = digest_file(folder / file.name)
-        manifest["files"][file.name] = {"sha256": digest.sha256, "size": digest.size}
-        manifest["tokenizer"] = {"kind": kind, "file": file.name}
-        (folder / "bundle.json").write_text(json.dumps(manifest), "utf-8")
+        give_tokenizer(folder, kind, file.name)
         return folder
 
     return make

@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
-from tests.runtime.test_bundle_errors import change_manifest, refusal
+from tests.helpers.manifests import edit_manifest
+from tests.runtime.test_bundle_errors import refusal
 from xlruntime import BundleError, Model, OptionError, TokenError, load
 from xlruntime.bundle import digest_file, read_bundle
 from xlruntime.spec import FIRST_MEMORY_FILE
@@ -24,7 +25,7 @@ Change = Callable[[dict[str, Any]], Any]
 def seal(folder: Path, name: str) -> None:
     """Let the manifest have the digest of the file as it is now."""
     digest = digest_file(folder / name)
-    change_manifest(
+    edit_manifest(
         folder, lambda manifest: manifest["files"].update({name: {"sha256": digest.sha256, "size": digest.size}})
     )
 
@@ -60,9 +61,8 @@ def test_layout_of_the_manifest_does_not_matter(sealed: Path) -> None:
 def test_manifest_changed_on_purpose_is_read_without_the_digest(sealed: Path) -> None:
     def change(manifest: dict[str, Any]) -> None:
         manifest["evaluation"]["settings"]["mem_len"]["default"] = 10
-        del manifest["manifest_sha256"]
 
-    change_manifest(sealed, change)
+    edit_manifest(sealed, change)
     assert load(sealed).bundle.settings["mem_len"] == 10
 
 
@@ -104,7 +104,7 @@ def setting(manifest: dict[str, Any], name: str) -> dict[str, Any]:
     ],
 )  # fmt: skip
 def test_manifest_of_other_kinds_is_refused(change: Change, said: str, bundle_copy: Path) -> None:
-    change_manifest(bundle_copy, change)
+    edit_manifest(bundle_copy, change)
     message = refusal(bundle_copy)
     assert said in message
     assert message.isprintable()
@@ -116,7 +116,7 @@ def test_all_that_is_wrong_is_told_at_once(bundle_copy: Path) -> None:
         del manifest["architecture"], manifest["evaluation"]["segment_len"]
         manifest["vocab_size"] = None
 
-    change_manifest(bundle_copy, change)
+    edit_manifest(bundle_copy, change)
     message = refusal(bundle_copy)
     for said in ("architecture is missing", "evaluation.segment_len is missing", "vocab_size is None"):
         assert said in message
@@ -153,7 +153,7 @@ def test_first_rows_that_are_none_are_refused(damage: str, bundle_copy: Path) ->
 
 def test_graph_that_fails_in_a_step_is_told(bundle_copy: Path) -> None:
     """Its positional keys are gone, so a step lacks inputs."""
-    change_manifest(bundle_copy, lambda manifest: manifest["graphs"].pop("positions"))
+    edit_manifest(bundle_copy, lambda manifest: manifest["graphs"].pop("positions"))
     with pytest.raises(BundleError, match=r"score\.onnx: ONNX Runtime cannot run it \(.*position_key"):
         load(bundle_copy).stream().feed("some text")
 

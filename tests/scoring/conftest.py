@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from tests.helpers.manifests import give_tokenizer
 from xlexport.commands import run
 
 GOLDEN = Path(__file__).resolve().parents[1] / "golden"
@@ -78,17 +79,11 @@ def texts(tmp_path: Path) -> list[Path]:
 @pytest.fixture
 def words_bundle(tmp_path: Path) -> Callable[[str, Path], Path]:
     """`words_bundle(kind, file)`: a bundle of 29 tokens that reads text with this tokenizer."""
-    from xlruntime.bundle import digest_file
 
     def made(kind: str, file: Path) -> Path:
         folder = Path(shutil.copytree(GOLDEN / "pre_lnorm_empty" / "bundle", tmp_path / "words.bundle"))
         shutil.copyfile(file, folder / file.name)
-        manifest = json.loads((folder / "bundle.json").read_text("utf-8"))
-        digest = digest_file(folder / file.name)
-        manifest["files"][file.name] = {"sha256": digest.sha256, "size": digest.size}
-        manifest["tokenizer"] = {"kind": kind, "file": file.name}
-        manifest.pop("manifest_sha256", None)
-        (folder / "bundle.json").write_text(json.dumps(manifest), "utf-8")
+        give_tokenizer(folder, kind, file.name)
         return folder
 
     return made

@@ -1,0 +1,32 @@
+"""Manifests that a test changes on purpose."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from xlruntime.bundle import digest_file
+
+__all__ = ["edit_manifest", "give_tokenizer"]
+
+
+def edit_manifest(folder: Path, change: Callable[[dict[str, Any]], object]) -> None:
+    """Apply `change` to what the manifest of a bundle says, and drop the digest of what it said before."""
+    file = folder / "bundle.json"
+    manifest = json.loads(file.read_text("utf-8"))
+    manifest.pop("manifest_sha256", None)
+    change(manifest)
+    file.write_text(json.dumps(manifest), "utf-8")
+
+
+def give_tokenizer(folder: Path, kind: str, name: str) -> None:
+    """Let a bundle read text with the tokenizer in its file `name`."""
+    digest = digest_file(folder / name)
+
+    def change(manifest: dict[str, Any]) -> None:
+        manifest["files"][name] = {"sha256": digest.sha256, "size": digest.size}
+        manifest["tokenizer"] = {"kind": kind, "file": name}
+
+    edit_manifest(folder, change)
