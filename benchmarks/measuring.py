@@ -86,7 +86,7 @@ def sgemm(threads: int) -> Ready:
     import torch
 
     from xlexport.bench.hardware import SGEMM_SIZE, Machine
-    from xlruntime.providers import parse_device
+    from xlruntime.devices import parse_device
 
     torch.set_num_threads(threads)
     a, b = torch.rand(2, SGEMM_SIZE, SGEMM_SIZE)

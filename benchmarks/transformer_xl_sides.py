@@ -83,7 +83,9 @@ def ours(bundle: str, threads: int, plain: dict[str, Any]) -> Ready:
     started = time.perf_counter()
     model = xlruntime.load(bundle, threads=threads)
     load_seconds = time.perf_counter() - started
-    evaluation = model.evaluation(case.segment_len, case.mem_len, case.clamp_len, case.same_length)
+    evaluation = model.evaluation(
+        case.segment_len, mem_len=case.mem_len, clamp_len=case.clamp_len, same_length=case.same_length
+    )
     memory = model.new_memory(evaluation)
     walk = _walk(case.segment_len)
 

@@ -103,7 +103,8 @@ def export(file: str, shape: dict[str, int], length: int) -> None:
 
 def onnx_runtime(folder: str, shape: dict[str, int], length: int, threads: int) -> Ready:
     """In ONNX Runtime, through the settings of `xlruntime`'s own sessions."""
-    from xlruntime.providers import open_session, parse_device
+    from xlruntime.devices import parse_device
+    from xlruntime.providers import open_session
 
     file = Path(folder) / f"vanilla-{length}.onnx"
     if not file.exists():

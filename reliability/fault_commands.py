@@ -90,7 +90,7 @@ def _of_bundles(base: Path) -> list[Command]:
             return NONE
         bundle = read_bundle(folder / "out")
         assert (folder / "out" / "README.md").is_file()
-        return OLD if bundle.evaluation.segment_len == 9 else NEW
+        return OLD if bundle.settings.segment_len == 9 else NEW
 
     def old_bundle(folder: Path) -> None:
         shutil.copytree(old, folder / "out")

@@ -99,7 +99,7 @@ def _check_counters(stream: Stream, position: int) -> None:
     memory = stream.memory
     assert (stream.position, memory.offset) == (position, position - 1)  # the last token waits for its target
     assert memory.position[0] == position - 1
-    assert memory.memory_length[0] == stream.evaluation.mem_len
+    assert memory.memory_length[0] == stream.evaluation.most_rows
     assert memory.feeds()["offset"][0] == (position - 1) % memory.capacity
 
 

@@ -18,7 +18,7 @@ from reliability.judging import Outcome, judged
 from tests.helpers.paths import GOLDEN
 from xlruntime import Model, XlruntimeError, load
 from xlruntime.state_file import write_state
-from xlruntime.stream import STATE_KIND, STATE_VERSION
+from xlruntime.stream_state import KIND, VERSION
 
 __all__ = ["StateBytes", "StateFields"]
 
@@ -96,7 +96,7 @@ class StateFields(_States):
             if arrays[name].size == 0 and rng.random() < 0.5:
                 del arrays[name]
         try:
-            write_state(self._file, STATE_KIND, STATE_VERSION, fields, arrays)
+            write_state(self._file, KIND, VERSION, fields, arrays)
         except (ValueError, RecursionError, UnicodeError, TypeError):
             return Outcome("refused", "JSON: none that a state can be written with")
         return state.judge(self._file, may_differ=True)

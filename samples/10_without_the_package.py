@@ -12,15 +12,17 @@ from onnxruntime import InferenceSession
 
 folder = Path("bundle")
 bundle = json.loads((folder / "bundle.json").read_text("utf-8"))
-settings = bundle["evaluation"]
-assert bundle["tokenizer"]["kind"] == "bytes" and settings["first_memory"] == "empty"
-S, M, clamp = settings["segment_len"], settings["mem_len"], settings["clamp_len"]
+rules = bundle["evaluation"]
+assert bundle["tokenizer"]["kind"] == "bytes" and rules["first_memory"] == "empty"
+values = {name: setting["default"] for name, setting in rules["settings"].items()}
+ring, S = rules["rings"]["capacity"], rules["segment_len"]
+M = values[ring["rows"]]
 C = M + S  # slots of a ring: what a segment's first token sees, and the segment
-near = min(C, clamp + S) if clamp > 0 else C
-window = M + settings["window_extra"] if settings["same_length"] else 2**62
+window = M + ring["window_extra"] if values[ring["same_length"]] else 2**62
 
 positions = InferenceSession(folder / "positions.onnx")
-keys = positions.run(None, {"near": np.array([near]), "clamp_len": np.array([clamp])})
+inputs = {"capacity": C} | {s["input"]: values[name] for name, s in rules["settings"].items() if s["input"]}
+keys = positions.run(None, {name: np.array([value]) for name, value in inputs.items()})
 constants = dict(zip([output.name for output in positions.get_outputs()], keys, strict=True))
 sizes = {"batch": 1, "capacity": C}
 memory = {e["input"]: np.zeros([sizes.get(n, n) for n in e["shape"]], e["dtype"]) for e in bundle["memory"]}

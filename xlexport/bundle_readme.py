@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
+
 from xlexport.architectures import architecture
 from xlexport.quantize.report import REPORT_FILE, QuantizationReport
 from xlexport.verification.report import ParityReport
 from xlruntime import spec
+from xlruntime.evaluation import EvaluationSettings
 
 __all__ = ["bundle_readme", "quantized_readme"]
 
@@ -22,7 +25,7 @@ def bundle_readme(bundle: spec.Bundle, report: ParityReport) -> str:
 tokenizer {bundle.tokenizer.kind}, {bundle.precision}. Converted from {sources}.
 
 {_how_to_score(bundle)}
-`bundle.json` says what every graph takes and gives. {_defaults(bundle.evaluation)}
+`bundle.json` says what every graph takes and gives. {_defaults(bundle.settings)}
 
 {_verified(report)}
 {chosen}
@@ -62,23 +65,21 @@ files: trust them like a program, or leave them. Score a document: `pip install 
 `xlexport score --trust THIS_FOLDER document.txt`."""
 
 
-def _defaults(evaluation: spec.Evaluation) -> str:
+def _defaults(evaluation: EvaluationSettings) -> str:
     afresh = "; longer ones start afresh there" if evaluation.restart else ""
     if evaluation.whole:
         longest = f"of at most {evaluation.longest_part:,} tokens{afresh}"
         return f"A document is one step, {longest}; nothing is carried between them."
-    defaults = f"Defaults: segment {evaluation.segment_len}, memory\n{evaluation.mem_len}"
-    if evaluation.n_hashes is None and evaluation.max_positions is None:
-        return f"{defaults}, clamp {evaluation.clamp_len}, same_length {str(evaluation.same_length).lower()}."
-    rounds = "" if evaluation.n_hashes is None else f", {evaluation.n_hashes} rounds of hashing"
+    chosen = "".join(f", {name} {json.dumps(value)}" for name, value in evaluation.values.items())
+    defaults = f"Defaults: segment_len {evaluation.segment_len}{chosen}"
     if evaluation.max_positions is None:
-        return f"{defaults}{rounds}."
-    return f"{defaults}{rounds}. Documents have at most {evaluation.max_positions:,} tokens{afresh}."
+        return f"{defaults}."
+    return f"{defaults}. Documents have at most {evaluation.max_positions:,} tokens{afresh}."
 
 
 def _verified(report: ParityReport) -> str:
     walk, memory = f"{report.segments} segments of carried memory", f", of a memory\n{report.max_abs_memory_diff:.2e}"
-    if not report.mem_len:
+    if report.whole:
         walk, memory = f"{report.segments} documents", ""
     text = f"""Verified against the trained model over {walk} ({report.tokens:,} tokens):
 largest difference of a log-probability {report.max_abs_log_prob_diff:.2e} nats{memory}; \

@@ -28,6 +28,7 @@ from xlexport.verification.report import ParityReport
 from xlexport.verification.text import check_verify_text, verify_ids
 from xlruntime import spec
 from xlruntime.errors import OptionError
+from xlruntime.evaluation import EvaluationRules
 from xlruntime.model import load
 
 __all__ = ["ConversionOptions", "convert"]
@@ -144,7 +145,7 @@ def convert(
 
         exported = open_bundle(folder, trust=True, threads=options.threads)
         ids = verify_ids(bundle, exported.tokenizer, options.verify_text)
-        segments = options.verify_segments or default_segments(evaluation)
+        segments = options.verify_segments or default_segments(evaluation.choose())
         walk = "documents" if evaluation.whole else f"segments of {evaluation.segment_len} tokens"
         tell(f"verifying up to {segments} {walk} against the eager model")
         report = verify(exported, source.build_model, ids, segments=segments, progress=progress)
@@ -201,7 +202,7 @@ def _chosen(source: SourceCheckpoint, options: ConversionOptions) -> SourceCheck
     )
 
 
-def _evaluation(source: SourceCheckpoint, options: ConversionOptions) -> spec.Evaluation:
+def _evaluation(source: SourceCheckpoint, options: ConversionOptions) -> EvaluationRules:
     missing = [f"--{name.replace('_', '-')}" for name in source.needs if options.choices.get(name) is None]
     if missing:
         raise ExportError(
@@ -209,12 +210,10 @@ def _evaluation(source: SourceCheckpoint, options: ConversionOptions) -> spec.Ev
             repair=f"Give {', '.join(missing)}.",
         )
     found = architecture(source.architecture)
+    rules = found.evaluation(source.config)
     converted = {option.name for option in found.conversion_options}  # the configuration holds these already
-    names = [option.name for option in found.evaluation_options if option.name not in converted]
-    chosen = {name: options.settings[name] for name in names if options.settings.get(name) is not None}
-    return found.evaluation(source.config).with_options(
-        options.segment_len, options.mem_len, restart=options.restart, **chosen
-    )
+    chosen = {name: options.choices.get(name) for name in rules.settings if name not in converted}
+    return rules.adopt(rules.choose(options.segment_len, options.restart, **chosen))
 
 
 def _notes(source: SourceCheckpoint, options: ConversionOptions) -> tuple[str, ...]:
@@ -239,7 +238,7 @@ def _describe(
     source: SourceCheckpoint,
     memory: tuple[spec.Memory, ...],
     graphs: Mapping[str, spec.Graph],
-    evaluation: spec.Evaluation,
+    evaluation: EvaluationRules,
     tokenizer: spec.Tokenizer,
     folder: Path,
 ) -> spec.Bundle:

@@ -21,20 +21,19 @@ import numpy.typing as npt
 from xlexport.architectures import find
 from xlexport.extras import require
 from xlruntime.bundle import read_bundle
+from xlruntime.devices import Device
 from xlruntime.errors import BundleError, OptionError
 from xlruntime.messages import first_line
 from xlruntime.model import Model
-from xlruntime.providers import Device
-from xlruntime.session import GraphSession
+from xlruntime.placement import PlacedNode
 from xlruntime.spec import METADATA_KEY, Bundle, Graph
 
 if TYPE_CHECKING:
     import torch
 
-    from xlruntime.memory import RingMemory
-    from xlruntime.placement import PlacedNode
+    from xlruntime.memory import BatchMemory
 
-__all__ = ["WEIGHTS_FILE", "TorchModel", "TorchSession", "load"]
+__all__ = ["WEIGHTS_FILE", "TorchSession", "TorchSessions", "load"]
 
 WEIGHTS_FILE = "weights.safetensors"  # of all exported programs of a bundle
 
@@ -49,7 +48,7 @@ def load(
     check_files: bool = True,
     strict_device: bool = False,
     cuda_graphs: bool = False,
-) -> TorchModel:
+) -> Model:
     """Open a bundle of TorchScript or of exported programs. That runs code that is in it: it must be trusted for that.
 
     Args:
@@ -77,17 +76,24 @@ def load(
         import torch
 
         torch.set_num_threads(threads)
-    return TorchModel(Path(folder), bundle, Device("cpu"), threads, strict_device)
+    sessions = TorchSessions(Path(folder), bundle)
+    return Model(Path(folder), bundle, Device("cpu"), threads, strict_device, open_session=sessions)
 
 
-class TorchModel(Model):
-    """A bundle whose graphs PyTorch runs. Graphs of one file, or of one set of weights, share them."""
+class TorchSessions:
+    """Opens the sessions of a bundle that PyTorch runs. Graphs of one file, or of one set of weights, share them."""
 
-    def __init__(self, folder: Path, bundle: Bundle, device: Device, threads: int | None, strict_device: bool) -> None:
+    def __init__(self, folder: Path, bundle: Bundle) -> None:
+        self.folder = folder
+        self.bundle = bundle
         self._files: dict[str, Any] = {}  # TorchScript modules, and weights, by file
-        super().__init__(folder, bundle, device, threads, strict_device)
 
-    def _new_session(self, purpose: str, graph: Graph) -> GraphSession:
+    def __call__(self, purpose: str, graph: Graph) -> TorchSession:
+        """Open the session of one graph.
+
+        Raises:
+            BundleError: the file is not what the manifest says, or not of PyTorch.
+        """
         if graph.format == "torchscript":
             module, metadata = self._shared(graph.file, self._load_torchscript)
             if not hasattr(module, purpose):
@@ -158,7 +164,7 @@ class TorchModel(Model):
             return dict(load_file(self.folder / name))
 
 
-class TorchSession(GraphSession):
+class TorchSession:
     """One graph, run by PyTorch. Any number of threads may run it at once.
 
     A step gives new memories, which take the place of the old ones.
@@ -186,7 +192,7 @@ class TorchSession(GraphSession):
         """The graph's own spec as the file carries it."""
         return self._metadata
 
-    def run(self, feeds: dict[str, npt.NDArray[Any]]) -> dict[str, npt.NDArray[Any]]:
+    def run(self, feeds: Mapping[str, npt.NDArray[Any]]) -> dict[str, npt.NDArray[Any]]:
         """Run as a pure function: numpy in, every output out."""
         import torch
 
@@ -197,13 +203,13 @@ class TorchSession(GraphSession):
             ).items()
         }
 
-    def run_on_device(self, feeds: dict[str, npt.NDArray[Any]]) -> dict[str, Any]:
+    def run_on_device(self, feeds: Mapping[str, npt.NDArray[Any]]) -> dict[str, Any]:
         """Run as a pure function; every output as a tensor, which `step` takes as a constant of a memory."""
         import torch
 
         return self._run({name: torch.from_numpy(np.ascontiguousarray(array)) for name, array in feeds.items()})
 
-    def step(self, feeds: dict[str, npt.NDArray[Any]], memory: RingMemory) -> dict[str, npt.NDArray[Any]]:
+    def step(self, feeds: Mapping[str, npt.NDArray[Any]], memory: BatchMemory) -> dict[str, npt.NDArray[Any]]:
         """As `GraphSession.step`, but that memories are new ones."""
         import torch
 

@@ -18,22 +18,25 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from .memory import RingMemory
-from .providers import Device, import_onnxruntime, open_session
-from .session import device_value, running
-from .spec import Graph
+from .devices import Device
+from .memory import BatchMemory
+from .providers import device_value, import_onnxruntime, open_session
+from .session import running
+from .spec import Bundle, Graph
 
 __all__ = ["FixedSession", "FixedSessions"]
 
 STEADY = 4  # steps of one shape that run as any do, before it is worth a session of its own
 KEPT = 4  # shapes whose sessions stay open: each has its own copy of the weights on the device
 
+_Key = tuple[str, tuple[tuple[str, int], ...]]  # purpose and sizes of all free axes
+
 
 @dataclass
 class _Walk:
     """What is bound for one memory."""
 
-    memory: weakref.ref[RingMemory]
+    memory: weakref.ref[BatchMemory]
     addresses: tuple[int, ...]  # of its buffers
     binding: Any
     options: Any
@@ -49,28 +52,35 @@ class FixedSession:
     """
 
     def __init__(
-        self, folder: Path, graph: Graph, device: Device, threads: int | None, sizes: Mapping[str, int]
+        self,
+        folder: Path,
+        graph: Graph,
+        device: Device,
+        threads: int | None,
+        sizes: Mapping[str, int],
+        memory: BatchMemory,
     ) -> None:
         self._device = device
         self._file = folder / graph.file
         self._session = open_session(self._file, device, threads, sizes=sizes)
-        carried = {tensor.name for tensor in graph.inputs if "capacity" in tensor.shape or "near + 1" in tensor.shape}
+        carried = {entry.input for entry in memory.entries}
+        made = {entry.output for entry in memory.entries}
+        self._constants = [tensor.name for tensor in graph.inputs if tensor.name in memory.constants]
         self._inputs = {
             tensor.name: self._buffer(tensor.shape, tensor.dtype, sizes)
             for tensor in graph.inputs
-            if tensor.name not in carried
+            if tensor.name not in carried and tensor.name not in memory.constants
         }
         self._outputs = {
             tensor.name: self._buffer(tensor.shape, tensor.dtype, sizes)
             for tensor in graph.outputs
-            if "capacity" not in tensor.shape
+            if tensor.name not in made
         }
-        self._constants = [tensor.name for tensor in graph.inputs if "near + 1" in tensor.shape]
         self._walks: list[_Walk] = []
         self._captured = 0
         self._lock = threading.Lock()
 
-    def step(self, feeds: Mapping[str, npt.NDArray[Any]], memory: RingMemory) -> dict[str, npt.NDArray[Any]]:
+    def step(self, feeds: Mapping[str, npt.NDArray[Any]], memory: BatchMemory) -> dict[str, npt.NDArray[Any]]:
         """As `GraphSession.step`. Threads take turns."""
         with self._lock:
             walk = self._walk(memory)
@@ -86,7 +96,7 @@ class FixedSession:
         array = np.zeros([axis if isinstance(axis, int) else sizes[axis] for axis in shape], dtype)
         return array, device_value(array, self._device)
 
-    def _walk(self, memory: RingMemory) -> _Walk:
+    def _walk(self, memory: BatchMemory) -> _Walk:
         """What is bound for `memory`. Captures of memories that are gone, or have other buffers now, are given up."""
         addresses = tuple(memory.values[entry.input].data_ptr() for entry in memory.entries)
         for walk in list(self._walks):
@@ -99,7 +109,7 @@ class FixedSession:
         self._walks.append(walk)
         return walk
 
-    def _bind(self, memory: RingMemory) -> Any:
+    def _bind(self, memory: BatchMemory) -> Any:
         binding = self._session.io_binding()
         for name, (_, value) in self._inputs.items():
             binding.bind_ortvalue_input(name, value)
@@ -123,27 +133,35 @@ class FixedSession:
 class FixedSessions:
     """The fixed sessions of a model, opened for shapes that come again and again."""
 
-    def __init__(self, folder: Path, graphs: Mapping[str, Graph], device: Device, threads: int | None) -> None:
-        self._folder, self._graphs, self._device, self._threads = folder, graphs, device, threads
-        self._seen: Counter[tuple[str, int, int, int, int]] = Counter()
-        self._open: OrderedDict[tuple[str, int, int, int, int], FixedSession] = OrderedDict()
+    def __init__(self, folder: Path, bundle: Bundle, device: Device, threads: int | None) -> None:
+        self._folder, self._graphs, self._device, self._threads = folder, bundle.graphs, device, threads
+        self._seen: Counter[_Key] = Counter()
+        self._open: OrderedDict[_Key, FixedSession] = OrderedDict()
         self._lock = threading.Lock()
 
-    def session(self, purpose: str, memory: RingMemory, segment_len: int) -> FixedSession | None:
-        """The one for such a step; None where the bundle has no graph for it, or it has not come often enough."""
+    def session(self, purpose: str, memory: BatchMemory, segment_len: int) -> FixedSession | None:
+        """Return the one for such a step; None if the bundle has no graph for it, or it has not come often enough."""
         graph = self._graphs.get(f"{purpose}_fixed")
         if graph is None:
             return None
-        near = next(iter(memory.constants.values())).shape()[-1] - 1
-        key = (purpose, memory.batch_size, segment_len, memory.capacity, near)
+        sizes = {"batch": memory.batch_size, "segment": segment_len}
+        sizes |= {symbol: memory.plan.slots(symbol) for symbol in memory.evaluation.rules.rings}
+        for tensor in graph.inputs:  # constants have axes of their own
+            if tensor.name in memory.constants:
+                sizes |= _free_axes(tensor.shape, memory.constants[tensor.name].shape())
+        key = (purpose, tuple(sizes.items()))
         with self._lock:
             self._seen[key] += 1
             if key not in self._open:
                 if self._seen[key] <= STEADY:
                     return None
-                sizes = {"batch": key[1], "segment": key[2], "capacity": key[3], "near + 1": key[4] + 1}
                 while len(self._open) >= KEPT:
                     self._open.popitem(last=False)
-                self._open[key] = FixedSession(self._folder, graph, self._device, self._threads, sizes)
+                self._open[key] = FixedSession(self._folder, graph, self._device, self._threads, sizes, memory)
             self._open.move_to_end(key)
             return self._open[key]
+
+
+def _free_axes(shape: Iterable[int | str], sizes: Iterable[int]) -> dict[str, int]:
+    """The sizes of the axes that have names."""
+    return {axis: size for axis, size in zip(shape, sizes, strict=True) if isinstance(axis, str)}

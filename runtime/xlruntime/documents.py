@@ -1,6 +1,6 @@
 """From documents to token ids, piece by piece where the tokenizer allows it, with offsets and counts.
 
-What tokenizers there are: `tokenizing.make_tokenizer`.
+What tokenizers there are: `tokenizers.make_tokenizer`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from .errors import TextError, TokenError
-from .spec import Evaluation
+from .evaluation import EvaluationSettings
 
 __all__ = [
     "Document",
@@ -173,7 +173,7 @@ def check_ids(ids: Ids, vocab_size: int, name: str, first: int = 0) -> None:
         )
 
 
-def check_length(tokens: int, evaluation: Evaluation, name: str, found: str | None = None) -> None:
+def check_length(tokens: int, evaluation: EvaluationSettings, name: str, found: str | None = None) -> None:
     """Refuse a document that is longer than the model can read, unless it may restart.
 
     Args:

@@ -1,15 +1,19 @@
-"""Draw tokens from logits."""
+"""Draw tokens from logits, and continue documents that are read in one step."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
-from .errors import OptionError
+from .documents import Ids, check_length, encode
+from .engine import Engine
+from .errors import OptionError, TextError, XlruntimeError
+from .evaluation import EvaluationSettings
 
-__all__ = ["Sampling"]
+__all__ = ["Sampling", "generate_whole"]
 
 
 @dataclass(frozen=True)
@@ -79,3 +83,40 @@ class Sampling:
             reached = (probabilities[tokens] / total).cumsum()
             tokens = tokens[: int(np.searchsorted(reached, self.top_p)) + 1]  # always the likeliest one
         return tokens, probabilities[tokens]
+
+
+def generate_whole(
+    engine: Engine,
+    evaluation: EvaluationSettings,
+    prompt: str | bytes | npt.NDArray[np.int64] | list[int],
+    max_tokens: int,
+    sampling: Sampling,
+) -> Iterator[int]:
+    """Continue `prompt`: yields token ids as they are drawn.
+
+    Raises:
+        OptionError, TextError: as `Model.generate`.
+    """
+    if max_tokens < 0:
+        raise OptionError(f"max_tokens is {max_tokens}, at least 0 is needed.")
+    ids = encode(prompt, engine.tokenizer, engine.bundle.vocab_size, "the prompt")
+    if not len(ids):
+        raise TextError("nothing to continue: the prompt is empty. Give a prompt.")
+    check_length(len(ids) + max_tokens, evaluation, f"the prompt and {max_tokens:,} tokens after it")
+    return _generate(engine, evaluation, ids, max_tokens, sampling)
+
+
+def _generate(
+    engine: Engine, evaluation: EvaluationSettings, ids: Ids, max_tokens: int, sampling: Sampling
+) -> Iterator[int]:
+    assert evaluation.longest_part is not None
+    memory = engine.new_memory(evaluation)
+    rng = sampling.rng()
+    for _ in range(max_tokens):
+        part = ids[(len(ids) - 1) // evaluation.longest_part * evaluation.longest_part :]
+        memory.restart(0)
+        logits = engine.step("generate", memory, part[None], part[None])["logits"][0]  # any target will do
+        if not np.isfinite(logits).all():
+            raise XlruntimeError("the model gave logits that are not finite, so generation stops. Give another prompt.")
+        ids = np.append(ids, sampling.draw(logits, rng))
+        yield int(ids[-1])

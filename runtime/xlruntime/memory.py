@@ -11,73 +11,151 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from .devices import Device
 from .errors import OptionError
-from .providers import Device
-from .session import device_value
-from .spec import UNBOUNDED_WINDOW, Evaluation, Memory
+from .evaluation import UNBOUNDED_WINDOW, EvaluationSettings
+from .providers import device_value
+from .spec import Memory
 
-__all__ = ["Mark", "RingMemory", "check_room"]
+__all__ = ["BatchMemory", "Mark", "MemoryPlan", "check_room"]
 
 
 @dataclass(frozen=True)
-class Mark:
-    """Where a memory stood: its counters, and copies of its recent rows. Rings are not copied (see `rewind`)."""
-
-    offset: int
-    memory_length: npt.NDArray[np.int64]
-    position: npt.NDArray[np.int64]
-    recent: Mapping[str, npt.NDArray[Any]]
-
-
-class RingMemory:
-    """The buffers of every memory of a bundle, one row per batch entry: rings of `capacity` slots, or recent rows.
-
-    All rows write at the same slot of a ring, so they share `offset`; each row has its own `position` and restarts on
-    its own. Buffers always hold finite numbers: a masked NaN would still poison the product.
-
-    A ring is read and written in place. Recent rows have two buffers that change places: a step may still read the old
-    rows after it has written the new ones, in whatever order ONNX Runtime runs its nodes.
+class MemoryPlan:
+    """What all memories of one walk share, however many rows they have.
 
     Attributes:
-        offset: rows written to the rings so far.
-        memory_length: (B,) int64, rows of memory that each batch row may see; at most mem_len.
-        position: (B,) int64, tokens of the row's own document that have been read; the next one stands there.
+        entries: the carried tensors of the bundle.
+        first_values: by the name that an entry gives; an entry without one begins with zeros.
+        constants: inputs of the graphs that depend on settings and capacities alone, as values of the session.
+        evaluation: how the walk is evaluated.
+        capacity: slots of the largest ring; the others have as many more than they keep rows.
+        device: where the buffers live.
     """
 
-    def __init__(
-        self,
-        entries: Sequence[Memory],
-        first_rows: Mapping[str, npt.NDArray[np.float32]],
-        constants: Mapping[str, Any],
-        evaluation: Evaluation,
-        batch_size: int,
-        capacity: int,
-        device: Device,
-    ) -> None:
-        self.entries = tuple(entries)
-        self.constants = dict(constants)
-        self.evaluation = evaluation
-        self.batch_size = batch_size
-        self.capacity = capacity
-        self.device = device
-        self.offset = 0
-        self._first_rows = first_rows
-        self._arrays: dict[str, npt.NDArray[Any] | None] = {}
-        self.values: dict[str, Any] = {}
-        self._next: dict[str, tuple[npt.NDArray[Any] | None, Any]] = {}  # where a step writes recent rows
-        for entry in self.entries:
-            # Written, not just reserved: pages touched for the first time would slow the first steps down.
-            array = np.empty(_sizes(entry, batch_size, capacity), entry.dtype)
-            array[:] = 0 if entry.first_value is None else self._first_row(entry)
-            self._bind(entry, array)
-        start = evaluation.mem_len if evaluation.first_memory == "zeros" else 0
-        self.memory_length = np.full(batch_size, start, np.int64)
-        self.position = np.zeros(batch_size, np.int64)
+    entries: tuple[Memory, ...]
+    first_values: Mapping[str, npt.NDArray[np.float32]]
+    constants: Mapping[str, Any]
+    evaluation: EvaluationSettings
+    capacity: int
+    device: Device
 
     @property
     def max_segment(self) -> int:
         """Longest step that does not overwrite what its first query still sees."""
         return self.evaluation.max_segment(self.capacity)
+
+    def slots(self, symbol: str) -> int:
+        """Return the slots of the rings of this capacity."""
+        return self.evaluation.rows(symbol) + self.max_segment
+
+    def sizes(self, entry: Memory, batch_size: int) -> list[int]:
+        """Return the sizes of all axes of a carried tensor."""
+        free = {"batch": batch_size} | ({entry.symbol: self.slots(entry.symbol)} if entry.symbol else {})
+        return [axis if isinstance(axis, int) else free[axis] for axis in entry.shape]
+
+    def first_value(self, entry: Memory) -> npt.NDArray[np.float32] | int:
+        """Return what every slot, or the state, begins with, shaped to broadcast over (B, …)."""
+        if entry.first_value is None:
+            return 0
+        value = self.first_values[entry.first_value]
+        return np.expand_dims(value, 0 if entry.row_axis is None else (0, entry.row_axis))
+
+    def first_array(self, entry: Memory, batch_size: int) -> npt.NDArray[Any]:
+        """Return a fresh buffer of `batch_size` rows.
+
+        It is written, not just reserved: pages touched for the first time would slow the first steps down.
+        """
+        array = np.empty(self.sizes(entry, batch_size), entry.dtype)
+        array[:] = self.first_value(entry)
+        return array
+
+
+@dataclass(frozen=True)
+class Mark:
+    """The place of a memory: its counters, and copies of all that is not in rings (see `BatchMemory.rewind`)."""
+
+    offset: int
+    memory_length: npt.NDArray[np.int64]
+    position: npt.NDArray[np.int64]
+    copies: Mapping[str, npt.NDArray[Any]]
+
+
+class BatchMemory:
+    """The buffers of every memory of a bundle, one row per batch entry.
+
+    All rows write at the same slots of the rings, so they share `offset`; each row has its own `position` and restarts
+    on its own. Buffers always hold finite numbers: a masked NaN would still poison the product.
+
+    A ring is read and written in place. Windows and states have two buffers that change places: a step may still read
+    the old one after it has written the new one, in any order in which ONNX Runtime runs its nodes.
+
+    Attributes:
+        offset: rows written to the rings so far.
+        memory_length: (B,) int64, rows that each batch row may see in the ring that keeps the most.
+        position: (B,) int64, tokens of the row's own document that have been read.
+        values: what sessions bind, by the names of inputs.
+    """
+
+    def __init__(
+        self,
+        plan: MemoryPlan,
+        arrays: Mapping[str, npt.NDArray[Any]],
+        offset: int,
+        memory_length: npt.NDArray[np.int64],
+        position: npt.NDArray[np.int64],
+    ) -> None:
+        self.plan = plan
+        self.offset = offset
+        self.memory_length = memory_length
+        self.position = position
+        self.values: dict[str, Any] = {}
+        self._arrays: dict[str, npt.NDArray[Any] | None] = {}
+        self._next: dict[str, tuple[npt.NDArray[Any] | None, Any]] = {}  # where a step writes windows and states
+        for entry in plan.entries:
+            self._bind(entry, arrays[entry.input])
+
+    @classmethod
+    def fresh(cls, plan: MemoryPlan, batch_size: int) -> BatchMemory:
+        """Return the memory of `batch_size` documents that begin."""
+        arrays = {entry.input: plan.first_array(entry, batch_size) for entry in plan.entries}
+        length = np.full(batch_size, _first_length(plan.evaluation), np.int64)
+        return cls(plan, arrays, 0, length, np.zeros(batch_size, np.int64))
+
+    @property
+    def entries(self) -> tuple[Memory, ...]:
+        """The carried tensors."""
+        return self.plan.entries
+
+    @property
+    def constants(self) -> Mapping[str, Any]:
+        """Inputs of the graphs that stay the same for the whole walk."""
+        return self.plan.constants
+
+    @property
+    def evaluation(self) -> EvaluationSettings:
+        """How the walk is evaluated."""
+        return self.plan.evaluation
+
+    @property
+    def device(self) -> Device:
+        """Where the buffers live."""
+        return self.plan.device
+
+    @property
+    def capacity(self) -> int:
+        """Slots of the largest ring."""
+        return self.plan.capacity
+
+    @property
+    def batch_size(self) -> int:
+        """Rows of the batch."""
+        return len(self.position)
+
+    @property
+    def max_segment(self) -> int:
+        """Longest step that does not overwrite what its first query still sees."""
+        return self.plan.max_segment
 
     @property
     def room(self) -> npt.NDArray[np.int64]:
@@ -91,44 +169,47 @@ class RingMemory:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the buffers, positional keys not counted."""
+        """Bytes of the buffers, constants not counted."""
         return sum(_nbytes(entry, self.values[entry.input].shape()) for entry in self.entries)
 
     def feeds(self) -> dict[str, npt.NDArray[np.int64]]:
-        """The step inputs that describe this memory."""
-        feeds = {
-            "offset": np.array([self.offset % self.capacity], np.int64),
-            "position": self.position.copy(),
-            "memory_length": self.memory_length.copy(),
-            "window": np.array([self.evaluation.window], np.int64),
-        }
-        if self.evaluation.n_hashes is not None:
-            feeds["n_hashes"] = np.array([self.evaluation.n_hashes], np.int64)
-        return feeds
+        """Return the step inputs that describe this memory and the settings of the walk."""
+        feeds = {"position": self.position.copy()}
+        for symbol, ring in self.evaluation.rules.rings.items():
+            feeds[ring.offset] = _number(self.offset % self.plan.slots(symbol))
+            if ring.length is not None:
+                feeds[ring.length] = np.minimum(self.memory_length, self.evaluation.rows(symbol))
+            if ring.window is not None:
+                feeds[ring.window] = _number(self.evaluation.window(symbol))
+        return feeds | {name: _number(value) for name, value in self.evaluation.inputs().items()}
 
     def target(self, entry: Memory) -> Any:
-        """The OrtValue that a step writes the next value of `entry` to."""
-        return self._next[entry.input][1] if entry.layout == "recent" else self.values[entry.input]
+        """Return the OrtValue that a step writes the next value of `entry` to."""
+        return self.values[entry.input] if entry.layout == "ring" else self._next[entry.input][1]
 
     def put(self, entry: Memory, array: npt.NDArray[Any]) -> None:
-        """Take `array` as what a step has written of `entry`, where the step made it instead of writing in place."""
+        """Take `array` as what a step has written of `entry`, if the step made it instead of writing in place."""
         array = np.ascontiguousarray(array)
-        if entry.layout == "recent":
-            self._next[entry.input] = self._buffer(array)
-        else:
+        if entry.layout == "ring":
             self._arrays[entry.input], self.values[entry.input] = self._buffer(array)
+        else:
+            self._next[entry.input] = self._buffer(array)
 
     def context(self, segment_len: int) -> npt.NDArray[np.int64]:
-        """(B, S): how many of its document's tokens each query of the next step sees, itself included."""
+        """Return how many of its document's tokens each query of the next step sees, itself included: (B, S).
+
+        A state may hold something of every token before.
+        """
         steps = np.arange(segment_len, dtype=np.int64)
-        own = np.minimum(self.position, self.evaluation.mem_len)[:, None] + steps[None, :] + 1
-        return np.minimum(own, self.evaluation.window)
+        if any(entry.layout == "state" for entry in self.entries):
+            return self.position[:, None] + steps[None, :] + 1
+        kept = np.minimum(self.position, self.evaluation.most_rows)
+        return np.minimum(kept[:, None] + steps[None, :] + 1, self.evaluation.widest_window)
 
     def advance(self, segment_len: int) -> None:
         """Count a step of `segment_len` tokens that the graph has just written."""
-        mem_len = self.evaluation.mem_len
         self.offset += segment_len
-        self.memory_length = np.minimum(self.memory_length + segment_len, mem_len)
+        self.memory_length = np.minimum(self.memory_length + segment_len, self.evaluation.most_rows)
         self.position = self.position + segment_len
         for name, written in self._next.items():
             self._next[name] = self._arrays[name], self.values[name]
@@ -137,109 +218,102 @@ class RingMemory:
     def restart(self, row: int, refill: bool = False) -> None:
         """Let `row` start a new document; its neighbours go on.
 
-        Under the `empty` rule hiding the old rows is enough; under `zeros` the row is refilled, since its first
-        rows are attended to. `refill` does so in any case: needed where the old rows may not be finite.
+        States begin with their first value. Of rings and windows, hiding the old rows is enough under the `empty` rule;
+        under `zeros` the row is refilled, since its first rows are attended to. `refill` does so in any case: needed if
+        the old rows may not be finite.
         """
-        zeros = self.evaluation.first_memory == "zeros"
-        if zeros or refill:
-            self.refill(row)
-        self.memory_length[row] = self.evaluation.mem_len if zeros else 0
+        refill = refill or self.evaluation.first_memory == "zeros"
+        for entry in self.entries:
+            if refill or entry.layout == "state":
+                self._refill(entry, row)
+        self.memory_length[row] = _first_length(self.evaluation)
         self.position[row] = 0
 
-    def refill(self, row: int) -> None:
-        """Overwrite everything that `row` holds with its first value."""
-        for entry in self.entries:
-            array = self.array(entry)
-            array[row] = 0 if entry.first_value is None else self._first_row(entry)[0]
-            if self.device.kind != "cpu":
-                self.values[entry.input].update_inplace(array)
-
-    def take(self, rows: Sequence[int]) -> RingMemory:
-        """A memory that holds copies of `rows` only, in that order: a batch shrunk to the documents that remain."""
-        taken = RingMemory.__new__(RingMemory)
-        taken.__dict__.update(self.__dict__)
-        taken.batch_size = len(rows)
-        taken.memory_length = self.memory_length[list(rows)]
-        taken.position = self.position[list(rows)]
-        taken._arrays, taken.values, taken._next = {}, {}, {}
-        for entry in self.entries:
-            taken._bind(entry, np.ascontiguousarray(self.array(entry)[list(rows)]))
-        return taken
+    def take(self, rows: Sequence[int]) -> BatchMemory:
+        """Return a memory that holds copies of `rows` only, in that order: a batch shrunk to what remains."""
+        chosen = list(rows)
+        arrays = {entry.input: np.ascontiguousarray(self.array(entry)[chosen]) for entry in self.entries}
+        return BatchMemory(self.plan, arrays, self.offset, self.memory_length[chosen], self.position[chosen])
 
     def mark(self) -> Mark:
-        """Where this memory stands, for `rewind`."""
-        recent = {entry.input: self.array(entry).copy() for entry in self.entries if entry.layout == "recent"}
-        return Mark(self.offset, self.memory_length.copy(), self.position.copy(), recent)
+        """Return the place of this memory, for `rewind`."""
+        copies = {entry.input: self.array(entry).copy() for entry in self.entries if entry.layout != "ring"}
+        return Mark(self.offset, self.memory_length.copy(), self.position.copy(), copies)
 
     def rewind(self, mark: Mark, wipe: bool = False) -> None:
-        """Go back to where `mark` was made, if at most `max_segment` tokens were run since and no row restarted.
+        """Go back to `mark`, if at most `max_segment` tokens were run since and no row restarted.
 
-        A ring has slots for so many rows beside those that the next query sees: what was written since lies in these
-        slots and is hidden again. `wipe` overwrites it: needed where it may not be finite.
+        A ring has slots for so many rows besides what the next query sees: what was written since lies in these slots
+        and is hidden again. `wipe` overwrites it: needed if it may not be finite.
         """
-        written = (mark.offset + np.arange(self.offset - mark.offset)) % self.capacity
+        written = mark.offset + np.arange(self.offset - mark.offset)
         assert len(written) <= self.max_segment
         for entry in self.entries:
-            if entry.layout == "recent":
-                self._bind(entry, mark.recent[entry.input].copy())
+            if entry.symbol is None:
+                self._bind(entry, mark.copies[entry.input].copy())
             elif wipe:
                 array = self.array(entry)
-                slots: list[Any] = [slice(None)] * array.ndim
-                slots[entry.row_axis] = written
-                array[tuple(slots)] = 0 if entry.first_value is None else self._first_row(entry)
-                if self.device.kind != "cpu":
-                    self.values[entry.input].update_inplace(array)
+                array[_at(entry, written % self.plan.slots(entry.symbol))] = self.plan.first_value(entry)
+                self._upload(entry, array)
         self.offset = mark.offset
         self.memory_length, self.position = mark.memory_length.copy(), mark.position.copy()
 
     def array(self, entry: Memory) -> npt.NDArray[Any]:
-        """What `entry` holds, as numpy: the buffer itself on the CPU, a copy from another device."""
+        """Return what `entry` holds, as numpy: the buffer itself on the CPU, a copy from another device."""
         array = self._arrays[entry.input]
         return self.values[entry.input].numpy() if array is None else array
 
     def by_age(self, entry: Memory, row: int) -> npt.NDArray[Any]:
-        """The rows of `entry` that batch row `row` may see, oldest first, along the axis of rows."""
-        array, axis = self.array(entry)[row], entry.row_axis - 1
-        if entry.layout == "recent":
-            rows = array.shape[axis]
+        """Return the rows of `entry` that batch row `row` may see, oldest first; of a state, all of it."""
+        array = self.array(entry)[row]
+        if entry.row_axis is None:
+            return array
+        rows = array.shape[entry.row_axis - 1]
+        if entry.symbol is None:
             slots = np.arange(rows - min(int(self.position[row]), rows), rows)
         else:
-            length = int(self.memory_length[row])
-            slots = (self.offset - length + np.arange(length)) % self.capacity
-        return np.take(array, slots, axis=axis)
+            length = min(int(self.memory_length[row]), self.evaluation.rows(entry.symbol))
+            slots = (self.offset - length + np.arange(length)) % rows
+        return np.take(array, slots, axis=entry.row_axis - 1)
 
     def load_rows(self, arrays: Mapping[str, npt.NDArray[Any]], offset: int, capacity: int) -> None:
-        """Fill the buffers from saved ones, of `capacity` slots at `offset`; another capacity is laid out anew."""
+        """Fill the buffers from saved ones, of `capacity` slots at `offset`; another capacity is laid out again."""
         for entry in self.entries:
             saved = arrays[entry.input]
-            if capacity == self.capacity or entry.layout == "recent":
-                ring = np.array(saved, entry.dtype)
+            if capacity == self.capacity or entry.symbol is None:
+                array = np.array(saved, entry.dtype)
             else:
-                kept = min(self.evaluation.mem_len, capacity, self.capacity)
+                slots = self.plan.slots(entry.symbol)
+                saved_slots = slots - self.capacity + capacity
+                kept = min(self.evaluation.rows(entry.symbol), saved_slots, slots)
                 ages = offset - kept + np.arange(kept)
-                ring = self.array(entry).copy()
-                target: list[Any] = [slice(None)] * ring.ndim
-                target[entry.row_axis] = ages % self.capacity
-                ring[tuple(target)] = np.take(saved, ages % capacity, axis=entry.row_axis)
-            self._bind(entry, np.ascontiguousarray(ring))
+                array = self.array(entry).copy()
+                array[_at(entry, ages % slots)] = saved[_at(entry, ages % saved_slots)]
+            self._bind(entry, np.ascontiguousarray(array))
         self.offset = offset
 
-    def _first_row(self, entry: Memory) -> npt.NDArray[np.float32]:
-        """The first value of a slot, shaped to broadcast over the ring (1, H, 1, d_head)."""
-        assert entry.first_value is not None
-        return np.expand_dims(self._first_rows[entry.first_value], (0, entry.row_axis))
+    def _refill(self, entry: Memory, row: int) -> None:
+        """Overwrite all that `row` holds of `entry` with its first value."""
+        array, value = self.array(entry), self.plan.first_value(entry)
+        array[row] = value if isinstance(value, int) else value[0]
+        self._upload(entry, array)
+
+    def _upload(self, entry: Memory, array: npt.NDArray[Any]) -> None:
+        """Have on the device what was changed of a copy; on the CPU it is the buffer itself."""
+        if self.device.kind != "cpu":
+            self.values[entry.input].update_inplace(array)
 
     def _bind(self, entry: Memory, array: npt.NDArray[Any]) -> None:
         self._arrays[entry.input], self.values[entry.input] = self._buffer(array)
-        if entry.layout == "recent":
+        if entry.layout != "ring":
             self._next[entry.input] = self._buffer(array.copy())
 
     def _buffer(self, array: npt.NDArray[Any]) -> tuple[npt.NDArray[Any] | None, Any]:
-        """An OrtValue of `array`, after the array itself where they share their memory: it must live as long."""
+        """An OrtValue of `array`, after the array itself if they share their memory: it must live as long."""
         return (array if self.device.kind == "cpu" else None), device_value(array, self.device)
 
 
-def check_room(entries: Sequence[Memory], batch_size: int, capacity: int) -> None:
+def check_room(plan: MemoryPlan, batch_size: int) -> None:
     """Refuse buffers larger than the machine: Linux would promise them, and end the process when they are filled.
 
     Raises:
@@ -247,21 +321,31 @@ def check_room(entries: Sequence[Memory], batch_size: int, capacity: int) -> Non
     """
     try:
         machine = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    except (AttributeError, ValueError, OSError):  # not a system that tells
+    except (AttributeError, ValueError, OSError):  # a system that does not say
         return
-    nbytes = sum(_nbytes(entry, _sizes(entry, batch_size, capacity)) for entry in entries)
+    nbytes = sum(_nbytes(entry, plan.sizes(entry, batch_size)) for entry in plan.entries)
     if nbytes > machine > 0:
         raise OptionError(
-            f"the memory of {batch_size:,} batch rows of {capacity:,} slots would take {nbytes / 1e9:,.1f} GB, but "
-            f"this machine has {machine / 1e9:,.1f} GB. Choose a smaller mem_len, segment_len or batch size."
+            f"the memory of {batch_size:,} batch rows of {plan.capacity:,} slots would take {nbytes / 1e9:,.1f} GB, "
+            f"but this machine has {machine / 1e9:,.1f} GB. Choose a smaller mem_len, segment_len or batch size."
         )
 
 
-def _sizes(entry: Memory, batch_size: int, capacity: int) -> list[int]:
-    free = {"batch": batch_size, "capacity": capacity}
-    return [axis if isinstance(axis, int) else free[axis] for axis in entry.shape]
+def _first_length(evaluation: EvaluationSettings) -> int:
+    """Rows that a fresh row may see in the ring that keeps the most."""
+    return evaluation.most_rows if evaluation.first_memory == "zeros" else 0
+
+
+def _at(entry: Memory, slots: npt.NDArray[np.int64]) -> tuple[Any, ...]:
+    """An index of these slots of a ring, in all rows of the batch."""
+    assert entry.row_axis is not None
+    return (*[slice(None)] * entry.row_axis, slots)
+
+
+def _number(value: int) -> npt.NDArray[np.int64]:
+    return np.array([value], np.int64)
 
 
 def _nbytes(entry: Memory, sizes: Sequence[int]) -> int:
     """Bytes of its buffers."""
-    return math.prod(sizes) * np.dtype(entry.dtype).itemsize * (2 if entry.layout == "recent" else 1)
+    return math.prod(sizes) * np.dtype(entry.dtype).itemsize * (1 if entry.layout == "ring" else 2)

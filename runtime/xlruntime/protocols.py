@@ -17,19 +17,17 @@ import contextlib
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from .documents import Document, TokenReader, check_length
+from .engine import Engine
 from .errors import OptionError, TextError, TokenError, XlruntimeError
-from .scores import LN2, perplexity
-from .spec import Evaluation
+from .evaluation import EvaluationSettings, SettingValue
+from .scores import LN2, flat_fields, perplexity
 from .tokenizers.vocabulary import Vocabulary
-
-if TYPE_CHECKING:
-    from .model import Model
 
 __all__ = ["PROTOCOLS", "Corpus", "CorpusScore", "Protocol", "Streams", "arrange", "read_corpus", "walk"]
 
@@ -96,7 +94,7 @@ class Streams:
     """
 
     corpus: Corpus
-    evaluation: Evaluation
+    evaluation: EvaluationSettings
     protocol: str
     sentences: bool
     tokens: Ids
@@ -129,27 +127,28 @@ class CorpusScore:
     bits_per_token: float
     perplexity: float
     segment_len: int
-    mem_len: int
-    clamp_len: int
-    same_length: bool
-    n_hashes: int | None
+    settings: Mapping[str, SettingValue]  # those that the bundle declares
     restart: bool
     first_memory: str
     tokens_per_second: float  # warm-up included
 
+    def to_dict(self) -> dict[str, Any]:
+        """Return all fields by name, each setting as a field of its own."""
+        return flat_fields(self)
 
-def read_corpus(model: Model, document: Document) -> Corpus:
+
+def read_corpus(engine: Engine, document: Document) -> Corpus:
     """Tokenize a whole corpus; it is kept at four bytes a token.
 
     Raises:
         TokenError, TextError, OSError: as the document is read.
     """
-    reader = TokenReader(document, model.tokenizer, model.bundle.vocab_size)
+    reader = TokenReader(document, engine.tokenizer, engine.bundle.vocab_size)
     parts: list[Ids] = []
     while not reader.at_end:
         parts.append(reader.take(READ_TOKENS).ids.astype(np.int32))
-    vocabulary = getattr(model.tokenizer, "vocabulary", None)
-    unit, marks = "byte" if model.bundle.tokenizer.kind == "bytes" else "token", None
+    vocabulary = getattr(engine.tokenizer, "vocabulary", None)
+    unit, marks = "byte" if engine.bundle.tokenizer.kind == "bytes" else "token", None
     if isinstance(vocabulary, Vocabulary):
         unit = UNITS[vocabulary.kind]
         start, end = vocabulary.id_of(vocabulary.line_start), vocabulary.id_of(vocabulary.line_end)
@@ -167,7 +166,7 @@ def read_corpus(model: Model, document: Document) -> Corpus:
 
 def arrange(
     corpus: Corpus,
-    evaluation: Evaluation,
+    evaluation: EvaluationSettings,
     protocol: str = "kimiyoung",
     batch_size: int | None = None,
     sentences: bool | None = None,
@@ -205,19 +204,19 @@ def arrange(
     if corpus.marks is not None and (rules.packs_sentences if sentences is None else sentences):
         streams = _pack_sentences(corpus, corpus.marks, evaluation, protocol, B)
     else:
-        W = -(-evaluation.mem_len // S) * S if rules.warmup else 0
+        W = -(-evaluation.most_rows // S) * S if rules.warmup else 0
         streams = _cut(corpus, evaluation, protocol, B, W)
     N = streams.tokens.shape[1]
     check_length(N + 1, evaluation, corpus.name, f"streams of {N + 1:,} tokens")
     return streams
 
 
-def _cut(corpus: Corpus, evaluation: Evaluation, protocol: str, B: int, W: int) -> Streams:
+def _cut(corpus: Corpus, evaluation: EvaluationSettings, protocol: str, B: int, W: int) -> Streams:
     """B streams of equal length, each after the last W tokens of the stream before it (the first: of the last)."""
     n = len(corpus.ids) // B
     needed = max(2, W)
     if n < needed:
-        warmup = "" if W == 0 else f", to warm up a memory of {evaluation.mem_len}"
+        warmup = "" if W == 0 else f", to warm up a memory of {evaluation.most_rows} rows"
         raise TextError(
             f"{corpus.name}: {len(corpus.ids):,} tokens make {B} streams of {n:,}, at least {needed:,} each are "
             f"needed{warmup}. Give a longer text, or a smaller --batch-size{' or --mem-len' if W else ''}."
@@ -238,7 +237,9 @@ def _cut(corpus: Corpus, evaluation: Evaluation, protocol: str, B: int, W: int) 
     )
 
 
-def _pack_sentences(corpus: Corpus, marks: tuple[int, int], evaluation: Evaluation, protocol: str, B: int) -> Streams:
+def _pack_sentences(
+    corpus: Corpus, marks: tuple[int, int], evaluation: EvaluationSettings, protocol: str, B: int
+) -> Streams:
     """Rows filled one segment after the other: one whose sentence has come to its end takes the next of the corpus.
 
     A sentence's last token is not read, so the first of the next is not predicted. Segments that not every row has are
@@ -301,7 +302,7 @@ def _sentences(corpus: Corpus, start: int, end: int) -> Iterator[Ids]:
     return (corpus.ids[first : last + 1] for first, last in zip(starts, ends, strict=True))
 
 
-def walk(model: Model, streams: Streams, progress: Callable[[int, int], None] | None = None) -> CorpusScore:
+def walk(engine: Engine, streams: Streams, progress: Callable[[int, int], None] | None = None) -> CorpusScore:
     """Score streams, all rows at once, each with a fresh memory of the bundle's kind.
 
     Args:
@@ -312,9 +313,9 @@ def walk(model: Model, streams: Streams, progress: Callable[[int, int], None] | 
     """
     evaluation, corpus = streams.evaluation, streams.corpus
     S = evaluation.segment_len
-    longest = model.longest_step("score", S)
+    longest = engine.longest_step("score", S)
     B, N = streams.tokens.shape
-    memory = model.new_memory(evaluation, B)
+    memory = engine.new_memory(evaluation, B)
     nats, start = 0.0, 0
     began = time.perf_counter()
     while start < N:
@@ -324,7 +325,7 @@ def walk(model: Model, streams: Streams, progress: Callable[[int, int], None] | 
         border = streams.warmup if start < streams.warmup else N
         segment = slice(start, min(start + min(longest, int(memory.room[0])), border))
         tokens, targets = (np.ascontiguousarray(ids[:, segment], np.int64) for ids in (streams.tokens, streams.targets))
-        log_prob = model.step("score", memory, tokens, targets)["log_prob"]
+        log_prob = engine.step("score", memory, tokens, targets)["log_prob"]
         if not np.isfinite(log_prob).all():
             row, column = np.argwhere(~np.isfinite(log_prob))[0]
             raise XlruntimeError(
@@ -359,10 +360,7 @@ def walk(model: Model, streams: Streams, progress: Callable[[int, int], None] | 
         bits_per_token=mean / LN2,
         perplexity=perplexity(mean),
         segment_len=S,
-        mem_len=evaluation.mem_len,
-        clamp_len=evaluation.clamp_len,
-        same_length=evaluation.same_length,
-        n_hashes=evaluation.n_hashes,
+        settings=evaluation.values,
         restart=evaluation.restart,
         first_memory=evaluation.first_memory,
         tokens_per_second=streams.tokens.size / elapsed if elapsed > 0 else 0.0,

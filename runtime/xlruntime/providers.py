@@ -1,30 +1,31 @@
-"""Devices and ONNX Runtime sessions: what is asked for is what runs, or it is an error."""
+"""ONNX Runtime itself, its values and its sessions: what is asked for is what runs, or it is an error."""
 
 from __future__ import annotations
 
 import contextlib
 import functools
 import importlib
-import re
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
-from typing import Any, Literal
+from typing import Any
 
-from .errors import BundleError, OptionError, ProviderError
+import numpy as np
+import numpy.typing as npt
+
+from .devices import Device
+from .errors import BundleError, ProviderError
 from .messages import first_line
 from .placement import RECORD_PLACEMENT, SIZE_OPERATORS, placed_nodes, require_placement
 
 __all__ = [
-    "Device",
+    "device_value",
     "first_line",
     "import_onnxruntime",
     "installed_wheels",
     "onnxruntime_errors",
     "open_session",
-    "parse_device",
     "session_options",
 ]
 
@@ -47,34 +48,6 @@ ERRORS = (
     "NotImplemented",
     "RuntimeException",
 )
-
-
-@dataclass(frozen=True)
-class Device:
-    """Where steps run and memories live; `str(device)` is what `parse_device` reads."""
-
-    kind: Literal["cpu", "cuda"]
-    index: int = 0
-
-    @property
-    def provider(self) -> str:
-        """The execution provider that serves this device."""
-        return "CUDAExecutionProvider" if self.kind == "cuda" else "CPUExecutionProvider"
-
-    def __str__(self) -> str:
-        return f"cuda:{self.index}" if self.kind == "cuda" else "cpu"
-
-
-def parse_device(text: str) -> Device:
-    """`cpu`, `cuda` (the first one) or `cuda:1`.
-
-    Raises:
-        OptionError: anything else.
-    """
-    match = re.fullmatch(r"cpu|cuda(?::(?P<index>[0-9]{1,3}))?", text)
-    if match is None:
-        raise OptionError(f"device {text!r}: expected cpu, cuda or cuda:N, for example cuda:1.")
-    return Device("cpu") if text == "cpu" else Device("cuda", int(match["index"] or 0))
 
 
 def installed_wheels() -> dict[str, str]:
@@ -120,6 +93,12 @@ def onnxruntime_errors() -> tuple[type[Exception], ...]:
     return (*(getattr(state, name) for name in ERRORS), RuntimeError, ValueError)
 
 
+def device_value(array: npt.NDArray[Any], device: Device) -> Any:
+    """Return an OrtValue of `array` on `device`. On the CPU it shares the array's memory: keep the array alive."""
+    ort = import_onnxruntime()
+    return ort.OrtValue.ortvalue_from_numpy(np.ascontiguousarray(array), device.kind, device.index)
+
+
 def session_options(threads: int | None = None) -> Any:
     """Options of every session: `threads` for one step (None: ONNX Runtime chooses), errors raised, not logged.
 
@@ -146,6 +125,7 @@ def open_session(
     *,
     strict: bool = False,
     sizes: Mapping[str, int] | None = None,
+    profile: str | None = None,
 ) -> Any:
     """An `onnxruntime.InferenceSession` of the graph in `path`, on `device` and nowhere else.
 
@@ -154,6 +134,7 @@ def open_session(
             `session.disable_cpu_ep_fallback` also forbids those, so no graph with a free axis would open.
         sizes: of all free axes. What depends on them is folded, the device computes everything, and CUDA captures
             what runs as a graph of its own: such a session takes only bindings whose buffers stay where they are.
+        profile: beginning of the path of a file that ONNX Runtime writes a profile of all runs to; None: no profile.
 
     Raises:
         BundleError: ONNX Runtime cannot load the file.
@@ -163,6 +144,9 @@ def open_session(
     options = session_options(threads)
     if device.kind == "cpu":
         options.add_session_config_entry("optimization.disable_specified_optimizers", SLOWER_FUSION)
+    if profile is not None:
+        options.enable_profiling = True
+        options.profile_file_prefix = profile
     for axis, size in (sizes or {}).items():
         options.add_free_dimension_override_by_name(axis, size)
     providers: list[Any] = [device.provider]

@@ -6,20 +6,18 @@ import time
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from .documents import Document, Source, TokenPiece, TokenReader, check_length
+from .engine import Engine
 from .errors import OptionError, XlruntimeError
-from .memory import RingMemory
+from .evaluation import EvaluationSettings
+from .memory import BatchMemory
 from .scores import DocumentScore, TokenScores, total_score
-from .spec import Evaluation
 from .stream import warn_not_finite
-
-if TYPE_CHECKING:
-    from .model import Model
 
 __all__ = ["Scorer", "Walk"]
 
@@ -69,8 +67,8 @@ class Scorer:
 
     def __init__(
         self,
-        model: Model,
-        evaluation: Evaluation,
+        engine: Engine,
+        evaluation: EvaluationSettings,
         batch_size: int = 1,
         detail: int | None = None,
         *,
@@ -80,21 +78,21 @@ class Scorer:
         if batch_size < 1:
             raise OptionError(f"batch size is {batch_size}, at least 1 is needed.")
         if detail is not None:
-            _check_detail(model, detail)
+            _check_detail(engine, detail)
         if continuous:
             _check_continuous(evaluation, batch_size)
-        self.model = model
+        self.engine = engine
         self.evaluation = evaluation
         self.batch_size = 1 if evaluation.whole else batch_size
         self.detail = detail
         self.continuous = continuous
         self.keep_going = keep_going
-        self.memory: RingMemory | None = None
+        self.memory: BatchMemory | None = None
         self.rows: list[Walk | None] = []
         self.taken = 0
         self.last: int | None = None
         self._purpose = "score" if detail is None else "detail"
-        self._longest_step = model.longest_step(self._purpose, evaluation.segment_len)
+        self._longest_step = engine.longest_step(self._purpose, evaluation.segment_len)
 
     def documents(self, documents: Iterable[Document | Source]) -> Iterator[DocumentScore]:
         """The total of each document, in the order of the documents."""
@@ -141,7 +139,7 @@ class Scorer:
             if not active:
                 return
             if self.memory is None:
-                self.memory = self.model.new_memory(self.evaluation, len(rows))
+                self.memory = self.engine.new_memory(self.evaluation, len(rows))
             elif len(active) <= len(rows) // 2:
                 self.memory = self.memory.take(active)
                 rows[:] = [rows[row] for row in active]
@@ -151,7 +149,7 @@ class Scorer:
         """Begin a document; one with nothing to score is done already."""
         number, self.taken = self.taken, self.taken + 1
         document = given if isinstance(given, Document) else Document(_name(given, number), given)
-        reader = TokenReader(document, self.model.tokenizer, self.model.bundle.vocab_size)
+        reader = TokenReader(document, self.engine.tokenizer, self.engine.bundle.vocab_size)
         walk = Walk(number, reader, 0, position=0)
         try:
             longest = self.evaluation.longest_part
@@ -184,7 +182,7 @@ class Scorer:
         """Raise TextError for a document of more tokens than can be read, unless it may restart."""
         check_length(longest + 2, self.evaluation, name, f"more than {longest + 1:,} tokens")
 
-    def _make_room(self, memory: RingMemory) -> Iterator[TokenScores]:
+    def _make_room(self, memory: BatchMemory) -> Iterator[TokenScores]:
         """Restart rows that have been read as far as the model can read, idle ones too; yields those that may not."""
         for row in np.flatnonzero(memory.room == 0).tolist():
             walk = self.rows[row]
@@ -195,7 +193,7 @@ class Scorer:
                     yield self._failed(self._leave(row), error)
             memory.restart(row)
 
-    def _step(self, memory: RingMemory) -> list[TokenScores]:
+    def _step(self, memory: BatchMemory) -> list[TokenScores]:
         """Run one segment of every row that has a document."""
         found = list(self._make_room(memory))
         longest = min(self._longest_step, int(memory.room.min()))  # padding, too, needs positions
@@ -215,7 +213,7 @@ class Scorer:
             tokens[row, : len(piece)] = np.concatenate([[self._walk(row).held], piece.ids[:-1]])
             targets[row, : len(piece)] = piece.ids
         context = memory.context(S)
-        outputs = self.model.step(self._purpose, memory, tokens, targets)
+        outputs = self.engine.step(self._purpose, memory, tokens, targets)
         log_prob = outputs["log_prob"]
         for row, piece in pieces.items():
             walk, n = self._walk(row), len(piece)
@@ -293,7 +291,7 @@ class Scorer:
         )
 
 
-def _check_continuous(evaluation: Evaluation, batch_size: int) -> None:
+def _check_continuous(evaluation: EvaluationSettings, batch_size: int) -> None:
     """Refuse what cannot carry memory from document to document."""
     if evaluation.whole:
         raise OptionError("continuous: this model reads each document in one step and carries no memory. Leave it out.")
@@ -301,10 +299,10 @@ def _check_continuous(evaluation: Evaluation, batch_size: int) -> None:
         raise OptionError(f"continuous: documents go one after another, so batch size must be 1, not {batch_size}.")
 
 
-def _check_detail(model: Model, detail: int) -> None:
+def _check_detail(engine: Engine, detail: int) -> None:
     """Refuse more alternatives than the detail graph lists, or any where there is no such graph."""
-    model.session("detail")
-    (top_ids,) = (tensor for tensor in model.bundle.graphs["detail"].outputs if tensor.name == "top_ids")
+    engine.session("detail")
+    (top_ids,) = (tensor for tensor in engine.bundle.graphs["detail"].outputs if tensor.name == "top_ids")
     most = top_ids.shape[-1]
     if detail < 0 or (isinstance(most, int) and detail > most):
         raise OptionError(f"detail is {detail}, expected 0 to {most}, the likeliest tokens that this bundle lists.")

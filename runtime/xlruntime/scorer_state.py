@@ -79,7 +79,7 @@ def resume_scorer(
     scorer.rows = [None if row is None else _reopened(scorer, row, opened[row["number"]]) for row in fields["rows"]]
     saved = fields["memory"]
     if saved is not None:
-        scorer.memory = scorer.model.new_memory(scorer.evaluation, saved["batch_size"], saved["capacity"])
+        scorer.memory = scorer.engine.new_memory(scorer.evaluation, saved["batch_size"], saved["capacity"])
         scorer.memory.load_rows(arrays, saved["offset"], saved["capacity"])
         scorer.memory.memory_length = np.array(saved["memory_length"], np.int64)
         scorer.memory.position = np.array(saved["position"], np.int64)
@@ -99,7 +99,7 @@ def _fields(walk: Walk) -> dict[str, Any]:
 
 def _reopened(scorer: Scorer, row: Mapping[str, Any], document: Document) -> Walk:
     """The walk of a document, read again as far as it was."""
-    reader = TokenReader(document, scorer.model.tokenizer, scorer.model.bundle.vocab_size)
+    reader = TokenReader(document, scorer.engine.tokenizer, scorer.engine.bundle.vocab_size)
     position, unscored = row["position"], row["unscored"]
     left, last = position, None
     try:

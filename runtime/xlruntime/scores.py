@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from .documents import TextCounts, TokenPiece
-from .spec import Evaluation
+from .evaluation import EvaluationSettings, SettingValue
 
 __all__ = ["LN2", "DocumentScore", "TokenScores", "perplexity", "ratio", "total_score"]
 
@@ -32,7 +34,7 @@ class DocumentScore:
         words: between white space; chars: Unicode characters; bytes: of UTF-8. 0 for a document given as token ids.
         nats, bits: negative log-probability of all scored tokens, to base e and 2.
         bits_per_byte, bits_per_char, bits_per_token: its ratios; perplexity: e to the nats of a token.
-        segment_len, mem_len, n_hashes: the settings that the scores were computed with.
+        segment_len, settings: what the scores were computed with; the settings are those that the bundle declares.
         tokens_per_second: from when the document was opened, beside others in its batch.
     """
 
@@ -54,9 +56,12 @@ class DocumentScore:
     bits_per_token: float | None
     perplexity: float | None
     segment_len: int
-    mem_len: int
-    n_hashes: int | None
+    settings: Mapping[str, SettingValue]
     tokens_per_second: float
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return all fields by name, each setting as a field of its own."""
+        return flat_fields(self)
 
 
 @dataclass(frozen=True)
@@ -98,13 +103,21 @@ class TokenScores:
         return len(self.tokens)
 
 
+def flat_fields(score: Any) -> dict[str, Any]:
+    """Return the fields of a score by name, each of its `settings` as a field of its own."""
+    fields: dict[str, Any] = {}
+    for name, value in vars(score).items():
+        fields |= value if name == "settings" else {name: value}
+    return fields
+
+
 def total_score(
     document: str,
     counts: TextCounts,
     tokens: int,
     unscored_tokens: int,
     log_prob_sum: float,
-    evaluation: Evaluation,
+    evaluation: EvaluationSettings,
     tokens_per_second: float,
 ) -> DocumentScore:
     """The total of a document that has been read to its end.
@@ -138,8 +151,7 @@ def total_score(
         bits_per_token=ratio(bits, scored),
         perplexity=perplexity(nats / scored) if scored else None,
         segment_len=evaluation.segment_len,
-        mem_len=evaluation.mem_len,
-        n_hashes=evaluation.n_hashes,
+        settings=evaluation.values,
         tokens_per_second=tokens_per_second,
     )
 

@@ -1,35 +1,55 @@
-"""One graph of a bundle in ONNX Runtime, run with its memory bound in place."""
+"""One graph of a bundle, run with its memory bound in place; what runs it is a `Session`, here one of ONNX Runtime."""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
-import numpy as np
 import numpy.typing as npt
 
+from .devices import Device
 from .errors import BundleError
+from .memory import BatchMemory
 from .placement import PlacedNode, placed_nodes
-from .providers import Device, first_line, import_onnxruntime, onnxruntime_errors, open_session
+from .providers import device_value, first_line, import_onnxruntime, onnxruntime_errors, open_session
 from .spec import METADATA_KEY, Graph
 
-if TYPE_CHECKING:
-    from .memory import RingMemory
-
-__all__ = ["GraphSession", "device_value", "running"]
+__all__ = ["GraphSession", "Session", "SessionFactory", "running"]
 
 
-def device_value(array: npt.NDArray[Any], device: Device) -> Any:
-    """An OrtValue of `array` on `device`. On the CPU it shares the array's memory: keep the array alive."""
-    ort = import_onnxruntime()
-    return ort.OrtValue.ortvalue_from_numpy(np.ascontiguousarray(array), device.kind, device.index)
+class Session(Protocol):
+    """What runs one graph. Any number of threads may run it at once."""
+
+    @property
+    def providers(self) -> list[str]:
+        """Return what computes it, the preferred one first."""
+
+    @property
+    def nodes(self) -> tuple[PlacedNode, ...]:
+        """Return the nodes of the graph that runs, and which execution provider computes each."""
+
+    @property
+    def metadata(self) -> str | None:
+        """Return the graph's own spec as the file carries it."""
+
+    def run(self, feeds: Mapping[str, npt.NDArray[Any]]) -> dict[str, npt.NDArray[Any]]:
+        """Run as a pure function: numpy in, every output out. Feeds that the graph does not take are left out."""
+
+    def run_on_device(self, feeds: Mapping[str, npt.NDArray[Any]]) -> dict[str, Any]:
+        """Run as a pure function; the outputs are values that `step` takes as constants of a memory."""
+
+    def step(self, feeds: Mapping[str, npt.NDArray[Any]], memory: BatchMemory) -> dict[str, npt.NDArray[Any]]:
+        """Run one segment on `memory`, which the caller advances, and return the graph's other outputs by name."""
+
+
+SessionFactory = Callable[[str, Graph], Session]  # opens the session of one purpose
 
 
 @contextlib.contextmanager
 def running(file: Path) -> Iterator[None]:
-    """Raise what callers expect where ONNX Runtime fails in a step.
+    """Translate ONNX Runtime errors raised during a step.
 
     Raises:
         MemoryError: there was too little memory; ONNX Runtime has no error of its own for that.
@@ -42,12 +62,12 @@ def running(file: Path) -> Iterator[None]:
         if "allocat" in reason:
             raise MemoryError(reason) from error
         raise BundleError(
-            f"{file}: ONNX Runtime cannot run it ({reason}). Copy the bundle anew, or convert the checkpoint again."
+            f"{file}: ONNX Runtime cannot run it ({reason}). Copy the bundle again, or convert the checkpoint again."
         ) from error
 
 
 class GraphSession:
-    """An ONNX Runtime session for one graph. Any number of threads may run it at once.
+    """An ONNX Runtime session for one graph.
 
     Raises:
         BundleError: ONNX Runtime cannot load the file, or the file is not the graph that the bundle describes.
@@ -55,14 +75,20 @@ class GraphSession:
     """
 
     def __init__(
-        self, folder: Path, graph: Graph, device: Device, threads: int | None, strict_device: bool = False
+        self,
+        folder: Path,
+        graph: Graph,
+        device: Device,
+        threads: int | None,
+        strict_device: bool = False,
+        profile: str | None = None,
     ) -> None:
         self.graph = graph
         self.device = device
         self.inputs = {tensor.name for tensor in graph.inputs}
         self.outputs = [tensor.name for tensor in graph.outputs]
         self._file = folder / graph.file
-        self._session = open_session(self._file, device, threads, strict=strict_device)
+        self._session = open_session(self._file, device, threads, strict=strict_device, profile=profile)
 
     @property
     def providers(self) -> list[str]:
@@ -83,13 +109,17 @@ class GraphSession:
             return None
         return None if value is None else str(value)
 
-    def run(self, feeds: dict[str, npt.NDArray[Any]]) -> dict[str, npt.NDArray[Any]]:
+    def end_profiling(self) -> Path:
+        """End a session that was opened with `profile`, and return the file that it has written."""
+        return Path(self._session.end_profiling())
+
+    def run(self, feeds: Mapping[str, npt.NDArray[Any]]) -> dict[str, npt.NDArray[Any]]:
         """Run as a pure function: numpy in, every output out."""
         wanted = {name: array for name, array in feeds.items() if name in self.inputs}
         with running(self._file):
             return dict(zip(self.outputs, self._session.run(self.outputs, wanted), strict=True))
 
-    def run_on_device(self, feeds: dict[str, npt.NDArray[Any]]) -> dict[str, Any]:
+    def run_on_device(self, feeds: Mapping[str, npt.NDArray[Any]]) -> dict[str, Any]:
         """Run as a pure function, every output as an OrtValue on the device. It owns its memory: the session may go."""
         ort = import_onnxruntime()
         values = {}
@@ -100,12 +130,12 @@ class GraphSession:
             values[name].update_inplace(array)
         return values
 
-    def step(self, feeds: dict[str, npt.NDArray[Any]], memory: RingMemory) -> dict[str, npt.NDArray[Any]]:
+    def step(self, feeds: Mapping[str, npt.NDArray[Any]], memory: BatchMemory) -> dict[str, npt.NDArray[Any]]:
         """Run one segment; `memory` is read and written where it is, never copied.
 
         Args:
-            feeds: the step's small inputs; those the graph does not take are left out.
-            memory: buffers and positional keys; the caller advances it.
+            feeds: the step's small inputs; the graph takes those that it names.
+            memory: buffers and constants; the caller advances it.
 
         Returns:
             The graph's other outputs, by name, on the CPU.

@@ -6,9 +6,12 @@ metadata; the runtime reads them and knows nothing else about an architecture.
     Bundle
     ├── graphs: {purpose: Graph}      score, generate, detail, score_few, positions
     ├── memory: (Memory, ...)         input -> output pairs that a stream carries
-    └── evaluation: Evaluation        how far a token sees, unless the caller chooses otherwise
+    └── evaluation: EvaluationRules   the settings that a caller may choose (see `evaluation`)
 
-An axis is a number (fixed) or a name (free): `batch`, `segment`, `capacity`, `near + 1`.
+An axis is a number (fixed) or a name (free): `batch`, `segment`, `near + 1`, or the symbol of a ring's capacity.
+Beside tokens, targets, memory and settings, a step graph may take `position` (B,): tokens of the row's own document
+that have been read. The graph `positions` makes constants of a walk from settings and capacities alone: its outputs are
+inputs of the step graphs.
 """
 
 from __future__ import annotations
@@ -17,22 +20,22 @@ import dataclasses
 import hashlib
 import json
 import re
+import shlex
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from math import inf
 from pathlib import PurePosixPath
 from typing import Any, Literal
 
-from .errors import BundleError, OptionError
+from .errors import BundleError
+from .evaluation import EvaluationRules, EvaluationSettings
 from .json_fields import read_fields
 
 __all__ = [
     "FIRST_MEMORY_FILE",
     "FORMAT_VERSION",
     "METADATA_KEY",
-    "UNBOUNDED_WINDOW",
     "Bundle",
-    "Evaluation",
     "FileDigest",
     "Format",
     "Graph",
@@ -42,19 +45,17 @@ __all__ = [
     "Tokenizer",
 ]
 
-FORMAT_VERSION = 2  # 1: Transformer-XL graphs with a positional key for each slot
+# 1: Transformer-XL graphs with a positional key for each slot. 2: evaluation settings that the runtime knew by name.
+FORMAT_VERSION = 3
 METADATA_KEY = "xlexport.graph"  # where a file's metadata holds its spec
 DIGEST_KEY = "manifest_sha256"  # where the manifest holds the SHA-256 of all else that it says
 FIRST_MEMORY_FILE = "first_memory.safetensors"  # the rows a fresh memory starts with, where they are not zero
 LONGEST_NAME = 255  # bytes, on most file systems
-LARGEST_LENGTH = 2**30  # of segment, memory and clamp: more than any machine holds, and far from overflowing
 # What manifest and metadata leave out, as it is so in most graphs.
 IMPLIED: Mapping[str, Any] = {"layout": "ring", "max_segment": None, "format": "onnx"}
-UNBOUNDED_WINDOW = 2**62  # "no window": larger than any distance, and safe to add to in int64
 
 Axis = int | str
-FirstMemory = Literal["empty", "zeros"]
-Layout = Literal["ring", "recent"]
+Layout = Literal["ring", "window", "state"]
 Format = Literal["onnx", "torchscript", "exported-program"]
 
 
@@ -71,9 +72,11 @@ class Tensor:
 class Memory:
     """One carried tensor: where it enters a step graph and where its next value leaves.
 
-    With one entry along `batch` for each batch row, its rows are laid out as a `ring` along the axis named `capacity`,
-    of which a step writes only its own slots, or as the `recent` ones: always the same number, oldest first, all of
-    which a step gives anew.
+    It has one entry along `batch` for each batch row. Layouts:
+
+    * `ring`: rows along the axis that is named by the symbol of its capacity; a step writes only its own slots.
+    * `window`: always the same number of newest rows, oldest first, along the last axis but one; a step gives all.
+    * `state`: of fixed size, without rows; a step gives all of it, and a document begins with the first value.
     """
 
     input: str  # "memory_key_0"
@@ -84,14 +87,33 @@ class Memory:
     layout: Layout = "ring"
 
     @property
-    def row_axis(self) -> int:
-        """Index of the axis along which the rows stand: `capacity`, or the last but one."""
-        return self.shape.index("capacity") if self.layout == "ring" else len(self.shape) - 2
+    def symbol(self) -> str | None:
+        """Symbol of its capacity; None if it is not a ring."""
+        free = [axis for axis in self.shape if isinstance(axis, str) and axis != "batch"]
+        return free[0] if self.layout == "ring" and len(free) == 1 else None
 
-    def begins_with(self, rows: Any) -> bool:
-        """Whether an array (or None) can be the first value of every slot: finite floats of this shape."""
+    @property
+    def row_axis(self) -> int | None:
+        """Index of the axis along which rows lie; None for a state."""
+        if self.layout == "ring":
+            return self.shape.index(str(self.symbol))
+        return len(self.shape) - 2 if self.layout == "window" else None
+
+    def begins_with(self, value: Any) -> bool:
+        """Return whether an array (or None) can be the first value: finite floats, shaped as one slot or one state."""
         shape = tuple(axis for index, axis in enumerate(self.shape) if index not in (0, self.row_axis))
-        return rows is not None and rows.shape == shape and rows.dtype.kind == "f" and bool((abs(rows) < inf).all())
+        return value is not None and value.shape == shape and value.dtype.kind == "f" and bool((abs(value) < inf).all())
+
+    def problem(self, rings: Mapping[str, Any]) -> str | None:
+        """Say what is wrong with the shape, or return None."""
+        free = [axis for axis in self.shape[1:] if isinstance(axis, str)]
+        if not self.shape or self.shape[0] != "batch":
+            return "has no axis 'batch' in front"
+        if self.layout == "ring":
+            return None if len(free) == 1 and free[0] in rings else f"is a ring over {free}, expected one of {[*rings]}"
+        if free:
+            return f"is a {self.layout} with free axes {free}"
+        return "is a window without rows" if self.layout == "window" and len(self.shape) < 3 else None
 
 
 @dataclass(frozen=True)
@@ -112,124 +134,6 @@ class Graph:
         taken = {tensor.name for tensor in self.inputs}
         carried = [_fields(entry) for entry in memory if entry.input in taken]
         return json.dumps({**_fields(self), "memory": carried}, separators=(",", ":"))
-
-
-@dataclass(frozen=True)
-class Evaluation:
-    """How far a token sees. The settings of `with_options` may be chosen anew for each stream.
-
-    A document that has no more positions left is refused, or with `restart` goes on as one that begins: each token is
-    scored from what stands before it, so the first of a new part still from the old part, the second from it alone.
-    """
-
-    segment_len: int  # tokens in one step; with `whole` the longest document
-    mem_len: int  # rows of earlier segments that a layer keeps
-    clamp_len: int  # distances beyond it count as it; -1: not clamped
-    same_length: bool  # every query sees `window` keys; else the first of a segment sees fewer than the last
-    first_memory: FirstMemory = "empty"  # a fresh memory has no rows, or mem_len rows that are attended to
-    window_extra: int = 0  # 1 where the source's same_length rule sees mem_len + 1 keys (NVIDIA, TensorFlow)
-    n_hashes: int | None = None  # rounds of hashing; None: there is no LSH attention
-    max_positions: int | None = None  # tokens of a document that can be read; None: any number
-    restart: bool = False  # whether a longer document starts afresh at each multiple of that
-    whole: bool = False  # a document is one step, and nothing is carried
-
-    def __post_init__(self) -> None:
-        problems = []
-        if self.segment_len < 1:
-            problems.append(f"segment_len is {self.segment_len}, at least 1 is needed")
-        if self.whole and self.mem_len != 0:
-            problems.append(f"mem_len is {self.mem_len}, but a document is read in one step, without memory")
-        if not self.whole and self.mem_len < 1:
-            problems.append(f"mem_len is {self.mem_len}, at least 1 is needed")
-        if self.clamp_len == 0 or self.clamp_len < -1:
-            problems.append(f"clamp_len is {self.clamp_len}, expected -1 (not clamped) or at least 1")
-        problems += [
-            f"{name} is {length}, at most {LARGEST_LENGTH} is possible"
-            for name in ("segment_len", "mem_len", "clamp_len")
-            if (length := getattr(self, name)) > LARGEST_LENGTH
-        ]
-        problems += [
-            f"{name} is {number}, at least 1 is needed"
-            for name in ("n_hashes", "max_positions")
-            if (number := getattr(self, name)) is not None and number < 1
-        ]
-        if self.restart and self.longest_part is None:
-            problems.append("restart is chosen, but documents may be of any length, so nothing ever restarts")
-        if self.first_memory not in ("empty", "zeros"):
-            problems.append(f"first_memory is {self.first_memory!r}, expected 'empty' or 'zeros'")
-        if self.window_extra not in (0, 1):
-            problems.append(f"window_extra is {self.window_extra}, expected 0 or 1")
-        if problems:
-            raise OptionError("evaluation settings: " + "; ".join(problems) + ".")
-
-    @property
-    def window(self) -> int:
-        """Keys that a query sees at most, itself included."""
-        return self.mem_len + self.window_extra if self.same_length and not self.whole else UNBOUNDED_WINDOW
-
-    @property
-    def segmentation_matters(self) -> bool:
-        """Whether scores depend on `segment_len` and on where feeds end: they do without `same_length`."""
-        return not self.same_length
-
-    @property
-    def longest_part(self) -> int | None:
-        """Tokens of a document that are read at most before it is refused or restarts; None: any number.
-
-        One more can be scored, as the last one is not read.
-        """
-        limits = [self.max_positions, self.segment_len if self.whole else None]
-        return min((limit for limit in limits if limit is not None), default=None)
-
-    def with_options(
-        self,
-        segment_len: int | None = None,
-        mem_len: int | None = None,
-        clamp_len: int | None = None,
-        same_length: bool | None = None,
-        n_hashes: int | None = None,
-        restart: bool | None = None,
-    ) -> Evaluation:
-        """These settings with those that are given replaced; a segment is never longer than a document can be.
-
-        Raises:
-            OptionError: a value is out of range, more rounds of hashing than there are here; lists all that are.
-        """
-        chosen = {
-            "segment_len": segment_len,
-            "mem_len": mem_len,
-            "clamp_len": clamp_len,
-            "same_length": same_length,
-            "n_hashes": n_hashes,
-            "restart": restart,
-        }
-        given: dict[str, Any] = {key: value for key, value in chosen.items() if value is not None}
-        if n_hashes is not None and self.n_hashes is None:
-            raise OptionError(f"n_hashes is {n_hashes}, but this model has no LSH attention. Leave it out.")
-        if n_hashes is not None and self.n_hashes is not None and n_hashes > self.n_hashes:
-            raise OptionError(
-                f"n_hashes is {n_hashes}, expected 1 to {self.n_hashes}, the rounds that were exported. Convert the "
-                f"checkpoint again with --n-hashes {n_hashes}."
-            )
-        found = dataclasses.replace(self, **given)
-        if self.max_positions is not None and found.segment_len > self.max_positions:
-            return dataclasses.replace(found, segment_len=self.max_positions)
-        return found
-
-    def capacity(self, segment_len: int | None = None) -> int:
-        """Ring slots needed: a step must not overwrite what its first query still sees."""
-        return self.mem_len + (segment_len or self.segment_len)
-
-    def max_segment(self, capacity: int) -> int:
-        """Longest step a ring of `capacity` slots takes; one token more would be silently wrong."""
-        return capacity - self.mem_len
-
-    def near(self, capacity: int) -> int:
-        """Newest rows of a ring that need positional keys of their own: beyond clamp_len all distances count as one.
-
-        That many from the last query of a step, so as many more as a step has tokens from its first.
-        """
-        return min(capacity, self.clamp_len + self.max_segment(capacity)) if self.clamp_len > 0 else capacity
 
 
 @dataclass(frozen=True)
@@ -271,12 +175,17 @@ class Bundle:
     vocab_size: int
     tokenizer: Tokenizer
     precision: str
-    evaluation: Evaluation
+    evaluation: EvaluationRules
     memory: tuple[Memory, ...]
     graphs: Mapping[str, Graph]
     provenance: Mapping[str, Any]
     files: Mapping[str, FileDigest]
     format_version: int = FORMAT_VERSION
+
+    @property
+    def settings(self) -> EvaluationSettings:
+        """The evaluation settings that hold unless the caller chooses others."""
+        return self.evaluation.choose()
 
     @property
     def fingerprint(self) -> str:
@@ -324,7 +233,7 @@ class Bundle:
         if found < FORMAT_VERSION:
             raise BundleError(
                 f"{where}: format version {str(found)[:20]} is of an earlier xlexport, this one reads "
-                f"{FORMAT_VERSION}. Convert the checkpoint again."
+                f"{FORMAT_VERSION}. Convert the checkpoint again: {_conversion(fields, where)}"
             )
         _check_digest(fields, where)
         try:
@@ -363,9 +272,23 @@ class Bundle:
         inputs, outputs = (
             {tensor.name for tensor in t} for t in (self.graphs["score"].inputs, self.graphs["score"].outputs)
         )
+        for entry in self.memory:
+            if problem := entry.problem(self.evaluation.rings):
+                yield f"memory {_shown(entry.input)} {problem}"
         strange = [entry.input for entry in self.memory if entry.input not in inputs or entry.output not in outputs]
         if strange:
             yield f"memory that the score graph does not take or give: {', '.join(map(repr, strange[:5]))}"
+
+
+def _conversion(fields: Mapping[str, Any], where: str) -> str:
+    """The line that makes the bundle again, as far as a manifest of another version says what it was made from."""
+    provenance = fields.get("provenance")
+    sources = provenance.get("sources") if isinstance(provenance, dict) else None
+    source = next((name for name in sources if name.isprintable()), None) if isinstance(sources, dict) else None
+    precision = fields.get("precision")
+    dtype = f" --dtype {precision}" if precision in ("float16", "int8", "weight-int8", "weight-int4") else ""
+    folder = PurePosixPath(where).parent
+    return f"xlexport convert {shlex.quote(source or 'CHECKPOINT')} -o {shlex.quote(str(folder))} --force{dtype}"
 
 
 def _is_file_name(name: str) -> bool:

@@ -3,31 +3,23 @@
 from __future__ import annotations
 
 import copy
-import dataclasses
 import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from .documents import check_length, encode
-from .errors import OptionError, StateError, TextError, XlruntimeError
+from .engine import Engine
+from .errors import OptionError, TextError, XlruntimeError
+from .evaluation import EvaluationSettings
 from .generation import Sampling
-from .json_fields import read_fields
-from .spec import Evaluation
-from .state_file import read_state, write_state
-
-if TYPE_CHECKING:
-    from .model import Model
+from .stream_state import SavedStream, read_stream, write_stream
 
 __all__ = ["NonFiniteScoreWarning", "Scores", "Stream", "restore_stream", "warn_not_finite"]
-
-STATE_KIND = "xlexport stream"
-STATE_VERSION = 1
-LARGEST_COUNT = 2**62  # tokens: far from overflowing
 
 
 class NonFiniteScoreWarning(RuntimeWarning):
@@ -62,22 +54,22 @@ class Stream:
     goes on as one that begins (see `Evaluation`).
 
     Attributes:
-        model: what runs the steps; shared with other streams.
+        engine: what runs the steps; shared with other streams.
         evaluation: how far a token sees, and how long a step is.
         memory: what is carried; `memory.nbytes` says how large it is.
         pending: id of the token that is held; None before the first one.
         position: tokens of the document taken so far, the held one included.
     """
 
-    def __init__(self, model: Model, evaluation: Evaluation, capacity: int | None = None) -> None:
+    def __init__(self, engine: Engine, evaluation: EvaluationSettings, capacity: int | None = None) -> None:
         if evaluation.whole:
             raise OptionError(
-                f"{model.folder}: this model reads each document in one step and carries no memory, so there is no "
+                f"{engine.folder}: this model reads each document in one step and carries no memory, so there is no "
                 "stream of it. Use Model.score, Model.score_tokens or Model.generate on whole documents."
             )
-        self.model = model
+        self.engine = engine
         self.evaluation = evaluation
-        self.memory = model.new_memory(evaluation, 1, capacity)
+        self.memory = engine.new_memory(evaluation, 1, capacity)
         if evaluation.segmentation_matters and self.memory.max_segment < evaluation.segment_len:
             raise OptionError(
                 f"a capacity of {capacity} slots would cut segments of {evaluation.segment_len} tokens, on which the "
@@ -173,22 +165,21 @@ class Stream:
             OSError: it cannot be written; an older one stays as it was.
         """
         memory = self.memory
-        fields = {
-            "fingerprint": self.model.bundle.fingerprint,
-            "evaluation": dataclasses.asdict(self.evaluation),
-            "capacity": memory.capacity,
-            "offset": memory.offset,
-            "memory_length": int(memory.memory_length[0]),
-            "history": int(memory.position[0]),  # under the name it always had
-            "pending": self.pending,
-            "position": self.position,
-        }
-        arrays = {entry.input: memory.array(entry) for entry in memory.entries}
-        write_state(Path(file), STATE_KIND, STATE_VERSION, fields, arrays)
+        saved = SavedStream(
+            fingerprint=self.engine.bundle.fingerprint,
+            evaluation=self.evaluation.to_dict(),
+            capacity=memory.capacity,
+            offset=memory.offset,
+            memory_length=int(memory.memory_length[0]),
+            history=int(memory.position[0]),
+            pending=self.pending,
+            position=self.position,
+        )
+        write_stream(Path(file), saved, {entry.input: memory.array(entry) for entry in memory.entries})
 
     def _ids(self, source: str | bytes | npt.NDArray[np.int64] | list[int]) -> npt.NDArray[np.int64]:
-        model = self.model
-        return encode(source, model.tokenizer, model.bundle.vocab_size, "the stream", self.pending, self.position)
+        engine = self.engine
+        return encode(source, engine.tokenizer, engine.bundle.vocab_size, "the stream", self.pending, self.position)
 
     def _check_length(self, more: int, name: str) -> None:
         held = 0 if self.pending is None else 1
@@ -204,7 +195,7 @@ class Stream:
 
     def _segments(self, targets: npt.NDArray[np.int64]) -> Iterator[npt.NDArray[np.int64]]:
         """Cut targets (n,) into segments, each no longer than a step can be; asked for one by one, as they are run."""
-        longest = min(self.memory.max_segment, self.model.longest_step("score", self.evaluation.segment_len))
+        longest = min(self.memory.max_segment, self.engine.longest_step("score", self.evaluation.segment_len))
         while len(targets):
             S = min(longest, self._room())
             yield targets[:S]
@@ -242,7 +233,7 @@ class Stream:
     def _run(self, purpose: str, targets: npt.NDArray[np.int64]) -> dict[str, npt.NDArray[Any]]:
         """Run the held token and all of `targets` but the last, which is held in its place."""
         tokens = np.concatenate([[self.pending], targets[:-1]]).astype(np.int64)
-        outputs = self.model.step(purpose, self.memory, tokens[None], targets[None])
+        outputs = self.engine.step(purpose, self.memory, tokens[None], targets[None])
         self.pending = int(targets[-1])
         self.position += len(targets)
         return outputs
@@ -270,83 +261,15 @@ def warn_not_finite(name: str, position: int) -> None:
     warnings.warn(message, NonFiniteScoreWarning, stacklevel=3)
 
 
-@dataclass(frozen=True)
-class _Saved:
-    """The fields of a state, within the bounds that a walk keeps."""
-
-    fingerprint: str
-    evaluation: Evaluation
-    capacity: int
-    offset: int
-    memory_length: int
-    history: int  # of the row's own document, as `RingMemory.position`
-    pending: int | None
-    position: int
-
-    def __post_init__(self) -> None:
-        most = {
-            "offset": LARGEST_COUNT,
-            "memory_length": self.evaluation.mem_len,
-            "position": LARGEST_COUNT,
-            "history": self.position,
-            "pending": LARGEST_COUNT,
-        }
-        found = {name: number for name in most if (number := getattr(self, name)) is not None}
-        problems = [
-            f"{name} is {str(number)[:20]}, expected 0 to {most[name]}"
-            for name, number in found.items()
-            if not 0 <= number <= most[name]
-        ]
-        if (self.pending is None) != (self.position == 0):
-            problems.append(f"{self.position} tokens were read, and {self.pending} is held")
-        if problems:
-            raise ValueError("; ".join(problems))
-
-    @property
-    def settings(self) -> dict[str, Any]:
-        """Those of its evaluation that a stream may choose."""
-        names = ("segment_len", "mem_len", "clamp_len", "same_length", "n_hashes", "restart")
-        return {name: getattr(self.evaluation, name) for name in names}
-
-
-def restore_stream(model: Model, file: Path, capacity: int | None = None) -> Stream:
-    """A stream as `Stream.save` left it; see `Model.restore`."""
-    if not file.is_file():
-        raise FileNotFoundError(f"{file}: no such file; expected a stream's state that Stream.save wrote.")
-    state, arrays = read_state(file, STATE_KIND, STATE_VERSION, "Save the stream again with Stream.save.")
-    if state.get("fingerprint") != model.bundle.fingerprint:
-        raise StateError(f"{file}: saved from another bundle than {model.folder}. Open the one it was saved from.")
-    try:
-        saved = read_fields(_Saved, state)
-        if saved.evaluation != model.evaluation(**saved.settings):
-            raise OptionError("its evaluation settings are not those of this bundle")
-    except ValueError as error:  # OptionError is one, too
-        raise StateError(f"{file}: not a stream's state ({error}). Save the stream again with Stream.save.") from error
-    if saved.pending is not None and saved.pending >= model.bundle.vocab_size:
-        raise StateError(f"{file}: the held token is {saved.pending}, expected 0 to {model.bundle.vocab_size - 1}.")
-    _check_arrays(file, arrays, model, saved.capacity)
-    stream = Stream(model, saved.evaluation, saved.capacity if capacity is None else capacity)
+def restore_stream(engine: Engine, file: Path, capacity: int | None = None) -> Stream:
+    """Return a stream as `Stream.save` left it; see `Model.restore`."""
+    saved, evaluation, arrays = read_stream(engine, file)
+    stream = Stream(engine, evaluation, saved.capacity if capacity is None else capacity)
     stream.memory.load_rows(arrays, saved.offset, saved.capacity)
     stream.memory.memory_length[0] = saved.memory_length
     stream.memory.position[0] = saved.history
     stream.pending, stream.position = saved.pending, saved.position
     return stream
-
-
-def _check_arrays(file: Path, arrays: dict[str, npt.NDArray[Any]], model: Model, capacity: int) -> None:
-    problems = []
-    for entry in model.bundle.memory:
-        free = {"batch": 1, "capacity": capacity}
-        expected = tuple(axis if isinstance(axis, int) else free[axis] for axis in entry.shape)
-        found = arrays.get(entry.input)
-        if found is None:
-            problems.append(f"{entry.input} is missing")
-        elif found.shape != expected or found.dtype != entry.dtype:
-            problems.append(f"{entry.input} is {found.dtype} {found.shape}, expected {entry.dtype} {expected}")
-        elif not np.isfinite(found).all():
-            problems.append(f"{entry.input} has numbers that are not finite")
-    if problems:
-        raise StateError(f"{file}: {'; '.join(problems)}. Save the stream again with Stream.save.")
 
 
 def _no_scores() -> Scores:

@@ -35,8 +35,8 @@ from xlexport.convert import ConversionOptions, convert
 from xlexport.errors import ExportError, ParityError
 from xlexport.verification import verify
 from xlruntime import load as load_bundle
-from xlruntime import spec
 from xlruntime.bundle import read_bundle
+from xlruntime.evaluation import EvaluationRules
 from xltraining.checkpoint import save_checkpoint
 from xltraining.transformer_xl import TransformerXL
 from xltraining.transformer_xl_config import TransformerXLConfig
@@ -68,7 +68,7 @@ class TwinArchitecture(Architecture):
     conversion_options = (LEAP,)
     evaluation_fields: ClassVar[Mapping[str, str]] = {"segment_len": "tgt_len", "mem_len": "mem_len"}
 
-    def evaluation(self, config: Mapping[str, Any]) -> spec.Evaluation:
+    def evaluation(self, config: Mapping[str, Any]) -> EvaluationRules:
         return architecture("transformer_xl").evaluation(config)
 
     def build_step(self, model: Any, choices: Mapping[str, Any]) -> Step:
@@ -191,7 +191,7 @@ def test_common_walk_agrees_with_the_own_one_and_finds_an_error(checkpoint: Path
     trained = random_model(VARIANTS[GOLDEN])
     own = verify(model, lambda: trained, IDS, segments=8)
     common, totals = Architecture.walk(
-        architecture("transformer_xl"), model, lambda: trained, IDS, 8, model.bundle.evaluation
+        architecture("transformer_xl"), model, lambda: trained, IDS, 8, model.bundle.settings
     )
     assert totals is None
     assert len(common) == own.segments
@@ -202,9 +202,7 @@ def test_common_walk_agrees_with_the_own_one_and_finds_an_error(checkpoint: Path
         assert ours.top1_agreement == theirs.top1_agreement
     with torch.no_grad():
         trained.get_parameter("layers.1.attention.qkv.weight").add_(1e-2)
-    wrong, _ = Architecture.walk(
-        architecture("transformer_xl"), model, lambda: trained, IDS, 3, model.bundle.evaluation
-    )
+    wrong, _ = Architecture.walk(architecture("transformer_xl"), model, lambda: trained, IDS, 3, model.bundle.settings)
     assert all(one.max_abs_log_prob_diff > 1e-3 and one.max_abs_memory_diff > 1e-3 for one in wrong)
 
 

@@ -240,12 +240,20 @@ def test_detail_outputs_against_naive(n_token: int, make_model: MakeModel, ring_
             assert made["top_log_probs"][row, place].tolist() == pytest.approx([log_probs[id] for id in top], abs=1e-5)
 
 
+@pytest.mark.parametrize(("clamp_len", "near"), [(-1, 40), (0, 40), (1, 11), (9, 19), (29, 39), (30, 40), (400, 40)])
+def test_only_distances_that_differ_have_positional_keys(clamp_len: int, near: int, make_model: MakeModel) -> None:
+    """The last query of a step needs clamp_len of them, the first as many more as the ring has spare slots, here 10."""
+    step = TransformerXLStep(make_model())
+    keys = step.positions(*(torch.tensor([number]) for number in (40, 30, clamp_len)))
+    assert {key.shape[2] for key in keys} == {near + 1}
+
+
 @pytest.mark.parametrize("clamp_len", [-1, 0, 1, 9, 400])
 def test_positional_keys_of_every_distance(clamp_len: int, make_model: MakeModel) -> None:
     """A zero column, then W_kR (R_d - R_29) of the distances d = 29 … 0; a clamp that is not positive is none."""
     model = make_model()
     config = model.config
-    keys = TransformerXLStep(model).positions(torch.tensor([30]), torch.tensor([clamp_len]))
+    keys = TransformerXLStep(model).positions(torch.tensor([30]), torch.tensor([1]), torch.tensor([clamp_len]))
     for index, key in enumerate(keys):
         assert key.shape == (config.n_head, config.d_head, 31)
         assert not key[:, :, 0].any()
@@ -319,7 +327,7 @@ def forget_a_row(driver: RingDriver) -> None:
 
 def clamp_later(driver: RingDriver) -> None:
     near = driver.constants["position_key_0"].shape[2] - 1
-    keys = driver.step.positions(torch.tensor([near]), torch.tensor([19]))
+    keys = driver.step.positions(torch.tensor([near]), torch.tensor([1]), torch.tensor([19]))
     driver.constants = dict(zip(driver.constants, keys, strict=True))
 
 

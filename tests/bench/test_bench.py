@@ -17,8 +17,8 @@ from xlexport.bench.roofline import Floor, step_floor, weight_bytes
 from xlexport.bench.runners import GraphSide, Purpose, Work
 from xlexport.errors import XlexportError
 from xlruntime import load
+from xlruntime.devices import Device
 from xlruntime.model import Model
-from xlruntime.providers import Device
 
 
 def open_golden(name: str) -> Model:

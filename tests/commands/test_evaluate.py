@@ -121,7 +121,7 @@ def test_evaluate_for_people(bundle: Path, corpus: Path, invoke: Invoke) -> None
     assert rows["protocol"] == "nvidia, 3 segments of warm-up"
     assert rows["streams"] == "9 of 52 predicted bytes"
     assert rows["not predicted"] == "9, the first of each stream, and 3 at the end"
-    assert rows["settings"] == "segment 8, memory 20, no clamp, no same length, first memory empty"
+    assert rows["settings"] == ("segment_len 8, mem_len 20, clamp_len -1, same_length false, first memory empty")
     expected = walked(bundle, corpus, "nvidia", 9)
     assert rows["bits per byte"] == f"{expected['bits_per_token']:.5f}"
     assert float(rows["perplexity"]) == pytest.approx(expected["perplexity"], rel=1e-5)
@@ -149,10 +149,7 @@ def test_words_and_sentences_for_people() -> None:
         bits_per_token=4.50842,
         perplexity=22.76,
         segment_len=32,
-        mem_len=128,
-        clamp_len=1000,
-        same_length=True,
-        n_hashes=None,
+        settings={"mem_len": 128, "clamp_len": 1000, "same_length": True},
         restart=False,
         first_memory="zeros",
         tokens_per_second=1234.5,
@@ -164,7 +161,7 @@ def test_words_and_sentences_for_people() -> None:
         "protocol": "kimiyoung, sentences packed",
         "streams": "64 of 1,600 predicted words",
         "not predicted": "6,000, the first of each sentence, and 51,600 at the end",
-        "settings": "segment 32, memory 128, clamp 1,000, same length, first memory zeros",
+        "settings": "segment_len 32, mem_len 128, clamp_len 1000, same_length true, first memory zeros",
         "nats per word": "3.1250",
         "bits per word": "4.50842",
         "perplexity": "22.760",
@@ -183,7 +180,7 @@ def test_words_and_sentences_for_people() -> None:
         (["--protocol", "document", "--batch-size", "2"], "batch size is 2, but protocol document is one stream."),
         (["--sentences"], "sentences are asked for, but the vocabulary marks neither their beginning nor their end."),
         (["--ids"], "not token ids separated by white space"),
-        (["--mem-len", "9999999999"], "mem_len is 9999999999, at most"),
+        (["--mem-len", "9999999999"], "mem_len is 9999999999, expected 1 to"),
     ],
 )
 def test_evaluate_refuses(options: list[str], message: str, bundle: Path, corpus: Path, invoke: Invoke) -> None:

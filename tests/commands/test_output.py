@@ -229,7 +229,7 @@ def test_convert_as_json(reuse_export: None, checkpoint: Path, invoke: Invoke, t
     assert (found["mem_len"], found["segments"], found["passed"]) == (11, 4, True)
     assert shown.err.splitlines()[0] == f"read {checkpoint}: xltraining, transformer_xl"
     assert shown.err.splitlines()[-1] == f"wrote {output}"
-    assert read_bundle(output).evaluation.mem_len == 11
+    assert read_bundle(output).settings["mem_len"] == 11
 
 
 def test_convert_writes_beside_the_checkpoint_and_replaces_by_force(
@@ -237,10 +237,10 @@ def test_convert_writes_beside_the_checkpoint_and_replaces_by_force(
 ) -> None:
     own = Path(shutil.copy(checkpoint, tmp_path / "model.v2.pt"))
     shown = invoke("convert", own, "--segments", "2").succeeded()
-    assert read_bundle(tmp_path / "model.v2.bundle").evaluation.clamp_len == -1
+    assert read_bundle(tmp_path / "model.v2.bundle").settings["clamp_len"] == -1
     assert shown.out.splitlines()[-1].split() == ["equal", "yes"]
     invoke("convert", own, "--segments", "2", "--force", "--clamp-len", "5").succeeded()
-    assert read_bundle(tmp_path / "model.v2.bundle").evaluation.clamp_len == 5
+    assert read_bundle(tmp_path / "model.v2.bundle").settings["clamp_len"] == 5
     assert sorted(path.name for path in tmp_path.iterdir()) == ["model.v2.bundle", "model.v2.pt"]
 
 

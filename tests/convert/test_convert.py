@@ -29,7 +29,7 @@ from xlruntime import OptionError, TextError
 from xlruntime import load as load_bundle
 from xlruntime.bundle import digest_file, read_bundle
 from xlruntime.errors import BundleError
-from xlruntime.spec import Evaluation
+from xlruntime.evaluation import Ring
 
 if TYPE_CHECKING:
     from tests.helpers.bundles import Converted
@@ -51,7 +51,7 @@ def test_published_bundle_has_passed(name: str, request: pytest.FixtureRequest) 
     assert report.max_abs_log_prob_diff <= 2e-5
     assert report.max_abs_memory_diff <= 1e-5
     assert report.top1_agreement == 1
-    evaluation = read_bundle(converted.folder).evaluation
+    evaluation = read_bundle(converted.folder).settings
     assert report.segments == default_segments(evaluation) >= 20
     assert report.tokens == report.segments * evaluation.segment_len > 2 * evaluation.capacity()
     assert json.loads((converted.folder / "parity.json").read_text()) == report.to_dict()
@@ -64,9 +64,10 @@ def test_manifest_says_what_was_converted(name: str, request: pytest.FixtureRequ
     assert (bundle.architecture, bundle.config, bundle.precision) == ("transformer_xl", config.to_dict(), "float32")
     assert bundle.vocab_size == config.n_token
     assert bundle.tokenizer.kind == name.removesuffix("_bundle").replace("ids", "none")
-    assert bundle.evaluation == Evaluation(
-        config.tgt_len, config.mem_len, config.clamp_len, config.same_length, config.first_memory
-    )
+    values = {"mem_len": config.mem_len, "clamp_len": config.clamp_len, "same_length": config.same_length}
+    assert bundle.settings.to_dict() == {"segment_len": config.tgt_len, "restart": False, **values}
+    assert bundle.evaluation.first_memory == config.first_memory
+    assert bundle.evaluation.rings == {"capacity": Ring("mem_len", same_length="same_length")}
     sha256 = hashlib.sha256(converted.checkpoint.read_bytes()).hexdigest()
     assert bundle.provenance["format"] == "xltraining"
     assert bundle.provenance["sources"] == {"checkpoint.pt": sha256}
@@ -105,8 +106,8 @@ def test_options_become_the_defaults_of_the_bundle(reuse_export: None, bytes_bun
     options = ConversionOptions.of(segment_len=5, mem_len=9, clamp_len=4, same_length=True, verify_segments=7)
     report = convert(bytes_bundle.source, tmp_path / "bundle", options)
     assert (report.segments, report.tokens, report.segment_len, report.mem_len) == (7, 35, 5, 9)
-    evaluation = read_bundle(tmp_path / "bundle").evaluation
-    assert evaluation == Evaluation(segment_len=5, mem_len=9, clamp_len=4, same_length=True)
+    chosen = {"segment_len": 5, "restart": False, "mem_len": 9, "clamp_len": 4, "same_length": True}
+    assert read_bundle(tmp_path / "bundle").settings.to_dict() == chosen
     assert read_bundle(tmp_path / "bundle").fingerprint == read_bundle(bytes_bundle.folder).fingerprint
 
 

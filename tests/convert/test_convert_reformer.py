@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 
+from tests.helpers.rules import ring_rules
 from xlexport.architectures import StepSize, architecture
 from xlexport.architectures.reformer.step import FEW
 from xlexport.bench import bench
@@ -24,7 +25,6 @@ from xlexport.verification import default_segments, verify
 from xlruntime import OptionError
 from xlruntime import load as load_bundle
 from xlruntime.bundle import read_bundle
-from xlruntime.spec import Evaluation
 from xltraining.checkpoint import save_checkpoint
 from xltraining.errors import ConfigError
 from xltraining.reformer import Reformer
@@ -41,9 +41,10 @@ IDS = np.random.default_rng(5).integers(0, 30, 700)
 def test_manifest_says_how_a_band_is_evaluated(band: ConvertedReformer) -> None:
     bundle = read_bundle(band.folder)
     assert (bundle.architecture, bundle.config, bundle.vocab_size) == ("reformer", band.model.config.to_dict(), 30)
-    assert bundle.evaluation == Evaluation(
-        segment_len=8, mem_len=24, clamp_len=-1, same_length=True, window_extra=1, n_hashes=2, max_positions=1024
-    )
+    assert bundle.settings.to_dict() == {"segment_len": 8, "restart": False, "mem_len": 24, "n_hashes": 2}
+    assert (bundle.evaluation.settings["n_hashes"].minimum, bundle.evaluation.settings["n_hashes"].maximum) == (1, 2)
+    assert bundle.settings.window("capacity") == 25
+    assert (bundle.evaluation.max_positions, bundle.evaluation.whole) == (1024, False)
     assert not (band.folder / "first_memory.safetensors").exists()
     assert {name: graph.max_segment for name, graph in bundle.graphs.items()} == {
         "score": None,
@@ -55,30 +56,22 @@ def test_manifest_says_how_a_band_is_evaluated(band: ConvertedReformer) -> None:
 
 def test_manifest_says_how_whole_documents_are_evaluated(chunk: ConvertedReformer) -> None:
     bundle = read_bundle(chunk.folder)
-    assert bundle.evaluation == Evaluation(
-        segment_len=128,
-        mem_len=0,
-        clamp_len=-1,
-        same_length=True,
-        window_extra=1,
-        n_hashes=2,
-        max_positions=128,
-        whole=True,
-    )
+    assert bundle.settings.to_dict() == {"segment_len": 128, "restart": False, "n_hashes": 2}
+    assert (bundle.evaluation.max_positions, bundle.evaluation.whole) == (128, True)
     assert bundle.memory == ()
 
 
 def test_published_bundle_has_passed_until_its_rings_wrapped_twice(band: ConvertedReformer) -> None:
     report = band.report
     assert report.passed
-    assert report.segments == default_segments(read_bundle(band.folder).evaluation) == 20
+    assert report.segments == default_segments(read_bundle(band.folder).settings) == 20
     assert report.tokens >= 2 * (24 + 8)
 
 
 def test_default_segments_are_few_where_they_are_long() -> None:
-    evaluation = Evaluation(segment_len=16384, mem_len=16384, clamp_len=-1, same_length=True, n_hashes=4)
-    assert default_segments(evaluation) == 5  # twice round a ring of 32,768 slots, and one more
-    assert default_segments(dataclasses.replace(evaluation, segment_len=512, mem_len=512)) == 20
+    long = ring_rules(segment_len=16384, mem_len=16384).choose()
+    assert default_segments(long) == 5  # twice round a ring of 32,768 slots, and one more
+    assert default_segments(ring_rules(segment_len=512, mem_len=512).choose()) == 20
 
 
 def test_readme_of_a_band(band: ConvertedReformer) -> None:
@@ -124,8 +117,8 @@ def test_options_become_the_defaults_of_the_bundle(reuse_band: None, band: Conve
     options = ConversionOptions(tokenizer="none", segment_len=16, mem_len=9, restart=True, verify_segments=6)
     report = convert(band.source, tmp_path / "bundle", options)
     assert (report.segments, report.tokens, report.segment_len, report.mem_len) == (6, 96, 16, 9)
-    evaluation = read_bundle(tmp_path / "bundle").evaluation
-    assert (evaluation.segment_len, evaluation.mem_len, evaluation.restart) == (16, 9, True)
+    evaluation = read_bundle(tmp_path / "bundle").settings
+    assert (evaluation.segment_len, evaluation["mem_len"], evaluation.restart) == (16, 9, True)
     afresh = "at most 1,024 tokens; longer ones start afresh there"
     assert f"Documents have {afresh}." in (tmp_path / "bundle" / "README.md").read_text()
     assert dict(bundle_rows(read_bundle(tmp_path / "bundle"), tmp_path / "bundle"))["documents"] == f"of {afresh}"
@@ -193,7 +186,7 @@ def test_rule_that_is_insisted_on_and_more_rounds(chunk: ConvertedReformer, tmp_
     assert {note, "3 rounds of hashing; the model was trained with 2."} <= set(told)
     assert note in (tmp_path / "bundle" / "README.md").read_text()
     model = load_bundle(tmp_path / "bundle", threads=1)
-    assert (model.bundle.config["rule"], model.bundle.config["n_hashes"], model.bundle.evaluation.n_hashes) == (
+    assert (model.bundle.config["rule"], model.bundle.config["n_hashes"], model.bundle.settings["n_hashes"]) == (
         *("band", 3, 3),
     )
     verify(model, chunk.source.build_model, IDS, segments=5).require_passed()

@@ -25,8 +25,9 @@ from xlexport.verification import verify
 from xlruntime import Model, OptionError, ProviderError, load, providers
 from xlruntime import cuda_graphs as fixed_module
 from xlruntime.cuda_graphs import STEADY, FixedSession
+from xlruntime.devices import Device
 from xlruntime.placement import placed_nodes
-from xlruntime.providers import Device, open_session
+from xlruntime.providers import open_session
 from xltraining.checkpoint import save_checkpoint
 
 FIXED = ("score_fixed", "generate_fixed")
@@ -160,7 +161,7 @@ def test_streams_take_turns_in_one_session_and_generation_goes_on(model: Model) 
 def test_what_is_bound_for_a_memory_goes_with_it(model: Model) -> None:
     memory = model.new_memory(model.evaluation(8))
     sizes = {"batch": 1, "segment": 8, "capacity": 28, "near + 1": 29}
-    session = FixedSession(model.folder, model.bundle.graphs["score_fixed"], Device("cpu"), 1, sizes)
+    session = FixedSession(model.folder, model.bundle.graphs["score_fixed"], Device("cpu"), 1, sizes, memory)
     feeds = {"tokens": random_ids(1, 8), "targets": random_ids(1, 8)}
     first = session.step({**feeds, **memory.feeds()}, memory)["log_prob"]
     session.step({**feeds, **memory.feeds()}, memory)
@@ -194,7 +195,7 @@ def test_few_shapes_have_sessions_at_a_time(model: Model, monkeypatch: pytest.Mo
     for segment_len in (3, 4, 5):
         walk(model, random_ids(1, 12 * segment_len), segment_len)
     assert model._fixed is not None
-    assert [key[2] for key in model._fixed._open] == [4, 5]
+    assert [dict(key[1])["segment"] for key in model._fixed._open] == [4, 5]
 
 
 def test_cuda_graphs_want_cuda_and_graphs(converted: Converted, ids_bundle: Converted) -> None:

@@ -255,10 +255,11 @@ def test_graphs_against_step_at_any_size(
 def test_positions_against_step(
     near: int, clamp_len: int, sessions: dict[str, ort.InferenceSession], step: TransformerXLStep
 ) -> None:
-    feeds = {"near": np.array([near]), "clamp_len": np.array([clamp_len])}
+    given = {"capacity": near, "mem_len": 1, "clamp_len": clamp_len}  # with so short a memory all slots are near
+    feeds = {name: np.array([number]) for name, number in given.items()}
     found = run(sessions["positions"], feeds)
     with torch.no_grad():
-        wanted = step.positions(torch.tensor([near]), torch.tensor([clamp_len]))
+        wanted = step.positions(*(torch.tensor([number]) for number in given.values()))
     for index, key in enumerate(wanted):
         assert found[f"position_key_{index}"].shape == (2, 5, near + 1)
         assert np.abs(found[f"position_key_{index}"] - key.numpy()).max() <= 1e-5

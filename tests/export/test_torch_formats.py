@@ -167,8 +167,8 @@ def test_runtime_refuses_them_and_says_what_runs_them(made: Made) -> None:
     for opened in (xlruntime.load, open_bundle):
         with pytest.raises(BundleError, match=rf"{made.format}, which PyTorch runs.* --trust.* --to onnx\.$"):
             opened(made.folder)
-    assert isinstance(open_bundle(made.folder, trust=True), torch_session.TorchModel)
-    assert not isinstance(open_bundle(made.onnx.folder, trust=True), torch_session.TorchModel)
+    assert open_bundle(made.folder, trust=True).session("score").providers == ["PyTorch"]
+    assert open_bundle(made.onnx.folder, trust=True).session("score").providers == ["CPUExecutionProvider"]
     with pytest.raises(BundleError, match=r"not of PyTorch\. Use xlruntime\.load"):
         torch_session.load(made.onnx.folder)
     with pytest.raises(OptionError, match="on the CPU"):

@@ -2,7 +2,7 @@
 
     python tests/golden/make_late_reader.py
 
-Its memory holds the last three tokens as `recent` rows. Its graphs write them first, and then "score" the step's first
+Its memory holds the last three tokens as a `window`. Its graphs write them first, and then "score" the step's first
 token by the sum of the rows before it: -(a + b + c + token). A runtime that lets both share a buffer gets that wrong.
 """
 
@@ -15,10 +15,11 @@ from onnx import TensorProto, helper
 
 from xlexport.bundles import digests, write_manifest
 from xlruntime import spec
+from xlruntime.evaluation import EvaluationRules
 
 FOLDER = Path(__file__).resolve().parent / "late_reader" / "bundle"
 ROWS = 3
-MEMORY = spec.Memory("memory_rows", "new_memory_rows", "float32", ("batch", 1, ROWS, 1), layout="recent")
+MEMORY = spec.Memory("memory_rows", "new_memory_rows", "float32", ("batch", 1, ROWS, 1), layout="window")
 TOKENS = ("batch", "segment")
 GRAPH = spec.Graph(
     "score.onnx",
@@ -73,7 +74,7 @@ def main() -> None:
         vocab_size=10,
         tokenizer=spec.Tokenizer("none"),
         precision="float32",
-        evaluation=spec.Evaluation(segment_len=4, mem_len=5, clamp_len=-1, same_length=True),
+        evaluation=EvaluationRules(segment_len=4),
         memory=(MEMORY,),
         graphs={"score": GRAPH},
         provenance={},

@@ -14,9 +14,8 @@ import torch
 from torch import Tensor
 
 from tests.helpers.weights import random_model
-from xlexport.architectures import traced_outputs
+from xlexport.architectures import architecture, traced_outputs
 from xlexport.architectures.transformer_xl.step import TransformerXLStep
-from xlruntime import spec
 from xltraining.reformer import Reformer
 from xltraining.reformer_config import ReformerConfig
 from xltraining.transformer_xl import TransformerXL
@@ -87,30 +86,22 @@ class RingDriver:
         config = step.config
         assert capacity > config.mem_len
         self.step, self.capacity, self.offset = step, capacity, offset
-        self.evaluation = spec.Evaluation(
-            config.tgt_len,
-            config.mem_len,
-            config.clamp_len,
-            config.same_length,
-            config.first_memory,
-            config.window_extra,
-        )
-        self.window = self.evaluation.window if window is None else window
+        self.evaluation = architecture("transformer_xl").evaluation(config.to_dict()).choose()
+        self.window = self.evaluation.window("capacity") if window is None else window
         self.first_rows = {name: row[:, None, :] for name, row in step.first_rows().items()}  # (H, 1, d_head)
         shape = (batch_size, config.n_head, capacity, config.d_head)
         self.rings = {name: row.expand(shape).clone() for name, row in self.first_rows.items()}
         self.memory_length = torch.zeros(batch_size, dtype=torch.int64)
         for row in range(batch_size):
             self.restart(row)
-        near = self.evaluation.near(capacity)
         with torch.no_grad():
-            keys = step.positions(torch.tensor([near]), torch.tensor([config.clamp_len]))
+            keys = step.positions(*(torch.tensor([n]) for n in (capacity, config.mem_len, config.clamp_len)))
         self.constants = {f"position_key_{index}": key for index, key in enumerate(keys)}
 
     def restart(self, row: int) -> None:
         """Let one row start a document while its neighbours go on."""
         zeros = self.evaluation.first_memory == "zeros"
-        self.memory_length[row] = self.evaluation.mem_len if zeros else 0
+        self.memory_length[row] = self.evaluation.most_rows if zeros else 0
         if zeros:
             for name, ring in self.rings.items():
                 ring[row] = self.first_rows[name]
@@ -125,8 +116,8 @@ class RingDriver:
             "window": torch.tensor([self.window]),
             **self.rings,
             **self.constants,
-            "near": torch.tensor([self.evaluation.near(self.capacity)]),
-            "clamp_len": torch.tensor([self.evaluation.clamp_len]),
+            "capacity": torch.tensor([self.capacity]),
+            **{name: torch.tensor([value]) for name, value in self.evaluation.inputs().items()},
         }
 
     @torch.no_grad()
@@ -139,7 +130,7 @@ class RingDriver:
         outputs = dict(zip(traced_outputs(self.step), made, strict=True))
         self.rings = {entry.input: outputs[entry.output] for entry in self.step.memory}
         self.offset += S
-        self.memory_length = (self.memory_length + S).clamp(max=self.evaluation.mem_len)
+        self.memory_length = (self.memory_length + S).clamp(max=self.evaluation.most_rows)
         return outputs
 
     def by_age(self, name: str, row: int = 0) -> Tensor:

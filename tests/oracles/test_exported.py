@@ -19,7 +19,7 @@ from tests.oracles.configurations import REPRESENTATIVES, TABLE, Configuration
 from tests.oracles.huggingface import Oracle
 from xlexport.checkpoints import load
 from xlexport.convert import ConversionOptions, convert
-from xlruntime.memory import RingMemory
+from xlruntime.memory import BatchMemory
 from xlruntime.model import Model
 from xltraining.checkpoint import save_checkpoint
 
@@ -54,7 +54,7 @@ def exported(tmp_path_factory: pytest.TempPathFactory) -> Exported:
     return export
 
 
-def run_pure(model: Model, purpose: str, memory: RingMemory, tokens: Tensor, targets: Tensor) -> dict[str, Tensor]:
+def run_pure(model: Model, purpose: str, memory: BatchMemory, tokens: Tensor, targets: Tensor) -> dict[str, Tensor]:
     """What a graph makes of a segment, the memory left as it is."""
     feeds = {"tokens": tokens.numpy(), "targets": targets.numpy(), **memory.feeds()}
     feeds |= {entry.input: memory.array(entry) for entry in memory.entries}
@@ -70,7 +70,7 @@ def test_graphs_against_huggingface_over_segments(
 ) -> None:
     """All three graphs at every segment; the memory goes on as `score` writes it, in a ring without a slot to spare."""
     oracle, model = exported(configuration)
-    memory = model.new_memory(model.bundle.evaluation, batch_size)
+    memory = model.new_memory(model.bundle.settings, batch_size)
     difference = Difference()
     for segment in oracle.walk(configuration.segments(batch_size)):
         made = run_pure(model, "generate", memory, segment.tokens, segment.targets)
@@ -93,7 +93,7 @@ def test_documents_that_share_a_batch_against_huggingface_on_each_alone(
 ) -> None:
     """Five documents of different lengths on three rows, which start afresh in the middle of the others' walks."""
     oracle, model = exported(configuration)
-    S = model.bundle.evaluation.segment_len
+    S = model.bundle.settings.segment_len
     generator = torch.Generator().manual_seed(configuration.number)
     documents = [torch.randint(oracle.config.n_token, (n,), generator=generator) for n in (90, 17, 55, 2, 70)]
     found: dict[int, list[np.ndarray]] = {number: [] for number in range(len(documents))}

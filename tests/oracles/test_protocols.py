@@ -88,7 +88,10 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Model:
 def test_protocol_against_the_original_walk(
     rules: str, protocol: str, batch_size: int, warmup: int, model: Model
 ) -> None:
-    evaluation = replace(model.evaluation(SEGMENT, MEM_LEN, 15, True), **RULES[rules])
+    rules_of = model.bundle.evaluation
+    rings = {"capacity": replace(rules_of.rings["capacity"], window_extra=RULES[rules]["window_extra"])}
+    changed = replace(rules_of, rings=rings, first_memory=RULES[rules]["first_memory"])
+    evaluation = changed.choose(SEGMENT, mem_len=MEM_LEN, clamp_len=15, same_length=True)
     oracle = Oracle(replace(CONFIG, **RULES[rules]), seed=1)
     ids = torch.randint(CONFIG.n_token, (647,), generator=torch.Generator().manual_seed(2))
     streams = arrange(read_corpus(model, Document("it", ids.numpy())), evaluation, protocol, batch_size)

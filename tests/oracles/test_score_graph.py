@@ -78,7 +78,7 @@ def bundle(oracle: Oracle, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def score(bundle: Path, tokens: Ids, targets: Ids) -> npt.NDArray[np.float32]:
     """Log-probabilities (B, S) of targets at a document's beginning."""
     model = xlruntime.load(bundle, threads=1)
-    memory = model.new_memory(model.bundle.evaluation, len(tokens))
+    memory = model.new_memory(model.bundle.settings, len(tokens))
     return model.step("score", memory, tokens, targets)["log_prob"]
 
 
@@ -116,7 +116,7 @@ def shapes(bundle: Path, tokens: Ids, targets: Ids, folder: Path) -> dict[str, t
     options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
     session = ort.InferenceSession(str(folder / "everything.onnx"), options, providers=["CPUExecutionProvider"])
     opened = xlruntime.load(bundle, threads=1)
-    memory = opened.new_memory(opened.bundle.evaluation, len(tokens))
+    memory = opened.new_memory(opened.bundle.settings, len(tokens))
     feeds: dict[str, Any] = {"tokens": tokens, "targets": targets, **memory.feeds()}
     feeds |= {entry.input: memory.array(entry) for entry in memory.entries}
     feeds |= {name: value.numpy() for name, value in memory.constants.items()}
@@ -149,7 +149,7 @@ def peak():
 purpose, bundle, file = sys.argv[1:]
 ids = np.load(file)
 model = xlruntime.load(bundle, threads=1)
-memory = model.new_memory(model.bundle.evaluation)
+memory = model.new_memory(model.bundle.settings)
 model.step(purpose, memory, ids[:, :1], ids[:, 1:2])
 before = peak()
 for start in range(1, ids.shape[1] - 128, 128):

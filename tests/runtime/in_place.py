@@ -17,7 +17,7 @@ class Chain:
 
     def __init__(self, model: Model, batch_size: int) -> None:
         self.model = model
-        self.memory = model.new_memory(model.bundle.evaluation, batch_size)  # counts; its buffers stay as they began
+        self.memory = model.new_memory(model.bundle.settings, batch_size)  # counts; its buffers stay as they began
         self.carried = {entry.input: self.memory.array(entry).copy() for entry in self.memory.entries}
         self.constants = {name: value.numpy() for name, value in self.memory.constants.items()}
 
@@ -37,7 +37,7 @@ def walk_both_ways(model: Model, ids: npt.NDArray[np.int64], within: float) -> N
     of a ring not one bit may have changed outside the segment's own slots.
     """
     batch_size = len(ids)
-    bound, chain = model.new_memory(model.bundle.evaluation, batch_size), Chain(model, batch_size)
+    bound, chain = model.new_memory(model.bundle.settings, batch_size), Chain(model, batch_size)
     rings = [entry for entry in bound.entries if entry.layout == "ring"]
     assert rings
     places = {entry.input: bound.values[entry.input].data_ptr() for entry in rings}
@@ -51,7 +51,7 @@ def walk_both_ways(model: Model, ids: npt.NDArray[np.int64], within: float) -> N
         for entry in bound.entries:
             np.testing.assert_allclose(bound.array(entry), chain.carried[entry.input], rtol=0, atol=within)
         for entry in rings:
-            changed = np.moveaxis(bound.array(entry) != before[entry.input], entry.row_axis, 0).reshape(C, -1)
+            changed = np.moveaxis(bound.array(entry) != before[entry.input], entry.row_axis or 0, 0).reshape(C, -1)
             assert set(np.flatnonzero(changed.any(axis=1))) <= slots
         assert places == {entry.input: bound.values[entry.input].data_ptr() for entry in rings}
     assert bound.offset > C  # else the ring has not wrapped

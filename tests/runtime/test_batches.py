@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from xlruntime import Document, Model, OptionError, TokenError
-from xlruntime.memory import RingMemory
+from xlruntime.memory import BatchMemory
 
 LENGTHS = (1000, 1, 3000, 63, 2, 5000, 64, 65)
 
@@ -20,13 +20,13 @@ LENGTHS = (1000, 1, 3000, 63, 2, 5000, 64, 65)
 @pytest.fixture
 def shrinks(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
     """Batch sizes before and after each time that a batch shrinks."""
-    take, seen = RingMemory.take, []
+    take, seen = BatchMemory.take, []
 
-    def spy(self: RingMemory, rows: Sequence[int]) -> RingMemory:
+    def spy(self: BatchMemory, rows: Sequence[int]) -> BatchMemory:
         seen.append((self.batch_size, len(rows)))
         return take(self, rows)
 
-    monkeypatch.setattr(RingMemory, "take", spy)
+    monkeypatch.setattr(BatchMemory, "take", spy)
     return seen
 
 
@@ -35,7 +35,7 @@ def batch_sizes(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Rows of every step that is run."""
     step, seen = Model.step, []
 
-    def spy(self: Model, purpose: str, memory: RingMemory, tokens: Any, targets: Any) -> Any:
+    def spy(self: Model, purpose: str, memory: BatchMemory, tokens: Any, targets: Any) -> Any:
         seen.append(len(tokens))
         return step(self, purpose, memory, tokens, targets)
 
@@ -84,7 +84,7 @@ def test_row_is_used_again_for_the_next_document(
 
 
 def test_restart_touches_one_row(model: Model, random_ids: Callable[..., Any]) -> None:
-    memory, fresh = (model.new_memory(model.bundle.evaluation, batch_size=2) for _ in range(2))
+    memory, fresh = (model.new_memory(model.bundle.settings, batch_size=2) for _ in range(2))
     ids = random_ids(8)
     for _ in range(4):
         model.step("score", memory, np.stack([ids, ids]), np.stack([ids, ids]))

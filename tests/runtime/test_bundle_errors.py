@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from tests.helpers.manifests import edit_manifest
 from xlruntime import BundleError, BundleNotFoundError, Model, load
 from xlruntime.bundle import is_bundle, read_bundle
 from xlruntime.spec import FORMAT_VERSION, Bundle
@@ -20,12 +21,6 @@ Change = Callable[[dict[str, Any]], Any]
 
 def listed_files(folder: Path) -> list[str]:
     return sorted(json.loads((folder / "bundle.json").read_text("utf-8"))["files"])
-
-
-def change_manifest(folder: Path, change: Change) -> None:
-    manifest = json.loads((folder / "bundle.json").read_text("utf-8"))
-    change(manifest)
-    (folder / "bundle.json").write_text(json.dumps(manifest), "utf-8")
 
 
 def refusal(folder: Path, error: type[Exception] = BundleError) -> str:
@@ -132,15 +127,22 @@ def test_older_format_is_refused_before_anything_else(bundle_copy: Path) -> None
     (bundle_copy / "bundle.json").write_text('{"format_version": 1}', "utf-8")
     message = refusal(bundle_copy)
     assert f"format version 1 is of an earlier xlexport, this one reads {FORMAT_VERSION}" in message
-    assert "Convert the checkpoint again" in message
+    assert message.endswith(f"Convert the checkpoint again: xlexport convert CHECKPOINT -o {bundle_copy} --force")
+
+
+def test_older_format_is_refused_with_the_line_that_makes_it_again(bundle_copy: Path) -> None:
+    edit_manifest(bundle_copy, lambda manifest: manifest.update(format_version=2, precision="int8"))
+    assert refusal(bundle_copy).endswith(
+        f"Convert the checkpoint again: xlexport convert post_lnorm_zeros -o {bundle_copy} --force --dtype int8"
+    )
 
 
 FIELDS = sorted(json.loads(next(Path(__file__).parents[1].glob("golden/*/bundle/bundle.json")).read_text("utf-8")))
 
 
-@pytest.mark.parametrize("field", [field for field in FIELDS if field != "format_version"])
+@pytest.mark.parametrize("field", [field for field in FIELDS if field not in ("format_version", "manifest_sha256")])
 def test_missing_field_is_named(field: str, bundle_copy: Path) -> None:
-    change_manifest(bundle_copy, lambda manifest: manifest.pop(field))
+    edit_manifest(bundle_copy, lambda manifest: manifest.pop(field))
     assert f"a field is missing or malformed ({field} is missing)" in refusal(bundle_copy)
 
 
@@ -151,9 +153,9 @@ def test_missing_field_is_named(field: str, bundle_copy: Path) -> None:
         lambda manifest: manifest.update(memory=3),
         lambda manifest: manifest.update(graphs=[]),
         lambda manifest: manifest["evaluation"].update(unknown=1),
-        lambda manifest: manifest["evaluation"].update(mem_len=0),
+        lambda manifest: manifest["evaluation"]["settings"]["mem_len"].update(default=0),
         lambda manifest: manifest["evaluation"].update(segment_len="8"),
-        lambda manifest: manifest["evaluation"].pop("mem_len"),
+        lambda manifest: manifest["evaluation"].pop("settings"),
         lambda manifest: manifest["memory"][0].pop("shape"),
         lambda manifest: manifest["graphs"]["score"].pop("file"),
         lambda manifest: manifest["graphs"]["score"]["inputs"][0].pop("name"),
@@ -165,13 +167,13 @@ def test_missing_field_is_named(field: str, bundle_copy: Path) -> None:
     ],
 )  # fmt: skip
 def test_malformed_field_is_refused(change: Change, bundle_copy: Path) -> None:
-    change_manifest(bundle_copy, change)
+    edit_manifest(bundle_copy, change)
     assert "a field is missing or malformed" in refusal(bundle_copy)
 
 
 @pytest.mark.parametrize(("first", "refused"), [(0, False), (1, True), (2, True)])
 def test_bytes_that_have_no_id_are_refused(first: int, refused: bool, bundle_copy: Path) -> None:
-    change_manifest(bundle_copy, lambda manifest: manifest["tokenizer"].update(first_id=first))
+    edit_manifest(bundle_copy, lambda manifest: manifest["tokenizer"].update(first_id=first))
     if refused:
         assert f"bytes have ids {first} to {first + 255}, but the vocabulary is 0 to 255" in refusal(bundle_copy)
     else:
@@ -181,7 +183,7 @@ def test_bytes_that_have_no_id_are_refused(first: int, refused: bool, bundle_cop
 @pytest.mark.parametrize("name", ["../score.onnx", "/etc/passwd", "sub/score.onnx", "..", ".", ""])
 def test_file_outside_the_bundle_is_refused(name: str, bundle_copy: Path) -> None:
     (bundle_copy.parent / "score.onnx").write_bytes((bundle_copy / "score.onnx").read_bytes())
-    change_manifest(bundle_copy, lambda manifest: manifest["files"].update({name: manifest["files"]["score.onnx"]}))
+    edit_manifest(bundle_copy, lambda manifest: manifest["files"].update({name: manifest["files"]["score.onnx"]}))
     assert f"file names must stay inside the bundle, found [{name!r}]" in refusal(bundle_copy)
 
 
@@ -195,7 +197,7 @@ def test_file_outside_the_bundle_is_refused(name: str, bundle_copy: Path) -> Non
     ],
 )
 def test_file_that_is_used_but_not_listed_is_refused(change: Change, name: str, bundle_copy: Path) -> None:
-    change_manifest(bundle_copy, change)
+    edit_manifest(bundle_copy, change)
     assert f"files are used but have no digest: {name}" in refusal(bundle_copy)
 
 
@@ -206,12 +208,12 @@ def test_file_that_is_used_but_not_listed_is_refused(change: Change, name: str, 
         lambda manifest: manifest["graphs"]["score"]["inputs"][0].update(dtype="int32"),
         lambda manifest: manifest["memory"][0].update(output="new_memory_value_0"),
         lambda manifest: manifest["memory"].reverse(),
-        lambda manifest: manifest["memory"][0].update(layout="recent"),
+        lambda manifest: manifest["memory"][0].update(first_value="other"),
         lambda manifest: manifest["graphs"]["score"].update(max_segment=32),
     ],
 )
 def test_graph_that_is_not_what_the_manifest_says_is_refused(change: Change, bundle_copy: Path) -> None:
-    change_manifest(bundle_copy, change)
+    edit_manifest(bundle_copy, change)
     assert "score.onnx: its metadata is not what the manifest says about it" in refusal(bundle_copy)
 
 
@@ -233,6 +235,7 @@ def test_fingerprint_is_of_the_numbers_not_the_paperwork(bundle_copy: Path) -> N
     fingerprint = read_bundle(bundle_copy).fingerprint
     for name in listed_files(bundle_copy):
         with_other = dict(json.loads((bundle_copy / "bundle.json").read_text("utf-8")))
+        del with_other["manifest_sha256"]
         with_other["files"][name] = {"sha256": "0" * 64, "size": 1}
         changed = Bundle.from_json(json.dumps(with_other), "it").fingerprint != fingerprint
         assert changed == (name not in ("README.md", "parity.json"))

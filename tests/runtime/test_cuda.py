@@ -32,7 +32,7 @@ def test_cuda_against_cpu_over_segments(name: str, golden: Callable[[str], Model
 @pytest.mark.parametrize("name", NAMES)
 def test_ring_on_cuda_is_written_in_place(name: str, random_ids: Any) -> None:
     model = open_on_cuda(name)
-    T = 4 * model.new_memory(model.bundle.evaluation).capacity
+    T = 4 * model.new_memory(model.bundle.settings).capacity
     ids = random_ids(2 * T, vocab_size=model.bundle.vocab_size).reshape(2, T)
     walk_both_ways(model, ids[:, : model.bundle.evaluation.max_positions], within=1e-5)  # kernels may sum in any order
 

@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
-from tests.runtime.test_bundle_errors import change_manifest, refusal
+from tests.helpers.manifests import edit_manifest
+from tests.runtime.test_bundle_errors import refusal
 from xlruntime import BundleError, Model, OptionError, TokenError, load
 from xlruntime.bundle import digest_file, read_bundle
 from xlruntime.spec import FIRST_MEMORY_FILE
@@ -24,7 +25,7 @@ Change = Callable[[dict[str, Any]], Any]
 def seal(folder: Path, name: str) -> None:
     """Let the manifest have the digest of the file as it is now."""
     digest = digest_file(folder / name)
-    change_manifest(
+    edit_manifest(
         folder, lambda manifest: manifest["files"].update({name: {"sha256": digest.sha256, "size": digest.size}})
     )
 
@@ -59,22 +60,31 @@ def test_layout_of_the_manifest_does_not_matter(sealed: Path) -> None:
 
 def test_manifest_changed_on_purpose_is_read_without_the_digest(sealed: Path) -> None:
     def change(manifest: dict[str, Any]) -> None:
-        manifest["evaluation"]["mem_len"] = 10
-        del manifest["manifest_sha256"]
+        manifest["evaluation"]["settings"]["mem_len"]["default"] = 10
 
-    change_manifest(sealed, change)
-    assert load(sealed).bundle.evaluation.mem_len == 10
+    edit_manifest(sealed, change)
+    assert load(sealed).bundle.settings["mem_len"] == 10
+
+
+def setting(manifest: dict[str, Any], name: str) -> dict[str, Any]:
+    found: dict[str, Any] = manifest["evaluation"]["settings"][name]
+    return found
 
 
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        (lambda m: m["evaluation"].update(same_length="yes"), "evaluation.same_length is 'yes', expected true"),
-        (lambda m: m["evaluation"].update(mem_len=True), "evaluation.mem_len is True, expected a whole number"),
-        (lambda m: m["evaluation"].update(mem_len=12.0), "evaluation.mem_len is 12.0, expected a whole number"),
-        (lambda m: m["evaluation"].update(n_hashes=[]), "n_hashes is a list, expected a whole number or null"),
+        (lambda m: m["evaluation"].update(whole="yes"), "evaluation.whole is 'yes', expected true or false"),
+        (lambda m: m["evaluation"].update(segment_len=12.0), "evaluation.segment_len is 12.0, expected a whole number"),
+        (lambda m: setting(m, "mem_len").update(default=True), "its default is True, expected a whole number"),
+        (lambda m: setting(m, "mem_len").update(default=0), "its default is 0, expected 1 to"),
+        (lambda m: setting(m, "mem_len").update(minimum=[]), "minimum is a list, expected a whole number or null"),
+        (lambda m: setting(m, "mem_len").update(type="rune"), "type is 'rune', expected 'integer' or 'boolean'"),
+        (lambda m: m["evaluation"]["rings"].clear(), "memory memory_key_0 is a ring over ['capacity'], expected one"),
+        (lambda m: m["evaluation"]["rings"]["capacity"].update(rows="x\n"), "keeps 'x\\n' rows, which is not an"),
+        (lambda m: m["memory"][0].update(layout="state"), "memory memory_key_0 is a state with free axes ['capacity']"),
         (lambda m: m["memory"][1]["shape"].append(None), "memory[1].shape[4] is None, expected a whole number or text"),
-        (lambda m: m["memory"][0].update(layout="heap"), "layout is 'heap', expected 'ring' or 'recent'"),
+        (lambda m: m["memory"][0].update(layout="heap"), "layout is 'heap', expected 'ring' or 'window' or 'state'"),
         (lambda m: m["graphs"]["score"].update(file={}), "graphs.score.file is an object, expected text"),
         (lambda m: m["files"]["README.md"].update(size="1"), "files.'README.md'.size is '1', expected a whole number"),
         (lambda m: m["files"]["README.md"].update(sha256="x\n"), "expected a SHA-256 and a size"),
@@ -94,7 +104,7 @@ def test_manifest_changed_on_purpose_is_read_without_the_digest(sealed: Path) ->
     ],
 )  # fmt: skip
 def test_manifest_of_other_kinds_is_refused(change: Change, said: str, bundle_copy: Path) -> None:
-    change_manifest(bundle_copy, change)
+    edit_manifest(bundle_copy, change)
     message = refusal(bundle_copy)
     assert said in message
     assert message.isprintable()
@@ -103,12 +113,12 @@ def test_manifest_of_other_kinds_is_refused(change: Change, said: str, bundle_co
 
 def test_all_that_is_wrong_is_told_at_once(bundle_copy: Path) -> None:
     def change(manifest: dict[str, Any]) -> None:
-        del manifest["architecture"], manifest["evaluation"]["mem_len"]
+        del manifest["architecture"], manifest["evaluation"]["segment_len"]
         manifest["vocab_size"] = None
 
-    change_manifest(bundle_copy, change)
+    edit_manifest(bundle_copy, change)
     message = refusal(bundle_copy)
-    for said in ("architecture is missing", "evaluation.mem_len is missing", "vocab_size is None"):
+    for said in ("architecture is missing", "evaluation.segment_len is missing", "vocab_size is None"):
         assert said in message
 
 
@@ -143,7 +153,7 @@ def test_first_rows_that_are_none_are_refused(damage: str, bundle_copy: Path) ->
 
 def test_graph_that_fails_in_a_step_is_told(bundle_copy: Path) -> None:
     """Its positional keys are gone, so a step lacks inputs."""
-    change_manifest(bundle_copy, lambda manifest: manifest["graphs"].pop("positions"))
+    edit_manifest(bundle_copy, lambda manifest: manifest["graphs"].pop("positions"))
     with pytest.raises(BundleError, match=r"score\.onnx: ONNX Runtime cannot run it \(.*position_key"):
         load(bundle_copy).stream().feed("some text")
 
@@ -151,7 +161,7 @@ def test_graph_that_fails_in_a_step_is_told(bundle_copy: Path) -> None:
 @pytest.mark.parametrize("setting", ["mem_len", "segment_len"])
 def test_memory_larger_than_the_machine_is_refused(setting: str, bytes_model: Model) -> None:
     with pytest.raises(OptionError, match=r"would take [0-9.]+ GB, but this machine has [0-9.]+ GB\. Choose a smaller"):
-        bytes_model.stream(**{setting: 1 << 30})  # type: ignore[arg-type]
+        bytes_model.stream(**{setting: 1 << 30})
 
 
 @pytest.mark.parametrize("symbol", ["a\nb" * 2000, [[[]]] * 900, {"a": 1}, 10**400, "\x1b[2J"])

@@ -10,7 +10,7 @@ import numpy.typing as npt
 import pytest
 
 from xlruntime import Model, OptionError, TokenScores
-from xlruntime.spec import Evaluation
+from xlruntime.evaluation import EvaluationSettings
 
 Ids = npt.NDArray[np.int64]
 DETAILS = ("rank", "entropy", "top_ids", "top_log_probs")
@@ -18,7 +18,7 @@ DETAILS = ("rank", "entropy", "top_ids", "top_log_probs")
 NEAR = 1e-4
 
 
-def distributions(model: Model, evaluation: Evaluation, ids: Ids) -> Iterator[npt.NDArray[np.float64]]:
+def distributions(model: Model, evaluation: EvaluationSettings, ids: Ids) -> Iterator[npt.NDArray[np.float64]]:
     """Natural logarithms of every token's probability at each place of a document but the first."""
     memory = model.new_memory(evaluation)
     for place in range(len(ids) - 1):
@@ -44,7 +44,7 @@ def check_against(parts: list[TokenScores], ids: Ids, expected: Iterator[npt.NDA
 
 def test_detail_against_brute_force(variant: Model, random_ids: Callable[..., Ids]) -> None:
     ids = random_ids(70, vocab_size=variant.bundle.vocab_size)
-    settings: dict[str, Any] = {} if variant.bundle.evaluation.same_length else {"segment_len": 1}
+    settings: dict[str, Any] = {} if variant.bundle.settings["same_length"] else {"segment_len": 1}
     other = random_ids(25, seed=1, vocab_size=variant.bundle.vocab_size)
     found = list(variant.score_tokens([ids, other], batch_size=2, detail=10, **settings))
     evaluation = variant.evaluation(segment_len=1)

@@ -31,13 +31,13 @@ def test_ratios_leave_out_the_first_token(bytes_model: Model) -> None:
     assert score.bits_per_char == pytest.approx(score.bits / (len(text) - 1))
     assert score.bits_per_token == pytest.approx(score.bits / (len(raw) - 1))
     assert score.perplexity == pytest.approx(math.exp(nats / (len(raw) - 1)))
-    assert (score.segment_len, score.mem_len) == (8, 12)
+    assert (score.segment_len, score.settings["mem_len"]) == (8, 12)
     assert score.tokens_per_second > 0
 
 
 def test_settings_are_reported(bytes_model: Model) -> None:
     (score,) = bytes_model.score(["some text"], segment_len=3, mem_len=5)
-    assert (score.segment_len, score.mem_len) == (3, 5)
+    assert (score.segment_len, score.settings["mem_len"]) == (3, 5)
 
 
 @pytest.mark.parametrize("given", [b"", b"x", "", "x", [], [7]])

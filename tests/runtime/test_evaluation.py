@@ -1,4 +1,4 @@
-"""How far a token sees: what may be chosen, what is refused, and that choices stay with their stream."""
+"""Evaluation settings: what a bundle declares, what may be chosen, what is refused, and which stream it holds for."""
 
 from __future__ import annotations
 
@@ -9,11 +9,13 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.helpers.rules import ring_rules
 from xlruntime import Model, OptionError, load
-from xlruntime.spec import UNBOUNDED_WINDOW, Evaluation
+from xlruntime.evaluation import UNBOUNDED_WINDOW, EvaluationRules, Ring, Setting
 from xlruntime.stream import Stream
 
-OURS = Evaluation(segment_len=8, mem_len=12, clamp_len=-1, same_length=True)
+OURS = ring_rules()
+WHOLE = EvaluationRules(segment_len=8, whole=True)
 
 
 def test_all_settings_out_of_range_are_listed(model: Model) -> None:
@@ -33,88 +35,138 @@ def test_all_settings_out_of_range_are_listed(model: Model) -> None:
         with pytest.raises(OptionError) as caught:
             refused(segment_len=0, mem_len=-3, clamp_len=0)
         assert str(caught.value) == (
-            "evaluation settings: segment_len is 0, at least 1 is needed; mem_len is -3, at least 1 is needed; "
-            "clamp_len is 0, expected -1 (not clamped) or at least 1."
+            f"{model.folder}: evaluation settings: segment_len is 0, expected 1 to 1073741824; "
+            "mem_len is -3, expected 1 to 1073741824 (rows of memory that a layer keeps); "
+            "clamp_len is 0, expected 1 to 1073741824, or -1 for none (largest distinct distance, in tokens)."
         )
 
 
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"mem_len": 0}, "mem_len is 0"),
-        ({"clamp_len": -2}, "clamp_len is -2"),
+        ({"mem_len": 0}, "mem_len is 0, expected 1 to"),
+        ({"mem_len": True}, "mem_len is True, expected a whole number"),
+        ({"mem_len": 2**31}, "mem_len is 2147483648, expected 1 to 1073741824"),
+        ({"clamp_len": -2}, "clamp_len is -2, expected 1 to 1073741824, or -1 for none"),
+        ({"same_length": 1}, "same_length is 1, expected true or false"),
         ({"segment_len": -1}, "segment_len is -1"),
-        ({"first_memory": "ones"}, "first_memory is 'ones', expected 'empty' or 'zeros'"),
-        ({"window_extra": 2}, "window_extra is 2, expected 0 or 1"),
-        ({"n_hashes": 0}, "n_hashes is 0, at least 1 is needed"),
-        ({"max_positions": 0}, "max_positions is 0, at least 1 is needed"),
         ({"restart": True}, "restart is chosen, but documents may be of any length"),
-        ({"whole": True}, "mem_len is 12, but a document is read in one step"),
+        ({"n_hashes": 2}, r"n_hashes: not among the settings of this bundle \(segment_len, mem_len, clamp_len, same_l"),
     ],
 )
-def test_setting_out_of_range_is_refused(settings: dict[str, Any], message: str) -> None:
+def test_choice_out_of_range_is_refused(settings: dict[str, Any], message: str) -> None:
     with pytest.raises(OptionError, match=message):
-        dataclasses.replace(OURS, **settings)
+        OURS.choose(**settings)
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"segment_len": 0}, "segment_len is 0, expected 1 to"),
+        ({"max_positions": 0}, "max_positions is 0, at least 1 is needed"),
+        ({"restart": True}, "restart is chosen, but documents may be of any length"),
+        ({"whole": True}, "a document is one step, so nothing is kept in rings"),
+        ({"rings": {"capacity": Ring("rows")}}, "ring 'capacity' keeps 'rows' rows, which is not an integer setting"),
+        ({"rings": {"capacity": Ring("clamp_len")}}, "ring 'capacity' keeps 'clamp_len' rows, which is not"),
+        (
+            {"rings": {"C": Ring("mem_len", same_length="mem_len")}},
+            "ring 'C' is limited by 'mem_len', which is not a b",
+        ),
+        ({"settings": {"restart": Setting("boolean", False, "")}, "rings": {}}, "'restart' is the runtime's own"),
+    ],
+)
+def test_rules_that_contradict_themselves_are_refused(fields: dict[str, Any], message: str) -> None:
+    with pytest.raises(OptionError, match=message):
+        dataclasses.replace(OURS, **fields)
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"default": 0}, "its default is 0, expected 1 to 4"),
+        ({"default": True}, "its default is True, expected a whole number"),
+        ({"type": "boolean"}, "its default is 2, expected true or false"),
+        ({"maximum": 2**40}, "its range reaches beyond"),
+    ],
+)
+def test_setting_that_contradicts_itself_is_refused(fields: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        dataclasses.replace(Setting("integer", 2, "rounds", minimum=1, maximum=4), **fields)
+
+
+def test_window_beyond_one_more_is_refused() -> None:
+    with pytest.raises(ValueError, match="window_extra is 2, expected 0 or 1"):
+        Ring("mem_len", window_extra=2)
 
 
 def test_options_that_are_none_are_kept() -> None:
-    assert OURS.with_options() == OURS
-    assert OURS.with_options(mem_len=30) == dataclasses.replace(OURS, mem_len=30)
-    assert OURS.with_options(3, 4, 5, False) == Evaluation(3, 4, 5, False)
+    own = {"segment_len": 8, "restart": False, "mem_len": 12, "clamp_len": -1, "same_length": True}
+    assert OURS.choose().to_dict() == OURS.choose(mem_len=None).to_dict() == own
+    assert OURS.choose(3, mem_len=30).to_dict() == own | {"segment_len": 3, "mem_len": 30}
+
+
+def test_what_was_chosen_can_become_the_default() -> None:
+    chosen = OURS.choose(3, mem_len=30, same_length=False)
+    assert OURS.adopt(chosen).choose().to_dict() == chosen.to_dict()
+    assert OURS.adopt(chosen).settings["mem_len"].minimum == 1
+
+
+def test_graphs_take_the_settings_that_declare_an_input() -> None:
+    assert OURS.choose(mem_len=5).inputs() == {"mem_len": 5, "clamp_len": -1}
 
 
 def test_window_is_what_a_query_sees_at_most() -> None:
-    assert OURS.window == 12
-    assert dataclasses.replace(OURS, window_extra=1).window == 13
-    assert OURS.with_options(same_length=False).window == UNBOUNDED_WINDOW
-    assert not OURS.segmentation_matters
-    assert OURS.with_options(same_length=False).segmentation_matters
+    assert OURS.choose().window("capacity") == 12
+    assert ring_rules(window_extra=1).choose().window("capacity") == 13
+    assert OURS.choose(same_length=False).window("capacity") == UNBOUNDED_WINDOW
+    assert not OURS.choose().segmentation_matters
+    assert OURS.choose(same_length=False).segmentation_matters
 
 
 def test_longest_part_of_a_document() -> None:
-    def longest(**fields: Any) -> int | None:
-        return dataclasses.replace(OURS, **fields).longest_part
-
-    assert longest() is None
-    assert longest(max_positions=100) == 100
-    assert longest(max_positions=3) == 3
-    assert longest(whole=True, mem_len=0) == OURS.segment_len
-    assert longest(whole=True, mem_len=0, max_positions=100) == OURS.segment_len
-    assert longest(whole=True, mem_len=0, max_positions=3) == 3
+    assert OURS.choose().longest_part is None
+    assert ring_rules(max_positions=100).choose().longest_part == 100
+    assert ring_rules(max_positions=3).choose().longest_part == 3
+    assert WHOLE.choose().longest_part == 8
+    assert dataclasses.replace(WHOLE, max_positions=100).choose().longest_part == 8
+    assert dataclasses.replace(WHOLE, max_positions=3).choose().longest_part == 3
 
 
 def test_no_segment_is_longer_than_a_document_can_be() -> None:
-    short = dataclasses.replace(OURS, max_positions=100)
-    assert short.with_options(segment_len=101).segment_len == 100
-    assert short.with_options(segment_len=100).segment_len == 100
-    assert dataclasses.replace(short, segment_len=300).with_options().segment_len == 100
-    assert OURS.with_options(segment_len=300).segment_len == 300
+    short = ring_rules(max_positions=100)
+    assert short.choose(segment_len=101).segment_len == 100
+    assert short.choose(segment_len=100).segment_len == 100
+    assert ring_rules(300, max_positions=100).choose().segment_len == 100
+    assert OURS.choose(segment_len=300).segment_len == 300
 
 
 def test_whole_document_is_seen_whole() -> None:
-    whole = dataclasses.replace(OURS, whole=True, mem_len=0)
-    assert whole.window == UNBOUNDED_WINDOW
+    whole = WHOLE.choose()
+    assert (whole.most_rows, whole.widest_window) == (0, UNBOUNDED_WINDOW)
     assert not whole.segmentation_matters
-    assert whole.max_segment(whole.capacity()) == OURS.segment_len
+    assert whole.max_segment(whole.capacity()) == 8
 
 
 def test_capacity_and_longest_segment_belong_together() -> None:
-    assert OURS.capacity() == 20
-    assert OURS.max_segment(OURS.capacity()) == OURS.segment_len
-    assert OURS.max_segment(OURS.capacity(100)) == 100
+    ours = OURS.choose()
+    assert ours.capacity() == 20
+    assert ours.max_segment(ours.capacity()) == 8
+    assert ours.max_segment(ours.capacity(100)) == 100
 
 
 def test_bundle_settings_are_the_default(variant: Model) -> None:
     config, evaluation = variant.bundle.config, variant.stream().evaluation
-    assert evaluation == variant.bundle.evaluation
-    assert (evaluation.segment_len, evaluation.mem_len) == (config["tgt_len"], config["mem_len"])
-    assert (evaluation.same_length, evaluation.first_memory) == (config["same_length"], config["first_memory"])
+    assert evaluation == variant.bundle.settings
+    assert (evaluation.segment_len, evaluation["mem_len"]) == (config["tgt_len"], config["mem_len"])
+    assert (evaluation["same_length"], evaluation.first_memory) == (config["same_length"], config["first_memory"])
+    assert evaluation.get("n_hashes") is None
 
 
 def test_settings_of_one_stream_do_not_reach_another(model: Model, random_ids: Callable[..., Any]) -> None:
     ids = random_ids(100)
     before = model.stream().feed(ids).log_probs
-    for settings in ({"mem_len": 3}, {"mem_len": 40}, {"clamp_len": 2}, {"same_length": False}):
+    choices: list[dict[str, Any]] = [{"mem_len": 3}, {"mem_len": 40}, {"clamp_len": 2}, {"same_length": False}]
+    for settings in choices:
         other = model.stream(**settings).feed(ids).log_probs
         assert np.abs(other - before).max() > 0.01
     np.testing.assert_array_equal(model.stream().feed(ids).log_probs, before)
@@ -125,7 +177,9 @@ def test_window_of_one_more_equals_a_memory_of_one_more(
 ) -> None:
     """The rule of NVIDIA and TensorFlow at mem_len 11 sees what the authors' rule sees at mem_len 12."""
     ids = random_ids(90)
-    evaluation = dataclasses.replace(model.bundle.evaluation, mem_len=11, window_extra=1)
+    rules = model.bundle.evaluation
+    rings = {"capacity": dataclasses.replace(rules.rings["capacity"], window_extra=1)}
+    evaluation = dataclasses.replace(rules, rings=rings).choose(mem_len=11)
     found, expected = Stream(model, evaluation).feed(ids), model.stream(mem_len=12).feed(ids)
     close(found.log_probs, expected.log_probs)
     np.testing.assert_array_equal(found.context, expected.context)
@@ -145,4 +199,4 @@ def test_purpose_that_the_bundle_lacks_is_refused(model: Model) -> None:
 
 def test_empty_batch_is_refused(model: Model) -> None:
     with pytest.raises(OptionError, match="batch size is 0"):
-        model.new_memory(model.bundle.evaluation, batch_size=0)
+        model.new_memory(model.bundle.settings, batch_size=0)

@@ -13,7 +13,7 @@ import numpy.typing as npt
 import pytest
 
 from xlruntime import Model, NonFiniteScoreWarning, Sampling, Stream, TextError, TokenError
-from xlruntime.memory import RingMemory
+from xlruntime.memory import BatchMemory
 
 FED = (0, 1, 5, 60, 150)  # nothing; a held token; less than a segment; the rings full; round and round
 LENGTHS = (0, 1, 3, 8, 30)  # of continuations: some shorter and some longer than a step, or than a ring has room for
@@ -33,7 +33,7 @@ def same(found: Any, expected: Any) -> None:
         np.testing.assert_array_equal(getattr(found, what), getattr(expected, what))
 
 
-def contents(memory: RingMemory) -> list[npt.NDArray[Any]]:
+def contents(memory: BatchMemory) -> list[npt.NDArray[Any]]:
     return [memory.array(entry).copy() for entry in memory.entries]
 
 
@@ -139,14 +139,14 @@ def test_short_continuation_copies_no_ring(
 ) -> None:
     stream = bytes_model.stream()
     stream.feed(random_ids(50))
-    longest, forks, take = stream.memory.max_segment, 0, RingMemory.take
+    longest, forks, take = stream.memory.max_segment, 0, BatchMemory.take
 
-    def counted(*given: Any) -> RingMemory:
+    def counted(*given: Any) -> BatchMemory:
         nonlocal forks
         forks += 1
         return take(*given)
 
-    monkeypatch.setattr(RingMemory, "take", counted)
+    monkeypatch.setattr(BatchMemory, "take", counted)
     stream.score_continuation(random_ids(longest))
     assert forks == 0
     stream.score_continuation(random_ids(longest + 1))
@@ -170,7 +170,7 @@ def test_continuation_that_cannot_be_scored_changes_nothing(band_model: Model, r
 def test_continuation_that_restarts_the_document(model: Model, band_model: Model, random_ids: RandomIds) -> None:
     """A restart may refill a row, which nothing brings back; so such a continuation goes to a fork."""
     ids = random_ids(260)
-    limited = replace(model.bundle.evaluation, max_positions=200, restart=True)
+    limited = replace(model.bundle.evaluation, max_positions=200, restart=True).choose()
     for each, evaluation in ((model, limited), (band_model, band_model.evaluation(restart=True))):
         stream, alone = Stream(each, evaluation), Stream(each, evaluation)
         for end in (195, 198, 201):
@@ -212,7 +212,7 @@ def test_continuation_with_scores_that_are_not_finite_leaves_the_stream_clean(
         each.feed(ids[:50])
     step = Model.step
 
-    def poisoning(self: Model, purpose: str, memory: RingMemory, *segment: Any) -> Any:
+    def poisoning(self: Model, purpose: str, memory: BatchMemory, *segment: Any) -> Any:
         slot, outputs = memory.offset % memory.capacity, step(self, purpose, memory, *segment)
         for entry in memory.entries:
             memory.array(entry)[:, :, slot] = np.nan

@@ -11,7 +11,6 @@ import pytest
 
 from xlruntime import Model, OptionError, Sampling
 from xlruntime.session import GraphSession
-from xlruntime.spec import Evaluation
 
 
 @pytest.fixture
@@ -99,7 +98,7 @@ def test_fewer_rounds_of_hashing_score_otherwise(
         assert np.abs(by_rounds[1] - by_rounds[2]).max() > 0.01
         close(by_rounds[2], own)
     totals = [next(band_model.score([ids], n_hashes=rounds)) for rounds in (1, 2)]
-    assert [total.n_hashes for total in totals] == [1, 2]
+    assert [total.settings["n_hashes"] for total in totals] == [1, 2]
     assert totals[0].nats != totals[1].nats
     greedy = Sampling(temperature=0)
     drawn = [list(band_model.generate(ids[:50], max_tokens=60, sampling=greedy, n_hashes=n)) for n in (1, 3, None)]
@@ -110,21 +109,21 @@ def test_rounds_that_were_not_exported_are_refused(band_model: Model, bytes_mode
     with pytest.raises(OptionError) as caught:
         band_model.stream(n_hashes=4)
     assert str(caught.value) == (
-        "n_hashes is 4, expected 1 to 3, the rounds that were exported. Convert the checkpoint again with --n-hashes 4."
+        f"{band_model.folder}: evaluation settings: n_hashes is 4, expected 1 to 3 (rounds of hashing, at most those "
+        "that were exported (convert --n-hashes))."
     )
-    with pytest.raises(OptionError, match="n_hashes is 0, at least 1 is needed"):
+    with pytest.raises(OptionError, match="n_hashes is 0, expected 1 to 3"):
         band_model.stream(n_hashes=0)
-    with pytest.raises(OptionError, match="n_hashes is 1, but this model has no LSH attention"):
+    with pytest.raises(OptionError, match="n_hashes: not among the settings of this bundle"):
         bytes_model.stream(n_hashes=1)
 
 
 def test_settings_that_the_graphs_do_not_have_are_refused(band_model: Model, bytes_model: Model) -> None:
-    with pytest.raises(OptionError, match="clamp_len is 3, but this model has no distances to clamp; same_length is F"):
+    with pytest.raises(OptionError, match=r"clamp_len, same_length: not among the settings of this bundle \(seg"):
         band_model.stream(clamp_len=3, same_length=False)
-    assert band_model.evaluation(clamp_len=-1, same_length=True) == band_model.bundle.evaluation
     with pytest.raises(OptionError, match="restart is chosen, but documents may be of any length"):
         bytes_model.stream(restart=True)
-    assert bytes_model.evaluation(restart=False) == bytes_model.bundle.evaluation
+    assert bytes_model.evaluation(restart=False) == bytes_model.bundle.settings
 
 
 def test_restored_stream_keeps_its_rounds(band_model: Model, random_ids: Callable[..., Any], tmp_path: Any) -> None:
@@ -134,5 +133,4 @@ def test_restored_stream_keeps_its_rounds(band_model: Model, random_ids: Callabl
     stream.save(tmp_path / "state")
     restored = band_model.restore(tmp_path / "state")
     assert restored.evaluation == stream.evaluation
-    assert isinstance(restored.evaluation, Evaluation)
     np.testing.assert_array_equal(restored.feed(ids[70:]).log_probs, stream.feed(ids[70:]).log_probs)

@@ -9,7 +9,7 @@ import pytest
 
 from tests.runtime.in_place import walk_both_ways
 from xlruntime import Model
-from xlruntime.memory import RingMemory
+from xlruntime.memory import BatchMemory
 from xlruntime.session import GraphSession
 
 Ids = Callable[..., Any]
@@ -17,7 +17,7 @@ Ids = Callable[..., Any]
 
 @pytest.mark.parametrize("batch_size", [1, 3])
 def test_rings_are_written_in_place_over_many_segments(batch_size: int, variant: Model, random_ids: Ids) -> None:
-    T = 4 * variant.new_memory(variant.bundle.evaluation).capacity
+    T = 4 * variant.new_memory(variant.bundle.settings).capacity
     ids = random_ids(batch_size * T, vocab_size=variant.bundle.vocab_size).reshape(batch_size, T)
     walk_both_ways(variant, ids, within=0)  # the same nodes on the same numbers
 
@@ -32,7 +32,7 @@ def test_rings_of_a_reformer_are_written_in_place(band_model: Model, random_ids:
 def test_rings_that_are_copied_are_found(bytes_model: Model, random_ids: Ids, monkeypatch: pytest.MonkeyPatch) -> None:
     """Were outputs written elsewhere, the buffers would keep what they held."""
 
-    def step(session: GraphSession, feeds: dict[str, Any], memory: RingMemory) -> dict[str, Any]:
+    def step(session: GraphSession, feeds: dict[str, Any], memory: BatchMemory) -> dict[str, Any]:
         rings = {entry.input: memory.array(entry).copy() for entry in memory.entries}
         made = session.run({**feeds, **{name: value.numpy() for name, value in memory.constants.items()}, **rings})
         return {name: array for name, array in made.items() if name == "log_prob"}

@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 
 from xlruntime import Model, NonFiniteScoreWarning, XlruntimeError
-from xlruntime.memory import RingMemory
+from xlruntime.memory import BatchMemory
 
 
-def poison(memory: RingMemory, row: int) -> None:
+def poison(memory: BatchMemory, row: int) -> None:
     """NaN in one slot of one memory; every product that touches the row is NaN from there on, masked or not."""
     array = memory.array(memory.entries[0])
     array[row, :, 3] = np.nan
@@ -59,7 +59,7 @@ def test_poisoned_row_leaves_its_neighbours_alone(
     expected = [parts.log_probs for parts in by_document(model, documents)]
     step, steps = Model.step, 0
 
-    def poisoned(self: Model, purpose: str, memory: RingMemory, *segment: Any) -> Any:
+    def poisoned(self: Model, purpose: str, memory: BatchMemory, *segment: Any) -> Any:
         nonlocal steps
         steps += 1
         if steps == 4:

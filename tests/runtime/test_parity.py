@@ -51,10 +51,11 @@ def test_golden_bundles_are_of_this_format(variant: Model) -> None:
 
 def test_golden_bundles_cover_all_variants() -> None:
     chosen = {
-        (bundle["config"]["pre_lnorm"], bundle["evaluation"]["same_length"], bundle["evaluation"]["first_memory"])
+        (bundle["config"]["pre_lnorm"], settings["same_length"]["default"], bundle["evaluation"]["first_memory"])
         for path in GOLDEN.glob("*/bundle/bundle.json")
         for bundle in [json.loads(path.read_text("utf-8"))]
-        if bundle["architecture"] == "transformer_xl"
+        for settings in [bundle["evaluation"]["settings"]]
+        if "same_length" in settings
     }
     assert chosen == {
         (False, True, "empty"),

@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 from xlruntime import Model, OptionError, ProviderError, load, providers
+from xlruntime.devices import Device
 from xlruntime.placement import SIZE_OPERATORS, PlacedNode, count_placed, require_placement
-from xlruntime.providers import Device, import_onnxruntime, open_session
+from xlruntime.providers import import_onnxruntime, open_session
 
 CPU, CUDA = "CPUExecutionProvider", "CUDAExecutionProvider"
 MIXED = [

@@ -11,9 +11,10 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
+from tests.helpers.rules import ring_rules
 from xlruntime import Document, Model, OptionError, TextError, TokenError, XlruntimeError, load, protocols
+from xlruntime.evaluation import EvaluationSettings
 from xlruntime.protocols import PROTOCOLS, Corpus, Streams, arrange, read_corpus, walk
-from xlruntime.spec import Evaluation
 from xlruntime.tokenizers.vocabulary import Vocabulary
 from xlruntime.tokenizers.vocabulary_tokenizer import VocabularyTokenizer
 
@@ -22,8 +23,8 @@ SENTENCES = [[0, 1, 2, 0], [0, 3, 0], [0, 4, 5, 6, 0], [0, 7, 0], [0, 8, 9, 0], 
 WITHIN = 1e-4  # nats: what rows may differ by beside others; every weight of these models is large
 
 
-def settings(segment_len: int = 4, mem_len: int = 8) -> Evaluation:
-    return Evaluation(segment_len=segment_len, mem_len=mem_len, clamp_len=-1, same_length=True)
+def settings(segment_len: int = 4, mem_len: int = 8) -> EvaluationSettings:
+    return ring_rules(segment_len, mem_len).choose()
 
 
 def corpus_of(ids: Any, marks: tuple[int, int] | None = None) -> Corpus:
@@ -181,7 +182,7 @@ def test_warmup_longer_than_a_stream_is_refused() -> None:
     with pytest.raises(TextError) as caught:
         arrange(numbered(23), settings(), "nvidia", batch_size=3)
     assert str(caught.value) == (
-        "corpus: 23 tokens make 3 streams of 7, at least 8 each are needed, to warm up a memory of 8. "
+        "corpus: 23 tokens make 3 streams of 7, at least 8 each are needed, to warm up a memory of 8 rows. "
         "Give a longer text, or a smaller --batch-size or --mem-len."
     )
 
@@ -261,7 +262,7 @@ def alone(model: Model, ids: npt.ArrayLike, **options: Any) -> npt.NDArray[np.fl
 
 def test_kimiyoung_is_the_mean_over_streams_walked_alone(variant: Model, random_ids: Callable[..., Any]) -> None:
     ids = random_ids(327, vocab_size=variant.bundle.vocab_size)
-    found = walk(variant, arrange(corpus_of(ids), variant.bundle.evaluation, batch_size=5))
+    found = walk(variant, arrange(corpus_of(ids), variant.bundle.settings, batch_size=5))
     expected = np.concatenate([alone(variant, ids[65 * row : 65 * (row + 1)]) for row in range(5)])
     assert len(expected) == found.scored_tokens == 5 * 64
     assert (found.tokens, found.unpredicted_tokens, found.trimmed_tokens) == (327, 5, 2)
@@ -300,7 +301,7 @@ def test_sentences_are_scored_without_a_reset_between_them(word_model: Model, ra
     """The marks are the same token, so that a row is one stream in which each stands once."""
     lengths = random_ids(60, seed=1, vocab_size=9)
     text = "".join(" ".join(f"w{2 + token % 27}" for token in random_ids(n, seed=n)) + "\n" for n in lengths)
-    streams = arrange(read_corpus(word_model, Document("it", text)), word_model.bundle.evaluation, batch_size=3)
+    streams = arrange(read_corpus(word_model, Document("it", text)), word_model.bundle.settings, batch_size=3)
     found = walk(word_model, streams)
     rows = [np.append(tokens, targets[-1]) for tokens, targets in zip(streams.tokens, streams.targets, strict=True)]
     expected = np.concatenate([alone(word_model, row) for row in rows])
@@ -363,6 +364,6 @@ def test_settings_of_a_score(model: Model, random_ids: Callable[..., Any]) -> No
     evaluation = model.evaluation(segment_len=6, mem_len=10, clamp_len=9, same_length=False)
     streams: Streams = arrange(corpus_of(random_ids(40)), evaluation, batch_size=4)
     found = walk(model, streams)
-    assert (found.segment_len, found.mem_len, found.clamp_len, found.same_length) == (6, 10, 9, False)
+    assert (found.segment_len, found.settings) == (6, {"mem_len": 10, "clamp_len": 9, "same_length": False})
     assert (found.protocol, found.first_memory) == ("kimiyoung", model.bundle.evaluation.first_memory)
     assert found.tokens_per_second > 0

@@ -14,8 +14,9 @@ import numpy as np
 import pytest
 
 from xlruntime import providers
+from xlruntime.devices import Device, parse_device
 from xlruntime.errors import BundleError, OptionError, ProviderError
-from xlruntime.providers import Device, import_onnxruntime, open_session, parse_device, session_options
+from xlruntime.providers import import_onnxruntime, open_session, session_options
 
 # One Gelu node, opset 20, IR version 10: x (N,) float32 -> y (N,).
 GELU = bytes.fromhex(

@@ -11,7 +11,7 @@ import numpy.typing as npt
 import pytest
 
 from xlruntime import Model
-from xlruntime.memory import RingMemory
+from xlruntime.memory import BatchMemory
 from xlruntime.spec import Memory
 
 Arrays = dict[str, npt.NDArray[Any]]
@@ -24,9 +24,9 @@ def late_reader(golden: Callable[[str], Model]) -> Model:
 
 
 @pytest.fixture
-def filled(band_model: Model, random_ids: Callable[..., Any]) -> RingMemory:
+def filled(band_model: Model, random_ids: Callable[..., Any]) -> BatchMemory:
     """Two rows after 31 tokens, of which the second has read 5 since it restarted; the rings have 20 slots."""
-    memory = band_model.new_memory(band_model.bundle.evaluation, batch_size=2)
+    memory = band_model.new_memory(band_model.bundle.settings, batch_size=2)
     ids = random_ids(2 * 31, vocab_size=258).reshape(2, 31)
     for number, segment in enumerate(np.split(ids, [8, 14, 21, 26], axis=1)):
         if number == 4:
@@ -35,11 +35,11 @@ def filled(band_model: Model, random_ids: Callable[..., Any]) -> RingMemory:
     return memory
 
 
-def recent(memory: RingMemory) -> list[Memory]:
-    return [entry for entry in memory.entries if entry.layout == "recent"]
+def recent(memory: BatchMemory) -> list[Memory]:
+    return [entry for entry in memory.entries if entry.layout == "window"]
 
 
-def contents(memory: RingMemory) -> Arrays:
+def contents(memory: BatchMemory) -> Arrays:
     return {entry.input: memory.array(entry).copy() for entry in memory.entries}
 
 
@@ -52,7 +52,7 @@ def test_graph_may_read_its_memory_after_it_has_written_it(late_reader: Model) -
     assert session.step({"tokens": tokens}, memory)["log_prob"].tolist() != [[-5, -6, -7, -8]]
 
 
-def test_buffers_change_places(band_model: Model, filled: RingMemory) -> None:
+def test_buffers_change_places(band_model: Model, filled: BatchMemory) -> None:
     tokens = np.ones((2, 3), np.int64)
     for entry in recent(filled):
         places = [filled.values[entry.input].data_ptr(), filled.target(entry).data_ptr()]
@@ -73,7 +73,7 @@ def test_buffers_change_places(band_model: Model, filled: RingMemory) -> None:
 @pytest.mark.parametrize("purpose", ["score", "generate", "detail"])
 @pytest.mark.parametrize("segment_len", [1, 8])
 def test_unbound_graph_is_a_pure_function(
-    purpose: str, segment_len: int, band_model: Model, filled: RingMemory, random_ids: Callable[..., Any]
+    purpose: str, segment_len: int, band_model: Model, filled: BatchMemory, random_ids: Callable[..., Any]
 ) -> None:
     tokens, targets = random_ids(4 * segment_len, seed=1, vocab_size=258).reshape(2, 2, segment_len)
     feeds: Arrays = {"tokens": tokens, "targets": targets, **filled.feeds(), **contents(filled)}
@@ -89,28 +89,28 @@ def test_unbound_graph_is_a_pure_function(
         np.testing.assert_array_equal(outputs[key], array)
 
 
-def test_rows_by_age_are_those_of_the_document(filled: RingMemory) -> None:
+def test_rows_by_age_are_those_of_the_document(filled: BatchMemory) -> None:
     for entry in filled.entries:
-        array, axis = filled.array(entry), entry.row_axis
-        kept = 8 if entry.layout == "recent" else 12
+        array, axis = filled.array(entry), entry.row_axis or 0
+        kept = 8 if entry.layout == "window" else 12
         long, short = (filled.by_age(entry, row) for row in (0, 1))
         assert (long.shape[axis - 1], short.shape[axis - 1]) == (kept, 5)
-        last = -1 if entry.layout == "recent" else (filled.offset - 1) % filled.capacity
+        last = -1 if entry.layout == "window" else (filled.offset - 1) % filled.capacity
         for row, rows in enumerate((long, short)):
             newest = array[row].take(last, axis=axis - 1)
             np.testing.assert_array_equal(rows.take(-1, axis=axis - 1), newest)
     assert {entry.dtype for entry in filled.entries} == {"float32", "int32"}
 
 
-def test_bucket_ids_begin_at_zero_and_stay_whole_numbers(band_model: Model, filled: RingMemory) -> None:
+def test_bucket_ids_begin_at_zero_and_stay_whole_numbers(band_model: Model, filled: BatchMemory) -> None:
     (ids,) = [entry for entry in filled.entries if entry.dtype == "int32"]
-    fresh = band_model.new_memory(band_model.bundle.evaluation)
+    fresh = band_model.new_memory(band_model.bundle.settings)
     assert fresh.array(ids).dtype == np.int32
     assert not fresh.array(ids).any()
     assert set(np.unique(filled.array(ids))) == {0, 1, 2, 3}
 
 
-def test_taken_rows_are_copies(band_model: Model, filled: RingMemory) -> None:
+def test_taken_rows_are_copies(band_model: Model, filled: BatchMemory) -> None:
     before = contents(filled)
     taken = filled.take([1])
     assert (taken.position.tolist(), filled.position.tolist()) == ([5], [31, 5])
@@ -128,7 +128,7 @@ def test_taken_rows_are_copies(band_model: Model, filled: RingMemory) -> None:
         np.testing.assert_allclose(again.array(entry), filled.array(entry)[[1]], rtol=0, atol=1e-5)
 
 
-def test_refill_touches_one_row(filled: RingMemory) -> None:
+def test_refill_touches_one_row(filled: BatchMemory) -> None:
     before = contents(filled)
     filled.restart(0, refill=True)
     for entry in filled.entries:
@@ -138,7 +138,7 @@ def test_refill_touches_one_row(filled: RingMemory) -> None:
 
 
 def test_both_buffers_count(band_model: Model) -> None:
-    memory = band_model.new_memory(band_model.bundle.evaluation, batch_size=3)
+    memory = band_model.new_memory(band_model.bundle.settings, batch_size=3)
     H, d, C, R = 2, 8, 20, 3
     rings, ids, rows = 2 * H * C * d * 4, H * R * C * 4, 2 * H * 8 * d * 4
     assert memory.nbytes == 3 * (rings + ids + 2 * rows)

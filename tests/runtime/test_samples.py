@@ -87,7 +87,7 @@ def test_bundle_is_read_without_the_package(
     assert len(source.splitlines()) <= 40
     monkeypatch.chdir(beside_a_bundle)
     names = runpy.run_path(str(ALONE))
-    ids, capacity = names["ids"], bytes_model.bundle.evaluation.capacity()
+    ids, capacity = names["ids"], bytes_model.bundle.settings.capacity()
     assert len(ids) > 100 * capacity  # the ring went round many times
     expected = np.concatenate([part.log_probs for part in bytes_model.score_tokens([ids])])
     assert capsys.readouterr().out.startswith(f"{len(ids):,} bytes, ")

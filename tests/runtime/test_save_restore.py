@@ -93,7 +93,7 @@ def test_restored_with_more_capacity_is_close(
 ) -> None:
     bundle = variant.bundle
     ids = random_ids(fed + 60, vocab_size=bundle.vocab_size)
-    check_restored_with(bundle.evaluation.capacity() + more, fed, variant, ids, tmp_path / "state", close)
+    check_restored_with(bundle.settings.capacity() + more, fed, variant, ids, tmp_path / "state", close)
 
 
 @pytest.mark.parametrize("capacity", [13, 19])
@@ -204,8 +204,8 @@ def test_changed_tensor_is_refused(saved: Path, bytes_model: Model) -> None:
 
 
 def test_state_of_a_newer_version_is_refused(saved: Path, bytes_model: Model) -> None:
-    rewrite(saved, lambda state, tensors: state.update(version=2))
-    with pytest.raises(StateError, match=r"state version 2, expected 1"):
+    rewrite(saved, lambda state, tensors: state.update(version=3))
+    with pytest.raises(StateError, match=r"state version 3, expected 2"):
         bytes_model.restore(saved)
 
 

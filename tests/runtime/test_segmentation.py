@@ -71,7 +71,7 @@ def test_feed_longer_than_the_ring_takes_is_split(
     model: Model, random_ids: Callable[..., Any], close: Callable[..., None], steps: list[tuple[str, int]]
 ) -> None:
     ids = random_ids(101)
-    stream = model.stream(segment_len=64, capacity=model.bundle.evaluation.mem_len + 3)
+    stream = model.stream(segment_len=64, capacity=model.bundle.settings["mem_len"] + 3)
     found = stream.feed(ids)
     assert steps == [("score", 3)] * 33 + [("score", 1)]
     list(stream.generate(ids[:8], max_tokens=1))
@@ -81,7 +81,7 @@ def test_feed_longer_than_the_ring_takes_is_split(
 
 @pytest.mark.parametrize("segment_len", [0, 9])
 def test_step_refuses_a_segment_that_does_not_fit(segment_len: int, model: Model) -> None:
-    memory = model.new_memory(model.bundle.evaluation)
+    memory = model.new_memory(model.bundle.settings)
     before = {entry.input: memory.array(entry).copy() for entry in memory.entries}
     tokens = np.zeros((1, segment_len), np.int64)
     with pytest.raises(OptionError, match=rf"a segment of {segment_len} tokens .* 20 slots .* takes 1 to 8\. Split it"):
@@ -99,7 +99,7 @@ def test_segments_are_no_longer_than_asked_for(
 
 
 def test_ring_too_small_for_any_segment_is_refused(model: Model) -> None:
-    with pytest.raises(OptionError, match="a capacity of 12 slots holds no segment beside mem_len 12"):
+    with pytest.raises(OptionError, match="a capacity of 12 slots holds no segment beside the 12 rows that are kept"):
         model.stream(capacity=12)
 
 

@@ -10,15 +10,16 @@ import numpy.typing as npt
 import pytest
 
 from xlruntime import Model
-from xlruntime.memory import RingMemory
+from xlruntime.memory import BatchMemory
+from xlruntime.spec import Memory
 
 Arrays = dict[str, npt.NDArray[Any]]
 
 
 @pytest.fixture
-def filled(variant: Model, random_ids: Callable[..., Any]) -> RingMemory:
+def filled(variant: Model, random_ids: Callable[..., Any]) -> BatchMemory:
     """Three rows of different histories, after 31 tokens: a ring of 19 slots, written once and more."""
-    memory = variant.new_memory(variant.bundle.evaluation, batch_size=3, capacity=19)
+    memory = variant.new_memory(variant.bundle.settings, batch_size=3, capacity=19)
     ids = random_ids(3 * 31, vocab_size=variant.bundle.vocab_size).reshape(3, 31)
     for number, segment in enumerate(np.split(ids, [7, 14, 21, 26], axis=1)):
         if number == 4:
@@ -28,12 +29,17 @@ def filled(variant: Model, random_ids: Callable[..., Any]) -> RingMemory:
     return memory
 
 
-def contents(memory: RingMemory) -> Arrays:
+def row_axis(entry: Memory) -> int:
+    assert entry.row_axis is not None
+    return entry.row_axis
+
+
+def contents(memory: BatchMemory) -> Arrays:
     return {entry.input: memory.array(entry).copy() for entry in memory.entries}
 
 
 @pytest.mark.parametrize("S", [1, 4, 7])
-def test_step_writes_its_slots_and_no_others(S: int, variant: Model, filled: RingMemory) -> None:
+def test_step_writes_its_slots_and_no_others(S: int, variant: Model, filled: BatchMemory) -> None:
     before, offset = contents(filled), filled.offset
     buffers = {entry.input: filled.array(entry) for entry in filled.entries}
     places = {name: (array.ctypes.data, filled.values[name].data_ptr()) for name, array in buffers.items()}
@@ -43,7 +49,7 @@ def test_step_writes_its_slots_and_no_others(S: int, variant: Model, filled: Rin
         array = filled.array(entry)
         assert array is buffers[entry.input]
         assert places[entry.input] == (array.ctypes.data,) * 2 == (filled.values[entry.input].data_ptr(),) * 2
-        changed = np.moveaxis(array != before[entry.input], entry.row_axis, 0).reshape(19, -1)
+        changed = np.moveaxis(array != before[entry.input], row_axis(entry), 0).reshape(19, -1)
         assert np.flatnonzero(changed.any(axis=1)).tolist() == slots
         assert changed[slots].mean() > 0.99
     assert filled.offset == offset + S
@@ -51,7 +57,7 @@ def test_step_writes_its_slots_and_no_others(S: int, variant: Model, filled: Rin
 
 @pytest.mark.parametrize("purpose", ["score", "generate", "detail"])
 def test_unbound_graph_is_a_pure_function(
-    purpose: str, variant: Model, filled: RingMemory, random_ids: Callable[..., Any]
+    purpose: str, variant: Model, filled: BatchMemory, random_ids: Callable[..., Any]
 ) -> None:
     tokens, targets = random_ids(2 * 3 * 6, seed=1, vocab_size=variant.bundle.vocab_size).reshape(2, 3, 6)
     memory = contents(filled)
@@ -61,7 +67,7 @@ def test_unbound_graph_is_a_pure_function(
 
     session = variant.session(purpose)
     outputs = session.run(feeds)
-    assert list(outputs) == session.outputs
+    assert list(outputs) == [tensor.name for tensor in variant.bundle.graphs[purpose].outputs]
     for name, array in feeds.items():
         np.testing.assert_array_equal(array, before[name])
     again = session.run(feeds)
@@ -73,7 +79,7 @@ def test_unbound_graph_is_a_pure_function(
         np.testing.assert_array_equal(outputs[name], again[name])
 
 
-def test_positional_keys_are_never_written(variant: Model, filled: RingMemory) -> None:
+def test_positional_keys_are_never_written(variant: Model, filled: BatchMemory) -> None:
     before = {name: value.numpy().copy() for name, value in filled.constants.items()}
     assert len(before) == variant.bundle.config["n_layer"]
     variant.step("score", filled, np.ones((3, 7), np.int64), np.ones((3, 7), np.int64))
@@ -81,19 +87,19 @@ def test_positional_keys_are_never_written(variant: Model, filled: RingMemory) -
         np.testing.assert_array_equal(value.numpy(), before[name])
 
 
-def test_rows_by_age_are_the_last_ones_written(variant: Model, filled: RingMemory) -> None:
-    mem_len = variant.bundle.evaluation.mem_len
+def test_rows_by_age_are_the_last_ones_written(variant: Model, filled: BatchMemory) -> None:
+    mem_len = variant.bundle.settings["mem_len"]
     for entry in filled.entries:
         rows = filled.by_age(entry, 0)
-        assert rows.shape[entry.row_axis - 1] == mem_len
+        assert rows.shape[row_axis(entry) - 1] == mem_len
         newest = (filled.offset - 1) % filled.capacity
-        wanted = filled.array(entry)[0].take(newest, axis=entry.row_axis - 1)
-        np.testing.assert_array_equal(rows.take(-1, axis=entry.row_axis - 1), wanted)
+        wanted = filled.array(entry)[0].take(newest, axis=row_axis(entry) - 1)
+        np.testing.assert_array_equal(rows.take(-1, axis=row_axis(entry) - 1), wanted)
     restarted = variant.bundle.evaluation.first_memory == "empty"
     assert filled.by_age(filled.entries[0], 1).shape[1] == (5 if restarted else mem_len)
 
 
-def test_taken_rows_are_copies(variant: Model, filled: RingMemory) -> None:
+def test_taken_rows_are_copies(variant: Model, filled: BatchMemory) -> None:
     before = contents(filled)
     taken = filled.take([1, 2])
     assert (taken.batch_size, taken.offset, taken.capacity) == (2, filled.offset, filled.capacity)
@@ -110,17 +116,19 @@ def test_session_says_what_it_is(variant: Model) -> None:
     session = variant.session("score")
     assert session is variant.session("score")
     assert session.providers == ["CPUExecutionProvider"]
-    assert session.metadata == session.graph.metadata(variant.bundle.memory)
-    assert {"tokens", "targets", "offset", "memory_length", "window"} <= session.inputs
-    assert "targets" not in variant.session("generate").inputs
+    graphs = variant.bundle.graphs
+    assert session.metadata == graphs["score"].metadata(variant.bundle.memory)
+    score, generate = ({tensor.name for tensor in graphs[purpose].inputs} for purpose in ("score", "generate"))
+    assert {"tokens", "targets", "offset", "memory_length", "window"} <= score
+    assert "targets" not in generate
 
 
 def test_session_that_was_released_opens_again(variant: Model, random_ids: Callable[..., Any]) -> None:
     ids = random_ids(8, vocab_size=variant.bundle.vocab_size)[None]
     opened = variant.session("score")
-    before = variant.step("score", variant.new_memory(variant.bundle.evaluation), ids, ids)["log_prob"]
+    before = variant.step("score", variant.new_memory(variant.bundle.settings), ids, ids)["log_prob"]
     variant.release("score")
     variant.release("score")  # what is closed stays closed
-    after = variant.step("score", variant.new_memory(variant.bundle.evaluation), ids, ids)["log_prob"]
+    after = variant.step("score", variant.new_memory(variant.bundle.settings), ids, ids)["log_prob"]
     assert variant.session("score") is not opened
     assert np.array_equal(before, after)

@@ -59,7 +59,7 @@ def test_streams_that_alternate_equal_each_alone(model: Model, random_ids: Calla
 
 def test_memory_is_as_large_as_its_spec_says(variant: Model) -> None:
     config = variant.bundle.config
-    memory = variant.new_memory(variant.bundle.evaluation, batch_size=3, capacity=50)
+    memory = variant.new_memory(variant.bundle.settings, batch_size=3, capacity=50)
     assert memory.nbytes == config["n_layer"] * 2 * 3 * config["n_head"] * 50 * config["d_head"] * 4
 
 

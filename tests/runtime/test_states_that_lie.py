@@ -11,7 +11,7 @@ import pytest
 
 from xlruntime import Model, StateError
 from xlruntime.state_file import read_state, write_state
-from xlruntime.stream import STATE_KIND, STATE_VERSION
+from xlruntime.stream_state import KIND, VERSION
 
 Change = Callable[[dict[str, Any], dict[str, Any]], Any]
 
@@ -23,9 +23,9 @@ def changed(bytes_model: Model, tmp_path: Path) -> Callable[[Change], Path]:
         stream = bytes_model.stream()
         stream.feed("a text of some length")
         stream.save(file)
-        fields, arrays = read_state(file, STATE_KIND, STATE_VERSION, "")
+        fields, arrays = read_state(file, KIND, VERSION, "")
         how(fields, arrays)
-        write_state(file, STATE_KIND, STATE_VERSION, fields, arrays)
+        write_state(file, KIND, VERSION, fields, arrays)
         return file
 
     return change
@@ -46,14 +46,15 @@ def test_state_as_it_was_is_restored(changed: Callable[[Change], Path], bytes_mo
         (lambda f, a: f.update(history=22), "history is 22, expected 0 to 21"),
         (lambda f, a: f.update(position=10**400), "position is 1000"),
         (lambda f, a: f.update(position="\x1b[2J"), "position is '\\x1b[2J', expected a whole number"),
-        (lambda f, a: f.update(pending=256), "the held token is 256, expected 0 to 255"),
+        (lambda f, a: f.update(pending=256), "pending is 256, expected 0 to 255"),
         (lambda f, a: f.update(pending=None), "21 tokens were read, and None is held"),
         (lambda f, a: f.update(pending=True), "pending is True, expected a whole number or null"),
         (lambda f, a: f.pop("capacity"), "capacity is missing"),
         (lambda f, a: f.update(capacity=2**40), "expected float32 (1, 2, 1099511627776, 8)"),
-        (lambda f, a: f["evaluation"].update(n_hashes=2), "n_hashes is 2, but this model has no LSH attention"),
-        (lambda f, a: f["evaluation"].update(first_memory="zeros"), "settings are not those of this bundle"),
-        (lambda f, a: f["evaluation"].update(mem_len="12"), "evaluation.mem_len is '12', expected a whole number"),
+        (lambda f, a: f["evaluation"].update(n_hashes=2), "n_hashes: not among the settings of this bundle"),
+        (lambda f, a: f["evaluation"].update(first_memory=1), "first_memory: not among the settings of this bundle"),
+        (lambda f, a: f["evaluation"].pop("mem_len"), "expected ['segment_len', 'restart', 'mem_len', 'clamp_len'"),
+        (lambda f, a: f["evaluation"].update(mem_len="12"), "evaluation.mem_len is '12', expected a whole number or"),
         (lambda f, a: f.update(evaluation=None), "evaluation is None, expected an object"),
         (lambda f, a: a.pop("memory_key_0"), "memory_key_0 is missing"),
         (lambda f, a: a.update(memory_key_0=a["memory_key_0"] * np.nan), "memory_key_0 has numbers that are not"),

@@ -50,7 +50,7 @@ def test_each_document_is_one_step_of_its_own(
         np.testing.assert_array_equal(scores.context, np.arange(1, len(scores) + 1))
     totals = list(chunk_model.score(documents, batch_size=4))
     assert [total.scored_tokens for total in totals] == [49, 96, 0, 1, 16, 49, 0]
-    assert {total.mem_len for total in totals} == {0}
+    assert all(dict(total.settings) == {"n_hashes": 2} for total in totals)
 
 
 def test_later_tokens_change_earlier_scores_so_padding_would(chunk_model: Model, ids: Ids) -> None:
@@ -67,18 +67,16 @@ def test_there_are_no_streams(chunk_model: Model) -> None:
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"mem_len": 5}, "mem_len is 5, but a document is read in one step, without memory"),
-        ({"n_hashes": 1}, "n_hashes is 1, but these graphs always compute 2 rounds"),
-        ({"n_hashes": 3}, "n_hashes is 3, expected 1 to 2, the rounds that were exported"),
-        ({"clamp_len": 7}, "clamp_len is 7, but this model has no distances to clamp"),
-        ({"same_length": False}, "same_length is False, but this model knows only True"),
+        ({"mem_len": 5}, r"mem_len: not among the settings of this bundle \(segment_len, n_hashes\)"),
+        ({"n_hashes": 1}, r"n_hashes is 1, expected 2 \(rounds of hashing"),
+        ({"n_hashes": 3}, r"n_hashes is 3, expected 2 \(rounds of hashing"),
+        ({"clamp_len": 7, "same_length": False}, "clamp_len, same_length: not among the settings of this bundle"),
     ],
 )
 def test_setting_that_does_not_apply_is_refused(settings: dict[str, Any], message: str, chunk_model: Model) -> None:
     with pytest.raises(OptionError, match=message):
         chunk_model.score([], **settings)
-    own = chunk_model.bundle.evaluation
-    assert chunk_model.evaluation(96, 0, -1, True, 2, False) == own
+    assert chunk_model.evaluation(96, False, n_hashes=2) == chunk_model.bundle.settings
 
 
 def test_document_that_is_too_long_is_refused_with_the_figure(chunk_model: Model, ids: Ids) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -15,8 +16,8 @@ from xlexport.verification import verify
 from xlexport.verification.compare import segments_to_wrap
 from xlruntime import Model
 from xlruntime import load as load_bundle
-from xlruntime.memory import RingMemory
-from xlruntime.spec import Evaluation
+from xlruntime.evaluation import EvaluationSettings
+from xlruntime.memory import BatchMemory
 
 if TYPE_CHECKING:
     from tests.helpers.bundles import Converted
@@ -111,12 +112,12 @@ def test_too_few_ids_to_compare(bundle: Model, bytes_bundle: Converted) -> None:
 
 
 def after_step(
-    model: Model, number: int, change: Callable[[RingMemory, Arrays], None], every: bool = False, of: str = "score"
+    model: Model, number: int, change: Callable[[BatchMemory, Arrays], None], every: bool = False, of: str = "score"
 ) -> None:
     """Let `change` spoil what step `number` of a graph leaves, or every step from there on."""
     step, done = model.step, [0]
 
-    def spoiled(purpose: str, memory: RingMemory, tokens: Any, targets: Any) -> Arrays:
+    def spoiled(purpose: str, memory: BatchMemory, tokens: Any, targets: Any) -> Arrays:
         outputs = step(purpose, memory, tokens, targets)
         if purpose == of:
             if done[0] == number or (every and done[0] > number):
@@ -127,7 +128,7 @@ def after_step(
     model.step = spoiled  # type: ignore[method-assign]
 
 
-def last_row(memory: RingMemory, name: str) -> npt.NDArray[Any]:
+def last_row(memory: BatchMemory, name: str) -> npt.NDArray[Any]:
     """The row that the last token wrote, (H, d_head)."""
     entry = next(entry for entry in memory.entries if entry.input == name)
     row: npt.NDArray[Any] = memory.array(entry)[0, :, (memory.offset - 1) % memory.capacity]
@@ -135,22 +136,26 @@ def last_row(memory: RingMemory, name: str) -> npt.NDArray[Any]:
 
 
 def another_clamp(model: Model) -> None:
-    make = model._position_keys
-    model._position_keys = lambda near, clamp_len: make(near, 14)  # type: ignore[method-assign]
+    make = model._make_constants
+
+    def clamped(evaluation: EvaluationSettings, capacity: int) -> dict[str, Any]:
+        return make(replace(evaluation, values={**evaluation.values, "clamp_len": 14}), capacity)
+
+    model._make_constants = clamped  # type: ignore[method-assign]
 
 
 def swapped_layers(model: Model) -> None:
-    make = model._position_keys
+    make = model._make_constants
 
-    def swap(near: int, clamp_len: int) -> dict[str, Any]:
-        keys = make(near, clamp_len)
+    def swap(evaluation: EvaluationSettings, capacity: int) -> dict[str, Any]:
+        keys = make(evaluation, capacity)
         return dict(zip(keys, reversed(keys.values()), strict=True))
 
-    model._position_keys = swap  # type: ignore[method-assign]
+    model._make_constants = swap  # type: ignore[method-assign]
 
 
 def swapped_rings(model: Model) -> None:
-    def swap(memory: RingMemory, outputs: Arrays) -> None:
+    def swap(memory: BatchMemory, outputs: Arrays) -> None:
         first, second = (memory.array(entry) for entry in memory.entries[::2])
         first[:], second[:] = second.copy(), first.copy()
 
@@ -158,14 +163,14 @@ def swapped_rings(model: Model) -> None:
 
 
 def flipped_slot(model: Model) -> None:
-    def flip(memory: RingMemory, outputs: Arrays) -> None:
+    def flip(memory: BatchMemory, outputs: Arrays) -> None:
         last_row(memory, "memory_value_1")[:] *= -1
 
     after_step(model, 2, flip)
 
 
 def skipped_slot(model: Model) -> None:
-    def skip(memory: RingMemory, outputs: Arrays) -> None:
+    def skip(memory: BatchMemory, outputs: Arrays) -> None:
         memory.offset += 1
 
     after_step(model, 2, skip)
@@ -189,7 +194,8 @@ def test_window_that_is_off_by_one_is_found(
 ) -> None:
     evaluation = bundle.evaluation(same_length=True)
     verify(bundle, lambda: bytes_bundle.model, IDS, segments=8, evaluation=evaluation).require_passed()
-    monkeypatch.setattr(Evaluation, "window", evaluation.window + error)
+    window = evaluation.window("capacity") + error
+    monkeypatch.setattr(EvaluationSettings, "window", lambda self, symbol: window)
     report = verify(bundle, lambda: bytes_bundle.model, IDS, segments=8, evaluation=evaluation)
     assert not report.passed
     assert report.first_segment_over_tolerance == 2  # token 20 is the first that sees one token more, or less
@@ -200,7 +206,7 @@ def test_window_that_is_off_by_one_is_found(
 def test_memory_that_drifts_is_found_where_it_begins(
     name: str, first: int, bundle: Model, bytes_bundle: Converted
 ) -> None:
-    def drift(memory: RingMemory, outputs: Arrays) -> None:
+    def drift(memory: BatchMemory, outputs: Arrays) -> None:
         last_row(memory, name)[1, 2] += 2e-3
 
     after_step(bundle, first, drift, every=True)
@@ -215,7 +221,7 @@ def test_difference_that_grows_shows_as_drift(bundle: Model, bytes_bundle: Conve
     drift = verify(bundle, lambda: bytes_bundle.model, IDS, segments=30).drift
     assert drift is not None and 0.2 < drift < 5
 
-    def wander(memory: RingMemory, outputs: Arrays) -> None:
+    def wander(memory: BatchMemory, outputs: Arrays) -> None:
         outputs["log_prob"] += np.float32(1e-7 * memory.offset)
 
     after_step(bundle, 0, wander, every=True)
@@ -231,7 +237,7 @@ def test_number_that_is_not_finite_in_the_last_memory_is_found(
 ) -> None:
     """In whichever tensor: NaN is larger than nothing and smaller than nothing, so `max` may well drop it."""
 
-    def break_memory(memory: RingMemory, outputs: Arrays) -> None:
+    def break_memory(memory: BatchMemory, outputs: Arrays) -> None:
         last_row(memory, name)[0, 0] = bad
 
     after_step(bundle, 7, break_memory)
@@ -242,7 +248,7 @@ def test_number_that_is_not_finite_in_the_last_memory_is_found(
 
 
 def test_row_that_the_last_step_forgets_is_found(bundle: Model, bytes_bundle: Converted) -> None:
-    def forget(memory: RingMemory, outputs: Arrays) -> None:
+    def forget(memory: BatchMemory, outputs: Arrays) -> None:
         memory.memory_length -= 1
 
     after_step(bundle, 3, forget)
@@ -252,15 +258,15 @@ def test_row_that_the_last_step_forgets_is_found(bundle: Model, bytes_bundle: Co
 def test_whole_memory_is_compared_behind_a_last_block_of_one_segment(
     bundle: Model, bytes_bundle: Converted, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    evaluation = bundle.bundle.evaluation
+    evaluation = bundle.bundle.settings
     segments = segments_to_wrap(evaluation) + 1
     monkeypatch.setattr("xlexport.architectures.transformer_xl.walk.LARGEST_BLOCK", 1)
 
-    def spoil_older_row(memory: RingMemory, outputs: Arrays) -> None:
+    def spoil_older_row(memory: BatchMemory, outputs: Arrays) -> None:
         slot = (memory.offset - evaluation.segment_len - 1) % memory.capacity
         memory.array(memory.entries[0])[0, :, slot] += 2e-3
 
-    assert evaluation.mem_len > evaluation.segment_len
+    assert evaluation.most_rows > evaluation.segment_len
     after_step(bundle, segments - 1, spoil_older_row)
     report = verify(bundle, lambda: bytes_bundle.model, IDS, segments=segments)
     assert report.first_segment_over_tolerance == segments - 1
@@ -278,7 +284,7 @@ def test_segments_that_are_walked_in_parts(
     lengths: list[int] = []
     step = model.step
 
-    def counted(purpose: str, memory: RingMemory, tokens: Any, targets: Any) -> Arrays:
+    def counted(purpose: str, memory: BatchMemory, tokens: Any, targets: Any) -> Arrays:
         if purpose == "detail":
             lengths.append(tokens.shape[1])
         return step(purpose, memory, tokens, targets)
@@ -293,7 +299,7 @@ def test_segments_that_are_walked_in_parts(
 
 
 def test_score_that_is_not_finite_is_found(bundle: Model, bytes_bundle: Converted) -> None:
-    def break_score(memory: RingMemory, outputs: Arrays) -> None:
+    def break_score(memory: BatchMemory, outputs: Arrays) -> None:
         outputs["log_prob"][0, 3] = np.nan
 
     after_step(bundle, 4, break_score)
@@ -306,7 +312,7 @@ def test_score_that_is_not_finite_is_found(bundle: Model, bytes_bundle: Converte
 def test_many_small_differences_of_one_sign_are_found(bundle: Model, bytes_bundle: Converted) -> None:
     """Each within tolerance, but they add up: two millionths of a bit a token."""
 
-    def lean(memory: RingMemory, outputs: Arrays) -> None:
+    def lean(memory: BatchMemory, outputs: Arrays) -> None:
         outputs["log_prob"] += np.float32(5e-6)
 
     after_step(bundle, 0, lean, every=True)
@@ -353,7 +359,7 @@ def test_each_graph_is_compared(
     bundle: Model,
     bytes_bundle: Converted,
 ) -> None:
-    def change(memory: RingMemory, outputs: Arrays) -> None:
+    def change(memory: BatchMemory, outputs: Arrays) -> None:
         outputs[output] = spoil(outputs[output].copy())
 
     after_step(bundle, 3, change, of=purpose)
@@ -363,7 +369,7 @@ def test_each_graph_is_compared(
 
 
 def test_likeliest_token_that_is_left_out_is_found(bundle: Model, bytes_bundle: Converted) -> None:
-    def leave_out(memory: RingMemory, outputs: Arrays) -> None:  # what is listed is right
+    def leave_out(memory: BatchMemory, outputs: Arrays) -> None:  # what is listed is right
         for output in ("top_ids", "top_log_probs"):
             outputs[output] = outputs[output][..., [1, 2, 3, 4, 5, 6, 7, 8, 9, 9]]
 
@@ -375,11 +381,11 @@ def test_likeliest_token_that_is_left_out_is_found(bundle: Model, bytes_bundle: 
 def test_memory_of_the_other_graphs_is_compared_at_their_end(
     purpose: str, bundle: Model, bytes_bundle: Converted
 ) -> None:
-    def change(memory: RingMemory, outputs: Arrays) -> None:
+    def change(memory: BatchMemory, outputs: Arrays) -> None:
         last_row(memory, "memory_value_1")[:] += 2e-3
 
     walked = 20
-    assert walked > segments_to_wrap(bundle.bundle.evaluation)
+    assert walked > segments_to_wrap(bundle.bundle.settings)
     after_step(bundle, walked - 1, change, of=purpose)
     report = verify(bundle, lambda: bytes_bundle.model, IDS, segments=24)
     assert report.detail_segments == walked

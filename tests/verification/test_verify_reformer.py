@@ -17,7 +17,7 @@ from xlexport.errors import ParityError
 from xlexport.verification import verify
 from xlexport.verification.report import ParityReport
 from xlruntime import Model
-from xlruntime.memory import RingMemory
+from xlruntime.memory import BatchMemory
 from xltraining.reformer import LSHTrace, Reformer
 from xltraining.reformer_attention import SharedAttention
 from xltraining.reformer_config import ReformerConfig
@@ -40,7 +40,7 @@ def check(
     return verify(model or converted.open(), lambda: eager or converted.model, IDS, **options)
 
 
-Change = Callable[[RingMemory, Arrays, int], object]
+Change = Callable[[BatchMemory, Arrays, int], object]
 
 
 def on_step(model: Model, purpose: str, change: Change, number: int | None = None) -> None:
@@ -48,7 +48,7 @@ def on_step(model: Model, purpose: str, change: Change, number: int | None = Non
     open_session, done = model.session, [0]
 
     class Changed:
-        def step(self, feeds: Arrays, memory: RingMemory) -> Arrays:
+        def step(self, feeds: Arrays, memory: BatchMemory) -> Arrays:
             outputs, advance = open_session(purpose).step(feeds, memory), memory.advance
 
             def advance_and_change(S: int) -> None:
@@ -133,7 +133,7 @@ def test_every_graph_is_walked(band: ConvertedReformer, monkeypatch: pytest.Monk
     model = band.open()
 
     def seen_by(purpose: str) -> Change:
-        return lambda memory, outputs, S: walked.setdefault(purpose, []).append((S, memory.evaluation.mem_len))
+        return lambda memory, outputs, S: walked.setdefault(purpose, []).append((S, memory.evaluation.most_rows))
 
     for purpose in model.bundle.graphs:
         on_step(model, purpose, seen_by(purpose))
@@ -256,11 +256,11 @@ def test_other_weights_are_found(weight: str, band: ConvertedReformer) -> None:
     assert report.max_abs_log_prob_diff > 1e-4
 
 
-def entry_of(memory: RingMemory, name: str) -> Any:
+def entry_of(memory: BatchMemory, name: str) -> Any:
     return next(entry for entry in memory.entries if entry.input == name)
 
 
-def newest(memory: RingMemory, name: str) -> npt.NDArray[Any]:
+def newest(memory: BatchMemory, name: str) -> npt.NDArray[Any]:
     """What the last token left in a memory of keys or values: (H, d_head)."""
     entry = entry_of(memory, name)
     array = memory.array(entry)[0]
@@ -272,7 +272,7 @@ def newest(memory: RingMemory, name: str) -> npt.NDArray[Any]:
     "name", [*(f"memory_{kind}_{layer}" for layer in range(3) for kind in ("key", "value")), "memory_value_3"]
 )
 def test_memory_that_is_off_is_found(name: str, purpose: str, band: ConvertedReformer) -> None:
-    def drift(memory: RingMemory, outputs: Arrays, S: int) -> None:
+    def drift(memory: BatchMemory, outputs: Arrays, S: int) -> None:
         newest(memory, name)[1, 2] += 2e-3
 
     model = band.open()
@@ -283,7 +283,7 @@ def test_memory_that_is_off_is_found(name: str, purpose: str, band: ConvertedRef
 
 
 def test_older_row_that_is_off_is_found_at_the_end(band: ConvertedReformer) -> None:
-    def drift(memory: RingMemory, outputs: Arrays, S: int) -> None:
+    def drift(memory: BatchMemory, outputs: Arrays, S: int) -> None:
         memory.array(entry_of(memory, "memory_value_3"))[0, :, (memory.offset - S - 1) % memory.capacity] += 2e-3
 
     model = band.open()
@@ -293,7 +293,7 @@ def test_older_row_that_is_off_is_found_at_the_end(band: ConvertedReformer) -> N
 
 @pytest.mark.parametrize("purpose", ["score", "detail", "generate", "score_few"])
 def test_bucket_that_is_another_is_found(purpose: str, band: ConvertedReformer) -> None:
-    def other(memory: RingMemory, outputs: Arrays, S: int) -> None:
+    def other(memory: BatchMemory, outputs: Arrays, S: int) -> None:
         ids = memory.array(entry_of(memory, "memory_bucket_3"))[0, :, :, (memory.offset - 1) % memory.capacity]
         ids[:] = (ids + 1) % 8
 
@@ -306,7 +306,7 @@ def test_bucket_that_is_another_is_found(purpose: str, band: ConvertedReformer) 
 
 
 def test_bucket_of_a_whole_document_that_is_another_is_found(chunk: ConvertedReformer) -> None:
-    def other(memory: RingMemory, outputs: Arrays, S: int) -> None:
+    def other(memory: BatchMemory, outputs: Arrays, S: int) -> None:
         outputs["bucket_0"] = (outputs["bucket_0"] + (np.arange(S) == S - 1)).astype(np.int32) % 8
 
     model = chunk.open()
@@ -318,7 +318,7 @@ def test_bucket_of_a_whole_document_that_is_another_is_found(chunk: ConvertedRef
 
 @pytest.mark.parametrize("purpose", ["score", "detail", "generate", "score_few"])
 def test_overflow_that_is_another_is_found(purpose: str, band: ConvertedReformer) -> None:
-    def one_more(memory: RingMemory, outputs: Arrays, S: int) -> None:
+    def one_more(memory: BatchMemory, outputs: Arrays, S: int) -> None:
         outputs["overflow"] = outputs["overflow"].copy()
         outputs["overflow"][0, 0, 1] += 1
 
@@ -335,7 +335,7 @@ def test_overflow_that_is_another_is_found(purpose: str, band: ConvertedReformer
 @pytest.mark.parametrize("step", [1, 6])
 @pytest.mark.parametrize("counter", ["position", "offset"])
 def test_counter_that_is_off_is_found(counter: str, step: int, band: ConvertedReformer) -> None:
-    def skip(memory: RingMemory, outputs: Arrays, S: int) -> None:
+    def skip(memory: BatchMemory, outputs: Arrays, S: int) -> None:
         setattr(memory, counter, getattr(memory, counter) + 1)
 
     model = band.open()
@@ -359,7 +359,7 @@ def test_each_figure_of_each_graph_is_compared(
 ) -> None:
     converted: ConvertedReformer = request.getfixturevalue(name)
 
-    def spoil(memory: RingMemory, outputs: Arrays, S: int) -> None:
+    def spoil(memory: BatchMemory, outputs: Arrays, S: int) -> None:
         spoiled = outputs[output].astype(np.float64)
         spoiled[0, -1] = spoiled[0, -1] * bad if output != "rank" else spoiled[0, -1] + 1
         outputs[output] = spoiled

@@ -7,7 +7,7 @@ computed from earlier tokens, so through all layers more of the document has its
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -21,6 +21,7 @@ from xlexport.scoring.documents import kept
 from xlruntime import Document, Model, TextError
 from xlruntime.documents import TextCounts, TokenReader
 from xlruntime.errors import OptionError
+from xlruntime.evaluation import SettingValue
 from xlruntime.scores import LN2, perplexity, ratio
 
 __all__ = [
@@ -62,9 +63,7 @@ class ModelContext:
     bundle: str
     mem_len: int
     segment_len: int
-    clamp_len: int
-    same_length: bool
-    n_hashes: int | None
+    settings: Mapping[str, SettingValue]
     lengths: tuple[LengthScore, ...]
     recl: tuple[Recl, ...]
 
@@ -115,8 +114,11 @@ class ContextReport:
     models: tuple[ModelContext, ...]
 
     def to_dict(self) -> dict[str, Any]:
-        """For JSON."""
-        return asdict(self)
+        """Return all fields for JSON, each setting of a model as a field of its own."""
+        fields = asdict(self)
+        for model in fields["models"]:
+            model.update(model.pop("settings"))
+        return fields
 
 
 @dataclass(frozen=True)
@@ -178,7 +180,7 @@ def read_text(model: Model, documents: Sequence[Document]) -> ContextText:
 
 def default_lengths(models: Sequence[Model]) -> tuple[int, ...]:
     """From a sixteenth of the longest memory on, each twice the one before, to twice the memory."""
-    longest = max(model.bundle.evaluation.mem_len for model in models)
+    longest = max(model.bundle.settings.most_rows for model in models)
     return tuple(sorted({max(1, longest * 2 // 2**halvings) for halvings in range(6)}))
 
 
@@ -350,11 +352,9 @@ def _model_context(
     settings = model.evaluation(**evaluation)
     return ModelContext(
         bundle=str(model.folder),
-        mem_len=model.bundle.evaluation.mem_len,
+        mem_len=model.bundle.settings.most_rows,
         segment_len=settings.segment_len,
-        clamp_len=settings.clamp_len,
-        same_length=settings.same_length,
-        n_hashes=settings.n_hashes,
+        settings=settings.values,
         lengths=tuple(scores[mem_len] for mem_len in sorted(scores)),
         recl=tuple(recl),
     )

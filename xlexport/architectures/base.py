@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
     from xlexport.architectures.findings import LSHTotals, SegmentDifference
     from xlruntime import spec
+    from xlruntime.evaluation import EvaluationRules, EvaluationSettings
     from xlruntime.model import Model
 
 __all__ = ["Architecture", "Row", "StepSize"]
@@ -85,10 +86,10 @@ class Architecture(ABC):
     training_options: ClassVar[Sequence[Option]] = ()
     run_options: ClassVar[Sequence[Option]] = ()
 
-    # Evaluation and conversion
+    # EvaluationSettings and conversion
 
     @abstractmethod
-    def evaluation(self, config: Mapping[str, Any]) -> spec.Evaluation:
+    def evaluation(self, config: Mapping[str, Any]) -> EvaluationRules:
         """Return how a model is evaluated unless the user chooses otherwise."""
 
     @abstractmethod
@@ -123,11 +124,11 @@ class Architecture(ABC):
         """Return a trained model as a bundle of this configuration has it; weights are shared."""
         return model
 
-    def under_evaluation(self, model: Any, evaluation: spec.Evaluation) -> Any:
+    def under_evaluation(self, model: Any, evaluation: EvaluationSettings) -> Any:
         """Return a trained model under a bundle's settings; weights are shared."""
         return model
 
-    def evaluated_config(self, config: Mapping[str, Any], evaluation: spec.Evaluation) -> Mapping[str, Any]:
+    def evaluated_config(self, config: Mapping[str, Any], evaluation: EvaluationSettings) -> Mapping[str, Any]:
         """Return the configuration with the settings of an evaluation that it holds as well."""
         return config
 
@@ -150,7 +151,7 @@ class Architecture(ABC):
         build_eager: Callable[[], Any],
         ids: npt.NDArray[np.int64],
         segments: int,
-        evaluation: spec.Evaluation,
+        evaluation: EvaluationSettings,
         progress: Callable[[SegmentDifference], None] | None = None,
     ) -> tuple[list[SegmentDifference], LSHTotals | None]:
         """Walk `ids` with the graphs and with the eager model, up to `segments` segments, and compare both.

@@ -139,7 +139,7 @@ def _works(model: Model, sizes: Sequence[tuple[int | None, int | None, int]], se
 
 
 def _work(model: Model, segment_len: int | None, mem_len: int | None, batch_size: int, settings: _Settings) -> Work:
-    own = model.bundle.evaluation
+    own = model.bundle.settings
     generates = settings.purpose == "generate" and not own.whole
     if generates and segment_len not in (None, 1):
         raise OptionError(f"segment_len is {segment_len}, but tokens are generated one by one.", repair="Leave it out.")
@@ -196,7 +196,7 @@ def _measure(
     eager_median = eager_clock.quantile(0.5) if eager_step is not None else None
     return BenchReport(
         segment_len=work.segment_len,
-        mem_len=work.evaluation.mem_len,
+        mem_len=work.evaluation.most_rows,
         batch_size=work.batch_size,
         threads=model.threads,
         device=str(model.device),

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 
 from xlexport.bench.timing import seconds
-from xlruntime.providers import Device, open_session
-from xlruntime.session import device_value
+from xlruntime.devices import Device
+from xlruntime.providers import device_value, open_session
 
 __all__ = ["Machine", "Rates"]
 

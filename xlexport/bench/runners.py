@@ -12,9 +12,9 @@ import numpy.typing as npt
 
 from xlexport.architectures import architecture
 from xlexport.checkpoints import SourceCheckpoint
+from xlruntime.evaluation import EvaluationSettings
 from xlruntime.model import Model
 from xlruntime.session import GraphSession
-from xlruntime.spec import Evaluation
 
 __all__ = ["EagerSide", "GraphSide", "Purpose", "Work"]
 
@@ -26,7 +26,7 @@ class Work:
     """One step: `segment_len` tokens in each of `batch_size` rows, behind full memory."""
 
     purpose: Purpose
-    evaluation: Evaluation
+    evaluation: EvaluationSettings
     segment_len: int
     batch_size: int
 
@@ -40,7 +40,7 @@ class Work:
         """Where a step with full memory stands in its document, or as far on as positions allow."""
         if self.evaluation.whole:
             return 0
-        last, mem_len = self.evaluation.longest_part, self.evaluation.mem_len
+        last, mem_len = self.evaluation.longest_part, self.evaluation.most_rows
         return mem_len if last is None else min(mem_len, max(0, last - self.segment_len))
 
     def ids(self, config: Mapping[str, Any]) -> npt.NDArray[np.int64]:
@@ -64,7 +64,7 @@ class GraphSide:
         self.graph = model.graph_for(work.purpose, work.segment_len)
         self.tokens, self.targets = work.ids(model.bundle.config)
         self.memory = model.new_memory(work.evaluation, work.batch_size)
-        self.memory.memory_length[:] = work.evaluation.mem_len
+        self.memory.memory_length[:] = work.evaluation.most_rows
         random = np.random.default_rng(0)
         values = architecture(model.bundle.architecture).integer_values(model.bundle.config)
         for entry in self.memory.entries:

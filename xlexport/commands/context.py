@@ -170,7 +170,7 @@ def context(
             tell=tell,
             **evaluation,
         )
-    if not all(model.same_length for model in report.models):
+    if any(model.evaluation(**evaluation).segmentation_matters for model in models):
         tell("Without same_length a token sees its segment so far and the memory: `context` is the mean.")
     if as_json:
         print_json(report.to_dict())

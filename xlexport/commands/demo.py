@@ -30,14 +30,14 @@ TRIAL_BYTES = 10_000
 EAGER_SECONDS = 5
 # Run in a process of its own, which checks at its end that it never imported PyTorch.
 SCORE_WITHOUT_TORCH = """
-import dataclasses, json, sys, xlruntime
+import json, sys, xlruntime
 folder, text, length = sys.argv[1], sys.argv[2], int(sys.argv[3])
 with open(text, "rb") as file:
     document = xlruntime.Document("sample text", file.read(length))
 score, = xlruntime.load(folder).score([document])
 if {"torch", "onnx"} & set(sys.modules):
     sys.exit("the runtime imported torch or onnx")
-print(json.dumps(dataclasses.asdict(score)))
+print(json.dumps(score.to_dict()))
 """
 
 

@@ -17,8 +17,9 @@ from xlexport.errors import XlexportError
 from xlexport.extras import EXTRAS, missing_modules
 from xlexport.sample import sample_checkpoint
 from xlexport.terminal import print_json, print_table
+from xlruntime.devices import Device
 from xlruntime.errors import BundleError, ProviderError, XlruntimeError
-from xlruntime.providers import Device, import_onnxruntime, installed_wheels, open_session
+from xlruntime.providers import import_onnxruntime, installed_wheels, open_session
 
 __all__ = ["OLDEST_PYTHON", "TINY_MODEL", "Check", "doctor", "run_checks"]
 

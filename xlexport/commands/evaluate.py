@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -48,7 +49,6 @@ def evaluate(
 
     CORPUS is one document: a file, packed by gzip or not, or '-' for standard input.
     """
-    from dataclasses import asdict
 
     from xlexport.bundles import open_bundle
     from xlruntime.protocols import arrange, read_corpus, walk
@@ -60,7 +60,7 @@ def evaluate(
     with progress_bar("evaluating") as progress:
         found = walk(model, streams, progress)
     if as_json:
-        print_json(asdict(found))
+        print_json(found.to_dict())
     else:
         print_table(corpus_rows(found))
 
@@ -69,7 +69,7 @@ def corpus_rows(score: CorpusScore) -> list[tuple[str, str]]:
     """A CorpusScore for people; what does not occur is left out."""
     unit = score.unit
     text = f", {score.bytes:,} bytes" if score.bytes and unit != "byte" else ""
-    clamp = "no clamp" if score.clamp_len < 0 else f"clamp {score.clamp_len:,}"
+    chosen = "".join(f", {name} {json.dumps(value)}" for name, value in score.settings.items())
     warmup = f", {score.warmup_segments} segments of warm-up" if score.warmup_segments else ""
     rows = [
         ("corpus", f"{score.corpus}: {score.tokens:,} {unit}s{text}"),
@@ -84,10 +84,8 @@ def corpus_rows(score: CorpusScore) -> list[tuple[str, str]]:
         ),
         (
             "settings",
-            f"segment {score.segment_len:,}, memory {score.mem_len:,}, {clamp}, "
-            f"{'' if score.same_length else 'no '}same length, first memory {score.first_memory}"
-            f"{f', {score.n_hashes} rounds of hashing' if score.n_hashes else ''}"
-            f"{', afresh where the model cannot read on' if score.restart else ''}",
+            f"segment_len {score.segment_len:,}{chosen}, first memory {score.first_memory}"
+            f"{', restart at the last position' if score.restart else ''}",
         ),
         (f"nats per {unit}", f"{score.nats_per_token:.4f}"),
         (f"bits per {unit}", f"{score.bits_per_token:.5f}"),

@@ -65,8 +65,9 @@ def parity_rows(report: ParityReport) -> list[tuple[str, str]]:
     tolerance = report.tolerance
     behind = "" if report.detail_segments == report.segments else f", first {report.detail_segments} segments"
     memory = ("largest memory difference", f"{report.max_abs_memory_diff:.2e} (≤ {tolerance['memory']:g})")
-    if report.mem_len:
-        walked = ("segments", f"{report.segments} of {report.segment_len} tokens, memory {report.mem_len}")
+    if not report.whole:
+        rows = f", memory {report.mem_len}" if report.mem_len else ""
+        walked = ("segments", f"{report.segments} of {report.segment_len} tokens{rows}")
     else:
         walked = ("documents", f"{report.segments}, of {report.tokens:,} tokens together")
     return [
@@ -76,7 +77,7 @@ def parity_rows(report: ParityReport) -> list[tuple[str, str]]:
             f"{report.max_abs_log_prob_diff:.2e} nats (≤ {tolerance['log_prob']:g})",
         ),
         ("of other tokens, relative", f"{report.max_distribution_diff:.2e} (≤ {tolerance['log_prob']:g}){behind}"),
-        *([memory] if report.mem_len else []),
+        *([] if report.whole else [memory]),
         ("bits per token", f"{report.bits_per_token:.4f}, graph {report.delta_bits_per_token:+.1e}"),
         ("same best token", f"{report.top1_agreement:.2%}{behind}"),
         ("drift, last third to first", "-" if report.drift is None else f"{report.drift:.2f}"),

@@ -14,8 +14,9 @@ import numpy.typing as npt
 from xlexport.errors import QuantizationError
 from xlexport.sample import sample_text
 from xlruntime.documents import check_ids
+from xlruntime.evaluation import EvaluationSettings
 from xlruntime.model import Model
-from xlruntime.spec import Evaluation, Tokenizer
+from xlruntime.spec import Tokenizer
 
 __all__ = ["GateText", "check_texts", "default_tokens", "gate_text"]
 
@@ -36,7 +37,7 @@ class GateText:
     files: tuple[dict[str, str | int], ...]
 
 
-def default_tokens(evaluation: Evaluation) -> int:
+def default_tokens(evaluation: EvaluationSettings) -> int:
     """Tokens that fill the memory twice, and no fewer than 16,384."""
     return max(USUAL_TOKENS, 0 if evaluation.whole else 2 * evaluation.capacity())
 
@@ -95,7 +96,7 @@ def gate_text(model: Model, texts: Sequence[Path] = (), as_ids: bool = False, to
         {"name": Path(name).name, "sha256": hashlib.sha256(content).hexdigest(), "bytes": len(content)}
         for name, content in contents.items()
     )
-    return GateText(ids[: (tokens or default_tokens(model.bundle.evaluation)) + 1], files)
+    return GateText(ids[: (tokens or default_tokens(model.bundle.settings)) + 1], files)
 
 
 def _read_ids(name: str, content: bytes) -> npt.NDArray[np.int64]:

@@ -30,8 +30,8 @@ from xlexport.quantize.precisions import PRECISIONS, Precision
 from xlexport.quantize.report import REPORT_FILE, QuantizationReport
 from xlruntime import spec
 from xlruntime.bundle import read_bundle
+from xlruntime.devices import Device
 from xlruntime.model import Model, load
-from xlruntime.providers import Device
 
 __all__ = ["QuantizeOptions", "check_options", "quantize", "quantize_into"]
 
@@ -237,7 +237,7 @@ def _check_graphs(model: Model, text: GateText, wanted: LogProbs) -> None:
     Raises:
         QuantizationError: one does not.
     """
-    evaluation = model.bundle.evaluation
+    evaluation = model.bundle.settings
     for purpose in model.bundle.graphs.keys() - {"positions"}:
         memory = model.new_memory(evaluation)
         segment = min(model.longest_step(purpose, evaluation.segment_len), len(text.ids) - 1, 1_024)

@@ -24,8 +24,8 @@ from xlexport.report.page_text import text_of_bytes, text_of_ids, token_labels
 from xlexport.scoring.remarks import caveats, losses
 from xlruntime import Document, DocumentScore, TextError
 from xlruntime.documents import as_ids, check_ids
+from xlruntime.evaluation import EvaluationSettings
 from xlruntime.model import Model
-from xlruntime.spec import Evaluation
 
 __all__ = ["write_report"]
 
@@ -102,7 +102,7 @@ def write_report(
 
 
 def _about(
-    model: Model, settings: Evaluation, summary: DocumentScore, chunks: Iterable[Chunk], top: int, title: str
+    model: Model, settings: EvaluationSettings, summary: DocumentScore, chunks: Iterable[Chunk], top: int, title: str
 ) -> dict[str, Any]:
     """What a page knows besides its blocks."""
     vocab_size = model.bundle.vocab_size
@@ -145,10 +145,10 @@ def _counts_bytes(summary: DocumentScore) -> bool:
     return summary.bytes == summary.tokens and summary.bits_per_byte == summary.bits_per_token
 
 
-def _notes(model: Model, settings: Evaluation, summary: DocumentScore) -> list[str]:
+def _notes(model: Model, settings: EvaluationSettings, summary: DocumentScore) -> list[str]:
     """What a reader must know of how the document was scored, in sentences: first the model, then what to beware of."""
     memory = "the whole document in one step" if settings.whole else f"segments of {settings.segment_len:,}"
-    notes = [f"{_model_name(model)}; {memory}" + ("." if settings.whole else f", memory {settings.mem_len:,}.")]
+    notes = [f"{_model_name(model)}; {memory}" + ("." if settings.whole else f", memory {settings.most_rows:,}.")]
     return [*notes, *caveats(settings, model.tokenizer), *losses(summary)]
 
 

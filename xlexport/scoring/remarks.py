@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from xlruntime import DocumentScore, TextError
 from xlruntime.documents import Tokenizer
-from xlruntime.spec import Evaluation
+from xlruntime.evaluation import EvaluationSettings
 
 __all__ = ["NEWLINES_MERGED", "caveats", "losses", "nothing_to_score"]
 
@@ -20,7 +20,7 @@ def nothing_to_score(score: DocumentScore) -> TextError | None:
     )
 
 
-def caveats(evaluation: Evaluation, tokenizer: Tokenizer) -> list[str]:
+def caveats(evaluation: EvaluationSettings, tokenizer: Tokenizer) -> list[str]:
     """Return what scores depend on, or do not cover, in every document."""
     found = []
     if evaluation.segmentation_matters:

@@ -24,11 +24,11 @@ from xlexport.scoring.remarks import caveats, losses, nothing_to_score
 from xlexport.scoring.resume import SavedRun, read_run
 from xlexport.scoring.totals import Totals
 from xlruntime import Document, Model, TokenScores
+from xlruntime.evaluation import EvaluationSettings
 from xlruntime.messages import counted
 from xlruntime.providers import import_onnxruntime
 from xlruntime.scorer import Scorer
 from xlruntime.scorer_state import active_documents, resume_scorer, scorer_state
-from xlruntime.spec import Evaluation
 
 __all__ = ["Reporter", "RunOptions", "Sink", "describe_run", "score_run"]
 
@@ -87,7 +87,9 @@ class Reporter(Protocol):
         """Take what shows progress from the terminal."""
 
 
-def describe_run(model: Model, settings: Evaluation, options: RunOptions, inputs: Sequence[Input]) -> dict[str, Any]:
+def describe_run(
+    model: Model, settings: EvaluationSettings, options: RunOptions, inputs: Sequence[Input]
+) -> dict[str, Any]:
     """What the bytes of a run's output depend on, but for the processor, for JSON. Reads the inputs."""
     reading, tokenizer = options.reading, model.bundle.tokenizer
     library = {tokenizer.kind} & {"tokenizers", "sentencepiece"}  # kinds that are called as what runs them
@@ -97,7 +99,7 @@ def describe_run(model: Model, settings: Evaluation, options: RunOptions, inputs
             **asdict(tokenizer),
             "sha256": getattr(model.bundle.files.get(tokenizer.file or ""), "sha256", None),
         },
-        "settings": asdict(settings),
+        "settings": {**settings.to_dict(), "first_memory": settings.first_memory},
         "options": {
             "--per": options.per,
             "--format": options.kind,
@@ -123,7 +125,7 @@ def describe_run(model: Model, settings: Evaluation, options: RunOptions, inputs
 
 def score_run(
     model: Model,
-    settings: Evaluation,
+    settings: EvaluationSettings,
     inputs: Sequence[Input],
     options: RunOptions,
     stdin: BinaryIO,
@@ -192,7 +194,7 @@ class _Session:
     def __init__(
         self,
         model: Model,
-        settings: Evaluation,
+        settings: EvaluationSettings,
         options: RunOptions,
         inputs: Sequence[Input],
         sink: Sink,

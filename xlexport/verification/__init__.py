@@ -20,8 +20,8 @@ from xlexport.progress import Progress, no_progress
 from xlexport.verification.compare import segments_to_wrap
 from xlexport.verification.report import ParityReport, make_report
 from xlexport.verification.tolerances import tolerance_of
+from xlruntime.evaluation import EvaluationSettings
 from xlruntime.model import Model
-from xlruntime.spec import Evaluation
 
 __all__ = ["default_segments", "verify"]
 
@@ -30,7 +30,7 @@ FEWEST_TOKENS = 32_768  # that are as good as so many segments, where these are 
 DOCUMENTS = 12  # of rule chunk, where a segment is one
 
 
-def default_segments(evaluation: Evaluation) -> int:
+def default_segments(evaluation: EvaluationSettings) -> int:
     """Segments that write the whole ring twice, and no fewer than 20 short ones."""
     if evaluation.whole:
         return DOCUMENTS
@@ -44,7 +44,7 @@ def verify(
     ids: npt.NDArray[np.int64],
     *,
     segments: int,
-    evaluation: Evaluation | None = None,
+    evaluation: EvaluationSettings | None = None,
     progress: Progress = no_progress,
 ) -> ParityReport:
     """Walk `ids` in both, up to `segments` segments.
@@ -63,7 +63,7 @@ def verify(
         raise ParityError(
             f"the text has {len(ids)} tokens; at least 2 are needed to compare.", repair="Give a longer text."
         )
-    evaluation = evaluation or model.bundle.evaluation
+    evaluation = evaluation or model.bundle.settings
     for purpose in model.bundle.graphs:
         model.release(purpose)
     walk = architecture(model.bundle.architecture).walk

@@ -18,9 +18,9 @@ from xlexport.errors import ParityError
 from xlexport.verification.expected import Expected
 
 if TYPE_CHECKING:
-    from xlruntime.memory import RingMemory
+    from xlruntime.evaluation import EvaluationSettings
+    from xlruntime.memory import BatchMemory
     from xlruntime.model import Model
-    from xlruntime.spec import Evaluation
 
 __all__ = [
     "NamedRows",
@@ -37,7 +37,7 @@ __all__ = [
 ]
 
 
-ROW_LAYOUTS = frozenset({"ring", "recent", "window"})  # of memories that hold rows by age; others hold a state
+ROW_LAYOUTS = frozenset({"ring", "window"})  # of memories that hold rows by age; others hold a state
 NamedRows = tuple[str, npt.NDArray[Any]]  # input of a memory, and (H, rows, d_head) of it, oldest first, or its state
 
 
@@ -106,7 +106,7 @@ def with_memory(found: SegmentDifference, *worst: float) -> SegmentDifference:
     return dataclasses.replace(found, max_abs_memory_diff=largest(found.max_abs_memory_diff, *worst))
 
 
-def memory_difference(memory: RingMemory, rows: Iterable[NamedRows]) -> float:
+def memory_difference(memory: BatchMemory, rows: Iterable[NamedRows]) -> float:
     """Return the largest difference of memories from `rows`: of rings newest against newest, of states all.
 
     Raises:
@@ -120,6 +120,9 @@ def memory_difference(memory: RingMemory, rows: Iterable[NamedRows]) -> float:
             worst.append(largest(memory.array(entry)[0] - wanted))
             continue
         found = memory.by_age(entry, 0)
+        if entry.row_axis is None:
+            worst.append(largest(found - wanted))
+            continue
         axis = entry.row_axis - 1  # of one batch row
         before = found.shape[axis] - wanted.shape[axis]
         # Of bucket ids, the model may have those of the first rounds alone.
@@ -132,7 +135,7 @@ def memory_difference(memory: RingMemory, rows: Iterable[NamedRows]) -> float:
     return largest(*worst)
 
 
-def segments_to_wrap(evaluation: Evaluation, rounds: int = 1) -> int:
+def segments_to_wrap(evaluation: EvaluationSettings, rounds: int = 1) -> int:
     """Segments that write the whole ring `rounds` times and begin another round."""
     return rounds * -(-evaluation.capacity() // evaluation.segment_len) + 1
 

@@ -12,7 +12,7 @@ import numpy as np
 from xlexport.architectures.findings import LSHDifference, LSHTotals, SegmentDifference, largest
 from xlexport.errors import ParityError
 from xlexport.verification.tolerances import Tolerance
-from xlruntime.spec import Evaluation
+from xlruntime.evaluation import EvaluationSettings
 
 __all__ = ["ParityReport", "make_report"]
 
@@ -21,7 +21,7 @@ __all__ = ["ParityReport", "make_report"]
 class ParityReport:
     """What `verify` found. The LSH fields are None for an architecture without LSH attention.
 
-    Under a rule that carries no memory a segment is a whole document, `mem_len` is 0, and overflow is None.
+    Under a rule that carries no memory a segment is a whole document (`whole`), and overflow is None.
     """
 
     segments: int
@@ -41,7 +41,8 @@ class ParityReport:
     tolerance: dict[str, float]
     passed: bool
     segment_len: int
-    mem_len: int
+    mem_len: int  # rows in the ring that keeps the most; 0 without rings
+    whole: bool  # whether each segment is a document of its own, and nothing is carried
     bits_per_token: float
     flip_effect_bits_per_token: float | None
     overflow_fraction_per_layer: list[float] | None  # of the LSH layers
@@ -79,7 +80,10 @@ class ParityReport:
 
 
 def make_report(
-    found: list[SegmentDifference], evaluation: Evaluation, tolerance: Tolerance, totals: LSHTotals | None = None
+    found: list[SegmentDifference],
+    evaluation: EvaluationSettings,
+    tolerance: Tolerance,
+    totals: LSHTotals | None = None,
 ) -> ParityReport:
     """The figures of all segments as one, judged; `totals` where the architecture has LSH attention."""
     tokens = sum(segment.tokens for segment in found)
@@ -121,7 +125,8 @@ def make_report(
         tolerance=dataclasses.asdict(tolerance),
         passed=not over and abs(delta_bits) <= tolerance.delta_bits_per_token,
         segment_len=evaluation.segment_len,
-        mem_len=evaluation.mem_len,
+        mem_len=evaluation.most_rows,
+        whole=evaluation.whole,
         bits_per_token=eager_nats / tokens / math.log(2),
         flip_effect_bits_per_token=None if totals is None else totals.flip_effect_bits_per_token,
         overflow_fraction_per_layer=overflow,

@@ -29,8 +29,8 @@ from xlexport.verification.tolerances import tolerance_of
 
 if TYPE_CHECKING:
     from xlexport.architectures.base import Architecture
+    from xlruntime.evaluation import EvaluationSettings
     from xlruntime.model import Model
-    from xlruntime.spec import Evaluation
 
 __all__ = ["walk"]
 
@@ -43,7 +43,7 @@ def walk(
     build_eager: Callable[[], Any],
     ids: Ids,
     segments: int,
-    evaluation: Evaluation,
+    evaluation: EvaluationSettings,
     progress: Callable[[SegmentDifference], None] | None = None,
 ) -> tuple[list[SegmentDifference], LSHTotals | None]:
     """Walk `ids` in both, up to `segments` segments; see `Architecture.walk`."""
@@ -89,7 +89,7 @@ def _steps(
     eager: Any,
     purpose: str,
     cuts: Iterable[tuple[Ids, Ids]],
-    evaluation: Evaluation,
+    evaluation: EvaluationSettings,
 ) -> Iterator[tuple[Expected, list[NamedRows], dict[str, Any], Any]]:
     """Yield what the eager model says of each segment, its memory, the graph's outputs, and the graph's memory."""
     import torch

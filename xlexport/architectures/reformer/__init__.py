@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
     from xlexport.architectures.findings import LSHTotals, SegmentDifference
     from xlruntime import spec
+    from xlruntime.evaluation import EvaluationRules, EvaluationSettings
     from xlruntime.model import Model
     from xltraining.reformer import Reformer, ReformerMemory
 
@@ -83,19 +84,28 @@ class ReformerArchitecture(Architecture):
     training_options = TRAINING_OPTIONS
     run_options = RUN_OPTIONS
 
-    def evaluation(self, config: Mapping[str, Any]) -> spec.Evaluation:
-        """Return how a model is evaluated unless the user chooses otherwise."""
-        from xlruntime import spec
+    def evaluation(self, config: Mapping[str, Any]) -> EvaluationRules:
+        """Declare rounds of hashing, and memory length unless a document is one step, as under rule `chunk`."""
+        from xlexport.architectures.settings import mem_len_setting
+        from xlruntime.evaluation import EvaluationRules, Ring, Setting
 
         whole = config["rule"] == "chunk"
+        settings = {} if whole else {"mem_len": mem_len_setting(config["mem_len"])}
+        if "lsh" in config["attn_layers"]:
+            rounds = config["n_hashes"]
+            settings["n_hashes"] = Setting(
+                "integer",
+                rounds,
+                "rounds of hashing, at most those that were exported (convert --n-hashes)",
+                input=None if whole else "n_hashes",
+                minimum=rounds if whole else 1,
+                maximum=rounds,
+            )
         longest = config["max_positions"] or LONGEST_DOCUMENT
-        return spec.Evaluation(
+        return EvaluationRules(
             segment_len=longest if whole else config["tgt_len"],
-            mem_len=0 if whole else config["mem_len"],
-            clamp_len=-1,
-            same_length=True,
-            window_extra=1,
-            n_hashes=config["n_hashes"] if "lsh" in config["attn_layers"] else None,
+            settings=settings,
+            rings={} if whole else {"capacity": Ring("mem_len", window_extra=1, length=None)},
             max_positions=config["max_positions"] or None,
             whole=whole,
         )
@@ -163,13 +173,13 @@ class ReformerArchitecture(Architecture):
         other.load_state_dict(model.state_dict(), assign=True)
         return other.eval()
 
-    def under_evaluation(self, model: Reformer, evaluation: spec.Evaluation) -> Reformer:
+    def under_evaluation(self, model: Reformer, evaluation: EvaluationSettings) -> Reformer:
         """Return a trained model under a bundle's settings; weights are shared."""
-        return model.with_evaluation(mem_len=evaluation.mem_len or None, n_hashes=evaluation.n_hashes)
+        return model.with_evaluation(mem_len=evaluation.most_rows or None, n_hashes=evaluation.get("n_hashes"))
 
-    def evaluated_config(self, config: Mapping[str, Any], evaluation: spec.Evaluation) -> Mapping[str, Any]:
+    def evaluated_config(self, config: Mapping[str, Any], evaluation: EvaluationSettings) -> Mapping[str, Any]:
         """Return the configuration with the rounds of hashing that count."""
-        return config if evaluation.n_hashes is None else {**config, "n_hashes": evaluation.n_hashes}
+        return config if evaluation.get("n_hashes") is None else {**config, "n_hashes": evaluation.get("n_hashes")}
 
     def register_operators(self) -> None:
         """Make sorting and LSH attention known to PyTorch."""
@@ -185,7 +195,7 @@ class ReformerArchitecture(Architecture):
         build_eager: Callable[[], Any],
         ids: npt.NDArray[np.int64],
         segments: int,
-        evaluation: spec.Evaluation,
+        evaluation: EvaluationSettings,
         progress: Callable[[SegmentDifference], None] | None = None,
     ) -> tuple[list[SegmentDifference], LSHTotals | None]:
         """Walk both side by side, the eager model under the buckets that the graphs chose."""
@@ -225,12 +235,12 @@ class ReformerArchitecture(Architecture):
         """Return rows of `inspect` about a bundle, with the overflow that `parity.json` holds."""
         from xlexport.architectures.inspection import stream_memory
 
-        evaluation, rows = bundle.evaluation, self.describe(bundle.config)
+        evaluation, rows = bundle.settings, self.describe(bundle.config)
         if evaluation.whole:
             rows.append(("documents", f"whole, {_longest(evaluation)}"))
         else:
             rows += [
-                ("segment, memory", f"{evaluation.segment_len:,}, {evaluation.mem_len:,}"),
+                ("segment, memory", f"{evaluation.segment_len:,}, {evaluation.most_rows:,}"),
                 ("documents", _longest(evaluation)),
                 ("memory of a stream", stream_memory(bundle)),
             ]
@@ -302,7 +312,7 @@ def _buckets(config: Mapping[str, Any]) -> str:
     return "×".join(map(str, config["n_buckets"]))
 
 
-def _longest(evaluation: spec.Evaluation) -> str:
+def _longest(evaluation: EvaluationSettings) -> str:
     """Return how many tokens of a document can be read, in words."""
     if evaluation.longest_part is None:
         return "of any length"

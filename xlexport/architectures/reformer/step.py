@@ -60,7 +60,7 @@ class ReformerStep(nn.Module):
             return ()
         for index, kind in enumerate(config.attn_layers):
             rows = ("batch", config.n_head, config.local_rows if kind == "local" else "capacity", config.d_head)
-            layout: spec.Layout = "recent" if kind == "local" else "ring"
+            layout: spec.Layout = "window" if kind == "local" else "ring"
             for name in (f"memory_key_{index}", f"memory_value_{index}"):
                 entries.append(spec.Memory(name, f"new_{name}", "float32", rows, layout=layout))
             if kind == "lsh":

@@ -38,8 +38,8 @@ from xlexport.verification.compare import (
 )
 from xlexport.verification.expected import Ids
 from xlexport.verification.tolerances import tolerance_of
+from xlruntime.evaluation import EvaluationSettings
 from xlruntime.model import Model
-from xlruntime.spec import Evaluation
 
 if TYPE_CHECKING:
     from xltraining.reformer import Reformer
@@ -59,7 +59,7 @@ def walk_reformer(
     build_eager: Callable[[], Reformer],
     ids: Ids,
     segments: int,
-    evaluation: Evaluation,
+    evaluation: EvaluationSettings,
     progress: Callable[[SegmentDifference], None] | None = None,
 ) -> tuple[list[SegmentDifference], LSHTotals | None]:
     """Walk `ids` with every graph of `model`, and with the eager model beside each, up to `segments` segments.
@@ -77,7 +77,7 @@ def walk_reformer(
     check_sizes(model, trained)
     eager = Eager(architecture.under_evaluation(trained, evaluation), tolerance_of(model.bundle).log_prob)
     if evaluation.whole:
-        longest = _longest_document(evaluation, model.bundle.evaluation)
+        longest = _longest_document(evaluation, model.bundle.settings)
         cuts = _documents(ids, longest, trained.config.chunk_length)
     else:
         cuts = _segments(ids, evaluation.segment_len, evaluation.max_positions)
@@ -105,7 +105,7 @@ def _walk_long(
     model: Model,
     eager: Eager,
     spans: Sequence[Span],
-    evaluation: Evaluation,
+    evaluation: EvaluationSettings,
     progress: Callable[[SegmentDifference], None] | None,
 ) -> tuple[list[SegmentDifference], int]:
     """All graphs that take segments of any length, side by side; and bucket flips of `score`."""
@@ -123,7 +123,7 @@ def _walk_long(
     for segment, span in enumerate(spans):
         ends = segment + 1 == len(spans) or spans[segment + 1].position == 0
         early = []
-        if segment == full and evaluation.mem_len > FEW_MEMORY:
+        if segment == full and evaluation.most_rows > FEW_MEMORY:
             for purpose, most in _few(model).items():  # each on a copy of what the score graph has filled
                 filled = pair.fork(purpose)
                 early += [filled.step(part) for part in span.parts((most, 1))]
@@ -157,10 +157,10 @@ def _walk_few(
     few: Mapping[str, int],
     spans: Sequence[Span],
     found: list[SegmentDifference],
-    evaluation: Evaluation,
+    evaluation: EvaluationSettings,
 ) -> None:
     """The graphs for few tokens from the beginning, with a small memory; what they differ by goes into `found`."""
-    small = evaluation.with_options(mem_len=min(evaluation.mem_len, FEW_MEMORY))
+    small = evaluation.changed(mem_len=min(evaluation.most_rows, FEW_MEMORY))
     eager = Eager(architecture.under_evaluation(trained, small), tolerance_of(model.bundle).log_prob)
     pairs = [Pair(model, eager, purpose, small) for purpose in few]
     ids = np.concatenate([*(span.tokens[0] for span in spans), spans[-1].targets[0, -1:]])
@@ -179,7 +179,7 @@ def _walk_few(
     trim()
 
 
-def _segments_of_others(evaluation: Evaluation) -> int:
+def _segments_of_others(evaluation: EvaluationSettings) -> int:
     """Segments that the detail graph walks."""
     return max(segments_to_wrap(evaluation), min(OTHERS, OTHERS_TOKENS // evaluation.segment_len))
 
@@ -212,12 +212,12 @@ def _unforced_nats(eager: Reformer, spans: Sequence[Span]) -> float:
     return nats
 
 
-def _first_with_full_memory(spans: Sequence[Span], evaluation: Evaluation) -> int:
+def _first_with_full_memory(spans: Sequence[Span], evaluation: EvaluationSettings) -> int:
     """The segment before which memory holds as much as it ever does, and the ring has wrapped, if that is so early."""
     wrapped = segments_to_wrap(evaluation) - 1
 
     def order(segment: int) -> tuple[int, int, int]:
-        return min(spans[segment].position, evaluation.mem_len), min(segment, wrapped), -segment
+        return min(spans[segment].position, evaluation.most_rows), min(segment, wrapped), -segment
 
     return max(range(len(spans)), key=order)
 
@@ -244,7 +244,7 @@ def _documents(ids: Ids, longest: int, chunk_length: int) -> Iterator[Span]:
         start = stop
 
 
-def _longest_document(evaluation: Evaluation, own: Evaluation) -> int:
+def _longest_document(evaluation: EvaluationSettings, own: EvaluationSettings) -> int:
     """Tokens of a document under rule chunk: of the length that was asked for, if one was."""
     longest = evaluation.longest_part or evaluation.segment_len
     return longest if evaluation.segment_len != own.segment_len else min(longest, LONGEST_WALKED)

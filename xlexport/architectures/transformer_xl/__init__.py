@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     from xlexport.architectures.findings import LSHTotals, SegmentDifference
     from xlruntime import spec
+    from xlruntime.evaluation import EvaluationRules, EvaluationSettings
     from xlruntime.model import Model
     from xltraining.transformer_xl import TransformerXL
 
@@ -59,17 +60,22 @@ class TransformerXLArchitecture(Architecture):
     fixed_fields = ("first_memory", "window_extra")
     training_options = TRAINING_OPTIONS
 
-    def evaluation(self, config: Mapping[str, Any]) -> spec.Evaluation:
-        """Return how a model is evaluated unless the user chooses otherwise."""
-        from xlruntime import spec
+    def evaluation(self, config: Mapping[str, Any]) -> EvaluationRules:
+        """Declare memory and clamp length, and whether all tokens see equally many others."""
+        from xlexport.architectures.settings import mem_len_setting
+        from xlruntime.evaluation import EvaluationRules, Ring, Setting
 
-        return spec.Evaluation(
+        clamp_len = config["clamp_len"] if config["clamp_len"] > 0 else -1
+        meaning = "largest distinct distance, in tokens"
+        return EvaluationRules(
             segment_len=config["tgt_len"],
-            mem_len=config["mem_len"],
-            clamp_len=config["clamp_len"] if config["clamp_len"] > 0 else -1,
-            same_length=config["same_length"],
+            settings={
+                "mem_len": mem_len_setting(config["mem_len"]),
+                "clamp_len": Setting("integer", clamp_len, meaning, input="clamp_len", minimum=1, off=-1),
+                "same_length": Setting("boolean", config["same_length"], "whether all tokens see equally many others"),
+            },
+            rings={"capacity": Ring("mem_len", same_length="same_length", window_extra=config["window_extra"])},
             first_memory=config["first_memory"],
-            window_extra=config["window_extra"],
         )
 
     def build_step(self, model: TransformerXL, choices: Mapping[str, Any]) -> Step:
@@ -78,10 +84,10 @@ class TransformerXLArchitecture(Architecture):
 
         return TransformerXLStep(model, bool(choices.get("cuda_graphs")))
 
-    def under_evaluation(self, model: TransformerXL, evaluation: spec.Evaluation) -> TransformerXL:
+    def under_evaluation(self, model: TransformerXL, evaluation: EvaluationSettings) -> TransformerXL:
         """Return a trained model under a bundle's settings; weights are shared."""
         return model.with_evaluation(
-            mem_len=evaluation.mem_len, clamp_len=evaluation.clamp_len, same_length=evaluation.same_length
+            mem_len=evaluation.most_rows, clamp_len=evaluation["clamp_len"], same_length=bool(evaluation["same_length"])
         )
 
     def comparable_sizes(self, config: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -94,7 +100,7 @@ class TransformerXLArchitecture(Architecture):
         build_eager: Callable[[], Any],
         ids: npt.NDArray[np.int64],
         segments: int,
-        evaluation: spec.Evaluation,
+        evaluation: EvaluationSettings,
         progress: Callable[[SegmentDifference], None] | None = None,
     ) -> tuple[list[SegmentDifference], LSHTotals | None]:
         """Walk block by block, so that the weights of graphs and eager model are not in memory together."""
@@ -126,10 +132,10 @@ class TransformerXLArchitecture(Architecture):
         """Return rows of `inspect` about a bundle."""
         from xlexport.architectures.inspection import stream_memory
 
-        evaluation = bundle.evaluation
+        evaluation = bundle.settings
         return [
-            ("segment, memory, clamp", f"{evaluation.segment_len}, {evaluation.mem_len}, {evaluation.clamp_len}"),
-            ("same_length", str(evaluation.same_length).lower()),
+            ("segment, memory, clamp", f"{evaluation.segment_len}, {evaluation.most_rows}, {evaluation['clamp_len']}"),
+            ("same_length", str(evaluation["same_length"]).lower()),
             ("first memory", evaluation.first_memory),
             ("memory of a stream", stream_memory(bundle)),
         ]

@@ -210,8 +210,8 @@ class TransformerXLStep(nn.Module):
         `tokens` and `targets` (the token after each), `offset` = rows written to the ring so far, `memory_length` =
         rows of memory that each batch row may see (at most mem_len), `window` = keys that a query sees at most,
         itself included; the rings; positional keys for the distances near - 1 … 0 behind a zero column; and for
-        `positions` their number `near` and the `clamp_len` (not clamped when it is not positive). There are as many as
-        slots, or with a clamp_len at least clamp_len + segment.
+        `positions` what their number follows from: `capacity` = slots of the ring, `mem_len` = rows of memory, and
+        `clamp_len` (not clamped if it is not positive).
         """
         config = self.config
         return (
@@ -224,7 +224,8 @@ class TransformerXLStep(nn.Module):
             spec.Tensor("window", "int64", (1,)),
             *(spec.Tensor(entry.input, entry.dtype, entry.shape) for entry in self.memory),
             *(spec.Tensor(f"position_key_{index}", "float32", self._position_shape) for index in range(config.n_layer)),
-            spec.Tensor("near", "int64", (1,)),
+            spec.Tensor("capacity", "int64", (1,)),
+            spec.Tensor("mem_len", "int64", (1,)),
             spec.Tensor("clamp_len", "int64", (1,)),
         )
 
@@ -275,8 +276,8 @@ class TransformerXLStep(nn.Module):
             )
             for entry in self.inputs
         }
-        tensors["near"].fill_(sizes["near + 1"] - 1)
-        tensors["window"].fill_(sizes["capacity"])
+        for name, value in {"window": 19, "capacity": 19, "mem_len": 13, "clamp_len": 7}.items():  # near is 13
+            tensors[name].fill_(value)
         return tuple(tensors.values())
 
     def forward(self, *inputs: Tensor) -> tuple[Tensor, ...]:
@@ -288,7 +289,7 @@ class TransformerXLStep(nn.Module):
         made["logits"] = self.head.logits(hidden[:, -1])
         clusters = self.head.log_probs_within_clusters(hidden.flatten(0, 1))
         made |= describe(list(zip(self.config.cluster_bounds, clusters, strict=True)), targets)
-        for index, position_key in enumerate(self.positions(given["near"], given["clamp_len"])):
+        for index, position_key in enumerate(self.positions(given["capacity"], given["mem_len"], given["clamp_len"])):
             made[f"position_key_{index}"] = position_key
         if self.cuda_graphs:
             hidden, fixed = self._run_layers(given, GatheredRing)
@@ -319,17 +320,22 @@ class TransformerXLStep(nn.Module):
     def _position_shape(self) -> tuple[int | str, ...]:
         return (self.config.n_head, self.config.d_head, "near + 1")
 
-    def positions(self, near: Tensor, clamp_len: Tensor) -> list[Tensor]:
-        """Positional keys W_kR·R for distances below `near`, less that of the largest.
+    def positions(self, capacity: Tensor, mem_len: Tensor, clamp_len: Tensor) -> list[Tensor]:
+        """Make positional keys W_kR·R for distances below `near`, less that of the largest.
+
+        Beyond clamp_len all distances count as one. So the last query of a step needs clamp_len keys of their own, and
+        the first as many more as a step has tokens: near = min(capacity, clamp_len + capacity - mem_len).
 
         Args:
-            near: (1,) int64.
-            clamp_len: (1,) int64, distances beyond it count as it; not clamped when it is not positive.
+            capacity: (1,) int64, slots of the ring; mem_len: (1,) int64, rows of memory.
+            clamp_len: (1,) int64; distances are not clamped if it is not positive, then near = capacity.
 
         Returns:
             n_layer tensors (H, d_head, 1 + near): a zero column, then the distances near - 1 … 0.
         """
         config = self.config
+        clamped_near = torch.minimum(capacity, clamp_len + capacity - mem_len)
+        near = torch.where(clamp_len > 0, clamped_near, capacity)
         count = _size(near, smallest=1)
         distance = torch.arange(count, -1, -1)  # the first stands for the zero column
         clamped = torch.where(clamp_len > 0, torch.minimum(distance, clamp_len), distance).to(torch.float32)

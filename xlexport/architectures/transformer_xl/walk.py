@@ -34,9 +34,9 @@ from xlexport.verification.compare import (
 )
 from xlexport.verification.expected import BEST, LARGEST_TABLE, Expected, Ids, expect
 from xlexport.verification.tolerances import tolerance_of
-from xlruntime.memory import RingMemory
+from xlruntime.evaluation import EvaluationSettings
+from xlruntime.memory import BatchMemory
 from xlruntime.model import Model
-from xlruntime.spec import Evaluation
 
 if TYPE_CHECKING:
     import torch
@@ -53,7 +53,7 @@ def walk_transformer_xl(
     build_eager: Callable[[], Any],
     ids: Ids,
     segments: int,
-    evaluation: Evaluation,
+    evaluation: EvaluationSettings,
     progress: Callable[[SegmentDifference], None] | None = None,
 ) -> list[SegmentDifference]:
     """Walk `ids` in both, up to `segments` segments.
@@ -86,8 +86,8 @@ def walk_transformer_xl(
             if len(ahead) % 4 == 0:  # what every segment frees adds up; giving it back each time would cost more
                 trim()
         # Where the block filled the memory, its rows are the memory; projected anew, they would be there twice.
-        filled = sum(one.expected.tokens.shape[1] for one in ahead) >= evaluation.mem_len
-        whole = _all_rows(ahead, evaluation.mem_len) if filled else list(_project(eager, eager_memory))
+        filled = sum(one.expected.tokens.shape[1] for one in ahead) >= evaluation.most_rows
+        whole = _all_rows(ahead, evaluation.most_rows) if filled else list(_project(eager, eager_memory))
         del eager
         gc.collect()  # what has read the checkpoint may hold itself, and the tensors with it
         trim()
@@ -108,7 +108,9 @@ def walk_transformer_xl(
     return found
 
 
-def _walk_others(model: Model, ahead: list[_Segment], found: list[SegmentDifference], evaluation: Evaluation) -> None:
+def _walk_others(
+    model: Model, ahead: list[_Segment], found: list[SegmentDifference], evaluation: EvaluationSettings
+) -> None:
     """The graphs beside the score graph, each with a memory of its own; what they differ by goes into `found`."""
     others = {
         "detail": compare_detail,
@@ -124,7 +126,7 @@ def _walk_others(model: Model, ahead: list[_Segment], found: list[SegmentDiffere
             for part, outputs in _step_in_parts(model, purpose, memory, one.expected):
                 found[segment] = compare(found[segment], part, outputs)
         last = len(ahead) - 1
-        found[last] = with_memory(found[last], memory_difference(memory, _all_rows(ahead, evaluation.mem_len)))
+        found[last] = with_memory(found[last], memory_difference(memory, _all_rows(ahead, evaluation.most_rows)))
         model.release(purpose)
         trim()
 
@@ -137,7 +139,7 @@ def _segments(ids: npt.NDArray[np.int64], segment_len: int, segments: int) -> It
         yield ids[None, start:stop], ids[None, start + 1 : stop + 1]
 
 
-def _block_length(model: Model, evaluation: Evaluation) -> int:
+def _block_length(model: Model, evaluation: EvaluationSettings) -> int:
     """Segments that the eager model walks ahead: as many as memory allows, and no fewer than fill a ring."""
     row = sum(math.prod(axis for axis in entry.shape if isinstance(axis, int)) for entry in model.bundle.memory)
     kept = 4 * (evaluation.segment_len * (row + 3 * BEST) + model.bundle.vocab_size)  # bytes of a _Segment
@@ -166,7 +168,7 @@ def _walk_eager(
 
 
 def _step_in_parts(
-    model: Model, purpose: str, memory: RingMemory, expected: Expected
+    model: Model, purpose: str, memory: BatchMemory, expected: Expected
 ) -> Iterator[tuple[Expected, dict[str, npt.NDArray[Any]]]]:
     """Run a segment as steps of few tokens, with what each should give: whole, its tables may be more than the model.
 
@@ -180,7 +182,7 @@ def _step_in_parts(
         part = expected.part(start, min(start + n, S))
         memory.memory_length = length + start
         yield part, model.step(purpose, memory, part.tokens, part.targets)
-    memory.memory_length = np.minimum(length + S, memory.evaluation.mem_len)
+    memory.memory_length = np.minimum(length + S, memory.evaluation.most_rows)
 
 
 def _project(eager: Any, memory: list[torch.Tensor]) -> Iterator[NamedRows]:

@@ -1,0 +1,258 @@
+"""An open bundle: the sessions of its graphs, the memories that they carry, and the steps that they run."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from .cuda_graphs import FixedSessions
+from .devices import Device
+from .errors import BundleError, OptionError
+from .evaluation import EvaluationSettings, SettingValue
+from .memory import BatchMemory, MemoryPlan, check_room
+from .placement import count_placed
+from .providers import first_line
+from .session import GraphSession, Session, SessionFactory
+from .spec import FIRST_MEMORY_FILE, Bundle, Graph
+from .tokenizers import make_tokenizer
+
+__all__ = ["Engine"]
+
+KEPT_CONSTANTS = 4  # sets of positional keys that are kept for the next stream
+
+
+class Engine:
+    """An open bundle. Safe to share between threads.
+
+    Attributes:
+        folder: the bundle's folder.
+        bundle: the manifest.
+        tokenizer: text to token ids and back.
+        device: where steps run and memories live.
+        threads: of one step; None: as ONNX Runtime chooses.
+        strict_device: whether the device must compute everything but the sizes of tensors.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        bundle: Bundle,
+        device: Device,
+        threads: int | None,
+        strict_device: bool = False,
+        *,
+        open_session: SessionFactory | None = None,
+    ) -> None:
+        """Open a bundle.
+
+        Args:
+            open_session: makes the session of a graph; None opens ONNX files with ONNX Runtime.
+        """
+        self.folder = folder
+        self.bundle = bundle
+        self.device = device
+        self.threads = threads
+        self.strict_device = strict_device
+        self.tokenizer = make_tokenizer(bundle.tokenizer, folder)
+        self._open_session = open_session or self._open_onnx
+        self._lock = threading.Lock()
+        self._sessions: dict[str, Session] = {}
+        self._fixed: FixedSessions | None = None
+        self._constants: dict[tuple[tuple[str, int], ...], dict[str, Any]] = {}
+        self.session("score")  # fail now, not at the first document
+        self._first_values = self._read_first_values()
+
+    def session(self, purpose: str) -> Session:
+        """Return the session of one graph, opened when first needed.
+
+        Raises:
+            OptionError: the bundle has no graph for `purpose`.
+        """
+        if (opened := self._sessions.get(purpose)) is not None:
+            return opened
+        with self._lock:
+            if purpose not in self._sessions:
+                self._sessions[purpose] = self._open(purpose)
+            return self._sessions[purpose]
+
+    def _open(self, purpose: str) -> Session:
+        graph = self.bundle.graphs.get(purpose)
+        if graph is None:
+            have = ", ".join(sorted(self.bundle.graphs))
+            raise OptionError(f"{self.folder}: no graph for {purpose!r}; this bundle has {have}.")
+        session = self._open_session(purpose, graph)
+        if session.metadata != graph.metadata(self.bundle.memory):
+            raise BundleError(
+                f"{self.folder / graph.file}: its metadata is not what the manifest says about it. "
+                "Convert the checkpoint again."
+            )
+        return session
+
+    def _open_onnx(self, purpose: str, graph: Graph) -> Session:
+        if graph.format != "onnx":
+            raise BundleError(
+                f"{self.folder / graph.file}: {graph.format}, which PyTorch runs, not ONNX Runtime, and loading it "
+                "runs code that is in it. If you trust it like a program, give --trust to a command that has it, or "
+                "open it with xlexport.torch_runtime.load; all else needs a bundle of convert --to onnx."
+            )
+        return GraphSession(self.folder, graph, self.device, self.threads, self.strict_device)
+
+    def placement(self, purpose: str) -> dict[str, dict[str, int]]:
+        """Return where the nodes of a graph run: `{execution provider: {operator: count}}`.
+
+        Raises:
+            OptionError: the bundle has no graph for `purpose`.
+        """
+        return count_placed(self.session(purpose).nodes)
+
+    def use_fixed(self) -> None:
+        """From now on, run steps of a shape that comes again and again in a session for that shape alone.
+
+        `load` does so for `cuda_graphs`. Elsewhere it gains nothing.
+        """
+        self._fixed = FixedSessions(self.folder, self.bundle, self.device, self.threads)
+
+    def release(self, purpose: str) -> None:
+        """Close the session of one graph, and free what it holds. It opens again when it is needed."""
+        with self._lock:
+            self._sessions.pop(purpose, None)
+
+    def evaluation(
+        self, segment_len: int | None = None, restart: SettingValue | None = None, **settings: SettingValue | None
+    ) -> EvaluationSettings:
+        """Return the bundle's evaluation settings with the given ones replaced; None keeps the bundle's own.
+
+        Args:
+            segment_len: tokens in one step; the longest document if a document is one step.
+            restart: whether a document that has no positions left begins again, instead of being refused.
+            settings: what the bundle declares, such as `mem_len`, `clamp_len`, `same_length` or `n_hashes`:
+                `bundle.evaluation.settings` says which there are, their ranges and what they mean.
+
+        Raises:
+            OptionError: a value is out of range, or the bundle has no such setting.
+        """
+        try:
+            return self.bundle.evaluation.choose(segment_len, restart, **settings)
+        except OptionError as error:
+            raise OptionError(f"{self.folder}: {error}") from None
+
+    def new_memory(
+        self, evaluation: EvaluationSettings, batch_size: int = 1, capacity: int | None = None
+    ) -> BatchMemory:
+        """Return fresh memory for `batch_size` rows; `capacity` None is just enough for `evaluation.segment_len`.
+
+        Args:
+            capacity: slots of the largest ring; smaller rings get as many slots beside the rows that they keep.
+        """
+        capacity = evaluation.capacity() if capacity is None else capacity
+        if batch_size < 1:
+            raise OptionError(f"batch size is {batch_size}, at least 1 is needed.")
+        if evaluation.max_segment(capacity) < 1:
+            raise OptionError(
+                f"a capacity of {capacity} slots holds no segment beside the {evaluation.most_rows} rows that are kept."
+            )
+        plan = MemoryPlan(self.bundle.memory, self._first_values, {}, evaluation, capacity, self.device)
+        if self.device.kind == "cpu":
+            check_room(plan, batch_size)  # before constants of such a capacity are made
+        return BatchMemory.fresh(replace(plan, constants=self._make_constants(evaluation, capacity)), batch_size)
+
+    def step(
+        self, purpose: str, memory: BatchMemory, tokens: npt.NDArray[np.int64], targets: npt.NDArray[np.int64]
+    ) -> dict[str, npt.NDArray[Any]]:
+        """Run one segment on `memory`, which moves on by it.
+
+        Args:
+            purpose: `score`, `generate` or `detail`. If the bundle has a graph for it that is made for few tokens,
+                such as `score_few`, and they are few enough, that one runs: the numbers are the same.
+            tokens: (B, S) ids within the vocabulary; targets (B, S) the token after each.
+
+        Returns:
+            The graph's outputs other than memory, by name.
+
+        Raises:
+            OptionError: the segment is longer than the graph, the rings or the positions allow.
+        """
+        S = tokens.shape[1]
+        if not 1 <= S <= memory.max_segment:
+            raise OptionError(
+                f"a segment of {S} tokens does not fit: a ring of {memory.capacity} slots that keeps "
+                f"{memory.evaluation.most_rows} rows takes 1 to {memory.max_segment}. Split it."
+            )
+        if (room := memory.room.min()) < S:
+            raise OptionError(
+                f"a segment of {S} tokens does not fit: a row has room for {room} more, as the model reads at most "
+                f"{memory.evaluation.longest_part} tokens of a document. Restart the row."
+            )
+        feeds = {"tokens": tokens, "targets": targets, **memory.feeds()}
+        fixed = None if self._fixed is None else self._fixed.session(purpose, memory, S)
+        outputs = (fixed or self.session(self.graph_for(purpose, S))).step(feeds, memory)
+        memory.advance(S)
+        return outputs
+
+    def longest_step(self, purpose: str, segment_len: int) -> int:
+        """Return `segment_len`, or what the graphs for `purpose` take at most in one step if that is less."""
+        lengths = [graph.max_segment for graph in self._graphs_for(purpose).values()]
+        return min(segment_len, max((length or segment_len for length in lengths), default=segment_len))
+
+    def graph_for(self, purpose: str, segment_len: int) -> str:
+        """Return the graph for steps of `segment_len` tokens: the purpose's own, or its variant for few tokens.
+
+        Raises:
+            OptionError: no graph for it takes so many.
+        """
+        variants = self._graphs_for(purpose)
+        for name, graph in variants.items():
+            if graph.max_segment is None or segment_len <= graph.max_segment:
+                return name
+        if variants:
+            raise OptionError(
+                f"a segment of {segment_len} tokens does not fit: the graph for {purpose!r} takes 1 to "
+                f"{self.longest_step(purpose, segment_len)}. Split it."
+            )
+        return purpose
+
+    def _graphs_for(self, purpose: str) -> dict[str, Graph]:
+        """The graphs that compute it, the one for fewest tokens first."""
+        graphs = self.bundle.graphs
+        return {name: graphs[name] for name in (f"{purpose}_few", purpose) if name in graphs}
+
+    def _make_constants(self, evaluation: EvaluationSettings, capacity: int) -> dict[str, Any]:
+        """What the graph `positions` gives: made once, shared by all streams of equal settings, never written."""
+        graph = self.bundle.graphs.get("positions")
+        if graph is None:  # nothing depends on distances
+            return {}
+        spare = evaluation.max_segment(capacity)
+        given = {symbol: evaluation.rows(symbol) + spare for symbol in evaluation.rules.rings} | evaluation.inputs()
+        key = tuple((tensor.name, given[tensor.name]) for tensor in graph.inputs if tensor.name in given)
+        with self._lock:
+            if key not in self._constants:
+                session = self._open("positions")  # not kept open: it holds weights and buffers of its own
+                self._constants[key] = session.run_on_device({name: np.array([n], np.int64) for name, n in key})
+                while len(self._constants) > KEPT_CONSTANTS:  # a stream that still uses one holds it itself
+                    del self._constants[next(iter(self._constants))]
+            return self._constants[key]
+
+    def _read_first_values(self) -> dict[str, npt.NDArray[np.float32]]:
+        if all(entry.first_value is None for entry in self.bundle.memory):
+            return {}
+        from safetensors import SafetensorError
+        from safetensors.numpy import load_file
+
+        file = self.folder / FIRST_MEMORY_FILE
+        try:
+            values = dict(load_file(file))
+        except (SafetensorError, ValueError) as error:
+            raise BundleError(f"{file}: damaged ({first_line(error)}). Copy the bundle again.") from error
+        wrong = [
+            f"{entry.first_value} for {entry.input}"
+            for entry in self.bundle.memory
+            if entry.first_value is not None and not entry.begins_with(values.get(entry.first_value))
+        ]
+        if wrong:
+            raise BundleError(f"{file}: no such rows: {', '.join(wrong[:5])}. Convert the checkpoint again.")
+        return values

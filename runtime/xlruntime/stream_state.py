@@ -1,0 +1,116 @@
+"""The state of a stream in a file: what is saved, and what is checked before it is believed."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from .engine import Engine
+from .errors import OptionError, StateError
+from .evaluation import EvaluationSettings
+from .json_fields import read_fields
+from .memory import MemoryPlan
+from .state_file import read_state, write_state
+
+__all__ = ["SavedStream", "read_stream", "write_stream"]
+
+KIND = "xlexport stream"
+VERSION = 2  # 1: evaluation settings as fields of a fixed set
+LARGEST_COUNT = 2**62  # tokens: far from overflowing
+REPAIR = "Save the stream again with Stream.save."
+
+
+@dataclass(frozen=True)
+class SavedStream:
+    """The fields of a state, beside the tensors of its memory.
+
+    Attributes:
+        fingerprint: of the bundle.
+        evaluation: the settings of the walk, as `EvaluationRules.choose` takes them.
+        capacity: slots of the largest ring; offset: rows written to the rings.
+        memory_length: rows that are seen; history: tokens read of the part of the document since the last restart.
+        pending: id of the held token; position: tokens of the document taken so far, the held one included.
+    """
+
+    fingerprint: str
+    evaluation: Mapping[str, int | bool]
+    capacity: int
+    offset: int
+    memory_length: int
+    history: int
+    pending: int | None
+    position: int
+
+    def problems(self, evaluation: EvaluationSettings, vocab_size: int) -> list[str]:
+        """Return what no walk under these settings can have left."""
+        most = {
+            "offset": LARGEST_COUNT,
+            "memory_length": evaluation.most_rows,
+            "position": LARGEST_COUNT,
+            "history": self.position,
+            "pending": vocab_size - 1,
+        }
+        found = {name: number for name in most if (number := getattr(self, name)) is not None}
+        problems = [
+            f"{name} is {str(number)[:20]}, expected 0 to {most[name]}"
+            for name, number in found.items()
+            if not 0 <= number <= most[name]
+        ]
+        if (self.pending is None) != (self.position == 0):
+            problems.append(f"{self.position} tokens were read, and {self.pending} is held")
+        return problems
+
+
+def write_stream(file: Path, saved: SavedStream, arrays: Mapping[str, npt.NDArray[Any]]) -> None:
+    """Write a state; the file appears whole or not at all.
+
+    Raises:
+        OSError: it cannot be written; an older one stays as it was.
+    """
+    write_state(file, KIND, VERSION, dataclasses.asdict(saved), arrays)
+
+
+def read_stream(engine: Engine, file: Path) -> tuple[SavedStream, EvaluationSettings, dict[str, npt.NDArray[Any]]]:
+    """Read a state of this bundle, and check it: fields, settings, and tensors.
+
+    Raises:
+        StateError: not a stream's state, a broken one, or one of another bundle.
+        FileNotFoundError: there is no such file.
+    """
+    if not file.is_file():
+        raise FileNotFoundError(f"{file}: no such file; expected a stream's state that Stream.save wrote.")
+    state, arrays = read_state(file, KIND, VERSION, REPAIR)
+    if state.get("fingerprint") != engine.bundle.fingerprint:
+        raise StateError(f"{file}: saved from another bundle than {engine.folder}. Open the one it was saved from.")
+    try:
+        saved = read_fields(SavedStream, state)
+        evaluation = engine.bundle.evaluation.choose(**saved.evaluation)
+        if problems := saved.problems(evaluation, engine.bundle.vocab_size):
+            raise OptionError("; ".join(problems))
+        if evaluation.to_dict() != saved.evaluation:
+            raise OptionError(f"evaluation is {saved.evaluation}, expected {list(evaluation.to_dict())}")
+    except (TypeError, ValueError) as error:  # OptionError is one, too
+        raise StateError(f"{file}: not a stream's state ({error}). {REPAIR}") from error
+    # What the file says of sizes is compared before any memory is taken for it.
+    _check_arrays(file, arrays, MemoryPlan(engine.bundle.memory, {}, {}, evaluation, saved.capacity, engine.device))
+    return saved, evaluation, arrays
+
+
+def _check_arrays(file: Path, arrays: Mapping[str, npt.NDArray[Any]], plan: MemoryPlan) -> None:
+    problems = []
+    for entry in plan.entries:
+        expected, found = tuple(plan.sizes(entry, 1)), arrays.get(entry.input)
+        if found is None:
+            problems.append(f"{entry.input} is missing")
+        elif found.shape != expected or found.dtype != entry.dtype:
+            problems.append(f"{entry.input} is {found.dtype} {found.shape}, expected {entry.dtype} {expected}")
+        elif not np.isfinite(found).all():
+            problems.append(f"{entry.input} has numbers that are not finite")
+    if problems:
+        raise StateError(f"{file}: {'; '.join(problems)}. {REPAIR}")

@@ -1,0 +1,115 @@
+"""A gated recurrence, the kind of RWKV and Mamba, that no file of the packages knows."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from xlexport.architectures import Architecture, Form, Step, traced_outputs
+from xlexport.architectures.detail import TOP_K, describe
+from xlruntime import spec
+from xlruntime.evaluation import EvaluationRules
+from xltraining.language_model import LanguageModel, ModelConfig
+
+__all__ = ["Gated", "GatedArchitecture", "GatedConfig"]
+
+
+@dataclass(frozen=True)
+class GatedConfig(ModelConfig):
+    """Sizes of the recurrence."""
+
+    NAME: ClassVar[str] = "Gated"
+    n_token: int = 256
+    d_model: int = 12
+    tgt_len: int = 7
+
+
+class Gated(LanguageModel):
+    """h_t = g_t h_{t-1} + (1 - g_t) v_t, with gates and values of the token alone."""
+
+    def __init__(self, config: GatedConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.word_emb = nn.Embedding(config.n_token, config.d_model)
+        self.gate = nn.Linear(config.d_model, 2 * config.d_model)
+        self.head = nn.Linear(config.d_model, config.n_token)
+
+    def first_memory(self, batch_size: int) -> dict[str, Tensor]:
+        return {"state": torch.zeros(batch_size, self.config.d_model)}
+
+    def forward(self, tokens: Tensor, memory: dict[str, Tensor] | None = None) -> tuple[Tensor, dict[str, Tensor]]:
+        """Run one segment without a loop: what is left of each input at each later place, by sums of logarithms."""
+        state = (memory or self.first_memory(len(tokens)))["state"][:, None]  # (B, 1, D)
+        gates, values = self.gate(self.word_emb(tokens)).chunk(2, dim=-1)
+        kept = gates.sigmoid().log().cumsum(dim=1)  # (B, S, D)
+        steps = torch.arange(tokens.shape[1])
+        seen = (steps.unsqueeze(1) >= steps).unsqueeze(2)  # (S, S, 1)
+        left = torch.where(seen, kept.unsqueeze(2) - kept.unsqueeze(1), -torch.inf).exp()  # (B, S, S, D)
+        hidden = kept.exp() * state + (left * ((1 - gates.sigmoid()) * values.tanh()).unsqueeze(1)).sum(dim=2)
+        return hidden, {"state": hidden[:, -1].detach()}
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        logits: Tensor = self.head(hidden)
+        return logits
+
+
+class GatedStep(nn.Module):
+    """The model's own forward pass, with the state as a tensor that a step gives anew."""
+
+    traceable = False
+    forms: ClassVar[Mapping[str, Form]] = {}
+
+    def __init__(self, model: Gated) -> None:
+        super().__init__()
+        self.model, V, D = model, model.config.n_token, model.config.d_model
+        tokens, top = ("batch", "segment"), ("batch", "segment", min(TOP_K, V))
+        self.memory = (spec.Memory("state", "new_state", "float32", ("batch", D), layout="state"),)
+        carried, log_prob = (
+            spec.Tensor("new_state", "float32", ("batch", D)),
+            spec.Tensor("log_prob", "float32", tokens),
+        )
+        ids = (spec.Tensor("targets", "int64", tokens), spec.Tensor("tokens", "int64", tokens))
+        self.inputs = (*ids, spec.Tensor("state", "float32", ("batch", D)))
+        described = (spec.Tensor("rank", "int64", tokens), spec.Tensor("entropy", "float32", tokens))
+        likeliest = (spec.Tensor("top_ids", "int64", top), spec.Tensor("top_log_probs", "float32", top))
+        self.purposes = {
+            "score": (log_prob, carried),
+            "generate": (spec.Tensor("logits", "float32", ("batch", V)), carried),
+            "detail": (log_prob, *described, *likeliest, carried),
+        }
+
+    def example(self) -> tuple[Tensor, ...]:
+        targets, tokens = torch.zeros(2, 2, 5, dtype=torch.int64)
+        return targets, tokens, torch.zeros(2, self.model.config.d_model)
+
+    def first_rows(self) -> Mapping[str, Tensor]:
+        return {}
+
+    def discard(self) -> None:
+        for parameter in self.parameters():
+            parameter.data = torch.empty(0)
+
+    def forward(self, *inputs: Tensor) -> tuple[Tensor, ...]:
+        targets, tokens, state = inputs
+        hidden, memory = self.model(tokens, {"state": state})
+        log_probs = self.model.all_log_probs(hidden)
+        made = describe([((0, self.model.config.n_token), (torch.zeros(1, 1), log_probs.flatten(0, 1)))], targets)
+        made |= {"log_prob": log_probs.gather(2, targets.unsqueeze(2)).squeeze(2)}
+        made |= {"logits": self.model.logits(hidden[:, -1]), "new_state": memory["state"]}
+        return tuple(made[name] for name in traced_outputs(self))
+
+
+class GatedArchitecture(Architecture):
+    """The little that xlexport must know."""
+
+    name, title = "gated", "gated recurrence"
+
+    def evaluation(self, config: Mapping[str, Any]) -> EvaluationRules:
+        return EvaluationRules(segment_len=config["tgt_len"])
+
+    def build_step(self, model: Any, choices: Mapping[str, Any]) -> Step:
+        return GatedStep(model)
