@@ -61,7 +61,7 @@ class ConversionOptions:
     verify_text: Path | None = None
     verify_segments: int | None = None
     restart: bool | None = None
-    settings: Mapping[str, Any] = field(default_factory=dict)
+    settings: Mapping[str, Any] = field(default_factory=dict, hash=False)
     dtype: str = "float32"
     max_delta_bits: float = 0.01
     keep_float: tuple[str, ...] = ()
