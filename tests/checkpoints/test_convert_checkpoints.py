@@ -50,8 +50,8 @@ def test_bundle_scores_as_the_oracle_does(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("given", "asked"),
     [
-        ({}, True),
-        ({"segment_len": 3, "mem_len": 5, "clamp_len": 4}, True),
+        pytest.param({}, True, marks=pytest.mark.full),
+        pytest.param({"segment_len": 3, "mem_len": 5, "clamp_len": 4}, True, marks=pytest.mark.full),
         ({"segment_len": 3, "mem_len": 5, "clamp_len": 4, "same_length": False}, False),
     ],
 )
