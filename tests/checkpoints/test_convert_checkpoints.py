@@ -46,12 +46,13 @@ def test_bundle_scores_as_the_oracle_does(tmp_path: Path) -> None:
     np.testing.assert_allclose(found, expected.numpy(), atol=1e-4)
 
 
+@pytest.mark.full
 @pytest.mark.usefixtures("cached_exports")
 @pytest.mark.parametrize(
     ("given", "asked"),
     [
-        pytest.param({}, True, marks=pytest.mark.full),
-        pytest.param({"segment_len": 3, "mem_len": 5, "clamp_len": 4}, True, marks=pytest.mark.full),
+        ({}, True),
+        ({"segment_len": 3, "mem_len": 5, "clamp_len": 4}, True),
         ({"segment_len": 3, "mem_len": 5, "clamp_len": 4, "same_length": False}, False),
     ],
 )

@@ -57,7 +57,7 @@ def bundle(bytes_bundle: Converted) -> Model:
 @pytest.mark.parametrize(
     "changes",
     [
-        {"segment_len": 1},
+        pytest.param({"segment_len": 1}, marks=pytest.mark.full),
         {"segment_len": 50, "mem_len": 3},
         {"mem_len": 90, "clamp_len": 30},
         {"segment_len": 7, "mem_len": 1, "same_length": True},
