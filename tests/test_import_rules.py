@@ -72,6 +72,7 @@ def rule_breaker(tmp_path: Path) -> Path:
     return tmp_path
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("package", PACKAGES)
 def test_importing_every_module_pulls_in_nothing_forbidden(package: str) -> None:
     modules = modules_of(package, PACKAGES[package])
@@ -81,6 +82,7 @@ def test_importing_every_module_pulls_in_nothing_forbidden(package: str) -> None
     assert not loaded & FORBIDDEN[package]
 
 
+@pytest.mark.full
 def test_onnxruntime_pulls_in_nothing_forbidden() -> None:
     loaded = loaded_after("from xlruntime.providers import import_onnxruntime; import_onnxruntime()")
     assert "onnxruntime" in loaded
@@ -128,6 +130,7 @@ def test_light_modules_of_xlexport_stay_light(module: str) -> None:
     assert not loaded_after(f"import {module}") & (HEAVY | {"onnxruntime"})
 
 
+@pytest.mark.full
 def test_proof_by_importing_can_fail(rule_breaker: Path) -> None:
     assert "torch" in loaded_after("import eager", rule_breaker)
     assert "torch" not in loaded_after("import lazy", rule_breaker)

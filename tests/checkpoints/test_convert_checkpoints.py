@@ -46,6 +46,7 @@ def test_bundle_scores_as_the_oracle_does(tmp_path: Path) -> None:
     np.testing.assert_allclose(found, expected.numpy(), atol=1e-4)
 
 
+@pytest.mark.full
 @pytest.mark.usefixtures("cached_exports")
 @pytest.mark.parametrize(
     ("given", "asked"),

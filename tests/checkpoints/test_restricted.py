@@ -164,6 +164,7 @@ def test_long_data_stays_in_the_file(pickled: Callable[..., Any]) -> None:
     assert bytes(text[1][:2]) == b"bb"
 
 
+@pytest.mark.full
 def test_large_vocabulary(pickled: Callable[..., Any]) -> None:
     """As many words as WikiText-103 has, which Python's own unpickler reads into 80 MB."""
     words = [f"word{number}" for number in range(267_735)]

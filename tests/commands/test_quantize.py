@@ -57,6 +57,7 @@ def test_inspect_shows_precision_and_what_was_kept(bundle: Path, invoke: Invoke,
     assert "precision int8 quantized 8 of 9 products to int8 float32: head.clusters.0 asked for" in shown
 
 
+@pytest.mark.full
 def test_commands_run_on_a_quantized_bundle(
     int8: tuple[Path, Finished], bundle: Path, checkpoint: Path, prose: Path, invoke: Invoke
 ) -> None:

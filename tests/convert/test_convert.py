@@ -18,6 +18,7 @@ import pytest
 import torch
 from safetensors.numpy import load_file
 
+from tests.helpers.tiers import thinned
 from xlexport.architectures import Architecture, Step, architecture
 from xlexport.architectures.transformer_xl.step import TransformerXLStep
 from xlexport.checkpoints import SourceCheckpoint
@@ -266,7 +267,7 @@ def test_what_was_chosen_stays_with_the_bundle(reuse_export: None, bytes_bundle:
     assert "What was chosen" not in (bytes_bundle.folder / "README.md").read_text()
 
 
-@pytest.mark.parametrize("weight", WEIGHTS)
+@pytest.mark.parametrize("weight", thinned(WEIGHTS, WEIGHTS[1:6:2]))
 def test_other_weights_are_not_published(
     weight: str, reuse_export: None, bytes_bundle: Converted, tmp_path: Path
 ) -> None:

@@ -274,7 +274,10 @@ def test_inspect_of_a_checkpoint(band: ConvertedReformer) -> None:
     assert found["config"]["attn_layers"] == ["local", "lsh", "full", "lsh"]
 
 
-@pytest.mark.parametrize(("name", "segment_len"), [("band", 8), ("band", 40), ("chunk", 128)])
+@pytest.mark.parametrize(
+    ("name", "segment_len"),
+    [("band", 8), *(pytest.param(*rest, marks=pytest.mark.full) for rest in (("band", 40), ("chunk", 128)))],
+)
 def test_bench_beside_the_eager_model(name: str, segment_len: int, request: pytest.FixtureRequest) -> None:
     converted: ConvertedReformer = request.getfixturevalue(name)
     checkpoint = converted.folder.parent / "checkpoint.pt"
@@ -284,6 +287,7 @@ def test_bench_beside_the_eager_model(name: str, segment_len: int, request: pyte
     assert report.gflops > 0
 
 
+@pytest.mark.full
 def test_bench_with_fewer_rounds_of_hashing(band: ConvertedReformer) -> None:
     rounds = band.model.config.n_hashes
     checkpoint = band.folder.parent / "checkpoint.pt"

@@ -53,6 +53,7 @@ def test_ordinary_conversions_have_no_such_graphs(ids_bundle: Converted, make_mo
     assert not TransformerXLStep(make_model()).forms
 
 
+@pytest.mark.full
 def test_both_are_written_and_verified(converted: Converted, model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
     assert list(model.bundle.graphs) == ["score", "generate", "detail", "positions", *FIXED]
     assert converted.report.passed
@@ -73,6 +74,7 @@ def test_clusters_have_no_graph_that_scores(make_model: Callable[..., Any]) -> N
     assert set(TransformerXLStep(model, cuda_graphs=True).forms) == {"generate_fixed"}
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("purpose", FIXED)
 def test_nothing_is_left_to_size_once_the_axes_are_fixed(purpose: str, converted: Converted) -> None:
     """Not one node computes a shape or takes its size from a number: nothing of it would run on the CPU."""
@@ -86,6 +88,7 @@ def test_nothing_is_left_to_size_once_the_axes_are_fixed(purpose: str, converted
     assert "Slice" in {node.operator for node in placed_nodes(ordinary)}
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("batch_size", "segment_len", "capacity", "clamp_len"),
     [(1, 8, 28, -1), (3, 8, 28, 6), (2, 1, 21, -1), (2, 1, 21, 6), (1, 5, 40, 3), (3, 20, 40, 3)],
@@ -125,6 +128,7 @@ def walk(model: Model, ids: npt.NDArray[np.int64], segment_len: int, clamp_len: 
     return found
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(("batch_size", "segment_len", "clamp_len"), [(1, 8, -1), (3, 8, 6), (2, 1, -1), (3, 5, 3)])
 def test_runtime_walks_many_segments_in_fixed_sessions(
     batch_size: int, segment_len: int, clamp_len: int, model: Model, monkeypatch: pytest.MonkeyPatch
@@ -145,6 +149,7 @@ def test_runtime_walks_many_segments_in_fixed_sessions(
     assert len(steps) == 20 - STEADY
 
 
+@pytest.mark.full
 def test_streams_take_turns_in_one_session_and_generation_goes_on(model: Model) -> None:
     ids = random_ids(100)
     alone = model.stream(segment_len=8).feed(ids).log_probs
@@ -158,6 +163,7 @@ def test_streams_take_turns_in_one_session_and_generation_goes_on(model: Model) 
     assert model._fixed is not None and {key[0] for key in model._fixed._open} == {"score", "generate"}
 
 
+@pytest.mark.full
 def test_what_is_bound_for_a_memory_goes_with_it(model: Model) -> None:
     memory = model.new_memory(model.evaluation(8))
     sizes = {"batch": 1, "segment": 8, "capacity": 28, "near + 1": 29}
@@ -181,6 +187,7 @@ def test_what_is_bound_for_a_memory_goes_with_it(model: Model) -> None:
     assert len({walk.graph_id for walk in session._walks}) == 2
 
 
+@pytest.mark.full
 def test_results_are_copies(model: Model) -> None:
     """The next step writes to the same buffer."""
     model.use_fixed()
@@ -189,6 +196,7 @@ def test_results_are_copies(model: Model) -> None:
     assert len({segment.tobytes() for segment in segments}) == len(segments)
 
 
+@pytest.mark.full
 def test_few_shapes_have_sessions_at_a_time(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fixed_module, "KEPT", 2)
     model.use_fixed()
@@ -198,6 +206,7 @@ def test_few_shapes_have_sessions_at_a_time(model: Model, monkeypatch: pytest.Mo
     assert [dict(key[1])["segment"] for key in model._fixed._open] == [4, 5]
 
 
+@pytest.mark.full
 def test_cuda_graphs_want_cuda_and_graphs(converted: Converted, ids_bundle: Converted) -> None:
     with pytest.raises(OptionError, match="cuda_graphs needs a CUDA device, but the device is cpu"):
         load(converted.folder, cuda_graphs=True)
@@ -205,6 +214,7 @@ def test_cuda_graphs_want_cuda_and_graphs(converted: Converted, ids_bundle: Conv
         load(ids_bundle.folder, device="cuda", cuda_graphs=True)
 
 
+@pytest.mark.full
 def test_cuda_is_asked_to_capture_and_nothing_may_run_elsewhere(
     converted: Converted, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -230,6 +240,7 @@ def test_reformers_have_none(tmp_path: Path) -> None:
         convert(load_checkpoint(tmp_path / "model.pt"), tmp_path / "out", ConversionOptions.of(cuda_graphs=True))
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("batch_size", [1, 3])
 def test_replayed_on_cuda(batch_size: int, converted: Converted, model: Model) -> None:
     try:

@@ -35,7 +35,7 @@ EXPORTERS = {
     "export_programs": "xlexport.export.exported_program",
 }
 SOURCES = ("xlexport/architectures", "xlexport/export", "xlexport/ops", "training/xltraining", "runtime/xlruntime")
-SINGLE_SOURCES = ("xlexport/atomic_output.py", "tests/helpers/export_cache.py")
+SINGLE_SOURCES = ("xlexport/atomic_output.py", "xlexport/bundles.py", "tests/helpers/export_cache.py")
 LIBRARIES = ("torch", "onnx", "onnxscript", "onnx-ir", "safetensors")
 GRAPHS = "graphs.pickle"  # what the exporter returned; written last
 KEPT = 200  # entries; the oldest go

@@ -1,4 +1,4 @@
-"""Bundles that a test has changed on purpose."""
+"""Manifests that a test changes on purpose."""
 
 from __future__ import annotations
 
@@ -10,29 +10,35 @@ from typing import Any
 
 from xlruntime.bundle import digest_file
 
-__all__ = ["edit_manifest", "with_tokenizer"]
+__all__ = ["edit_manifest", "give_tokenizer", "with_tokenizer"]
 
 
 def edit_manifest(folder: Path, change: Callable[[dict[str, Any]], object]) -> None:
-    """Change a bundle's manifest, and remove its digest of itself, which the change would break."""
-    path = folder / "bundle.json"
-    manifest = json.loads(path.read_text("utf-8"))
+    """Apply `change` to what the manifest of a bundle says, and drop the digest of what it said before."""
+    file = folder / "bundle.json"
+    manifest = json.loads(file.read_text("utf-8"))
     manifest.pop("manifest_sha256", None)
     change(manifest)
-    path.write_text(json.dumps(manifest), "utf-8")
+    file.write_text(json.dumps(manifest), "utf-8")
+
+
+def give_tokenizer(folder: Path, kind: str, name: str) -> None:
+    """Let a bundle read text with the tokenizer in its file `name`."""
+    digest = digest_file(folder / name)
+
+    def change(manifest: dict[str, Any]) -> None:
+        manifest["files"][name] = {"sha256": digest.sha256, "size": digest.size}
+        manifest["tokenizer"] = {"kind": kind, "file": name}
+
+    edit_manifest(folder, change)
 
 
 def with_tokenizer(bundle: Path, folder: Path, file: Path | None = None, **tokenizer: object) -> Path:
     """Copy a bundle to `folder`, where it reads text with this tokenizer, whose file becomes part of it."""
     shutil.copytree(bundle, folder)
-
-    def change(manifest: dict[str, Any]) -> None:
-        manifest["tokenizer"] = tokenizer
-        if file is not None:
-            shutil.copyfile(file, folder / file.name)
-            digest = digest_file(folder / file.name)
-            manifest["files"][file.name] = {"sha256": digest.sha256, "size": digest.size}
-            manifest["tokenizer"]["file"] = file.name
-
-    edit_manifest(folder, change)
+    if file is None:
+        edit_manifest(folder, lambda manifest: manifest.update(tokenizer=tokenizer))
+    else:
+        shutil.copyfile(file, folder / file.name)
+        give_tokenizer(folder, str(tokenizer["kind"]), file.name)
     return folder

@@ -17,6 +17,7 @@ import pytest
 from tests.helpers.ids import random_ids
 from tests.helpers.manifests import edit_manifest
 from tests.helpers.paths import GOLDEN
+from tests.helpers.tiers import thinned
 from xlexport.choices import DTYPES
 from xlexport.errors import OutputExistsError, ParityError, QuantizationError
 from xlexport.quantize.dynamic_int8 import quantize_columns
@@ -134,7 +135,9 @@ def test_int8_weights_are_those_of_the_float32_graph(quantized: Callable[[Path, 
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("source", [BYTES, FIRST_ROWS, BAND, CHUNK], ids=lambda path: path.parent.name)
+@pytest.mark.parametrize(
+    "source", thinned([BYTES, FIRST_ROWS, BAND, CHUNK], [BYTES, CHUNK]), ids=lambda path: path.parent.name
+)
 def test_scores_are_near_those_of_float32(source: Path, dtype: str, quantized: Callable[[Path, str], Path]) -> None:
     folder = quantized(source, dtype)
     model, exact = load(folder, threads=1), load(source, threads=1)
@@ -238,6 +241,7 @@ def copied(tmp_path: Path) -> Path:
     return Path(shutil.copytree(BYTES, tmp_path / "copied"))
 
 
+@pytest.mark.full
 def test_outlier_layer_is_found_and_kept(copied: Path, tmp_path: Path) -> None:
     spoil(copied, 1)
     outer = product_names(copied, read_bundle(copied))[7]

@@ -19,7 +19,7 @@ def joined(parts: list[Any], what: str) -> Any:
 def test_feeds_of_random_sizes_equal_one_feed(
     seed: int, model: Model, random_ids: Callable[..., Any], close: Callable[..., None]
 ) -> None:
-    ids = random_ids(600, seed)
+    ids = random_ids(600, seed=seed)
     sizes = np.random.default_rng(seed).choice([0, 1, 2, 3, 8, 9, 40], 200)
     parts, stream = [], model.stream()
     for piece in np.split(ids, np.minimum(sizes.cumsum(), len(ids))):

@@ -291,6 +291,7 @@ def test_piece_does_not_end_the_text() -> None:
     assert VocabularyTokenizer(BYTE_LINES).encode_piece("aa", 1).tolist() == [2, 2]
 
 
+@pytest.mark.full
 def test_long_word_does_not_take_long(monkeypatch: pytest.MonkeyPatch) -> None:
     """Held text is looked at once: piece by piece over and over, this would be 10^11 characters."""
     monkeypatch.setattr(text, "PIECE_BYTES", 64)

@@ -96,6 +96,7 @@ def test_a_model_that_knows_nothing_scores_as_chance_does() -> None:
     assert accuracy == 0.0  # all logits are equal, so it says 0, which is never right
 
 
+@pytest.mark.full
 def test_the_task_is_learned(tmp_path: Path) -> None:
     result = train(MODEL, TRAINING, [], [], tmp_path / "run", report=quiet)
     assert result.step == 120

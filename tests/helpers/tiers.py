@@ -1,0 +1,17 @@
+"""Parameters of which the default tier takes some."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from typing import Any
+
+import pytest
+
+__all__ = ["thinned"]
+
+
+def thinned(values: Iterable[Any], default: Collection[Any]) -> list[Any]:
+    """Return the values as parameters, of which those outside `default` are left to `pytest -m full`."""
+    found = list(values)
+    assert all(value in found for value in default), (found, default)
+    return [value if value in default else pytest.param(value, marks=pytest.mark.full) for value in found]
