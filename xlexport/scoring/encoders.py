@@ -60,7 +60,7 @@ def _json_lines(columns: Columns) -> bytes:
 
 
 def json_value(value: Any, known: dict[str, str]) -> str:
-    """A string, number or None as json.dumps writes it, but quickly; numbers that JSON does not have become null.
+    """A string, number, boolean or None as json.dumps writes it, but quickly; numbers that JSON does not have become null.
 
     Args:
         known: of strings, those that have been written before.
@@ -73,7 +73,12 @@ def json_value(value: Any, known: dict[str, str]) -> str:
         if value not in known:
             known[value] = json.dumps(value, ensure_ascii=False)
         return known[value]
-    return str(value)
+    return _number(value)
+
+
+def _number(value: int) -> str:
+    """A whole number, or true or false."""
+    return str(value).lower() if value is True or value is False else str(value)
 
 
 class _Csv:
@@ -110,7 +115,7 @@ def _csv_value(value: Any, known: dict[str, str]) -> str:
             special = any(mark in value for mark in ',"\r\n')
             known[value] = '"{}"'.format(value.replace('"', '""')) if special else value
         return known[value]
-    return str(value)
+    return _number(value)
 
 
 def _length(columns: Columns) -> int:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict
 from typing import Any, Literal, Protocol
 
 import numpy as np
@@ -83,7 +82,7 @@ class _DocumentRecords:
 
 def document_fields(score: DocumentScore, with_speed: bool) -> dict[str, Any]:
     """A document's record."""
-    fields = asdict(score)
+    fields = score.to_dict()
     if not with_speed:
         del fields["tokens_per_second"]
     return fields
