@@ -27,7 +27,7 @@ ORDER = (
         "verification",
     },
     {"architectures", "bundles", "checkpoints", "export", "ops", "torch_runtime"},
-    {"atomic_output", "choices", "errors", "extras", "figures", "sample", "terminal"},
+    {"atomic_output", "choices", "errors", "extras", "figures", "progress", "sample", "terminal"},
 )
 RANK = {name: rank for rank, row in enumerate(ORDER) for name in row}
 # An architecture's own folder is a plugin: it is loaded by name, and it may compare with what verification offers.
@@ -35,20 +35,11 @@ PLUGINS_MAY_IMPORT = "xlexport.verification"
 
 KNOTS: dict[str, list[set[str]]] = {
     "xlexport": [],
-    "xlruntime": [
-        {"xlruntime.memory", "xlruntime.session"},
-        {"xlruntime.model", "xlruntime.scorer", "xlruntime.stream", "xlruntime.whole"},
-    ],
+    "xlruntime": [],
     "xltraining": [],
 }
 FOR_COMMANDS = ("click", "xlexport.commands", "xlexport.terminal")
-LIBRARY_THAT_WRITES_TO_THE_TERMINAL = {
-    "xlexport.scoring.encoders": {"xlexport.terminal"},
-    "xlexport.scoring.inputs": {"xlexport.terminal"},
-    "xlexport.scoring.remarks": {"click", "xlexport.terminal"},
-    "xlexport.scoring.run": {"xlexport.terminal"},
-    "xlexport.scoring.totals": {"xlexport.terminal"},
-}
+LIBRARY_THAT_WRITES_TO_THE_TERMINAL: dict[str, set[str]] = {}
 
 
 def part(module: str) -> str:

@@ -178,7 +178,9 @@ class BatchMemory:
         for symbol, ring in self.evaluation.rules.rings.items():
             feeds[ring.offset] = _number(self.offset % self.plan.slots(symbol))
             if ring.length is not None:
-                feeds[ring.length] = np.minimum(self.memory_length, self.evaluation.rows(symbol))
+                # `verify` lets the memory's length grow within a segment that it walks in parts.
+                beyond = np.maximum(self.memory_length - self.evaluation.most_rows, 0)
+                feeds[ring.length] = np.minimum(self.memory_length, self.evaluation.rows(symbol)) + beyond
             if ring.window is not None:
                 feeds[ring.window] = _number(self.evaluation.window(symbol))
         return feeds | {name: _number(value) for name, value in self.evaluation.inputs().items()}

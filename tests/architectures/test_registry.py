@@ -34,6 +34,7 @@ from xlexport.commands.inspect import bundle_rows, checkpoint_rows
 from xlexport.convert import ConversionOptions, convert
 from xlexport.errors import ExportError, ParityError
 from xlexport.verification import verify
+from xlexport.verification.walk import common_walk
 from xlruntime import load as load_bundle
 from xlruntime.bundle import read_bundle
 from xlruntime.evaluation import EvaluationRules
@@ -190,9 +191,7 @@ def test_common_walk_agrees_with_the_own_one_and_finds_an_error(checkpoint: Path
     model = load_bundle(FOLDER / GOLDEN / "bundle", threads=1)
     trained = random_model(VARIANTS[GOLDEN])
     own = verify(model, lambda: trained, IDS, segments=8)
-    common, totals = Architecture.walk(
-        architecture("transformer_xl"), model, lambda: trained, IDS, 8, model.bundle.settings
-    )
+    common, totals = common_walk(architecture("transformer_xl"), model, lambda: trained, IDS, 8, model.bundle.settings)
     assert totals is None
     assert len(common) == own.segments
     for ours, theirs in zip(common, own.per_segment, strict=True):
@@ -202,7 +201,7 @@ def test_common_walk_agrees_with_the_own_one_and_finds_an_error(checkpoint: Path
         assert ours.top1_agreement == theirs.top1_agreement
     with torch.no_grad():
         trained.get_parameter("layers.1.attention.qkv.weight").add_(1e-2)
-    wrong, _ = Architecture.walk(architecture("transformer_xl"), model, lambda: trained, IDS, 3, model.bundle.settings)
+    wrong, _ = common_walk(architecture("transformer_xl"), model, lambda: trained, IDS, 3, model.bundle.settings)
     assert all(one.max_abs_log_prob_diff > 1e-3 and one.max_abs_memory_diff > 1e-3 for one in wrong)
 
 

@@ -193,7 +193,11 @@ SPOILED = [
         f"format version {FORMAT_VERSION + 1} is newer than {FORMAT_VERSION}",
         "Upgrade it (pip install -U",
     ),
-    (make_it_older, f"format version {FORMAT_VERSION - 1} is of an earlier xlexport", "Convert the checkpoint again."),
+    (
+        make_it_older,
+        f"format version {FORMAT_VERSION - 1} is of an earlier xlexport",
+        "Convert the checkpoint again: xl",
+    ),
     (lose_a_field, "a field is missing or malformed", "Convert it again."),
     (scribble, "not JSON", "Convert the checkpoint again."),
     (leave_the_folder, "file names must stay inside the bundle", ""),

@@ -23,9 +23,9 @@ if TYPE_CHECKING:
 @pytest.mark.parametrize(
     ("settings", "what"),
     [
-        (("--mem-len", "99999999999999999999"), "mem_len is 99999999999999999999, at most"),
-        (("--segment-len", "99999999999999999999"), "segment_len is 99999999999999999999, at most"),
-        (("--clamp-len", "99999999999999999999"), "clamp_len is 99999999999999999999, at most"),
+        (("--mem-len", "99999999999999999999"), "mem_len is 99999999999999999999, expected 1 to"),
+        (("--segment-len", "99999999999999999999"), "segment_len is 99999999999999999999, expected 1 to"),
+        (("--clamp-len", "99999999999999999999"), "clamp_len is 99999999999999999999, expected 1 to"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
 )

@@ -212,7 +212,7 @@ def test_wrong_usage(options: tuple[str, ...], said: str, invoke: Invoke, tmp_pa
             ("--recl",),
             "the longest memory is 24, at least start + step = 200 is needed to compare two. Give longer --lengths",
         ),
-        (("--no-recl", "--lengths", "9999999999"), "at most"),
+        (("--no-recl", "--lengths", "9999999999"), "expected 1 to"),
         (("--no-recl", "--full-context", "--lengths", "500"), "no token has 500 others before it in its document"),
         (("--plot", "reach.gif"), "a plot is a .png or .svg file"),
         (("--plot", "no/reach.png"), "no such folder to write reach.png into"),

@@ -6,7 +6,6 @@ import gzip
 import json
 import re
 from collections.abc import Callable
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -46,7 +45,6 @@ FIELDS = [
     "mem_len",
     "clamp_len",
     "same_length",
-    "n_hashes",
     "restart",
     "first_memory",
     "tokens_per_second",
@@ -66,7 +64,7 @@ def walked(bundle: Path, corpus: Path, *how: Any, **settings: Any) -> dict[str, 
     model = xlruntime.load(bundle, threads=1)
     read = xlruntime.protocols.read_corpus(model, xlruntime.Document(str(corpus), corpus))
     streams = xlruntime.protocols.arrange(read, model.evaluation(**settings), *how)
-    return asdict(xlruntime.protocols.walk(model, streams))
+    return xlruntime.protocols.walk(model, streams).to_dict()
 
 
 def without_speed(found: dict[str, Any]) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import shutil
 from collections.abc import Callable
@@ -40,7 +41,8 @@ SCORE_FIELDS = [
     "perplexity",
     "segment_len",
     "mem_len",
-    "n_hashes",
+    "clamp_len",
+    "same_length",
     "tokens_per_second",
 ]
 TOKEN_FIELDS = ["document", "index", "token", "id", "start", "end", "log_prob", "surprisal_bits", "context"]
@@ -65,6 +67,7 @@ MORE_VERIFY_FIELDS = [
     "drift",
     "segment_len",
     "mem_len",
+    "whole",
     "bits_per_token",
     "flip_effect_bits_per_token",
     "overflow_fraction_per_layer",
@@ -211,9 +214,9 @@ def test_verify_fails_on_another_checkpoint(
     assert shown.code == 1
     assert shown.object["passed"] is False
     assert shown.object["first_segment_over_tolerance"] == 0
-    (line,) = shown.err.splitlines()
-    assert line.startswith("Error: the graphs differ from the trained model")
-    assert line.endswith("Make sure that bundle and checkpoint belong together.")
+    failure = json.loads(shown.err)
+    assert failure["error"].startswith("the graphs differ from the trained model")
+    assert failure["repair"] == "Make sure that bundle and checkpoint belong together."
 
 
 # convert
@@ -285,4 +288,4 @@ def test_inspect_as_json_is_the_manifest(bundle: Path, invoke: Invoke) -> None:
     assert found["format_version"] == FORMAT_VERSION
     assert found["files"].keys() == manifest.files.keys()
     assert found["graphs"].keys() == {"score", "generate", "detail", "positions"}
-    assert found["evaluation"]["mem_len"] == 20
+    assert found["evaluation"]["settings"]["mem_len"]["default"] == 20

@@ -47,9 +47,9 @@ def test_rounds_of_hashing_are_chosen_when_scoring(invoke: Invoke, band: Path, l
 
 def test_rounds_that_there_are_not_are_refused(invoke: Invoke, band: Path, bundle: Path, long: Path) -> None:
     error = invoke("score", band, long, "--n-hashes", "4").error
-    assert "n_hashes is 4, expected 1 to 3, the rounds that were exported" in error
+    assert "n_hashes is 4, expected 1 to 3 (rounds of hashing, at most those that were exported" in error
     error = invoke("score", bundle, long, "--n-hashes", "1").error
-    assert "n_hashes is 1, but this model has no LSH attention" in error
+    assert "n_hashes: not among the settings of this bundle" in error
 
 
 def test_long_document_is_refused_or_restarts(invoke: Invoke, band: Path, long: Path) -> None:
@@ -74,7 +74,7 @@ def test_corpus_is_evaluated_with_restarts(invoke: Invoke, band: Path, long: Pat
     assert score["nats"] == pytest.approx(expected["nats"], abs=1e-2)  # other segments: rounding of 476 tokens
     assert (score["n_hashes"], score["restart"]) == (2, True)
     shown = invoke("evaluate", band, long, "--protocol", "document", "--restart").succeeded().out
-    assert "same length, first memory empty, 3 rounds of hashing, afresh where the model cannot read on" in shown
+    assert "n_hashes 3, first memory empty, restart at the last position" in shown
 
 
 def test_continuation_restarts(invoke: Invoke, band: Path) -> None:

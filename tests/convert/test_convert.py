@@ -115,8 +115,8 @@ def test_options_become_the_defaults_of_the_bundle(reuse_export: None, bytes_bun
 @pytest.mark.parametrize(
     ("options", "what"),
     [
-        ({"mem_len": 0}, "mem_len is 0, at least 1"),
-        ({"segment_len": -3, "clamp_len": 0}, "segment_len is -3, at least 1 is needed; clamp_len is 0"),
+        ({"mem_len": 0}, "mem_len is 0, expected 1 to"),
+        ({"segment_len": -3, "clamp_len": 0}, "segment_len is -3, expected 1 to 1073741824; clamp_len is 0"),
     ],
     ids=str,
 )

@@ -80,7 +80,7 @@ def test_readme_of_a_band(band: ConvertedReformer) -> None:
         "4 layers (1 local, 2 lsh, 1 full), d_model 16, 2 heads of 6, LSH attention by rule band, "
         "2 rounds of 4×2 buckets, chunks of 4, vocabulary 30"
     ) in readme
-    assert "Defaults: segment 8, memory\n24, 2 rounds of hashing. Documents have at most 1,024 tokens." in readme
+    assert "Defaults: segment_len 8, mem_len 24, n_hashes 2. Documents have at most 1,024 tokens." in readme
     assert f"it would have chosen {band.report.bucket_flips:,} others" in readme
     assert f"in {band.report.overflow_fraction:.1%} of rounds" in readme
 

@@ -118,7 +118,7 @@ def test_free_axes_are_free_in_the_saved_file(purpose: str, bytes_bundle: Conver
         "score": ({"targets": [batch, segment], **inputs}, log_prob | new_rings),
         "generate": (inputs, {"logits": [batch, 256]} | new_rings),
         "detail": ({"targets": [batch, segment], **inputs}, log_prob | detail | new_rings),
-        "positions": ({"near": [1], "clamp_len": [1]}, position_keys),
+        "positions": ({"capacity": [1], "mem_len": [1], "clamp_len": [1]}, position_keys),
     }
     assert axes(model.graph.input) == wanted[purpose][0]
     assert axes(model.graph.output) == wanted[purpose][1]

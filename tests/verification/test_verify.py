@@ -37,6 +37,7 @@ MORE_FIELDS = (
     "drift",
     "segment_len",
     "mem_len",
+    "whole",
     "bits_per_token",
     "per_segment",
     "detail_segments",

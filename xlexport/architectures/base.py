@@ -10,7 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from xlexport.architectures.options import Option
 from xlexport.architectures.step import Step
@@ -26,9 +26,36 @@ if TYPE_CHECKING:
     from xlruntime.evaluation import EvaluationRules, EvaluationSettings
     from xlruntime.model import Model
 
-__all__ = ["Architecture", "Row", "StepSize"]
+__all__ = ["Architecture", "Row", "StepSize", "Walk"]
 
 Row = tuple[str, str]  # name and value, in a table for people
+
+
+class Walk(Protocol):
+    """A walk of graphs and eager model through the same text."""
+
+    def __call__(
+        self,
+        architecture: Architecture,
+        model: Model,
+        build_eager: Callable[[], Any],
+        ids: npt.NDArray[np.int64],
+        segments: int,
+        evaluation: EvaluationSettings,
+        progress: Callable[[SegmentDifference], None] | None = None,
+    ) -> tuple[list[SegmentDifference], LSHTotals | None]:
+        """Walk `ids` in both, up to `segments` segments, and compare them.
+
+        Args:
+            build_eager: makes the trained model, in eval mode; may be called more than once.
+            progress: called after every segment.
+
+        Returns:
+            What differs in each segment, and what is known of LSH attention in all; None if there is none.
+
+        Raises:
+            ParityError: the trained model is of another architecture or other sizes than the bundle.
+        """
 
 
 @dataclass(frozen=True)
@@ -145,28 +172,13 @@ class Architecture(ABC):
         """Return what must be equal of two models so that they can be compared, by default all of the configuration."""
         return config
 
-    def walk(
-        self,
-        model: Model,
-        build_eager: Callable[[], Any],
-        ids: npt.NDArray[np.int64],
-        segments: int,
-        evaluation: EvaluationSettings,
-        progress: Callable[[SegmentDifference], None] | None = None,
-    ) -> tuple[list[SegmentDifference], LSHTotals | None]:
-        """Walk `ids` with the graphs and with the eager model, up to `segments` segments, and compare both.
+    def own_walk(self) -> Walk | None:
+        """Return the walk that `verify` runs with this architecture; None if the common one is enough.
 
-        The default compares every graph's log-probabilities and memories behind every segment.
-
-        Returns:
-            What differs in each segment, and what is known of LSH attention in all; None if there is none.
-
-        Raises:
-            ParityError: the trained model is of another architecture or other sizes than the bundle.
+        The common walk (`verification/walk.py`) compares every graph's log-probabilities and memories behind every
+        segment. It keeps the weights of the graphs and of the eager model in memory together.
         """
-        from xlexport.verification.walk import walk
-
-        return walk(self, model, build_eager, ids, segments, evaluation, progress)
+        return None
 
     def project_memory(self, model: Any, memory: Any) -> Iterable[tuple[str, Tensor]]:
         """Return an eager model's memory as what the graphs carry: name of the input, and rows by age or the state.

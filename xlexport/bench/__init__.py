@@ -146,7 +146,7 @@ def _work(model: Model, segment_len: int | None, mem_len: int | None, batch_size
     if own.whole and segment_len is None:
         segment_len = min(own.segment_len, WHOLE_DOCUMENT)
     # Generating, a stream keeps room for segments of the model's own length: its prompt is read in them.
-    evaluation = model.evaluation(None if generates else segment_len, mem_len, **settings.evaluation)
+    evaluation = model.evaluation(None if generates else segment_len, mem_len=mem_len, **settings.evaluation)
     if segment_len is not None and segment_len > evaluation.segment_len:
         raise OptionError(
             f"segment_len is {segment_len}, but the model reads at most {evaluation.segment_len} tokens of a document."

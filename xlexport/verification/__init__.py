@@ -20,6 +20,7 @@ from xlexport.progress import Progress, no_progress
 from xlexport.verification.compare import segments_to_wrap
 from xlexport.verification.report import ParityReport, make_report
 from xlexport.verification.tolerances import tolerance_of
+from xlexport.verification.walk import common_walk
 from xlruntime.evaluation import EvaluationSettings
 from xlruntime.model import Model
 
@@ -66,11 +67,12 @@ def verify(
     evaluation = evaluation or model.bundle.settings
     for purpose in model.bundle.graphs:
         model.release(purpose)
-    walk = architecture(model.bundle.architecture).walk
+    found_architecture = architecture(model.bundle.architecture)
+    walk = found_architecture.own_walk() or common_walk
     done = itertools.count(1)
 
     def walked(segment: SegmentDifference) -> None:
         progress(next(done), segments)
 
-    found, totals = walk(model, build_eager, ids, segments, evaluation, walked)
+    found, totals = walk(found_architecture, model, build_eager, ids, segments, evaluation, walked)
     return make_report(found, evaluation, tolerance_of(model.bundle), totals)

@@ -32,12 +32,12 @@ if TYPE_CHECKING:
     from xlruntime.evaluation import EvaluationSettings
     from xlruntime.model import Model
 
-__all__ = ["walk"]
+__all__ = ["common_walk"]
 
 OTHERS = 20  # segments of the other graphs, or more if their rings need more to wrap
 
 
-def walk(
+def common_walk(
     architecture: Architecture,
     model: Model,
     build_eager: Callable[[], Any],
@@ -46,7 +46,7 @@ def walk(
     evaluation: EvaluationSettings,
     progress: Callable[[SegmentDifference], None] | None = None,
 ) -> tuple[list[SegmentDifference], LSHTotals | None]:
-    """Walk `ids` in both, up to `segments` segments; see `Architecture.walk`."""
+    """Walk `ids` in both, up to `segments` segments; see `Walk`."""
     trained = build_eager()
     check_architecture(model, trained)
     trained = architecture.as_converted(trained, model.bundle.config)

@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from xlexport.architectures.base import Architecture, Row, StepSize
+from xlexport.architectures.base import Architecture, Row, StepSize, Walk
 from xlexport.architectures.options import Option
 from xlexport.architectures.reformer.training import (
     RUN_OPTIONS,
@@ -25,10 +25,8 @@ if TYPE_CHECKING:
     import numpy.typing as npt
     from torch import Tensor
 
-    from xlexport.architectures.findings import LSHTotals, SegmentDifference
     from xlruntime import spec
     from xlruntime.evaluation import EvaluationRules, EvaluationSettings
-    from xlruntime.model import Model
     from xltraining.reformer import Reformer, ReformerMemory
 
 __all__ = ["ARCHITECTURE", "ReformerArchitecture"]
@@ -189,19 +187,11 @@ class ReformerArchitecture(Architecture):
         """Return the sizes that must be equal."""
         return {name: config.get(name) for name in SIZES}
 
-    def walk(
-        self,
-        model: Model,
-        build_eager: Callable[[], Any],
-        ids: npt.NDArray[np.int64],
-        segments: int,
-        evaluation: EvaluationSettings,
-        progress: Callable[[SegmentDifference], None] | None = None,
-    ) -> tuple[list[SegmentDifference], LSHTotals | None]:
-        """Walk both side by side, the eager model under the buckets that the graphs chose."""
+    def own_walk(self) -> Walk:
+        """Return the walk side by side: the eager model is given the buckets that the graphs chose."""
         from xlexport.architectures.reformer.walk import walk_reformer
 
-        return walk_reformer(self, model, build_eager, ids, segments, evaluation, progress)
+        return walk_reformer
 
     def project_memory(self, model: Reformer, memory: ReformerMemory) -> Iterable[tuple[str, Tensor]]:
         """Return normalised hidden states as keys and values, and bucket ids."""

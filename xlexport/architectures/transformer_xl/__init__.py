@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from xlexport.architectures.base import Architecture, Row, StepSize
+from xlexport.architectures.base import Architecture, Row, StepSize, Walk
 from xlexport.architectures.options import Option
 from xlexport.architectures.step import Step
 from xlexport.architectures.transformer_xl.training import TRAINING_OPTIONS
@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from torch import Tensor
     from torch.utils.hooks import RemovableHandle
 
-    from xlexport.architectures.findings import LSHTotals, SegmentDifference
     from xlruntime import spec
     from xlruntime.evaluation import EvaluationRules, EvaluationSettings
     from xlruntime.model import Model
@@ -94,19 +93,11 @@ class TransformerXLArchitecture(Architecture):
         """Return the sizes that must be equal."""
         return {name: config.get(name) for name in SIZES}
 
-    def walk(
-        self,
-        model: Model,
-        build_eager: Callable[[], Any],
-        ids: npt.NDArray[np.int64],
-        segments: int,
-        evaluation: EvaluationSettings,
-        progress: Callable[[SegmentDifference], None] | None = None,
-    ) -> tuple[list[SegmentDifference], LSHTotals | None]:
-        """Walk block by block, so that the weights of graphs and eager model are not in memory together."""
+    def own_walk(self) -> Walk:
+        """Return the walk block by block: the weights of graphs and eager model are not in memory together."""
         from xlexport.architectures.transformer_xl.walk import walk_transformer_xl
 
-        return walk_transformer_xl(self, model, build_eager, ids, segments, evaluation, progress), None
+        return walk_transformer_xl
 
     def project_memory(self, model: TransformerXL, memory: list[Tensor]) -> Iterable[tuple[str, Tensor]]:
         """Return hidden states as the keys and values that the rings hold."""

@@ -55,7 +55,7 @@ def walk_transformer_xl(
     segments: int,
     evaluation: EvaluationSettings,
     progress: Callable[[SegmentDifference], None] | None = None,
-) -> list[SegmentDifference]:
+) -> tuple[list[SegmentDifference], None]:
     """Walk `ids` in both, up to `segments` segments.
 
     Args:
@@ -105,7 +105,7 @@ def walk_transformer_xl(
             walked[0] = with_memory(walked[0], first)
             _walk_others(model, ahead[: max(OTHERS, segments_to_wrap(evaluation))], walked, evaluation)
         found += walked
-    return found
+    return found, None
 
 
 def _walk_others(
