@@ -12,14 +12,11 @@ from xlexport.architectures.step import Step
 from xlexport.architectures.transformer_xl.training import TRAINING_OPTIONS
 
 if TYPE_CHECKING:
-    import numpy as np
-    import numpy.typing as npt
     from torch import Tensor
     from torch.utils.hooks import RemovableHandle
 
     from xlruntime import spec
     from xlruntime.evaluation import EvaluationRules, EvaluationSettings
-    from xlruntime.model import Model
     from xltraining.transformer_xl import TransformerXL
 
 __all__ = ["ARCHITECTURE", "TransformerXLArchitecture"]
