@@ -226,8 +226,8 @@ class Engine:
         graph = self.bundle.graphs.get("positions")
         if graph is None:  # nothing depends on distances
             return {}
-        spare = evaluation.max_segment(capacity)
-        given = {symbol: evaluation.rows(symbol) + spare for symbol in evaluation.rules.rings} | evaluation.inputs()
+        slots = {symbol: evaluation.slots(symbol, capacity) for symbol in evaluation.rules.rings}
+        given = slots | evaluation.inputs()
         key = tuple((tensor.name, given[tensor.name]) for tensor in graph.inputs if tensor.name in given)
         with self._lock:
             if key not in self._constants:

@@ -275,6 +275,10 @@ class EvaluationSettings:
         """Return the slots that the largest ring needs: a step must not overwrite what its first query still sees."""
         return self.most_rows + (segment_len or self.segment_len)
 
+    def slots(self, symbol: str, capacity: int | None = None) -> int:
+        """Return the slots of rings of this capacity if the largest has `capacity` slots; None: just enough."""
+        return self.rows(symbol) + self.max_segment(self.capacity() if capacity is None else capacity)
+
     def max_segment(self, capacity: int) -> int:
         """Return the longest step if the largest ring has `capacity` slots; a longer one would be silently wrong."""
         return capacity - self.most_rows

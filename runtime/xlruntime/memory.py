@@ -47,7 +47,7 @@ class MemoryPlan:
 
     def slots(self, symbol: str) -> int:
         """Return the slots of the rings of this capacity."""
-        return self.evaluation.rows(symbol) + self.max_segment
+        return self.evaluation.slots(symbol, self.capacity)
 
     def sizes(self, entry: Memory, batch_size: int) -> list[int]:
         """Return the sizes of all axes of a carried tensor."""

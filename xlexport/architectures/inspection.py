@@ -15,7 +15,7 @@ __all__ = ["stream_memory"]
 
 def stream_memory(bundle: Bundle) -> str:
     """Return how much memory one stream takes."""
-    free = {"batch": 1, "capacity": bundle.settings.capacity()}
+    free = {"batch": 1, **{symbol: bundle.settings.slots(symbol) for symbol in bundle.evaluation.rings}}
     total = sum(
         np.dtype(entry.dtype).itemsize
         * math.prod(axis if isinstance(axis, int) else free[axis] for axis in entry.shape)

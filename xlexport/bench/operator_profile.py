@@ -44,10 +44,13 @@ def profile_step(side: GraphSide) -> list[OperatorTime]:
         XlexportError: a step is too long for ONNX Runtime's profile.
     """
     with tempfile.TemporaryDirectory() as scratch:
-        session = _ProfiledSession(side, Path(scratch, "profile"))
+        model = side.model
+        graph = model.bundle.graphs[side.graph]
+        prefix = str(Path(scratch, "profile"))
+        session = GraphSession(model.folder, graph, model.device, model.threads, profile=prefix)
         for _ in range(1 + STEPS):
             side.step_in(session)
-        events = json.loads(session.finish().read_text("utf-8"))
+        events = json.loads(session.end_profiling().read_text("utf-8"))
     return sum_events(events, skip=1)
 
 
@@ -89,21 +92,3 @@ def sum_events(events: Iterable[Mapping[str, Any]], skip: int = 0) -> list[Opera
         OperatorTime(*operator, time / 1e3, 100 * time / max(total, 1), count[operator])
         for operator, time in micros.most_common()
     ]
-
-
-class _ProfiledSession(GraphSession):
-    """The same session once more, but that it profiles."""
-
-    def __init__(self, side: GraphSide, prefix: Path) -> None:
-        model = side.model
-        super().__init__(model.folder, model.bundle.graphs[side.graph], model.device, model.threads)
-        plain = self._session
-        options, providers = plain.get_session_options(), list(plain.get_provider_options().items())
-        options.enable_profiling = True
-        options.profile_file_prefix = str(prefix)
-        path = model.folder / self.graph.file
-        self._session = type(plain)(str(path), sess_options=options, providers=providers)
-
-    def finish(self) -> Path:
-        """End it; the file that it has written."""
-        return Path(self._session.end_profiling())

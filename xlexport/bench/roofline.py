@@ -16,6 +16,7 @@ Not counted is what a perfect step would keep in the processor's caches: everyth
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import re
 from dataclasses import dataclass
@@ -87,8 +88,8 @@ def step_floor(side: GraphSide) -> Floor:
     config = found.evaluated_config(bundle.config, work.evaluation)
     for entry in memory.entries:
         if entry.input in inputs:
-            rows = found.rows_read(config, entry.input, size) if "capacity" in entry.shape else 0
-            moved += _memory_bytes(entry, size, rows)
+            ring = entry.symbol and dataclasses.replace(size, capacity=memory.plan.slots(entry.symbol))
+            moved += _memory_bytes(entry, size, found.rows_read(config, entry.input, ring) if ring else 0)
     moved += sum(math.prod(shape) * np.dtype(inputs[name].dtype).itemsize for name, shape in constants.items())
     return Floor(found.flops(config, size), moved)
 
@@ -127,8 +128,6 @@ def _unused_clusters(config: Any, targets: npt.NDArray[np.int64]) -> frozenset[i
 
 def _memory_bytes(entry: Memory, size: StepSize, rows_read: int) -> int:
     """Return the bytes that a step reads and writes of one memory; one that is no ring is read and written whole."""
-    free = {"batch": size.batch_size, "capacity": 1}
-    row = np.dtype(entry.dtype).itemsize * math.prod(
-        free[axis] if isinstance(axis, str) else axis for axis in entry.shape
-    )
-    return row * (rows_read + size.segment_len) if "capacity" in entry.shape else 2 * row
+    row = np.dtype(entry.dtype).itemsize * size.batch_size
+    row *= math.prod(axis for axis in entry.shape if isinstance(axis, int))
+    return row * (rows_read + size.segment_len) if entry.layout == "ring" else 2 * row

@@ -17,13 +17,18 @@ from xlruntime.messages import first_line
 __all__ = ["free_axes", "quiet", "tracing"]
 
 LARGEST = 2**30  # of a free axis
+ONE_MORE = " + 1"  # ending of an axis that is longer by one than what its name says
 
 
 def free_axes(step: Step) -> tuple[dict[int, Any] | None, ...]:
-    """The axes of each input of `step` that stay free, as `torch.export` takes them."""
-    free = {name: torch.export.Dim(name, min=1, max=LARGEST) for name in ("batch", "segment")}
-    near = torch.export.Dim("near", min=2, max=LARGEST)
-    free |= {"capacity": torch.export.Dim("capacity", min=2, max=LARGEST), "near + 1": near + 1}
+    """Return the axes of each input of `step` that stay free, as `torch.export` takes them."""
+    names = {size for tensor in step.inputs for size in tensor.shape if isinstance(size, str)}
+    free: dict[str, Any] = {}
+    for name in names:
+        if name.endswith(ONE_MORE):
+            free[name] = torch.export.Dim(name.removesuffix(ONE_MORE), min=2, max=LARGEST) + 1
+        else:
+            free[name] = torch.export.Dim(name, min=1 if name in ("batch", "segment") else 2, max=LARGEST)
     return tuple(
         {axis: free[size] for axis, size in enumerate(tensor.shape) if isinstance(size, str)} or None
         for tensor in step.inputs

@@ -1,0 +1,118 @@
+"""Make the golden bundle `two_rings`: a made-up model with two rings of different capacities, and a state.
+
+    python tests/golden/make_two_rings.py
+
+Its rings hold the latest tokens, one more of them than the other; its state the sum of all tokens on top of its first
+value. It "scores" each target as -(near + 100 far + 10000 state): `near` and `far` are the sums of the tokens that a
+query sees in each ring, its own included, and `state` is the sum before the segment.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import ClassVar
+
+import torch
+from safetensors.numpy import save_file
+from torch import Tensor, nn
+
+from xlexport.architectures import Form
+from xlexport.architectures.ring import Ring
+from xlexport.bundles import digests, write_manifest
+from xlexport.export.onnx import export_onnx
+from xlruntime import spec
+from xlruntime.evaluation import EvaluationRules, Setting
+from xlruntime.evaluation import Ring as RingRules
+
+FOLDER = Path(__file__).resolve().parent / "two_rings" / "bundle"
+TOKENS = ("batch", "segment")
+RULES = EvaluationRules(
+    segment_len=4,
+    settings={
+        "near_len": Setting("integer", 3, "rows of the near ring", minimum=1),
+        "far_len": Setting("integer", 9, "rows of the far ring", minimum=1),
+    },
+    rings={
+        name: RingRules(f"{name}_len", window_extra=1, offset=f"{name}_offset", length=None, window=f"{name}_window")
+        for name in ("near", "far")
+    },
+)
+
+
+class TwoRings(nn.Module):
+    """The step."""
+
+    traceable = True
+    forms: ClassVar[Mapping[str, Form]] = {}
+    memory = (
+        *(spec.Memory(name, f"new_{name}", "float32", ("batch", name, 1)) for name in ("near", "far")),
+        spec.Memory("total", "new_total", "float32", ("batch", 1), first_value="total", layout="state"),
+    )
+    inputs = (
+        spec.Tensor("tokens", "int64", TOKENS),
+        spec.Tensor("position", "int64", ("batch",)),
+        *(spec.Tensor(f"{name}_{what}", "int64", (1,)) for name in ("near", "far") for what in ("offset", "window")),
+        *(spec.Tensor(entry.input, entry.dtype, entry.shape) for entry in memory),
+    )
+    purposes: ClassVar[dict[str, tuple[spec.Tensor, ...]]] = {
+        "score": (
+            spec.Tensor("log_prob", "float32", TOKENS),
+            *(spec.Tensor(entry.output, entry.dtype, entry.shape) for entry in memory),
+        )
+    }
+
+    def example(self) -> tuple[Tensor, ...]:
+        """Return inputs to trace with."""
+        sizes = {"batch": 2, "segment": 5, "near": 8, "far": 14}
+        shapes = [[axis if isinstance(axis, int) else sizes[axis] for axis in entry.shape] for entry in self.inputs]
+        kinds = [getattr(torch, entry.dtype) for entry in self.inputs]
+        return tuple(torch.ones(shape, dtype=kind) for shape, kind in zip(shapes, kinds, strict=True))
+
+    def first_rows(self) -> Mapping[str, Tensor]:
+        """Return nothing: rings begin with zeros."""
+        return {}
+
+    def discard(self) -> None:
+        """Free nothing: there are no weights."""
+
+    def forward(self, *inputs: Tensor) -> tuple[Tensor, ...]:
+        """Write both rings, and sum what each query sees."""
+        given = dict(zip((entry.name for entry in self.inputs), inputs, strict=True))
+        tokens = given["tokens"].to(torch.float32)
+        S = tokens.shape[1]
+        steps = torch.arange(S)
+        scores, written = given["total"] * 10000, []
+        for name, factor in (("near", 1.0), ("far", 100.0)):
+            ring = Ring(S, given[name].shape[1], given[f"{name}_offset"])
+            memory = ring.write(given[name], tokens.unsqueeze(2), axis=1)  # (B, C, 1)
+            distance = ring.newest_first + steps.unsqueeze(1) - (S - 1)  # (S, C)
+            own = given["position"].view(-1, 1, 1) + steps.view(1, -1, 1)  # tokens before each query
+            seen = (distance >= 0) & (distance < given[f"{name}_window"]) & (distance <= own)  # (B, S, C)
+            scores = scores + factor * torch.where(seen, memory.transpose(1, 2), 0.0).sum(dim=2)
+            written.append(memory)
+        return (-scores, *written, given["total"] + tokens.sum(dim=1, keepdim=True))
+
+
+def main() -> None:
+    """Write the bundle."""
+    FOLDER.mkdir(parents=True, exist_ok=True)
+    save_file({"total": torch.tensor([7.0]).numpy()}, FOLDER / spec.FIRST_MEMORY_FILE)
+    graphs = export_onnx(TwoRings(), FOLDER)
+    bundle = spec.Bundle(
+        architecture="two_rings",
+        config={},
+        vocab_size=10,
+        tokenizer=spec.Tokenizer("none"),
+        precision="float32",
+        evaluation=RULES,
+        memory=TwoRings.memory,
+        graphs=graphs,
+        provenance={},
+        files=digests(FOLDER),
+    )
+    write_manifest(FOLDER, bundle)
+
+
+if __name__ == "__main__":
+    main()

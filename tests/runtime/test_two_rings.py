@@ -1,0 +1,79 @@
+"""Rings of two capacities and a state, in a bundle whose settings and symbols no other has (`make_two_rings.py`)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+from tests.helpers.paths import GOLDEN
+from xlruntime import Model, OptionError, Stream, load
+
+IDS = np.random.default_rng(0).integers(0, 10, 60)
+SEGMENT = 4
+
+
+@pytest.fixture(scope="module")
+def model() -> Model:
+    return load(GOLDEN / "two_rings" / "bundle", threads=1)
+
+
+def wanted(ids: npt.NDArray[np.int64], near: int = 3, far: int = 9) -> npt.NDArray[np.float64]:
+    """Return the scores by definition: each query sees its own token and so many before it."""
+    scores = []
+    for t in range(len(ids) - 1):
+        begin = t // SEGMENT * SEGMENT
+        seen = ids[max(0, t - near) : t + 1].sum() + 100 * ids[max(0, t - far) : t + 1].sum()
+        scores.append(-(seen + 10_000 * (7 + ids[:begin].sum())))
+    return np.array(scores, np.float64)
+
+
+def test_each_ring_has_its_own_capacity(model: Model) -> None:
+    memory = model.new_memory(model.bundle.settings, batch_size=2)
+    assert {entry.input: memory.array(entry).shape for entry in memory.entries} == {
+        "near": (2, 3 + SEGMENT, 1),
+        "far": (2, 9 + SEGMENT, 1),
+        "total": (2, 1),
+    }
+    assert (memory.capacity, memory.max_segment) == (13, SEGMENT)
+    assert {entry.layout: memory.array(entry)[0, 0].item() for entry in memory.entries[1:]} == {"ring": 0, "state": 7}
+
+
+@pytest.mark.parametrize("settings", [{}, {"near_len": 1}, {"near_len": 12, "far_len": 2}])
+def test_stream_sees_so_many_rows_of_each_ring(settings: dict[str, Any], model: Model) -> None:
+    lengths = {"near": settings.get("near_len", 3), "far": settings.get("far_len", 9)}
+    scores = model.stream(**settings).feed(IDS)
+    np.testing.assert_array_equal(scores.log_probs, wanted(IDS, **lengths))
+    assert scores.context.tolist() == list(range(1, len(IDS)))  # the state holds something of every token
+
+
+def test_documents_of_a_batch_begin_with_the_first_value(model: Model) -> None:
+    documents = [IDS[:n] for n in (30, 5, 17, 2, 41)]
+    for total, ids in zip(model.score(documents, batch_size=2), documents, strict=True):
+        assert total.nats == -wanted(ids).sum()
+        assert total.to_dict() | {"near_len": 3, "far_len": 9} == total.to_dict()
+
+
+def rest(stream: Stream) -> list[float]:
+    scores: list[float] = stream.feed(IDS[30:]).log_probs.tolist()
+    return scores
+
+
+def test_saved_forked_tried_and_reset_streams(model: Model, tmp_path: Path) -> None:
+    stream = model.stream()
+    stream.feed(IDS[:30])
+    stream.save(tmp_path / "state")
+    fork, expected = stream.fork(), stream.fork().feed(IDS[30:]).log_probs.tolist()
+    assert stream.score_continuation(IDS[30:33]).log_probs.tolist() == expected[:3]
+    assert rest(stream) == rest(fork) == rest(model.restore(tmp_path / "state")) == expected
+    assert rest(model.restore(tmp_path / "state", capacity=30)) == expected  # both rings are laid out again
+    stream.reset()
+    np.testing.assert_array_equal(stream.feed(IDS[:9]).log_probs, wanted(IDS[:9]))
+
+
+def test_setting_of_other_bundles_is_refused(model: Model) -> None:
+    with pytest.raises(OptionError, match=r"mem_len: not among the settings of this bundle \(segment_len, near_len, f"):
+        model.stream(mem_len=3)
