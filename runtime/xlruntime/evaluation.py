@@ -165,7 +165,9 @@ class EvaluationRules:
         given = {name: value for name, value in settings.items() if value is not None}
         if strange := [name for name in given if name not in self.settings]:
             have = ", ".join(("segment_len", *self.settings))
-            raise OptionError(f"{', '.join(strange)}: not among the settings of this bundle ({have}). Leave it out.")
+            raise OptionError(
+                f"{', '.join(strange)}: not among the settings of this bundle ({have}).", repair="Leave it out."
+            )
         values = {name: given.get(name, setting.default) for name, setting in self.settings.items()}
         length = self.segment_len if segment_len is None else segment_len
         if self.max_positions is not None:

@@ -21,7 +21,6 @@ from .placement import RECORD_PLACEMENT, SIZE_OPERATORS, placed_nodes, require_p
 
 __all__ = [
     "device_value",
-    "first_line",
     "import_onnxruntime",
     "installed_wheels",
     "onnxruntime_errors",

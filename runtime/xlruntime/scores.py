@@ -13,7 +13,7 @@ import numpy.typing as npt
 from .documents import TextCounts, TokenPiece
 from .evaluation import EvaluationSettings, SettingValue
 
-__all__ = ["LN2", "DocumentScore", "TokenScores", "perplexity", "ratio", "total_score"]
+__all__ = ["LN2", "DocumentScore", "TokenScores", "flat_fields", "perplexity", "ratio", "total_score"]
 
 LN2 = math.log(2)
 LARGEST_MEAN = 700  # nats; e to more overflows a float
