@@ -150,14 +150,14 @@ class Engine:
         """Return fresh memory for `batch_size` rows; `capacity` None is just enough for `evaluation.segment_len`.
 
         Args:
-            capacity: slots of the largest ring; smaller rings get as many slots beside the rows that they keep.
+            capacity: slots of the largest ring; smaller rings get as many spare slots.
         """
         capacity = evaluation.capacity() if capacity is None else capacity
         if batch_size < 1:
             raise OptionError(f"batch size is {batch_size}, at least 1 is needed.")
         if evaluation.max_segment(capacity) < 1:
             raise OptionError(
-                f"a capacity of {capacity} slots holds no segment beside the {evaluation.most_rows} rows that are kept."
+                f"a capacity of {capacity} slots holds no segment, as {evaluation.most_rows} rows are kept."
             )
         plan = MemoryPlan(self.bundle.memory, self._first_values, {}, evaluation, capacity, self.device)
         if self.device.kind == "cpu":

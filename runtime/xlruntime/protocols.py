@@ -127,7 +127,7 @@ class CorpusScore:
     bits_per_token: float
     perplexity: float
     segment_len: int
-    settings: Mapping[str, SettingValue]  # those that the bundle declares
+    settings: Mapping[str, SettingValue]  # that the bundle declares
     restart: bool
     first_memory: str
     tokens_per_second: float  # warm-up included

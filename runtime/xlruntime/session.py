@@ -136,7 +136,7 @@ class GraphSession:
         """Run one segment; `memory` is read and written where it is, never copied.
 
         Args:
-            feeds: the step's small inputs; the graph takes those that it names.
+            feeds: the step's small inputs; the graph takes the ones that it names.
             memory: buffers and constants; the caller advances it.
 
         Returns:

@@ -28,7 +28,7 @@ REPAIR = "Save the stream again with Stream.save."
 
 @dataclass(frozen=True)
 class SavedStream:
-    """The fields of a state, beside the tensors of its memory.
+    """Hold the fields of a state, except the tensors of its memory.
 
     Attributes:
         fingerprint: of the bundle.

@@ -76,7 +76,7 @@ def architecture(name: str) -> Architecture:
     """Return the architecture of a name.
 
     Raises:
-        ExportError: it is not known; lists those that are.
+        ExportError: the name is unknown; lists the known ones.
     """
     found = find(name)
     if found is None:
