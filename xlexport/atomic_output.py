@@ -1,4 +1,4 @@
-"""Publish a file or a folder whole or not at all, whatever happens while it is written.
+"""Publish a file or a folder whole or not at all, even if writing fails or is killed.
 
 Both are written under a hidden name in the same folder, synchronized, and then take their place in one step. A process
 that is killed leaves the old output, or none; the next run at the same output removes its remains.
@@ -158,7 +158,7 @@ def _clean_up_after_killed(output: Path) -> None:
         pid, _, aside = path.name.removeprefix(prefix).partition(".")
         if not path.name.startswith(prefix) or not pid.isdigit():
             continue
-        if int(pid) != os.getpid() and _is_running(int(pid)):  # ours was an earlier process's: containers count anew
+        if int(pid) != os.getpid() and _is_running(int(pid)):  # ours was an earlier container's
             continue
         if aside and not output.exists():
             path.rename(output)

@@ -66,15 +66,15 @@ files: trust them like a program, or leave them. Score a document: `pip install 
 
 
 def _defaults(evaluation: EvaluationSettings) -> str:
-    afresh = "; longer ones start afresh there" if evaluation.restart else ""
+    restart = "; longer ones begin again there" if evaluation.restart else ""
     if evaluation.whole:
-        longest = f"of at most {evaluation.longest_part:,} tokens{afresh}"
+        longest = f"of at most {evaluation.longest_part:,} tokens{restart}"
         return f"A document is one step, {longest}; nothing is carried between them."
     chosen = "".join(f", {name} {json.dumps(value)}" for name, value in evaluation.values.items())
     defaults = f"Defaults: segment_len {evaluation.segment_len}{chosen}"
     if evaluation.max_positions is None:
         return f"{defaults}."
-    return f"{defaults}. Documents have at most {evaluation.max_positions:,} tokens{afresh}."
+    return f"{defaults}. Documents have at most {evaluation.max_positions:,} tokens{restart}."
 
 
 def _verified(report: ParityReport) -> str:

@@ -43,7 +43,7 @@ class ConversionOptions:
             takes token ids only.
         vocab_style: how text becomes the symbols of a vocabulary, one of `vocabularies.STYLES`.
         threads: of one step; None leaves the choice to ONNX Runtime.
-        verify_text: a text to verify on; None is one that every Python brings.
+        verify_text: a text to verify on; None is that of `xlexport.sample`.
         verify_segments: how many segments to verify; None lets the memory fill and wrap round.
         restart: whether documents with more tokens than positions restart instead of being refused.
         settings: the model's evaluation settings besides these, and choices that its architecture offers, by name:
@@ -70,14 +70,14 @@ class ConversionOptions:
 
     @classmethod
     def of(cls, **values: Any) -> ConversionOptions:
-        """Make options from one set of keywords; those that are no field go into `settings`."""
+        """Make options from one set of keywords; the ones that are not a field go into `settings`."""
         names = {entry.name for entry in fields(cls)}
         settings = {name: value for name, value in values.items() if name not in names}
         return cls(**{name: value for name, value in values.items() if name in names}, settings=settings)
 
     @property
     def choices(self) -> dict[str, Any]:
-        """All that an architecture decides about, by name; None is no choice."""
+        """Return all that an architecture decides about, by name; None means not chosen."""
         return {**self.settings, "segment_len": self.segment_len, "mem_len": self.mem_len}
 
     @property
@@ -217,7 +217,7 @@ def _evaluation(source: SourceCheckpoint, options: ConversionOptions) -> Evaluat
 
 
 def _notes(source: SourceCheckpoint, options: ConversionOptions) -> tuple[str, ...]:
-    """Return the source's notes without those that only ask for settings that were given."""
+    """Return the source's notes, except the ones that only ask for settings that were given."""
     asked = {note: getattr(note, "options", ()) for note in source.notes}
     given = options.choices
     return tuple(note for note, names in asked.items() if not names or any(given.get(name) is None for name in names))

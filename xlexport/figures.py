@@ -30,7 +30,7 @@ def check_picture(path: Path) -> None:
     require("plot")
     atomic_output.check_folder(path)
     if path.is_dir():
-        raise XlexportError(f"{path}: a folder stands where the plot should go.", repair="Give another name.")
+        raise XlexportError(f"{path}: is a folder, expected a file for the plot.", repair="Give another name.")
 
 
 def plain(name: str) -> str:

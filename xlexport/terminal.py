@@ -87,7 +87,7 @@ def standard_output() -> Iterator[None]:
 
 
 class StatusLine:
-    """A line on standard error that is drawn anew again and again: only on a terminal, and one that can do that.
+    """Redraw one line on standard error, only on a terminal that can do that.
 
     Attributes:
         visible: whether it is shown at all.
@@ -187,7 +187,7 @@ def duration(seconds: float) -> str:
 
 @contextlib.contextmanager
 def progress_bar(label: str) -> Iterator[Progress]:
-    """Yield a callback that draws a bar on a terminal; the bar is gone when the block ends, whatever ends it."""
+    """Yield a callback that draws a bar on a terminal; the bar is gone when the block ends, also by an error."""
     stream = sys.stderr
     if not _can_draw(stream):
         yield lambda done, total: None

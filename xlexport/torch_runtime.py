@@ -122,13 +122,13 @@ class TorchSessions:
             content = path.read_bytes()
         except FileNotFoundError as error:
             raise BundleError(
-                f"{path}: missing.", repair="Copy the bundle anew, or convert the checkpoint again."
+                f"{path}: missing.", repair="Copy the bundle again, or convert the checkpoint again."
             ) from error
         if hashlib.sha256(content).hexdigest() != wanted.sha256:
             raise BundleError(
                 f"{path}: was changed ({len(content):,} bytes, expected {wanted.size:,} with SHA-256 "
                 f"{wanted.sha256[:12]}…), so nothing of it was loaded.",
-                repair="Copy the bundle anew.",
+                repair="Copy the bundle again.",
             )
         return io.BytesIO(content)
 
@@ -252,7 +252,7 @@ def _loading(path: Path) -> Iterator[None]:
         raise BundleError(
             f"{path}: torch {torch.__version__} cannot load it ({first_line(error)}).",
             repair=(
-                "Copy the bundle anew, convert the checkpoint again, or install the version of PyTorch that "
+                "Copy the bundle again, convert the checkpoint again, or install the version of PyTorch that "
                 "bundle.json names."
             ),
         ) from error

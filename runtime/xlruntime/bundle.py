@@ -62,7 +62,7 @@ def read_bundle(folder: Path, check_files: bool = True) -> Bundle:
         problems = [problem for name, wanted in bundle.files.items() if (problem := _problem(folder / name, wanted))]
         if problems:
             raise BundleError(
-                f"{folder}: {'; '.join(problems)}.", repair="Copy it anew, or convert the checkpoint again."
+                f"{folder}: {'; '.join(problems)}.", repair="Copy it again, or convert the checkpoint again."
             )
     return bundle
 

@@ -189,7 +189,7 @@ def check_length(tokens: int, evaluation: EvaluationSettings, name: str, found: 
         raise TextError(
             f"{name}: {found or f'{tokens:,} tokens'}, but at most {longest + 1:,} are possible: the model reads "
             f"{longest:,} tokens of a document and predicts one more.",
-            repair=f"Make it shorter,{more} or let it start afresh every {longest:,} tokens (restart=True, --restart).",
+            repair=f"Make it shorter,{more} or let it begin again every {longest:,} tokens (restart=True, --restart).",
         )
 
 

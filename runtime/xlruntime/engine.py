@@ -15,8 +15,8 @@ from .devices import Device
 from .errors import BundleError, OptionError
 from .evaluation import EvaluationSettings, SettingValue
 from .memory import BatchMemory, MemoryPlan, check_room
+from .messages import first_line
 from .placement import count_placed
-from .providers import first_line
 from .session import GraphSession, Session, SessionFactory
 from .spec import FIRST_MEMORY_FILE, Bundle, Graph
 from .tokenizers import make_tokenizer
@@ -88,8 +88,8 @@ class Engine:
         session = self._open_session(purpose, graph)
         if session.metadata != graph.metadata(self.bundle.memory):
             raise BundleError(
-                f"{self.folder / graph.file}: its metadata is not what the manifest says about it. "
-                "Convert the checkpoint again."
+                f"{self.folder / graph.file}: its metadata is not what the manifest says about it.",
+                repair="Convert the checkpoint again.",
             )
         return session
 
@@ -97,8 +97,11 @@ class Engine:
         if graph.format != "onnx":
             raise BundleError(
                 f"{self.folder / graph.file}: {graph.format}, which PyTorch runs, not ONNX Runtime, and loading it "
-                "runs code that is in it. If you trust it like a program, give --trust to a command that has it, or "
-                "open it with xlexport.torch_runtime.load; all else needs a bundle of convert --to onnx."
+                "runs code that is in it.",
+                repair=(
+                    "If you trust it like a program, give --trust to a command that has it, or open it with "
+                    "xlexport.torch_runtime.load; all else needs a bundle of convert --to onnx."
+                ),
             )
         return GraphSession(self.folder, graph, self.device, self.threads, self.strict_device)
 
@@ -139,7 +142,7 @@ class Engine:
         try:
             return self.bundle.evaluation.choose(segment_len, restart, **settings)
         except OptionError as error:
-            raise OptionError(f"{self.folder}: {error}") from None
+            raise OptionError(f"{self.folder}: {error.message}", repair=error.repair) from None
 
     def new_memory(
         self, evaluation: EvaluationSettings, batch_size: int = 1, capacity: int | None = None
@@ -147,14 +150,14 @@ class Engine:
         """Return fresh memory for `batch_size` rows; `capacity` None is just enough for `evaluation.segment_len`.
 
         Args:
-            capacity: slots of the largest ring; smaller rings get as many slots beside the rows that they keep.
+            capacity: slots of the largest ring; smaller rings get as many spare slots.
         """
         capacity = evaluation.capacity() if capacity is None else capacity
         if batch_size < 1:
             raise OptionError(f"batch size is {batch_size}, at least 1 is needed.")
         if evaluation.max_segment(capacity) < 1:
             raise OptionError(
-                f"a capacity of {capacity} slots holds no segment beside the {evaluation.most_rows} rows that are kept."
+                f"a capacity of {capacity} slots holds no segment, as {evaluation.most_rows} rows are kept."
             )
         plan = MemoryPlan(self.bundle.memory, self._first_values, {}, evaluation, capacity, self.device)
         if self.device.kind == "cpu":
@@ -181,12 +184,14 @@ class Engine:
         if not 1 <= S <= memory.max_segment:
             raise OptionError(
                 f"a segment of {S} tokens does not fit: a ring of {memory.capacity} slots that keeps "
-                f"{memory.evaluation.most_rows} rows takes 1 to {memory.max_segment}. Split it."
+                f"{memory.evaluation.most_rows} rows takes 1 to {memory.max_segment}.",
+                repair="Split it.",
             )
         if (room := memory.room.min()) < S:
             raise OptionError(
                 f"a segment of {S} tokens does not fit: a row has room for {room} more, as the model reads at most "
-                f"{memory.evaluation.longest_part} tokens of a document. Restart the row."
+                f"{memory.evaluation.longest_part} tokens of a document.",
+                repair="Restart the row.",
             )
         feeds = {"tokens": tokens, "targets": targets, **memory.feeds()}
         fixed = None if self._fixed is None else self._fixed.session(purpose, memory, S)
@@ -212,7 +217,8 @@ class Engine:
         if variants:
             raise OptionError(
                 f"a segment of {segment_len} tokens does not fit: the graph for {purpose!r} takes 1 to "
-                f"{self.longest_step(purpose, segment_len)}. Split it."
+                f"{self.longest_step(purpose, segment_len)}.",
+                repair="Split it.",
             )
         return purpose
 
@@ -247,12 +253,12 @@ class Engine:
         try:
             values = dict(load_file(file))
         except (SafetensorError, ValueError) as error:
-            raise BundleError(f"{file}: damaged ({first_line(error)}). Copy the bundle again.") from error
+            raise BundleError(f"{file}: damaged ({first_line(error)}).", repair="Copy the bundle again.") from error
         wrong = [
             f"{entry.first_value} for {entry.input}"
             for entry in self.bundle.memory
             if entry.first_value is not None and not entry.begins_with(values.get(entry.first_value))
         ]
         if wrong:
-            raise BundleError(f"{file}: no such rows: {', '.join(wrong[:5])}. Convert the checkpoint again.")
+            raise BundleError(f"{file}: no such rows: {', '.join(wrong[:5])}.", repair="Convert the checkpoint again.")
         return values

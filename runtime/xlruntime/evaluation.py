@@ -85,7 +85,7 @@ class Ring:
         rows: setting that says how many rows of earlier segments are kept.
         same_length: boolean setting that gives every query equally many keys: at most `rows` + `window_extra`, itself
             included. None: that always holds. Without it, the first query of a segment sees fewer than the last.
-        window_extra: 1 if the model's own code counts the query beside the kept rows.
+        window_extra: 1 if the model's own code counts the query in addition to the kept rows.
         offset: input, int64 (1,): slot that takes the step's first row.
         length: input, int64 (B,): kept rows that each batch row may see; None if no graph asks.
         window: input, int64 (1,): most keys that a query sees, itself included; None if no graph asks.
@@ -110,7 +110,7 @@ class EvaluationRules:
     Attributes:
         segment_len: tokens in one step unless the caller chooses otherwise; with `whole` the longest document.
         settings: by name; not `segment_len` and `restart`, which every bundle has.
-        rings: by the symbol that stands for their capacity in the shapes of memories.
+        rings: by the symbol of their capacity in the shapes of memories.
         first_memory: a fresh ring has no rows (`empty`), or as many as it keeps, which are attended to (`zeros`).
         max_positions: tokens of a document that can be read; None: any number.
         restart: whether a longer document begins again at each multiple of that, unless the caller chooses otherwise.
@@ -165,7 +165,9 @@ class EvaluationRules:
         given = {name: value for name, value in settings.items() if value is not None}
         if strange := [name for name in given if name not in self.settings]:
             have = ", ".join(("segment_len", *self.settings))
-            raise OptionError(f"{', '.join(strange)}: not among the settings of this bundle ({have}). Leave it out.")
+            raise OptionError(
+                f"{', '.join(strange)}: not among the settings of this bundle ({have}).", repair="Leave it out."
+            )
         values = {name: given.get(name, setting.default) for name, setting in self.settings.items()}
         length = self.segment_len if segment_len is None else segment_len
         if self.max_positions is not None:

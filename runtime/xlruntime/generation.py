@@ -101,7 +101,7 @@ def generate_whole(
         raise OptionError(f"max_tokens is {max_tokens}, at least 0 is needed.")
     ids = encode(prompt, engine.tokenizer, engine.bundle.vocab_size, "the prompt")
     if not len(ids):
-        raise TextError("nothing to continue: the prompt is empty. Give a prompt.")
+        raise TextError("nothing to continue: the prompt is empty.", repair="Give a prompt.")
     check_length(len(ids) + max_tokens, evaluation, f"the prompt and {max_tokens:,} tokens after it")
     return _generate(engine, evaluation, ids, max_tokens, sampling)
 
@@ -117,6 +117,8 @@ def _generate(
         memory.restart(0)
         logits = engine.step("generate", memory, part[None], part[None])["logits"][0]  # any target will do
         if not np.isfinite(logits).all():
-            raise XlruntimeError("the model gave logits that are not finite, so generation stops. Give another prompt.")
+            raise XlruntimeError(
+                "the model gave logits that are not finite, so generation stops.", repair="Give another prompt."
+            )
         ids = np.append(ids, sampling.draw(logits, rng))
         yield int(ids[-1])

@@ -329,7 +329,8 @@ def check_room(plan: MemoryPlan, batch_size: int) -> None:
     if nbytes > machine > 0:
         raise OptionError(
             f"the memory of {batch_size:,} batch rows of {plan.capacity:,} slots would take {nbytes / 1e9:,.1f} GB, "
-            f"but this machine has {machine / 1e9:,.1f} GB. Choose a smaller mem_len, segment_len or batch size."
+            f"but this machine has {machine / 1e9:,.1f} GB.",
+            repair="Choose a smaller mem_len, segment_len or batch size.",
         )
 
 

@@ -14,13 +14,13 @@ LONGEST_VALUE = 100
 
 
 def first_line(error: BaseException) -> str:
-    """Return the first line of an error, or its class where it says nothing, as a terminal can show it."""
+    """Return the first line of an error, or its class if it says nothing, as a terminal can show it."""
     line = str(error).strip().partition("\n")[0] or type(error).__name__
     return line if line.isprintable() else ascii(line)[1:-1]
 
 
 def shown(value: object) -> str:
-    """Return a value of any kind, cut where it is long.
+    """Return a value of any kind, cut if it is long.
 
     The value comes from a file and may be of any size: one that contains itself many times is never written out whole.
     """

@@ -52,10 +52,14 @@ def load(
         raise OptionError(f"threads is {threads}, at least 1 is needed.")
     path, where = Path(folder), parse_device(device)
     if cuda_graphs and where.kind != "cuda":
-        raise OptionError(f"cuda_graphs needs a CUDA device, but the device is {where}. Leave it out, or choose cuda.")
+        raise OptionError(
+            f"cuda_graphs needs a CUDA device, but the device is {where}.", repair="Leave it out, or choose cuda."
+        )
     bundle = read_bundle(path, check_files)
     if cuda_graphs and not any(purpose.endswith("_fixed") for purpose in bundle.graphs):
-        raise OptionError(f"{path}: no graphs for cuda_graphs. Convert the checkpoint again with --cuda-graphs.")
+        raise OptionError(
+            f"{path}: no graphs for cuda_graphs.", repair="Convert the checkpoint again with --cuda-graphs."
+        )
     model = Model(path, bundle, where, threads, strict_device)
     if cuda_graphs:
         model.use_fixed()

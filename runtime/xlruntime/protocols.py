@@ -127,7 +127,7 @@ class CorpusScore:
     bits_per_token: float
     perplexity: float
     segment_len: int
-    settings: Mapping[str, SettingValue]  # those that the bundle declares
+    settings: Mapping[str, SettingValue]  # that the bundle declares
     restart: bool
     first_memory: str
     tokens_per_second: float  # warm-up included
@@ -219,7 +219,8 @@ def _cut(corpus: Corpus, evaluation: EvaluationSettings, protocol: str, B: int, 
         warmup = "" if W == 0 else f", to warm up a memory of {evaluation.most_rows} rows"
         raise TextError(
             f"{corpus.name}: {len(corpus.ids):,} tokens make {B} streams of {n:,}, at least {needed:,} each are "
-            f"needed{warmup}. Give a longer text, or a smaller --batch-size{' or --mem-len' if W else ''}."
+            f"needed{warmup}.",
+            repair=f"Give a longer text, or a smaller --batch-size{' or --mem-len' if W else ''}.",
         )
     streams = corpus.ids[: B * n].reshape(B, n)
     if W:
@@ -264,8 +265,8 @@ def _pack_sentences(
             segments += 1
     if not segments:
         raise TextError(
-            f"{corpus.name}: its sentences do not fill one segment of {S} tokens in each of {B} rows. Give a longer "
-            "text, or a smaller --batch-size."
+            f"{corpus.name}: its sentences do not fill one segment of {S} tokens in each of {B} rows.",
+            repair="Give a longer text, or a smaller --batch-size.",
         )
     N = segments * S
     tokens = np.stack([np.concatenate([run[:-1] for run in runs])[:N] for runs in rows])
@@ -297,7 +298,8 @@ def _sentences(corpus: Corpus, start: int, end: int) -> Iterator[Ids]:
     if not np.array_equal(np.concatenate([starts, [len(corpus.ids)]]), borders):
         raise TokenError(
             f"{corpus.name}: expected sentences one after the other, each from token {start} to token {end}; found "
-            "another order. Walk it as plain streams with --no-sentences."
+            "another order.",
+            repair="Walk it as plain streams with --no-sentences.",
         )
     return (corpus.ids[first : last + 1] for first, last in zip(starts, ends, strict=True))
 
@@ -330,7 +332,8 @@ def walk(engine: Engine, streams: Streams, progress: Callable[[int, int], None] 
             row, column = np.argwhere(~np.isfinite(log_prob))[0]
             raise XlruntimeError(
                 f"{corpus.name}: stream {row + 1} of {B}, token {start + column + 1}: a log-probability of "
-                f"{log_prob[row, column]}, so there is no score. See whether the checkpoint's weights are finite."
+                f"{log_prob[row, column]}, so there is no score.",
+                repair="See whether the checkpoint's weights are finite.",
             )
         if start >= streams.warmup:
             nats -= float(log_prob.sum(dtype=np.float64))

@@ -21,7 +21,6 @@ from .placement import RECORD_PLACEMENT, SIZE_OPERATORS, placed_nodes, require_p
 
 __all__ = [
     "device_value",
-    "first_line",
     "import_onnxruntime",
     "installed_wheels",
     "onnxruntime_errors",
@@ -77,13 +76,13 @@ def import_onnxruntime() -> ModuleType:
     except ModuleNotFoundError as error:
         if error.name != "onnxruntime":
             raise ProviderError(
-                f"ONNX Runtime lacks the module {error.name}.", repair=f"Install it anew: {REINSTALL}."
+                f"ONNX Runtime lacks the module {error.name}.", repair=f"Install it again: {REINSTALL}."
             ) from error
         raise ProviderError("ONNX Runtime is not installed.", repair=f"Install it: {INSTALL}.") from error
     except ImportError as error:
         raise ProviderError(f"ONNX Runtime cannot be loaded ({first_line(error)}).", repair=f"{REINSTALL}.") from error
     if not hasattr(ort, "InferenceSession"):  # what remains after one of two wheels has been uninstalled
-        raise ProviderError("ONNX Runtime is only partly installed.", repair=f"Install it anew: {REINSTALL}.")
+        raise ProviderError("ONNX Runtime is only partly installed.", repair=f"Install it again: {REINSTALL}.")
     return ort
 
 
@@ -165,7 +164,7 @@ def open_session(
             raise _cuda_failed(device, reason) from error
         raise BundleError(
             f"{path}: ONNX Runtime {ort.__version__} cannot load it ({reason}).",
-            repair="Copy the bundle anew, convert the checkpoint again, or upgrade ONNX Runtime.",
+            repair="Copy the bundle again, convert the checkpoint again, or upgrade ONNX Runtime.",
         ) from error
     session.disable_fallback()
     if session.get_providers()[0] != device.provider:

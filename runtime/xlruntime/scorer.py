@@ -294,7 +294,9 @@ class Scorer:
 def _check_continuous(evaluation: EvaluationSettings, batch_size: int) -> None:
     """Refuse what cannot carry memory from document to document."""
     if evaluation.whole:
-        raise OptionError("continuous: this model reads each document in one step and carries no memory. Leave it out.")
+        raise OptionError(
+            "continuous: this model reads each document in one step and carries no memory.", repair="Leave it out."
+        )
     if batch_size != 1:
         raise OptionError(f"continuous: documents go one after another, so batch size must be 1, not {batch_size}.")
 

@@ -72,7 +72,9 @@ def resume_scorer(
     for number in range(fields["taken"]):
         document = next(waiting, None)
         if document is None:
-            raise StateError(f"{number:,} documents, but {fields['taken']:,} had been taken. Give the same ones again.")
+            raise StateError(
+                f"{number:,} documents, but {fields['taken']:,} had been taken.", repair="Give the same ones again."
+            )
         if number in active:
             opened[number] = document
     scorer.taken, scorer.last = fields["taken"], fields["last"]
@@ -106,10 +108,12 @@ def _reopened(scorer: Scorer, row: Mapping[str, Any], document: Document) -> Wal
         while left and len(piece := reader.take(min(left, SKIPPED))):
             left, last = left - len(piece), piece
     except (XlruntimeError, OSError) as error:
-        raise StateError(f"{document.name}: cannot be read again ({error}). Give the same documents again.") from error
+        raise StateError(
+            f"{document.name}: cannot be read again ({error}).", repair="Give the same documents again."
+        ) from error
     same = document.name == row["name"] and not left and (last is None or int(last.ids[-1]) == row["held"])
     if not same:
-        raise StateError(f"{document.name}: not the text that was left there. Give the same documents again.")
+        raise StateError(f"{document.name}: not the text that was left there.", repair="Give the same documents again.")
     return Walk(
         row["number"],
         reader,

@@ -13,7 +13,7 @@ import numpy.typing as npt
 from .documents import TextCounts, TokenPiece
 from .evaluation import EvaluationSettings, SettingValue
 
-__all__ = ["LN2", "DocumentScore", "TokenScores", "perplexity", "ratio", "total_score"]
+__all__ = ["LN2", "DocumentScore", "TokenScores", "flat_fields", "perplexity", "ratio", "total_score"]
 
 LN2 = math.log(2)
 LARGEST_MEAN = 700  # nats; e to more overflows a float
@@ -34,7 +34,7 @@ class DocumentScore:
         words: between white space; chars: Unicode characters; bytes: of UTF-8. 0 for a document given as token ids.
         nats, bits: negative log-probability of all scored tokens, to base e and 2.
         bits_per_byte, bits_per_char, bits_per_token: its ratios; perplexity: e to the nats of a token.
-        segment_len, settings: what the scores were computed with; the settings are those that the bundle declares.
+        segment_len, settings: what the scores were computed with; `settings` has what the bundle declares.
         tokens_per_second: from when the document was opened, beside others in its batch.
     """
 

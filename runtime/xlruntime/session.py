@@ -12,8 +12,9 @@ import numpy.typing as npt
 from .devices import Device
 from .errors import BundleError
 from .memory import BatchMemory
+from .messages import first_line
 from .placement import PlacedNode, placed_nodes
-from .providers import device_value, first_line, import_onnxruntime, onnxruntime_errors, open_session
+from .providers import device_value, import_onnxruntime, onnxruntime_errors, open_session
 from .spec import METADATA_KEY, Graph
 
 __all__ = ["GraphSession", "Session", "SessionFactory", "running"]
@@ -62,7 +63,8 @@ def running(file: Path) -> Iterator[None]:
         if "allocat" in reason:
             raise MemoryError(reason) from error
         raise BundleError(
-            f"{file}: ONNX Runtime cannot run it ({reason}). Copy the bundle again, or convert the checkpoint again."
+            f"{file}: ONNX Runtime cannot run it ({reason}).",
+            repair="Copy the bundle again, or convert the checkpoint again.",
         ) from error
 
 
@@ -134,7 +136,7 @@ class GraphSession:
         """Run one segment; `memory` is read and written where it is, never copied.
 
         Args:
-            feeds: the step's small inputs; the graph takes those that it names.
+            feeds: the step's small inputs; the graph takes the ones that it names.
             memory: buffers and constants; the caller advances it.
 
         Returns:

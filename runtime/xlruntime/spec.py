@@ -30,6 +30,7 @@ from typing import Any, Literal
 from .errors import BundleError
 from .evaluation import EvaluationRules, EvaluationSettings
 from .json_fields import read_fields
+from .messages import first_line, named
 
 __all__ = [
     "FIRST_MEMORY_FILE",
@@ -149,9 +150,7 @@ class Tokenizer:
         if self.first_id < 0:
             raise ValueError(f"first_id is {self.first_id}, expected a whole number of at least 0")
         if (self.file is None) != (self.kind in ("bytes", "none")):
-            raise ValueError(
-                f"tokenizer {self.kind!r} with file {_shown(str(self.file))}: only bytes and none have none"
-            )
+            raise ValueError(f"tokenizer {self.kind!r} with file {named(self.file)}: only bytes and none have none")
 
 
 @dataclass(frozen=True)
@@ -220,26 +219,31 @@ class Bundle:
         try:
             fields = json.loads(text)
         except (ValueError, RecursionError) as error:
-            reason = str(error).partition("\n")[0]
-            raise BundleError(f"{where}: not JSON ({reason}). Convert the checkpoint again.") from error
+            raise BundleError(
+                f"{where}: not JSON ({first_line(error)}).", repair="Convert the checkpoint again."
+            ) from error
         if not isinstance(fields, dict) or type(fields.get("format_version")) is not int:
             raise BundleError(f"{where}: no integer format_version, so not a bundle that xlexport wrote.")
         found = fields["format_version"]
         if found > FORMAT_VERSION:
             raise BundleError(
                 f"{where}: format version {str(found)[:20]} is newer than {FORMAT_VERSION}, the newest this xlexport "
-                "reads. Upgrade it (pip install -U xlexport), or convert the checkpoint again."
+                "reads.",
+                repair="Upgrade it (pip install -U xlexport), or convert the checkpoint again.",
             )
         if found < FORMAT_VERSION:
             raise BundleError(
                 f"{where}: format version {str(found)[:20]} is of an earlier xlexport, this one reads "
-                f"{FORMAT_VERSION}. Convert the checkpoint again: {_conversion(fields, where)}"
+                f"{FORMAT_VERSION}.",
+                repair=f"Convert the checkpoint again: {_conversion(fields, where)}",
             )
         _check_digest(fields, where)
         try:
             bundle = read_fields(cls, fields)
         except ValueError as error:
-            raise BundleError(f"{where}: a field is missing or malformed ({error}). Convert it again.") from error
+            raise BundleError(
+                f"{where}: a field is missing or malformed ({error}).", repair="Convert it again."
+            ) from error
         bundle._check(where)
         return bundle
 
@@ -247,7 +251,7 @@ class Bundle:
         """Refuse what does not go together, names that leave the folder, and files that are used but not listed."""
         problems = list(self._contradictions())
         if problems:
-            raise BundleError(f"{where}: {'; '.join(problems)}. Convert it again.")
+            raise BundleError(f"{where}: {'; '.join(problems)}.", repair="Convert it again.")
         used = {graph.file for graph in self.graphs.values()} | ({self.tokenizer.file} - {None})
         if any(entry.first_value is not None for entry in self.memory):
             used.add(FIRST_MEMORY_FILE)
@@ -256,7 +260,9 @@ class Bundle:
             raise BundleError(f"{where}: file names must stay inside the bundle, found {ascii(outside)[:200]}.")
         unlisted = ", ".join(sorted(str(name) for name in used - set(self.files)))
         if unlisted:
-            raise BundleError(f"{where}: files are used but have no digest: {_shown(unlisted)}. Convert it again.")
+            raise BundleError(
+                f"{where}: files are used but have no digest: {named(unlisted)}.", repair="Convert it again."
+            )
 
     def _contradictions(self) -> Iterator[str]:
         """What the manifest's parts say against each other."""
@@ -274,7 +280,7 @@ class Bundle:
         )
         for entry in self.memory:
             if problem := entry.problem(self.evaluation.rings):
-                yield f"memory {_shown(entry.input)} {problem}"
+                yield f"memory {named(entry.input)} {problem}"
         strange = [entry.input for entry in self.memory if entry.input not in inputs or entry.output not in outputs]
         if strange:
             yield f"memory that the score graph does not take or give: {', '.join(map(repr, strange[:5]))}"
@@ -295,11 +301,6 @@ def _is_file_name(name: str) -> bool:
     """Whether it stays inside a folder, and a message can show it."""
     inside = PurePosixPath(name).name == name and name not in ("", ".", "..")
     return inside and name.isprintable() and len(name.encode("utf-8", "replace")) <= LONGEST_NAME
-
-
-def _shown(text: str) -> str:
-    """Fit for a message."""
-    return text if text.isprintable() and len(text) <= LONGEST_NAME else ascii(text)[:LONGEST_NAME]
 
 
 def _fields(entry: Memory | Graph) -> dict[str, Any]:
@@ -323,6 +324,6 @@ def _check_digest(fields: dict[str, Any], where: str) -> None:
         intact = False
     if not intact:
         raise BundleError(
-            f"{where}: was changed since it was written (its {DIGEST_KEY} differs). Copy it anew; if you changed it on "
-            f"purpose, remove {DIGEST_KEY}."
+            f"{where}: was changed since it was written (its {DIGEST_KEY} differs).",
+            repair=f"Copy it again; if you changed it on purpose, remove {DIGEST_KEY}.",
         )

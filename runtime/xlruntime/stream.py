@@ -65,7 +65,8 @@ class Stream:
         if evaluation.whole:
             raise OptionError(
                 f"{engine.folder}: this model reads each document in one step and carries no memory, so there is no "
-                "stream of it. Use Model.score, Model.score_tokens or Model.generate on whole documents."
+                "stream of it.",
+                repair="Use Model.score, Model.score_tokens or Model.generate on whole documents.",
             )
         self.engine = engine
         self.evaluation = evaluation
@@ -73,7 +74,8 @@ class Stream:
         if evaluation.segmentation_matters and self.memory.max_segment < evaluation.segment_len:
             raise OptionError(
                 f"a capacity of {capacity} slots would cut segments of {evaluation.segment_len} tokens, on which the "
-                f"scores depend without same_length. Give at least {evaluation.capacity()}."
+                "scores depend without same_length.",
+                repair=f"Give at least {evaluation.capacity()}.",
             )
         self.pending: int | None = None
         self.position = 0  # tokens fed so far
@@ -147,7 +149,9 @@ class Stream:
             raise OptionError(f"max_tokens is {max_tokens}, at least 0 is needed.")
         ids = self._ids([] if prompt is None else prompt)
         if self.pending is None and not len(ids):
-            raise TextError("nothing to continue: the prompt is empty and the stream has read nothing. Give a prompt.")
+            raise TextError(
+                "nothing to continue: the prompt is empty and the stream has read nothing.", repair="Give a prompt."
+            )
         self._check_length(len(ids) + max_tokens, f"the document with {max_tokens:,} tokens more")
         return self._generate(ids, max_tokens, sampling or Sampling())
 
@@ -249,7 +253,7 @@ class Stream:
             if not np.isfinite(logits).all():
                 self.memory.restart(0, refill=True)
                 raise XlruntimeError(
-                    "the model gave logits that are not finite, so generation stops. Reset the stream."
+                    "the model gave logits that are not finite, so generation stops.", repair="Reset the stream."
                 )
             self.pending = sampling.draw(logits, rng)
             yield self.pending

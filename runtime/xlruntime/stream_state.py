@@ -28,7 +28,7 @@ REPAIR = "Save the stream again with Stream.save."
 
 @dataclass(frozen=True)
 class SavedStream:
-    """The fields of a state, beside the tensors of its memory.
+    """Hold the fields of a state, except the tensors of its memory.
 
     Attributes:
         fingerprint: of the bundle.
@@ -87,7 +87,9 @@ def read_stream(engine: Engine, file: Path) -> tuple[SavedStream, EvaluationSett
         raise FileNotFoundError(f"{file}: no such file; expected a stream's state that Stream.save wrote.")
     state, arrays = read_state(file, KIND, VERSION, REPAIR)
     if state.get("fingerprint") != engine.bundle.fingerprint:
-        raise StateError(f"{file}: saved from another bundle than {engine.folder}. Open the one it was saved from.")
+        raise StateError(
+            f"{file}: saved from another bundle than {engine.folder}.", repair="Open the one it was saved from."
+        )
     try:
         saved = read_fields(SavedStream, state)
         evaluation = engine.bundle.evaluation.choose(**saved.evaluation)
@@ -96,7 +98,7 @@ def read_stream(engine: Engine, file: Path) -> tuple[SavedStream, EvaluationSett
         if evaluation.to_dict() != saved.evaluation:
             raise OptionError(f"evaluation is {saved.evaluation}, expected {list(evaluation.to_dict())}")
     except (TypeError, ValueError) as error:  # OptionError is one, too
-        raise StateError(f"{file}: not a stream's state ({error}). {REPAIR}") from error
+        raise StateError(f"{file}: not a stream's state ({error}).", repair=REPAIR) from error
     # What the file says of sizes is compared before any memory is taken for it.
     _check_arrays(file, arrays, MemoryPlan(engine.bundle.memory, {}, {}, evaluation, saved.capacity, engine.device))
     return saved, evaluation, arrays
@@ -113,4 +115,4 @@ def _check_arrays(file: Path, arrays: Mapping[str, npt.NDArray[Any]], plan: Memo
         elif not np.isfinite(found).all():
             problems.append(f"{entry.input} has numbers that are not finite")
     if problems:
-        raise StateError(f"{file}: {'; '.join(problems)}. {REPAIR}")
+        raise StateError(f"{file}: {'; '.join(problems)}.", repair=REPAIR)

@@ -258,6 +258,16 @@ def test_weights_that_are_not_finite_are_refused(tmp_path: Path, model: Transfor
     assert "layers.0.attention.output.weight, layers.1.feed_forward.inner.bias" in refusal(path)
 
 
+def test_refusal_of_another_package_ends_in_a_sentence(tmp_path: Path, model: TransformerXL) -> None:
+    save_checkpoint(tmp_path / "folder", CONFIG, model.state_dict())
+    weights = tmp_path / "folder" / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-1])
+    with pytest.raises(CheckpointError) as caught:
+        load(tmp_path / "folder")
+    assert caught.value.message.startswith(f"{weights}: damaged (") and caught.value.message.endswith(").")
+    assert caught.value.repair == "Copy it again."
+
+
 def test_folder_of_another_kind(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(json.dumps({"model_type": "gpt2"}))
     (tmp_path / "model.safetensors").write_bytes(bytes(64))

@@ -168,7 +168,7 @@ def test_style_may_be_forced() -> None:
     for style in STYLES:
         if style not in ("lm1b", "text8"):
             vocabulary_of({"idx2sym": digits}, "it", style)
-    with pytest.raises(CheckpointError, match="it, read as lm1b: line_start is '<S>', which is no symbol"):
+    with pytest.raises(CheckpointError, match="it, read as lm1b: line_start is '<S>', which is not a symbol"):
         vocabulary_of({"idx2sym": digits}, "it", "lm1b")
     with pytest.raises(CheckpointError, match="it, read as enwik8: symbols that are no bytes: 'the', 'sea'"):
         vocabulary_of({"idx2sym": WIKI}, "it", "enwik8")

@@ -1,4 +1,4 @@
-"""Bad input: one line that says what, where and how to mend it; exit 1; nothing written and nothing run."""
+"""Bad input: one line that says what, where and how to repair it; exit 1; nothing written and nothing run."""
 
 from __future__ import annotations
 
@@ -184,9 +184,9 @@ def change_a_graph(folder: Path) -> None:
 
 
 SPOILED = [
-    (flip_a_byte, "weights.data was changed", "Copy it anew, or convert the checkpoint again."),
-    (cut_a_file, "score.onnx has 1000 bytes, expected", "Copy it anew, or convert the checkpoint again."),
-    (remove_a_file, "weights.data is missing", "Copy it anew, or convert the checkpoint again."),
+    (flip_a_byte, "weights.data was changed", "Copy it again, or convert the checkpoint again."),
+    (cut_a_file, "score.onnx has 1000 bytes, expected", "Copy it again, or convert the checkpoint again."),
+    (remove_a_file, "weights.data is missing", "Copy it again, or convert the checkpoint again."),
     (remove_the_manifest, "no bundle.json in it, so not a bundle", "Make one with `xlexport convert CHECKPOINT`."),
     (
         make_it_newer,

@@ -260,7 +260,7 @@ def test_plots_that_are_refused_before_anything_runs(
 ) -> None:
     several = ("bench", tmp_path / "no.bundle", "--segment-len", "1,2")
     assert "a plot is a .png or .svg file" in invoke(*several, "--plot", tmp_path / "sweep.gif").error
-    assert "one combination is no plot" in invoke(*several[:3], "1,1", "--plot", tmp_path / "sweep.png").error
+    assert "one combination is not enough" in invoke(*several[:3], "1,1", "--plot", tmp_path / "sweep.png").error
     monkeypatch.setattr("xlexport.extras.EXTRAS", {"convert": (), "plot": ("no_such_module",)})
     error = invoke(*several, "--plot", tmp_path / "sweep.png").error
     assert "no_such_module not installed, needed here. Install it: pip install 'xlexport[plot]'." in error

@@ -158,7 +158,7 @@ def test_what_is_refused(bundle: Path, checkpoint: Path, invoke: Invoke, text: P
     assert "a plot is a .png or .svg file" in invoke("plot", "bits", EMPTY, text, "-o", tmp_path / "x.pdf").error
     folder = tmp_path / "folder.png"
     folder.mkdir()
-    assert "a folder stands where the plot" in invoke("plot", "bits", EMPTY, text, "-o", folder).error
+    assert "is a folder, expected a file for the plot" in invoke("plot", "bits", EMPTY, text, "-o", folder).error
     assert "No such file" in invoke("plot", "bits", EMPTY, tmp_path / "none.txt", "-o", picture).error
     reformer = invoke("plot", "attention", BAND, checkpoint, "-o", picture).error
     assert "attention by distance is not possible for a Reformer" in reformer

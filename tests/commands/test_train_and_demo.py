@@ -73,7 +73,7 @@ def test_train_writes_a_checkpoint_and_a_log(prose: Path, invoke: Invoke, tmp_pa
 
     before = digest_file(out / "checkpoint.pt")
     error = invoke(*command, "--steps", "4").error
-    assert f"{out / 'checkpoint.pt'}: a checkpoint stands there; resume that run or choose another folder" in error
+    assert f"{out / 'checkpoint.pt'}: there is a checkpoint already; resume that run or choose another folder" in error
     error = invoke(*command, "--steps", "8", "--resume").error
     assert "belongs to another run: steps was 4, is now 8" in error
     assert digest_file(out / "checkpoint.pt") == before
@@ -131,7 +131,7 @@ def test_fresh_weights_never_replace_a_trained_checkpoint(prose: Path, invoke: I
     invoke(*command, "--steps", "2").succeeded()
     before = digest_file(tmp_path / "run" / "checkpoint.pt")
     for resume in ((), ("--resume",)):
-        assert "a checkpoint stands there" in invoke(*command, "--steps", "0", *resume).error
+        assert "there is a checkpoint already" in invoke(*command, "--steps", "0", *resume).error
     assert digest_file(tmp_path / "run" / "checkpoint.pt") == before
 
 

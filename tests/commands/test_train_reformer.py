@@ -82,7 +82,7 @@ def test_the_duplication_task(invoke: Invoke, tmp_path: Path) -> None:
         (
             ("--n-layer", "2", "--clamp-len", "4", *SIZE),
             "--n-layer, --clamp-len: only for --architecture transformer_xl, not reformer; "
-            "a Reformer's layers are those that --attn-layers names.",
+            "a Reformer's layers are the ones that --attn-layers names.",
         ),
         (("--n-hashes", "2"), "--n-hashes: only for --architecture reformer, not transformer_xl."),
         (("--no-reversible",), "--reversible, --no-reversible: only for --architecture reformer."),

@@ -119,9 +119,9 @@ def test_options_become_the_defaults_of_the_bundle(reuse_band: None, band: Conve
     assert (report.segments, report.tokens, report.segment_len, report.mem_len) == (6, 96, 16, 9)
     evaluation = read_bundle(tmp_path / "bundle").settings
     assert (evaluation.segment_len, evaluation["mem_len"], evaluation.restart) == (16, 9, True)
-    afresh = "at most 1,024 tokens; longer ones start afresh there"
-    assert f"Documents have {afresh}." in (tmp_path / "bundle" / "README.md").read_text()
-    assert dict(bundle_rows(read_bundle(tmp_path / "bundle"), tmp_path / "bundle"))["documents"] == f"of {afresh}"
+    documents = "at most 1,024 tokens; longer ones begin again there"
+    assert f"Documents have {documents}." in (tmp_path / "bundle" / "README.md").read_text()
+    assert dict(bundle_rows(read_bundle(tmp_path / "bundle"), tmp_path / "bundle"))["documents"] == f"of {documents}"
 
 
 @pytest.mark.parametrize(

@@ -51,7 +51,7 @@ def test_one_token_too_many_is_refused_and_nothing_is_taken(
     before = stream.position, stream.pending, stream.memory.offset
     message = (
         "the document: 202 tokens, but at most 201 are possible: the model reads 200 tokens of a document and predicts "
-        "one more. Make it shorter, or let it start afresh every 200 tokens (restart=True, --restart)."
+        "one more. Make it shorter, or let it begin again every 200 tokens (restart=True, --restart)."
     )
     with pytest.raises(TextError) as caught:
         stream.feed(ids[fed : LIMIT + 2])

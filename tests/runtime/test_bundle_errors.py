@@ -64,7 +64,7 @@ def test_missing_and_truncated_files_are_all_listed(bundle_copy: Path) -> None:
         f"score.onnx has {size - 1} bytes, expected {size}",
     ):
         assert problem in message
-    assert message.endswith("Copy it anew, or convert the checkpoint again.")
+    assert message.endswith("Copy it again, or convert the checkpoint again.")
 
 
 def test_folder_in_the_place_of_a_file_is_refused(bundle_copy: Path) -> None:

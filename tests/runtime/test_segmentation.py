@@ -99,7 +99,7 @@ def test_segments_are_no_longer_than_asked_for(
 
 
 def test_ring_too_small_for_any_segment_is_refused(model: Model) -> None:
-    with pytest.raises(OptionError, match="a capacity of 12 slots holds no segment beside the 12 rows that are kept"):
+    with pytest.raises(OptionError, match="a capacity of 12 slots holds no segment, as 12 rows are kept"):
         model.stream(capacity=12)
 
 

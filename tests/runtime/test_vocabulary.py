@@ -60,7 +60,7 @@ def test_file_of_another_version_reads_without_newer_fields() -> None:
         ({"symbols": ("a", "", 3)}, "symbol 1 is '', 2 is 3"),
         ({"symbols": ("a", "\ud800")}, r"symbol 1 is '\\ud800'"),
         ({"symbols": tuple("ab") * 2 + tuple("cdefgh") * 2}, "'a', 'b', 'c', 'd', 'e' and 3 more"),
-        ({"unk": "<unk>"}, "unk is '<unk>', which is no symbol"),
+        ({"unk": "<unk>"}, "unk is '<unk>', which is not a symbol"),
         ({"line_end": "<eos>", "line_start": "<S>"}, "line_start is '<S>', .*; line_end is '<eos>', which is no"),
         ({"kind": "characters", "symbols": ("a", "<pad>", "bc", "d")}, r"no characters: 'bc'\."),
         ({"kind": "bytes", "symbols": ("0", "256", "007", "a", "²", "-1")}, "no bytes: '256', '007', 'a', '²', '-1'"),

@@ -43,7 +43,7 @@ def register(name: str, config: type[ModelConfig], model: type[LanguageModel]) -
     """
     taken = [other for other, (kind, _) in _registered.items() if other == name or kind is config]
     if taken:
-        raise ConfigError(f"architecture {shown(name)}: {taken[0]} is registered already; choose another")
+        raise ConfigError(f"architecture {shown(name)}: {taken[0]} is registered already", repair="choose another")
     _registered[name] = (config, model)
 
 

@@ -1,4 +1,4 @@
-"""Publish a file or a folder whole or not at all, whatever happens while it is written.
+"""Publish a file or a folder whole or not at all, even if writing fails or is killed.
 
 Hidden names have no process number, so the next run replaces what a killed one has left.
 """

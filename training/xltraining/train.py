@@ -64,7 +64,7 @@ def train(
     checkpoint = Path(out_dir) / CHECKPOINT_NAME
     if checkpoint.exists() and (not resume or training_config.steps == 0):  # fresh weights replace nothing
         raise CheckpointError(
-            f"{checkpoint}: a checkpoint stands there", repair="resume that run or choose another folder"
+            f"{checkpoint}: there is a checkpoint already", repair="resume that run or choose another folder"
         )
     devices = [training_config.device] if training_config.device.startswith("cuda") else []
     with torch.random.fork_rng(devices), _threads(training_config.threads):

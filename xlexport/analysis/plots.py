@@ -23,7 +23,7 @@ DECADES = 5  # of colour: less attention than this far below the most looks like
 
 
 def draw_context(report: ContextReport, path: Path) -> None:
-    """Bits by memory length, a line for each model; beside it, where RECL was looked for, relative gains.
+    """Bits by memory length, a line for each model; next to it, if RECL was computed, relative gains.
 
     Raises:
         OSError: the file cannot be written.

@@ -53,7 +53,7 @@ def register(added: Architecture) -> None:
         ExportError: the name is taken.
     """
     if added.name in _registered or added.name in _folders():
-        raise ExportError(f"architecture {added.name!r} is registered already. Choose another name.")
+        raise ExportError(f"architecture {added.name!r} is registered already.", repair="Choose another name.")
     _registered[added.name] = added
 
 
@@ -76,14 +76,14 @@ def architecture(name: str) -> Architecture:
     """Return the architecture of a name.
 
     Raises:
-        ExportError: it is not known; lists those that are.
+        ExportError: the name is unknown; lists the known ones.
     """
     found = find(name)
     if found is None:
         known = ", ".join((*_folders(), *_registered))
         raise ExportError(
-            f"architecture {name!r} is unknown, expected one of {known}. Register it with "
-            "xlexport.architectures.register, or upgrade xlexport."
+            f"architecture {name!r} is unknown, expected one of {known}.",
+            repair="Register it with xlexport.architectures.register, or upgrade xlexport.",
         )
     return found
 
@@ -115,4 +115,4 @@ def require_support(name: str, feature: str, where: str = "") -> None:
     instead = f"Give {' or '.join(able)}." if able else "No architecture supports it."
     reason, repair = found.unsupported.get(feature, ("the architecture does not support it", instead))
     what = f"{FEATURES.get(feature, feature)} is not possible for {found.kind({}, {})}"
-    raise ExportError(f"{where and f'{where}: '}{what}: {reason}. {repair}")
+    raise ExportError(f"{where and f'{where}: '}{what}: {reason}.", repair=repair)

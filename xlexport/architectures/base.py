@@ -124,7 +124,7 @@ class Architecture(ABC):
         """Return the step module of a trained model, which has at least the purposes `score`, `generate` and `detail`.
 
         Args:
-            choices: what was chosen of the conversion options, by name; absent or None is no choice.
+            choices: the conversion options that were chosen, by name; None means not chosen.
         """
 
     def available(self, config: Mapping[str, Any], choices: Mapping[str, Any]) -> Collection[str]:
@@ -255,5 +255,5 @@ class Architecture(ABC):
         return None
 
     def training_config(self, given: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the values for a configuration from the options given; those that others decide are computed."""
+        """Return the values for a configuration from the options given; compute the ones that follow from others."""
         return dict(given)

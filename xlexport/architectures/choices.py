@@ -1,4 +1,4 @@
-"""The options of all architectures together, and refusals of those that a model does not have."""
+"""Collect the options of all architectures, and refuse the ones that a model does not have."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def check_choices(architecture_name: str, config: Mapping[str, Any], choices: Ma
     """Refuse options of a conversion that a model does not have.
 
     Args:
-        choices: what the user chose, by name; None is no choice.
+        choices: what the user chose, by name; None means not chosen.
 
     Raises:
         ExportError: names every such option, and the models that have it.
@@ -52,7 +52,7 @@ def check_choices(architecture_name: str, config: Mapping[str, Any], choices: Ma
         scopes.setdefault(scope, []).append(flag)
     wrong = ", ".join(_only(flags, scope) for scope, flags in scopes.items())
     them = "them" if len(given) > 1 else "it"
-    raise ExportError(f"{wrong}; this model is {found.kind(config, choices)}. Remove {them}.")
+    raise ExportError(f"{wrong}; this model is {found.kind(config, choices)}.", repair=f"Remove {them}.")
 
 
 def _only(flags: Sequence[str], scope: str) -> str:

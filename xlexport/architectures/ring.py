@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
-__all__ = ["Ring"]
+__all__ = ["Ring", "reach_mask"]
 
 
 class Ring:
@@ -42,6 +43,24 @@ class Ring:
             before = [_along(torch.arange(size), place, axis) for place, size in enumerate(memory.shape[:axis])]
             self._index[axis] = (*before, _along(self.slots, axis, axis))
         return torch.index_put(memory, self._index[axis], rows)
+
+
+def reach_mask(distance: Tensor, steps: Tensor, memory_length: Tensor, window: Tensor) -> Tensor:
+    """Return what to add to the scores of keys: zero for each one that a query sees, minus infinity for the others.
+
+    Args:
+        distance: (S, C) of each key from each query; negative for keys that come after it.
+        steps: S places of the queries in the step, from 0.
+        memory_length: (B,) rows before the step that a batch row has.
+        window: (1,) keys that a query sees at most, itself included.
+
+    Returns:
+        (B, 1, S, C)
+    """
+    (B,), (S, _) = memory_length.shape, distance.shape
+    reach = torch.minimum(memory_length.view(B, 1, 1) + steps.view(1, S, 1), window.view(1, 1, 1) - 1)
+    seen = (distance >= 0).unsqueeze(0) & (distance.unsqueeze(0) <= reach)  # (B, S, C)
+    return torch.where(seen, 0.0, -math.inf).unsqueeze(1)
 
 
 def _along(values: Tensor, axis: int, last: int) -> Tensor:

@@ -1,4 +1,4 @@
-"""What an emitter needs of a step module: the PyTorch form of all graphs of a bundle, whatever its architecture."""
+"""Describe what an emitter needs of any architecture's step module: all graphs of a bundle as PyTorch."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Form:
 
 
 class Step(Protocol):
-    """What an emitter needs of an eager twin (a `torch.nn.Module`), whatever its architecture."""
+    """Describe what an emitter needs of any architecture's eager twin (a `torch.nn.Module`)."""
 
     @property
     def inputs(self) -> tuple[spec.Tensor, ...]:
@@ -54,7 +54,7 @@ class Step(Protocol):
         """Return inputs to trace with, each a tensor of its own: one given twice would be traced as one input."""
 
     def first_rows(self) -> Mapping[str, Tensor]:
-        """What a slot of each memory holds that stands for a zero hidden state, by input name."""
+        """Return what a slot of each memory holds for a zero hidden state, by input name."""
 
     def discard(self) -> None:
         """Free all weights, those of the trained model too; neither can run any more."""

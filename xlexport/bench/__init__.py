@@ -159,7 +159,9 @@ def _eager(against: Path, format: str | None, config: Mapping[str, Any] | None, 
     if source.architecture != model.bundle.architecture or not architecture(source.architecture).same_model(
         source.config, model.bundle.config
     ):
-        raise XlexportError(f"{model.folder} was converted from another model than {against}. Give its own checkpoint.")
+        raise XlexportError(
+            f"{model.folder} was converted from another model than {against}.", repair="Give its own checkpoint."
+        )
     return EagerSide(source)
 
 

@@ -31,7 +31,8 @@ def check_plot(path: Path, combinations: int) -> None:
     check_picture(path)
     if combinations < 2:
         raise XlexportError(
-            f"{path}: one combination is no plot.", repair="Give several, for example --segment-len 1,16,80."
+            f"{path}: one combination is not enough for a plot.",
+            repair="Give several, for example --segment-len 1,16,80.",
         )
 
 

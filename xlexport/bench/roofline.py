@@ -127,7 +127,7 @@ def _unused_clusters(config: Any, targets: npt.NDArray[np.int64]) -> frozenset[i
 
 
 def _memory_bytes(entry: Memory, size: StepSize, rows_read: int) -> int:
-    """Return the bytes that a step reads and writes of one memory; one that is no ring is read and written whole."""
+    """Return the bytes that a step reads and writes of one memory; one that is not a ring is read and written whole."""
     row = np.dtype(entry.dtype).itemsize * size.batch_size
     row *= math.prod(axis for axis in entry.shape if isinstance(axis, int))
     return row * (rows_read + size.segment_len) if entry.layout == "ring" else 2 * row

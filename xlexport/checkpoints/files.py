@@ -86,8 +86,7 @@ def read_tensors(file: Path) -> dict[Any, Any]:
         try:
             return load_file(file)
         except (safetensors.SafetensorError, ValueError) as error:
-            reason = str(error).partition("\n")[0]
-            raise CheckpointError(f"{file}: damaged ({reason}). Copy it again.") from error
+            raise CheckpointError(f"{file}: damaged ({first_line(error)}).", repair="Copy it again.") from error
     from xlexport.checkpoints.safe_pickle import read_torch
 
     content = read_torch(file)

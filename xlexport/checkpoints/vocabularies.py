@@ -70,7 +70,7 @@ def read_vocabulary(path: Path, style: str | None = None) -> Vocabulary:
         try:
             return Vocabulary.from_json(text, str(path))
         except BundleError as error:
-            raise CheckpointError(str(error)) from error
+            raise CheckpointError(error.message, repair=error.repair) from error
     return _vocabulary({"idx2sym": _lines(text, str(path))}, str(path), style)
 
 

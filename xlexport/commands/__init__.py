@@ -22,7 +22,7 @@ __all__ = ["LazyGroup", "cli", "main", "run"]
 
 # What `xlexport --help` shows of each command: it imports none of them.
 COMMANDS = {
-    "bench": "Measure BUNDLE's speed beside what the machine can do.",
+    "bench": "Compare BUNDLE's speed with what the machine can do.",
     "context": "Measure how far BUNDLE's memory reaches.",
     "convert": "Turn CHECKPOINT into a bundle, verified to be equal.",
     "demo": "Run the main job on the sample checkpoint.",

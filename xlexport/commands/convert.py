@@ -60,7 +60,7 @@ def convert(
     from xlruntime.bundle import read_bundle
 
     output = output or checkpoint.parent / f"{checkpoint.stem}.bundle"
-    if checkpoint.exists():  # else the missing checkpoint is what must be mended first
+    if checkpoint.exists():  # else the missing checkpoint is what must be repaired first
         check_output(output, force)
     source = checkpoints.load(checkpoint, format_name, config)
     report = write_bundle(source, output, ConversionOptions.of(**options), force=force, tell=tell)

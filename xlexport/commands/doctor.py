@@ -183,7 +183,7 @@ def _read(path: str) -> str | None:
 @click.command()
 @click.option("--json", "as_json", is_flag=True, help="Print a list of checks.")
 def doctor(as_json: bool) -> None:
-    """Check this installation: what works, what is missing, and how to mend it."""
+    """Check this installation: what works, what is missing, and how to repair it."""
     checks = run_checks()
     if as_json:
         print_json([asdict(check) for check in checks])

@@ -1,4 +1,4 @@
-"""Options that several commands share, those that architectures declare among them."""
+"""Declare the options that several commands share, including the ones of architectures."""
 
 from __future__ import annotations
 
@@ -210,7 +210,7 @@ _restart = click.option(
     "--restart",
     is_flag=True,
     default=None,
-    help="Let a document that is longer than the model can read start afresh there, instead of refusing it.",
+    help="Let a document that is longer than the model can read begin again there, instead of refusing it.",
 )
 document_options = all_of(evaluation_options, _restart)
 # If the command itself tries memory lengths.

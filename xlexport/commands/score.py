@@ -199,7 +199,7 @@ def score(
             file.forget_state()  # of a run that was killed after its last step
             tell(
                 f"{file.path}: complete already, so nothing was done. Options and inputs were not compared with those "
-                "it was made of; --force scores them anew."
+                "it was made of; --force scores them again."
             )
             return
     reading = selection.reading
@@ -295,7 +295,7 @@ class _StandardOutput:
 
 
 def _check_inputs(inputs: Sequence[Input], reading: Reading, output: Path | None, resume: bool) -> None:
-    """Refuse inputs that the options do not go with; say which are no text."""
+    """Refuse inputs that the options do not go with; say which are not text."""
     from xlruntime.messages import listed
 
     paths = [given.path for given in inputs if given.path is not None]

@@ -13,6 +13,7 @@ import numpy.typing as npt
 
 from xlexport.errors import QuantizationError
 from xlexport.sample import sample_text
+from xlexport.scoring.documents import ids_of_words
 from xlruntime.documents import check_ids
 from xlruntime.evaluation import EvaluationSettings
 from xlruntime.model import Model
@@ -38,7 +39,7 @@ class GateText:
 
 
 def default_tokens(evaluation: EvaluationSettings) -> int:
-    """Tokens that fill the memory twice, and no fewer than 16,384."""
+    """Return how many tokens fill the memory twice, but at least 16,384."""
     return max(USUAL_TOKENS, 0 if evaluation.whole else 2 * evaluation.capacity())
 
 
@@ -51,8 +52,8 @@ def check_texts(tokenizer: Tokenizer, texts: Sequence[Path], as_ids: bool = Fals
     """
     if tokenizer.kind == "none" and not (texts and as_ids):
         raise QuantizationError(
-            "the bundle takes token ids, so what is real text for it must be given as such: use `xlexport quantize` on "
-            "the float32 bundle with --ids and --text with files of ids."
+            "the bundle takes token ids, so what is real text for it must be given as such.",
+            repair="Use `xlexport quantize` on the float32 bundle with --ids and --text with files of ids.",
         )
     if not texts and tokenizer.kind != "bytes":
         raise QuantizationError(
@@ -65,7 +66,7 @@ def check_texts(tokenizer: Tokenizer, texts: Sequence[Path], as_ids: bool = Fals
 
 
 def gate_text(model: Model, texts: Sequence[Path] = (), as_ids: bool = False, tokens: int | None = None) -> GateText:
-    """Read the beginning of `texts`, or where there is none and the tokenizer reads bytes, of one that Python brings.
+    """Read the beginning of `texts`; if there is none and the tokenizer reads bytes, of Python's language reference.
 
     Args:
         as_ids: the files hold token ids separated by white space.
@@ -82,7 +83,7 @@ def gate_text(model: Model, texts: Sequence[Path] = (), as_ids: bool = False, to
         contents = {name: sample_text().encode("utf-8")}
     pieces = []
     for name, content in contents.items():
-        found = _read_ids(name, content) if as_ids else model.tokenizer.encode(content)
+        found = ids_of_words(content.split(), name) if as_ids else model.tokenizer.encode(content)
         check_ids(found, model.bundle.vocab_size, name)
         pieces.append(found)
     ids = np.concatenate(pieces)
@@ -97,10 +98,3 @@ def gate_text(model: Model, texts: Sequence[Path] = (), as_ids: bool = False, to
         for name, content in contents.items()
     )
     return GateText(ids[: (tokens or default_tokens(model.bundle.settings)) + 1], files)
-
-
-def _read_ids(name: str, content: bytes) -> npt.NDArray[np.int64]:
-    try:
-        return np.array([int(word) for word in content.split()], np.int64)
-    except (ValueError, OverflowError) as error:
-        raise QuantizationError(f"{name}: not token ids separated by white space ({error}).") from error

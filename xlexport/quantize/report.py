@@ -18,7 +18,7 @@ class QuantizationReport:
     dtype: str
     memory_dtype: str
     products: int  # products of weights in a step
-    kept: dict[str, str]  # those that stay float32, and why
+    kept: dict[str, str]  # products that stay float32, and why
     tokens: int  # of the text
     bits_per_token: float  # of float32
     delta_bits_per_token: float  # above zero: lost

@@ -100,7 +100,7 @@ def documents(inputs: Sequence[Input], reading: Reading, stdin: BinaryIO, keep: 
     """The documents in inputs, none of which is opened before it is read.
 
     Args:
-        keep: their sources are `TextSource`s that keep what is read until they are told to let go.
+        keep: their sources are `TextSource`s that keep what is read until `let_go`.
     """
     return (document for _, document in documents_by_input(inputs, reading, stdin, keep))
 
@@ -159,7 +159,7 @@ def _open(given: Input, stdin: BinaryIO) -> BinaryIO:
         raise FileNotFoundError(f"{given.name}: no file matches. Check the pattern.")
     else:
         if os.path.isdir(given.path):
-            os.scandir(given.path).close()  # says so where it must not be looked into
+            os.scandir(given.path).close()  # fails if it may not be read
         file = given.path.open("rb")
     named = given.path is not None and given.path.suffix == ".gz"
     return cast(BinaryIO, _Unpacked(file) if named or file.peek(2)[:2] == GZIP else file)
@@ -201,7 +201,7 @@ def _ids(source: TextSource) -> Iterator[Ids]:
 
 
 def _json_lines(source: TextSource, reading: Reading, keep: bool) -> Iterator[Document]:
-    """A document a line; blank lines are none. A line that is no such object is a document that cannot be read."""
+    """Yield a document for each line that is not blank. If a line is not such an object, reading its document fails."""
     number = 0
     lines = io.BufferedReader(source, CHUNK)
     while True:
@@ -271,7 +271,7 @@ def _field_of(line: bytes, name: str, field: str | None, id_field: str | None, i
         ids: it must be a list, not text.
 
     Raises:
-        TextError: the line is no object, or has nothing of the kind there.
+        TextError: the line is not an object, or its field has another type.
     """
     try:
         value = json.loads(line.strip().decode("utf-8-sig"))
@@ -294,7 +294,7 @@ def _field_of(line: bytes, name: str, field: str | None, id_field: str | None, i
 
 
 def _json_problem(error: ValueError | RecursionError) -> str:
-    """What is wrong with a line that is no JSON, and where."""
+    """Return what is wrong with a line that is not JSON, and where."""
     if isinstance(error, json.JSONDecodeError):
         found = error.doc[error.pos : error.pos + 20]
         what = error.msg[:1].lower() + error.msg[1:].removesuffix(" at").removesuffix(" starting")

@@ -72,7 +72,7 @@ class Reading:
     Attributes:
         ids: they hold token ids, not text.
         field: they are JSON lines, each an object with a document in this field; None: each input is a document.
-        id_field: the field that names such a document, where it is there.
+        id_field: the field that names such a document; it may be missing.
     """
 
     ids: bool = False
@@ -91,8 +91,8 @@ def find_inputs(
 
     Args:
         include: patterns of file names; of a folder, others are left out.
-        leave_out: files that are never taken from folders or patterns: those that are being written.
-        tell: is told which files of a folder are taken.
+        leave_out: files being written, never taken from folders or patterns.
+        tell: called with a line that says which files of a folder are taken.
 
     Raises:
         TextError: there is none, or a folder is a bundle and no pattern says what is wanted of it.
@@ -128,7 +128,7 @@ def find_inputs(
 
 
 def nothing_in(arguments: Sequence[str], looked_for: str) -> TextError:
-    """That there is no document in what was given."""
+    """Return the error that says that nothing given has a document."""
     return TextError(f"{', '.join(arguments)}: no document in there; looked for {looked_for}.", repair="Give a text.")
 
 

@@ -50,7 +50,7 @@ class PartialFile:
         check_file(self.path, force or resume)
 
     def open(self, keep: int | None = None) -> None:
-        """Begin to write: anew, or after the first `keep` bytes of what an earlier run has left.
+        """Begin to write: from the start, or after the first `keep` bytes of what an earlier run has left.
 
         Raises:
             ResumeError: it has left fewer, or another run writes it or has just completed it. OSError: the file cannot

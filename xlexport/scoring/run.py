@@ -66,7 +66,7 @@ class Sink(Protocol):
 
 
 class Reporter(Protocol):
-    """Shows a person or a program what happens in a run, beside its records."""
+    """Show a person or a program what happens in a run, in addition to its records."""
 
     def tell(self, line: str) -> None:
         """Show a line."""
@@ -134,7 +134,7 @@ def score_run(
     save_every: float = 10.0,
     resume: bool = False,
 ) -> Totals:
-    """Score all documents; those that fail are reported and counted.
+    """Score all documents; report and count the ones that fail.
 
     Args:
         sink: where records are written. A run into a `PartialFile` can go on later if its inputs can be read again.

@@ -125,7 +125,7 @@ class Vocabulary:
         for role in ROLES:
             symbol = getattr(self, role)
             if symbol is not None and symbol not in self.index:
-                yield f"{role} is {shown(symbol)}, which is no symbol of the vocabulary"
+                yield f"{role} is {shown(symbol)}, which is not a symbol of the vocabulary"
         for role, kind in (("space", "characters"), ("line_start", "words")):
             if getattr(self, role) is not None and self.kind != kind:
                 yield f"{role} is {shown(getattr(self, role))}, expected None for {self.kind}"

@@ -279,7 +279,7 @@ class ReformerArchitecture(Architecture):
 
     def foreign_hint(self, names: Collection[str]) -> str | None:
         """Return where a Reformer's layers are chosen."""
-        return "a Reformer's layers are those that --attn-layers names" if "n_layer" in names else None
+        return "a Reformer's layers are the ones that --attn-layers names" if "n_layer" in names else None
 
     def training_config(self, given: Mapping[str, Any]) -> dict[str, Any]:
         """Return the values for a configuration from the options given."""
@@ -305,7 +305,7 @@ def _longest(evaluation: EvaluationSettings) -> str:
     if evaluation.longest_part is None:
         return "of any length"
     most = f"of at most {evaluation.longest_part:,} tokens"
-    return f"{most}; longer ones start afresh there" if evaluation.restart else most
+    return f"{most}; longer ones begin again there" if evaluation.restart else most
 
 
 def _overflow(folder: Path) -> list[float]:

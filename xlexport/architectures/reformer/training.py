@@ -65,7 +65,7 @@ _LAYER_OPTIONS = {
 
 
 def training_problems(given: Mapping[str, Any]) -> list[str]:
-    """Return what is wrong with the options given: those that count for nothing, and axes that do not match."""
+    """Return what is wrong with the options given: ones without effect, and axes that do not match."""
     problems = []
     layers = given.get("attn_layers", _DEFAULTS["attn_layers"])
     for kind, options in _LAYER_OPTIONS.items():

@@ -7,12 +7,10 @@ would go on with the first one. Here one gather puts positional scores in ring o
 
 from __future__ import annotations
 
-import math
-
 import torch
 from torch import Tensor
 
-from xlexport.architectures.ring import Ring
+from xlexport.architectures.ring import Ring, reach_mask
 
 __all__ = ["GatheredRing"]
 
@@ -29,15 +27,13 @@ class GatheredRing:
         memory_length: Tensor,
         window: Tensor,
     ) -> None:
-        B, S = tokens.shape
+        _, S = tokens.shape
         C, near = memory_key.shape[2], position_key.shape[2] - 1
         self.ring = Ring(S, C, offset)
         age = self.ring.newest_first  # (C,) of each slot's row, the newest 0
         steps = torch.arange(S).view(S, 1)
         distance = age.view(1, C) + steps - (S - 1)  # (S, C), negative for tokens that come after the query
-        reach = torch.minimum(memory_length.view(B, 1, 1) + steps.view(1, S, 1), window.view(1, 1, 1) - 1)
-        seen = (distance >= 0).unsqueeze(0) & (distance.unsqueeze(0) <= reach)  # (B, S, C)
-        self.mask = torch.where(seen, 0.0, -math.inf).unsqueeze(1)  # (B, 1, S, C)
+        self.mask = reach_mask(distance, steps, memory_length, window)
 
         # Of flat scores (S · (1 + near)): without the first S, row i has its near distances, oldest first, from
         # S + i · near on (see `RingStep.by_slot`). A far row takes the first of all, which stands in the zero column.

@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from xlexport.architectures.detail import TOP_K, describe
-from xlexport.architectures.ring import Ring
+from xlexport.architectures.ring import Ring, reach_mask
 from xlexport.architectures.step import Form, traced_outputs
 from xlexport.architectures.transformer_xl.gathered_ring import GatheredRing
 from xlruntime import spec
@@ -115,9 +115,7 @@ class RingStep:
         steps = torch.arange(S)
         # Distance of each row, by age, from each query; negative for tokens that come after the query.
         distance = (C - S) + steps.view(S, 1) - torch.arange(C).view(1, C)  # (S, C)
-        reach = torch.minimum(memory_length.view(B, 1, 1) + steps.view(1, S, 1), window.view(1, 1, 1) - 1)
-        seen = (distance >= 0).unsqueeze(0) & (distance.unsqueeze(0) <= reach)  # (B, S, C)
-        mask = torch.where(seen, 0.0, -math.inf).unsqueeze(1)  # (B, 1, S, C)
+        mask = reach_mask(distance, steps, memory_length, window)
         self.near_mask = mask[..., far:]  # (B, 1, S, near)
 
         # Slots below `cut` hold the newest rows, the others the oldest.

@@ -32,7 +32,7 @@ from xlexport.verification.compare import (
     trim,
     with_memory,
 )
-from xlexport.verification.expected import BEST, LARGEST_TABLE, Expected, Ids, expect
+from xlexport.verification.expected import BEST, LARGEST_TABLE, Expected, Ids, cut_segments, expect
 from xlexport.verification.tolerances import tolerance_of
 from xlruntime.evaluation import EvaluationSettings
 from xlruntime.memory import BatchMemory
@@ -70,7 +70,7 @@ def walk_transformer_xl(
     found: list[SegmentDifference] = []
     memory = model.new_memory(evaluation)
     eager_memory: list[torch.Tensor] | None = None
-    cuts = list(_segments(ids, evaluation.segment_len, segments))
+    cuts = list(cut_segments(ids[: segments * evaluation.segment_len + 1], evaluation.segment_len))
     n = _block_length(model, evaluation)
     for block in (cuts[start : start + n] for start in range(0, len(cuts), n)):
         eager = build_eager()
@@ -129,14 +129,6 @@ def _walk_others(
         found[last] = with_memory(found[last], memory_difference(memory, _all_rows(ahead, evaluation.most_rows)))
         model.release(purpose)
         trim()
-
-
-def _segments(ids: npt.NDArray[np.int64], segment_len: int, segments: int) -> Iterator[tuple[Ids, Ids]]:
-    """Tokens and targets of each segment, (1, S); the last one may be shorter."""
-    last = min(len(ids) - 1, segments * segment_len)
-    for start in range(0, last, segment_len):
-        stop = min(start + segment_len, last)
-        yield ids[None, start:stop], ids[None, start + 1 : stop + 1]
 
 
 def _block_length(model: Model, evaluation: EvaluationSettings) -> int:

@@ -5,13 +5,17 @@ from __future__ import annotations
 import warnings
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from xlexport.checkpoints.files import inside, read_json
 from xlexport.checkpoints.safe_pickle import is_archive, summarize
 from xlexport.checkpoints.source import SourceCheckpoint, model_source
 from xlexport.errors import CheckpointError
 from xlexport.extras import require
+from xlruntime.messages import one_line
+
+if TYPE_CHECKING:
+    from xltraining.errors import XltrainingError
 
 __all__ = ["NAME", "load", "matches"]
 
@@ -61,10 +65,16 @@ def load(path: Path, config: Mapping[str, Any] | None = None) -> SourceCheckpoin
             warnings.filterwarnings("ignore", "Detected pickle protocol", UserWarning)
             checkpoint = load_checkpoint(path)
     except XltrainingError as error:
-        raise CheckpointError(_printable(str(error))) from error
+        raise _refusal(error) from error
     return model_source(path, NAME, checkpoint, tokenizer=checkpoint.tokenizer, files=files)
 
 
-def _printable(message: str) -> str:
-    """A message with names that a file chose, fit for a terminal."""
-    return "".join(character if character.isprintable() else ascii(character)[1:-1] for character in message)
+def _refusal(error: XltrainingError) -> CheckpointError:
+    """Return the error as one of this package, whose messages and repairs are sentences."""
+    message, repair = one_line(error.message), one_line(error.repair or "")
+    return CheckpointError(_sentence(message), repair=_sentence(repair[:1].upper() + repair[1:]) or None)
+
+
+def _sentence(text: str) -> str:
+    """Return a text with a period at its end; an empty one stays empty."""
+    return f"{text}." if text and not text.endswith(".") else text
