@@ -60,7 +60,7 @@ def _json_lines(columns: Columns) -> bytes:
 
 
 def json_value(value: Any, known: dict[str, str]) -> str:
-    """A string, number, boolean or None as json.dumps writes it, but quickly; numbers that JSON does not have become null.
+    """A string, number, boolean or None as json.dumps writes it, but quickly; numbers that JSON lacks become null.
 
     Args:
         known: of strings, those that have been written before.
