@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +11,7 @@ import numpy.typing as npt
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["BEST", "LARGEST_TABLE", "Expected", "Ids", "cut_segments", "expect"]
+__all__ = ["BEST", "LARGEST_TABLE", "Expected", "Ids", "expect"]
 
 BEST = 64  # likeliest tokens that the eager model keeps of each position; the detail graph lists fewer
 LARGEST_TABLE = 1 << 22  # numbers in a table of log-probabilities
@@ -45,14 +44,6 @@ class Expected:
             self.ranks[:, start:stop],
             self.last if stop == len(self.log_prob) else None,
         )
-
-
-def cut_segments(ids: Ids, segment_len: int) -> Iterator[tuple[Ids, Ids]]:
-    """Yield tokens and targets of each segment, (1, S); the last one may be shorter."""
-    last = len(ids) - 1
-    for start in range(0, last, segment_len):
-        stop = min(start + segment_len, last)
-        yield ids[None, start:stop], ids[None, start + 1 : stop + 1]
 
 
 def expect(eager: Any, hidden: torch.Tensor, tokens: Ids, targets: Ids, tolerance: float) -> Expected:
