@@ -1,7 +1,6 @@
-"""Score a document with onnxruntime, numpy and json alone: the README says all there is to know about a bundle.
+"""Score a document with onnxruntime, numpy and json alone; docs/bundle_format.md specifies what a bundle holds.
 
-Needs: pip install onnxruntime, and `bundle/` from 01_convert.py or of another Transformer-XL that reads bytes.
-"""
+Needs: pip install onnxruntime, and `bundle/` from 01_convert.py or of another Transformer-XL that reads bytes."""
 
 import json
 from pathlib import Path
@@ -19,7 +18,6 @@ ring, S = rules["rings"]["capacity"], rules["segment_len"]
 M = values[ring["rows"]]
 C = M + S  # slots of a ring: what a segment's first token sees, and the segment
 window = M + ring["window_extra"] if values[ring["same_length"]] else 2**62
-
 positions = InferenceSession(folder / "positions.onnx")
 inputs = {"capacity": C} | {s["input"]: values[name] for name, s in rules["settings"].items() if s["input"]}
 keys = positions.run(None, {name: np.array([value]) for name, value in inputs.items()})
@@ -34,7 +32,7 @@ log_probs = np.zeros(0, np.float32)
 for offset in range(0, len(ids) - 1, S):
     targets = ids[offset + 1 : offset + 1 + S]
     feeds = {"tokens": ids[offset : offset + len(targets)][None], "targets": targets[None]}
-    counters = {"offset": [offset], "memory_length": [min(offset, M)], "window": [window]}
+    counters = {"offset": [offset % C], "memory_length": [min(offset, M)], "window": [window]}
     feeds |= {name: np.array(value) for name, value in counters.items()} | constants | memory
     outputs = dict(zip(names, step.run(names, feeds), strict=True))
     log_probs = np.append(log_probs, outputs["log_prob"][0])
