@@ -51,7 +51,7 @@ class Stream:
 
     A feed's last token has no target yet: the stream holds it, and runs it when the next one arrives. Without
     `same_length`, scores depend on where feeds end. A document that has no positions left is refused, or with `restart`
-    goes on as one that begins (see `Evaluation`).
+    goes on as one that begins (see `EvaluationSettings`).
 
     Attributes:
         engine: what runs the steps; shared with other streams.
