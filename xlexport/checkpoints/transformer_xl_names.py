@@ -1,7 +1,8 @@
 """The names that the authors' PyTorch code gives to a Transformer-XL's tensors, and ours.
 
 NVIDIA's and Hugging Face's code descends from the authors' and keeps their names, but for a prefix and the output
-layer. Here stands the one mapping between them and the parameters of `xltraining.TransformerXL`, and what is checked.
+layer. Here is the one mapping between them and the parameters of `xltraining.transformer_xl.TransformerXL`, and what is
+checked.
 """
 
 from __future__ import annotations
@@ -103,7 +104,7 @@ def canonical_tensors(
     reversed_clusters: bool,
     tables_are_cut: bool = False,
 ) -> dict[str, Tensor]:
-    """The state dict of `xltraining.TransformerXL` from tensors under the names of the authors' code.
+    """The state dict of `xltraining.transformer_xl.TransformerXL` from tensors under the names of the authors' code.
 
     Nothing is copied that is float32 already. What the configuration ties may be absent.
 
