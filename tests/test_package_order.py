@@ -27,7 +27,7 @@ ORDER = (
         "verification",
     },
     {"architectures", "bundles", "checkpoints", "export", "ops", "torch_runtime"},
-    {"atomic_output", "choices", "errors", "extras", "figures", "progress", "sample", "terminal"},
+    {"atomic_output", "choices", "errors", "extras", "callbacks", "figures", "progress_bar", "sample", "terminal"},
 )
 RANK = {name: rank for rank, row in enumerate(ORDER) for name in row}
 # An architecture's own folder is a plugin: it is loaded by name, and it may compare with what verification offers.
@@ -125,11 +125,11 @@ def test_the_checks_can_fail(tmp_path: Path) -> None:
     wrong = {
         "xlexport.errors": {"xlexport.convert"},
         "xlexport.architectures": {"xlexport.verification.compare"},
-        "xlexport.architectures.reformer.walk": {"xlexport.verification.compare", "xlexport.commands"},
+        "xlexport.architectures.reformer.verify_walk": {"xlexport.verification.compare", "xlexport.commands"},
         "xlexport.convert": {"xlexport.errors", "xlexport.export"},
     }
     assert upward(wrong) == [
         "xlexport.architectures imports xlexport.verification.compare",
-        "xlexport.architectures.reformer.walk imports xlexport.commands",
+        "xlexport.architectures.reformer.verify_walk imports xlexport.commands",
         "xlexport.errors imports xlexport.convert",
     ]

@@ -16,10 +16,10 @@ from xlexport.architectures.choices import check_choices
 from xlexport.atomic_output import writing
 from xlexport.bundle_readme import bundle_readme
 from xlexport.bundles import check_output, digests, open_bundle, publishing, write_manifest
+from xlexport.callbacks import Progress, no_progress
 from xlexport.checkpoints import SourceCheckpoint
 from xlexport.errors import ExportError
 from xlexport.export.onnx import export_onnx
-from xlexport.progress import Progress, no_progress
 from xlexport.quantize.gate_text import check_texts, gate_text
 from xlexport.quantize.run import QuantizeOptions, check_options, quantize_into
 from xlexport.tokenizer_choice import choose_tokenizer

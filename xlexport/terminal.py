@@ -6,39 +6,26 @@ import contextlib
 import errno
 import json
 import math
-import os
-import shutil
-import sys
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from xlexport.progress import Progress
-from xlruntime.messages import counted, one_line
+from xlruntime.messages import one_line
 
 if TYPE_CHECKING:
-    from xlruntime import TokenScores
+    pass
 
 __all__ = [
-    "DocumentsBar",
     "Failure",
-    "StatusLine",
-    "bar",
-    "duration",
     "failure",
     "print_json",
     "print_table",
-    "progress_bar",
     "standard_output",
     "tell",
 ]
 
-EVERY = 0.2  # seconds between two pictures of a status line
-WIDTH, FULL, EMPTY = 24, "█", "░"  # of a bar
-CLEAR_LINE, SHOW_CURSOR = "\r\x1b[K", "\x1b[?25h"
 STDOUT = "standard output"
 
 
@@ -84,138 +71,6 @@ def standard_output() -> Iterator[None]:
         if error.errno == errno.EPIPE:
             raise
         raise OSError(error.errno, error.strerror, STDOUT) from error
-
-
-class StatusLine:
-    """Redraw one line on standard error, only on a terminal that can do that.
-
-    Attributes:
-        visible: whether it is shown at all.
-    """
-
-    def __init__(self, stream: TextIO | None = None) -> None:
-        self._stream = stream or sys.stderr
-        self.visible = _can_draw(self._stream)
-        self._drawn = -math.inf
-        self._shown = False
-
-    def draw(self, line: Callable[[], str]) -> None:
-        """Show what `line` gives, unless it has just been drawn."""
-        now = time.monotonic()
-        if not self.visible or now - self._drawn < EVERY:
-            return
-        self._drawn, self._shown = now, True
-        columns = shutil.get_terminal_size().columns
-        self._stream.write(f"\r{line()[: columns - 1]}\x1b[K")
-        self._stream.flush()
-
-    def clear(self) -> None:
-        """Make room for other lines."""
-        if self._shown:
-            self._stream.write(CLEAR_LINE)
-            self._stream.flush()
-            self._shown = False
-
-
-class DocumentsBar:
-    """A status line of documents that are scored, whose number and length may be unknown.
-
-    Args:
-        documents: how many there are; size: bytes of their text; None: unknown.
-    """
-
-    def __init__(self, documents: int | None, size: int | None, stream: TextIO | None = None) -> None:
-        self._documents = documents
-        self._size = size
-        self._line = StatusLine(stream)
-        self._started = time.monotonic()
-        self._tokens = 0
-        self._done = 0
-        self._finished = 0.0  # bytes of documents that are done
-        self._skipped: float | None = None  # bytes that an earlier process scored
-        self._reached: dict[int, int] = {}  # of documents that are not done
-
-    def resumed(self, documents: int, size: int) -> None:
-        """Begin with documents that were done before, of `size` bytes."""
-        self._done, self._finished = documents, float(size)
-
-    def take(self, part: TokenScores) -> None:
-        """Count a part."""
-        self._tokens += len(part)
-        if self._skipped is None:
-            self._skipped = self._finished + (int(part.starts[0]) if len(part) else 0)
-        if part.summary is not None or part.error is not None:
-            self._done += 1
-            self._finished += part.summary.bytes if part.summary is not None else self._reached.get(part.number, 0)
-            self._reached.pop(part.number, None)
-        elif len(part):
-            self._reached[part.number] = int(part.ends[-1])  # in characters where tokens are not bytes: a bit less
-        self._line.draw(lambda: self.line(time.monotonic()))
-
-    def clear(self) -> None:
-        """Make room for other lines."""
-        self._line.clear()
-
-    def line(self, now: float) -> str:
-        """Return what is shown."""
-        if self._documents is None:
-            done = counted(self._done, "document")
-        else:
-            done = f"{self._done:,} of {counted(self._documents, 'document')}"
-        line = f"{done}  {self._tokens / max(now - self._started, 1e-9):,.0f} tokens/s"
-        if not self._size:
-            return line
-        reached = self._finished + sum(self._reached.values())
-        scored = reached - (self._skipped or 0.0)
-        left = (self._size - reached) * (now - self._started) / scored if scored > 0 else math.inf
-        tail = f"  {duration(max(left, 0.0))} left" if math.isfinite(left) else ""
-        return f"{bar(min(reached / self._size, 1.0))}  {line}{tail}"
-
-
-def bar(fraction: float) -> str:
-    """Return a share of the whole as a number and as a picture."""
-    filled = round(fraction * WIDTH)
-    return f"{fraction:4.0%} {FULL * filled}{EMPTY * (WIDTH - filled)}"
-
-
-def duration(seconds: float) -> str:
-    """Return hours, minutes and seconds, as a clock shows them."""
-    whole = round(seconds)
-    hours, minutes = whole // 3600, whole // 60 % 60
-    return f"{hours}:{minutes:02}:{whole % 60:02}" if hours else f"{minutes}:{whole % 60:02}"
-
-
-@contextlib.contextmanager
-def progress_bar(label: str) -> Iterator[Progress]:
-    """Yield a callback that draws a bar on a terminal; the bar is gone when the block ends, also by an error."""
-    stream = sys.stderr
-    if not _can_draw(stream):
-        yield lambda done, total: None
-        return
-    with contextlib.ExitStack() as drawn:
-        bars: list[Any] = []
-
-        def draw(done: int, total: int) -> None:
-            if not bars:
-                template = f"%(bar)s {label} %(info)s"
-                made = click.progressbar(
-                    length=total, bar_template=template, fill_char=FULL, empty_char=EMPTY, width=WIDTH, file=stream
-                )
-                drawn.callback(stream.write, SHOW_CURSOR)
-                bars.append(made)
-            bars[0].update(done - bars[0].pos)
-
-        try:
-            yield draw
-        finally:
-            if bars:
-                stream.write(CLEAR_LINE)
-    stream.flush()
-
-
-def _can_draw(stream: TextIO) -> bool:
-    """Return whether a line can be drawn again and again there."""
-    return stream.isatty() and os.environ.get("TERM") != "dumb"
 
 
 @dataclass(frozen=True)

@@ -34,7 +34,7 @@ from xlexport.commands.inspect import bundle_rows, checkpoint_rows
 from xlexport.convert import ConversionOptions, convert
 from xlexport.errors import ExportError, ParityError
 from xlexport.verification import verify
-from xlexport.verification.walk import common_walk
+from xlexport.verification.common_walk import common_walk
 from xlruntime import load as load_bundle
 from xlruntime.bundle import read_bundle
 from xlruntime.evaluation import EvaluationRules

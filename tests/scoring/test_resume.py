@@ -383,12 +383,13 @@ def test_ctrl_c_says_how_to_go_on(number: signal.Signals, bundle: Path, tmp_path
 def test_state_does_not_grow_with_the_documents(
     bundle: Path, score: Score, at_each_step: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
+    partial_state = tmp_path / "out.csv.partial.state"
     sizes: list[int] = []
     save = SavedRun.save
 
     def measured(self: SavedRun, *arguments: Any) -> None:
         save(self, *arguments)
-        sizes.append(self.size)
+        sizes.append(partial_state.stat().st_size)
 
     monkeypatch.setattr(SavedRun, "save", measured)
     path = tmp_path / "docs.jsonl"

@@ -139,7 +139,7 @@ def test_document_length_that_is_asked_for(chunk: ConvertedReformer) -> None:
 
 def test_every_graph_is_walked(band: ConvertedReformer, monkeypatch: pytest.MonkeyPatch) -> None:
     """Those for few tokens with a small memory and with the full one; their rings wrap twice."""
-    monkeypatch.setattr("xlexport.architectures.reformer.walk.FEW_MEMORY", 10)
+    monkeypatch.setattr("xlexport.architectures.reformer.verify_walk.FEW_MEMORY", 10)
     walked: dict[str, list[tuple[int, int]]] = {}
     model = band.open()
 

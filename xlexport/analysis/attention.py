@@ -12,8 +12,8 @@ import numpy as np
 import numpy.typing as npt
 
 from xlexport.architectures import architecture
+from xlexport.callbacks import Progress, no_progress
 from xlexport.errors import XlexportError
-from xlexport.progress import Progress, no_progress
 
 if TYPE_CHECKING:
     from torch import Tensor

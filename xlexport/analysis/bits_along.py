@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from xlexport.callbacks import Progress, no_progress
 from xlexport.errors import XlexportError
-from xlexport.progress import Progress, no_progress
 from xlruntime import Document, Model
 from xlruntime.scores import LN2
 

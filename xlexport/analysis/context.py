@@ -15,8 +15,8 @@ import numpy as np
 import numpy.typing as npt
 
 from xlexport.analysis.recl import THRESHOLD, Recl, find_recl
+from xlexport.callbacks import Progress, no_progress
 from xlexport.errors import XlexportError
-from xlexport.progress import Progress, no_progress
 from xlexport.scoring.documents import kept
 from xlruntime import Document, Model, TextError
 from xlruntime.documents import TextCounts, TokenReader

@@ -176,8 +176,8 @@ class Architecture(ABC):
     def own_walk(self) -> Walk | None:
         """Return the walk that `verify` runs with this architecture; None if the common one is enough.
 
-        The common walk (`verification/walk.py`) compares every graph's log-probabilities and memories behind every
-        segment. It keeps the weights of the graphs and of the eager model in memory together.
+        The common walk (`verification/common_walk.py`) compares every graph's log-probabilities and memories behind
+        every segment. It keeps the weights of the graphs and of the eager model in memory together.
         """
         return None
 

@@ -22,7 +22,8 @@ from xlexport.commands.options import (
     reading_options,
     runtime_options,
 )
-from xlexport.terminal import print_json, progress_bar, tell
+from xlexport.progress_bar import progress_bar
+from xlexport.terminal import print_json, tell
 
 if TYPE_CHECKING:
     from xlexport.analysis.context import ReclOptions

@@ -18,7 +18,8 @@ from xlexport.commands.options import (
     reading_options,
     runtime_options,
 )
-from xlexport.terminal import print_json, print_table, progress_bar
+from xlexport.progress_bar import progress_bar
+from xlexport.terminal import print_json, print_table
 
 if TYPE_CHECKING:
     from xlruntime.protocols import CorpusScore

@@ -20,7 +20,8 @@ from xlexport.commands.options import (
     reading_options,
     runtime_options,
 )
-from xlexport.terminal import print_json, print_table, progress_bar, tell
+from xlexport.progress_bar import progress_bar
+from xlexport.terminal import print_json, print_table, tell
 
 __all__ = ["plot"]
 

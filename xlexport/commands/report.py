@@ -10,7 +10,8 @@ import click
 
 from xlexport.commands.documents import only_document_given
 from xlexport.commands.options import DOCUMENT, PATH, Selection, document_options, reading_options, runtime_options
-from xlexport.terminal import progress_bar, tell
+from xlexport.progress_bar import progress_bar
+from xlexport.terminal import tell
 
 __all__ = ["report"]
 
@@ -66,8 +67,8 @@ def report(
     from xlexport.atomic_output import check_file
     from xlexport.bundles import open_bundle
     from xlexport.report.page import write_report
+    from xlexport.scoring.caveats import caveats, losses
     from xlexport.scoring.documents import kept
-    from xlexport.scoring.remarks import caveats, losses
     from xlruntime import Document
 
     if file.is_dir():

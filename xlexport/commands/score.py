@@ -24,11 +24,12 @@ from xlexport.commands.options import (
     reading_options,
     runtime_options,
 )
-from xlexport.terminal import DocumentsBar, Failure, failure, print_json, standard_output, tell
+from xlexport.progress_bar import DocumentsBar
+from xlexport.terminal import Failure, failure, print_json, standard_output, tell
 
 if TYPE_CHECKING:
-    from xlexport.scoring.encoders import Format
     from xlexport.scoring.inputs import Input, Reading
+    from xlexport.scoring.output_formats import Format
     from xlexport.scoring.records import Level
     from xlexport.scoring.totals import Totals
 
@@ -266,7 +267,7 @@ class _Reporter:
         found.show(self._as_json)
 
     def total(self, fields: Mapping[str, Any]) -> None:
-        from xlexport.scoring.encoders import document_line
+        from xlexport.scoring.output_formats import document_line
 
         self.clear()
         if self._as_json:

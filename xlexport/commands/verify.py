@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from xlexport.commands.options import PATH, checkpoint_options, evaluation_options, runtime_options
-from xlexport.terminal import print_json, print_table, progress_bar
+from xlexport.progress_bar import progress_bar
+from xlexport.terminal import print_json, print_table
 
 if TYPE_CHECKING:
     from xlexport.verification.report import ParityReport

@@ -18,10 +18,10 @@ import numpy as np
 from xlexport import __version__, atomic_output
 from xlexport.architectures import title_of
 from xlexport.atomic_output import check_file
-from xlexport.progress import Progress, no_progress
+from xlexport.callbacks import Progress, no_progress
 from xlexport.report.packing import CHUNK, Chunk, Packer, bytes_for, pack
 from xlexport.report.page_text import text_of_bytes, text_of_ids, token_labels
-from xlexport.scoring.remarks import caveats, losses
+from xlexport.scoring.caveats import caveats, losses
 from xlruntime import Document, DocumentScore, TextError
 from xlruntime.documents import as_ids, check_ids
 from xlruntime.evaluation import EvaluationSettings

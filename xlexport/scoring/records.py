@@ -7,8 +7,8 @@ from typing import Any, Literal, Protocol
 
 import numpy as np
 
-from xlexport.scoring.documents import TextSource
-from xlexport.scoring.encoders import Columns, Encoded, Format, json_value
+from xlexport.scoring.output_formats import Columns, Encoded, Format, json_value
+from xlexport.scoring.text_source import TextSource
 from xlexport.scoring.units import Unit, UnitSplitter
 from xlruntime import Document, DocumentScore, TokenScores
 from xlruntime.documents import Tokenizer

@@ -15,12 +15,12 @@ import numpy as np
 import numpy.typing as npt
 
 from xlexport import __version__
+from xlexport.scoring.caveats import caveats, losses, nothing_to_score
 from xlexport.scoring.documents import documents_by_input
-from xlexport.scoring.encoders import Columns, Format, encoder
 from xlexport.scoring.inputs import Input, Reading, digest_inputs
+from xlexport.scoring.output_formats import Columns, Format, encoder
 from xlexport.scoring.partial_file import PartialFile
 from xlexport.scoring.records import Level, Records, document_fields, make_records
-from xlexport.scoring.remarks import caveats, losses, nothing_to_score
 from xlexport.scoring.resume import SavedRun, read_run
 from xlexport.scoring.totals import Totals
 from xlruntime import Document, Model, TokenScores

@@ -15,7 +15,7 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from xlexport.scoring.documents import TextSource
+from xlexport.scoring.text_source import TextSource
 from xlruntime import TokenScores
 from xlruntime.documents import Tokenizer
 from xlruntime.tokenizers import ByteTokenizer

@@ -15,12 +15,12 @@ import numpy.typing as npt
 
 from xlexport.architectures import architecture
 from xlexport.architectures.findings import SegmentDifference
+from xlexport.callbacks import Progress, no_progress
 from xlexport.errors import ParityError
-from xlexport.progress import Progress, no_progress
+from xlexport.verification.common_walk import common_walk
 from xlexport.verification.compare import segments_to_wrap
 from xlexport.verification.report import ParityReport, make_report
 from xlexport.verification.tolerances import tolerance_of
-from xlexport.verification.walk import common_walk
 from xlruntime.evaluation import EvaluationSettings
 from xlruntime.model import Model
 

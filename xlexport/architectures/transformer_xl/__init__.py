@@ -91,7 +91,7 @@ class TransformerXLArchitecture(Architecture):
 
     def own_walk(self) -> Walk:
         """Return the walk block by block: the weights of graphs and eager model are not in memory together."""
-        from xlexport.architectures.transformer_xl.walk import walk_transformer_xl
+        from xlexport.architectures.transformer_xl.verify_walk import walk_transformer_xl
 
         return walk_transformer_xl
 

@@ -14,9 +14,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from xlexport.progress_bar import DocumentsBar, duration, progress_bar
 from xlexport.scoring.inputs import Input, Reading, extent
 from xlexport.scoring.totals import Totals
-from xlexport.terminal import DocumentsBar, duration, progress_bar
 from xlruntime import DocumentScore, TokenScores, load
 
 
@@ -44,7 +44,7 @@ def total(bundle: Path) -> DocumentScore:
 
 
 def test_bar_says_how_far_it_is(total: DocumentScore, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("xlexport.terminal.EVERY", 0)
+    monkeypatch.setattr("xlexport.progress_bar.EVERY", 0)
     now = [0.0]
     monkeypatch.setattr("time.monotonic", lambda: now[0])
     terminal = Terminal()
@@ -95,7 +95,7 @@ def test_bars_of_other_commands_are_gone_when_an_error_ends_them(monkeypatch: py
 
 
 def test_what_is_not_known_is_not_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("xlexport.terminal.EVERY", 0)
+    monkeypatch.setattr("xlexport.progress_bar.EVERY", 0)
     terminal = Terminal()
     DocumentsBar(None, None, terminal).take(part_of(0, 10))
     assert "0 of 1 document  " in DocumentsBar(1, None).line(1.0)
@@ -114,7 +114,7 @@ def test_sizes_of_files_tell_nothing_of_ids(tmp_path: Path, monkeypatch: pytest.
 
 
 def test_time_left_leaves_out_what_was_done_before(total: DocumentScore, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("xlexport.terminal.EVERY", 0)
+    monkeypatch.setattr("xlexport.progress_bar.EVERY", 0)
     now = [0.0]
     monkeypatch.setattr("time.monotonic", lambda: now[0])
     terminal = Terminal()

@@ -1,0 +1,118 @@
+"""The bytes of a document: opened when they are first read, and unpacked if they are gzip's."""
+
+from __future__ import annotations
+
+import glob
+import gzip
+import io
+import os
+import zlib
+from collections.abc import Callable
+from typing import Any, BinaryIO, cast
+
+from xlexport.scoring.inputs import GZIP, Input
+from xlruntime import TextError
+
+__all__ = ["TextSource", "open_input"]
+
+
+class TextSource(io.RawIOBase):
+    """A document's bytes: opened at the first read, closed at the end; may keep what was read.
+
+    Attributes:
+        at_hand: whether it is all there, and need not be waited for.
+        kept: with `keep`, the bytes read that have not been let go, from byte number `base` on.
+        base: may be set before the first read: nothing before it is kept.
+    """
+
+    def __init__(self, name: str, opener: Callable[[], BinaryIO], at_hand: bool, keep: bool = False) -> None:
+        super().__init__()
+        self.name = name
+        self.at_hand = at_hand
+        self.kept = bytearray()
+        self.base = 0
+        self._opener = opener
+        self._file: BinaryIO | None = None
+        self._keep = keep
+        self._read = 0
+        self._ended = False
+
+    def readable(self) -> bool:
+        return True
+
+    def read(self, size: int = -1) -> bytes:
+        """As of any binary file, but with fewer bytes only at the end.
+
+        Raises:
+            TextError: packed data is broken. OSError: it cannot be opened or read.
+        """
+        if self._ended:
+            return b""
+        try:
+            if self._file is None:
+                self._file = self._opener()
+            raw = self._file.read(size)
+        except (gzip.BadGzipFile, EOFError, zlib.error) as error:
+            raise TextError(
+                f"{self.name}: broken gzip data ({error}).", repair="Pack the file again, or unpack it."
+            ) from error
+        if size < 0 or len(raw) < size:
+            self._ended = True
+            self._file.close()
+        self._read += len(raw)
+        if self._keep and self._read > self.base:
+            self.kept += raw[max(0, len(raw) - (self._read - self.base)) :]
+        return raw
+
+    def readinto(self, buffer: Any) -> int:
+        """As of any binary file."""
+        raw = self.read(len(buffer))
+        buffer[: len(raw)] = raw
+        return len(raw)
+
+    def close(self) -> None:
+        """Close what it reads."""
+        if self._file is not None:
+            self._file.close()
+        super().close()
+
+    def let_go(self, before: int) -> None:
+        """Forget the bytes before byte number `before`."""
+        del self.kept[: max(0, before - self.base)]
+        self.base = before
+
+
+def open_input(given: Input, stdin: BinaryIO) -> BinaryIO:
+    """Open the bytes of an input, unpacked if its content is gzip's or its name says so."""
+    if given.path is None:
+        file: Any = _Shared(stdin if hasattr(stdin, "peek") else io.BufferedReader(cast(io.RawIOBase, stdin)))
+    elif glob.has_magic(given.name) and not os.path.lexists(given.path):
+        raise FileNotFoundError(f"{given.name}: no file matches. Check the pattern.")
+    else:
+        if os.path.isdir(given.path):
+            os.scandir(given.path).close()  # fails if it may not be read
+        file = given.path.open("rb")
+    named = given.path is not None and given.path.suffix == ".gz"
+    return cast(BinaryIO, _Unpacked(file) if named or file.peek(2)[:2] == GZIP else file)
+
+
+class _Shared:
+    """Standard input, which stays open for others."""
+
+    def __init__(self, file: Any) -> None:
+        self.read, self.peek = file.read, file.peek
+
+    def close(self) -> None:
+        """Nothing to do."""
+
+
+class _Unpacked(gzip.GzipFile):
+    """A packed file that closes what it reads."""
+
+    def __init__(self, file: Any) -> None:
+        super().__init__(fileobj=file, mode="rb")
+        self._packed = file
+
+    def close(self) -> None:
+        super().close()
+        self._packed.close()
