@@ -95,7 +95,7 @@ class Inputs:
         for line in told:
             if not line.isprintable() or "Traceback" in line or len(line) > 2000:
                 raise _Failed(ascii(line))
-        if code and not any(line.startswith("Error: ") for line in told):
+        if code and not any(line.startswith('{"error": ') for line in told):
             raise _Failed(f"exit status {code} without an error: {told}")
         return [json.loads(line)["nats"] for line in records]
 

@@ -61,7 +61,7 @@ def soak(tokens: int, folder: Path, bundle: Path = BUNDLE, show: bool = False) -
     stream = model.stream(segment_len=SEGMENT)
     rng = np.random.default_rng(0)
     process, resident, nats = psutil.Process(), [], 0.0
-    reach = model.bundle.config["n_layer"] * stream.evaluation.window
+    reach = model.bundle.config["n_layer"] * stream.evaluation.widest_window
     last = np.zeros(0, np.int64)
     start = time.monotonic()
     for tenth in range(1, 11):

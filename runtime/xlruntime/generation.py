@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -13,7 +13,7 @@ from .engine import Engine
 from .errors import OptionError, TextError, XlruntimeError
 from .evaluation import EvaluationSettings
 
-__all__ = ["Sampling", "generate_whole"]
+__all__ = ["Sampling", "draw_tokens", "generate_whole"]
 
 
 @dataclass(frozen=True)
@@ -106,19 +106,44 @@ def generate_whole(
     return _generate(engine, evaluation, ids, max_tokens, sampling)
 
 
+def draw_tokens(
+    next_logits: Callable[[], npt.NDArray[np.float32]],
+    take: Callable[[int], object],
+    max_tokens: int,
+    sampling: Sampling,
+    repair: str,
+) -> Iterator[int]:
+    """Yield up to `max_tokens` token ids, each drawn after the ones before it: the loop of every generation.
+
+    Args:
+        next_logits: runs the model and returns the logits (n_token,) of the next token.
+        take: makes a drawn token part of the document.
+        repair: what to do if logits are not finite.
+
+    Raises:
+        XlruntimeError: logits are not finite.
+    """
+    rng = sampling.rng()
+    for _ in range(max_tokens):
+        logits = next_logits()
+        if not np.isfinite(logits).all():
+            raise XlruntimeError("the model gave logits that are not finite, so generation stops.", repair=repair)
+        token = sampling.draw(logits, rng)
+        take(token)
+        yield token
+
+
 def _generate(
     engine: Engine, evaluation: EvaluationSettings, ids: Ids, max_tokens: int, sampling: Sampling
 ) -> Iterator[int]:
-    assert evaluation.longest_part is not None
-    memory = engine.new_memory(evaluation)
-    rng = sampling.rng()
-    for _ in range(max_tokens):
-        part = ids[(len(ids) - 1) // evaluation.longest_part * evaluation.longest_part :]
+    longest = evaluation.longest_part
+    assert longest is not None
+    memory, read = engine.new_memory(evaluation), ids.tolist()
+
+    def next_logits() -> npt.NDArray[np.float32]:
+        part = np.array([read[(len(read) - 1) // longest * longest :]], np.int64)
         memory.restart(0)
-        logits = engine.step("generate", memory, part[None], part[None])["logits"][0]  # any target will do
-        if not np.isfinite(logits).all():
-            raise XlruntimeError(
-                "the model gave logits that are not finite, so generation stops.", repair="Give another prompt."
-            )
-        ids = np.append(ids, sampling.draw(logits, rng))
-        yield int(ids[-1])
+        logits: npt.NDArray[np.float32] = engine.step("generate", memory, part, part)["logits"][0]  # any target will do
+        return logits
+
+    yield from draw_tokens(next_logits, read.append, max_tokens, sampling, "Give another prompt.")

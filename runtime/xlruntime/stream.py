@@ -14,9 +14,9 @@ import numpy.typing as npt
 
 from .documents import check_length, encode
 from .engine import Engine
-from .errors import OptionError, TextError, XlruntimeError
+from .errors import OptionError, TextError
 from .evaluation import EvaluationSettings
-from .generation import Sampling
+from .generation import Sampling, draw_tokens
 from .stream_state import SavedStream, read_stream, write_stream
 
 __all__ = ["NonFiniteScoreWarning", "Scores", "Stream", "restore_stream", "warn_not_finite"]
@@ -245,18 +245,19 @@ class Stream:
     def _generate(self, ids: npt.NDArray[np.int64], max_tokens: int, sampling: Sampling) -> Iterator[int]:
         for segment in self._segments(self._take(ids, "the prompt")):
             self._run("score", segment)
-        rng = sampling.rng()
-        for _ in range(max_tokens):
-            self._room()
-            # The target is not known yet; the generate graph has no such input, so any will do.
-            logits = self._run("generate", np.array([self.pending], np.int64))["logits"][0]
-            if not np.isfinite(logits).all():
-                self.memory.restart(0, refill=True)
-                raise XlruntimeError(
-                    "the model gave logits that are not finite, so generation stops.", repair="Reset the stream."
-                )
-            self.pending = sampling.draw(logits, rng)
-            yield self.pending
+        yield from draw_tokens(self._next_logits, self._hold, max_tokens, sampling, "Reset the stream.")
+
+    def _next_logits(self) -> npt.NDArray[np.float32]:
+        """Run the held token; return the logits of the next one."""
+        self._room()
+        # The target is not known yet; the generate graph has no such input, so any will do.
+        logits: npt.NDArray[np.float32] = self._run("generate", np.array([self.pending], np.int64))["logits"][0]
+        if not np.isfinite(logits).all():
+            self.memory.restart(0, refill=True)
+        return logits
+
+    def _hold(self, token: int) -> None:
+        self.pending = token
 
 
 def warn_not_finite(name: str, position: int) -> None:

@@ -151,7 +151,9 @@ def test_full_standard_output(
     line = command(name, bundle, *[prose if value == "text" else value for value in rest])
     with Path("/dev/full").open("wb") as full:
         done = subprocess.run(line, stdout=full, stderr=subprocess.PIPE, env=environment, timeout=SECONDS, check=False)
-    assert (done.returncode, done.stderr) == (1, b"Error: standard output: No space left on device.\n")
+    said = "standard output: No space left on device."
+    shown = json.dumps({"error": said, "repair": None, "type": "OSError"}) if "--json" in rest else f"Error: {said}"
+    assert (done.returncode, done.stderr.decode()) == (1, f"{shown}\n")
 
 
 @pytest.mark.full

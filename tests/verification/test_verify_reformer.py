@@ -275,7 +275,7 @@ def newest(memory: BatchMemory, name: str) -> npt.NDArray[Any]:
     """What the last token left in a memory of keys or values: (H, d_head)."""
     entry = entry_of(memory, name)
     array = memory.array(entry)[0]
-    return array[:, -1] if entry.layout == "recent" else array[:, (memory.offset - 1) % memory.capacity]
+    return array[:, -1] if entry.layout == "window" else array[:, (memory.offset - 1) % memory.capacity]
 
 
 @pytest.mark.parametrize("purpose", thinned(PURPOSES, ["score", "detail"]))

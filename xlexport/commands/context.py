@@ -175,7 +175,7 @@ def context(
         for line in context_lines(report):
             click.echo(line)
     if plot is not None:
-        from xlexport.analysis.plots import draw_context
+        from xlexport.analysis.context_plot import draw_context
 
         draw_context(report, plot)
         tell(f"wrote {plot}")

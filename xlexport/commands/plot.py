@@ -93,7 +93,7 @@ def bits(
     if as_json:
         print_json([curve.to_dict() for curve in curves])
     if output is not None:
-        from xlexport.analysis.plots import draw_along
+        from xlexport.analysis.bits_along_plot import draw_along
 
         draw_along(curves, output)
         tell(f"wrote {output}")
@@ -150,7 +150,7 @@ def attention(
     else:
         print_table(head_rows(report))
     if output is not None:
-        from xlexport.analysis.plots import draw_attention
+        from xlexport.analysis.attention_plot import draw_attention
 
         draw_attention(report, output)
         tell(f"wrote {output}")
