@@ -290,7 +290,9 @@ def _conversion(fields: Mapping[str, Any], where: str) -> str:
     """The line that makes the bundle again, as far as a manifest of another version says what it was made from."""
     provenance = fields.get("provenance")
     sources = provenance.get("sources") if isinstance(provenance, dict) else None
-    source = next((name for name in sources if name.isprintable()), None) if isinstance(sources, dict) else None
+    # A checkpoint of several files is a folder, whose name no manifest holds.
+    named = [*sources] if isinstance(sources, dict) and len(sources) == 1 else []
+    source = next((name for name in named if name.isprintable()), None)
     precision = fields.get("precision")
     dtype = f" --dtype {precision}" if precision in ("float16", "int8", "weight-int8", "weight-int4") else ""
     folder = PurePosixPath(where).parent

@@ -133,7 +133,7 @@ def test_older_format_is_refused_before_anything_else(bundle_copy: Path) -> None
 def test_older_format_is_refused_with_the_line_that_makes_it_again(bundle_copy: Path) -> None:
     edit_manifest(bundle_copy, lambda manifest: manifest.update(format_version=2, precision="int8"))
     assert refusal(bundle_copy).endswith(
-        f"Convert the checkpoint again: xlexport convert config.json -o {bundle_copy} --force --dtype int8"
+        f"Convert the checkpoint again: xlexport convert CHECKPOINT -o {bundle_copy} --force --dtype int8"
     )
 
 
