@@ -88,9 +88,9 @@ def read_tensors(file: Path) -> dict[Any, Any]:
         except (safetensors.SafetensorError, ValueError) as error:
             reason = str(error).partition("\n")[0]
             raise CheckpointError(f"{file}: damaged ({reason}). Copy it again.") from error
-    from xlexport.checkpoints.safe_pickle import read_torch
+    from xlexport.checkpoints.safe_pickle import read
 
-    content = read_torch(file)
+    content = read(file)
     if not isinstance(content, dict):
         raise CheckpointError(
             f"{file}: holds a {type(content).__name__}, expected tensors by name.", repair="Check the path."
