@@ -159,6 +159,25 @@ def test_names_that_are_too_many_are_counted(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("wrong checksum", r"'archive/data/1' in it is damaged \(wrong checksum\)"),
+        ("compressed member", "compressed or encrypted members"),
+        ("member twice", "two of a name, 'archive/data.pkl'"),
+        ("members that overlap", "members that overlap"),
+        ("archive, too many rows", "a tensor in it is larger than its storage"),
+        ("archive, storage of another type's size", "storage '0' in it is missing, or not of the size"),
+    ],
+)
+def test_what_is_wrong_in_an_archive_is_said(name: str, message: str, tmp_path: Path) -> None:
+    path = tmp_path / "model.pt"
+    path.write_bytes(dict(archives())[name])
+    with pytest.raises(CheckpointError, match=message) as caught:
+        read(path)
+    assert caught.value.repair == "Copy or save it again."
+
+
+@pytest.mark.parametrize(
     "content",
     [{"config": {"\x1b[2J\n": 1}}, {"config": {}, "state_dict": {"\x1b[2J\n": torch.ones(1)}}, {"\x1b[2J\n": 1}],
 )

@@ -15,8 +15,7 @@ import sys
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from xlexport.checkpoints.safe_pickle.allowlist import is_known, known_as
-from xlexport.checkpoints.safe_pickle.builders import BUILDERS
+from xlexport.checkpoints.safe_pickle.names import BUILDERS, is_known, known_as
 from xlexport.checkpoints.safe_pickle.records import BadFileError, Name, Record, check_tree
 
 __all__ = ["Machine"]
@@ -51,7 +50,7 @@ def read_argument(data: mmap.mmap, kind: pickletools.ArgumentDescriptor) -> Any:
             start = data.find(b"\n", start, start + longest) + 1
             if not start:
                 raise ValueError("a line without end")
-    return READERS.get(kind.name, kind.reader)(data)  # type: ignore[arg-type]  # has all that they call
+    return READERS.get(kind.name, kind.reader)(data)
 
 
 def _python2_text(data: bytes) -> str:
@@ -114,8 +113,6 @@ class Machine:
             value = self._carry_out(data, len(data) if end is None else end)
             check_tree(value)
             return value
-        except BadFileError:
-            raise
         except (ValueError, TypeError, LookupError, OverflowError, struct.error) as error:
             raise BadFileError("its pickle is damaged or cut off") from error
         finally:
@@ -136,7 +133,7 @@ class Machine:
             if code not in OPERATIONS:
                 raise BadFileError(f"its pickle has an operation at byte {data.tell() - 1:,} that no checkpoint needs")
             kind, takes, is_marked, handle = OPERATIONS[code]
-            argument = read_argument(data, kind) if kind else None
+            argument: Any = read_argument(data, kind) if kind else None
             if data.tell() + (code == FRAME and argument) > end:  # a frame says how many bytes follow
                 raise ValueError("the pickle is cut off")
             items = self._take(takes, is_marked) if takes or is_marked else []
@@ -249,7 +246,7 @@ class Machine:
         return target
 
     def refer(self, reference: Any) -> Any:
-        if self.persistent is None:
+        if not self.persistent:
             raise BadFileError("its pickle refers to something outside of it")
         self.charge(RECORD)
         return self.persistent(reference)

@@ -17,11 +17,12 @@ DEEPEST = 100
 LARGEST_TREE = 5_000_000  # the two tables and the counts of 800,000 words are half of it
 
 
-class BadFileError(CheckpointError):
+class BadFileError(Exception):
     """A file is damaged or unsafe; the message continues a sentence that begins with the file's name."""
 
     def __init__(self, message: str, repair: str = "Copy or save it again.") -> None:
-        super().__init__(f"{message}.", repair)
+        super().__init__(f"{message}.")
+        self.repair = repair
 
 
 @dataclass(eq=False, slots=True, repr=False)
@@ -76,7 +77,7 @@ def check_tree(root: Any) -> None:
         size += len(branches) + sum(map(len, branches))
         if size > LARGEST_TREE:
             raise BadFileError("its pickle stands for far more than the file has bytes")
-        level = [part for parts in branches for part in parts]
+        level = [part for parts in branches for part in parts if type(part) in CONTAINERS]
     raise BadFileError("its pickle has an object that contains itself, or is nested more deeply than any checkpoint")
 
 
@@ -93,7 +94,7 @@ def opened(path: Path) -> Iterator[tuple[BinaryIO, mmap.mmap]]:
                 raise BadFileError("the file is empty")
             yield file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
     except BadFileError as error:
-        raise CheckpointError(f"{path}: {error.message}", error.repair) from error
+        raise CheckpointError(f"{path}: {error}", error.repair) from error
     except OSError as error:
         if isinstance(error, CheckpointError):
             raise

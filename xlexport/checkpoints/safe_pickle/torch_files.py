@@ -12,8 +12,8 @@ import mmap
 from collections.abc import Callable, Mapping
 from typing import Any, BinaryIO, NamedTuple
 
-from xlexport.checkpoints.safe_pickle.builders import BUILDERS
 from xlexport.checkpoints.safe_pickle.machine import Machine
+from xlexport.checkpoints.safe_pickle.names import BUILDERS
 from xlexport.checkpoints.safe_pickle.records import BadFileError, Name
 from xlexport.checkpoints.safe_pickle.zip_archive import Member, read_members
 
@@ -23,7 +23,6 @@ LEGACY_MAGIC = b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19." + b"\x80\x02M\xe9\x03
 NOT_TORCH = "not a file of torch.save", "Check the path."
 BIG_ENDIAN = "saved on a big-endian machine", "Save it again on a little-endian one, as nearly all are."
 TORCHSCRIPT = "a TorchScript archive, which holds code", "Save the state dict of the model that it was made from."
-IMPOSSIBLE = "a tensor in it has an impossible shape"
 MOST_AXES = 16
 LARGEST_NUMBER = 1 << 62
 DTYPES = {  # by torch.save's name for the storage
@@ -112,13 +111,12 @@ class _Tensors:
 
     def _tensor(self, _machine: Any, storage: Any, offset: Any, size: Any, stride: Any, *_: Any) -> Any:
         """Return a tensor without its numbers, once they are known to be numbers of its storage."""
-        if type(storage) is not _Storage or not all(map(_are_sizes, (size, stride, (offset,)))):
-            raise BadFileError(IMPOSSIBLE)
+        are_sizes = type(storage) is _Storage and all(map(_are_sizes, (size, stride, (offset,))))
+        if not are_sizes or math.prod(max(n, 1) for n in size) * max(stride, default=1) >= LARGEST_NUMBER:
+            raise BadFileError("a tensor in it has an impossible shape")
         numbers, last = math.prod(size), sum((n - 1) * step for n, step in zip(size, stride, strict=True))
         if numbers and (offset + last >= storage.length or numbers > storage.length):
             raise BadFileError("a tensor in it is larger than its storage")
-        if math.prod(max(n, 1) for n in size) * max(stride, default=1) >= LARGEST_NUMBER:
-            raise BadFileError(IMPOSSIBLE)
         tensor = self.torch.empty(0, dtype=storage.dtype)
         self.bindings.append((tensor, storage.key, offset if numbers else 0, size, stride))
         return tensor
