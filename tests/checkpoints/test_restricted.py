@@ -337,9 +337,10 @@ def test_what_checkpoints_hold_beside_tensors(new: bool, saved: Callable[..., An
     assert (dtype.name, device.name, device.arguments) == ("torch.float16", "torch.device", ("cpu",))
 
 
-def test_pickle_protocols_of_torch(saved: Callable[..., Any]) -> None:
+@BOTH_CONTAINERS
+def test_pickle_protocols_of_torch(new: bool, saved: Callable[..., Any]) -> None:
     for protocol in PROTOCOLS[2:]:
-        assert torch.equal(saved({"a": torch.ones(3)}, pickle_protocol=protocol)["a"], torch.ones(3))
+        assert torch.equal(saved({"a": torch.ones(3)}, new, pickle_protocol=protocol)["a"], torch.ones(3))
 
 
 def test_tensor_with_attributes(saved: Callable[..., Any]) -> None:

@@ -40,9 +40,9 @@ def read(path: Path) -> Any:
     with opened(path) as (file, data):
         if data[: len(ARCHIVE_MAGIC)] == ARCHIVE_MAGIC:
             return read_archive(file, data)
-        if data[: len(LEGACY_MAGIC)] == LEGACY_MAGIC:
-            return read_legacy(data)
         value = Machine().run(data)
+        if value == LEGACY_MAGIC:
+            return read_legacy(data)
         if rest := len(data) - data.tell():
             raise BadFileError(f"{rest:,} bytes follow the pickle in it")
         return value

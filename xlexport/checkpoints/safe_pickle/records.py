@@ -76,7 +76,7 @@ def check_tree(root: Any) -> None:
             return
         size += len(branches) + sum(map(len, branches))
         if size > LARGEST_TREE:
-            raise BadFileError("its pickle stands for far more than the file has bytes")
+            raise BadFileError("its pickle expands to far more than any checkpoint holds")
         level = [part for parts in branches for part in parts if type(part) in CONTAINERS]
     raise BadFileError("its pickle has an object that contains itself, or is nested more deeply than any checkpoint")
 

@@ -19,7 +19,7 @@ from xlexport.checkpoints.safe_pickle.zip_archive import Member, read_members
 
 __all__ = ["LEGACY_MAGIC", "read_archive", "read_legacy"]
 
-LEGACY_MAGIC = b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19." + b"\x80\x02M\xe9\x03."  # pickled number and protocol
+LEGACY_MAGIC, LEGACY_PROTOCOL = 0x1950A86A20F9469CFC6C, 1001
 NOT_TORCH = "not a file of torch.save", "Check the path."
 BIG_ENDIAN = "saved on a big-endian machine", "Save it again on a little-endian one, as nearly all are."
 TORCHSCRIPT = "a TorchScript archive, which holds code", "Save the state dict of the model that it was made from."
@@ -50,11 +50,13 @@ def read_archive(file: BinaryIO, data: mmap.mmap) -> Any:
 
 
 def read_legacy(data: mmap.mmap) -> Any:
-    """Read system, object and keys of the storages, which follow the magic; then each storage's length and numbers."""
-    system = Machine().run(data, len(LEGACY_MAGIC))
-    if type(system) is not dict or system.get("little_endian") is not True:
-        raise BadFileError(*BIG_ENDIAN)
+    """Read what follows the magic number: protocol, system, object, keys of storages, their lengths and numbers."""
     tensors = _Tensors()
+    protocol, system = tensors.machine.run(data), tensors.machine.run(data)
+    if type(protocol) is not int or protocol != LEGACY_PROTOCOL or type(system) is not dict:
+        raise BadFileError(*NOT_TORCH)
+    if system.get("little_endian") is not True:
+        raise BadFileError(*BIG_ENDIAN)
     value, keys = tensors.machine.run(data), tensors.machine.run(data)
     if type(keys) is not list or not all(type(key) is str for key in keys) or sorted(keys) != sorted(tensors.storages):
         raise BadFileError("the storages in it are not those of its tensors")
