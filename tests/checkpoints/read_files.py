@@ -17,11 +17,10 @@ from typing import Any
 
 import torch  # noqa: F401 -- before the guard: the readers import it when they need it
 
-from xlexport.checkpoints import load
-from xlexport.checkpoints.safe_pickle import read_pickle, read_torch
+from xlexport.checkpoints import load, safe_pickle
 from xlexport.errors import CheckpointError
 
-READERS = (read_pickle, read_torch, load)
+READERS = (safe_pickle.read, load)
 LOOKS = ("open", "os.listdir", "os.scandir", "glob.", "pathlib.", "mmap.", "builtins.id", "sys._getframe", "gc.")
 LARGE = 100_000  # bytes of a file whose reading may take memory
 

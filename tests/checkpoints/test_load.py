@@ -16,7 +16,7 @@ import pytest
 import torch
 
 from tests.checkpoints.refusals import refusal
-from xlexport.checkpoints import SourceCheckpoint, format_names, load
+from xlexport.checkpoints import SourceCheckpoint, format_names, load, safe_pickle
 from xlexport.errors import CheckpointError, CheckpointNotFoundError
 from xltraining.checkpoint import save_checkpoint
 from xltraining.transformer_xl import TransformerXL
@@ -164,7 +164,7 @@ def test_compressed_archive_is_refused_before_it_is_unpacked(checkpoint: Path, t
     with zipfile.ZipFile(checkpoint) as source, zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as target:
         for name in source.namelist():
             target.writestr(name, source.read(name))
-    assert "compressed members" in refusal(packed)
+    assert "compressed or encrypted members" in refusal(packed)
 
 
 class Payload:
@@ -280,3 +280,12 @@ def test_unreadable_file_is_an_error_in_one_line(checkpoint: Path, monkeypatch: 
 
     monkeypatch.setattr(Path, "open", deny)
     assert "cannot be read (Permission denied)" in refusal(checkpoint)
+
+
+def test_tensor_with_python_attributes_is_read_without_them(tmp_path: Path) -> None:
+    tensor = torch.arange(6.0).reshape(2, 3)
+    tensor.note = "what a model has noted"  # type: ignore[attr-defined]
+    torch.save({"weight": tensor}, tmp_path / "noted.pt")
+    assert b"_rebuild_from_type_v2" in (tmp_path / "noted.pt").read_bytes()
+    found = safe_pickle.read(tmp_path / "noted.pt")["weight"]
+    assert torch.equal(found, tensor) and not hasattr(found, "note")

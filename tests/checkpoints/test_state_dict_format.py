@@ -17,7 +17,7 @@ from tests.checkpoints.authors_models import VARIANTS, assert_computes, authors_
 from tests.checkpoints.refusals import refusal
 from tests.oracles.huggingface import Oracle
 from xlexport.checkpoints import load
-from xlexport.checkpoints.safe_pickle import read_torch
+from xlexport.checkpoints.safe_pickle import read
 from xltraining.checkpoint import Checkpoint, build_model
 
 nvidia_tensors = test_nvidia_format.nvidia_tensors
@@ -156,7 +156,7 @@ def test_config_json_of_huggingface_will_do(path: Path, tmp_path: Path) -> None:
 
 def test_model_config_of_nvidia_will_do(path: Path) -> None:
     oracle = make_oracle(**VARIANTS["cutoffs-narrow"], window_extra=1)
-    config = read_torch(test_nvidia_format.save(oracle, path.with_name("checkpoint.pt")))["model_config"]
+    config = read(test_nvidia_format.save(oracle, path.with_name("checkpoint.pt")))["model_config"]
     torch.save(nvidia_tensors(oracle), path)
     assert_computes(load(path, config=json.loads(json.dumps(config))), oracle)
 

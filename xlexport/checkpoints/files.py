@@ -87,9 +87,9 @@ def read_tensors(file: Path) -> dict[Any, Any]:
             return load_file(file)
         except (safetensors.SafetensorError, ValueError) as error:
             raise CheckpointError(f"{file}: damaged ({first_line(error)}).", repair="Copy it again.") from error
-    from xlexport.checkpoints.safe_pickle import read_torch
+    from xlexport.checkpoints.safe_pickle import read
 
-    content = read_torch(file)
+    content = read(file)
     if not isinstance(content, dict):
         raise CheckpointError(
             f"{file}: holds a {type(content).__name__}, expected tensors by name.", repair="Check the path."

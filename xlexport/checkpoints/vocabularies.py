@@ -24,7 +24,6 @@ EOS = "<eos>"
 SENTENCE = "<S>"  # at both ends of a sentence of the One Billion Word corpus
 TEXT8_SPACE = "_"
 ARCHIVE = b"PK\x03\x04"
-LEGACY_TORCH = b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19."  # the pickled magic number of torch.save before 1.6
 PICKLE = b"\x80"
 LARGEST_TEXT = 1 << 28
 
@@ -49,14 +48,10 @@ def read_vocabulary(path: Path, style: str | None = None) -> Vocabulary:
     """
     with path.open("rb") as file:
         beginning = file.read(64)
-    if beginning.startswith((ARCHIVE, LEGACY_TORCH)):
-        from xlexport.checkpoints.safe_pickle import read_torch
+    if beginning.startswith((ARCHIVE, PICKLE)):
+        from xlexport.checkpoints.safe_pickle import read
 
-        return vocabulary_of(read_torch(path), str(path), style)
-    if beginning.startswith(PICKLE):
-        from xlexport.checkpoints.safe_pickle import read_pickle
-
-        return vocabulary_of(read_pickle(path), str(path), style)
+        return vocabulary_of(read(path), str(path), style)
     if (size := path.stat().st_size) > LARGEST_TEXT:
         raise CheckpointError(f"{path}: {size:,} bytes, more than any vocabulary has.", repair=_REPAIR)
     try:

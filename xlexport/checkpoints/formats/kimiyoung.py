@@ -69,9 +69,9 @@ def load(path: Path, config: Mapping[str, Any] | None = None) -> SourceCheckpoin
         MissingDependencyError: torch is not installed.
     """
     require("convert")
-    from xlexport.checkpoints.safe_pickle import read_torch
+    from xlexport.checkpoints.safe_pickle import read
 
-    model = _model(path, read_torch(path))
+    model = _model(path, read(path))
     settings = {name: model.get(name, default) for name, default in SETTINGS.items()}
     settings = with_evaluation(path, settings, config)
     tensors = dict(_tensors(model, ""))

@@ -63,9 +63,9 @@ def load(path: Path, config: Mapping[str, Any] | None = None) -> SourceCheckpoin
         MissingDependencyError: torch is not installed.
     """
     require("convert")
-    from xlexport.checkpoints.safe_pickle import read_torch
+    from xlexport.checkpoints.safe_pickle import read
 
-    content = read_torch(path)
+    content = read(path)
     if not isinstance(content, dict) or not all(isinstance(content.get(part), dict) for part in PARTS):
         raise CheckpointError(
             f"{path}: no {' and '.join(PARTS)} in it.", repair="Give a checkpoint that NVIDIA's train.py wrote."

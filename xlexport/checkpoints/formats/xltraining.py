@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import warnings
 from collections.abc import Mapping
 from pathlib import Path
@@ -33,7 +34,7 @@ def matches(path: Path) -> bool:
         except CheckpointError:
             return False
     summary = summarize(path)
-    return summary is not None and summary.has_entry("format", NAME)
+    return summary is not None and ("format", NAME) in itertools.pairwise(summary.strings)
 
 
 def load(path: Path, config: Mapping[str, Any] | None = None) -> SourceCheckpoint:
@@ -45,7 +46,7 @@ def load(path: Path, config: Mapping[str, Any] | None = None) -> SourceCheckpoin
         MissingDependencyError: torch is not installed.
     """
     require("convert")
-    from xlexport.checkpoints.safe_pickle import read_torch
+    from xlexport.checkpoints.safe_pickle import read
     from xltraining.checkpoint import load_checkpoint
     from xltraining.errors import XltrainingError
 
@@ -59,7 +60,7 @@ def load(path: Path, config: Mapping[str, Any] | None = None) -> SourceCheckpoin
     if path.is_file():
         if not is_archive(path):
             raise CheckpointError(f"{path}: not a file that `xlexport train` wrote.", repair="Check the path.")
-        read_torch(path)  # for its refusals: what passes, torch.load may read
+        read(path)  # for its refusals: what passes, torch.load may read
     try:
         with warnings.catch_warnings():  # torch warns of unusual pickles before it refuses them: one error says it
             warnings.filterwarnings("ignore", "Detected pickle protocol", UserWarning)

@@ -1,7 +1,7 @@
 """Read pickles and files of `torch.save` that nobody vouches for, with inert records in place of their objects.
 
 This module is the only entry; the others of the folder are private to it. Nothing of a pickle is imported or called,
-and nothing falls back to an unpickler that would. A name that is not in the table of `allowlist.py` is refused; one
+and nothing falls back to an unpickler that would. A name that is not in the table of `names.py` is refused; one
 error lists all such names of a file. What comes out is a finite tree: it does not contain itself, is not deep, and is
 not huge even if shared parts are counted at every place.
 """
@@ -10,45 +10,27 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import itertools
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from xlexport.checkpoints.safe_pickle.allowlist import is_known
 from xlexport.checkpoints.safe_pickle.machine import Machine
 from xlexport.checkpoints.safe_pickle.records import BadFileError, Record, opened
-from xlexport.checkpoints.safe_pickle.torch_files import read_archive, read_legacy
+from xlexport.checkpoints.safe_pickle.torch_files import LEGACY_MAGIC, read_archive, read_legacy
 from xlexport.checkpoints.safe_pickle.zip_archive import ARCHIVE_MAGIC, read_members
 
-__all__ = ["PickleSummary", "Record", "is_archive", "read_pickle", "read_torch", "summarize"]
+__all__ = ["PickleSummary", "Record", "is_archive", "read", "summarize"]
 
 PICKLES_IN_A_LEGACY_FILE = 4  # magic number, protocol, system, object
 
 
-def read_pickle(path: Path) -> Any:
-    """Read a file that `pickle.dump` wrote, running nothing of it.
+def read(path: Path) -> Any:
+    """Read a file that `torch.save` or `pickle.dump` wrote, running nothing of it.
 
-    `OrderedDict`, `Counter` and `defaultdict` come out as dicts, numpy's single numbers as plain ones. All other
-    objects, numpy's arrays too, come out as a `Record`; texts and byte strings of more than a mebibyte as views of the
-    file. A Python 2 `str` is read as UTF-8, or if that does not fit as Latin-1.
-
-    Raises:
-        CheckpointNotFoundError: there is no such file.
-        CheckpointError: it is damaged, or has objects that could run code; the message names all of them.
-    """
-    with opened(path) as (_, data):
-        value, end = Machine().run(data, 0, len(data))
-        if end != len(data):
-            raise BadFileError(f"{len(data) - end:,} bytes follow the pickle in it")
-        return value
-
-
-def read_torch(path: Path) -> Any:
-    """Read a file that `torch.save` wrote, running nothing of it.
-
-    Tensors and parameters come out as CPU tensors, which may be changed without changing the file; for all else see
-    `read_pickle`.
+    Tensors and parameters come out as CPU tensors, which may be changed without changing the file. `OrderedDict`,
+    `Counter` and `defaultdict` come out as dicts, numpy's single numbers as plain ones. All other objects, numpy's
+    arrays too, come out as a `Record`; texts and byte strings of more than a mebibyte as views of the file. A Python 2
+    `str` is read as UTF-8, or if that does not fit as Latin-1.
 
     Raises:
         CheckpointNotFoundError: there is no such file.
@@ -56,7 +38,14 @@ def read_torch(path: Path) -> Any:
             all of them.
     """
     with opened(path) as (file, data):
-        return (read_archive if data[:4] == ARCHIVE_MAGIC else read_legacy)(file, data)
+        if data[: len(ARCHIVE_MAGIC)] == ARCHIVE_MAGIC:
+            return read_archive(file, data)
+        value = Machine().run(data)
+        if value == LEGACY_MAGIC:
+            return read_legacy(data)
+        if rest := len(data) - data.tell():
+            raise BadFileError(f"{rest:,} bytes follow the pickle in it")
+        return value
 
 
 @dataclass(frozen=True)
@@ -65,15 +54,7 @@ class PickleSummary:
 
     strings: tuple[str, ...]
     globals: tuple[str, ...]  # "module.name", each once
-
-    def has_entry(self, key: str, value: str) -> bool:
-        """Return whether a dict in it maps `key` to the string `value`."""
-        return (key, value) in itertools.pairwise(self.strings)
-
-    @property
-    def foreign_globals(self) -> list[str]:
-        """Return the names that the readers refuse."""
-        return [name for name in self.globals if not is_known(name)]
+    foreign_globals: tuple[str, ...]  # those that the readers refuse
 
 
 def is_archive(path: Path) -> bool:
@@ -96,16 +77,16 @@ def summarize(path: Path) -> PickleSummary | None:
 def _summarize(path: Path, _size: int, _changed: int) -> PickleSummary | None:
     machine = Machine(persistent=lambda reference: None)
     with opened(path) as (file, data):
-        start, end, pickles = 0, len(data), PICKLES_IN_A_LEGACY_FILE
-        if data[:4] == ARCHIVE_MAGIC:
+        places: list[tuple[int, int] | tuple[()]] = [()] * PICKLES_IN_A_LEGACY_FILE  # one after the other
+        if is_archive := data[: len(ARCHIVE_MAGIC)] == ARCHIVE_MAGIC:
             members = read_members(file, data, check=False)
-            found = [member for name, member in members.items() if name.endswith("/data.pkl")]
-            if len(found) != 1:
+            places = [member for name, member in members.items() if name.endswith("/data.pkl")]
+            if len(places) != 1:
                 return None
-            start, end, pickles = found[0].start, sum(found[0]), 1
         with contextlib.suppress(BadFileError):  # a pickle that is cut off still says what it was
-            for _ in range(pickles):
-                _, start = machine.run(data, start, end)
-        if pickles > 1 and data[:1] != b"\x80" and not machine.has_ended:
+            for place in places:
+                machine.run(data, *place)
+        if not is_archive and data[:1] != b"\x80" and not machine.has_ended:
             return None  # any text may begin like a pickle without a protocol
-    return PickleSummary(tuple(text for text in machine.texts if type(text) is str), tuple(machine.names))
+    foreign = (name for name, is_known in machine.names.items() if not is_known)
+    return PickleSummary(tuple(machine.texts), tuple(machine.names), tuple(foreign))

@@ -1,43 +1,90 @@
 """Run a pickle on a stack machine that makes plain values, containers and records of it, and nothing else.
 
-No name is imported, nothing of the file is called, no attribute is set. The machine counts what its values may take in
-memory before it makes them.
+`pickletools` says how each operation's argument is written and what the operation takes from the stack. No name is
+imported, nothing of the file is called, no attribute is set. The machine counts what its values may take in memory
+before it makes them.
 """
 
 from __future__ import annotations
 
+import codecs
+import mmap
 import pickletools
 import struct
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
-from xlexport.checkpoints.safe_pickle.allowlist import is_known
-from xlexport.checkpoints.safe_pickle.builders import BUILDERS, check_keys
-from xlexport.checkpoints.safe_pickle.opcodes import READERS, Buffer
+from xlexport.checkpoints.safe_pickle.names import BUILDERS, is_known, known_as
 from xlexport.checkpoints.safe_pickle.records import BadFileError, Name, Record, check_tree
 
 __all__ = ["Machine"]
 
+LONGEST_TEXT, LONGEST_LINE = 1 << 20, 1 << 11  # bytes; longer texts are arrays or source text, which no reader needs
 MOST_OPERATIONS = 12_000_000  # a vocabulary of 800,000 words takes eight million at most
-ROOM = 90 << 20  # bytes that a pickle's values may take,
+ROOM = 90 << 20  # bytes that the values of a file's pickles may take,
 WORD_ROOM, MOST_WORDS = 150, 800_000  # and more for each text, up to a vocabulary's as large as One Billion Word's
 STACK_PLACE, LIST_PLACE, WORD_PLACE, PLACE = 18, 9, 50, 90  # bytes: on the stack, in a list, in a dict by text, by else
-SEQUENCE, DICT, SET, RECORD = 72, 160, 216, 600
-UNSET = object()  # in places of the memo that a pickle has passed over
+EMPTY, RECORD = {"list": 72, "dict": 160, "set": 216}, 600
+KEYS = {str, bytes, int, bool, float, type(None)}
+LARGEST_KEY = 1 << 60  # Python's hash of larger numbers is easily made to collide
+NOTHING = object()  # in places of the memo that a pickle has passed over, and what some operations give
 SHOWN_NAMES = 20
+FRAME = 0x95
+
+
+def read_argument(data: mmap.mmap, kind: pickletools.ArgumentDescriptor) -> Any:
+    """Decode an operation's argument at the file's position by `pickletools`, whose readers take what a file declares.
+
+    So this looks at sizes first: long texts and bytes stay views of the file, and long lines are refused.
+    """
+    start = data.tell()
+    if length := LENGTHS.get(kind.n):
+        start, size = start + length.size, length.unpack_from(data, start)[0]
+        if size > LONGEST_TEXT:
+            data.seek(start + size)
+            return memoryview(data)[start : start + size]
+    if kind.n == pickletools.UP_TO_NEWLINE:
+        longest = LONGEST_TEXT if kind.name in ("stringnl", "unicodestringnl") else LONGEST_LINE
+        for _ in range(2 if kind.name == "stringnl_noescape_pair" else 1):
+            start = data.find(b"\n", start, start + longest) + 1
+            if not start:
+                raise ValueError("a line without end")
+    return READERS.get(kind.name, kind.reader)(data)
+
+
+def _python2_text(data: bytes) -> str:
+    """Decode a `str` of Python 2, text or bytes: as UTF-8 if that fits, else one character a byte."""
+    try:
+        return data.decode("utf-8")
+    except UnicodeDecodeError:
+        return data.decode("latin-1")
+
+
+LENGTHS = {
+    pickletools.TAKEN_FROM_ARGUMENT4: struct.Struct("<i"),
+    pickletools.TAKEN_FROM_ARGUMENT4U: struct.Struct("<I"),
+    pickletools.TAKEN_FROM_ARGUMENT8U: struct.Struct("<Q"),
+}
+READERS: dict[str, Callable[[Any], Any]] = {  # in place of pickletools', whose texts are ASCII
+    "bytearray8": pickletools.read_bytes8,
+    "stringnl": lambda file: _python2_text(codecs.escape_decode(pickletools.read_stringnl(file, decode=False))[0]),
+    "string1": lambda file: _python2_text(pickletools.read_string1(file).encode("latin-1")),
+    "string4": lambda file: _python2_text(pickletools.read_string4(file).encode("latin-1")),
+    "stringnl_noescape_pair": lambda file: ".".join(str(file.readline()[:-1], "utf-8") for _ in range(2)),
+}
 
 
 class Machine:
-    """Runs one pickle.
+    """Runs the pickles of one file.
 
     Args:
         builders: how calls of a known name become a plain value, from their arguments; other calls become records.
         persistent: what a reference to something outside the pickle becomes.
 
     Attributes:
-        texts: every text, in the order in which the pickle refers to them.
-        names: every name of a class or function in it, and whether it is known.
+        texts: every text, in the order in which the pickles refer to them.
+        names: every name of a class or function in them, and whether it is known.
         has_ended: a pickle was carried out up to its end, be it refused or not.
     """
 
@@ -45,168 +92,149 @@ class Machine:
         self, builders: Mapping[str, Callable[..., Any]] = BUILDERS, persistent: Callable[[Any], Any] | None = None
     ) -> None:
         self.builders, self.persistent = builders, persistent
-        self.stack: list[Any] = []
-        self.marks: list[int] = []
-        self.memo: list[Any] = []
-        self.texts: list[str] = []
+        self.texts: list[Any] = []
         self.names: dict[str, bool] = {}
         self.room = ROOM  # what is left of it
         self.words, self.has_ended = 0, False
 
-    def run(self, data: Buffer, start: int, end: int) -> tuple[Any, int]:
-        """Return the value of the pickle that starts at `start`, and the position after it.
+    def run(self, data: mmap.mmap, start: int | None = None, end: int | None = None) -> Any:
+        """Return the value of the pickle from `start` to `end`, by default from the file's position to its end.
+
+        The position is behind it then.
 
         Raises:
             BadFileError: the pickle refers to names that are not in the table, is damaged, or made to do harm.
         """
-        value, position, problem = None, start, None
+        self.stack: list[Any] = []
+        self.marks: list[int] = []
+        self.memo: list[Any] = []
         try:
-            position = self._carry_out(data, start, end)
-            value = self.stack.pop()
+            data.seek(data.tell() if start is None else start)
+            value = self._carry_out(data, len(data) if end is None else end)
             check_tree(value)
-        except BadFileError as error:
-            problem = error
-        except (ValueError, TypeError, LookupError, struct.error):
-            problem = BadFileError("its pickle is damaged or cut off")
-        if refused := [name for name, known in self.names.items() if not known]:
-            problem = _refusal(refused)  # which says more than what went wrong later
-        if problem is not None:
-            raise problem
-        return value, position
+            return value
+        except (ValueError, TypeError, LookupError, OverflowError, struct.error) as error:
+            raise BadFileError("its pickle is damaged or cut off") from error
+        finally:
+            self._refuse_names()  # which says more than what went wrong later
 
-    def _carry_out(self, data: Buffer, position: int, end: int) -> int:
-        """Carry out the operations up to STOP, and return the position after it."""
+    def _refuse_names(self) -> None:
+        if refused := [ascii(name[:60]) for name, known in self.names.items() if not known]:
+            more = f" and {len(refused) - SHOWN_NAMES} more" if len(refused) > SHOWN_NAMES else ""
+            raise BadFileError(
+                f"holds Python objects that could run code ({', '.join(refused[:SHOWN_NAMES])}{more}); nothing was run",
+                "Save plain tensors instead, a state dict for example.",
+            )
+
+    def _carry_out(self, data: mmap.mmap, end: int) -> Any:
+        """Carry out the operations up to STOP, and return what that finds on the stack."""
         for _ in range(MOST_OPERATIONS):
-            if position < end and data[position] not in OPERATIONS:
-                raise BadFileError(f"its pickle has an operation at byte {position:,} that no checkpoint needs")
-            read, handle = OPERATIONS[data[position]] if position < end else (None, None)
-            argument, position = read(data, position + 1) if read else (None, position + 1)
-            if position > end:
-                raise BadFileError("its pickle is cut off")
+            code = data.read_byte()
+            if code not in OPERATIONS:
+                raise BadFileError(f"its pickle has an operation at byte {data.tell() - 1:,} that no checkpoint needs")
+            kind, takes, is_marked, handle = OPERATIONS[code]
+            argument: Any = read_argument(data, kind) if kind else None
+            if data.tell() + (code == FRAME and argument) > end:  # a frame says how many bytes follow
+                raise ValueError("the pickle is cut off")
+            items = self._take(takes, is_marked) if takes or is_marked else []
             if handle is None:
                 self.has_ended = True
-                return position
-            handle(self, argument)
+                return items[0]
+            value = handle(self, argument, items)
+            if value is not NOTHING:
+                self.stack.append(value)
             if self.room < STACK_PLACE * (len(self.stack) + 2 * len(self.marks)):
                 self.charge(self.room + 1)
         raise BadFileError(f"its pickle has more than {MOST_OPERATIONS:,} operations, more than any checkpoint")
 
-    def charge(self, size: int) -> None:
-        self.room -= size
-        if self.room < 0:
-            raise BadFileError("its pickle would take far more memory than any checkpoint does")
-
-    def push(self, value: Any, size: int = 0) -> None:
-        self.room -= size  # `run` compares it
-        self.stack.append(value)
-
-    def push_value(self, value: Any) -> None:
-        self.push(value, sys.getsizeof(value))
-
-    def push_text(self, value: Any) -> None:
-        self.words += 1
-        self.texts.append(value)
-        self.push(value, LIST_PLACE + sys.getsizeof(value) - (WORD_ROOM if self.words <= MOST_WORDS else 0))
-
-    def take(self, count: int | None = None) -> list[Any]:
-        """Take the last values from the stack, those since the last mark if there is no count."""
-        start = self.marks.pop() if count is None else len(self.stack) - count
-        if not 0 <= start <= len(self.stack):
+    def _take(self, count: int, is_marked: bool) -> list[Any]:
+        """Take the values since the last mark from the stack if `is_marked`, and `count` before those."""
+        start = (self.marks.pop() if is_marked else len(self.stack)) - count
+        if start < (self.marks[-1] if self.marks else 0):
             raise LookupError("too few values")
         items = self.stack[start:]
         del self.stack[start:]
         return items
 
-    def pop(self, _: None) -> None:
-        if self.marks and self.marks[-1] == len(self.stack):
-            self.marks.pop()
-        else:
-            self.stack.pop()
+    def charge(self, size: int) -> None:
+        """Count bytes before they are taken."""
+        self.room -= size
+        if self.room < 0:
+            raise BadFileError("its pickle would take far more memory than any checkpoint does")
 
-    def put(self, index: int) -> None:
-        """Remember the last value. Picklers count up; a number far out pays for all places before it."""
+    def value(self, value: Any) -> Any:
+        """Count a number, bytes or a text, for which there is room of its own."""
+        self.charge(sys.getsizeof(value))
+        if type(value) is str:
+            self.words += 1
+            self.texts.append(value)
+            self.room -= LIST_PLACE - (WORD_ROOM if self.words <= MOST_WORDS else 0)
+        return value
+
+    def mark(self) -> Any:
+        self.marks.append(len(self.stack))
+        return NOTHING
+
+    def put(self, index: int, value: Any) -> Any:
+        """Remember a value. Picklers count up; a number far out pays for all places before it."""
         gap = index - len(self.memo)
         if index < 0:
             raise LookupError("below zero")
         self.charge(PLACE + LIST_PLACE * max(gap, 0) if gap else LIST_PLACE)
-        self.memo += [UNSET] * (gap + 1)
-        self.memo[index] = self.stack[-1]
+        self.memo += [NOTHING] * (gap + 1)
+        self.memo[index] = value
+        return value
 
-    def get(self, index: int) -> None:
+    def get(self, index: int) -> Any:
         value = self.memo[index]
-        if value is UNSET or index < 0:
+        if value is NOTHING or index < 0:
             raise LookupError("nothing there")
         if type(value) is str:
-            self.room -= LIST_PLACE
+            self.charge(LIST_PLACE)
             self.texts.append(value)
-        self.stack.append(value)
+        return value
 
-    def push_sequence(self, kind: type[Any], items: list[Any]) -> None:
-        self.push(kind(items), SEQUENCE + LIST_PLACE * len(items))
+    def new(self, kind: type[Any], items: Any) -> Any:
+        """Make a list, a dict of keys and values that follow each other, or a set."""
+        if type(items) not in (list, tuple, set):
+            raise TypeError("not elements")
+        self.charge(EMPTY[kind.__name__])
+        return self.fill(kind, kind(), *items)
 
-    def contents(self, kind: type[Any]) -> Any:
-        """Return the container on top of the stack, which may be that of a record."""
-        target = self.stack[-1]
+    def fill(self, kind: type[Any], target: Any, *items: Any) -> Any:
+        """Put items into a container of this kind, or into that of a record."""
+        contents = target
         if type(target) is Record:
-            target.items = kind() if target.items is None else target.items
-            target = target.items
-        if type(target) is not kind:
+            contents = target.items = kind() if target.items is None else target.items
+        if type(contents) is not kind:
             raise TypeError("another kind of container")
+        if kind is list:
+            self.charge(LIST_PLACE * len(items))
+            contents.extend(items)
+            return target
+        keys = items[::2] if kind is dict else items
+        self.charge(sum(WORD_PLACE if kind is dict and type(key) is str else PLACE for key in keys))
+        if not all(map(_is_key, keys)):
+            raise BadFileError("its pickle has a dictionary or set of other things than texts and numbers")
+        contents.update(zip(keys, items[1::2], strict=True) if kind is dict else keys)
         return target
 
-    def append(self, items: list[Any]) -> None:
-        self.charge(LIST_PLACE * len(items))
-        self.contents(list).extend(items)
-
-    def set_items(self, items: list[Any]) -> None:
-        """Set keys to values, which follow each other."""
-        keys, values = items[::2], items[1::2]
-        self.charge(sum(WORD_PLACE if type(key) is str else PLACE for key in keys))
-        check_keys(keys)
-        self.contents(dict).update(zip(keys, values, strict=True))
-
-    def add(self, items: list[Any]) -> None:
-        self.charge(PLACE * len(items))
-        check_keys(items)
-        self.contents(set).update(items)
-
-    def push_dict(self, _: None) -> None:
-        items = self.take()
-        self.push({}, DICT)
-        self.set_items(items)
-
-    def push_frozenset(self, _: None) -> None:
-        items = self.take()
-        self.push(set(), SET)
-        self.add(items)
-        self.push(frozenset(self.stack.pop()))
-
-    def push_name(self, parts: Iterable[str]) -> None:
-        name = ".".join(parts)
+    def name(self, name: str) -> Name:
         self.charge(RECORD + sys.getsizeof(name))
         self.names[name] = is_known(name)
-        self.push(Name(name))
+        return Name(name)
 
-    def inst(self, parts: Iterable[str]) -> None:
-        arguments = tuple(self.take())
-        self.push_name(parts)
-        self.make(self.stack.pop(), arguments)
-
-    def make(self, called: Any, arguments: Any, named: Any = None) -> None:
-        """Push the result of `called(*arguments)`: a plain value, or a record of the call."""
-        if type(called) is not Name or type(arguments) is not tuple or type(named) not in (dict, type(None)):
+    def call(self, called: Any, arguments: Any) -> Any:
+        """Return the result of `called(*arguments)`: a plain value, or a record of the call."""
+        if type(called) is not Name or type(arguments) is not tuple:
             raise BadFileError("its pickle calls something that is neither a class nor a function")
         self.charge(RECORD + LIST_PLACE * len(arguments))
-        arguments = (*arguments, named) if named else arguments
-        builder = self.builders.get(called.name)
+        builder = self.builders.get(known_as(called.name))
         if builder is None:
-            self.stack.append(Record(called.name, arguments))
-        else:
-            self.charge(sum(map(_size, arguments)))
-            self.stack.append(builder(*arguments))
+            return Record(called.name, arguments)
+        return builder(self, *arguments)
 
-    def build(self, _: None) -> None:
-        state, target = self.stack.pop(), self.stack[-1]
+    def build(self, target: Any, state: Any) -> Any:
         if type(state) is dict:
             self.charge(WORD_PLACE * len(state))  # the machine may look through it again and again
             if any(type(name) is str and name.startswith("__") for name in state):
@@ -215,75 +243,65 @@ class Machine:
             target.state = state
         elif type(target) is not dict:  # no reader needs the attributes of a dict, such as a state dict's _metadata
             raise BadFileError("its pickle gives attributes to something that has none")
+        return target
 
-    def refer(self, _: None) -> None:
-        if self.persistent is None:
+    def refer(self, reference: Any) -> Any:
+        if not self.persistent:
             raise BadFileError("its pickle refers to something outside of it")
-        self.push(self.persistent(self.stack.pop()), RECORD)
+        self.charge(RECORD)
+        return self.persistent(reference)
 
 
-def _size(argument: Any) -> int:
-    """Return the bytes of what a builder may make of an argument; it takes dicts as they are."""
-    if type(argument) in (list, tuple, set):
-        return WORD_PLACE * len(argument)
-    return 0 if type(argument) is dict else sys.getsizeof(argument)
+def _is_key(key: Any) -> bool:
+    """Return whether Python hashes a key in time and depth that do not depend on who chose it."""
+    if type(key) is tuple:
+        return len(key) == 2 and type(key[0]) is type(key[1]) is str  # of byte-pair merges
+    return type(key) in KEYS and (type(key) is not int or -LARGEST_KEY < key < LARGEST_KEY)
 
 
-def _refusal(names: list[str]) -> BadFileError:
-    shown = ", ".join(ascii(name[:60]) for name in names[:SHOWN_NAMES])
-    more = f" and {len(names) - SHOWN_NAMES} more" if len(names) > SHOWN_NAMES else ""
-    return BadFileError(
-        f"holds Python objects that could run code ({shown}{more}); nothing was run",
-        "Save plain tensors instead, a state dict for example.",
-    )
+Handler = Callable[[Machine, Any, list[Any]], Any]  # from its argument and what it takes from the stack
+HANDLERS: dict[tuple[str, ...], Handler | None] = {  # all other operations are refused
+    ("STOP",): None,
+    ("PROTO", "FRAME", "POP"): lambda machine, _, items: NOTHING,
+    ("MARK",): lambda machine, _, items: machine.mark(),
+    ("PUT", "BINPUT", "LONG_BINPUT"): lambda machine, index, _: machine.put(index, machine.stack.pop()),
+    ("MEMOIZE",): lambda machine, _, items: machine.put(len(machine.memo), items[0]),
+    ("GET", "BINGET", "LONG_BINGET"): lambda machine, index, _: machine.get(index),
+    ("NONE",): lambda machine, _, items: None,
+    ("NEWTRUE",): lambda machine, _, items: True,
+    ("NEWFALSE",): lambda machine, _, items: False,
+    ("INT", "LONG", "FLOAT", "BININT", "BININT1", "BININT2", "LONG1", "BINFLOAT", "BINBYTES", "SHORT_BINBYTES",
+     "BINBYTES8", "BYTEARRAY8", "STRING", "BINSTRING", "SHORT_BINSTRING", "UNICODE", "BINUNICODE", "SHORT_BINUNICODE",
+     "BINUNICODE8"): lambda machine, value, _: machine.value(value),
+    ("EMPTY_TUPLE", "TUPLE1", "TUPLE2", "TUPLE3",
+     "TUPLE"): lambda machine, _, items: tuple(machine.new(list, items)),
+    ("EMPTY_LIST", "LIST"): lambda machine, _, items: machine.new(list, items),
+    ("EMPTY_DICT", "DICT"): lambda machine, _, items: machine.new(dict, items),
+    ("EMPTY_SET",): lambda machine, _, items: machine.new(set, items),
+    ("FROZENSET",): lambda machine, _, items: frozenset(machine.new(set, items)),
+    ("APPEND", "APPENDS"): lambda machine, _, items: machine.fill(list, *items),
+    ("SETITEM", "SETITEMS"): lambda machine, _, items: machine.fill(dict, *items),
+    ("ADDITEMS",): lambda machine, _, items: machine.fill(set, *items),
+    ("GLOBAL",): lambda machine, name, _: machine.name(name),
+    ("STACK_GLOBAL",): lambda machine, _, items: machine.name(".".join(items)),
+    ("INST",): lambda machine, name, items: machine.call(machine.name(name), tuple(items)),
+    ("OBJ",): lambda machine, _, items: machine.call(items[0], tuple(items[1:])),
+    ("REDUCE", "NEWOBJ"): lambda machine, _, items: machine.call(*items),
+    ("BUILD",): lambda machine, _, items: machine.build(*items),
+    ("BINPERSID",): lambda machine, _, items: machine.refer(items[0]),
+}  # fmt: skip
 
 
-Handler = Callable[[Machine, Any], object]
-HANDLERS: dict[str, Handler | None] = {  # all others are refused
-    "STOP": None,
-    **dict.fromkeys(("PROTO", "FRAME"), lambda machine, _: None),
-    "MARK": lambda machine, _: machine.marks.append(len(machine.stack)),
-    "POP": Machine.pop,
-    "POP_MARK": lambda machine, _: machine.take(),
-    "DUP": lambda machine, _: machine.push(machine.stack[-1]),
-    **dict.fromkeys(("PUT", "BINPUT", "LONG_BINPUT"), Machine.put),
-    "MEMOIZE": lambda machine, _: machine.put(len(machine.memo)),
-    **dict.fromkeys(("GET", "BINGET", "LONG_BINGET"), Machine.get),
-    "NONE": lambda machine, _: machine.push(None),
-    "NEWTRUE": lambda machine, _: machine.push(True),
-    "NEWFALSE": lambda machine, _: machine.push(False),
-    "BININT1": Machine.push,  # Python has those numbers already
-    **dict.fromkeys(("INT", "LONG", "FLOAT", "BININT", "BININT2", "LONG1", "BINFLOAT"), Machine.push_value),
-    **dict.fromkeys(("BINBYTES", "SHORT_BINBYTES", "BINBYTES8", "BYTEARRAY8"), Machine.push_value),
-    **dict.fromkeys(("STRING", "BINSTRING", "SHORT_BINSTRING", "UNICODE"), Machine.push_text),
-    **dict.fromkeys(("BINUNICODE", "SHORT_BINUNICODE", "BINUNICODE8"), Machine.push_text),
-    "EMPTY_TUPLE": lambda machine, _: machine.push(()),
-    "TUPLE1": lambda machine, _: machine.push_sequence(tuple, machine.take(1)),
-    "TUPLE2": lambda machine, _: machine.push_sequence(tuple, machine.take(2)),
-    "TUPLE3": lambda machine, _: machine.push_sequence(tuple, machine.take(3)),
-    "TUPLE": lambda machine, _: machine.push_sequence(tuple, machine.take()),
-    "EMPTY_LIST": lambda machine, _: machine.push([], SEQUENCE),
-    "LIST": lambda machine, _: machine.push_sequence(list, machine.take()),
-    "APPEND": lambda machine, _: machine.append(machine.take(1)),
-    "APPENDS": lambda machine, _: machine.append(machine.take()),
-    "EMPTY_DICT": lambda machine, _: machine.push({}, DICT),
-    "DICT": Machine.push_dict,
-    "SETITEM": lambda machine, _: machine.set_items(machine.take(2)),
-    "SETITEMS": lambda machine, _: machine.set_items(machine.take()),
-    "EMPTY_SET": lambda machine, _: machine.push(set(), SET),
-    "ADDITEMS": lambda machine, _: machine.add(machine.take()),
-    "FROZENSET": Machine.push_frozenset,
-    "GLOBAL": Machine.push_name,
-    "STACK_GLOBAL": lambda machine, _: machine.push_name(machine.take(2)),
-    "INST": Machine.inst,
-    "OBJ": lambda machine, _: machine.make(machine.stack.pop(machine.marks[-1]), tuple(machine.take())),
-    **dict.fromkeys(("REDUCE", "NEWOBJ"), lambda machine, _: machine.make(*machine.take(2))),
-    "NEWOBJ_EX": lambda machine, _: machine.make(*machine.take(3)),
-    "BUILD": Machine.build,
-    "BINPERSID": Machine.refer,
-}
-OPERATIONS = {  # by code
-    ord(known.code): (READERS[known.arg.name] if known.arg else None, HANDLERS[known.name])
-    for known in pickletools.opcodes
-    if known.name in HANDLERS
+def _takes(operation: pickletools.OpcodeInfo) -> tuple[int, bool]:
+    """Return how many values an operation takes from the stack, and whether those since the last mark before them."""
+    taken = operation.stack_before
+    is_marked = pickletools.markobject in taken
+    return taken.index(pickletools.markobject) if is_marked else len(taken), is_marked
+
+
+OPERATIONS = {
+    ord(operation.code): (operation.arg, *_takes(operation), handler)
+    for names, handler in HANDLERS.items()
+    for operation in pickletools.opcodes
+    if operation.name in names
 }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import mmap
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -21,7 +21,8 @@ class BadFileError(Exception):
     """A file is damaged or unsafe; the message continues a sentence that begins with the file's name."""
 
     def __init__(self, message: str, repair: str = "Copy or save it again.") -> None:
-        super().__init__(f"{message}. {repair}")
+        super().__init__(f"{message}.")
+        self.repair = repair
 
 
 @dataclass(eq=False, slots=True, repr=False)
@@ -55,7 +56,12 @@ class Name(Record):
     __slots__ = ()
 
 
-CONTAINERS = {list, tuple, dict, Record}
+CONTAINERS: Mapping[type[Any], Callable[[Any], Collection[Any]]] = {  # and what they contain
+    list: lambda value: value,
+    tuple: lambda value: value,
+    dict: dict.values,
+    Record: lambda value: (value.arguments, value.state, value.items),
+}
 
 
 def check_tree(root: Any) -> None:
@@ -63,28 +69,16 @@ def check_tree(root: Any) -> None:
 
     A reader may then follow it by simple recursion, and ends in time.
     """
-    level = [root] if type(root) in CONTAINERS else []
-    size, seen = 0, set[int]()
-    for _ in range(DEEPEST):
-        if not level:
+    size, level = 0, [root]
+    for _ in range(DEEPEST + 1):
+        branches = [CONTAINERS[type(value)](value) for value in level if type(value) in CONTAINERS]
+        if not branches:
             return
-        seen.update(map(id, level))
-        branches = [_branches(value) for value in level]
-        size += len(level) + sum(map(len, branches))
+        size += len(branches) + sum(map(len, branches))
         if size > LARGEST_TREE:
-            raise BadFileError("its pickle stands for far more than the file has bytes")
+            raise BadFileError("its pickle expands to far more than any checkpoint holds")
         level = [part for parts in branches for part in parts if type(part) in CONTAINERS]
-    if not level:
-        return
-    if len(seen.union(map(id, level))) <= DEEPEST:  # fewer containers than levels: one is in itself
-        raise BadFileError("its pickle has an object that contains itself")
-    raise BadFileError("its pickle is nested more deeply than any checkpoint")
-
-
-def _branches(value: Any) -> Collection[Any]:
-    if type(value) is Record:
-        return value.arguments, value.state, value.items
-    return value.values() if type(value) is dict else value
+    raise BadFileError("its pickle has an object that contains itself, or is nested more deeply than any checkpoint")
 
 
 @contextlib.contextmanager
@@ -93,15 +87,15 @@ def opened(path: Path) -> Iterator[tuple[BinaryIO, mmap.mmap]]:
     try:
         if not path.is_file():  # opening a pipe or a device could wait forever
             if path.is_symlink() or path.exists():
-                raise CheckpointError(f"{path}: not a file, or a link that leads to none. Check the path.")
-            raise CheckpointNotFoundError(f"{path}: no such file. Check the path.")
+                raise CheckpointError(f"{path}: not a file, or a link that leads to none.", "Check the path.")
+            raise CheckpointNotFoundError(f"{path}: no such file.", "Check the path.")
         with path.open("rb") as file:
             if not file.seek(0, 2):
                 raise BadFileError("the file is empty")
             yield file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
     except BadFileError as error:
-        raise CheckpointError(f"{path}: {error}") from error
-    except CheckpointError:
-        raise
+        raise CheckpointError(f"{path}: {error}", error.repair) from error
     except OSError as error:
-        raise CheckpointError(f"{path}: cannot be read ({error.strerror}). Check its permissions.") from error
+        if isinstance(error, CheckpointError):
+            raise
+        raise CheckpointError(f"{path}: cannot be read ({error.strerror}).", "Check its permissions.") from error

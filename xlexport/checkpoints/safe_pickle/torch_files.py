@@ -9,23 +9,20 @@ from __future__ import annotations
 
 import math
 import mmap
-import struct
 from collections.abc import Callable, Mapping
 from typing import Any, BinaryIO, NamedTuple
 
-from xlexport.checkpoints.safe_pickle.builders import BUILDERS
 from xlexport.checkpoints.safe_pickle.machine import Machine
+from xlexport.checkpoints.safe_pickle.names import BUILDERS
 from xlexport.checkpoints.safe_pickle.records import BadFileError, Name
-from xlexport.checkpoints.safe_pickle.zip_archive import read_members
+from xlexport.checkpoints.safe_pickle.zip_archive import Member, read_members
 
-__all__ = ["read_archive", "read_legacy"]
+__all__ = ["LEGACY_MAGIC", "read_archive", "read_legacy"]
 
 LEGACY_MAGIC, LEGACY_PROTOCOL = 0x1950A86A20F9469CFC6C, 1001
-LEGACY_HEADER, LEGACY_KEY = 1 << 12, 64  # bytes of a pickle beside the object's, and for each key in it, at most
 NOT_TORCH = "not a file of torch.save", "Check the path."
 BIG_ENDIAN = "saved on a big-endian machine", "Save it again on a little-endian one, as nearly all are."
 TORCHSCRIPT = "a TorchScript archive, which holds code", "Save the state dict of the model that it was made from."
-IMPOSSIBLE = "a tensor in it has an impossible shape"
 MOST_AXES = 16
 LARGEST_NUMBER = 1 << 62
 DTYPES = {  # by torch.save's name for the storage
@@ -41,67 +38,45 @@ def read_archive(file: BinaryIO, data: mmap.mmap) -> Any:
     roots = [name.removesuffix("data.pkl") for name in members if name.endswith("/data.pkl")]
     if len(roots) != 1 or not all(name.startswith(roots[0]) for name in members):
         raise BadFileError(*NOT_TORCH)
-    if roots[0] + "constants.pkl" in members:
+    root = roots[0]
+    if root + "constants.pkl" in members:
         raise BadFileError(*TORCHSCRIPT)
-    if (order := members.get(roots[0] + "byteorder")) and data[order.start : order.start + order.size] != b"little":
+    if (order := members.get(root + "byteorder")) and data[slice(*order)] != b"little":
         raise BadFileError(*BIG_ENDIAN)
     tensors = _Tensors()
-    start, size = members[roots[0] + "data.pkl"]
-    value, _ = tensors.machine.run(data, start, start + size)
-    starts = {}
-    for key, storage in tensors.storages.items():
-        member = members.get(f"{roots[0]}data/{key}")
-        if member is None or member.size != storage.size:
-            raise BadFileError(f"storage {key[:60]!a} in it is missing or not of the size that its tensors say")
-        starts[key] = member.start
-    tensors.bind(file, data, starts)
+    value = tensors.machine.run(data, *members[root + "data.pkl"])
+    tensors.bind(data, {name.removeprefix(root + "data/"): member for name, member in members.items()})
     return value
 
 
-def read_legacy(file: BinaryIO, data: mmap.mmap) -> Any:
-    """Read magic number, protocol, system, object, keys of the storages, then each storage's length and numbers."""
-    try:
-        magic, position = Machine().run(data, 0, min(LEGACY_HEADER, len(data)))
-    except BadFileError as error:
-        raise BadFileError(*NOT_TORCH) from error
-    if magic != LEGACY_MAGIC:
+def read_legacy(data: mmap.mmap) -> Any:
+    """Read what follows the magic number: protocol, system, object, keys of storages, their lengths and numbers."""
+    tensors = _Tensors()
+    protocol, system = tensors.machine.run(data), tensors.machine.run(data)
+    if type(protocol) is not int or protocol != LEGACY_PROTOCOL or type(system) is not dict:
         raise BadFileError(*NOT_TORCH)
-    protocol, position = Machine().run(data, position, min(position + LEGACY_HEADER, len(data)))
-    system, position = Machine().run(data, position, min(position + LEGACY_HEADER, len(data)))
-    if protocol != LEGACY_PROTOCOL or type(system) is not dict:
-        raise BadFileError("of a version of torch.save that nothing wrote")
     if system.get("little_endian") is not True:
         raise BadFileError(*BIG_ENDIAN)
-    tensors = _Tensors()
-    value, position = tensors.machine.run(data, position, len(data))
-    keys_end = position + LEGACY_HEADER + LEGACY_KEY * len(tensors.storages)
-    keys, position = Machine().run(data, position, min(keys_end, len(data)))
+    value, keys = tensors.machine.run(data), tensors.machine.run(data)
     if type(keys) is not list or not all(type(key) is str for key in keys) or sorted(keys) != sorted(tensors.storages):
         raise BadFileError("the storages in it are not those of its tensors")
-    starts = {}
+    places, position = {}, data.tell()
     for key in keys:
-        storage, starts[key] = tensors.storages[key], position + 8
-        position = starts[key] + storage.size
-        if position > len(data) or struct.unpack_from("<q", data, starts[key] - 8)[0] != storage.length:
-            raise BadFileError(f"storage {key[:60]!a} in it is cut off or not of the size that its tensors say")
-    tensors.bind(file, data, starts)
+        start, storage = position + 8, tensors.storages[key]
+        length = int.from_bytes(data[position:start], "little", signed=True)
+        places[key] = Member(start, start + length * storage.dtype.itemsize)
+        position = start + storage.size
+    tensors.bind(data, places)
     return value
 
 
 class _Storage(NamedTuple):
     """Numbers of one kind in a row in the file."""
 
+    key: str
     dtype: Any
     length: int
     size: int  # in bytes
-
-
-class _Part(NamedTuple):
-    """The part of a storage that a tensor may use: all of it, except in old files."""
-
-    key: str
-    offset: int
-    length: int
 
 
 class _Tensors:
@@ -113,75 +88,66 @@ class _Tensors:
         self.torch = torch
         self.storages: dict[str, _Storage] = {}
         self.bindings: list[tuple[Any, str, int, tuple[int, ...], tuple[int, ...]]] = []
-        self.builders: dict[str, Callable[..., Any]] = {
+        builders: dict[str, Callable[..., Any]] = {
             **dict.fromkeys(("torch._utils._rebuild_tensor", "torch._utils._rebuild_tensor_v2"), self._tensor),
             "torch._utils._rebuild_parameter": self._parameter,
             "torch._utils._rebuild_parameter_with_state": self._parameter,
-            "torch.nn.parameter.Parameter": self._parameter,
+            "torch.nn.Parameter": self._parameter,
+            "torch._tensor._rebuild_from_type_v2": self._with_attributes,
         }
-        typed = {"torch._tensor._rebuild_from_type_v2": self._typed}
-        self.machine = Machine({**BUILDERS, **self.builders, **typed}, self._reference)
+        self.machine = Machine({**BUILDERS, **builders}, self._reference)
 
     def _reference(self, reference: Any) -> Any:
         """Return what a pickle of torch.save has outside of it: storages, in old files source text of classes too."""
         match reference:
             case ("module", Name() as name, *_):
                 return name
-            case ("storage", Name(name=name), str(key), _, count, *views) if _are_sizes((count,)):
-                dtype = DTYPES.get(name.removeprefix("torch."))
-                if dtype is None or count >= LARGEST_NUMBER:
+            case ("storage", Name(name=name), str(key), _, count, *views) if views in ([], [None]):
+                dtype = getattr(self.torch, DTYPES.get(name.removeprefix("torch."), ""), None)
+                if dtype is None or not _are_sizes((count,)) or count >= LARGEST_NUMBER:
                     raise BadFileError("a storage in it is of an unknown kind or an impossible size")
-                kind = getattr(self.torch, dtype)
-                storage = _Storage(kind, count, count * kind.itemsize)
+                storage = _Storage(key, dtype, count, count * dtype.itemsize)
                 if self.storages.setdefault(key, storage) != storage:
                     raise BadFileError(f"storage {key[:60]!a} in it has two kinds or sizes")
-                match views:
-                    case [] | [None]:
-                        return _Part(key, 0, count)
-                    case [(_, offset, size)] if _are_sizes((offset, size)) and offset + size <= count:
-                        return _Part(key, offset, size)
-                raise BadFileError("a view of a storage in it does not fit in it")
-        raise BadFileError("its pickle refers to something that is not in the file")
+                return storage
+        raise BadFileError("its pickle refers to something that is not in the file, or to a part of a storage")
 
-    def _tensor(self, part: Any, offset: Any, size: Any, stride: Any, *_: Any) -> Any:
+    def _tensor(self, _machine: Any, storage: Any, offset: Any, size: Any, stride: Any, *_: Any) -> Any:
         """Return a tensor without its numbers, once they are known to be numbers of its storage."""
-        if type(part) is not _Part or not all(map(_are_sizes, (size, stride, (offset,)))):
-            raise BadFileError(IMPOSSIBLE)
+        are_sizes = type(storage) is _Storage and all(map(_are_sizes, (size, stride, (offset,))))
+        if not are_sizes or math.prod(max(n, 1) for n in size) * max(stride, default=1) >= LARGEST_NUMBER:
+            raise BadFileError("a tensor in it has an impossible shape")
         numbers, last = math.prod(size), sum((n - 1) * step for n, step in zip(size, stride, strict=True))
-        if numbers and (offset + last >= part.length or numbers > part.length):
+        if numbers and (offset + last >= storage.length or numbers > storage.length):
             raise BadFileError("a tensor in it is larger than its storage")
-        if math.prod(max(n, 1) for n in size) * max(stride, default=1) >= LARGEST_NUMBER:
-            raise BadFileError(IMPOSSIBLE)
-        tensor = self.torch.empty(0, dtype=self.storages[part.key].dtype)
-        self.bindings.append((tensor, part.key, part.offset + offset if numbers else 0, size, stride))
+        tensor = self.torch.empty(0, dtype=storage.dtype)
+        self.bindings.append((tensor, storage.key, offset if numbers else 0, size, stride))
         return tensor
 
-    def _parameter(self, tensor: Any, *_: Any) -> Any:
+    def _parameter(self, _machine: Any, tensor: Any, *_: Any) -> Any:
         if not isinstance(tensor, self.torch.Tensor):
             raise BadFileError("a parameter in it is not a tensor")
         return tensor
 
-    def _typed(self, function: Any, _type: Any, arguments: Any, *_: Any) -> Any:
-        """Return a tensor with Python attributes, without those."""
-        if type(function) is not Name or function.name not in self.builders:
+    def _with_attributes(self, machine: Any, builder: Any, _kind: Any, arguments: Any, *_: Any) -> Any:
+        """Return a tensor that had Python attributes when it was saved, without them."""
+        if type(builder) is not Name or builder.name != "torch._utils._rebuild_tensor_v2":
             raise BadFileError("a tensor in it is of an unknown kind")
-        return self.builders[function.name](*arguments)
+        return self._tensor(machine, *arguments)
 
-    def bind(self, file: BinaryIO, data: mmap.mmap, starts: Mapping[str, int]) -> None:
-        """Give the tensors their numbers, all sizes of which were checked; `starts` says where storages begin."""
+    def bind(self, data: mmap.mmap, places: Mapping[str, Member]) -> None:
+        """Give the tensors their numbers, after their sizes were compared with where their storages are."""
         storages = {}
-        for key, start in starts.items():
-            dtype, count, size = self.storages[key]
+        for key, dtype, count, size in self.storages.values():
+            place = places.get(key)
+            if place is None or place.end != place.start + size or place.end > len(data):
+                raise BadFileError(f"storage {key[:60]!a} in it is missing, or not of the size that its tensors say")
             if not count:
                 storages[key] = self.torch.empty(0, dtype=dtype)
-            elif start % dtype.itemsize == 0:
-                storages[key] = self.torch.frombuffer(data, dtype=dtype, count=count, offset=start)
+            elif place.start % dtype.itemsize == 0:
+                storages[key] = self.torch.frombuffer(data, dtype=dtype, count=count, offset=place.start)
             else:
-                numbers = bytearray(size)
-                file.seek(start)
-                if file.readinto(numbers) != size:  # type: ignore[attr-defined]
-                    raise BadFileError("it became shorter while it was read")
-                storages[key] = self.torch.frombuffer(numbers, dtype=dtype)
+                storages[key] = self.torch.frombuffer(bytearray(memoryview(data)[slice(*place)]), dtype=dtype)
         for tensor, key, offset, shape, stride in self.bindings:
             tensor.set_(storages[key], offset, shape, stride)
 

@@ -23,7 +23,7 @@ class Member(NamedTuple):
     """Where a member's bytes are in the file."""
 
     start: int
-    size: int
+    end: int
 
 
 class _Bounded(io.FileIO):
@@ -57,7 +57,7 @@ def _plain_members(archive: zipfile.ZipFile, data: mmap.mmap) -> dict[str, Membe
         raise BadFileError("its archive is cut off or damaged, or has more members than any checkpoint")
     members: dict[str, Member] = {}
     ends = [*(info.header_offset for info in found[1:]), archive.start_dir]
-    for info, end in zip(found, ends, strict=True):
+    for info, limit in zip(found, ends, strict=True):
         name = info.orig_filename
         if info.compress_type != zipfile.ZIP_STORED or info.flag_bits & 1:
             raise BadFileError("its archive has compressed or encrypted members, which torch.save never writes")
@@ -65,7 +65,7 @@ def _plain_members(archive: zipfile.ZipFile, data: mmap.mmap) -> dict[str, Membe
             raise BadFileError(f"its archive has an impossible member, or two of a name, {name[:60]!a}")
         name_size, extra_size = struct.unpack_from("<2H", data, info.header_offset + 26)
         start = info.header_offset + 30 + name_size + extra_size
-        if info.compress_size != info.file_size or start + info.file_size > end:
+        members[name] = Member(start, start + info.file_size)
+        if info.compress_size != info.file_size or members[name].end > limit:
             raise BadFileError("its archive has members that overlap or do not fit in it")
-        members[name] = Member(start, info.file_size)
     return members
