@@ -6,6 +6,7 @@ memory is already what the graphs carry. All else has a default: no options, no 
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
     from xlruntime.evaluation import EvaluationRules, EvaluationSettings
     from xlruntime.model import Model
 
-__all__ = ["Architecture", "Row", "StepSize", "Walk"]
+__all__ = ["Architecture", "Row", "StepSize", "Walk", "stream_memory"]
 
 Row = tuple[str, str]  # name and value, in a table for people
 
@@ -208,8 +209,6 @@ class Architecture(ABC):
 
     def bundle_rows(self, bundle: spec.Bundle, folder: Path) -> list[Row]:
         """Return rows of `inspect` about a bundle: how it is evaluated, and what it carries."""
-        from xlexport.architectures.inspection import stream_memory
-
         segment = ("segment", f"{bundle.evaluation.segment_len:,}")
         return [*self.describe(bundle.config), segment, ("memory of a stream", stream_memory(bundle))]
 
@@ -257,3 +256,16 @@ class Architecture(ABC):
     def training_config(self, given: Mapping[str, Any]) -> dict[str, Any]:
         """Return the values for a configuration from the options given; those that others decide are computed."""
         return dict(given)
+
+
+def stream_memory(bundle: spec.Bundle) -> str:
+    """Return how much memory one stream takes."""
+    import numpy as np
+
+    free = {"batch": 1, **{symbol: bundle.settings.slots(symbol) for symbol in bundle.evaluation.rings}}
+    total = sum(
+        np.dtype(entry.dtype).itemsize
+        * math.prod(axis if isinstance(axis, int) else free[axis] for axis in entry.shape)
+        for entry in bundle.memory
+    )
+    return f"{total / 1e6:,.1f} MB in {len(bundle.memory)} tensors"

@@ -11,10 +11,6 @@ __all__ = ["Kind", "Option"]
 Kind = Literal["integer", "number", "text", "boolean", "flag", "choice", "integers", "names"]
 
 
-def _fine(value: Any) -> str | None:
-    return None
-
-
 @dataclass(frozen=True)
 class Option:
     """One option.
@@ -37,7 +33,7 @@ class Option:
     choices: tuple[str, ...] = ()
     minimum: int | None = None
     scope: str = ""
-    problem: Callable[[Any], str | None] = _fine
+    problem: Callable[[Any], str | None] = lambda value: None
 
     @property
     def flag(self) -> str:

@@ -6,7 +6,7 @@ import contextlib
 import ctypes
 import dataclasses
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -15,7 +15,7 @@ import numpy.typing as npt
 from xlexport.architectures import architecture
 from xlexport.architectures.findings import SegmentDifference, largest
 from xlexport.errors import ParityError
-from xlexport.verification.expected import Expected
+from xlexport.verification.expected import Expected, Ids
 
 if TYPE_CHECKING:
     from xlruntime.evaluation import EvaluationSettings
@@ -26,10 +26,9 @@ __all__ = [
     "NamedRows",
     "check_architecture",
     "check_sizes",
-    "compare_detail",
-    "compare_generate",
-    "compare_log_prob",
+    "compare_other",
     "compare_score",
+    "cut",
     "memory_difference",
     "segments_to_wrap",
     "trim",
@@ -57,18 +56,24 @@ def compare_score(segment: int, expected: Expected, log_prob: npt.NDArray[np.flo
     )
 
 
-def compare_log_prob(
+def compare_other(
     found: SegmentDifference, expected: Expected, outputs: dict[str, npt.NDArray[Any]]
 ) -> SegmentDifference:
-    """Add what differs of another graph's log-probabilities of the targets."""
-    worst = largest(found.max_abs_log_prob_diff, outputs["log_prob"][0] - expected.log_prob)
-    return dataclasses.replace(found, max_abs_log_prob_diff=worst)
+    """Add what differs of another graph than `score`; its outputs decide what is compared."""
+    if "log_prob" in outputs:
+        worst = largest(found.max_abs_log_prob_diff, outputs["log_prob"][0] - expected.log_prob)
+        found = dataclasses.replace(found, max_abs_log_prob_diff=worst)
+    if "top_ids" in outputs:
+        found = _compare_detail(found, expected, outputs)
+    if "logits" in outputs:
+        found = _compare_generate(found, expected, outputs)
+    return found
 
 
-def compare_detail(
+def _compare_detail(
     found: SegmentDifference, expected: Expected, outputs: dict[str, npt.NDArray[Any]]
 ) -> SegmentDifference:
-    """Add what differs of the detail graph's targets, their ranks, entropies and likeliest tokens."""
+    """Add what differs of the detail graph's ranks, entropies and top tokens."""
     ids, log_probs = outputs["top_ids"][0], outputs["top_log_probs"][0]  # (S, k)
     rank = outputs["rank"][0]  # (S,)
     # Each listed token against the eager model's figure for it. One that is not among its best has at most the last's.
@@ -77,7 +82,6 @@ def compare_detail(
     wanted = np.take_along_axis(expected.best_log_probs, place, axis=1)
     return dataclasses.replace(
         found,
-        max_abs_log_prob_diff=largest(found.max_abs_log_prob_diff, outputs["log_prob"][0] - expected.log_prob),
         max_distribution_diff=largest(
             found.max_distribution_diff or 0.0,
             _scaled(log_probs, wanted),
@@ -91,7 +95,7 @@ def compare_detail(
     )
 
 
-def compare_generate(
+def _compare_generate(
     found: SegmentDifference, expected: Expected, outputs: dict[str, npt.NDArray[Any]]
 ) -> SegmentDifference:
     """Add what differs of the generate graph's distribution behind the last token."""
@@ -133,6 +137,14 @@ def memory_difference(memory: BatchMemory, rows: Iterable[NamedRows]) -> float:
             f"memories that the trained model does not have: {', '.join(entries)}.", repair="Convert it again."
         )
     return largest(*worst)
+
+
+def cut(ids: Ids, segment_len: int) -> Iterator[tuple[Ids, Ids]]:
+    """Yield tokens and targets of each segment, (1, S); the last one may be shorter."""
+    last = len(ids) - 1
+    for start in range(0, last, segment_len):
+        stop = min(start + segment_len, last)
+        yield ids[None, start:stop], ids[None, start + 1 : stop + 1]
 
 
 def segments_to_wrap(evaluation: EvaluationSettings, rounds: int = 1) -> int:

@@ -15,10 +15,9 @@ from xlexport.verification.compare import (
     NamedRows,
     check_architecture,
     check_sizes,
-    compare_detail,
-    compare_generate,
-    compare_log_prob,
+    compare_other,
     compare_score,
+    cut,
     memory_difference,
     segments_to_wrap,
     trim,
@@ -55,7 +54,7 @@ def common_walk(
     found: list[SegmentDifference] = []
     whole = ids[: segments * evaluation.segment_len + 1]
     for segment, (expected, rows, outputs, memory) in enumerate(
-        _steps(architecture, model, eager, "score", _cut(whole, evaluation.segment_len), evaluation)
+        _steps(architecture, model, eager, "score", cut(whole, evaluation.segment_len), evaluation)
     ):
         one = compare_score(segment, expected, outputs["log_prob"][0])
         found.append(with_memory(one, memory_difference(memory, rows)))
@@ -67,19 +66,13 @@ def common_walk(
         if purpose == "score" or not names & {"log_prob", "logits"}:
             continue
         most = min(graph.max_segment or evaluation.segment_len, evaluation.segment_len)
-        cuts = _cut(ids[: few * evaluation.segment_len + 1], most)
+        cuts = cut(ids[: few * evaluation.segment_len + 1], most)
         done = 0
         for expected, rows, outputs, memory in _steps(architecture, model, eager, purpose, cuts, evaluation):
             segment = done // evaluation.segment_len
             done += expected.tokens.shape[1]
             one = with_memory(found[segment], memory_difference(memory, rows))
-            if "top_ids" in outputs:
-                one = compare_detail(one, expected, outputs)
-            elif "log_prob" in outputs:
-                one = compare_log_prob(one, expected, outputs)
-            if "logits" in outputs:
-                one = compare_generate(one, expected, outputs)
-            found[segment] = one
+            found[segment] = compare_other(one, expected, outputs)
     return found, None
 
 
@@ -103,11 +96,3 @@ def _steps(
         yield expected, projected, model.step(purpose, memory, tokens, targets), memory
         trim()
     model.release(purpose)
-
-
-def _cut(ids: Ids, segment_len: int) -> Iterator[tuple[Ids, Ids]]:
-    """Yield tokens and targets of each segment, (1, S); the last one may be shorter."""
-    last = len(ids) - 1
-    for start in range(0, last, segment_len):
-        stop = min(start + segment_len, last)
-        yield ids[None, start:stop], ids[None, start + 1 : stop + 1]

@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from xlexport.architectures.base import Architecture, Row, StepSize, Walk
+from xlexport.architectures.base import Architecture, Row, StepSize, Walk, stream_memory
 from xlexport.architectures.options import Option
 from xlexport.architectures.reformer.training import (
     RUN_OPTIONS,
@@ -82,11 +82,13 @@ class ReformerArchitecture(Architecture):
 
     def evaluation(self, config: Mapping[str, Any]) -> EvaluationRules:
         """Declare rounds of hashing, and memory length unless a document is one step, as under rule `chunk`."""
-        from xlexport.architectures.settings import mem_len_setting
         from xlruntime.evaluation import EvaluationRules, Ring, Setting
 
         whole = config["rule"] == "chunk"
-        settings = {} if whole else {"mem_len": mem_len_setting(config["mem_len"])}
+        settings = {}
+        if not whole:
+            meaning = "rows of memory that a layer keeps"
+            settings["mem_len"] = Setting("integer", config["mem_len"], meaning, input="mem_len", minimum=1)
         if "lsh" in config["attn_layers"]:
             rounds = config["n_hashes"]
             settings["n_hashes"] = Setting(
@@ -221,8 +223,6 @@ class ReformerArchitecture(Architecture):
 
     def bundle_rows(self, bundle: spec.Bundle, folder: Path) -> list[Row]:
         """Return rows of `inspect` about a bundle, with the overflow that `parity.json` holds."""
-        from xlexport.architectures.inspection import stream_memory
-
         evaluation, rows = bundle.settings, self.describe(bundle.config)
         if evaluation.whole:
             rows.append(("documents", f"whole, {_longest(evaluation)}"))

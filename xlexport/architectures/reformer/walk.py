@@ -24,13 +24,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from xlexport.architectures.base import Architecture
-from xlexport.architectures.findings import LSHTotals, SegmentDifference, largest
+from xlexport.architectures.findings import LSHTotals, SegmentDifference
 from xlexport.architectures.reformer.reformer_pair import Eager, Pair, Span, Step, span_of
 from xlexport.verification.compare import (
     check_architecture,
     check_sizes,
-    compare_detail,
-    compare_generate,
+    compare_other,
     compare_score,
     segments_to_wrap,
     trim,
@@ -62,15 +61,7 @@ def walk_reformer(
     evaluation: EvaluationSettings,
     progress: Callable[[SegmentDifference], None] | None = None,
 ) -> tuple[list[SegmentDifference], LSHTotals | None]:
-    """Walk `ids` with every graph of `model`, and with the eager model beside each, up to `segments` segments.
-
-    Returns:
-        What differs in each segment (under rule `chunk` each document), and what is known of all together; None
-        where no layer has LSH attention.
-
-    Raises:
-        ParityError: the trained model is of another architecture or other sizes than the bundle.
-    """
+    """Walk `ids` with every graph and the eager model; see `Walk`. Under rule `chunk` each segment is a document."""
     eager_model = build_eager()
     check_architecture(model, eager_model)
     trained: Reformer = architecture.as_converted(eager_model, model.bundle.config)
@@ -190,14 +181,7 @@ def _with_other(found: SegmentDifference, step: Step) -> SegmentDifference:
     if found.lsh is not None and step.lsh is not None:
         others = dataclasses.replace(step.lsh, overflow=None)  # counted already
         found = dataclasses.replace(found, lsh=found.lsh + others)
-    if "log_prob" in step.outputs:
-        difference = largest(found.max_abs_log_prob_diff, step.outputs["log_prob"][0] - step.expected.log_prob)
-        found = dataclasses.replace(found, max_abs_log_prob_diff=difference)
-    if "top_ids" in step.outputs:
-        found = compare_detail(found, step.expected, step.outputs)
-    if "logits" in step.outputs:
-        found = compare_generate(found, step.expected, step.outputs)
-    return found
+    return compare_other(found, step.expected, step.outputs)
 
 
 def _unforced_nats(eager: Reformer, spans: Sequence[Span]) -> float:

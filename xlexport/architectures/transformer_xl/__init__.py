@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from xlexport.architectures.base import Architecture, Row, StepSize, Walk
+from xlexport.architectures.base import Architecture, Row, StepSize, Walk, stream_memory
 from xlexport.architectures.options import Option
 from xlexport.architectures.step import Step
 from xlexport.architectures.transformer_xl.training import TRAINING_OPTIONS
@@ -58,16 +58,15 @@ class TransformerXLArchitecture(Architecture):
 
     def evaluation(self, config: Mapping[str, Any]) -> EvaluationRules:
         """Declare memory and clamp length, and whether all tokens see equally many others."""
-        from xlexport.architectures.settings import mem_len_setting
         from xlruntime.evaluation import EvaluationRules, Ring, Setting
 
         clamp_len = config["clamp_len"] if config["clamp_len"] > 0 else -1
-        meaning = "largest distinct distance, in tokens"
+        kept, distance = "rows of memory that a layer keeps", "largest distinct distance, in tokens"
         return EvaluationRules(
             segment_len=config["tgt_len"],
             settings={
-                "mem_len": mem_len_setting(config["mem_len"]),
-                "clamp_len": Setting("integer", clamp_len, meaning, input="clamp_len", minimum=1, off=-1),
+                "mem_len": Setting("integer", config["mem_len"], kept, input="mem_len", minimum=1),
+                "clamp_len": Setting("integer", clamp_len, distance, input="clamp_len", minimum=1, off=-1),
                 "same_length": Setting("boolean", config["same_length"], "whether all tokens see equally many others"),
             },
             rings={"capacity": Ring("mem_len", same_length="same_length", window_extra=config["window_extra"])},
@@ -118,8 +117,6 @@ class TransformerXLArchitecture(Architecture):
 
     def bundle_rows(self, bundle: spec.Bundle, folder: Path) -> list[Row]:
         """Return rows of `inspect` about a bundle."""
-        from xlexport.architectures.inspection import stream_memory
-
         evaluation = bundle.settings
         return [
             ("segment, memory, clamp", f"{evaluation.segment_len}, {evaluation.most_rows}, {evaluation['clamp_len']}"),

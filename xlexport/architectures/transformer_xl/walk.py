@@ -23,10 +23,9 @@ from xlexport.architectures.transformer_xl.step import project_memory
 from xlexport.verification.compare import (
     NamedRows,
     check_sizes,
-    compare_detail,
-    compare_generate,
-    compare_log_prob,
+    compare_other,
     compare_score,
+    cut,
     memory_difference,
     segments_to_wrap,
     trim,
@@ -56,21 +55,11 @@ def walk_transformer_xl(
     evaluation: EvaluationSettings,
     progress: Callable[[SegmentDifference], None] | None = None,
 ) -> tuple[list[SegmentDifference], None]:
-    """Walk `ids` in both, up to `segments` segments.
-
-    Args:
-        build_eager: makes the trained model, in eval mode; called for each block of segments.
-
-    Returns:
-        What differs in each segment.
-
-    Raises:
-        ParityError: the trained model is of another architecture or other sizes than the bundle.
-    """
+    """Walk `ids` in both, up to `segments` segments; see `Walk`. `build_eager` is called for each block of segments."""
     found: list[SegmentDifference] = []
     memory = model.new_memory(evaluation)
     eager_memory: list[torch.Tensor] | None = None
-    cuts = list(_segments(ids, evaluation.segment_len, segments))
+    cuts = list(cut(ids[: segments * evaluation.segment_len + 1], evaluation.segment_len))
     n = _block_length(model, evaluation)
     for block in (cuts[start : start + n] for start in range(0, len(cuts), n)):
         eager = build_eager()
@@ -111,32 +100,18 @@ def walk_transformer_xl(
 def _walk_others(
     model: Model, ahead: list[_Segment], found: list[SegmentDifference], evaluation: EvaluationSettings
 ) -> None:
-    """The graphs beside the score graph, each with a memory of its own; what they differ by goes into `found`."""
-    others = {
-        "detail": compare_detail,
-        "generate": compare_generate,
-        "score_fixed": compare_log_prob,
-        "generate_fixed": compare_generate,
-    }
-    for purpose, compare in others.items():
+    """Walk the other graphs, each with a memory of its own; what they differ by goes into `found`."""
+    for purpose in ("detail", "generate", "score_fixed", "generate_fixed"):
         if purpose not in model.bundle.graphs:
             continue
         memory = model.new_memory(evaluation)
         for segment, one in enumerate(ahead):
             for part, outputs in _step_in_parts(model, purpose, memory, one.expected):
-                found[segment] = compare(found[segment], part, outputs)
+                found[segment] = compare_other(found[segment], part, outputs)
         last = len(ahead) - 1
         found[last] = with_memory(found[last], memory_difference(memory, _all_rows(ahead, evaluation.most_rows)))
         model.release(purpose)
         trim()
-
-
-def _segments(ids: npt.NDArray[np.int64], segment_len: int, segments: int) -> Iterator[tuple[Ids, Ids]]:
-    """Tokens and targets of each segment, (1, S); the last one may be shorter."""
-    last = min(len(ids) - 1, segments * segment_len)
-    for start in range(0, last, segment_len):
-        stop = min(start + segment_len, last)
-        yield ids[None, start:stop], ids[None, start + 1 : stop + 1]
 
 
 def _block_length(model: Model, evaluation: EvaluationSettings) -> int:
