@@ -92,18 +92,7 @@ def lsh_band_attention(
 
 
 @lsh_band_attention.register_fake
-def _(
-    key: Tensor,
-    value: Tensor,
-    length: Tensor,
-    order: Tensor,
-    rank: Tensor,
-    place: Tensor,
-    lowest: Tensor,
-    slot: Tensor,
-    rounds: Tensor,
-    chunk_length: int,
-) -> tuple[Tensor, Tensor]:
+def _(key: Tensor, value: Tensor, length: Tensor, *_: object) -> tuple[Tensor, Tensor]:
     return key.new_empty(*length.shape, key.shape[3]), torch.empty_like(length)
 
 
