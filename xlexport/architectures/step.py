@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from xlruntime import spec
 
-__all__ = ["Form", "Step", "traced_outputs"]
+T = TypeVar("T")
+
+__all__ = ["Form", "Step", "outputs_of", "traced_outputs"]
 
 
 @dataclass(frozen=True)
@@ -70,6 +72,15 @@ def traced_outputs(step: Step) -> dict[str, spec.Tensor]:
     """Every output of every purpose once, by its name inside the step, in the order in which they first appear."""
     outputs: dict[str, spec.Tensor] = {}
     for purpose, tensors in step.purposes.items():
-        prefix = f"{step.forms[purpose].prefix}." if purpose in step.forms else ""
-        outputs |= {prefix + tensor.name: tensor for tensor in tensors}
+        outputs |= {_prefix(step, purpose) + tensor.name: tensor for tensor in tensors}
     return outputs
+
+
+def outputs_of(step: Step, purpose: str, made: Iterable[T]) -> dict[str, T]:
+    """Return the outputs of a purpose by their names in its graph, from all in the order of `traced_outputs`."""
+    traced = dict(zip(traced_outputs(step), made, strict=True))
+    return {tensor.name: traced[_prefix(step, purpose) + tensor.name] for tensor in step.purposes[purpose]}
+
+
+def _prefix(step: Step, purpose: str) -> str:
+    return f"{step.forms[purpose].prefix}." if purpose in step.forms else ""

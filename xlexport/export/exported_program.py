@@ -29,7 +29,7 @@ from torch.export.graph_signature import (
 from torch.fx.experimental.symbolic_shapes import free_symbols
 from torch.utils import _pytree as pytree
 
-from xlexport.architectures.step import Step, traced_outputs
+from xlexport.architectures.step import Step, outputs_of
 from xlexport.atomic_output import writing
 from xlexport.export.tracing import free_axes, quiet, tracing
 from xlexport.torch_runtime import WEIGHTS_FILE
@@ -99,11 +99,9 @@ def _merge_tied(whole: ExportedProgram) -> dict[str, Tensor]:
 
 def _cut(whole: ExportedProgram, purpose: str, step: Step) -> tuple[ExportedProgram, spec.Graph]:
     """A program that computes the outputs of `purpose` and nothing else, without weights."""
-    form = step.forms.get(purpose)
-    prefix = f"{form.prefix}." if form else ""
     outputs = step.purposes[purpose]
-    made = dict(zip(traced_outputs(step), whole.graph.output_node().args[0], strict=True))
-    chosen = [cast(fx.Node, made[prefix + tensor.name]) for tensor in outputs]
+    nodes = cast(Iterable[fx.Node], whole.graph.output_node().args[0])
+    chosen = list(outputs_of(step, purpose, nodes).values())
     needed = _needed(whole.graph, chosen, assertions=step.traceable)
 
     # Weights come first, then the inputs of the step in its order.
@@ -155,6 +153,7 @@ def _cut(whole: ExportedProgram, purpose: str, step: Step) -> tuple[ExportedProg
             example_inputs=((), examples),
             constants={name: constant for name, constant in whole.constants.items() if name in names},
         )
+    form = step.forms.get(purpose)
     max_segment = form.max_segment if form else None
     return program, spec.Graph(f"{purpose}.pt2", tuple(inputs), outputs, max_segment, "exported-program")
 

@@ -10,7 +10,7 @@ import onnx_ir as ir
 import torch
 from onnx_ir.passes.common import RemoveUnusedNodesPass
 
-from xlexport.architectures.step import Step, traced_outputs
+from xlexport.architectures.step import Step, outputs_of, traced_outputs
 from xlexport.atomic_output import writing
 from xlexport.bundles import SMALL_TENSOR_BYTES, WEIGHTS_FILE
 from xlexport.errors import ExportError
@@ -101,10 +101,7 @@ def _check_traced(model: ir.Model, step: Step) -> None:
 def _cut(whole: ir.Model, purpose: str, step: Step, outputs: tuple[spec.Tensor, ...]) -> tuple[ir.Model, spec.Graph]:
     """A copy of `whole` that computes `outputs` and nothing else; ONNX Runtime would compute every node."""
     model = whole.clone()
-    form = step.forms.get(purpose)
-    prefix = f"{form.prefix}." if form else ""
-    traced = dict(zip(traced_outputs(step), model.graph.outputs, strict=True))
-    made = {tensor.name: traced[prefix + tensor.name] for tensor in outputs}
+    made = outputs_of(step, purpose, model.graph.outputs)
     model.graph.outputs[:] = [made[tensor.name] for tensor in outputs]
     RemoveUnusedNodesPass()(model)
     add_functions(model)
@@ -115,6 +112,7 @@ def _cut(whole: ir.Model, purpose: str, step: Step, outputs: tuple[spec.Tensor, 
 
     specs = {tensor.name: tensor for tensor in step.inputs}
     inputs = tuple(specs[str(value.name)] for value in used)
+    form = step.forms.get(purpose)
     max_segment = form.max_segment if form else None
     graph = spec.Graph(f"{purpose}.onnx", inputs, outputs, max_segment)
     for value, tensor in zip([*model.graph.inputs, *model.graph.outputs], [*graph.inputs, *graph.outputs], strict=True):

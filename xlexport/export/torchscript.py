@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.jit._trace import TracerWarning
 
-from xlexport.architectures.step import Step, traced_outputs
+from xlexport.architectures.step import Step, outputs_of
 from xlexport.atomic_output import writing
 from xlexport.errors import ExportError
 from xlexport.export.tracing import quiet, tracing
@@ -111,13 +111,9 @@ class _Methods(nn.Module):
 def _method(
     step: Step, purpose: str, examples: Mapping[str, Tensor], names: list[str]
 ) -> Callable[..., dict[str, Tensor]]:
-    form = step.forms.get(purpose)
-    prefix = f"{form.prefix}." if form else ""
-
     def run(*given: Tensor) -> dict[str, Tensor]:
         inputs = {**examples, **dict(zip(names, given, strict=True))}  # examples only where nothing comes of them
-        made = dict(zip(traced_outputs(step), step.forward(*inputs.values()), strict=True))
-        return {tensor.name: made[prefix + tensor.name] for tensor in step.purposes[purpose]}
+        return outputs_of(step, purpose, step.forward(*inputs.values()))
 
     parameters: Any = [inspect.Parameter(name, inspect.Parameter.POSITIONAL_OR_KEYWORD) for name in names]
     run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]  # the tracer takes the names from it
