@@ -17,6 +17,7 @@ from xlexport.commands.options import (
     Selection,
     all_of,
     any_memory_options,
+    batch_option,
     grouped,
     reading_options,
     runtime_options,
@@ -26,7 +27,7 @@ from xlexport.terminal import print_json, progress_bar, tell
 if TYPE_CHECKING:
     from xlexport.analysis.context import ReclOptions
 
-__all__ = ["Numbers", "ReclChoice", "batch_option", "context"]
+__all__ = ["Numbers", "ReclChoice", "context"]
 
 
 class Numbers(click.ParamType[tuple[float, ...]]):
@@ -41,11 +42,6 @@ class Numbers(click.ParamType[tuple[float, ...]]):
             return tuple(float(part) for part in value.split(",") if part.strip())
         except ValueError:
             self.fail(f"{value!r} is not a list of numbers separated by commas.", param, ctx)
-
-
-batch_option = click.option(
-    "--batch-size", type=click.IntRange(1), default=1, show_default=True, help="Documents at a time."
-)
 
 
 @dataclass(frozen=True)

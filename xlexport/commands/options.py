@@ -30,6 +30,7 @@ __all__ = [
     "all_of",
     "any_memory_options",
     "attention_options",
+    "batch_option",
     "checkpoint_options",
     "conversion_options",
     "conversion_settings",
@@ -148,6 +149,10 @@ reading_options = all_of(
     click.option("--include", multiple=True, metavar="PATTERN", help="Of folders, take only files named so: '*.txt'."),
     click.option("--ids", is_flag=True, help="The files hold token ids separated by white space, not text."),
     grouped("selection", Selection),
+)
+
+batch_option = click.option(
+    "--batch-size", type=click.IntRange(1), default=1, show_default=True, help="Documents at a time."
 )
 
 

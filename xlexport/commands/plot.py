@@ -7,7 +7,6 @@ from typing import Any
 
 import click
 
-from xlexport.commands.context import batch_option
 from xlexport.commands.documents import documents_given
 from xlexport.commands.options import (
     DOCUMENT,
@@ -15,6 +14,7 @@ from xlexport.commands.options import (
     PATH,
     Selection,
     attention_options,
+    batch_option,
     checkpoint_options,
     document_options,
     reading_options,

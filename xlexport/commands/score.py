@@ -18,6 +18,7 @@ from xlexport.commands.options import (
     PATH,
     Selection,
     all_of,
+    batch_option,
     document_options,
     grouped,
     reading_options,
@@ -111,7 +112,7 @@ input_options = all_of(
     click.option(
         "--continuous", is_flag=True, help="Carry memory on from document to document, in the order they are given."
     ),
-    click.option("--batch-size", type=click.IntRange(1), default=1, show_default=True, help="Documents at a time."),
+    batch_option,
 )
 
 record_options = all_of(
