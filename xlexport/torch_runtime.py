@@ -194,28 +194,18 @@ class TorchSession:
 
     def run(self, feeds: Mapping[str, npt.NDArray[Any]]) -> dict[str, npt.NDArray[Any]]:
         """Run as a pure function: numpy in, every output out."""
-        import torch
-
-        return {
-            name: value.numpy()
-            for name, value in self._run(
-                {name: torch.from_numpy(np.ascontiguousarray(array)) for name, array in feeds.items()}
-            ).items()
-        }
+        return {name: value.numpy() for name, value in self.run_on_device(feeds).items()}
 
     def run_on_device(self, feeds: Mapping[str, npt.NDArray[Any]]) -> dict[str, Any]:
         """Run as a pure function; every output as a tensor, which `step` takes as a constant of a memory."""
-        import torch
-
-        return self._run({name: torch.from_numpy(np.ascontiguousarray(array)) for name, array in feeds.items()})
+        return self._run(_tensors(feeds))
 
     def step(self, feeds: Mapping[str, npt.NDArray[Any]], memory: BatchMemory) -> dict[str, npt.NDArray[Any]]:
         """As `GraphSession.step`, but that memories are new ones."""
         import torch
 
-        given = {name: torch.from_numpy(np.ascontiguousarray(array)) for name, array in feeds.items()}
-        given |= {entry.input: torch.from_numpy(memory.array(entry)) for entry in memory.entries}
-        made = self._run({**memory.constants, **given})
+        given = {entry.input: torch.from_numpy(memory.array(entry)) for entry in memory.entries}
+        made = self._run({**memory.constants, **_tensors(feeds), **given})
         for entry in memory.entries:
             memory.put(entry, made.pop(entry.output).numpy())
         return {name: value.numpy() for name, value in made.items()}
@@ -234,6 +224,12 @@ class TorchSession:
                 raise BundleError(
                     f"{self._file}: PyTorch cannot run it ({reason}).", repair="Convert the checkpoint again."
                 ) from error
+
+
+def _tensors(feeds: Mapping[str, npt.NDArray[Any]]) -> dict[str, torch.Tensor]:
+    import torch
+
+    return {name: torch.from_numpy(np.ascontiguousarray(array)) for name, array in feeds.items()}
 
 
 @contextlib.contextmanager

@@ -8,7 +8,7 @@ import pty
 import signal
 import subprocess
 import sys
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import numpy as np
@@ -138,7 +138,7 @@ def test_totals_go_on_from_their_state(total: DocumentScore) -> None:
         whole.add(score)
     for score in scores[:2]:
         first.add(score)
-    second = Totals.restored(first.state())
+    second = Totals(**asdict(first))
     for score in scores[2:]:
         second.add(score)
     assert second == whole

@@ -14,7 +14,7 @@ import onnx_ir as ir
 
 from xlexport.quantize.matmuls import Product, WeightStore, replace_products
 
-__all__ = ["BLOCK", "OPSET", "block_size", "dequantize_blocks", "quantize_blocks", "rewrite"]
+__all__ = ["BLOCK", "OPSET", "block_size", "quantize_blocks", "rewrite"]
 
 OPSET = 21
 BLOCK = {8: 128, 4: 32}  # by bits: of int4, larger blocks lose too much; of int8, smaller ones gain nothing
@@ -55,11 +55,6 @@ def quantize_blocks(
         lost, step = np.where(better, error, lost), np.where(better, tried, step)
         best = np.where(better[:, None], integers.astype(np.int8), best)
     return best.reshape(-1, N)[:K], step
-
-
-def dequantize_blocks(integers: npt.NDArray[Any], step: npt.NDArray[np.float32], block: int) -> npt.NDArray[np.float32]:
-    """The weight (K, N) that the graphs multiply by."""
-    return integers.astype(np.float32) * step.repeat(block, axis=0)[: len(integers)]
 
 
 def rewrite(model: ir.Model, keep: frozenset[str], store: WeightStore, bits: int) -> None:

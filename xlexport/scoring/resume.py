@@ -30,13 +30,9 @@ class SavedRun:
     Args:
         run: what tells whether another run is the same one (`changes`).
         every: seconds between two states; more where a state takes long to write.
-
-    Attributes:
-        size: bytes of the last state; 0 before the first.
     """
 
     def __init__(self, output: PartialFile, run: Mapping[str, Any], every: float) -> None:
-        self.size = 0
         self._output = output
         self._run = run
         self._every = every
@@ -53,7 +49,7 @@ class SavedRun:
         self._output.sync()
         state = {"run": self._run, "position": self._output.position, **fields}
         with naming(self._output.path):
-            self.size = write_state(self._output.state_path, KIND, VERSION, state, arrays)
+            write_state(self._output.state_path, KIND, VERSION, state, arrays)
         ended = time.monotonic()
         self._due = ended + max(self._every, BUSY * (ended - began))
 

@@ -236,7 +236,7 @@ class _Session:
         waiting: Iterator[Document],
     ) -> Iterator[Document]:
         """Go on from a state; returns the documents that are left."""
-        self._totals = Totals.restored(fields["totals"])
+        self._totals = Totals(**fields["totals"])
         self._reporter.resumed(self._totals)
         self._records.restore(fields["records"])
         return resume_scorer(scorer, fields["scorer"], arrays, waiting)
@@ -289,7 +289,7 @@ class _Session:
 
     def state(self) -> dict[str, Any]:
         """For JSON."""
-        return {"records": self._records.state(), "totals": self._totals.state()}
+        return {"records": self._records.state(), "totals": asdict(self._totals)}
 
     def end(self) -> Totals:
         """All documents are done: say what there was."""

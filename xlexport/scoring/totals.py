@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
 from xlruntime import DocumentScore
 from xlruntime.messages import counted
@@ -51,15 +49,6 @@ class Totals:
             self.byte_mean, self.byte_squares = _more(
                 self.byte_mean, self.byte_squares, score.bits_per_byte, self.documents - self.without_bytes
             )
-
-    def state(self) -> dict[str, Any]:
-        """For JSON."""
-        return asdict(self)
-
-    @classmethod
-    def restored(cls, state: Mapping[str, Any]) -> Totals:
-        """What `state` was taken of."""
-        return cls(**state)
 
     def summary(self) -> str:
         """One line: how many documents, all of them as one, and mean and standard error over them."""
