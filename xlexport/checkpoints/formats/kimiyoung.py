@@ -59,15 +59,7 @@ def matches(path: Path) -> bool:
 
 
 def load(path: Path, config: Mapping[str, Any] | None = None) -> SourceCheckpoint:
-    """Read the checkpoint, running no code of it.
-
-    Args:
-        config: evaluation settings other than those of training.
-
-    Raises:
-        CheckpointError: it is damaged, of a kind that is not supported, or not what the authors' code computes.
-        MissingDependencyError: torch is not installed.
-    """
+    """Read the checkpoint; see `CheckpointFormat`. `config` has evaluation settings other than those of training."""
     require("convert")
     from xlexport.checkpoints.safe_pickle import read_torch
 

@@ -78,16 +78,11 @@ def matches(path: Path) -> bool:
 
 
 def load(path: Path, config: Mapping[str, Any] | None = None) -> SourceCheckpoint:
-    """Read the checkpoint; the optimizer's state is left where it is.
+    """Read the checkpoint; see `CheckpointFormat`. The optimizer's state is left where it is.
 
     Args:
         path: what the names of its files begin with (`model.ckpt-0`), one of the files, or their folder.
         config: any of `tgt_len`, `mem_len`, `clamp_len` and `same_length`.
-
-    Raises:
-        CheckpointNotFoundError: there is none.
-        CheckpointError: it is damaged, not of the authors' model, or there are several; lists all that is wrong.
-        MissingDependencyError: torch or google-crc32c is not installed.
     """
     require("convert")
     from xltraining.checkpoint import Checkpoint

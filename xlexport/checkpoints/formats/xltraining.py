@@ -12,6 +12,7 @@ from xlexport.checkpoints.safe_pickle import is_archive, summarize
 from xlexport.checkpoints.source import SourceCheckpoint, model_source
 from xlexport.errors import CheckpointError
 from xlexport.extras import require
+from xlruntime.messages import one_line
 
 __all__ = ["NAME", "load", "matches"]
 
@@ -33,13 +34,7 @@ def matches(path: Path) -> bool:
 
 
 def load(path: Path, config: Mapping[str, Any] | None = None) -> SourceCheckpoint:
-    """Read the checkpoint, running no code of it.
-
-    Raises:
-        CheckpointError: it is damaged, does not fit its configuration, or has weights that are not finite; or a
-            configuration was given, which it has itself.
-        MissingDependencyError: torch is not installed.
-    """
+    """Read the checkpoint; see `CheckpointFormat`. It holds its own configuration, so `config` must be empty."""
     require("convert")
     from xlexport.checkpoints.safe_pickle import read_torch
     from xltraining.checkpoint import load_checkpoint
@@ -61,10 +56,5 @@ def load(path: Path, config: Mapping[str, Any] | None = None) -> SourceCheckpoin
             warnings.filterwarnings("ignore", "Detected pickle protocol", UserWarning)
             checkpoint = load_checkpoint(path)
     except XltrainingError as error:
-        raise CheckpointError(_printable(str(error))) from error
+        raise CheckpointError(one_line(str(error))) from error
     return model_source(path, NAME, checkpoint, tokenizer=checkpoint.tokenizer, files=files)
-
-
-def _printable(message: str) -> str:
-    """A message with names that a file chose, fit for a terminal."""
-    return "".join(character if character.isprintable() else ascii(character)[1:-1] for character in message)
