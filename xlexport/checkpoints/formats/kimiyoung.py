@@ -52,9 +52,7 @@ SETTINGS = {  # attribute -> its value in files of code that did not have it yet
 
 def matches(path: Path) -> bool:
     """Whether it is a pickled module of the authors' class, in whatever package a copy of their code has put it."""
-    if path.is_dir():
-        return False
-    summary = summarize(path)
+    summary = None if path.is_dir() else summarize(path)
     return summary is not None and any(name.rpartition(".")[2] == MODEL for name in summary.globals)
 
 

@@ -46,9 +46,7 @@ NOT_TRAINING = (*PARTS, "vocab", "args")
 
 def matches(path: Path) -> bool:
     """Whether it is a file whose names are those of NVIDIA's checkpoints."""
-    if path.is_dir():
-        return False
-    summary = summarize(path)
+    summary = None if path.is_dir() else summarize(path)
     return summary is not None and set(PARTS) <= set(summary.strings)
 
 
