@@ -13,6 +13,7 @@ from typing import Any
 
 from xlexport.architectures import Step, architecture, require_support
 from xlexport.architectures.choices import check_choices
+from xlexport.architectures.options import flags
 from xlexport.atomic_output import writing
 from xlexport.bundle_readme import bundle_readme
 from xlexport.bundles import check_output, digests, open_bundle, publishing, write_manifest
@@ -203,11 +204,11 @@ def _chosen(source: SourceCheckpoint, options: ConversionOptions) -> SourceCheck
 
 
 def _evaluation(source: SourceCheckpoint, options: ConversionOptions) -> EvaluationRules:
-    missing = [f"--{name.replace('_', '-')}" for name in source.needs if options.choices.get(name) is None]
+    missing = [name for name in source.needs if options.choices.get(name) is None]
     if missing:
         raise ExportError(
             f"{next(iter(source.files), 'the checkpoint')}: does not say with which settings it is evaluated.",
-            repair=f"Give {', '.join(missing)}.",
+            repair=f"Give {flags(missing)}.",
         )
     found = architecture(source.architecture)
     rules = found.evaluation(source.config)

@@ -12,7 +12,7 @@ from torch import Tensor
 from tests.helpers.weights import randomize
 from xltraining.checkpoint import Checkpoint, build_model, load_checkpoint, save_checkpoint
 from xltraining.errors import ConfigError
-from xltraining.transformer_xl import TransformerXL, tied_names
+from xltraining.transformer_xl import TransformerXL
 from xltraining.transformer_xl_config import TransformerXLConfig
 
 CONFIG = TransformerXLConfig(
@@ -127,7 +127,7 @@ def test_every_weight_learns(model: TransformerXL) -> None:
 
 
 def test_tied_weights_are_one_and_are_stored_once(model: TransformerXL, tmp_path: Path) -> None:
-    tied = tied_names(model.config)
+    tied = model.tied_names(model.config)
     for name, owner in tied.items():
         assert model.get_parameter(name) is model.get_parameter(owner)
     own = {parameter.data_ptr() for parameter in model.parameters()}

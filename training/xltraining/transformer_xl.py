@@ -28,7 +28,6 @@ __all__ = [
     "TransformerXLLayer",
     "relative_shift",
     "sinusoids",
-    "tied_names",
 ]
 
 _INIT_STD = 0.02
@@ -54,25 +53,6 @@ def relative_shift(scores: Tensor) -> Tensor:
     *lead, S, columns = scores.shape
     rotated = scores.view(*lead, columns, S)
     return rotated[..., 1:, :].view(*lead, S, columns - 1)
-
-
-def tied_names(config: TransformerXLConfig) -> dict[str, str]:
-    """Parameters that are another one under a second name: that name to the one that owns the tensor."""
-    tied = {}
-    for index in range(len(config.cluster_bounds)):
-        # Clusters of one width share one projection.
-        owner = f"word_emb.clusters.{0 if config.div_val == 1 else index}.projection"
-        if config.has_projection(index) and config.div_val == 1 and index:
-            tied[f"word_emb.clusters.{index}.projection"] = owner
-        if config.tie_weight:
-            tied[f"head.clusters.{index}.weight"] = f"word_emb.clusters.{index}.table"
-        if config.ties_projection(index):
-            tied[f"head.clusters.{index}.projection"] = owner
-    if not config.untie_r:
-        for layer in range(1, config.n_layer):
-            for bias in ("content_bias", "position_bias"):
-                tied[f"layers.{layer}.attention.{bias}"] = f"layers.0.attention.{bias}"
-    return tied
 
 
 class RelativeAttention(nn.Module):
@@ -172,14 +152,28 @@ class TransformerXL(LanguageModel):
 
     def tie(self) -> None:
         """Let tied names share one parameter: when the model is made, and after tensors were assigned to it."""
-        for name, source in tied_names(self.config).items():
+        for name, source in self.tied_names(self.config).items():
             module, _, attribute = name.rpartition(".")
             setattr(self.get_submodule(module), attribute, self.get_parameter(source))
 
     @classmethod
     def tied_names(cls, config: TransformerXLConfig) -> dict[str, str]:
         """Return the second names of tied tensors, each with the name that owns the tensor."""
-        return tied_names(config)
+        tied = {}
+        for index in range(len(config.cluster_bounds)):
+            # Clusters of one width share one projection.
+            owner = f"word_emb.clusters.{0 if config.div_val == 1 else index}.projection"
+            if config.has_projection(index) and config.div_val == 1 and index:
+                tied[f"word_emb.clusters.{index}.projection"] = owner
+            if config.tie_weight:
+                tied[f"head.clusters.{index}.weight"] = f"word_emb.clusters.{index}.table"
+            if config.ties_projection(index):
+                tied[f"head.clusters.{index}.projection"] = owner
+        if not config.untie_r:
+            for layer in range(1, config.n_layer):
+                for bias in ("content_bias", "position_bias"):
+                    tied[f"layers.{layer}.attention.{bias}"] = f"layers.0.attention.{bias}"
+        return tied
 
     def _initialise(self) -> None:
         """Normal weights, zero biases; maps into the residual stream shrink with depth, so that it keeps its scale."""

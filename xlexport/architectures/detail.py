@@ -7,9 +7,22 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-__all__ = ["TOP_K", "describe"]
+from xlruntime import spec
+
+__all__ = ["TOP_K", "describe", "described"]
 
 TOP_K = 10  # candidates that the detail graph lists for every position
+
+
+def described(n_token: int) -> tuple[spec.Tensor, ...]:
+    """Return the outputs that `describe` gives: ranks, entropies in nats, and the top tokens, best first."""
+    tokens, top = ("batch", "segment"), ("batch", "segment", min(TOP_K, n_token))
+    return (
+        spec.Tensor("rank", "int64", tokens),
+        spec.Tensor("entropy", "float32", tokens),
+        spec.Tensor("top_ids", "int64", top),
+        spec.Tensor("top_log_probs", "float32", top),
+    )
 
 
 def describe(clusters: Sequence[tuple[tuple[int, int], tuple[Tensor, Tensor]]], targets: Tensor) -> dict[str, Tensor]:

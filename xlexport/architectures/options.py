@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, Literal
 
-__all__ = ["Kind", "Option"]
+__all__ = ["Kind", "Option", "flags"]
 
 Kind = Literal["integer", "number", "text", "boolean", "flag", "choice", "integers", "names"]
 
@@ -39,3 +39,8 @@ class Option:
     def flag(self) -> str:
         """The name on the command line."""
         return f"--{self.name.replace('_', '-')}"
+
+
+def flags(names: Iterable[str]) -> str:
+    """Return the names of options on the command line, in a list for messages."""
+    return ", ".join(f"--{name.replace('_', '-')}" for name in names)

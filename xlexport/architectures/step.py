@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-__all__ = ["Form", "Step", "outputs_of", "traced_outputs"]
+__all__ = ["Form", "Step", "example_of", "outputs_of", "traced_outputs"]
 
 
 @dataclass(frozen=True)
@@ -84,3 +84,16 @@ def outputs_of(step: Step, purpose: str, made: Iterable[T]) -> dict[str, T]:
 
 def _prefix(step: Step, purpose: str) -> str:
     return f"{step.forms[purpose].prefix}." if purpose in step.forms else ""
+
+
+def example_of(step: Step, sizes: Mapping[str, int], values: Mapping[str, int]) -> tuple[Tensor, ...]:
+    """Return inputs of zeros with these sizes of the free axes, but for those that are filled with a value."""
+    import torch
+
+    made = {
+        entry.name: torch.zeros(
+            [axis if isinstance(axis, int) else sizes[axis] for axis in entry.shape], dtype=getattr(torch, entry.dtype)
+        )
+        for entry in step.inputs
+    }
+    return tuple(tensor.fill_(values[name]) if name in values else tensor for name, tensor in made.items())

@@ -26,6 +26,7 @@ from xlexport.checkpoints.safe_pickle import summarize
 from xlexport.checkpoints.source import SourceCheckpoint
 from xlexport.errors import CheckpointError, CheckpointNotFoundError
 from xlruntime.bundle import is_bundle
+from xlruntime.messages import listed
 from xlruntime.spec import FileDigest
 
 __all__ = ["FORMATS", "CheckpointFormat", "SourceCheckpoint", "format_names", "load"]
@@ -42,7 +43,16 @@ class CheckpointFormat(Protocol):
         """Whether what is at `path` (a folder, or a file that is not empty) is of this format."""
 
     def load(self, path: Path, config: Mapping[str, Any] | None = None) -> SourceCheckpoint:
-        """Read it; `config` is what the user says of it."""
+        """Read the checkpoint, running no code of it.
+
+        Args:
+            config: what the user says of it: settings that the files do not hold, or others than they hold.
+
+        Raises:
+            CheckpointError: it is damaged or of an unsupported kind, its tensors do not fit its configuration, or
+                `config` lacks or contradicts something; lists all that is wrong.
+            MissingDependencyError: a package that the format needs is not installed.
+        """
 
 
 FORMATS: tuple[CheckpointFormat, ...] = (
@@ -157,10 +167,7 @@ def _unknown_folder(path: Path) -> CheckpointError:
         )
     inside = sorted(file.name for file in path.glob("*.pt"))
     if len(inside) > 1:
-        more = f" and {len(inside) - 5} more" if len(inside) > 5 else ""
-        return CheckpointNotFoundError(
-            f"{path}: a folder.", repair=f"Give one of the files in it: {', '.join(inside[:5])}{more}."
-        )
+        return CheckpointNotFoundError(f"{path}: a folder.", repair=f"Give one of the files in it: {listed(inside)}.")
     if inside:
         return CheckpointNotFoundError(f"{path}: a folder.", repair=f"Give the file in it: {path / inside[0]}.")
     says = ""

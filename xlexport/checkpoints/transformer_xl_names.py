@@ -117,9 +117,9 @@ def canonical_tensors(
         CheckpointError: lists every tensor that is missing, unexpected, of another shape than the configuration asks
             for, or different from the one that it is tied to.
     """
-    from xltraining.transformer_xl import tied_names
+    from xltraining.transformer_xl import TransformerXL
 
-    tied = tied_names(config)
+    tied = TransformerXL.tied_names(config)
     mapping = TensorMapping(tensors)
     result: dict[str, Tensor] = {}
     for name, origin in _origins(config, tables_are_cut).items():

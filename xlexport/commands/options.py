@@ -206,10 +206,9 @@ def _for_architectures(option: Option, titles: Sequence[str]) -> str:
 
 _segment_len = declared(SEGMENT_LEN, help=f"{SEGMENT_LEN.help}  [default: the model's own]")
 _mem_len = declared(MEM_LEN, help=f"{MEM_LEN.help}  [default: the model's own]")
-_settings = _of_architectures("evaluation_options")
-evaluation_options = all_of(_segment_len, _mem_len, _settings)
+settings_options = _of_architectures("evaluation_options")  # if the command has options of its own for lengths
+evaluation_options = all_of(_segment_len, _mem_len, settings_options)
 attention_options = all_of(_segment_len, _mem_len, _of_architectures("evaluation_options", feature="attention-plot"))
-settings_options = _settings  # if the command has options of its own for lengths
 
 _restart = click.option(
     "--restart",
@@ -219,7 +218,7 @@ _restart = click.option(
 )
 document_options = all_of(evaluation_options, _restart)
 # If the command itself tries memory lengths.
-any_memory_options = all_of(_segment_len, _settings, _restart)
+any_memory_options = all_of(_segment_len, settings_options, _restart)
 
 conversion_options = all_of(
     click.option(

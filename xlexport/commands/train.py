@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +11,7 @@ import click
 
 from xlexport.architectures import FIRST, Option, architectures
 from xlexport.architectures import architecture as known_architecture
+from xlexport.architectures.options import flags
 from xlexport.commands.options import PATH, declared
 from xlexport.terminal import tell
 
@@ -110,16 +111,16 @@ def _refuse_what_does_not_count(architecture: str, model: dict[str, Any], traini
         others = [
             name for name, options in ARCHITECTURE_OPTIONS.items() if name != architecture and options.keys() & foreign
         ]
-        problems.append(f"{_flags(foreign)}: only for --architecture {' or '.join(others)}, not {architecture}")
+        problems.append(f"{flags(foreign)}: only for --architecture {' or '.join(others)}, not {architecture}")
         if (hint := TRAINED[architecture].foreign_hint(foreign)) is not None:
             problems.append(hint)
     for other, options in _RUN_OPTIONS.items():
         for option in options:
             if other != architecture and _is_given(option.name):
-                flags = (
+                given = (
                     f"{option.flag}, --no-{option.flag.removeprefix('--')}" if option.kind == "boolean" else option.flag
                 )
-                problems.append(f"{flags}: only for --architecture {other}")
+                problems.append(f"{given}: only for --architecture {other}")
     problems += TRAINED[architecture].training_problems(model)
     if training["task"] != "duplication" and _is_given("word_length"):
         problems.append("--word-length: only for --task duplication")
@@ -131,10 +132,6 @@ def _refuse_what_does_not_count(architecture: str, model: dict[str, Any], traini
 
 def _is_given(name: str) -> bool:
     return click.get_current_context().get_parameter_source(name) is click.core.ParameterSource.COMMANDLINE
-
-
-def _flags(names: Iterable[str]) -> str:
-    return ", ".join(f"--{name.replace('_', '-')}" for name in names)
 
 
 def model_config(architecture: str, given: dict[str, Any], training: dict[str, Any]) -> ModelConfig:

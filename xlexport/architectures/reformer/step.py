@@ -16,13 +16,13 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 
-from xlexport.architectures.detail import TOP_K, describe
+from xlexport.architectures.detail import describe, described
 from xlexport.architectures.reformer.hashing import hash_buckets
 from xlexport.architectures.reformer.layers import AttentionStep, FeedForwardStep, attend_fully
 from xlexport.architectures.reformer.local import LocalReach, attend_locally
 from xlexport.architectures.reformer.lsh_band import Reach, attend_few, attend_long
 from xlexport.architectures.ring import Ring
-from xlexport.architectures.step import Form, traced_outputs
+from xlexport.architectures.step import Form, example_of, traced_outputs
 from xlruntime import spec
 from xltraining.reformer import Reformer, ReformerMemory
 
@@ -101,15 +101,8 @@ class ReformerStep(nn.Module):
         in how many (head, round) pairs a token had more keys to see than its rule lets it. `bucket_i`: bucket ids.
         """
         config = self.config
-        tokens, top = ("batch", "segment"), ("batch", "segment", min(TOP_K, config.n_token))
-        log_prob = spec.Tensor("log_prob", "float32", tokens)
+        log_prob = spec.Tensor("log_prob", "float32", ("batch", "segment"))
         logits = spec.Tensor("logits", "float32", ("batch", config.n_token))
-        described = (
-            spec.Tensor("rank", "int64", tokens),
-            spec.Tensor("entropy", "float32", tokens),
-            spec.Tensor("top_ids", "int64", top),
-            spec.Tensor("top_log_probs", "float32", top),
-        )
         lsh = [index for index, kind in enumerate(config.attn_layers) if kind == "lsh"]
         if self.whole:
             ids = ("batch", config.n_head, config.n_hashes, "segment")
@@ -121,7 +114,7 @@ class ReformerStep(nn.Module):
         purposes = {
             "score": (log_prob, *carried),
             "generate": (logits, *carried),
-            "detail": (log_prob, *described, *carried),
+            "detail": (log_prob, *described(config.n_token), *carried),
         }
         return purposes if self.whole else {**purposes, "score_few": (log_prob, *carried)}
 
@@ -135,17 +128,7 @@ class ReformerStep(nn.Module):
         longest = max(self.config.chunk_length, self.config.local_chunk_length)
         segment = 2 * longest + 5
         sizes = {"batch": 2, "segment": segment, "capacity": segment + 3 * longest + 7}
-        tensors = {
-            entry.name: torch.zeros(
-                [axis if isinstance(axis, int) else sizes[axis] for axis in entry.shape],
-                dtype=getattr(torch, entry.dtype),
-            )
-            for entry in self.inputs
-        }
-        for name, value in (("window", sizes["capacity"] - segment), ("n_hashes", self.config.n_hashes)):
-            if name in tensors:
-                tensors[name].fill_(value)
-        return tuple(tensors.values())
+        return example_of(self, sizes, {"window": sizes["capacity"] - segment, "n_hashes": self.config.n_hashes})
 
     def forward(self, *inputs: Tensor) -> tuple[Tensor, ...]:
         """One segment: `inputs` as the property says, out come the outputs of all `purposes`, each once, in order."""

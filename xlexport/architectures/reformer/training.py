@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
-from xlexport.architectures.options import Option
+from xlexport.architectures.options import Option, flags
 
 __all__ = ["RUN_OPTIONS", "TRAINING_OPTIONS", "training_config", "training_problems"]
 
@@ -71,10 +71,10 @@ def training_problems(given: Mapping[str, Any]) -> list[str]:
     for kind, options in _LAYER_OPTIONS.items():
         idle = [name for name in options if name in given]
         if idle and kind not in layers and _LAYERS.issuperset(layers):  # else that is what is wrong
-            problems.append(f"{_flags(idle)}: only with {kind} layers, but --attn-layers is {','.join(layers)}")
+            problems.append(f"{flags(idle)}: only with {kind} layers, but --attn-layers is {','.join(layers)}")
     axes = {"axial_shape", "axial_dims"} & given.keys()
     if axes and given.get("position", "axial") != "axial":
-        problems.append(f"{_flags(sorted(axes))}: only for --position axial")
+        problems.append(f"{flags(sorted(axes))}: only for --position axial")
     elif axes:
         rows, widths = len(given.get("axial_shape", (0, 0))), len(given.get("axial_dims", (0, 0)))
         if rows != widths:
@@ -83,10 +83,6 @@ def training_problems(given: Mapping[str, Any]) -> list[str]:
                 "give both, with as many numbers each"
             )
     return problems
-
-
-def _flags(names: Iterable[str]) -> str:
-    return ", ".join(f"--{name.replace('_', '-')}" for name in names)
 
 
 def training_config(given: Mapping[str, Any]) -> dict[str, Any]:

@@ -22,9 +22,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from xlexport.architectures.detail import TOP_K, describe
+from xlexport.architectures.detail import describe, described
 from xlexport.architectures.ring import Ring, reach_mask
-from xlexport.architectures.step import Form, traced_outputs
+from xlexport.architectures.step import Form, example_of, traced_outputs
 from xlexport.architectures.transformer_xl.gathered_ring import GatheredRing
 from xlruntime import spec
 from xltraining.transformer_xl import TransformerXL, TransformerXLLayer
@@ -235,8 +235,7 @@ class TransformerXLStep(nn.Module):
         `entropy`: nats. `top_ids`, `top_log_probs`: the likeliest tokens, best first.
         """
         config = self.config
-        tokens, top = ("batch", "segment"), ("batch", "segment", min(TOP_K, config.n_token))
-        log_prob = spec.Tensor("log_prob", "float32", tokens)
+        log_prob = spec.Tensor("log_prob", "float32", ("batch", "segment"))
         memory = tuple(spec.Tensor(entry.output, entry.dtype, entry.shape) for entry in self.memory)
         generate = (spec.Tensor("logits", "float32", ("batch", config.n_token)), *memory)
         fixed = {"score_fixed": (log_prob, *memory), "generate_fixed": generate}
@@ -247,10 +246,7 @@ class TransformerXLStep(nn.Module):
             "generate": generate,
             "detail": (
                 log_prob,
-                spec.Tensor("rank", "int64", tokens),
-                spec.Tensor("entropy", "float32", tokens),
-                spec.Tensor("top_ids", "int64", top),
-                spec.Tensor("top_log_probs", "float32", top),
+                *described(config.n_token),
                 *memory,
             ),
             "positions": tuple(
@@ -267,16 +263,7 @@ class TransformerXLStep(nn.Module):
     def example(self) -> tuple[Tensor, ...]:
         """Inputs to trace with. No free axis is 1: a size of one would be exported as fixed."""
         sizes = {"batch": 2, "segment": 5, "capacity": 19, "near + 1": 14}
-        tensors = {
-            entry.name: torch.zeros(
-                [axis if isinstance(axis, int) else sizes[axis] for axis in entry.shape],
-                dtype=getattr(torch, entry.dtype),
-            )
-            for entry in self.inputs
-        }
-        for name, value in {"window": 19, "capacity": 19, "mem_len": 13, "clamp_len": 7}.items():  # near is 13
-            tensors[name].fill_(value)
-        return tuple(tensors.values())
+        return example_of(self, sizes, {"window": 19, "capacity": 19, "mem_len": 13, "clamp_len": 7})  # near is 13
 
     def forward(self, *inputs: Tensor) -> tuple[Tensor, ...]:
         """One segment: `inputs` as the property says, out come the outputs of all `purposes`, each once, in order."""

@@ -67,15 +67,7 @@ def is_config(config: Mapping[str, Any]) -> bool:
 
 
 def load(path: Path, config: Mapping[str, Any] | None = None) -> SourceCheckpoint:
-    """Read the checkpoint, running no code of it.
-
-    Args:
-        config: evaluation settings other than those of its `config.json`; for a Reformer also what that leaves open.
-
-    Raises:
-        CheckpointError: it is damaged, of a kind that is not supported, or its tensors do not fit its configuration.
-        MissingDependencyError: torch is not installed.
-    """
+    """Read the checkpoint; see `CheckpointFormat`. `config` has evaluation settings; for a Reformer see there."""
     require("convert")
     if not path.is_dir():
         raise CheckpointError(f"{path}: one file.", repair=f"Give the folder with {CONFIG} and the weights.")

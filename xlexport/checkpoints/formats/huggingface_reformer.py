@@ -90,14 +90,10 @@ def is_config(config: Mapping[str, Any]) -> bool:
 
 
 def load(path: Path, config: Mapping[str, Any] | None = None) -> SourceCheckpoint:
-    """Read the checkpoint, running no code of it.
+    """Read the checkpoint; see `CheckpointFormat`.
 
     Args:
         config: `num_buckets` or `max_length` where its `config.json` has no number of buckets; evaluation settings.
-
-    Raises:
-        CheckpointError: it is damaged, of a kind that is not supported, or its tensors do not fit its configuration.
-        MissingDependencyError: torch is not installed.
     """
     require("convert")
     config_file = inside(path, CONFIG)

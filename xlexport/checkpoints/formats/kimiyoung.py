@@ -52,22 +52,12 @@ SETTINGS = {  # attribute -> its value in files of code that did not have it yet
 
 def matches(path: Path) -> bool:
     """Whether it is a pickled module of the authors' class, in whatever package a copy of their code has put it."""
-    if path.is_dir():
-        return False
-    summary = summarize(path)
+    summary = None if path.is_dir() else summarize(path)
     return summary is not None and any(name.rpartition(".")[2] == MODEL for name in summary.globals)
 
 
 def load(path: Path, config: Mapping[str, Any] | None = None) -> SourceCheckpoint:
-    """Read the checkpoint, running no code of it.
-
-    Args:
-        config: evaluation settings other than those of training.
-
-    Raises:
-        CheckpointError: it is damaged, of a kind that is not supported, or not what the authors' code computes.
-        MissingDependencyError: torch is not installed.
-    """
+    """Read the checkpoint; see `CheckpointFormat`. `config` has evaluation settings other than those of training."""
     require("convert")
     from xlexport.checkpoints.safe_pickle import read
 

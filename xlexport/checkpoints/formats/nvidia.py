@@ -46,22 +46,12 @@ NOT_TRAINING = (*PARTS, "vocab", "args")
 
 def matches(path: Path) -> bool:
     """Whether it is a file whose names are those of NVIDIA's checkpoints."""
-    if path.is_dir():
-        return False
-    summary = summarize(path)
+    summary = None if path.is_dir() else summarize(path)
     return summary is not None and set(PARTS) <= set(summary.strings)
 
 
 def load(path: Path, config: Mapping[str, Any] | None = None) -> SourceCheckpoint:
-    """Read the checkpoint, running no code of it.
-
-    Args:
-        config: evaluation settings other than those of training.
-
-    Raises:
-        CheckpointError: it is damaged, of a kind that is not supported, or its tensors do not fit its configuration.
-        MissingDependencyError: torch is not installed.
-    """
+    """Read the checkpoint; see `CheckpointFormat`. `config` has evaluation settings other than those of training."""
     require("convert")
     from xlexport.checkpoints.safe_pickle import read
 

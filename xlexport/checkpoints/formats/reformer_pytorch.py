@@ -68,16 +68,11 @@ def matches(path: Path) -> bool:
 
 
 def load(path: Path, config: Mapping[str, Any] | None = None) -> SourceCheckpoint:
-    """Read the checkpoint, running no code of it.
+    """Read the checkpoint; see `CheckpointFormat`.
 
     Args:
         config: what the tensors do not tell, by the names of the constructor; `num_buckets` or `max_length`, since the
             buckets there go by a document's length; `hash_seed`, for rotations as after `torch.manual_seed`.
-
-    Raises:
-        CheckpointError: it is damaged, of a kind that is not supported, or `config` lacks or contradicts something;
-            lists all of it.
-        MissingDependencyError: torch is not installed.
     """
     require("convert")
     if path.is_dir():

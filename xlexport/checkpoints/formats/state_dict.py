@@ -65,14 +65,10 @@ def matches(path: Path) -> bool:
 
 
 def load(path: Path, config: Mapping[str, Any] | None = None) -> SourceCheckpoint:
-    """Read the checkpoint, running no code of it.
+    """Read the checkpoint; see `CheckpointFormat`.
 
     Args:
         config: what the tensors do not tell, under the field's words; `source` names the code base if need be.
-
-    Raises:
-        CheckpointError: it is damaged, or `config` lacks or contradicts something; lists all of it.
-        MissingDependencyError: torch is not installed.
     """
     require("convert")
     if path.is_dir():

@@ -78,16 +78,11 @@ def matches(path: Path) -> bool:
 
 
 def load(path: Path, config: Mapping[str, Any] | None = None) -> SourceCheckpoint:
-    """Read the checkpoint; the optimizer's state is left where it is.
+    """Read the checkpoint; see `CheckpointFormat`. The optimizer's state is left where it is.
 
     Args:
         path: what the names of its files begin with (`model.ckpt-0`), one of the files, or their folder.
         config: any of `tgt_len`, `mem_len`, `clamp_len` and `same_length`.
-
-    Raises:
-        CheckpointNotFoundError: there is none.
-        CheckpointError: it is damaged, not of the authors' model, or there are several; lists all that is wrong.
-        MissingDependencyError: torch or google-crc32c is not installed.
     """
     require("convert")
     from xltraining.checkpoint import Checkpoint
@@ -272,11 +267,11 @@ def _sources(config: TransformerXLConfig) -> dict[str, _Source]:
     """The variable of each of our parameters that is not tied to another, in the model's order."""
     import torch
 
-    from xltraining.transformer_xl import TransformerXL, tied_names
+    from xltraining.transformer_xl import TransformerXL
 
     with torch.device("meta"):
         shapes = {name: tuple(tensor.shape) for name, tensor in TransformerXL(config).state_dict().items()}
-    names, tied = _names(config), tied_names(config)
+    names, tied = _names(config), TransformerXL.tied_names(config)
     return {ours: _source(config, *names[ours], shape) for ours, shape in shapes.items() if ours not in tied}
 
 
@@ -320,7 +315,7 @@ def _read(bundle: TensorBundle, config: TransformerXLConfig) -> tuple[dict[str, 
     """
     import torch
 
-    from xltraining.transformer_xl import tied_names
+    from xltraining.transformer_xl import TransformerXL
 
     sources = _sources(config)
     wanted = {source.name: source.shape for source in sources.values()}
@@ -338,7 +333,7 @@ def _read(bundle: TensorBundle, config: TransformerXLConfig) -> tuple[dict[str, 
     for ours, source in sources.items():
         tensor = arrays[source.name] if source.part is None else arrays[source.name][source.part]
         state_dict[ours] = tensor.t() if source.name.endswith(TRANSPOSED) else tensor
-    state_dict |= {name: state_dict[owner] for name, owner in tied_names(config).items()}
+    state_dict |= {name: state_dict[owner] for name, owner in TransformerXL.tied_names(config).items()}
     return state_dict, _notes(bundle, wanted, slots, others - set(TRAINING))
 
 

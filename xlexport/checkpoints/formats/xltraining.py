@@ -38,13 +38,7 @@ def matches(path: Path) -> bool:
 
 
 def load(path: Path, config: Mapping[str, Any] | None = None) -> SourceCheckpoint:
-    """Read the checkpoint, running no code of it.
-
-    Raises:
-        CheckpointError: it is damaged, does not fit its configuration, or has weights that are not finite; or a
-            configuration was given, which it has itself.
-        MissingDependencyError: torch is not installed.
-    """
+    """Read the checkpoint; see `CheckpointFormat`. It holds its own configuration, so `config` must be empty."""
     require("convert")
     from xlexport.checkpoints.safe_pickle import read
     from xltraining.checkpoint import load_checkpoint

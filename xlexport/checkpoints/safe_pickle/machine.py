@@ -18,7 +18,7 @@ from typing import Any
 from xlexport.checkpoints.safe_pickle.names import BUILDERS, is_known, known_as
 from xlexport.checkpoints.safe_pickle.records import BadFileError, Name, Record, check_tree
 
-__all__ = ["Machine"]
+__all__ = ["Machine", "read_argument"]
 
 LONGEST_TEXT, LONGEST_LINE = 1 << 20, 1 << 11  # bytes; longer texts are arrays or source text, which no reader needs
 MOST_OPERATIONS = 12_000_000  # a vocabulary of 800,000 words takes eight million at most

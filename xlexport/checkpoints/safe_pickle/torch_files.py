@@ -17,9 +17,10 @@ from xlexport.checkpoints.safe_pickle.names import BUILDERS
 from xlexport.checkpoints.safe_pickle.records import BadFileError, Name
 from xlexport.checkpoints.safe_pickle.zip_archive import Member, read_members
 
-__all__ = ["LEGACY_MAGIC", "read_archive", "read_legacy"]
+__all__ = ["LEGACY_MAGIC", "LEGACY_PROTOCOL", "read_archive", "read_legacy"]
 
-LEGACY_MAGIC, LEGACY_PROTOCOL = 0x1950A86A20F9469CFC6C, 1001
+LEGACY_MAGIC = 0x1950A86A20F9469CFC6C
+LEGACY_PROTOCOL = 1001
 NOT_TORCH = "not a file of torch.save", "Check the path."
 BIG_ENDIAN = "saved on a big-endian machine", "Save it again on a little-endian one, as nearly all are."
 TORCHSCRIPT = "a TorchScript archive, which holds code", "Save the state dict of the model that it was made from."
