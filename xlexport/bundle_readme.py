@@ -6,7 +6,7 @@ import json
 
 from xlexport.architectures import architecture
 from xlexport.quantize.report import REPORT_FILE, QuantizationReport
-from xlexport.verification.report import ParityReport
+from xlexport.verification.parity import ParityReport
 from xlruntime import spec
 from xlruntime.evaluation import EvaluationSettings
 

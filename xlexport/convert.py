@@ -25,8 +25,8 @@ from xlexport.quantize.gate_text import check_texts, gate_text
 from xlexport.quantize.run import QuantizeOptions, check_options, quantize_into
 from xlexport.tokenizer_choice import choose_tokenizer
 from xlexport.verification import default_segments, verify
-from xlexport.verification.report import ParityReport
-from xlexport.verification.text import check_verify_text, verify_ids
+from xlexport.verification.parity import ParityReport
+from xlexport.verification.walked_text import check_verify_text, verify_ids
 from xlruntime import spec
 from xlruntime.errors import OptionError
 from xlruntime.evaluation import EvaluationRules

@@ -25,7 +25,7 @@ from xlexport.checkpoints import SourceCheckpoint
 from xlexport.convert import ConversionOptions, convert
 from xlexport.errors import ExportError, OutputExistsError, ParityError
 from xlexport.verification import default_segments
-from xlexport.verification.text import verify_ids
+from xlexport.verification.walked_text import verify_ids
 from xlruntime import OptionError, TextError
 from xlruntime import load as load_bundle
 from xlruntime.bundle import digest_file, read_bundle

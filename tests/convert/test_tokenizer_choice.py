@@ -13,7 +13,7 @@ from xlexport.checkpoints import SourceCheckpoint
 from xlexport.convert import ConversionOptions, convert
 from xlexport.errors import CheckpointError, ExportError
 from xlexport.tokenizer_choice import choose_tokenizer
-from xlexport.verification.text import verify_ids
+from xlexport.verification.walked_text import verify_ids
 from xlruntime import load as load_bundle
 from xlruntime import spec
 from xlruntime.bundle import read_bundle

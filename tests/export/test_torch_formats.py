@@ -29,7 +29,7 @@ from xlexport.checkpoints import load as load_checkpoint
 from xlexport.commands import run
 from xlexport.convert import ConversionOptions, convert
 from xlexport.errors import ExportError
-from xlexport.verification.report import ParityReport
+from xlexport.verification.parity import ParityReport
 from xlexport.verification.tolerances import TOLERANCES
 from xlruntime.bundle import digest_file, read_bundle
 from xlruntime.errors import BundleError, OptionError

@@ -14,7 +14,7 @@ from tests.helpers.shared import shared_folder
 from tests.helpers.tiny import BAND, CHUNK, tiny_model, tiny_reformer
 from xlexport.checkpoints import SourceCheckpoint, load
 from xlexport.convert import ConversionOptions, convert
-from xlexport.verification.report import ParityReport
+from xlexport.verification.parity import ParityReport
 from xlruntime import Model
 from xlruntime import load as load_bundle
 from xltraining.checkpoint import save_checkpoint

@@ -16,7 +16,7 @@ import torch
 from tests.helpers.tiers import thinned
 from xlexport.errors import ParityError
 from xlexport.verification import verify
-from xlexport.verification.report import ParityReport
+from xlexport.verification.parity import ParityReport
 from xlruntime import Model
 from xlruntime.memory import BatchMemory
 from xltraining.reformer import LSHTrace, Reformer

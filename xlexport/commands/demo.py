@@ -21,7 +21,7 @@ from xlexport.terminal import print_json, print_table, tell
 
 if TYPE_CHECKING:
     from xlexport.checkpoints import SourceCheckpoint
-    from xlexport.verification.report import ParityReport
+    from xlexport.verification.parity import ParityReport
 
 __all__ = ["DemoResult", "demo", "result_dict", "result_rows", "run_demo"]
 

@@ -134,7 +134,7 @@ def attention(
     from xlexport.analysis.attention import attention_by_distance, head_rows
     from xlexport.architectures import architecture, require_support
     from xlexport.verification.compare import check_sizes
-    from xlexport.verification.text import verify_ids
+    from xlexport.verification.walked_text import verify_ids
 
     opened = xlruntime.load(bundle)
     require_support(opened.bundle.architecture, "attention-plot", str(bundle))

@@ -1,4 +1,7 @@
-"""Options of `train`: what a run may choose of a model's configuration and of its training."""
+"""Options of `train`: what a run may choose of a model's configuration and of its training.
+
+`architectures/<name>/training.py` declares the options of a model, `xltraining/training_config.py` those of a run.
+"""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ from xlexport.progress_bar import progress_bar
 from xlexport.terminal import print_json, print_table
 
 if TYPE_CHECKING:
-    from xlexport.verification.report import ParityReport
+    from xlexport.verification.parity import ParityReport
 
 __all__ = ["parity_rows", "verify"]
 
@@ -45,7 +45,7 @@ def verify(
     from xlexport.bundles import open_bundle
     from xlexport.verification import default_segments
     from xlexport.verification import verify as compare
-    from xlexport.verification.text import verify_ids
+    from xlexport.verification.walked_text import verify_ids
 
     model = open_bundle(bundle, **runtime)
     settings = model.evaluation(**evaluation)

@@ -19,7 +19,7 @@ from xlexport.callbacks import Progress, no_progress
 from xlexport.errors import ParityError
 from xlexport.verification.common_walk import common_walk
 from xlexport.verification.compare import segments_to_wrap
-from xlexport.verification.report import ParityReport, make_report
+from xlexport.verification.parity import ParityReport, make_report
 from xlexport.verification.tolerances import tolerance_of
 from xlruntime.evaluation import EvaluationSettings
 from xlruntime.model import Model

@@ -25,7 +25,7 @@ import numpy as np
 
 from xlexport.architectures.base import Architecture
 from xlexport.architectures.findings import LSHTotals, SegmentDifference
-from xlexport.architectures.reformer.verify_pair import Eager, Pair, Span, Step, span_of
+from xlexport.architectures.reformer.verify_step import Eager, Pair, Span, Step, span_of
 from xlexport.verification.compare import (
     check_architecture,
     check_sizes,
