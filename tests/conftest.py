@@ -15,6 +15,11 @@ from tests.helpers.figures import FIGURES
 from tests.helpers.paths import SHARED_DATA
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Begin with the tests of `convert`: a second worker then seldom waits for the bundles that they make."""
+    items.sort(key=lambda item: not item.nodeid.startswith("tests/convert/"))
+
+
 def pytest_collection_finish() -> None:
     """Spare later garbage collections what has been imported: it lives as long as the run."""
     gc.collect()
