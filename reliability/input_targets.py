@@ -87,16 +87,16 @@ class Inputs:
         with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
             code = run(["score", str(bundle), *arguments, "--json", "--threads", "1"])
         out.flush()
-        told, records = err.getvalue().splitlines(), out.buffer.getvalue().splitlines()
+        messages, records = err.getvalue().splitlines(), out.buffer.getvalue().splitlines()
         if code != (1 if None in expected or not expected else 0):
             raise _Failed(
-                f"exit status {code}, {len(expected)} documents of which {expected.count(None)} are bad: {told}"
+                f"exit status {code}, {len(expected)} documents of which {expected.count(None)} are bad: {messages}"
             )
-        for line in told:
+        for line in messages:
             if not line.isprintable() or "Traceback" in line or len(line) > 2000:
                 raise _Failed(ascii(line))
-        if code and not any(line.startswith('{"error": ') for line in told):
-            raise _Failed(f"exit status {code} without an error: {told}")
+        if code and not any(line.startswith('{"error": ') for line in messages):
+            raise _Failed(f"exit status {code} without an error: {messages}")
         return [json.loads(line)["nats"] for line in records]
 
     def _feeds(self, rng: random.Random, model: Model) -> Outcome:

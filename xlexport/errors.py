@@ -1,6 +1,6 @@
 """Errors of `xlexport`.
 
-    XlexportError
+    XlexportError (RepairableError)
     ├── CheckpointError (ValueError)                        a checkpoint that cannot be converted
     │   └── CheckpointNotFoundError (FileNotFoundError)     no such file or folder
     ├── ExportError (RuntimeError)                          a model that cannot become step graphs
@@ -8,11 +8,13 @@
     ├── QuantizationError (RuntimeError)                    a bundle that cannot be quantized, or would lose too much
     ├── ResumeError (ValueError)                            a run that cannot go on where one was interrupted
     ├── OutputExistsError (FileExistsError)                 the output path is taken
-    ├── OutputFolderError (FileNotFoundError)               there is no folder to write the output into
+    ├── OutputFolderError (FileNotFoundError)               the folder to write the output into does not exist
     └── MissingDependencyError (ImportError)                an extra that is not installed
 
 Every message is one line: what is wrong, where, what was expected and what was found. How to repair it is a field.
 """
+
+from xlruntime.errors import RepairableError
 
 __all__ = [
     "CheckpointError",
@@ -28,17 +30,8 @@ __all__ = [
 ]
 
 
-class XlexportError(Exception):
-    """Base of all errors that this package raises on purpose; its text is message and repair in one line."""
-
-    def __init__(self, message: str = "", repair: str | None = None) -> None:
-        """Keep what is wrong, and where; and what the user can do about it, if there is anything to suggest."""
-        super().__init__(message)
-        self.message = message
-        self.repair = repair
-
-    def __str__(self) -> str:
-        return " ".join(filter(None, (self.message, self.repair)))
+class XlexportError(RepairableError):
+    """Base of all errors that this package raises on purpose."""
 
 
 class CheckpointError(XlexportError, ValueError):

@@ -23,7 +23,7 @@ def check_picture(path: Path) -> None:
     Raises:
         XlexportError: neither .png nor .svg.
         MissingDependencyError: matplotlib is not installed.
-        OutputFolderError: there is no folder to write it into.
+        OutputFolderError: the folder to write it into does not exist.
     """
     if path.suffix.lower() not in SUFFIXES:
         raise XlexportError(f"{path}: a plot is a .png or .svg file.", repair="Give it such a name.")

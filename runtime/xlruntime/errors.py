@@ -1,14 +1,15 @@
 """Errors of `xlruntime`.
 
-    XlruntimeError
-    ├── BundleError (ValueError)                        a bundle that is broken, changed or too new
-    │   └── BundleNotFoundError (FileNotFoundError)     no bundle, or one without a file that it lists
-    ├── ProviderError (RuntimeError)                    no ONNX Runtime, or no execution provider for the device
-    ├── StateError (ValueError)                         a stream's state that does not belong here
-    ├── TokenError (ValueError)                         token ids outside the vocabulary
-    ├── TextError (ValueError)                          text that cannot be scored
-    ├── VocabularyError (ValueError)                    symbols or rules that make no vocabulary
-    └── OptionError (ValueError)                        a setting out of range
+    RepairableError
+    └── XlruntimeError
+        ├── BundleError (ValueError)                        a bundle that is broken, changed or too new
+        │   └── BundleNotFoundError (FileNotFoundError)     no bundle, or one without a file that it lists
+        ├── ProviderError (RuntimeError)                    no ONNX Runtime, or no execution provider for the device
+        ├── StateError (ValueError)                         a stream's state that does not belong here
+        ├── TokenError (ValueError)                         token ids outside the vocabulary
+        ├── TextError (ValueError)                          text that cannot be scored
+        ├── VocabularyError (ValueError)                    symbols or rules that make no vocabulary
+        └── OptionError (ValueError)                        a setting out of range
 
 Every message is one line: what is wrong, where, what was expected and what was found. How to repair it is a field.
 """
@@ -18,6 +19,7 @@ __all__ = [
     "BundleNotFoundError",
     "OptionError",
     "ProviderError",
+    "RepairableError",
     "StateError",
     "TextError",
     "TokenError",
@@ -26,8 +28,8 @@ __all__ = [
 ]
 
 
-class XlruntimeError(Exception):
-    """Base of all errors that this package raises on purpose; its text is message and repair in one line."""
+class RepairableError(Exception):
+    """An error that may say how to repair what is wrong; its text is message and repair in one line."""
 
     def __init__(self, message: str = "", repair: str | None = None) -> None:
         """Keep what is wrong, and where; and what the user can do about it, if there is anything to suggest."""
@@ -37,6 +39,10 @@ class XlruntimeError(Exception):
 
     def __str__(self) -> str:
         return " ".join(filter(None, (self.message, self.repair)))
+
+
+class XlruntimeError(RepairableError):
+    """Base of all errors that this package raises on purpose."""
 
 
 class BundleError(XlruntimeError, ValueError):

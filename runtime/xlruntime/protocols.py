@@ -311,7 +311,7 @@ def walk(engine: Engine, streams: Streams, progress: Callable[[int, int], None] 
         progress: called after each segment with the tokens that were read, and how many there are.
 
     Raises:
-        XlruntimeError: a log-probability is not finite, so there is no mean.
+        XlruntimeError: a log-probability is not finite, so a mean cannot be computed.
     """
     evaluation, corpus = streams.evaluation, streams.corpus
     S = evaluation.segment_len
@@ -332,7 +332,7 @@ def walk(engine: Engine, streams: Streams, progress: Callable[[int, int], None] 
             row, column = np.argwhere(~np.isfinite(log_prob))[0]
             raise XlruntimeError(
                 f"{corpus.name}: stream {row + 1} of {B}, token {start + column + 1}: a log-probability of "
-                f"{log_prob[row, column]}, so there is no score.",
+                f"{log_prob[row, column]}, so the text cannot be scored.",
                 repair="See whether the checkpoint's weights are finite.",
             )
         if start >= streams.warmup:

@@ -26,7 +26,7 @@ class DocumentScore:
     The first token has no context and is not scored. Per-byte and per-character figures are of `scored_bytes` and
     `scored_chars`: they leave out what the first token covers, and what no token covers because the vocabulary has no
     symbol for it (`dropped_bytes`, `dropped_chars`: newlines). With `unknown_tokens`, tokens that stand for anything
-    the vocabulary lacks, the bits are no code for the text.
+    the vocabulary lacks, the bits do not encode the text.
 
     Attributes:
         document: its name.

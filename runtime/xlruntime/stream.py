@@ -64,8 +64,8 @@ class Stream:
     def __init__(self, engine: Engine, evaluation: EvaluationSettings, capacity: int | None = None) -> None:
         if evaluation.whole:
             raise OptionError(
-                f"{engine.folder}: this model reads each document in one step and carries no memory, so there is no "
-                "stream of it.",
+                f"{engine.folder}: this model reads each document in one step and carries no memory, so it "
+                "cannot stream.",
                 repair="Use Model.score, Model.score_tokens or Model.generate on whole documents.",
             )
         self.engine = engine

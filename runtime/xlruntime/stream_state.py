@@ -81,7 +81,7 @@ def read_stream(engine: Engine, file: Path) -> tuple[SavedStream, EvaluationSett
 
     Raises:
         StateError: not a stream's state, a broken one, or one of another bundle.
-        FileNotFoundError: there is no such file.
+        FileNotFoundError: the file does not exist.
     """
     if not file.is_file():
         raise FileNotFoundError(f"{file}: no such file; expected a stream's state that Stream.save wrote.")

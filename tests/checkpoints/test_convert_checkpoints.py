@@ -1,4 +1,4 @@
-"""From a checkpoint of another code base to a bundle: what a person is told, and what must be given first."""
+"""From a checkpoint of another code base to a bundle: what `convert` reports, and which options it requires."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ def test_bundle_scores_as_the_oracle_does(tmp_path: Path) -> None:
     """NVIDIA's file has all that is silent: reversed clusters, a wider window, names of its own."""
     oracle = make_oracle(**VARIANTS["div_val"], window_extra=1)
     source = checkpoints.load(save(oracle, tmp_path / "checkpoint.pt"))
-    told: list[str] = []
-    convert(source, tmp_path / "bundle", ConversionOptions(tokenizer="none"), tell=told.append)
-    assert set(source.notes) <= set(told)
+    messages: list[str] = []
+    convert(source, tmp_path / "bundle", ConversionOptions(tokenizer="none"), tell=messages.append)
+    assert set(source.notes) <= set(messages)
 
     ids = torch.randint(0, oracle.config.n_token, (1, 37), generator=torch.Generator().manual_seed(1))
     segments = [(ids[:, start : start + 6], ids[:, start + 1 : start + 7]) for start in range(0, 36, 6)]
@@ -59,17 +59,17 @@ def test_bundle_scores_as_the_oracle_does(tmp_path: Path) -> None:
 def test_settings_that_were_given_are_not_asked_for(given: dict[str, Any], asked: bool, tmp_path: Path) -> None:
     source = checkpoints.load(save(make_oracle(), tmp_path / "checkpoint.pt"))
     source = replace(source, notes=(*source.notes, "Another note."))
-    told: list[str] = []
+    messages: list[str] = []
     bundle = tmp_path / "bundle"
-    convert(source, bundle, ConversionOptions.of(**given, tokenizer="none", verify_segments=2), tell=told.append)
-    assert any("give --segment-len" in line for line in told) == asked
+    convert(source, bundle, ConversionOptions.of(**given, tokenizer="none", verify_segments=2), tell=messages.append)
+    assert any("give --segment-len" in line for line in messages) == asked
     notes = xlruntime.load(bundle, threads=1).bundle.provenance["notes"]
     assert notes == list(source.notes if asked else ["Another note."])
 
 
-def test_text_that_is_not_there_is_told_before_the_export(tmp_path: Path) -> None:
+def test_missing_text_is_refused_before_the_export(tmp_path: Path) -> None:
     source = checkpoints.load(save(make_oracle(n_token=256), tmp_path / "checkpoint.pt"))
-    told: list[str] = []
+    messages: list[str] = []
     for text, error, tokenizer in (
         (tmp_path / "absent.txt", FileNotFoundError, "bytes"),
         (tmp_path, ExportError, "bytes"),
@@ -77,5 +77,5 @@ def test_text_that_is_not_there_is_told_before_the_export(tmp_path: Path) -> Non
     ):
         options = ConversionOptions(tokenizer=tokenizer, verify_text=text)
         with pytest.raises(error):
-            convert(source, tmp_path / "bundle", options, tell=told.append)
-    assert told == []
+            convert(source, tmp_path / "bundle", options, tell=messages.append)
+    assert messages == []

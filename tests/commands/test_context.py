@@ -225,7 +225,7 @@ def test_what_is_refused(options: tuple[str, ...], said: str, invoke: Invoke, tm
 def test_bundles_and_texts_that_are_refused(invoke: Invoke, tmp_path: Path) -> None:
     text, short = write(tmp_path / "text.txt"), write(tmp_path / "short.txt", b"x")
     ids = write(tmp_path / "ids.txt", b"1 2 3 4 5")
-    assert "has no memory, so there is no length to vary" in invoke("context", CHUNK, "--ids", ids, *RECL).error
+    assert "has no memory, so its length cannot vary" in invoke("context", CHUNK, "--ids", ids, *RECL).error
     assert "none.txt: No such file" in invoke("context", EMPTY, tmp_path / "none.txt", *RECL).error
     (tmp_path / "empty").mkdir()
     empty = invoke("context", EMPTY, tmp_path / "empty", *RECL)

@@ -42,7 +42,7 @@ def test_words(bundle_of: BundleOf, invoke: Invoke, tmp_path: Path) -> None:
     assert (found["tokens"], found["unknown_tokens"], found["dropped_bytes"]) == (8, 1, 0)
     assert found["bits_per_byte"] == pytest.approx(found["bits"] / (24 - len("the")))
     assert (
-        f"{tmp_path / 'it.txt'}: 1 of 8 tokens stand for what the vocabulary lacks, so the bits are no code"
+        f"{tmp_path / 'it.txt'}: 1 of 8 tokens replace text that the vocabulary lacks, so the bits do not encode"
         in shown.err
     )
     per_token = invoke("score", bundle, tmp_path / "it.txt", "--per-token").succeeded()

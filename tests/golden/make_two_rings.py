@@ -74,7 +74,7 @@ class TwoRings(nn.Module):
         return {}
 
     def discard(self) -> None:
-        """Free nothing: there are no weights."""
+        """Free nothing: this model has no weights."""
 
     def forward(self, *inputs: Tensor) -> tuple[Tensor, ...]:
         """Write both rings, and sum what each query sees."""

@@ -58,7 +58,7 @@ class Gated(LanguageModel):
 
 
 class GatedStep(nn.Module):
-    """The model's own forward pass, with the state as a tensor that a step gives anew."""
+    """The model's own forward pass, with the state as a tensor that each step returns."""
 
     traceable = False
     forms: ClassVar[Mapping[str, Form]] = {}

@@ -165,7 +165,7 @@ def naive_log_probs(
 ) -> npt.NDArray[np.float64]:
     """Section 3.3 written out, token by token and key by key, in float64: no memory, no shift, no mask.
 
-    Every layer's hidden state of every token is kept, and each token attends to those that the memory of its segment
+    Every layer's hidden state of every token is kept, and each token attends to the tokens in the memory of its segment
     would hold: at most `mem_len` of earlier segments, and its own segment up to itself.
 
     Args:

@@ -329,7 +329,7 @@ def test_what_the_scores_do_not_cover_is_said_as_score_says_it(
     told = invoke("report", bundle, source).succeeded().err.splitlines()
     scored = invoke("score", bundle, source, "--json").succeeded().err.replace(f"{source.parent}/", "")
     notes = read_page(source.with_suffix(".html").read_text("utf-8")).about["notes"]
-    for words in ("depend on the segment length", "takes newlines for spaces", "2 of 6 tokens stand for what"):
+    for words in ("depend on the segment length", "takes newlines for spaces", "2 of 6 tokens replace text"):
         (line,) = (line for line in told if words in line)
         assert line in scored.splitlines()
         assert any(words in note for note in notes[1:]), words

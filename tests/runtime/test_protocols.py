@@ -351,7 +351,9 @@ def test_score_that_is_not_finite_is_an_error(
         return {"log_prob": log_prob}
 
     monkeypatch.setattr(Model, "step", step)
-    with pytest.raises(XlruntimeError, match=rf"^corpus: stream 2 of 2, token 3: a log-probability of {bad}, so there"):
+    with pytest.raises(
+        XlruntimeError, match=rf"^corpus: stream 2 of 2, token 3: a log-probability of {bad}, so the text cannot be"
+    ):
         walk(no_text_model, arrange(numbered(23), settings(), protocol, 2))
 
 

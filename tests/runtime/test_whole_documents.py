@@ -59,7 +59,7 @@ def test_later_tokens_change_earlier_scores_so_padding_would(chunk_model: Model,
 
 
 def test_there_are_no_streams(chunk_model: Model) -> None:
-    with pytest.raises(OptionError, match=r"one step and carries no memory, so there is no stream.*Use Model\.score"):
+    with pytest.raises(OptionError, match=r"one step and carries no memory, so it cannot stream.*Use Model\.score"):
         chunk_model.stream()
     assert chunk_model.new_memory(chunk_model.evaluation()).nbytes == 0
 

@@ -26,7 +26,7 @@ def test_json_lines(score: Score, tmp_path: Path) -> None:
     assert [record["document"] for record in shown.records] == expected
     assert [record["chars"] for record in shown.records] == [10, 12, 12]
     assert names(score, path, "--field", "text", "--id-field", "id") == ["one", expected[1], "3"]
-    other = json.dumps({"text": "its id is no text", "id": {"ü": True}}, ensure_ascii=False).encode()
+    other = json.dumps({"text": "its id is an object", "id": {"ü": True}}, ensure_ascii=False).encode()
     assert names(score, "-", "--field", "text", "--id-field", "id", stdin=other) == ['{"ü": true}']
     assert names(score, "-", "--field", "text", stdin=path.read_bytes())[1] == "standard input:3"
     packed = tmp_path / "docs.jsonl.gz"

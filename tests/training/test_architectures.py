@@ -1,4 +1,4 @@
-"""An architecture that is registered at run time trains, is saved, read and resumed like those that come along."""
+"""An architecture that is registered at run time trains, is saved, read and resumed like the built-in ones."""
 
 from __future__ import annotations
 

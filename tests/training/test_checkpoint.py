@@ -265,7 +265,7 @@ def test_the_pickles_of_the_bad_files_would_run(tmp_path: Path) -> None:
 
 
 def test_a_missing_path_is_a_file_not_found_error(tmp_path: Path) -> None:
-    with pytest.raises(CheckpointNotFoundError, match="no such checkpoint") as caught:
+    with pytest.raises(CheckpointNotFoundError, match="the checkpoint does not exist") as caught:
         load_checkpoint(tmp_path / "nowhere.pt")
     assert isinstance(caught.value, FileNotFoundError)
 

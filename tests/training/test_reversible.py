@@ -124,7 +124,7 @@ def saved_bytes(forward: Callable[[], Tensor]) -> int:
 
 
 def test_no_activations_wait_for_the_backward_pass() -> None:
-    """Whatever the number of layers; `benchmarks/reversible_memory.py` measures the peak."""
+    """For any number of layers; `benchmarks/reversible_memory.py` measures the peak."""
     tokens, sizes = tokens_of(2, 30), {}
     for reversible in (True, False):
         for layers in (2, 8):

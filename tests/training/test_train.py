@@ -216,7 +216,7 @@ def test_a_resume_with_other_settings_lists_them(tmp_path: Path, text: Path) -> 
 
 
 def test_a_resume_needs_a_run(tmp_path: Path, text: Path) -> None:
-    with pytest.raises(FileNotFoundError, match="no such checkpoint"):
+    with pytest.raises(FileNotFoundError, match="the checkpoint does not exist"):
         run(text, tmp_path / "nothing", resume=True)
     train(MODEL, replace(TRAINING, steps=0), [], [], tmp_path / "fresh", report=quiet)
     with pytest.raises(CheckpointError, match="weights only"):
@@ -231,7 +231,7 @@ def test_bad_input_writes_nothing(tmp_path: Path, text: Path) -> None:
         train(MODEL, TRAINING, [text], [tmp_path / "byte"], tmp_path / "run", report=quiet)
     with pytest.raises(DataError, match="No such file"):
         run(tmp_path / "missing", tmp_path / "run")
-    with pytest.raises(DataError, match="there is no text to train on"):
+    with pytest.raises(DataError, match="no text was given to train on"):
         train(MODEL, TRAINING, [], [], tmp_path / "run", report=quiet)
     assert not (tmp_path / "run").exists()
     with pytest.raises(CheckpointWriteError, match="choose another place"):

@@ -157,7 +157,7 @@ def load_checkpoint(path: Path | str) -> Checkpoint:
     if path.name == WEIGHTS_NAME and path.is_file():
         path = path.parent
     if not path.exists():
-        raise CheckpointNotFoundError(f"{path}: there is no such checkpoint", repair="check the path")
+        raise CheckpointNotFoundError(f"{path}: the checkpoint does not exist", repair="check the path")
     content = _read_folder(path) if path.is_dir() else _read_file(path)
     if content.get("format") != FORMAT or not isinstance(content.get("config"), dict):
         found = ", ".join(sorted(map(str, content))[:6]) or "nothing"

@@ -1,8 +1,9 @@
 """What training, evaluation and checkpoints need of a model and of its configuration, for any architecture.
 
-Every method but those without a body has a default that suits a model whose memory is a list of tensors.
+Every method that is not abstract has a default that suits a model whose memory is a list of tensors.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import Any
 
@@ -35,7 +36,7 @@ class ModelConfig(PlainFields):
         return ""
 
 
-class LanguageModel(nn.Module):
+class LanguageModel(nn.Module, ABC):
     """A model that keeps nothing between calls: memory goes in and comes out.
 
     `forward(tokens, memory)` runs one segment: tokens (B,S) int64 and the memory that the segment before returned, or
@@ -46,13 +47,13 @@ class LanguageModel(nn.Module):
     config: Any
     """The model's `ModelConfig`."""
 
+    @abstractmethod
     def first_memory(self, batch_size: int) -> Any:
         """Return the memory that a document starts with."""
-        raise NotImplementedError
 
+    @abstractmethod
     def logits(self, hidden: Tensor) -> Tensor:
         """Return (B,S,V) from hidden states (B,S,D); log-probabilities will do."""
-        raise NotImplementedError
 
     def all_log_probs(self, hidden: Tensor) -> Tensor:
         """Return the log-probability of every token in nats, (B,S,V), from hidden states (B,S,D)."""

@@ -123,6 +123,6 @@ def make_task(
             raise DataError("the duplication task draws its examples", repair="leave out the text files")
         return DuplicationTask(training.word_length, training.batch_size, training.seed)
     if not train_files:
-        raise DataError("there is no text to train on", repair="name one or more text files")
+        raise DataError("no text was given to train on", repair="name one or more text files")
     text, valid_text = read_bytes(train_files), read_bytes(valid_files)
     return TextTask(text, valid_text, training.batch_size, model.tgt_len, training.seed)

@@ -111,7 +111,7 @@ def _curves(
     for name, begin, (ends, log_probs) in zip(names, begins, joined, strict=True):
         if not np.isfinite(log_probs).all():
             raise XlexportError(
-                f"{name}: scores that are not finite, so there is no curve.", repair="Try a float32 bundle."
+                f"{name}: some scores are not finite, so a curve cannot be drawn.", repair="Try a float32 bundle."
             )
         yield _curve(name, begin, ends, -log_probs.astype(np.float64) / LN2, unit, window)
 

@@ -282,7 +282,7 @@ def measure_context(
 def _check_model(model: Model, evaluation: dict[str, Any]) -> None:
     if model.evaluation(**evaluation).whole:
         raise OptionError(
-            f"{model.folder}: reads each document in one step and has no memory, so there is no length to vary.",
+            f"{model.folder}: reads each document in one step and has no memory, so its length cannot vary.",
             repair="Give a bundle that carries memory (a Reformer: convert --rule band).",
         )
 
@@ -325,7 +325,7 @@ def _score(
     if not np.isfinite(nats).all():
         raise XlexportError(
             f"{model.folder}: {np.count_nonzero(~np.isfinite(nats)):,} scores with memory length {mem_len:,} are not "
-            "finite, so there is no loss to compare.",
+            "finite, so losses cannot be compared.",
             repair="Try another memory length, or a float32 bundle.",
         )
     context = np.concatenate([array for arrays in contexts for array in arrays])[counted]

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from xlexport.architectures.options import Option
 from xlexport.architectures.step import Step
+from xlexport.errors import ExportError
 
 if TYPE_CHECKING:
     import numpy as np
@@ -193,8 +194,14 @@ class Architecture(ABC):
         """Let `add` see the attention weights (H, S, K) of each layer, by its number, until the handles are removed.
 
         Needed only by an architecture that supports `attention-plot`.
+
+        Raises:
+            ExportError: the architecture does not define it.
         """
-        raise NotImplementedError(f"{self.name} supports no attention plot")
+        raise ExportError(
+            f"{self.name}: the attention weights of this architecture cannot be observed.",
+            repair="Define observe_attention in its Architecture.",
+        )
 
     # What people see
 

@@ -87,7 +87,7 @@ def _prefix(step: Step, purpose: str) -> str:
 
 
 def example_of(step: Step, sizes: Mapping[str, int], values: Mapping[str, int]) -> tuple[Tensor, ...]:
-    """Return inputs of zeros with these sizes of the free axes, but for those that are filled with a value."""
+    """Return inputs of zeros with these sizes of the free axes; an input named in `values` is filled with its value."""
     import torch
 
     made = {

@@ -8,7 +8,7 @@ from xlruntime.evaluation import EvaluationSettings
 
 __all__ = ["NEWLINES_MERGED", "caveats", "losses", "nothing_to_score"]
 
-NEWLINES_MERGED = "The tokenizer takes newlines for spaces, so the bits are no code for where lines end."
+NEWLINES_MERGED = "The tokenizer takes newlines for spaces, so the bits do not encode where lines end."
 
 
 def nothing_to_score(score: DocumentScore) -> TextError | None:
@@ -40,7 +40,7 @@ def losses(score: DocumentScore) -> list[str]:
         )
     if score.unknown_tokens:
         found.append(
-            f"{score.unknown_tokens:,} of {score.tokens:,} tokens stand for what the vocabulary lacks, so the bits "
-            "are no code for the text."
+            f"{score.unknown_tokens:,} of {score.tokens:,} tokens replace text that the vocabulary lacks, so "
+            "the bits do not encode the text."
         )
     return found

@@ -38,7 +38,7 @@ class PartialFile:
         """Refuse to replace what is there.
 
         Raises:
-            OutputFolderError: there is no folder for it.
+            OutputFolderError: its folder does not exist.
             OutputExistsError: FILE is not a file, or FILE or FILE.partial is there and neither `force` nor `resume`.
         """
         check_file(self.path, force=True)

@@ -32,7 +32,7 @@ from xlruntime.scorer_state import active_documents, resume_scorer, scorer_state
 
 __all__ = ["Reporter", "RunOptions", "Sink", "describe_run", "score_run"]
 
-TOLD = 5  # errors of one file of JSON lines; more are only counted
+MOST_REPORTED_ERRORS = 5  # of one file of JSON lines; more are only counted
 
 
 @dataclass(frozen=True)
@@ -270,7 +270,7 @@ class _Session:
         file = self._file_of.pop(part.number, None)
         if file is not None:
             self._errors[file] += 1
-            if self._errors[file] > TOLD:
+            if self._errors[file] > MOST_REPORTED_ERRORS:
                 return
         self._reporter.fail(part.document, error)
 
@@ -295,8 +295,8 @@ class _Session:
         """All documents are done: say what there was."""
         totals = self._totals
         for file, errors in self._errors.items():
-            if errors > TOLD:
-                self._reporter.tell(f"{file}: … and {counted(errors - TOLD, 'more error')}")
+            if errors > MOST_REPORTED_ERRORS:
+                self._reporter.tell(f"{file}: … and {counted(errors - MOST_REPORTED_ERRORS, 'more error')}")
         if totals.documents and (self._several or (self._in_file and self._options.per == "document")):
             speed = self._tokens / max(time.monotonic() - self._started, 1e-9)  # of this process
             self._reporter.tell(f"{totals.summary()}, {speed:,.0f} tokens/s")

@@ -19,7 +19,7 @@ from xlexport.verification.compare import (
     compare_score,
     cut,
     memory_difference,
-    segments_to_wrap,
+    segments_of_others,
     trim,
     with_memory,
 )
@@ -32,8 +32,6 @@ if TYPE_CHECKING:
     from xlruntime.model import Model
 
 __all__ = ["common_walk"]
-
-OTHERS = 20  # segments of the other graphs, or more if their rings need more to wrap
 
 
 def common_walk(
@@ -60,7 +58,7 @@ def common_walk(
         found.append(with_memory(one, memory_difference(memory, rows)))
         if progress is not None:
             progress(found[-1])
-    few = min(len(found), max(OTHERS, segments_to_wrap(evaluation)))
+    few = min(len(found), segments_of_others(evaluation))
     for purpose, graph in model.bundle.graphs.items():
         names = {tensor.name for tensor in graph.outputs}
         if purpose == "score" or not names & {"log_prob", "logits"}:

@@ -30,6 +30,7 @@ __all__ = [
     "compare_score",
     "cut",
     "memory_difference",
+    "segments_of_others",
     "segments_to_wrap",
     "trim",
     "with_memory",
@@ -150,6 +151,11 @@ def cut(ids: Ids, segment_len: int) -> Iterator[tuple[Ids, Ids]]:
 def segments_to_wrap(evaluation: EvaluationSettings, rounds: int = 1) -> int:
     """Segments that write the whole ring `rounds` times and begin another round."""
     return rounds * -(-evaluation.capacity() // evaluation.segment_len) + 1
+
+
+def segments_of_others(evaluation: EvaluationSettings) -> int:
+    """Return how many segments graphs other than `score` walk: 20, or as many as wrap their rings."""
+    return max(20, segments_to_wrap(evaluation))
 
 
 def check_architecture(model: Model, eager: Any) -> None:

@@ -56,7 +56,7 @@ class ReformerArchitecture(Architecture):
     first_bytes: ClassVar[Mapping[int, int]] = {256: 0, 258: 2}
     evaluation_options = (
         Option(
-            "n_hashes", "integer", "Rounds of hashing, at most as many as were exported.", minimum=1, scope=LSH_SCOPE
+            "n_hashes", "integer", "Rounds of hashing, at most those that were exported.", minimum=1, scope=LSH_SCOPE
         ),
     )
     conversion_options = (

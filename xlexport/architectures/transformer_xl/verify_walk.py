@@ -27,6 +27,7 @@ from xlexport.verification.compare import (
     compare_score,
     cut,
     memory_difference,
+    segments_of_others,
     segments_to_wrap,
     trim,
     with_memory,
@@ -42,7 +43,6 @@ if TYPE_CHECKING:
 
 __all__ = ["walk_transformer_xl"]
 
-OTHERS = 20  # segments of the detail and generate graphs, or more where their rings need more to wrap
 LARGEST_BLOCK = 1 << 28  # bytes of figures and memory rows that the eager model is ahead of the graphs
 
 
@@ -74,7 +74,7 @@ def walk_transformer_xl(
             ahead.append(one)
             if len(ahead) % 4 == 0:  # what every segment frees adds up; giving it back each time would cost more
                 trim()
-        # Where the block filled the memory, its rows are the memory; projected anew, they would be there twice.
+        # Where the block filled the memory, its rows are the memory; projected again, they would be there twice.
         filled = sum(one.expected.tokens.shape[1] for one in ahead) >= evaluation.most_rows
         whole = _all_rows(ahead, evaluation.most_rows) if filled else list(_project(eager, eager_memory))
         del eager
@@ -92,7 +92,7 @@ def walk_transformer_xl(
         walked[-1] = with_memory(walked[-1], memory_difference(memory, whole))
         if not found:
             walked[0] = with_memory(walked[0], first)
-            _walk_others(model, ahead[: max(OTHERS, segments_to_wrap(evaluation))], walked, evaluation)
+            _walk_others(model, ahead[: segments_of_others(evaluation)], walked, evaluation)
         found += walked
     return found, None
 

@@ -33,7 +33,7 @@ def read(path: Path) -> Any:
     `str` is read as UTF-8, or if that does not fit as Latin-1.
 
     Raises:
-        CheckpointNotFoundError: there is no such file.
+        CheckpointNotFoundError: the file does not exist.
         CheckpointError: it is damaged, of the other byte order, or has objects that could run code; the message names
             all of them.
     """
@@ -54,7 +54,7 @@ class PickleSummary:
 
     strings: tuple[str, ...]
     globals: tuple[str, ...]  # "module.name", each once
-    foreign_globals: tuple[str, ...]  # those that the readers refuse
+    foreign_globals: tuple[str, ...]  # refused by the readers
 
 
 def is_archive(path: Path) -> bool:
