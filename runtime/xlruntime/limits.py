@@ -1,0 +1,110 @@
+"""Bound what a reader may take for one file of a stranger: memory, operations and time."""
+
+from __future__ import annotations
+
+import json
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from .errors import BundleError, RepairableError
+from .messages import first_line
+
+__all__ = ["Budget", "Limits", "parse_json", "read_at_most", "read_json"]
+
+TIME_EVERY = 1 << 12  # operations between two looks at the clock
+JSON_ARRAY, JSON_OBJECT, JSON_VALUE = 72, 232, 100  # bytes that Python takes for each, with its place in what holds it
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Say how much one reader may take for one file. Each reader has a default that the largest honest file fits.
+
+    Attributes:
+        bytes: memory that the file's content may take once it is read.
+        operations: steps of the reader, such as operations of a pickle, values of a JSON text or entries of an index.
+        seconds: processor time of the thread that reads.
+    """
+
+    bytes: int = 1 << 30
+    operations: int = 20_000_000
+    seconds: float = 60.0
+
+    def budget(self, name: str, error: type[RepairableError]) -> Budget:
+        """Return a budget to charge while the file `name` is read; it raises `error`."""
+        return Budget(self, name, error)
+
+
+class Budget:
+    """What is left of the limits while one file is read."""
+
+    def __init__(self, limits: Limits, name: str, error: type[RepairableError]) -> None:
+        """Begin to count, with the whole of `limits` left."""
+        self.limits, self.name, self.error = limits, name, error
+        self.bytes, self.operations = limits.bytes, limits.operations
+        self._deadline = time.thread_time() + limits.seconds
+        self._next_look = self.operations - TIME_EVERY
+
+    def charge(self, size: int = 0, operations: int = 1) -> None:
+        """Count bytes before they are taken, and operations before they are carried out.
+
+        Raises:
+            RepairableError: of the class `error`, if a limit is exceeded.
+        """
+        self.bytes -= size
+        self.operations -= operations
+        if self.bytes < 0:
+            raise self._exceeded(f"{self.limits.bytes:,} bytes of memory")
+        if self.operations < 0:
+            raise self._exceeded(f"{self.limits.operations:,} operations")
+        if self.operations <= self._next_look:
+            self._next_look = self.operations - TIME_EVERY
+            if time.thread_time() > self._deadline:
+                raise self._exceeded(f"{self.limits.seconds:g} seconds")
+
+    def _exceeded(self, limit: str) -> RepairableError:
+        return self.error(f"{self.name}: reading it would take more than {limit}.", "Check where the file comes from.")
+
+
+def read_at_most(file: BinaryIO, budget: Budget) -> bytes:
+    """Read a file to its end, and never more than one byte above what the budget has left.
+
+    Raises:
+        RepairableError: of the budget's class, if the file is longer.
+        OSError: it cannot be read.
+    """
+    raw = file.read(budget.bytes + 1)
+    budget.charge(len(raw))
+    return raw
+
+
+def parse_json(raw: bytes, budget: Budget) -> Any:
+    """Parse a JSON text in UTF-8, once its values are counted: Python may take thirty times the bytes of the text.
+
+    Brackets and commas within strings count, too, which only makes the bound stricter.
+
+    Raises:
+        RepairableError: of the budget's class, if the values exceed the budget, or the text is not JSON.
+    """
+    arrays, objects, others = raw.count(b"["), raw.count(b"{"), raw.count(b",") + raw.count(b":")
+    size = JSON_ARRAY * arrays + JSON_OBJECT * objects + JSON_VALUE * others + 2 * len(raw)
+    budget.charge(size, arrays + objects + others)
+    try:
+        return json.loads(raw.decode("utf-8-sig"))
+    except (ValueError, RecursionError) as error:
+        raise budget.error(
+            f"{budget.name}: not valid JSON ({first_line(error)[:100]}).", "Copy the file again, or write it again."
+        ) from error
+
+
+def read_json(path: Path, limits: Limits, error: type[RepairableError] = BundleError) -> Any:
+    """Read the JSON text in the file `path`, within `limits`.
+
+    Raises:
+        RepairableError: of the class `error`, if it exceeds the limits or is not JSON.
+        OSError: it cannot be read.
+    """
+    budget = limits.budget(str(path), error)
+    with path.open("rb") as file:
+        return parse_json(read_at_most(file, budget), budget)
