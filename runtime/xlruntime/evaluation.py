@@ -137,8 +137,8 @@ class EvaluationRules:
 
     def _ring_problems(self, symbol: str, ring: Ring) -> Iterator[str]:
         rows = self.settings.get(ring.rows)
-        if rows is None or rows.type != "integer" or (rows.minimum or 0) < 1 or rows.off is not None:
-            yield f"ring {symbol!r} keeps {ring.rows!r} rows, which is not an integer setting of at least 1"
+        if rows is None or rows.type != "integer" or rows.minimum is None or rows.minimum < 0 or rows.off is not None:
+            yield f"ring {symbol!r} keeps {ring.rows!r} rows, which is not an integer setting of at least 0"
         if ring.same_length is not None:
             limit = self.settings.get(ring.same_length)
             if limit is None or limit.type != "boolean":
@@ -208,6 +208,11 @@ class EvaluationSettings:
             f"{name} {problem} ({setting.meaning})"
             for name, setting in self.rules.settings.items()
             if (problem := setting.problem(self.values.get(name)))
+        ]
+        problems = problems or [
+            f"{ring.rows} is 0 and {ring.same_length} is true, so a token would see no key"
+            for symbol, ring in self.rules.rings.items()
+            if self.window(symbol) < 1
         ]
         if problems:
             raise OptionError(f"evaluation settings: {'; '.join(problems)}.")

@@ -61,11 +61,12 @@ class TransformerXLArchitecture(Architecture):
         from xlruntime.evaluation import EvaluationRules, Ring, Setting
 
         clamp_len = config["clamp_len"] if config["clamp_len"] > 0 else -1
+        fewest = min(1, config["mem_len"])  # a model without memory keeps none
         kept, distance = "rows of memory that a layer keeps", "largest distinct distance, in tokens"
         return EvaluationRules(
             segment_len=config["tgt_len"],
             settings={
-                "mem_len": Setting("integer", config["mem_len"], kept, input="mem_len", minimum=1),
+                "mem_len": Setting("integer", config["mem_len"], kept, input="mem_len", minimum=fewest),
                 "clamp_len": Setting("integer", clamp_len, distance, input="clamp_len", minimum=1, off=-1),
                 "same_length": Setting("boolean", config["same_length"], "whether all tokens see equally many others"),
             },
