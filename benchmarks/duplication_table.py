@@ -69,7 +69,7 @@ def train(name: str, config: ReformerConfig, training: TrainingConfig, out: Path
     """Train until the held-out accuracy is `until` or so many processor seconds have passed; what to keep of it."""
     torch.manual_seed(training.seed)
     task = DuplicationTask(training.word_length, training.batch_size, training.seed)
-    run = TrainingRun(config, training, task, out / name)
+    run = TrainingRun(config, training, task, out / name, files={})
     if run.checkpoint.exists():
         run.restore()
     learned, started = threading.Event(), time.process_time()

@@ -18,7 +18,9 @@ if TYPE_CHECKING:
     pass
 
 __all__ = [
+    "INTERRUPTED",
     "Failure",
+    "Interrupted",
     "failure",
     "print_json",
     "print_table",
@@ -27,6 +29,13 @@ __all__ = [
 ]
 
 STDOUT = "standard output"
+INTERRUPTED = 130  # exit status after Ctrl-C or SIGTERM: the one that shells use
+
+
+class Interrupted(click.ClickException):
+    """Ctrl-C ended a command, which says what it left."""
+
+    exit_code = INTERRUPTED
 
 
 def tell(message: str) -> None:

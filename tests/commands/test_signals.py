@@ -18,6 +18,7 @@ from typing import IO, TYPE_CHECKING
 import pytest
 import torch
 
+from xlexport.terminal import INTERRUPTED
 from xlruntime.bundle import read_bundle
 
 if TYPE_CHECKING:
@@ -93,7 +94,7 @@ def test_convert_that_is_stopped_leaves_nothing(
     assert [path.name.startswith(".out.xlexport-") for path in tmp_path.iterdir()] == [True]
     process.send_signal(number)
     out, err = rest(process)
-    assert (process.returncode, out) == (1, b""), err
+    assert (process.returncode, out) == (INTERRUPTED, b""), err
     assert err.splitlines()[-1] == "Error: interrupted; no unfinished output was left. Run the command again."
     assert not list(tmp_path.iterdir())
 
@@ -125,7 +126,7 @@ def test_score_that_is_stopped(bundle: Path, long_text: Path, start: Start) -> N
     wait_for_line(process.stdout, '"index": 100,')
     process.send_signal(signal.SIGINT)
     out, err = rest(process)
-    assert process.returncode == 1
+    assert process.returncode == INTERRUPTED
     indices = [json.loads(line)["index"] for line in out.splitlines()[:-1]]
     assert indices == list(range(101, 101 + len(indices)))
     assert err.strip() == "Error: interrupted; standard output has what was scored until then."
@@ -178,7 +179,7 @@ def test_training_that_is_asked_to_end_saves_and_goes_on(
         time.sleep(0.05)
     process.send_signal(signal.SIGTERM)
     _, err = process.communicate(timeout=SECONDS)
-    assert process.returncode == 0, err.decode()
+    assert process.returncode == INTERRUPTED, err.decode()
     stopped = re.search(r"stopped at step ([0-9,]+); go on with --resume", err.decode())
     assert stopped is not None, err.decode()
     step = int(stopped[1].replace(",", ""))

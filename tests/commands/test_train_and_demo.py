@@ -16,6 +16,7 @@ import torch
 from xlexport import checkpoints
 from xlexport.architectures import Option
 from xlexport.commands.train import ARCHITECTURE_OPTIONS, TRAINING_OPTIONS
+from xlexport.terminal import INTERRUPTED
 from xlruntime.bundle import digest_file, read_bundle
 from xltraining.data import ByteStreams
 from xltraining.reformer_config import ReformerConfig
@@ -74,9 +75,29 @@ def test_train_writes_a_checkpoint_and_a_log(prose: Path, invoke: Invoke, tmp_pa
     before = digest_file(out / "checkpoint.pt")
     error = invoke(*command, "--steps", "4").error
     assert f"{out / 'checkpoint.pt'}: there is a checkpoint already; resume that run or choose another folder" in error
-    error = invoke(*command, "--steps", "8", "--resume").error
-    assert "belongs to another run: steps was 4, is now 8" in error
+    error = invoke(*command, "--steps", "3", "--d-inner", "9", "--resume").error
+    assert "belongs to another run: d_inner was 8, is now 9; 4 steps are done, but steps is now 3." in error
     assert digest_file(out / "checkpoint.pt") == before
+
+
+def test_resume_needs_nothing_repeated_and_may_go_further(prose: Path, invoke: Invoke, tmp_path: Path) -> None:
+    once, parts = tmp_path / "once", tmp_path / "parts"
+    command = ("train", prose, "--valid", prose, *SIZE, "--min-lr-ratio", "1", "--warmup-steps", "1")  # a constant rate
+    invoke(*command, "-o", once, "--steps", "6").succeeded()
+    invoke(*command, "-o", parts, "--steps", "4").succeeded()
+    invoke("train", "-o", parts, "--resume").succeeded()
+    assert log_of(parts)[-1]["step"] == 4
+    invoke("train", "-o", parts, "--resume", "--steps", "6", "--log-every", "2").succeeded()
+    bits = [
+        {key: line[key] for key in ("step", "valid_bits_per_byte")} for line in (log_of(once)[-1], log_of(parts)[-1])
+    ]
+    assert bits[0] == bits[1]
+
+
+def test_resume_without_a_run_says_so(prose: Path, invoke: Invoke, tmp_path: Path) -> None:
+    assert "checkpoint.pt: the checkpoint does not exist" in invoke("train", "-o", tmp_path, "--resume").error
+    invoke("train", "-o", tmp_path / "fresh", *SIZE, "--steps", "0").succeeded()
+    assert "holds weights only, no run to resume" in invoke("train", "-o", tmp_path / "fresh", "--resume").error
 
 
 def test_train_a_vocabulary_cut_into_clusters(prose: Path, invoke: Invoke, tmp_path: Path) -> None:
@@ -104,7 +125,8 @@ def test_train_that_is_stopped_goes_on_as_if_it_never_had(
 
     with monkeypatch.context() as patch:
         patch.setattr(ByteStreams, "batch", interrupted_batch)
-        shown = invoke(*command, tmp_path / "stopped").succeeded()
+        shown = invoke(*command, tmp_path / "stopped")
+    assert shown.code == INTERRUPTED
     assert shown.err.splitlines()[-1] == "stopped at step 6; go on with --resume"
     shown = invoke(*command, tmp_path / "stopped", "--resume").succeeded()
     assert f"resuming {tmp_path / 'stopped' / 'checkpoint.pt'} at step 6" in shown.err

@@ -22,6 +22,7 @@ from xlexport.errors import ResumeError
 from xlexport.scoring.partial_file import PartialFile
 from xlexport.scoring.resume import SavedRun
 from xlexport.scoring.run import RunOptions, _resuming, describe_run
+from xlexport.terminal import INTERRUPTED
 from xlruntime import load
 from xlruntime.tokenizers.vocabulary import Vocabulary
 
@@ -376,7 +377,7 @@ def test_ctrl_c_says_how_to_go_on(number: signal.Signals, bundle: Path, tmp_path
             time.sleep(0.02)
         process.send_signal(number)
         out, err = process.communicate(timeout=60)
-    assert (process.returncode, out) == (1, b"")
+    assert (process.returncode, out) == (INTERRUPTED, b"")
     assert err.decode() == f"Error: interrupted; {output}.partial has what was scored. Go on with --resume.\n"
 
 

@@ -4,7 +4,7 @@ import json
 import math
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,18 +15,19 @@ from tqdm import tqdm
 
 from xltraining.architectures import architecture_of, new_model
 from xltraining.atomic_output import publishing
-from xltraining.checkpoint import load_checkpoint, save_checkpoint
+from xltraining.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
 from xltraining.errors import CheckpointError, CheckpointWriteError, TrainingDivergedError
 from xltraining.language_model import ModelConfig
 from xltraining.optimizers import make_optimizer
 from xltraining.tasks import Task
 from xltraining.training_config import TrainingConfig, learning_rate
 
-__all__ = ["CHECKPOINT_NAME", "LOG_NAME", "TrainingResult", "TrainingRun"]
+__all__ = ["CHECKPOINT_NAME", "LOG_NAME", "SavedRun", "TrainingResult", "TrainingRun", "saved_run"]
 
 CHECKPOINT_NAME = "checkpoint.pt"
 LOG_NAME = "log.jsonl"
-_FREE_TO_CHANGE = {"device", "threads", "log_every", "eval_every", "checkpoint_every"}  # none of them changes a weight
+# None of these changes a weight but `steps`: the schedule of the learning rate follows the new number from there on.
+_FREE_TO_CHANGE = {"device", "threads", "log_every", "eval_every", "checkpoint_every", "steps"}
 
 
 @dataclass(frozen=True)
@@ -43,11 +44,55 @@ class TrainingResult:
     checkpoint: Path
 
 
+@dataclass(frozen=True)
+class SavedRun:
+    """What an unfinished run was started with."""
+
+    model_config: ModelConfig
+    training_config: TrainingConfig
+    train_files: tuple[Path, ...]
+    """Absolute paths; none if the task draws its examples, or an earlier version wrote the checkpoint."""
+    valid_files: tuple[Path, ...]
+
+
+def saved_run(out_dir: Path) -> SavedRun:
+    """Read what the run in a folder was started with.
+
+    Raises:
+        CheckpointError: the folder holds no run.
+    """
+    checkpoint = Path(out_dir) / CHECKPOINT_NAME
+    saved = load_checkpoint(checkpoint)
+    state = _state_of(checkpoint, saved)
+    files = {name: tuple(map(Path, paths)) for name, paths in state.get("files", {}).items()}
+    config = TrainingConfig(**state["config"])
+    return SavedRun(saved.config, config, files.get("train", ()), files.get("valid", ()))
+
+
+def _state_of(checkpoint: Path, saved: Checkpoint) -> dict[str, Any]:
+    if saved.training is None:
+        raise CheckpointError(f"{checkpoint}: holds weights only, no run to resume", repair="choose another folder")
+    return saved.training
+
+
 class TrainingRun:
     """The model and everything that changes from update to update."""
 
-    def __init__(self, model_config: ModelConfig, config: TrainingConfig, task: Task, out_dir: Path) -> None:
+    def __init__(
+        self,
+        model_config: ModelConfig,
+        config: TrainingConfig,
+        task: Task,
+        out_dir: Path,
+        files: Mapping[str, Sequence[Path]],
+    ) -> None:
+        """Make a fresh model and its optimizer.
+
+        Args:
+            files: texts of the task, as `train` and `valid`; the checkpoint names them for a later resume.
+        """
         self.config, self.task, self.out_dir = config, task, out_dir
+        self.files = {name: [str(path.absolute()) for path in paths] for name, paths in files.items()}
         self.device = torch.device(config.device)
         self.bf16 = config.bf16
         if self.bf16 is None:
@@ -165,6 +210,7 @@ class TrainingRun:
         on_cuda = self.device.type == "cuda"
         training = {
             "config": self.config.to_dict(),
+            "files": self.files,
             "text_sha256": self.task.text_sha256,
             "step": self.step,
             "optimizer": self.optimizer.state_dict(),
@@ -189,11 +235,7 @@ class TrainingRun:
             CheckpointError: there is none, or it belongs to another run; lists every difference.
         """
         saved = load_checkpoint(self.checkpoint)
-        state = saved.training
-        if state is None:
-            raise CheckpointError(
-                f"{self.checkpoint}: holds weights only, no run to resume", repair="choose another folder"
-            )
+        state = _state_of(self.checkpoint, saved)
         self._check_same_run(saved.config, state)
         self.model.load_state_dict(saved.state_dict)
         self.optimizer.load_state_dict(state["optimizer"])
@@ -226,6 +268,8 @@ class TrainingRun:
             for name in here
             if here[name] != there.get(name) and name not in _FREE_TO_CHANGE
         ]
+        if self.config.steps < state["step"]:
+            differences.append(f"{state['step']:,} steps are done, but steps is now {self.config.steps:,}")
         if differences:
             raise CheckpointError(
                 f"{self.checkpoint}: belongs to another run: {'; '.join(differences)}.",

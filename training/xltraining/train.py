@@ -49,7 +49,8 @@ def train(
         train_files: text files, read as bytes, one after the other; none for a task that draws its examples.
         valid_files: held-out text; may be empty.
         out_dir: made if missing; nothing is written elsewhere.
-        resume: go on from the checkpoint in `out_dir`.
+        resume: go on from the checkpoint in `out_dir`; `xltraining.run.saved_run` reads what it was started with.
+            More `steps` than before continue a run: from there on, the learning rate follows the longer schedule.
         report: is given one line of text at each evaluation and at the end; None prints it to stderr.
         on_step: is given the number of updates done, after each.
 
@@ -74,7 +75,8 @@ def train(
             report(f"wrote {checkpoint} with fresh weights")
             return TrainingResult(0, None, None, False, checkpoint)
         task = make_task(model_config, training_config, train_files, valid_files)
-        run = TrainingRun(model_config, training_config, task, Path(out_dir))
+        files = {"train": train_files, "valid": valid_files}
+        run = TrainingRun(model_config, training_config, task, Path(out_dir), files)
         if resume:
             run.restore()
             report(f"resuming {checkpoint} at step {run.step:,}")

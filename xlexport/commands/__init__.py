@@ -1,6 +1,6 @@
 """The command line: one file a command, imported when the command is asked for.
 
-Data goes to stdout, everything else to stderr. Exit status: 0 done, 1 failed, 2 wrong usage.
+Data goes to stdout, everything else to stderr. Exit status: 0 done, 1 failed, 2 wrong usage, 130 interrupted.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from types import FrameType
 import click
 
 from xlexport import __version__
-from xlexport.terminal import Failure, failure, tell
+from xlexport.terminal import INTERRUPTED, Failure, failure, tell
 
 __all__ = ["LazyGroup", "cli", "main", "run"]
 
@@ -91,7 +91,7 @@ def run(arguments: Sequence[str]) -> int:
     except (click.Abort, KeyboardInterrupt):
         what, repair = "interrupted; no unfinished output was left.", "Run the command again."
         Failure(what, repair, "KeyboardInterrupt", f"{what} {repair}").show(as_json)
-        return 1
+        return INTERRUPTED
     except Exception as error:
         found = failure(error)
         if found is None:

@@ -25,7 +25,7 @@ from xlexport.commands.options import (
     runtime_options,
 )
 from xlexport.progress_bar import DocumentsBar
-from xlexport.terminal import Failure, failure, print_json, standard_output, tell
+from xlexport.terminal import Failure, Interrupted, failure, print_json, standard_output, tell
 
 if TYPE_CHECKING:
     from xlexport.scoring.inputs import Input, Reading
@@ -237,12 +237,12 @@ def score(
             raise nothing_in([given.name for given in inputs], "lines that are not blank")
     except KeyboardInterrupt:
         if file is None:
-            raise click.ClickException("interrupted; standard output has what was scored until then.") from None
+            raise Interrupted("interrupted; standard output has what was scored until then.") from None
         if not file.partial.exists():
             raise
         again = all(given.repeatable for given in inputs)
         repair = "Go on with --resume." if again else "Its input cannot be read again: begin again with --force."
-        raise click.ClickException(f"interrupted; {file.partial} has what was scored. {repair}") from None
+        raise Interrupted(f"interrupted; {file.partial} has what was scored. {repair}") from None
     finally:
         if file is not None:
             file.close()

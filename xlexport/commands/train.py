@@ -16,10 +16,11 @@ from xlexport.architectures import FIRST, Option, architectures
 from xlexport.architectures import architecture as known_architecture
 from xlexport.architectures.options import flags
 from xlexport.commands.options import PATH, declared
-from xlexport.terminal import tell
+from xlexport.terminal import INTERRUPTED, tell
 
 if TYPE_CHECKING:
     from xltraining.language_model import ModelConfig
+    from xltraining.training_config import TrainingConfig
 
 __all__ = ["ARCHITECTURE_OPTIONS", "TRAINING_OPTIONS", "model_config", "train", "train_options"]
 
@@ -68,7 +69,8 @@ def train_options(function: Callable[..., Any]) -> Callable[..., Any]:
         model = {name: values.pop(name) for name in _MODEL_OPTIONS}
         model = {name: value for name, value in model.items() if value is not None}
         training = {name: values.pop(name) for name in TRAINING_OPTIONS}
-        _refuse_what_does_not_count(architecture, model, training)
+        if not values["resume"]:
+            _refuse_what_does_not_count(architecture, model, training)
         return function(architecture=architecture, model=model, training=training, **values)
 
     decorated: Callable[..., Any] = collected
@@ -159,7 +161,7 @@ def model_config(architecture: str, given: dict[str, Any], training: dict[str, A
     "-o", "--out", "--output", "out_dir", required=True, type=PATH, help="Folder for checkpoint.pt and log.jsonl."
 )
 @click.option("--valid", "valid_files", multiple=True, type=PATH, help="Held-out text; may be given several times.")
-@click.option("--resume", is_flag=True, help="Go on with the run in --out, exactly where it stopped.")
+@click.option("--resume", is_flag=True, help="Go on with the run in --out; more --steps lead it further.")
 @train_options
 def train(
     files: tuple[Path, ...],
@@ -169,7 +171,7 @@ def train(
     architecture: str,
     model: dict[str, Any],
     training: dict[str, Any],
-) -> None:
+) -> int:
     """Train a byte-level language model on text FILES. Ctrl-C saves, --resume goes on."""
     from xlexport.extras import require
 
@@ -177,9 +179,15 @@ def train(
     from xltraining.train import TrainingConfig
     from xltraining.train import train as run_training
 
+    if resume:
+        config, training_config, files, valid_files = _resumed(
+            out_dir, architecture, model, training, files, valid_files
+        )
+    else:
+        config, training_config = model_config(architecture, model, training), TrainingConfig(**training)
     result = run_training(
-        model_config(architecture, model, training),
-        TrainingConfig(**training),
+        config,
+        training_config,
         train_files=files,
         valid_files=valid_files,
         out_dir=out_dir,
@@ -188,3 +196,35 @@ def train(
     )
     if result.interrupted:
         tell(f"stopped at step {result.step:,}; go on with --resume")
+        return INTERRUPTED
+    return 0
+
+
+def _resumed(
+    out_dir: Path,
+    architecture: str,
+    model: dict[str, Any],
+    training: dict[str, Any],
+    files: tuple[Path, ...],
+    valid_files: tuple[Path, ...],
+) -> tuple[ModelConfig, TrainingConfig, tuple[Path, ...], tuple[Path, ...]]:
+    """Return what the run in `out_dir` was started with; options of this command line take the place of its own.
+
+    Raises:
+        ConfigError: the options do not go together.
+        XltrainingError: the folder holds no run that can be resumed.
+    """
+    from dataclasses import replace
+
+    from xltraining.architectures import architecture_of, config_from
+    from xltraining.run import saved_run
+
+    saved = saved_run(out_dir)
+    kind = architecture if _is_given("architecture") else architecture_of(saved.model_config)
+    config = saved.model_config
+    if kind != architecture_of(config):
+        config = model_config(kind, model, training)
+    elif model:
+        config = config_from(kind, config.to_dict() | model)
+    given = {name: value for name, value in training.items() if _is_given(name)}
+    return config, replace(saved.training_config, **given), files or saved.train_files, valid_files or saved.valid_files
