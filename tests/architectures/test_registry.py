@@ -113,7 +113,7 @@ def test_a_name_is_registered_once(twin: str) -> None:
     again = TwinArchitecture()
     for name in ("twin", "reformer"):
         again.name = name  # type: ignore[misc]  # of this object alone
-        with pytest.raises(ExportError, match=f"architecture '{name}' is registered already"):
+        with pytest.raises(ExportError, match=f"architecture '{name}' is already registered"):
             register(again)
 
 
@@ -164,7 +164,7 @@ def test_what_an_architecture_does_not_support(twin: str) -> None:
     with pytest.raises(ExportError) as error:
         require_support("twin", "torchscript", "model.pt")
     assert str(error.value) == (
-        "model.pt: TorchScript is not possible for a Twin: the architecture does not support it. Give a Transformer-XL."
+        "model.pt: TorchScript is not possible for a Twin: the architecture does not support it. Use a Transformer-XL."
     )
     with pytest.raises(ExportError, match="not possible for a Reformer: its LSH attention has weights"):
         require_support("reformer", "attention-plot")

@@ -180,8 +180,8 @@ def test_rule_that_is_insisted_on_and_more_rounds(chunk: ConvertedReformer, tmp_
     report = convert(chunk.source, tmp_path / "bundle", options, tell=told.append)
     report.require_passed()
     note = (
-        "LSH attention follows rule band, as --rule insists; the model is one of rule chunk, so its scores are not "
-        "those of its own code."
+        "--rule band replaces the model's own rule of LSH attention, chunk, so the scores differ from the original "
+        "model's."
     )
     assert {note, "3 rounds of hashing; the model was trained with 2."} <= set(told)
     assert note in (tmp_path / "bundle" / "README.md").read_text()
