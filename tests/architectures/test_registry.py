@@ -212,7 +212,7 @@ def test_sizes_of_another_model_are_refused(
     convert(load(checkpoint), tmp_path / "bundle", ConversionOptions(tokenizer="none", threads=1, verify_segments=2))
     model = load_bundle(tmp_path / "bundle", threads=1)
     other = random_model(VARIANTS[GOLDEN])
-    with pytest.raises(ParityError, match="of a twin model, and the trained model is a transformer_xl"):
+    with pytest.raises(ParityError, match="the bundle holds a twin model, the checkpoint a transformer_xl model"):
         verify(model, lambda: other, IDS, segments=2)
     wider = Twin(replace(TwinConfig(**vars(other.config)), d_inner=7))
     with pytest.raises(ParityError, match=r"d_inner is .* in the bundle, 7 in the trained model"):

@@ -202,7 +202,7 @@ def test_tokenizer_that_is_none_of_all_this(bytes_bundle: Converted, ids_bundle:
 def test_text_to_verify_on(reuse_export: None, bytes_bundle: Converted, tmp_path: Path) -> None:
     text, output = tmp_path / "text", tmp_path / "bundle"
     text.touch()
-    with pytest.raises(ExportError, match=r"text: the file is empty\. Give a text to verify on\.$"):
+    with pytest.raises(ExportError, match=r"text: the file is empty\. Use another text\.$"):
         convert(idle(bytes_bundle.source), output, ConversionOptions(verify_text=text))  # before anything is exported
     text.write_bytes(b"a")
     with pytest.raises(ParityError, match=r"at least 2 are needed to compare\. Give a longer text"):

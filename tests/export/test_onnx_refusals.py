@@ -75,7 +75,7 @@ def test_saved_file_that_is_not_its_spec_is_refused(
     model = ir.load(saved_score)
     change(model)
     ir.save(model, saved_score)
-    with pytest.raises(ExportError, match=f"^score.onnx: the saved graph is not what its spec says: {what}") as caught:
+    with pytest.raises(ExportError, match=f"^score.onnx: the saved graph does not match its spec: {what}") as caught:
         _check_saved(saved_score, graph)
     assert "\n" not in str(caught.value)
 

@@ -277,5 +277,5 @@ def test_saved_file_with_other_operators_is_refused(
     model = ir.load(folder / "score.onnx")
     change(model)
     ir.save(model, tmp_path / "score.onnx")
-    with pytest.raises(ExportError, match=f"^score.onnx: the saved graph is not what its spec says: .*{what}"):
+    with pytest.raises(ExportError, match=f"^score.onnx: the saved graph does not match its spec: .*{what}"):
         _check_saved(tmp_path / "score.onnx", graphs["score"])

@@ -386,7 +386,7 @@ def test_each_figure_of_each_graph_is_compared(
 
 def test_checkpoint_of_another_architecture_is_refused(band: ConvertedReformer) -> None:
     config = TransformerXLConfig(n_layer=1, n_head=1, d_model=8, d_head=8, d_inner=8, tgt_len=8, mem_len=8)
-    with pytest.raises(ParityError, match="of a reformer model, and the trained model is a transformer_xl"):
+    with pytest.raises(ParityError, match="the bundle holds a reformer model, the checkpoint a transformer_xl model"):
         verify(band.open(), lambda: TransformerXL(config), IDS, segments=8)
 
 

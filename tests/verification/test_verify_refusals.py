@@ -56,7 +56,7 @@ def test_checkpoint_of_other_sizes_is_refused(bundle: Model, make_model: MakeMod
 
 def test_checkpoint_of_another_architecture_is_refused(bundle: Model) -> None:
     other = Reformer(ReformerConfig(attn_layers=("full",), d_model=16, d_inner=16, n_head=1, position="rotary"))
-    with pytest.raises(ParityError, match="of a transformer_xl model, and the trained model is a reformer"):
+    with pytest.raises(ParityError, match="the bundle holds a transformer_xl model, the checkpoint a reformer model"):
         verify(bundle, lambda: other, IDS, segments=3)
 
 
