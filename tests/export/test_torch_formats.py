@@ -281,7 +281,7 @@ def test_reformer_with_memory_as_program(band: ConvertedReformer, tmp_path: Path
 
 def test_what_only_onnx_has_is_refused(ids_bundle: Converted, tmp_path: Path) -> None:
     options = ConversionOptions.of(tokenizer="none", to=TORCHSCRIPT, dtype="int8", cuda_graphs=True)
-    with pytest.raises(OptionError, match=r"goes without --cuda-graphs and --dtype"):
+    with pytest.raises(OptionError, match=r"does not support --cuda-graphs and --dtype"):
         convert(ids_bundle.source, tmp_path / "bundle", options)
 
 

@@ -186,7 +186,7 @@ def test_int8_scores_do_not_depend_on_segments(quantized: Callable[[Path, str], 
 def test_float16_dtypes(memory_dtype: str, tmp_path: Path) -> None:
     told: list[str] = []
     quantize(BYTES, tmp_path / "half", options("float16", memory_dtype=memory_dtype), tell=told.append)
-    assert "float16 is for CUDA; on a CPU it is right, but slow" in told
+    assert "float16 is for CUDA; on a CPU it gives correct results, but slowly" in told
     model = load(tmp_path / "half", threads=1)
     tensors = {tensor.name: tensor.dtype for tensor in model.bundle.graphs["score"].inputs}
     assert tensors["memory_key_0"] == tensors["memory_value_1"] == memory_dtype
@@ -313,11 +313,11 @@ def test_not_a_number_does_not_pass() -> None:
     [
         (BYTES, {"max_delta_bits": 0.0}, [], "max_delta_bits is 0, expected a number above 0"),
         (BYTES, {"max_delta_bits": float("nan")}, [], "max_delta_bits is nan, expected a number above 0"),
-        (BYTES, {"memory_dtype": "float16"}, [], "memory_dtype is float16, which goes with dtype float16 alone"),
+        (BYTES, {"memory_dtype": "float16"}, [], "memory_dtype is float16, which needs dtype float16"),
         (BYTES, {"keep_float": ("layers.9.*",)}, [], r"keep_float is layers.9.\*, but the products are layers.0.qkv, "),
         (BYTES, {}, ["short"], "short: 78 tokens, at least 2,048 are needed"),
         (BYTES, {}, ["absent"], "absent: no such file"),
-        (BAND, {}, [], "takes token ids, so what is real text for it must be given as such"),
+        (BAND, {}, [], "the bundle takes token ids, so a real text for it must be given as token ids"),
         (BAND, {}, ["short"], "takes token ids"),
         (GOLDEN / "late_reader" / "bundle", {}, [], "takes token ids"),
     ],
@@ -342,7 +342,7 @@ def test_bundle_without_products_is_refused(tmp_path: Path) -> None:
 def test_quantized_damaged_and_missing_bundles_are_refused(
     copied: Path, quantized: Callable[[Path, str], Path], tmp_path: Path
 ) -> None:
-    with pytest.raises(QuantizationError, match=r"is int8 already. Quantize the float32 bundle"):
+    with pytest.raises(QuantizationError, match=r"is already int8. Quantize the float32 bundle"):
         quantize(quantized(BYTES, "int8"), tmp_path / "out", options("int8"))
     with pytest.raises(BundleNotFoundError):
         quantize(tmp_path / "absent", tmp_path / "out", options("int8"))
