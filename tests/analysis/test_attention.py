@@ -130,5 +130,5 @@ def test_summary_of_a_known_distribution() -> None:
 
 def test_reformers_are_refused() -> None:
     require_support("transformer_xl", "attention-plot")
-    with pytest.raises(XlexportError, match=r"^x: attention by .* not possible for a Reformer: its LSH .* Give a"):
+    with pytest.raises(XlexportError, match=r"^x: attention by .* not possible for a Reformer: its LSH .* Use a"):
         require_support("reformer", "attention-plot", "x")
