@@ -26,10 +26,10 @@ VARIANTS: list[dict[str, Any]] = [
 
 
 def direct_attention(model: TransformerXL, hidden: Tensor, memory: Tensor, layer: int) -> list[list[Any]]:
-    """Of each query of a segment, for each head, the attention to each distance: {distance: weight} in float64.
+    """Return for each query and head of a segment the attention by distance: {distance: weight} in float64.
 
     Args:
-        hidden, memory: (1,S,D) and (1,M,D), what the layer gets.
+        hidden, memory: (1,S,D) and (1,M,D), the inputs of the layer.
     """
     config = model.config
     attention = cast("RelativeAttention", model.layers[layer].attention)

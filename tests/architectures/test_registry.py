@@ -1,4 +1,4 @@
-"""The register of architectures, and one that is added at run time, from its checkpoint to a verified bundle."""
+"""The registry of architectures, and one added at run time, from its checkpoint to a verified bundle."""
 
 from __future__ import annotations
 
@@ -52,17 +52,17 @@ LEAP = Option("leap", "integer", "How far to leap.", minimum=1)
 
 @dataclass(frozen=True)
 class TwinConfig(TransformerXLConfig):
-    """Of the same model under another name."""
+    """The configuration of the same model under another name."""
 
     NAME: ClassVar[str] = "Twin"
 
 
 class Twin(TransformerXL):
-    """A model that no file of xlexport knows; that it is a Transformer-XL saves the test a graph of its own."""
+    """A model that no file of xlexport knows; as a Transformer-XL it needs no graph of its own."""
 
 
 class TwinArchitecture(Architecture):
-    """No more than an architecture must give, so that the defaults of all else are what is tested."""
+    """Only the required parts of an architecture, so that tests use the defaults of all others."""
 
     name = "twin"
     title = "Twin"
@@ -81,7 +81,7 @@ class TwinArchitecture(Architecture):
 
 @pytest.fixture
 def twin() -> Iterator[str]:
-    """The architecture, registered for one test, in both packages."""
+    """Register the architecture in both packages for one test."""
     register(TwinArchitecture())
     xltraining.architectures.register("twin", TwinConfig, Twin)
     yield "twin"
@@ -91,7 +91,7 @@ def twin() -> Iterator[str]:
 
 @pytest.fixture
 def checkpoint(twin: str, tmp_path: Path) -> Path:
-    """The golden bundle's model, as one of the registered architecture."""
+    """Return the golden bundle's model as a checkpoint of the registered architecture."""
     model = random_model(VARIANTS[GOLDEN])
     config = TwinConfig(**vars(model.config))
     save_checkpoint(tmp_path / "twin.pt", config, model.state_dict(), tokenizer=None)
@@ -158,7 +158,7 @@ def test_choices_that_a_model_does_not_have(twin: str, name: str, choices: dict[
     check_choices(name, {}, dict.fromkeys(choices))
 
 
-def test_what_an_architecture_does_not_support(twin: str) -> None:
+def test_unsupported_feature_is_refused(twin: str) -> None:
     for name in ("attention-plot", "torchscript"):
         require_support("transformer_xl", name)
     with pytest.raises(ExportError) as error:
@@ -186,8 +186,8 @@ def test_registered_architecture_becomes_a_verified_bundle(
         convert(source, tmp_path / "other", replace(options, to="torchscript"))
 
 
-def test_common_walk_agrees_with_the_own_one_and_finds_an_error(checkpoint: Path) -> None:
-    """The golden bundle under both walks; then a weight is moved, which either must find."""
+def test_common_walk_agrees_with_own_walk_and_finds_an_error(checkpoint: Path) -> None:
+    """Walk the golden bundle both ways; then change a weight, which both walks must find."""
     model = load_bundle(FOLDER / GOLDEN / "bundle", threads=1)
     trained = random_model(VARIANTS[GOLDEN])
     own = verify(model, lambda: trained, IDS, segments=8)
@@ -233,7 +233,7 @@ def test_bench_without_a_roofline(checkpoint: Path, reuse_graphs: Callable[[Path
 
 
 def test_manifest_of_an_architecture_that_is_not_registered(tmp_path: Path) -> None:
-    """It can be inspected, and scored, as all that it needs is in the bundle."""
+    """Check that `inspect` and `score` work, because the bundle holds everything that they need."""
     manifest = read_bundle(FOLDER / GOLDEN / "bundle")
     rows = bundle_rows(replace(manifest, architecture="rnn"), FOLDER / GOLDEN / "bundle")
     assert ("architecture", "rnn") in rows

@@ -1,4 +1,4 @@
-"""What `bench` counts of a step, against counts by hand, and how a profile is summed up."""
+"""The counts of `bench` for a step against counts by hand, and the sums of a profile."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ def a_side(model: Model, purpose: Purpose, segment_len: int, batch_size: int, **
 
 
 def test_bytes_of_a_transformer_xl_step_against_a_count_by_hand() -> None:
-    """Two layers, two heads of 12, width 24, and 40 tokens whose embeddings are not those of the output layer."""
+    """Count two layers, two heads of 12, width 24, and 40 tokens with embeddings separate from the output layer."""
     layer = 24 * 3 * 24 + 24 * 24 + 2 * 24 * 32 + (32 + 24) + 2 * 2 * 24 + 2 * 24  # products, biases, norms, u and v
     head = 24 * 40 + 40
-    for batch_size, segment_len, rows in ((1, 1, 1), (3, 5, 15), (3, 30, 40)):  # of embeddings; there are no more
+    for batch_size, segment_len, rows in ((1, 1, 1), (3, 5, 15), (3, 30, 40)):  # of embeddings; the table has only 40
         C = 7 + segment_len
         rings = 2 * 2 * batch_size * 24 * (C + segment_len)
         positions = 2 * 24 * (C + 1)
@@ -52,7 +52,7 @@ def test_bytes_of_a_transformer_xl_step_against_a_count_by_hand() -> None:
 
 
 def test_bytes_of_a_reformer_step_against_a_count_by_hand() -> None:
-    """A local and an LSH layer, two heads of 8, width 16, chunks of 4 and 6, memory 12; of three rounds two run."""
+    """Count local and LSH layers, two heads of 8, width 16, chunks of 4 and 6, memory 12; two of three rounds run."""
     local = 4 * 16 * 16 + 2 * 16 * 24 + 24 + 16 + 4 * 16
     lsh = local - 16 * 16 + 3 * 2 * 8 * 2  # keys are queries; rotations of two columns
     head = 32 * 258 + 258 + 2 * 32
@@ -69,7 +69,7 @@ def test_bytes_of_a_reformer_step_against_a_count_by_hand() -> None:
 
 
 def test_bytes_of_a_document_that_is_one_step() -> None:
-    """Nothing is carried; what the document needs on the way is not counted."""
+    """Count no memory, because none is carried, and no intermediate results."""
     local = 4 * 16 * 16 + 2 * 16 * 24 + 24 + 16 + 4 * 16
     lsh = local - 16 * 16 + 2 * 2 * 8 * 2
     head = 32 * 40 + 40 + 2 * 32
@@ -78,7 +78,7 @@ def test_bytes_of_a_document_that_is_one_step() -> None:
 
 
 def write_graph(folder: Path) -> Path:
-    """A table of int8 rows to gather, a packed 4-bit matrix, a cluster of rare tokens, and a shape."""
+    """Write a graph with an int8 table to gather from, a packed 4-bit matrix, a cluster of rare tokens, and a shape."""
 
     def constant(name: str, array: ir.TensorProtocol) -> ir.Value:
         return ir.Value(
@@ -197,7 +197,7 @@ EVENTS = [
 ]
 
 
-def test_profile_takes_what_loops_contain_off_their_time() -> None:
+def test_profile_subtracts_inner_nodes_from_loops() -> None:
     found = {entry.operator: entry for entry in sum_events(EVENTS, skip=1)}
     assert {name: (entry.ms, entry.count) for name, entry in found.items()} == {
         "MatMul": (0.34, 2),
@@ -216,7 +216,7 @@ def test_profile_without_a_whole_run_is_refused() -> None:
 
 @pytest.mark.parametrize("name", ["post_lnorm_zeros", "reformer_band", "reformer_chunk"])
 def test_profile_of_a_step(name: str) -> None:
-    """No time is negative, so none was counted twice; and the memory stays sound."""
+    """Check that no time is negative, so none was counted twice, and that the memory stays valid."""
     side = a_side(open_golden(name), "score", 40 if name == "reformer_band" else 20, 1)
     found = {entry.operator: entry for entry in profile_step(side)}
     assert sum(entry.percent for entry in found.values()) == pytest.approx(100)
@@ -228,7 +228,7 @@ def test_profile_of_a_step(name: str) -> None:
 
 
 def test_sums_and_normalizations_are_not_fused_on_a_cpu() -> None:
-    """ONNX Runtime's fused kernel is several times as slow there as one after the other."""
+    """Check that they stay separate, because ONNX Runtime's fused kernel is several times slower on a CPU."""
     operators = {entry.operator for entry in profile_step(a_side(open_golden("post_lnorm_zeros"), "score", 20, 1))}
     assert "LayerNormalization" in operators and "SkipLayerNormalization" not in operators
 

@@ -1,7 +1,7 @@
-"""A cache of exported graphs: what the same step, code and libraries exported once is copied from then on.
+"""A cache of exported graphs, which copies the files that the same step, code and libraries exported before.
 
-Tracing takes seconds a model, and tests convert the same few models on every run. The key of an entry is everything
-that shapes its files: the step with its weights, the sources that write graphs, and the versions of the libraries.
+Tracing takes seconds for each model, and tests convert the same few models on every run. The key of an entry is all
+that determines its files: the step with its weights, the sources that write graphs, and the versions of the libraries.
 The key does not see code that a test has replaced, so a test that breaks a step cannot use the cache.
 """
 
@@ -112,7 +112,7 @@ class Cache:
         return graphs
 
     def _make(self, entry: Path, export: Export, step: Any) -> dict[str, Any]:
-        """Export into a folder of its own and rename it, so that an entry has all its files or does not exist."""
+        """Export into a temporary folder and rename it, so that an entry is complete or does not exist."""
         shutil.rmtree(entry, ignore_errors=True)
         with tempfile.TemporaryDirectory(dir=self.folder, prefix="making-", ignore_cleanup_errors=True) as name:
             made = Path(name) / "entry"
@@ -125,7 +125,7 @@ class Cache:
         return graphs
 
     def shrink(self, kept: int = KEPT) -> None:
-        """Remove the entries that were used longest ago; nobody may be at work in the cache."""
+        """Remove the least recently used entries; no process may use the cache meanwhile."""
         entries = sorted(self.folder.glob(f"*/{GRAPHS}"), key=lambda file: -file.parent.stat().st_mtime)
         for file in entries[kept:]:
             shutil.rmtree(file.parent, ignore_errors=True)
@@ -136,7 +136,7 @@ CACHE = Cache(ROOT / ".pytest_cache" / "exports")
 
 @contextmanager
 def cached_exports(cache: Cache = CACHE) -> Iterator[None]:
-    """Let every caller of an exporter go through the cache, in whichever module it was imported."""
+    """Make every caller of an exporter use the cache, in all modules that imported it."""
     with pytest.MonkeyPatch.context() as patch:
         for name, home in EXPORTERS.items():
             original: Export = getattr(importlib.import_module(home), name)

@@ -1,4 +1,4 @@
-"""How far a model of ours is from the oracle, and how far it may be."""
+"""Differences between our models and the oracle, and their limits."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ MEMORY_TOLERANCE = 1e-3  # of any number in any memory
 
 @dataclass
 class Difference:
-    """The largest differences of one walk so far; not a number once anything was."""
+    """The largest differences of one walk so far; NaN if any value was NaN."""
 
     log_prob: Tensor = field(default_factory=lambda: torch.zeros(()))
     memory: Tensor = field(default_factory=lambda: torch.zeros(()))
@@ -32,14 +32,14 @@ class Difference:
         self.log_prob = torch.maximum(self.log_prob, (found - wanted).abs().max())
 
     def add_memory(self, found: Tensor, wanted: Tensor) -> None:
-        """Memories of unlike shapes are infinitely far apart."""
+        """Add the difference of two memories; it is infinite if their shapes differ."""
         if found.shape != wanted.shape:
             self.memory = torch.tensor(math.inf)
         elif found.numel():
             self.memory = torch.maximum(self.memory, (found - wanted).abs().max())
 
     def add_outputs(self, made: Mapping[str, Tensor], wanted: OracleSegment) -> None:
-        """Compare all that a step makes of a segment, its memory aside."""
+        """Compare all outputs of a step for a segment, except its memory."""
         everything, own = wanted.log_probs, wanted.target_log_probs
         self.add_log_probs(made["log_prob"], own)
         self.add_log_probs(made["logits"].log_softmax(dim=-1), everything[:, -1])
@@ -76,7 +76,7 @@ class Figures:
         self.found = found
 
     def check(self, what: str, batch_size: int, difference: Difference) -> None:
-        """Note `difference`, and fail if it is over tolerance."""
+        """Record `difference`, and fail if it is over tolerance."""
         self.found.append((what, batch_size, float(difference.log_prob), float(difference.memory)))
         assert difference.log_prob <= LOG_PROB_TOLERANCE
         assert difference.memory <= MEMORY_TOLERANCE

@@ -1,4 +1,4 @@
-"""Reformers that are compared with other code bases: what is special about each, and the documents' lengths."""
+"""Reformers that are compared with other code bases: the special property of each, and document lengths."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ class ReformerCase:
     """One model.
 
     Attributes:
-        settings: what its code base calls them.
+        settings: the settings, under the names of the code base.
         lengths: of documents in tokens.
         representative: whether the default tier exports it.
     """

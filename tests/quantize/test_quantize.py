@@ -1,4 +1,4 @@
-"""Quantized graphs: their numbers against the weights they came from, what they share, and the gate they must pass."""
+"""Quantized graphs: their numbers against the original weights, shared weights, and the limit that they must meet."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def options(dtype: str, **changes: Any) -> QuantizeOptions:
 
 @pytest.fixture(scope="session")
 def quantized(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Path, str], Path]:
-    """`quantized(source, dtype)`: a bundle that tests leave as it is, made once."""
+    """Return `quantized(source, dtype)`, which makes each bundle once; tests do not change it."""
     made: dict[tuple[Path, str], Path] = {}
     ids = tmp_path_factory.mktemp("ids") / "ids.txt"
 
@@ -166,7 +166,7 @@ def test_manifest_says_what_was_done(quantized: Callable[[Path, str], Path]) -> 
 
 
 def test_int8_rows_do_not_depend_on_their_neighbours(quantized: Callable[[Path, str], Path]) -> None:
-    """As they would with one step for a whole batch; the order of sums in a product is the same for all its rows."""
+    """Compare exactly: each row has its own scale, and the order of sums is the same for all rows."""
     model = load(quantized(BYTES, "int8"), threads=1)
     ids = [random_ids(60, seed=3, vocab_size=256), np.full(60, 7), random_ids(60, seed=3, vocab_size=100)]
     alone = [piece.bits for (piece,) in (list(model.score([one])) for one in ids)]
@@ -204,7 +204,7 @@ def test_float16_dtypes(memory_dtype: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_rotations_stay_as_they_are(dtype: str, quantized: Callable[[Path, str], Path]) -> None:
-    """Rounded ones would choose other keys."""
+    """Check the rotations, because rounded ones would choose other keys."""
     exact = ir.load(BAND / "score.onnx").graph.initializers
     found = ir.load(quantized(BAND, dtype) / "score.onnx").graph.initializers
     rotations = [name for name, value in exact.items() if len(value.shape or ()) == 3]
@@ -217,9 +217,9 @@ def test_rotations_stay_as_they_are(dtype: str, quantized: Callable[[Path, str],
 
 
 def spoil(folder: Path, layer: int, large: float = 1e4) -> None:
-    """Give a layer a hidden unit that is always large and never read.
+    """Add a hidden unit to a layer that is always large and never read.
 
-    The model computes what it did, but in int8 the others vanish beside it.
+    The model computes the same as before, but in int8 all other units become zero next to this one.
     """
     files = {}
     for purpose in ("score", "generate", "detail"):
@@ -267,7 +267,7 @@ def test_gate_fails_closed(tmp_path: Path) -> None:
     assert any("measuring each product alone" in line for line in told)
 
 
-def test_what_is_asked_for_stays_float32(tmp_path: Path) -> None:
+def test_products_of_keep_float_stay_float32(tmp_path: Path) -> None:
     report = quantize(BYTES, tmp_path / "out", options("weight-int8", keep_float=("head*", "layers.1.o*")))
     assert report.kept == dict.fromkeys(("layers.1.output", "layers.1.outer", "head.clusters.0"), "asked for")
 
@@ -283,7 +283,7 @@ def test_fewest_products_are_kept_worst_first(needed: int) -> None:
     worst = names[::-1][:needed]
 
     def measure(keep: frozenset[str]) -> Difference:
-        return difference(0.0 if keep >= set(worst) else -1.0)  # a gain as large is no better
+        return difference(0.0 if keep >= set(worst) else -1.0)  # a gain of the same size is not better
 
     kept, found = products_to_keep(names, frozenset(), 0.5, measure, effects.__getitem__, lambda line: None)
     assert list(kept) == worst
@@ -299,7 +299,7 @@ def test_more_than_half_is_refused(delta: float) -> None:
         )
 
 
-def test_not_a_number_does_not_pass() -> None:
+def test_nan_does_not_pass() -> None:
     exact = np.array([-1.0, -2.0], np.float32)
     assert compare(exact, exact).within(1e-9)
     assert not compare(exact, np.array([-1.0, np.nan], np.float32)).within(1.0)
@@ -361,7 +361,7 @@ def test_weights_with_several_hard_links_are_refused(copied: Path, tmp_path: Pat
     assert not (tmp_path / "out").exists()
 
 
-def test_taken_output(copied: Path, tmp_path: Path) -> None:
+def test_existing_output_is_refused(copied: Path, tmp_path: Path) -> None:
     with pytest.raises(OutputExistsError):
         quantize(BYTES, copied, options("int8"))
     assert read_bundle(copied) == read_bundle(BYTES)

@@ -42,7 +42,7 @@ def test_checkpoint_of_another_model_is_found(bundle: Model, make_model: MakeMod
 
 
 def test_checkpoint_of_other_sizes_is_refused(bundle: Model, make_model: MakeModel) -> None:
-    """All that differs in one line, before shapes clash."""
+    """Expect all differences in one line, before any error about shapes."""
     config = bundle.bundle.config
     other = make_model(n_token=257, n_layer=config["n_layer"] + 1, d_head=config["d_head"] + 2)
     with pytest.raises(ParityError) as caught:
