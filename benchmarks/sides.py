@@ -35,7 +35,7 @@ class SideError(click.ClickException):
 
 @dataclass
 class Ready:
-    """What a side is in its process.
+    """The content of a side's own process.
 
     Attributes:
         step: the work that is timed; returns scores of its tokens in nats, or None.
@@ -91,7 +91,7 @@ class Side:
         assert self._process.stdout is not None
         line = self._process.stdout.readline()
         if not line:
-            raise SideError(f"side {self.name} ended with status {self._process.wait()}; what it said is above.")
+            raise SideError(f"side {self.name} ended with status {self._process.wait()}; its output is above.")
         return json.loads(line)
 
 
@@ -114,7 +114,7 @@ def run_once(function: Callable[..., Any], *arguments: object) -> Any:
     process = _start(function, arguments, None)
     out, _ = process.communicate()
     if process.returncode:
-        raise SideError(f"{function.__name__} ended with status {process.returncode}; what it said is above.")
+        raise SideError(f"{function.__name__} ended with status {process.returncode}; its output is above.")
     return json.loads(out.splitlines()[0])
 
 

@@ -26,7 +26,7 @@ def check_picture(path: Path) -> None:
         OutputFolderError: the folder of the file does not exist.
     """
     if path.suffix.lower() not in SUFFIXES:
-        raise XlexportError(f"{path}: a plot is a .png or .svg file.", repair="Give it such a name.")
+        raise XlexportError(f"{path}: a plot is a .png or .svg file.", repair="Choose one of these endings.")
     require("plot")
     atomic_output.check_folder(path)
     if path.is_dir():

@@ -93,7 +93,7 @@ def test_against_direct_softmax(changes: dict[str, Any]) -> None:
     seen = report.mean.shape[2]
     assert seen == (config.window or config.mem_len + S)
     assert not expected[:, :, seen:].any()
-    # Weights of float32 scores of about 10, each of which is right to some 1e-6.
+    # Weights of float32 scores of about 10, which have errors of about 1e-6.
     np.testing.assert_allclose(report.mean, expected[:, :, :seen], rtol=0, atol=5e-6)
     np.testing.assert_allclose(report.mean.sum(axis=2), 1.0, rtol=0, atol=1e-6)
     assert report.mean.min() >= 0

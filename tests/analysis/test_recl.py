@@ -46,7 +46,7 @@ def test_gain_of_hand_computed_losses() -> None:
     first, second = array(1.0, 4.0, 2.0, 3.0), array(2.0, 3.0, 2.5, 1.0)
     # b = (1, 3, 2, 1). With all tokens f(c, c) = 7/4.
     longer = [array(0.5, 5.0, 1.0, 1.0), array(3.0, 3.0, 2.5, 0.0)]
-    # min(b, l) = (0.5, 3, 1, 1) and (1, 3, 2, 0): only what is better than the group's best counts.
+    # min(b, l) = (0.5, 3, 1, 1) and (1, 3, 2, 0): only losses below the group's best count.
     found = relative_gains([first, second], longer, (10, 20), 1.0)
     assert [(gain.short, gain.long) for gain in found] == [(10, 20)] * 2
     assert [gain.baseline_nats for gain in found] == [1.75, 1.75]

@@ -33,7 +33,7 @@ def by_definition(query_key: Tensor, rotations: Tensor, n_buckets: tuple[int, ..
     buckets, scale = torch.zeros(projected.shape[:-1], dtype=torch.int64), 1
     for factor, x in zip(n_buckets, projected.split([factor // 2 for factor in n_buckets], dim=-1), strict=True):
         both = torch.cat([x, -x], dim=-1)
-        first = (both == both.amax(dim=-1, keepdim=True)).int().argmax(dim=-1)  # of zeros and ones: the first one
+        first = (both == both.amax(dim=-1, keepdim=True)).int().argmax(dim=-1)  # the first 1 in a row of zeros and ones
         buckets, scale = buckets + scale * first, scale * factor
     return buckets
 
@@ -78,7 +78,7 @@ def test_exported_buckets_against_definition(n_buckets: tuple[int, ...], tmp_pat
     step = Hashing(n_buckets)
     export_onnx(step, tmp_path)  # type: ignore[arg-type]  # a step without memory
     nodes = [node.op_type for node in onnx.load(tmp_path / "score.onnx").graph.node]
-    assert nodes.count("ArgMax") == R * len(n_buckets)  # one a round and factor, over half the width
+    assert nodes.count("ArgMax") == R * len(n_buckets)  # one for each round and factor, over half the width
     session = ort.InferenceSession(str(tmp_path / "score.onnx"), providers=["CPUExecutionProvider"])
     for B, S in itertools.product((1, 3), (1, 2, 200)):
         query_key = draw(B, H, S, D_HEAD, seed=S)

@@ -126,7 +126,7 @@ def test_later_tokens_change_nothing(form: str) -> None:
     changed = Document(query, value, buckets, 4)
     before, _ = walk(document, [45], 40, 8, few=FORMS[form])
     after, _ = walk(changed, [45], 40, 8, few=FORMS[form])
-    # Sorted elsewhere, sums may round otherwise, by 1e-6.
+    # At other places in the sort, sums may differ by rounding of 1e-6.
     assert (before - after)[:, :, :70].abs().max() < 1e-5
     assert (before - after)[:, :, 70:].abs().max() > 0.1
 
@@ -147,7 +147,7 @@ def test_large_scores_do_not_overflow_or_vanish(form: str) -> None:
     long = Document(document.query * 100, document.value, document.buckets, 8)
     wanted, _ = defined(long, 40, 8)
     found, _ = walk(long, [16], 40, 8, few=FORMS[form])
-    # Scores of some thousand carry rounding errors of 1e-4, so weights do.
+    # Scores of several thousand have rounding errors of 1e-4, and so have weights.
     assert (found - wanted).abs().max() < 5e-3
 
 

@@ -24,8 +24,8 @@ from xltraining.reformer_config import ReformerConfig
 
 B, H, D_HEAD = 3, 2, 16
 SEED = 3
-# Float32 sums in another order: the largest difference seen is 2e-6, of numbers up to 4. Where a query sees nothing but
-# itself, Hugging Face is off by 1e-2, and a difference in that would show.
+# Float32 sums in another order: the largest observed difference is 2e-6, of numbers up to 4. For a query that sees only
+# itself, Hugging Face has errors of 1e-2, so other arithmetic would show.
 TOLERANCE = 1e-5
 
 CONFIGURATIONS: dict[str, dict[str, Any]] = {

@@ -102,7 +102,7 @@ def test_folders_are_found_by_name() -> None:
     assert [one.name for one in architectures()] == ["transformer_xl", "reformer"]
     assert [title_of(name) for name in ("reformer", "rnn")] == ["Reformer", "rnn"]
     assert architecture("reformer") is find("reformer")
-    assert find("base") is None  # a module, but no folder of an architecture
+    assert find("base") is None  # a module, but not the folder of an architecture
     with pytest.raises(ExportError, match=r"'rnn' is unknown, expected one of transformer_xl, reformer\. Register it"):
         architecture("rnn")
 

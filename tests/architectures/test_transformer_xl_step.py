@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 LOG_PROB_TOLERANCE = 2e-5  # nats
 MEMORY_TOLERANCE = 1e-5
-MIXED_LENGTHS = (16, 1, 7, 50, 1, 1, 16, 7, 50, 50, 7, 1, 16, 50)  # round a ring of 70 slots more than three times
+MIXED_LENGTHS = (16, 1, 7, 50, 1, 1, 16, 7, 50, 50, 7, 1, 16, 50)  # around a ring of 70 slots more than three times
 
 
 def random_ids(length: int, n_token: int = 20, seed: int = 1) -> Tensor:
@@ -145,7 +145,7 @@ def test_rows_of_a_batch_are_independent(
     documents = [random_ids(length, seed=length) for length in (2, 61, 18, 90, 9, 34)]
     driver = ring_driver(TransformerXLStep(model), rows, capacity=model.config.mem_len + S)
     waiting = list(enumerate(documents))
-    active: dict[int, tuple[int, Tensor]] = {}  # row -> document and the ids that remain of it
+    active: dict[int, tuple[int, Tensor]] = {}  # row -> document and its remaining ids
     found: dict[int, list[Tensor]] = {number: [] for number, _ in waiting}
     lengths_seen = set()
     while waiting or active:

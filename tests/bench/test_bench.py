@@ -43,7 +43,7 @@ def test_bytes_of_a_transformer_xl_step_against_a_count_by_hand() -> None:
         assert step_floor(side).bytes == 4 * counted
         products = 24 * 4 * 24 + 2 * 24 * 32 + 24 * (3 * C + 1)
         assert step_floor(side).flops == 2 * batch_size * segment_len * (2 * products + 24 * 40)
-    # Clamped at 10, the five queries have fifteen distances to tell apart.
+    # Clamped at 10, the five queries have fifteen distinct distances.
     clamped = step_floor(a_side(open_golden("post_lnorm_zeros"), "score", 5, 1, mem_len=30))
     assert clamped.bytes == 4 * (2 * layer + head + 5 * 24 + 2 * 2 * 24 * (35 + 5) + 2 * 24 * 16)
     assert clamped.flops == 2 * 5 * (2 * (24 * 4 * 24 + 2 * 24 * 32 + 24 * (2 * 35 + 16)) + 24 * 40)
@@ -63,7 +63,7 @@ def test_bytes_of_a_reformer_step_against_a_count_by_hand() -> None:
         assert side.graph == graph
         rows = min(B * S, 258) * 16 + min(B * S, 10) * 6 + min(B * S, 20) * 10  # of embeddings and axial positions
         recent = 2 * 2 * B * 2 * 8 * 8  # keys and values, read and written, of two chunks
-        read = 2 * C if graph == "score" else min(C, S * 2 * 6)  # sorted in each round; or six keys a token and round
+        read = 2 * C if graph == "score" else min(C, S * 2 * 6)  # sorted in each round; or six per token and round
         rings = 2 * B * 2 * 8 * (read + S) + B * 2 * 3 * (C + S)
         assert step_floor(side).bytes == 4 * (local + lsh + head + rows + recent + rings)
 
@@ -119,7 +119,7 @@ def test_weights_count_at_the_size_that_they_have_in_the_file(tmp_path: Path) ->
     path = write_graph(tmp_path)
     assert weight_bytes(path, tokens=4) == 4 * 6 + 15 + 50 * 3 * 2 + 50 * 4
     assert weight_bytes(path, tokens=1000) == 100 * 6 + 15 + 50 * 3 * 2 + 50 * 4
-    # No target in the cluster: of what embeds its tokens, too, a row a token.
+    # No target is in the cluster: its embedding also counts one row for each token.
     assert weight_bytes(path, tokens=4, unused_clusters=frozenset({1})) == 4 * 6 + 15 + 4 * 3 * 2
 
 
@@ -142,7 +142,7 @@ def test_tokens_of_a_vocabulary_in_clusters_are_mostly_frequent() -> None:
     cut, plain = (work.ids({"n_token": 1000, "cutoffs": cutoffs}) for cutoffs in ([100], []))
     for ids in (cut, plain):
         assert ids.shape == (2, 4, 500) and ids.min() >= 0 and ids.max() < 1000
-    # ln 101 / ln 1001 = 0.668 and 0.1 are expected; of 4,000 draws the standard deviation is 0.0075 at most.
+    # Expected are ln 101 / ln 1001 = 0.668 and 0.1; the standard deviation of 4,000 draws is at most 0.0075.
     assert (cut < 100).mean() == pytest.approx(0.668, abs=0.04)
     assert (plain < 100).mean() == pytest.approx(0.1, abs=0.04)
 
@@ -158,7 +158,7 @@ def test_rates_of_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("xlexport.bench.hardware.SGEMM_SIZE", 128)
     monkeypatch.setattr("xlexport.bench.hardware.COPY_BYTES", 1 << 20)
     rates = Machine(Device("cpu"), 1).rates(3)
-    # No machine of today's is out of these bounds by far, and a unit that is wrong by 1,000 is.
+    # Current machines are within or near these bounds; a unit that is wrong by 1,000 is not.
     assert 0.1 < rates.sgemm < 20_000
     assert 0.1 < rates.copy < 20_000 and 0.1 < rates.read < 20_000
 
@@ -183,7 +183,7 @@ def run_of(start: int, length: int) -> dict[str, Any]:
 EVENTS = [
     {"cat": "Session", "name": "session_initialization", "ts": 0, "dur": 50, "args": {}},
     node("MatMul", 100, 5),
-    run_of(100, 10),  # the first one does not count, quick as it is
+    run_of(100, 10),  # the first run does not count, although it is fast
     node("MatMul", 200, 300),
     {**node("MatMul", 200, 300), "name": "n_MatMul_fence_before"},
     node("Loop", 500, 400),
@@ -223,7 +223,7 @@ def test_profile_of_a_step(name: str) -> None:
     assert all(entry.ms >= 0 for entry in found.values())
     assert found[BETWEEN].count == 0 and found["MatMul"].count >= 2
     if name != "post_lnorm_zeros":
-        assert found["Loop"].count > 2  # with those inside others
+        assert found["Loop"].count > 2  # including nodes inside others
     assert np.isfinite(side.step()["log_prob"]).all()
 
 

@@ -100,7 +100,7 @@ def test_scores_against_eager_and_naive_attention(
     assert np.abs(found.log_probs - wanted).max() <= 2e-5
 
 
-# What it is asked to do otherwise.
+# Options.
 
 
 def test_options_become_the_defaults_of_the_bundle(reuse_export: None, bytes_bundle: Converted, tmp_path: Path) -> None:
@@ -222,7 +222,7 @@ def test_ids_to_verify_on(ids_bundle: Converted, tmp_path: Path) -> None:
         verify_ids(model.bundle, model.tokenizer, tmp_path)
 
 
-# What convert does not publish.
+# Bundles that `convert` does not publish.
 
 
 @pytest.mark.full

@@ -70,7 +70,7 @@ def test_published_bundle_has_passed_until_its_rings_wrapped_twice(band: Convert
 
 def test_default_segments_are_few_where_they_are_long() -> None:
     long = ring_rules(segment_len=16384, mem_len=16384).choose()
-    assert default_segments(long) == 5  # twice round a ring of 32,768 slots, and one more
+    assert default_segments(long) == 5  # twice around a ring of 32,768 slots, and one more
     assert default_segments(ring_rules(segment_len=512, mem_len=512).choose()) == 20
 
 
@@ -100,11 +100,11 @@ def test_scores_against_eager(band: ConvertedReformer, chunk: ConvertedReformer)
         with torch.no_grad():
             hidden, _ = converted.model(tokens[:, :-1])
             wanted = converted.model.log_probs(hidden, tokens[:, 1:])[0].numpy()
-        # Any flipped bucket would show, but none of so few hashes is that close.
+        # A flipped bucket would show, but none of these few hashes is so close.
         assert np.abs(found - wanted).max() <= 2e-5
 
 
-# What it is asked to do otherwise.
+# Options.
 
 
 @pytest.fixture
@@ -218,7 +218,7 @@ def test_other_weights_are_not_published(reuse_band: None, band: ConvertedReform
     assert not list(tmp_path.iterdir())
 
 
-# What other commands say.
+# Output of other commands.
 
 
 def test_rows_of_a_report(band: ConvertedReformer, chunk: ConvertedReformer) -> None:
@@ -315,5 +315,5 @@ def test_arithmetic_of_a_step_against_a_count_by_hand(band: ConvertedReformer) -
     rest = 4 * 10 * 2 * 16 * 20 + 10 * 32 * 30
     assert architecture("reformer").flops(config, StepSize(3, 10, 30)) == 3 * 2 * (local + 2 * lsh + full + rest)
     local = 10 * 4 * 16 * 12 + 12 * 2 * 10 * (6 + 10)
-    lsh = 10 * 3 * 16 * 12 + 12 * (10 * 2 * 3) + 12 * 2 * 10 * 2 * 4  # four keys a round
+    lsh = 10 * 3 * 16 * 12 + 12 * (10 * 2 * 3) + 12 * 2 * 10 * 2 * 4  # four keys for each round
     assert architecture("reformer").flops(config, StepSize(1, 10, 30, few=True)) == 2 * (local + 2 * lsh + full + rest)

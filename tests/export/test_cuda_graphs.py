@@ -144,7 +144,7 @@ def test_runtime_walks_many_segments_in_fixed_sessions(
     monkeypatch.setattr(FixedSession, "step", watched)
     model.use_fixed()
     for found, wanted in zip(walk(model, ids, segment_len, clamp_len), expected, strict=True):
-        # With all sizes known ONNX Runtime folds and fuses more, so sums round otherwise.
+        # If all sizes are known, ONNX Runtime folds and fuses more nodes, so sums round differently.
         np.testing.assert_allclose(found, wanted, rtol=0, atol=2e-5)
     assert len(steps) == 20 - STEADY
 

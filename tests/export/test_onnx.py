@@ -255,7 +255,7 @@ def test_graphs_against_step_at_any_size(
 def test_positions_against_step(
     near: int, clamp_len: int, sessions: dict[str, ort.InferenceSession], step: TransformerXLStep
 ) -> None:
-    given = {"capacity": near, "mem_len": 1, "clamp_len": clamp_len}  # with so short a memory all slots are near
+    given = {"capacity": near, "mem_len": 1, "clamp_len": clamp_len}  # with such a short memory all slots are near
     feeds = {name: np.array([number]) for name, number in given.items()}
     found = run(sessions["positions"], feeds)
     with torch.no_grad():

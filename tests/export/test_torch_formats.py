@@ -45,7 +45,7 @@ PROGRAM: Format = "exported-program"
 FORMATS: Sequence[Format] = (TORCHSCRIPT, PROGRAM)
 DEPRECATED = pytest.mark.filterwarnings("ignore:.torch.jit:DeprecationWarning")
 TOLERANCE = TOLERANCES["float32"]
-LENGTHS = (1, 8, 3, 8, 8, 7, 2, 8, 8, 8)  # of segments: they write a ring of 28 slots twice
+LENGTHS = (1, 8, 3, 8, 8, 7, 2, 8, 8, 8)  # of segments, which write a ring of 28 slots twice
 
 
 @dataclasses.dataclass(frozen=True)
@@ -109,7 +109,7 @@ def test_same_numbers_as_the_onnx_bundle(made: Made, purpose: str, batch_size: i
         assert one.keys() == other.keys()
         for name, array in one.items():
             assert (array.shape, array.dtype) == (other[name].shape, other[name].dtype)
-            if name in ("rank", "top_ids"):  # of about equally likely tokens either may be the first
+            if name in ("rank", "top_ids"):  # almost equally probable tokens may come in either order
                 assert (array == other[name]).mean() > 0.99
             else:
                 within = TOLERANCE.memory if name.startswith("memory") else TOLERANCE.log_prob
@@ -257,7 +257,7 @@ def test_reformer_as_program_not_as_torchscript(chunk: ConvertedReformer, tmp_pa
     report = convert(chunk.source, tmp_path / "bundle", ConversionOptions(tokenizer="none", to=PROGRAM))
     assert report.passed
     ids = np.random.default_rng(4).integers(0, 30, 70)
-    documents = [ids[:count] for count in (2, 3, 5, 6, 70)]  # a step of one token, and around a chunk
+    documents = [ids[:count] for count in (2, 3, 5, 6, 70)]  # one token, and lengths around a chunk
     found, expected = (
         [total.nats for total in model.score(documents)]
         for model in (torch_session.load(tmp_path / "bundle"), chunk.open())

@@ -37,8 +37,8 @@ EXPORTERS = {
 SOURCES = ("xlexport/architectures", "xlexport/export", "xlexport/ops", "training/xltraining", "runtime/xlruntime")
 SINGLE_SOURCES = ("xlexport/atomic_output.py", "xlexport/bundles.py", "tests/helpers/export_cache.py")
 LIBRARIES = ("torch", "onnx", "onnxscript", "onnx-ir", "safetensors")
-GRAPHS = "graphs.pickle"  # what the exporter returned; written last
-KEPT = 200  # entries; the oldest go
+GRAPHS = "graphs.pickle"  # the exporter's result; written last
+KEPT = 200  # entries; the oldest are removed
 
 Export = Callable[[Any, Path], dict[str, Any]]
 
@@ -98,7 +98,7 @@ class Cache:
         key = hashlib.sha256(f"{name} {code_digest()} {step_digest(step)}".encode()).hexdigest()[:32]
         entry = self.folder / key
         self.folder.mkdir(parents=True, exist_ok=True)
-        with FileLock(self.folder / f"{key}.lock"):  # another worker may be at the same export
+        with FileLock(self.folder / f"{key}.lock"):  # another worker may run the same export
             if not (entry / GRAPHS).is_file():
                 self.misses += 1
                 graphs = self._make(entry, export, step)
@@ -121,7 +121,7 @@ class Cache:
             (made / GRAPHS).write_bytes(pickle.dumps(graphs))
             made.rename(entry)
         gc.collect()
-        gc.freeze()  # torch keeps what it has traced; collections of later tests shall not walk over it
+        gc.freeze()  # torch keeps traced modules; freeze them to keep later garbage collections fast
         return graphs
 
     def shrink(self, kept: int = KEPT) -> None:

@@ -158,7 +158,7 @@ def test_band_attention_body_against_eager() -> None:
     for rounds in (0, 1, 2):
         wanted = lsh_band_attention(*given, torch.tensor([rounds]), W)
         found = body(*(tensor.numpy() for tensor in given), np.array([rounds]))
-        seen = wanted[1] > -1e29  # elsewhere what is attended means nothing
+        seen = wanted[1] > -1e29  # other rows are undefined
         assert seen.any() == (rounds > 0)
         assert np.array_equal(found[1] > -1e29, seen)
         assert np.abs(found[1] - wanted[1].numpy())[seen].max(initial=0) <= 1e-5  # float32, other order of sums

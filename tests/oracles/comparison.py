@@ -15,7 +15,7 @@ from xltraining.transformer_xl import TransformerXL
 
 __all__ = ["LOG_PROB_TOLERANCE", "MEMORY_TOLERANCE", "Difference", "Figures", "eager_difference"]
 
-# float32 on both sides, with the sums in another order: what is found is about a tenth of this.
+# float32 on both sides, with sums in another order: observed differences are about a tenth of this.
 LOG_PROB_TOLERANCE = 1e-4  # nats, of any token of the vocabulary at any position
 MEMORY_TOLERANCE = 1e-3  # of any number in any memory
 
@@ -47,7 +47,7 @@ class Difference:
         top = made["top_log_probs"]
         self.add_log_probs(top, everything.topk(top.shape[2], dim=2).values)
         self.add_log_probs(top, everything.gather(2, made["top_ids"]))
-        # Tokens as likely as the target, within tolerance, may stand on either side of it.
+        # Tokens as probable as the target, within tolerance, may rank on either side of it.
         surely, perhaps = (
             1 + (everything > own.unsqueeze(2) + slack).sum(dim=2)
             for slack in (LOG_PROB_TOLERANCE, -LOG_PROB_TOLERANCE)

@@ -44,7 +44,7 @@ OPTIONS: dict[str, tuple[Any, ...]] = {
     "same_length": (False, True),
     "window_extra": (0, 1),
     "clamp_len": (-1, 4, 1000),  # below the memory's length, beyond every distance
-    "mem_len": (3, 13, 32),  # shorter than a segment, no multiple of one, longer than any
+    "mem_len": (3, 13, 32),  # shorter than a segment, not a multiple of one, longer than any
     "first_memory": ("empty", "zeros"),
     "layer_norm_epsilon": (1e-5, 1e-3, 1e-12),
     "segments": tuple(SEGMENTS),
@@ -90,7 +90,7 @@ class Configuration:
                     "all": (True,) * clusters,
                 }[values["tie_projs"]],
                 "tgt_len": max(self.lengths),
-                "dropout": 0.1,  # evaluation must not see it
+                "dropout": 0.1,  # evaluation must ignore it
                 "dropatt": 0.1,
             }
         )

@@ -25,7 +25,7 @@ from xltraining.reformer import Reformer
 
 __all__ = ["Buckets", "HuggingFaceReformer", "PyTorchReformer", "ReformerOracle", "assert_computes"]
 
-Buckets = list[Tensor | None]  # of each layer (B, H, R, T) int64; None where nothing is hashed
+Buckets = list[Tensor | None]  # of each layer (B, H, R, T) int64; None without hashing
 
 SEED = 11  # of hash rotations
 
@@ -63,7 +63,7 @@ def _fill(model: torch.nn.Module, seed: int) -> None:
         is_matrix = parameter.dim() == 2 and "emb" not in name
         scale = parameter.shape[1] ** -0.5 if is_matrix else 0.5 if parameter.dim() > 1 else 0.3
         if name.endswith(("query_key.weight", "query.weight", "toqk.weight")):
-            scale *= 3  # else attention would be even
+            scale *= 3  # otherwise attention would be uniform
         parameter.copy_(torch.randn(parameter.shape, generator=generator) * scale)
         if "norm" in name and name.endswith("weight"):
             parameter.add_(1)

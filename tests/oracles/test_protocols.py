@@ -39,13 +39,13 @@ CONFIG = TransformerXLConfig(
     clamp_len=15,
     same_length=True,
 )
-# What the three code bases differ in when they evaluate.
+# The differences between the three code bases in evaluation.
 RULES: dict[str, dict[str, Any]] = {
     "authors": {"first_memory": "empty", "window_extra": 0},
     "nvidia": {"first_memory": "empty", "window_extra": 1},
     "tensorflow": {"first_memory": "zeros", "window_extra": 1},
 }
-# float32 on both sides: of the means over some hundred tokens, much less than of any of them.
+# float32 on both sides: means over several hundred tokens differ much less than single tokens.
 TOLERANCE = 1e-5  # nats
 
 

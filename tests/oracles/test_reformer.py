@@ -17,9 +17,9 @@ from tests.oracles.reformers import HuggingFaceReformer, PyTorchReformer, Reform
 from xlexport.checkpoints import load
 from xltraining.reformer import LSHTrace, Reformer
 
-# float32 on both sides, with the sums in another order: what is found is about a tenth of this, of logits up to 10.
+# float32 on both sides, with sums in another order: observed differences are a tenth of this, of logits up to 10.
 TOLERANCE = 1e-4
-# Sums of up to 64 products are rounded otherwise by about 1e-6 of the largest.
+# Sums of up to 64 products differ by rounding of about 1e-6 of the largest.
 FLIP_MARGIN = 1e-5
 
 CASES = [

@@ -40,7 +40,7 @@ SMALL = TransformerXLConfig(
     div_val=2,
     tie_projs=(False, True, True, True),
 )
-SIZES = {1: 200, 2: 320, 3: 380}  # of the tails: no two alike, and none alike with the head's 103 columns
+SIZES = {1: 200, 2: 320, 3: 380}  # of the tails: all different, also from the head's 103 columns
 LARGE = TransformerXLConfig(  # the vocabulary of WikiText-103, and its clusters
     n_token=267_735,
     n_layer=1,
@@ -82,7 +82,7 @@ def score(bundle: Path, tokens: Ids, targets: Ids) -> npt.NDArray[np.float32]:
     return model.step("score", memory, tokens, targets)["log_prob"]
 
 
-# Two rows of targets: of all clusters in turn; of some clusters, last ones first; of the shortlist; of one tail.
+# Two rows of targets: all clusters in turn; some clusters, the last first; the shortlist only; one tail only.
 TARGETS = {
     "in turn": [[0, 100, 300, 620, 99, 299, 619, 999, 50, 200, 400, 800]] * 2,
     "falling": [[999, 900, 800, 350, 301, 300, 7, 6, 5, 4, 3, 2], [250, 240, 230, 5, 620, 4, 3, 2, 1, 0, 620, 620]],
@@ -173,4 +173,4 @@ def test_memory_for_a_large_vocabulary(tmp_path: Path) -> None:
         return int(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
 
     assert growth("score") < FULL_LOGITS / 3
-    assert growth("detail") > FULL_LOGITS / 2  # it does need every token, so the figure would have shown
+    assert growth("detail") > FULL_LOGITS / 2  # it needs every token, so the measurement would show it

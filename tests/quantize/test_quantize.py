@@ -32,11 +32,11 @@ from xlruntime import load
 from xlruntime.bundle import digest_file, read_bundle
 from xlruntime.errors import BundleError, BundleNotFoundError
 
-BYTES = GOLDEN / "post_lnorm_same_length_empty" / "bundle"  # nine products: four a layer, and the head
+BYTES = GOLDEN / "post_lnorm_same_length_empty" / "bundle"  # nine products: four in each layer, and the head
 FIRST_ROWS = GOLDEN / "pre_lnorm_same_length_zeros" / "bundle"
 BAND, CHUNK = GOLDEN / "reformer_band" / "bundle", GOLDEN / "reformer_chunk" / "bundle"
-# Nats of any token of random models with large weights, where one rounded number matters more than in a trained one:
-# three to five times what was found; another weight in a product's place gives whole nats.
+# Nats of any token in random models with large weights, where one rounded number matters more than in a trained model:
+# three to five times the observed errors; a wrong weight in a product causes whole nats.
 NEAR = {"int8": 0.3, "weight-int8": 0.2, "weight-int4": 3.0, "float16": 0.05}
 
 
@@ -69,8 +69,8 @@ def quantized(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Path, str],
 
 def weights(rows: int, columns: int) -> npt.NDArray[np.float32]:
     made = np.random.default_rng(rows).standard_normal((rows, columns)).astype(np.float32)
-    made[:, 0] = 0  # nothing to divide by
-    made[3, 1] = 100  # an outlier coarsens its own column or block alone
+    made[:, 0] = 0  # avoids a division by zero
+    made[3, 1] = 100  # an outlier coarsens only its own column or block
     return made
 
 
@@ -84,7 +84,7 @@ def test_columns_are_within_half_a_step() -> None:
     assert not integers[:, 0].any()
 
 
-@pytest.mark.parametrize("rows", [256, 200, 16])  # whole blocks, a part of one at the end, less than one
+@pytest.mark.parametrize("rows", [256, 200, 16])  # whole blocks, a partial block at the end, less than one block
 @pytest.mark.parametrize("bits", [8, 4])
 def test_blocks_lose_no_more_than_the_plain_step(bits: int, rows: int) -> None:
     exact, block = weights(rows, 24), block_size(rows, bits)
@@ -92,7 +92,7 @@ def test_blocks_lose_no_more_than_the_plain_step(bits: int, rows: int) -> None:
     integers, step = quantize_blocks(exact, bits, block)
     assert step.shape == (-(-rows // block), 24)
     assert integers.min() >= -(2 ** (bits - 1)) and integers.max() < 2 ** (bits - 1)
-    found = integers.astype(np.float32) * step.repeat(block, axis=0)[:rows]  # what the graphs multiply by
+    found = integers.astype(np.float32) * step.repeat(block, axis=0)[:rows]  # the factors of the graphs
     assert not found[:, 0].any()
     largest = 2 ** (bits - 1) - 1
     for start in range(0, rows, block):
@@ -116,7 +116,7 @@ def test_graphs_share_each_weight_once(dtype: str, quantized: Callable[[Path, st
                 assert tensor.offset % tensor.dtype.itemsize == 0
                 held[name] = tensor.dtype
     assert sum(length or 0 for _, length in places.values()) == (folder / "weights.data").stat().st_size
-    # Of a quantized weight no float32 copy is left, but for that of the head whose rows embed tokens.
+    # Quantized weights have no float32 copy, except the head, whose rows embed tokens.
     left = {name for name, kind in held.items() if kind == ir.DataType.FLOAT}
     products = {name for name in product_names(BYTES, read_bundle(BYTES)) if name.startswith("layers.")}
     assert len(products) == 8
@@ -178,7 +178,7 @@ def test_int8_scores_do_not_depend_on_segments(quantized: Callable[[Path, str], 
     model = load(quantized(BYTES, "int8"), threads=1)
     ids = random_ids(60, seed=3, vocab_size=256)
     (whole,), (parts,) = model.score([ids], segment_len=30), model.score([ids], segment_len=4)
-    # Sums in another order let a number be rounded to the next step here and there.
+    # Sums in another order can round a number to the next step.
     assert parts.bits_per_token == pytest.approx(whole.bits_per_token, abs=2e-3)
 
 
@@ -305,7 +305,7 @@ def test_nan_does_not_pass() -> None:
     assert not compare(exact, np.array([-1.0, np.nan], np.float32)).within(1.0)
 
 
-# What is refused; nothing is written then.
+# Refusals, which write nothing.
 
 
 @pytest.mark.parametrize(

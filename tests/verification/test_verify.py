@@ -84,7 +84,7 @@ def test_report_has_the_fields_of_the_design(bundle: Model, bytes_bundle: Conver
         bundle, lambda: bytes_bundle.model, IDS[:30], segments=20, progress=lambda *step: steps.append(step)
     )
     assert steps == [(1, 20), (2, 20), (3, 20), (4, 20)]
-    seen = report.per_segment  # by now with what the other graphs say
+    seen = report.per_segment  # by now including the other graphs
     assert set(report.to_dict()) == {*FIELDS_OF_THE_DESIGN, *MORE_FIELDS}
     assert tuple(name for name in report.to_dict() if name in FIELDS_OF_THE_DESIGN) == FIELDS_OF_THE_DESIGN
     assert "per_segment" not in report.to_dict(per_segment=False)
@@ -373,7 +373,7 @@ def test_each_graph_is_compared(
 
 
 def test_missing_most_probable_token_is_found(bundle: Model, bytes_bundle: Converted) -> None:
-    def leave_out(memory: BatchMemory, outputs: Arrays) -> None:  # what is listed is right
+    def leave_out(memory: BatchMemory, outputs: Arrays) -> None:  # the listed tokens are right
         for output in ("top_ids", "top_log_probs"):
             outputs[output] = outputs[output][..., [1, 2, 3, 4, 5, 6, 7, 8, 9, 9]]
 

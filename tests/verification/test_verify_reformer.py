@@ -80,7 +80,7 @@ def test_onnx_against_eager_over_64_segments(band: ConvertedReformer) -> None:
     report = check(band, segments=64, progress=lambda done, total: seen.append(done))
     report.require_passed()
     assert (report.segments, report.tokens, len(seen)) == (64, 512, 64)
-    assert report.max_abs_log_prob_diff <= 2e-5  # float32 rounding of a model this small
+    assert report.max_abs_log_prob_diff <= 2e-5  # float32 rounding of such a small model
     assert report.max_abs_memory_diff <= 1e-5
     assert report.max_distribution_diff <= 1e-5
     assert report.top1_agreement == 1
@@ -159,7 +159,7 @@ def test_every_graph_is_walked(band: ConvertedReformer, monkeypatch: pytest.Monk
         assert [S for S, mem_len in walked[purpose] if mem_len == 24] == [8]
 
 
-# What the report says.
+# The report.
 
 
 def direct_overflow(config: ReformerConfig, trace: list[LSHTrace]) -> list[int]:
@@ -246,7 +246,7 @@ def test_other_rotations_are_found(name: str, request: pytest.FixtureRequest) ->
         report.require_passed()
 
 
-# What is not equal.
+# Differences that `verify` must find.
 
 
 WEIGHTS = [

@@ -63,7 +63,7 @@ def test_checkpoint_of_another_architecture_is_refused(bundle: Model) -> None:
 def test_tolerances_are_those_of_the_design() -> None:
     assert dataclasses.astuple(TOLERANCES["float32"]) == (1e-4, 1e-3, 1e-6, 1e-4)
     lower = [tolerance for name, tolerance in TOLERANCES.items() if name != "float32"]
-    # Twice what `quantize` allows on its own text; single tokens differ by more than the mean.
+    # Twice the limit of `quantize` on its own text; single tokens differ by more than the mean.
     assert {tolerance.delta_bits_per_token for tolerance in lower} == {0.02}
 
 

@@ -131,7 +131,7 @@ class Architecture(ABC):
         """
 
     def available(self, config: Mapping[str, Any], choices: Mapping[str, Any]) -> Collection[str]:
-        """Return the names of the options that this model has; `convert` refuses all others.
+        """Return the names of the options that this model has; `convert` rejects all others.
 
         By default these are the settings that the configuration has fields for, and all options of the architecture.
         """

@@ -62,7 +62,7 @@ def lsh_chunk_attention(
     sources = F.pad(order, (0, n * W - T)).view(B, H, R * n, W)  # padding copies row 0
     places = F.pad(order, (0, n * W - T), value=BEHIND_ALL).view(B, H, R * n, W)
     chunk, distance = torch.arange(R * n).unsqueeze(1), torch.arange(chunks_before, -1, -1)
-    # Hugging Face looks at the chunk itself where it would look back by more chunks than there are.
+    # If the look-back exceeds the number of chunks, Hugging Face uses the chunk itself.
     seen = torch.where(distance <= R * n, torch.remainder(chunk - distance, R * n), chunk)  # (R·n, 1 + b)
     key_sources = sources[:, :, seen].view(B, H, R, -1)  # (B, H, R, n·(1 + b)·W)
     hidden = (distance * full > 0).unsqueeze(1)  # (1 + b, 1)
