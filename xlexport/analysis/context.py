@@ -293,13 +293,13 @@ def _check_same_tokens(models: Sequence[Model], texts: Sequence[ContextText]) ->
     first = texts[0]
     for model, text in zip(models[1:], texts[1:], strict=True):
         if text.tokens != first.tokens:
-            difference = f"{text.tokens:,} tokens of the text, {models[0].folder} {first.tokens:,}"
+            difference = f"splits the text into {text.tokens:,} tokens, but {models[0].folder} into {first.tokens:,}"
         elif not (np.array_equal(text.starts, first.starts) and np.array_equal(text.ends, first.ends)):
-            difference = f"tokens that begin and end elsewhere than those of {models[0].folder}"
+            difference = f"its tokens begin and end at other places than the tokens of {models[0].folder}"
         else:
             continue
         raise XlexportError(
-            f"{model.folder}: makes {difference}. A group is compared token by token: give bundles with one tokenizer, "
+            f"{model.folder}: {difference}. A group is compared token by token: give bundles with the same tokenizer, "
             "or measure them one by one."
         )
 

@@ -40,8 +40,8 @@ def export_torchscript(step: Step, folder: Path) -> dict[str, spec.Graph]:
     """
     if not step.traceable:
         raise ExportError(
-            "TorchScript cannot hold this step: its blocks or loops depend on sizes and data, and a trace goes one way "
-            "only.",
+            "TorchScript cannot hold this step: its blocks or loops depend on sizes and data, and a trace records "
+            "only one path.",
             repair="Use --to exported-program, or --to onnx.",
         )
     every = dict.fromkeys(step.purposes, step.inputs)

@@ -89,8 +89,8 @@ def gate_text(model: Model, texts: Sequence[Path] = (), as_ids: bool = False, to
     ids = np.concatenate(pieces)
     if len(ids) < FEWEST_TOKENS:
         raise QuantizationError(
-            f"{', '.join(contents)}: {len(ids):,} tokens, at least {FEWEST_TOKENS:,} are needed to tell what "
-            "quantization costs.",
+            f"{', '.join(contents)}: {len(ids):,} tokens, at least {FEWEST_TOKENS:,} are needed to measure "
+            "the cost of quantization.",
             repair="Give a longer text.",
         )
     files: tuple[dict[str, str | int], ...] = tuple(

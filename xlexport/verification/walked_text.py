@@ -27,7 +27,7 @@ def check_verify_text(tokenizer: spec.Tokenizer, text: Path | None) -> None:
     if tokenizer.kind == "none":
         raise ExportError(f"{text}: the bundle has no tokenizer, so random ids verify it.", repair="Leave out --text.")
     if text.is_dir():
-        raise ExportError(f"{text}: a folder, not a text.", repair="Pass a file.")
+        raise ExportError(f"{text}: is a folder, expected a text file.")
     if not text.stat().st_size and text.is_file():  # not opened, because a pipe can be read only once
         raise ExportError(f"{text}: the file is empty.", repair="Use another text.")
 
