@@ -7,9 +7,9 @@ BUNDLE is a Reformer's, converted from CHECKPOINT (our own format). Two tables:
 * The text's scores in segments of several lengths, in one segment, and from the logits of `generate` one token at a
   time. Columns: bits per token, the largest difference of a token's score to its score in one segment, and the number
   of different bucket ids. Bucket ids can differ because rounding decides a hash on the edge of two buckets.
-* The trained model's bits per token as trained; without the window (rounds attend to all keys of their bucket in the
-  memory, as in the paper's formula); and with full attention. For each LSH layer also the overflow: the share of
-  (query, head, round) that could see more keys than the window holds.
+* The trained model's bits per token: as trained, without the window, and with full attention. Without the window,
+  rounds attend to all keys of their bucket in the memory, as in the paper's formula. For each LSH layer also the
+  overflow: the share of (query, head, round) that could see more keys than the window holds.
 
 Needs the extra convert.
 """

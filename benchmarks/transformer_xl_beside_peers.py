@@ -4,15 +4,15 @@
 
 The enwik8 shape: 12 layers of width 512, 8 heads of 64, d_inner 2048, 256 bytes, random weights, one document. A case
 is segment / memory; `1/2100 generate` computes the logits of the next token. `free` is the published evaluation (memory
-2,100, the same context length for all tokens, distances clamped at 820). In it the bundle runs in segments of several
-lengths, because its scores do not depend on them, and Hugging Face's model in the published segments of 80. The times
-per token are compared.
+2,100, the same context length for all tokens, distances clamped at 820). The bundle's scores do not depend on segments,
+so it runs in segments of several lengths. Hugging Face's model runs in the published segments of 80. The times per
+token are compared.
 
 Every side runs warm in its own process with full memory, in turns. The machine's rates are measured before and after
-each round: SGEMM, a 2048-cubed matrix product, by ONNX Runtime and by PyTorch, and reading or copying memory. The floor
-of a step is the larger of its arithmetic at the best SGEMM and its bytes at the best rate of memory, as in `xlexport
-bench`. The sides walk the same text from the same beginning, so their scores are compared too: `difference` is the
-largest difference of a token's score to the bundle's, in nats.
+each round: SGEMM, a 2048-cubed matrix product, by ONNX Runtime and by PyTorch, and reading or copying memory. As in
+`xlexport bench`, the floor of a step is max(arithmetic / best SGEMM, bytes / best rate of memory). The sides walk the
+same text from the same beginning, so their scores are compared too: `difference` is the largest difference of a token's
+score to the bundle's, in nats.
 
 Other programs on the machine slow PyTorch much more than ONNX Runtime, because PyTorch's threads wait for each other in
 every operator. So figures mean little unless SGEMM is as fast as on an idle machine. `--tiny` is a small shape, to try

@@ -1,7 +1,7 @@
 """One Transformer-XL in several implementations: sides for `transformer_xl_beside_peers.py`.
 
-All have the same random weights, start from the same full memory (rows of zeros, as Hugging Face's model does) and walk
-the same text, so their scores must agree.
+All have the same random weights, start from the same full memory and walk the same text, so their scores must agree.
+The memory has rows of zeros, as in Hugging Face's model.
 """
 
 from __future__ import annotations

@@ -37,7 +37,7 @@ def describe(clusters: Sequence[tuple[tuple[int, int], tuple[Tensor, Tensor]]], 
         targets: (B, S).
 
     Returns:
-        `rank` (B, S) of each target, where 1 is the most probable token; `entropy` (B, S) in nats; `top_ids` and
+        `rank` (B, S) of each target (1 is the most probable token), `entropy` (B, S) in nats, `top_ids` and
         `top_log_probs` (B, S, k), best first.
     """
     B, S = targets.shape
