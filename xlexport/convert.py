@@ -106,7 +106,7 @@ def convert(
 
     Args:
         tell: called with a line for each stage.
-        progress: called after each verified segment, with how many there are at most.
+        progress: called after each verified segment with the number verified and the largest possible number.
 
     Raises:
         OutputExistsError: `output` already exists.

@@ -51,7 +51,7 @@ class BitsAlong:
 
 
 def unit_along(model: Model, ids: bool) -> str:
-    """Return the unit of places in a model's documents: byte, char or token."""
+    """Return the unit of places in a model's documents: byte, character or token."""
     if ids:
         return "token"
     return "byte" if model.bundle.tokenizer.kind == "bytes" else "character"

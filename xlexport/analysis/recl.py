@@ -53,7 +53,7 @@ class Recl:
     hard: float
     """Share r of the tokens: the hardest ones with the shorter context."""
     recl: int | None
-    """None if the gain was still above the threshold at the longest context tried."""
+    """None if the gain was not below the threshold even at the longest context tried."""
     at_least: int
     """RECL, or the longest context tried if RECL is None."""
     gains: tuple[RelativeGain, ...]
