@@ -2,13 +2,13 @@
 
 python -m benchmarks.duplication_table --out RUNS
 
-Each run stops when it has learned the task, or when its time or its steps are over; called again, it goes on. `--table`
-prints what there is so far. The paper's own size, which wants a GPU:
+Each run stops when it has learned the task, or at its limit of time or steps; the same command resumes it. `--table`
+prints the results so far. The paper's own size, which needs a GPU:
 
 python -m benchmarks.duplication_table --out RUNS --word-length 511 --steps 150000 --seconds 1e9 --until 2 \
     --device cuda
 
-The results also stand in RUNS/results.json: for each run its steps, processor seconds, bits per symbol and accuracy in
+RUNS/results.json also holds the results: for each run its steps, processor seconds, bits per symbol and accuracy in
 training form, and its accuracy with each attention.
 """
 
@@ -43,7 +43,7 @@ RESULTS = "results.json"
 
 
 def config_of(name: str, word_length: int, chunk_length: int) -> ReformerConfig:
-    """The paper's model: one layer, d_model = d_ff = 256, 4 heads; twice as many buckets as chunks, as in its text."""
+    """Return the paper's configuration: one layer, d_model = d_ff = 256, 4 heads, and 2 buckets for each chunk."""
     length = sequence_length(word_length)
     kind, _, rest = name.partition("-")
     return ReformerConfig(
@@ -66,7 +66,7 @@ def config_of(name: str, word_length: int, chunk_length: int) -> ReformerConfig:
 
 
 def train(name: str, config: ReformerConfig, training: TrainingConfig, out: Path, until: float, seconds: float) -> Any:
-    """Train until the held-out accuracy is `until` or so many processor seconds have passed; what to keep of it."""
+    """Train until the held-out accuracy reaches `until` or the processor time `seconds`; return the results to keep."""
     torch.manual_seed(training.seed)
     task = DuplicationTask(training.word_length, training.batch_size, training.seed)
     run = TrainingRun(config, training, task, out / name, files={})
@@ -85,7 +85,7 @@ def train(name: str, config: ReformerConfig, training: TrainingConfig, out: Path
 
 
 def evaluated_with(checkpoint: Checkpoint, column: str) -> Reformer:
-    """The trained weights under another attention: full and LSH attention share theirs, rotations aside."""
+    """Return the trained model with another attention; full and LSH attention share all weights, except rotations."""
     config = checkpoint.config
     assert isinstance(config, ReformerConfig)
     kind, _, rounds = column.partition("-")
@@ -101,7 +101,7 @@ def evaluated_with(checkpoint: Checkpoint, column: str) -> Reformer:
 
 
 def evaluate(checkpoint: Checkpoint, task: DuplicationTask, examples: int) -> dict[str, float]:
-    """Accuracy with each attention, in per cent, on the examples that no run trains on."""
+    """Measure accuracy with each attention, in per cent, on examples that no run trains on."""
     tokens, targets = task.held_out_examples(examples)
     return {
         column: 100 * duplication_scores(evaluated_with(checkpoint, column), tokens, targets)[1] for column in COLUMNS
@@ -109,7 +109,7 @@ def evaluate(checkpoint: Checkpoint, task: DuplicationTask, examples: int) -> di
 
 
 def table(results: dict[str, Any]) -> str:
-    """Trained by evaluated, per cent, with the paper's figure in brackets."""
+    """Format accuracies in per cent, by training and evaluation attention, with the paper's figures in brackets."""
     lines = [f"{'trained':16}" + "".join(f"{column:>16}" for column in COLUMNS) + f"{'steps':>9}"]
     for name in RUNS:
         if name in results:
@@ -127,15 +127,15 @@ def table(results: dict[str, Any]) -> str:
 @click.option("--word-length", default=255, show_default=True)
 @click.option("--chunk-length", default=64, show_default=True)
 @click.option("--batch-size", default=8, show_default=True)
-@click.option("--steps", default=1500, show_default=True, help="Updates of a run at most.")
-@click.option("--seconds", default=300.0, show_default=True, help="Processor seconds of a run at most.")
+@click.option("--steps", default=1500, show_default=True, help="Most updates of a run.")
+@click.option("--seconds", default=300.0, show_default=True, help="Most processor seconds of a run.")
 @click.option("--until", default=0.999, show_default=True, help="Held-out accuracy at which a run ends.")
 @click.option("--learning-rate", default=2e-3, show_default=True)
-@click.option("--examples", default=64, show_default=True, help="That the table's accuracies are measured on.")
+@click.option("--examples", default=64, show_default=True, help="Examples on which to measure accuracies.")
 @click.option("--threads", default=1, show_default=True)
 @click.option("--device", default="cpu", show_default=True)
-@click.option("--only", multiple=True, type=click.Choice(RUNS), help="Of all runs; may be given several times.")
-@click.option("--table", "table_only", is_flag=True, help="Train nothing, print what there is.")
+@click.option("--only", multiple=True, type=click.Choice(RUNS), help="Only this run; may be repeated.")
+@click.option("--table", "table_only", is_flag=True, help="Print the results so far; do not train.")
 @click.option("--json", "as_json", is_flag=True, help="Print the results as JSON.")
 def main(
     out: Path,
@@ -153,7 +153,7 @@ def main(
     table_only: bool,
     as_json: bool,
 ) -> None:
-    """Train, evaluate, and print the table."""
+    """Train and evaluate the models, and print the table."""
     torch.set_num_threads(threads)
     training = TrainingConfig(
         task="duplication",

@@ -1,8 +1,9 @@
-"""Score candidates after a long context in three ways, in turns: time and memory for each candidate.
+"""Measure time and memory for each candidate after a long context, in three ways that take turns.
 
 python -m benchmarks.fork_and_rerank BUNDLE DOCUMENT [CONTEXT [LENGTH]]
 
-The context is the document's first tokens (20,000), the candidates are pieces (of 20 tokens) of what comes after it.
+The context is the document's first CONTEXT tokens (20,000). The candidates are the pieces of LENGTH tokens (20) that
+follow it.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ Ids = npt.NDArray[np.int64]
 
 
 def main(bundle: Path, document: Path, context: int = 20_000, length: int = 20) -> None:
-    """Print a line for each way, and how far their scores are apart."""
+    """Print a line for each way, and the largest difference of their scores."""
     model = xlruntime.load(bundle, threads=1)
     ids = model.tokenizer.encode(document.read_bytes()[: 8 * (context + CANDIDATES * length)])
     known, *candidates = np.split(ids[: context + CANDIDATES * length], context + length * np.arange(CANDIDATES))

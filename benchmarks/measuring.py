@@ -1,4 +1,4 @@
-"""Sides measured in turns, beside what the machine can do at that time; figures as JSON."""
+"""Measure sides in turns, together with the machine's rates at that time; write figures as JSON."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ LIBRARIES = ("numpy", "onnxruntime", "torch", "transformers", "reformer-pytorch"
 
 
 def measure(makers: Mapping[str, Callable[[], Side]], rounds: int, repeats: Mapping[str, int], threads: int) -> Figures:
-    """Figures of all sides, measured in turns: `repeats` steps of each in a round.
+    """Measure all sides in turns, `repeats` steps of each in a round, and return their figures.
 
-    A side that tells `flops` (and `bytes`) of a step gets its floor; one that returns as many scores as the first side
-    of its `model`, how far they are from those.
+    A side whose facts have `flops` (and `bytes`) of a step gets a floor. A side that returns as many scores as the
+    first side of its `model` gets the difference between them.
     """
     figures: Figures = {"machine": machine(), "threads": threads, "rounds": rounds}
     with sides_of({"SGEMM": lambda: Side(sgemm, threads), **makers}) as sides:
@@ -64,7 +64,7 @@ def measure(makers: Mapping[str, Callable[[], Side]], rounds: int, repeats: Mapp
 
 
 def headline(name: str, figures: Figures) -> str:
-    """What the machine did meanwhile."""
+    """Return a headline with the name and the machine's state during the measurement."""
     ours, torch, memory = ([each[key] for each in figures["peaks"]] for key in RATES)
     load = f"{figures['machine']['load_average']:.1f} at the start, {figures['load_average_after']:.1f} at the end"
     sgemm = (
@@ -74,7 +74,7 @@ def headline(name: str, figures: Figures) -> str:
 
 
 def add_to_json(file: Path, name: str, figures: Figures) -> None:
-    """Put a case's figures into the file, whole or not at all."""
+    """Add a case's figures to the file atomically."""
     cases = json.loads(file.read_text()) if file.exists() else {}
     beside = file.with_name(f".{file.name}.new")
     beside.write_text(json.dumps({**cases, name: figures}, indent=1) + "\n")
@@ -82,7 +82,7 @@ def add_to_json(file: Path, name: str, figures: Figures) -> None:
 
 
 def sgemm(threads: int) -> Ready:
-    """What the machine can do, which a step returns: `RATES`, the matrix product by both libraries."""
+    """Return a side whose step measures `RATES` of the machine, with the matrix product of both libraries."""
     import torch
 
     from xlexport.bench.hardware import SGEMM_SIZE, Machine
@@ -102,13 +102,13 @@ def sgemm(threads: int) -> Ready:
 
 
 def peaks(side: Side, repeats: int = 5) -> dict[str, float]:
-    """The most of a few tries of each rate, by a side of `sgemm`."""
+    """Return the best of a few measurements of each rate, by a side of `sgemm`."""
     tries = np.array([side.measure(1).scores for _ in range(repeats)])
     return dict(zip(RATES, tries.max(axis=0).tolist(), strict=True))
 
 
 def medians(turns: list[Turn]) -> dict[str, float]:
-    """Of all steps of a side: median and best wall time; medians over turns of user and system time."""
+    """Return a side's median and best wall time over all steps, and median user and system time over turns."""
     seconds = [each for turn in turns for each in turn.seconds]
     return {
         "median": float(np.median(seconds)),
@@ -120,7 +120,7 @@ def medians(turns: list[Turn]) -> dict[str, float]:
 
 
 def code_digest() -> str:
-    """Of the code that exports: a bundle that was kept is of use while this is the same."""
+    """Return a digest of the code that exports; kept bundles are valid while it is unchanged."""
     digest = hashlib.sha256()
     for path in sorted(ROOT.glob("xlexport/**/*.py")):
         digest.update(path.read_bytes())
@@ -128,7 +128,7 @@ def code_digest() -> str:
 
 
 def machine() -> dict[str, Any]:
-    """Where and when: processor, cores, how busy it is, versions, date."""
+    """Return the place and time of the measurement: processor, cores, load, versions, date."""
     cpu, info = platform.processor(), Path("/proc/cpuinfo")
     if info.exists():
         names = [line.split(":", 1)[1].strip() for line in info.read_text().splitlines() if "model name" in line]
@@ -148,13 +148,13 @@ def machine() -> dict[str, Any]:
 
 
 def common_options(function: Callable[..., None]) -> Callable[..., None]:
-    """Options that all benchmarks with sides have: `rounds`, `threads`, `tiny`, `folder` and `file`."""
+    """Add the options that all benchmarks with sides have: `rounds`, `threads`, `tiny`, `folder` and `file`."""
     options = (
         click.option("--rounds", default=3, show_default=True, type=click.IntRange(1)),
         click.option("--threads", default=os.cpu_count() or 1, show_default=True, type=click.IntRange(1)),
         click.option("--tiny", is_flag=True, help="A small shape, to try the command out."),
-        click.option("--folder", type=PATH, help="Keep checkpoints and bundles there, or use them."),
-        click.option("--json", "file", type=PATH, help="Write figures there; those of other tables stay."),
+        click.option("--folder", type=PATH, help="Folder that keeps checkpoints and bundles for reuse."),
+        click.option("--json", "file", type=PATH, help="File for figures; figures of other tables are kept."),
     )
     for option in reversed(options):
         function = option(function)

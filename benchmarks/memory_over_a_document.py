@@ -1,4 +1,4 @@
-"""Score one long document and print the process's resident memory along the way: it should stand still.
+"""Score one long document and print the process's resident memory along the way; it should not grow.
 
 python -m benchmarks.memory_over_a_document BUNDLE DOCUMENT
 """

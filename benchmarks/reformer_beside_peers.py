@@ -1,17 +1,17 @@
-"""Print speed and memory of Reformer bundles beside Hugging Face's and reformer-pytorch's models and full attention.
+"""Compare speed and memory of Reformer bundles with Hugging Face's and reformer-pytorch's models and full attention.
 
     python -m benchmarks.reformer_beside_peers [--part whole] [--tokens 16384] [--folder KEPT] [--json FILE]
 
 Width 512, 8 heads of 64, chunks of 128, 4 rounds of hashing, random weights. Parts:
 
 * whole: a document at once under rule `chunk`, six layers (local, lsh) x 3, the same weights in Hugging Face's model.
-  It runs as installed, and again with glibc told to keep large blocks instead of giving them back after every use.
+  That model runs as installed, and again with glibc set to keep large blocks instead of returning them after every use.
 * reformer-pytorch: the same, with its own six layers of LSH, and its own chunked feed-forward layers.
-* segments: rule `band`, segment by segment with 16,384 tokens of memory: LSH in segments of 16,384 and 4,096; beside it
-  full attention over the same memory, in segments of 512. Times are those of segments whose memory is full.
+* segments: rule `band`, segment by segment with 16,384 tokens of memory: LSH in segments of 16,384 and 4,096, and for
+  comparison full attention over the same memory in segments of 512. Only segments with full memory are measured.
 
-Every side runs in a process of its own, warm, in turns; SGEMM is measured before and after each round. `difference` is
-that of the mean log-probability to ours, in nats: of single tokens it can be large, where rounding decided a hash.
+Every side runs warm in its own process, in turns. SGEMM is measured before and after each round. `difference` is the
+difference of the mean log-probability to ours, in nats; single tokens can differ much if rounding decided a hash.
 `--tiny` is a small shape, to try the command out. Needs the extras cpu, convert and dev.
 """
 
@@ -47,7 +47,7 @@ Makers = dict[str, Callable[[], Side]]
 
 @click.command(help=__doc__.split("\n\n", maxsplit=1)[0] if __doc__ else None)
 @click.option("--part", "parts", multiple=True, type=click.Choice(PARTS), help="Default: all. May be repeated.")
-@click.option("--tokens", default=16384, show_default=True, help="Of the whole pass; a multiple of 256.")
+@click.option("--tokens", default=16384, show_default=True, help="Tokens of the whole pass; a multiple of 256.")
 @click.option("--repeats", default=2, show_default=True, type=click.IntRange(1), help="Steps of a side in a round.")
 @common_options
 def main(
@@ -60,7 +60,7 @@ def main(
     folder: Path | None,
     file: Path | None,
 ) -> None:
-    """Measure and print part by part."""
+    """Measure and print each part in turn."""
     shape = TINY if tiny else SHAPE
     with tempfile.TemporaryDirectory() as scratch:
         folder = folder or Path(scratch)
@@ -79,7 +79,7 @@ def _whole(folder: Path, shape: dict[str, int], part: str, tokens: int, threads:
     peer = "reformer_pytorch" if part == "reformer-pytorch" else "huggingface"
     checkpoint, bundle = prepared(folder, shape, tokens, peer)
 
-    def beside(environment: dict[str, str] | None) -> Side:
+    def peer(environment: dict[str, str] | None) -> Side:
         if peer == "huggingface":
             return Side(hugging_face, checkpoint, tokens, threads, environment=environment)
         return Side(reformer_pytorch, checkpoint, shape, tokens, threads, environment=environment)
@@ -87,8 +87,8 @@ def _whole(folder: Path, shape: dict[str, int], part: str, tokens: int, threads:
     name = "reformer-pytorch" if peer == "reformer_pytorch" else "Hugging Face"
     return {
         "bundle": lambda: Side(ours_whole, bundle, tokens, threads),
-        f"{name} as installed": lambda: beside(None),
-        f"{name}, allocator tuned": lambda: beside(TUNED),
+        f"{name} as installed": lambda: peer(None),
+        f"{name}, allocator tuned": lambda: peer(TUNED),
     }
 
 

@@ -1,15 +1,15 @@
-"""Print what rule `band` does on real text: equal scores in segments of any length, overflow, and what overflow costs.
+"""Show rule `band` on real text: equal scores in segments of any length, overflow, and the cost of overflow.
 
     python -m benchmarks.reformer_on_real_text BUNDLE CHECKPOINT TEXT [--tokens 16384]
 
 BUNDLE is a Reformer's, converted from CHECKPOINT (our own format). Two tables:
 
 * The text's scores in segments of several lengths, in one segment, and from the logits of `generate` one token at a
-  time: bits per token, the largest difference of one token's score to that of the whole text in one segment, and bucket
-  ids that differ, as a hash on the edge of two buckets is decided by rounding.
-* The trained model's bits per token as trained; without the window (rounds attend to all keys of their bucket in the
-  memory, as in the paper's formula) and with full attention; and for each LSH layer the part of (query, head, round)
-  that had more keys to see than its window holds.
+  time. Columns: bits per token, the largest difference of a token's score to its score in one segment, and the number
+  of different bucket ids. Bucket ids can differ because rounding decides a hash on the edge of two buckets.
+* The trained model's bits per token: as trained, without the window, and with full attention. Without the window,
+  rounds attend to all keys of their bucket in the memory, as in the paper's formula. For each LSH layer also the
+  overflow: the share of (query, head, round) that could see more keys than the window holds.
 
 Needs the extra convert.
 """
@@ -35,7 +35,7 @@ SEGMENT_LENS = (1, 64, 256, 1024)
 
 @dataclass
 class Walk:
-    """Log-probabilities (N,) in nats of a text, and the bucket ids (layers, H, R, N) that were chosen on the way."""
+    """Log-probabilities (N,) in nats of a text, and the bucket ids (layers, H, R, N) of its tokens."""
 
     log_probs: npt.NDArray[np.float64]
     buckets: npt.NDArray[np.int32]
@@ -60,14 +60,14 @@ def walk(model: Model, purpose: str, ids: npt.NDArray[np.int64], segment_len: in
 
 
 def chosen_buckets(model: Model, memory: BatchMemory, offset: int, count: int) -> npt.NDArray[np.int32]:
-    """(layers, H, R, count): bucket ids of the `count` rows that a step has written from slot `offset` on."""
+    """Return bucket ids (layers, H, R, count) of the `count` rows that a step has written from slot `offset` on."""
     slots = (offset + np.arange(count)) % memory.capacity
     rings = [memory.array(entry)[0] for entry in model.bundle.memory if entry.input.startswith("memory_bucket_")]
     return np.stack([ring[..., slots] for ring in rings])
 
 
 def compare(model: Model, ids: npt.NDArray[np.int64]) -> list[dict[str, Any]]:
-    """One row for each way to cut the text."""
+    """Return a row for each way to cut the text."""
     whole = walk(model, "score", ids, len(ids) - 1)
     walks = {f"{length:,}": walk(model, "score", ids, length) for length in SEGMENT_LENS if length < len(ids)}
     walks["generate"] = walk(model, "generate", ids, 1)
@@ -88,7 +88,7 @@ def compare(model: Model, ids: npt.NDArray[np.int64]) -> list[dict[str, Any]]:
 
 
 def formulas(checkpoint: Path, ids: npt.NDArray[np.int64]) -> dict[str, Any]:
-    """The trained model's own scores: windowed, not windowed, and with full attention."""
+    """Return the trained model's own scores: with window, without window, and with full attention."""
     import torch
 
     from xltraining.checkpoint import Checkpoint, build_model, load_checkpoint
@@ -126,7 +126,7 @@ def formulas(checkpoint: Path, ids: npt.NDArray[np.int64]) -> dict[str, Any]:
 @click.argument("bundle", type=click.Path(path_type=Path))
 @click.argument("checkpoint", type=click.Path(path_type=Path))
 @click.argument("text", type=click.Path(path_type=Path))
-@click.option("--tokens", default=16384, show_default=True, help="Of the text, from its beginning.")
+@click.option("--tokens", default=16384, show_default=True, help="Tokens from the beginning of the text.")
 @click.option("--threads", default=None, type=int)
 @click.option("--json", "as_json", is_flag=True)
 def main(bundle: Path, checkpoint: Path, text: Path, tokens: int, threads: int | None, as_json: bool) -> None:

@@ -17,18 +17,18 @@ from benchmarks.sides import Ready, run_once, text_ids
 
 __all__ = ["SHAPE", "TINY", "hugging_face", "ours_segments", "ours_whole", "prepared", "reformer_pytorch"]
 
-# Layers are (local, lsh) times `pairs`; reformer-pytorch, which has no such local layers, gets as many of LSH alone.
+# Layers are (local, lsh) times `pairs`. reformer-pytorch lacks such local layers, so it gets as many LSH layers.
 SHAPE: dict[str, int] = {
     "n_token": 256, "d_model": 512, "n_head": 8, "d_head": 64, "d_inner": 2048,
     "pairs": 3, "chunk": 128, "buckets": 256,
 }  # fmt: skip
 TINY = SHAPE | {"d_model": 32, "n_head": 2, "d_head": 16, "d_inner": 64, "pairs": 1, "chunk": 32, "buckets": 32}
 HASHES, HASH_SEED = 4, 0
-POSITIONS = (256, 512)  # axes of the axial positions: of documents of up to 131,072 tokens
+POSITIONS = (256, 512)  # axes of the axial positions, for documents of up to 131,072 tokens
 
 
 def prepared(folder: Path, shape: dict[str, int], tokens: int, name: str) -> tuple[Path, Path]:
-    """A checkpoint of that shape, `huggingface`, `reformer_pytorch`, `lsh` or `full`, and the bundle made of it."""
+    """Return a checkpoint of this shape, `huggingface`, `reformer_pytorch`, `lsh` or `full`, and its bundle."""
     folder = folder / "-".join(map(str, [*shape.values(), tokens] if name == "reformer_pytorch" else shape.values()))
     folder.mkdir(parents=True, exist_ok=True)
     checkpoint, config = folder / name, folder / f"{name}.json"
@@ -38,7 +38,7 @@ def prepared(folder: Path, shape: dict[str, int], tokens: int, name: str) -> tup
     bundle = folder / f"{name}-{code_digest()}"
     if not bundle.exists():
         options = ["--tokenizer", "none", "--segments", "2", *(["--config", str(config)] if config.exists() else [])]
-        options += ["--mem-len", "1024"] if name in ("lsh", "full") else []  # to verify on; memories are chosen later
+        options += ["--mem-len", "1024"] if name in ("lsh", "full") else []  # to verify on; runs choose their own
         command = [sys.executable, "-m", "xlexport", "convert", str(checkpoint), "-o", str(bundle), *options]
         subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
     return checkpoint, bundle
@@ -100,7 +100,7 @@ def _write_band(file: str, shape: dict[str, int], tokens: int, name: str) -> Non
 
 
 def hugging_face(checkpoint: str, tokens: int, threads: int) -> Ready:
-    """The eager whole pass, with the log-probability of each target."""
+    """Return the side of Hugging Face's eager pass over a whole document, with the score of each target."""
     from transformers import ReformerModelWithLMHead
 
     model = ReformerModelWithLMHead.from_pretrained(checkpoint).eval()
@@ -108,14 +108,14 @@ def hugging_face(checkpoint: str, tokens: int, threads: int) -> Ready:
 
 
 def reformer_pytorch(checkpoint: str, shape: dict[str, int], tokens: int, threads: int) -> Ready:
-    """The same of reformer-pytorch, which draws its rotations anew at each pass."""
+    """Return the same side of reformer-pytorch, which draws new rotations at each pass."""
     import torch
 
     model, _ = _reformer_pytorch(shape, tokens)
     model.load_state_dict(torch.load(checkpoint, weights_only=True))
 
     def logits(ids: torch.Tensor) -> torch.Tensor:
-        torch.manual_seed(HASH_SEED)  # those that the bundle holds
+        torch.manual_seed(HASH_SEED)  # the rotations of the bundle
         return model(ids)
 
     return _torch_whole(logits, tokens, threads)
@@ -136,7 +136,7 @@ def _torch_whole(logits: Callable[[Any], Any], tokens: int, threads: int) -> Rea
 
 
 def ours_whole(bundle: str, tokens: int, threads: int) -> Ready:
-    """The score graph of rule `chunk`: a document is one step."""
+    """Return the side of the score graph of rule `chunk`, where a document is one step."""
     import xlruntime
     from xlexport.bench.roofline import step_floor
     from xlexport.bench.runners import GraphSide, Work
@@ -157,9 +157,9 @@ def ours_whole(bundle: str, tokens: int, threads: int) -> Ready:
 
 
 def ours_segments(bundle: str, segment: int, mem_len: int, filled: bool, threads: int) -> Ready:
-    """The score graph of rule `band` over a document, segment by segment, with full memory when it is timed.
+    """Return the side of the score graph of rule `band`, segment by segment, measured with full memory.
 
-    `filled`: begin as if as many tokens had been read, where buckets do not matter, as reading them would take long.
+    `filled`: begin as if the memory had been filled by reading, which saves time if buckets do not matter.
     """
     import xlruntime
 

@@ -1,4 +1,4 @@
-"""How fast a page of `xlexport report` is in a headless Chromium: medians of several openings.
+"""Measure the speed of a page of `xlexport report` in a headless Chromium: medians of several openings.
 
     python -m benchmarks.report_page PAGE WORD
 
@@ -16,8 +16,8 @@ from pathlib import Path
 
 from tests.report.browser import Browser, missing_browser, open_browser
 
-SCROLLED = (60, 240, 2000)  # pixels a frame
-# The median time in ms of 150 frames, each of which scrolls on.
+SCROLLED = (60, 240, 2000)  # pixels per frame
+# The median time in ms of 150 frames, each of which scrolls.
 FRAMES = """
 const [pixels, frames] = arguments;
 scrollTo(0, 800);
@@ -37,14 +37,14 @@ return new Promise((done) => {
 
 
 def seconds(work: Callable[[], None]) -> float:
-    """How long it took."""
+    """Return the duration of `work`."""
     began = time.perf_counter()
     work()
     return time.perf_counter() - began
 
 
 def measure(browser: Browser, page: Path, word: str) -> dict[str, float]:
-    """One opening of the page: what it took to do each thing."""
+    """Open the page once and return the duration of each action."""
 
     def jump() -> None:
         browser.point("#strip", click=True)

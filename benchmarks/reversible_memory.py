@@ -1,9 +1,9 @@
-"""Measure the memory that activations take in one training step, by number of layers: reversible beside ordinary.
+"""Measure the memory of activations in one training step, by number of layers, for reversible and ordinary layers.
 
 python -m benchmarks.reversible_memory [--device cuda] [--layers 2 8 24] [--segment 2048]
 
-A step holds, besides activations, what grows with the number of layers by nature: weights, gradients, and the rows and
-bucket ids that are carried to the next segment. The allocator's highest mark counts all of them; they are subtracted.
+A step also holds tensors that always grow with the number of layers: weights, gradients, and the rows and bucket ids
+that are carried to the next segment. The allocator's peak includes all of them, so they are subtracted.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ LAYERS = ("local", "lsh")  # in turn
 
 
 def carried_bytes(memory: ReformerMemory) -> int:
-    """Bytes of the rows and bucket ids of a memory."""
+    """Return the bytes of the rows and bucket ids of a memory."""
     return sum(tensor.nbytes for layer in memory.layers for tensor in layer if tensor is not None)
 
 
 def peak_on_cpu(trace: Path) -> int:
-    """The most bytes that a profiled step held at once, over what it held at its start."""
+    """Return the peak of bytes in a profiled step, minus the bytes at its start."""
     held, peak = 0, 0
     events = json.loads(trace.read_text("utf-8"))["traceEvents"]
     for event in sorted((event for event in events if event.get("name") == "[memory]"), key=lambda event: event["ts"]):
@@ -39,7 +39,7 @@ def peak_on_cpu(trace: Path) -> int:
 
 
 def activation_bytes(config: ReformerConfig, reversible: bool, batch_size: int, device: torch.device) -> int:
-    """Bytes of activations in the second of two training steps at the most."""
+    """Return the peak of activation bytes in the second of two training steps."""
     torch.manual_seed(0)
     model = Reformer(config).to(device).train()
     model.reversible = reversible
@@ -51,7 +51,7 @@ def activation_bytes(config: ReformerConfig, reversible: bool, batch_size: int, 
         model.loss(hidden, tokens).backward()
         return memory
 
-    step()  # what is set up once does not count
+    step()  # tensors that are created once do not count
     model.zero_grad(set_to_none=True)
     if device.type == "cuda":
         torch.cuda.synchronize(device)
@@ -70,7 +70,7 @@ def activation_bytes(config: ReformerConfig, reversible: bool, batch_size: int, 
 
 
 def main() -> None:
-    """Print a line for each number of layers, and by how much the memory grows from the first to the last."""
+    """Print a line for each number of layers, and the growth of memory from the first to the last."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--layers", type=int, nargs="+", default=[2, 8, 24])

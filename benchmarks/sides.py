@@ -1,8 +1,8 @@
-"""Sides of a benchmark: each gets ready in a process of its own, then waits, and is measured when its turn comes.
+"""Sides of a benchmark: each starts in its own process, then waits, and is measured when its turn comes.
 
-A side is a function, `module:name`, whose arguments are plain JSON. In its process it returns `Ready`: the step to be
-timed. So no side has the libraries, threads or allocator of another in its process, all are warm, and slow preparations
-(an export, a compilation) happen once, outside of what is timed.
+A side is a function, `module:name`, whose arguments are plain JSON. In its process it returns `Ready`, which holds the
+step to measure. So no process has the libraries, threads or allocator of another side. All sides are warm, and slow
+preparations (an export, a compilation) happen once, outside the measurement.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ class SideError(click.ClickException):
 
 @dataclass
 class Ready:
-    """What a side is in its process.
+    """The content of a side's own process.
 
     Attributes:
-        step: the work that is timed; scores of its tokens in nats, or None.
-        facts: whatever is to be told about it, plain JSON.
+        step: the work that is timed; returns scores of its tokens in nats, or None.
+        facts: further facts about the side, as plain JSON.
         warm: steps before the first turn.
     """
 
@@ -50,13 +50,13 @@ class Ready:
 
 @dataclass(frozen=True)
 class Turn:
-    """Some steps of a side in a row: wall time of each, and the process's mean time a step in user and system mode."""
+    """Several steps of a side in a row: wall time of each, and the process's mean user and system time per step."""
 
     seconds: list[float]
     user: float
     system: float
     peak_rss_mb: float
-    scores: list[float]  # what all these steps returned
+    scores: list[float]  # returned by all these steps
 
 
 class Side:
@@ -65,17 +65,17 @@ class Side:
     def __init__(
         self, function: Callable[..., Ready], *arguments: object, environment: Mapping[str, str] | None = None
     ) -> None:
-        """Start it, and wait until it is ready: nothing else shall run while another side is timed.
+        """Start the process and wait until it is ready, so that it does not run while another side is measured.
 
         Raises:
-            SideError: it could not get ready; the reason stands on stderr.
+            SideError: the side could not start; stderr has the reason.
         """
         self.name = function.__name__
         self._process = _start(function, arguments, environment)
         self.facts: dict[str, Any] = self._answer()
 
     def measure(self, repeats: int) -> Turn:
-        """Time `repeats` steps."""
+        """Measure `repeats` steps."""
         assert self._process.stdin is not None
         self._process.stdin.write(f"{repeats}\n")
         self._process.stdin.flush()
@@ -91,13 +91,13 @@ class Side:
         assert self._process.stdout is not None
         line = self._process.stdout.readline()
         if not line:
-            raise SideError(f"side {self.name} ended with status {self._process.wait()}; what it said is above.")
+            raise SideError(f"side {self.name} ended with status {self._process.wait()}; its output is above.")
         return json.loads(line)
 
 
 @contextlib.contextmanager
 def sides_of(makers: Mapping[str, Callable[[], Side]]) -> Iterator[dict[str, Side]]:
-    """Start all of them, one after the other, and end them all whatever happens."""
+    """Start all sides, one after the other, and end all of them, also after an error."""
     started: dict[str, Side] = {}
     try:
         for name, make in makers.items():
@@ -110,11 +110,11 @@ def sides_of(makers: Mapping[str, Callable[[], Side]]) -> Iterator[dict[str, Sid
 
 
 def run_once(function: Callable[..., Any], *arguments: object) -> Any:
-    """The function's result, from a process of its own."""
+    """Run a function in a separate process and return its result."""
     process = _start(function, arguments, None)
     out, _ = process.communicate()
     if process.returncode:
-        raise SideError(f"{function.__name__} ended with status {process.returncode}; what it said is above.")
+        raise SideError(f"{function.__name__} ended with status {process.returncode}; its output is above.")
     return json.loads(out.splitlines()[0])
 
 
@@ -137,9 +137,9 @@ def _start(
 
 
 def _serve() -> None:
-    """The process's life: one request to get ready, then turns until its input ends."""
+    """Serve one request to get ready, then turns until the input of the process ends."""
     answers = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # what libraries print shall not stand among the answers
+    os.dup2(2, 1)  # keeps the output of libraries out of the answers
     module, name, arguments = json.loads(sys.stdin.readline())
     found = getattr(importlib.import_module(module), name)(*arguments)
     if not isinstance(found, Ready):
@@ -174,7 +174,7 @@ def _turn(step: Callable[[], npt.NDArray[Any] | None], repeats: int) -> dict[str
 
 
 def text_ids(start: int, count: int) -> npt.NDArray[np.int64]:
-    """Bytes `start` and following of this very repository's code, over and over: as they come in text."""
+    """Return `count` bytes of this repository's code, repeated, from byte `start` on: the frequencies of real text."""
     if not _TEXT:
         _TEXT.append(b"".join(path.read_bytes() for path in sorted(ROOT.glob("x*/**/*.py"))))
     ids = np.frombuffer(_TEXT[0], np.uint8).astype(np.int64)
@@ -185,7 +185,7 @@ _TEXT: list[bytes] = []
 
 
 if __name__ == "__main__":
-    # As a module this file runs under another name than the one by which sides import it.
+    # Run as a program, this module has another name than sides import.
     from benchmarks.sides import _serve as serve
 
     serve()

@@ -1,17 +1,18 @@
-"""Print how much slower a vanilla Transformer is that slides one token at a time: Table 9 of the Transformer-XL paper.
+"""Measure how much slower a vanilla Transformer is that moves one token at a time: Table 9 of the Transformer-XL paper.
 
     python -m benchmarks.sliding_transformer [--length 3800] [--folder KEPT] [--json FILE]
 
 Both have the enwik8 shape (12 layers of width 512, 8 heads of 64, d_inner 2048, 256 bytes), random weights, and see the
-same number of tokens. The vanilla model computes a whole window of L tokens for each token that it scores, its output
-layer at the last position only: in PyTorch eager, with its fused causal attention, and in ONNX Runtime. Its time is
-that of a few windows. The bundle has a memory of L and scores in segments: of 80 tokens with distances clamped at 820,
-as the paper's enwik8 evaluation did, and in longer ones without clamping, as with `same_length` its scores do not
-depend on their length. The paper's ratios were measured on its authors' GPUs, with their code on both sides.
+same number of tokens. The vanilla model computes a whole window of L tokens for each token that it scores, but its
+output layer only at the last position. It runs in PyTorch eager, with fused causal attention, and in ONNX Runtime. Its
+time is measured on a few windows. The bundle has a memory of L and scores in segments. Segments of 80 tokens with
+distances clamped at 820 are the paper's enwik8 evaluation. Longer segments have no clamping: with `same_length` scores
+do not depend on the segments' length. The paper's ratios were measured on its authors' GPUs, with their code on both
+sides.
 
-Every side runs in a process of its own, warm, in turns; SGEMM is measured before and after each round. The floor is
-arithmetic at the best SGEMM; of the vanilla model, half of the attention. `--tiny` is a small shape, to try the command
-out. Needs the extras cpu, convert and dev.
+Every side runs warm in its own process, in turns. SGEMM is measured before and after each round. The floor is the
+arithmetic at the best SGEMM; for the vanilla model only half of the attention counts. `--tiny` is a small shape, to try
+the command out. Needs the extras cpu, convert and dev.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ VANILLA = ("vanilla, PyTorch eager", "vanilla, ONNX Runtime")
     "--length", "lengths", multiple=True, type=click.IntRange(1), help=f"Default: {', '.join(map(str, PAPER))}."
 )
 @click.option(
-    "--windows", default=2, show_default=True, type=click.IntRange(1), help="Of the vanilla model in a round."
+    "--windows", default=2, show_default=True, type=click.IntRange(1), help="Windows of the vanilla model in a round."
 )
 @click.option(
     "--repeats", default=5, show_default=True, type=click.IntRange(1), help="Segments of the bundle in a round."
@@ -54,7 +55,7 @@ def main(
     folder: Path | None,
     file: Path | None,
 ) -> None:
-    """Measure and print length by length."""
+    """Measure and print each length in turn."""
     shape = TINY if tiny else SHAPE
     with tempfile.TemporaryDirectory() as scratch:
         folder, bundle = prepared(folder or Path(scratch), shape)

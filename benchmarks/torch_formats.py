@@ -1,9 +1,9 @@
-"""Time steps of bundles of one checkpoint in ONNX, TorchScript and exported programs, in turns.
+"""Measure steps of bundles of one checkpoint in ONNX, TorchScript and exported programs, in turns.
 
     python -m benchmarks.torch_formats CHECKPOINT [--folder kept] [--segments 128,1]
 
-Each row gives the median step with full memory, one thread, and the ratio to ONNX in the same round; below it the sizes
-of the bundles.
+Each row gives the median step with full memory and one thread, and the ratio to ONNX in the same round. The sizes of
+the bundles follow.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ FORMATS: tuple[Format, ...] = ("onnx", "torchscript", "exported-program")
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("checkpoint", type=Path)
-    parser.add_argument("--folder", type=Path, help="Keep bundles here, and use those that are there.")
-    parser.add_argument("--segments", default="128,1", help="Tokens of a step; several to measure each.")
+    parser.add_argument("--folder", type=Path, help="Folder that keeps bundles for reuse.")
+    parser.add_argument("--segments", default="128,1", help="Tokens of a step, or several numbers.")
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--repeats", type=int, default=5)
     options = parser.parse_args()

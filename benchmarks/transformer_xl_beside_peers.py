@@ -1,21 +1,22 @@
-"""Print the speed of a Transformer-XL bundle beside the same weights in PyTorch: eager, compiled and traced.
+"""Compare the speed of a Transformer-XL bundle with the same weights in PyTorch: eager, compiled and traced.
 
     python -m benchmarks.transformer_xl_beside_peers [--case 80/2100] [--folder KEPT] [--json FILE]
 
 The enwik8 shape: 12 layers of width 512, 8 heads of 64, d_inner 2048, 256 bytes, random weights, one document. A case
-is segment / memory; `1/2100 generate` gives the logits of the next token. `free` is published evaluation (memory 2,100,
-the same context length for all tokens, distances clamped at 820): ours in segments of several lengths, as its scores do
-not depend on them, and Hugging Face's model in the published segments of 80; times of a token are compared.
+is segment / memory; `1/2100 generate` computes the logits of the next token. `free` is the published evaluation (memory
+2,100, the same context length for all tokens, distances clamped at 820). The bundle's scores do not depend on segments,
+so it runs in segments of several lengths. Hugging Face's model runs in the published segments of 80. The times per
+token are compared.
 
-Every side runs in a process of its own, warm, with full memory, in turns. Before and after each round it is measured
-what the machine can do: SGEMM, a 2048-cubed matrix product, by ONNX Runtime and by PyTorch, and reading or copying
-memory. The floor of a step is the larger of its arithmetic at the best SGEMM and its bytes at the best rate of memory,
-as `xlexport bench` counts them. The sides walk the same text from the same beginning, so their scores are compared too:
-`difference` is the largest of one token to the bundle's, in nats.
+Every side runs warm in its own process with full memory, in turns. The machine's rates are measured before and after
+each round: SGEMM, a 2048-cubed matrix product, by ONNX Runtime and by PyTorch, and reading or copying memory. As in
+`xlexport bench`, the floor of a step is max(arithmetic / best SGEMM, bytes / best rate of memory). The sides walk the
+same text from the same beginning, so their scores are compared too: `difference` is the largest difference of a token's
+score to the bundle's, in nats.
 
-Other programs on the machine slow PyTorch's threads far more than ONNX Runtime's, as they wait for each other in every
-operator: figures of a machine whose SGEMM is not that of a quiet one say little. `--tiny` is a small shape, to try the
-command out. `torch.compile` needs a C++ compiler. Needs the extras cpu, convert and dev.
+Other programs on the machine slow PyTorch much more than ONNX Runtime, because PyTorch's threads wait for each other in
+every operator. So figures mean little unless SGEMM is as fast as on an idle machine. `--tiny` is a small shape, to try
+the command out. `torch.compile` needs a C++ compiler. Needs the extras cpu, convert and dev.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ PEERS: dict[str, tuple[Callable[..., Any], str]] = {
     "our eager model, torch.compile": (our_eager, "compiled"),
 }
 OURS = "bundle"
-ROUNDING = 1e-3  # nats: a hundred times what correct sides were seen to differ by
+ROUNDING = 1e-3  # nats: a hundred times the observed differences of correct sides
 
 
 @click.command(help=__doc__.split("\n\n", maxsplit=1)[0] if __doc__ else None)
@@ -68,7 +69,7 @@ def main(
     folder: Path | None,
     file: Path | None,
 ) -> None:
-    """Measure and print case by case."""
+    """Measure and print each case in turn."""
     with tempfile.TemporaryDirectory() as scratch:
         folder, bundle = prepared(folder or Path(scratch), TINY if tiny else SHAPE)
         for name in names or CASES:
@@ -93,12 +94,12 @@ def _own(bundle: Path, threads: int, case: Case, segment_len: int) -> Callable[[
 def _peer(
     folder: Path, scratch: str, threads: int, case: Case, function: Callable[..., Any], form: str
 ) -> Callable[[], Side]:
-    cache = {"TORCHINDUCTOR_CACHE_DIR": scratch}  # not one of another run: it may have been interrupted there
+    cache = {"TORCHINDUCTOR_CACHE_DIR": scratch}  # a fresh cache: an interrupted run may have left a broken one
     return lambda: Side(function, folder / "checkpoint", threads, case.plain(), form, environment=cache)
 
 
 def print_table(name: str, figures: Figures) -> None:
-    """One line a side; ratios to the best of ours, by token."""
+    """Print one line for each side, with ratios per token to the best of ours."""
     sides = figures["sides"]
     own = [side for side_name, side in sides.items() if side_name.startswith(OURS)]
     best, median = (min(side[key] / side["tokens"] for side in own) for key in ("best", "median"))
@@ -118,7 +119,7 @@ def print_table(name: str, figures: Figures) -> None:
         )
     for side_name, side in sides.items():
         if side.get("max_abs_log_prob_diff", 0) > ROUNDING:
-            print(f"  {side_name} computes something else: what it takes says nothing")
+            print(f"  {side_name} computes something else, so its time means nothing")
         if "compile_seconds" in side:
             print(f"  {side_name}: compiled in {side['compile_seconds']:.0f} s, {side['graph_breaks']} graph breaks")
 

@@ -1,7 +1,7 @@
 """One Transformer-XL in several implementations: sides for `transformer_xl_beside_peers.py`.
 
-All have the same random weights, start from the same full memory (rows of zeros, as Hugging Face's model does) and walk
-the same text, so their scores must agree.
+All have the same random weights, start from the same full memory and walk the same text, so their scores must agree.
+The memory has rows of zeros, as in Hugging Face's model.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ Walk = Callable[[], tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]]
 
 @dataclass(frozen=True)
 class Case:
-    """Evaluation settings of a step, and what is wanted of it: `score` or `generate`."""
+    """Evaluation settings of a step, and its purpose: `score` or `generate`."""
 
     segment_len: int
     mem_len: int
@@ -41,12 +41,12 @@ class Case:
     purpose: Literal["score", "generate"] = "score"
 
     def plain(self) -> dict[str, Any]:
-        """As JSON, to be given to a side."""
+        """Return the fields as plain JSON, the argument of a side."""
         return asdict(self)
 
 
 def prepared(folder: Path, shape: dict[str, int]) -> tuple[Path, Path]:
-    """The folder with a checkpoint of this shape, and a bundle that today's code made of it; what is there is used."""
+    """Return a checkpoint of this shape and a bundle that the current code made of it; reuse existing ones."""
     folder = folder / "-".join(map(str, shape.values()))
     folder.mkdir(parents=True, exist_ok=True)
     if not (folder / "checkpoint").exists():
@@ -58,7 +58,7 @@ def prepared(folder: Path, shape: dict[str, int]) -> tuple[Path, Path]:
 
 
 def _write_checkpoint(folder: str, shape: dict[str, int]) -> None:
-    """A Hugging Face folder of a model of this shape; all its weights are random and count."""
+    """Write a Hugging Face folder of a model of this shape; all its weights are random and have an effect."""
     from tests.oracles.huggingface import Oracle
     from xltraining.transformer_xl_config import TransformerXLConfig
 
@@ -67,14 +67,14 @@ def _write_checkpoint(folder: str, shape: dict[str, int]) -> None:
 
 
 def _write_bundle(checkpoint: Path, bundle: Path) -> None:
-    """What `xlexport convert` makes of it."""
+    """Write the bundle that `xlexport convert` makes of a checkpoint."""
     settings = ["--tokenizer", "none", "--segments", "2"]
     command = [sys.executable, "-m", "xlexport", "convert", str(checkpoint), "-o", str(bundle), *settings]
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
 
 
 def ours(bundle: str, threads: int, plain: dict[str, Any]) -> Ready:
-    """The bundle's graph; what a step of it takes in arithmetic and bytes stands in the facts."""
+    """Return the side of the bundle's graph; its facts have the arithmetic and bytes of a step."""
     import xlruntime
     from xlexport.bench.roofline import step_floor
     from xlexport.bench.runners import GraphSide, Work
@@ -103,12 +103,12 @@ def ours(bundle: str, threads: int, plain: dict[str, Any]) -> Ready:
 
 
 def our_eager(checkpoint: str, threads: int, plain: dict[str, Any], form: str) -> Ready:
-    """Our PyTorch model, with the paper's memory of hidden states; `form` as in `hugging_face`."""
+    """Return the side of our PyTorch model, with the paper's memory of hidden states; `form` as in `hugging_face`."""
     import torch
 
     from xlexport.checkpoints import load
 
-    # With torch 2.13 it overwrites what is still needed in models of three layers and more: scores were off by nats.
+    # With torch 2.13 it overwrites live values in models of three or more layers: scores were wrong by nats.
     torch._inductor.config.inplace_buffers = form != "compiled"
     case = Case(**plain)
     torch.set_num_threads(threads)
@@ -129,7 +129,10 @@ def our_eager(checkpoint: str, threads: int, plain: dict[str, Any], form: str) -
 
 
 def hugging_face(checkpoint: str, threads: int, plain: dict[str, Any], form: str) -> Ready:
-    """Hugging Face's model: `form` is eager, compiled (`torch.compile`), or traced (TorchScript, frozen)."""
+    """Return the side of Hugging Face's model.
+
+    `form` is eager, compiled (`torch.compile`), or traced (TorchScript, frozen).
+    """
     import torch
 
     _let_type_as_take_dtype()
@@ -153,7 +156,7 @@ def hugging_face(checkpoint: str, threads: int, plain: dict[str, Any], form: str
 
 
 def _let_type_as_take_dtype() -> None:
-    """Hugging Face's forward calls `Tensor.type_as` with an argument that torch has never had."""
+    """Patch `Tensor.type_as` to accept `dtype`, which Hugging Face's forward passes although torch never had it."""
     import torch
 
     original = torch.Tensor.type_as
@@ -173,7 +176,7 @@ def _torch_side(module: Any, memory: list[Any], case: Case, form: str) -> Ready:
     run = module
     state = list(memory)
     if form == "compiled":
-        torch._logging.set_logs(dynamo=logging.CRITICAL)  # type: ignore[attr-defined]  # breaks are counted, not told
+        torch._logging.set_logs(dynamo=logging.CRITICAL)  # type: ignore[attr-defined]  # breaks are counted, not printed
         run = torch.compile(module, dynamic=False)
     elif form == "traced":
         example = torch.zeros(1, case.segment_len, dtype=torch.int64)
@@ -192,16 +195,16 @@ def _torch_side(module: Any, memory: list[Any], case: Case, form: str) -> Ready:
     if form == "compiled":
         started = time.perf_counter()
         step()
-        step()  # with the memory that the first one returned
+        step()  # with the memory that the first step returned
         facts["compile_seconds"] = time.perf_counter() - started
         facts["graph_breaks"] = sum(torch._dynamo.utils.counters["graph_break"].values())
         walk = _walk(case.segment_len)
-        state = list(memory)  # from the beginning, as the others
+        state = list(memory)  # from the beginning, like the other sides
     return Ready(step, facts)
 
 
 def _walk(segment_len: int) -> Walk:
-    """The text's next tokens and targets (1, S) at each call."""
+    """Return a function that returns the text's next tokens and targets (1, S) at each call."""
     place = 0
 
     def walk() -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:

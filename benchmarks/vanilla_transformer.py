@@ -1,7 +1,7 @@
 """A plain Transformer decoder with absolute positions, and its sides for `sliding_transformer.py`.
 
-The model of Al-Rfou et al. (2018) as Dai et al. (2019), Section 3.1, describe its evaluation: to score one token it
-reads the L tokens before it, all from scratch, and predicts at the last position only; then it moves on by one.
+The model is that of Al-Rfou et al. (2018), evaluated as described by Dai et al. (2019), Section 3.1. To score one token
+it reads the L tokens before it from scratch and predicts only at the last position. Then it moves on by one token.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Layer(nn.Module):
         self.attention_norm, self.feed_forward_norm = nn.LayerNorm(D), nn.LayerNorm(D)
 
     def forward(self, hidden: Tensor, future: Tensor | None) -> Tensor:
-        """(B,L,D) from (B,L,D); `future` (L,L) is -inf there, None has PyTorch's fused kernel mask by itself."""
+        """Compute (B,L,D) from (B,L,D); `future` (L,L) is -inf for later tokens, None: the fused kernel masks them."""
         B, L, _ = hidden.shape
         query, key, value = self.qkv(hidden).view(B, L, 3, self.n_head, self.d_head).permute(2, 0, 3, 1, 4)
         if future is None:
@@ -67,7 +67,7 @@ class VanillaTransformer(nn.Module):
 
 
 def window_flops(shape: dict[str, int], L: int) -> int:
-    """Multiplications and additions in the matrix products of one window, scores of the future not counted."""
+    """Return the multiplications and additions in one window's matrix products, without scores of later tokens."""
     D, heads = shape["d_model"], shape["n_head"] * shape["d_head"]
     layer = L * (4 * D * heads + 2 * D * shape["d_inner"]) + 2 * heads * L * (L + 1) // 2
     return 2 * (shape["n_layer"] * layer + D * shape["n_token"])
@@ -79,7 +79,7 @@ def _model(shape: dict[str, int], length: int, fused: bool) -> VanillaTransforme
 
 
 def eager(shape: dict[str, int], length: int, threads: int) -> Ready:
-    """In PyTorch, with its fused attention."""
+    """Return the side in PyTorch, with its fused attention."""
     torch.set_num_threads(threads)
     model = _model(shape, length, fused=True)
     place = 0
@@ -96,13 +96,13 @@ def eager(shape: dict[str, int], length: int, threads: int) -> Ready:
 
 
 def export(file: str, shape: dict[str, int], length: int) -> None:
-    """Write it as ONNX for windows of `length` tokens."""
+    """Write the model as ONNX for windows of `length` tokens."""
     tokens = torch.zeros(1, length, dtype=torch.int64)
     torch.onnx.export(_model(shape, length, fused=False), (tokens,), file, dynamo=True, verbose=False)
 
 
 def onnx_runtime(folder: str, shape: dict[str, int], length: int, threads: int) -> Ready:
-    """In ONNX Runtime, through the settings of `xlruntime`'s own sessions."""
+    """Return the side in ONNX Runtime, with the settings of `xlruntime`'s own sessions."""
     from xlruntime.devices import parse_device
     from xlruntime.providers import open_session
 

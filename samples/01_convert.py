@@ -1,4 +1,4 @@
-"""Convert the sample checkpoint into `bundle/` here, verified against the trained model.
+"""Convert the sample checkpoint to `bundle/` in the current folder, verified against the trained model.
 
 Needs: pip install 'xlexport[cpu,convert]'. The same as: xlexport convert CHECKPOINT -o bundle
 """

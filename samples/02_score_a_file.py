@@ -1,4 +1,4 @@
-"""Score a file of any length, and show where it surprised the model most. Another file: 02_score_a_file.py FILE
+"""Score a file of any length, and show the places that surprised the model most. Your file: 02_score_a_file.py FILE
 
 Needs: pip install 'xlexport[cpu]', and `bundle/` from 01_convert.py. No PyTorch.
 """
@@ -12,7 +12,7 @@ import xlruntime
 
 file = Path(sys.argv[1]) if len(sys.argv) > 1 else Path(heapq.__file__)
 surprises: list[tuple[float, int]] = []
-for part in xlruntime.load("bundle").score_tokens([file]):  # token by token; nothing is kept but the ten largest
+for part in xlruntime.load("bundle").score_tokens([file]):  # token by token; keeps only the ten largest
     bits = (-part.log_probs / math.log(2)).tolist()
     surprises = heapq.nlargest(10, [*surprises, *zip(bits, part.starts.tolist(), strict=True)])
     if part.summary is not None:

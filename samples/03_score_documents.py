@@ -1,4 +1,4 @@
-"""Score many documents at once: four walk side by side, each with a memory of its own, results in their order.
+"""Score many documents: four at a time, each with its own memory; results are in the order of the documents.
 
 Needs: pip install 'xlexport[cpu]', and `bundle/` from 01_convert.py. No PyTorch.
 """

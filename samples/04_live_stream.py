@@ -1,4 +1,4 @@
-"""Feed a document as it arrives, in chunks cut anywhere, and notice those that do not fit what came before.
+"""Feed a document as it arrives, in chunks cut anywhere, and detect chunks that do not fit the text before them.
 
 Needs: pip install 'xlexport[cpu]', and `bundle/` from 01_convert.py. No PyTorch.
 """
@@ -12,7 +12,7 @@ import xlruntime
 text = topics["class"] + "kzjq vwxxt bjdqp qqhzv jxkvw zzptk gbvxq ywjkz " * 2 + topics["lambda"]
 live = io.BytesIO(text.encode())  # or a pipe, sys.stdin.buffer.raw; or a socket's file
 
-stream = xlruntime.load("bundle").stream()  # constant memory, however long it goes on
+stream = xlruntime.load("bundle").stream()  # constant memory for any length
 usual = 8.0  # bits per byte, lately
 while chunk := live.read(80):
     bits = -float(stream.feed(chunk).log_probs.sum()) / math.log(2) / len(chunk)

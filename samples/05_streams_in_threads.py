@@ -1,4 +1,4 @@
-"""Walk many documents at once, each by a stream of its own in a thread of its own; one model serves them all.
+"""Score many documents at once, each with its own stream in its own thread; all share one model.
 
 Needs: pip install 'xlexport[cpu]', and `bundle/` from 01_convert.py. No PyTorch.
 """
@@ -10,12 +10,12 @@ import numpy as np
 
 import xlruntime
 
-model = xlruntime.load("bundle", threads=1)  # one thread a step: here the streams are what runs side by side
+model = xlruntime.load("bundle", threads=1)  # one thread per step, because the streams run in parallel
 documents = [topics[name][:1500] for name in sorted(topics)[:8]]
 
 
 def walk(text: str) -> np.ndarray:
-    """Log-probabilities (n,) of a text that comes in pieces of 100 characters."""
+    """Return the log-probabilities (n,) of a text that arrives in pieces of 100 characters."""
     stream = model.stream()
     pieces = (text[start : start + 100] for start in range(0, len(text), 100))
     return np.concatenate([stream.feed(piece).log_probs for piece in pieces])

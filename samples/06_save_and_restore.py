@@ -1,4 +1,4 @@
-"""Stop half way through a document, and go on later from a file, in this process or another, bit-equal.
+"""Stop in the middle of a document, and continue later from a file, in any process, with bit-equal results.
 
 Needs: pip install 'xlexport[cpu]', and `bundle/` from 01_convert.py. No PyTorch.
 """

@@ -1,4 +1,4 @@
-"""Read a long text once, and try on forks of the stream how each way to go on makes what follows more or less likely.
+"""Read a long text once, and compare on forks of the stream how each continuation changes the cost of a next text.
 
 Needs: pip install 'xlexport[cpu]', and `bundle/` from 01_convert.py. No PyTorch.
 """
@@ -13,7 +13,7 @@ stream.feed(topics["while"] + topics["for"])
 print(f"read {stream.position:,} bytes; a fork copies {stream.memory.nbytes / 1e6:.1f} MB and reads nothing again")
 
 for way in ("For example:\n\n   >>> ", "The old man looked up and said "):
-    fork = stream.fork()  # goes on by itself; the stream stays where it is
+    fork = stream.fork()  # continues independently; the stream is unchanged
     fork.feed(way)
     for follows in ("print(x)\n", "that he knew nothing of it.\n"):
         bits = -float(fork.score_continuation(follows).log_probs.sum()) / math.log(2)

@@ -1,4 +1,4 @@
-"""Rank candidates by how likely they are after a long context, which is read once.
+"""Rank candidates by their probability after a long context, which is read once.
 
 Needs: pip install 'xlexport[cpu]', and `bundle/` from 01_convert.py. No PyTorch.
 """
@@ -24,5 +24,5 @@ print(f"read {stream.position:,} bytes in {time.perf_counter() - started:.2f} s"
 started = time.perf_counter()
 bits = {text: -float(stream.score_continuation(text).log_probs.sum()) / math.log(2) for text in candidates}
 print(f"scored {len(candidates)} candidates in {time.perf_counter() - started:.2f} s; the stream stayed where it was")
-for text in sorted(candidates, key=lambda text: bits[text] / len(text.encode())):  # a byte, lest short ones win
+for text in sorted(candidates, key=lambda text: bits[text] / len(text.encode())):  # per byte, or short ones would win
     print(f"{bits[text]:6.1f} bits, {bits[text] / len(text.encode()):5.2f} per byte  {text!r}")

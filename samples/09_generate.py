@@ -1,4 +1,4 @@
-"""Continue a prompt with temperature, top-k and top-p; a seed makes draws repeatable. The prompt is read once.
+"""Continue a prompt with temperature, top-k and top-p; a seed makes results repeatable. The prompt is read once.
 
 Needs: pip install 'xlexport[cpu]', and `bundle/` from 01_convert.py. No PyTorch.
 """
@@ -11,13 +11,13 @@ read = model.stream()
 read.feed(prompt)
 
 for sampling in (
-    Sampling(temperature=0),  # always the likeliest token
+    Sampling(temperature=0),  # always the most probable token
     Sampling(temperature=0.7, seed=1),
     Sampling(top_k=8, seed=1),
     Sampling(temperature=0.9, top_p=0.9, seed=1),
 ):
     stream = read.fork()
-    drawn = list(stream.generate(max_tokens=80, sampling=sampling))  # a part of the document from now on
+    drawn = list(stream.generate(max_tokens=80, sampling=sampling))  # the text becomes part of the document
     print(f"{sampling}\n    {model.tokenizer.decode(drawn)!r}")
     assert stream.position == read.position + len(drawn)
 

@@ -1,4 +1,4 @@
-"""Score a document with onnxruntime, numpy and json alone; docs/bundle_format.md specifies what a bundle holds.
+"""Score a document with only onnxruntime, numpy and json; docs/bundle_format.md specifies the files of a bundle.
 
 Needs: pip install onnxruntime, and `bundle/` from 01_convert.py or of another Transformer-XL that reads bytes."""
 
@@ -16,7 +16,7 @@ assert bundle["tokenizer"]["kind"] == "bytes" and rules["first_memory"] == "empt
 values = {name: setting["default"] for name, setting in rules["settings"].items()}
 ring, S = rules["rings"]["capacity"], rules["segment_len"]
 M = values[ring["rows"]]
-C = M + S  # slots of a ring: what a segment's first token sees, and the segment
+C = M + S  # slots of a ring: the memory of the first token, and the segment
 window = M + ring["window_extra"] if values[ring["same_length"]] else 2**62
 positions = InferenceSession(folder / "positions.onnx")
 inputs = {"capacity": C} | {s["input"]: values[name] for name, s in rules["settings"].items() if s["input"]}

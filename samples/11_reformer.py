@@ -1,7 +1,7 @@
-"""Score one document by a Reformer's bundle in segments of several lengths: rule `band` gives the same scores.
+"""Score one document with a Reformer's bundle in segments of several lengths; rule `band` gives equal scores.
 
-Needs: pip install 'xlexport[cpu,convert]'. The model has fresh weights, so its scores are those of a guess; what is
-shown is how they come about. To train one: xlexport train FILES --architecture reformer --out run
+Needs: pip install 'xlexport[cpu,convert]'. The model is untrained, so its scores are those of a guess. To train a
+model: xlexport train FILES --architecture reformer --out run
 """
 
 import math

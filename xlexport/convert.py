@@ -1,4 +1,4 @@
-"""Checkpoint to bundle: read, export, verify, publish. Nothing is published that was not shown to be equal."""
+"""Convert a checkpoint to a bundle: read, export, verify, publish. A bundle is published only if it is verified."""
 
 from __future__ import annotations
 
@@ -37,21 +37,21 @@ __all__ = ["ConversionOptions", "convert"]
 
 @dataclass(frozen=True)
 class ConversionOptions:
-    """Choices of a conversion; None keeps the checkpoint's own.
+    """The choices of a conversion; None keeps the checkpoint's own value.
 
     Attributes:
         tokenizer: a file (vocabulary, `tokenizer.json` or SentencePiece model), `bytes`, or `none` for a bundle that
-            takes token ids only.
-        vocab_style: how text becomes the symbols of a vocabulary, one of `vocabularies.STYLES`.
-        threads: of one step; None leaves the choice to ONNX Runtime.
-        verify_text: a text to verify on; None is that of `xlexport.sample`.
-        verify_segments: how many segments to verify; None lets the memory fill and wrap round.
-        restart: whether documents with more tokens than positions restart instead of being refused.
-        settings: the model's evaluation settings besides these, and choices that its architecture offers, by name:
-            `clamp_len`, `same_length` and `cuda_graphs` of a Transformer-XL, `rule` and `n_hashes` of a Reformer.
-        dtype: precision of the bundle, `float32` or one of `quantize.PRECISIONS`, with `max_delta_bits`, `keep_float`
-            and `memory_dtype` as `QuantizeOptions` has them; what it costs is measured on `verify_text`.
-        to: what the graphs are: `onnx`, `torchscript` or `exported-program`. PyTorch runs the latter two.
+            takes only token ids.
+        vocab_style: rule that splits text into symbols of a vocabulary, one of `vocabularies.STYLES`.
+        threads: threads of one step; None: ONNX Runtime chooses.
+        verify_text: a text to verify on; None: the text of `xlexport.sample`.
+        verify_segments: number of segments to verify; None: enough to fill the memory and wrap around it.
+        restart: whether to reset position and memory when a document exceeds the positions, instead of failing.
+        settings: further evaluation settings of the model and choices of its architecture, by name: `clamp_len`,
+            `same_length` and `cuda_graphs` of a Transformer-XL, `rule` and `n_hashes` of a Reformer.
+        dtype: precision of the bundle, `float32` or one of `quantize.PRECISIONS`. `max_delta_bits`, `keep_float` and
+            `memory_dtype` are as in `QuantizeOptions`. The cost in bits is measured on `verify_text`.
+        to: format of the graphs: `onnx`, `torchscript` or `exported-program`. PyTorch runs the latter two.
     """
 
     segment_len: int | None = None
@@ -71,19 +71,19 @@ class ConversionOptions:
 
     @classmethod
     def of(cls, **values: Any) -> ConversionOptions:
-        """Make options from one set of keywords; the ones that are not a field go into `settings`."""
+        """Return options from keyword arguments; keywords that are not fields go into `settings`."""
         names = {entry.name for entry in fields(cls)}
         settings = {name: value for name, value in values.items() if name not in names}
         return cls(**{name: value for name, value in values.items() if name in names}, settings=settings)
 
     @property
     def choices(self) -> dict[str, Any]:
-        """Return all that an architecture decides about, by name; None means not chosen."""
+        """Return all choices that an architecture handles, by name; None means not chosen."""
         return {**self.settings, "segment_len": self.segment_len, "mem_len": self.mem_len}
 
     @property
     def quantization(self) -> QuantizeOptions | None:
-        """What to do with the float32 bundle, if anything."""
+        """The options to quantize the float32 bundle, or None."""
         if (self.dtype, self.memory_dtype) == ("float32", "float32") and not self.keep_float:
             return None
         return QuantizeOptions(
@@ -100,20 +100,20 @@ def convert(
     tell: Callable[[str], None] = lambda message: None,
     progress: Progress = no_progress,
 ) -> ParityReport:
-    """Write a bundle of `source` to `output`, whole and verified or not at all.
+    """Write a bundle of `source` to `output`, but only if it is complete and verified.
 
-    Another precision than float32 is made of the float32 bundle once that has been verified.
+    For precisions other than float32, the float32 bundle is verified first and then quantized.
 
     Args:
         tell: called with a line for each stage.
-        progress: called after each verified segment, with how many there are at most.
+        progress: called after each verified segment with the number verified and the largest possible number.
 
     Raises:
-        OutputExistsError: `output` is taken.
-        ExportError, ParityError, OptionError, ConfigError: the model cannot be exported, or is not equal, or settings
-            are wrong.
-        QuantizationError: another precision would cost too much, or there is no text to measure that on.
-        OSError: the disk is full, or the like.
+        OutputExistsError: `output` already exists.
+        ExportError, ParityError, OptionError, ConfigError: the model cannot be exported, the graphs differ from it, or
+            settings are wrong.
+        QuantizationError: another precision would cost too many bits, or the text to measure them is missing.
+        OSError: a file cannot be read or written.
     """
     options = options or ConversionOptions()
     check_output(output, force)
@@ -125,7 +125,7 @@ def convert(
     tokenizer = choose_tokenizer(source, options.tokenizer, options.vocab_style)
     texts = [] if options.verify_text is None else [options.verify_text]
     if (quantization := options.quantization) is not None:
-        check_texts(tokenizer.spec, texts)  # now, not after minutes of export
+        check_texts(tokenizer.spec, texts)  # before the export, which takes minutes
     check_verify_text(tokenizer.spec, options.verify_text)
     source = replace(source, notes=_notes(source, options))
     tell(f"read {', '.join(map(str, source.files))}: {source.format}, {source.architecture}")
@@ -140,7 +140,7 @@ def convert(
         _write_first_rows(step, folder)
         tokenizer.write(folder)
         memory = step.memory
-        step.discard()  # torch's exporter remembers what it has traced, so dropping it would free nothing
+        step.discard()  # torch's exporter keeps references to it, so deleting it would free nothing
         bundle = _describe(source, memory, graphs, evaluation, tokenizer.spec, folder)
         write_manifest(folder, bundle)
 
@@ -162,17 +162,18 @@ def convert(
 
 
 def _check_format(name: str, options: ConversionOptions) -> None:
-    """Refuse what only ONNX graphs have, and an architecture that TorchScript cannot hold.
+    """Raise an error for options that need ONNX, and for architectures that TorchScript cannot hold.
 
     Raises:
-        OptionError, ExportError: says what.
+        OptionError: options need ONNX.
+        ExportError: TorchScript cannot hold the architecture.
     """
     if options.to == "torchscript":
         require_support(name, "torchscript")
     problems = {"--cuda-graphs": options.settings.get("cuda_graphs"), "--dtype and its options": options.quantization}
     if options.to != "onnx" and (named := [name for name, chosen in problems.items() if chosen]):
         raise OptionError(
-            f"--to {options.to} goes without {' and '.join(named)}: they are for ONNX.", repair="Leave them out."
+            f"--to {options.to} does not support {' and '.join(named)}, which need ONNX.", repair="Leave them out."
         )
 
 
@@ -189,7 +190,7 @@ def _export(step: Step, folder: Path, to: spec.Format) -> dict[str, spec.Graph]:
 
 
 def _chosen(source: SourceCheckpoint, options: ConversionOptions) -> SourceCheckpoint:
-    """Return the same model as it was chosen to be converted."""
+    """Return the checkpoint with the configuration and model under the conversion's choices."""
     check_choices(source.architecture, source.config, options.choices)
     found = architecture(source.architecture)
     config, notes = found.choose(source.config, options.choices)
@@ -218,14 +219,14 @@ def _evaluation(source: SourceCheckpoint, options: ConversionOptions) -> Evaluat
 
 
 def _notes(source: SourceCheckpoint, options: ConversionOptions) -> tuple[str, ...]:
-    """Return the source's notes, except the ones that only ask for settings that were given."""
+    """Return the source's notes, except notes that only ask for settings that the user gave."""
     asked = {note: getattr(note, "options", ()) for note in source.notes}
     given = options.choices
     return tuple(note for note, names in asked.items() if not names or any(given.get(name) is None for name in names))
 
 
 def _write_first_rows(step: Step, folder: Path) -> None:
-    """Write the rows of a fresh memory where they are not simply zero."""
+    """Write the rows of a fresh memory, if they are not zero."""
     rows = step.first_rows()
     wanted = {entry.first_value: rows[entry.input].numpy() for entry in step.memory if entry.first_value is not None}
     if wanted:

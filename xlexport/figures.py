@@ -1,4 +1,4 @@
-"""Files that plots are drawn into: checked before anything is measured, and written whole or not at all."""
+"""Files of plots: checked before any measurement, and written completely or not at all."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ SUFFIXES = (".png", ".svg")
 
 
 def check_picture(path: Path) -> None:
-    """Refuse a file that cannot be drawn into.
+    """Raise an error if a plot cannot be written to a file.
 
     Raises:
-        XlexportError: neither .png nor .svg.
+        XlexportError: the file is neither .png nor .svg.
         MissingDependencyError: matplotlib is not installed.
-        OutputFolderError: the folder to write it into does not exist.
+        OutputFolderError: the folder of the file does not exist.
     """
     if path.suffix.lower() not in SUFFIXES:
-        raise XlexportError(f"{path}: a plot is a .png or .svg file.", repair="Give it such a name.")
+        raise XlexportError(f"{path}: a plot is a .png or .svg file.", repair="Choose one of these endings.")
     require("plot")
     atomic_output.check_folder(path)
     if path.is_dir():
@@ -34,16 +34,19 @@ def check_picture(path: Path) -> None:
 
 
 def plain(name: str) -> str:
-    """A name as matplotlib shows it unchanged: it takes dollars for formulas, and hides labels that begin with `_`."""
+    """Escape a name so that matplotlib shows it unchanged.
+
+    Matplotlib reads dollars as formulas, and hides labels that begin with `_`.
+    """
     shown = name.encode("utf-8", "replace").decode().replace("$", r"\$")  # names of files may be any bytes
     return f" {shown}" if shown.startswith("_") else shown
 
 
 def save_picture(figure: Figure, path: Path) -> None:
-    """Write a figure as what its name says.
+    """Write a figure in the format that the ending of its name says.
 
     Raises:
-        OSError: it cannot be written; an older one stays as it was.
+        OSError: the file cannot be written; an older file stays unchanged.
     """
     with atomic_output.file(path) as temporary, atomic_output.writing(path):
         figure.savefig(temporary, format=path.suffix[1:].lower(), dpi=150)

@@ -1,4 +1,4 @@
-"""Progress bars of the commands: on standard error, and only on a terminal that can draw."""
+"""Progress bars of the commands, on standard error and only on a terminal that can draw them."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ if TYPE_CHECKING:
 
 __all__ = ["DocumentsBar", "StatusLine", "bar", "duration", "progress_bar"]
 
-EVERY = 0.2  # seconds between two pictures of a status line
+EVERY = 0.2  # seconds between two updates of a status line
 WIDTH, FULL, EMPTY = 24, "█", "░"  # of a bar
 CLEAR_LINE, SHOW_CURSOR = "\r\x1b[K", "\x1b[?25h"
 
 
 class StatusLine:
-    """Redraw one line on standard error, only on a terminal that can do that.
+    """A line on standard error that is redrawn, only on a terminal that can do so.
 
     Attributes:
-        visible: whether it is shown at all.
+        visible: whether the line is shown.
     """
 
     def __init__(self, stream: TextIO | None = None) -> None:
@@ -40,7 +40,7 @@ class StatusLine:
         self._shown = False
 
     def draw(self, line: Callable[[], str]) -> None:
-        """Show what `line` gives, unless it has just been drawn."""
+        """Show the text that `line` returns, unless the last update was very recent."""
         now = time.monotonic()
         if not self.visible or now - self._drawn < EVERY:
             return
@@ -58,10 +58,11 @@ class StatusLine:
 
 
 class DocumentsBar:
-    """A status line of documents that are scored, whose number and length may be unknown.
+    """A status line while documents are scored, whose number and length may be unknown.
 
     Args:
-        documents: how many there are; size: bytes of their text; None: unknown.
+        documents: number of documents; None: unknown.
+        size: bytes of their text; None: unknown.
     """
 
     def __init__(self, documents: int | None, size: int | None, stream: TextIO | None = None) -> None:
@@ -71,16 +72,16 @@ class DocumentsBar:
         self._started = time.monotonic()
         self._tokens = 0
         self._done = 0
-        self._finished = 0.0  # bytes of documents that are done
+        self._finished = 0.0  # bytes of finished documents
         self._skipped: float | None = None  # bytes that an earlier process scored
-        self._reached: dict[int, int] = {}  # of documents that are not done
+        self._reached: dict[int, int] = {}  # of unfinished documents
 
     def resumed(self, documents: int, size: int) -> None:
-        """Begin with documents that were done before, of `size` bytes."""
+        """Count documents that an earlier process finished, of `size` bytes."""
         self._done, self._finished = documents, float(size)
 
     def take(self, part: TokenScores) -> None:
-        """Count a part."""
+        """Count a scored part of a document."""
         self._tokens += len(part)
         if self._skipped is None:
             self._skipped = self._finished + (int(part.starts[0]) if len(part) else 0)
@@ -89,7 +90,7 @@ class DocumentsBar:
             self._finished += part.summary.bytes if part.summary is not None else self._reached.get(part.number, 0)
             self._reached.pop(part.number, None)
         elif len(part):
-            self._reached[part.number] = int(part.ends[-1])  # in characters where tokens are not bytes: a bit less
+            self._reached[part.number] = int(part.ends[-1])  # characters if tokens are not bytes: slightly too few
         self._line.draw(lambda: self.line(time.monotonic()))
 
     def clear(self) -> None:
@@ -97,7 +98,7 @@ class DocumentsBar:
         self._line.clear()
 
     def line(self, now: float) -> str:
-        """Return what is shown."""
+        """Return the text of the line at the time `now`."""
         if self._documents is None:
             done = counted(self._done, "document")
         else:
@@ -113,13 +114,13 @@ class DocumentsBar:
 
 
 def bar(fraction: float) -> str:
-    """Return a share of the whole as a number and as a picture."""
+    """Return a fraction as a percentage and as a bar."""
     filled = round(fraction * WIDTH)
     return f"{fraction:4.0%} {FULL * filled}{EMPTY * (WIDTH - filled)}"
 
 
 def duration(seconds: float) -> str:
-    """Return hours, minutes and seconds, as a clock shows them."""
+    """Return a duration in hours, minutes and seconds, such as 1:02:03."""
     whole = round(seconds)
     hours, minutes = whole // 3600, whole // 60 % 60
     return f"{hours}:{minutes:02}:{whole % 60:02}" if hours else f"{minutes}:{whole % 60:02}"
@@ -127,7 +128,7 @@ def duration(seconds: float) -> str:
 
 @contextlib.contextmanager
 def progress_bar(label: str) -> Iterator[Progress]:
-    """Yield a callback that draws a bar on a terminal; the bar is gone when the block ends, also by an error."""
+    """Yield a callback that draws a bar on a terminal; the bar is removed when the block ends, also after an error."""
     stream = sys.stderr
     if not _can_draw(stream):
         yield lambda done, total: None
@@ -154,5 +155,5 @@ def progress_bar(label: str) -> Iterator[Progress]:
 
 
 def _can_draw(stream: TextIO) -> bool:
-    """Return whether a line can be drawn again and again there."""
+    """Return whether a line of this stream can be redrawn."""
     return stream.isatty() and os.environ.get("TERM") != "dumb"

@@ -1,4 +1,4 @@
-"""A checkpoint that comes with xlexport and a text that comes with Python, for `xlexport demo` and as defaults."""
+"""The checkpoint that is installed with xlexport and the text that is part of Python, for `demo` and as defaults."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ SAMPLE = Path("transformer_xl_bytes", "checkpoint.pt")
 
 
 def sample_checkpoint() -> Path:
-    """A byte-level Transformer-XL, trained on English prose; its recipe stands beside it.
+    """Return the path of a byte-level Transformer-XL, trained on English prose; its folder also holds the recipe.
 
     Raises:
-        CheckpointNotFoundError: this installation was built without it.
+        CheckpointNotFoundError: this installation does not include it.
     """
     package = Path(__file__).resolve().parent
     places = (package / "_samples" / SAMPLE, package.parent / "samples" / SAMPLE)  # installed; checkout
@@ -29,7 +29,7 @@ def sample_checkpoint() -> Path:
 
 
 def sample_text() -> str:
-    """Half a megabyte of English that every CPython brings: the topics of its language reference, by name."""
+    """Return half a megabyte of English that every CPython includes: the topics of its language reference."""
     from pydoc_data.topics import topics
 
     return "\n\n".join(topics[name] for name in sorted(topics))

@@ -1,7 +1,7 @@
-"""Run bundles of TorchScript or of exported programs with PyTorch, behind the runtime's own interface.
+"""Run bundles of TorchScript or of exported programs with PyTorch, under the runtime's own interface.
 
-Loading such a file runs code that is in it. So the files are read once, what was read is compared with its digest, and
-nothing else is ever loaded; whether a bundle is to be trusted like a program is for the caller to say.
+Loading such a file executes code in it. So each file is read once, its content is compared with its digest, and only
+this content is loaded. The caller must decide whether to trust the bundle like a program.
 """
 
 from __future__ import annotations
@@ -49,19 +49,19 @@ def load(
     strict_device: bool = False,
     cuda_graphs: bool = False,
 ) -> Model:
-    """Open a bundle of TorchScript or of exported programs. That runs code that is in it: it must be trusted for that.
+    """Open a bundle of TorchScript or of exported programs, which executes code in it: open only trusted bundles.
 
     Args:
-        folder: what `xlexport convert --to torchscript` or `--to exported-program` wrote.
+        folder: the output of `xlexport convert --to torchscript` or `--to exported-program`.
         device: `cpu`.
-        threads: of PyTorch, in this process from now on; None leaves them as they are.
-        check_files: compare every file with its digest. Files that hold code are compared in any case.
-        strict_device, cuda_graphs: as `xlruntime.load` takes them; of no use here.
+        threads: PyTorch's threads in this process from now on; None: unchanged.
+        check_files: compare every file with its digest. Files that hold code are always compared.
+        strict_device, cuda_graphs: as in `xlruntime.load`; without effect here.
 
     Raises:
         MissingDependencyError: PyTorch is not installed.
-        BundleNotFoundError, BundleError: there is no such bundle, it is broken, or ONNX Runtime is what runs it.
-        OptionError: another device, or CUDA graphs.
+        BundleNotFoundError, BundleError: the bundle is missing or broken, or ONNX Runtime must run it.
+        OptionError: another device or CUDA graphs were chosen.
     """
     require("convert")
     if threads is not None and threads < 1:
@@ -81,7 +81,7 @@ def load(
 
 
 class TorchSessions:
-    """Opens the sessions of a bundle that PyTorch runs. Graphs of one file, or of one set of weights, share them."""
+    """Opens the sessions of a bundle that PyTorch runs. Graphs share the files and weights that they have in common."""
 
     def __init__(self, folder: Path, bundle: Bundle) -> None:
         self.folder = folder
@@ -92,13 +92,13 @@ class TorchSessions:
         """Open the session of one graph.
 
         Raises:
-            BundleError: the file is not what the manifest says, or not of PyTorch.
+            BundleError: the file does not match the manifest, or is not a PyTorch file.
         """
         if graph.format == "torchscript":
             module, metadata = self._shared(graph.file, self._load_torchscript)
             if not hasattr(module, purpose):
                 raise BundleError(
-                    f"{self.folder / graph.file}: no method {purpose!r} in it.", repair="Convert it again."
+                    f"{self.folder / graph.file}: no method {purpose!r} in it.", repair="Convert the checkpoint again."
                 )
             return TorchSession(self.folder / graph.file, graph, getattr(module, purpose), metadata[purpose])
         if graph.format == "exported-program":
@@ -112,10 +112,10 @@ class TorchSessions:
         return self._files[name]
 
     def _checked(self, name: str) -> io.BytesIO:
-        """The content of a file, equal to its digest. What is loaded is what was compared, even if the file changes.
+        """Return the content of a file after comparing it with its digest; later changes of the file have no effect.
 
         Raises:
-            BundleError: it is not what the manifest says.
+            BundleError: the content does not match the manifest.
         """
         path, wanted = self.folder / name, self.bundle.files[name]
         try:
@@ -167,7 +167,7 @@ class TorchSessions:
 class TorchSession:
     """One graph, run by PyTorch. Any number of threads may run it at once.
 
-    A step gives new memories, which take the place of the old ones.
+    Each step returns new memories, which replace the old ones.
     """
 
     def __init__(self, file: Path, graph: Graph, call: Call, metadata: str) -> None:
@@ -179,17 +179,17 @@ class TorchSession:
 
     @property
     def providers(self) -> list[str]:
-        """What runs it."""
+        """The name of the library that runs the graph."""
         return ["PyTorch"]
 
     @property
     def nodes(self) -> tuple[PlacedNode, ...]:
-        """None that could be told apart."""
+        """An empty tuple, because PyTorch does not list nodes."""
         return ()
 
     @property
     def metadata(self) -> str | None:
-        """The graph's own spec as the file carries it."""
+        """The graph's own spec, as stored in the file."""
         return self._metadata
 
     def run(self, feeds: Mapping[str, npt.NDArray[Any]]) -> dict[str, npt.NDArray[Any]]:
@@ -197,11 +197,11 @@ class TorchSession:
         return {name: value.numpy() for name, value in self.run_on_device(feeds).items()}
 
     def run_on_device(self, feeds: Mapping[str, npt.NDArray[Any]]) -> dict[str, Any]:
-        """Run as a pure function; every output as a tensor, which `step` takes as a constant of a memory."""
+        """Run as a pure function and return every output as a tensor, which `step` takes as a memory's constant."""
         return self._run(_tensors(feeds))
 
     def step(self, feeds: Mapping[str, npt.NDArray[Any]], memory: BatchMemory) -> dict[str, npt.NDArray[Any]]:
-        """As `GraphSession.step`, but that memories are new ones."""
+        """Run a step like `GraphSession.step`, but with new memories."""
         import torch
 
         given = {entry.input: torch.from_numpy(memory.array(entry)) for entry in memory.entries}
@@ -234,7 +234,7 @@ def _tensors(feeds: Mapping[str, npt.NDArray[Any]]) -> dict[str, torch.Tensor]:
 
 @contextlib.contextmanager
 def _loading(path: Path) -> Iterator[None]:
-    """Raise BundleError for whatever PyTorch makes of a file that is not what it should be; it has no base for that."""
+    """Raise BundleError for any exception of PyTorch on a wrong file, because these share no base class."""
     import torch
 
     logger = logging.getLogger("torch.export")

@@ -1,11 +1,11 @@
 """Prepare the text that the sample checkpoint is trained on: `python prepare.py [DATA_FOLDER] [OUT_FOLDER]`.
 
-Public-domain prose and drama from the data folder, and the documentation strings of this Python's standard library,
-become `train.txt` and `valid.txt`. Needs nothing outside the standard library; the same input gives the same bytes.
+It writes `train.txt` and `valid.txt` from public-domain prose and drama in the data folder and from the documentation
+strings of Python's standard library. It needs only the standard library. The same input gives the same bytes.
 
-Plain-text books come in several conventions, so the chapters of War and Peace are set in three of them in turn: UTF-8
-as it is, ASCII with "..." quotations, and (every second chapter) ASCII with `...' quotations and CRLF line ends, as the
-older electronic texts have it. Every 37th chapter is held out for validation.
+Plain-text books use several conventions, so the chapters of War and Peace use three of them in turn: unchanged UTF-8,
+ASCII with "..." quotations, and (every second chapter) ASCII with `...' quotations and CRLF line ends, as in older
+electronic texts. Every 37th chapter is held out for validation.
 """
 
 import ast
@@ -27,23 +27,23 @@ BACKTICK_QUOTES = {"\u201c": "`", "\u201d": "'", "\u2018": "`", "\u2019": "'"}
 
 
 def to_ascii(text: str, quotes: dict[str, str]) -> str:
-    """Fold quotation marks and dashes as told, and take the accents off letters."""
+    """Replace quotation marks and dashes according to `quotes`, and remove accents from letters."""
     text = text.translate(str.maketrans(DASHES | quotes))
     return unicodedata.normalize("NFKD", text).encode("ascii", "ignore").decode()
 
 
 def set_chapter(number: int, text: str) -> str:
-    """One chapter in the convention that its number gives it."""
+    """Return a chapter in the typographic convention that its number selects."""
     if number % 2:
         return to_ascii(text, BACKTICK_QUOTES).replace("\n", "\r\n")
     return text if number % 4 == 0 else to_ascii(text, DOUBLE_QUOTES)
 
 
 def war_and_peace(data: Path) -> tuple[str, str]:
-    """The novel without header, contents and licence: training text and held-out text."""
+    """Return training text and held-out text of the novel, without header, contents and licence."""
     book = data.joinpath("war_and_peace.txt").read_bytes().decode("utf-8-sig").replace("\r\n", "\n")
     book = re.search(r"\*\*\* START OF.*?\n(.*)\*\*\* END OF", book, re.DOTALL)[1]
-    chapters = re.split(r"(?m)^(?=CHAPTER [IVXLC]+\s*$)", book)[1:]  # the indented contents stand before the first
+    chapters = re.split(r"(?m)^(?=CHAPTER [IVXLC]+\s*$)", book)[1:]  # drops the indented contents before the first
     chapters = [set_chapter(number, text) for number, text in enumerate(chapters)]
     held_out = chapters[HELD_OUT_EVERY // 2 :: HELD_OUT_EVERY]
     kept = [text for number, text in enumerate(chapters) if number % HELD_OUT_EVERY != HELD_OUT_EVERY // 2]
@@ -51,7 +51,7 @@ def war_and_peace(data: Path) -> tuple[str, str]:
 
 
 def docstrings() -> str:
-    """The longer documentation strings of the standard library, each once, in the order of the files' names."""
+    """Return the longer documentation strings of the standard library, each once, in the order of file names."""
     library = Path(sysconfig.get_path("stdlib"))
     found: dict[str, None] = {}
     for file in sorted(library.rglob("*.py"), key=lambda file: file.as_posix()):
@@ -69,7 +69,7 @@ def docstrings() -> str:
 
 
 def main(data: Path, out: Path) -> None:
-    """Write `train.txt` and `valid.txt` to `out` and print what they are made of."""
+    """Write `train.txt` and `valid.txt` to `out` and print their parts."""
     novel, held_out = war_and_peace(data)
     parts = {
         "war_and_peace.txt": novel.encode(),

@@ -1,10 +1,10 @@
 """Publish a trained checkpoint: `python publish.py RUN_CHECKPOINT VALID_TEXT OUT [TEXT ...]`.
 
-Some settings are choices at evaluation time: the memory's length, and the clamping of distances of a Transformer-XL or
-the rounds of hashing of a Reformer. Each combination below is scored on the held-out text, as one document with carried
-memory, and the best becomes the configuration of OUT. OUT holds float16 weights and no training state. Each further
-TEXT is then scored once with what was written; of a Reformer also with full attention in its LSH layers' place, and
-with the part of (query, head, round) that had more keys in reach than a round covers.
+Some settings are chosen at evaluation: the memory's length, and the clamping of distances of a Transformer-XL or the
+rounds of hashing of a Reformer. Each combination below is scored on the held-out text, as one document with carried
+memory. The best becomes the configuration of OUT. OUT holds float16 weights and no training state. Then OUT scores each
+further TEXT once. A Reformer also scores it with full attention instead of LSH attention, and reports the overflow: the
+share of (query, head, round) that could reach more keys than a round covers.
 """
 
 import itertools
@@ -23,7 +23,7 @@ CLAMP_LENS = (128, 192, 254)  # training saw distances up to 255
 
 
 def choices(model):
-    """The settings to try, each a dict for `with_evaluation`."""
+    """Return the settings to try, each a dict for `with_evaluation`."""
     if isinstance(model, Reformer):
         return [{"mem_len": rows, "n_hashes": rounds} for rows, rounds in itertools.product((512, 1024, 2048), (2, 4))]
     pairs = itertools.product((128, 256, 384, 512), CLAMP_LENS)
@@ -31,7 +31,7 @@ def choices(model):
 
 
 def with_full_attention(checkpoint):
-    """The same weights with full attention over the memory in the LSH layers' place."""
+    """Return the same weights with full attention over the memory instead of LSH attention."""
     layers = tuple("full" if kind == "lsh" else kind for kind in checkpoint.config.attn_layers)
     tensors = {name: tensor for name, tensor in checkpoint.state_dict.items() if not name.endswith("rotations")}
     return build_model(Checkpoint(replace(checkpoint.config, attn_layers=layers), tensors))
@@ -39,7 +39,7 @@ def with_full_attention(checkpoint):
 
 @torch.no_grad()
 def overflow(model, text, segment_len):
-    """For each LSH layer, the part of (query, head, round) with more keys in reach than a round covers."""
+    """Return for each LSH layer the share of (query, head, round) with more keys in reach than a round covers."""
     counts, memory = 0, None
     for segment in text.long().split(segment_len):
         trace: list[LSHTrace] = []

@@ -26,10 +26,10 @@ VARIANTS: list[dict[str, Any]] = [
 
 
 def direct_attention(model: TransformerXL, hidden: Tensor, memory: Tensor, layer: int) -> list[list[Any]]:
-    """Of each query of a segment, for each head, the attention to each distance: {distance: weight} in float64.
+    """Return for each query and head of a segment the attention by distance: {distance: weight} in float64.
 
     Args:
-        hidden, memory: (1,S,D) and (1,M,D), what the layer gets.
+        hidden, memory: (1,S,D) and (1,M,D), the inputs of the layer.
     """
     config = model.config
     attention = cast("RelativeAttention", model.layers[layer].attention)
@@ -93,7 +93,7 @@ def test_against_direct_softmax(changes: dict[str, Any]) -> None:
     seen = report.mean.shape[2]
     assert seen == (config.window or config.mem_len + S)
     assert not expected[:, :, seen:].any()
-    # Weights of float32 scores of about 10, each of which is right to some 1e-6.
+    # Weights of float32 scores of about 10, which have errors of about 1e-6.
     np.testing.assert_allclose(report.mean, expected[:, :, :seen], rtol=0, atol=5e-6)
     np.testing.assert_allclose(report.mean.sum(axis=2), 1.0, rtol=0, atol=1e-6)
     assert report.mean.min() >= 0
@@ -130,5 +130,5 @@ def test_summary_of_a_known_distribution() -> None:
 
 def test_reformers_are_refused() -> None:
     require_support("transformer_xl", "attention-plot")
-    with pytest.raises(XlexportError, match=r"^x: attention by .* not possible for a Reformer: its LSH .* Give a"):
+    with pytest.raises(XlexportError, match=r"^x: attention by .* not possible for a Reformer: its LSH .* Use a"):
         require_support("reformer", "attention-plot", "x")

@@ -19,7 +19,7 @@ def array(*values: float) -> Losses:
 
 
 def slow_gain(losses: dict[int, list[list[float]]], model: int, c: int, longer: int, r: float) -> float:
-    """g_i(c, c') by the paper's formulas, token by token."""
+    """Compute g_i(c, c') by the paper's formulas, token by token."""
     tokens = range(len(losses[c][0]))
     b = [min(losses[c][i][t] for i in range(len(losses[c]))) for t in tokens]
     T = sorted(tokens, key=lambda t: (-b[t], t))[: max(1, round(r * len(b)))]
@@ -31,7 +31,7 @@ def slow_gain(losses: dict[int, list[list[float]]], model: int, c: int, longer: 
 
 
 def slow_recl(losses: dict[int, list[list[float]]], model: int, start: int, step: int, r: float) -> int | None:
-    """The paper's two steps; None where there are no losses to go on with."""
+    """Follow the paper's two steps; return None if losses for the next length are missing."""
     c = start
     while True:
         longer = c + step
@@ -46,7 +46,7 @@ def test_gain_of_hand_computed_losses() -> None:
     first, second = array(1.0, 4.0, 2.0, 3.0), array(2.0, 3.0, 2.5, 1.0)
     # b = (1, 3, 2, 1). With all tokens f(c, c) = 7/4.
     longer = [array(0.5, 5.0, 1.0, 1.0), array(3.0, 3.0, 2.5, 0.0)]
-    # min(b, l) = (0.5, 3, 1, 1) and (1, 3, 2, 0): only what is better than the group's best counts.
+    # min(b, l) = (0.5, 3, 1, 1) and (1, 3, 2, 0): only losses below the group's best count.
     found = relative_gains([first, second], longer, (10, 20), 1.0)
     assert [(gain.short, gain.long) for gain in found] == [(10, 20)] * 2
     assert [gain.baseline_nats for gain in found] == [1.75, 1.75]
@@ -66,12 +66,12 @@ def test_worse_with_more_context_is_no_loss() -> None:
 
 @pytest.mark.parametrize(("share", "places"), [(1.0, [2, 0, 1, 3]), (0.5, [2, 0]), (0.25, [2]), (0.01, [2])])
 def test_hardest_tokens(share: float, places: list[int]) -> None:
-    """The largest first, the earlier of equal ones; never none."""
+    """Expect the largest first, the earlier of equal ones, and at least one."""
     assert hardest(array(3.0, 3.0, 4.0, 1.0), share).tolist() == places
 
 
 def test_walk_of_hand_computed_losses() -> None:
-    """One token, so that a gain is one minus the ratio of probabilities: 4%, then 2%, then 0.5%."""
+    """Use one token, so that a gain is one minus the ratio of probabilities: 4%, then 2%, then 0.5%."""
     nats = {100: 1.0, 110: 1.0 + math.log(0.96), 120: 1.0 + math.log(0.96 * 0.98)}
     nats[130] = nats[120] + math.log(0.995)
     asked = []
@@ -91,7 +91,7 @@ def test_walk_of_hand_computed_losses() -> None:
 
 
 def test_the_threshold_itself_is_a_gain() -> None:
-    """The paper returns c where the gain is below 0.01, and goes on where it is that or more."""
+    """Check the limit: the paper returns c if the gain is below 0.01, and continues if it is 0.01 or more."""
     gain = -math.expm1(-0.5)
     steps = {1: array(1.0), 2: array(0.5), 3: array(0.5)}
     ((found,),) = find_recl(lambda c: [steps[c]], start=1, step=1, longest=3, shares=[1.0], threshold=gain)
@@ -100,7 +100,7 @@ def test_the_threshold_itself_is_a_gain() -> None:
 
 @pytest.mark.parametrize("seed", range(20))
 def test_against_the_paper_written_out(seed: int) -> None:
-    """Three models whose losses fall at their own pace, with noise, for shares that do not divide the tokens."""
+    """Compare for three models with noisy losses, and shares that do not divide the number of tokens."""
     rng = np.random.default_rng(seed)
     tokens, start, step, lengths = 57, 5, 3, 30
     hard = rng.exponential(2.0, tokens)

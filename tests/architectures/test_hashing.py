@@ -1,4 +1,4 @@
-"""Bucket ids of the step graphs, against their definition."""
+"""Bucket ids of the step graphs against their definition."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ H, R, D_HEAD = 3, 4, 16
 
 
 def draw(*shape: int, seed: int = 0) -> Tensor:
-    """Small whole numbers: their products are exact in any order, and many are equal."""
+    """Return small integers, whose products are exact in any order and often equal."""
     return torch.randint(-3, 4, shape, generator=torch.Generator().manual_seed(seed)).float()
 
 
 def by_definition(query_key: Tensor, rotations: Tensor, n_buckets: tuple[int, ...]) -> Tensor:
-    """The first largest entry of [x, -x] for each factor, the first factor least significant: (B, H, R, S)."""
+    """Compute for each factor argmax([x, -x]), the first factor least significant: (B, H, R, S)."""
     projected = torch.einsum("bhsd,hrdk->bhrsk", query_key, rotations)
     buckets, scale = torch.zeros(projected.shape[:-1], dtype=torch.int64), 1
     for factor, x in zip(n_buckets, projected.split([factor // 2 for factor in n_buckets], dim=-1), strict=True):
         both = torch.cat([x, -x], dim=-1)
-        first = (both == both.amax(dim=-1, keepdim=True)).int().argmax(dim=-1)  # of zeros and ones: the first one
+        first = (both == both.amax(dim=-1, keepdim=True)).int().argmax(dim=-1)  # the first 1 in a row of zeros and ones
         buckets, scale = buckets + scale * first, scale * factor
     return buckets
 
@@ -47,14 +47,14 @@ def test_buckets_against_definition(n_buckets: tuple[int, ...]) -> None:
     assert len(found.unique()) > np.prod(n_buckets) / 2
 
 
-def test_ties_are_there_and_go_to_the_first() -> None:
+def test_ties_occur_and_the_first_entry_wins() -> None:
     rotation = torch.eye(4).view(1, 1, 4, 4)
     rows = torch.tensor([[1, 0, 1, 0], [0, -2, 0, 2], [-1, -1, 0, 0], [0, 0, 0, 0.0]]).view(1, 1, 4, 4)
     assert hash_buckets(rows, rotation, (8,)).flatten().tolist() == [0, 3, 4, 0]
 
 
 class Hashing(torch.nn.Module):
-    """Nothing but bucket ids as a step."""
+    """A step that computes only bucket ids."""
 
     memory: tuple[spec.Memory, ...] = ()
     forms: ClassVar[dict[str, object]] = {}
@@ -78,7 +78,7 @@ def test_exported_buckets_against_definition(n_buckets: tuple[int, ...], tmp_pat
     step = Hashing(n_buckets)
     export_onnx(step, tmp_path)  # type: ignore[arg-type]  # a step without memory
     nodes = [node.op_type for node in onnx.load(tmp_path / "score.onnx").graph.node]
-    assert nodes.count("ArgMax") == R * len(n_buckets)  # one a round and factor, over half the width
+    assert nodes.count("ArgMax") == R * len(n_buckets)  # one for each round and factor, over half the width
     session = ort.InferenceSession(str(tmp_path / "score.onnx"), providers=["CPUExecutionProvider"])
     for B, S in itertools.product((1, 3), (1, 2, 200)):
         query_key = draw(B, H, S, D_HEAD, seed=S)

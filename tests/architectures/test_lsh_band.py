@@ -39,7 +39,7 @@ def make_document(T: int, n_buckets: int, B: int = 2, seed: int = 0) -> Document
 
 
 def defined(document: Document, reach: int, W: int | None, rounds: int = R) -> tuple[Tensor, Tensor]:
-    """The rule as its sentences say it, in float64; `W` None is the paper's formula over the last `reach` keys."""
+    """Compute the rule by its definition, in float64; `W` None: the paper's formula over the last `reach` keys."""
     query, key, value = (part.double() for part in (document.query, document.key, document.value))
     out, overflow = value.clone(), torch.zeros(len(query), len(document), dtype=torch.int64)
     for b in range(len(query)):
@@ -58,7 +58,7 @@ def defined(document: Document, reach: int, W: int | None, rounds: int = R) -> t
 def walk(
     document: Document, lengths: list[int], mem_len: int, W: int, *, few: bool, rounds: int = R, offset: int = 0
 ) -> tuple[Tensor, Tensor]:
-    """The document in segments of `lengths`, over and over, on one ring."""
+    """Walk a document on one ring, in segments that cycle through `lengths`."""
     B, T = len(document.query), len(document)
     C = mem_len + max(lengths)
     key, value = torch.zeros(B, H, C, d), torch.zeros(B, H, C, d)
@@ -88,7 +88,7 @@ def walk(
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("lengths", [[1], [7], [32], [96], [150], [5, 1, 17, 64]], ids=str)
 def test_against_the_definition(lengths: list[int], form: str) -> None:
-    """Float32 rounding of scores up to 25: 2e-6 or so. Buckets of 4 overflow a window of 8."""
+    """Allow for float32 rounding of scores up to 25, about 2e-6; buckets of 4 overflow a window of 8."""
     document = make_document(150, 4)
     wanted, overflow = defined(document, 40, 8)
     found, counted = walk(document, lengths, 40, 8, few=FORMS[form])
@@ -109,7 +109,7 @@ def test_fewer_rounds(rounds: int, form: str) -> None:
 
 @pytest.mark.parametrize("form", FORMS)
 def test_without_overflow_it_is_the_papers_formula(form: str) -> None:
-    """Every token of a bucket within reach fits the window, so that nothing is left out."""
+    """Choose a window that holds all tokens of a bucket within reach, so that none is omitted."""
     document = make_document(96, 16)
     wanted, _ = defined(document, 32, None)
     found, overflow = walk(document, [24], 32, 16, few=FORMS[form])
@@ -126,7 +126,7 @@ def test_later_tokens_change_nothing(form: str) -> None:
     changed = Document(query, value, buckets, 4)
     before, _ = walk(document, [45], 40, 8, few=FORMS[form])
     after, _ = walk(changed, [45], 40, 8, few=FORMS[form])
-    # Sorted elsewhere, sums may round otherwise, by 1e-6.
+    # At other places in the sort, sums may differ by rounding of 1e-6.
     assert (before - after)[:, :, :70].abs().max() < 1e-5
     assert (before - after)[:, :, 70:].abs().max() > 0.1
 
@@ -142,18 +142,18 @@ def test_where_the_ring_begins_does_not_matter(form: str) -> None:
 
 @pytest.mark.parametrize("form", FORMS)
 def test_large_scores_do_not_overflow_or_vanish(form: str) -> None:
-    """Queries 300 long, whose only keys may point the other way: weights are relative to the best of each query."""
+    """Use queries of length 300 whose only keys may point the other way; weights are relative to each query's best."""
     document = make_document(64, 8)
     long = Document(document.query * 100, document.value, document.buckets, 8)
     wanted, _ = defined(long, 40, 8)
     found, _ = walk(long, [16], 40, 8, few=FORMS[form])
-    # Scores of some thousand carry rounding errors of 1e-4, so weights do.
+    # Scores of several thousand have rounding errors of 1e-4, and so have weights.
     assert (found - wanted).abs().max() < 5e-3
 
 
 @pytest.mark.parametrize("form", FORMS)
 def test_rows_of_a_batch_at_different_positions(form: str) -> None:
-    """A row that begins a document sees nothing of what its ring holds from before."""
+    """Check that a row that begins a document does not see the earlier content of its ring."""
     document, mem_len, W, S = make_document(48, 4), 40, 8, 16
     C = mem_len + S
     key, value = torch.randn(2, H, C, d), torch.randn(2, H, C, d)

@@ -24,8 +24,8 @@ from xltraining.reformer_config import ReformerConfig
 
 B, H, D_HEAD = 3, 2, 16
 SEED = 3
-# Float32 sums in another order: the largest difference seen is 2e-6, of numbers up to 4. Where a query sees nothing but
-# itself, Hugging Face is off by 1e-2, and a difference in that would show.
+# Float32 sums in another order: the largest observed difference is 2e-6, of numbers up to 4. For a query that sees only
+# itself, Hugging Face has errors of 1e-2, so other arithmetic would show.
 TOLERANCE = 1e-5
 
 CONFIGURATIONS: dict[str, dict[str, Any]] = {
@@ -93,7 +93,7 @@ def rows(T: int) -> Tensor:
 
 @torch.no_grad()
 def wanted(name: str, hidden: Tensor) -> tuple[Tensor, Tensor | None]:
-    """What Hugging Face's layer makes of (B, T, D) inside its model, which pads: (B, T, D); buckets (B, H, R, T)."""
+    """Return the output (B, T, D) and buckets (B, H, R, T) of Hugging Face's layer inside its model, which pads."""
     config, T = configuration(name), hidden.shape[1]
     local = [config.local_chunk_length] if "local" in config.attn_layers else []
     padding = -T % config.chunk_multiple if min([config.chunk_length, *local]) < T else 0
@@ -105,7 +105,7 @@ def wanted(name: str, hidden: Tensor) -> tuple[Tensor, Tensor | None]:
 
 @torch.no_grad()
 def given(name: str, hidden: Tensor, buckets: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
-    """Query-keys and values (B, H, T, d_head); and Hugging Face's buckets, or any where it hashes nothing."""
+    """Return query-keys and values (B, H, T, d_head), and Hugging Face's buckets (any buckets if it hashes nothing)."""
     layer, config = huggingface(name), configuration(name)
     query_key, value = (
         linear(hidden).view(B, -1, H, D_HEAD).transpose(1, 2) for linear in (layer.query_key, layer.value)
@@ -129,7 +129,7 @@ def test_eager_against_huggingface(name: str, T: int) -> None:
 
 @pytest.mark.parametrize("name", ["plain", "four rounds, factors"])
 def test_buckets_against_huggingface(name: str) -> None:
-    """Another sum may turn a tie, so where they differ, the first two entries must be as good as equal."""
+    """Allow different buckets only if the two largest entries are almost equal, as another order of sums decides."""
     config = configuration(name)
     _, expected = wanted(name, rows(2048))
     assert expected is not None
@@ -151,9 +151,9 @@ def test_both_ways_of_attention_are_tried() -> None:
 
 
 def test_first_token_shows_huggingface_arithmetic() -> None:
-    """It sees itself alone, at -1e5 + log 2 in either round, which has few digits: its weights do not add up to 1.
+    """Check the first token: it sees only itself, at -1e5 + log 2 in both rounds, so its weights do not sum to 1.
 
-    The tolerance is far below what would be missing without that arithmetic.
+    The tolerance is far below the error without the same arithmetic.
     """
     _, value, _ = given("plain", rows(100), None)
     ratio = wanted("plain", rows(100))[0][:, 0] / merged(value)[:, 0]
@@ -161,7 +161,7 @@ def test_first_token_shows_huggingface_arithmetic() -> None:
 
 
 class Attention(torch.nn.Module):
-    """Nothing but the attention as a step."""
+    """A step that computes only the attention."""
 
     memory: tuple[spec.Memory, ...] = ()
     forms: ClassVar[dict[str, object]] = {}

@@ -1,4 +1,4 @@
-"""The register of architectures, and one that is added at run time, from its checkpoint to a verified bundle."""
+"""The registry of architectures, and one added at run time, from its checkpoint to a verified bundle."""
 
 from __future__ import annotations
 
@@ -52,17 +52,17 @@ LEAP = Option("leap", "integer", "How far to leap.", minimum=1)
 
 @dataclass(frozen=True)
 class TwinConfig(TransformerXLConfig):
-    """Of the same model under another name."""
+    """The configuration of the same model under another name."""
 
     NAME: ClassVar[str] = "Twin"
 
 
 class Twin(TransformerXL):
-    """A model that no file of xlexport knows; that it is a Transformer-XL saves the test a graph of its own."""
+    """A model that no file of xlexport knows; as a Transformer-XL it needs no graph of its own."""
 
 
 class TwinArchitecture(Architecture):
-    """No more than an architecture must give, so that the defaults of all else are what is tested."""
+    """Only the required parts of an architecture, so that tests use the defaults of all others."""
 
     name = "twin"
     title = "Twin"
@@ -81,7 +81,7 @@ class TwinArchitecture(Architecture):
 
 @pytest.fixture
 def twin() -> Iterator[str]:
-    """The architecture, registered for one test, in both packages."""
+    """Register the architecture in both packages for one test."""
     register(TwinArchitecture())
     xltraining.architectures.register("twin", TwinConfig, Twin)
     yield "twin"
@@ -91,7 +91,7 @@ def twin() -> Iterator[str]:
 
 @pytest.fixture
 def checkpoint(twin: str, tmp_path: Path) -> Path:
-    """The golden bundle's model, as one of the registered architecture."""
+    """Return the golden bundle's model as a checkpoint of the registered architecture."""
     model = random_model(VARIANTS[GOLDEN])
     config = TwinConfig(**vars(model.config))
     save_checkpoint(tmp_path / "twin.pt", config, model.state_dict(), tokenizer=None)
@@ -102,7 +102,7 @@ def test_folders_are_found_by_name() -> None:
     assert [one.name for one in architectures()] == ["transformer_xl", "reformer"]
     assert [title_of(name) for name in ("reformer", "rnn")] == ["Reformer", "rnn"]
     assert architecture("reformer") is find("reformer")
-    assert find("base") is None  # a module, but no folder of an architecture
+    assert find("base") is None  # a module, but not the folder of an architecture
     with pytest.raises(ExportError, match=r"'rnn' is unknown, expected one of transformer_xl, reformer\. Register it"):
         architecture("rnn")
 
@@ -113,7 +113,7 @@ def test_a_name_is_registered_once(twin: str) -> None:
     again = TwinArchitecture()
     for name in ("twin", "reformer"):
         again.name = name  # type: ignore[misc]  # of this object alone
-        with pytest.raises(ExportError, match=f"architecture '{name}' is registered already"):
+        with pytest.raises(ExportError, match=f"architecture '{name}' is already registered"):
             register(again)
 
 
@@ -158,13 +158,13 @@ def test_choices_that_a_model_does_not_have(twin: str, name: str, choices: dict[
     check_choices(name, {}, dict.fromkeys(choices))
 
 
-def test_what_an_architecture_does_not_support(twin: str) -> None:
+def test_unsupported_feature_is_refused(twin: str) -> None:
     for name in ("attention-plot", "torchscript"):
         require_support("transformer_xl", name)
     with pytest.raises(ExportError) as error:
         require_support("twin", "torchscript", "model.pt")
     assert str(error.value) == (
-        "model.pt: TorchScript is not possible for a Twin: the architecture does not support it. Give a Transformer-XL."
+        "model.pt: TorchScript is not possible for a Twin: the architecture does not support it. Use a Transformer-XL."
     )
     with pytest.raises(ExportError, match="not possible for a Reformer: its LSH attention has weights"):
         require_support("reformer", "attention-plot")
@@ -186,8 +186,8 @@ def test_registered_architecture_becomes_a_verified_bundle(
         convert(source, tmp_path / "other", replace(options, to="torchscript"))
 
 
-def test_common_walk_agrees_with_the_own_one_and_finds_an_error(checkpoint: Path) -> None:
-    """The golden bundle under both walks; then a weight is moved, which either must find."""
+def test_common_walk_agrees_with_own_walk_and_finds_an_error(checkpoint: Path) -> None:
+    """Walk the golden bundle both ways; then change a weight, which both walks must find."""
     model = load_bundle(FOLDER / GOLDEN / "bundle", threads=1)
     trained = random_model(VARIANTS[GOLDEN])
     own = verify(model, lambda: trained, IDS, segments=8)
@@ -212,7 +212,7 @@ def test_sizes_of_another_model_are_refused(
     convert(load(checkpoint), tmp_path / "bundle", ConversionOptions(tokenizer="none", threads=1, verify_segments=2))
     model = load_bundle(tmp_path / "bundle", threads=1)
     other = random_model(VARIANTS[GOLDEN])
-    with pytest.raises(ParityError, match="of a twin model, and the trained model is a transformer_xl"):
+    with pytest.raises(ParityError, match="the bundle holds a twin model, the checkpoint a transformer_xl model"):
         verify(model, lambda: other, IDS, segments=2)
     wider = Twin(replace(TwinConfig(**vars(other.config)), d_inner=7))
     with pytest.raises(ParityError, match=r"d_inner is .* in the bundle, 7 in the trained model"):
@@ -233,7 +233,7 @@ def test_bench_without_a_roofline(checkpoint: Path, reuse_graphs: Callable[[Path
 
 
 def test_manifest_of_an_architecture_that_is_not_registered(tmp_path: Path) -> None:
-    """It can be inspected, and scored, as all that it needs is in the bundle."""
+    """Check that `inspect` and `score` work, because the bundle holds everything that they need."""
     manifest = read_bundle(FOLDER / GOLDEN / "bundle")
     rows = bundle_rows(replace(manifest, architecture="rnn"), FOLDER / GOLDEN / "bundle")
     assert ("architecture", "rnn") in rows

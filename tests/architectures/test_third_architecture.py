@@ -58,7 +58,7 @@ def test_it_trains_converts_verifies_scores_streams_and_is_saved(gated: None, tm
     rest = [one.feed(TEXT[300:]) for one in (stream, restored, fork)]
     np.testing.assert_array_equal(tried.log_probs, rest[0].log_probs[:5])
     assert all(np.array_equal(one.log_probs, rest[0].log_probs) for one in rest)
-    assert rest[0].context.tolist() == list(range(300, len(TEXT)))  # a state may hold something of every token
+    assert rest[0].context.tolist() == list(range(300, len(TEXT)))  # a state may depend on every token
     np.testing.assert_allclose(rest[0].log_probs, wanted[299:], atol=1e-5)
     stream.reset()
     np.testing.assert_allclose(stream.feed(TEXT[:50]).log_probs, wanted[:49], atol=1e-5)

@@ -1,6 +1,6 @@
-"""The step twin against the eager model over many segments: rings of keys and values here, hidden states there.
+"""The step twin with rings of keys and values against the eager model with hidden states, over many segments.
 
-No ONNX is involved, so every variant is cheap.
+The tests do not use ONNX, so every variant is fast.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 LOG_PROB_TOLERANCE = 2e-5  # nats
 MEMORY_TOLERANCE = 1e-5
-MIXED_LENGTHS = (16, 1, 7, 50, 1, 1, 16, 7, 50, 50, 7, 1, 16, 50)  # round a ring of 70 slots more than three times
+MIXED_LENGTHS = (16, 1, 7, 50, 1, 1, 16, 7, 50, 50, 7, 1, 16, 50)  # around a ring of 70 slots more than three times
 
 
 def random_ids(length: int, n_token: int = 20, seed: int = 1) -> Tensor:
@@ -36,7 +36,7 @@ def random_ids(length: int, n_token: int = 20, seed: int = 1) -> Tensor:
 
 @torch.no_grad()
 def walk(model: TransformerXL, driver: RingDriver, segments: list[tuple[Tensor, Tensor]]) -> tuple[float, float]:
-    """Walk one document in both; the largest differences of log-probabilities and of memories."""
+    """Walk one document in both; return the largest differences of log-probabilities and of memories."""
     memory, log_prob_difference, memory_difference = None, 0.0, 0.0
     for tokens, targets in segments:
         hidden, memory = model(tokens, memory)
@@ -104,7 +104,7 @@ def test_step_against_eager_for_unusual_shapes(
 
 
 @pytest.mark.parametrize("first_memory", ["empty", "zeros"])
-def test_ring_with_not_a_slot_to_spare(
+def test_ring_without_a_spare_slot(
     first_memory: str, make_model: MakeModel, ring_driver: type[RingDriver], cut_segments: Cut
 ) -> None:
     model = make_model(first_memory=first_memory)
@@ -139,13 +139,13 @@ def test_offset_counts_modulo_the_capacity(turns: int, make_model: MakeModel, ri
 def test_rows_of_a_batch_are_independent(
     first_memory: str, same_length: bool, make_model: MakeModel, ring_driver: type[RingDriver], cut_segments: Cut
 ) -> None:
-    """Three rows take six documents in turn, padded at their ends; each equals the eager model on it alone."""
+    """Read six documents in three rows, padded at their ends; each must equal the eager model on it alone."""
     model = make_model(first_memory=first_memory, same_length=same_length, pre_lnorm=True)
     S, rows = 8, 3
     documents = [random_ids(length, seed=length) for length in (2, 61, 18, 90, 9, 34)]
     driver = ring_driver(TransformerXLStep(model), rows, capacity=model.config.mem_len + S)
     waiting = list(enumerate(documents))
-    active: dict[int, tuple[int, Tensor]] = {}  # row -> document and the ids that remain of it
+    active: dict[int, tuple[int, Tensor]] = {}  # row -> document and its remaining ids
     found: dict[int, list[Tensor]] = {number: [] for number, _ in waiting}
     lengths_seen = set()
     while waiting or active:
@@ -187,7 +187,7 @@ def test_window_against_naive_attention(
     cut_segments: Cut,
     naive: Callable[..., Any],
 ) -> None:
-    """`same_length` of mem_len keys (kimiyoung) and of mem_len + 1 (NVIDIA), where the eager model has only one."""
+    """Check `same_length` with mem_len keys (kimiyoung) and mem_len + 1 (NVIDIA); the eager model has only one rule."""
     model = make_model(same_length=True, first_memory=first_memory)
     window = model.config.mem_len + extra
     driver = ring_driver(TransformerXLStep(model), window=window)
@@ -204,7 +204,7 @@ def test_window_against_naive_attention(
 def test_eager_against_naive_attention(
     same_length: bool, make_model: MakeModel, cut_segments: Cut, naive: Callable[..., Any]
 ) -> None:
-    """The oracle of the windows above is an oracle: where the eager model has the rule, they agree."""
+    """Check the oracle of the test above: if the eager model has the rule, both agree."""
     model = make_model(same_length=same_length, clamp_len=9, first_memory="zeros", pre_lnorm=True)
     lengths = (16, 1, 7, 30)
     ids = random_ids(1 + sum(lengths))
@@ -242,7 +242,7 @@ def test_detail_outputs_against_naive(n_token: int, make_model: MakeModel, ring_
 
 @pytest.mark.parametrize(("clamp_len", "near"), [(-1, 40), (0, 40), (1, 11), (9, 19), (29, 39), (30, 40), (400, 40)])
 def test_only_distances_that_differ_have_positional_keys(clamp_len: int, near: int, make_model: MakeModel) -> None:
-    """The last query of a step needs clamp_len of them, the first as many more as the ring has spare slots, here 10."""
+    """Check the number of keys: clamp_len for a step's last query, and 10 more for the first, one per spare slot."""
     step = TransformerXLStep(make_model())
     keys = step.positions(*(torch.tensor([number]) for number in (40, 30, clamp_len)))
     assert {key.shape[2] for key in keys} == {near + 1}
@@ -250,7 +250,7 @@ def test_only_distances_that_differ_have_positional_keys(clamp_len: int, near: i
 
 @pytest.mark.parametrize("clamp_len", [-1, 0, 1, 9, 400])
 def test_positional_keys_of_every_distance(clamp_len: int, make_model: MakeModel) -> None:
-    """A zero column, then W_kR (R_d - R_29) of the distances d = 29 … 0; a clamp that is not positive is none."""
+    """Expect a zero column, then W_kR (R_d - R_29) for d = 29 … 0; a clamp that is not positive has no effect."""
     model = make_model()
     config = model.config
     keys = TransformerXLStep(model).positions(torch.tensor([30]), torch.tensor([1]), torch.tensor([clamp_len]))
@@ -270,7 +270,7 @@ def test_positional_keys_of_every_distance(clamp_len: int, make_model: MakeModel
 
 
 def test_rows_of_a_zero_first_memory(make_model: MakeModel) -> None:
-    """W·LN(0) is the projected bias of the norm with pre-LayerNorm, else zero; only then the spec names a value."""
+    """Expect W·LN(0), the projected bias of the norm, with pre-LayerNorm, else zero and no value in the spec."""
     pre = make_model(pre_lnorm=True, first_memory="zeros")
     step = TransformerXLStep(pre)
     for index in range(pre.config.n_layer):
@@ -348,10 +348,10 @@ SLIPS = [narrow_window, forget_a_row, clamp_later, skip_a_slot, swap_layers, fli
 
 @pytest.mark.parametrize("slip", SLIPS)
 @torch.no_grad()
-def test_comparison_notices_a_slip(
+def test_comparison_detects_a_small_error(
     slip: Callable[[RingDriver], None], make_model: MakeModel, ring_driver: type[RingDriver], cut_segments: Cut
 ) -> None:
-    """What the tests above guard against would show, far above the tolerance."""
+    """Check that the errors which the tests above look for would be far above the tolerance."""
     model = make_model(same_length=True, clamp_len=18)
     driver = ring_driver(TransformerXLStep(model))
     memory, differences = None, []

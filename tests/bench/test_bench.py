@@ -1,4 +1,4 @@
-"""What `bench` counts of a step, against counts by hand, and how a profile is summed up."""
+"""The counts of `bench` for a step against counts by hand, and the sums of a profile."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ def a_side(model: Model, purpose: Purpose, segment_len: int, batch_size: int, **
 
 
 def test_bytes_of_a_transformer_xl_step_against_a_count_by_hand() -> None:
-    """Two layers, two heads of 12, width 24, and 40 tokens whose embeddings are not those of the output layer."""
+    """Count two layers, two heads of 12, width 24, and 40 tokens with embeddings separate from the output layer."""
     layer = 24 * 3 * 24 + 24 * 24 + 2 * 24 * 32 + (32 + 24) + 2 * 2 * 24 + 2 * 24  # products, biases, norms, u and v
     head = 24 * 40 + 40
-    for batch_size, segment_len, rows in ((1, 1, 1), (3, 5, 15), (3, 30, 40)):  # of embeddings; there are no more
+    for batch_size, segment_len, rows in ((1, 1, 1), (3, 5, 15), (3, 30, 40)):  # of embeddings; the table has only 40
         C = 7 + segment_len
         rings = 2 * 2 * batch_size * 24 * (C + segment_len)
         positions = 2 * 24 * (C + 1)
@@ -43,7 +43,7 @@ def test_bytes_of_a_transformer_xl_step_against_a_count_by_hand() -> None:
         assert step_floor(side).bytes == 4 * counted
         products = 24 * 4 * 24 + 2 * 24 * 32 + 24 * (3 * C + 1)
         assert step_floor(side).flops == 2 * batch_size * segment_len * (2 * products + 24 * 40)
-    # Clamped at 10, the five queries have fifteen distances to tell apart.
+    # Clamped at 10, the five queries have fifteen distinct distances.
     clamped = step_floor(a_side(open_golden("post_lnorm_zeros"), "score", 5, 1, mem_len=30))
     assert clamped.bytes == 4 * (2 * layer + head + 5 * 24 + 2 * 2 * 24 * (35 + 5) + 2 * 24 * 16)
     assert clamped.flops == 2 * 5 * (2 * (24 * 4 * 24 + 2 * 24 * 32 + 24 * (2 * 35 + 16)) + 24 * 40)
@@ -52,7 +52,7 @@ def test_bytes_of_a_transformer_xl_step_against_a_count_by_hand() -> None:
 
 
 def test_bytes_of_a_reformer_step_against_a_count_by_hand() -> None:
-    """A local and an LSH layer, two heads of 8, width 16, chunks of 4 and 6, memory 12; of three rounds two run."""
+    """Count local and LSH layers, two heads of 8, width 16, chunks of 4 and 6, memory 12; two of three rounds run."""
     local = 4 * 16 * 16 + 2 * 16 * 24 + 24 + 16 + 4 * 16
     lsh = local - 16 * 16 + 3 * 2 * 8 * 2  # keys are queries; rotations of two columns
     head = 32 * 258 + 258 + 2 * 32
@@ -63,13 +63,13 @@ def test_bytes_of_a_reformer_step_against_a_count_by_hand() -> None:
         assert side.graph == graph
         rows = min(B * S, 258) * 16 + min(B * S, 10) * 6 + min(B * S, 20) * 10  # of embeddings and axial positions
         recent = 2 * 2 * B * 2 * 8 * 8  # keys and values, read and written, of two chunks
-        read = 2 * C if graph == "score" else min(C, S * 2 * 6)  # sorted in each round; or six keys a token and round
+        read = 2 * C if graph == "score" else min(C, S * 2 * 6)  # sorted in each round; or six per token and round
         rings = 2 * B * 2 * 8 * (read + S) + B * 2 * 3 * (C + S)
         assert step_floor(side).bytes == 4 * (local + lsh + head + rows + recent + rings)
 
 
 def test_bytes_of_a_document_that_is_one_step() -> None:
-    """Nothing is carried; what the document needs on the way is not counted."""
+    """Count no memory, because none is carried, and no intermediate results."""
     local = 4 * 16 * 16 + 2 * 16 * 24 + 24 + 16 + 4 * 16
     lsh = local - 16 * 16 + 2 * 2 * 8 * 2
     head = 32 * 40 + 40 + 2 * 32
@@ -78,7 +78,7 @@ def test_bytes_of_a_document_that_is_one_step() -> None:
 
 
 def write_graph(folder: Path) -> Path:
-    """A table of int8 rows to gather, a packed 4-bit matrix, a cluster of rare tokens, and a shape."""
+    """Write a graph with an int8 table to gather from, a packed 4-bit matrix, a cluster of rare tokens, and a shape."""
 
     def constant(name: str, array: ir.TensorProtocol) -> ir.Value:
         return ir.Value(
@@ -119,7 +119,7 @@ def test_weights_count_at_the_size_that_they_have_in_the_file(tmp_path: Path) ->
     path = write_graph(tmp_path)
     assert weight_bytes(path, tokens=4) == 4 * 6 + 15 + 50 * 3 * 2 + 50 * 4
     assert weight_bytes(path, tokens=1000) == 100 * 6 + 15 + 50 * 3 * 2 + 50 * 4
-    # No target in the cluster: of what embeds its tokens, too, a row a token.
+    # No target is in the cluster: its embedding also counts one row for each token.
     assert weight_bytes(path, tokens=4, unused_clusters=frozenset({1})) == 4 * 6 + 15 + 4 * 3 * 2
 
 
@@ -142,7 +142,7 @@ def test_tokens_of_a_vocabulary_in_clusters_are_mostly_frequent() -> None:
     cut, plain = (work.ids({"n_token": 1000, "cutoffs": cutoffs}) for cutoffs in ([100], []))
     for ids in (cut, plain):
         assert ids.shape == (2, 4, 500) and ids.min() >= 0 and ids.max() < 1000
-    # ln 101 / ln 1001 = 0.668 and 0.1 are expected; of 4,000 draws the standard deviation is 0.0075 at most.
+    # Expected are ln 101 / ln 1001 = 0.668 and 0.1; the standard deviation of 4,000 draws is at most 0.0075.
     assert (cut < 100).mean() == pytest.approx(0.668, abs=0.04)
     assert (plain < 100).mean() == pytest.approx(0.1, abs=0.04)
 
@@ -158,7 +158,7 @@ def test_rates_of_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("xlexport.bench.hardware.SGEMM_SIZE", 128)
     monkeypatch.setattr("xlexport.bench.hardware.COPY_BYTES", 1 << 20)
     rates = Machine(Device("cpu"), 1).rates(3)
-    # No machine of today's is out of these bounds by far, and a unit that is wrong by 1,000 is.
+    # Current machines are within or near these bounds; a unit that is wrong by 1,000 is not.
     assert 0.1 < rates.sgemm < 20_000
     assert 0.1 < rates.copy < 20_000 and 0.1 < rates.read < 20_000
 
@@ -183,7 +183,7 @@ def run_of(start: int, length: int) -> dict[str, Any]:
 EVENTS = [
     {"cat": "Session", "name": "session_initialization", "ts": 0, "dur": 50, "args": {}},
     node("MatMul", 100, 5),
-    run_of(100, 10),  # the first one does not count, quick as it is
+    run_of(100, 10),  # the first run does not count, although it is fast
     node("MatMul", 200, 300),
     {**node("MatMul", 200, 300), "name": "n_MatMul_fence_before"},
     node("Loop", 500, 400),
@@ -197,7 +197,7 @@ EVENTS = [
 ]
 
 
-def test_profile_takes_what_loops_contain_off_their_time() -> None:
+def test_profile_subtracts_inner_nodes_from_loops() -> None:
     found = {entry.operator: entry for entry in sum_events(EVENTS, skip=1)}
     assert {name: (entry.ms, entry.count) for name, entry in found.items()} == {
         "MatMul": (0.34, 2),
@@ -216,19 +216,19 @@ def test_profile_without_a_whole_run_is_refused() -> None:
 
 @pytest.mark.parametrize("name", ["post_lnorm_zeros", "reformer_band", "reformer_chunk"])
 def test_profile_of_a_step(name: str) -> None:
-    """No time is negative, so none was counted twice; and the memory stays sound."""
+    """Check that no time is negative, so none was counted twice, and that the memory stays valid."""
     side = a_side(open_golden(name), "score", 40 if name == "reformer_band" else 20, 1)
     found = {entry.operator: entry for entry in profile_step(side)}
     assert sum(entry.percent for entry in found.values()) == pytest.approx(100)
     assert all(entry.ms >= 0 for entry in found.values())
     assert found[BETWEEN].count == 0 and found["MatMul"].count >= 2
     if name != "post_lnorm_zeros":
-        assert found["Loop"].count > 2  # with those inside others
+        assert found["Loop"].count > 2  # including nodes inside others
     assert np.isfinite(side.step()["log_prob"]).all()
 
 
 def test_sums_and_normalizations_are_not_fused_on_a_cpu() -> None:
-    """ONNX Runtime's fused kernel is several times as slow there as one after the other."""
+    """Check that they stay separate, because ONNX Runtime's fused kernel is several times slower on a CPU."""
     operators = {entry.operator for entry in profile_step(a_side(open_golden("post_lnorm_zeros"), "score", 20, 1))}
     assert "LayerNormalization" in operators and "SkipLayerNormalization" not in operators
 

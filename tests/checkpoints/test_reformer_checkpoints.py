@@ -140,7 +140,7 @@ def test_folder_becomes_a_bundle(rule: str, unsaid: Path, tmp_path: Path, capsys
     chosen = [] if rule == "chunk" else ["--rule", "band", "--mem-len", "32", "--segment-len", "16"]
     assert run(["convert", str(unsaid), "-o", str(bundle), "--threads", "1", "--segments", "3", *given, *chosen]) == 0
     said = capsys.readouterr().err
-    assert ("as --rule insists" in said) == (rule == "band")
+    assert ("replaces the model's own rule" in said) == (rule == "band")
     assert "as transformers sets it at a first document of 100 tokens" in said
     manifest = read_bundle(bundle)
     assert (manifest.config["rule"], manifest.config["n_buckets"]) == (rule, [8])

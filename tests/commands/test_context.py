@@ -246,11 +246,11 @@ def with_words(folder: Path) -> Path:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        (b"a b c d", f"makes 5 tokens of the text, {EMPTY} 7."),
-        (b"a b", f"makes tokens that begin and end elsewhere than those of {EMPTY}."),  # three each
+        (b"a b c d", f"splits the text into 5 tokens, but {EMPTY} into 7."),
+        (b"a b", f"its tokens begin and end at other places than the tokens of {EMPTY}."),  # three each
     ],
 )
 def test_a_group_needs_the_same_tokens(text: bytes, said: str, invoke: Invoke, tmp_path: Path) -> None:
     words = with_words(tmp_path / "words.bundle")
     error = invoke("context", EMPTY, write(tmp_path / "text.txt", text), "--beside", words, *RECL).error
-    assert error.startswith(f"Error: {words}: {said} A group is compared token by token: give bundles with one")
+    assert error.startswith(f"Error: {words}: {said} A group is compared token by token: give bundles with the same")

@@ -113,7 +113,7 @@ def test_nothing_is_left_where_the_cost_is_too_high(
     ("options", "what"),
     [
         (("--max-delta-bits", "-1"), "max_delta_bits is -1, expected a number above 0"),
-        (("--memory-dtype", "float16"), "goes with dtype float16 alone"),
+        (("--memory-dtype", "float16"), "which needs dtype float16"),
         (("--keep-float", "layers.7.qkv"), "keep_float is layers.7.qkv, but the products are layers.0.qkv, "),
         (("--text", "absent.txt"), "absent.txt: no such file"),
         (("--text", "."), ".: a folder"),
@@ -132,14 +132,14 @@ def test_refusals_are_one_line(
 
 def test_quantized_bundle_is_not_quantized_again(int8: tuple[Path, Finished], invoke: Invoke, tmp_path: Path) -> None:
     error = invoke("quantize", int8[0], "-o", tmp_path / "out", "--dtype", "float16").error
-    assert "is int8 already. Quantize the float32 bundle that it was made from." in error
+    assert "is already int8. Quantize the float32 bundle that it was made from." in error
 
 
 def test_convert_refuses_before_any_work(checkpoint: Path, invoke: Invoke, tmp_path: Path) -> None:
     for options, what in (
         (("--dtype", "int8", "--tokenizer", "none"), "takes token ids"),
         (("--memory-dtype", "float16"), "dtype is float32, expected int8 or weight-int8"),
-        (("--dtype", "int8", "--memory-dtype", "float16"), "goes with dtype float16 alone"),
+        (("--dtype", "int8", "--memory-dtype", "float16"), "which needs dtype float16"),
     ):
         assert what in invoke("convert", checkpoint, "-o", tmp_path / "out", *options).error
     assert not list(tmp_path.iterdir())

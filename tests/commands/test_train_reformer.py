@@ -102,7 +102,7 @@ def test_the_duplication_task(invoke: Invoke, tmp_path: Path) -> None:
         ),
         (
             (*SIZE, "--axial-shape", "64"),
-            "--axial-shape has 1 and --axial-dims 2 numbers by default: give both, with as many numbers each.",
+            "--axial-shape has 1 and --axial-dims 2 numbers by default: give both, with equally many numbers.",
         ),
         ((*SIZE, "--axial-shape", "4,8", "--axial-dims", "8"), "--axial-dims 1 numbers: give both"),
         ((*SIZE, "--n-buckets", "x"), "'x' is not a list of integers separated by commas"),

@@ -1,4 +1,4 @@
-"""What `convert` publishes, and that it publishes nothing that was not shown to be equal."""
+"""The bundles that `convert` publishes: only verified ones."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def test_first_rows_are_written_where_they_are_not_zero(bytes_bundle: Converted,
 def test_scores_against_eager_and_naive_attention(
     name: str, naive: Callable[..., npt.NDArray[np.float64]], request: pytest.FixtureRequest
 ) -> None:
-    """The whole way: a published bundle in the runtime against section 3.3 written out, which knows no memory."""
+    """Compare a published bundle in the runtime with the formulas of section 3.3, which use no memory."""
     converted: Converted = request.getfixturevalue(name)
     ids, lengths = IDS[:74], [8] * 9 + [1]
     found = load_bundle(converted.folder, threads=1).stream().feed(ids)
@@ -100,7 +100,7 @@ def test_scores_against_eager_and_naive_attention(
     assert np.abs(found.log_probs - wanted).max() <= 2e-5
 
 
-# What it is asked to do otherwise.
+# Options.
 
 
 def test_options_become_the_defaults_of_the_bundle(reuse_export: None, bytes_bundle: Converted, tmp_path: Path) -> None:
@@ -129,7 +129,7 @@ def test_options_out_of_range_are_refused_before_any_work(
 
 
 def idle(source: SourceCheckpoint) -> SourceCheckpoint:
-    """The same checkpoint, whose model must not be built."""
+    """Return the same checkpoint with a model that must not be built."""
     return dataclasses.replace(source, build_model=lambda: pytest.fail("no work may begin"))
 
 
@@ -151,7 +151,7 @@ def test_bundle_without_tokenizer(reuse_export: None, bytes_bundle: Converted, t
 
 @pytest.fixture
 def write_tokenizer(tmp_path: Path) -> Callable[[int], Path]:
-    """Write a tokenizer.json that knows `size` words."""
+    """Write a tokenizer.json with `size` words."""
     tokenizers = pytest.importorskip("tokenizers")
 
     def write(size: int) -> Path:
@@ -202,7 +202,7 @@ def test_tokenizer_that_is_none_of_all_this(bytes_bundle: Converted, ids_bundle:
 def test_text_to_verify_on(reuse_export: None, bytes_bundle: Converted, tmp_path: Path) -> None:
     text, output = tmp_path / "text", tmp_path / "bundle"
     text.touch()
-    with pytest.raises(ExportError, match=r"text: the file is empty\. Give a text to verify on\.$"):
+    with pytest.raises(ExportError, match=r"text: the file is empty\. Use another text\.$"):
         convert(idle(bytes_bundle.source), output, ConversionOptions(verify_text=text))  # before anything is exported
     text.write_bytes(b"a")
     with pytest.raises(ParityError, match=r"at least 2 are needed to compare\. Give a longer text"):
@@ -222,14 +222,14 @@ def test_ids_to_verify_on(ids_bundle: Converted, tmp_path: Path) -> None:
         verify_ids(model.bundle, model.tokenizer, tmp_path)
 
 
-# What convert does not publish.
+# Bundles that `convert` does not publish.
 
 
 @pytest.mark.full
 def test_step_that_differs_is_not_published(
     bytes_bundle: Converted, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One layer's positional projection is off by about a hundredth, in graphs that are really exported."""
+    """Change one layer's positional projection by about 1 %, in graphs that are really exported."""
 
     def build_wrong_step(self: Architecture, model: TransformerXL, choices: Mapping[str, Any]) -> Step:
         step = TransformerXLStep(model)
@@ -256,7 +256,7 @@ WEIGHTS = [
 ]
 
 
-def test_what_was_chosen_stays_with_the_bundle(reuse_export: None, bytes_bundle: Converted, tmp_path: Path) -> None:
+def test_chosen_settings_stay_with_the_bundle(reuse_export: None, bytes_bundle: Converted, tmp_path: Path) -> None:
     source = dataclasses.replace(bytes_bundle.source, notes=("Segments are 8 tokens.", "The optimizer is left out."))
     told: list[str] = []
     convert(source, tmp_path / "bundle", ConversionOptions(verify_segments=2), tell=told.append)
@@ -271,7 +271,7 @@ def test_what_was_chosen_stays_with_the_bundle(reuse_export: None, bytes_bundle:
 def test_other_weights_are_not_published(
     weight: str, reuse_export: None, bytes_bundle: Converted, tmp_path: Path
 ) -> None:
-    """Whichever tensor it is: the graphs of one model never pass for those of another."""
+    """Change each tensor in turn: the graphs of one model must never pass as those of another."""
 
     def build_other_model() -> TransformerXL:
         model: TransformerXL = copy.deepcopy(bytes_bundle.source.build_model())  # it shares the source's tensors
@@ -305,7 +305,7 @@ def test_failure_while_verifying_leaves_the_old_bundle(
 
 @pytest.fixture(params=[8, 40, 100, 124])
 def small_disk(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Path]:
-    """A disk of so many kB, which is full at another moment of the conversion each time."""
+    """Simulate a disk of this many kB, which becomes full at different moments of the conversion."""
     folder = tmp_path / "disk"
     folder.mkdir()
     command = ["mount", "-t", "tmpfs", "-o", f"size={request.param}k", "none", str(folder)]

@@ -1,4 +1,4 @@
-"""What `convert` publishes of a Reformer, what may be chosen, and what `inspect` and `bench` say of it."""
+"""Bundles of a Reformer: what `convert` publishes, its options, and the output of `inspect` and `bench`."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def test_published_bundle_has_passed_until_its_rings_wrapped_twice(band: Convert
 
 def test_default_segments_are_few_where_they_are_long() -> None:
     long = ring_rules(segment_len=16384, mem_len=16384).choose()
-    assert default_segments(long) == 5  # twice round a ring of 32,768 slots, and one more
+    assert default_segments(long) == 5  # twice around a ring of 32,768 slots, and one more
     assert default_segments(ring_rules(segment_len=512, mem_len=512).choose()) == 20
 
 
@@ -93,23 +93,23 @@ def test_readme_of_whole_documents(chunk: ConvertedReformer) -> None:
 
 
 def test_scores_against_eager(band: ConvertedReformer, chunk: ConvertedReformer) -> None:
-    """The whole way: a published bundle in the runtime."""
+    """Compare a published bundle in the runtime with the eager model."""
     for converted, ids in ((band, IDS), (chunk, IDS[:129])):
         found = np.concatenate([one.log_probs for one in load_bundle(converted.folder).score_tokens([ids])])
         tokens = torch.from_numpy(ids[None])
         with torch.no_grad():
             hidden, _ = converted.model(tokens[:, :-1])
             wanted = converted.model.log_probs(hidden, tokens[:, 1:])[0].numpy()
-        # Any flipped bucket would show, but none of so few hashes is that close.
+        # A flipped bucket would show, but none of these few hashes is so close.
         assert np.abs(found - wanted).max() <= 2e-5
 
 
-# What it is asked to do otherwise.
+# Options.
 
 
 @pytest.fixture
 def reuse_band(band: ConvertedReformer, reuse_graphs: Callable[[Path], None]) -> None:
-    """Let `convert` take the graphs of `band`."""
+    """Make `convert` reuse the graphs of `band`."""
     reuse_graphs(band.folder)
 
 
@@ -162,26 +162,26 @@ def test_rule_and_rounds_are_refused_without_hashing(tmp_path: Path, band: Conve
 
 
 def idle(source: SourceCheckpoint) -> SourceCheckpoint:
-    """The same checkpoint, whose model must not be built."""
+    """Return the same checkpoint with a model that must not be built."""
     return dataclasses.replace(source, build_model=lambda: pytest.fail("no work may begin"))
 
 
-def test_rule_that_does_not_go_with_the_sizes_is_refused(band: ConvertedReformer, tmp_path: Path) -> None:
+def test_rule_that_does_not_fit_the_sizes_is_refused(band: ConvertedReformer, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"chunk lengths must divide max_positions 1,024, found 4 \(lsh\) and 3"):
         convert(idle(band.source), tmp_path / "bundle", ConversionOptions.of(tokenizer="none", rule="chunk"))
 
 
 @pytest.mark.full
 @pytest.mark.usefixtures("cached_exports")
-def test_rule_that_is_insisted_on_and_more_rounds(chunk: ConvertedReformer, tmp_path: Path) -> None:
-    """The bundle says so, the eager model follows, and `verify` knows the checkpoint as its own."""
+def test_another_rule_and_more_rounds(chunk: ConvertedReformer, tmp_path: Path) -> None:
+    """Check that the bundle notes the choices, the eager model follows them, and `verify` accepts the checkpoint."""
     told: list[str] = []
     options = ConversionOptions.of(tokenizer="none", rule="band", n_hashes=3, mem_len=20, segment_len=16, threads=1)
     report = convert(chunk.source, tmp_path / "bundle", options, tell=told.append)
     report.require_passed()
     note = (
-        "LSH attention follows rule band, as --rule insists; the model is one of rule chunk, so its scores are not "
-        "those of its own code."
+        "--rule band replaces the model's own rule of LSH attention, chunk, so the scores differ from the original "
+        "model's."
     )
     assert {note, "3 rounds of hashing; the model was trained with 2."} <= set(told)
     assert note in (tmp_path / "bundle" / "README.md").read_text()
@@ -218,7 +218,7 @@ def test_other_weights_are_not_published(reuse_band: None, band: ConvertedReform
     assert not list(tmp_path.iterdir())
 
 
-# What other commands say.
+# Output of other commands.
 
 
 def test_rows_of_a_report(band: ConvertedReformer, chunk: ConvertedReformer) -> None:
@@ -278,7 +278,7 @@ def test_inspect_of_a_checkpoint(band: ConvertedReformer) -> None:
     ("name", "segment_len"),
     [("band", 8), *(pytest.param(*rest, marks=pytest.mark.full) for rest in (("band", 40), ("chunk", 128)))],
 )
-def test_bench_beside_the_eager_model(name: str, segment_len: int, request: pytest.FixtureRequest) -> None:
+def test_bench_against_the_eager_model(name: str, segment_len: int, request: pytest.FixtureRequest) -> None:
     converted: ConvertedReformer = request.getfixturevalue(name)
     checkpoint = converted.folder.parent / "checkpoint.pt"
     report = bench(converted.folder, against=checkpoint, segment_len=segment_len, threads=1, repeats=2, rounds=1)
@@ -307,7 +307,7 @@ def test_bench_against_another_model_is_refused(band: ConvertedReformer, tmp_pat
 
 
 def test_arithmetic_of_a_step_against_a_count_by_hand(band: ConvertedReformer) -> None:
-    """10 tokens on rings of 30 slots."""
+    """Count 10 tokens on rings of 30 slots."""
     config = band.model.config.to_dict()
     local = 10 * 4 * 16 * 12 + 12 * 2 * (4 * 3) * (3 * 3)  # four blocks of three queries, with three chunks of keys
     lsh = 10 * 3 * 16 * 12 + 12 * (10 * 2 * 3) + 12 * 2 * 2 * (8 * 4) * 8  # in each round eight chunks of four rows
@@ -315,5 +315,5 @@ def test_arithmetic_of_a_step_against_a_count_by_hand(band: ConvertedReformer) -
     rest = 4 * 10 * 2 * 16 * 20 + 10 * 32 * 30
     assert architecture("reformer").flops(config, StepSize(3, 10, 30)) == 3 * 2 * (local + 2 * lsh + full + rest)
     local = 10 * 4 * 16 * 12 + 12 * 2 * 10 * (6 + 10)
-    lsh = 10 * 3 * 16 * 12 + 12 * (10 * 2 * 3) + 12 * 2 * 10 * 2 * 4  # four keys a round
+    lsh = 10 * 3 * 16 * 12 + 12 * (10 * 2 * 3) + 12 * 2 * 10 * 2 * 4  # four keys for each round
     assert architecture("reformer").flops(config, StepSize(1, 10, 30, few=True)) == 2 * (local + 2 * lsh + full + rest)

@@ -1,4 +1,4 @@
-"""The numbered samples that need PyTorch run as they are; the others: tests/runtime/test_samples.py."""
+"""The numbered samples that need PyTorch run unchanged; tests/runtime/test_samples.py runs the others."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def test_conversion_is_repeatable_and_verified(
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """On a small checkpoint in place of the sample's, whose conversion takes half a minute: the demo's test has it."""
+    """Use a small checkpoint, because the sample's conversion takes half a minute; the demo's test runs it."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("xlexport.sample.sample_checkpoint", lambda: bytes_bundle.checkpoint)
     for _ in range(2):

@@ -1,4 +1,4 @@
-"""Which tokenizer a bundle gets, that it must fit the model, and what a bundle is then verified on."""
+"""The tokenizer that a bundle gets, its fit to the model, and the text that verifies the bundle."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_checkpoint_that_says_bytes() -> None:
         assert "--tokenizer bytes" not in str(caught.value)
 
 
-def test_checkpoint_that_brings_its_vocabulary() -> None:
+def test_checkpoint_with_its_own_vocabulary() -> None:
     vocabulary = Vocabulary("words", words(20, "<eos>"), line_end="<eos>")
     choice = choose_tokenizer(source_of(20, vocabulary))
     assert choice.spec == spec.Tokenizer("vocabulary", "vocabulary.json")
@@ -90,7 +90,7 @@ def test_vocabulary_of_another_size_is_refused(size: int, write: Write) -> None:
         choose_tokenizer(source_of(20, Vocabulary("words", words(size))))
 
 
-def test_content_of_the_file_tells_what_it_is(write: Write, tmp_path: Path) -> None:
+def test_kind_of_tokenizer_follows_from_the_content_of_the_file(write: Write, tmp_path: Path) -> None:
     vocabulary = Vocabulary("words", words(20), lower_case=True)
     for name in ("vocabulary.json", "odd name"):
         choice = choose_tokenizer(source_of(20, None), write(name, vocabulary.to_json()))
@@ -130,7 +130,7 @@ def test_style_without_a_vocabulary_is_refused(chosen: str | None) -> None:
         choose_tokenizer(source_of(256, "bytes"), chosen, "ptb")
 
 
-def test_path_that_is_no_file_is_refused(tmp_path: Path) -> None:
+def test_path_that_is_not_a_file_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ExportError, match=r"absent: no such tokenizer file\. Give --tokenizer with"):
         choose_tokenizer(source_of(20, None), str(tmp_path / "absent"))
     with pytest.raises(ExportError, match="a folder, not a tokenizer file"):
@@ -153,7 +153,7 @@ def test_vocabulary_becomes_part_of_the_bundle(
 
 
 def bundle_of(vocabulary: Vocabulary) -> Any:
-    """As much of a manifest as `verify_ids` looks at."""
+    """Return the part of a manifest that `verify_ids` reads."""
 
     class Manifest:
         tokenizer = spec.Tokenizer("vocabulary", "vocabulary.json")
@@ -182,7 +182,7 @@ def test_real_text_verifies_as_far_as_the_vocabulary_has_it(vocabulary: Vocabula
 
 
 @pytest.mark.parametrize("line_end", [None, "<eos>"])
-def test_random_ids_verify_a_vocabulary_that_the_text_does_not_speak(line_end: str | None) -> None:
+def test_random_ids_verify_a_vocabulary_that_lacks_the_words_of_the_text(line_end: str | None) -> None:
     symbols = ("<eos>", *(f"λόγος{number}" for number in range(99)))
     vocabulary = Vocabulary("words", symbols, line_end=line_end)
     ids = verify_ids(bundle_of(vocabulary), VocabularyTokenizer(vocabulary), None)

@@ -1,4 +1,4 @@
-"""The graphs for CUDA graphs: no shape depends on `offset`, and they compute what the ordinary graphs compute."""
+"""The graphs for CUDA graphs: no shape depends on `offset`, and the results equal those of ordinary graphs."""
 
 from __future__ import annotations
 
@@ -69,15 +69,15 @@ def test_both_are_written_and_verified(converted: Converted, model: Model, monke
 
 
 def test_clusters_have_no_graph_that_scores(make_model: Callable[..., Any]) -> None:
-    """How many targets each cluster has is not known beforehand."""
+    """Check that the graph is missing, because the number of targets in each cluster depends on data."""
     model = make_model(cutoffs=(5, 9))
     assert set(TransformerXLStep(model, cuda_graphs=True).forms) == {"generate_fixed"}
 
 
 @pytest.mark.full
 @pytest.mark.parametrize("purpose", FIXED)
-def test_nothing_is_left_to_size_once_the_axes_are_fixed(purpose: str, converted: Converted) -> None:
-    """Not one node computes a shape or takes its size from a number: nothing of it would run on the CPU."""
+def test_no_shape_is_computed_once_the_axes_are_fixed(purpose: str, converted: Converted) -> None:
+    """Check that no node computes a shape or takes its size from a number, so that none would run on the CPU."""
     session = open_session(converted.folder / f"{purpose}.onnx", Device("cpu"), 1, sizes=SIZES)
     operators = {node.operator for node in placed_nodes(session)}
     assert "ScatterND" in operators
@@ -96,7 +96,7 @@ def test_nothing_is_left_to_size_once_the_axes_are_fixed(purpose: str, converted
 def test_same_numbers_at_every_offset(
     batch_size: int, segment_len: int, capacity: int, clamp_len: int, model: Model
 ) -> None:
-    """Bit for bit: a sum is taken in the same order, only the columns get into theirs in another way."""
+    """Compare bit for bit: only the reordering of columns differs, not the order of sums."""
     memory = model.new_memory(model.evaluation(segment_len, clamp_len=clamp_len), batch_size, capacity)
     constants = {name: value.numpy() for name, value in memory.constants.items()}
     near = next(iter(constants.values())).shape[-1] - 1
@@ -117,7 +117,7 @@ def test_same_numbers_at_every_offset(
 
 
 def walk(model: Model, ids: npt.NDArray[np.int64], segment_len: int, clamp_len: int = -1) -> list[npt.NDArray[Any]]:
-    """Log-probabilities of each segment of ids (B, T); the second row restarts on the way."""
+    """Return the log-probabilities of each segment of ids (B, T); the second row restarts in between."""
     memory = model.new_memory(model.evaluation(segment_len, clamp_len=clamp_len), len(ids))
     found = []
     for number, start in enumerate(range(0, ids.shape[1] - segment_len, segment_len)):
@@ -144,7 +144,7 @@ def test_runtime_walks_many_segments_in_fixed_sessions(
     monkeypatch.setattr(FixedSession, "step", watched)
     model.use_fixed()
     for found, wanted in zip(walk(model, ids, segment_len, clamp_len), expected, strict=True):
-        # With all sizes known ONNX Runtime folds and fuses more, so sums round otherwise.
+        # If all sizes are known, ONNX Runtime folds and fuses more nodes, so sums round differently.
         np.testing.assert_allclose(found, wanted, rtol=0, atol=2e-5)
     assert len(steps) == 20 - STEADY
 
@@ -189,7 +189,7 @@ def test_what_is_bound_for_a_memory_goes_with_it(model: Model) -> None:
 
 @pytest.mark.full
 def test_results_are_copies(model: Model) -> None:
-    """The next step writes to the same buffer."""
+    """Check that results stay valid although the next step writes to the same buffer."""
     model.use_fixed()
     ids = random_ids(1, 20 * 8 + 1)
     segments = walk(model, ids, 8)
@@ -207,7 +207,7 @@ def test_few_shapes_have_sessions_at_a_time(model: Model, monkeypatch: pytest.Mo
 
 
 @pytest.mark.full
-def test_cuda_graphs_want_cuda_and_graphs(converted: Converted, ids_bundle: Converted) -> None:
+def test_cuda_graphs_need_cuda_and_fixed_graphs(converted: Converted, ids_bundle: Converted) -> None:
     with pytest.raises(OptionError, match="cuda_graphs needs a CUDA device, but the device is cpu"):
         load(converted.folder, cuda_graphs=True)
     with pytest.raises(OptionError, match=r"no graphs for cuda_graphs. Convert .* --cuda-graphs"):

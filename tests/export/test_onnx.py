@@ -1,4 +1,4 @@
-"""What the exported files are and compute, on one tiny bundle."""
+"""The exported files of one tiny bundle: their content and results."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def open_graph(folder: Path, purpose: str) -> onnx.ModelProto:
 
 
 def axes(values: Any) -> dict[str, list[int | str]]:
-    """Name -> axes, as the file has them: numbers, and names for free ones."""
+    """Return axes by name as in the file: numbers, and names for free axes."""
     return {
         value.name: [
             dim.dim_param if dim.HasField("dim_param") else dim.dim_value for dim in value.type.tensor_type.shape.dim
@@ -48,7 +48,7 @@ def axes(values: Any) -> dict[str, list[int | str]]:
 
 
 def session(path: Path) -> ort.InferenceSession:
-    """A session of plain ONNX Runtime: no library of operators registered, no setting of ours."""
+    """Open a session of plain ONNX Runtime, without registered operators and without our settings."""
     options = ort.SessionOptions()
     options.intra_op_num_threads = 1
     return ort.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
@@ -83,7 +83,7 @@ def test_files(bytes_bundle: Converted) -> None:
 
 @pytest.mark.parametrize("purpose", GRAPHS)
 def test_versions(purpose: str, bytes_bundle: Converted) -> None:
-    """Opset 20 and IR 10 are what onnxruntime and onnxruntime-web both load; nothing outside the standard domain."""
+    """Expect opset 20 and IR 10, which onnxruntime and onnxruntime-web both load, and only the standard domain."""
     model = open_graph(bytes_bundle.folder, purpose)
     assert model.ir_version == 10
     assert [(entry.domain, entry.version) for entry in model.opset_import] == [("", 20)]
@@ -187,7 +187,7 @@ def test_each_graph_computes_only_what_it_gives(bytes_bundle: Converted) -> None
 
 @pytest.mark.parametrize("purpose", STEPS)
 def test_rings_are_written_in_place_and_never_copied(purpose: str, bytes_bundle: Converted, tmp_path: Path) -> None:
-    """What ONNX Runtime really runs: a ring goes into ScatterND, and from there into one matrix product."""
+    """Check the graph that ONNX Runtime runs: a ring enters ScatterND, whose output enters one matrix product."""
     options = ort.SessionOptions()
     options.optimized_model_filepath = str(tmp_path / "optimized.onnx")
     options.log_severity_level = 3  # it warns that the optimized file is for this machine only
@@ -203,7 +203,7 @@ def test_rings_are_written_in_place_and_never_copied(purpose: str, bytes_bundle:
 
 
 def warm(driver: RingDriver) -> RingDriver:
-    """Write the ring round, and let the first row start anew in between, so that rows remember differently much."""
+    """Fill the whole ring and restart the first row in between, so that rows have different memory lengths."""
     for number, length in enumerate((40, 13, 30)):
         tokens, targets = random_tokens(driver, length, seed=number)
         driver.run(tokens, targets)
@@ -214,7 +214,7 @@ def warm(driver: RingDriver) -> RingDriver:
 
 
 def random_tokens(driver: RingDriver, length: int, seed: int = 9) -> torch.Tensor:
-    """Tokens and targets, (2, B, S)."""
+    """Return random tokens and targets, (2, B, S)."""
     generator = torch.Generator().manual_seed(seed)
     return torch.randint(driver.step.config.n_token, (2, len(driver.memory_length), length), generator=generator)
 
@@ -255,7 +255,7 @@ def test_graphs_against_step_at_any_size(
 def test_positions_against_step(
     near: int, clamp_len: int, sessions: dict[str, ort.InferenceSession], step: TransformerXLStep
 ) -> None:
-    given = {"capacity": near, "mem_len": 1, "clamp_len": clamp_len}  # with so short a memory all slots are near
+    given = {"capacity": near, "mem_len": 1, "clamp_len": clamp_len}  # with such a short memory all slots are near
     feeds = {name: np.array([number]) for name, number in given.items()}
     found = run(sessions["positions"], feeds)
     with torch.no_grad():
@@ -291,7 +291,7 @@ def test_graph_is_a_pure_function_unless_its_memory_is_bound(
 def test_large_logits_do_not_overflow(
     bytes_bundle: Converted, step: TransformerXLStep, ring_driver: type[RingDriver], tmp_path: Path
 ) -> None:
-    """exp(120) is infinite in float32; the normaliser must subtract the largest logit first."""
+    """Use logits whose exp is infinite in float32 (exp(120)); the normaliser must subtract the largest logit first."""
     model = onnx.load(bytes_bundle.folder / "score.onnx")
     (bias,) = (tensor for tensor in model.graph.initializer if tensor.name == "head.clusters.0.bias")
     bias.CopyFrom(onnx.numpy_helper.from_array(onnx.numpy_helper.to_array(bias) + 120, bias.name))

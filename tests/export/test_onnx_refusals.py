@@ -1,4 +1,4 @@
-"""Files that the ONNX emitter refuses to write: steps it cannot trace, and graphs that are not what they say."""
+"""Files that the ONNX emitter refuses to write: steps it cannot trace, and graphs that do not match their specs."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def draw_at_random(model: ir.Model) -> None:
         (draw_at_random, r"RandomNormal node: not repeatable"),
     ],
 )
-def test_saved_file_that_is_not_its_spec_is_refused(
+def test_saved_file_that_does_not_match_its_spec_is_refused(
     change: Callable[[ir.Model], None], what: str, saved_score: Path, bytes_bundle: Converted
 ) -> None:
     graph = read_bundle(bytes_bundle.folder).graphs["score"]
@@ -75,7 +75,7 @@ def test_saved_file_that_is_not_its_spec_is_refused(
     model = ir.load(saved_score)
     change(model)
     ir.save(model, saved_score)
-    with pytest.raises(ExportError, match=f"^score.onnx: the saved graph is not what its spec says: {what}") as caught:
+    with pytest.raises(ExportError, match=f"^score.onnx: the saved graph does not match its spec: {what}") as caught:
         _check_saved(saved_score, graph)
     assert "\n" not in str(caught.value)
 
@@ -105,11 +105,11 @@ class Doubling(torch.nn.Module):
         return {}
 
     def discard(self) -> None:
-        """Nothing is its own."""
+        """Do nothing, because the step has no weights."""
 
 
 class Squeezing(Doubling):
-    """Treats one row otherwise than several; torch then fixes the axis at what the example has."""
+    """A step that treats one row differently from several; torch then fixes the axis at the example's size."""
 
     def forward(self, *inputs: torch.Tensor) -> tuple[torch.Tensor, ...]:
         (x,) = inputs
@@ -117,7 +117,7 @@ class Squeezing(Doubling):
 
 
 class Branching(Doubling):
-    """What it does depends on the numbers, which no graph can follow."""
+    """A step whose control flow depends on values, which a graph cannot represent."""
 
     def forward(self, *inputs: torch.Tensor) -> tuple[torch.Tensor, ...]:
         return (inputs[0] if inputs[0].sum() > 0 else 2 * inputs[0],)
@@ -131,7 +131,7 @@ def test_smallest_step(tmp_path: Path) -> None:
 
 
 def test_axis_that_tracing_has_fixed_is_refused(tmp_path: Path) -> None:
-    """Torch says nothing about it, and the spec's names would cover it up in the saved file."""
+    """Check the error, because torch is silent and the spec's names would hide the fixed axis in the saved file."""
     with pytest.raises(ExportError, match=r"must stay free: x \(1, 'segment'\), expected \('batch', 'segment'\); y"):
         export_onnx(Squeezing(batch_size=1), tmp_path)
     assert not list(tmp_path.glob("*.onnx"))

@@ -1,6 +1,6 @@
-"""Bundles of TorchScript and of exported programs: the numbers of the ONNX bundle, and nothing is loaded unchecked.
+"""Bundles of TorchScript and of exported programs: results equal those of ONNX, and files are checked before loading.
 
-Compared with ONNX within the tolerances of `verify`: two orders of adding up the same float32 numbers.
+Results are compared within the tolerances of `verify`, because the orders of float32 sums differ.
 """
 
 from __future__ import annotations
@@ -45,12 +45,12 @@ PROGRAM: Format = "exported-program"
 FORMATS: Sequence[Format] = (TORCHSCRIPT, PROGRAM)
 DEPRECATED = pytest.mark.filterwarnings("ignore:.torch.jit:DeprecationWarning")
 TOLERANCE = TOLERANCES["float32"]
-LENGTHS = (1, 8, 3, 8, 8, 7, 2, 8, 8, 8)  # of segments: they write a ring of 28 slots twice
+LENGTHS = (1, 8, 3, 8, 8, 7, 2, 8, 8, 8)  # of segments, which write a ring of 28 slots twice
 
 
 @dataclasses.dataclass(frozen=True)
 class Made:
-    """A bundle for PyTorch beside the one of the same checkpoint for ONNX Runtime."""
+    """A bundle for PyTorch and the bundle of the same checkpoint for ONNX Runtime."""
 
     format: Format
     folder: Path
@@ -71,7 +71,7 @@ def made(request: pytest.FixtureRequest, ids_bundle: Converted, tmp_path_factory
 
 @pytest.fixture
 def copied(made: Made, tmp_path: Path) -> Path:
-    """The bundle, to be damaged."""
+    """Return a copy of the bundle, which the test may damage."""
     return Path(shutil.copytree(made.folder, tmp_path / "bundle"))
 
 
@@ -80,13 +80,13 @@ def code_file(made: Made) -> str:
 
 
 def restate(folder: Path, name: str) -> None:
-    """Let the manifest say that the file is as it should be."""
+    """Change the manifest so that it matches the changed file."""
     bundle = read_bundle(folder, check_files=False)
     write_manifest(folder, dataclasses.replace(bundle, files={**bundle.files, name: digest_file(folder / name)}))
 
 
 def walk(model: Model, purpose: str, ids: npt.NDArray[np.int64], capacity: int) -> list[dict[str, npt.NDArray[Any]]]:
-    """What each segment of `LENGTHS` gives for rows of ids (B, N), and the memory behind the last."""
+    """Return the outputs of each segment of `LENGTHS` for rows of ids (B, N), and the memory after the last."""
     memory = model.new_memory(model.evaluation(), len(ids), capacity)
     found, start = [], 0
     for length in LENGTHS:
@@ -109,7 +109,7 @@ def test_same_numbers_as_the_onnx_bundle(made: Made, purpose: str, batch_size: i
         assert one.keys() == other.keys()
         for name, array in one.items():
             assert (array.shape, array.dtype) == (other[name].shape, other[name].dtype)
-            if name in ("rank", "top_ids"):  # of about equally likely tokens either may be the first
+            if name in ("rank", "top_ids"):  # almost equally probable tokens may come in either order
                 assert (array == other[name]).mean() > 0.99
             else:
                 within = TOLERANCE.memory if name.startswith("memory") else TOLERANCE.log_prob
@@ -134,13 +134,13 @@ def test_same_contract(made: Made) -> None:
     assert all("format" not in graph for graph in json.loads(text)["graphs"].values())
 
 
-def test_weights_are_there_once(made: Made) -> None:
+def test_weights_are_stored_once(made: Made) -> None:
     weights = sum(parameter.numel() * 4 for parameter in made.onnx.model.parameters())
     assert sum(len(tensors) for tensors in map(constants_of, made.folder.iterdir())) < 1.5 * weights
 
 
 def constants_of(file: Path) -> bytes:
-    """The tensors of a file, more or less: archives have one entry for each."""
+    """Return about how many tensors a file has: archives have one entry for each."""
     if file.suffix == ".safetensors" and file.name.startswith("weights"):
         return file.read_bytes()
     if file.suffix not in (".pt", ".pt2"):
@@ -177,7 +177,7 @@ def test_runtime_refuses_them_and_says_what_runs_them(made: Made) -> None:
 
 @pytest.fixture
 def loaded(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
-    """What PyTorch has been given to load."""
+    """Record the content that PyTorch has been given to load."""
     given: list[bytes] = []
 
     def watch(load: Callable[..., Any]) -> Callable[..., Any]:
@@ -241,7 +241,7 @@ def test_forgotten_weights_give_no_numbers(made: Made) -> None:
 @pytest.mark.full
 @pytest.mark.usefixtures("cached_exports")
 def test_vocabulary_in_clusters(make_model: Callable[..., Any], tmp_path: Path) -> None:
-    """Their shapes depend on data: as many rows as a cluster has targets."""
+    """Check shapes that depend on data: each cluster has as many rows as targets."""
     model = make_model(n_token=40, cutoffs=(10, 25), div_val=2, tie_projs=(False, True, True), d_embed=12)
     save_checkpoint(tmp_path / "checkpoint.pt", model.config, model.state_dict(), tokenizer=None)
     source = load_checkpoint(tmp_path / "checkpoint.pt")
@@ -257,7 +257,7 @@ def test_reformer_as_program_not_as_torchscript(chunk: ConvertedReformer, tmp_pa
     report = convert(chunk.source, tmp_path / "bundle", ConversionOptions(tokenizer="none", to=PROGRAM))
     assert report.passed
     ids = np.random.default_rng(4).integers(0, 30, 70)
-    documents = [ids[:count] for count in (2, 3, 5, 6, 70)]  # a step of one token, and around a chunk
+    documents = [ids[:count] for count in (2, 3, 5, 6, 70)]  # one token, and lengths around a chunk
     found, expected = (
         [total.nats for total in model.score(documents)]
         for model in (torch_session.load(tmp_path / "bundle"), chunk.open())
@@ -279,9 +279,9 @@ def test_reformer_with_memory_as_program(band: ConvertedReformer, tmp_path: Path
         np.testing.assert_allclose(found, expected, rtol=1e-5)
 
 
-def test_what_only_onnx_has_is_refused(ids_bundle: Converted, tmp_path: Path) -> None:
+def test_options_that_need_onnx_are_refused(ids_bundle: Converted, tmp_path: Path) -> None:
     options = ConversionOptions.of(tokenizer="none", to=TORCHSCRIPT, dtype="int8", cuda_graphs=True)
-    with pytest.raises(OptionError, match=r"goes without --cuda-graphs and --dtype"):
+    with pytest.raises(OptionError, match=r"does not support --cuda-graphs and --dtype"):
         convert(ids_bundle.source, tmp_path / "bundle", options)
 
 
@@ -320,7 +320,7 @@ def test_documented_programs(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """Those of docs/torch_formats.md, as they stand there."""
+    """Run the programs of docs/torch_formats.md unchanged."""
     blocks = re.findall(r"```python\n(.*?)```", (ROOT / "docs/torch_formats.md").read_text("utf-8"), re.DOTALL)
     _, script, opened = blocks
     lines = script.splitlines(keepends=True)

@@ -1,4 +1,4 @@
-"""Tiny checkpoints and the bundles that `convert` makes of them, one of each for all tests of a session."""
+"""Tiny checkpoints and their bundles, each made once for all tests of a session."""
 
 from __future__ import annotations
 
@@ -88,30 +88,30 @@ def convert_tiny_reformer(factory: pytest.TempPathFactory, name: str, config: Re
 
 @pytest.fixture(scope="session")
 def bytes_bundle(tmp_path_factory: pytest.TempPathFactory) -> Converted:
-    """Post-LayerNorm, empty first memory, a byte vocabulary; its tests leave it as it is."""
+    """Return a bundle with post-LayerNorm, empty first memory and a byte vocabulary; tests must not change it."""
     return convert_tiny(tmp_path_factory, "bytes", ConversionOptions(), n_token=256)
 
 
 @pytest.fixture(scope="session")
 def ids_bundle(tmp_path_factory: pytest.TempPathFactory) -> Converted:
-    """All the other choices: pre-LayerNorm, zeros for a first memory, clamped, same_length, token ids only."""
+    """Return a bundle with the other choices: pre-LayerNorm, zeros as first memory, clamped, same_length, token ids."""
     changes = {"pre_lnorm": True, "first_memory": "zeros", "clamp_len": 15, "same_length": True, "tie_weight": False}
     return convert_tiny(tmp_path_factory, "ids", ConversionOptions(tokenizer="none"), **changes)
 
 
 @pytest.fixture(scope="session")
 def band(tmp_path_factory: pytest.TempPathFactory) -> ConvertedReformer:
-    """All kinds of layers, LSH attention by rule `band`; its tests leave it as it is."""
+    """Return a bundle with all kinds of layers, LSH attention by rule `band`; tests must not change it."""
     return convert_tiny_reformer(tmp_path_factory, "band", BAND)
 
 
 @pytest.fixture(scope="session")
 def chunk(tmp_path_factory: pytest.TempPathFactory) -> ConvertedReformer:
-    """LSH attention by rule `chunk`: a document is one step."""
+    """Return a bundle with LSH attention by rule `chunk`, where a document is one step."""
     return convert_tiny_reformer(tmp_path_factory, "chunk", CHUNK)
 
 
 @pytest.fixture
 def reuse_export(bytes_bundle: Converted, reuse_graphs: Callable[[Path], None]) -> None:
-    """Let `convert` take the graphs of `bytes_bundle`."""
+    """Make `convert` reuse the graphs of `bytes_bundle`."""
     reuse_graphs(bytes_bundle.folder)

@@ -1,4 +1,4 @@
-"""The commands of the command line, as tests look at them."""
+"""The commands of the command line, for tests."""
 
 from __future__ import annotations
 

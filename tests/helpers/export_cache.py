@@ -1,7 +1,7 @@
-"""A cache of exported graphs: what the same step, code and libraries exported once is copied from then on.
+"""A cache of exported graphs, which copies the files that the same step, code and libraries exported before.
 
-Tracing takes seconds a model, and tests convert the same few models on every run. The key of an entry is everything
-that shapes its files: the step with its weights, the sources that write graphs, and the versions of the libraries.
+Tracing takes seconds for each model, and tests convert the same few models on every run. The key of an entry is all
+that determines its files: the step with its weights, the sources that write graphs, and the versions of the libraries.
 The key does not see code that a test has replaced, so a test that breaks a step cannot use the cache.
 """
 
@@ -37,8 +37,8 @@ EXPORTERS = {
 SOURCES = ("xlexport/architectures", "xlexport/export", "xlexport/ops", "training/xltraining", "runtime/xlruntime")
 SINGLE_SOURCES = ("xlexport/atomic_output.py", "xlexport/bundles.py", "tests/helpers/export_cache.py")
 LIBRARIES = ("torch", "onnx", "onnxscript", "onnx-ir", "safetensors")
-GRAPHS = "graphs.pickle"  # what the exporter returned; written last
-KEPT = 200  # entries; the oldest go
+GRAPHS = "graphs.pickle"  # the exporter's result; written last
+KEPT = 200  # entries; the oldest are removed
 
 Export = Callable[[Any, Path], dict[str, Any]]
 
@@ -98,7 +98,7 @@ class Cache:
         key = hashlib.sha256(f"{name} {code_digest()} {step_digest(step)}".encode()).hexdigest()[:32]
         entry = self.folder / key
         self.folder.mkdir(parents=True, exist_ok=True)
-        with FileLock(self.folder / f"{key}.lock"):  # another worker may be at the same export
+        with FileLock(self.folder / f"{key}.lock"):  # another worker may run the same export
             if not (entry / GRAPHS).is_file():
                 self.misses += 1
                 graphs = self._make(entry, export, step)
@@ -112,7 +112,7 @@ class Cache:
         return graphs
 
     def _make(self, entry: Path, export: Export, step: Any) -> dict[str, Any]:
-        """Export into a folder of its own and rename it, so that an entry has all its files or does not exist."""
+        """Export into a temporary folder and rename it, so that an entry is complete or does not exist."""
         shutil.rmtree(entry, ignore_errors=True)
         with tempfile.TemporaryDirectory(dir=self.folder, prefix="making-", ignore_cleanup_errors=True) as name:
             made = Path(name) / "entry"
@@ -121,11 +121,11 @@ class Cache:
             (made / GRAPHS).write_bytes(pickle.dumps(graphs))
             made.rename(entry)
         gc.collect()
-        gc.freeze()  # torch keeps what it has traced; collections of later tests shall not walk over it
+        gc.freeze()  # torch keeps traced modules; freeze them to keep later garbage collections fast
         return graphs
 
     def shrink(self, kept: int = KEPT) -> None:
-        """Remove the entries that were used longest ago; nobody may be at work in the cache."""
+        """Remove the least recently used entries; no process may use the cache meanwhile."""
         entries = sorted(self.folder.glob(f"*/{GRAPHS}"), key=lambda file: -file.parent.stat().st_mtime)
         for file in entries[kept:]:
             shutil.rmtree(file.parent, ignore_errors=True)
@@ -136,7 +136,7 @@ CACHE = Cache(ROOT / ".pytest_cache" / "exports")
 
 @contextmanager
 def cached_exports(cache: Cache = CACHE) -> Iterator[None]:
-    """Let every caller of an exporter go through the cache, in whichever module it was imported."""
+    """Make every caller of an exporter use the cache, in all modules that imported it."""
     with pytest.MonkeyPatch.context() as patch:
         for name, home in EXPORTERS.items():
             original: Export = getattr(importlib.import_module(home), name)

@@ -6,7 +6,5 @@ import pytest
 
 __all__ = ["FIGURES", "Figure"]
 
-Figure = tuple[
-    str, int, float, float
-]  # what was compared, its batch size, the largest differences in nats and in memory
+Figure = tuple[str, int, float, float]  # name of the comparison, batch size, largest differences in nats and in memory
 FIGURES = pytest.StashKey[list[Figure]]()

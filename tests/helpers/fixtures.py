@@ -1,4 +1,4 @@
-"""Fixtures of several folders: a conftest imports those it wants, and some then serve every test beside it."""
+"""Fixtures for several folders: a conftest imports the ones it needs; some then apply to all tests of its folder."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ __all__ = ["one_thread", "quiet_transformers", "reuse_graphs"]
 
 @pytest.fixture(scope="session", autouse=True)
 def one_thread() -> Iterator[None]:
-    """Models this small gain nothing from more threads, and lose much where other processes want the cores."""
+    """Use one thread: small models gain nothing from more, and lose much if other processes need the cores."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     yield
@@ -30,7 +30,7 @@ def one_thread() -> Iterator[None]:
 
 @pytest.fixture(scope="session", autouse=True)
 def quiet_transformers() -> None:
-    """Silence transformers, which says with every model that its classes are deprecated; import nothing for it."""
+    """Silence transformers, which warns about deprecated classes for every model; do not import it."""
     os.environ["TRANSFORMERS_VERBOSITY"] = "error"
     if "transformers" in sys.modules:
         sys.modules["transformers"].logging.set_verbosity_error()
@@ -38,7 +38,7 @@ def quiet_transformers() -> None:
 
 @pytest.fixture
 def reuse_graphs(monkeypatch: pytest.MonkeyPatch) -> Callable[[Path], None]:
-    """Let `convert` take the graphs of a bundle instead of tracing the same model for seconds again."""
+    """Make `convert` reuse the graphs of a bundle, because tracing the same model again takes seconds."""
 
     def reuse(made: Path) -> None:
         def copy_graphs(step: Step, folder: Path) -> dict[str, spec.Graph]:

@@ -1,4 +1,4 @@
-"""A gated recurrence, the kind of RWKV and Mamba, that no file of the packages knows."""
+"""A gated recurrence, as in RWKV and Mamba, that no file of the packages knows."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class GatedConfig(ModelConfig):
 
 
 class Gated(LanguageModel):
-    """h_t = g_t h_{t-1} + (1 - g_t) v_t, with gates and values of the token alone."""
+    """h_t = g_t h_{t-1} + (1 - g_t) v_t, with gates and values that depend only on the token."""
 
     def __init__(self, config: GatedConfig) -> None:
         super().__init__()
@@ -42,7 +42,7 @@ class Gated(LanguageModel):
         return {"state": torch.zeros(batch_size, self.config.d_model)}
 
     def forward(self, tokens: Tensor, memory: dict[str, Tensor] | None = None) -> tuple[Tensor, dict[str, Tensor]]:
-        """Run one segment without a loop: what is left of each input at each later place, by sums of logarithms."""
+        """Run one segment without a loop: sums of logarithms give the rest of each input at each later place."""
         state = (memory or self.first_memory(len(tokens)))["state"][:, None]  # (B, 1, D)
         gates, values = self.gate(self.word_emb(tokens)).chunk(2, dim=-1)
         kept = gates.sigmoid().log().cumsum(dim=1)  # (B, S, D)
@@ -104,7 +104,7 @@ class GatedStep(nn.Module):
 
 
 class GatedArchitecture(Architecture):
-    """The little that xlexport must know."""
+    """The required parts of an architecture for xlexport."""
 
     name, title = "gated", "gated recurrence"
 

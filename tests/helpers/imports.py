@@ -1,4 +1,4 @@
-"""Which module imports which, read from the sources: imports inside functions and for type checkers included."""
+"""The imports between modules, read from the sources, including imports inside functions and for type checkers."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ def module_files(package: str, folder: Path) -> dict[str, Path]:
 
 
 def imported_names(source: str, package: str) -> Iterator[tuple[str, str | None]]:
-    """Yield what a source imports: a module, and the name that is taken from it, if one is.
+    """Yield the imports of a source: a module, and the name that is imported from it, if any.
 
     Args:
-        package: the one whose relative imports the source may use: the module itself if it is an `__init__`.
+        package: the package of relative imports in the source; for an `__init__`, the module itself.
     """
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Import):
@@ -41,7 +41,7 @@ def imported_names(source: str, package: str) -> Iterator[tuple[str, str | None]
 
 
 def imports_of(files: Mapping[str, Path]) -> dict[str, set[str]]:
-    """Return which of these modules each of them imports, itself aside."""
+    """Return for each module which of the other modules it imports."""
     graph = {}
     for name, file in files.items():
         package = name if file.name == "__init__.py" else name.rpartition(".")[0]

@@ -1,4 +1,4 @@
-"""What the command line tests share: a tiny checkpoint, the bundle that `xlexport convert` makes of it, and ways to run
+"""Code that the command line tests share: a tiny checkpoint, its bundle, and functions to run
 commands in this process and in another."""
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ PROSE = b"It was the best of times, it was the worst of times,\nit was the age o
 
 @dataclass(frozen=True)
 class Finished:
-    """A command line that has run."""
+    """The result of a command line."""
 
     code: int
     out: str
@@ -61,13 +61,13 @@ class Finished:
 
     @property
     def object(self) -> Any:
-        """The one line of JSON on standard output."""
+        """The single line of JSON on standard output."""
         (value,) = self.objects
         return value
 
     @property
     def error(self) -> str:
-        """The one line on standard error, of a command that failed without printing any data."""
+        """The single line on standard error of a command that failed without printing data."""
         assert (self.code, self.out) == (1, ""), (self.code, self.out, self.err)
         (line,) = self.err.splitlines()
         if line.startswith("{"):  # as --json asks for
@@ -102,19 +102,19 @@ def invoke(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -
 
 @pytest.fixture(scope="session")
 def command() -> Callable[..., list[str]]:
-    """The same command line for another process."""
+    """Return the same command line for another process."""
     return lambda *arguments: [sys.executable, "-m", "xlexport", *map(str, arguments)]
 
 
 @pytest.fixture(scope="session")
 def environment() -> dict[str, str]:
-    """For other processes: one thread, and no warnings of ours about anything."""
+    """Return the environment of other processes: one thread, and no warnings."""
     return {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "error"}
 
 
 @pytest.fixture(scope="session")
 def call(command: Callable[..., list[str]], environment: dict[str, str]) -> Invoke:
-    """Run one command line in a process of its own, as a user does."""
+    """Run one command line in a separate process, like a user."""
 
     def called(*arguments: str | Path, stdin: bytes = b"") -> Finished:
         line = command(*arguments)
@@ -125,7 +125,7 @@ def call(command: Callable[..., list[str]], environment: dict[str, str]) -> Invo
 
 
 def write_checkpoint(path: Path, seed: int = 0, **changes: Any) -> Path:
-    """A checkpoint of random weights, large enough that all of them show in the scores."""
+    """Write a checkpoint with random weights that are large enough to affect the scores."""
     model = random_model(lambda: TransformerXL(replace(TINY, **changes)), seed)
     save_checkpoint(path, model.config, model.state_dict())
     return path
@@ -138,14 +138,14 @@ def make_checkpoint() -> Callable[..., Path]:
 
 @pytest.fixture(scope="session")
 def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Tests leave it as it is."""
+    """Return a checkpoint that tests must not change."""
     folder, _ = shared_folder(tmp_path_factory, "checkpoint", lambda folder: write_checkpoint(folder / "tiny.pt"))
     return folder / "tiny.pt"
 
 
 @pytest.fixture(scope="session")
 def bundle(checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Made by the command itself; tests leave it as it is."""
+    """Return a bundle made by the command itself; tests must not change it."""
 
     def make(folder: Path) -> None:
         with cached_exports():
@@ -158,13 +158,13 @@ def bundle(checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def own_bundle(bundle: Path, tmp_path: Path) -> Path:
-    """A copy that the test may spoil."""
+    """Return a copy of the bundle, which the test may damage."""
     return Path(shutil.copytree(bundle, tmp_path / "own.bundle"))
 
 
 @pytest.fixture
 def reuse_export(bundle: Path, reuse_graphs: Callable[[Path], None]) -> None:
-    """Let `convert` take the graphs of `bundle`."""
+    """Make `convert` reuse the graphs of `bundle`."""
     reuse_graphs(bundle)
 
 
@@ -176,13 +176,13 @@ def prose(tmp_path: Path) -> Path:
 
 
 def everything(folder: Path) -> dict[str, tuple[int, int]]:
-    """All that is in a folder, and when each was last written."""
+    """Return all files in a folder with the time of the last change."""
     return {str(path): (path.lstat().st_size, path.lstat().st_mtime_ns) for path in folder.rglob("*")}
 
 
 @pytest.fixture
 def refuse(invoke: Invoke, tmp_path: Path) -> Callable[..., str]:
-    """Run a command line that must fail in one line and leave the test's folder as it is; returns the line."""
+    """Run a command line that must fail in one line and not change the test's folder; return the line."""
 
     def refused(*arguments: str | Path, stdin: bytes = b"") -> str:
         before = everything(tmp_path)

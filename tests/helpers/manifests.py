@@ -1,4 +1,4 @@
-"""Manifests that a test changes on purpose."""
+"""Functions for tests that change manifests on purpose."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["edit_manifest", "give_tokenizer", "with_tokenizer"]
 
 
 def edit_manifest(folder: Path, change: Callable[[dict[str, Any]], object]) -> None:
-    """Apply `change` to what the manifest of a bundle says, and drop the digest of what it said before."""
+    """Apply `change` to the manifest of a bundle, and remove the digest of its old content."""
     file = folder / "bundle.json"
     manifest = json.loads(file.read_text("utf-8"))
     manifest.pop("manifest_sha256", None)
@@ -23,7 +23,7 @@ def edit_manifest(folder: Path, change: Callable[[dict[str, Any]], object]) -> N
 
 
 def give_tokenizer(folder: Path, kind: str, name: str) -> None:
-    """Let a bundle read text with the tokenizer in its file `name`."""
+    """Change a bundle to read text with the tokenizer in its file `name`."""
     digest = digest_file(folder / name)
 
     def change(manifest: dict[str, Any]) -> None:

@@ -1,4 +1,4 @@
-"""Where tests find files of the checkout."""
+"""Paths of the checkout's files for tests."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ __all__ = ["ring_rules"]
 def ring_rules(
     segment_len: int = 8, mem_len: int = 12, *, same_length: bool = True, window_extra: int = 0, **rules: Any
 ) -> EvaluationRules:
-    """Return the rules of a model with one ring, as a Transformer-XL has them."""
+    """Return the rules of a model with one ring, like a Transformer-XL."""
     settings = {
         "mem_len": Setting("integer", mem_len, "rows of memory", input="mem_len", minimum=1),
         "clamp_len": Setting("integer", -1, "largest distinct distance", input="clamp_len", minimum=1, off=-1),

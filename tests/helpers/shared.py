@@ -1,4 +1,4 @@
-"""Folders that one worker of pytest-xdist makes and all of them read."""
+"""Folders that one worker of pytest-xdist makes and all workers read."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ T = TypeVar("T")
 def shared_folder(factory: pytest.TempPathFactory, name: str, make: Callable[[Path], T]) -> tuple[Path, T]:
     """Return the session's folder of this name and what `make` returned when it filled the folder.
 
-    The first caller of any worker makes it, and the others wait. Tests leave its files as they are.
+    The first caller in any worker makes it, and the others wait. Tests must not change its files.
     """
     base = factory.getbasetemp()
     root = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base

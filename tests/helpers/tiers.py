@@ -1,4 +1,4 @@
-"""Parameters of which the default tier takes some."""
+"""Parameters of which the default tier uses only some."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["thinned"]
 
 
 def thinned(values: Iterable[Any], default: Collection[Any]) -> list[Any]:
-    """Return the values as parameters, of which those outside `default` are left to `pytest -m full`."""
+    """Return the values as parameters; only `pytest -m full` runs values outside `default`."""
     found = list(values)
     assert all(value in found for value in default), (found, default)
     return [value if value in default else pytest.param(value, marks=pytest.mark.full) for value in found]

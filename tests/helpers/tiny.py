@@ -1,4 +1,4 @@
-"""Tiny models whose every weight counts, a driver for their steps, and section 3.3 written out."""
+"""Tiny models in which every weight has an effect, a driver for their steps, and the formulas of section 3.3."""
 
 from __future__ import annotations
 
@@ -68,10 +68,10 @@ CHUNK = replace(
 
 
 class RingDriver:
-    """Walks segments with a step as the runtime walks them with its graph, in torch alone.
+    """A driver that runs segments through a step in torch, as the runtime does with a graph.
 
     Attributes:
-        offset: rows written so far, or any number that says where in the ring the next row goes.
+        offset: rows written so far; modulo the capacity, the slot of the next row.
         memory_length: (B,) rows of memory that each row may see.
     """
 
@@ -99,7 +99,7 @@ class RingDriver:
         self.constants = {f"position_key_{index}": key for index, key in enumerate(keys)}
 
     def restart(self, row: int) -> None:
-        """Let one row start a document while its neighbours go on."""
+        """Begin a document in one row while the other rows continue."""
         zeros = self.evaluation.first_memory == "zeros"
         self.memory_length[row] = self.evaluation.most_rows if zeros else 0
         if zeros:
@@ -107,7 +107,7 @@ class RingDriver:
                 ring[row] = self.first_rows[name]
 
     def feeds(self, tokens: Tensor, targets: Tensor) -> dict[str, Tensor]:
-        """All inputs of the step for tokens and targets (B, S), by name."""
+        """Return all inputs of the step for tokens and targets (B, S), by name."""
         return {
             "tokens": tokens,
             "targets": targets,
@@ -122,7 +122,7 @@ class RingDriver:
 
     @torch.no_grad()
     def run(self, tokens: Tensor, targets: Tensor) -> dict[str, Tensor]:
-        """One segment: every output of the step by name; the memory moves on."""
+        """Run one segment and update the memory; return every output of the step by name."""
         S = tokens.shape[1]
         assert self.evaluation.max_segment(self.capacity) >= S
         feeds = self.feeds(tokens, targets)
@@ -134,24 +134,24 @@ class RingDriver:
         return outputs
 
     def by_age(self, name: str, row: int = 0) -> Tensor:
-        """What `row` may see of a ring, oldest first: (H, memory_length, d_head)."""
+        """Return the part of a ring that `row` may see, oldest first: (H, memory_length, d_head)."""
         length = int(self.memory_length[row])
         slots = [(self.offset - length + age) % self.capacity for age in range(length)]
         return self.rings[name][row][:, slots]
 
 
 def tiny_model(seed: int = 0, **changes: Any) -> TransformerXL:
-    """A small model in evaluation mode, no weight zero or negligible, so that every one of them shows in the scores."""
+    """Return a small model in eval mode whose weights are all large enough to affect the scores."""
     return random_model(lambda: TransformerXL(replace(TINY, **changes)), seed)
 
 
 def tiny_reformer(config: ReformerConfig, seed: int = 0) -> Reformer:
-    """As `tiny_model`."""
+    """Return a small Reformer, like `tiny_model`."""
     return random_model(lambda: Reformer(config), seed)
 
 
 def cut(ids: Tensor, lengths: Iterable[int]) -> list[tuple[Tensor, Tensor]]:
-    """Token ids (N,) as segments of the given lengths: tokens and targets (1, S) of each."""
+    """Cut token ids (N,) into segments of the given lengths: tokens and targets (1, S) of each."""
     segments, start = [], 0
     for length in lengths:
         segments.append((ids[None, start : start + length], ids[None, start + 1 : start + length + 1]))
@@ -163,14 +163,15 @@ def cut(ids: Tensor, lengths: Iterable[int]) -> list[tuple[Tensor, Tensor]]:
 def naive_log_probs(
     model: TransformerXL, ids: Tensor, lengths: Sequence[int], window: float | None = None
 ) -> npt.NDArray[np.float64]:
-    """Section 3.3 written out, token by token and key by key, in float64: no memory, no shift, no mask.
+    """Compute section 3.3 directly, token by token and key by key, in float64, without memory, shift or mask.
 
     Every layer's hidden state of every token is kept, and each token attends to the tokens in the memory of its segment
     would hold: at most `mem_len` of earlier segments, and its own segment up to itself.
 
     Args:
-        ids: (N,) of one document; lengths: of its segments, N - 1 together.
-        window: keys that a query sees at most; None is the model's own rule.
+        ids: (N,) of one document.
+        lengths: the lengths of its segments, N - 1 in total.
+        window: the most keys that a query sees; None: the model's own rule.
 
     Returns:
         (N - 1,) log-probabilities of ids[1:].

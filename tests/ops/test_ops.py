@@ -1,4 +1,4 @@
-"""The custom operators: what they compute, eager and as ONNX functions, and how they stand in exported files."""
+"""The custom operators: results in eager mode and as ONNX functions, and their form in exported files."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ KINDS = {np.dtype("float32"): onnx.TensorProto.FLOAT, np.dtype("int64"): onnx.Te
 
 
 def lone_node(name: str, n_inputs: int, n_outputs: int, **attributes: Any) -> Callable[..., list[Array]]:
-    """A graph of one custom node, its inputs of any shape, in plain ONNX Runtime: nothing is registered."""
+    """Open a graph of one custom node with inputs of any shape in plain ONNX Runtime, without registered operators."""
 
     def run(*given: Array) -> list[Array]:
         assert len(given) == n_inputs
@@ -59,7 +59,7 @@ def random_ids(*shape: int, low: int = 0, high: int = 8, seed: int = 0) -> torch
 
 
 def check_sort(buckets: torch.Tensor) -> None:
-    """Eager and body against NumPy, to the last place."""
+    """Compare eager results and those of the function's body with NumPy, exactly."""
     order, inverse = (tensor.numpy() for tensor in lsh_sort(buckets))
     wanted = np.argsort(buckets.numpy(), axis=-1, kind="stable")
     assert np.array_equal(order, wanted)
@@ -95,14 +95,14 @@ def test_sort_of_negative_ids() -> None:
 
 
 def test_sort_where_keys_are_beyond_32_bits() -> None:
-    """8,192 buckets of half a million positions, as of the Crime and Punishment model."""
+    """Sort 8,192 buckets of half a million positions, as in the Crime and Punishment model."""
     buckets = random_ids(1 << 19, high=8192)
     assert int(buckets.max()) * len(buckets) > 1 << 31
     check_sort(buckets)
 
 
 def test_sort_of_a_view() -> None:
-    """The layout in memory does not matter, nor does the operator hand out the layout of its input."""
+    """Check that the input's layout in memory has no effect on the result or its layout."""
     turned = random_ids(40, 3).t()
     check_sort(turned)
     assert lsh_sort(turned)[1].is_contiguous()
@@ -127,7 +127,7 @@ def test_gather_from_nothing() -> None:
 
 @pytest.mark.parametrize("wrong", [-1, 5, 7, 1 << 40])
 def test_gather_out_of_range_is_an_error(wrong: int) -> None:
-    """Also where it would be a row of a neighbour: rows of all groups stand in a line."""
+    """Check also indices that would point to a neighbour's row, because all groups share one axis."""
     rows, index = torch.randn(3, 5, 2), random_ids(3, 4, high=5)
     index[1, 2] = wrong
     with pytest.raises(IndexError, match=r"^lsh_gather: indices must be in \[0, 5\), found "):
@@ -138,14 +138,14 @@ def test_gather_out_of_range_is_an_error(wrong: int) -> None:
 
 @pytest.mark.parametrize("sample", [torch.zeros(2, 5, dtype=torch.int64), random_ids(2, 3, 4), random_ids(7)])
 def test_operators_are_what_torch_expects(sample: torch.Tensor) -> None:
-    """No alias, no mutation, and the shapes of the real operator where tensors have no contents."""
+    """Check that operators have no aliases or mutations, and right shapes for tensors without content."""
     checks = ("test_schema", "test_faketensor")
     library.opcheck(lsh_sort, (sample,), test_utils=checks)
     library.opcheck(lsh_gather, (torch.randn(*sample.shape, 3), lsh_sort(sample)[0]), test_utils=checks)
 
 
 def test_band_attention_body_against_eager() -> None:
-    """The body is another text of the same rule; its own definition is tested with the step graphs."""
+    """Compare two implementations of the rule; the step graphs' tests compare it with its definition."""
     B, H, R, C, S, d, W = 2, 3, 2, 21, 9, 4, 5
     generator = torch.Generator().manual_seed(1)
     key, value = torch.randn(2, B, H, C, d, generator=generator).unbind()
@@ -158,7 +158,7 @@ def test_band_attention_body_against_eager() -> None:
     for rounds in (0, 1, 2):
         wanted = lsh_band_attention(*given, torch.tensor([rounds]), W)
         found = body(*(tensor.numpy() for tensor in given), np.array([rounds]))
-        seen = wanted[1] > -1e29  # elsewhere what is attended means nothing
+        seen = wanted[1] > -1e29  # other rows are undefined
         assert seen.any() == (rounds > 0)
         assert np.array_equal(found[1] > -1e29, seen)
         assert np.abs(found[1] - wanted[1].numpy())[seen].max(initial=0) <= 1e-5  # float32, other order of sums
@@ -166,7 +166,7 @@ def test_band_attention_body_against_eager() -> None:
 
 
 class Reordering(torch.nn.Module):
-    """A step with both operators in one graph, one of them in another, none in a third that is a form of its own."""
+    """A step with both operators in one graph, one in another, and none in a third, which has its own form."""
 
     inputs = (
         spec.Tensor("buckets", "int64", ("batch", "segment")),
@@ -194,7 +194,7 @@ class Reordering(torch.nn.Module):
         return {}
 
     def discard(self) -> None:
-        """Nothing is its own."""
+        """Do nothing, because the step has no weights."""
 
 
 @pytest.fixture(scope="module")
@@ -277,5 +277,5 @@ def test_saved_file_with_other_operators_is_refused(
     model = ir.load(folder / "score.onnx")
     change(model)
     ir.save(model, tmp_path / "score.onnx")
-    with pytest.raises(ExportError, match=f"^score.onnx: the saved graph is not what its spec says: .*{what}"):
+    with pytest.raises(ExportError, match=f"^score.onnx: the saved graph does not match its spec: .*{what}"):
         _check_saved(tmp_path / "score.onnx", graphs["score"])

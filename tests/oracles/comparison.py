@@ -1,4 +1,4 @@
-"""How far a model of ours is from the oracle, and how far it may be."""
+"""Differences between our models and the oracle, and their limits."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from xltraining.transformer_xl import TransformerXL
 
 __all__ = ["LOG_PROB_TOLERANCE", "MEMORY_TOLERANCE", "Difference", "Figures", "eager_difference"]
 
-# float32 on both sides, with the sums in another order: what is found is about a tenth of this.
+# float32 on both sides, with sums in another order: observed differences are about a tenth of this.
 LOG_PROB_TOLERANCE = 1e-4  # nats, of any token of the vocabulary at any position
 MEMORY_TOLERANCE = 1e-3  # of any number in any memory
 
 
 @dataclass
 class Difference:
-    """The largest differences of one walk so far; not a number once anything was."""
+    """The largest differences of one walk so far; NaN if any value was NaN."""
 
     log_prob: Tensor = field(default_factory=lambda: torch.zeros(()))
     memory: Tensor = field(default_factory=lambda: torch.zeros(()))
@@ -32,14 +32,14 @@ class Difference:
         self.log_prob = torch.maximum(self.log_prob, (found - wanted).abs().max())
 
     def add_memory(self, found: Tensor, wanted: Tensor) -> None:
-        """Memories of unlike shapes are infinitely far apart."""
+        """Add the difference of two memories; it is infinite if their shapes differ."""
         if found.shape != wanted.shape:
             self.memory = torch.tensor(math.inf)
         elif found.numel():
             self.memory = torch.maximum(self.memory, (found - wanted).abs().max())
 
     def add_outputs(self, made: Mapping[str, Tensor], wanted: OracleSegment) -> None:
-        """Compare all that a step makes of a segment, its memory aside."""
+        """Compare all outputs of a step for a segment, except its memory."""
         everything, own = wanted.log_probs, wanted.target_log_probs
         self.add_log_probs(made["log_prob"], own)
         self.add_log_probs(made["logits"].log_softmax(dim=-1), everything[:, -1])
@@ -47,7 +47,7 @@ class Difference:
         top = made["top_log_probs"]
         self.add_log_probs(top, everything.topk(top.shape[2], dim=2).values)
         self.add_log_probs(top, everything.gather(2, made["top_ids"]))
-        # Tokens as likely as the target, within tolerance, may stand on either side of it.
+        # Tokens as probable as the target, within tolerance, may rank on either side of it.
         surely, perhaps = (
             1 + (everything > own.unsqueeze(2) + slack).sum(dim=2)
             for slack in (LOG_PROB_TOLERANCE, -LOG_PROB_TOLERANCE)
@@ -76,7 +76,7 @@ class Figures:
         self.found = found
 
     def check(self, what: str, batch_size: int, difference: Difference) -> None:
-        """Note `difference`, and fail if it is over tolerance."""
+        """Record `difference`, and fail if it is over tolerance."""
         self.found.append((what, batch_size, float(difference.log_prob), float(difference.memory)))
         assert difference.log_prob <= LOG_PROB_TOLERANCE
         assert difference.memory <= MEMORY_TOLERANCE

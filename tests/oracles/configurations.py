@@ -44,7 +44,7 @@ OPTIONS: dict[str, tuple[Any, ...]] = {
     "same_length": (False, True),
     "window_extra": (0, 1),
     "clamp_len": (-1, 4, 1000),  # below the memory's length, beyond every distance
-    "mem_len": (3, 13, 32),  # shorter than a segment, no multiple of one, longer than any
+    "mem_len": (3, 13, 32),  # shorter than a segment, not a multiple of one, longer than any
     "first_memory": ("empty", "zeros"),
     "layer_norm_epsilon": (1e-5, 1e-3, 1e-12),
     "segments": tuple(SEGMENTS),
@@ -59,14 +59,14 @@ class Configuration:
     values: Values
 
     def __str__(self) -> str:
-        """What tells it from others at a glance, as the test's id."""
+        """Return the distinguishing values, as the test's id."""
         model = self.model
         norm, memory = "pre" if model.pre_lnorm else "post", model.first_memory
         return f"{self.number}-{norm}-{memory}-{len(model.cutoffs)}cutoffs-div{model.div_val}"
 
     @property
     def lengths(self) -> tuple[int, ...]:
-        """Of the segments that are walked."""
+        """Lengths of the walked segments."""
         return SEGMENTS[self.values["segments"]]
 
     @property
@@ -90,13 +90,13 @@ class Configuration:
                     "all": (True,) * clusters,
                 }[values["tie_projs"]],
                 "tgt_len": max(self.lengths),
-                "dropout": 0.1,  # evaluation must not see it
+                "dropout": 0.1,  # evaluation must ignore it
                 "dropatt": 0.1,
             }
         )
 
     def segments(self, batch_size: int) -> list[tuple[Tensor, Tensor]]:
-        """Tokens and targets (B, S) of each segment: the targets of some are of all clusters, of others of one only."""
+        """Return tokens and targets (B, S) of each segment; targets cover all clusters in some, and one in others."""
         generator = torch.Generator().manual_seed(self.number)
         bounds = self.model.cluster_bounds
         ids: list[Tensor] = []
@@ -115,7 +115,7 @@ class Configuration:
 
 
 def _combinations(*names: str) -> list[Feature]:
-    """Every combination of the values of some options."""
+    """Return every combination of the values of some options."""
     return list(itertools.product(*(itertools.product([name], OPTIONS[name]) for name in names)))
 
 
@@ -124,7 +124,7 @@ def _covered(values: Values, wanted: Iterable[Feature]) -> set[Feature]:
 
 
 def _table(seed: int) -> tuple[Configuration, ...]:
-    """Rows drawn at random, each the best of many at covering pairs that no row has yet, until none is left."""
+    """Draw rows until they cover all pairs of values; each is the best of many random rows at covering new pairs."""
     draw = random.Random(seed)
     missing = dict.fromkeys(pair for names in itertools.combinations(OPTIONS, 2) for pair in _combinations(*names))
     rows: list[Configuration] = []
@@ -142,7 +142,7 @@ def _table(seed: int) -> tuple[Configuration, ...]:
 
 
 def _representatives(table: tuple[Configuration, ...]) -> tuple[Configuration, ...]:
-    """Rows that together have every value, every width of many tails, and each first memory with each normalisation."""
+    """Return rows that have every value, every width of many tails, and each first memory with each normalisation."""
     missing = {
         *(value for name in OPTIONS for value in _combinations(name)),
         *_combinations("pre_lnorm", "first_memory"),

@@ -1,6 +1,6 @@
-"""Hugging Face's `TransfoXLLMHeadModel` as an oracle: another code base, another layout, the same model.
+"""Hugging Face's `TransfoXLLMHeadModel` as an oracle: the same model in another code base with another layout.
 
-transformers 4.57.6 is the last line of releases that has it, and there its `forward` needs a shim: it calls
+transformers 4.57.6 is of the last release line that has it. There its `forward` needs a shim, because it calls
 `Tensor.type_as` with an argument that torch has never had.
 """
 
@@ -33,7 +33,7 @@ def _type_as_takes_dtype() -> Iterator[None]:
 
 @dataclass(frozen=True)
 class OracleSegment:
-    """What the oracle makes of one segment.
+    """The oracle's results for one segment.
 
     Attributes:
         tokens, targets: (B, S) int64.
@@ -48,15 +48,15 @@ class OracleSegment:
 
     @property
     def target_log_probs(self) -> Tensor:
-        """(B, S) nats."""
+        """The log-probabilities of the targets, (B, S), in nats."""
         return self.log_probs.gather(2, self.targets.unsqueeze(2)).squeeze(2)
 
 
 class Oracle:
-    """A Hugging Face model of a configuration of ours, with random weights that all count.
+    """A Hugging Face model for one of our configurations, with random weights that all have an effect.
 
-    What Hugging Face cannot be told is set from outside: the TensorFlow and NVIDIA codes' window of `mem_len + 1` keys,
-    by a mask made for a memory of one row more than is fed; a cluster without a projection, by an identity.
+    Some behaviour has no setting in Hugging Face. The TensorFlow and NVIDIA codes' window of `mem_len + 1` keys is set
+    by a mask made for a memory of one row more than is fed; a cluster without a projection has an identity.
     """
 
     def __init__(self, config: TransformerXLConfig, seed: int = 0) -> None:
@@ -96,10 +96,10 @@ class Oracle:
 
     @torch.no_grad()
     def _fill(self, seed: int) -> None:
-        """Random numbers for everything, also what Hugging Face leaves as it finds it in memory, or at zero or one.
+        """Fill all parameters with random numbers, also ones that Hugging Face leaves uninitialised, zero or one.
 
-        Matrices keep the scale of what they multiply: those of projections (D, E) as the output layer uses them. The
-        embedding of token 0 is small, so that the epsilon of the normalisation shows.
+        Matrices keep the scale of their inputs; for projections (D, E), the scale in the output layer counts. The
+        embedding of token 0 is small, so that the epsilon of the normalisation has an effect.
         """
         generator = torch.Generator().manual_seed(seed)
         for name, parameter in self.model.named_parameters():
@@ -114,7 +114,7 @@ class Oracle:
                 torch.nn.init.eye_(projections[index])
 
     def state_dict(self) -> dict[str, Tensor]:
-        """The weights under our names, cut into clusters as ours are; tied ones under each of their names."""
+        """Return the weights under our names, cut into clusters like ours; tied weights have each of their names."""
         config, transformer, crit = self.config, self.model.transformer, self.model.crit
         edges = [0, *config.cutoffs, config.n_token]
         named: dict[str, Tensor] = {}
@@ -166,7 +166,7 @@ class Oracle:
         return rows
 
     def first_memory(self, batch_size: int) -> list[Tensor] | None:
-        """n_layer tensors (M, B, D): no rows, or mem_len zero rows; None has Hugging Face make these itself."""
+        """Return n_layer tensors (M, B, D) without rows or with mem_len zero rows; None: Hugging Face makes them."""
         config = self.config
         zeros = config.first_memory == "zeros"
         if zeros and not config.window_extra:
@@ -175,7 +175,7 @@ class Oracle:
         return [torch.zeros(rows, batch_size, config.d_model) for _ in range(config.n_layer)]
 
     def step(self, tokens: Tensor, memory: list[Tensor] | None, **settings: Any) -> Any:
-        """Hugging Face's own output for tokens (B, S); its `mems` (M, B, D), the next memory, cut to mem_len rows."""
+        """Return Hugging Face's own output for tokens (B, S), with its next `mems` (M, B, D) cut to mem_len rows."""
         with _type_as_takes_dtype():
             output = self.model(tokens, mems=memory, return_dict=True, **settings)
         if output.mems is not None:
@@ -184,7 +184,7 @@ class Oracle:
 
     @torch.no_grad()
     def walk(self, segments: Iterable[tuple[Tensor, Tensor]]) -> list[OracleSegment]:
-        """One document in each row of the batch, segment after segment, with carried memory."""
+        """Walk one document in each row of the batch, segment after segment, with carried memory."""
         walked: list[OracleSegment] = []
         memory: list[Tensor] | None = None
         for tokens, targets in segments:

@@ -1,4 +1,4 @@
-"""Reformers that are compared with other code bases: what is special about each, and the documents' lengths."""
+"""Reformers that are compared with other code bases: the special property of each, and document lengths."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ class ReformerCase:
     """One model.
 
     Attributes:
-        settings: what its code base calls them.
+        settings: the settings, under the names of the code base.
         lengths: of documents in tokens.
         representative: whether the default tier exports it.
     """
@@ -30,7 +30,7 @@ class ReformerCase:
 
 _ALL_LSH, _MIXED = ["lsh"] * 2, ["local", "lsh"] * 2
 
-# Rows of two chunks and more, lengths at which documents are filled up, and short ones that are attended to fully.
+# Documents of two or more chunks, lengths that need padding, and short documents with full attention.
 HUGGING_FACE = (
     ReformerCase("one round", {"attn_layers": _ALL_LSH, "num_hashes": 1}, (1, 15, 16, 17, 64, 500, 2048), 3, True),
     ReformerCase("two rounds", {"attn_layers": _MIXED, "num_hashes": 2, "num_buckets": 16}, (5, 8, 9, 16, 100, 512)),
@@ -124,7 +124,7 @@ HUGGING_FACE = (
     ),
 )
 
-# Multiples of two buckets, the only lengths that it takes; the number of buckets is that of the longest one.
+# It takes only multiples of two buckets; the longest length decides the number of buckets.
 REFORMER_PYTORCH = (
     ReformerCase("rotary", {"n_hashes": 4, "max_seq_len": 256}, (256,), 3),
     ReformerCase("axial", {"n_hashes": 2, "max_seq_len": 512, "axial_position_emb": True, "heads": 3}, (512,)),

@@ -1,7 +1,7 @@
 """Other code bases' Reformers as oracles: Hugging Face's, and lucidrains' reformer-pytorch.
 
-Hashing is discontinuous: where two buckets are almost as good, rounding decides, and much follows from it. So an oracle
-tells the buckets that it chose, and can be given others.
+Hashing is discontinuous: if two buckets are almost equally good, rounding decides, with large effects. So an oracle
+returns the buckets that it chose, and accepts other buckets.
 """
 
 from __future__ import annotations
@@ -25,29 +25,29 @@ from xltraining.reformer import Reformer
 
 __all__ = ["Buckets", "HuggingFaceReformer", "PyTorchReformer", "ReformerOracle", "assert_computes"]
 
-Buckets = list[Tensor | None]  # of each layer (B, H, R, T) int64; None where nothing is hashed
+Buckets = list[Tensor | None]  # of each layer (B, H, R, T) int64; None without hashing
 
 SEED = 11  # of hash rotations
 
 
 class ReformerOracle(Protocol):
-    """What both offer."""
+    """The interface of both oracles."""
 
     n_token: int
 
     def save(self, folder: Path) -> Path:
-        """Write the checkpoint as its users have it."""
+        """Write the checkpoint in the form of its users."""
 
     @property
     def config(self) -> dict[str, Any] | None:
-        """What must be said besides to read it."""
+        """The further configuration that is needed to read it."""
 
     def run(self, tokens: Tensor, buckets: Buckets | None = None) -> tuple[Tensor, Buckets]:
-        """Logits (B, T, V) of tokens (B, T), and the buckets that it chooses by itself, whichever it was given."""
+        """Return logits (B, T, V) of tokens (B, T), and the buckets that it would choose without the given ones."""
 
 
 def assert_computes(model: Reformer, oracle: ReformerOracle, T: int) -> None:
-    """That a model gives the oracle's logits of two documents of T tokens, in the oracle's buckets."""
+    """Assert that a model computes the oracle's logits for two documents of T tokens, in the oracle's buckets."""
     tokens = torch.randint(oracle.n_token, (2, T), generator=torch.Generator().manual_seed(1))
     wanted, buckets = oracle.run(tokens)
     with torch.no_grad():
@@ -57,13 +57,13 @@ def assert_computes(model: Reformer, oracle: ReformerOracle, T: int) -> None:
 
 @torch.no_grad()
 def _fill(model: torch.nn.Module, seed: int) -> None:
-    """Random numbers for everything, of a scale at which all weights count."""
+    """Fill all weights with random numbers of a scale at which all have an effect."""
     generator = torch.Generator().manual_seed(seed)
     for name, parameter in model.named_parameters():
         is_matrix = parameter.dim() == 2 and "emb" not in name
         scale = parameter.shape[1] ** -0.5 if is_matrix else 0.5 if parameter.dim() > 1 else 0.3
         if name.endswith(("query_key.weight", "query.weight", "toqk.weight")):
-            scale *= 3  # else attention would be even
+            scale *= 3  # otherwise attention would be uniform
         parameter.copy_(torch.randn(parameter.shape, generator=generator) * scale)
         if "norm" in name and name.endswith("weight"):
             parameter.add_(1)

@@ -1,4 +1,4 @@
-"""The table covers what it must; otherwise the tests that walk it would prove less than they say."""
+"""The table covers all required values; otherwise the tests that use it would check too little."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def test_a_few_have_every_value() -> None:
 
 
 def ties(config: TransformerXLConfig) -> bool:
-    """Projections exist and some are shared."""
+    """Return whether projections exist and some are shared."""
     width = config.d_embed or config.d_model
     return any(config.tie_projs) and (config.div_val > 1 or width != config.d_model)
 

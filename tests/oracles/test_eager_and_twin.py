@@ -1,4 +1,4 @@
-"""Every configuration of the table: the eager model and its step twin against Hugging Face, memories included."""
+"""The eager model and its step twin against Hugging Face, including memories, for every configuration of the table."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_eager_against_huggingface_over_segments(
 def test_step_twin_against_huggingface_over_segments(
     configuration: Configuration, batch_size: int, figures: Figures
 ) -> None:
-    """In a ring that is just large enough: every slot is written more than once."""
+    """Use a ring of the smallest size, so that every slot is written more than once."""
     oracle = Oracle(configuration.model, configuration.number)
     capacity = configuration.model.mem_len + max(configuration.lengths)
     driver = RingDriver(TransformerXLStep(eager_model(oracle)), batch_size, capacity)

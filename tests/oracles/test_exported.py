@@ -37,7 +37,7 @@ exported_configurations = pytest.mark.parametrize(
 
 @pytest.fixture(scope="module")
 def exported(tmp_path_factory: pytest.TempPathFactory) -> Exported:
-    """Makes an oracle and the open bundle of its weights, once for each configuration."""
+    """Return a function that makes an oracle and the open bundle of its weights, once for each configuration."""
     made: dict[int, tuple[Oracle, Model]] = {}
 
     def export(configuration: Configuration) -> tuple[Oracle, Model]:
@@ -55,7 +55,7 @@ def exported(tmp_path_factory: pytest.TempPathFactory) -> Exported:
 
 
 def run_pure(model: Model, purpose: str, memory: BatchMemory, tokens: Tensor, targets: Tensor) -> dict[str, Tensor]:
-    """What a graph makes of a segment, the memory left as it is."""
+    """Return a graph's outputs for a segment without changing the memory."""
     feeds = {"tokens": tokens.numpy(), "targets": targets.numpy(), **memory.feeds()}
     feeds |= {entry.input: memory.array(entry) for entry in memory.entries}
     feeds |= {name: value.numpy() for name, value in memory.constants.items()}
@@ -68,7 +68,7 @@ def run_pure(model: Model, purpose: str, memory: BatchMemory, tokens: Tensor, ta
 def test_graphs_against_huggingface_over_segments(
     configuration: Configuration, batch_size: int, exported: Exported, figures: Figures
 ) -> None:
-    """All three graphs at every segment; the memory goes on as `score` writes it, in a ring without a slot to spare."""
+    """Compare all three graphs at every segment; `score` updates the memory, in a ring without spare slots."""
     oracle, model = exported(configuration)
     memory = model.new_memory(model.bundle.settings, batch_size)
     difference = Difference()
@@ -91,7 +91,7 @@ def test_graphs_against_huggingface_over_segments(
 def test_documents_that_share_a_batch_against_huggingface_on_each_alone(
     configuration: Configuration, exported: Exported, figures: Figures
 ) -> None:
-    """Five documents of different lengths on three rows, which start afresh in the middle of the others' walks."""
+    """Walk five documents of different lengths on three rows, which restart while the other rows continue."""
     oracle, model = exported(configuration)
     S = model.bundle.settings.segment_len
     generator = torch.Generator().manual_seed(configuration.number)

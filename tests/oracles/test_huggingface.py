@@ -1,4 +1,4 @@
-"""The oracle itself: that it attends to what it should, and would notice every weight and every option."""
+"""The oracle itself: it attends to the right keys, and every weight and option affects its scores."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def random_segments(n_token: int, batch_size: int = 2, S: int = 6, count: int = 
 @pytest.mark.parametrize("S", [1, 4, 6, 11])
 @torch.no_grad()
 def test_distances_that_the_oracle_attends_to(S: int, same_length: bool, window_extra: int, first_memory: Any) -> None:
-    """The mask by its definition, distance by distance, while the memory fills and after."""
+    """Compare the mask with its definition, distance by distance, while the memory fills and afterwards."""
     config = replace(BASE, same_length=same_length, window_extra=window_extra, first_memory=first_memory)
     oracle = Oracle(config)
     memory = oracle.first_memory(2)
@@ -74,7 +74,7 @@ def test_hugging_face_makes_the_zero_rows_itself() -> None:
 
 @pytest.mark.parametrize("configuration", REPRESENTATIVES, ids=str)
 def test_every_weight_shows_in_the_scores(configuration: Configuration) -> None:
-    """A change of 1 % of any weight tensor's size must be over tolerance, as far as its gradient tells."""
+    """Check by gradients that a change of any weight tensor by 1 % of its size is over tolerance."""
     oracle = Oracle(configuration.model, configuration.number)
     memory, unlikelihood = oracle.first_memory(3), torch.zeros(())
     for tokens, targets in configuration.segments(3):
@@ -92,7 +92,7 @@ def test_every_weight_shows_in_the_scores(configuration: Configuration) -> None:
 
 
 def without_effect(oracle: Oracle) -> set[str]:
-    """Identities that stand for no projection, and what scores the only token of a cluster: 0 nats in any case."""
+    """Return identities used instead of projections, and weights that score a cluster's only token, always 0 nats."""
     projections = ("transformer.word_emb.emb_projs", "crit.out_projs")
     names = {f"{kind}.{index}" for kind in projections for index in oracle.unprojected}
     for index, (first, end) in enumerate(oracle.config.cluster_bounds):
@@ -142,7 +142,7 @@ def test_every_option_shows_in_the_scores(change: dict[str, Any], base: dict[str
 
 
 def moved(oracle: Oracle) -> dict[str, Tensor]:
-    """The oracle's weights with token 20 moved from the last cluster to the one before."""
+    """Return the oracle's weights with token 20 moved from the last cluster to the one before."""
     weights = oracle.state_dict()
     for name in ("word_emb.clusters.{}.table", "head.clusters.{}.weight", "head.clusters.{}.bias"):
         left, right = weights[name.format(1)], weights[name.format(2)]

@@ -1,6 +1,6 @@
-"""Corpora walked by their published protocols, against the originals' own walk with Hugging Face's model.
+"""Published protocols on corpora, compared with the original code's walk on Hugging Face's model.
 
-The originals hold a corpus time-major, one stream a column, and weigh the mean of each segment with its length.
+The original code holds a corpus time-major, one stream per column, and weights the mean of each segment by its length.
 """
 
 from __future__ import annotations
@@ -39,18 +39,18 @@ CONFIG = TransformerXLConfig(
     clamp_len=15,
     same_length=True,
 )
-# What the three code bases differ in when they evaluate.
+# The differences between the three code bases in evaluation.
 RULES: dict[str, dict[str, Any]] = {
     "authors": {"first_memory": "empty", "window_extra": 0},
     "nvidia": {"first_memory": "empty", "window_extra": 1},
     "tensorflow": {"first_memory": "zeros", "window_extra": 1},
 }
-# float32 on both sides: of the means over some hundred tokens, much less than of any of them.
+# float32 on both sides: means over several hundred tokens differ much less than single tokens.
 TOLERANCE = 1e-5  # nats
 
 
 def original_walk(oracle: Oracle, ids: Tensor, batch_size: int, warmup: int) -> float:
-    """Mean nats of a token, as eval.py and train_gpu.py compute it."""
+    """Compute the mean nats of a token as in eval.py and train_gpu.py."""
     steps = len(ids) // batch_size
     columns = ids[: steps * batch_size].view(batch_size, steps).t()  # (steps, B)
     if warmup:
@@ -70,7 +70,7 @@ def original_walk(oracle: Oracle, ids: Tensor, batch_size: int, warmup: int) -> 
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Model:
-    """The oracle's weights, exported under settings as of their training."""
+    """Export the oracle's weights under their training settings."""
     folder = tmp_path_factory.mktemp("protocols")
     trained = replace(CONFIG, tgt_len=4, mem_len=4, clamp_len=-1, same_length=False)
     save_checkpoint(folder / "checkpoint.pt", trained, Oracle(CONFIG, seed=1).state_dict())

@@ -1,4 +1,4 @@
-"""The eager Reformer, built from what the code bases write, against the code bases."""
+"""The eager Reformer, built from the code bases' checkpoints, against the code bases."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from tests.oracles.reformers import HuggingFaceReformer, PyTorchReformer, Reform
 from xlexport.checkpoints import load
 from xltraining.reformer import LSHTrace, Reformer
 
-# float32 on both sides, with the sums in another order: what is found is about a tenth of this, of logits up to 10.
+# float32 on both sides, with sums in another order: observed differences are a tenth of this, of logits up to 10.
 TOLERANCE = 1e-4
-# Sums of up to 64 products are rounded otherwise by about 1e-6 of the largest.
+# Sums of up to 64 products differ by rounding of about 1e-6 of the largest.
 FLIP_MARGIN = 1e-5
 
 CASES = [
@@ -29,14 +29,14 @@ CASES = [
 
 
 def document(oracle: ReformerOracle, batch_size: int, length: int) -> Tensor:
-    """Tokens (B, T), some of which come again and again."""
+    """Return tokens (B, T), some of which occur many times."""
     generator = torch.Generator().manual_seed(length)
     odds = torch.arange(1, oracle.n_token + 1).reciprocal()
     return torch.multinomial(odds, batch_size * length, replacement=True, generator=generator).view(batch_size, length)
 
 
 def difference(oracle: ReformerOracle, model: Reformer, tokens: Tensor) -> float:
-    """Of logits, under the oracle's buckets; the model's own must be the same but for ties."""
+    """Return the difference of logits under the oracle's buckets; the model's own must be the same except for ties."""
     wanted, buckets = oracle.run(tokens)
     trace: list[LSHTrace] = []
     with torch.no_grad():
@@ -71,7 +71,7 @@ def small(**settings: Any) -> ReformerCase:
     ids=["huggingface", "huggingface-plain", "reformer_pytorch", "reformer_pytorch-axial"],
 )
 def test_every_tensor_shows_in_the_logits(oracle: ReformerOracle, tmp_path: Path) -> None:
-    """A change of 1 % of any tensor must be over tolerance, rotations (of which 1 % changes nothing) by their rows."""
+    """Check that a change of 1 % of any tensor is over tolerance; rotations change by rows, as 1 % has no effect."""
     tokens = document(oracle, 2, getattr(oracle, "settings", {}).get("max_seq_len", 100))
     wanted, buckets = oracle.run(tokens)
     model = load(oracle.save(tmp_path / "checkpoint"), config=oracle.config).build_model()

@@ -1,4 +1,4 @@
-"""Exported graphs of rule `chunk`, converted from what the code bases write, against the code bases on whole documents.
+"""Exported graphs of rule `chunk`, converted from the code bases' checkpoints, against the code bases.
 
 An export costs seconds, so the default tier exports one configuration; `pytest -m full` runs the others.
 """
@@ -37,7 +37,7 @@ CASES = [
 
 
 def graphs(model: Model, ids: Tensor) -> dict[str, Tensor]:
-    """What all three graphs make of documents (B, T + 1): of the tokens but the last, and their targets."""
+    """Return the outputs of all three graphs for documents (B, T + 1): tokens without the last, and their targets."""
     feeds = {"tokens": ids[:, :-1].numpy(), "targets": ids[:, 1:].numpy()}
     made: dict[str, np.ndarray] = {}
     for purpose in ("detail", "generate", "score"):
@@ -48,7 +48,7 @@ def graphs(model: Model, ids: Tensor) -> dict[str, Tensor]:
 
 @torch.no_grad()
 def check_flips(eager: Reformer, tokens: Tensor, buckets: Buckets) -> None:
-    """Where the eager model would choose other buckets than the graph, both must be almost as good."""
+    """Check that if eager model and graph would choose different buckets, both are almost equally good."""
     trace: list[LSHTrace] = []
     eager(tokens, buckets=buckets, trace=trace)
     for one in trace:
@@ -58,7 +58,7 @@ def check_flips(eager: Reformer, tokens: Tensor, buckets: Buckets) -> None:
 @pytest.mark.usefixtures("cached_exports")
 @pytest.mark.parametrize(("kind", "case"), CASES)
 def test_graphs_against_the_code_base(kind: Kind, case: ReformerCase, tmp_path: Path, figures: Figures) -> None:
-    """Every number of every graph, under the graph's own buckets."""
+    """Compare every number of every graph, under the graph's own buckets."""
     oracle = kind(case)
     source = load(oracle.save(tmp_path / "checkpoint"), config=oracle.config)
     convert(source, tmp_path / "bundle", ConversionOptions(tokenizer="none", threads=1, verify_segments=2))

@@ -1,4 +1,4 @@
-"""What the score graph computes of an adaptive softmax: every target's score in its place, and no more than that."""
+"""The score graph of an adaptive softmax: it computes each target's score in the right place, and nothing more."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ SMALL = TransformerXLConfig(
     div_val=2,
     tie_projs=(False, True, True, True),
 )
-SIZES = {1: 200, 2: 320, 3: 380}  # of the tails: no two alike, and none alike with the head's 103 columns
+SIZES = {1: 200, 2: 320, 3: 380}  # of the tails: all different, also from the head's 103 columns
 LARGE = TransformerXLConfig(  # the vocabulary of WikiText-103, and its clusters
     n_token=267_735,
     n_layer=1,
@@ -76,13 +76,13 @@ def bundle(oracle: Oracle, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def score(bundle: Path, tokens: Ids, targets: Ids) -> npt.NDArray[np.float32]:
-    """Log-probabilities (B, S) of targets at a document's beginning."""
+    """Return the log-probabilities (B, S) of targets at a document's beginning."""
     model = xlruntime.load(bundle, threads=1)
     memory = model.new_memory(model.bundle.settings, len(tokens))
     return model.step("score", memory, tokens, targets)["log_prob"]
 
 
-# Two rows of targets: of all clusters in turn; of some clusters, last ones first; of the shortlist; of one tail.
+# Two rows of targets: all clusters in turn; some clusters, the last first; the shortlist only; one tail only.
 TARGETS = {
     "in turn": [[0, 100, 300, 620, 99, 299, 619, 999, 50, 200, 400, 800]] * 2,
     "falling": [[999, 900, 800, 350, 301, 300, 7, 6, 5, 4, 3, 2], [250, 240, 230, 5, 620, 4, 3, 2, 1, 0, 620, 620]],
@@ -94,19 +94,19 @@ every_kind = pytest.mark.parametrize("targets", [np.array(rows) for rows in TARG
 
 @every_kind
 def test_log_probs_come_back_in_the_order_of_the_tokens(targets: Ids, bundle: Path, oracle: Oracle) -> None:
-    """Also where clusters alternate: code that goes cluster by cluster easily gives the scores back in that order."""
+    """Check alternating clusters: code that works by cluster may return scores in that order by mistake."""
     tokens = np.roll(targets, 1, axis=1)
     (wanted,) = oracle.walk([(torch.from_numpy(tokens), torch.from_numpy(targets))])
     found = score(bundle, tokens, targets)
     assert np.abs(found - wanted.target_log_probs.numpy()).max() <= LOG_PROB_TOLERANCE
-    for column in range(0, 12, 5):  # the score of one target, whatever the others are
+    for column in range(0, 12, 5):  # the score of a target does not depend on the others
         alone = np.zeros_like(targets)
         alone[:, column] = targets[:, column]
         assert np.abs(score(bundle, tokens, alone)[:, column] - found[:, column]).max() <= LOG_PROB_TOLERANCE
 
 
 def shapes(bundle: Path, tokens: Ids, targets: Ids, folder: Path) -> dict[str, tuple[int, ...]]:
-    """The shape of everything that the score graph computes on the way, by name."""
+    """Return the shapes of all intermediate results of the score graph, by name."""
     model = onnx.load(bundle / "score.onnx")
     names = [name for node in model.graph.node for name in node.output if name]
     del model.graph.output[:]
@@ -161,7 +161,7 @@ print(peak() - before)
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the peak of a process' memory is read from /proc")
 def test_memory_for_a_large_vocabulary(tmp_path: Path) -> None:
-    """Tokens as frequent as words are (Zipf): the full logits never stand in memory, nor anything near their size."""
+    """Check for tokens with Zipf frequencies that memory never holds the full logits or a tensor of similar size."""
     bundle = convert_oracle(Oracle(LARGE), tmp_path)
     weights = 1 / np.arange(1, LARGE.n_token + 1)
     ids = np.random.default_rng(0).choice(LARGE.n_token, (1, 1 + 3 * 128 + 1), p=weights / weights.sum())
@@ -173,4 +173,4 @@ def test_memory_for_a_large_vocabulary(tmp_path: Path) -> None:
         return int(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
 
     assert growth("score") < FULL_LOGITS / 3
-    assert growth("detail") > FULL_LOGITS / 2  # it does need every token, so the figure would have shown
+    assert growth("detail") > FULL_LOGITS / 2  # it needs every token, so the measurement would show it

@@ -1,4 +1,4 @@
-"""Quantized graphs: their numbers against the weights they came from, what they share, and the gate they must pass."""
+"""Quantized graphs: their numbers against the original weights, shared weights, and the limit that they must meet."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ from xlruntime import load
 from xlruntime.bundle import digest_file, read_bundle
 from xlruntime.errors import BundleError, BundleNotFoundError
 
-BYTES = GOLDEN / "post_lnorm_same_length_empty" / "bundle"  # nine products: four a layer, and the head
+BYTES = GOLDEN / "post_lnorm_same_length_empty" / "bundle"  # nine products: four in each layer, and the head
 FIRST_ROWS = GOLDEN / "pre_lnorm_same_length_zeros" / "bundle"
 BAND, CHUNK = GOLDEN / "reformer_band" / "bundle", GOLDEN / "reformer_chunk" / "bundle"
-# Nats of any token of random models with large weights, where one rounded number matters more than in a trained one:
-# three to five times what was found; another weight in a product's place gives whole nats.
+# Nats of any token in random models with large weights, where one rounded number matters more than in a trained model:
+# three to five times the observed errors; a wrong weight in a product causes whole nats.
 NEAR = {"int8": 0.3, "weight-int8": 0.2, "weight-int4": 3.0, "float16": 0.05}
 
 
@@ -46,7 +46,7 @@ def options(dtype: str, **changes: Any) -> QuantizeOptions:
 
 @pytest.fixture(scope="session")
 def quantized(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Path, str], Path]:
-    """`quantized(source, dtype)`: a bundle that tests leave as it is, made once."""
+    """Return `quantized(source, dtype)`, which makes each bundle once; tests do not change it."""
     made: dict[tuple[Path, str], Path] = {}
     ids = tmp_path_factory.mktemp("ids") / "ids.txt"
 
@@ -69,8 +69,8 @@ def quantized(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Path, str],
 
 def weights(rows: int, columns: int) -> npt.NDArray[np.float32]:
     made = np.random.default_rng(rows).standard_normal((rows, columns)).astype(np.float32)
-    made[:, 0] = 0  # nothing to divide by
-    made[3, 1] = 100  # an outlier coarsens its own column or block alone
+    made[:, 0] = 0  # avoids a division by zero
+    made[3, 1] = 100  # an outlier coarsens only its own column or block
     return made
 
 
@@ -84,7 +84,7 @@ def test_columns_are_within_half_a_step() -> None:
     assert not integers[:, 0].any()
 
 
-@pytest.mark.parametrize("rows", [256, 200, 16])  # whole blocks, a part of one at the end, less than one
+@pytest.mark.parametrize("rows", [256, 200, 16])  # whole blocks, a partial block at the end, less than one block
 @pytest.mark.parametrize("bits", [8, 4])
 def test_blocks_lose_no_more_than_the_plain_step(bits: int, rows: int) -> None:
     exact, block = weights(rows, 24), block_size(rows, bits)
@@ -92,7 +92,7 @@ def test_blocks_lose_no_more_than_the_plain_step(bits: int, rows: int) -> None:
     integers, step = quantize_blocks(exact, bits, block)
     assert step.shape == (-(-rows // block), 24)
     assert integers.min() >= -(2 ** (bits - 1)) and integers.max() < 2 ** (bits - 1)
-    found = integers.astype(np.float32) * step.repeat(block, axis=0)[:rows]  # what the graphs multiply by
+    found = integers.astype(np.float32) * step.repeat(block, axis=0)[:rows]  # the factors of the graphs
     assert not found[:, 0].any()
     largest = 2 ** (bits - 1) - 1
     for start in range(0, rows, block):
@@ -116,7 +116,7 @@ def test_graphs_share_each_weight_once(dtype: str, quantized: Callable[[Path, st
                 assert tensor.offset % tensor.dtype.itemsize == 0
                 held[name] = tensor.dtype
     assert sum(length or 0 for _, length in places.values()) == (folder / "weights.data").stat().st_size
-    # Of a quantized weight no float32 copy is left, but for that of the head whose rows embed tokens.
+    # Quantized weights have no float32 copy, except the head, whose rows embed tokens.
     left = {name for name, kind in held.items() if kind == ir.DataType.FLOAT}
     products = {name for name in product_names(BYTES, read_bundle(BYTES)) if name.startswith("layers.")}
     assert len(products) == 8
@@ -166,7 +166,7 @@ def test_manifest_says_what_was_done(quantized: Callable[[Path, str], Path]) -> 
 
 
 def test_int8_rows_do_not_depend_on_their_neighbours(quantized: Callable[[Path, str], Path]) -> None:
-    """As they would with one step for a whole batch; the order of sums in a product is the same for all its rows."""
+    """Compare exactly: each row has its own scale, and the order of sums is the same for all rows."""
     model = load(quantized(BYTES, "int8"), threads=1)
     ids = [random_ids(60, seed=3, vocab_size=256), np.full(60, 7), random_ids(60, seed=3, vocab_size=100)]
     alone = [piece.bits for (piece,) in (list(model.score([one])) for one in ids)]
@@ -178,7 +178,7 @@ def test_int8_scores_do_not_depend_on_segments(quantized: Callable[[Path, str], 
     model = load(quantized(BYTES, "int8"), threads=1)
     ids = random_ids(60, seed=3, vocab_size=256)
     (whole,), (parts,) = model.score([ids], segment_len=30), model.score([ids], segment_len=4)
-    # Sums in another order let a number be rounded to the next step here and there.
+    # Sums in another order can round a number to the next step.
     assert parts.bits_per_token == pytest.approx(whole.bits_per_token, abs=2e-3)
 
 
@@ -186,7 +186,7 @@ def test_int8_scores_do_not_depend_on_segments(quantized: Callable[[Path, str], 
 def test_float16_dtypes(memory_dtype: str, tmp_path: Path) -> None:
     told: list[str] = []
     quantize(BYTES, tmp_path / "half", options("float16", memory_dtype=memory_dtype), tell=told.append)
-    assert "float16 is for CUDA; on a CPU it is right, but slow" in told
+    assert "float16 is for CUDA; on a CPU it gives correct results, but slowly" in told
     model = load(tmp_path / "half", threads=1)
     tensors = {tensor.name: tensor.dtype for tensor in model.bundle.graphs["score"].inputs}
     assert tensors["memory_key_0"] == tensors["memory_value_1"] == memory_dtype
@@ -204,7 +204,7 @@ def test_float16_dtypes(memory_dtype: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_rotations_stay_as_they_are(dtype: str, quantized: Callable[[Path, str], Path]) -> None:
-    """Rounded ones would choose other keys."""
+    """Check the rotations, because rounded ones would choose other keys."""
     exact = ir.load(BAND / "score.onnx").graph.initializers
     found = ir.load(quantized(BAND, dtype) / "score.onnx").graph.initializers
     rotations = [name for name, value in exact.items() if len(value.shape or ()) == 3]
@@ -217,9 +217,9 @@ def test_rotations_stay_as_they_are(dtype: str, quantized: Callable[[Path, str],
 
 
 def spoil(folder: Path, layer: int, large: float = 1e4) -> None:
-    """Give a layer a hidden unit that is always large and never read.
+    """Add a hidden unit to a layer that is always large and never read.
 
-    The model computes what it did, but in int8 the others vanish beside it.
+    The model computes the same as before, but in int8 all other units become zero next to this one.
     """
     files = {}
     for purpose in ("score", "generate", "detail"):
@@ -267,7 +267,7 @@ def test_gate_fails_closed(tmp_path: Path) -> None:
     assert any("measuring each product alone" in line for line in told)
 
 
-def test_what_is_asked_for_stays_float32(tmp_path: Path) -> None:
+def test_products_of_keep_float_stay_float32(tmp_path: Path) -> None:
     report = quantize(BYTES, tmp_path / "out", options("weight-int8", keep_float=("head*", "layers.1.o*")))
     assert report.kept == dict.fromkeys(("layers.1.output", "layers.1.outer", "head.clusters.0"), "asked for")
 
@@ -283,7 +283,7 @@ def test_fewest_products_are_kept_worst_first(needed: int) -> None:
     worst = names[::-1][:needed]
 
     def measure(keep: frozenset[str]) -> Difference:
-        return difference(0.0 if keep >= set(worst) else -1.0)  # a gain as large is no better
+        return difference(0.0 if keep >= set(worst) else -1.0)  # a gain of the same size is not better
 
     kept, found = products_to_keep(names, frozenset(), 0.5, measure, effects.__getitem__, lambda line: None)
     assert list(kept) == worst
@@ -299,13 +299,13 @@ def test_more_than_half_is_refused(delta: float) -> None:
         )
 
 
-def test_not_a_number_does_not_pass() -> None:
+def test_nan_does_not_pass() -> None:
     exact = np.array([-1.0, -2.0], np.float32)
     assert compare(exact, exact).within(1e-9)
     assert not compare(exact, np.array([-1.0, np.nan], np.float32)).within(1.0)
 
 
-# What is refused; nothing is written then.
+# Refusals, which write nothing.
 
 
 @pytest.mark.parametrize(
@@ -313,11 +313,11 @@ def test_not_a_number_does_not_pass() -> None:
     [
         (BYTES, {"max_delta_bits": 0.0}, [], "max_delta_bits is 0, expected a number above 0"),
         (BYTES, {"max_delta_bits": float("nan")}, [], "max_delta_bits is nan, expected a number above 0"),
-        (BYTES, {"memory_dtype": "float16"}, [], "memory_dtype is float16, which goes with dtype float16 alone"),
+        (BYTES, {"memory_dtype": "float16"}, [], "memory_dtype is float16, which needs dtype float16"),
         (BYTES, {"keep_float": ("layers.9.*",)}, [], r"keep_float is layers.9.\*, but the products are layers.0.qkv, "),
         (BYTES, {}, ["short"], "short: 78 tokens, at least 2,048 are needed"),
         (BYTES, {}, ["absent"], "absent: no such file"),
-        (BAND, {}, [], "takes token ids, so what is real text for it must be given as such"),
+        (BAND, {}, [], "the bundle takes token ids, so a real text for it must be given as token ids"),
         (BAND, {}, ["short"], "takes token ids"),
         (GOLDEN / "late_reader" / "bundle", {}, [], "takes token ids"),
     ],
@@ -342,7 +342,7 @@ def test_bundle_without_products_is_refused(tmp_path: Path) -> None:
 def test_quantized_damaged_and_missing_bundles_are_refused(
     copied: Path, quantized: Callable[[Path, str], Path], tmp_path: Path
 ) -> None:
-    with pytest.raises(QuantizationError, match=r"is int8 already. Quantize the float32 bundle"):
+    with pytest.raises(QuantizationError, match=r"is already int8. Quantize the float32 bundle"):
         quantize(quantized(BYTES, "int8"), tmp_path / "out", options("int8"))
     with pytest.raises(BundleNotFoundError):
         quantize(tmp_path / "absent", tmp_path / "out", options("int8"))
@@ -361,7 +361,7 @@ def test_weights_with_several_hard_links_are_refused(copied: Path, tmp_path: Pat
     assert not (tmp_path / "out").exists()
 
 
-def test_taken_output(copied: Path, tmp_path: Path) -> None:
+def test_existing_output_is_refused(copied: Path, tmp_path: Path) -> None:
     with pytest.raises(OutputExistsError):
         quantize(BYTES, copied, options("int8"))
     assert read_bundle(copied) == read_bundle(BYTES)

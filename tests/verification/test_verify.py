@@ -1,4 +1,4 @@
-"""`verify` finds what is not equal, and says where it begins."""
+"""`verify` finds every difference, and reports where it begins."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ BOTH = ["bytes_bundle", "ids_bundle"]
 
 @pytest.fixture
 def bundle(bytes_bundle: Converted) -> Model:
-    """The byte bundle, opened anew, so that a test may break it."""
+    """Open the byte bundle again, so that a test may break it."""
     return load_bundle(bytes_bundle.folder, threads=1)
 
 
@@ -84,7 +84,7 @@ def test_report_has_the_fields_of_the_design(bundle: Model, bytes_bundle: Conver
         bundle, lambda: bytes_bundle.model, IDS[:30], segments=20, progress=lambda *step: steps.append(step)
     )
     assert steps == [(1, 20), (2, 20), (3, 20), (4, 20)]
-    seen = report.per_segment  # by now with what the other graphs say
+    seen = report.per_segment  # by now including the other graphs
     assert set(report.to_dict()) == {*FIELDS_OF_THE_DESIGN, *MORE_FIELDS}
     assert tuple(name for name in report.to_dict() if name in FIELDS_OF_THE_DESIGN) == FIELDS_OF_THE_DESIGN
     assert "per_segment" not in report.to_dict(per_segment=False)
@@ -116,7 +116,7 @@ def test_too_few_ids_to_compare(bundle: Model, bytes_bundle: Converted) -> None:
 def after_step(
     model: Model, number: int, change: Callable[[BatchMemory, Arrays], None], every: bool = False, of: str = "score"
 ) -> None:
-    """Let `change` spoil what step `number` of a graph leaves, or every step from there on."""
+    """Apply `change` to the results of step `number` of a graph, or of all steps from there on."""
     step, done = model.step, [0]
 
     def spoiled(purpose: str, memory: BatchMemory, tokens: Any, targets: Any) -> Arrays:
@@ -131,7 +131,7 @@ def after_step(
 
 
 def last_row(memory: BatchMemory, name: str) -> npt.NDArray[Any]:
-    """The row that the last token wrote, (H, d_head)."""
+    """Return the row that the last token wrote, (H, d_head)."""
     entry = next(entry for entry in memory.entries if entry.input == name)
     row: npt.NDArray[Any] = memory.array(entry)[0, :, (memory.offset - 1) % memory.capacity]
     return row
@@ -179,7 +179,7 @@ def skipped_slot(model: Model) -> None:
 
 
 @pytest.mark.parametrize("spoil", [another_clamp, swapped_layers, swapped_rings, flipped_slot, skipped_slot])
-def test_slip_is_found(spoil: Callable[[Model], None], bundle: Model, bytes_bundle: Converted) -> None:
+def test_small_error_is_found(spoil: Callable[[Model], None], bundle: Model, bytes_bundle: Converted) -> None:
     spoil(bundle)
     report = verify(bundle, lambda: bytes_bundle.model, IDS, segments=8)
     assert not report.passed
@@ -237,7 +237,7 @@ def test_difference_that_grows_shows_as_drift(bundle: Model, bytes_bundle: Conve
 def test_number_that_is_not_finite_in_the_last_memory_is_found(
     bad: float, name: str, bundle: Model, bytes_bundle: Converted
 ) -> None:
-    """In whichever tensor: NaN is larger than nothing and smaller than nothing, so `max` may well drop it."""
+    """Put NaN into each tensor: comparisons with NaN are false, so `max` may drop it."""
 
     def break_memory(memory: BatchMemory, outputs: Arrays) -> None:
         last_row(memory, name)[0, 0] = bad
@@ -280,7 +280,7 @@ def test_whole_memory_is_compared_behind_a_last_block_of_one_segment(
 def test_segments_that_are_walked_in_parts(
     name: str, same_length: bool, positions: int, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As those of wide vocabularies are. Without same_length the reach within a segment would show if it were lost."""
+    """Walk as with a large vocabulary. Without same_length, a wrong reach within a segment would show."""
     converted: Converted = request.getfixturevalue(name)
     model = load_bundle(converted.folder, threads=1)
     lengths: list[int] = []
@@ -314,7 +314,7 @@ def test_score_that_is_not_finite_is_found(bundle: Model, bytes_bundle: Converte
 
 
 def test_many_small_differences_of_one_sign_are_found(bundle: Model, bytes_bundle: Converted) -> None:
-    """Each within tolerance, but they add up: two millionths of a bit a token."""
+    """Check differences that are within tolerance but add up to two millionths of a bit per token."""
 
     def lean(memory: BatchMemory, outputs: Arrays) -> None:
         outputs["log_prob"] += np.float32(5e-6)
@@ -372,8 +372,8 @@ def test_each_graph_is_compared(
     assert not report.passed
 
 
-def test_likeliest_token_that_is_left_out_is_found(bundle: Model, bytes_bundle: Converted) -> None:
-    def leave_out(memory: BatchMemory, outputs: Arrays) -> None:  # what is listed is right
+def test_missing_most_probable_token_is_found(bundle: Model, bytes_bundle: Converted) -> None:
+    def leave_out(memory: BatchMemory, outputs: Arrays) -> None:  # the listed tokens are right
         for output in ("top_ids", "top_log_probs"):
             outputs[output] = outputs[output][..., [1, 2, 3, 4, 5, 6, 7, 8, 9, 9]]
 

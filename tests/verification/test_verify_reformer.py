@@ -1,4 +1,4 @@
-"""`verify` for Reformers: equal under the graphs' buckets, and what a broken bundle or another model shows."""
+"""`verify` for Reformers: equality under the graphs' buckets, and failures for a broken bundle or another model."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ PURPOSES = ["score", "detail", "generate", "score_few"]
 def check(
     converted: ConvertedReformer, model: Model | None = None, eager: Reformer | None = None, **options: Any
 ) -> ParityReport:
-    """`model` against `eager`, each its own unless it is given."""
+    """Verify `model` against `eager`, by default the model's own."""
     options = {"segments": 8, **options}
     return verify(model or converted.open(), lambda: eager or converted.model, IDS, **options)
 
@@ -48,7 +48,7 @@ Change = Callable[[BatchMemory, Arrays, int], object]
 
 
 def on_step(model: Model, purpose: str, change: Change, number: int | None = None) -> None:
-    """Let `change` see or spoil what each step of one graph leaves, or that of one `number` alone."""
+    """Apply `change` to the results of each step of one graph, or only of step `number`."""
     open_session, done = model.session, [0]
 
     class Changed:
@@ -80,7 +80,7 @@ def test_onnx_against_eager_over_64_segments(band: ConvertedReformer) -> None:
     report = check(band, segments=64, progress=lambda done, total: seen.append(done))
     report.require_passed()
     assert (report.segments, report.tokens, len(seen)) == (64, 512, 64)
-    assert report.max_abs_log_prob_diff <= 2e-5  # float32 rounding of a model this small
+    assert report.max_abs_log_prob_diff <= 2e-5  # float32 rounding of such a small model
     assert report.max_abs_memory_diff <= 1e-5
     assert report.max_distribution_diff <= 1e-5
     assert report.top1_agreement == 1
@@ -114,7 +114,7 @@ def test_band_equals_model_under_other_settings(changes: dict[str, Any], band: C
 
 @pytest.mark.full
 def test_documents_end_with_the_positions(band: ConvertedReformer) -> None:
-    """1,399 tokens where 1,024 have positions: segments of 100 end at 1,000, 1,024, 1,124 …"""
+    """Walk 1,399 tokens with 1,024 positions: segments of 100 end at 1,000, 1,024, 1,124 …"""
     model = band.open()
     report = check(band, model, segments=20, evaluation=model.evaluation(segment_len=100))
     report.require_passed()
@@ -138,7 +138,7 @@ def test_document_length_that_is_asked_for(chunk: ConvertedReformer) -> None:
 
 
 def test_every_graph_is_walked(band: ConvertedReformer, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Those for few tokens with a small memory and with the full one; their rings wrap twice."""
+    """Check that graphs for few tokens walk with a small and with the full memory, and that their rings wrap twice."""
     monkeypatch.setattr("xlexport.architectures.reformer.verify_walk.FEW_MEMORY", 10)
     walked: dict[str, list[tuple[int, int]]] = {}
     model = band.open()
@@ -159,11 +159,11 @@ def test_every_graph_is_walked(band: ConvertedReformer, monkeypatch: pytest.Monk
         assert [S for S, mem_len in walked[purpose] if mem_len == 24] == [8]
 
 
-# What the report says.
+# The report.
 
 
 def direct_overflow(config: ReformerConfig, trace: list[LSHTrace]) -> list[int]:
-    """Of each layer, queries, heads and rounds with more keys of their bucket within reach than W, one by one."""
+    """Count for each layer the (query, head, round) with more than W keys of their bucket within reach, one by one."""
     counts = []
     for one in trace:
         buckets = one.own[0]  # (H, R, T)
@@ -194,7 +194,7 @@ def test_report_is_plain(band: ConvertedReformer, chunk: ConvertedReformer) -> N
 
 
 def turned(model: Reformer, size: float) -> Reformer:
-    """The model with rotations that are off by a relative `size`."""
+    """Return the model with rotations changed by a relative `size`."""
     other = copy.deepcopy(model)
     generator = torch.Generator().manual_seed(3)
     for layer in other.layers:
@@ -205,7 +205,7 @@ def turned(model: Reformer, size: float) -> Reformer:
 
 
 def nearly_tied(model: Reformer, ids: npt.NDArray[np.int64], by: float) -> Reformer:
-    """The model with the closest decision of its first LSH layer turned round, by a relative margin of about `by`."""
+    """Return the model with the closest decision of its first LSH layer reversed, by a relative margin near `by`."""
     other = copy.deepcopy(model)
     attention = cast(SharedAttention, cast(Any, other.layers[1]).attention)
     inputs: list[torch.Tensor] = []
@@ -236,7 +236,7 @@ def test_flips_of_tiny_margin_are_counted_and_allowed(band: ConvertedReformer) -
 
 @pytest.mark.parametrize("name", ["band", "chunk"])
 def test_other_rotations_are_found(name: str, request: pytest.FixtureRequest) -> None:
-    """Though scores agree under the graph's buckets."""
+    """Check that wrong rotations fail although scores agree under the graph's buckets."""
     converted: ConvertedReformer = request.getfixturevalue(name)
     report = check(converted, eager=turned(converted.model, 0.1))
     assert report.max_abs_log_prob_diff <= 2e-5
@@ -246,7 +246,7 @@ def test_other_rotations_are_found(name: str, request: pytest.FixtureRequest) ->
         report.require_passed()
 
 
-# What is not equal.
+# Differences that `verify` must find.
 
 
 WEIGHTS = [
@@ -272,7 +272,7 @@ def entry_of(memory: BatchMemory, name: str) -> Any:
 
 
 def newest(memory: BatchMemory, name: str) -> npt.NDArray[Any]:
-    """What the last token left in a memory of keys or values: (H, d_head)."""
+    """Return the row of the last token in a memory of keys or values: (H, d_head)."""
     entry = entry_of(memory, name)
     array = memory.array(entry)[0]
     return array[:, -1] if entry.layout == "window" else array[:, (memory.offset - 1) % memory.capacity]
@@ -286,7 +286,7 @@ def newest(memory: BatchMemory, name: str) -> npt.NDArray[Any]:
         ["memory_key_1", "memory_value_3"],
     ),
 )
-def test_memory_that_is_off_is_found(name: str, purpose: str, band: ConvertedReformer) -> None:
+def test_wrong_memory_is_found(name: str, purpose: str, band: ConvertedReformer) -> None:
     def drift(memory: BatchMemory, outputs: Arrays, S: int) -> None:
         newest(memory, name)[1, 2] += 2e-3
 
@@ -297,7 +297,7 @@ def test_memory_that_is_off_is_found(name: str, purpose: str, band: ConvertedRef
     assert report.max_abs_memory_diff >= 1.9e-3
 
 
-def test_older_row_that_is_off_is_found_at_the_end(band: ConvertedReformer) -> None:
+def test_wrong_older_row_is_found_at_the_end(band: ConvertedReformer) -> None:
     def drift(memory: BatchMemory, outputs: Arrays, S: int) -> None:
         memory.array(entry_of(memory, "memory_value_3"))[0, :, (memory.offset - S - 1) % memory.capacity] += 2e-3
 
@@ -307,7 +307,7 @@ def test_older_row_that_is_off_is_found_at_the_end(band: ConvertedReformer) -> N
 
 
 @pytest.mark.parametrize("purpose", thinned(PURPOSES, ["score"]))
-def test_bucket_that_is_another_is_found(purpose: str, band: ConvertedReformer) -> None:
+def test_wrong_bucket_is_found(purpose: str, band: ConvertedReformer) -> None:
     def other(memory: BatchMemory, outputs: Arrays, S: int) -> None:
         ids = memory.array(entry_of(memory, "memory_bucket_3"))[0, :, :, (memory.offset - 1) % memory.capacity]
         ids[:] = (ids + 1) % 8
@@ -320,7 +320,7 @@ def test_bucket_that_is_another_is_found(purpose: str, band: ConvertedReformer) 
     assert report.largest_flip_margin is not None and report.largest_flip_margin > 1e-4
 
 
-def test_bucket_of_a_whole_document_that_is_another_is_found(chunk: ConvertedReformer) -> None:
+def test_wrong_bucket_of_a_whole_document_is_found(chunk: ConvertedReformer) -> None:
     def other(memory: BatchMemory, outputs: Arrays, S: int) -> None:
         outputs["bucket_0"] = (outputs["bucket_0"] + (np.arange(S) == S - 1)).astype(np.int32) % 8
 
@@ -332,7 +332,7 @@ def test_bucket_of_a_whole_document_that_is_another_is_found(chunk: ConvertedRef
 
 
 @pytest.mark.parametrize("purpose", thinned(PURPOSES, ["score"]))
-def test_overflow_that_is_another_is_found(purpose: str, band: ConvertedReformer) -> None:
+def test_wrong_overflow_is_found(purpose: str, band: ConvertedReformer) -> None:
     def one_more(memory: BatchMemory, outputs: Arrays, S: int) -> None:
         outputs["overflow"] = outputs["overflow"].copy()
         outputs["overflow"][0, 0, 1] += 1
@@ -349,7 +349,7 @@ def test_overflow_that_is_another_is_found(purpose: str, band: ConvertedReformer
 
 @pytest.mark.parametrize("step", [1, 6])
 @pytest.mark.parametrize("counter", ["position", "offset"])
-def test_counter_that_is_off_is_found(counter: str, step: int, band: ConvertedReformer) -> None:
+def test_wrong_counter_is_found(counter: str, step: int, band: ConvertedReformer) -> None:
     def skip(memory: BatchMemory, outputs: Arrays, S: int) -> None:
         setattr(memory, counter, getattr(memory, counter) + 1)
 
@@ -386,7 +386,7 @@ def test_each_figure_of_each_graph_is_compared(
 
 def test_checkpoint_of_another_architecture_is_refused(band: ConvertedReformer) -> None:
     config = TransformerXLConfig(n_layer=1, n_head=1, d_model=8, d_head=8, d_inner=8, tgt_len=8, mem_len=8)
-    with pytest.raises(ParityError, match="of a reformer model, and the trained model is a transformer_xl"):
+    with pytest.raises(ParityError, match="the bundle holds a reformer model, the checkpoint a transformer_xl model"):
         verify(band.open(), lambda: TransformerXL(config), IDS, segments=8)
 
 

@@ -42,7 +42,7 @@ def test_checkpoint_of_another_model_is_found(bundle: Model, make_model: MakeMod
 
 
 def test_checkpoint_of_other_sizes_is_refused(bundle: Model, make_model: MakeModel) -> None:
-    """All that differs in one line, before shapes clash."""
+    """Expect all differences in one line, before any error about shapes."""
     config = bundle.bundle.config
     other = make_model(n_token=257, n_layer=config["n_layer"] + 1, d_head=config["d_head"] + 2)
     with pytest.raises(ParityError) as caught:
@@ -56,14 +56,14 @@ def test_checkpoint_of_other_sizes_is_refused(bundle: Model, make_model: MakeMod
 
 def test_checkpoint_of_another_architecture_is_refused(bundle: Model) -> None:
     other = Reformer(ReformerConfig(attn_layers=("full",), d_model=16, d_inner=16, n_head=1, position="rotary"))
-    with pytest.raises(ParityError, match="of a transformer_xl model, and the trained model is a reformer"):
+    with pytest.raises(ParityError, match="the bundle holds a transformer_xl model, the checkpoint a reformer model"):
         verify(bundle, lambda: other, IDS, segments=3)
 
 
 def test_tolerances_are_those_of_the_design() -> None:
     assert dataclasses.astuple(TOLERANCES["float32"]) == (1e-4, 1e-3, 1e-6, 1e-4)
     lower = [tolerance for name, tolerance in TOLERANCES.items() if name != "float32"]
-    # Twice what `quantize` allows on its own text; single tokens differ by more than the mean.
+    # Twice the limit of `quantize` on its own text; single tokens differ by more than the mean.
     assert {tolerance.delta_bits_per_token for tolerance in lower} == {0.02}
 
 

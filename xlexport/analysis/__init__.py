@@ -1,1 +1,1 @@
-"""What documents and models are looked at for: loss by memory length, bits along a document, attention by distance."""
+"""Analyses of documents and models: loss by memory length, bits along a document, attention by distance."""

@@ -1,6 +1,7 @@
-"""Attention by distance: how much of each head's attention goes how far back, averaged over the queries of a text.
+"""Attention by distance: the share of each head's attention at each distance, averaged over the queries of a text.
 
-Dai et al. 2019, arXiv:1901.02860, Appendix D. Graphs do not give attention weights, so the eager model computes them.
+Source: Dai et al. 2019, arXiv:1901.02860, Appendix D. Graphs do not return attention weights, so the eager model
+computes them.
 """
 
 from __future__ import annotations
@@ -28,10 +29,10 @@ class AttentionReport:
     """Mean attention of each head by distance.
 
     Attributes:
-        tokens: queries that it is the mean of; the memory was full at each of them.
+        tokens: number of queries in the mean; the memory was full at each of them.
         segment_len, mem_len: tokens in one step, and rows of memory.
-        mean: (layers, heads, distances); the attention to the token that stands so many before the query, which itself
-            is at distance 0. Sums to one over the distances.
+        mean: (layers, heads, distances); the attention to the token this many places before the query. The query
+            itself is at distance 0. Sums to one over the distances.
     """
 
     tokens: int
@@ -41,17 +42,17 @@ class AttentionReport:
 
     @property
     def mean_distance(self) -> npt.NDArray[np.float64]:
-        """(layers, heads): in tokens."""
+        """(layers, heads): the mean distance, in tokens."""
         return self.mean @ np.arange(self.mean.shape[2])
 
     def within(self, share: float) -> npt.NDArray[np.int64]:
-        """(layers, heads): the distance up to which at least `share` of the attention goes."""
-        # A sum that rounding leaves below `share` at the last distance counts as all of it.
+        """Return (layers, heads): the smallest distance within which at least `share` of the attention falls."""
+        # If rounding keeps the sum below `share`, the last distance counts.
         reached = np.cumsum(self.mean, axis=2) >= share - 1e-9
         return np.argmax(reached, axis=2)
 
     def to_dict(self) -> dict[str, Any]:
-        """For JSON: an entry a head, layers and heads counted from 0."""
+        """Return the report for JSON, with an entry for each head; layers and heads are numbered from 0."""
         distances, half, most = self.mean_distance, self.within(0.5), self.within(0.9)
         return {
             "tokens": self.tokens,
@@ -73,7 +74,7 @@ class AttentionReport:
 
 
 def head_rows(report: AttentionReport) -> list[tuple[str, str]]:
-    """For people, a row a layer: its heads' mean distances."""
+    """Return a row for each layer, with the mean distances of its heads, for people."""
     rows = [
         ("attention", f"of {report.tokens:,} queries, memory {report.mem_len:,}, segments of {report.segment_len:,}")
     ]
@@ -97,18 +98,19 @@ def attention_by_distance(
     tokens: int | None = None,
     progress: Progress = no_progress,
 ) -> AttentionReport:
-    """Walk `ids` as one document, with carried memory.
+    """Walk `ids` as one document with carried memory, and average the attention weights.
 
-    Segments count from where the memory is full.
+    Only segments after the memory is full count.
 
     Args:
-        model: in evaluation mode, with the settings to evaluate; of an architecture that supports `attention-plot`.
+        model: the eager model in eval mode, under the settings to evaluate. Its architecture must support
+            `attention-plot`.
         ids: (N,) token ids.
-        tokens: queries to count at most; None: all.
-        progress: called after each segment with the tokens that were read, and how many there are.
+        tokens: the largest number of queries to count; None: all.
+        progress: called after each segment with the number of tokens read, and the number of all tokens.
 
     Raises:
-        XlexportError: too few tokens.
+        XlexportError: there are too few tokens.
     """
     import torch
 
@@ -145,9 +147,9 @@ def attention_by_distance(
 
 
 def _by_distance(weights: Tensor) -> npt.NDArray[np.float64]:
-    """Sums over the queries, (H, K) by distance, of weights (H, S, K) of one document.
+    """Sum weights (H, S, K) of one document over the queries, by distance: (H, K).
 
-    Query i stands at column K - S + i, so a key's distance is that less its column.
+    Query i is at column K - S + i, so a key's distance is K - S + i minus its column.
     """
     import torch
 

@@ -1,4 +1,4 @@
-"""A plot of attention by distance for each head, as the Transformer-XL paper's Figure 5."""
+"""A plot of attention by distance for each head, like Figure 5 of the Transformer-XL paper."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from xlexport.figures import save_picture
 
 __all__ = ["draw_attention"]
 
-DECADES = 5  # of colour: less attention than this far below the most looks like none
+DECADES = 5  # range of the colours: attention further below the maximum looks like zero
 
 
 def draw_attention(report: AttentionReport, path: Path) -> None:
-    """A row for each head, the first layer's at the top; colour is mean attention to each distance.
+    """Draw a row for each head, the first layer at the top; the colour shows mean attention to each distance.
 
     Raises:
         OSError: the file cannot be written.
     """
     from matplotlib.colors import LogNorm
-    from matplotlib.figure import Figure  # without pyplot, which would look for a screen
+    from matplotlib.figure import Figure  # without pyplot, which needs a display
 
     L, H, D = report.mean.shape
     rows = report.mean.reshape(L * H, D)
@@ -29,12 +29,12 @@ def draw_attention(report: AttentionReport, path: Path) -> None:
     axes = figure.add_subplot()
     most = float(rows.max())
     mesh = axes.pcolormesh(
-        np.arange(D + 1) + 0.5,  # distance + 1: a logarithm has no zero
+        np.arange(D + 1) + 0.5,  # distance + 1, because the axis is logarithmic
         np.arange(L * H + 1),
         rows.clip(min=most * 10.0**-DECADES),
         norm=LogNorm(most * 10.0**-DECADES, most),
         cmap="viridis",
-        rasterized=True,  # in an .svg, too: it would have a rectangle for each number
+        rasterized=True,  # also in an .svg, which would otherwise have a rectangle for each number
     )
     axes.scatter(
         report.within(0.5).flatten() + 1,

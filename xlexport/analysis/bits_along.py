@@ -1,4 +1,4 @@
-"""Bits along a document: in windows of equal length, and from its beginning to each place."""
+"""Bits along a document: in windows of equal length, and from its beginning up to each place."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ Bits = npt.NDArray[np.float64]
 
 @dataclass(frozen=True)
 class BitsAlong:
-    """What a document's tokens cost, by where they stand.
+    """The cost of a document's tokens by their places in it.
 
-    Places count bytes where tokens are bytes, characters for all other text, tokens for a document given as ids
-    (`unit`). The bits of a token spread evenly from the end of the token before it to its own end.
+    The unit of places (`unit`) is bytes if tokens are bytes, characters for all other text, and tokens for a document
+    given as ids. The bits of a token are spread evenly from the end of the previous token to its own end.
 
     Attributes:
         document: its name.
-        ends: (n,) where the windows end, in units; the last may be shorter.
+        ends: (n,) ends of the windows, in units; the last window may be shorter.
         windowed: (n,) bits per unit in each window.
-        running: (n,) bits per unit from the end of the first token to there.
+        running: (n,) bits per unit from the end of the first token to the end of each window.
     """
 
     document: str
@@ -45,20 +45,20 @@ class BitsAlong:
     running: Bits
 
     def to_dict(self) -> dict[str, Any]:
-        """For JSON."""
+        """Return all fields for JSON."""
         fields = asdict(self)
         return {name: value.tolist() if isinstance(value, np.ndarray) else value for name, value in fields.items()}
 
 
 def unit_along(model: Model, ids: bool) -> str:
-    """What places in a model's documents count."""
+    """Return the unit of places in a model's documents: byte, character or token."""
     if ids:
         return "token"
     return "byte" if model.bundle.tokenizer.kind == "bytes" else "character"
 
 
 def nice_window(length: int) -> int:
-    """1, 2 or 5 times a power of ten, so that no more than 200 windows cover `length` units."""
+    """Return 1, 2 or 5 times a power of ten, so that at most 200 windows cover `length` units."""
     least = max(1.0, length / WINDOWS)
     power = 10 ** math.floor(math.log10(least))
     return next(int(factor * power) for factor in (1, 2, 5, 10) if factor * power >= least)
@@ -74,17 +74,17 @@ def bits_along(
     progress: Progress = no_progress,
     **evaluation: Any,
 ) -> list[BitsAlong]:
-    """Score documents and say where their bits are.
+    """Score documents and return the bits along each of them.
 
     Args:
-        unit: as `unit_along` says.
-        window: units in one; None: `nice_window` of the longest document.
-        progress: called with the documents that are done, and how many there are.
+        unit: the result of `unit_along`.
+        window: units in one window; None: `nice_window` of the longest document.
+        progress: called with the number of finished documents, and the number of all documents.
         evaluation: see `Model.evaluation`.
 
     Raises:
-        XlexportError: nothing to score in a document, or scores that are not finite.
-        TextError, TokenError, OptionError, OSError: as `Model.score`.
+        XlexportError: a document has nothing to score, or scores are not finite.
+        TextError, TokenError, OptionError, OSError: as in `Model.score`.
     """
     names = [document.name for document in documents]
     parts: list[list[tuple[Places, npt.NDArray[np.float32]]]] = [[] for _ in names]
@@ -120,7 +120,8 @@ def _curve(name: str, begin: int, ends: Places, bits: Bits, unit: str, window: i
     """Cut the cumulative bits at the windows' ends.
 
     Args:
-        begin: where the first token ends, which has no bits; ends, bits: (N,) of the scored tokens.
+        begin: the end of the first token, which has no bits.
+        ends, bits: (N,) of the scored tokens.
     """
     last = int(ends[-1])
     edges = np.append(np.arange(window, last, window), last)

@@ -14,12 +14,12 @@ __all__ = ["draw_along"]
 
 
 def draw_along(curves: Sequence[BitsAlong], path: Path) -> None:
-    """Bits per unit in each window, pale, and from the beginning on; a colour for each document.
+    """Draw bits per unit in each window (pale) and from the beginning (thick), with a colour for each document.
 
     Raises:
         OSError: the file cannot be written.
     """
-    from matplotlib.figure import Figure  # without pyplot, which would look for a screen
+    from matplotlib.figure import Figure  # without pyplot, which needs a display
 
     figure = Figure(figsize=(9, 4.8), layout="constrained")
     axes = figure.add_subplot()

@@ -1,7 +1,7 @@
-"""How far a model's memory reaches: loss against context length, and relative effective context length.
+"""The reach of a model's memory: loss by context length, and relative effective context length (RECL).
 
-The context length is what a layer's attention spans, the memory length at evaluation. What a layer remembers was itself
-computed from earlier tokens, so through all layers more of the document has its effect.
+The context length is the span of a layer's attention: the memory length at evaluation. The remembered rows were
+themselves computed from earlier tokens, so through all layers a longer part of the document has an effect.
 """
 
 from __future__ import annotations
@@ -36,17 +36,17 @@ __all__ = [
 ]
 
 READ_TOKENS = 1 << 16
-SHARES = (0.1, 0.5, 1.0)  # those of the paper's Table 8
+SHARES = (0.1, 0.5, 1.0)  # as in the paper's Table 8
 
 Ids = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True)
 class LengthScore:
-    """What the text scored with one memory length; ratios are None where there is nothing to divide by."""
+    """The scores of the text with one memory length; a ratio is None if its divisor is zero or unknown."""
 
     mem_len: int
-    context: float  # tokens that a prediction attended to, mean
+    context: float  # mean number of tokens that a prediction attended to
     scored_tokens: int
     nats: float
     bits_per_token: float
@@ -58,7 +58,7 @@ class LengthScore:
 
 @dataclass(frozen=True)
 class ModelContext:
-    """One model's curve and RECL, and the settings that were in effect; `mem_len` is the bundle's own."""
+    """One model's curve and RECL, and the settings that were used; `mem_len` is the bundle's own."""
 
     bundle: str
     mem_len: int
@@ -70,10 +70,10 @@ class ModelContext:
 
 @dataclass(frozen=True)
 class ReclOptions:
-    """Where to look for RECL; see `xlexport.analysis.recl`.
+    """The range in which to search for RECL; see `xlexport.analysis.recl`.
 
     Raises:
-        OptionError: lists what is out of range.
+        OptionError: the message lists all values out of range.
     """
 
     start: int = 100
@@ -109,12 +109,12 @@ class ContextReport:
     documents: tuple[str, ...]
     tokens: int
     scored_tokens: int
-    full_context: bool  # whether only tokens count that have the longest context
+    full_context: bool  # whether only tokens with the longest context count
     recl: ReclOptions | None
     models: tuple[ModelContext, ...]
 
     def to_dict(self) -> dict[str, Any]:
-        """Return all fields for JSON, each setting of a model as a field of its own."""
+        """Return all fields for JSON, with a separate field for each setting of a model."""
         fields = asdict(self)
         for model in fields["models"]:
             model.update(model.pop("settings"))
@@ -127,9 +127,9 @@ class ContextText:
 
     Attributes:
         documents: with token ids as their source.
-        starts, ends: (N,) where each scored token stands in its document (see `TokenPiece`).
-        index: (N,) each scored token's place in its document.
-        scored_bytes, scored_chars: what the scored tokens cover; 0 for documents given as ids.
+        starts, ends: (N,) the place of each scored token in its document's text (see `TokenPiece`).
+        index: (N,) the index of each scored token in its document.
+        scored_bytes, scored_chars: bytes and characters of the scored tokens; 0 for documents given as ids.
     """
 
     documents: tuple[Document, ...]
@@ -142,10 +142,11 @@ class ContextText:
 
 
 def read_text(model: Model, documents: Sequence[Document]) -> ContextText:
-    """Tokenize documents; they are kept.
+    """Tokenize documents and keep their tokens.
 
     Raises:
-        TextError: one has fewer than two tokens. TokenError, OSError: as it is read.
+        TextError: a document has fewer than two tokens.
+        TokenError, OSError: a document cannot be read.
     """
     read, starts, ends, index = [], [], [], []
     scored_bytes = scored_chars = 0
@@ -179,7 +180,7 @@ def read_text(model: Model, documents: Sequence[Document]) -> ContextText:
 
 
 def default_lengths(models: Sequence[Model]) -> tuple[int, ...]:
-    """From a sixteenth of the longest memory on, each twice the one before, to twice the memory."""
+    """Return memory lengths from a sixteenth of the longest memory to twice that memory, each double the previous."""
     longest = max(model.bundle.settings.most_rows for model in models)
     return tuple(sorted({max(1, longest * 2 // 2**halvings) for halvings in range(6)}))
 
@@ -196,23 +197,23 @@ def measure_context(
     tell: Callable[[str], None] = lambda line: None,
     **evaluation: Any,
 ) -> ContextReport:
-    """Score the same documents again and again, with one memory length after the other.
+    """Score the same documents repeatedly, once for each memory length.
 
     Args:
-        models: the group; their tokens must be the same.
-        documents: as for `Model.score`; sources are read once for each model, open files once for all.
-        lengths: memory lengths of the curve; None: `default_lengths`. Those that RECL needs are on it too.
-        recl: where to look for RECL; None: nowhere.
-        full_context: count only tokens with at least as many others before them as the longest memory has rows. Then
-            all lengths are compared on tokens whose context they really cut.
-        progress: called with the tokens that were scored, over all passes, and how many there are at most.
-        tell: is told beforehand how many passes there will be at most.
+        models: the group; all must have the same tokens.
+        documents: as in `Model.score`; sources are read once for each model, but open files only once.
+        lengths: memory lengths of the curve; None: `default_lengths`. The curve also has the lengths that RECL needs.
+        recl: the range in which to search for RECL; None: do not search.
+        full_context: count only tokens with at least as many tokens before them as the longest memory has rows. Then
+            every length really limits the context of every counted token.
+        progress: called with the number of scored tokens over all passes, and their largest possible number.
+        tell: called before the first pass with a line about the largest possible number of passes.
         evaluation: other settings than `mem_len`; see `Model.evaluation`.
 
     Raises:
-        OptionError: settings out of range, or a model that has no memory.
+        OptionError: settings are out of range, or a model has no memory.
         TextError, TokenError, OSError: a document is not usable.
-        XlexportError: tokens that differ between the models, too few tokens, or scores that are not finite.
+        XlexportError: tokens differ between the models, there are too few, or scores are not finite.
     """
     for model in models:
         _check_model(model, evaluation)
@@ -288,17 +289,17 @@ def _check_model(model: Model, evaluation: dict[str, Any]) -> None:
 
 
 def _check_same_tokens(models: Sequence[Model], texts: Sequence[ContextText]) -> None:
-    """A loss is compared token by token, so the models of a group must have the same ones."""
+    """Raise XlexportError if the models have different tokens, because losses are compared token by token."""
     first = texts[0]
     for model, text in zip(models[1:], texts[1:], strict=True):
         if text.tokens != first.tokens:
-            difference = f"{text.tokens:,} tokens of the text, {models[0].folder} {first.tokens:,}"
+            difference = f"splits the text into {text.tokens:,} tokens, but {models[0].folder} into {first.tokens:,}"
         elif not (np.array_equal(text.starts, first.starts) and np.array_equal(text.ends, first.ends)):
-            difference = f"tokens that begin and end elsewhere than those of {models[0].folder}"
+            difference = f"its tokens begin and end at other places than the tokens of {models[0].folder}"
         else:
             continue
         raise XlexportError(
-            f"{model.folder}: makes {difference}. A group is compared token by token: give bundles with one tokenizer, "
+            f"{model.folder}: {difference}. A group is compared token by token: give bundles with the same tokenizer, "
             "or measure them one by one."
         )
 
@@ -312,7 +313,7 @@ def _score(
     scored: Callable[[int], None],
     evaluation: dict[str, Any],
 ) -> tuple[npt.NDArray[np.float32], LengthScore]:
-    """Losses (n,) in nats of the tokens that count, document by document, and what they come to."""
+    """Return the losses (n,) in nats of the tokens that count, document by document, and their summary."""
     losses: list[list[npt.NDArray[np.float32]]] = [[] for _ in text.documents]
     contexts: list[list[Ids]] = [[] for _ in text.documents]
     started = time.perf_counter()
@@ -338,7 +339,7 @@ def _score(
         scored_tokens=len(nats),
         nats=total,
         bits_per_token=bits / len(nats),
-        # Counts of bytes are of all scored tokens; of a part, only what the spans say is known.
+        # Counts of bytes cover all scored tokens; for only some of them, use the spans.
         bits_per_byte=ratio(bits, text.scored_bytes) if whole else None,
         bits_per_char=ratio(bits, text.scored_chars) if whole else None,
         perplexity=perplexity(total / len(nats)),

@@ -1,4 +1,4 @@
-"""A plot of loss by memory length, as the Transformer-XL paper's Figure 4, with the gains behind RECL."""
+"""A plot of loss by memory length, like Figure 4 of the Transformer-XL paper, with the gains that decide RECL."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ __all__ = ["draw_context"]
 
 
 def draw_context(report: ContextReport, path: Path) -> None:
-    """Bits by memory length, a line for each model; next to it, if RECL was computed, relative gains.
+    """Draw bits by memory length, a line for each model, and next to it relative gains if RECL was computed.
 
     Raises:
         OSError: the file cannot be written.
     """
-    from matplotlib.figure import Figure  # without pyplot, which would look for a screen
+    from matplotlib.figure import Figure  # without pyplot, which needs a display
 
     gains = report.recl is not None and any(recl.gains for model in report.models for recl in model.recl)
     figure = Figure(figsize=(11 if gains else 7, 4.8), layout="constrained")
@@ -52,7 +52,7 @@ def _draw_losses(report: ContextReport, axes: Axes) -> None:
 
 
 def _draw_gains(report: ContextReport, axes: Axes) -> None:
-    """Relative gains in percent; a colour for each model, a line style for each share of hard tokens."""
+    """Draw relative gains in percent, with a colour for each model and a line style for each share of hard tokens."""
     assert report.recl is not None
     styles = ("-", "--", ":", "-.")
     several = len(report.models) > 1

@@ -1,4 +1,4 @@
-"""What the `context` command prints for people."""
+"""The lines that the `context` command prints for people."""
 
 from __future__ import annotations
 
@@ -11,24 +11,24 @@ __all__ = ["context_lines", "names_of", "share_name", "unit_of"]
 
 
 def unit_of(report: ContextReport) -> str:
-    """What bits are given by: byte, or token where bytes are not known."""
+    """Return the unit of bits: byte, or token if bytes are unknown."""
     known = all(score.bits_per_byte is not None for model in report.models for score in model.lengths)
     return "byte" if known else "token"
 
 
 def names_of(report: ContextReport) -> list[str]:
-    """A short name for each model: its folder's, or the whole path where two folders have one name."""
+    """Return a short name for each model: its folder's name, or the whole path if two folders share a name."""
     names = [Path(model.bundle).resolve().name for model in report.models]
     return [name if names.count(name) == 1 else model.bundle for name, model in zip(names, report.models, strict=True)]
 
 
 def share_name(share: float) -> str:
-    """Which tokens RECL goes by."""
+    """Return a name for the share of tokens on which RECL is based."""
     return f"hardest {100 * share:.4g}%" if share < 1 else "all tokens"
 
 
 def context_lines(report: ContextReport) -> list[str]:
-    """A table of the curves, and one of RECL."""
+    """Return a table of the curves and a table of RECL."""
     documents = report.documents[0] if len(report.documents) == 1 else f"{len(report.documents):,} documents"
     which = " that have full context" if report.full_context else ""
     lines = [f"{documents}: {report.scored_tokens:,} of {report.tokens:,} tokens scored{which}", ""]
@@ -66,7 +66,7 @@ def _curves(report: ContextReport) -> list[list[str]]:
 
 
 def _aligned(rows: Sequence[Sequence[str]], left: bool) -> list[str]:
-    """Columns as wide as they must be, to the right; the first to the left if asked for."""
+    """Align columns to the right; with `left`, align the first to the left."""
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     return [
         "  ".join(

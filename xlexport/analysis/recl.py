@@ -2,12 +2,12 @@
 
 For models i of a group, and tokens t of a text, let l_i(c, t) be the loss of t in nats with context length c.
 
-    b(c, t)    = min_i l_i(c, t)                                      what the group can do with a short context
+    b(c, t)    = min_i l_i(c, t)                                      the group's best with the short context
     f_i(c, c') = mean over t in T of min(b(c, t), l_i(c', t))         T: the share r of tokens with the largest b(c, t)
     g_i(c, c') = (exp f_i(c, c) - exp f_i(c, c')) / exp f_i(c, c)     relative gain in perplexity
 
-From c = start on, with c' = c + step: where g_i(c, c') is below the threshold (0.01), c is the RECL of model i, else c'
-becomes the next c.
+Begin with c = start and c' = c + step. If g_i(c, c') is below the threshold (0.01), c is the RECL of model i; otherwise
+c' becomes the next c.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ Losses = npt.NDArray[np.floating]
 
 @dataclass(frozen=True)
 class RelativeGain:
-    """What a model gains from a longer context over the best that its group does with a shorter one."""
+    """The gain of a model with a longer context over the best of its group with a shorter context."""
 
     short: int
     """Context length c."""
@@ -43,7 +43,7 @@ class RelativeGain:
     gain: float
     """g_i(c, c')."""
     perplexity_gain: float
-    """exp f_i(c, c) - exp f_i(c, c'), which the paper's Figure 3 shows."""
+    """exp f_i(c, c) - exp f_i(c, c'), as in the paper's Figure 3."""
 
 
 @dataclass(frozen=True)
@@ -51,19 +51,19 @@ class Recl:
     """The relative effective context length of one model of a group, for one share of hard tokens."""
 
     hard: float
-    """Share r of the tokens, those that are hardest with the shorter context."""
+    """Share r of the tokens: the hardest ones with the shorter context."""
     recl: int | None
-    """None where the gain had not fallen below the threshold at the longest context tried."""
+    """None if the gain was not below the threshold even at the longest context tried."""
     at_least: int
-    """The same number, or the longest context tried."""
+    """RECL, or the longest context tried if RECL is None."""
     gains: tuple[RelativeGain, ...]
-    """Of every pair of lengths that was measured, those behind the model's RECL too."""
+    """Gains of every measured pair of lengths, including the pairs beyond the model's RECL."""
 
 
 def hardest(baseline: Losses, share: float) -> npt.NDArray[np.int64]:
-    """Places (n,) of the largest values in baseline (N,): n is `share` of N, rounded, at least one.
+    """Return the places (n,) of the largest values in baseline (N,), where n is `share` of N, rounded, at least one.
 
-    Of equal values the earlier ones count, so that the choice is always the same.
+    Earlier values come before equal later ones, so that the choice is deterministic.
     """
     count = max(1, round(share * len(baseline)))
     return np.argsort(-baseline, kind="stable")[:count]
@@ -72,12 +72,12 @@ def hardest(baseline: Losses, share: float) -> npt.NDArray[np.int64]:
 def relative_gains(
     short: Sequence[Losses], long: Sequence[Losses], lengths: tuple[int, int], share: float
 ) -> list[RelativeGain]:
-    """For each model of a group what it gains.
+    """Return the gain of each model of a group.
 
     Args:
-        short, long: of each model the losses (N,) of the same tokens in nats, with the shorter and the longer context.
-        lengths: of the two contexts.
-        share: of the tokens that count, the hardest ones.
+        short, long: for each model the losses (N,) of the same tokens in nats, with the shorter and the longer context.
+        lengths: the lengths of the two contexts.
+        share: the share of tokens that count: the hardest ones.
     """
     baseline = np.minimum.reduce([losses.astype(np.float64) for losses in short])
     places = hardest(baseline, share)
@@ -86,7 +86,7 @@ def relative_gains(
     found = []
     for losses in long:
         after = float(np.minimum(best, losses[places].astype(np.float64)).mean())
-        # (e^before - e^after) / e^before without its rounding errors, which matter where both are nearly one.
+        # (e^before - e^after) / e^before, but without its rounding errors if both are nearly equal.
         gain = -math.expm1(after - before)
         found.append(RelativeGain(*lengths, before, after, gain, gain * perplexity(before)))
     return found
@@ -101,17 +101,17 @@ def find_recl(
     shares: Sequence[float],
     threshold: float = THRESHOLD,
 ) -> list[list[Recl]]:
-    """Walk from one context length to the next until no model gains any more.
+    """Try longer and longer contexts until no model gains more than the threshold.
 
     Args:
-        losses: for a context length, of each model of the group the losses (N,) of the same tokens in nats. Called for
-            rising lengths, once each; only the last two answers are kept.
-        start, step: the first length, and how much longer each next one is.
-        longest: no length beyond it is tried.
-        shares: of hard tokens, r.
+        losses: returns for a context length the losses (N,) of the same tokens in nats, for each model of the group.
+            Called once for each length, in rising order; only the last two results are kept.
+        start, step: the first length, and the increment.
+        longest: the longest length to try.
+        shares: the shares r of hard tokens.
 
     Returns:
-        For each model a result for each of `shares`.
+        For each model, a result for each of `shares`.
     """
     short = losses(start)
     gains: list[list[list[RelativeGain]]] = [[[] for _ in shares] for _ in short]

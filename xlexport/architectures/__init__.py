@@ -1,7 +1,8 @@
-"""The architectures: one object each, which holds everything that the rest of xlexport must not know by name.
+"""The architectures: one object for each holds all code that depends on that architecture.
 
-A folder here whose module defines `ARCHITECTURE` is found by its name and imported when it is first asked for.
-`register` adds one at run time. Nothing is imported here that takes long: adapters import torch inside their methods.
+The rest of xlexport does not name architectures. Each folder here is an architecture: its module defines
+`ARCHITECTURE` and is imported on first use. `register` adds an architecture at run time. Importing this package is
+fast, because adapters import torch inside their methods.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ __all__ = [
     "unregister",
 ]
 
-FIRST = "transformer_xl"  # what `xlexport train` trains unless it is asked for another
+FIRST = "transformer_xl"  # the architecture that `xlexport train` trains by default
 FEATURES = {"attention-plot": "attention by distance", "torchscript": "TorchScript"}  # in messages
 _registered: dict[str, Architecture] = {}
 
@@ -47,13 +48,13 @@ def _order(name: str) -> tuple[bool, str]:
 
 
 def register(added: Architecture) -> None:
-    """Add an architecture at run time, such as one of somebody's own package.
+    """Add an architecture at run time, such as one that another package defines.
 
     Raises:
-        ExportError: the name is taken.
+        ExportError: the name is already used.
     """
     if added.name in _registered or added.name in _folders():
-        raise ExportError(f"architecture {added.name!r} is registered already.", repair="Choose another name.")
+        raise ExportError(f"architecture {added.name!r} is already registered.", repair="Choose another name.")
     _registered[added.name] = added
 
 
@@ -63,7 +64,7 @@ def unregister(name: str) -> None:
 
 
 def find(name: str) -> Architecture | None:
-    """Return the architecture of a name, or None if it is not known here."""
+    """Return the architecture with this name, or None if the name is unknown."""
     if name in _registered:
         return _registered[name]
     if name not in _folders():
@@ -73,10 +74,10 @@ def find(name: str) -> Architecture | None:
 
 
 def architecture(name: str) -> Architecture:
-    """Return the architecture of a name.
+    """Return the architecture with this name.
 
     Raises:
-        ExportError: the name is unknown; lists the known ones.
+        ExportError: the name is unknown; the message lists the known names.
     """
     found = find(name)
     if found is None:
@@ -89,30 +90,30 @@ def architecture(name: str) -> Architecture:
 
 
 def architectures() -> tuple[Architecture, ...]:
-    """Return all architectures: `FIRST`, the other folders by name, then the registered ones."""
+    """Return all architectures: `FIRST`, the other folders by name, then the registered architectures."""
     return tuple(architecture(name) for name in (*_folders(), *_registered))
 
 
 def title_of(name: str) -> str:
-    """Return the name of an architecture for people; one that is not known keeps its own."""
+    """Return the display name of an architecture; an unknown name is returned unchanged."""
     found = find(name)
     return name if found is None else found.title
 
 
 def require_support(name: str, feature: str, where: str = "") -> None:
-    """Refuse what an architecture does not support.
+    """Raise ExportError if an architecture does not support a feature.
 
     Args:
-        where: what the message begins with, such as the path of the model.
+        where: the beginning of the message, such as the path of the model.
 
     Raises:
-        ExportError: says what is not possible, why, and what to do instead.
+        ExportError: the feature is not supported; the message names the reason and an alternative.
     """
     found = architecture(name)
     if feature in found.supports:
         return
     able = [f"a {other.title}" for other in architectures() if feature in other.supports]
-    instead = f"Give {' or '.join(able)}." if able else "No architecture supports it."
+    instead = f"Use {' or '.join(able)}." if able else "No architecture supports it."
     reason, repair = found.unsupported.get(feature, ("the architecture does not support it", instead))
     what = f"{FEATURES.get(feature, feature)} is not possible for {found.kind({}, {})}"
     raise ExportError(f"{where and f'{where}: '}{what}: {reason}.", repair=repair)

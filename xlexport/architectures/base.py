@@ -1,7 +1,8 @@
 """The interface of an architecture, with defaults that suit a plain recurrent model.
 
-A subclass must give `name`, `title`, `evaluation` and `build_step`, and `project_memory` unless the eager model's
-memory is already what the graphs carry. All else has a default: no options, no positions, FLOPs not counted.
+A subclass must define `name`, `title`, `evaluation` and `build_step`. It must also define `project_memory`, unless the
+graphs carry the eager model's memory unchanged. Everything else has a default: no options, no positions, FLOPs not
+counted.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ Row = tuple[str, str]  # name and value, in a table for people
 
 
 class Walk(Protocol):
-    """A walk of graphs and eager model through the same text."""
+    """A comparison that runs the graphs and the eager model through the same text."""
 
     def __call__(
         self,
@@ -49,27 +50,27 @@ class Walk(Protocol):
         """Walk `ids` in both, up to `segments` segments, and compare them.
 
         Args:
-            build_eager: makes the trained model, in eval mode; may be called more than once.
+            build_eager: returns the trained model in eval mode; may be called more than once.
             progress: called after every segment.
 
         Returns:
-            What differs in each segment, and what is known of LSH attention in all; None if there is none.
+            The differences of each segment, and the totals of LSH attention (None without LSH attention).
 
         Raises:
-            ParityError: the trained model is of another architecture or other sizes than the bundle.
+            ParityError: the trained model and the bundle differ in architecture or sizes.
         """
 
 
 @dataclass(frozen=True)
 class StepSize:
-    """The sizes of one step, which decide how much it computes.
+    """The sizes that decide how much one step computes.
 
     Attributes:
         capacity: slots of the rings.
-        few: the graph is one that is made for a few tokens.
-        last_only: logits of the last position are computed, not the scores of all targets.
-        constants: shapes of what is computed once for a memory, such as positional keys, by input name.
-        targets: (B, S), which decide what a vocabulary in clusters costs; None: all are in the first cluster.
+        few: the graph is made for a few tokens.
+        last_only: the step computes the logits of the last position, not the scores of all targets.
+        constants: shapes of the tensors that are computed once for a memory, such as positional keys, by input name.
+        targets: (B, S), which decide the cost of a vocabulary in clusters; None: all are in the first cluster.
     """
 
     batch_size: int
@@ -82,24 +83,24 @@ class StepSize:
 
 
 class Architecture(ABC):
-    """Everything that depends on one architecture.
+    """All code and constants that depend on one architecture.
 
-    `config` is always the plain mapping of hyper-parameters that checkpoints and bundles hold; `model` the trained
+    `config` is always the plain mapping of hyper-parameters that checkpoints and bundles hold. `model` is the trained
     model in PyTorch, whose interface is `xltraining.language_model.LanguageModel`.
 
     Attributes:
-        name: in checkpoints and bundles.
-        title: for people.
+        name: the identifier in checkpoints and bundles.
+        title: the name that people read.
         supports: names of features: `attention-plot`, `torchscript`.
-        unsupported: for features that cannot be, why not and what to do instead.
+        unsupported: for each feature that is not possible, the reason and the alternative.
         first_bytes: sizes of vocabularies that a byte tokenizer fits, and the id of byte 0 in each.
-        evaluation_options: settings that may be chosen when a bundle is used, besides `segment_len` and `mem_len`.
+        evaluation_options: settings that users of a bundle may choose, besides `segment_len` and `mem_len`.
         conversion_options: choices of a conversion, besides those settings.
         converted_fields: fields of the configuration that a conversion may change.
         evaluation_fields: settings of an evaluation, and the fields of the configuration that hold them.
-        fixed_fields: fields that decide how the model is evaluated, but that nobody chooses.
-        training_options: fields of the configuration that `xlexport train` offers; none: it does not train such models.
-        run_options: fields of `TrainingConfig` that only this architecture looks at.
+        fixed_fields: fields that decide how the model is evaluated, but that users cannot choose.
+        training_options: fields of the configuration that `xlexport train` offers; if empty, it cannot train the model.
+        run_options: fields of `TrainingConfig` that only this architecture reads.
     """
 
     name: ClassVar[str]
@@ -119,20 +120,20 @@ class Architecture(ABC):
 
     @abstractmethod
     def evaluation(self, config: Mapping[str, Any]) -> EvaluationRules:
-        """Return how a model is evaluated unless the user chooses otherwise."""
+        """Return the default rules of evaluation, which the user may change."""
 
     @abstractmethod
     def build_step(self, model: Any, choices: Mapping[str, Any]) -> Step:
-        """Return the step module of a trained model, which has at least the purposes `score`, `generate` and `detail`.
+        """Return the step module of a trained model, with at least the purposes `score`, `generate` and `detail`.
 
         Args:
-            choices: the conversion options that were chosen, by name; None means not chosen.
+            choices: the chosen conversion options, by name; None means not chosen.
         """
 
     def available(self, config: Mapping[str, Any], choices: Mapping[str, Any]) -> Collection[str]:
-        """Return the names of the options that this model has; `convert` refuses all others.
+        """Return the names of the options that this model has; `convert` rejects all others.
 
-        By default the settings that the configuration has fields for, and all options of the architecture.
+        By default these are the settings that the configuration has fields for, and all options of the architecture.
         """
         return {
             *self.evaluation_fields,
@@ -140,17 +141,17 @@ class Architecture(ABC):
         }
 
     def kind(self, config: Mapping[str, Any], choices: Mapping[str, Any]) -> str:
-        """Return what a model is, with its article, for messages."""
+        """Return the kind of a model with its article, such as "a Reformer", for messages."""
         return f"{'an' if self.title[0] in 'AEIOU' else 'a'} {self.title}"
 
     def choose(
         self, config: Mapping[str, Any], choices: Mapping[str, Any]
     ) -> tuple[Mapping[str, Any], tuple[str, ...]]:
-        """Return the configuration of the bundle under the user's choices, and what he should know about them."""
+        """Return the configuration of the bundle under the user's choices, and notes about them for the user."""
         return config, ()
 
     def as_converted(self, model: Any, config: Mapping[str, Any]) -> Any:
-        """Return a trained model as a bundle of this configuration has it; weights are shared."""
+        """Return a trained model changed to this configuration of a bundle; weights are shared."""
         return model
 
     def under_evaluation(self, model: Any, evaluation: EvaluationSettings) -> Any:
@@ -158,42 +159,42 @@ class Architecture(ABC):
         return model
 
     def evaluated_config(self, config: Mapping[str, Any], evaluation: EvaluationSettings) -> Mapping[str, Any]:
-        """Return the configuration with the settings of an evaluation that it holds as well."""
+        """Return the configuration, updated with the evaluation settings that have a field in it."""
         return config
 
     def same_model(self, config: Mapping[str, Any], converted: Mapping[str, Any]) -> bool:
-        """Return whether a bundle's configuration is a checkpoint's, but for what a conversion may change."""
+        """Return whether the configurations of a checkpoint and a bundle are equal, except `converted_fields`."""
         return dict(config) == dict(converted) | {name: config.get(name) for name in self.converted_fields}
 
     def register_operators(self) -> None:  # noqa: B027  # most have none
-        """Make operators known to PyTorch that exported programs of such models have."""
+        """Register the PyTorch operators that exported programs of such models use."""
 
     # Verification
 
     def comparable_sizes(self, config: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Return what must be equal of two models so that they can be compared, by default all of the configuration."""
+        """Return the values that must be equal so that two models can be compared, by default the configuration."""
         return config
 
     def own_walk(self) -> Walk | None:
-        """Return the walk that `verify` runs with this architecture; None if the common one is enough.
+        """Return the walk that `verify` runs with this architecture, or None for the common walk.
 
-        The common walk (`verification/common_walk.py`) compares every graph's log-probabilities and memories behind
-        every segment. It keeps the weights of the graphs and of the eager model in memory together.
+        The common walk (`verification/common_walk.py`) compares every graph's log-probabilities and memories after
+        every segment. It keeps the weights of the graphs and of the eager model in memory at the same time.
         """
         return None
 
     def project_memory(self, model: Any, memory: Any) -> Iterable[tuple[str, Tensor]]:
-        """Return an eager model's memory as what the graphs carry: name of the input, and rows by age or the state.
+        """Return an eager model's memory in the form of the graphs: name of the input, and rows by age or the state.
 
-        By default the memory is a mapping of those names already.
+        The default expects that the memory already is a mapping of those names.
         """
         rows: Mapping[str, Tensor] = memory
         return rows.items()
 
     def observe_attention(self, model: Any, add: Callable[[int, Tensor], None]) -> list[RemovableHandle]:
-        """Let `add` see the attention weights (H, S, K) of each layer, by its number, until the handles are removed.
+        """Pass each layer's number and attention weights (H, S, K) to `add`, until the handles are removed.
 
-        Needed only by an architecture that supports `attention-plot`.
+        Only an architecture that supports `attention-plot` needs it.
 
         Raises:
             ExportError: the architecture does not define it.
@@ -211,62 +212,62 @@ class Architecture(ABC):
         return ", ".join(f"{name} {value}" for name, value in config.items() if name not in hidden)
 
     def describe(self, config: Mapping[str, Any]) -> list[Row]:
-        """Return rows of `inspect` about the layers of a model, besides its configuration."""
+        """Return the rows that `inspect` prints about a model's layers, in addition to its configuration."""
         return []
 
     def bundle_rows(self, bundle: spec.Bundle, folder: Path) -> list[Row]:
-        """Return rows of `inspect` about a bundle: how it is evaluated, and what it carries."""
+        """Return the rows that `inspect` prints about a bundle: its evaluation and its memory."""
         segment = ("segment", f"{bundle.evaluation.segment_len:,}")
         return [*self.describe(bundle.config), segment, ("memory of a stream", stream_memory(bundle))]
 
     def checkpoint_settings(self, config: Mapping[str, Any], needs: Collection[str]) -> dict[str, Any]:
-        """Return the settings of an evaluation that a checkpoint holds; None for one that the user must give."""
+        """Return the evaluation settings that a checkpoint holds; None for a setting that the user must give."""
         fields = self.evaluation_fields.items()
         held = {name: None if name in needs else config[field] for name, field in fields}
         return {**held, **{name: config[name] for name in self.fixed_fields}}
 
     def checkpoint_rows(self, config: Mapping[str, Any], settings: Mapping[str, Any]) -> list[Row]:
-        """Return rows of `inspect` about a checkpoint, besides its configuration and `checkpoint_settings`."""
+        """Return further rows of `inspect` for a checkpoint, after its configuration and `checkpoint_settings`."""
         return self.describe(config)
 
     # Measuring
 
     def flops(self, config: Mapping[str, Any], size: StepSize) -> int | None:
-        """Return the multiplications and additions in the matrix products of a step; None: they are not counted."""
+        """Return the multiplications and additions in a step's matrix products; None if they are not counted."""
         return None
 
     def rows_read(self, config: Mapping[str, Any], memory: str, size: StepSize) -> int:
-        """Return how many rows of a ring a step reads at least, those read twice counted twice."""
+        """Return the least number of ring rows that a step reads; a row that it reads twice counts twice."""
         return size.capacity
 
     def integer_values(self, config: Mapping[str, Any]) -> int:
-        """Return how many different numbers an integer memory holds, so that a measurement can fill it as text does."""
+        """Return how many different values an integer memory holds; measurements fill it with that many values."""
         return 1
 
     def eager_start(self, model: Any, position: int, batch_size: int) -> tuple[Any, bool]:
-        """Return a full memory for measuring a step of the eager model, and whether steps may carry it on."""
+        """Return a full memory to measure the eager model's step, and whether successive steps may carry it."""
         return model.first_memory(batch_size), True
 
     # Training
 
     def training_problems(self, given: Mapping[str, Any]) -> list[str]:
-        """Return what is wrong with options of `train` that were given for a model, each as part of a sentence.
+        """Return the problems of the options given to `train`, each as part of a sentence.
 
-        An option that the run would not look at is a mistake.
+        An option that would have no effect is a problem.
         """
         return []
 
     def foreign_hint(self, names: Collection[str]) -> str | None:
-        """Return what to use instead of options of other architectures that were given, if there is something."""
+        """Return what to use instead of the given options of other architectures, or None."""
         return None
 
     def training_config(self, given: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the values for a configuration from the options given; compute the ones that follow from others."""
+        """Return the values of a configuration from the given options; compute the values that follow from them."""
         return dict(given)
 
 
 def stream_memory(bundle: spec.Bundle) -> str:
-    """Return how much memory one stream takes."""
+    """Return the size of one stream's memory, in words."""
     import numpy as np
 
     free = {"batch": 1, **{symbol: bundle.settings.slots(symbol) for symbol in bundle.evaluation.rings}}

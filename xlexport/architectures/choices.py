@@ -1,4 +1,4 @@
-"""Collect the options of all architectures, and refuse the ones that a model does not have."""
+"""Collect the options of all architectures, and reject the options that a model does not have."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ MEM_LEN = Option("mem_len", "integer", "Rows of memory that a layer keeps.", min
 
 
 def collected(options: str, *, feature: str | None = None) -> dict[Option, tuple[str, ...]]:
-    """Return options of all architectures, each name once, with the titles of the architectures that have it.
+    """Return the options of all architectures, one for each name, with the titles of the architectures that have it.
 
     Args:
         options: the attribute of `Architecture` that holds them, such as `evaluation_options`.
-        feature: leave out architectures that do not support it.
+        feature: if given, omit architectures that do not support it.
     """
     found: dict[str, tuple[Option, tuple[str, ...]]] = {}
     for one in architectures():
@@ -33,13 +33,13 @@ def collected(options: str, *, feature: str | None = None) -> dict[Option, tuple
 
 
 def check_choices(architecture_name: str, config: Mapping[str, Any], choices: Mapping[str, Any]) -> None:
-    """Refuse options of a conversion that a model does not have.
+    """Raise ExportError if the user chose conversion options that the model does not have.
 
     Args:
-        choices: what the user chose, by name; None means not chosen.
+        choices: the user's values by name; None means not chosen.
 
     Raises:
-        ExportError: names every such option, and the models that have it.
+        ExportError: the message names every such option, and the models that have it.
     """
     found = architecture(architecture_name)
     available, known = found.available(config, choices), _known_options()
@@ -63,7 +63,7 @@ def _only(flags: Sequence[str], scope: str) -> str:
 
 
 def _known_options() -> dict[str, tuple[str, str]]:
-    """Return the flag of each option, and the models that have it."""
+    """Return the flag of each option and the models that have it, by the option's name."""
     every = [
         (option, option.scope or f"{one.title} models")
         for one in architectures()

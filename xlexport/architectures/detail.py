@@ -1,4 +1,4 @@
-"""What the detail graph says of every position, whatever the architecture: rank, entropy and likeliest tokens."""
+"""Rank, entropy and most probable tokens of every position: the detail graph's outputs in all architectures."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ TOP_K = 10  # candidates that the detail graph lists for every position
 
 
 def described(n_token: int) -> tuple[spec.Tensor, ...]:
-    """Return the outputs that `describe` gives: ranks, entropies in nats, and the top tokens, best first."""
+    """Return the specs of the outputs of `describe`: ranks, entropies in nats, and top tokens, best first."""
     tokens, top = ("batch", "segment"), ("batch", "segment", min(TOP_K, n_token))
     return (
         spec.Tensor("rank", "int64", tokens),
@@ -26,22 +26,24 @@ def described(n_token: int) -> tuple[spec.Tensor, ...]:
 
 
 def describe(clusters: Sequence[tuple[tuple[int, int], tuple[Tensor, Tensor]]], targets: Tensor) -> dict[str, Tensor]:
-    """Rank, entropy and likeliest tokens, cluster by cluster: the log-probabilities are never whole.
+    """Return rank, entropy and most probable tokens, computed cluster by cluster.
+
+    The log-probabilities of the whole vocabulary are never in one tensor.
 
     Args:
-        clusters: for each cluster of the vocabulary, the ids from which and up to which it goes, and (log-probability
-            of the cluster (B*S, 1), of its tokens within it (B*S, tokens)), in nats. A plain softmax is one cluster
-            of probability one.
+        clusters: for each cluster of the vocabulary, its ids as (first, end), and two tensors in nats: the
+            log-probability of the cluster (B*S, 1), and of its tokens within it (B*S, tokens). A plain softmax is one
+            cluster of probability one.
         targets: (B, S).
 
     Returns:
-        `rank` (B, S) of each target, 1 is the likeliest; `entropy` (B, S) in nats; `top_ids` and `top_log_probs`
-        (B, S, k), best first.
+        `rank` (B, S) of each target (1 is the most probable token), `entropy` (B, S) in nats, `top_ids` and
+        `top_log_probs` (B, S, k), best first.
     """
     B, S = targets.shape
     n_token = clusters[-1][0][1]
     target = targets.reshape(B * S, 1)
-    # A token of a tail has the probability P of its cluster times its own within it, p: log P = shift.
+    # The probability of a token is P · p, for P of its cluster and p of the token within it; shift = log P.
     own = torch.zeros(0)
     for (first, end), (shift, within) in clusters:
         place = (target - first).clamp(0, end - first - 1)
@@ -49,9 +51,9 @@ def describe(clusters: Sequence[tuple[tuple[int, int], tuple[Tensor, Tensor]]], 
         own = torch.where(target >= first, log_prob, own) if first else log_prob
     better, entropies, values, ids = [], [], [], []
     for (first, end), (shift, within) in clusters:
-        # Counted in float32, exact far beyond any vocabulary: a table of int64 would be the largest of all.
+        # Counts in float32 are exact for any real vocabulary; an int64 table would be the step's largest tensor.
         better.append((within + shift > own).float().sum(dim=1))
-        # -Σ P·p log(P·p); a tail's p add up to one, and the shortlist's shift is zero.
+        # -Σ P·p log(P·p); the p of a tail sum to one, and the shortlist's shift is zero.
         plogp = (within.exp() * within).sum(dim=1, keepdim=True)  # (B*S, 1)
         entropies.append(-shift.exp() * (plogp + shift))
         best, places = torch.topk(within, min(TOP_K, end - first), dim=1)

@@ -1,4 +1,4 @@
-"""What a walk of graphs and eager model finds: figures of one segment, and of LSH attention in all."""
+"""The results of comparing graphs with the eager model: differences per segment, and totals of LSH attention."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ __all__ = ["LSHDifference", "LSHTotals", "SegmentDifference", "largest"]
 
 
 def largest(*differences: npt.ArrayLike | None) -> float:
-    """Return the largest absolute value; NaN if any is NaN, so that it cannot pass for small."""
+    """Return the largest absolute value, or NaN if any value is NaN, so that NaN never counts as small."""
     return float(np.max([np.abs(np.asarray(difference)).max(initial=0.0) for difference in differences]))
 
 
 @dataclass(frozen=True)
 class LSHDifference:
-    """What one segment's LSH attention did. Figures but `overflow` are of all the graphs that walked it."""
+    """Figures of LSH attention in one segment. All except `overflow` cover all graphs that walked the segment."""
 
     bucket_flips: int = 0  # hashes for which the eager model alone would have chosen another bucket
     largest_flip_margin: float = 0.0
-    overflow: list[int] | None = None  # of each layer: queries that saw not all they could; None: not counted
-    overflow_mismatches: int = 0  # tokens and layers where graph and eager model count another overflow
+    overflow: list[int] | None = None  # of each layer: queries that missed keys they could see; None: not counted
+    overflow_mismatches: int = 0  # tokens and layers for which graph and eager model count different overflow
 
     def __add__(self, other: LSHDifference) -> LSHDifference:
         counts = [one.overflow for one in (self, other) if one.overflow is not None]
@@ -36,13 +36,13 @@ class LSHDifference:
 
 @dataclass(frozen=True)
 class SegmentDifference:
-    """How one segment differs: absolute differences of the targets' log-probabilities (nats) and of memory."""
+    """The absolute differences of one segment, in the targets' log-probabilities (nats) and in memory."""
 
     segment: int
     tokens: int
     max_abs_log_prob_diff: float
     mean_abs_log_prob_diff: float
-    max_distribution_diff: float | None  # None behind the segments that the detail and generate graphs walked
+    max_distribution_diff: float | None  # None after the segments that the detail and generate graphs walked
     max_abs_memory_diff: float
     top1_agreement: float | None
     eager_nats: float
@@ -52,7 +52,7 @@ class SegmentDifference:
 
 @dataclass(frozen=True)
 class LSHTotals:
-    """What is known of LSH attention only when all segments were walked."""
+    """Totals of LSH attention over all segments."""
 
     hashes_per_token: int  # heads times rounds of one layer
-    flip_effect_bits_per_token: float  # of the eager model that chooses its own buckets, against that with the graph's
+    flip_effect_bits_per_token: float  # bits with the eager model's own buckets, minus bits with the graph's buckets

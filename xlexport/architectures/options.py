@@ -1,4 +1,4 @@
-"""An option of the command line that an architecture declares: its name, kind of value, range and help."""
+"""The command-line options that an architecture declares: name, kind of value, range and help."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ class Option:
     """One option.
 
     Attributes:
-        name: in Python, such as `clamp_len`; the command line has `--clamp-len`.
-        kind: of the value; `flag` can only be switched on, `integers` and `names` are separated by commas.
+        name: the name in Python, such as `clamp_len`; the command line has `--clamp-len`.
+        kind: the kind of the value; `flag` can only be switched on, `integers` and `names` are separated by commas.
         help: a sentence for `--help`, without the architecture and the default.
-        default: the value that counts if the user gives none; None: the model's own, or a computed one.
+        default: the value if the user gives none; None: the model's own value, or a computed one.
         choices: the values of a `choice`.
-        minimum: of an integer.
-        scope: the models that have the option, in the plural, for refusals; empty: all of the architecture.
-        problem: says what is wrong with a value of the right kind, or returns None.
+        minimum: the smallest integer that is allowed.
+        scope: the models that have the option, in the plural, for error messages; empty: all of the architecture.
+        problem: returns what is wrong with a value of the right kind, or None.
     """
 
     name: str
@@ -42,5 +42,5 @@ class Option:
 
 
 def flags(names: Iterable[str]) -> str:
-    """Return the names of options on the command line, in a list for messages."""
+    """Return the flags of these options, separated by commas, for messages."""
     return ", ".join(f"--{name.replace('_', '-')}" for name in names)

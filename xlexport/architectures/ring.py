@@ -1,4 +1,4 @@
-"""Rings of carried rows: where a step writes, and how old each slot is."""
+"""Rings of carried rows: the slots that a step writes, and the age of each slot."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ __all__ = ["Ring", "reach_mask"]
 
 
 class Ring:
-    """One step of S tokens on rings of C slots: rows go to slot `offset` modulo C and those behind it.
+    """One step of S tokens on rings of C slots: row i of the step goes to slot (offset + i) modulo C.
 
     Attributes:
-        slots: (S,) where the step's rows go.
-        newest_first: (C,) how many rows were written after that of each slot, this step's included.
+        slots: (S,) the slots that the step writes.
+        newest_first: (C,) how many rows were written after the row of each slot, including this step's rows.
     """
 
     def __init__(self, S: int, C: int, offset: Tensor) -> None:
@@ -27,17 +27,17 @@ class Ring:
         self._index: dict[int, tuple[Tensor, ...]] = {}  # of `write`, by axis: one for all layers
 
     def slots_of(self, ages: Tensor) -> Tensor:
-        """The slots of rows that are counted from the oldest, 0, to the newest, C - 1."""
+        """Return the slots of rows that are numbered from the oldest, 0, to the newest, C - 1."""
         return torch.remainder(self.offset + self.S + ages, self.capacity)
 
     def by_age(self, memory: Tensor) -> Tensor:
-        """A ring along the last axis, (…, C), oldest row first."""
+        """Return a ring (…, C) along the last axis in order of age, oldest row first."""
         return memory.index_select(-1, self.slots_of(torch.arange(self.C)))
 
     def write(self, memory: Tensor, rows: Tensor, axis: int) -> Tensor:
-        """Put `rows`, S along `axis`, into the ring of C slots along it; in place if both are one buffer.
+        """Write S `rows` into the ring of C slots along `axis`; in place if input and output share a buffer.
 
-        Memories that are written along the same axis have the same sizes before it.
+        Memories that are written along the same axis must have the same sizes before it.
         """
         if axis not in self._index:
             before = [_along(torch.arange(size), place, axis) for place, size in enumerate(memory.shape[:axis])]
@@ -46,13 +46,13 @@ class Ring:
 
 
 def reach_mask(distance: Tensor, steps: Tensor, memory_length: Tensor, window: Tensor) -> Tensor:
-    """Return what to add to the scores of keys: zero for each one that a query sees, minus infinity for the others.
+    """Return the mask to add to scores: zero for each key that a query sees, minus infinity for all others.
 
     Args:
-        distance: (S, C) of each key from each query; negative for keys that come after it.
+        distance: (S, C) of each key from each query; negative for keys after the query.
         steps: S places of the queries in the step, from 0.
-        memory_length: (B,) rows before the step that a batch row has.
-        window: (1,) keys that a query sees at most, itself included.
+        memory_length: (B,) rows that each batch row has before the step.
+        window: (1,) the largest number of keys that a query sees, itself included.
 
     Returns:
         (B, 1, S, C)
@@ -64,6 +64,6 @@ def reach_mask(distance: Tensor, steps: Tensor, memory_length: Tensor, window: T
 
 
 def _along(values: Tensor, axis: int, last: int) -> Tensor:
-    """(n,) shaped to broadcast along `axis` of `last + 1` axes."""
+    """Return `values` (n,) in a shape that broadcasts along `axis` of `last + 1` axes."""
     shape: Sequence[int] = [1] * axis + [-1] + [1] * (last - axis)
     return values.view(shape)

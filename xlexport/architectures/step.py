@@ -1,4 +1,4 @@
-"""Describe what an emitter needs of any architecture's step module: all graphs of a bundle as PyTorch."""
+"""The interface of a step module, which computes all graphs of a bundle in PyTorch, for the emitters."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ __all__ = ["Form", "Step", "example_of", "outputs_of", "traced_outputs"]
 
 @dataclass(frozen=True)
 class Form:
-    """Another way to compute the same: such a purpose has outputs of its own, memory included.
+    """Another way to compute the same results. Purposes of a form have their own outputs, memory included.
 
     Attributes:
-        prefix: of their names inside the step, where those of all purposes stand together.
-        max_segment: tokens of a step that this way is made for; None: any number.
+        prefix: the beginning of their names inside the step, which returns the outputs of all purposes.
+        max_segment: the most tokens of a step for which this form is made; None: any number.
     """
 
     prefix: str
@@ -30,46 +30,46 @@ class Form:
 
 
 class Step(Protocol):
-    """Describe what an emitter needs of any architecture's eager twin (a `torch.nn.Module`)."""
+    """The interface of an architecture's step module (a `torch.nn.Module`), the eager twin of the graphs."""
 
     @property
     def inputs(self) -> tuple[spec.Tensor, ...]:
-        """What `forward` takes, in order."""
+        """The inputs of `forward`, in order."""
 
     @property
     def memory(self) -> tuple[spec.Memory, ...]:
-        """Which of them are carried, and as which output they leave."""
+        """The inputs that are carried from step to step, and the output that becomes each of them."""
 
     @property
     def purposes(self) -> dict[str, tuple[spec.Tensor, ...]]:
-        """The graphs to cut out of `forward`, and the outputs of each."""
+        """The graphs that are cut out of `forward`, and the outputs of each."""
 
     @property
     def forms(self) -> Mapping[str, Form]:
-        """The purposes that `forward` computes in another way than the rest."""
+        """The purposes that `forward` computes in another form than the rest."""
 
     @property
     def traceable(self) -> bool:
-        """Whether one example shows tracers all: no loop depends on data, and no block on sizes."""
+        """Whether one example is enough to trace everything: no loop depends on data, and no block on sizes."""
 
     def example(self) -> tuple[Tensor, ...]:
-        """Return inputs to trace with, each a tensor of its own: one given twice would be traced as one input."""
+        """Return example inputs to trace with, each a separate tensor: a tracer merges inputs that are one tensor."""
 
     def first_rows(self) -> Mapping[str, Tensor]:
-        """Return what a slot of each memory holds for a zero hidden state, by input name."""
+        """Return the content of a slot of each memory for a zero hidden state, by input name."""
 
     def discard(self) -> None:
-        """Free all weights, those of the trained model too; neither can run any more."""
+        """Release all weights, including the trained model's; neither can run afterwards."""
 
     def forward(self, *inputs: Tensor) -> tuple[Tensor, ...]:
         """Return the outputs of all purposes, each once, in the order of `traced_outputs`.
 
-        The signature must be `*inputs`, as the sizes that stay free are given to tracers as one list.
+        The signature must be `*inputs`, because tracers take the free sizes as one list.
         """
 
 
 def traced_outputs(step: Step) -> dict[str, spec.Tensor]:
-    """Every output of every purpose once, by its name inside the step, in the order in which they first appear."""
+    """Return each output of all purposes once, by its name inside the step, in the order of first appearance."""
     outputs: dict[str, spec.Tensor] = {}
     for purpose, tensors in step.purposes.items():
         outputs |= {_prefix(step, purpose) + tensor.name: tensor for tensor in tensors}
@@ -77,7 +77,7 @@ def traced_outputs(step: Step) -> dict[str, spec.Tensor]:
 
 
 def outputs_of(step: Step, purpose: str, made: Iterable[T]) -> dict[str, T]:
-    """Return the outputs of a purpose by their names in its graph, from all in the order of `traced_outputs`."""
+    """Select the outputs of a purpose, by their names in its graph, from all outputs as in `traced_outputs`."""
     traced = dict(zip(traced_outputs(step), made, strict=True))
     return {tensor.name: traced[_prefix(step, purpose) + tensor.name] for tensor in step.purposes[purpose]}
 
@@ -87,7 +87,7 @@ def _prefix(step: Step, purpose: str) -> str:
 
 
 def example_of(step: Step, sizes: Mapping[str, int], values: Mapping[str, int]) -> tuple[Tensor, ...]:
-    """Return inputs of zeros with these sizes of the free axes; an input named in `values` is filled with its value."""
+    """Return zero inputs with these sizes of the free axes; `values` gives another fill value by input name."""
     import torch
 
     made = {

@@ -1,7 +1,7 @@
-"""Measure a bundle's speed beside what the machine can do, and beside the eager model, in one run.
+"""Measure a bundle's speed, the speed of the machine and that of the eager model in one run.
 
-Machines are shared and noisy: the sides take turns, and only ratios and medians of one run count. docs/bench.md says
-how to read the figures.
+Machines are shared and noisy. So the measured sides take turns, and only ratios and medians of one run count.
+docs/bench.md explains how to read the figures.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ from xlruntime.providers import import_onnxruntime
 
 __all__ = ["BenchReport", "bench", "sweep"]
 
-WHOLE_DOCUMENT = 4096  # tokens of a document that is one step, unless the user gives a length
+WHOLE_DOCUMENT = 4096  # tokens of a document that is one step, if the user gives no length
 MACHINE_RUNS = 3  # of each rate in a round
 
 
 @dataclass(frozen=True)
 class _Settings:
-    """What all combinations share."""
+    """The settings that all combinations share."""
 
     purpose: Purpose
     evaluation: Mapping[str, Any]
@@ -52,7 +52,7 @@ def bench(
     threads: int | None = None,
     **options: Any,
 ) -> BenchReport:
-    """Measure one combination; everything else is as in `sweep`."""
+    """Measure one combination; see `sweep` for arguments and errors."""
     (report,) = sweep(
         folder, segment_len=[segment_len], mem_len=[mem_len], batch_size=[batch_size], threads=[threads], **options
     )
@@ -78,32 +78,32 @@ def sweep(
     profile: bool = False,
     **evaluation: Any,
 ) -> Iterator[BenchReport]:
-    """Time steps with full memory, for every combination; `rounds` times `repeats` of each side, in turns.
+    """Measure steps with full memory for every combination, `rounds` times `repeats` of each side, in turns.
 
     Args:
-        segment_len, mem_len, batch_size, threads: the values to combine; None is the bundle's own, or ONNX Runtime's
-            choice of threads.
-        against: a checkpoint whose eager model runs beside it.
-        format, config: of that checkpoint, as `checkpoints.load` takes them.
-        device, strict_device, cuda_graphs: as `xlruntime.load` takes them.
-        purpose: `score`, or `generate`: one token after the other, the drawing of a token not counted.
-        profile: measure where the time goes, too.
+        segment_len, mem_len, batch_size, threads: the values to combine; None: the bundle's own value, or ONNX
+            Runtime's choice of threads.
+        against: a checkpoint whose eager model is measured too.
+        format, config: of that checkpoint, as in `checkpoints.load`.
+        device, strict_device, cuda_graphs: as in `xlruntime.load`.
+        purpose: `score`, or `generate` (one token after the other, without the time to draw a token).
+        profile: also measure the time of each operator.
         evaluation: other settings of the evaluation, see `Model.evaluation`.
 
     Yields:
-        A report as soon as it is there, all of the first number of threads first.
+        Each report as soon as it is complete; all reports of the first number of threads come first.
 
     Raises:
-        BundleError, ProviderError: as `xlruntime.load`.
-        OptionError: a combination is impossible; lists all that are, before anything is measured.
+        BundleError, ProviderError: as in `xlruntime.load`.
+        OptionError: combinations are impossible; the message lists all of them, before any measurement.
         CheckpointError: the checkpoint cannot be read.
-        XlexportError: the checkpoint is not of this bundle's shape.
+        XlexportError: the checkpoint and the bundle have different sizes.
     """
     settings = _Settings(purpose, evaluation, repeats, rounds, profile)
     sizes = list(dict.fromkeys(itertools.product(segment_len, mem_len, batch_size)))
     eager: EagerSide | None = None
     for number, count in enumerate(dict.fromkeys(threads)):
-        import_onnxruntime()  # once a process, so no part of loading
+        import_onnxruntime()  # once for each process, so it is not part of loading
         started = time.perf_counter()
         model = load(folder, device=device, threads=count, strict_device=strict_device, cuda_graphs=cuda_graphs)
         load_seconds = time.perf_counter() - started
@@ -117,14 +117,14 @@ def sweep(
         machine = Machine(model.device, count)
         for work in works:
             yield _measure(model, work, machine, eager, settings, load_seconds, peak)
-            peak = None  # what comes later has what came before in it
+            peak = None  # later peaks would include earlier combinations
 
 
 def _works(model: Model, sizes: Sequence[tuple[int | None, int | None, int]], settings: _Settings) -> list[Work]:
-    """The steps of all combinations.
+    """Return the steps of all combinations.
 
     Raises:
-        OptionError: names all that are impossible.
+        OptionError: the message names all impossible combinations.
     """
     works: list[Work] = []
     problems: dict[str, None] = {}
@@ -145,7 +145,7 @@ def _work(model: Model, segment_len: int | None, mem_len: int | None, batch_size
         raise OptionError(f"segment_len is {segment_len}, but tokens are generated one by one.", repair="Leave it out.")
     if own.whole and segment_len is None:
         segment_len = min(own.segment_len, WHOLE_DOCUMENT)
-    # Generating, a stream keeps room for segments of the model's own length: its prompt is read in them.
+    # A generating stream keeps room for segments of the model's own length, because it reads its prompt in them.
     evaluation = model.evaluation(None if generates else segment_len, mem_len=mem_len, **settings.evaluation)
     if segment_len is not None and segment_len > evaluation.segment_len:
         raise OptionError(
@@ -174,7 +174,7 @@ def _measure(
     load_seconds: float,
     peak: float | None,
 ) -> BenchReport:
-    """One combination."""
+    """Measure one combination."""
     side = GraphSide(model, work)
     side.step()
     eager_step = None

@@ -1,4 +1,4 @@
-"""What the machine can do: the rates of arithmetic and of memory that no step can go beyond."""
+"""The limits of the machine: the rates of arithmetic and of memory that no step can exceed."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from xlruntime.providers import device_value, open_session
 __all__ = ["Machine", "Rates"]
 
 SGEMM_SIZE = 2048
-COPY_BYTES = 128 << 20  # of each array, beyond what caches hold
+COPY_BYTES = 128 << 20  # of each array, larger than caches
 
 
 @dataclass(frozen=True)
 class Rates:
-    """The best that was measured, in 10^9 a second.
+    """The best measured rates, in 10^9 per second.
 
     Attributes:
         sgemm: multiplications and additions of a float32 matrix product.
-        copy: bytes of a large array that is read and written elsewhere, both counted.
-        read: bytes of a large array that is read and summed up.
+        copy: bytes read and written while copying a large array.
+        read: bytes read while summing a large array.
     """
 
     sgemm: float
@@ -36,12 +36,12 @@ class Rates:
 
     @property
     def memory(self) -> float:
-        """Bytes at the faster of the two rates: a floor is never higher than what can be reached."""
+        """The faster of the two rates of memory, so that the floor of a step is never too high."""
         return max(self.copy, self.read)
 
 
 class Machine:
-    """Measures by the same runtime as the steps, on their device and with their threads."""
+    """Measures rates with the same runtime, device and threads as the steps."""
 
     def __init__(self, device: Device, threads: int | None) -> None:
         square, count = (SGEMM_SIZE, SGEMM_SIZE), COPY_BYTES // 4
@@ -53,12 +53,12 @@ class Machine:
                 return _operator(Path(scratch, f"{name}.onnx"), name, inputs, shape, device, threads)
 
             self._sgemm = operator("MatMul", [numbers, numbers], square)
-            self._copy = operator("Neg", [long], (count,))  # a plain copy is given one thread only
+            self._copy = operator("Neg", [long], (count,))  # a plain copy would get only one thread
             self._read = operator("ReduceSum", [long], (1,))
         self.rates()  # the first run allocates
 
     def rates(self, times: int = 1) -> Rates:
-        """The best of so many runs of each."""
+        """Measure each rate `times` times and return the best."""
 
         def best(run: Callable[[], object]) -> float:
             return min(seconds(run) for _ in range(times))
@@ -73,7 +73,7 @@ class Machine:
 def _operator(
     path: Path, name: str, arrays: Sequence[Any], shape: tuple[int, ...], device: Device, threads: int | None
 ) -> Callable[[], object]:
-    """A run of one float32 operator, whose inputs and output stay on the device."""
+    """Return a function that runs one float32 operator, whose inputs and output stay on the device."""
     import onnx_ir as ir
 
     def value(label: str, axes: Sequence[int]) -> ir.Value:
@@ -87,7 +87,7 @@ def _operator(
     session = open_session(path, device, threads)
     binding = session.io_binding()
     made = np.zeros(shape, np.float32)
-    # A bound value must outlive the run, and on the CPU the array that it shares.
+    # Bound values, and on the CPU their arrays, must stay alive until the run ends.
     kept = [*arrays, made, *(device_value(array, device) for array in (*arrays, made))]
     for label, bound in zip((entry.name for entry in inputs), kept[len(arrays) + 1 : -1], strict=True):
         binding.bind_ortvalue_input(label, bound)

@@ -1,4 +1,4 @@
-"""Where the time of a step goes, by operator."""
+"""The time of a step by operator."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ BETWEEN = "(between operators)"
 
 @dataclass(frozen=True)
 class OperatorTime:
-    """What all nodes of one type take in a step, on one execution provider.
+    """The time of all nodes of one type in a step, on one execution provider.
 
     Attributes:
-        provider: empty for what is no node.
-        percent: of the step.
-        count: how often such a node runs; one inside a loop counts each time.
+        provider: the execution provider; empty for time between nodes.
+        percent: share of the step's time.
+        count: how often such nodes run; a node inside a loop counts each time.
     """
 
     operator: str
@@ -38,7 +38,7 @@ class OperatorTime:
 
 
 def profile_step(side: GraphSide) -> list[OperatorTime]:
-    """Profile some warm steps, in a session of its own: where the quickest of them spends its time.
+    """Profile several warm steps in a separate session and return the times of the fastest one.
 
     Raises:
         XlexportError: a step is too long for ONNX Runtime's profile.
@@ -55,16 +55,16 @@ def profile_step(side: GraphSide) -> list[OperatorTime]:
 
 
 def sum_events(events: Iterable[Mapping[str, Any]], skip: int = 0) -> list[OperatorTime]:
-    """Sum the quickest run of an ONNX Runtime profile up by operator and execution provider, the longest first.
+    """Sum the fastest run of an ONNX Runtime profile by operator and execution provider, the longest time first.
 
-    A loop's time holds that of the nodes inside it, which stand in the profile too: what a node contains is taken off
-    its own time, so that the sum is the step's.
+    The time of a loop includes the nodes inside it, which the profile also lists. So the time of inner nodes is
+    subtracted from the node that contains them, and all times sum to the step's time.
 
     Args:
-        skip: runs at the beginning that do not count.
+        skip: number of runs at the beginning to ignore.
 
     Raises:
-        XlexportError: the profile holds no whole run, as ONNX Runtime ends it after a million entries.
+        XlexportError: the profile holds no complete run, because ONNX Runtime stops after a million entries.
     """
     timed = [(int(event["ts"]), int(event["dur"]), event) for event in events if "dur" in event]
     runs = [(length, start) for start, length, event in timed if event["name"] == "model_run"][skip:]
@@ -80,7 +80,7 @@ def sum_events(events: Iterable[Mapping[str, Any]], skip: int = 0) -> list[Opera
     ]
     between = (BETWEEN, "")
     micros, count = Counter({between: total}), Counter[tuple[str, str]]()
-    around = [(begin + total, between)]  # what contains the next node, outermost first: its end and its operator
+    around = [(begin + total, between)]  # the nodes that contain the next node, outermost first: end and operator
     for start, negative_length, operator in sorted(nodes):
         while start >= around[-1][0] and len(around) > 1:
             around.pop()

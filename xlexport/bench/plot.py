@@ -1,4 +1,4 @@
-"""A plot of a sweep: speed reached, and the speed that the floor allows."""
+"""A plot of a sweep: the measured speed, and the speed that the floor allows."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ AXES = {
 
 
 def check_plot(path: Path, combinations: int) -> None:
-    """Refuse what cannot be drawn, before anything is measured.
+    """Raise an error if the plot cannot be drawn, before any measurement.
 
     Raises:
         XlexportError: neither .png nor .svg, or nothing varies.
         MissingDependencyError: matplotlib is not installed.
-        FileNotFoundError: there is no folder to write it into.
+        FileNotFoundError: the folder of the plot does not exist.
     """
     check_picture(path)
     if combinations < 2:
@@ -37,8 +37,11 @@ def check_plot(path: Path, combinations: int) -> None:
 
 
 def draw_plot(reports: Sequence[BenchReport], path: Path) -> None:
-    """Tokens a second by what varies most; a line for each combination of the rest, its floor dashed, eager dotted."""
-    from matplotlib.figure import Figure  # without pyplot, which would look for a screen
+    """Draw tokens per second over the setting with the most values, with a line for each combination of the others.
+
+    Dashed lines show the floor, dotted lines the eager model.
+    """
+    from matplotlib.figure import Figure  # without pyplot, which needs a display
 
     varied = {name: len({getattr(report, name) for report in reports}) for name in AXES}
     axis = max(varied, key=lambda name: varied[name])
@@ -56,7 +59,7 @@ def draw_plot(reports: Sequence[BenchReport], path: Path) -> None:
         places = [getattr(report, axis) for report in line]
         (drawn,) = plot.plot(places, [report.tokens_per_second for report in line], marker="o", label=label)
         allowed = [report.tokens_per_second / fraction for report in line if (fraction := report.fraction_of_floor)]
-        if allowed:  # else the architecture does not count its arithmetic
+        if allowed:  # None if the architecture does not count its arithmetic
             plot.plot(places, allowed, linestyle="--", color=drawn.get_color())
         if against:
             eager = [report.tokens_per_second / (report.speedup or 1) for report in line]

@@ -1,4 +1,4 @@
-"""The figures of one measurement, and how they are shown."""
+"""The figures of one measurement, and their display."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["BenchReport", "case_name", "profile_lines", "report_rows", "table_he
 
 @dataclass(frozen=True)
 class BenchReport:
-    """Figures of one run; times are wall time unless they say otherwise. None: was not measured."""
+    """The figures of one run. Times are wall time unless stated otherwise; None: not measured."""
 
     segment_len: int
     mem_len: int
@@ -26,31 +26,31 @@ class BenchReport:
     ms_per_segment_p50: float
     ms_per_segment_p95: float
     gflops: float | None  # arithmetic of a step over its median time
-    sgemm_gflops: float  # the best of a 2048-cubed matrix product in this run, by the same runtime and threads
+    sgemm_gflops: float  # the best of a 2048-cubed matrix product in this run, with the same runtime and threads
     fraction_of_sgemm: float | None
     load_seconds: float
     peak_rss_mb: float | None  # of the process, before PyTorch and the checkpoint are loaded; of a sweep's first only
     eager_tokens_per_second: float | None
-    speedup: float | None  # eager time over ours, medians
+    speedup: float | None  # median eager time over median time of the bundle
     purpose: Purpose
-    ms_per_segment_best_round: float  # the median of the quietest round
+    ms_per_segment_best_round: float  # the median of the fastest round
     speedup_best_round: float | None  # of the same round
-    user_ms_per_segment: float  # time of all threads in the process, on average
+    user_ms_per_segment: float  # mean, over all threads of the process
     system_ms_per_segment: float
-    flops_per_segment: int | None  # None, as all that follows from it: the architecture does not count them
+    flops_per_segment: int | None  # None, like all figures computed from it, if the architecture does not count them
     bytes_per_segment: int
     copy_gb_per_second: float
     read_gb_per_second: float
     arithmetic_floor_ms: float | None
     bytes_floor_ms: float
     floor_ms: float | None
-    floor: Literal["arithmetic", "bytes"] | None  # which of both it is
+    floor: Literal["arithmetic", "bytes"] | None  # the larger of the two times
     fraction_of_floor: float | None  # floor_ms over the median time
     profile: Sequence[OperatorTime] | None
 
 
 def report_rows(report: BenchReport) -> list[tuple[str, str]]:
-    """A report for people."""
+    """Return a report as rows for people."""
     threads = "" if report.threads is None else f", {report.threads} thread{'s' * (report.threads > 1)}"
     memory_rate = max(report.copy_gb_per_second, report.read_gb_per_second)
     rows = [
@@ -115,7 +115,7 @@ def _floor_rows(report: BenchReport) -> list[tuple[str, str]]:
 
 
 def case_name(report: BenchReport) -> str:
-    """What was measured, in words."""
+    """Return the measured combination, in words."""
     return f"segment {report.segment_len:,}, memory {report.mem_len:,}, batch {report.batch_size:,}"
 
 
@@ -123,12 +123,12 @@ COLUMNS = ("threads", "segment", "memory", "batch", "ms a step", "tokens/s", "fl
 
 
 def table_header(eager: bool) -> str:
-    """The first line of a table of many reports."""
+    """Return the header of a table of many reports."""
     return _line([*COLUMNS, "to eager"] if eager else COLUMNS)
 
 
 def table_line(report: BenchReport) -> str:
-    """The line of one of them."""
+    """Return the table line of one report."""
     cells = [
         "-" if report.threads is None else f"{report.threads}",
         f"{report.segment_len:,}",
@@ -144,7 +144,7 @@ def table_line(report: BenchReport) -> str:
 
 
 def profile_lines(profile: Sequence[OperatorTime]) -> list[str]:
-    """Where the time goes, an operator a line; and on which execution provider, unless all of it runs on the CPU."""
+    """Return the time of each operator, one in each line; with execution providers unless all run on the CPU."""
     rows = [("operator", "ms", "share", "count", "provider"), *map(_profile_cells, profile)]
     elsewhere = {time.provider for time in profile} - {"", "CPUExecutionProvider"}
     width = max(len(row[0]) for row in rows)
@@ -163,7 +163,7 @@ def _line(cells: Sequence[str]) -> str:
 
 
 def _amount(value: float) -> str:
-    """Three digits that count, or all before the point."""
+    """Format a number with three significant digits, or with all digits before the point."""
     if value >= 100:
         return f"{value:,.0f}"
     return f"{value:.3g}" if value >= 0.001 else f"{value:.1e}"

@@ -1,17 +1,17 @@
-"""What a step must do at least: its arithmetic, and the bytes that it must read and write.
+"""The minimal work of a step: its arithmetic, and the bytes that it must read and write.
 
-The bytes are those of
+The bytes are the sum of:
 
-* weights: every matrix and vector in the graph's file, once, at the size that it has there, be it quantized. Of a table
-  that rows are only taken from, such as embeddings, one row a token; of a cluster of rare tokens that no target is in,
-  nothing.
-* rings of keys and values: read whole once, the new rows written. LSH attention over long segments reads those of its
-  layers once in each round, as each sorts them otherwise; over few tokens it reads `chunk_length` rows a token and
-  round. Bucket ids are read whole, their new rows written.
-* recent rows of local attention: read and written whole.
+* weights: every matrix and vector in the graph's file, read once, at its size in the file (also if quantized). A table
+  from which the step only gathers rows, such as embeddings, counts one row for each token. A cluster of rare tokens
+  without any target counts nothing.
+* rings of keys and values: read completely once, and new rows written. LSH attention over long segments reads the rings
+  of its layers once in each round, because every round sorts them in another order. Over few tokens it reads
+  `chunk_length` rows for each token and round. Bucket ids are read completely, and their new rows written.
+* recent rows of local attention: read and written completely.
 * positional keys: read once.
 
-Not counted is what a perfect step would keep in the processor's caches: everything computed on the way.
+Intermediate results do not count, because a perfect step would keep them in the processor's caches.
 """
 
 from __future__ import annotations
@@ -36,26 +36,26 @@ __all__ = ["Floor", "step_floor", "weight_bytes"]
 
 @dataclass(frozen=True)
 class Floor:
-    """Of one step; no `flops` if the architecture does not count them, and then no floor either."""
+    """The minimal work of one step. `flops` and the floor are None if the architecture does not count arithmetic."""
 
     flops: int | None
     bytes: int
 
     def arithmetic_seconds(self, rates: Rates) -> float | None:
-        """Return the time for the arithmetic alone, at the rate of a large float32 matrix product."""
+        """Return the time of the arithmetic alone, at the rate of a large float32 matrix product."""
         return None if self.flops is None else self.flops / rates.sgemm / 1e9
 
     def bytes_seconds(self, rates: Rates) -> float:
-        """Time for the bytes alone."""
+        """Return the time of reading and writing the bytes alone."""
         return self.bytes / rates.memory / 1e9
 
     def seconds(self, rates: Rates) -> float | None:
-        """Return the larger of both: no step takes less."""
+        """Return the larger of both times; every step takes at least this long."""
         arithmetic = self.arithmetic_seconds(rates)
         return None if arithmetic is None else max(arithmetic, self.bytes_seconds(rates))
 
     def bound(self, rates: Rates) -> Literal["arithmetic", "bytes"] | None:
-        """Return which of both it is."""
+        """Return which of both times is larger."""
         arithmetic = self.arithmetic_seconds(rates)
         if arithmetic is None:
             return None
@@ -95,10 +95,10 @@ def step_floor(side: GraphSide) -> Floor:
 
 
 def weight_bytes(path: Path, tokens: int, unused_clusters: frozenset[int] = frozenset()) -> int:
-    """Bytes of weights that a step of so many tokens reads of the graph in `path`; see above.
+    """Return the bytes of weights that a step with this many tokens reads from the graph in `path`; see above.
 
     Args:
-        unused_clusters: clusters of the vocabulary that no target is in.
+        unused_clusters: clusters of the vocabulary that contain no target.
     """
     import onnx_ir as ir
 
@@ -107,7 +107,7 @@ def weight_bytes(path: Path, tokens: int, unused_clusters: frozenset[int] = froz
         tensor = value.const_value
         assert tensor is not None
         if tensor.dtype in (ir.DataType.INT64, ir.DataType.BOOL) or not tensor.shape.rank():
-            continue  # shapes, places and other numbers of the graph's own
+            continue  # shapes, indices and other constants of the graph
         cluster = re.search(r"head\.clusters\.(\d+)\.", name)
         unused = cluster is not None and int(cluster[1]) in unused_clusters
         taken = [use.node.op_type.startswith("Gather") and use.idx != 1 for use in value.uses()]
@@ -120,14 +120,14 @@ def weight_bytes(path: Path, tokens: int, unused_clusters: frozenset[int] = froz
 
 
 def _unused_clusters(config: Any, targets: npt.NDArray[np.int64]) -> frozenset[int]:
-    """Clusters of rare tokens that none of the targets is in."""
+    """Return the clusters of rare tokens that contain none of the targets."""
     cutoffs = config.get("cutoffs") or ()
     used = np.searchsorted(np.array(cutoffs, np.int64), targets, side="right")
     return frozenset(range(1, len(cutoffs) + 1)) - set(used.ravel().tolist())
 
 
 def _memory_bytes(entry: Memory, size: StepSize, rows_read: int) -> int:
-    """Return the bytes that a step reads and writes of one memory; one that is not a ring is read and written whole."""
+    """Return the bytes of one memory that a step reads and writes; all of it unless the memory is a ring."""
     row = np.dtype(entry.dtype).itemsize * size.batch_size
     row *= math.prod(axis for axis in entry.shape if isinstance(axis, int))
     return row * (rows_read + size.segment_len) if entry.layout == "ring" else 2 * row

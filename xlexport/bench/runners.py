@@ -1,4 +1,4 @@
-"""What is timed: a step of the graphs on full memory, and the same work by the eager model."""
+"""The measured work: a step of the graphs on full memory, and the same work by the eager model."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Purpose = Literal["score", "generate"]
 
 @dataclass(frozen=True)
 class Work:
-    """One step: `segment_len` tokens in each of `batch_size` rows, behind full memory."""
+    """One step: `segment_len` tokens in each of `batch_size` rows, with full memory."""
 
     purpose: Purpose
     evaluation: EvaluationSettings
@@ -32,22 +32,22 @@ class Work:
 
     @property
     def tokens(self) -> int:
-        """What it yields: tokens that are scored, or one that is generated in each row."""
+        """The number of results: all scored tokens, or one generated token in each row."""
         return self.batch_size * (self.segment_len if self.purpose == "score" else 1)
 
     @property
     def position(self) -> int:
-        """Where a step with full memory stands in its document, or as far on as positions allow."""
+        """The position of the step in its document: after a full memory, or as far as positions allow."""
         if self.evaluation.whole:
             return 0
         last, mem_len = self.evaluation.longest_part, self.evaluation.most_rows
         return mem_len if last is None else min(mem_len, max(0, last - self.segment_len))
 
     def ids(self, config: Mapping[str, Any]) -> npt.NDArray[np.int64]:
-        """Random tokens and their targets, (2, B, S).
+        """Return random tokens and their targets, (2, B, S).
 
-        A vocabulary that is cut into clusters stands by frequency, and what its rare tokens cost depends on how rare
-        they are: there token i is drawn with a probability of about 1 / (i + 1), as Zipf has it, else all alike.
+        A vocabulary in clusters is sorted by frequency, and the cost of its rare tokens depends on their frequency. So
+        its token i is drawn with a probability of about 1 / (i + 1) (Zipf's law); otherwise all are equally probable.
         """
         random, shape = np.random.default_rng(0), (2, self.batch_size, self.segment_len)
         V = config["n_token"]
@@ -57,7 +57,7 @@ class Work:
 
 
 class GraphSide:
-    """Steps of the graph that serves the work, at ever new places of the ring."""
+    """Steps of the graph that the work uses, each at the next place of the ring."""
 
     def __init__(self, model: Model, work: Work) -> None:
         self.model, self.work = model, work
@@ -68,26 +68,26 @@ class GraphSide:
         random = np.random.default_rng(0)
         values = architecture(model.bundle.architecture).integer_values(model.bundle.config)
         for entry in self.memory.entries:
-            if entry.dtype == "int32":  # ids that are all alike would make other work of it
+            if entry.dtype == "int32":  # equal ids everywhere would change the work
                 ids = self.memory.array(entry)
                 ids[:] = random.integers(0, values, ids.shape)
                 if model.device.kind != "cpu":
                     self.memory.values[entry.input].update_inplace(ids)
 
     def step(self) -> object:
-        """One step, as an application runs it."""
+        """Run one step as an application does."""
         self._stand()
         return self.model.step(self.work.purpose, self.memory, self.tokens, self.targets)
 
     def step_in(self, session: GraphSession) -> object:
-        """The same in another session of the graph."""
+        """Run one step in another session of the graph."""
         self._stand()
         made = session.step({"tokens": self.tokens, "targets": self.targets, **self.memory.feeds()}, self.memory)
         self.memory.advance(self.work.segment_len)
         return made
 
     def _stand(self) -> None:
-        # Positions end in some models, and the next of these steps shall be as good as this one.
+        # Some models have a last position; every step must be measured at a valid one.
         self.memory.position[:] = self.work.position
 
 
@@ -98,13 +98,13 @@ class EagerSide:
         import torch
 
         self.source = source
-        self.threads = torch.get_num_threads()  # what it begins with
+        self.threads = torch.get_num_threads()  # PyTorch's initial number
 
     def step(self, config: Mapping[str, Any], work: Work, threads: int | None) -> Callable[[], object]:
-        """One step, with the paper's memory of hidden states.
+        """Return a function that runs one step, with the paper's memory of hidden states.
 
         Args:
-            config: of the bundle, which may have been converted by another rule.
+            config: the bundle's configuration, which may have another rule than the checkpoint.
         """
         import torch
 

@@ -1,1 +1,1 @@
-"""Emitters of step graphs, one a file: ONNX, TorchScript, and PyTorch's exported programs."""
+"""Emitters of step graphs, one in each file: ONNX, TorchScript, and PyTorch's exported programs."""

@@ -1,8 +1,8 @@
-"""Emit the step graphs of a bundle as exported programs of `torch.export`, over one file of weights.
+"""Emit the step graphs of a bundle as exported programs of `torch.export`, with one shared file of weights.
 
-Traced once, then cut by purpose. Each program takes its tensors by name and returns a dictionary by name, as
-`bundle.json` says. A program file holds no weights, or each would hold all of them: where it needs one it has a single
-NaN, so that a program whose weights were forgotten cannot give numbers that look right.
+The step is traced once, then cut by purpose. Each program takes its tensors by name and returns a dictionary by name,
+as `bundle.json` declares. Program files hold no weights, because each would hold all of them. In place of each weight
+they have a single NaN, so that a program without loaded weights cannot return plausible numbers.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def export_programs(step: Step, folder: Path) -> dict[str, spec.Graph]:
 
     Raises:
         ExportError: torch cannot export the step, or has fixed an axis that must stay free.
-        OSError: the disk is full, or the like.
+        OSError: a file cannot be written.
     """
     whole = _trace(step)
     weights = _merge_tied(whole)
@@ -63,12 +63,12 @@ def export_programs(step: Step, folder: Path) -> dict[str, spec.Graph]:
 
 
 def _trace(step: Step) -> ExportedProgram:
-    """The whole step as one program.
+    """Trace the whole step as one program.
 
-    Where the tracer cannot prove that a step works for all sizes, it would fix some of them; it is told to note what it
-    could not prove instead. `_needed` leaves these notes out, as they would refuse sizes for which the step does work.
+    If the tracer cannot prove that a step works for all sizes, it fixes some of them by default. Here it records
+    assertions instead. `_needed` omits these assertions, because they reject sizes for which the step works.
     """
-    any_size = torch.fx.experimental._config.patch(  # type: ignore[attr-defined]  # made there
+    any_size = torch.fx.experimental._config.patch(  # type: ignore[attr-defined]  # created at import
         backed_size_oblivious=not step.traceable
     )
     with tracing("export the step"), any_size:
@@ -81,7 +81,7 @@ def _trace(step: Step) -> ExportedProgram:
 
 
 def _merge_tied(whole: ExportedProgram) -> dict[str, Tensor]:
-    """All weights, each once: where several names stand for one tensor, the graph from now on uses the first."""
+    """Return all weights, each once; if a tensor has several names, the graph then uses only the first."""
     weights: dict[str, Tensor] = {}
     first: dict[tuple[int, torch.Size], fx.Node] = {}
     nodes = {node.name: node for node in whole.graph.nodes if node.op == "placeholder"}
@@ -98,7 +98,7 @@ def _merge_tied(whole: ExportedProgram) -> dict[str, Tensor]:
 
 
 def _cut(whole: ExportedProgram, purpose: str, step: Step) -> tuple[ExportedProgram, spec.Graph]:
-    """A program that computes the outputs of `purpose` and nothing else, without weights."""
+    """Return a program without weights that computes only the outputs of `purpose`, and its spec."""
     outputs = step.purposes[purpose]
     nodes = cast(Iterable[fx.Node], whole.graph.output_node().args[0])
     chosen = list(outputs_of(step, purpose, nodes).values())
@@ -123,7 +123,7 @@ def _cut(whole: ExportedProgram, purpose: str, step: Step) -> tuple[ExportedProg
                 copies[node].name = copies[node].target = inputs[-1].name
                 taken[-1].arg = TensorArgument(inputs[-1].name)
     graph.output(tuple(copies[node] for node in chosen))
-    for node in graph.nodes:  # the tracer's notes name source files of the machine it ran on
+    for node in graph.nodes:  # the tracer's stack traces name source files of this machine
         node.meta = {key: node.meta[key] for key in ("val", "tensor_meta") if key in node.meta}
 
     symbols = {symbol for node in graph.nodes for symbol in _symbols(node.meta.get("val"))}
@@ -159,7 +159,7 @@ def _cut(whole: ExportedProgram, purpose: str, step: Step) -> tuple[ExportedProg
 
 
 def _needed(graph: fx.Graph, chosen: Iterable[fx.Node], assertions: bool) -> set[fx.Node]:
-    """What `chosen` nodes are computed from, and with `assertions` those of nothing else."""
+    """Return the nodes that `chosen` ones are computed from, with `assertions` also the assertions about only these."""
     needed: set[fx.Node] = set()
     _add_ancestors(needed, chosen)
     sources = {node for node in needed if _is_source(node)}
@@ -181,18 +181,18 @@ def _add_ancestors(found: set[fx.Node], nodes: Iterable[fx.Node]) -> None:
 
 
 def _symbols(value: object) -> set[Any]:
-    """Free sizes in what is known of a node."""
+    """Return the free sizes in a node's metadata."""
     if isinstance(value, tuple | list):
         return {symbol for part in value for symbol in _symbols(part)}
     return set(free_symbols(value)) if isinstance(value, Tensor | torch.SymInt | torch.SymBool) else set()
 
 
 def _is_source(node: fx.Node) -> bool:
-    """Whether numbers come from it that are not known beforehand."""
+    """Return whether a node produces numbers that are unknown before the run."""
     return node.op == "placeholder" or node.target == torch.ops.aten.item.default
 
 
 def _forgotten(weight: Tensor) -> Tensor:
-    """A NaN that passes for a weight until that is loaded."""
+    """Return a NaN with the shape of a weight, as its placeholder until the weight is loaded."""
     nan = torch.full((), math.nan, dtype=weight.dtype).expand(weight.shape)
     return torch.nn.Parameter(nan, requires_grad=False) if isinstance(weight, torch.nn.Parameter) else nan

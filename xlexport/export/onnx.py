@@ -1,4 +1,4 @@
-"""Emit the step graphs of a bundle as ONNX files: traced once, cut by purpose, over one weights file."""
+"""Emit the step graphs of a bundle as ONNX files: traced once, cut by purpose, with one shared weights file."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from xlruntime import spec
 
 __all__ = ["OPSET", "export_onnx"]
 
-OPSET = 20  # onnxruntime and onnxruntime-web run it everywhere; newer operators bring nothing here
+OPSET = 20  # onnxruntime and onnxruntime-web run it everywhere; newer operators are not needed
 IR_VERSION = 10
-FX_NODE = "pkg.torch.onnx.fx_node"  # where the exporter notes what a node was made of
+FX_NODE = "pkg.torch.onnx.fx_node"  # where the exporter records the origin of a node
 
 
 def export_onnx(step: Step, folder: Path) -> dict[str, spec.Graph]:
@@ -32,8 +32,8 @@ def export_onnx(step: Step, folder: Path) -> dict[str, spec.Graph]:
         The spec of each graph, by purpose.
 
     Raises:
-        ExportError: torch cannot export the step, or a saved graph is not what its spec says.
-        OSError: the disk is full, or the like.
+        ExportError: torch cannot export the step, or a saved graph does not match its spec.
+        OSError: a file cannot be written.
     """
     whole = _trace(step)
     with writing(folder / WEIGHTS_FILE):
@@ -48,7 +48,7 @@ def export_onnx(step: Step, folder: Path) -> dict[str, spec.Graph]:
 
 
 def _trace(step: Step) -> ir.Model:
-    """The whole step as one ONNX model, with the names of its spec."""
+    """Trace the whole step as one ONNX model, with the names of its spec."""
     with tracing("export the step graph"):
         program = torch.onnx.export(
             step,  # type: ignore[arg-type]  # every Step is a Module
@@ -64,14 +64,14 @@ def _trace(step: Step) -> ir.Model:
     for value, tensor in zip(model.graph.inputs, step.inputs, strict=True):
         value.name = tensor.name
     for value, name in zip(model.graph.outputs, traced_outputs(step), strict=True):
-        value.name = f"made.{name}"  # an input, or another form's output, may have the name that it has in its graph
+        value.name = f"made.{name}"  # an input, or an output of another form, may have the final name
     _check_traced(model, step)
     _name_weights(model, step)
     return model
 
 
 def _name_weights(model: ir.Model, step: Step) -> None:
-    """Call a transposed weight, which the exporter numbers, what the step calls it: people read these names."""
+    """Rename transposed weights, which the exporter numbers, to the step's own names, because people read them."""
     parameters = {f"p_{name.replace('.', '_')}": name for name in step.state_dict()}  # type: ignore[attr-defined]  # every Step is a Module
     for node in model.graph:
         weight = node.inputs[1] if len(node.inputs) > 1 else None
@@ -83,9 +83,9 @@ def _name_weights(model: ir.Model, step: Step) -> None:
 
 
 def _check_traced(model: ir.Model, step: Step) -> None:
-    """Refuse axes that tracing has fixed, before the spec's names for them cover it up.
+    """Raise ExportError if tracing has fixed axes, before the names of the spec hide it.
 
-    Torch fixes an axis without a word where its example is of size one and the code treats one otherwise.
+    Torch silently fixes an axis if its example has size one and the code treats size one differently.
     """
     declared = [*step.inputs, *traced_outputs(step).values()]
     problems = []
@@ -99,7 +99,7 @@ def _check_traced(model: ir.Model, step: Step) -> None:
 
 
 def _cut(whole: ir.Model, purpose: str, step: Step, outputs: tuple[spec.Tensor, ...]) -> tuple[ir.Model, spec.Graph]:
-    """A copy of `whole` that computes `outputs` and nothing else; ONNX Runtime would compute every node."""
+    """Return a copy of `whole` that computes only `outputs`, because ONNX Runtime computes every node."""
     model = whole.clone()
     made = outputs_of(step, purpose, model.graph.outputs)
     model.graph.outputs[:] = [made[tensor.name] for tensor in outputs]
@@ -131,7 +131,7 @@ def _cut(whole: ir.Model, purpose: str, step: Step, outputs: tuple[spec.Tensor, 
 
 
 def _check_saved(path: Path, graph: spec.Graph) -> None:
-    """Read the file back: a free axis that tracing has fixed would fail far from here, or be silently wrong."""
+    """Read the file back and compare it with its spec; an axis that tracing fixed would cause wrong results later."""
     saved = ir.load(path)
     problems = []
     if saved.opset_imports.get("") != OPSET or saved.ir_version != IR_VERSION:
@@ -144,11 +144,11 @@ def _check_saved(path: Path, graph: spec.Graph) -> None:
                 problems.append(f"{value.name} {dtype} {found}, expected {tensor.name} {tensor.dtype} {tensor.shape}")
     problems += _operator_problems(saved)
     if problems:
-        raise ExportError(f"{path.name}: the saved graph is not what its spec says: {'; '.join(problems)}.")
+        raise ExportError(f"{path.name}: the saved graph does not match its spec: {'; '.join(problems)}.")
 
 
 def _operator_problems(model: ir.Model) -> Iterator[str]:
-    """Numbers drawn at random, and custom nodes that stand without their function or the other way round."""
+    """Yield the problems of a model: random numbers, custom nodes without function, or functions without node."""
     nodes = list(model.graph.all_nodes())
     nodes += [node for function in model.functions.values() for node in function.all_nodes()]
     custom = {node.op_identifier() for node in nodes if node.domain == DOMAIN}
@@ -161,5 +161,5 @@ def _operator_problems(model: ir.Model) -> Iterator[str]:
 
 
 def _axes(value: ir.Value) -> tuple[int | str | None, ...]:
-    """A number for each fixed axis, a name or None for each free one."""
+    """Return a number for each fixed axis, and a name or None for each free axis."""
     return tuple(axis if isinstance(axis, int) else axis.value for axis in value.shape or ())

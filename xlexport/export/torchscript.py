@@ -1,7 +1,7 @@
-"""Emit the step graphs of a bundle as TorchScript: one file over one copy of the weights, a method for each purpose.
+"""Emit the step graphs of a bundle as TorchScript: one file with one copy of the weights, a method for each purpose.
 
-Each method takes its tensors by name and returns a dictionary by name, as `bundle.json` says. TorchScript is deprecated
-upstream; `docs/torch_formats.md` says what it is still good for.
+Each method takes its tensors by name and returns a dictionary by name, as `bundle.json` declares. PyTorch has
+deprecated TorchScript; `docs/torch_formats.md` describes its remaining uses.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ def export_torchscript(step: Step, folder: Path) -> dict[str, spec.Graph]:
         The spec of each graph, by purpose.
 
     Raises:
-        ExportError: the step cannot be traced, or tracing would fix what must stay free.
-        OSError: the disk is full, or the like.
+        ExportError: the step cannot be traced, or tracing would fix a size that must stay free.
+        OSError: the file cannot be written.
     """
     if not step.traceable:
         raise ExportError(
-            "TorchScript cannot hold this step: its blocks or loops depend on sizes and data, and a trace goes one way "
-            "only.",
+            "TorchScript cannot hold this step: its blocks or loops depend on sizes and data, and a trace records "
+            "only one path.",
             repair="Use --to exported-program, or --to onnx.",
         )
     every = dict.fromkeys(step.purposes, step.inputs)
@@ -61,20 +61,20 @@ def export_torchscript(step: Step, folder: Path) -> dict[str, spec.Graph]:
 
 
 def metadata_name(purpose: str) -> str:
-    """Where the file holds the spec of a graph."""
+    """Return the name of the file's entry that holds the spec of a graph."""
     return f"{spec.METADATA_KEY}.{purpose}.json"
 
 
 def _trace(step: Step, inputs: Inputs) -> torch.jit.ScriptModule:
-    """All purposes as methods that take the given inputs; what a method computes in vain is removed."""
+    """Trace all purposes as methods that take the given inputs; remove computations without effect."""
     examples = dict(zip((tensor.name for tensor in step.inputs), step.example(), strict=True))
     module = _Methods(step, examples, inputs)
     with tracing("trace the step graphs"), torch.no_grad():
-        warnings.simplefilter("error", TracerWarning)  # of a number that would be fixed
+        warnings.simplefilter("error", TracerWarning)  # raised for a number that tracing would fix
         traced = torch.jit.trace_module(
             module,
             {purpose: tuple(examples[tensor.name] for tensor in taken) for purpose, taken in inputs.items()},
-            check_trace=False,  # on the same example, so it would not see what `verify` sees
+            check_trace=False,  # the check would use the same example; `verify` checks more
             strict=False,  # the results are dictionaries
         )
     for purpose in inputs:
@@ -86,7 +86,7 @@ def _trace(step: Step, inputs: Inputs) -> torch.jit.ScriptModule:
 
 
 def _used(module: torch.jit.ScriptModule) -> dict[str, set[str]]:
-    """The inputs that each method reads, by purpose."""
+    """Return the inputs that each method reads, by purpose."""
     purposes = [name for name in module._c._method_names() if name != "forward"]
     used = {}
     for purpose in purposes:
@@ -98,7 +98,7 @@ def _used(module: torch.jit.ScriptModule) -> dict[str, set[str]]:
 
 
 class _Methods(nn.Module):
-    """The step with a method for each purpose: those of its inputs by name, and its outputs by name."""
+    """The step with a method for each purpose, which takes its own inputs by name and returns outputs by name."""
 
     def __init__(self, step: Step, examples: Mapping[str, Tensor], inputs: Inputs) -> None:
         super().__init__()
@@ -112,9 +112,9 @@ def _method(
     step: Step, purpose: str, examples: Mapping[str, Tensor], names: list[str]
 ) -> Callable[..., dict[str, Tensor]]:
     def run(*given: Tensor) -> dict[str, Tensor]:
-        inputs = {**examples, **dict(zip(names, given, strict=True))}  # examples only where nothing comes of them
+        inputs = {**examples, **dict(zip(names, given, strict=True))}  # examples only for inputs without effect
         return outputs_of(step, purpose, step.forward(*inputs.values()))
 
     parameters: Any = [inspect.Parameter(name, inspect.Parameter.POSITIONAL_OR_KEYWORD) for name in names]
-    run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]  # the tracer takes the names from it
+    run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]  # the tracer reads the names here
     return run

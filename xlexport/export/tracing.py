@@ -1,4 +1,4 @@
-"""What the emitters share: which axes of a step stay free, errors of one kind, and quiet."""
+"""Code that all emitters share: the free axes of a step, one kind of error, and suppressed notes."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from xlruntime.messages import first_line
 __all__ = ["free_axes", "quiet", "tracing"]
 
 LARGEST = 2**30  # of a free axis
-ONE_MORE = " + 1"  # ending of an axis that is longer by one than what its name says
+ONE_MORE = " + 1"  # ending of the name of an axis that is one longer than the size before it
 
 
 def free_axes(step: Step) -> tuple[dict[int, Any] | None, ...]:
-    """Return the axes of each input of `step` that stay free, as `torch.export` takes them."""
+    """Return the free axes of each input of `step`, in the form that `torch.export` takes."""
     names = {size for tensor in step.inputs for size in tensor.shape if isinstance(size, str)}
     free: dict[str, Any] = {}
     for name in names:
@@ -37,7 +37,7 @@ def free_axes(step: Step) -> tuple[dict[int, Any] | None, ...]:
 
 @contextlib.contextmanager
 def tracing(what: str) -> Iterator[None]:
-    """Raise ExportError for whatever torch raises, and keep its notes off the user's terminal."""
+    """Raise ExportError for any exception of torch, and keep its notes off the user's terminal."""
     with quiet():
         try:
             yield

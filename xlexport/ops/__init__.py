@@ -1,7 +1,7 @@
-"""The custom operators of LSH attention, one a file; `docs/custom_ops.md` specifies them.
+"""The custom operators of LSH attention, one in each file; `docs/custom_ops.md` specifies them.
 
-Each is a PyTorch operator that exports to one ONNX node, and an ONNX function of standard operators that stands in the
-file beside the nodes: a runtime that has a kernel of that name uses it, every other one runs the function's body.
+Each is a PyTorch operator that exports to one ONNX node, and an ONNX function of standard operators. The ONNX file
+holds both. A runtime with a kernel of that name uses the kernel; every other runtime runs the function's body.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _FLOATS = ("T", ["tensor(float)", "tensor(float16)", "tensor(bfloat16)", "tensor
 
 @dataclass(frozen=True)
 class _Operator:
-    """One operator in PyTorch and in ONNX; the order of inputs, then attributes, is that of the PyTorch operator."""
+    """One operator in PyTorch and in ONNX; inputs, then attributes, are in the order of the PyTorch operator."""
 
     operator: Callable[..., Any]
     function: OnnxFunction[..., Any]
@@ -60,7 +60,7 @@ class _Operator:
         )
 
     def recorder(self) -> Callable[..., Any]:
-        """A function that records one node; by the names of attributes, since a schema forgets their order."""
+        """Return a function that records one node, with attributes by name because a schema loses their order."""
         node = Op(OPSET, self.function.name, self.schema())
         count = len(self.inputs)
 
@@ -97,22 +97,22 @@ _OPERATORS = (
 
 
 def translations() -> dict[Callable[..., Any], Callable[..., Any]]:
-    """PyTorch operator -> ONNX node, as `torch.onnx.export` takes it.
+    """Return the mapping from PyTorch operators to ONNX nodes that `torch.onnx.export` takes.
 
-    The nodes are recorded by a schema: in place of a node made by the function itself, the exporter writes its body.
+    The nodes are recorded by a schema, because the exporter replaces nodes of a function by the function's body.
     """
     return {entry.operator: entry.recorder() for entry in _OPERATORS}
 
 
 def add_functions(model: ir.Model) -> None:
-    """Give `model` the bodies of the custom nodes that it has, and the import of their domain; or neither."""
+    """Add the bodies of the model's custom nodes and the import of their domain, if it has such nodes."""
     bodies = {
         entry.function.name: ir.serde.deserialize_function(entry.function.to_function_proto()) for entry in _OPERATORS
     }
     used = _custom(model.graph)
     for name in sorted(used):
         if inside := _custom(bodies[name]):
-            bodies[name].opset_imports[DOMAIN] = VERSION  # onnxscript leaves it out
+            bodies[name].opset_imports[DOMAIN] = VERSION  # onnxscript omits it
             used |= inside
     model.opset_imports.pop(DOMAIN, None)
     for name in sorted(used):
@@ -121,5 +121,5 @@ def add_functions(model: ir.Model) -> None:
 
 
 def _custom(nodes: ir.Graph | ir.Function) -> set[str]:
-    """Names of the custom operators among the nodes, those of loops included."""
+    """Return the names of the custom operators among the nodes, including nodes inside loops."""
     return {node.op_type for node in nodes.all_nodes() if node.domain == DOMAIN}

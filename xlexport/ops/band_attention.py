@@ -1,7 +1,7 @@
 """`ai.xlexport::LSHBandAttention`: attention of sorted rows, chunk by chunk.
 
-What it computes could stand in the graph in standard operators; but unrolled over heads and rounds that is thousands of
-nodes, and all heads and rounds together would need gigabytes. As an ONNX function it is a loop.
+Standard operators in the graph could compute it, too. But unrolled over heads and rounds that takes thousands of nodes,
+and all heads and rounds at once need gigabytes. As an ONNX function it is a loop.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from xlexport.ops.gather import LSHGather, lsh_gather
 
 __all__ = ["EXCLUDED", "LSHBandAttention", "lsh_band_attention"]
 
-EXCLUDED = -1e30  # a score that no key has; finite, so that rows without keys stay finite
+EXCLUDED = -1e30  # below the score of any key; finite, so that rows without keys stay finite
 
 
 @library.custom_op("xlexport::lsh_band_attention", mutates_args=())
@@ -35,30 +35,31 @@ def lsh_band_attention(
     rounds: Tensor,
     chunk_length: int,
 ) -> tuple[Tensor, Tensor]:
-    """Attention of the newest S of C rows to keys before them in the same bucket, in chunks of W sorted rows.
+    """Compute attention of the newest S of C rows to earlier keys in the same bucket, in chunks of W sorted rows.
 
-    Rows are counted by age, from the oldest, 0. In each round they are sorted; a query attends to the keys of its own
-    chunk and the one before whose places are below its own and not below its `lowest`, unless an earlier round has
-    the key for it too. One softmax goes over all rounds.
+    Rows are numbered by age, from the oldest, 0. Each round sorts them. A query attends to keys of its own chunk and
+    the chunk before it, if their places are below its own place and at least its `lowest`. A key that an earlier round
+    has for the query does not count again. One softmax covers all rounds.
 
     Args:
-        key: (B, H, C, d) in the order of slots; a query is its key times its length; value: (B, H, C, d) likewise.
+        key: (B, H, C, d) in the order of slots; a query is its key times its length.
+        value: (B, H, C, d) in the order of slots.
         length: (B, H, S) of the queries.
         order: (B, H, R, C) int64, ages in sorted order; rank: (B, H, R, C) int64, its inverse.
         place: (B, H, R, C) int64 by age, at least 0, ascending in sorted order.
         lowest: (B, H, R, C) int64 by age, at least 0, the lowest place that a query sees.
-        slot: (C,) int64, where the row of each age stands.
+        slot: (C,) int64, the slot of the row of each age.
         rounds: (1,) int64, how many of the R rounds count.
         chunk_length: W.
 
     Returns:
-        attended (B, H, S, d), and highest (B, H, S), the highest score; `EXCLUDED` where a query has no key at all, and
-        then its row of the first means nothing.
+        attended (B, H, S, d), and highest (B, H, S), the highest score. If a query has no key, `highest` is `EXCLUDED`
+        and its row of `attended` is undefined.
     """
     B, H, C, d = key.shape
     W, S = chunk_length, length.shape[2]
     padded = (C + W - 1) // W * W
-    lengths = F.pad(length, (C - S, 0))  # no query of older rows is looked at
+    lengths = F.pad(length, (C - S, 0))  # queries of older rows are not used
     keys_by_slot, values_by_slot = key.reshape(B, H * C, d), value.reshape(B, H * C, d)
     heads, highest = [], []
     for h in range(H):
@@ -97,7 +98,7 @@ def _(key: Tensor, value: Tensor, length: Tensor, *_: object) -> tuple[Tensor, T
 
 
 def _windows(rows: Tensor, W: int) -> Tensor:
-    """(B, W + n·W, …) to (B, n, 2W, …): what each chunk of W looks at, the chunk before it and itself."""
+    """Return the windows of the n chunks, the chunk before and itself: (B, W + n·W, …) to (B, n, 2W, …)."""
     B, count, *rest = rows.shape
     chunks = rows.view(B, count // W, W, *rest)
     return torch.cat([chunks[:, :-1], chunks[:, 1:]], dim=2)
@@ -117,7 +118,7 @@ def LSHBandAttention(  # noqa: PLR0915  # one body: a function called from its l
     rounds: INT64[...],
     chunk_length: int,
 ) -> tuple[FLOAT[...], FLOAT[...]]:
-    """`lsh_band_attention` in standard operators: loops over heads, rounds, and the rounds before each."""
+    """Compute `lsh_band_attention` in standard operators: loops over heads, rounds, and the rounds before each."""
     W = op.Reshape(chunk_length, [1])
     B = op.Shape(key, start=0, end=1)
     H = op.Shape(key, start=1, end=2)
@@ -129,8 +130,8 @@ def LSHBandAttention(  # noqa: PLR0915  # one body: a function called from its l
     minus_one = op.Constant(value_int=-1)
     chunks = (C + W - one) / W
     filler = chunks * W - C
-    behind = op.Concat(zero, zero, zero, filler, axis=0)  # Pad: the last chunk filled up
-    around = op.Concat(zero, W, zero, filler, axis=0)  # and a chunk in front
+    behind = op.Concat(zero, zero, zero, filler, axis=0)  # Pad: fill the last chunk
+    around = op.Concat(zero, W, zero, filler, axis=0)  # and add a chunk before the first
     in_chunks = op.Concat(B, chunks + one, W, axis=0)
     rows_in_chunks = op.Concat(B, chunks + one, W, d, axis=0)
     by_query = op.Concat(B, chunks, W, one, axis=0)
@@ -166,7 +167,7 @@ def LSHBandAttention(  # noqa: PLR0915  # one body: a function called from its l
             )
             scale = op.Reshape(op.Pad(op.GatherElements(own_length, ages, axis=1), behind), by_query)
             scores = op.MatMul(latter * scale, op.Transpose(keys, perm=[0, 1, 3, 2]))
-            # The round itself: which keys it covers.
+            # The keys that this round covers.
             places = op.Pad(op.GatherElements(op.Gather(own_place, r, axis=1), ages, axis=1), around, minus_one)
             place_chunks = op.Reshape(places, in_chunks)
             own = op.Slice(place_chunks, one, chunks + one, one)
@@ -175,7 +176,7 @@ def LSHBandAttention(  # noqa: PLR0915  # one body: a function called from its l
                 op.Pad(op.GatherElements(op.Gather(own_lowest, r, axis=1), ages, axis=1), behind), by_query
             )
             seen = op.And(window >= bounds, window < op.Unsqueeze(own, [3]))
-            for other in range(r):  # each key once: not those that an earlier round has
+            for other in range(r):  # each key once: exclude keys of an earlier round
                 other_places = op.Pad(
                     op.GatherElements(op.Gather(own_place, other, axis=1), ages, axis=1), around, minus_one
                 )

@@ -1,7 +1,7 @@
 """`ai.xlexport::LSHChunkAttention`: attention of sorted rows as Hugging Face's Reformer computes it, chunk by chunk.
 
-As with `LSHBandAttention`, its body is a loop over heads and rounds: one chunked score tensor stands at a time, and the
-graph stays small.
+As in `LSHBandAttention`, the body is a loop over heads and rounds. Only one chunked score tensor exists at a time, and
+the graph stays small.
 """
 
 from __future__ import annotations
@@ -36,20 +36,22 @@ def lsh_chunk_attention(
     multiple: int,
     self_mask: float,
 ) -> Tensor:
-    """Attention of T rows to those before them, in chunks of W sorted rows.
+    """Compute attention of T rows to earlier rows, in chunks of W sorted rows.
 
-    In each round the sorted rows, padded to a multiple of `multiple` rows, are cut into chunks. The chunks of all
-    rounds stand in a ring, and the queries of each attend to the keys of the b chunks before it and its own: to those
-    at earlier places, and to themselves at a score of `self_mask`, as often as they are there. Rounds are weighted by
-    their normalisers, the logarithms of sums of exponentials.
+    In each round the sorted rows are padded to a multiple of `multiple` rows and cut into chunks. The chunks of all
+    rounds form a ring. The queries of a chunk attend to the keys of their own chunk and of the b chunks before it, if
+    the keys are at earlier places. Every occurrence of the query's own key gets the score `self_mask`. The results of
+    rounds are weighted by their normalisers, log(sum(exp(scores))).
 
     Args:
         query, key, value: (B, H, T, d).
         order: (B, H, R, T) int64, places in sorted order; rank: (B, H, R, T) int64, its inverse.
-        full: (1,) int64, 1 where there is one round, whose chunks look back at nothing, else 0; then T is at most W,
-            and `order` is 0 … T - 1.
-        chunk_length: W. chunks_before: b. multiple: of W.
-        self_mask: far below all scores.
+        full: (1,) int64. 1: there is one round, whose chunks see only themselves; then T is at most W and `order` is
+            0 … T - 1. Otherwise 0.
+        chunk_length: W.
+        chunks_before: b.
+        multiple: a multiple of W.
+        self_mask: a number far below all scores.
 
     Returns:
         (B, H, T, d).
@@ -60,12 +62,12 @@ def lsh_chunk_attention(
     sources = F.pad(order, (0, n * W - T)).view(B, H, R * n, W)  # padding copies row 0
     places = F.pad(order, (0, n * W - T), value=BEHIND_ALL).view(B, H, R * n, W)
     chunk, distance = torch.arange(R * n).unsqueeze(1), torch.arange(chunks_before, -1, -1)
-    # Hugging Face looks at the chunk itself where it would look back by more chunks than there are.
+    # If the look-back exceeds the number of chunks, Hugging Face uses the chunk itself.
     seen = torch.where(distance <= R * n, torch.remainder(chunk - distance, R * n), chunk)  # (R·n, 1 + b)
     key_sources = sources[:, :, seen].view(B, H, R, -1)  # (B, H, R, n·(1 + b)·W)
     hidden = (distance * full > 0).unsqueeze(1)  # (1 + b, 1)
     key_places = torch.where(hidden, BEHIND_ALL, places[:, :, seen])  # (B, H, R·n, 1 + b, W)
-    # A score is held below the distance of its limits: above 0 for earlier keys, -1 barrier for the query itself.
+    # Each score is limited by its kind of key: above 0 for earlier keys, -1 barrier for the query itself.
     query_limits = ((2 * places - 1).float() * BARRIER).view(B, H, R, n, W, 1)
     key_limits = (2 * key_places.float() * BARRIER).view(B, H, R, n, 1, -1)
     heads = []
@@ -80,7 +82,7 @@ def lsh_chunk_attention(
             highest, share = scores.amax(dim=3).view(B, -1), weights.amax(dim=3).view(B, -1)  # (B, n·W)
             highest = torch.where(highest < -BARRIER / 2, self_mask, highest)
             normaliser = highest - share.log()
-            # Weights exp(score - normaliser) do not add up to 1 where the normaliser is rounded: at self_mask.
+            # Weights exp(score - normaliser) do not sum to 1 if the normaliser is rounded, as at self_mask.
             sums = (highest - normaliser).exp() / share
 
             ranks = rank[:, h, r]
@@ -113,7 +115,7 @@ def LSHChunkAttention(  # noqa: PLR0915  # one body: a function called from its 
     multiple: int,
     self_mask: float,
 ) -> FLOAT[...]:
-    """`lsh_chunk_attention` in standard operators: loops over heads and rounds."""
+    """Compute `lsh_chunk_attention` in standard operators: loops over heads and rounds."""
     one = op.Constant(value_ints=[1])
     W = op.Reshape(chunk_length, one)
     step = op.Reshape(multiple, one)

@@ -17,7 +17,7 @@ __all__ = ["LSHGather", "lsh_gather"]
 
 @library.custom_op("xlexport::lsh_gather", mutates_args=())
 def lsh_gather(rows: Tensor, index: Tensor) -> Tensor:
-    """Whole rows in the order of `index`, for each place of the leading axes by itself.
+    """Gather whole rows in the order of `index`, separately for each place of the leading axes.
 
     Args:
         rows: (…, N, D).
@@ -45,9 +45,9 @@ def _(rows: Tensor, index: Tensor) -> Tensor:
 @script(OPSET, default_opset=op)
 @no_type_check  # onnxscript gives its tensors no arithmetic
 def LSHGather(rows: FLOAT[...], index: INT64[...]) -> FLOAT[...]:
-    """`lsh_gather` in standard operators: rows of all groups in a line, so that each is copied in one piece.
+    """Compute `lsh_gather` in standard operators: rows of all groups in one axis, so that each is copied at once.
 
-    What is out of range points behind the last row, where Gather raises an error.
+    An index out of range is moved behind the last row, so that Gather raises an error.
     """
     leading = op.Shape(rows, start=0, end=-2)
     groups = op.ReduceProd(leading, keepdims=1)

@@ -16,13 +16,13 @@ __all__ = ["LSHSort", "lsh_sort"]
 
 @library.custom_op("xlexport::lsh_sort", mutates_args=())
 def lsh_sort(buckets: Tensor) -> tuple[Tensor, Tensor]:
-    """The stable ascending order of bucket ids, and its inverse.
+    """Return the stable ascending order of bucket ids, and its inverse.
 
     Args:
         buckets: (…, N) int64, of any sign; |bucket| · N must stay below 2^63.
 
     Returns:
-        order (…, N) int64: places by bucket, those of one bucket in ascending order; and inverse (…, N) int64, the
+        order (…, N) int64: places by bucket, and within a bucket in ascending order; and inverse (…, N) int64, the
         rank of each place: `inverse[…, order[…, k]] = k`.
     """
     order = torch.argsort(buckets.contiguous(), dim=-1, stable=True)
@@ -38,9 +38,9 @@ def _(buckets: Tensor) -> tuple[Tensor, Tensor]:
 @script(OPSET, default_opset=op)
 @no_type_check  # onnxscript gives its tensors no arithmetic
 def LSHSort(buckets: INT64[...]) -> tuple[INT64[...], INT64[...]]:
-    """`lsh_sort` in standard operators: keys bucket · N + place differ, so that their order has no ties.
+    """Compute `lsh_sort` in standard operators; the keys bucket · N + place are all different.
 
-    TopK should put the first of equal keys first, but not every execution provider does.
+    TopK should keep equal keys in order, but not every execution provider does so.
     """
     count = op.Shape(buckets, start=-1)
     places = op.Range(0, op.Squeeze(count), 1)

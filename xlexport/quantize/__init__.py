@@ -1,1 +1,1 @@
-"""Bundles of lower precision, gated by what they cost in bits per token of a real text. See `docs/quantization.md`."""
+"""Bundles of lower precision, whose cost in bits per token of a real text is limited. See `docs/quantization.md`."""

@@ -1,9 +1,9 @@
-"""Dynamic int8: whole numbers in both factors, for speed on a CPU.
+"""Dynamic int8: integers in both factors of products, for speed on a CPU.
 
-A weight's columns and the rows that enter a product are each divided by their largest number and rounded to ±127; rows
-anew at each step. Each row has a step of its own, so a token's scores do not depend on what else is in its batch or its
-segment, as they would with the one step for all of `DynamicQuantizeLinear`. The nodes are standard operators (opset
-19); ONNX Runtime computes QuantizeLinear, DequantizeLinear and MatMul as one product of integers.
+Each column of a weight, and at every step each row that enters a product, is divided by its largest number and rounded
+to ±127. Each row has its own scale, so a token's scores do not depend on the rest of its batch or segment. With
+`DynamicQuantizeLinear`, which has one scale for the whole tensor, they would. The nodes are standard operators (opset
+19). ONNX Runtime computes QuantizeLinear, DequantizeLinear and MatMul as one product of integers.
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ from xlexport.quantize.matmuls import Product, WeightStore, replace_products
 __all__ = ["OPSET", "quantize_columns", "rewrite"]
 
 OPSET = 20
-LARGEST = 127  # symmetric: -128 is not used, so a zero point of 0 serves
-NOT_NEGATIVE = ("Relu", "Softmax", "Sigmoid")  # what gives no number below zero
+LARGEST = 127  # symmetric: -128 is not used, so the zero point is 0
+NOT_NEGATIVE = ("Relu", "Softmax", "Sigmoid")  # operators whose results are never below zero
 
 
 def quantize_columns(weight: npt.NDArray[np.float32]) -> tuple[npt.NDArray[np.int8], npt.NDArray[np.float32]]:
-    """Integers (K, N) and the step of each column (N), so that `integers * step` is `weight` within half a step."""
+    """Return integers (K, N) and the step of each column (N); `integers * step` is `weight` within half a step."""
     step = np.maximum(np.abs(weight).max(axis=0) / LARGEST, np.finfo(np.float32).tiny).astype(np.float32)
     return np.clip(np.rint(weight / step), -LARGEST, LARGEST).astype(np.int8), step
 
 
 def rewrite(model: ir.Model, keep: frozenset[str], store: WeightStore) -> None:
-    """Quantize all products of a graph but those in `keep`."""
-    rows: dict[ir.Value, tuple[ir.Value, ir.Value]] = {}  # what several products read is quantized once
+    """Quantize all products of a graph except `keep`."""
+    rows: dict[ir.Value, tuple[ir.Value, ir.Value]] = {}  # an input of several products is quantized once
 
     def build(graph: ir.Graph, product: Product, store: WeightStore) -> list[ir.Node]:
         nodes: list[ir.Node] = []
@@ -47,9 +47,9 @@ def rewrite(model: ir.Model, keep: frozenset[str], store: WeightStore) -> None:
 
 
 def _quantize_rows(graph: ir.Graph, x: ir.Value, store: WeightStore) -> tuple[list[ir.Node], ir.Value]:
-    """Each row of x over its largest number, rounded to ±127 steps; and these largest numbers.
+    """Divide each row of x by its largest number and round it to ±127 steps; also return the largest numbers.
 
-    A row of zeros, over zero, becomes some integers, which are multiplied by zero in the end.
+    A row of zeros is divided by zero and becomes arbitrary integers, but these are later multiplied by zero.
     """
     last = store.value(graph, "int8.last_axis", np.array([-1]))
     step = store.value(graph, "int8.row_step", np.float32(1 / LARGEST))

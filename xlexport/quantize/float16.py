@@ -1,8 +1,8 @@
-"""Float16 for CUDA: products, normalisations and what lies between them; sums of probabilities stay float32.
+"""Float16 for CUDA: products, normalisations and the nodes between them; sums of probabilities stay float32.
 
-Every node takes one of three kinds. Products and normalisations compute in float16 (ONNX Runtime adds up in float32
-inside them). Nodes that only move or add numbers follow what they are given. All others, logarithms of probabilities,
-angles and custom operators among them, compute in float32, as does what is kept. Where the kinds meet stand casts.
+There are three kinds of nodes. Products and normalisations compute in float16 (inside them, ONNX Runtime accumulates in
+float32). Nodes that only move or add numbers have the dtype of their inputs. All other nodes compute in float32, for
+example logarithms of probabilities, angles, custom operators, and products that are kept. Casts connect the kinds.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ FOLLOWS = {
 
 
 def rewrite(model: ir.Model, keep: frozenset[str], store: WeightStore) -> None:
-    """Let a graph compute in float16, but for the products in `keep`.
+    """Rewrite a graph to compute in float16, except for the products in `keep`.
 
-    The dtypes of its inputs and outputs must have been set; those that are float32 stay so. What a number too large for
-    float16 goes into computes in float32.
+    The dtypes of its inputs and outputs must already be set; float32 ones stay float32. A node with a constant that is
+    too large for float16 computes in float32.
     """
     _Rewriter(model, keep, store).run()
     RemoveUnusedNodesPass()(model)
@@ -61,13 +61,13 @@ class _Rewriter:
                 self._convert_output(value, wanted)
 
     def _dtype(self, node: ir.Node) -> ir.DataType:
-        """What its floating-point inputs and outputs shall be."""
+        """Return the dtype for the floating-point inputs and outputs of a node."""
         if node in self.kept or node.domain not in ("", "ai.onnx") or node.op_type not in IN_HALF | FOLLOWS:
             return FLOAT
         if not all(_fits(value) for value in node.inputs if value in self.floats):
             return FLOAT
         if node.op_type in IN_HALF:
-            # As in `find_products`: only matrices are rounded, not weights of more axes, such as hash rotations.
+            # As in `find_products`, only matrices are rounded, not weights with more axes, such as hash rotations.
             exact = any(value is not None and _constant(value) and len(value.shape or ()) > 2 for value in node.inputs)
             return FLOAT if exact else HALF
         given = {value.dtype for value in node.inputs if value in self.floats and not _constant(value)}
@@ -81,7 +81,7 @@ class _Rewriter:
         return self.cast[value, dtype]
 
     def _half(self, value: ir.Value) -> ir.Value:
-        """A weight or constant in float16."""
+        """Return a weight or constant in float16."""
         assert value.const_value is not None
         return self.store.value(self.graph, f"{value.name}.float16", value.const_value.numpy().astype(np.float16))
 
@@ -92,7 +92,7 @@ class _Rewriter:
         return cast.outputs[0]
 
     def _convert_output(self, value: ir.Value, dtype: ir.DataType) -> None:
-        """Let a graph output have the dtype that it is declared with."""
+        """Cast a graph output to its declared dtype."""
         made = value.producer()
         assert made is not None
         cast = ir.node("Cast", [value], {"to": dtype})
@@ -107,7 +107,7 @@ def _constant(value: ir.Value) -> bool:
 
 
 def _fits(value: ir.Value | None) -> bool:
-    """Whether float16 has numbers as large: what hides keys by a large number needs float32."""
+    """Return whether float16 can hold a value; nodes that hide keys by a large number need float32."""
     if value is None or value.const_value is None:
         return True
     size = np.abs(value.const_value.numpy())

@@ -1,4 +1,4 @@
-"""What quantization costs in bits per token of a real text, and which products must stay float32 to keep it small."""
+"""The cost of quantization in bits per token of a real text, and the products that must stay float32 to limit it."""
 
 from __future__ import annotations
 
@@ -15,42 +15,42 @@ from xlruntime.model import Model
 
 __all__ = ["Difference", "LogProbs", "compare", "log_probs", "products_to_keep"]
 
-LONGEST_DOCUMENT = 4096  # tokens, where a document is one step
+LONGEST_DOCUMENT = 4096  # tokens, if each document is one step
 
 LogProbs = npt.NDArray[np.float32]
 
 
 @dataclass(frozen=True)
 class Difference:
-    """How the log-probabilities of a text's tokens differ from those of float32."""
+    """The difference of a text's log-probabilities from those of float32."""
 
     tokens: int
     bits_per_token: float  # of float32
-    delta_bits_per_token: float  # above zero: lost
-    standard_error: float  # of delta_bits_per_token, as if the tokens were drawn at random
+    delta_bits_per_token: float  # positive: the quantized bundle is worse
+    standard_error: float  # of delta_bits_per_token, as if tokens were drawn at random
     mean_abs_log_prob_diff: float  # nats
     max_abs_log_prob_diff: float
 
     def within(self, limit: float) -> bool:
-        """Whether the difference is small enough; one that is not a number is not."""
+        """Return whether the difference is within `limit`; NaN never is."""
         return abs(self.delta_bits_per_token) <= limit
 
 
 def log_probs(model: Model, ids: npt.NDArray[np.int64]) -> LogProbs:
-    """Natural logarithms of the probabilities of all tokens of a text but the first ones of its documents."""
+    """Return log-probabilities in nats of all tokens of a text, except the first token of each document."""
     longest = model.bundle.evaluation.longest_part
     if longest is None:
         longest = len(ids)
     elif model.bundle.evaluation.whole:
         longest = min(longest, LONGEST_DOCUMENT)
-    # One more than can be read can be scored; a rest of one token alone has nothing to score.
+    # A document has one token more than the model reads. A rest of one token has nothing to score.
     documents = [ids[start : start + longest + 1] for start in range(0, max(1, len(ids) - 1), longest)]
     scores = model.score_tokens([Document("the text", document) for document in documents])
     return np.concatenate([piece.log_probs for piece in scores])
 
 
 def compare(exact: LogProbs, found: LogProbs) -> Difference:
-    """The figures of a text's tokens, with float32 and quantized."""
+    """Compare the log-probabilities of a text's tokens, in float32 and quantized."""
     bits = (exact.astype(np.float64) - found) / math.log(2)
     return Difference(
         tokens=len(exact),
@@ -70,18 +70,19 @@ def products_to_keep(
     effect_of: Callable[[str], float],
     tell: Callable[[str], None],
 ) -> tuple[dict[str, float], Difference]:
-    """Find the fewest products that must stay float32, worst first, for the difference to be within the limit.
+    """Find the fewest products, worst first, that must stay float32 so that the difference is within the limit.
 
     Args:
-        names: all products; always: those that stay float32 in any case.
-        measure: the difference of the whole text when these products are kept.
-        effect_of: how much one product alone, quantized, moves the log-probabilities.
+        names: all products.
+        always: products that always stay float32.
+        measure: returns the difference of the whole text if these products are kept.
+        effect_of: returns how much quantizing one product alone changes the log-probabilities.
 
     Returns:
-        The products beyond `always`, with their effects, and the difference that remains.
+        The products to keep in addition to `always`, with their effects, and the remaining difference.
 
     Raises:
-        QuantizationError: more than half of the products would have to be kept.
+        QuantizationError: more than half of the products would have to stay float32.
     """
     found = measure(always)
     if found.within(limit):
@@ -92,7 +93,7 @@ def products_to_keep(
     most = len(names) // 2 - len(always)
     first, found_by = found, {}
     few, enough = 0, 1
-    while True:  # the number doubles until it is enough, then the fewest lie between
+    while True:  # double the number until it is enough; then search between the last two numbers
         enough = min(enough, most)
         if enough <= few:
             share = f"keeping {few + len(always)} of {len(names)} products in float32, {', '.join(worst[: few or 3])}"

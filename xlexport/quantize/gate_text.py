@@ -1,4 +1,4 @@
-"""The text on which quantization is judged."""
+"""The text on which the cost of quantization is measured."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from xlruntime.spec import Tokenizer
 
 __all__ = ["GateText", "check_texts", "default_tokens", "gate_text"]
 
-FEWEST_TOKENS = 2_048  # fewer cannot tell a hundredth of a bit from chance
+FEWEST_TOKENS = 2_048  # with fewer, a hundredth of a bit may be chance
 USUAL_TOKENS = 16_384
 
 
@@ -30,7 +30,7 @@ class GateText:
     """Token ids of a real text.
 
     Attributes:
-        ids: (n,), the first ones of the files, read as one document.
+        ids: (n,), the first ids of the files, which are read as one document.
         files: name, SHA-256 and bytes of each file.
     """
 
@@ -44,21 +44,21 @@ def default_tokens(evaluation: EvaluationSettings) -> int:
 
 
 def check_texts(tokenizer: Tokenizer, texts: Sequence[Path], as_ids: bool = False) -> None:
-    """Refuse texts that are missing or cannot be read, before any work is done.
+    """Raise an error for texts that are missing or cannot be read, before any work is done.
 
     Raises:
-        QuantizationError: there must be a text, or it must be another.
+        QuantizationError: a text is required, or the given text does not fit the bundle.
         FileNotFoundError: files are missing.
     """
     if tokenizer.kind == "none" and not (texts and as_ids):
         raise QuantizationError(
-            "the bundle takes token ids, so what is real text for it must be given as such.",
+            "the bundle takes token ids, so a real text for it must be given as token ids.",
             repair="Use `xlexport quantize` on the float32 bundle with --ids and --text with files of ids.",
         )
     if not texts and tokenizer.kind != "bytes":
         raise QuantizationError(
-            f"the bundle's tokenizer is {tokenizer.kind}, so what is real text for it must be given.",
-            repair="Add --text with files of the kind that it was trained on.",
+            f"the bundle's tokenizer is {tokenizer.kind}, so a real text for it must be given.",
+            repair="Add --text with text files like the model's training text.",
         )
     missing = [f"{path}: {'a folder' if path.is_dir() else 'no such file'}" for path in texts if not path.is_file()]
     if missing:
@@ -66,15 +66,15 @@ def check_texts(tokenizer: Tokenizer, texts: Sequence[Path], as_ids: bool = Fals
 
 
 def gate_text(model: Model, texts: Sequence[Path] = (), as_ids: bool = False, tokens: int | None = None) -> GateText:
-    """Read the beginning of `texts`; if there is none and the tokenizer reads bytes, of Python's language reference.
+    """Read the beginning of `texts`, or of Python's language reference for a byte tokenizer without texts.
 
     Args:
         as_ids: the files hold token ids separated by white space.
-        tokens: how many to use at most; None is `default_tokens`.
+        tokens: the largest number of tokens to use; None: `default_tokens`.
 
     Raises:
-        QuantizationError: as `check_texts`, or there is too little text.
-        TokenError, TextError, OSError: the text does not suit the bundle, or cannot be read.
+        QuantizationError: as in `check_texts`, or there is too little text.
+        TokenError, TextError, OSError: the text does not fit the bundle, or cannot be read.
     """
     check_texts(model.bundle.tokenizer, texts, as_ids)
     contents = {str(path): path.read_bytes() for path in texts}
@@ -89,8 +89,8 @@ def gate_text(model: Model, texts: Sequence[Path] = (), as_ids: bool = False, to
     ids = np.concatenate(pieces)
     if len(ids) < FEWEST_TOKENS:
         raise QuantizationError(
-            f"{', '.join(contents)}: {len(ids):,} tokens, at least {FEWEST_TOKENS:,} are needed to tell what "
-            "quantization costs.",
+            f"{', '.join(contents)}: {len(ids):,} tokens, at least {FEWEST_TOKENS:,} are needed to measure "
+            "the cost of quantization.",
             repair="Give a longer text.",
         )
     files: tuple[dict[str, str | int], ...] = tuple(

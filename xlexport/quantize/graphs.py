@@ -20,7 +20,7 @@ __all__ = ["product_names", "write_graphs"]
 
 
 def product_names(folder: Path, bundle: spec.Bundle) -> list[str]:
-    """Names of the products that every step computes, in the order in which they occur."""
+    """Return the names of the products that every step computes, in order."""
     names = [
         product.name
         for purpose, graph in bundle.graphs.items()
@@ -44,10 +44,10 @@ def write_graphs(
     Args:
         source: the float32 bundle's folder.
         keep: products that stay float32.
-        purposes: which graphs; None is all.
+        purposes: the graphs to write; None: all.
 
     Returns:
-        The bundle with the graphs as they now are, and with its old files.
+        The bundle with the new graphs and its old files.
     """
     memory = tuple(
         replace(entry, dtype=memory_dtype if entry.dtype == "float32" else entry.dtype) for entry in bundle.memory
@@ -68,7 +68,7 @@ def write_graphs(
             [*model.graph.inputs, *model.graph.outputs], [*graph.inputs, *graph.outputs], strict=True
         ):
             value.dtype = ir.DataType.from_numpy(np.dtype(tensor.dtype))
-        if purpose != "positions" or precision.half:  # made once for a stream, so there is nothing to gain
+        if purpose != "positions" or precision.half:  # runs once for each stream, so quantizing it saves nothing
             precision.rewrite(model, keep, store)
             _set_opset(model, precision.opset)
         model.metadata_props[spec.METADATA_KEY] = graph.metadata(memory)
@@ -78,7 +78,7 @@ def write_graphs(
 
 
 def _set_opset(model: ir.Model, opset: int) -> None:
-    """Raise the opset; between 20 and 21 the operators of our graphs only learned more dtypes."""
+    """Raise the opset; from 20 to 21 the operators of our graphs only gained more dtypes."""
     model.opset_imports[""] = max(opset, model.opset_imports[""])
     for function in model.functions.values():
         function.opset_imports[""] = model.opset_imports[""]
@@ -93,9 +93,9 @@ def _write(models: Mapping[str, ir.Model], files: Mapping[str, str], folder: Pat
             assert tensor is not None
             if tensor.nbytes > SMALL_TENSOR_BYTES and not _same(tensors.setdefault(name, tensor), tensor):
                 raise QuantizationError(
-                    f"{name}: two graphs have different weights of that name.", repair="Convert it again."
+                    f"{name}: two graphs have different weights of that name.", repair="Convert the checkpoint again."
                 )
-    # Wide numbers first, so that all stand at multiples of their size.
+    # Wide numbers first, so that every tensor is aligned to the size of its numbers.
     ordered = sorted(tensors.values(), key=lambda tensor: -tensor.dtype.itemsize)
     with writing(folder / WEIGHTS_FILE):
         external = ir.external_data.convert_tensors_to_external(ordered, folder, WEIGHTS_FILE)

@@ -1,4 +1,4 @@
-"""The products of a step graph that can be quantized: those of the model's own weights."""
+"""The products of a step graph that can be quantized: the products with the model's own weights."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from onnx_ir.passes.common import RemoveUnusedNodesPass
 
 __all__ = ["Build", "Product", "WeightStore", "find_products", "replace_products"]
 
-SMALLEST_SIDE = 16  # of a weight that is worth it, and of a block; the few columns that choose a cluster are not
+SMALLEST_SIDE = 16  # of a weight worth quantizing, and of a block; the few columns that choose a cluster are too small
 
 Weight = npt.NDArray[np.float32]
 
@@ -23,8 +23,7 @@ class Product:
     """One node `x·W` or `x·W + b` of one graph.
 
     Attributes:
-        name: of the weight in the model, such as `layers.0.qkv`; the same in every graph, and where a weight serves
-            twice.
+        name: the weight's name in the model, such as `layers.0.qkv`; equal in all graphs and for all uses of a weight.
         transposed: whether the graph holds the weight as (N, K) instead of (K, N).
     """
 
@@ -37,19 +36,19 @@ class Product:
 
     @property
     def rows(self) -> int:
-        """K, the length of what each column is multiplied with."""
+        """K, the length of each column."""
         assert self.weight.const_value is not None
         return int(self.weight.const_value.shape.numpy()[1 if self.transposed else 0])
 
     def read(self) -> Weight:
-        """The weight, (K, N)."""
+        """Return the weight, (K, N)."""
         assert self.weight.const_value is not None
         weight = np.asarray(self.weight.const_value.numpy(), np.float32)
         return np.ascontiguousarray(weight.T) if self.transposed else weight
 
 
 class WeightStore:
-    """Tensors that the graphs of a bundle share, each made once, by name."""
+    """Tensors that the graphs of a bundle share; each is made once, by name."""
 
     def __init__(self) -> None:
         self._tensors: dict[str, ir.TensorProtocol] = {}
@@ -57,14 +56,14 @@ class WeightStore:
     def values(
         self, graph: ir.Graph, names: Sequence[str], make: Callable[[], Sequence[npt.NDArray[Any]]]
     ) -> list[ir.Value]:
-        """Initializers of `graph` with the tensors `names`, which `make` returns where they are not there yet."""
+        """Return initializers of `graph` with the tensors `names`; `make` returns the tensors if they are missing."""
         if not self._tensors.keys() >= set(names):
             made = zip(names, make(), strict=True)
             self._tensors |= {name: ir.tensor(array, name=name) for name, array in made}
         return [self._value(graph, self._tensors[name]) for name in names]
 
     def value(self, graph: ir.Graph, name: str, array: npt.ArrayLike) -> ir.Value:
-        """An initializer of `graph` that holds `array`."""
+        """Return an initializer of `graph` that holds `array`."""
         return self.values(graph, [name], lambda: [np.asarray(array)])[0]
 
     @staticmethod
@@ -76,15 +75,15 @@ class WeightStore:
         return graph.initializers[name]
 
 
-# Makes the nodes of x·W from the graph, the product and the store, the last of them giving the result.
+# Returns the nodes of x·W for a graph, a product and a store; the last node computes the result.
 Build = Callable[[ir.Graph, Product, WeightStore], list[ir.Node]]
 
 
 def find_products(model: ir.Model) -> Iterator[Product]:
-    """All products of a graph that can be quantized, in its order.
+    """Yield all products of a graph that can be quantized, in order.
 
-    Products inside functions have no weights of their own. Only matrices count: a weight of more axes, such as hash
-    rotations, stays as it is, since rounding could change which keys a token sees, not only by how much.
+    Products inside functions have no weights of their own. Only matrices count. Weights with more axes, such as hash
+    rotations, stay unchanged: rounding them could change which keys a token sees, not only their weights.
     """
     for node in model.graph:
         if node.domain not in ("", "ai.onnx") or node.op_type not in ("MatMul", "Gemm"):
@@ -104,7 +103,7 @@ def find_products(model: ir.Model) -> Iterator[Product]:
 
 
 def _before_transpose(value: ir.Value | None) -> tuple[ir.Value | None, bool]:
-    """A weight, and whether a node turns it before it is used."""
+    """Return a weight, and whether a node transposes it before use."""
     made = None if value is None else value.producer()
     if made is None or made.op_type != "Transpose" or list(made.attributes.get_ints("perm", [1, 0])) != [1, 0]:
         return value, False
@@ -112,7 +111,7 @@ def _before_transpose(value: ir.Value | None) -> tuple[ir.Value | None, bool]:
 
 
 def _is_plain(node: ir.Node) -> bool:
-    """Whether a Gemm is x·W + b and no more."""
+    """Return whether a Gemm computes exactly x·W + b."""
     attributes = node.attributes
     return (
         attributes.get_int("transA", 0) == 0
@@ -122,7 +121,7 @@ def _is_plain(node: ir.Node) -> bool:
 
 
 def replace_products(model: ir.Model, keep: frozenset[str], store: WeightStore, build: Build) -> None:
-    """Put what `build` makes in the place of every product whose name is not in `keep`."""
+    """Replace every product whose name is not in `keep` by the nodes that `build` returns."""
     for product in list(find_products(model)):
         if product.name in keep:
             continue

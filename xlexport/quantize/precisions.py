@@ -21,12 +21,12 @@ Rewrite = Callable[[ir.Model, frozenset[str], WeightStore], None]
 
 @dataclass(frozen=True)
 class Precision:
-    """How graphs are rewritten.
+    """One precision, with the function that rewrites graphs.
 
     Attributes:
-        rewrite: changes a graph in place: all its products but those that are kept in float32.
-        opset: of the graphs that it makes.
-        half: whether activations are float16, and with them positional keys, and memories where that is asked for.
+        rewrite: changes all products of a graph in place, except the products to keep in float32.
+        opset: the opset of the resulting graphs.
+        half: whether activations and positional keys are float16, and memories if the options say so.
     """
 
     name: str
@@ -35,7 +35,7 @@ class Precision:
     half: bool = False
 
     def tensor(self, tensor: spec.Tensor, memories: Mapping[str, str]) -> spec.Tensor:
-        """What an input or output of a float32 graph becomes; `memories` says of which dtype those are."""
+        """Return the new spec of a float32 graph's input or output; `memories` holds the dtypes of memories."""
         if tensor.name in memories:
             return replace(tensor, dtype=memories[tensor.name])
         if self.half and tensor.name.startswith(float16.POSITION_KEY):

@@ -1,4 +1,4 @@
-"""What a quantization kept, and what it costs."""
+"""The report of a quantization: the products kept in float32, and the cost in bits."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ REPORT_FILE = "quantization.json"
 
 @dataclass(frozen=True)
 class QuantizationReport:
-    """What became of a bundle; it is also in its manifest, as `quantization` of the provenance."""
+    """The result of quantizing a bundle; the manifest has it as `quantization` of the provenance."""
 
     dtype: str
     memory_dtype: str
     products: int  # products of weights in a step
-    kept: dict[str, str]  # products that stay float32, and why
+    kept: dict[str, str]  # products that stay float32, with the reason
     tokens: int  # of the text
     bits_per_token: float  # of float32
-    delta_bits_per_token: float  # above zero: lost
+    delta_bits_per_token: float  # positive: the quantized bundle is worse
     standard_error: float
     max_delta_bits: float
     mean_abs_log_prob_diff: float  # nats
@@ -33,5 +33,5 @@ class QuantizationReport:
     version: str  # of xlexport
 
     def to_dict(self) -> dict[str, Any]:
-        """For JSON."""
+        """Return all fields for JSON."""
         return dataclasses.asdict(self)

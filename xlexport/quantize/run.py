@@ -1,9 +1,9 @@
-"""A float32 bundle to a quantized one, which is published only if it costs few enough bits per token of a real text.
+"""Quantize a float32 bundle; publish the result only if it costs few more bits per token of a real text.
 
-The rewriting of nodes is our own, not `onnxruntime.quantization`'s: that takes one model file at a time and writes its
-weights anew for each, where the graphs of a bundle share theirs; its dynamic int8 has one step for a whole batch, which
-makes a token's scores depend on its neighbours; and its blocks are operators of ONNX Runtime alone, where the standard
-form runs as fast.
+The code rewrites nodes itself instead of using `onnxruntime.quantization`, for three reasons. That module takes one
+model file at a time and writes separate weights for each, but the graphs of a bundle share their weights. Its dynamic
+int8 has one scale for a whole batch, so a token's scores would depend on its neighbours. Its blocks need operators
+that only ONNX Runtime has, although the standard operators are as fast.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ __all__ = ["QuantizeOptions", "check_options", "quantize", "quantize_into"]
 
 FLOAT32 = "float32"
 SLICE = 1_024  # tokens on which one product's effect is measured
-CHECKED_SEGMENTS = 20  # of the graphs other than score
-# How far the graphs of one bundle may be from each other, in nats: 2e-6 were found where no number is rounded to the
-# next step because another graph adds up in another order. A graph with a wrong weight is off by whole nats.
+CHECKED_SEGMENTS = 20  # segments that graphs other than score walk
+# The largest difference between the graphs of one bundle, in nats. Graphs that sum in different orders differ by 2e-6,
+# or by more if a number is rounded to the next step. A graph with a wrong weight differs by whole nats.
 GRAPHS_AGREE = 0.05
 
 
@@ -49,11 +49,11 @@ class QuantizeOptions:
 
     Attributes:
         dtype: `int8`, `weight-int8`, `weight-int4` or `float16`.
-        max_delta_bits: bits per token that the result may differ from float32.
-        keep_float: names of products that stay float32; `*` stands for anything.
-        memory_dtype: of carried memories, `float32` or, with float16, also `float16`.
-        tokens: of the text to measure on; None is enough to fill the memory twice.
-        threads: of one step; None leaves the choice to ONNX Runtime.
+        max_delta_bits: the largest allowed difference from float32, in bits per token.
+        keep_float: names of products that stay float32; `*` matches any characters.
+        memory_dtype: dtype of carried memories, `float32` or, with float16, also `float16`.
+        tokens: number of tokens to measure on; None: enough to fill the memory twice.
+        threads: threads of one step; None: ONNX Runtime chooses.
     """
 
     dtype: str
@@ -65,10 +65,10 @@ class QuantizeOptions:
 
 
 def check_options(options: QuantizeOptions) -> None:
-    """Refuse options that are out of range or do not go together.
+    """Raise QuantizationError for options that are out of range or do not fit together.
 
     Raises:
-        QuantizationError: lists all that are wrong.
+        QuantizationError: the message lists all problems.
     """
     problems = []
     if options.dtype not in PRECISIONS:
@@ -78,7 +78,7 @@ def check_options(options: QuantizeOptions) -> None:
     if options.memory_dtype not in (FLOAT32, "float16"):
         problems.append(f"memory_dtype is {options.memory_dtype}, expected float32 or float16")
     elif options.memory_dtype != FLOAT32 and options.dtype != "float16":
-        problems.append(f"memory_dtype is {options.memory_dtype}, which goes with dtype float16 alone")
+        problems.append(f"memory_dtype is {options.memory_dtype}, which needs dtype float16")
     if problems:
         raise QuantizationError(f"{'; '.join(problems)}.")
 
@@ -93,28 +93,28 @@ def quantize(
     force: bool = False,
     tell: Callable[[str], None] = lambda message: None,
 ) -> QuantizationReport:
-    """Write a quantized bundle of the float32 bundle `source` to `output`, whole and within the limit or not at all.
+    """Quantize the float32 bundle `source` and write it to `output`, but only if it is complete and within the limit.
 
     Args:
-        texts: real text to measure on; none is one that every Python brings, if the bundle reads bytes.
+        texts: real text to measure on; if empty and the bundle reads bytes, Python's language reference.
         as_ids: the texts are files of token ids.
         tell: called with a line for each stage.
 
     Raises:
-        OutputExistsError: `output` is taken.
-        BundleNotFoundError, BundleError: there is no bundle, or it is broken.
-        QuantizationError: options, text or bundle do not suit, or too much would be lost.
-        OSError: the disk is full, or the like.
+        OutputExistsError: `output` already exists.
+        BundleNotFoundError, BundleError: the bundle is missing or broken.
+        QuantizationError: options, text or bundle do not fit, or quantization would cost too many bits.
+        OSError: a file cannot be read or written.
     """
     check_options(options)
     check_output(output, force)
     bundle = read_bundle(source)
     if bundle.precision != FLOAT32:
         raise QuantizationError(
-            f"{source}: is {bundle.precision} already.", repair="Quantize the float32 bundle that it was made from."
+            f"{source}: is already {bundle.precision}.", repair="Quantize the float32 bundle that it was made from."
         )
     weights = source / WEIGHTS_FILE
-    if weights.is_file() and weights.stat().st_nlink > 1:  # onnx-ir refuses it: an attacker may have made the link
+    if weights.is_file() and weights.stat().st_nlink > 1:  # onnx-ir rejects it: an attacker may have made it
         raise QuantizationError(
             f"{weights}: has several hard links.", repair="Copy the bundle (cp -r), and quantize the copy."
         )
@@ -130,13 +130,13 @@ def quantize_into(
     """Write the quantized bundle of an open float32 bundle into the empty `folder`.
 
     Raises:
-        QuantizationError: as `quantize`.
+        QuantizationError: as in `quantize`.
     """
     names = product_names(exact.folder, exact.bundle)
     if not names:
         raise QuantizationError(f"{exact.folder}: has no products of weights, so there is nothing to quantize.")
     if options.dtype == "float16":
-        tell("float16 is for CUDA; on a CPU it is right, but slow")
+        tell("float16 is for CUDA; on a CPU it gives correct results, but slowly")
     asked = _asked_for(names, options.keep_float)
     attempt = _Attempts(exact, folder, options, text, names, tell)
     measured, found = products_to_keep(names, asked, options.max_delta_bits, attempt.measure, attempt.effect_of, tell)
@@ -173,7 +173,7 @@ def _asked_for(names: Sequence[str], patterns: Sequence[str]) -> frozenset[str]:
 
 
 class _Attempts:
-    """Score graphs with some products quantized, tried on the text."""
+    """Score graphs with some products quantized, measured on the text."""
 
     def __init__(
         self,
@@ -193,13 +193,13 @@ class _Attempts:
         exact.release("score")
 
     def measure(self, keep: frozenset[str]) -> Any:
-        """The difference on the whole text, with these products in float32."""
+        """Return the difference on the whole text if these products stay float32."""
         self.tell(f"scoring them in {self.precision.name}")
         self.log_probs[keep] = self._try(keep, len(self.text.ids))
         return compare(self.wanted, self.log_probs[keep])
 
     def effect_of(self, name: str) -> float:
-        """Root of the mean square of what one product changes in the log-probabilities of a slice, in nats."""
+        """Return the root mean square change, in nats, of a slice's log-probabilities if one product is quantized."""
         found = self._try(self.names - {name}, SLICE)
         return float(np.sqrt(np.square(found - self.wanted[: len(found)], dtype=np.float64).mean()))
 
@@ -220,17 +220,17 @@ class _Attempts:
 
 
 def _copy_others(exact: Model, folder: Path) -> None:
-    """Copy what quantization leaves as it is: the tokenizer, first rows, the proof of the float32 graphs."""
+    """Copy the files that quantization does not change: tokenizer, first rows, parity report of the float32 graphs."""
     made_anew = {WEIGHTS_FILE, "README.md", *(graph.file for graph in exact.bundle.graphs.values())}
     for name in exact.bundle.files.keys() - made_anew:
         shutil.copyfile(exact.folder / name, folder / name)
 
 
 def _check_graphs(model: Model, text: GateText, wanted: LogProbs) -> None:
-    """Walk the first segments with every graph: they must agree with what was measured.
+    """Walk the first segments with every graph and compare the results with the measured graph.
 
     Raises:
-        QuantizationError: one does not.
+        QuantizationError: a graph differs too much.
     """
     evaluation = model.bundle.settings
     for purpose in model.bundle.graphs.keys() - {"positions"}:

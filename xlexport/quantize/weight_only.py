@@ -1,7 +1,7 @@
-"""Weight-only int8 and int4: each column of a weight in blocks with a step of their own; activations stay float32.
+"""Weight-only int8 and int4: each column of a weight is in blocks with their own scale; activations stay float32.
 
-For small bundles and for steps of few tokens, whose time goes into reading weights. The nodes are standard operators
-(opset 21, blocked DequantizeLinear); ONNX Runtime computes them and the MatMul as one product, on blocks of integers.
+It suits small bundles and steps of few tokens, which spend their time on reading weights. The nodes are standard
+operators (opset 21, blocked DequantizeLinear). ONNX Runtime fuses them with the MatMul into one product on integers.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from xlexport.quantize.matmuls import Product, WeightStore, replace_products
 __all__ = ["BLOCK", "OPSET", "block_size", "quantize_blocks", "rewrite"]
 
 OPSET = 21
-BLOCK = {8: 128, 4: 32}  # by bits: of int4, larger blocks lose too much; of int8, smaller ones gain nothing
-# What the largest number of a block may be in steps. The best is chosen block by block: cutting the largest number off
-# a little can leave the others nearer. A negative one lets the side with the largest number have the one step more.
+BLOCK = {8: 128, 4: 32}  # by bits: larger blocks lose too much in int4; smaller blocks gain nothing in int8
+# Candidates for the largest number of a block, in steps. The best is chosen for each block: clipping the largest number
+# a little can bring the others closer. Negative candidates give the additional step to the side of the largest number.
 LARGEST = {8: (127.0,), 4: (6.5, 7.0, 7.5, 8.0, 8.5, -7.5, -8.0, -8.5)}
 
 
 def block_size(rows: int, bits: int) -> int:
-    """Rows of a block of a weight with so many rows, at least 16: a power of two."""
+    """Return the rows of one block for a weight with `rows` rows: a power of two, at least 16."""
     size = BLOCK[bits]
     while size > rows:
         size //= 2
@@ -34,7 +34,7 @@ def block_size(rows: int, bits: int) -> int:
 def quantize_blocks(
     weight: npt.NDArray[np.float32], bits: int, block: int
 ) -> tuple[npt.NDArray[np.int8], npt.NDArray[np.float32]]:
-    """Integers (K, N) and steps (ceil(K / block), N): the steps of the block that lose least, in squares."""
+    """Return integers (K, N) and steps (ceil(K / block), N), with the least squared error in each block."""
     K, N = weight.shape
     blocks = -(-K // block)
     padded = np.zeros((blocks * block, N), np.float32)
@@ -42,7 +42,7 @@ def quantize_blocks(
     padded = padded.reshape(blocks, block, N)
     low, high = -(2 ** (bits - 1)), 2 ** (bits - 1) - 1
     size = np.abs(padded).max(axis=1)  # (blocks, N)
-    positive = padded.max(axis=1) >= size  # whether the largest number is above zero
+    positive = padded.max(axis=1) >= size  # the largest number is positive
     best = np.zeros((blocks, block, N), np.int8)
     step = np.ones((blocks, N), np.float32)
     lost = np.full((blocks, N), np.inf, np.float32)
@@ -58,7 +58,7 @@ def quantize_blocks(
 
 
 def rewrite(model: ir.Model, keep: frozenset[str], store: WeightStore, bits: int) -> None:
-    """Quantize all products of a graph but those in `keep`; `bits` is 8 or 4."""
+    """Quantize all products of a graph except `keep`; `bits` is 8 or 4."""
 
     def build(graph: ir.Graph, product: Product, store: WeightStore) -> list[ir.Node]:
         block = block_size(product.rows, bits)

@@ -1,7 +1,7 @@
-"""Prove that a bundle computes what the trained model computes, over many segments of carried memory.
+"""Show that a bundle computes the same results as the trained model, over many segments of carried memory.
 
 Both walk the same text. The eager model has its own memory, the paper's hidden states; the graphs have rings of
-projected keys and values. What exactly is compared is the architecture's own affair: `Architecture.walk`.
+projected keys and values. Each architecture defines what exactly is compared: `Architecture.own_walk`.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ from xlruntime.model import Model
 __all__ = ["default_segments", "verify"]
 
 FEWEST_SEGMENTS = 20
-FEWEST_TOKENS = 32_768  # that are as good as so many segments, where these are long
-DOCUMENTS = 12  # of rule chunk, where a segment is one
+FEWEST_TOKENS = 32_768  # long segments: as many segments as hold this many tokens are enough
+DOCUMENTS = 12  # under rule chunk, where each segment is a document
 
 
 def default_segments(evaluation: EvaluationSettings) -> int:
-    """Segments that write the whole ring twice, and no fewer than 20 short ones."""
+    """Return how many segments write the whole ring twice, but at least 20 if segments are short."""
     if evaluation.whole:
         return DOCUMENTS
     few = min(FEWEST_SEGMENTS, FEWEST_TOKENS // evaluation.segment_len)
@@ -51,14 +51,14 @@ def verify(
     """Walk `ids` in both, up to `segments` segments.
 
     Args:
-        model: the open bundle; its sessions are closed on the way, and open again.
-        build_eager: makes the trained model, in eval mode; may be called more than once.
+        model: the open bundle; its sessions are closed during the walk, and open again later.
+        build_eager: returns the trained model in eval mode; may be called more than once.
         ids: token ids of a real text.
-        evaluation: segment and memory lengths; None is the bundle's own.
-        progress: called after every segment, with how many there are at most.
+        evaluation: segment and memory lengths; None: the bundle's own.
+        progress: called after every segment with the number walked and the largest possible number.
 
     Raises:
-        ParityError: `ids` are too few to compare anything, or the trained model is of other sizes than the bundle.
+        ParityError: there are fewer than two ids, or the sizes of the trained model and the bundle differ.
     """
     if len(ids) < 2:
         raise ParityError(

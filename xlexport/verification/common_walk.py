@@ -1,8 +1,8 @@
 """The walk that any architecture can use: graphs and eager model segment by segment, each with its own memory.
 
-Behind every segment the log-probabilities of every step graph and all its memories are compared. Other graphs than
-`score` walk the first segments only. Several graphs walk the same text in turn, so the eager model walks it again for
-each, which keeps neither its figures nor its memories.
+After every segment it compares the log-probabilities of the step graph and all its memories. Graphs other than `score`
+walk only the first segments. The graphs walk the text one after the other. The eager model walks it again for each
+graph, so its results and memories need not be kept.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ def _steps(
     cuts: Iterable[tuple[Ids, Ids]],
     evaluation: EvaluationSettings,
 ) -> Iterator[tuple[Expected, list[NamedRows], dict[str, Any], Any]]:
-    """Yield what the eager model says of each segment, its memory, the graph's outputs, and the graph's memory."""
+    """Yield for each segment the eager model's results and memory, and the graph's outputs and memory."""
     import torch
 
     memory, eager_memory = model.new_memory(evaluation), None

@@ -1,4 +1,4 @@
-"""How far the graphs are from what the eager model says, and from its memory."""
+"""Differences between the graphs and the eager model, in results and in memory."""
 
 from __future__ import annotations
 
@@ -38,11 +38,13 @@ __all__ = [
 
 
 ROW_LAYOUTS = frozenset({"ring", "window"})  # of memories that hold rows by age; others hold a state
-NamedRows = tuple[str, npt.NDArray[Any]]  # input of a memory, and (H, rows, d_head) of it, oldest first, or its state
+NamedRows = tuple[
+    str, npt.NDArray[Any]
+]  # input of a memory, and its rows (H, rows, d_head), oldest first, or its state
 
 
 def compare_score(segment: int, expected: Expected, log_prob: npt.NDArray[np.float32]) -> SegmentDifference:
-    """With the score graph's log-probabilities (S,); memory not yet."""
+    """Compare the score graph's log-probabilities (S,) with the expected ones; memory is added later."""
     difference = log_prob - expected.log_prob
     return SegmentDifference(
         segment=segment,
@@ -60,7 +62,7 @@ def compare_score(segment: int, expected: Expected, log_prob: npt.NDArray[np.flo
 def compare_other(
     found: SegmentDifference, expected: Expected, outputs: dict[str, npt.NDArray[Any]]
 ) -> SegmentDifference:
-    """Add what differs of another graph than `score`; its outputs decide what is compared."""
+    """Add the differences of a graph other than `score`; its outputs decide what is compared."""
     if "log_prob" in outputs:
         worst = largest(found.max_abs_log_prob_diff, outputs["log_prob"][0] - expected.log_prob)
         found = dataclasses.replace(found, max_abs_log_prob_diff=worst)
@@ -74,10 +76,10 @@ def compare_other(
 def _compare_detail(
     found: SegmentDifference, expected: Expected, outputs: dict[str, npt.NDArray[Any]]
 ) -> SegmentDifference:
-    """Add what differs of the detail graph's ranks, entropies and top tokens."""
+    """Add the differences of the detail graph's ranks, entropies and top tokens."""
     ids, log_probs = outputs["top_ids"][0], outputs["top_log_probs"][0]  # (S, k)
     rank = outputs["rank"][0]  # (S,)
-    # Each listed token against the eager model's figure for it. One that is not among its best has at most the last's.
+    # Compare each listed token with the eager model's value for it. For a token outside its best, the last is a bound.
     same = ids[:, :, None] == expected.best_ids[:, None, :]  # (S, k, BEST)
     place = np.where(same.any(axis=2), same.argmax(axis=2), expected.best_ids.shape[1] - 1)
     wanted = np.take_along_axis(expected.best_log_probs, place, axis=1)
@@ -86,9 +88,9 @@ def _compare_detail(
         max_distribution_diff=largest(
             found.max_distribution_diff or 0.0,
             _scaled(log_probs, wanted),
-            _scaled(log_probs, expected.best_log_probs[:, : log_probs.shape[1]]),  # none likelier was left out
+            _scaled(log_probs, expected.best_log_probs[:, : log_probs.shape[1]]),  # no more probable token is missing
             _scaled(outputs["entropy"][0], expected.entropy),
-            # In places, so one place outside is far above any tolerance.
+            # In ranks: a difference of one rank is far above any tolerance.
             np.maximum(0, np.maximum(expected.ranks[0] - rank, rank - expected.ranks[1])),
         ),
         top1_agreement=(found.top1_agreement or 0.0)
@@ -99,7 +101,7 @@ def _compare_detail(
 def _compare_generate(
     found: SegmentDifference, expected: Expected, outputs: dict[str, npt.NDArray[Any]]
 ) -> SegmentDifference:
-    """Add what differs of the generate graph's distribution behind the last token."""
+    """Add the difference of the generate graph's distribution after the last token."""
     if expected.last is None:
         return found
     difference = _scaled(_log_softmax(outputs["logits"][0]), expected.last)
@@ -107,12 +109,12 @@ def _compare_generate(
 
 
 def with_memory(found: SegmentDifference, *worst: float) -> SegmentDifference:
-    """Add what differs of memories."""
+    """Add the differences of memories."""
     return dataclasses.replace(found, max_abs_memory_diff=largest(found.max_abs_memory_diff, *worst))
 
 
 def memory_difference(memory: BatchMemory, rows: Iterable[NamedRows]) -> float:
-    """Return the largest difference of memories from `rows`: of rings newest against newest, of states all.
+    """Return the largest difference of memories from `rows`; rings are compared aligned at the newest row.
 
     Raises:
         ParityError: the graphs carry a memory that the eager model does not have.
@@ -130,12 +132,12 @@ def memory_difference(memory: BatchMemory, rows: Iterable[NamedRows]) -> float:
             continue
         axis = entry.row_axis - 1  # of one batch row
         before = found.shape[axis] - wanted.shape[axis]
-        # Of bucket ids, the model may have those of the first rounds alone.
+        # The model may have the bucket ids of the first rounds only.
         newest = (*(slice(size) for size in wanted.shape[:axis]), slice(max(0, before), None))
         worst.append(math.inf if before < 0 else largest(found[newest] - wanted))
     if entries:
         raise ParityError(
-            f"memories that the trained model does not have: {', '.join(entries)}.", repair="Convert it again."
+            f"memories that the trained model does not have: {', '.join(entries)}.", repair="Convert the model again."
         )
     return largest(*worst)
 
@@ -149,7 +151,7 @@ def cut(ids: Ids, segment_len: int) -> Iterator[tuple[Ids, Ids]]:
 
 
 def segments_to_wrap(evaluation: EvaluationSettings, rounds: int = 1) -> int:
-    """Segments that write the whole ring `rounds` times and begin another round."""
+    """Return how many segments write the whole ring `rounds` times and begin another round."""
     return rounds * -(-evaluation.capacity() // evaluation.segment_len) + 1
 
 
@@ -159,18 +161,18 @@ def segments_of_others(evaluation: EvaluationSettings) -> int:
 
 
 def check_architecture(model: Model, eager: Any) -> None:
-    """Raise ParityError if the trained model is of another architecture than the bundle."""
+    """Raise ParityError if model and bundle have different architectures."""
     from xltraining.architectures import architecture_of
 
     if (found := architecture_of(eager.config)) != model.bundle.architecture:
         raise ParityError(
-            f"{model.folder}: of a {model.bundle.architecture} model, and the trained model is a {found}.",
+            f"{model.folder}: the bundle holds a {model.bundle.architecture} model, the checkpoint a {found} model.",
             repair="Give the checkpoint that the bundle was converted from.",
         )
 
 
 def check_sizes(model: Model, eager: Any) -> None:
-    """Raise ParityError, with all that differs, if the trained model cannot be the one that was converted."""
+    """Raise ParityError, with all differences, if the trained model and the bundle have different sizes."""
     check_architecture(model, eager)
     found = architecture(model.bundle.architecture)
     config = found.comparable_sizes(eager.config.to_dict())
@@ -188,16 +190,16 @@ def _shown(value: Any) -> str:
 
 
 def trim() -> None:
-    """Give freed memory to the system, which glibc does not do of itself."""
+    """Return freed memory to the system, which glibc does not do by itself."""
     with contextlib.suppress(OSError, AttributeError):  # another C library
         ctypes.CDLL(None).malloc_trim(0)
 
 
 def _scaled(found: npt.NDArray[Any], wanted: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """Differences of log-probabilities over their size where that is above one nat.
+    """Return differences of log-probabilities, divided by their size if it is above one nat.
 
-    Lists of tokens include unlikely ones, of -10 to -40 nats. There float32 rounding of the logits alone comes to
-    1e-4 nats, in the eager model as in the graph: each is as far from a float64 model as from the other.
+    Lists of tokens include improbable ones, of -10 to -40 nats. For these, float32 rounding of the logits alone causes
+    errors of 1e-4 nats, in the eager model and in the graph. Each is as far from a float64 model as from the other.
     """
     return (found - wanted) / np.maximum(1.0, np.abs(wanted))
 

@@ -1,4 +1,4 @@
-"""Text in segments, and what the eager model says of each."""
+"""The eager model's results for each segment of a text."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 __all__ = ["BEST", "LARGEST_TABLE", "Expected", "Ids", "expect"]
 
-BEST = 64  # likeliest tokens that the eager model keeps of each position; the detail graph lists fewer
+BEST = 64  # most probable tokens that the eager model keeps for each position; the detail graph lists fewer
 LARGEST_TABLE = 1 << 22  # numbers in a table of log-probabilities
 
 Ids = npt.NDArray[np.int64]
@@ -21,19 +21,19 @@ Ids = npt.NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Expected:
-    """What the eager model says of consecutive tokens."""
+    """The eager model's results for consecutive tokens."""
 
     tokens: Ids  # (1, S)
     targets: Ids  # (1, S)
     log_prob: npt.NDArray[np.float32]  # (S,) of each target
     entropy: npt.NDArray[np.float32]  # (S,)
-    best_ids: Ids  # (S, k), likeliest first
+    best_ids: Ids  # (S, k), most probable first
     best_log_probs: npt.NDArray[np.float32]  # (S, k)
-    ranks: Ids  # (2, S) lowest and highest rank of each target that differences within tolerance can give
+    ranks: Ids  # (2, S) lowest and highest rank of each target that are possible within tolerance
     last: npt.NDArray[np.float32] | None  # (n_token,) of every token, at the last position; None: not kept
 
     def part(self, start: int, stop: int) -> Expected:
-        """Of some of the positions."""
+        """Return the results for the positions from `start` to `stop`."""
         return Expected(
             self.tokens[:, start:stop],
             self.targets[:, start:stop],
@@ -47,11 +47,11 @@ class Expected:
 
 
 def expect(eager: Any, hidden: torch.Tensor, tokens: Ids, targets: Ids, tolerance: float) -> Expected:
-    """Reduce the eager model's distributions, a few positions at a time: all may be more than the model itself.
+    """Reduce the eager model's distributions, a few positions at a time; all at once may be larger than the model.
 
     Args:
         hidden: (1, S, D), what the model returned for `tokens`.
-        tolerance: how far log-probabilities may differ, in nats; ranks that it allows are all right.
+        tolerance: how far log-probabilities may differ, in nats; it decides which ranks are accepted.
     """
     import torch
 
@@ -62,7 +62,7 @@ def expect(eager: Any, hidden: torch.Tensor, tokens: Ids, targets: Ids, toleranc
             log_probs = eager.all_log_probs(hidden[:, places])[0]  # (n, n_token)
             target = log_probs.gather(1, torch.from_numpy(targets)[0, places, None])  # (n, 1)
             own.append(target[:, 0])
-            # The target may differ within tolerance, and so may the token that it is compared with.
+            # Both the target and the token that it is compared with may differ within tolerance.
             slack = 2 * tolerance * target.abs().clamp(min=1)
             better = [(log_probs > target + slack).sum(dim=1) + 1, (log_probs > target - slack).sum(dim=1)]
             ranks.append(torch.stack(better))

@@ -1,4 +1,4 @@
-"""The report of `verify`: the figures of all segments as one, judged by the tolerance of the bundle's precision."""
+"""The report of `verify`: figures over all segments, judged by the tolerance of the bundle's precision."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ __all__ = ["ParityReport", "make_report"]
 
 @dataclass(frozen=True)
 class ParityReport:
-    """What `verify` found. The LSH fields are None for an architecture without LSH attention.
+    """The result of `verify`. The LSH fields are None for an architecture without LSH attention.
 
-    Under a rule that carries no memory a segment is a whole document (`whole`), and overflow is None.
+    Under a rule without carried memory, each segment is a whole document (`whole`) and overflow is None.
     """
 
     segments: int
@@ -31,33 +31,33 @@ class ParityReport:
     max_abs_memory_diff: float
     top1_agreement: float
     delta_bits_per_token: float
-    detail_segments: int  # the first ones, which the detail and generate graphs walked too
-    max_distribution_diff: float  # of any token the detail and generate graphs list, over max(1, |log-probability|)
+    detail_segments: int  # the first segments, which the detail and generate graphs walked too
+    max_distribution_diff: float  # of any token in the detail and generate graphs, over max(1, |log-probability|)
     drift: float | None  # mean difference in the last third of the segments over that in the first third
     first_segment_over_tolerance: int | None
     bucket_flips: int | None
     largest_flip_margin: float | None
-    overflow_fraction: float | None  # of queries, heads and rounds: there were more keys to see than the rule allows
+    overflow_fraction: float | None  # share of (query, head, round) that could see more keys than the rule allows
     tolerance: dict[str, float]
     passed: bool
     segment_len: int
     mem_len: int  # rows in the ring that keeps the most; 0 without rings
-    whole: bool  # whether each segment is a document of its own, and nothing is carried
+    whole: bool  # whether each segment is a document and no memory is carried
     bits_per_token: float
     flip_effect_bits_per_token: float | None
     overflow_fraction_per_layer: list[float] | None  # of the LSH layers
-    overflow_mismatches: int | None  # tokens and layers where graph and eager model do not agree on it
+    overflow_mismatches: int | None  # tokens and layers whose overflow differs between graph and eager model
     per_segment: list[SegmentDifference]
 
     def to_dict(self, per_segment: bool = True) -> dict[str, Any]:
-        """For JSON; `per_segment` includes the figures of each segment."""
+        """Return all figures for JSON; `per_segment` includes the figures of each segment."""
         fields = dataclasses.asdict(self)
         if not per_segment:
             del fields["per_segment"]
         return fields
 
     def require_passed(self) -> None:
-        """Raise ParityError, with what differs and where, unless the bundle passed."""
+        """Raise ParityError, with the differences and the first segment over tolerance, unless the bundle passed."""
         if self.passed:
             return
         raise ParityError(
@@ -85,7 +85,7 @@ def make_report(
     tolerance: Tolerance,
     totals: LSHTotals | None = None,
 ) -> ParityReport:
-    """The figures of all segments as one, judged; `totals` where the architecture has LSH attention."""
+    """Combine and judge the figures of all segments; `totals` are those of LSH attention, if the model has it."""
     tokens = sum(segment.tokens for segment in found)
     eager_nats = sum(segment.eager_nats for segment in found)
     graph_nats = sum(segment.graph_nats for segment in found)
@@ -136,7 +136,7 @@ def make_report(
 
 
 def _drift(found: list[SegmentDifference]) -> float | None:
-    """Around 1 where differences do not grow with the segments; None where there are too few to tell."""
+    """Return the growth of differences over the segments, about 1 if there is none; None for too few segments."""
     third = len(found) // 3
     if not third:
         return None

@@ -1,4 +1,4 @@
-"""How far a bundle may be from its model, by precision."""
+"""The differences that are allowed between a bundle and its model, by precision."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ __all__ = ["TOLERANCES", "Tolerance", "tolerance_of"]
 
 @dataclass(frozen=True)
 class Tolerance:
-    """How far a bundle may be from its model."""
+    """The largest allowed differences between a bundle and its model."""
 
-    log_prob: float  # nats, the largest of any target; for all other tokens relative, see _scaled
-    memory: float  # the largest of any number in any memory
+    log_prob: float  # nats, of any target; for all other tokens relative, see _scaled
+    memory: float  # of any number in any memory
     delta_bits_per_token: float  # of the whole text
-    flip_margin: float  # where the eager model would choose another bucket: how much better, relative
+    flip_margin: float  # if the eager model would choose another bucket: its relative advantage
 
 
-# Of float32, what two orders of adding up may differ by. Of the others, three to five times what rounding came to on
-# the two samples (docs/quantization.md): single tokens, unlikely ones above all, differ by far more than the mean. That
-# may differ by twice the limit of the quantization: another text, or a shorter one, costs more or less by chance.
+# float32: two orders of summation may differ by this much. Other precisions: three to five times the rounding errors
+# on the two samples (docs/quantization.md), because single tokens, especially improbable ones, differ by far more than
+# the mean. The mean may differ by twice the limit of the quantization: another or shorter text varies by chance.
 TOLERANCES = {
     "float32": Tolerance(log_prob=1e-4, memory=1e-3, delta_bits_per_token=1e-6, flip_margin=1e-4),
     "float16": Tolerance(log_prob=0.15, memory=0.1, delta_bits_per_token=0.02, flip_margin=0.02),
@@ -34,7 +34,7 @@ TOLERANCES = {
 
 
 def tolerance_of(bundle: Bundle) -> Tolerance:
-    """Return what holds for a bundle of its precision, and for the limit that it was quantized with.
+    """Return the tolerance for the bundle's precision and for the limit that it was quantized with.
 
     Raises:
         ParityError: its precision is unknown.

@@ -17,7 +17,7 @@ from xlruntime.tokenizers.vocabulary_tokenizer import VocabularyTokenizer
 __all__ = ["check_verify_text", "verify_ids"]
 
 RANDOM_IDS = 100_000
-FEWEST_KNOWN = 1_000  # fewer known words or characters of the sample text verify less than random ids do
+FEWEST_KNOWN = 1_000  # with fewer known words or characters of the sample text, random ids verify more
 
 
 def check_verify_text(tokenizer: spec.Tokenizer, text: Path | None) -> None:
@@ -27,18 +27,18 @@ def check_verify_text(tokenizer: spec.Tokenizer, text: Path | None) -> None:
     if tokenizer.kind == "none":
         raise ExportError(f"{text}: the bundle has no tokenizer, so random ids verify it.", repair="Leave out --text.")
     if text.is_dir():
-        raise ExportError(f"{text}: a folder, not a text.", repair="Give a file.")
-    if not text.stat().st_size and text.is_file():  # not opened: a pipe can be read but once
-        raise ExportError(f"{text}: the file is empty.", repair="Give a text to verify on.")
+        raise ExportError(f"{text}: is a folder, expected a text file.")
+    if not text.stat().st_size and text.is_file():  # not opened, because a pipe can be read only once
+        raise ExportError(f"{text}: the file is empty.", repair="Use another text.")
 
 
 def verify_ids(bundle: spec.Bundle, tokenizer: Tokenizer, text: Path | None) -> npt.NDArray[np.int64]:
-    """Return token ids to verify on: of `text`, else of the sample text, else random ones.
+    """Return token ids to verify on: those of `text` or of the sample text, or random ids.
 
-    Tokens of the sample text that a vocabulary lacks are left out: unknown words alone would prove little.
+    Tokens of the sample text that a vocabulary lacks are omitted, because unknown words verify little.
 
     Raises:
-        TokenError, TextError, OSError: the text does not suit the bundle, or cannot be read.
+        TokenError, TextError, OSError: the text does not fit the bundle, or cannot be read.
     """
     check_verify_text(bundle.tokenizer, text)
     if text is not None:
@@ -61,6 +61,6 @@ def _known_ids(vocabulary: Vocabulary) -> npt.NDArray[np.int64]:
 
 
 def _random_ids(n_token: int) -> npt.NDArray[np.int64]:
-    """Spread as words are, whose ids fall in frequency (Zipf's law): every decade of ids is as likely as any other."""
+    """Return random ids distributed like words (Zipf's law): every decade of ids has the same probability."""
     decades = np.random.default_rng(0).random(RANDOM_IDS) * np.log(n_token + 1)
     return np.clip(np.exp(decades).astype(np.int64) - 1, 0, n_token - 1)

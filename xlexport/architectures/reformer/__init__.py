@@ -38,32 +38,30 @@ SIZES = (
 
 
 class ReformerArchitecture(Architecture):
-    """Everything that depends on the Reformer."""
+    """All code and constants that depend on the Reformer."""
 
     name = "reformer"
     title = "Reformer"
     unsupported: ClassVar[Mapping[str, tuple[str, str]]] = {
         "attention-plot": (
-            "its LSH attention has weights for the keys of one bucket at a time, others in each round",
-            "Give a Transformer-XL.",
+            "its LSH attention has weights only for the keys of one bucket, and every round has other buckets",
+            "Use a Transformer-XL.",
         ),
         "torchscript": (
-            "its blocks and the loops of LSH attention depend on sizes and data, and a trace goes one way only",
+            "its blocks and the loops of LSH attention depend on sizes and data, and a trace records only one path",
             "Use --to exported-program, or --to onnx.",
         ),
     }
-    # Of 258 tokens, the first two stand for padding and nothing (google/reformer-enwik8).
+    # In a vocabulary of 258 tokens, id 0 is padding and id 1 is unused (google/reformer-enwik8).
     first_bytes: ClassVar[Mapping[int, int]] = {256: 0, 258: 2}
     evaluation_options = (
-        Option(
-            "n_hashes", "integer", "Rounds of hashing, at most those that were exported.", minimum=1, scope=LSH_SCOPE
-        ),
+        Option("n_hashes", "integer", "Rounds of hashing, at most as many as exported.", minimum=1, scope=LSH_SCOPE),
     )
     conversion_options = (
         Option(
             "rule",
             "choice",
-            "Rule of LSH attention, though the model was trained for another.",
+            "Rule of LSH attention, even if the model was trained with another one.",
             choices=("band", "chunk"),
             scope=LSH_SCOPE,
         ),
@@ -81,7 +79,10 @@ class ReformerArchitecture(Architecture):
     run_options = RUN_OPTIONS
 
     def evaluation(self, config: Mapping[str, Any]) -> EvaluationRules:
-        """Declare rounds of hashing, and memory length unless a document is one step, as under rule `chunk`."""
+        """Declare the rounds of hashing, and under rule `band` the memory length.
+
+        Under rule `chunk` a document is one step, so no memory is kept.
+        """
         from xlruntime.evaluation import EvaluationRules, Ring, Setting
 
         whole = config["rule"] == "chunk"
@@ -115,24 +116,24 @@ class ReformerArchitecture(Architecture):
         return ReformerStep(model)
 
     def available(self, config: Mapping[str, Any], choices: Mapping[str, Any]) -> Collection[str]:
-        """Return the names of the options that this model has: without LSH layers none of hashing."""
+        """Return the names of the options that this model has; models without LSH layers have none for hashing."""
         names = {"segment_len"}
         if not _is_whole(config, choices):
             names.add("mem_len")
         return names | {"rule", "n_hashes"} if "lsh" in config["attn_layers"] else names
 
     def kind(self, config: Mapping[str, Any], choices: Mapping[str, Any]) -> str:
-        """Return what a model is, with what decides which options it has."""
+        """Return the kind of a model: "a Reformer" with the properties that decide which options it has."""
         whole = " of rule chunk" if config and _is_whole(config, choices) else ""
         return f"a Reformer{whole}{' without LSH attention' if config and 'lsh' not in config['attn_layers'] else ''}"
 
     def choose(
         self, config: Mapping[str, Any], choices: Mapping[str, Any]
     ) -> tuple[Mapping[str, Any], tuple[str, ...]]:
-        """Return the configuration under the rule and with the rounds of hashing that were chosen.
+        """Return the configuration under the chosen rule and rounds of hashing, and notes for the user.
 
         Raises:
-            ConfigError: the sizes do not go with the rule.
+            ConfigError: the sizes do not fit the rule.
         """
         from xltraining.reformer_config import ReformerConfig
 
@@ -141,22 +142,22 @@ class ReformerArchitecture(Architecture):
         }
         if chosen == config:
             return config, ()
-        ReformerConfig.from_dict(chosen)  # for its refusals
+        ReformerConfig.from_dict(chosen)  # raises ConfigError if the values do not fit
         notes: tuple[str, ...] = ()
         if chosen["rule"] != config["rule"]:
             notes += (
-                f"LSH attention follows rule {chosen['rule']}, as --rule insists; the model is one of rule "
-                f"{config['rule']}, so its scores are not those of its own code.",
+                f"--rule {chosen['rule']} replaces the model's own rule of LSH attention, {config['rule']}, so the "
+                "scores differ from the original model's.",
             )
         if chosen["n_hashes"] > config["n_hashes"]:
             notes += (f"{chosen['n_hashes']} rounds of hashing; the model was trained with {config['n_hashes']}.",)
         return chosen, notes
 
     def as_converted(self, model: Reformer, config: Mapping[str, Any]) -> Reformer:
-        """Return a trained model under the rule and with the rounds of hashing of a configuration; weights are shared.
+        """Return a trained model under a configuration's rule and rounds of hashing; weights are shared.
 
         Raises:
-            ConfigError: it has no such rounds, or its sizes do not go with the rule.
+            ConfigError: the model cannot have that many rounds, or its sizes do not fit the rule.
         """
         import torch
 
@@ -176,25 +177,25 @@ class ReformerArchitecture(Architecture):
         return model.with_evaluation(mem_len=evaluation.most_rows or None, n_hashes=evaluation.get("n_hashes"))
 
     def evaluated_config(self, config: Mapping[str, Any], evaluation: EvaluationSettings) -> Mapping[str, Any]:
-        """Return the configuration with the rounds of hashing that count."""
+        """Return the configuration with the number of rounds of hashing that the evaluation uses."""
         return config if evaluation.get("n_hashes") is None else {**config, "n_hashes": evaluation.get("n_hashes")}
 
     def register_operators(self) -> None:
-        """Make sorting and LSH attention known to PyTorch."""
-        import xlexport.ops  # noqa: F401  # importing it is what does so
+        """Register the PyTorch operators of sorting and LSH attention."""
+        import xlexport.ops  # noqa: F401  # the import registers them
 
     def comparable_sizes(self, config: Mapping[str, Any]) -> Mapping[str, Any]:
         """Return the sizes that must be equal."""
         return {name: config.get(name) for name in SIZES}
 
     def own_walk(self) -> Walk:
-        """Return the walk side by side: the eager model is given the buckets that the graphs chose."""
+        """Return the walk side by side, in which the eager model uses the buckets that the graphs chose."""
         from xlexport.architectures.reformer.verify_walk import walk_reformer
 
         return walk_reformer
 
     def project_memory(self, model: Reformer, memory: ReformerMemory) -> Iterable[tuple[str, Tensor]]:
-        """Return normalised hidden states as keys and values, and bucket ids."""
+        """Return the keys and values of normalised hidden states, and the bucket ids."""
         from xlexport.architectures.reformer.step import project_memory
 
         return project_memory(model, memory)
@@ -211,7 +212,7 @@ class ReformerArchitecture(Architecture):
         return f"{_layer_kinds(config)}, {sizes}{hashing}"
 
     def describe(self, config: Mapping[str, Any]) -> list[Row]:
-        """Return rows about the kinds of layers, and how they hash."""
+        """Return rows about the kinds of layers and their hashing."""
         rows = [("layers", f"{_layer_kinds(config)}: {', '.join(config['attn_layers'])}")]
         if "lsh" in config["attn_layers"]:
             rows.append(("LSH", f"rule {config['rule']}, {config['n_hashes']} rounds of {_buckets(config)} buckets"))
@@ -243,7 +244,7 @@ class ReformerArchitecture(Architecture):
         return step_flops(config, size)
 
     def rows_read(self, config: Mapping[str, Any], memory: str, size: StepSize) -> int:
-        """Return how many rows a step reads; each round of LSH attention sorts them, so it reads them again."""
+        """Return how many rows a step reads; each round of LSH attention sorts the rows and reads all of them."""
         _, kind, layer = memory.split("_")
         if kind == "bucket" or config["attn_layers"][int(layer)] != "lsh":
             return size.capacity
@@ -253,11 +254,14 @@ class ReformerArchitecture(Architecture):
         return int(rounds * size.capacity)
 
     def integer_values(self, config: Mapping[str, Any]) -> int:
-        """Return how many buckets there are: ids that are all alike would make other work of a step."""
+        """Return the number of buckets; a step measured with equal ids everywhere would do different work."""
         return math.prod(config["n_buckets"])
 
     def eager_start(self, model: Reformer, position: int, batch_size: int) -> tuple[ReformerMemory, bool]:
-        """Return a memory behind `position` tokens, in buckets of about one size; positions may end, so it stays."""
+        """Return a memory after `position` tokens, with buckets of about equal size.
+
+        Measured steps all start from this memory, because the model's positions may end.
+        """
         import torch
 
         from xltraining.reformer import ReformerMemory
@@ -274,20 +278,20 @@ class ReformerArchitecture(Architecture):
         return ReformerMemory(position, layers), False
 
     def training_problems(self, given: Mapping[str, Any]) -> list[str]:
-        """Return what is wrong with options of `train`."""
+        """Return the problems of the options given to `train`."""
         return training_problems(given)
 
     def foreign_hint(self, names: Collection[str]) -> str | None:
-        """Return where a Reformer's layers are chosen."""
+        """Return how to choose a Reformer's layers, if --n-layer was given."""
         return "a Reformer's layers are the ones that --attn-layers names" if "n_layer" in names else None
 
     def training_config(self, given: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the values for a configuration from the options given."""
+        """Return the values of a configuration from the given options."""
         return training_config(given)
 
 
 def _is_whole(config: Mapping[str, Any], choices: Mapping[str, Any]) -> bool:
-    """Return whether a document is one step, so that nothing is carried."""
+    """Return whether each document is one step, so that no memory is carried."""
     return bool((choices.get("rule") or config["rule"]) == "chunk")
 
 
@@ -301,7 +305,7 @@ def _buckets(config: Mapping[str, Any]) -> str:
 
 
 def _longest(evaluation: EvaluationSettings) -> str:
-    """Return how many tokens of a document can be read, in words."""
+    """Return the longest document that the model can read, in words."""
     if evaluation.longest_part is None:
         return "of any length"
     most = f"of at most {evaluation.longest_part:,} tokens"
@@ -309,7 +313,7 @@ def _longest(evaluation: EvaluationSettings) -> str:
 
 
 def _overflow(folder: Path) -> list[float]:
-    """Return the overflow of each LSH layer on the text that verified a bundle; empty if it is not known."""
+    """Return the overflow of each LSH layer on the text that verified a bundle; empty if unknown."""
     try:
         report = json.loads((folder / "parity.json").read_text("utf-8"))
     except (OSError, ValueError):

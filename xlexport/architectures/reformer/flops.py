@@ -1,6 +1,6 @@
 """Multiplications and additions in the matrix products of one step of a Reformer.
 
-In the graph for long segments LSH attention looks at all sorted rows of a ring, as any chunk of them may hold queries.
+In the graph for long segments, LSH attention processes all sorted rows of a ring, because any chunk may hold queries.
 Sorting and TopK are not counted.
 """
 
@@ -15,7 +15,7 @@ __all__ = ["step_flops"]
 
 
 def step_flops(config: Mapping[str, Any], size: StepSize) -> int:
-    """Count a step."""
+    """Return the multiplications and additions of a step."""
     scored = size.batch_size * (1 if size.last_only else size.segment_len)
     d_output = 2 * config["d_model"] if config["streams"] == "concat" else config["d_model"]
     layers = size.batch_size * _layers(config, size.segment_len, size.capacity, size.few)
@@ -38,7 +38,7 @@ def _layers(config: Mapping[str, Any], S: int, C: int, few: bool) -> int:
 
 
 def _local_pairs(config: Mapping[str, Any], S: int, few: bool) -> int:
-    """Count pairs of query and key of local attention: a segment may begin inside a chunk, so one chunk more."""
+    """Count the query-key pairs of local attention; one more chunk, because a segment may begin inside a chunk."""
     c, before = config["local_chunk_length"], config["local_chunks_before"]
     if few:
         return int(S * ((before + 1) * c + S))

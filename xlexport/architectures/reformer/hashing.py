@@ -1,7 +1,7 @@
-"""Bucket ids of LSH attention, in the operators that ONNX Runtime is fast at.
+"""Bucket ids of LSH attention, computed with operators that are fast in ONNX Runtime.
 
-Source: Kitaev et al. 2020, section 2 (angular LSH, the largest entry of [xR; -xR]); factors of the number of buckets as
-in Trax and Hugging Face.
+Source: Kitaev et al. 2020, section 2 (angular LSH: the largest entry of [xR; -xR]). The number of buckets is split
+into factors as in Trax and Hugging Face.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ __all__ = ["hash_buckets"]
 
 
 def hash_buckets(query_key: Tensor, rotations: Tensor, n_buckets: Sequence[int]) -> Tensor:
-    """Which bucket each row falls into, for each round by itself: rounds are independent, and take memory in turn.
+    """Return the bucket id of each row in each round; rounds are computed one after the other to save memory.
 
     Args:
         query_key: (B, H, S, d).
@@ -23,8 +23,8 @@ def hash_buckets(query_key: Tensor, rotations: Tensor, n_buckets: Sequence[int])
         n_buckets: even factors of the number of buckets, the least significant first.
 
     Returns:
-        (B, H, R, S) int64. A factor f gives the place of the largest entry of [x, -x], x its f/2 projections; of equal
-        entries it is the first.
+        (B, H, R, S) int64. The digit of factor f is argmax([x, -x]), where x are the f/2 projections; if entries are
+        equal, the first counts.
     """
     rounds = []
     for r in range(rotations.shape[1]):
@@ -40,7 +40,7 @@ def hash_buckets(query_key: Tensor, rotations: Tensor, n_buckets: Sequence[int])
 
 
 def _largest_of_both_signs(x: Tensor) -> Tensor:
-    """`argmax([x, -x])` of the last axis without the double width: (…, K) to (…) int64."""
+    """Return `argmax([x, -x])` of the last axis without a tensor of double width: (…, K) to (…) int64."""
     positive = x.amax(-1) >= -x.amin(-1)
     turned = x * torch.where(positive, 1.0, -1.0).unsqueeze(-1)
     return turned.argmax(-1) + torch.where(positive, 0, x.shape[-1])

@@ -1,4 +1,4 @@
-"""The layers of the Reformer step graphs: what an attention and a feed-forward block compute of their inputs."""
+"""The layers of the Reformer step graphs: attention and feed-forward blocks."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["AttentionStep", "FeedForwardStep", "attend_fully"]
 
 
 class AttentionStep(nn.Module):
-    """The parts of a layer's attention; which there are depends on its kind."""
+    """The modules of a layer's attention; the layer's kind decides which of them exist."""
 
     norm: nn.LayerNorm
     query: nn.Linear
@@ -46,13 +46,13 @@ class AttentionStep(nn.Module):
         self.shared_scale = math.sqrt(config.d_head) * (self.local_scale if config.scale_scores else 1.0)
 
     def heads(self, rows: Tensor, weight: nn.Module) -> Tensor:
-        """(B, S, D) through a linear map, (B, H, S, d_head)."""
+        """Apply a linear map to `rows` (B, S, D) and split the result into heads (B, H, S, d_head)."""
         B, S, _ = rows.shape
         projected: Tensor = weight(rows)
         return projected.view(B, S, self.n_head, self.d_head).transpose(1, 2)
 
     def turned(self, vectors: Tensor, places: Tensor) -> Tensor:
-        """(B, H, S, d_head) turned by their places (B, S) in the document, where positions are rotary."""
+        """Rotate `vectors` (B, H, S, d_head) by their places (B, S) in the document, if positions are rotary."""
         if not self.rotary:
             return vectors
         turn = angles(places.flatten(), self.d_head).view(*places.shape, -1).unsqueeze(1)  # (B, 1, S, d_head / 2)
@@ -61,12 +61,12 @@ class AttentionStep(nn.Module):
         return torch.stack([even * cos - odd * sin, odd * cos + even * sin], dim=-1).flatten(3)
 
     def shared(self, query_key: Tensor) -> tuple[Tensor, Tensor]:
-        """Keys of unit length from (B, H, S, d_head), and what a query is longer than its key, (B, H, S, 1)."""
+        """Return unit-length keys (B, H, S, d_head) and the factors (B, H, S, 1) with query = factor · key."""
         root = (query_key.square().mean(dim=3, keepdim=True) + KEY_EPSILON).sqrt()
         return query_key / (root * math.sqrt(self.d_head)), root * self.shared_scale
 
     def join(self, attended: Tensor) -> Tensor:
-        """(B, H, S, d_head) through the output map, (B, S, D)."""
+        """Join the heads of `attended` (B, H, S, d_head) and apply the output map: (B, S, D)."""
         B, H, S, d = attended.shape
         joined: Tensor = self.output(attended.transpose(1, 2).reshape(B, S, H * d))  # (B, S, H·d_head)
         return joined
@@ -86,30 +86,31 @@ class FeedForwardStep(nn.Module):
         self.activation = model.config.activation
 
     def forward(self, rows: Tensor) -> Tensor:
-        """(B, S, D) to (B, S, D)."""
+        """Return the block's output (B, S, D) for `rows` (B, S, D)."""
         inner: Tensor = self.inner(self.norm(rows))
         result: Tensor = self.outer(_activate(inner, self.activation))
         return result
 
 
 def attend_fully(query: Tensor, key: Tensor, value: Tensor, own_value: Tensor, near: Tensor) -> Tensor:
-    """Shared query-key attention to all keys that are near: (B, H, S, d) from scaled queries (B, H, S, d).
+    """Compute shared query-key attention to all near keys: (B, H, S, d) from scaled queries (B, H, S, d).
 
     Args:
-        key, value: (B, H, K, d); own_value: (B, H, S, d) of the queries themselves, for those that have no key.
+        key, value: (B, H, K, d).
+        own_value: (B, H, S, d), the values of the queries themselves; the result of queries without a near key.
         near: (B, S, K) bool.
     """
     some = near.any(dim=2, keepdim=True)  # (B, S, 1)
-    mask = torch.where(near | ~some, 0.0, -math.inf)  # where there is none, any finite numbers do
+    mask = torch.where(near | ~some, 0.0, -math.inf)  # a row without keys needs only finite scores
     heads = []
-    for h in range(query.shape[1]):  # one after the other: the scores of all at once would be the largest tensor
+    for h in range(query.shape[1]):  # one by one: the scores of all heads would be the largest tensor
         weights = (query[:, h] @ key[:, h].transpose(1, 2) + mask).softmax(dim=2)  # (B, S, K)
         heads.append(torch.where(some, weights @ value[:, h], own_value[:, h]))
     return torch.stack(heads, dim=1)
 
 
 def _activate(rows: Tensor, name: str) -> Tensor:
-    """The activation function of a configuration."""
+    """Apply the activation function with this name."""
     if name == "relu":
         return rows.relu()
     return nn.functional.gelu(rows, approximate="tanh" if name == "gelu_tanh" else "none")

@@ -1,7 +1,7 @@
 """Local attention of the step graphs: each chunk of a document sees itself and the chunks before it.
 
-Chunks are counted from a document's beginning, wherever a segment begins, so scores do not depend on the segments.
-Source: Kitaev et al. 2020, section 4 (the layers beside LSH attention), as Trax and Hugging Face define them.
+Chunks are counted from the beginning of the document, not of a segment, so scores do not depend on the segments.
+Source: Kitaev et al. 2020, section 4 (the layers without LSH attention), as Trax and Hugging Face define them.
 """
 
 from __future__ import annotations
@@ -14,25 +14,25 @@ from torch.nn import functional as F
 
 __all__ = ["LocalReach", "attend_locally"]
 
-HEADS_AT_ONCE = 2  # of a long segment: the scores of all would be its largest tensor
+HEADS_AT_ONCE = 2  # in a long segment: the scores of all heads would be its largest tensor
 
 
 class LocalReach:
-    """Which keys the queries of a step see, laid out in blocks of queries and the keys that any of them can see.
+    """The keys that the queries of a step see, laid out in blocks of queries with all keys that the block can see.
 
-    A segment may begin anywhere in a chunk, so the blocks are those of the segment, and a block of one chunk's length
-    has keys of one chunk more than a query can see. A few tokens are one block with all keys.
+    A segment may begin anywhere in a chunk, so blocks are counted from the segment's beginning. A block is as long as a
+    chunk. Its keys span one chunk more than a query can see. A few tokens form one block with all keys.
 
     Attributes:
         mask: (B, n, queries of a block, keys of a block), zero or minus infinity, to be added to scores.
     """
 
     def __init__(self, position: Tensor, S: int, chunk_length: int, chunks_before: int, few: bool) -> None:
-        """For S tokens behind `position` (B,) others of their documents."""
+        """Compute the mask of S tokens, which follow `position` (B,) earlier tokens of their documents."""
         self.S, self.few = S, few
         self.c, self.before = chunk_length, chunks_before
-        rows = (chunks_before + 1) * chunk_length  # kept of what is before the step
-        # Places in the document, also of what fills the last block up: no query comes after it.
+        rows = (chunks_before + 1) * chunk_length  # kept from before the step
+        # Places in the document, including the padding of the last block, which comes after all queries.
         count = S if few else (S + chunk_length - 1) // chunk_length * chunk_length
         keys = position.unsqueeze(1) + torch.arange(-rows, count)  # (B, rows + count)
         queries = position.unsqueeze(1) + torch.arange(count)  # (B, count)
@@ -43,7 +43,7 @@ class LocalReach:
         self.mask = torch.where(seen, 0.0, -math.inf)
 
     def queries(self, rows: Tensor) -> Tensor:
-        """(B, S, …) as (B, n, queries of a block, …), the last block filled up with zeros."""
+        """Reshape `rows` (B, S, …) to (B, n, queries of a block, …); zeros fill the last block."""
         B, _, *rest = rows.shape
         if self.few:
             return rows.unsqueeze(1)
@@ -51,7 +51,7 @@ class LocalReach:
         return _filled(rows, n * self.c).view(B, n, self.c, *rest)
 
     def keys(self, rows: Tensor) -> Tensor:
-        """(B, rows + S, …) as (B, n, keys of a block, …)."""
+        """Rearrange `rows` (B, rows + S, …) to (B, n, keys of a block, …)."""
         B, _, *rest = rows.shape
         if self.few:
             return rows.unsqueeze(1)
@@ -61,12 +61,17 @@ class LocalReach:
 
 
 def _filled(rows: Tensor, count: int) -> Tensor:
-    """(B, m, …) with zeros behind, (B, count, …)."""
+    """Append zeros to `rows` (B, m, …), so that they become (B, count, …)."""
     return F.pad(rows, [0, 0] * (rows.dim() - 2) + [0, count - rows.shape[1]])
 
 
 def attend_locally(query: Tensor, key: Tensor, value: Tensor, reach: LocalReach) -> Tensor:
-    """(B, H, S, d) from scaled queries (B, H, S, d) and keys and values (B, H, rows + S, d), the kept rows first."""
+    """Compute local attention (B, H, S, d).
+
+    Args:
+        query: (B, H, S, d), scaled.
+        key, value: (B, H, rows + S, d), the kept rows first.
+    """
     B, H, S, d = query.shape
     at_once = H if reach.few else HEADS_AT_ONCE
     parts = []

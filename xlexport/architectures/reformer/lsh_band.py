@@ -1,14 +1,15 @@
-"""LSH attention of the step graphs under rule `band`: two ways to compute one thing.
+"""LSH attention of the step graphs under rule `band`: two ways to compute the same result.
 
-In each round a query attends to the latest W (`chunk_length`) earlier keys of its bucket that are at most M old; over
-the rounds to each key once; to itself only if no round has a key. So a score depends on nothing that comes later, and
-not on how a document is cut into segments. `xltraining.lsh` has the eager model's own form of it.
+In each round a query attends to the latest W (`chunk_length`) earlier keys of its bucket that are at most M old. Each
+key counts once over all rounds. A query attends to itself only if no round has a key. So a score does not depend on
+later tokens, nor on how a document is cut into segments. `xltraining.lsh` is the eager model's implementation.
 
-* `attend_long` sorts memory and segment by bucket and age, cuts them into chunks of W, and lets each attend to itself
-  and one chunk back (Kitaev et al. 2020, section 2 and appendix A): for segments about as long as the memory.
-* `attend_few` finds each query's keys by TopK of their ages: for one or few tokens, it needs no sort.
+* `attend_long` sorts memory and segment by bucket and age and cuts them into chunks of W. Each chunk attends to itself
+  and to the chunk before it (Kitaev et al. 2020, section 2 and appendix A). It suits segments about as long as the
+  memory.
+* `attend_few` finds each query's keys by TopK of their ages. It suits one or a few tokens, and needs no sort.
 
-Where keys are unit vectors, a query is its key times a length; so the sorted form needs no queries of its own.
+Keys are unit vectors and a query is its key times a factor, so the sorted form needs no separate queries.
 """
 
 from __future__ import annotations
@@ -27,27 +28,28 @@ NEVER = -(2**30)  # a priority below that of every key
 
 
 class Reach:
-    """How far the queries of one step see, on rings of C slots.
+    """How far back the queries of one step see, on rings of C slots.
 
     Attributes:
-        tokens: (B, S) int64, how many keys before it each query may see at most.
-        n_hashes: (1,) int64, how many rounds count; active: (R,) bool, which.
+        tokens: (B, S) int64, the largest number of earlier keys that each query may see.
+        n_hashes: (1,) int64, the number of rounds that count.
+        active: (R,) bool, the rounds that count.
     """
 
     def __init__(self, position: Tensor, window: Tensor, n_hashes: Tensor, rounds: int, ring: Ring) -> None:
-        own = position.unsqueeze(1) + torch.arange(ring.S)  # (B, S) tokens of its document before each query
+        own = position.unsqueeze(1) + torch.arange(ring.S)  # (B, S) tokens before each query in its document
         self.tokens = torch.minimum(own, window - 1)
         self.n_hashes = n_hashes
         self.active = torch.arange(rounds) < n_hashes
         self.ring = ring
 
     def distance(self) -> Tensor:
-        """(S, C): how many tokens each slot's row is before each query; negative behind it."""
+        """Return (S, C): the distance in tokens from each query back to each slot's row; negative for later rows."""
         steps = torch.arange(self.ring.S)
         return self.ring.newest_first.unsqueeze(0) - (self.ring.S - 1 - steps).unsqueeze(1)
 
     def near(self) -> Tensor:
-        """(B, S, C): which slots hold what a query may see at all."""
+        """Return (B, S, C): whether each slot holds a row that the query may see."""
         distance = self.distance().unsqueeze(0)
         return (distance > 0) & (distance <= self.tokens.unsqueeze(2))
 
@@ -55,32 +57,33 @@ class Reach:
 def attend_long(
     key: Tensor, value: Tensor, buckets: Tensor, length: Tensor, own_value: Tensor, n_buckets: int, W: int, reach: Reach
 ) -> tuple[Tensor, Tensor]:
-    """Attention of the newest S rows of the rings, by sort and chunk.
+    """Compute the attention of the newest S rows of the rings by sorting and cutting into chunks.
 
     Args:
-        key, value: rings (B, H, C, d), keys of unit length; buckets: ring (B, H, R, C).
-        length: (B, H, S), what a query is longer than its key, times the scale of scores.
+        key, value: rings (B, H, C, d), keys of unit length.
+        buckets: ring (B, H, R, C).
+        length: (B, H, S), the factor with query = factor · key, times the scale of scores.
         own_value: (B, H, S, d) of the queries themselves.
 
     Returns:
-        (B, H, S, d), and (B, S) int64: (head, round) pairs in which a query had more than W keys to see.
+        (B, H, S, d), and (B, S) int64: the number of (head, round) pairs in which a query could see more than W keys.
     """
     B, C = key.shape[0], key.shape[2]
     R, S = buckets.shape[2], length.shape[2]
     ring = reach.ring
     ages = torch.arange(C)  # of rows, 0 is the oldest
 
-    # Rows that no query may see take a bucket behind all others.
+    # Rows that no query may see get a bucket after all others.
     first_seen = C - S - reach.tokens[:, 0].view(B, 1, 1, 1)
     by_age = torch.where(ages >= first_seen, ring.by_age(buckets).long(), n_buckets)  # (B, H, R, C)
     order, rank = lsh_sort(by_age)  # (B, H, R, C) each
 
-    # A row's place in the sorted order as a number, and the lowest such number that its query may see.
+    # A number that sorts rows by bucket and age, and the lowest such number that the row's query may see.
     place = by_age * C + ages
     oldest = torch.cat([ages[: C - S].expand(B, C - S), ages[C - S :] - reach.tokens], dim=1)  # (B, C)
     lowest = (by_age * C + oldest.view(B, 1, 1, C)).gather(3, order)  # sorted
     before = F.pad(place.gather(3, order), (W + 1, 0), value=-1)  # sorted, (B, H, R, W + 1 + C)
-    has_more = (before[..., :C] >= lowest).long()  # W + 1 ranks before is one more that it may see
+    has_more = (before[..., :C] >= lowest).long()  # if the query may see the row W + 1 ranks before
     overflow = (has_more.gather(3, rank[..., C - S :]) * reach.active.view(R, 1).long()).sum(dim=(1, 2))  # (B, S)
     lowest = torch.maximum(lowest, before[..., 1 : C + 1]).gather(3, rank)  # by age: the latest W only
 
@@ -93,18 +96,21 @@ def attend_long(
 def attend_few(
     key: Tensor, value: Tensor, buckets: Tensor, query: Tensor, own: Tensor, own_value: Tensor, W: int, reach: Reach
 ) -> tuple[Tensor, Tensor]:
-    """Attention of a few queries, by TopK.
+    """Compute the attention of a few queries by TopK.
 
     Args:
-        key, value: rings (B, H, C, d), keys of unit length; buckets: ring (B, H, R, C).
-        query: (B, H, S, d), scaled; own: (B, H, R, S) their buckets; own_value: (B, H, S, d).
+        key, value: rings (B, H, C, d), keys of unit length.
+        buckets: ring (B, H, R, C).
+        query: (B, H, S, d), scaled.
+        own: (B, H, R, S), the buckets of the queries.
+        own_value: (B, H, S, d).
 
     Returns:
         As `attend_long`.
     """
     B, H, C, d = key.shape
     R, S = own.shape[2:]
-    # The latest first; and never fewer to choose from than are asked for.
+    # The latest key has the highest priority. Padding ensures that TopK has enough entries to choose from.
     priority = torch.where(reach.near(), -reach.distance(), NEVER).to(torch.int32).view(B, 1, 1, S, C)
     matches = buckets.unsqueeze(3) == own.unsqueeze(4)  # (B, H, R, S, C)
     eligible = F.pad(torch.where(matches, priority, NEVER), (0, W + 1), value=NEVER)
@@ -112,7 +118,7 @@ def attend_few(
     overflow = ((best[..., W] > NEVER) & reach.active.view(R, 1)).sum(dim=(1, 2))  # (B, S)
     best, slots = best[..., :W], slots[..., :W].clamp(max=C - 1)
 
-    # Each key once: not in a round behind another that has it too, so in its bucket and among its latest W.
+    # Each key counts once: drop it if an earlier round has it too, in the query's bucket among its latest W.
     everywhere = slots.reshape(B, H, 1, R * S * W).expand(B, H, R, R * S * W)
     there = buckets.gather(3, everywhere).view(B, H, R, R, S, W)  # in each round, of the keys of each round
     had = (there == own.view(B, H, R, 1, S, 1)) & (best.unsqueeze(2) >= best[..., W - 1 :].unsqueeze(3))

@@ -1,13 +1,13 @@
-"""LSH attention of the step graphs under rule `chunk`: a whole document at once, as Hugging Face's Reformer does it.
+"""LSH attention of the step graphs under rule `chunk`: a whole document at once, as in Hugging Face's Reformer.
 
-Each round sorts the document by bucket and cuts the order into chunks, across buckets; `lsh_chunk_attention` says what
-attends to what. A document that is no multiple of the chunk lengths is padded there; one that is no longer than a chunk
-gets full attention. One graph does both: a short document is one bucket, and one round counts.
+Each round sorts the document by bucket and cuts the order into chunks, which may span buckets. `lsh_chunk_attention`
+defines which keys each chunk attends to, and pads documents to a multiple of the chunk lengths. A document of at most
+one chunk gets full attention. One graph does both: it treats a short document as one bucket in one round.
 
-The float32 arithmetic of Hugging Face shows where a query sees no key but itself, at -1e5 in steps of 1/128. Parity
-needs it, so it is repeated.
+If a query sees only its own key, at a score of -1e5, Hugging Face's float32 arithmetic rounds in steps of 1/128. This
+is visible in the results, so the graph repeats the same arithmetic.
 
-Source: Kitaev et al. 2020, section 2; transformers 4.57.6, whose numbers these are.
+Source: Kitaev et al. 2020, section 2; the constants are those of transformers 4.57.6.
 """
 
 from __future__ import annotations
@@ -26,21 +26,21 @@ KEY_EPSILON = 1e-6  # added to a key's mean square before the root
 
 
 class ChunkLSH(nn.Module):
-    """Attention of a layer under rule `chunk`."""
+    """The attention of a layer under rule `chunk`."""
 
     def __init__(self, config: ReformerConfig) -> None:
         super().__init__()
         self.config = config
-        # Documents up to here get full attention: those that are not padded beyond a chunk.
+        # Documents up to this length get full attention: padding does not make them longer than a chunk.
         lengths = [config.chunk_length, *([config.local_chunk_length] if "local" in config.attn_layers else [])]
         self.short = config.chunk_length if config.chunk_multiple == config.chunk_length else min(lengths)
 
     def forward(self, query_key: Tensor, value: Tensor, buckets: Tensor) -> Tensor:
-        """Attention of a document, (B, H, T, d).
+        """Compute the attention of a document, (B, H, T, d).
 
         Args:
             query_key: (B, H, T, d), as projected; value: (B, H, T, d).
-            buckets: (B, H, R, T) int64; those of a short document do not matter.
+            buckets: (B, H, R, T) int64; ignored for a short document.
         """
         config = self.config
         d, T = query_key.shape[3], query_key.shape[2]

@@ -1,9 +1,9 @@
 """The eager twin of the Reformer step graphs: flat tensors in, flat tensors out.
 
-It computes what `xltraining.reformer` computes, laid out for carrying memory cheaply: rings of unit-length keys, values
-and bucket ids for LSH and full attention, the last chunks for local attention. Every step is computed in two forms of
-one rule: by sort and chunk for long segments, by TopK of matching buckets for a few tokens (see `lsh_band`). Under rule
-`chunk` a step is a whole document, and nothing is carried (see `lsh_chunk`).
+It computes the same results as `xltraining.reformer`, with a layout that makes carried memory cheap. LSH and full
+attention keep rings of unit-length keys, values and bucket ids; local attention keeps the last chunks. Every step is
+computed in two forms of one rule: by sorting and chunks for long segments, and by TopK of matching buckets for a few
+tokens (see `lsh_band`). Under rule `chunk` a step is a whole document, and no memory is carried (see `lsh_chunk`).
 
 Source: Kitaev et al. 2020, section 2 and appendix A (LSH attention), section 3 (reversible layers, here run forwards).
 """
@@ -32,15 +32,15 @@ FEW = Form("few", max_segment=16)
 
 
 class ReformerStep(nn.Module):
-    """All that the graphs of a bundle compute; the exporter cuts it by purpose.
+    """One module that computes the outputs of all graphs of a bundle; the exporter cuts it by purpose.
 
-    B, S and C (batch, segment, capacity) are free; everything else is the model's.
+    B, S and C (batch, segment, capacity) are free; all other sizes are fixed by the model.
 
     Args:
         model: the trained model, in eval mode; its weights are shared, not copied.
     """
 
-    traceable = False  # chunks depend on the sizes, and LSH attention loops over as many rounds as its data say
+    traceable = False  # chunks depend on the sizes, and the number of rounds in LSH attention depends on data
 
     def __init__(self, model: Reformer) -> None:
         super().__init__()
@@ -54,7 +54,7 @@ class ReformerStep(nn.Module):
 
     @property
     def memory(self) -> tuple[spec.Memory, ...]:
-        """What is carried: nothing under rule `chunk`."""
+        """The carried memory; empty under rule `chunk`."""
         config, entries = self.config, []
         if self.whole:
             return ()
@@ -70,15 +70,18 @@ class ReformerStep(nn.Module):
 
     @property
     def inputs(self) -> tuple[spec.Tensor, ...]:
-        """What `forward` takes, in order.
+        """The inputs of `forward`, in order.
 
-        `tokens` and `targets` (the token after each); under rule `band` also `position` = tokens of the row's own
-        document before the segment, `offset` = rows written to the rings so far, `window` = keys that a query reaches
-        at most, itself included, `n_hashes` = rounds that count; and the memories.
+        All models have `tokens` and `targets` (the token after each). Rule `band` adds the memories and:
+
+        * `position`: tokens before the segment in the row's own document;
+        * `offset`: rows written to the rings so far;
+        * `window`: the largest number of keys that a query reaches, itself included;
+        * `n_hashes`: rounds that count.
         """
         targets = spec.Tensor("targets", "int64", ("batch", "segment"))
-        # Tracing reads the segment's length from the last input that has it: not from targets, so that the generate
-        # graph does without them.
+        # Tracing reads the segment's length from the last input that has it. This must not be `targets`, or the
+        # generate graph would need them.
         tokens = spec.Tensor("tokens", "int64", ("batch", "segment"))
         if self.whole:
             return targets, tokens
@@ -96,9 +99,14 @@ class ReformerStep(nn.Module):
     def purposes(self) -> dict[str, tuple[spec.Tensor, ...]]:
         """The graphs that are cut out of `forward`, and the outputs of each.
 
-        `log_prob`: nats of each target. `logits`: of the last position. `rank` of each target, 1 is the likeliest.
-        `entropy`: nats. `top_ids`, `top_log_probs`: the likeliest tokens, best first. `overflow`: for each LSH layer,
-        in how many (head, round) pairs a token had more keys to see than its rule lets it. `bucket_i`: bucket ids.
+        * `log_prob`: log-probability of each target, in nats;
+        * `logits`: logits of the last position;
+        * `rank`: rank of each target, where 1 is the most probable token;
+        * `entropy`: in nats;
+        * `top_ids`, `top_log_probs`: the most probable tokens, best first;
+        * `overflow`: for each LSH layer, the number of (head, round) pairs in which a token could see more keys than
+          the rule allows;
+        * `bucket_i`: bucket ids.
         """
         config = self.config
         log_prob = spec.Tensor("log_prob", "float32", ("batch", "segment"))
@@ -120,18 +128,21 @@ class ReformerStep(nn.Module):
 
     @property
     def forms(self) -> Mapping[str, Form]:
-        """The purposes that are computed for a few tokens, without a sort."""
+        """The purposes that are computed in the form for a few tokens, without a sort."""
         return {} if self.whole else {"generate": FEW, "score_few": FEW}
 
     def example(self) -> tuple[Tensor, ...]:
-        """Inputs to trace with: no free axis is 1, and all are several chunks long, as sizes of one would be fixed."""
+        """Return example inputs to trace with.
+
+        Every free axis is longer than 1 and several chunks long, because tracing would fix an axis of size 1.
+        """
         longest = max(self.config.chunk_length, self.config.local_chunk_length)
         segment = 2 * longest + 5
         sizes = {"batch": 2, "segment": segment, "capacity": segment + 3 * longest + 7}
         return example_of(self, sizes, {"window": sizes["capacity"] - segment, "n_hashes": self.config.n_hashes})
 
     def forward(self, *inputs: Tensor) -> tuple[Tensor, ...]:
-        """One segment: `inputs` as the property says, out come the outputs of all `purposes`, each once, in order."""
+        """Compute one segment: return the outputs of all `purposes`, each once, in the order of `traced_outputs`."""
         given = dict(zip((entry.name for entry in self.inputs), inputs, strict=True))
         tokens, targets = given["tokens"], given["targets"]
         made: dict[str, Tensor] = {}
@@ -147,7 +158,7 @@ class ReformerStep(nn.Module):
         return tuple(made[name] for name in traced_outputs(self))
 
     def _run(self, tokens: Tensor, given: Mapping[str, Tensor], few: bool) -> tuple[Tensor, dict[str, Tensor]]:
-        """All layers in one of the two forms: the last hidden states, and what is carried or told besides."""
+        """Run all layers in one of the two forms; return the last hidden states and all other outputs by name."""
         config = self.config
         layers = _Whole(self, tokens) if self.whole else _Carried(self, tokens, given, few)
         B, S = tokens.shape
@@ -168,21 +179,21 @@ class ReformerStep(nn.Module):
         return [cast(AttentionStep, layer) for layer in self.attention]
 
     def first_rows(self) -> Mapping[str, Tensor]:
-        """None: a document starts with no memory."""
+        """Return an empty mapping, because a document starts with no memory."""
         return {}
 
     def discard(self) -> None:
-        """Free all weights, those of the model too; neither can run any more."""
+        """Release all weights, including the trained model's; neither can run afterwards."""
         for tensor in (*self.parameters(), *self.buffers()):
             tensor.data = torch.empty(0)
 
 
 class _Carried:
-    """Attention of one step under rule `band`, with memory.
+    """The attention of one step under rule `band`, with memory.
 
     Attributes:
-        places: (B, S) of the tokens in their documents.
-        made: the outputs that layers add.
+        places: (B, S), the places of the tokens in their documents.
+        made: the outputs that the layers add, by name.
     """
 
     def __init__(self, step: ReformerStep, tokens: Tensor, given: Mapping[str, Tensor], few: bool) -> None:
@@ -201,7 +212,7 @@ class _Carried:
             self.reach = Reach(given["position"], given["window"], given["n_hashes"], config.n_hashes, self.ring)
 
     def attend(self, layer: AttentionStep, normed: Tensor) -> Tensor:
-        """(B, H, S, d) from the normalised rows (B, S, D); the layer's new memory goes into `made`."""
+        """Compute a layer's attention (B, H, S, d) from normalised rows (B, S, D); add its new memory to `made`."""
         if layer.kind == "local":
             return self._local(layer, normed)
         query_key, own_value = layer.heads(normed, layer.query_key), layer.heads(normed, layer.value)
@@ -240,7 +251,7 @@ class _Carried:
 
 
 class _Whole:
-    """Attention over a whole document under rule `chunk`."""
+    """The attention over a whole document under rule `chunk`."""
 
     def __init__(self, step: ReformerStep, tokens: Tensor) -> None:
         self.config = config = step.config
@@ -252,7 +263,7 @@ class _Whole:
         )
 
     def attend(self, layer: AttentionStep, normed: Tensor) -> Tensor:
-        """(B, H, T, d) from the normalised rows (B, T, D); bucket ids go into `made`."""
+        """Compute a layer's attention (B, H, T, d) from normalised rows (B, T, D); add its bucket ids to `made`."""
         B, T, _ = normed.shape
         value = layer.heads(normed, layer.value)
         if layer.kind == "local":
@@ -273,9 +284,10 @@ class _Whole:
 
 
 def project_memory(model: Reformer, memory: ReformerMemory) -> Iterator[tuple[str, Tensor]]:
-    """The eager model's memory, normalised hidden states (B, M, D), as what the graphs carry: name and rows by age.
+    """Project the eager model's memory, normalised hidden states (B, M, D), to the memories of the graphs.
 
-    Rows are (B, H, M, d_head); bucket ids (B, H, R, M).
+    Yields:
+        The name of each memory with its rows by age: (B, H, M, d_head), or bucket ids (B, H, R, M).
     """
     step = ReformerStep(model)
     for layer, (normed, buckets) in zip(step._attention, memory.layers, strict=True):

@@ -1,4 +1,4 @@
-"""The options of `xlexport train` for a Reformer: fields of `ReformerConfig`, and what goes together."""
+"""The options of `xlexport train` for a Reformer: fields of `ReformerConfig`, and checks of their combinations."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ TRAINING_OPTIONS = (
     Option("mem_len", "integer", "Rows of memory that a layer keeps.", 512),
     Option("n_hashes", "integer", "Rounds of hashing.", 2),
     Option("n_buckets", "integers", "Buckets of a round, or even factors of their number, such as 64,128.", (32,)),
-    Option("chunk_length", "integer", "Keys that a token sees in a round of hashing, at most.", 64),
-    Option("hash_seed", "integer", "Of the hash rotations.", 0),
-    Option("redraw_hashes", "boolean", "Whether each update draws hash rotations of its own.", False),
+    Option("chunk_length", "integer", "Most keys that a token sees in a round of hashing.", 64),
+    Option("hash_seed", "integer", "Seed of the hash rotations.", 0),
+    Option("redraw_hashes", "boolean", "Whether each update draws new hash rotations.", False),
     Option("local_chunk_length", "integer", "Tokens in a chunk of local attention.", 64),
     Option("local_chunks_before", "integer", "Chunks that local attention sees besides its own.", 1),
     Option(
         "position",
         "choice",
-        "Embeddings by axes, one each, or sinusoids; or rotary.",
+        "Kind of positions: embeddings by axes, one embedding each, sinusoids, or rotary.",
         "axial",
         choices=("axial", "absolute", "sinusoid", "rotary"),
     ),
@@ -39,10 +39,10 @@ TRAINING_OPTIONS = (
     Option(
         "max_positions",
         "integer",
-        "Positions with an embedding, where they have one; the size of the axial table.",
+        "Number of positions, if they have embeddings; for axial positions the size of the table.",
         8192,
     ),
-    Option("activation", "choice", "Inside the feed-forward blocks.", "relu", choices=("relu", "gelu", "gelu_tanh")),
+    Option("activation", "choice", "Activation in feed-forward blocks.", "relu", choices=("relu", "gelu", "gelu_tanh")),
     Option("ff_chunk", "integer", "Positions that a feed-forward block computes at a time, to save memory; 0: all.", 0),
     Option("dropout", "number", "Dropout.", 0.1),
     Option("dropatt", "number", "Dropout of attention weights.", 0.0),
@@ -57,7 +57,7 @@ RUN_OPTIONS = (
 )
 _DEFAULTS = {option.name: option.default for option in TRAINING_OPTIONS}
 _LAYERS = {"local", "lsh", "full"}
-# Options of a kind of layer that the model may not have.
+# Options that apply to one kind of layer, which the model may lack.
 _LAYER_OPTIONS = {
     "lsh": ("n_hashes", "n_buckets", "chunk_length", "hash_seed", "redraw_hashes"),
     "local": ("local_chunk_length", "local_chunks_before"),
@@ -65,12 +65,12 @@ _LAYER_OPTIONS = {
 
 
 def training_problems(given: Mapping[str, Any]) -> list[str]:
-    """Return what is wrong with the options given: ones without effect, and axes that do not match."""
+    """Return the problems of the given options: options without effect, and axes that do not match."""
     problems = []
     layers = given.get("attn_layers", _DEFAULTS["attn_layers"])
     for kind, options in _LAYER_OPTIONS.items():
         idle = [name for name in options if name in given]
-        if idle and kind not in layers and _LAYERS.issuperset(layers):  # else that is what is wrong
+        if idle and kind not in layers and _LAYERS.issuperset(layers):  # an unknown kind is reported elsewhere
             problems.append(f"{flags(idle)}: only with {kind} layers, but --attn-layers is {','.join(layers)}")
     axes = {"axial_shape", "axial_dims"} & given.keys()
     if axes and given.get("position", "axial") != "axial":
@@ -80,13 +80,13 @@ def training_problems(given: Mapping[str, Any]) -> list[str]:
         if rows != widths:
             problems.append(
                 f"--axial-shape has {rows} and --axial-dims {widths} numbers{'' if len(axes) == 2 else ' by default'}: "
-                "give both, with as many numbers each"
+                "give both, with equally many numbers"
             )
     return problems
 
 
 def training_config(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the values for a configuration; how positions are embedded decides how many there are."""
+    """Return the values of a configuration; the kind of positions decides how many there are."""
     values = dict(given)
     position = values.get("position", "axial")
     if position in ("sinusoid", "rotary"):

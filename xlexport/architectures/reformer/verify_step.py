@@ -1,4 +1,4 @@
-"""A graph of a Reformer and its eager model side by side, step by step, under the buckets that the graph chose."""
+"""One step of a Reformer's graph next to the eager model, which uses the buckets that the graph chose."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ __all__ = ["Eager", "Pair", "Span", "Step", "span_of"]
 class Span:
     """Consecutive tokens of a text."""
 
-    start: int  # of the first one in the text
-    position: int  # and in its document
+    start: int  # place of the first token in the text
+    position: int  # place of the first token in its document
     tokens: Ids  # (1, S)
     targets: Ids  # (1, S)
 
     def parts(self, lengths: Iterable[int]) -> Iterator[Span]:
-        """The same tokens in parts of at most the given lengths, until either ends."""
+        """Yield the same tokens in parts of at most the given lengths, until tokens or lengths end."""
         S, start = self.tokens.shape[1], 0
         for length in lengths:
             if start >= S:
@@ -48,23 +48,23 @@ class Span:
 
 
 def span_of(start: int, position: int, tokens: Ids, targets: Ids) -> Span:
-    """Of tokens and targets (S,)."""
+    """Return the span of tokens and targets (S,)."""
     return Span(start, position, tokens[None], targets[None])
 
 
 @dataclass(frozen=True)
 class Step:
-    """One step of both."""
+    """The results of one step of graph and eager model."""
 
     outputs: dict[str, npt.NDArray[Any]]
     expected: Expected
     lsh: LSHDifference | None  # None: no layer has LSH attention
-    memory: float  # largest difference of its new rows
+    memory: float  # largest difference of the step's new memory rows
 
 
 @dataclass(frozen=True)
 class _Answer:
-    """What the eager model says of some tokens."""
+    """The eager model's results for a span of tokens."""
 
     expected: Expected
     memory: ReformerMemory
@@ -72,7 +72,7 @@ class _Answer:
 
 
 class Eager:
-    """The eager model. Asked the same again, as by the next graph that walks the same text, it answers at once."""
+    """The eager model with a cache of its last answer, which the next graph on the same text reuses."""
 
     def __init__(self, model: Reformer, tolerance: float) -> None:
         self.model, self.tolerance = model, tolerance
@@ -80,7 +80,7 @@ class Eager:
         self._answer: _Answer | None = None
 
     def walk(self, span: Span, memory: ReformerMemory | None, buckets: list[torch.Tensor | None]) -> _Answer:
-        """Walk the tokens of `span` behind `memory`, under `buckets`."""
+        """Run the tokens of `span` after `memory`, with the given buckets."""
         import torch
 
         if self._answer is None or not self._is_asked_again(span, memory, buckets):
@@ -114,19 +114,19 @@ class Pair:
         self.eager_memory: ReformerMemory | None = None
 
     def fork(self, purpose: str) -> Pair:
-        """Another graph, on copies of these memories."""
+        """Return a pair with another graph, on copies of these memories."""
         other = Pair(self.model, self.eager, purpose, self.evaluation)
         other.memory = self.memory.take([0])
         other.eager_memory = self.eager_memory
         return other
 
     def step(self, span: Span) -> Step:
-        """Walk the tokens of `span`; one at position 0 begins another document."""
+        """Run graph and eager model on `span`; position 0 begins a new document."""
         if span.position == 0 and self.eager_memory is not None:
             self.memory.restart(0)
             self.eager_memory = None
         S = span.tokens.shape[1]
-        # This very graph: `Model.step` would take that for few tokens wherever it can.
+        # Call this graph's session directly: `Model.step` would prefer the graph for few tokens.
         feeds = {"tokens": span.tokens, "targets": span.targets, **self.memory.feeds()}
         outputs = self.model.session(self.purpose).step(feeds, self.memory)
         self.memory.advance(S)
@@ -138,13 +138,13 @@ class Pair:
         return Step(outputs, answer.expected, lsh, new_rows)
 
     def whole_memory(self) -> float:
-        """Largest difference of all that the memories hold."""
+        """Return the largest difference over the whole memories."""
         if self.evaluation.whole:
             return 0.0
         return memory_difference(self.memory, self._project(self.evaluation.capacity()))
 
     def _buckets(self, outputs: dict[str, npt.NDArray[Any]], S: int) -> list[torch.Tensor | None]:
-        """The graph's bucket ids of the S tokens just walked: (1, H, R, S) for each LSH layer, None for others."""
+        """Return the graph's bucket ids of the last S tokens: (1, H, R, S) for each LSH layer, None for others."""
         import torch
 
         buckets: list[torch.Tensor | None] = []
@@ -163,7 +163,7 @@ class Pair:
         return buckets
 
     def _project(self, count: int) -> Iterator[NamedRows]:
-        """The newest rows of the eager model's memory as the graph's memories should hold them."""
+        """Yield the newest rows of the eager model's memory in the form of the graph's memories."""
         import torch
 
         assert self.eager_memory is not None
@@ -181,7 +181,7 @@ class Pair:
 
 
 def _lsh_difference(trace: Sequence[LSHTrace], overflow: npt.NDArray[Any] | None) -> LSHDifference:
-    """What the eager model says of the buckets it was given, and of the graph's overflow (1, S, LSH layers)."""
+    """Compare the graph's buckets and its overflow (1, S, LSH layers) with those of the eager model."""
     flips, margin = 0, 0.0
     for one in trace:
         flipped = one.own != one.buckets

@@ -1,15 +1,15 @@
-"""The walk of a Reformer: graphs and eager model side by side, the eager model under the buckets the graphs chose.
+"""The walk of a Reformer: graphs and eager model side by side; the eager model uses the buckets that the graphs chose.
 
-A hash is not continuous. Where two directions are about as good, rounding decides which bucket a token is in, and
-with it which keys it sees: one such flip changes scores visibly, without anything being wrong. So after every step the
-eager model is given the graph's bucket ids; then log-probabilities and memories must agree as those of any other model.
-Where the eager model alone would have chosen another bucket, both must have been about as good, which is judged by
-itself. What flips do to the score of the text is measured by a walk of the eager model alone.
+A hash is not continuous. If two directions are almost equally large, rounding decides the bucket of a token, and the
+bucket decides which keys the token sees. One such flip changes scores visibly although nothing is wrong. So after
+every step the eager model gets the graph's bucket ids. Then log-probabilities and memories must agree as for any other
+model. If the eager model alone would have chosen another bucket, a separate check requires that both were almost
+equally good. A further walk of the eager model alone measures the effect of flips on the score of the text.
 
-Under rule `band` a text is walked as documents of at most as many tokens as there are positions, with memory carried:
-by the graphs for long segments whole, by those for a few tokens with a small memory, from its beginning until its rings
-have wrapped, and with the full memory that a graph for long segments has filled. Under rule `chunk` nothing is carried,
-and documents of several lengths are walked.
+Under rule `band` a text is walked with carried memory, as documents of at most as many tokens as there are positions.
+Graphs for long segments walk all of it. Graphs for a few tokens walk it twice: with a small memory from the beginning
+until their rings have wrapped, and with the full memory that a graph for long segments has filled. Under rule `chunk`
+no memory is carried, and documents of several lengths are walked.
 """
 
 from __future__ import annotations
@@ -46,9 +46,9 @@ if TYPE_CHECKING:
 __all__ = ["walk_reformer"]
 
 OTHERS = 20  # segments that the detail graph walks
-OTHERS_TOKENS = 8192  # or fewer segments, where they have so many tokens, but no fewer than wrap its rings
+OTHERS_TOKENS = 8192  # or fewer segments, if they have this many tokens, but enough to wrap its rings
 LARGEST_TABLE = 1 << 25  # numbers in a table of the detail graph
-FEW_MEMORY = 256  # memory of the graphs for a few tokens, so that it fills and wraps in few steps
+FEW_MEMORY = 256  # rows of memory of the graphs for a few tokens; small, so that it fills and wraps soon
 LONGEST_WALKED = 2048  # tokens of a document under rule chunk, unless the user gives a length
 
 
@@ -86,7 +86,7 @@ def walk_reformer(
 
 
 def _few(model: Model) -> dict[str, int]:
-    """The graphs that are made for few tokens, and how many a step of each takes."""
+    """Return the graphs that are made for few tokens, with the most tokens of one step."""
     return {
         purpose: graph.max_segment for purpose, graph in model.bundle.graphs.items() if graph.max_segment is not None
     }
@@ -99,7 +99,7 @@ def _walk_long(
     evaluation: EvaluationSettings,
     progress: Callable[[SegmentDifference], None] | None,
 ) -> tuple[list[SegmentDifference], int]:
-    """All graphs that take segments of any length, side by side; and bucket flips of `score`."""
+    """Walk all graphs that take segments of any length; return the differences and the bucket flips of `score`."""
     others = [
         Pair(model, eager, purpose, evaluation)
         for purpose in model.bundle.graphs
@@ -115,7 +115,7 @@ def _walk_long(
         ends = segment + 1 == len(spans) or spans[segment + 1].position == 0
         early = []
         if segment == full and evaluation.most_rows > FEW_MEMORY:
-            for purpose, most in _few(model).items():  # each on a copy of what the score graph has filled
+            for purpose, most in _few(model).items():  # each on a copy of the memory that the score graph has filled
                 filled = pair.fork(purpose)
                 early += [filled.step(part) for part in span.parts((most, 1))]
                 model.release(purpose)
@@ -150,7 +150,7 @@ def _walk_few(
     found: list[SegmentDifference],
     evaluation: EvaluationSettings,
 ) -> None:
-    """The graphs for few tokens from the beginning, with a small memory; what they differ by goes into `found`."""
+    """Walk the graphs for few tokens from the beginning, with a small memory; add their differences to `found`."""
     small = evaluation.changed(mem_len=min(evaluation.most_rows, FEW_MEMORY))
     eager = Eager(architecture.under_evaluation(trained, small), tolerance_of(model.bundle).log_prob)
     pairs = [Pair(model, eager, purpose, small) for purpose in few]
@@ -171,21 +171,21 @@ def _walk_few(
 
 
 def _segments_of_others(evaluation: EvaluationSettings) -> int:
-    """Segments that the detail graph walks."""
+    """Return how many segments the detail graph walks."""
     return max(segments_to_wrap(evaluation), min(OTHERS, OTHERS_TOKENS // evaluation.segment_len))
 
 
 def _with_other(found: SegmentDifference, step: Step) -> SegmentDifference:
-    """Add what another graph than `score` differs by."""
+    """Add the differences of a graph other than `score`."""
     found = with_memory(found, step.memory)
     if found.lsh is not None and step.lsh is not None:
-        others = dataclasses.replace(step.lsh, overflow=None)  # counted already
+        others = dataclasses.replace(step.lsh, overflow=None)  # already counted
         found = dataclasses.replace(found, lsh=found.lsh + others)
     return compare_other(found, step.expected, step.outputs)
 
 
 def _unforced_nats(eager: Reformer, spans: Sequence[Span]) -> float:
-    """Of the whole text, where the eager model chooses its buckets itself."""
+    """Return the nats of the whole text if the eager model chooses its own buckets."""
     import torch
 
     nats, memory = 0.0, None
@@ -197,7 +197,7 @@ def _unforced_nats(eager: Reformer, spans: Sequence[Span]) -> float:
 
 
 def _first_with_full_memory(spans: Sequence[Span], evaluation: EvaluationSettings) -> int:
-    """The segment before which memory holds as much as it ever does, and the ring has wrapped, if that is so early."""
+    """Return the earliest segment with the fullest memory before it, after the ring has wrapped if possible."""
     wrapped = segments_to_wrap(evaluation) - 1
 
     def order(segment: int) -> tuple[int, int, int]:
@@ -207,7 +207,7 @@ def _first_with_full_memory(spans: Sequence[Span], evaluation: EvaluationSetting
 
 
 def _segments(ids: Ids, segment_len: int, max_positions: int | None) -> Iterator[Span]:
-    """Documents of as many tokens as there are positions, in segments; the last of each may be shorter."""
+    """Yield the segments of documents with as many tokens as there are positions; last segments may be shorter."""
     last = len(ids) - 1
     longest = max_positions or last
     for first in range(0, last, longest):
@@ -218,7 +218,7 @@ def _segments(ids: Ids, segment_len: int, max_positions: int | None) -> Iterator
 
 
 def _documents(ids: Ids, longest: int, chunk_length: int) -> Iterator[Span]:
-    """Documents of several lengths: the longest, one that no chunk length divides, and some around a chunk's."""
+    """Yield documents of several lengths: the longest, one that no chunk length divides, and some near one chunk."""
     wanted = (longest, longest - chunk_length // 2 - 1, chunk_length // 2, chunk_length, chunk_length + 1)
     lengths = itertools.cycle([length for length in wanted if 1 <= length <= longest])
     start = 0
@@ -229,6 +229,6 @@ def _documents(ids: Ids, longest: int, chunk_length: int) -> Iterator[Span]:
 
 
 def _longest_document(evaluation: EvaluationSettings, own: EvaluationSettings) -> int:
-    """Tokens of a document under rule chunk: of the length that was asked for, if one was."""
+    """Return the length of a document under rule `chunk`: the length that the user gave, if any."""
     longest = evaluation.longest_part or evaluation.segment_len
     return longest if evaluation.segment_len != own.segment_len else min(longest, LONGEST_WALKED)

@@ -29,7 +29,7 @@ def _clamp_len_problem(value: int) -> str | None:
 
 
 class TransformerXLArchitecture(Architecture):
-    """Everything that depends on Transformer-XL."""
+    """All code and constants that depend on Transformer-XL."""
 
     name = "transformer_xl"
     title = "Transformer-XL"
@@ -38,11 +38,11 @@ class TransformerXLArchitecture(Architecture):
         Option(
             "clamp_len",
             "integer",
-            "Largest distinct distance; -1 is none.",
+            "Largest distinct distance in tokens; -1: no limit.",
             minimum=-1,
             problem=_clamp_len_problem,
         ),
-        Option("same_length", "boolean", "Whether every token sees equally many others."),
+        Option("same_length", "boolean", "Whether every token sees the same number of others."),
     )
     conversion_options = (
         Option("cuda_graphs", "flag", "Also write the graphs that --cuda-graphs of other commands needs."),
@@ -57,7 +57,7 @@ class TransformerXLArchitecture(Architecture):
     training_options = TRAINING_OPTIONS
 
     def evaluation(self, config: Mapping[str, Any]) -> EvaluationRules:
-        """Declare memory and clamp length, and whether all tokens see equally many others."""
+        """Declare memory length and clamp length, and whether every token sees the same number of others."""
         from xlruntime.evaluation import EvaluationRules, Ring, Setting
 
         clamp_len = config["clamp_len"] if config["clamp_len"] > 0 else -1
@@ -75,7 +75,7 @@ class TransformerXLArchitecture(Architecture):
         )
 
     def build_step(self, model: TransformerXL, choices: Mapping[str, Any]) -> Step:
-        """Return the step module; with `cuda_graphs` it has graphs of fixed shapes, too."""
+        """Return the step module; with `cuda_graphs` it also has graphs of fixed shapes."""
         from xlexport.architectures.transformer_xl.step import TransformerXLStep
 
         return TransformerXLStep(model, bool(choices.get("cuda_graphs")))
@@ -91,19 +91,19 @@ class TransformerXLArchitecture(Architecture):
         return {name: config.get(name) for name in SIZES}
 
     def own_walk(self) -> Walk:
-        """Return the walk block by block: the weights of graphs and eager model are not in memory together."""
+        """Return the walk block by block, which never holds the weights of graphs and eager model together."""
         from xlexport.architectures.transformer_xl.verify_walk import walk_transformer_xl
 
         return walk_transformer_xl
 
     def project_memory(self, model: TransformerXL, memory: list[Tensor]) -> Iterable[tuple[str, Tensor]]:
-        """Return hidden states as the keys and values that the rings hold."""
+        """Return the keys and values of hidden states, as the rings hold them."""
         from xlexport.architectures.transformer_xl.step import project_memory
 
         return project_memory(model, memory)
 
     def observe_attention(self, model: TransformerXL, add: Callable[[int, Tensor], None]) -> list[RemovableHandle]:
-        """Let `add` see each layer's weights as they pass its dropout, which keeps them in evaluation mode."""
+        """Pass each layer's attention weights to `add` at the layer's dropout, which is the identity in eval mode."""
         from xltraining.transformer_xl import TransformerXLLayer
 
         def hook(number: int) -> Callable[[Any, Any, Tensor], None]:
@@ -127,7 +127,7 @@ class TransformerXLArchitecture(Architecture):
         ]
 
     def checkpoint_rows(self, config: Mapping[str, Any], settings: Mapping[str, Any]) -> list[Row]:
-        """Return rows of `inspect` about a checkpoint: which keys a token sees, and what a memory starts with."""
+        """Return rows of `inspect` about a checkpoint: the keys that a token sees, and the first memory."""
         return [("keys that a token sees", _window(settings)), ("first memory", settings["first_memory"])]
 
     def flops(self, config: Mapping[str, Any], size: StepSize) -> int:
@@ -137,7 +137,7 @@ class TransformerXLArchitecture(Architecture):
         return step_flops(config, size)
 
     def eager_start(self, model: TransformerXL, position: int, batch_size: int) -> tuple[list[Tensor], bool]:
-        """Return a memory of zeros in all its rows."""
+        """Return a full memory of zeros; steps may carry it."""
         import torch
 
         config = model.config

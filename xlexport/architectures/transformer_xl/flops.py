@@ -14,7 +14,10 @@ __all__ = ["step_flops"]
 
 
 def step_flops(config: Mapping[str, Any], size: StepSize) -> int:
-    """Count a step; positional keys have a column for each slot and a zero column, unless `size` has their shape."""
+    """Return the multiplications and additions of a step.
+
+    Positional keys have a column for each slot and a zero column, unless `size` holds their shape.
+    """
     columns = next((shape[-1] for shape in size.constants.values()), size.capacity + 1)
     layers = size.batch_size * _layers(config, size.segment_len, size.capacity, columns)
     return 2 * (layers + _clusters(config, size))
@@ -28,7 +31,10 @@ def _layers(config: Mapping[str, Any], S: int, C: int, columns: int) -> int:
 
 
 def _clusters(config: Mapping[str, Any], size: StepSize) -> int:
-    """Embedding and output layer: one cluster, or several, of which all embed each token; see `xltraining.adaptive`."""
+    """Return the multiplications in embedding and output layer; every cluster embeds every token.
+
+    See `xltraining.adaptive`.
+    """
     from xltraining.transformer_xl_config import TransformerXLConfig
 
     whole = TransformerXLConfig.from_dict(config)

@@ -1,8 +1,8 @@
-"""The ring of a Transformer-XL step whose every shape follows from the inputs' shapes, whatever `offset` is.
+"""The ring of a Transformer-XL step in which all shapes follow from the inputs' shapes alone, not from `offset`.
 
-A captured CUDA graph replays kernels with the sizes that they were captured with, so one whose sizes depend on a number
-would go on with the first one. Here one gather puts positional scores in ring order, at an index that is computed from
-`offset`; on a CPU it takes longer than the slices of `RingStep`.
+A captured CUDA graph replays kernels with the sizes recorded at capture. A kernel whose sizes depend on a value would
+keep the first value's sizes. So here one gather, at an index computed from `offset`, puts positional scores in ring
+order. On a CPU it takes longer than the slices of `RingStep`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ __all__ = ["GatheredRing"]
 
 
 class GatheredRing:
-    """What `xlexport.architectures.transformer_xl.step.RingStep` is, for the same arguments."""
+    """A replacement for `xlexport.architectures.transformer_xl.step.RingStep` with the same arguments."""
 
     def __init__(
         self,
@@ -30,23 +30,25 @@ class GatheredRing:
         _, S = tokens.shape
         C, near = memory_key.shape[2], position_key.shape[2] - 1
         self.ring = Ring(S, C, offset)
-        age = self.ring.newest_first  # (C,) of each slot's row, the newest 0
+        age = self.ring.newest_first  # (C,) age of each slot's row; the newest is 0
         steps = torch.arange(S).view(S, 1)
-        distance = age.view(1, C) + steps - (S - 1)  # (S, C), negative for tokens that come after the query
+        distance = age.view(1, C) + steps - (S - 1)  # (S, C), negative for tokens after the query
         self.mask = reach_mask(distance, steps, memory_length, window)
 
-        # Of flat scores (S · (1 + near)): without the first S, row i has its near distances, oldest first, from
-        # S + i · near on (see `RingStep.by_slot`). A far row takes the first of all, which stands in the zero column.
+        # Index into the flat scores (S · (1 + near)): the near distances of row i, oldest first, begin at
+        # S + i · near (see `RingStep.by_slot`). Far rows take entry 0, which is in the zero column.
         count = torch.full((1,), near)  # a tensor: comparisons with a SymInt do not convert
         place = S + steps * count + (count - 1 - age.view(1, C))  # (S, C)
         self.place = torch.where(age.view(1, C) < count, place, 0).view(S * C)
 
     def write(self, memory: Tensor, rows: Tensor) -> Tensor:
-        """Put `rows` (B, H, S, d_head) into the ring (B, H, C, d_head) at this step's slots."""
+        """Write `rows` (B, H, S, d_head) into the ring (B, H, C, d_head) at this step's slots."""
         return self.ring.write(memory, rows, axis=2)
 
     def by_slot(self, scores: Tensor) -> Tensor:
-        """Shift scores of (B, H, S, 1 + near) distances (a zero column first), turn them to ring order, mask them.
+        """Shift the scores (B, H, S, 1 + near) of distances, reorder them by slot, and add the mask.
+
+        Column 0 is the zero column.
 
         Returns:
             (B, H, S, C)

@@ -1,12 +1,12 @@
 """The eager twin of the Transformer-XL step graph: flat tensors in, flat tensors out.
 
-It computes what `xltraining.transformer_xl` computes, laid out for carrying memory cheaply:
+It computes the same results as `xltraining.transformer_xl`, with a layout that makes carried memory cheap:
 
-* memory holds projected keys and values, so nothing of earlier segments is projected twice;
-* memory is a ring written at slot `offset` modulo its capacity C, in place where input and output are one buffer;
-* positional keys W_kR·R depend on nothing but distance, so `positions` makes them once for a capacity;
-* they are kept relative to that of the largest distance, which moves all scores of a query alike, so not their softmax:
-  then distances beyond `clamp_len`, which all count as one, need neither keys nor products;
+* memory holds projected keys and values, so no hidden state is projected twice;
+* memory is a ring, written at slot `offset` modulo its capacity C, in place if input and output share a buffer;
+* positional keys W_kR·R depend only on distance, so `positions` computes them once for a capacity;
+* the key of the largest distance is subtracted from all positional keys. This shifts all scores of a query by the same
+  amount, so the softmax does not change. Distances beyond `clamp_len` share one key, so they need no keys or products;
 * 1/sqrt(d_head) is folded into the query weights and into u and v.
 
 Source: Dai et al. 2019, section 3.3 (four-term relative attention) and Appendix B (relative shift at linear cost).
@@ -31,7 +31,7 @@ from xltraining.transformer_xl import TransformerXL, TransformerXLLayer
 
 __all__ = ["RingStep", "StepLayer", "TransformerXLStep", "project_memory"]
 
-FIXED = Form("fixed")  # every shape follows from the inputs' shapes, as CUDA graphs need it
+FIXED = Form("fixed")  # all shapes follow from the inputs' shapes, as CUDA graphs require
 
 
 class StepLayer(nn.Module):
@@ -46,7 +46,7 @@ class StepLayer(nn.Module):
         query, key, value = attention.qkv.weight.detach().chunk(3)
         self.qkv = nn.Linear(config.d_model, 3 * config.n_head * config.d_head, bias=False)
         self.qkv.weight = nn.Parameter(torch.cat([query * scale, key, value]))
-        # u and v, scaled as the query is, laid out to be added to (B, H, S, d_head).
+        # u and v, scaled like the query, in a shape that can be added to (B, H, S, d_head).
         self.content_bias = nn.Parameter((attention.content_bias.detach() * scale).unsqueeze(1))  # (H, 1, d_head)
         self.position_bias = nn.Parameter((attention.position_bias.detach() * scale).unsqueeze(1))  # (H, 1, d_head)
         self.position = attention.position
@@ -64,7 +64,11 @@ class StepLayer(nn.Module):
         position_key: Tensor,
         ring: RingStep | GatheredRing,
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """(B, S, D) and the layer's two rings (B, H, C, d_head) to the next hidden states and the written rings."""
+        """Compute the next hidden states from `hidden` (B, S, D) and the layer's two rings (B, H, C, d_head).
+
+        Returns:
+            hidden states (B, S, D), and the two rings with this step's rows.
+        """
         B, S, _ = hidden.shape
         H, d_head = self.n_head, self.d_head
         normed = self.attention_norm(hidden) if self.pre_lnorm else hidden
@@ -91,10 +95,9 @@ class StepLayer(nn.Module):
 
 
 class RingStep:
-    """What every layer of one step shares: where rows are written, which rows are seen, how positions turn.
+    """The parts of one step that all layers share: slots to write, the mask, and the order of positional scores.
 
-    Rows by age, oldest first, are `near` ones, which have positional keys, and before them far ones, whose positional
-    score is zero.
+    By age, the newest `near` rows have positional keys. The older rows are far: their positional score is zero.
     """
 
     def __init__(
@@ -113,7 +116,7 @@ class RingStep:
         self.S, self.near = S, near
         self.ring = Ring(S, C, offset)
         steps = torch.arange(S)
-        # Distance of each row, by age, from each query; negative for tokens that come after the query.
+        # Distance of each row, by age, from each query; negative for tokens after the query.
         distance = (C - S) + steps.view(S, 1) - torch.arange(C).view(1, C)  # (S, C)
         mask = reach_mask(distance, steps, memory_length, window)
         self.near_mask = mask[..., far:]  # (B, 1, S, near)
@@ -123,20 +126,21 @@ class RingStep:
         newest_near = torch.minimum(cut, torch.full((1,), near))
         self.newest_near = _size(newest_near, near)
         newest_far = _size(cut - newest_near, far)
-        # One tensor for all layers: each score is its content alone.
+        # One tensor for all layers, because the score of a far row has no positional part.
         far_mask = mask[..., :far].expand(B, H, S, far)
         self.newest_far = far_mask.narrow(3, far - newest_far, newest_far)
         self.oldest_far = far_mask.narrow(3, 0, far - newest_far)
 
     def write(self, memory: Tensor, rows: Tensor) -> Tensor:
-        """Put `rows` (B, H, S, d_head) into the ring (B, H, C, d_head) at this step's slots."""
+        """Write `rows` (B, H, S, d_head) into the ring (B, H, C, d_head) at this step's slots."""
         return self.ring.write(memory, rows, axis=2)
 
     def by_slot(self, scores: Tensor) -> Tensor:
-        """Shift scores of (B, H, S, 1 + near) distances (a zero column first), mask them, and turn them to ring order.
+        """Shift the scores (B, H, S, 1 + near) of distances, add the mask, and reorder them by slot.
 
-        Appendix B's shift without a pad: dropping the first S of the flat scores moves row i left by S - i, which
-        leaves column j of row i with the distance near - S + i - j; the zero column stands where nothing is seen.
+        Column 0 is the zero column. This is the shift of Appendix B without padding: dropping the first S flat scores
+        moves row i left by S - i. Then column j of row i has the distance near - S + i - j. The zero column ends up
+        at places that the mask hides.
 
         Returns:
             (B, H, S, C)
@@ -149,11 +153,11 @@ class RingStep:
 
 
 def _size(count: Tensor, largest: int | None = None, smallest: int = 0) -> int:
-    """A number in a tensor as the size of an axis, from `smallest` to `largest`.
+    """Return the number in a tensor as the size of an axis, from `smallest` to `largest`.
 
-    To `torch.jit.trace` it stays a tensor, which it records wherever a size is taken; a number would be fixed.
+    Under `torch.jit.trace` it stays a tensor, so that the trace records it; a Python number would be fixed.
     """
-    if torch.jit.is_tracing():  # type: ignore[attr-defined]  # not in torch's own list of names
+    if torch.jit.is_tracing():  # type: ignore[attr-defined]  # missing in torch's `__all__`
         return cast(int, count.view(()))
     size = cast(int, count.item())
     torch._check(size >= smallest)
@@ -163,13 +167,13 @@ def _size(count: Tensor, largest: int | None = None, smallest: int = 0) -> int:
 
 
 class TransformerXLStep(nn.Module):
-    """All that the graphs of a bundle compute; the exporter cuts it by purpose.
+    """One module that computes the outputs of all graphs of a bundle; the exporter cuts it by purpose.
 
-    B, S and C (batch, segment, capacity) are free; H, d_head and n_token are the model's.
+    B, S and C (batch, segment, capacity) are free; H, d_head and n_token are fixed by the model.
 
     Args:
         model: the trained model, in eval mode; its weights are shared, not copied.
-        cuda_graphs: have purposes in the form that CUDA graphs need, too.
+        cuda_graphs: also compute purposes in the form that CUDA graphs need.
     """
 
     traceable = True
@@ -194,7 +198,7 @@ class TransformerXLStep(nn.Module):
         """The carried rings: projected keys and values of every layer."""
         config = self.config
         shape = ("batch", config.n_head, "capacity", config.d_head)
-        starts_with_rows = config.first_memory == "zeros" and config.pre_lnorm  # else such rows are zero, or absent
+        starts_with_rows = config.first_memory == "zeros" and config.pre_lnorm  # else first rows are zero or absent
         return tuple(
             spec.Memory(name, f"new_{name}", "float32", shape, first_value=name if starts_with_rows else None)
             for index in range(config.n_layer)
@@ -203,19 +207,23 @@ class TransformerXLStep(nn.Module):
 
     @property
     def inputs(self) -> tuple[spec.Tensor, ...]:
-        """What `forward` takes, in order.
+        """The inputs of `forward`, in order.
 
-        `tokens` and `targets` (the token after each), `offset` = rows written to the ring so far, `memory_length` =
-        rows of memory that each batch row may see (at most mem_len), `window` = keys that a query sees at most,
-        itself included; the rings; positional keys for the distances near - 1 … 0 behind a zero column; and for
-        `positions` what their number follows from: `capacity` = slots of the ring, `mem_len` = rows of memory, and
-        `clamp_len` (not clamped if it is not positive).
+        * `targets`: the token after each of `tokens`;
+        * `tokens`;
+        * `offset`: rows written to the ring so far;
+        * `memory_length`: rows of memory that each batch row may see (at most mem_len);
+        * `window`: the largest number of keys that a query sees, itself included;
+        * the rings;
+        * positional keys: a zero column, then the distances near - 1 … 0;
+        * for `positions`, which computes `near` from them: `capacity` (slots of the ring), `mem_len` (rows of memory),
+          and `clamp_len` (no clamp unless positive).
         """
         config = self.config
         return (
             spec.Tensor("targets", "int64", ("batch", "segment")),
-            # Tracing reads the segment's length from the last input that has it: not from targets, so that the
-            # generate graph does without them.
+            # Tracing reads the segment's length from the last input that has it. This must not be `targets`, or the
+            # generate graph would need them.
             spec.Tensor("tokens", "int64", ("batch", "segment")),
             spec.Tensor("offset", "int64", (1,)),
             spec.Tensor("memory_length", "int64", ("batch",)),
@@ -231,15 +239,18 @@ class TransformerXLStep(nn.Module):
     def purposes(self) -> dict[str, tuple[spec.Tensor, ...]]:
         """The graphs that are cut out of `forward`, and the outputs of each.
 
-        `log_prob`: nats of each target. `logits`: of the last position. `rank` of each target, 1 is the likeliest.
-        `entropy`: nats. `top_ids`, `top_log_probs`: the likeliest tokens, best first.
+        * `log_prob`: log-probability of each target, in nats;
+        * `logits`: logits of the last position;
+        * `rank`: rank of each target, where 1 is the most probable token;
+        * `entropy`: in nats;
+        * `top_ids`, `top_log_probs`: the most probable tokens, best first.
         """
         config = self.config
         log_prob = spec.Tensor("log_prob", "float32", ("batch", "segment"))
         memory = tuple(spec.Tensor(entry.output, entry.dtype, entry.shape) for entry in self.memory)
         generate = (spec.Tensor("logits", "float32", ("batch", config.n_token)), *memory)
         fixed = {"score_fixed": (log_prob, *memory), "generate_fixed": generate}
-        if len(config.cluster_bounds) > 1:  # how many targets a cluster has is not known beforehand
+        if len(config.cluster_bounds) > 1:  # the number of targets in each cluster depends on data
             del fixed["score_fixed"]
         return {
             "score": (log_prob, *memory),
@@ -257,16 +268,16 @@ class TransformerXLStep(nn.Module):
 
     @property
     def forms(self) -> Mapping[str, Form]:
-        """Those for CUDA graphs; else one way of computing serves segments of all lengths."""
+        """The purposes for CUDA graphs; all other purposes use one form for segments of all lengths."""
         return {purpose: FIXED for purpose in self.purposes if purpose.endswith("_fixed")}
 
     def example(self) -> tuple[Tensor, ...]:
-        """Inputs to trace with. No free axis is 1: a size of one would be exported as fixed."""
+        """Return example inputs to trace with. No free axis has size 1, because tracing would fix it."""
         sizes = {"batch": 2, "segment": 5, "capacity": 19, "near + 1": 14}
         return example_of(self, sizes, {"window": 19, "capacity": 19, "mem_len": 13, "clamp_len": 7})  # near is 13
 
     def forward(self, *inputs: Tensor) -> tuple[Tensor, ...]:
-        """One segment: `inputs` as the property says, out come the outputs of all `purposes`, each once, in order."""
+        """Compute one segment: return the outputs of all `purposes`, each once, in the order of `traced_outputs`."""
         given = dict(zip((entry.name for entry in self.inputs), inputs, strict=True))
         targets = given["targets"]
         hidden, made = self._run_layers(given, RingStep)
@@ -285,7 +296,7 @@ class TransformerXLStep(nn.Module):
     def _run_layers(
         self, given: Mapping[str, Tensor], kind: type[RingStep | GatheredRing]
     ) -> tuple[Tensor, dict[str, Tensor]]:
-        """The last hidden states (B, S, D) and the written rings, by the names of their outputs."""
+        """Run all layers; return the last hidden states (B, S, D) and the written rings by output name."""
         tokens, made = given["tokens"], {}
         shared = ("memory_key_0", "position_key_0", "offset", "memory_length", "window")
         ring = kind(tokens, *(given[name] for name in shared))
@@ -306,14 +317,15 @@ class TransformerXLStep(nn.Module):
         return (self.config.n_head, self.config.d_head, "near + 1")
 
     def positions(self, capacity: Tensor, mem_len: Tensor, clamp_len: Tensor) -> list[Tensor]:
-        """Make positional keys W_kR·R for distances below `near`, less that of the largest.
+        """Compute positional keys W_kR·R for distances below `near`, minus the key of the largest distance.
 
-        Beyond clamp_len all distances count as one. So the last query of a step needs clamp_len keys of their own, and
-        the first as many more as a step has tokens: near = min(capacity, clamp_len + capacity - mem_len).
+        All distances beyond clamp_len share one key. So the last query of a step needs clamp_len keys, and the first
+        query one more for each token of the step: near = min(capacity, clamp_len + capacity - mem_len).
 
         Args:
-            capacity: (1,) int64, slots of the ring; mem_len: (1,) int64, rows of memory.
-            clamp_len: (1,) int64; distances are not clamped if it is not positive, then near = capacity.
+            capacity: (1,) int64, slots of the ring.
+            mem_len: (1,) int64, rows of memory.
+            clamp_len: (1,) int64; if it is not positive, distances are not clamped and near = capacity.
 
         Returns:
             n_layer tensors (H, d_head, 1 + near): a zero column, then the distances near - 1 … 0.
@@ -322,7 +334,7 @@ class TransformerXLStep(nn.Module):
         clamped_near = torch.minimum(capacity, clamp_len + capacity - mem_len)
         near = torch.where(clamp_len > 0, clamped_near, capacity)
         count = _size(near, smallest=1)
-        distance = torch.arange(count, -1, -1)  # the first stands for the zero column
+        distance = torch.arange(count, -1, -1)  # the first entry becomes the zero column
         clamped = torch.where(clamp_len > 0, torch.minimum(distance, clamp_len), distance).to(torch.float32)
         angle = clamped.unsqueeze(1) * self.inverse_frequency  # (1 + near, D / 2)
         encoding = torch.cat([angle.sin(), angle.cos()], dim=1)  # (1 + near, D)
@@ -333,20 +345,24 @@ class TransformerXLStep(nn.Module):
         ]
 
     def first_rows(self) -> Mapping[str, Tensor]:
-        """What a slot holds that stands for a zero hidden state: (H, d_head) a memory, by input name.
+        """Return the content of a slot for a zero hidden state: (H, d_head) for each memory, by input name.
 
-        With pre-LayerNorm that is W·LN(0) = W·bias, not zero.
+        With pre-LayerNorm it is W·LN(0) = W·bias, not zero.
         """
         return self._first_rows
 
     def discard(self) -> None:
-        """Free all weights, those of the model too; neither can run any more."""
+        """Release all weights, including the trained model's; neither can run afterwards."""
         for parameter in self.parameters():
             parameter.data = torch.empty(0)
 
 
 def project_memory(model: TransformerXL, memory: list[Tensor]) -> Iterator[tuple[str, Tensor]]:
-    """The eager model's memory, n_layer hidden states (B, M, D), as what the rings hold: name and (B, H, M, d_head)."""
+    """Project the eager model's memory, n_layer hidden states (B, M, D), to the rows that the rings hold.
+
+    Yields:
+        The name of each memory and its rows (B, H, M, d_head).
+    """
     H, d_head = model.config.n_head, model.config.d_head
     for index, hidden in enumerate(memory):
         B, M, _ = hidden.shape

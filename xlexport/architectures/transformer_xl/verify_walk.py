@@ -1,9 +1,9 @@
-"""The walk of a Transformer-XL: the eager model ahead, then the graphs, block by block.
+"""The walk of a Transformer-XL: in each block of segments first the eager model, then the graphs.
 
-Every segment compares the score graph's log-probabilities and its new rows in every memory tensor; whole memories are
-compared at the beginning and at the end of every block of segments. The other step graphs walk the first segments too,
-each on its own, until their rings have wrapped. The eager model and the graphs take turns, so that their weights are
-not in memory together.
+For every segment the walk compares the score graph's log-probabilities and its new rows in every memory tensor. It
+compares whole memories at the beginning and at the end of every block. The other step graphs also walk the first
+segments, one graph at a time, until their rings have wrapped. The eager model and the graphs take turns, so that their
+weights are never in memory at the same time.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
 __all__ = ["walk_transformer_xl"]
 
-LARGEST_BLOCK = 1 << 28  # bytes of figures and memory rows that the eager model is ahead of the graphs
+LARGEST_BLOCK = 1 << 28  # bytes of figures and memory rows that are kept while the eager model is ahead of the graphs
 
 
 def walk_transformer_xl(
@@ -72,13 +72,13 @@ def walk_transformer_xl(
         for tokens, targets in block:
             one, eager_memory = _walk_eager(model, eager, eager_memory, tokens, targets)
             ahead.append(one)
-            if len(ahead) % 4 == 0:  # what every segment frees adds up; giving it back each time would cost more
+            if len(ahead) % 4 == 0:  # freed memory adds up; returning it after every segment would be slower
                 trim()
-        # Where the block filled the memory, its rows are the memory; projected again, they would be there twice.
+        # If the block filled the memory, its rows are the memory, so projecting them again would only double them.
         filled = sum(one.expected.tokens.shape[1] for one in ahead) >= evaluation.most_rows
         whole = _all_rows(ahead, evaluation.most_rows) if filled else list(_project(eager, eager_memory))
         del eager
-        gc.collect()  # what has read the checkpoint may hold itself, and the tensors with it
+        gc.collect()  # the checkpoint's reader may be in a reference cycle that keeps the tensors
         trim()
         walked: list[SegmentDifference] = []
         for one in ahead:
@@ -100,7 +100,7 @@ def walk_transformer_xl(
 def _walk_others(
     model: Model, ahead: list[_Segment], found: list[SegmentDifference], evaluation: EvaluationSettings
 ) -> None:
-    """Walk the other graphs, each with a memory of its own; what they differ by goes into `found`."""
+    """Walk the other graphs, each with its own memory; add their differences to `found`."""
     for purpose in ("detail", "generate", "score_fixed", "generate_fixed"):
         if purpose not in model.bundle.graphs:
             continue
@@ -115,7 +115,7 @@ def _walk_others(
 
 
 def _block_length(model: Model, evaluation: EvaluationSettings) -> int:
-    """Segments that the eager model walks ahead: as many as memory allows, and no fewer than fill a ring."""
+    """Return how many segments the eager model walks ahead: as many as memory allows, and enough to fill a ring."""
     row = sum(math.prod(axis for axis in entry.shape if isinstance(axis, int)) for entry in model.bundle.memory)
     kept = 4 * (evaluation.segment_len * (row + 3 * BEST) + model.bundle.vocab_size)  # bytes of a _Segment
     return max(segments_to_wrap(evaluation), LARGEST_BLOCK // kept)
@@ -123,16 +123,16 @@ def _block_length(model: Model, evaluation: EvaluationSettings) -> int:
 
 @dataclass(frozen=True)
 class _Segment:
-    """What the eager model says of one segment."""
+    """The eager model's results for one segment."""
 
     expected: Expected
-    rows: Mapping[str, npt.NDArray[np.float32]]  # that it adds to each memory, (H, rows, d_head); may be fewer
+    rows: Mapping[str, npt.NDArray[np.float32]]  # (H, rows, d_head) added to each memory; rows <= S
 
 
 def _walk_eager(
     model: Model, eager: Any, memory: list[torch.Tensor], tokens: Ids, targets: Ids
 ) -> tuple[_Segment, list[torch.Tensor]]:
-    """One segment of the eager model, and its memory behind it."""
+    """Run the eager model on one segment; return its results, and the memory after it."""
     import torch
 
     with torch.inference_mode():
@@ -145,10 +145,13 @@ def _walk_eager(
 def _step_in_parts(
     model: Model, purpose: str, memory: BatchMemory, expected: Expected
 ) -> Iterator[tuple[Expected, dict[str, npt.NDArray[Any]]]]:
-    """Run a segment as steps of few tokens, with what each should give: whole, its tables may be more than the model.
+    """Run a segment in steps of few tokens, because its tables could be larger than the model; yield each part.
 
     The memory's length grows within the segment instead of stopping at mem_len, so every query reaches as far back as
-    in one step. The ring has room for that: a row it still reaches is not overwritten before the segment ends.
+    in one step. The ring has room for this: no row that is still needed is overwritten before the segment ends.
+
+    Yields:
+        The eager model's results for the part, and the graph's outputs.
     """
     S = expected.tokens.shape[1]
     length = memory.memory_length.copy()
@@ -161,7 +164,7 @@ def _step_in_parts(
 
 
 def _project(eager: Any, memory: list[torch.Tensor]) -> Iterator[NamedRows]:
-    """The eager model's memory as the rings should hold it, one by one: name and (H, M, d_head), oldest first."""
+    """Yield the eager model's memory in the form of the rings: name and (H, M, d_head), oldest first."""
     import torch
 
     with torch.inference_mode():
@@ -170,7 +173,7 @@ def _project(eager: Any, memory: list[torch.Tensor]) -> Iterator[NamedRows]:
 
 
 def _all_rows(segments: list[_Segment], mem_len: int) -> Iterator[NamedRows]:
-    """The last rows of consecutive segments in each memory, (H, M, d_head), oldest first."""
+    """Yield the last rows of consecutive segments for each memory, (H, M, d_head), oldest first."""
     for name in segments[0].rows:
         rows = np.concatenate([one.rows[name] for one in segments], axis=1)
         yield name, rows[:, max(0, rows.shape[1] - mem_len) :]
