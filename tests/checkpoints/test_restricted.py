@@ -245,7 +245,9 @@ def test_arguments_within_arguments_are_counted(tmp_path: Path) -> None:
     """A tuple of a million references was walked again by each call, for nine bytes of the file."""
     storage_and_shape, end = tensor()[len(b"ctorch._utils\n_rebuild_tensor_v2\n") : -2], b"}tq\x020"
     arguments = b"}q\x010" + storage_and_shape + b"h\x01" * 100_000 + b"tq\x000"
-    typed = b"ctorch._tensor\n_rebuild_from_type_v2\nq\x010(ctorch._utils\n_rebuild_tensor_v2\nctorch\nTensor\nh\x00" + end
+    typed = (
+        b"ctorch._tensor\n_rebuild_from_type_v2\nq\x010(ctorch._utils\n_rebuild_tensor_v2\nctorch\nTensor\nh\x00" + end
+    )
     path = tmp_path / "model.pt"
     path.write_bytes(archive(arguments + typed + b"(" + b"h\x01h\x02R0" * 2 + b"l"))
     assert safe_pickle.read(path) == []

@@ -209,7 +209,10 @@ def checkpoint_from(content: Mapping[str, Any], path: Path | str) -> Checkpoint:
         )
     if version == 1:
         tensors = {_NAMES_OF_VERSION_1.get(name, name): tensor for name, tensor in tensors.items()}
-    tensors = {**{name: tensors[source] for name, source in shared_names(config).items() if source in tensors}, **tensors}
+    tensors = {
+        **{name: tensors[source] for name, source in shared_names(config).items() if source in tensors},
+        **tensors,
+    }
     names = _check_tensors(path, config, tensors)
     state_dict = {name: tensors[name].float() for name in names}
     return Checkpoint(config, state_dict, tokenizer, content.get("training"))

@@ -83,7 +83,9 @@ def sizes_of(tensors: Mapping[str, Any], div_val: object = None) -> dict[str, An
         sizes["d_model"] = output[0]
     if inner := shape("layers.0.pos_ff.CoreNet.0.weight", 2):
         sizes["d_inner"] = inner[0]
-    numbered = itertools.takewhile(bool, (shape(f"word_emb.emb_layers.{index}.weight", 2) for index in range(MOST_CLUSTERS)))
+    numbered = itertools.takewhile(
+        bool, (shape(f"word_emb.emb_layers.{index}.weight", 2) for index in range(MOST_CLUSTERS))
+    )
     tables = [table for table in numbered if table]
     if not tables:
         return sizes

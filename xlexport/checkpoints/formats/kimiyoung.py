@@ -66,9 +66,10 @@ def load(path: Path, config: Mapping[str, Any] | None = None) -> SourceCheckpoin
     model = _model(path, read(path))
     settings = {name: model.get(name, default) for name, default in SETTINGS.items()}
     settings = with_evaluation(path, settings, config)
+    parts = dict(_few(path, _parts(model, "")))  # before anything else follows them
     tensors = dict(_few(path, _tensors(model, "")))
     require_supported(path, settings, tensors)
-    _add_settings_of_parts(path, model, settings)
+    _add_settings_of_parts(path, parts, settings)
     settings |= ties_of(tensors, len(settings["cutoffs"]) + 1)
     return torch_source(
         path,
@@ -131,13 +132,12 @@ def _tensors(module: Record, prefix: str) -> Iterator[tuple[str, Any]]:
             yield from _tensors(child, f"{prefix}{name}.")
 
 
-def _add_settings_of_parts(path: Path, model: Record, settings: dict[str, Any]) -> None:
+def _add_settings_of_parts(path: Path, parts: Mapping[str, Record], settings: dict[str, Any]) -> None:
     """What the model's parts know: clusters, layer normalisation; and that they scale as the authors' do.
 
     Raises:
         CheckpointError: a part is missing, or is not the authors'; lists all that is wrong.
     """
-    parts = dict(_few(path, _parts(model, "")))
     embedding = parts.get("word_emb")
     layers = [part for name, part in parts.items() if name.startswith("layers.") and name.count(".") == 1]
     attentions = [part for name, part in parts.items() if name.endswith(".dec_attn")]

@@ -23,9 +23,9 @@ from xlruntime.limits import Budget, Limits
 __all__ = ["LONGEST_KEY", "PICKLE_LIMITS", "Machine", "read_argument"]
 
 LONGEST_TEXT, LONGEST_LINE = 1 << 20, 1 << 11  # bytes; longer texts are arrays or source text, which no reader needs
-PICKLE_LIMITS = Limits(bytes=216_000_000, operations=12_000_000)
+PICKLE_LIMITS = Limits(bytes=214_300_000, operations=12_000_000)
 """For the pickles of one file. The vocabulary of One Billion Word has 800,000 words and takes eight million operations."""
-WORD_SHARE = 9 / 5  # one part in this many of the memory is for texts alone,
+WORD_PART = 0.56  # of the memory is for texts alone,
 WORD_ROOM = 150  # so many bytes for each
 STACK_PLACE, LIST_PLACE, WORD_PLACE, PLACE = 18, 9, 50, 90  # bytes: on the stack, in a list, in a dict by text, by else
 EMPTY, RECORD = {"list": 72, "dict": 160, "set": 216}, 600
@@ -104,7 +104,7 @@ class Machine:
         self.builders, self.persistent = builders, persistent
         self.texts: list[Any] = []
         self.names: dict[str, bool] = {}
-        self.words = int(budget.bytes / WORD_SHARE) // WORD_ROOM  # for which there is room of their own
+        self.words = int(budget.bytes * WORD_PART) // WORD_ROOM  # for which there is room of their own
         self.has_ended = False
         budget.bytes -= self.words * WORD_ROOM
 
