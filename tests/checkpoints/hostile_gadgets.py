@@ -14,48 +14,49 @@ from tests.checkpoints.hostile_torch_files import MAGIC, Entry, archive, tensor,
 
 __all__ = ["GADGETS", "disguised", "forms"]
 
-GADGETS = [  # whatever runs code, starts a program, reads or writes a file, opens a connection, or leads to what does
-    *("os.system os.popen os.execv os.posix_spawn os.fork os.kill os.remove os.symlink posix.system nt.system").split(),
-    *("builtins.eval builtins.exec builtins.compile builtins.getattr builtins.setattr builtins.__import__").split(),
-    *("builtins.open builtins.input builtins.breakpoint builtins.globals builtins.map builtins.apply").split(),
-    *("__builtin__.execfile __builtin__.file __builtin__.reload commands.getoutput popen2.popen2").split(),
-    *("subprocess.Popen subprocess.run subprocess.check_output subprocess.getoutput pty.spawn platform.popen").split(),
-    *("runpy._run_code runpy.run_path runpy.run_module code.interact code.InteractiveInterpreter.runcode").split(),
-    *("codeop.compile_command bdb.Bdb.run pdb.run pdb.Pdb.runeval doctest.debug_script trace.Trace.run").split(),
-    *("timeit.timeit timeit.main cProfile.run cProfile.runctx profile.run profile.Profile.runctx").split(),
-    *("pydoc.locate pydoc.pipepager pkgutil.resolve_name importlib.import_module importlib.reload").split(),
-    *("importlib.machinery.SourceFileLoader zipimport.zipimporter zipimport.zipimporter.load_module").split(),
-    *("imp.load_source operator.attrgetter operator.itemgetter operator.methodcaller _operator.attrgetter").split(),
-    *("functools.partial functools.reduce _functools.partial itertools.starmap types.CodeType").split(),
-    *("types.FunctionType typing.get_type_hints inspect.getattr_static marshal.loads marshal.load").split(),
-    *("ctypes.CDLL ctypes.cdll.LoadLibrary ctypes.CFUNCTYPE _ctypes.dlopen cffi.FFI gc.get_objects").split(),
-    *("pickle.loads pickle.load pickle.Unpickler _pickle.loads shelve.open dill.loads cloudpickle.loads").split(),
-    *("joblib.load pandas.read_pickle pandas.eval numpy.load numpy.fromfile numpy.memmap numpy.save").split(),
-    *("numpy.testing._private.utils.runstring numpy.f2py.crackfortran._eval_length numpy.__builtins__").split(),
-    *("numpy.f2py.crackfortran.getlincoef numpy.f2py.diagnose.run_command numpy.distutils.exec_command").split(),
-    *("torch.load torch.serialization.load torch.hub.load torch.hub._load_local torch.jit.load torch.compile").split(),
-    *("torch.storage._load_from_bytes torch.utils.cpp_extension.load torch.utils.cpp_extension.load_inline").split(),
-    *("torch.utils.collect_env.run torch.utils.bottleneck.__main__.run_cprofile torch.ops.load_library").split(),
-    *("torch.utils._config_module.ConfigModule.load_config torch._inductor.codecache.compile_file").split(),
-    *("torch._dynamo.guards.GuardBuilder.get torch.fx.graph_module._forward_from_src torch.os.system").split(),
-    *("torch.package.PackageImporter torch.distributed.rpc.rpc_sync torch.utils.data.DataLoader").split(),
-    *("torch.fx.experimental.symbolic_shapes.ShapeEnv.evaluate_guards_expression torch.classes.load_library").split(),
-    *("pip.main pip._internal.main pip._internal.cli.main.main ensurepip._run_pip venv.create").split(),
-    *("setuptools.setup distutils.file_util.write_file distutils.spawn.spawn lib2to3.pgen2.grammar.Grammar.loads").split(),
-    *("idlelib.run.Executive.runcode idlelib.pyshell.ModifiedInterpreter.runcommand webbrowser.open").split(),
-    *("asyncio.create_subprocess_shell asyncio.unix_events._UnixSubprocessTransport._start asyncio.run").split(),
-    *("multiprocessing.Process multiprocessing.util.spawnv_passfds concurrent.futures.ProcessPoolExecutor").split(),
-    *("threading.Thread signal.signal atexit.register sys.settrace sys.modules sys.exit faulthandler._sigsegv").split(),
-    *("_interpreters.run_string _xxsubinterpreters.run_string _posixsubprocess.fork_exec _io.FileIO io.open").split(),
-    *("shutil.rmtree shutil.copyfile tempfile.mktemp pathlib.Path.write_text pathlib.Path.unlink linecache.getlines").split(),
-    *("socket.create_connection ssl.get_server_certificate http.client.HTTPConnection urllib.request.urlopen").split(),
-    *("requests.get requests.api.get aiohttp.ClientSession httplib.HTTPSConnection smtplib.SMTP ftplib.FTP").split(),
-    *("imaplib.IMAP4_stream telnetlib.Telnet xmlrpc.client.ServerProxy logging.config.listen").split(),
-    *("sqlite3.connect sqlite3.dbapi2.enable_callback_tracebacks uuid._get_command_stdout cgitb.enable").split(),
-    *("_aix_support._read_cmd_output _osx_support._read_output _pyrepl.pager.pipe_pager site.execsitecustomize").split(),
-    *("test.support.script_helper.assert_python_ok unittest.mock._importer turtle.config_dict tkinter.Tcl").split(),
-    *("copyreg.add_extension copyreg.__newobj__ _codecs.lookup codecs.open weakref.finalize").split(),
-]  # fmt: skip
+# Whatever runs code, starts a program, reads or writes a file, opens a connection, or leads to what does.
+GADGETS = """
+    os.system os.popen os.execv os.posix_spawn os.fork os.kill os.remove os.symlink posix.system nt.system
+    builtins.eval builtins.exec builtins.compile builtins.getattr builtins.setattr builtins.__import__
+    builtins.open builtins.input builtins.breakpoint builtins.globals builtins.map builtins.apply
+    __builtin__.execfile __builtin__.file __builtin__.reload commands.getoutput popen2.popen2
+    subprocess.Popen subprocess.run subprocess.check_output subprocess.getoutput pty.spawn platform.popen
+    runpy._run_code runpy.run_path runpy.run_module code.interact code.InteractiveInterpreter.runcode
+    codeop.compile_command bdb.Bdb.run pdb.run pdb.Pdb.runeval doctest.debug_script trace.Trace.run
+    timeit.timeit timeit.main cProfile.run cProfile.runctx profile.run profile.Profile.runctx
+    pydoc.locate pydoc.pipepager pkgutil.resolve_name importlib.import_module importlib.reload
+    importlib.machinery.SourceFileLoader zipimport.zipimporter zipimport.zipimporter.load_module
+    imp.load_source operator.attrgetter operator.itemgetter operator.methodcaller _operator.attrgetter
+    functools.partial functools.reduce _functools.partial itertools.starmap types.CodeType
+    types.FunctionType typing.get_type_hints inspect.getattr_static marshal.loads marshal.load
+    ctypes.CDLL ctypes.cdll.LoadLibrary ctypes.CFUNCTYPE _ctypes.dlopen cffi.FFI gc.get_objects
+    pickle.loads pickle.load pickle.Unpickler _pickle.loads shelve.open dill.loads cloudpickle.loads
+    joblib.load pandas.read_pickle pandas.eval numpy.load numpy.fromfile numpy.memmap numpy.save
+    numpy.testing._private.utils.runstring numpy.f2py.crackfortran._eval_length numpy.__builtins__
+    numpy.f2py.crackfortran.getlincoef numpy.f2py.diagnose.run_command numpy.distutils.exec_command
+    torch.load torch.serialization.load torch.hub.load torch.hub._load_local torch.jit.load torch.compile
+    torch.storage._load_from_bytes torch.utils.cpp_extension.load torch.utils.cpp_extension.load_inline
+    torch.utils.collect_env.run torch.utils.bottleneck.__main__.run_cprofile torch.ops.load_library
+    torch.utils._config_module.ConfigModule.load_config torch._inductor.codecache.compile_file
+    torch._dynamo.guards.GuardBuilder.get torch.fx.graph_module._forward_from_src torch.os.system
+    torch.package.PackageImporter torch.distributed.rpc.rpc_sync torch.utils.data.DataLoader
+    torch.fx.experimental.symbolic_shapes.ShapeEnv.evaluate_guards_expression torch.classes.load_library
+    pip.main pip._internal.main pip._internal.cli.main.main ensurepip._run_pip venv.create
+    setuptools.setup distutils.file_util.write_file distutils.spawn.spawn lib2to3.pgen2.grammar.Grammar.loads
+    idlelib.run.Executive.runcode idlelib.pyshell.ModifiedInterpreter.runcommand webbrowser.open
+    asyncio.create_subprocess_shell asyncio.unix_events._UnixSubprocessTransport._start asyncio.run
+    multiprocessing.Process multiprocessing.util.spawnv_passfds concurrent.futures.ProcessPoolExecutor
+    threading.Thread signal.signal atexit.register sys.settrace sys.modules sys.exit faulthandler._sigsegv
+    _interpreters.run_string _xxsubinterpreters.run_string _posixsubprocess.fork_exec _io.FileIO io.open
+    shutil.rmtree shutil.copyfile tempfile.mktemp pathlib.Path.write_text pathlib.Path.unlink linecache.getlines
+    socket.create_connection ssl.get_server_certificate http.client.HTTPConnection urllib.request.urlopen
+    requests.get requests.api.get aiohttp.ClientSession httplib.HTTPSConnection smtplib.SMTP ftplib.FTP
+    imaplib.IMAP4_stream telnetlib.Telnet xmlrpc.client.ServerProxy logging.config.listen
+    sqlite3.connect sqlite3.dbapi2.enable_callback_tracebacks uuid._get_command_stdout cgitb.enable
+    _aix_support._read_cmd_output _osx_support._read_output _pyrepl.pager.pipe_pager site.execsitecustomize
+    test.support.script_helper.assert_python_ok unittest.mock._importer turtle.config_dict tkinter.Tcl
+    copyreg.add_extension copyreg.__newobj__ _codecs.lookup codecs.open weakref.finalize
+    """.split()  # noqa: SIM905 -- a table
 
 
 def forms(gadget: str, canary: Path) -> Iterator[tuple[str, bytes]]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import pickle
 import string
 from collections import Counter, OrderedDict, defaultdict
@@ -146,7 +145,7 @@ def test_plain_values_as_the_slow_pickler_writes_them(value: Any, protocol: int,
     """Pickled without C: without frames of the same places, as other programs write them."""
     path = tmp_path / "value.pkl"
     with path.open("wb") as file:
-        pickle._Pickler(file, protocol).dump(value)  # type: ignore[attr-defined]
+        pickle._Pickler(file, protocol).dump(value)
     assert_same(read(path), pickle.loads(path.read_bytes()), {})
 
 
@@ -165,7 +164,7 @@ def test_tensors_as_torch_reads_them(value: Any, new: bool, protocol: int, tmp_p
 def test_state_of_training_as_torch_reads_it(new: bool, tmp_path: Path) -> None:
     torch.manual_seed(0)
     model = nn.Sequential(nn.Embedding(5, 4), nn.LSTM(4, 3), nn.LayerNorm(3))
-    model[0].weight.model_parallel = False  # type: ignore[assignment]
+    model[0].weight.model_parallel = False
     optimizer = torch.optim.AdamW(model.parameters(), amsgrad=True)
     model[1](model[0](torch.arange(5)))[0].sum().backward()
     optimizer.step()
@@ -185,6 +184,10 @@ def test_state_of_training_as_torch_reads_it(new: bool, tmp_path: Path) -> None:
     assert_same(found, expected, {})
 
 
+def nested(depth: int) -> list[Any]:
+    return [nested(depth - 1)] if depth else []
+
+
 @pytest.mark.parametrize(
     ("value", "found"),
     [
@@ -194,7 +197,7 @@ def test_state_of_training_as_torch_reads_it(new: bool, tmp_path: Path) -> None:
         ({"a" * 4097: 1}, None),
         ({(1, 2): 1}, None),
         ({frozenset(): 1}, None),
-        (functools.reduce(lambda inner, _: [inner], range(101), 1), None),
+        (nested(101), None),
         (torch.tensor(1j), None),
         (torch.tensor(1).to(torch.uint16), None),
         (torch.zeros(1).to(torch.float8_e4m3fn), None),

@@ -20,11 +20,11 @@ from xlexport.checkpoints.safe_pickle.records import BadFileError, Name, Record,
 from xlexport.errors import CheckpointError
 from xlruntime.limits import Budget, Limits
 
-__all__ = ["LONGEST_KEY", "PICKLE_LIMITS", "Machine", "read_argument"]
+__all__ = ["LIST_PLACE", "LONGEST_KEY", "PICKLE_LIMITS", "Machine", "read_argument"]
 
 LONGEST_TEXT, LONGEST_LINE = 1 << 20, 1 << 11  # bytes; longer texts are arrays or source text, which no reader needs
 PICKLE_LIMITS = Limits(bytes=214_300_000, operations=12_000_000)
-"""For the pickles of one file. The vocabulary of One Billion Word has 800,000 words and takes eight million operations."""
+"""For the pickles of one file. One Billion Word's vocabulary of 800,000 words takes eight million operations."""
 WORD_PART = 0.56  # of the memory is for texts alone,
 WORD_ROOM = 150  # so many bytes for each
 STACK_PLACE, LIST_PLACE, WORD_PLACE, PLACE = 18, 9, 50, 90  # bytes: on the stack, in a list, in a dict by text, by else
