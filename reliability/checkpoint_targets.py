@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import re
 import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -136,6 +137,8 @@ class Checkpoints:
             content[name], content[other] = content[other], content[name]
         elif rng.random() < 0.03:
             del content[name]
+        elif name.endswith(".json") and rng.random() < 0.2:
+            content[name] = _with_larger_number(content[name], rng)
         elif name.endswith(".json") and rng.random() < 0.8:
             content[name] = damage_json(json.loads(content[name]), rng).encode("utf-8", "surrogatepass")
         else:
@@ -151,6 +154,12 @@ class Checkpoints:
             may_differ=not sample.checks or changed_settings,
         )
         return replace(outcome, said=outcome.said or f"{kind}, {name}")
+
+
+def _with_larger_number(content: bytes, rng: random.Random) -> bytes:
+    """A JSON text with one of its numbers made larger: sizes that a configuration asks for, and no tensor has."""
+    start, end = rng.choice([match.span() for match in re.finditer(rb"(?<![\w.-])\d+(?![\w.])", content)] or [(0, 0)])
+    return content[:end] + b"0" * rng.choice((1, 3, 6, 9, 4000)) * (end > start) + content[end:]
 
 
 def _same(found: Tensors, expected: Tensors) -> bool:

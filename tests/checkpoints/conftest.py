@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
 
 from tests.helpers.fixtures import one_thread, quiet_transformers
+from xlexport.checkpoints import safe_pickle
 from xlexport.commands import run
 
-__all__ = ["Inspect", "Shown", "inspect", "one_thread", "quiet_transformers"]
+__all__ = ["Inspect", "Shown", "inspect", "one_thread", "pickled", "quiet_transformers", "saved"]
 
 
 @dataclass(frozen=True)
@@ -42,3 +47,27 @@ def inspect(capsys: pytest.CaptureFixture[str]) -> Inspect:
         return Shown(code, captured.out, captured.err)
 
     return call
+
+
+@pytest.fixture
+def pickled(tmp_path: Path) -> Callable[..., Any]:
+    """What becomes of a value, or of a pickle's bytes, in a file."""
+
+    def write_and_read(content: Any, protocol: int = 2, **settings: Any) -> Any:
+        path = tmp_path / "content.pkl"
+        path.write_bytes(content if isinstance(content, bytes) else pickle.dumps(content, protocol))
+        return safe_pickle.read(path, **settings)
+
+    return write_and_read
+
+
+@pytest.fixture
+def saved(tmp_path: Path) -> Callable[..., Any]:
+    """What becomes of a value in a file of torch.save."""
+
+    def save_and_read(content: Any, new: bool = True, **settings: Any) -> Any:
+        path = tmp_path / "content.pt"
+        torch.save(content, path, _use_new_zipfile_serialization=new, **settings)
+        return safe_pickle.read(path)
+
+    return save_and_read

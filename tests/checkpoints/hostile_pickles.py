@@ -187,6 +187,8 @@ def bombs() -> Iterator[tuple[str, bytes]]:
     yield "texts of four bytes a character", plain(b"(" + text("\U0001f600" + "a" * 900_000) * 60 + b"l")
     yield "memo in no order", plain(b"N" + b"".join(b"r" + (2 * i + 5).to_bytes(4, "little") for i in range(1_000_000)))
     yield "ten thousand unknown names", plain(b"(" + b"".join(b"cm%d\nf\n" % i for i in range(10_000)) + b"l")
+    long = text("a" * 1_000_000)
+    yield "long keys that are looked up", plain(long + b"q\x000" + long + b"q\x010}h\x00Ns" + b"h\x01Ns" * 1_000_000)
     yield "deep lists", plain(b"]" * 200_000 + b"a" * 199_999)
     yield "deep tuples", plain(b")" + b"\x85" * 200_000)
     yield "deep tuple as key", plain(b"}(" + text("a") + b"\x85" * 100_000 + b"Nu")

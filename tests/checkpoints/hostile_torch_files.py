@@ -234,6 +234,10 @@ def torch_bombs() -> Iterator[tuple[str, bytes]]:
     arguments = b"}r\1\1\0\0(j\0\1\0\0" + b"j\1\1\0\0" * 300_000 + b"tr\2\1\0\0"
     calls = b"ctorch._utils\n_rebuild_parameter\nr\3\1\0\0" + b"j\3\1\0\0j\2\1\0\0R" * 100_000
     yield "calls with many arguments without end", archive(b"(" + tensor() + b"r\0\1\0\0" + arguments + calls + b"l")
+    shape = tensor()[len(b"ctorch._utils\n_rebuild_tensor_v2\n") : -2] + b"j\1\1\0\0" * 1_000_000 + b"tr\4\1\0\0"
+    typed = b"ctorch._tensor\n_rebuild_from_type_v2\nr\5\1\0\0(ctorch._utils\n_rebuild_tensor_v2\nctorch\nTensor\n"
+    calls = b"}r\1\1\0\0" + shape + typed + b"j\4\1\0\0}tr\6\1\0\0" + b"j\5\1\0\0j\6\1\0\0R0" * 100_000
+    yield "calls with many arguments in an argument", archive(b"(" + calls + b"l")
     part = b"cmem_transformer\nDecoderLayer\n)\x81}" + value("_modules") + b"}"
     twice = b"0" + part + value("a") + b"h\x01s" + value("b") + b"h\x01ssbq\x01"
     yield "module that has another twice, and so on", archive(part + b"sbq\x01" + 20 * twice)

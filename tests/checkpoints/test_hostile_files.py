@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 import torch
 
+from tests.checkpoints.hostile_gadgets import disguised
 from tests.checkpoints.hostile_pickles import bombs, damaged, executing, plain, reaching
 from tests.checkpoints.hostile_torch_files import (
     archive,
@@ -50,6 +51,7 @@ def hostile_files(canary: Path) -> list[tuple[str, bytes]]:
     texts = [("empty", b""), ("text", b"It was the best of times.\n" * 9), ("zeros", bytes(9999))]
     return [
         *pickles,
+        *disguised(canary),
         *wrapped,
         *bombs(),
         *torch_bombs(),

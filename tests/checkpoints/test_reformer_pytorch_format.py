@@ -233,7 +233,7 @@ def test_what_the_model_has_no_field_for_is_refused(settings: dict[str, Any], sa
         ({"bucket_size": 24}, "chunk lengths must divide max_positions 128, found 24 (lsh)"),
         ({"n_hashes": 0}, "n_hashes must be at least 1, found 0"),
         ({"n_hashes": 1 << 20}, "n_hashes × layers must be at most"),
-        ({"num_buckets": 1 << 30}, "need rotations of"),
+        ({"num_buckets": 1 << 30}, "numbers of the rotations"),
         ({"heads": 3}, "toqk.weight is (16, 32) in the file, (15, 32) by the configuration"),
         ({"dim_head": 4}, "heads is 2 by the configuration, 4 by the tensors"),
         ({"hash_seed": "x"}, "hash_seed is 'x', expected an integer"),

@@ -20,7 +20,7 @@ import torch
 from torch import nn
 
 from xlexport.checkpoints import safe_pickle
-from xlexport.checkpoints.safe_pickle import Record, machine
+from xlexport.checkpoints.safe_pickle import Record
 from xlexport.errors import CheckpointError
 
 PROTOCOLS = range(pickle.HIGHEST_PROTOCOL + 1)
@@ -29,30 +29,6 @@ DTYPES = (
     torch.float32, torch.float16, torch.bfloat16, torch.float64,
     torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8, torch.bool,
 )  # fmt: skip
-
-
-@pytest.fixture
-def pickled(tmp_path: Path) -> Callable[..., Any]:
-    """What becomes of a value, or of a pickle's bytes, in a file."""
-
-    def write_and_read(content: Any, protocol: int = 2) -> Any:
-        path = tmp_path / "content.pkl"
-        path.write_bytes(content if isinstance(content, bytes) else pickle.dumps(content, protocol))
-        return safe_pickle.read(path)
-
-    return write_and_read
-
-
-@pytest.fixture
-def saved(tmp_path: Path) -> Callable[..., Any]:
-    """What becomes of a value in a file of torch.save."""
-
-    def save_and_read(content: Any, new: bool = True, **settings: Any) -> Any:
-        path = tmp_path / "content.pt"
-        torch.save(content, path, _use_new_zipfile_serialization=new, **settings)
-        return safe_pickle.read(path)
-
-    return save_and_read
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
@@ -181,63 +157,6 @@ def test_package_is_the_only_entry() -> None:
     outside = [file for file in package.parents[1].rglob("*.py") if package not in file.parents]
     assert len(outside) > 100
     assert not [file.name for file in outside if private in file.read_text("utf-8")]
-
-
-def test_operations_are_limited(pickled: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    content = b"\x80\x02" + b"N0" * 50 + b"N."
-    assert pickled(content) is None
-    monkeypatch.setattr(machine, "MOST_OPERATIONS", 100)
-    with pytest.raises(CheckpointError, match="more than 100 operations"):
-        pickled(content)
-
-
-NAMESPACE = b"cargparse\nNamespace\nq\x00"
-COUNTED = {
-    "places on the stack": (b"", b"N", b""),
-    "marks": (b"N", b"(", b"ttt0"),
-    "numbers": (b"", b"J\x01\x01\x01\x010", b"N"),
-    "texts": (b"", b"X\x02\x00\x00\x00ab0", b"N"),
-    "bytes": (b"", b"C\x02ab0", b"N"),
-    "lists": (b"", b"]0", b"N"),
-    "tuples": (b"", b")\x850", b"N"),
-    "tuples of some": (b"Nq\x00", b"(h\x00h\x00h\x00t0", b""),
-    "dicts": (b"", b"}0", b"N"),
-    "sets": (b"", b"\x8f0", b"N"),
-    "frozensets": (b"", b"(K\x01\x910", b"N"),
-    "elements of a list": (b"]", b"Na", b""),
-    "several elements of a list": (b"]", b"(NNe", b""),
-    "elements of a set": (b"\x8f", b"(K\x01\x90", b""),
-    "items by number": (b"}", b"K\x01Ns", b""),
-    "items by text": (b"}X\x01\x00\x00\x00aq\x010", b"h\x01Ns", b""),
-    "memo": (b"N", b"\x94", b""),
-    "memo in no order": (b"N", b"r\x00\x00\x01\x00", b""),
-    "names": (b"", NAMESPACE + b"0", b"N"),
-    "objects": (NAMESPACE, b"h\x00)R0", b""),
-    "state": (NAMESPACE + b")R}(K\x01NK\x02NK\x03Nuq\x010", b"h\x01b", b""),
-    "arguments of objects": (NAMESPACE + b"0(NNNNNNNNNNtq\x010", b"h\x00h\x01\x810", b"N"),
-    "dicts that are made": (b"ccollections\nOrderedDict\nq\x00]q\x010", b"h\x00)R0", b""),
-    "sets that are made": (b"c__builtin__\nset\nq\x00(K\x01K\x02K\x03l\x85q\x010", b"h\x00h\x01R0", b""),
-}
-
-
-@pytest.mark.parametrize("what", COUNTED)
-def test_memory_is_counted(what: str, pickled: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each of these counts for nine bytes or more, so ten thousand of them are more than 80 KB."""
-    before, repeated, after = COUNTED[what]
-    monkeypatch.setattr(machine, "WORD_ROOM", 0)
-    pickled(b"\x80\x04" + before + repeated * 3 + after + b".")
-    monkeypatch.setattr(machine, "ROOM", 80_000)
-    with pytest.raises(CheckpointError, match="far more memory"):
-        pickled(b"\x80\x04" + before + repeated * 10_000 + after + b".")
-
-
-def test_words_of_a_vocabulary_have_room(pickled: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    content = [f"word{number}" for number in range(3000)]
-    monkeypatch.setattr(machine, "ROOM", 80_000)
-    assert pickled(content) == content
-    monkeypatch.setattr(machine, "MOST_WORDS", 1000)
-    with pytest.raises(CheckpointError, match="far more memory"):
-        pickled(content)
 
 
 def test_what_contains_itself_or_is_deep_is_refused(pickled: Callable[..., Any]) -> None:

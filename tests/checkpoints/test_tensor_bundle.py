@@ -25,6 +25,7 @@ from tests.checkpoints.tensor_bundle_writer import (
 )
 from xlexport.checkpoints.tensorflow_bundle import ends_as_table, open_tensor_bundle
 from xlexport.errors import CheckpointError
+from xlruntime.limits import Limits
 
 GENUINE = sorted((Path(__file__).parent / "data" / "tensorflow").glob("*/*.index"))
 TENSORS = {
@@ -241,13 +242,14 @@ def test_hostile_index(index: bytes, what: str, tmp_path: Path) -> None:
     assert what in refusal(write_index(tmp_path, index))
 
 
-def test_limits_on_what_takes_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_limits_on_what_takes_memory(tmp_path: Path) -> None:
     prefix = write_index(tmp_path, records(*((b"kernel_%02d" % place, entry()) for place in range(20))))
-    monkeypatch.setattr("xlexport.checkpoints.tensorflow_bundle.MOST_TENSORS", 19)
-    assert "more than 19 tensors" in refusal(prefix)
+    for limits, what in ((Limits(operations=19), "19 operations"), (Limits(bytes=20_000), "20,000 bytes of memory")):
+        with pytest.raises(CheckpointError, match=f"it would take more than {what}"):
+            open_tensor_bundle(prefix, limits)
     with prefix.with_suffix(".index").open("r+b") as file:
         file.truncate(1 << 40)  # takes no room on the disk
-    assert "1,099,511,627,776 bytes, but an index has at most 4,194,304" in refusal(prefix)
+    assert "it would take more than 134,217,728 bytes of memory" in refusal(prefix)
 
 
 def test_missing_files_are_named(tmp_path: Path) -> None:

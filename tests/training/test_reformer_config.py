@@ -67,11 +67,20 @@ def test_any_number_of_chunks_before_under_rule_chunk() -> None:
     assert ReformerConfig(rule="chunk", chunks_before=2, position="rotary", max_positions=0).chunks_before == 2
 
 
-def test_a_model_without_data_has_rotations() -> None:
-    """They are no parameters: a checkpoint's weights may be put into a model that was made without any."""
+def test_a_model_without_data_has_rotations_without_data() -> None:
+    """Of what size they would be, a stranger's file may say before anything is compared with its tensors."""
     config = ReformerConfig(attn_layers=("lsh",))
     with torch.device("meta"):
         model = Reformer(config)
     assert model.word_emb.weight.is_meta
     name = "layers.0.attention.rotations"
-    assert torch.equal(model.get_buffer(name), Reformer(config).get_buffer(name))
+    assert model.get_buffer(name).is_meta
+    assert model.get_buffer(name).shape == Reformer(config).get_buffer(name).shape
+
+
+def test_rotations_of_all_layers_are_bounded_together() -> None:
+    sizes: dict[str, Any] = {"n_head": 8, "d_head": 128, "n_hashes": 8, "attn_layers": ("lsh",) * 8}
+    assert ReformerConfig(**sizes, n_buckets=(2048,)).rotation_columns == 1024
+    with pytest.raises(ConfigError, match="must be at most 67,108,864, found 67,174,400"):
+        ReformerConfig(**sizes, n_buckets=(2050,))
+    assert ReformerConfig(**{**sizes, "attn_layers": ("local",)}, n_buckets=(1 << 30,)).n_layer == 1

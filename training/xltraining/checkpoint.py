@@ -28,10 +28,10 @@ from xltraining.architectures import (
 )
 from xltraining.atomic_output import publishing
 from xltraining.errors import CheckpointError, CheckpointNotFoundError, CheckpointWriteError, ConfigError
-from xltraining.language_model import ModelConfig
-from xltraining.messages import first_line, shown
+from xltraining.language_model import LanguageModel, ModelConfig
+from xltraining.messages import first_line, listed, shown
 
-__all__ = ["Checkpoint", "build_model", "load_checkpoint", "save_checkpoint"]
+__all__ = ["Checkpoint", "build_model", "checkpoint_from", "load_checkpoint", "save_checkpoint"]
 
 FORMAT = "xltraining"
 VERSION = 3
@@ -62,11 +62,22 @@ def build_model(checkpoint: Checkpoint) -> Any:
 
     Its class is that of the configuration's architecture.
     """
-    with torch.device("meta"):
-        model = new_model(checkpoint.config)
+    model = _empty_model(checkpoint.config, "the checkpoint")
     model.load_state_dict(checkpoint.state_dict, assign=True)
     model.tie()
     return model.eval()
+
+
+def _empty_model(config: ModelConfig, where: str) -> LanguageModel:
+    """Make the model of a configuration without numbers, which takes no memory."""
+    try:
+        with torch.device("meta"):
+            return new_model(config)
+    except RuntimeError as error:
+        raise CheckpointError(
+            f"{where}: no model can be built of its configuration ({first_line(error)[:200]})",
+            repair="use the configuration that the model was trained with",
+        ) from error
 
 
 def save_checkpoint(
@@ -147,7 +158,8 @@ def _write_folder(
 def load_checkpoint(path: Path | str) -> Checkpoint:
     """Read a `.pt` file, or a safetensors folder by its own path or that of its weights.
 
-    No code of the file is run. Half-precision weights become float32.
+    No code of the file is run. Half-precision weights become float32. What PyTorch takes to read a file has no limit:
+    for a stranger's, read it with another reader, and hand what it holds to `checkpoint_from`.
 
     Raises:
         CheckpointNotFoundError: nothing stands at `path`.
@@ -158,16 +170,30 @@ def load_checkpoint(path: Path | str) -> Checkpoint:
         path = path.parent
     if not path.exists():
         raise CheckpointNotFoundError(f"{path}: the checkpoint does not exist", repair="check the path")
-    content = _read_folder(path) if path.is_dir() else _read_file(path)
-    if content.get("format") != FORMAT or not isinstance(content.get("config"), dict):
-        found = ", ".join(sorted(map(str, content))[:6]) or "nothing"
+    return checkpoint_from(_read_folder(path) if path.is_dir() else _read_file(path), path)
+
+
+def checkpoint_from(content: Mapping[str, Any], path: Path | str) -> Checkpoint:
+    """Make a checkpoint of what a file holds.
+
+    Args:
+        content: the dict in a `.pt` file, or what a folder's `config.json` says, with its weights as `state_dict`.
+        path: where it was read, for messages.
+
+    Raises:
+        CheckpointError: it is of another kind, or its tensors do not fit its configuration (all are listed).
+    """
+    path = Path(path)
+    if not _is_text(content.get("format"), FORMAT) or not isinstance(content.get("config"), dict):
+        found = listed(sorted(map(str, content))[:6]) or "nothing"
         raise CheckpointError(
             f"{path}: not a checkpoint of this format (expected format '{FORMAT}', found the keys {found})",
             repair="give a checkpoint that `xlexport train` wrote",
         )
-    if content.get("version") not in range(1, VERSION + 1):
+    version, tokenizer = content.get("version"), content.get("tokenizer", "bytes")
+    if type(version) is not int or version not in range(1, VERSION + 1):
         raise CheckpointError(
-            f"{path}: checkpoint version {shown(content.get('version'))}, this program reads versions 1 to {VERSION}",
+            f"{path}: checkpoint version {shown(version)}, this program reads versions 1 to {VERSION}",
             repair="use the version of xlexport that wrote it",
         )
     try:
@@ -177,14 +203,24 @@ def load_checkpoint(path: Path | str) -> Checkpoint:
     tensors = content.get("state_dict")
     if not isinstance(tensors, dict):
         raise CheckpointError(f"{path}: the checkpoint holds no state_dict", repair="write it again")
-    if content["version"] == 1:
+    if tokenizer is not None and not _is_text(tokenizer, "bytes"):
+        raise CheckpointError(
+            f"{path}: its tokenizer is {shown(tokenizer)}, expected 'bytes' or none", repair="write it again"
+        )
+    if version == 1:
         tensors = {_NAMES_OF_VERSION_1.get(name, name): tensor for name, tensor in tensors.items()}
-    for name, source in shared_names(config).items():
-        if source in tensors:
-            tensors.setdefault(name, tensors[source])
+    tensors = {
+        **{name: tensors[source] for name, source in shared_names(config).items() if source in tensors},
+        **tensors,
+    }
     names = _check_tensors(path, config, tensors)
     state_dict = {name: tensors[name].float() for name in names}
-    return Checkpoint(config, state_dict, content.get("tokenizer", "bytes"), content.get("training"))
+    return Checkpoint(config, state_dict, tokenizer, content.get("training"))
+
+
+def _is_text(value: object, text: str) -> bool:
+    """Whether a value of a file is this text; a tensor compares otherwise."""
+    return isinstance(value, str) and value == text
 
 
 def _read_file(path: Path) -> dict[str, Any]:
@@ -247,8 +283,7 @@ def _share_tied(config: ModelConfig, tensors: dict[str, Tensor]) -> dict[str, Te
 
 def _check_tensors(path: Path, config: ModelConfig, tensors: Mapping[str, Any]) -> list[str]:
     """The names in the model's order; every difference from what the configuration asks for is listed at once."""
-    with torch.device("meta"):
-        expected = {name: tuple(tensor.shape) for name, tensor in new_model(config).state_dict().items()}
+    expected = {name: tuple(tensor.shape) for name, tensor in _empty_model(config, str(path)).state_dict().items()}
     problems = [f"{name} is missing" for name in expected if name not in tensors]
     problems += [f"{name} is unknown" for name in tensors if name not in expected]
     for name, shape in expected.items():
@@ -267,7 +302,7 @@ def _check_tensors(path: Path, config: ModelConfig, tensors: Mapping[str, Any]) 
         ]
     if problems:
         raise CheckpointError(
-            f"{path}: the weights do not fit the configuration: {'; '.join(problems)}.",
+            f"{path}: the weights do not fit the configuration: {listed(problems, '; ')}.",
             repair="Use the configuration that the model was trained with.",
         )
     return list(expected)

@@ -6,6 +6,7 @@ from dataclasses import asdict, fields
 from typing import Any, ClassVar, Self
 
 from xltraining.errors import ConfigError
+from xltraining.messages import listed
 
 __all__ = ["PlainFields", "is_boolean", "is_finite", "is_integer"]
 
@@ -26,7 +27,7 @@ class PlainFields:
         unknown = sorted(str(name) for name in values if name not in known)
         if unknown:
             raise ConfigError(
-                f"unknown names in the {cls.NAME} configuration: {', '.join(unknown)}",
+                f"unknown names in the {cls.NAME} configuration: {listed(unknown)}",
                 repair=f"remove them or spell one of: {', '.join(sorted(known))}",
             )
         given: dict[str, Any] = {

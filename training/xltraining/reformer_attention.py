@@ -182,7 +182,16 @@ class SharedAttention(Attention):
         self.hashes = config.attn_layers[layer] == "lsh"
         self.query_key = nn.Linear(config.d_model, config.n_head * config.d_head, bias=False)
         if self.hashes:
-            self.register_buffer("rotations", self.drawn_rotations(config.n_hashes))
+            self.register_buffer("rotations", self._first_rotations())
+
+    def _first_rotations(self) -> Tensor:
+        """Rotations (H,R,h,columns) as they are drawn; on torch's device `meta` without numbers, for a file's.
+
+        So the shapes that a stranger's configuration asks for take no memory before they are compared with its file.
+        """
+        config = self.config
+        empty = torch.empty(config.n_head, config.n_hashes, config.d_head, config.rotation_columns, device="meta")
+        return empty if torch.get_default_device().type == "meta" else self.drawn_rotations(config.n_hashes)
 
     def drawn_rotations(self, n_hashes: int) -> Tensor:
         """Rotations (H,R,h,columns) as the configuration's seed gives them."""

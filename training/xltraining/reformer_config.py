@@ -41,6 +41,8 @@ _MOST_ROUNDS = 10_000  # of hashing, in all layers together
 _MOST_PARTS = 8  # factors of a number of buckets, axes of positions
 _LARGEST_SIZE = 1 << 31
 _LARGEST_MATRIX = 1 << 48
+# Rotations are drawn for files that do not hold them, so these take memory: a quarter of a gigabyte.
+_MOST_ROTATIONS = 1 << 26
 
 
 @dataclass(frozen=True)
@@ -192,7 +194,8 @@ class ReformerConfig(ModelConfig):
         if self.layer_norm_epsilon <= 0:
             yield f"layer_norm_epsilon must be above 0, found {self.layer_norm_epsilon}"
         if not self.n_buckets or any(count < 2 or count % 2 for count in self.n_buckets):
-            yield f"n_buckets must be even numbers (a bucket is a direction or its opposite), found {self.n_buckets}"
+            found = shown(self.n_buckets)
+            yield f"n_buckets must be even numbers (a bucket is a direction or its opposite), found {found}"
         if self.rule == "band" and "lsh" in self.attn_layers and self.chunks_before != 1:
             yield f"chunks_before must be 1 under rule band, found {self.chunks_before}"
         yield from self._position_problems()
@@ -231,11 +234,16 @@ class ReformerConfig(ModelConfig):
             ("n_token × 2 d_model", self.n_token, 2 * self.d_model),
             ("n_head × d_head × d_model", heads, self.d_model),
             ("d_inner × d_model", self.d_inner, self.d_model),
-            ("n_head × d_head × n_hashes × n_buckets", heads * self.n_hashes, self.rotation_columns),
             ("max_positions × d_model", self.max_positions, self.d_model if self.position == "absolute" else 1),
         ):
             if rows * columns > _LARGEST_MATRIX:
                 yield f"{name} must be at most {_LARGEST_MATRIX:,}, found {rows * columns:,}"
+        rotations = heads * self.n_hashes * self.rotation_columns * self.attn_layers.count("lsh")
+        if rotations > _MOST_ROTATIONS:
+            yield (
+                "n_head × d_head × n_hashes × n_buckets / 2 × layers (numbers of the rotations) must be at most "
+                f"{_MOST_ROTATIONS:,}, found {rotations:,}"
+            )
         if self.buckets > _LARGEST_SIZE:  # memories hold bucket ids as int32, and sort keys are ids times rows in int64
             yield f"the product of n_buckets must be at most {_LARGEST_SIZE:,}, found {self.buckets:,}"
 

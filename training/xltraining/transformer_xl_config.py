@@ -104,7 +104,7 @@ class TransformerXLConfig(ModelConfig):
 
     def _value_problems(self) -> list[str]:
         problems = [
-            f"{name} must be at least 1, found {getattr(self, name)}"
+            f"{name} must be at least 1, found {shown(getattr(self, name))}"
             for name in _AT_LEAST_ONE
             if getattr(self, name) < 1
         ]
@@ -115,20 +115,20 @@ class TransformerXLConfig(ModelConfig):
         ]
         too_large = [name for name in (*_INTEGERS, "d_embed") if (getattr(self, name) or 0) > _LARGEST_SIZE]
         problems += [f"{name} must be at most {_LARGEST_SIZE:,}, found a larger number" for name in too_large]
-        if self.n_layer > _MOST_LAYERS:
+        if _MOST_LAYERS < self.n_layer <= _LARGEST_SIZE:
             problems.append(f"n_layer must be at most {_MOST_LAYERS:,}, found {self.n_layer:,}")
         if len(self.cutoffs) > _MOST_CUTOFFS:
             problems.append(f"cutoffs must be at most {_MOST_CUTOFFS}, found {len(self.cutoffs):,}")
         if self.d_model % 2:
             problems.append(f"d_model must be even (sines and cosines take half each), found {self.d_model}")
         if self.mem_len < 0:
-            problems.append(f"mem_len must be 0 or more, found {self.mem_len}")
+            problems.append(f"mem_len must be 0 or more, found {shown(self.mem_len)}")
         if self.same_length and self.mem_len == 0:
             problems.append("same_length needs mem_len of at least 1: a token would attend to nothing")
         if self.layer_norm_epsilon <= 0:
             problems.append(f"layer_norm_epsilon must be above 0, found {self.layer_norm_epsilon}")
         if self.window_extra not in (0, 1):
-            problems.append(f"window_extra must be 0 or 1, found {self.window_extra}")
+            problems.append(f"window_extra must be 0 or 1, found {shown(self.window_extra)}")
         return problems or [*self._matrix_problems()] or self._cluster_problems()
 
     def _matrix_problems(self) -> Iterator[str]:
@@ -147,12 +147,12 @@ class TransformerXLConfig(ModelConfig):
         problems = []
         edges = (0, *self.cutoffs, self.n_token)
         if any(left >= right for left, right in itertools.pairwise(edges)):
-            problems.append(f"cutoffs must rise between 0 and n_token {self.n_token}, found {list(self.cutoffs)}")
+            problems.append(f"cutoffs must rise between 0 and n_token {self.n_token}, found {shown(self.cutoffs)}")
         if self.div_val < 1:
-            problems.append(f"div_val must be at least 1, found {self.div_val}")
+            problems.append(f"div_val must be at least 1, found {shown(self.div_val)}")
         elif min(self.cluster_widths) < 1:
-            widths = list(self.cluster_widths)
-            problems.append(f"d_embed and div_val leave every cluster at least one number wide, found widths {widths}")
+            found = shown(self.cluster_widths)
+            problems.append(f"d_embed and div_val leave every cluster at least one number wide, found widths {found}")
         if len(self.tie_projs) not in (0, len(self.cutoffs) + 1):
             problems.append(
                 f"tie_projs must have a value for each of {len(self.cutoffs) + 1} clusters, found {len(self.tie_projs)}"

@@ -2,17 +2,34 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from xlexport.checkpoints.safe_pickle import PICKLE_LIMITS, read
 from xlexport.errors import CheckpointError
-from xlruntime.messages import first_line, named
+from xlruntime.limits import Limits, parse_json
+from xlruntime.limits import read_json as read_json_within
+from xlruntime.messages import first_line, listed, named
 
-__all__ = ["WEIGHTS", "inside", "read_json", "read_tensors", "read_weights", "safetensors_names", "state_dict_in"]
+__all__ = [
+    "HEADER_LIMITS",
+    "JSON_LIMITS",
+    "WEIGHTS",
+    "inside",
+    "read_json",
+    "read_tensors",
+    "read_weights",
+    "safetensors_names",
+    "state_dict_in",
+]
 
-LARGEST_JSON = 64 << 20  # an index of the tensors of the largest models is a tenth of it
+JSON_LIMITS = Limits(bytes=1 << 27, operations=1_000_000)
+"""For a configuration, or an index of tensors: that of the largest models takes a fifth of it."""
+HEADER_LIMITS = JSON_LIMITS
+"""For the header of a safetensors file, which lists its tensors."""
+MOST_TENSORS = 50_000  # in a safetensors file; the largest models have a tenth of it
+HEADER_SIZE = 8  # bytes that say how long the header is
 WEIGHTS = ("model.safetensors", "pytorch_model.bin")  # of Hugging Face folders, in the order of preference
 INDEX = ".index.json"  # lists the parts where weights are in several files
 HUB_SNAPSHOTS, HUB_BLOBS = "snapshots", "blobs"
@@ -50,22 +67,14 @@ def _wrong_target(path: Path, roots: list[Path]) -> str:
         return "leads nowhere"
 
 
-def read_json(path: Path) -> dict[str, Any]:
+def read_json(path: Path, limits: Limits = JSON_LIMITS) -> dict[str, Any]:
     """A file with one JSON object.
 
     Raises:
-        CheckpointError: it is something else.
+        CheckpointError: it is something else, or takes more than a limit.
         OSError: it cannot be read.
     """
-    if path.stat().st_size > LARGEST_JSON:
-        raise CheckpointError(
-            f"{path}: {path.stat().st_size:,} bytes, expected a JSON object.", repair="Check the path."
-        )
-    try:
-        content = json.loads(path.read_text("utf-8"))
-    except (ValueError, RecursionError) as error:
-        reason = first_line(error)[:100]
-        raise CheckpointError(f"{path}: not valid JSON ({reason}).", repair="Write it again.") from error
+    content = read_json_within(path, limits, CheckpointError)
     if not isinstance(content, dict):
         raise CheckpointError(
             f"{path}: expected a JSON object, found {type(content).__name__}.", repair="Write it again."
@@ -73,23 +82,25 @@ def read_json(path: Path) -> dict[str, Any]:
     return content
 
 
-def read_tensors(file: Path) -> dict[Any, Any]:
+def read_tensors(file: Path, limits: Limits | None = None) -> dict[Any, Any]:
     """What a file of weights holds by name: safetensors, or what `torch.save` wrote of a dict.
 
+    Args:
+        limits: for what describes the tensors, the header or the pickle; by default `HEADER_LIMITS` or `PICKLE_LIMITS`.
+
     Raises:
-        CheckpointError: it is damaged, holds no dict, or could run code.
+        CheckpointError: it is damaged, holds no dict, could run code, or would take more than a limit.
     """
     if file.suffix == ".safetensors":
         import safetensors
         from safetensors.torch import load_file
 
+        _check_header(file, limits or HEADER_LIMITS)
         try:
             return load_file(file)
         except (safetensors.SafetensorError, ValueError) as error:
             raise CheckpointError(f"{file}: damaged ({first_line(error)}).", repair="Copy it again.") from error
-    from xlexport.checkpoints.safe_pickle import read
-
-    content = read(file)
+    content = read(file, limits or PICKLE_LIMITS)
     if not isinstance(content, dict):
         raise CheckpointError(
             f"{file}: holds a {type(content).__name__}, expected tensors by name.", repair="Check the path."
@@ -125,7 +136,7 @@ def _read_parts(folder: Path, index: Path) -> tuple[list[Path], dict[str, Any]]:
     missing = [file.name for file in files if not file.is_file()]
     if missing:
         raise CheckpointError(
-            f"{folder}: no {', '.join(map(ascii, missing))}, which {index.name} lists.", repair="Copy it again."
+            f"{folder}: no {listed(map(ascii, missing))}, which {index.name} lists.", repair="Copy it again."
         )
     tensors: dict[str, Any] = {}
     for file in files:
@@ -133,14 +144,31 @@ def _read_parts(folder: Path, index: Path) -> tuple[list[Path], dict[str, Any]]:
     return [index, *files], tensors
 
 
-def safetensors_names(path: Path) -> list[str]:
-    """Names of the tensors in a file; none where it is damaged."""
+def _check_header(path: Path, limits: Limits) -> None:
+    """Refuse a header that the library of the format would take too much memory or time for; it checks the rest."""
+    budget = limits.budget(str(path), CheckpointError)
+    with path.open("rb") as file:
+        length = int.from_bytes(file.read(HEADER_SIZE), "little")
+        budget.charge(length)
+        header = file.read(length)
+    tensors = parse_json(header, budget) if len(header) == length else None
+    if not isinstance(tensors, dict):
+        raise CheckpointError(f"{path}: damaged (its header is cut off or no object).", repair="Copy it again.")
+    if len(tensors) > MOST_TENSORS:
+        raise CheckpointError(
+            f"{path}: {len(tensors):,} tensors, expected at most {MOST_TENSORS:,}.", repair="Check the path."
+        )
+
+
+def safetensors_names(path: Path, limits: Limits = HEADER_LIMITS) -> list[str]:
+    """Names of the tensors in a file; none if it is damaged, or would take more than a limit."""
     import safetensors
 
     try:
+        _check_header(path, limits)
         with safetensors.safe_open(path, framework="numpy") as file:
             return list(file.keys())
-    except safetensors.SafetensorError:
+    except (safetensors.SafetensorError, CheckpointError):
         return []
 
 
@@ -159,7 +187,7 @@ def state_dict_in(
     inner = {key: value for key, value in content.items() if isinstance(value, dict)}
     found = {key: value for key, value in {None: content, **inner}.items() if any(map(is_anchor, value))}
     if len(found) > 1:
-        keys = ", ".join(named(key) for key in found)
+        keys = listed(named(key) for key in found)
         raise CheckpointError(f"{path}: holds several models ({keys}).", repair="Save the state dict of one.")
     if not found:
         raise CheckpointError(f"{path}: {missing}.", repair="Check the path.")

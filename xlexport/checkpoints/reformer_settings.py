@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -29,7 +28,6 @@ __all__ = [
 BUCKET_CHOICES = ("num_buckets", "max_length")  # --num-buckets, --max-length
 EVALUATION_SETTINGS = ("tgt_len", "mem_len")  # of rule band alone
 LENGTH = 4096  # of segments and memory where --rule band is chosen for models that have neither
-MOST_ROTATIONS = 1 << 26  # numbers in a layer's rotations: a file must not decide how much memory is taken
 ROTATIONS = ".rotations"
 DRAWN_ONCE = (
     "Hash rotations are drawn once, from seed 0, and belong to the bundle. {} draws new ones at every call, so scores "
@@ -140,14 +138,6 @@ def _config(path: Path, values: Mapping[str, Any]) -> ReformerConfig:
     from xltraining.reformer_config import ReformerConfig
 
     try:
-        config = ReformerConfig.from_dict(values)
+        return ReformerConfig.from_dict(values)
     except (ConfigError, TypeError) as error:
         raise CheckpointError(f"{path}: {error}.", repair="Give the configuration that it was trained with.") from error
-    numbers = math.prod((config.n_head, config.d_head, config.rotation_columns, config.n_hashes))
-    if "lsh" in config.attn_layers and numbers > MOST_ROTATIONS:
-        raise CheckpointError(
-            f"{path}: {config.n_hashes:,} rounds of {config.buckets:,} buckets need rotations of {numbers:,} numbers a "
-            f"layer, expected at most {MOST_ROTATIONS:,}.",
-            repair="Give the configuration that it was trained with.",
-        )
-    return config

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from xlexport.errors import CheckpointError
 from xlruntime.bundle import digest_file
+from xlruntime.messages import listed
 from xlruntime.spec import FileDigest
 
 if TYPE_CHECKING:
@@ -105,7 +106,7 @@ def model_source(
     broken = [name for name, tensor in own.items() if not _is_finite(tensor)]
     if broken:
         raise CheckpointError(
-            f"{path}: infinite or undefined weights in {', '.join(broken)}.",
+            f"{path}: infinite or undefined weights in {listed(broken)}.",
             repair="Use a checkpoint of before it diverged.",
         )
     return SourceCheckpoint(

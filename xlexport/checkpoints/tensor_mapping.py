@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 __all__ = ["Origin", "TensorMapping", "problems_listed", "same"]
 
 MOST_LISTED = 40  # no honest file has more different problems
+MOST_LAYERS_LISTED = 40
 
 
 @dataclass(frozen=True)
@@ -51,11 +52,11 @@ def problems_listed(problems: Iterable[str]) -> str:
 
 
 def _numbers(numbers: list[int]) -> str:
-    """Consecutive numbers as a range."""
+    """Consecutive numbers as a range, others as a list of a few."""
     first, last = min(numbers, default=0), max(numbers, default=0)
     if len(numbers) > 1 and sorted(numbers) == list(range(first, last + 1)):
         return f"{first}-{last}"
-    return ",".join(map(str, numbers))
+    return ",".join([*map(str, numbers[:MOST_LAYERS_LISTED]), *(["…"] if len(numbers) > MOST_LAYERS_LISTED else [])])
 
 
 @dataclass

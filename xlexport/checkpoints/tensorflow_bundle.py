@@ -27,16 +27,19 @@ import numpy.typing as npt
 from xlexport.checkpoints.files import inside
 from xlexport.errors import CheckpointError
 from xlexport.extras import require
+from xlruntime.limits import Budget, Limits
 
-__all__ = ["BundleEntry", "TensorBundle", "ends_as_table", "open_tensor_bundle"]
+__all__ = ["INDEX_LIMITS", "BundleEntry", "TensorBundle", "ends_as_table", "open_tensor_bundle"]
 
 TABLE_MAGIC = 0xDB4775248B80FB57.to_bytes(8, "little")
 FOOTER = 48  # two block handles, padded to 40 bytes, and the magic number
 BLOCK_TRAILER = 5  # type and checksum
 COMPRESSIONS = {1: "snappy", 2: "zlib"}
 NEWEST_VERSION = 1  # of the bundle: the only one there is
-LARGEST_INDEX = 4 << 20  # the largest published model with its optimizer's state needs a fiftieth of it
-MOST_TENSORS = 50_000
+INDEX_LIMITS = Limits(bytes=128 << 20, operations=200_000)
+"""For an index and its data files. The largest published model with its optimizer's state takes a fiftieth of it."""
+ENTRY_ROOM = 1200  # bytes that Python takes for what is known of a tensor or a data file, which are an operation each
+INDEX_ROOM = 16  # and for a byte of the index
 MOST_SHARDS = 99_999  # five digits in the names of the data files
 LONGEST_NAME = 512
 LONGEST_VALUE = 1 << 16
@@ -128,14 +131,16 @@ def ends_as_table(path: Path) -> bool:
         return file.read() == TABLE_MAGIC
 
 
-def open_tensor_bundle(prefix: Path) -> TensorBundle:
+def open_tensor_bundle(prefix: Path, limits: Limits = INDEX_LIMITS) -> TensorBundle:
     """Read the index of a checkpoint and check it against the data files.
 
     Args:
         prefix: path of the files without `.index` and `.data-00000-of-00001`.
+        limits: for the index; the tensors are as large as their files.
 
     Raises:
-        CheckpointError: files are missing, damaged, lead out of their folder, or hold what this reader does not read.
+        CheckpointError: files are missing, damaged, lead out of their folder, hold what this reader does not read, or
+            take more than a limit.
         MissingDependencyError: google-crc32c is not installed.
     """
     require("convert")
@@ -147,15 +152,13 @@ def open_tensor_bundle(prefix: Path) -> TensorBundle:
         )
     if not path.is_file():
         raise CheckpointError(f"{path}: no such file, but a TensorFlow checkpoint needs its index.", repair=COPY)
-    size = path.stat().st_size
-    if size > LARGEST_INDEX:
-        raise CheckpointError(
-            f"{path}: {size:,} bytes, but an index has at most {LARGEST_INDEX:,}.", repair="Check the path."
-        )
     inside(path.parent, path.name)
+    budget = limits.budget(str(path), CheckpointError)
     try:
-        shard_count, entries = _read_index(path.read_bytes())
-        shards = _open_shards(prefix, shard_count, {entry.shard for entry in entries.values()})
+        with path.open("rb") as file:
+            budget.charge(INDEX_ROOM * (size := path.stat().st_size))
+            shard_count, entries = _read_index(file.read(size), budget)
+        shards = _open_shards(prefix, shard_count, {entry.shard for entry in entries.values()}, budget)
         _check_places(entries, shards)
     except _UnreadableError as error:
         raise CheckpointError(f"{path}: {error}") from error
@@ -170,7 +173,7 @@ def _index_of(prefix: Path) -> Path:
     return prefix.with_name(prefix.name + ".index")
 
 
-def _read_index(index: bytes) -> tuple[int, dict[str, BundleEntry]]:
+def _read_index(index: bytes, budget: Budget) -> tuple[int, dict[str, BundleEntry]]:
     """Number of data files and the entries, all of them within what can be."""
     records = _table_records(index)
     first, header = next(records, (None, b""))
@@ -184,8 +187,7 @@ def _read_index(index: bytes) -> tuple[int, dict[str, BundleEntry]]:
         name = key.decode("ascii", "replace")
         if not (name.isascii() and name.isprintable()):
             raise _DamagedError(f"a name that TensorFlow would not give: {name[:60]!a}")
-        if len(entries) == MOST_TENSORS:
-            raise _DamagedError(f"more than {MOST_TENSORS:,} tensors")
+        budget.charge(ENTRY_ROOM)
         entries[name] = _read_entry(name, value, shard_count)
     return shard_count, entries
 
@@ -222,7 +224,8 @@ def _read_entry(name: str, value: bytes, shard_count: int) -> BundleEntry:
     return BundleEntry(dtype, shape, shard, offset, size, fields.number(6))
 
 
-def _open_shards(prefix: Path, shard_count: int, used: set[int]) -> dict[int, _Shard]:
+def _open_shards(prefix: Path, shard_count: int, used: set[int], budget: Budget) -> dict[int, _Shard]:
+    budget.charge(ENTRY_ROOM * len(used), len(used))
     paths = {shard: prefix.with_name(f"{prefix.name}.data-{shard:05}-of-{shard_count:05}") for shard in sorted(used)}
     missing = [path.name for path in paths.values() if not path.is_file()]
     if missing:

@@ -47,6 +47,7 @@ WITHOUT_EFFECT = ("dropout", "dropatt")  # on a trained model
 EVALUATION_SETTINGS = ("tgt_len", "mem_len", "ext_len", "clamp_len", "same_length")
 KINDS = ("attn_type", "sample_softmax")
 SETTINGS = (*SIZES, *CHOICES, *WITHOUT_EFFECT, *EVALUATION_SETTINGS, *KINDS)
+MOST_CLUSTERS = 1000
 NOT_FIELDS = (*KINDS, "ext_len", "n_cutoffs")
 ATTENTION_TYPES = {
     1: "learned relative positions, a vector and a bias for each distance and layer (after Shaw et al. 2018)",
@@ -60,7 +61,7 @@ def sizes_of(tensors: Mapping[str, Any], div_val: object = None) -> dict[str, An
     """What the tensors' names and shapes tell.
 
     Args:
-        tensors: as `plain_names` gives them; what is no tensor, or of a strange shape, tells nothing.
+        tensors: as `plain_names` gives them; what is no tensor, empty, or of a strange shape, tells nothing.
         div_val: as the source gives it; it stands where it fits, since several can give the same widths.
 
     Returns:
@@ -70,7 +71,7 @@ def sizes_of(tensors: Mapping[str, Any], div_val: object = None) -> dict[str, An
 
     def shape(name: str, rank: int) -> tuple[int, ...] | None:
         found = tuple(getattr(tensors.get(name), "shape", ()))
-        return found if len(found) == rank else None
+        return found if len(found) == rank and 0 not in found else None  # without numbers, sizes may be any
 
     sizes: dict[str, Any] = {}
     layers = {int(match[1]) for name in tensors if (match := re.match(r"layers\.(\d{1,6})\.", name))}
@@ -82,24 +83,27 @@ def sizes_of(tensors: Mapping[str, Any], div_val: object = None) -> dict[str, An
         sizes["d_model"] = output[0]
     if inner := shape("layers.0.pos_ff.CoreNet.0.weight", 2):
         sizes["d_inner"] = inner[0]
-    numbered = itertools.takewhile(bool, (shape(f"word_emb.emb_layers.{index}.weight", 2) for index in range(1000)))
+    numbered = itertools.takewhile(
+        bool, (shape(f"word_emb.emb_layers.{index}.weight", 2) for index in range(MOST_CLUSTERS))
+    )
     tables = [table for table in numbered if table]
     if not tables:
         return sizes
     rows, widths = [table[0] for table in tables], [table[1] for table in tables]
     sizes |= {"n_token": sum(rows), "d_embed": widths[0]}
     cluster_weight = shape("crit.cluster_weight", 2)
-    sizes["n_cutoffs"] = max(len(tables) - 1, cluster_weight[0] if cluster_weight else 0)
+    sizes["n_cutoffs"] = max(len(tables) - 1, min(cluster_weight[0], MOST_CLUSTERS) if cluster_weight else 0)
     if len(tables) > 1 or not sizes["n_cutoffs"]:
         sizes["cutoffs"] = tuple(itertools.accumulate(rows[:-1]))
     if len(tables) > 1:
-        fits = [value for value in (div_val, *range(1, widths[0] + 1)) if _gives(value, widths)]
-        sizes |= {"div_val": fits[0]} if fits else {}
+        values = itertools.chain([div_val], range(1, widths[0] // widths[1] + 1))
+        fits = next((value for value in values if _gives(value, widths)), None)
+        sizes |= {} if fits is None else {"div_val": fits}
     return sizes
 
 
 def _gives(div_val: object, widths: list[int]) -> bool:
-    if not isinstance(div_val, int) or div_val < 1:
+    if not isinstance(div_val, int) or not 1 <= div_val <= widths[0]:
         return False
     return all(width == widths[0] // div_val**index for index, width in enumerate(widths))
 

@@ -11,12 +11,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
+from xlexport.checkpoints.safe_pickle import PICKLE_LIMITS, read
 from xlexport.errors import CheckpointError
 from xlruntime.errors import BundleError, VocabularyError
+from xlruntime.limits import Budget, Limits
 from xlruntime.messages import listed
 from xlruntime.tokenizers.vocabulary import VOCABULARY_FORMAT, Vocabulary, VocabularyKind, is_byte
 
-__all__ = ["STYLES", "describe_vocabulary", "read_vocabulary", "restyled", "vocabulary_of"]
+__all__ = ["STYLES", "TEXT_LIMITS", "describe_vocabulary", "read_vocabulary", "restyled", "vocabulary_of"]
 
 STYLES = ("wikitext", "ptb", "lm1b", "enwik8", "text8", "characters")
 UNKNOWN = ("<unk>", "<UNK>")
@@ -25,7 +27,11 @@ SENTENCE = "<S>"  # at both ends of a sentence of the One Billion Word corpus
 TEXT8_SPACE = "_"
 ARCHIVE = b"PK\x03\x04"
 PICKLE = b"\x80"
-LARGEST_TEXT = 1 << 28
+PICKLED = (".pkl", ".pickle", ".pt", ".pth", ".bin")  # of protocol 0, they begin like a text
+TEXT_LIMITS = Limits(bytes=1 << 29, operations=2_000_000)
+"""For a vocabulary that is text, a line an operation. One Billion Word's has 800,000 lines."""
+LINE_ROOM = 200  # bytes that Python takes for a line, its words and its place in lists
+LONGEST_SYMBOL = 1 << 12  # no word is as long; equal ones are compared as often as they are there
 
 
 class _Fields(Protocol):
@@ -34,39 +40,48 @@ class _Fields(Protocol):
     def get(self, key: str, default: Any = None, /) -> Any: ...
 
 
-def read_vocabulary(path: Path, style: str | None = None) -> Vocabulary:
+def read_vocabulary(path: Path, style: str | None = None, limits: Limits | None = None) -> Vocabulary:
     """Read a vocabulary file: `vocab.txt`, `cache.pt`, `cache.pkl`, `vocab.pkl`, `vocab.bin` or `vocabulary.json`.
 
     What it is shows in its content. Nothing of it is run; of a pickled corpus only the vocabulary is used.
 
     Args:
         style: one of `STYLES`; None finds out from the symbols.
+        limits: by default `PICKLE_LIMITS` for a pickle, `TEXT_LIMITS` for a text.
 
     Raises:
-        CheckpointError: it is no vocabulary, or one with symbols that are missing or twice there.
+        CheckpointError: it is no vocabulary, one with symbols that are missing or twice there, or takes more than a
+            limit.
         OSError: it cannot be read.
     """
     with path.open("rb") as file:
-        beginning = file.read(64)
-    if beginning.startswith((ARCHIVE, PICKLE)):
-        from xlexport.checkpoints.safe_pickle import read
-
-        return vocabulary_of(read(path), str(path), style)
-    if (size := path.stat().st_size) > LARGEST_TEXT:
-        raise CheckpointError(f"{path}: {size:,} bytes, more than any vocabulary has.", repair=_REPAIR)
+        if file.read(len(ARCHIVE)).startswith((ARCHIVE, PICKLE)) or path.suffix in PICKLED:
+            return vocabulary_of(read(path, limits or PICKLE_LIMITS), str(path), style)
+        file.seek(0)
+        budget = (limits or TEXT_LIMITS).budget(str(path), CheckpointError)
+        budget.charge(size := path.stat().st_size)
+        raw = file.read(size)
     try:
-        text = path.read_bytes().decode("utf-8")
+        text = raw.decode("utf-8")
     except UnicodeDecodeError as error:
         raise CheckpointError(
             f"{path}: neither a pickled vocabulary nor UTF-8 text (byte {error.start}).",
             repair="Give a vocab.txt with one symbol a line, a cache.pt, or a vocab.pkl.",
         ) from error
     if text.startswith("{") and VOCABULARY_FORMAT in text[:200]:  # it says all itself
+        _charge_entries(text, ",:[", budget)
         try:
             return Vocabulary.from_json(text, str(path))
         except BundleError as error:
             raise CheckpointError(error.message, repair=error.repair) from error
+    _charge_entries(text, "\n", budget)
     return _vocabulary({"idx2sym": _lines(text, str(path))}, str(path), style)
+
+
+def _charge_entries(text: str, ends: str, budget: Budget) -> None:
+    """Charge what the entries of a text take, which each end with one of these characters."""
+    count = sum(map(text.count, ends))
+    budget.charge(LINE_ROOM * count + 2 * len(text), count)
 
 
 def vocabulary_of(source: Any, where: str, style: str | None = None) -> Vocabulary:
@@ -165,6 +180,8 @@ def _symbols(fields: _Fields, where: str) -> tuple[str, ...]:
     ]
     if strange:
         raise CheckpointError(f"{where}: {listed(strange)}, expected text.", repair=_REPAIR)
+    if long := [f"symbol {n} has {len(symbol):,}" for n, symbol in enumerate(symbols) if len(symbol) > LONGEST_SYMBOL]:
+        raise CheckpointError(f"{where}: {listed(long)}, expected at most {LONGEST_SYMBOL:,} characters.", _REPAIR)
     if isinstance(table, Mapping) and len(set(symbols)) == len(symbols):  # what is twice there is told later
         ids = {_text(symbol): number for symbol, number in table.items()}
         wrong = [

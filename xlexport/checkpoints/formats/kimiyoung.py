@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from xlexport.checkpoints.safe_pickle import summarize
 from xlexport.checkpoints.source import SourceCheckpoint
@@ -33,6 +33,8 @@ __all__ = ["NAME", "load", "matches"]
 
 NAME = "kimiyoung"
 MODEL = "MemTransformerLM"
+MOST_PARTS, LONGEST_NAME = 50_000, 512
+Part = TypeVar("Part")
 SETTINGS = {  # attribute -> its value in files of code that did not have it yet; None: there is no such code
     "n_token": None,
     "n_layer": None,
@@ -64,9 +66,10 @@ def load(path: Path, config: Mapping[str, Any] | None = None) -> SourceCheckpoin
     model = _model(path, read(path))
     settings = {name: model.get(name, default) for name, default in SETTINGS.items()}
     settings = with_evaluation(path, settings, config)
-    tensors = dict(_tensors(model, ""))
+    parts = dict(_few(path, _parts(model, "")))  # before anything else follows them
+    tensors = dict(_few(path, _tensors(model, "")))
     require_supported(path, settings, tensors)
-    _add_settings_of_parts(path, model, settings)
+    _add_settings_of_parts(path, parts, settings)
     settings |= ties_of(tensors, len(settings["cutoffs"]) + 1)
     return torch_source(
         path,
@@ -99,6 +102,22 @@ def _children(module: Record) -> dict[str, Any]:
     return children if isinstance(children, dict) else {}
 
 
+def _few(path: Path, parts: Iterator[tuple[str, Part]]) -> Iterator[tuple[str, Part]]:
+    """Pass on named parts of a module. A part may be in it at many places: what a file holds once is there each time.
+
+    Raises:
+        CheckpointError: there are far more than in any model, or one has a far longer name.
+    """
+    for count, (name, part) in enumerate(parts):
+        if count == MOST_PARTS or len(name) > LONGEST_NAME:
+            raise CheckpointError(
+                f"{path}: a {MODEL} of more than {MOST_PARTS:,} parts, or with a name of more than {LONGEST_NAME} "
+                "characters.",
+                repair="Give the authors' model.pt.",
+            )
+        yield name, part
+
+
 def _tensors(module: Record, prefix: str) -> Iterator[tuple[str, Any]]:
     """Parameters and buffers by the names that `state_dict` would give them."""
     from xlexport.checkpoints.safe_pickle import Record
@@ -113,13 +132,12 @@ def _tensors(module: Record, prefix: str) -> Iterator[tuple[str, Any]]:
             yield from _tensors(child, f"{prefix}{name}.")
 
 
-def _add_settings_of_parts(path: Path, model: Record, settings: dict[str, Any]) -> None:
+def _add_settings_of_parts(path: Path, parts: Mapping[str, Record], settings: dict[str, Any]) -> None:
     """What the model's parts know: clusters, layer normalisation; and that they scale as the authors' do.
 
     Raises:
         CheckpointError: a part is missing, or is not the authors'; lists all that is wrong.
     """
-    parts = dict(_parts(model, ""))
     embedding = parts.get("word_emb")
     layers = [part for name, part in parts.items() if name.startswith("layers.") and name.count(".") == 1]
     attentions = [part for name, part in parts.items() if name.endswith(".dec_attn")]

@@ -223,7 +223,7 @@ class _Shapes:
     def of(self, name: str, *ranks: int) -> tuple[int, ...]:
         """The shape of a variable that must be there; zeros where it is wrong."""
         shape = self._shapes.get(name)
-        if shape is not None and len(shape) in ranks:
+        if shape is not None and len(shape) in ranks and 0 not in shape:  # without numbers, sizes may be any
             return shape
         what = "is missing" if shape is None else f"is of shape {shape}"
         self._problems.append(f"{SCOPE}{name} {what}")

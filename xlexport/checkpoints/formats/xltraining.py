@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import itertools
-import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from xlexport.checkpoints.files import inside, read_json
+from xlexport.checkpoints.files import inside, read_json, read_tensors
 from xlexport.checkpoints.safe_pickle import is_archive, summarize
 from xlexport.checkpoints.source import SourceCheckpoint, model_source
 from xlexport.errors import CheckpointError
@@ -40,8 +39,7 @@ def matches(path: Path) -> bool:
 def load(path: Path, config: Mapping[str, Any] | None = None) -> SourceCheckpoint:
     """Read the checkpoint; see `CheckpointFormat`. It holds its own configuration, so `config` must be empty."""
     require("convert")
-    from xlexport.checkpoints.safe_pickle import read
-    from xltraining.checkpoint import load_checkpoint
+    from xltraining.checkpoint import checkpoint_from
     from xltraining.errors import XltrainingError
 
     if config:
@@ -49,19 +47,27 @@ def load(path: Path, config: Mapping[str, Any] | None = None) -> SourceCheckpoin
             f"{path}: holds its own configuration.", repair="Leave out --config, --num-buckets and --max-length."
         )
     files = [inside(path, name) for name in FOLDER_FILES] if path.is_dir() else [path]
-    if path.is_dir() and files[0].is_file():
-        read_json(files[0])  # so that it is known to be one object, and not nested without end
-    if path.is_file():
-        if not is_archive(path):
-            raise CheckpointError(f"{path}: not a file that `xlexport train` wrote.", repair="Check the path.")
-        read(path)  # for its refusals: what passes, torch.load may read
+    content = _read_folder(path, *files) if path.is_dir() else _read_file(path)
     try:
-        with warnings.catch_warnings():  # torch warns of unusual pickles before it refuses them: one error says it
-            warnings.filterwarnings("ignore", "Detected pickle protocol", UserWarning)
-            checkpoint = load_checkpoint(path)
+        checkpoint = checkpoint_from(content, path)
     except XltrainingError as error:
         raise _refusal(error) from error
     return model_source(path, NAME, checkpoint, tokenizer=checkpoint.tokenizer, files=files)
+
+
+def _read_folder(path: Path, config: Path, weights: Path) -> dict[str, Any]:
+    missing = [file.name for file in (config, weights) if not file.is_file()]
+    if missing:
+        raise CheckpointError(
+            f"{path}: the folder holds no {' and no '.join(missing)}.", repair="Give a .pt file or a folder with both."
+        )
+    return {**read_json(config), "state_dict": read_tensors(weights)}
+
+
+def _read_file(path: Path) -> dict[Any, Any]:
+    if not is_archive(path):
+        raise CheckpointError(f"{path}: not a file that `xlexport train` wrote.", repair="Check the path.")
+    return read_tensors(path)
 
 
 def _refusal(error: XltrainingError) -> CheckpointError:

@@ -14,17 +14,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from xlexport.checkpoints.safe_pickle.machine import Machine
+from xlexport.checkpoints.safe_pickle.machine import PICKLE_LIMITS, Machine
 from xlexport.checkpoints.safe_pickle.records import BadFileError, Record, opened
 from xlexport.checkpoints.safe_pickle.torch_files import LEGACY_MAGIC, read_archive, read_legacy
 from xlexport.checkpoints.safe_pickle.zip_archive import ARCHIVE_MAGIC, read_members
+from xlexport.errors import CheckpointError
+from xlruntime.limits import Limits
 
-__all__ = ["PickleSummary", "Record", "is_archive", "read", "summarize"]
+__all__ = ["PICKLE_LIMITS", "PickleSummary", "Record", "is_archive", "read", "summarize"]
 
 PICKLES_IN_A_LEGACY_FILE = 4  # magic number, protocol, system, object
 
 
-def read(path: Path) -> Any:
+def read(path: Path, limits: Limits = PICKLE_LIMITS) -> Any:
     """Read a file that `torch.save` or `pickle.dump` wrote, running nothing of it.
 
     Tensors and parameters come out as CPU tensors, which may be changed without changing the file. `OrderedDict`,
@@ -34,15 +36,16 @@ def read(path: Path) -> Any:
 
     Raises:
         CheckpointNotFoundError: the file does not exist.
-        CheckpointError: it is damaged, of the other byte order, or has objects that could run code; the message names
-            all of them.
+        CheckpointError: it is damaged, of the other byte order, would take more than a limit, or has objects that
+            could run code; the message names all of them.
     """
     with opened(path) as (file, data):
         if data[: len(ARCHIVE_MAGIC)] == ARCHIVE_MAGIC:
-            return read_archive(file, data)
-        value = Machine().run(data)
-        if value == LEGACY_MAGIC:
-            return read_legacy(data)
+            return read_archive(file, data, limits)
+        budget = limits.budget(str(path), CheckpointError)
+        value = Machine(budget).run(data)
+        if type(value) is int and value == LEGACY_MAGIC:
+            return read_legacy(data, limits.budget(str(path), CheckpointError))
         if rest := len(data) - data.tell():
             raise BadFileError(f"{rest:,} bytes follow the pickle in it")
         return value
@@ -63,27 +66,27 @@ def is_archive(path: Path) -> bool:
         return file.read(len(ARCHIVE_MAGIC)) == ARCHIVE_MAGIC
 
 
-def summarize(path: Path) -> PickleSummary | None:
+def summarize(path: Path, limits: Limits = PICKLE_LIMITS) -> PickleSummary | None:
     """Return what the pickle in a PyTorch file says, as far as it is sound; None if the file is not one.
 
     Raises:
         CheckpointError: the file is an archive that is cut off or damaged.
     """
     found = path.stat()
-    return _summarize(path, found.st_size, found.st_mtime_ns)
+    return _summarize(path, limits, found.st_size, found.st_mtime_ns)
 
 
 @functools.lru_cache(maxsize=1)  # each format asks for the same file
-def _summarize(path: Path, _size: int, _changed: int) -> PickleSummary | None:
-    machine = Machine(persistent=lambda reference: None)
+def _summarize(path: Path, limits: Limits, _size: int, _changed: int) -> PickleSummary | None:
+    machine = Machine(limits.budget(str(path), CheckpointError), persistent=lambda reference: None)
     with opened(path) as (file, data):
         places: list[tuple[int, int] | tuple[()]] = [()] * PICKLES_IN_A_LEGACY_FILE  # one after the other
         if is_archive := data[: len(ARCHIVE_MAGIC)] == ARCHIVE_MAGIC:
-            members = read_members(file, data, check=False)
+            members = read_members(file, data, limits, check=False)
             places = [member for name, member in members.items() if name.endswith("/data.pkl")]
             if len(places) != 1:
                 return None
-        with contextlib.suppress(BadFileError):  # a pickle that is cut off still says what it was
+        with contextlib.suppress(BadFileError, CheckpointError):  # a pickle that is cut off still says what it was
             for place in places:
                 machine.run(data, *place)
         if not is_archive and data[:1] != b"\x80" and not machine.has_ended:

@@ -1,8 +1,8 @@
 """Run a pickle on a stack machine that makes plain values, containers and records of it, and nothing else.
 
 `pickletools` says how each operation's argument is written and what the operation takes from the stack. No name is
-imported, nothing of the file is called, no attribute is set. The machine counts what its values may take in memory
-before it makes them.
+imported, nothing of the file is called, no attribute is set. The machine charges its operations to a budget, and what
+its values take in memory before it makes them. No operation does work that grows with more than what it charges.
 """
 
 from __future__ import annotations
@@ -17,17 +17,22 @@ from typing import Any
 
 from xlexport.checkpoints.safe_pickle.names import BUILDERS, is_known, known_as
 from xlexport.checkpoints.safe_pickle.records import BadFileError, Name, Record, check_tree
+from xlexport.errors import CheckpointError
+from xlruntime.limits import Budget, Limits
 
-__all__ = ["Machine", "read_argument"]
+__all__ = ["LIST_PLACE", "LONGEST_KEY", "PICKLE_LIMITS", "Machine", "read_argument"]
 
 LONGEST_TEXT, LONGEST_LINE = 1 << 20, 1 << 11  # bytes; longer texts are arrays or source text, which no reader needs
-MOST_OPERATIONS = 12_000_000  # a vocabulary of 800,000 words takes eight million at most
-ROOM = 90 << 20  # bytes that the values of a file's pickles may take,
-WORD_ROOM, MOST_WORDS = 150, 800_000  # and more for each text, up to a vocabulary's as large as One Billion Word's
+PICKLE_LIMITS = Limits(bytes=214_300_000, operations=12_000_000)
+"""For the pickles of one file. One Billion Word's vocabulary of 800,000 words takes eight million operations."""
+WORD_PART = 0.56  # of the memory is for texts alone,
+WORD_ROOM = 150  # so many bytes for each
 STACK_PLACE, LIST_PLACE, WORD_PLACE, PLACE = 18, 9, 50, 90  # bytes: on the stack, in a list, in a dict by text, by else
 EMPTY, RECORD = {"list": 72, "dict": 160, "set": 216}, 600
-KEYS = {str, bytes, int, bool, float, type(None)}
+KEYS = {int, bool, float, type(None)}
 LARGEST_KEY = 1 << 60  # Python's hash of larger numbers is easily made to collide
+LONGEST_KEY = 1 << 12  # of texts, which are compared whenever an equal one is looked up; no name or word is as long
+BLOCK = 64  # operations that are charged at once: a call for each would take a fifth of the time
 NOTHING = object()  # in places of the memo that a pickle has passed over, and what some operations give
 SHOWN_NAMES = 20
 FRAME = 0x95
@@ -79,6 +84,7 @@ class Machine:
     """Runs the pickles of one file.
 
     Args:
+        budget: what is left for the file.
         builders: how calls of a known name become a plain value, from their arguments; other calls become records.
         persistent: what a reference to something outside the pickle becomes.
 
@@ -89,13 +95,18 @@ class Machine:
     """
 
     def __init__(
-        self, builders: Mapping[str, Callable[..., Any]] = BUILDERS, persistent: Callable[[Any], Any] | None = None
+        self,
+        budget: Budget,
+        builders: Mapping[str, Callable[..., Any]] = BUILDERS,
+        persistent: Callable[[Any], Any] | None = None,
     ) -> None:
+        self.budget = budget
         self.builders, self.persistent = builders, persistent
         self.texts: list[Any] = []
         self.names: dict[str, bool] = {}
-        self.room = ROOM  # what is left of it
-        self.words, self.has_ended = 0, False
+        self.words = int(budget.bytes * WORD_PART) // WORD_ROOM  # for which there is room of their own
+        self.has_ended = False
+        budget.bytes -= self.words * WORD_ROOM
 
     def run(self, data: mmap.mmap, start: int | None = None, end: int | None = None) -> Any:
         """Return the value of the pickle from `start` to `end`, by default from the file's position to its end.
@@ -104,6 +115,7 @@ class Machine:
 
         Raises:
             BadFileError: the pickle refers to names that are not in the table, is damaged, or made to do harm.
+            CheckpointError: it would take more than a limit.
         """
         self.stack: list[Any] = []
         self.marks: list[int] = []
@@ -111,8 +123,10 @@ class Machine:
         try:
             data.seek(data.tell() if start is None else start)
             value = self._carry_out(data, len(data) if end is None else end)
-            check_tree(value)
+            check_tree(value, self.budget)
             return value
+        except CheckpointError:
+            raise
         except (ValueError, TypeError, LookupError, OverflowError, struct.error) as error:
             raise BadFileError("its pickle is damaged or cut off") from error
         finally:
@@ -128,7 +142,12 @@ class Machine:
 
     def _carry_out(self, data: mmap.mmap, end: int) -> Any:
         """Carry out the operations up to STOP, and return what that finds on the stack."""
-        for _ in range(MOST_OPERATIONS):
+        left = 0
+        while True:
+            if not left:
+                self.budget.charge(operations=BLOCK)
+                left = BLOCK
+            left -= 1
             code = data.read_byte()
             if code not in OPERATIONS:
                 raise BadFileError(f"its pickle has an operation at byte {data.tell() - 1:,} that no checkpoint needs")
@@ -143,9 +162,8 @@ class Machine:
             value = handle(self, argument, items)
             if value is not NOTHING:
                 self.stack.append(value)
-            if self.room < STACK_PLACE * (len(self.stack) + 2 * len(self.marks)):
-                self.charge(self.room + 1)
-        raise BadFileError(f"its pickle has more than {MOST_OPERATIONS:,} operations, more than any checkpoint")
+            if self.budget.bytes < (taken := STACK_PLACE * (len(self.stack) + 2 * len(self.marks))):
+                self.charge(taken)
 
     def _take(self, count: int, is_marked: bool) -> list[Any]:
         """Take the values since the last mark from the stack if `is_marked`, and `count` before those."""
@@ -158,17 +176,19 @@ class Machine:
 
     def charge(self, size: int) -> None:
         """Count bytes before they are taken."""
-        self.room -= size
-        if self.room < 0:
-            raise BadFileError("its pickle would take far more memory than any checkpoint does")
+        budget = self.budget
+        budget.bytes -= size
+        if budget.bytes < 0:
+            budget.charge(operations=0)  # which says so
 
     def value(self, value: Any) -> Any:
         """Count a number, bytes or a text, for which there is room of its own."""
-        self.charge(sys.getsizeof(value))
+        size = sys.getsizeof(value)
         if type(value) is str:
-            self.words += 1
+            size += LIST_PLACE - (WORD_ROOM if self.words > 0 else 0)
+            self.words -= 1
             self.texts.append(value)
-            self.room -= LIST_PLACE - (WORD_ROOM if self.words <= MOST_WORDS else 0)
+        self.charge(size)
         return value
 
     def mark(self) -> Any:
@@ -215,7 +235,7 @@ class Machine:
         keys = items[::2] if kind is dict else items
         self.charge(sum(WORD_PLACE if kind is dict and type(key) is str else PLACE for key in keys))
         if not all(map(_is_key, keys)):
-            raise BadFileError("its pickle has a dictionary or set of other things than texts and numbers")
+            raise BadFileError("its pickle has a dictionary or set of other things than short texts and numbers")
         contents.update(zip(keys, items[1::2], strict=True) if kind is dict else keys)
         return target
 
@@ -253,9 +273,11 @@ class Machine:
 
 
 def _is_key(key: Any) -> bool:
-    """Return whether Python hashes a key in time and depth that do not depend on who chose it."""
+    """Return whether Python hashes and compares a key in time and depth that do not depend on who chose it."""
     if type(key) is tuple:
-        return len(key) == 2 and type(key[0]) is type(key[1]) is str  # of byte-pair merges
+        return len(key) == 2 and type(key[0]) is type(key[1]) is str and all(map(_is_key, key))  # of byte-pair merges
+    if type(key) is str or type(key) is bytes:
+        return len(key) <= LONGEST_KEY
     return type(key) in KEYS and (type(key) is not int or -LARGEST_KEY < key < LARGEST_KEY)
 
 

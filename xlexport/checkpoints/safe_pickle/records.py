@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from xlexport.errors import CheckpointError, CheckpointNotFoundError
+from xlruntime.limits import Budget
 
 __all__ = ["BadFileError", "Name", "Record", "check_tree", "opened"]
 
@@ -64,7 +65,7 @@ CONTAINERS: Mapping[type[Any], Callable[[Any], Collection[Any]]] = {  # and what
 }
 
 
-def check_tree(root: Any) -> None:
+def check_tree(root: Any, budget: Budget) -> None:
     """Refuse a tree that contains itself, is deep, or is huge with shared parts counted at every place.
 
     A reader may then follow it by simple recursion, and ends in time.
@@ -74,7 +75,9 @@ def check_tree(root: Any) -> None:
         branches = [CONTAINERS[type(value)](value) for value in level if type(value) in CONTAINERS]
         if not branches:
             return
-        size += len(branches) + sum(map(len, branches))
+        step = len(branches) + sum(map(len, branches))
+        budget.charge(operations=step)
+        size += step
         if size > LARGEST_TREE:
             raise BadFileError("its pickle expands to far more than any checkpoint holds")
         level = [part for parts in branches for part in parts if type(part) in CONTAINERS]

@@ -12,10 +12,12 @@ import mmap
 from collections.abc import Callable, Mapping
 from typing import Any, BinaryIO, NamedTuple
 
-from xlexport.checkpoints.safe_pickle.machine import Machine
+from xlexport.checkpoints.safe_pickle.machine import LIST_PLACE, LONGEST_KEY, Machine
 from xlexport.checkpoints.safe_pickle.names import BUILDERS
 from xlexport.checkpoints.safe_pickle.records import BadFileError, Name
 from xlexport.checkpoints.safe_pickle.zip_archive import Member, read_members
+from xlexport.errors import CheckpointError
+from xlruntime.limits import Budget, Limits
 
 __all__ = ["LEGACY_MAGIC", "LEGACY_PROTOCOL", "read_archive", "read_legacy"]
 
@@ -26,6 +28,8 @@ BIG_ENDIAN = "saved on a big-endian machine", "Save it again on a little-endian 
 TORCHSCRIPT = "a TorchScript archive, which holds code", "Save the state dict of the model that it was made from."
 MOST_AXES = 16
 LARGEST_NUMBER = 1 << 62
+MOST_SHARING = 16  # a number of a storage is in so many tensors at most; tied weights are in four
+ALWAYS_SHARED = 1 << 22  # numbers that may be in any number of tensors
 DTYPES = {  # by torch.save's name for the storage
     "FloatStorage": "float32", "HalfStorage": "float16", "BFloat16Storage": "bfloat16", "DoubleStorage": "float64",
     "LongStorage": "int64", "IntStorage": "int32", "ShortStorage": "int16", "CharStorage": "int8",
@@ -33,9 +37,9 @@ DTYPES = {  # by torch.save's name for the storage
 }  # fmt: skip
 
 
-def read_archive(file: BinaryIO, data: mmap.mmap) -> Any:
+def read_archive(file: BinaryIO, data: mmap.mmap, limits: Limits) -> Any:
     """Read a zip archive with a pickle, and a member for each storage."""
-    members = read_members(file, data)
+    members = read_members(file, data, limits)
     roots = [name.removesuffix("data.pkl") for name in members if name.endswith("/data.pkl")]
     if len(roots) != 1 or not all(name.startswith(roots[0]) for name in members):
         raise BadFileError(*NOT_TORCH)
@@ -44,15 +48,15 @@ def read_archive(file: BinaryIO, data: mmap.mmap) -> Any:
         raise BadFileError(*TORCHSCRIPT)
     if (order := members.get(root + "byteorder")) and data[slice(*order)] != b"little":
         raise BadFileError(*BIG_ENDIAN)
-    tensors = _Tensors()
+    tensors = _Tensors(limits.budget(str(file.name), CheckpointError))
     value = tensors.machine.run(data, *members[root + "data.pkl"])
     tensors.bind(data, {name.removeprefix(root + "data/"): member for name, member in members.items()})
     return value
 
 
-def read_legacy(data: mmap.mmap) -> Any:
+def read_legacy(data: mmap.mmap, budget: Budget) -> Any:
     """Read what follows the magic number: protocol, system, object, keys of storages, their lengths and numbers."""
-    tensors = _Tensors()
+    tensors = _Tensors(budget)
     protocol, system = tensors.machine.run(data), tensors.machine.run(data)
     if type(protocol) is not int or protocol != LEGACY_PROTOCOL or type(system) is not dict:
         raise BadFileError(*NOT_TORCH)
@@ -83,7 +87,7 @@ class _Storage(NamedTuple):
 class _Tensors:
     """The storages and tensors of one file; tensors have no numbers until `bind`."""
 
-    def __init__(self) -> None:
+    def __init__(self, budget: Budget) -> None:
         import torch
 
         self.torch = torch
@@ -96,7 +100,7 @@ class _Tensors:
             "torch.nn.Parameter": self._parameter,
             "torch._tensor._rebuild_from_type_v2": self._with_attributes,
         }
-        self.machine = Machine({**BUILDERS, **builders}, self._reference)
+        self.machine = Machine(budget, {**BUILDERS, **builders}, self._reference)
 
     def _reference(self, reference: Any) -> Any:
         """Return what a pickle of torch.save has outside of it: storages, in old files source text of classes too."""
@@ -105,7 +109,8 @@ class _Tensors:
                 return name
             case ("storage", Name(name=name), str(key), _, count, *views) if views in ([], [None]):
                 dtype = getattr(self.torch, DTYPES.get(name.removeprefix("torch."), ""), None)
-                if dtype is None or not _are_sizes((count,)) or count >= LARGEST_NUMBER:
+                is_possible = _are_sizes((count,)) and count < LARGEST_NUMBER and len(key) <= LONGEST_KEY
+                if dtype is None or not is_possible:
                     raise BadFileError("a storage in it is of an unknown kind or an impossible size")
                 storage = _Storage(key, dtype, count, count * dtype.itemsize)
                 if self.storages.setdefault(key, storage) != storage:
@@ -134,6 +139,7 @@ class _Tensors:
         """Return a tensor that had Python attributes when it was saved, without them."""
         if type(builder) is not Name or builder.name != "torch._utils._rebuild_tensor_v2":
             raise BadFileError("a tensor in it is of an unknown kind")
+        machine.charge(LIST_PLACE * len(arguments))
         return self._tensor(machine, *arguments)
 
     def bind(self, data: mmap.mmap, places: Mapping[str, Member]) -> None:
@@ -149,6 +155,9 @@ class _Tensors:
                 storages[key] = self.torch.frombuffer(data, dtype=dtype, count=count, offset=place.start)
             else:
                 storages[key] = self.torch.frombuffer(bytearray(memoryview(data)[slice(*place)]), dtype=dtype)
+        taken = sum(math.prod(shape) for _, _, _, shape, _ in self.bindings)
+        if taken > MOST_SHARING * sum(map(len, storages.values())) + ALWAYS_SHARED:
+            raise BadFileError("its tensors hold the same numbers more often than those of any checkpoint do")
         for tensor, key, offset, shape, stride in self.bindings:
             tensor.set_(storages[key], offset, shape, stride)
 

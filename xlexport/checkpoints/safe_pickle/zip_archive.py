@@ -10,12 +10,15 @@ import zipfile
 from typing import BinaryIO, NamedTuple
 
 from xlexport.checkpoints.safe_pickle.records import BadFileError
+from xlexport.errors import CheckpointError
+from xlruntime.limits import Limits
 
 __all__ = ["ARCHIVE_MAGIC", "Member", "read_members"]
 
 ARCHIVE_MAGIC = b"PK\x03\x04"
 MOST_MEMBERS = 100_000
-LARGEST_DIRECTORY, LARGEST_END = 10 << 20, 1 << 17  # bytes; zipfile's list of members takes ten times as many
+LARGEST_DIRECTORY, LARGEST_END = 10 << 20, 1 << 17  # bytes
+DIRECTORY_ROOM = 10  # times the bytes of a directory is what zipfile's list of its members takes
 DAMAGED = (zipfile.BadZipFile, NotImplementedError, RuntimeError, ValueError, OverflowError, EOFError, struct.error)
 
 
@@ -29,22 +32,30 @@ class Member(NamedTuple):
 class _Bounded(io.FileIO):
     """A file of which zipfile gets less than it asks for, if that is more than a directory or the archive's end."""
 
+    largest = LARGEST_DIRECTORY
+
     def read(self, size: int | None = -1) -> bytes:
-        return super().read(size if size is not None and 0 <= size <= LARGEST_DIRECTORY else LARGEST_END)
+        return super().read(size if size is not None and 0 <= size <= self.largest else LARGEST_END)
 
 
-def read_members(file: BinaryIO, data: mmap.mmap, check: bool = True) -> dict[str, Member]:
+def read_members(file: BinaryIO, data: mmap.mmap, limits: Limits, check: bool = True) -> dict[str, Member]:
     """Return the members of an archive by name; if `check`, their checksums are right.
 
     Raises:
         BadFileError: the archive is cut off or damaged, or not of the plain kind that torch.save writes.
+        CheckpointError: it has more members than a limit.
     """
+    bounded = _Bounded(file.fileno(), closefd=False)
+    bounded.largest = min(LARGEST_DIRECTORY, limits.bytes // DIRECTORY_ROOM)
     try:
-        with zipfile.ZipFile(_Bounded(file.fileno(), closefd=False)) as archive:
+        with zipfile.ZipFile(bounded) as archive:
+            limits.budget(str(file.name), CheckpointError).charge(operations=len(archive.infolist()))
             members = _plain_members(archive, data)
             if check and (name := archive.testzip()):
                 raise BadFileError(f"{name[:60]!a} in it is damaged (wrong checksum)")
             return members
+    except CheckpointError:
+        raise
     except DAMAGED as error:
         raise BadFileError("its archive is cut off or damaged") from error
 
