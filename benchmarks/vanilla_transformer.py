@@ -110,7 +110,7 @@ def onnx_runtime(folder: str, shape: dict[str, int], length: int, threads: int) 
     if not file.exists():
         run_once(export, file, shape, length)
     started = time.perf_counter()
-    session = open_session(file, parse_device("cpu"), threads)
+    session = open_session(file, parse_device("cpu"), threads, data_files=[f"{file.name}.data"])
     load_seconds = time.perf_counter() - started
     facts = {"model": "vanilla", "tokens": 1, "flops": window_flops(shape, length), "load_seconds": load_seconds}
     place = 0

@@ -48,6 +48,7 @@ def load(
     check_files: bool = True,
     strict_device: bool = False,
     cuda_graphs: bool = False,
+    step_timeout: float | None = None,
 ) -> Model:
     """Open a bundle of TorchScript or of exported programs, which executes code in it: open only trusted bundles.
 
@@ -57,11 +58,12 @@ def load(
         threads: PyTorch's threads in this process from now on; None: unchanged.
         check_files: compare every file with its digest. Files that hold code are always compared.
         strict_device, cuda_graphs: as in `xlruntime.load`; without effect here.
+        step_timeout: None. PyTorch cannot end a step, and code in the bundle could do anything else instead.
 
     Raises:
         MissingDependencyError: PyTorch is not installed.
         BundleNotFoundError, BundleError: the bundle is missing or broken, or ONNX Runtime must run it.
-        OptionError: another device or CUDA graphs were chosen.
+        OptionError: another device, CUDA graphs, or a time limit were chosen.
     """
     require("convert")
     if threads is not None and threads < 1:
@@ -70,6 +72,10 @@ def load(
         raise OptionError(
             f"{folder}: PyTorch runs this bundle on the CPU, where it was traced, not on {device} or in CUDA graphs.",
             repair="Use device cpu, or convert the checkpoint with --to onnx.",
+        )
+    if step_timeout is not None:
+        raise OptionError(
+            f"{folder}: PyTorch runs this bundle, and cannot end a step.", repair="Leave step_timeout out."
         )
     bundle = read_bundle(Path(folder), check_files)
     if threads is not None:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Mapping
 from pathlib import Path
 
 from .errors import BundleError, BundleNotFoundError
-from .spec import Bundle, FileDigest
+from .limits import read_at_most
+from .spec import MANIFEST_LIMITS, Bundle, FileDigest
 
-__all__ = ["MANIFEST", "digest_file", "is_bundle", "read_bundle"]
+__all__ = ["MANIFEST", "check_digests", "digest_file", "is_bundle", "read_bundle"]
 
 MANIFEST = "bundle.json"
 CHUNK = 1 << 20
@@ -51,20 +53,23 @@ def read_bundle(folder: Path, check_files: bool = True) -> Bundle:
         raise BundleNotFoundError(
             f"{folder}: no {MANIFEST} in it, so not a bundle.", repair="Make one with `xlexport convert CHECKPOINT`."
         )
-    try:
-        text = manifest.read_text("utf-8")
-    except UnicodeDecodeError as error:
-        raise BundleError(
-            f"{manifest}: not UTF-8 text ({error.reason}).", repair="Convert the checkpoint again."
-        ) from error
-    bundle = Bundle.from_json(text, str(manifest))
+    with manifest.open("rb") as file:
+        raw = read_at_most(file, MANIFEST_LIMITS.budget(str(manifest), BundleError))
+    bundle = Bundle.from_json(raw, str(manifest))
     if check_files:
-        problems = [problem for name, wanted in bundle.files.items() if (problem := _problem(folder / name, wanted))]
-        if problems:
-            raise BundleError(
-                f"{folder}: {'; '.join(problems)}.", repair="Copy it again, or convert the checkpoint again."
-            )
+        check_digests(folder, bundle.files)
     return bundle
+
+
+def check_digests(folder: Path, files: Mapping[str, FileDigest]) -> None:
+    """Compare files of a bundle with what its manifest says about them.
+
+    Raises:
+        BundleError: files are missing or changed; lists all of them.
+    """
+    problems = [problem for name, wanted in files.items() if (problem := _problem(folder / name, wanted))]
+    if problems:
+        raise BundleError(f"{folder}: {'; '.join(problems)}.", repair="Copy it again, or convert the checkpoint again.")
 
 
 def _problem(path: Path, wanted: FileDigest) -> str | None:

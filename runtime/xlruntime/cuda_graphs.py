@@ -10,7 +10,7 @@ from __future__ import annotations
 import threading
 import weakref
 from collections import Counter, OrderedDict
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from .bundle_files import BundleFiles
+from .deadline import Deadline
 from .devices import Device
 from .memory import BatchMemory
 from .providers import device_value, import_onnxruntime, open_session
@@ -59,10 +61,13 @@ class FixedSession:
         threads: int | None,
         sizes: Mapping[str, int],
         memory: BatchMemory,
+        data_files: Collection[str] = (),
+        deadline: Deadline | None = None,
     ) -> None:
         self._device = device
         self._file = folder / graph.file
-        self._session = open_session(self._file, device, threads, sizes=sizes)
+        self._session = open_session(self._file, device, threads, sizes=sizes, data_files=data_files)
+        self._deadline = deadline
         carried = {entry.input for entry in memory.entries}
         made = {entry.output for entry in memory.entries}
         self._constants = [tensor.name for tensor in graph.inputs if tensor.name in memory.constants]
@@ -86,7 +91,7 @@ class FixedSession:
             walk = self._walk(memory)
             for name, (_, value) in self._inputs.items():
                 value.update_inplace(np.ascontiguousarray(feeds[name]))
-            with running(self._file):
+            with running(self._file, self._deadline, walk.options):
                 self._session.run_with_iobinding(walk.binding, walk.options)
             walk.binding.synchronize_outputs()
             return {name: value.numpy().copy() for name, (_, value) in self._outputs.items()}
@@ -133,15 +138,24 @@ class FixedSession:
 class FixedSessions:
     """The fixed sessions of a model, opened for shapes that come again and again."""
 
-    def __init__(self, folder: Path, bundle: Bundle, device: Device, threads: int | None) -> None:
-        self._folder, self._graphs, self._device, self._threads = folder, bundle.graphs, device, threads
+    def __init__(
+        self,
+        folder: Path,
+        bundle: Bundle,
+        device: Device,
+        threads: int | None,
+        files: BundleFiles,
+        deadline: Deadline | None,
+    ) -> None:
+        self._folder, self._bundle, self._device, self._threads = folder, bundle, device, threads
+        self._files, self._deadline = files, deadline
         self._seen: Counter[_Key] = Counter()
         self._open: OrderedDict[_Key, FixedSession] = OrderedDict()
         self._lock = threading.Lock()
 
     def session(self, purpose: str, memory: BatchMemory, segment_len: int) -> FixedSession | None:
         """Return the one for such a step; None if the bundle has no graph for it, or it has not come often enough."""
-        graph = self._graphs.get(f"{purpose}_fixed")
+        graph = self._bundle.graphs.get(f"{purpose}_fixed")
         if graph is None:
             return None
         sizes = {"batch": memory.batch_size, "segment": segment_len}
@@ -157,7 +171,17 @@ class FixedSessions:
                     return None
                 while len(self._open) >= KEPT:
                     self._open.popitem(last=False)
-                self._open[key] = FixedSession(self._folder, graph, self._device, self._threads, sizes, memory)
+                with self._files.unchanged():
+                    self._open[key] = FixedSession(
+                        self._folder,
+                        graph,
+                        self._device,
+                        self._threads,
+                        sizes,
+                        memory,
+                        self._bundle.files,
+                        self._deadline,
+                    )
             self._open.move_to_end(key)
             return self._open[key]
 

@@ -10,10 +10,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from .bundle_files import BundleFiles
 from .cuda_graphs import FixedSessions
+from .deadline import Deadline
 from .devices import Device
 from .errors import BundleError, OptionError
 from .evaluation import EvaluationSettings, SettingValue
+from .graph_outputs import OutputCheck
 from .memory import BatchMemory, MemoryPlan, check_room
 from .messages import first_line
 from .placement import count_placed
@@ -47,11 +50,15 @@ class Engine:
         strict_device: bool = False,
         *,
         open_session: SessionFactory | None = None,
+        files: BundleFiles | None = None,
+        deadline: Deadline | None = None,
     ) -> None:
         """Open a bundle.
 
         Args:
             open_session: makes the session of a graph; None opens ONNX files with ONNX Runtime.
+            files: the bundle's files as they were checked; None: as they are now.
+            deadline: of each step; None: it may take any time.
         """
         self.folder = folder
         self.bundle = bundle
@@ -60,12 +67,16 @@ class Engine:
         self.strict_device = strict_device
         self.tokenizer = make_tokenizer(bundle.tokenizer, folder)
         self._open_session = open_session or self._open_onnx
+        self._files = files or BundleFiles(folder, bundle)
+        self._deadline = deadline
+        self._checks: dict[str, OutputCheck] = {}
         self._lock = threading.Lock()
         self._sessions: dict[str, Session] = {}
         self._fixed: FixedSessions | None = None
         self._constants: dict[tuple[tuple[str, int], ...], dict[str, Any]] = {}
         self.session("score")  # fail now, not at the first document
-        self._first_values = self._read_first_values()
+        with self._files.unchanged():
+            self._first_values = self._read_first_values()
 
     def session(self, purpose: str) -> Session:
         """Return the session of one graph, opened when first needed.
@@ -85,7 +96,8 @@ class Engine:
         if graph is None:
             have = ", ".join(sorted(self.bundle.graphs))
             raise OptionError(f"{self.folder}: no graph for {purpose!r}; this bundle has {have}.")
-        session = self._open_session(purpose, graph)
+        with self._files.unchanged():
+            session = self._open_session(purpose, graph)
         if session.metadata != graph.metadata(self.bundle.memory):
             raise BundleError(
                 f"{self.folder / graph.file}: its metadata is not what the manifest says about it.",
@@ -103,7 +115,15 @@ class Engine:
                     "xlexport.torch_runtime.load; all else needs a bundle of convert --to onnx."
                 ),
             )
-        return GraphSession(self.folder, graph, self.device, self.threads, self.strict_device)
+        return GraphSession(
+            self.folder,
+            graph,
+            self.device,
+            self.threads,
+            self.strict_device,
+            data_files=self.bundle.files,
+            deadline=self._deadline,
+        )
 
     def placement(self, purpose: str) -> dict[str, dict[str, int]]:
         """Return where the nodes of a graph run: `{execution provider: {operator: count}}`.
@@ -118,7 +138,7 @@ class Engine:
 
         `load` does so for `cuda_graphs`. Elsewhere it gains nothing.
         """
-        self._fixed = FixedSessions(self.folder, self.bundle, self.device, self.threads)
+        self._fixed = FixedSessions(self.folder, self.bundle, self.device, self.threads, self._files, self._deadline)
 
     def release(self, purpose: str) -> None:
         """Close the session of one graph, and free what it holds. It opens again when it is needed."""
@@ -179,8 +199,10 @@ class Engine:
 
         Raises:
             OptionError: the segment is longer than the graph, the rings or the positions allow.
+            BundleError: the graph cannot run, or gives something else than the bundle describes.
+            StepTimeoutError: it took longer than `step_timeout`; the memory has not moved on.
         """
-        S = tokens.shape[1]
+        B, S = tokens.shape
         if not 1 <= S <= memory.max_segment:
             raise OptionError(
                 f"a segment of {S} tokens does not fit: a ring of {memory.capacity} slots that keeps "
@@ -195,9 +217,18 @@ class Engine:
             )
         feeds = {"tokens": tokens, "targets": targets, **memory.feeds()}
         fixed = None if self._fixed is None else self._fixed.session(purpose, memory, S)
-        outputs = (fixed or self.session(self.graph_for(purpose, S))).step(feeds, memory)
+        name = f"{purpose}_fixed" if fixed else self.graph_for(purpose, S)
+        outputs = (fixed or self.session(name)).step(feeds, memory)
+        (self._checks.get(name) or self._output_check(name)).require(outputs, B, S)
         memory.advance(S)
         return outputs
+
+    def _output_check(self, name: str) -> OutputCheck:
+        """What a step of this graph must give."""
+        graph, carried = self.bundle.graphs[name], {entry.output for entry in self.bundle.memory}
+        outputs = [tensor for tensor in graph.outputs if tensor.name not in carried]
+        self._checks[name] = OutputCheck(self.folder / graph.file, outputs, self.bundle.vocab_size)
+        return self._checks[name]
 
     def longest_step(self, purpose: str, segment_len: int) -> int:
         """Return `segment_len`, or what the graphs for `purpose` take at most in one step if that is less."""

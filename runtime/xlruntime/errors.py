@@ -9,7 +9,8 @@
         ├── TokenError (ValueError)                         token ids outside the vocabulary
         ├── TextError (ValueError)                          text that cannot be scored
         ├── VocabularyError (ValueError)                    symbols or rules that make no vocabulary
-        └── OptionError (ValueError)                        a setting out of range
+        ├── OptionError (ValueError)                        a setting out of range
+        └── StepTimeoutError (TimeoutError)                 a step that took longer than `step_timeout`
 
 Every message is one line: what is wrong, where, what was expected and what was found. How to repair it is a field.
 """
@@ -21,6 +22,7 @@ __all__ = [
     "ProviderError",
     "RepairableError",
     "StateError",
+    "StepTimeoutError",
     "TextError",
     "TokenError",
     "VocabularyError",
@@ -75,3 +77,7 @@ class VocabularyError(XlruntimeError, ValueError):
 
 class OptionError(XlruntimeError, ValueError):
     """A setting is out of range, or settings do not go together; the message lists all that are wrong."""
+
+
+class StepTimeoutError(XlruntimeError, TimeoutError):
+    """A step took longer than the `step_timeout` of `load`, and was ended."""

@@ -8,7 +8,9 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from .bundle import read_bundle
+from .bundle import check_digests, read_bundle
+from .bundle_files import BundleFiles
+from .deadline import Deadline
 from .devices import parse_device
 from .documents import Document, Source
 from .engine import Engine
@@ -30,6 +32,7 @@ def load(
     check_files: bool = True,
     strict_device: bool = False,
     cuda_graphs: bool = False,
+    step_timeout: float | None = None,
 ) -> Model:
     """Open a bundle.
 
@@ -42,11 +45,14 @@ def load(
             opened. Otherwise the CPU serves nodes for which the device has no kernel; `Model.placement` shows which.
         cuda_graphs: capture steps of a shape that comes again and again as CUDA graphs, and replay them. The bundle
             must have the graphs for it (`xlexport convert --cuda-graphs`); each shape has its own copy of the weights.
+        step_timeout: seconds after which a step is ended, up to a quarter more; None: it may take any time. A single
+            operator is never ended.
 
     Raises:
         BundleNotFoundError, BundleError: there is no bundle, or it is broken.
         ProviderError: ONNX Runtime or the device is missing, or with `strict_device` a node runs elsewhere.
-        OptionError: the device or the number of threads is malformed, or there is nothing to capture CUDA graphs of.
+        OptionError: the device, the number of threads or `step_timeout` is malformed, or there is nothing to capture
+            CUDA graphs of.
     """
     if threads is not None and threads < 1:
         raise OptionError(f"threads is {threads}, at least 1 is needed.")
@@ -55,12 +61,16 @@ def load(
         raise OptionError(
             f"cuda_graphs needs a CUDA device, but the device is {where}.", repair="Leave it out, or choose cuda."
         )
-    bundle = read_bundle(path, check_files)
+    deadline = None if step_timeout is None else Deadline(step_timeout)
+    bundle = read_bundle(path, check_files=False)
+    files = BundleFiles(path, bundle)  # before digests are compared: what is replaced meanwhile is noticed
+    if check_files:
+        check_digests(path, bundle.files)
     if cuda_graphs and not any(purpose.endswith("_fixed") for purpose in bundle.graphs):
         raise OptionError(
             f"{path}: no graphs for cuda_graphs.", repair="Convert the checkpoint again with --cuda-graphs."
         )
-    model = Model(path, bundle, where, threads, strict_device)
+    model = Model(path, bundle, where, threads, strict_device, files=files, deadline=deadline)
     if cuda_graphs:
         model.use_fixed()
     return model

@@ -5,8 +5,9 @@ from __future__ import annotations
 import contextlib
 import functools
 import importlib
+import re
 import sys
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -16,6 +17,7 @@ import numpy.typing as npt
 
 from .devices import Device
 from .errors import BundleError, ProviderError
+from .graph_gate import read_graph
 from .messages import first_line
 from .placement import RECORD_PLACEMENT, SIZE_OPERATORS, placed_nodes, require_placement
 
@@ -31,9 +33,11 @@ __all__ = [
 WHEELS = ("onnxruntime", "onnxruntime-gpu")  # both hold the module `onnxruntime`: the later one overwrites the earlier
 INSTALL = "pip install 'xlexport[cpu]', or 'xlexport[gpu]' for CUDA"
 REINSTALL = "pip uninstall -y onnxruntime onnxruntime-gpu && pip install 'xlexport[cpu]' (or 'xlexport[gpu]' for CUDA)"
+OLDEST = (1, 24, 1)  # earlier ones read weights from any file that a graph names
 FATAL_ONLY = 4  # ONNX Runtime's log severity; what it logs as an error it raises as well
 # Sum and layer normalization in one: on a CPU several times as slow as one after the other, 3 to 10% of a step.
 SLOWER_FUSION = "SkipLayerNormFusion"
+WEIGHTS_FOLDER = "session.model_external_initializers_file_folder_path"
 # What ONNX Runtime calls its errors; all but RuntimeError and ValueError derive from Exception alone.
 ERRORS = (
     "EPFail",
@@ -65,7 +69,7 @@ def import_onnxruntime() -> ModuleType:
     """The module `onnxruntime`, from exactly one wheel.
 
     Raises:
-        ProviderError: it is missing, cannot be loaded, or two wheels have overwritten each other.
+        ProviderError: it is missing, too old or cannot be loaded, or two wheels have overwritten each other.
     """
     wheels = installed_wheels()
     if len(wheels) > 1:
@@ -83,7 +87,19 @@ def import_onnxruntime() -> ModuleType:
         raise ProviderError(f"ONNX Runtime cannot be loaded ({first_line(error)}).", repair=f"{REINSTALL}.") from error
     if not hasattr(ort, "InferenceSession"):  # what remains after one of two wheels has been uninstalled
         raise ProviderError("ONNX Runtime is only partly installed.", repair=f"Install it again: {REINSTALL}.")
+    if _version(ort.__version__) < OLDEST:
+        oldest = ".".join(map(str, OLDEST))
+        raise ProviderError(
+            f"ONNX Runtime is {ort.__version__}, expected {oldest} or newer: earlier ones let a graph read any file.",
+            repair=f"Install it again: {REINSTALL}.",
+        )
     return ort
+
+
+def _version(text: str) -> tuple[int, ...]:
+    """The numbers that a version begins with: (1, 31, 1) of "1.31.1", and of "1.31.1.dev5"."""
+    match = re.match(r"\d+(\.\d+)*", text)
+    return tuple(map(int, match[0].split("."))) if match else ()
 
 
 def onnxruntime_errors() -> tuple[type[Exception], ...]:
@@ -125,8 +141,11 @@ def open_session(
     strict: bool = False,
     sizes: Mapping[str, int] | None = None,
     profile: str | None = None,
+    data_files: Collection[str] = (),
 ) -> Any:
     """An `onnxruntime.InferenceSession` of the graph in `path`, on `device` and nowhere else.
+
+    ONNX Runtime gets the content that was checked, so a file that is replaced meanwhile does no harm.
 
     Args:
         strict: insist that the device computes all but the sizes of tensors. ONNX Runtime's own
@@ -134,9 +153,10 @@ def open_session(
         sizes: of all free axes. What depends on them is folded, the device computes everything, and CUDA captures
             what runs as a graph of its own: such a session takes only bindings whose buffers stay where they are.
         profile: beginning of the path of a file that ONNX Runtime writes a profile of all runs to; None: no profile.
+        data_files: names of files in the same folder that the graph's weights may lie in.
 
     Raises:
-        BundleError: ONNX Runtime cannot load the file.
+        BundleError: the graph holds what xlexport does not write, or ONNX Runtime cannot load it.
         ProviderError: the device's execution provider is missing or does not start, or with `strict` lacks a kernel.
     """
     ort = import_onnxruntime()
@@ -156,8 +176,11 @@ def open_session(
         if sizes is not None:
             settings["enable_cuda_graph"] = "1"
         providers = [(device.provider, settings), "CPUExecutionProvider"]
+    content = read_graph(path, data_files)
+    options.add_session_config_entry(WEIGHTS_FOLDER, str(path.parent))
+    options.add_session_config_entry("session.load_model_format", "ONNX")  # never the other format that it reads
     try:
-        session = ort.InferenceSession(str(path), sess_options=options, providers=providers, enable_fallback=0)
+        session = ort.InferenceSession(content, sess_options=options, providers=providers, enable_fallback=0)
     except onnxruntime_errors() as error:
         reason = first_line(error)
         if device.kind == "cuda" and "CUDA" in reason.upper():

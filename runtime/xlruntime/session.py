@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
 import numpy.typing as npt
 
+from .deadline import Deadline
 from .devices import Device
-from .errors import BundleError
+from .errors import BundleError, StepTimeoutError
+from .graph_outputs import require_kind
 from .memory import BatchMemory
-from .messages import first_line
+from .messages import first_line, listed, named
 from .placement import PlacedNode, placed_nodes
 from .providers import device_value, import_onnxruntime, onnxruntime_errors, open_session
 from .spec import METADATA_KEY, Graph
@@ -49,16 +51,29 @@ SessionFactory = Callable[[str, Graph], Session]  # opens the session of one pur
 
 
 @contextlib.contextmanager
-def running(file: Path) -> Iterator[None]:
-    """Translate ONNX Runtime errors raised during a step.
+def running(file: Path, deadline: Deadline | None = None, options: Any = None) -> Iterator[None]:
+    """Translate ONNX Runtime errors raised during a step, and end one that takes too long.
+
+    Args:
+        file: the graph.
+        deadline: ends the run; None: it may take any time.
+        options: the `onnxruntime.RunOptions` of the run, which a deadline needs.
 
     Raises:
+        StepTimeoutError: the deadline ended the run.
         MemoryError: there was too little memory; ONNX Runtime has no error of its own for that.
         BundleError: the graph in `file` cannot do what its spec says.
     """
+    if deadline is not None:
+        deadline.begin(options)
     try:
         yield
     except onnxruntime_errors() as error:
+        if deadline is not None and options.terminate:
+            raise StepTimeoutError(
+                f"{file}: a step took longer than step_timeout, {deadline.seconds:g} seconds.",
+                repair="Give shorter segments or more time, if the bundle is to be trusted.",
+            ) from error
         reason = first_line(error)
         if "allocat" in reason:
             raise MemoryError(reason) from error
@@ -66,10 +81,18 @@ def running(file: Path) -> Iterator[None]:
             f"{file}: ONNX Runtime cannot run it ({reason}).",
             repair="Copy the bundle again, or convert the checkpoint again.",
         ) from error
+    finally:
+        if deadline is not None:
+            deadline.end(options)
 
 
 class GraphSession:
     """An ONNX Runtime session for one graph.
+
+    Args:
+        profile: see `open_session`.
+        data_files: names of the bundle's files; the graph may use no others.
+        deadline: of each run; None: it may take any time.
 
     Raises:
         BundleError: ONNX Runtime cannot load the file, or the file is not the graph that the bundle describes.
@@ -84,13 +107,24 @@ class GraphSession:
         threads: int | None,
         strict_device: bool = False,
         profile: str | None = None,
+        data_files: Collection[str] = (),
+        deadline: Deadline | None = None,
     ) -> None:
         self.graph = graph
         self.device = device
         self.inputs = {tensor.name for tensor in graph.inputs}
         self.outputs = [tensor.name for tensor in graph.outputs]
         self._file = folder / graph.file
-        self._session = open_session(self._file, device, threads, strict=strict_device, profile=profile)
+        self._session = open_session(
+            self._file, device, threads, strict=strict_device, profile=profile, data_files=data_files
+        )
+        self._deadline = deadline
+        given = {tensor.name for tensor in self._session.get_outputs()}
+        if missing := [name for name in self.outputs if name not in given]:
+            raise BundleError(
+                f"{self._file}: has no output {listed(map(named, missing))}, which bundle.json describes.",
+                repair="Convert the checkpoint again.",
+            )
 
     @property
     def providers(self) -> list[str]:
@@ -118,8 +152,12 @@ class GraphSession:
     def run(self, feeds: Mapping[str, npt.NDArray[Any]]) -> dict[str, npt.NDArray[Any]]:
         """Run as a pure function: numpy in, every output out."""
         wanted = {name: array for name, array in feeds.items() if name in self.inputs}
-        with running(self._file):
-            return dict(zip(self.outputs, self._session.run(self.outputs, wanted), strict=True))
+        options = self._run_options()
+        with running(self._file, self._deadline, options):
+            found = dict(zip(self.outputs, self._session.run(self.outputs, wanted, options), strict=True))
+        for tensor in self.graph.outputs:
+            require_kind(self._file, tensor, found[tensor.name])
+        return found
 
     def run_on_device(self, feeds: Mapping[str, npt.NDArray[Any]]) -> dict[str, Any]:
         """Run as a pure function, every output as an OrtValue on the device. It owns its memory: the session may go."""
@@ -143,28 +181,33 @@ class GraphSession:
             The graph's other outputs, by name, on the CPU.
         """
         host = Device("cpu", 0)
-        binding = self._session.io_binding()
-        kept = []  # a bound value must outlive the run
-        for name, array in feeds.items():
-            if name in self.inputs:
-                value = device_value(array, host)
-                kept.append(value)
-                binding.bind_ortvalue_input(name, value)
-        for name, value in memory.constants.items():
-            if name in self.inputs:
-                binding.bind_ortvalue_input(name, value)
-        carried = set()
-        for entry in memory.entries:
-            binding.bind_ortvalue_input(entry.input, memory.values[entry.input])
-            binding.bind_ortvalue_output(entry.output, memory.target(entry))
-            carried.add(entry.output)
-        results = [name for name in self.outputs if name not in carried]
-        for name in results:
-            binding.bind_output(name, host.kind, host.index)
-        binding.synchronize_inputs()
-        with running(self._file):
-            self._session.run_with_iobinding(binding)
-        binding.synchronize_outputs()
-        # Bound outputs come back in binding order: the carried ones first.
-        values = binding.get_outputs()[len(carried) :]
-        return {name: value.numpy() for name, value in zip(results, values, strict=True)}
+        options = self._run_options()
+        with running(self._file, self._deadline, options):
+            binding = self._session.io_binding()
+            kept = []  # a bound value must outlive the run
+            for name, array in feeds.items():
+                if name in self.inputs:
+                    value = device_value(array, host)
+                    kept.append(value)
+                    binding.bind_ortvalue_input(name, value)
+            for name, value in memory.constants.items():
+                if name in self.inputs:
+                    binding.bind_ortvalue_input(name, value)
+            carried = set()
+            for entry in memory.entries:
+                binding.bind_ortvalue_input(entry.input, memory.values[entry.input])
+                binding.bind_ortvalue_output(entry.output, memory.target(entry))
+                carried.add(entry.output)
+            results = [name for name in self.outputs if name not in carried]
+            for name in results:
+                binding.bind_output(name, host.kind, host.index)
+            binding.synchronize_inputs()
+            self._session.run_with_iobinding(binding, options)
+            binding.synchronize_outputs()
+            # Bound outputs come back in binding order: the carried ones first.
+            values = binding.get_outputs()[len(carried) :]
+            return {name: value.numpy() for name, value in zip(results, values, strict=True)}
+
+    def _run_options(self) -> Any:
+        """Options of one run, through which a deadline can end it; None if there is no deadline."""
+        return None if self._deadline is None else import_onnxruntime().RunOptions()

@@ -30,11 +30,14 @@ from typing import Any, Literal
 from .errors import BundleError
 from .evaluation import EvaluationRules, EvaluationSettings
 from .json_fields import read_fields
-from .messages import first_line, named
+from .limits import Limits, parse_json
+from .messages import named, shown
+from .tensor_kinds import LARGEST_AXIS, check_kind
 
 __all__ = [
     "FIRST_MEMORY_FILE",
     "FORMAT_VERSION",
+    "MANIFEST_LIMITS",
     "METADATA_KEY",
     "Bundle",
     "FileDigest",
@@ -51,9 +54,25 @@ FORMAT_VERSION = 3
 METADATA_KEY = "xlexport.graph"  # where a file's metadata holds its spec
 DIGEST_KEY = "manifest_sha256"  # where the manifest holds the SHA-256 of all else that it says
 FIRST_MEMORY_FILE = "first_memory.safetensors"  # the rows a fresh memory starts with, where they are not zero
+COMPUTING = (".onnx", ".data", ".pt", ".pt2", ".safetensors")
+MANIFEST_LIMITS = Limits(bytes=1 << 26, operations=1_000_000)  # the sample takes 0.6 MB and 5,000 values
 LONGEST_NAME = 255  # bytes, on most file systems
 # What manifest and metadata leave out, as it is so in most graphs.
 IMPLIED: Mapping[str, Any] = {"layout": "ring", "max_segment": None, "format": "onnx"}
+
+EACH = ("batch", "segment")
+# What the graphs of a purpose must give. A text stands for a size of the bundle's own.
+GIVEN: Mapping[str, Mapping[str, tuple[str, tuple[str, ...]]]] = {
+    "score": {"log_prob": ("float32", EACH)},
+    "generate": {"logits": ("float32", ("batch", "vocabulary"))},
+    "detail": {
+        "log_prob": ("float32", EACH),
+        "rank": ("int64", EACH),
+        "entropy": ("float32", EACH),
+        "top_ids": ("int64", (*EACH, "listed")),
+        "top_log_probs": ("float32", (*EACH, "listed")),
+    },
+}
 
 Axis = int | str
 Layout = Literal["ring", "window", "state"]
@@ -67,6 +86,9 @@ class Tensor:
     name: str
     dtype: str  # numpy name, "float32"
     shape: tuple[Axis, ...]
+
+    def __post_init__(self) -> None:
+        check_kind(self.name, self.dtype, self.shape)
 
 
 @dataclass(frozen=True)
@@ -86,6 +108,9 @@ class Memory:
     shape: tuple[Axis, ...]  # ("batch", n_head, "capacity", d_head)
     first_value: str | None = None  # tensor in FIRST_MEMORY_FILE that each fresh slot holds; None is zero
     layout: Layout = "ring"
+
+    def __post_init__(self) -> None:
+        check_kind(self.input, self.dtype, self.shape)
 
     @property
     def symbol(self) -> str | None:
@@ -130,6 +155,13 @@ class Graph:
     max_segment: int | None = None  # tokens that a step takes at most; None: any number
     format: Format = "onnx"  # the others run in PyTorch, and loading them runs code that is in the file
 
+    def __post_init__(self) -> None:
+        if self.max_segment is not None and self.max_segment < 1:
+            raise ValueError(f"max_segment is {self.max_segment}, expected a whole number of at least 1")
+        for what, tensors in (("inputs", self.inputs), ("outputs", self.outputs)):
+            if len({tensor.name for tensor in tensors}) < len(tensors):
+                raise ValueError(f"{what} of {named(self.file)} have the same name")
+
     def metadata(self, memory: tuple[Memory, ...]) -> str:
         """What the file itself says, as JSON: this spec, and which of its outputs becomes which input."""
         taken = {tensor.name for tensor in self.inputs}
@@ -151,6 +183,8 @@ class Tokenizer:
             raise ValueError(f"first_id is {self.first_id}, expected a whole number of at least 0")
         if (self.file is None) != (self.kind in ("bytes", "none")):
             raise ValueError(f"tokenizer {self.kind!r} with file {named(self.file)}: only bytes and none have none")
+        if self.file == "":
+            raise ValueError("the tokenizer's file has no name")
 
 
 @dataclass(frozen=True)
@@ -189,12 +223,13 @@ class Bundle:
     @property
     def fingerprint(self) -> str:
         """Identity of the numbers this bundle computes: its graphs, weights and first rows, not its paperwork."""
-        computing = {
-            name: digest.sha256
-            for name, digest in self.files.items()
-            if name.endswith((".onnx", ".data", ".pt", ".pt2", ".safetensors"))
-        }
+        computing = {name: digest.sha256 for name, digest in self.computing_files.items()}
         return hashlib.sha256(json.dumps(computing, sort_keys=True).encode()).hexdigest()
+
+    @property
+    def computing_files(self) -> dict[str, FileDigest]:
+        """The files that decide which numbers this bundle computes."""
+        return {name: digest for name, digest in self.files.items() if name.endswith(COMPUTING)}
 
     def to_json(self) -> str:
         """`bundle.json` as text, with its own digest."""
@@ -205,23 +240,19 @@ class Bundle:
         return json.dumps({**fields, DIGEST_KEY: _digest(fields)}, indent=1) + "\n"
 
     @classmethod
-    def from_json(cls, text: str, where: str) -> Bundle:
+    def from_json(cls, text: str | bytes, where: str) -> Bundle:
         """Read `bundle.json`.
 
         Args:
-            text: contents of the file.
+            text: contents of the file; bytes are UTF-8.
             where: its path, for messages.
 
         Raises:
-            BundleError: not JSON, not a bundle, of another format version, changed since it was written, or with a
-                field missing or of a wrong kind.
+            BundleError: not JSON, too large, not a bundle, of another format version, changed since it was written, or
+                with a field missing or of a wrong kind.
         """
-        try:
-            fields = json.loads(text)
-        except (ValueError, RecursionError) as error:
-            raise BundleError(
-                f"{where}: not JSON ({first_line(error)}).", repair="Convert the checkpoint again."
-            ) from error
+        raw = text.encode("utf-8", "surrogatepass") if isinstance(text, str) else text
+        fields = parse_json(raw, MANIFEST_LIMITS.budget(where, BundleError))
         if not isinstance(fields, dict) or type(fields.get("format_version")) is not int:
             raise BundleError(f"{where}: no integer format_version, so not a bundle that xlexport wrote.")
         found = fields["format_version"]
@@ -266,6 +297,10 @@ class Bundle:
 
     def _contradictions(self) -> Iterator[str]:
         """What the manifest's parts say against each other."""
+        if not 1 <= self.vocab_size <= LARGEST_AXIS:
+            yield f"vocab_size is {shown(self.vocab_size)}, expected 1 to {LARGEST_AXIS}"
+        if taken := {"batch", "segment"} & set(self.evaluation.rings):
+            yield f"a ring has the symbol {min(taken)!r}, which is another axis"
         first, last = self.tokenizer.first_id, self.tokenizer.first_id + 255
         if self.tokenizer.kind == "bytes" and last >= self.vocab_size:
             yield f"bytes have ids {first} to {last}, but the vocabulary is 0 to {self.vocab_size - 1}"
@@ -284,6 +319,27 @@ class Bundle:
         strange = [entry.input for entry in self.memory if entry.input not in inputs or entry.output not in outputs]
         if strange:
             yield f"memory that the score graph does not take or give: {', '.join(map(repr, strange[:5]))}"
+        if len({entry.input for entry in self.memory} | {entry.output for entry in self.memory}) < 2 * len(self.memory):
+            yield "memories share an input or output"
+        for purpose, graph in self.graphs.items():
+            yield from self._strange_outputs(purpose, graph)
+
+    def _strange_outputs(self, purpose: str, graph: Graph) -> Iterator[str]:
+        """What a graph says that it gives, and what its purpose needs."""
+        found = {tensor.name: tensor for tensor in graph.outputs}
+        for name, (dtype, shape) in GIVEN.get(purpose.removesuffix("_few").removesuffix("_fixed"), {}).items():
+            tensor = found.get(name)
+            if tensor is None:
+                yield f"the graph {named(purpose)!r} gives no {name}"
+            elif (tensor.dtype, len(tensor.shape)) != (dtype, len(shape)) or not all(
+                map(self._is_size, tensor.shape, shape)
+            ):
+                yield f"{name} of the graph {named(purpose)!r} is not {dtype} ({', '.join(shape)})"
+
+    def _is_size(self, axis: Axis, expected: str) -> bool:
+        if expected == "listed":
+            return isinstance(axis, int) and axis <= self.vocab_size
+        return axis == (self.vocab_size if expected == "vocabulary" else expected)
 
 
 def _conversion(fields: Mapping[str, Any], where: str) -> str:

@@ -31,6 +31,7 @@ from xlruntime.providers import open_session
 from xltraining.checkpoint import save_checkpoint
 
 FIXED = ("score_fixed", "generate_fixed")
+DATA = ["weights.data"]
 SIZES = {"batch": 3, "segment": 8, "capacity": 28, "near + 1": 29}
 
 
@@ -78,13 +79,13 @@ def test_clusters_have_no_graph_that_scores(make_model: Callable[..., Any]) -> N
 @pytest.mark.parametrize("purpose", FIXED)
 def test_no_shape_is_computed_once_the_axes_are_fixed(purpose: str, converted: Converted) -> None:
     """Check that no node computes a shape or takes its size from a number, so that none would run on the CPU."""
-    session = open_session(converted.folder / f"{purpose}.onnx", Device("cpu"), 1, sizes=SIZES)
+    session = open_session(converted.folder / f"{purpose}.onnx", Device("cpu"), 1, sizes=SIZES, data_files=DATA)
     operators = {node.operator for node in placed_nodes(session)}
     assert "ScatterND" in operators
     assert not operators & {"Shape", "Size", "Range", "ConstantOfShape", "NonZero", "Slice", "Loop", "If", "TopK"}
     for value in session.get_outputs():
         assert all(isinstance(axis, int) for axis in value.shape), value.name  # inferred from the inputs alone
-    ordinary = open_session(converted.folder / "score.onnx", Device("cpu"), 1, sizes=SIZES)
+    ordinary = open_session(converted.folder / "score.onnx", Device("cpu"), 1, sizes=SIZES, data_files=DATA)
     assert "Slice" in {node.operator for node in placed_nodes(ordinary)}
 
 
@@ -167,7 +168,7 @@ def test_streams_take_turns_in_one_session_and_generation_goes_on(model: Model) 
 def test_what_is_bound_for_a_memory_goes_with_it(model: Model) -> None:
     memory = model.new_memory(model.evaluation(8))
     sizes = {"batch": 1, "segment": 8, "capacity": 28, "near + 1": 29}
-    session = FixedSession(model.folder, model.bundle.graphs["score_fixed"], Device("cpu"), 1, sizes, memory)
+    session = FixedSession(model.folder, model.bundle.graphs["score_fixed"], Device("cpu"), 1, sizes, memory, DATA)
     feeds = {"tokens": random_ids(1, 8), "targets": random_ids(1, 8)}
     first = session.step({**feeds, **memory.feeds()}, memory)["log_prob"]
     session.step({**feeds, **memory.feeds()}, memory)
@@ -229,8 +230,8 @@ def test_cuda_is_asked_to_capture_and_nothing_may_run_elsewhere(
     monkeypatch.setattr(providers, "import_onnxruntime", lambda: runtime)
     path = converted.folder / "score_fixed.onnx"
     with pytest.raises(ProviderError, match=r"(\d+) of \1 nodes run on CPUExecutionProvider"):  # Add and Gather, too
-        open_session(path, Device("cuda"), sizes=SIZES)
-    open_session(path, Device("cuda"))
+        open_session(path, Device("cuda"), sizes=SIZES, data_files=DATA)
+    open_session(path, Device("cuda"), data_files=DATA)
     assert [settings[CUDA].get("enable_cuda_graph") for settings in asked] == ["1", None]
 
 

@@ -75,7 +75,7 @@ def test_folder_in_the_place_of_a_file_is_refused(bundle_copy: Path) -> None:
 
 def test_unchecked_bundle_that_cannot_be_loaded_is_refused(bundle_copy: Path) -> None:
     (bundle_copy / "score.onnx").write_bytes(b"not a graph")
-    with pytest.raises(BundleError, match=r"score\.onnx: ONNX Runtime .* cannot load it"):
+    with pytest.raises(BundleError, match=r"score\.onnx: not an ONNX graph \(no field has wire type 6"):
         load(bundle_copy, check_files=False)
 
 
@@ -102,9 +102,9 @@ def test_folder_without_a_manifest(bundle_copy: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (b"", "not JSON"),
-        (b"{", "not JSON"),
-        (b"\xff\xfe", "not UTF-8 text"),
+        (b"", "not valid JSON"),
+        (b"{", "not valid JSON"),
+        (b"\xff\xfe", "not valid JSON ('utf-8' codec can't decode byte 0xff"),
         (b"[]", "no integer format_version"),
         (b"{}", "no integer format_version"),
         (b'{"format_version": "1"}', "no integer format_version"),
@@ -204,9 +204,7 @@ def test_file_that_is_used_but_not_listed_is_refused(change: Change, name: str, 
 @pytest.mark.parametrize(
     "change",
     [
-        lambda manifest: manifest["graphs"]["score"]["outputs"][0].update(name="nats"),
         lambda manifest: manifest["graphs"]["score"]["inputs"][0].update(dtype="int32"),
-        lambda manifest: manifest["memory"][0].update(output="new_memory_value_0"),
         lambda manifest: manifest["memory"].reverse(),
         lambda manifest: manifest["memory"][0].update(first_value="other"),
         lambda manifest: manifest["graphs"]["score"].update(max_segment=32),

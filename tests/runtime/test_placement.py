@@ -44,6 +44,7 @@ class PretendedCuda:
             disable_fallback=session.disable_fallback,
             get_provider_graph_assignment_info=session.get_provider_graph_assignment_info,
             get_modelmeta=session.get_modelmeta,
+            get_outputs=session.get_outputs,
         )
 
 
@@ -90,9 +91,9 @@ def test_many_strays_are_not_all_named() -> None:
 @pytest.mark.usefixtures("pretended_cuda")
 def test_strict_device_refuses_a_session_whose_nodes_fell_to_the_cpu(model: Model) -> None:
     path = model.folder / "score.onnx"
-    open_session(path, Device("cuda", 1))  # else it opens all the same
+    open_session(path, Device("cuda", 1), data_files=model.bundle.files)  # else it opens all the same
     with pytest.raises(ProviderError, match=rf"device cuda:1: {path}: .* 2 Softmax, .*strict_device") as caught:
-        open_session(path, Device("cuda", 1), strict=True)
+        open_session(path, Device("cuda", 1), strict=True, data_files=model.bundle.files)
     assert "\n" not in str(caught.value)
 
 

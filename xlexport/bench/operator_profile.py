@@ -47,7 +47,9 @@ def profile_step(side: GraphSide) -> list[OperatorTime]:
         model = side.model
         graph = model.bundle.graphs[side.graph]
         prefix = str(Path(scratch, "profile"))
-        session = GraphSession(model.folder, graph, model.device, model.threads, profile=prefix)
+        session = GraphSession(
+            model.folder, graph, model.device, model.threads, profile=prefix, data_files=model.bundle.files
+        )
         for _ in range(1 + STEPS):
             side.step_in(session)
         events = json.loads(session.end_profiling().read_text("utf-8"))

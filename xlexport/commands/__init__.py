@@ -7,15 +7,14 @@ from __future__ import annotations
 
 import importlib
 import itertools
-import signal
 import sys
 import warnings
 from collections.abc import Sequence
-from types import FrameType
 
 import click
 
 from xlexport import __version__
+from xlexport.commands.signals import handle_signals
 from xlexport.terminal import INTERRUPTED, Failure, failure, tell
 
 __all__ = ["LazyGroup", "cli", "main", "run"]
@@ -102,13 +101,5 @@ def run(arguments: Sequence[str]) -> int:
 
 def main() -> None:
     """Entry point of the `xlexport` command."""
-    signal.signal(signal.SIGTERM, _end_as_after_ctrl_c)
+    handle_signals()
     sys.exit(run(sys.argv[1:]))
-
-
-def _end_as_after_ctrl_c(number: int, frame: FrameType | None) -> None:
-    """Clean up, or save, as a training run does, also where a shell's background jobs ignore Ctrl-C."""
-    handler = signal.getsignal(signal.SIGINT)
-    if not callable(handler):
-        raise KeyboardInterrupt
-    handler(number, frame)

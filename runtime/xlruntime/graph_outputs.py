@@ -1,0 +1,129 @@
+"""Compare what graphs give with what the bundle describes: a graph of a stranger may give anything."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from .errors import BundleError
+from .messages import named
+from .spec import Tensor
+
+__all__ = ["OutputCheck", "require_kind"]
+
+LARGEST_LOG_PROB = 1e-3  # rounding may raise a logarithm of 1 above zero
+ENTROPY_ERROR = 0.01  # of an entropy in nats, as a part of 1 + the largest; float16 rounds as coarsely
+
+Array = npt.NDArray[Any]
+_Rule = Callable[[Array], str | None]  # what is wrong with the values
+_Expected = tuple[str, np.dtype[Any], tuple[int, ...], _Rule | None]
+
+
+class OutputCheck:
+    """What the outputs of a step graph must be, memory aside. Safe to share between threads."""
+
+    def __init__(self, file: Path, outputs: Iterable[Tensor], vocab_size: int) -> None:
+        """Prepare the comparison for the graph in `file`."""
+        self._file, self._outputs = file, tuple(outputs)
+        self._rules = _rules(vocab_size)
+        self._prepared: tuple[int, int, list[_Expected]] = (0, 0, [])  # batch, segment; most steps are alike
+
+    def require(self, found: Mapping[str, Array], batch: int, segment: int) -> None:
+        """Insist on the outputs of a step: all of them, their types, shapes and ranges.
+
+        Scores that are not finite pass: whoever asked for the step deals with them.
+
+        Raises:
+            BundleError: names file, output, what was expected and what was found.
+        """
+        prepared = self._prepared
+        if prepared[:2] != (batch, segment):
+            prepared = self._prepared = batch, segment, self._prepare(batch, segment)
+        for name, dtype, shape, rule in prepared[2]:
+            array = found.get(name)
+            if array is None or array.dtype != dtype or array.shape != shape:
+                self._require_kind(found, name, {"batch": batch, "segment": segment})
+            elif rule is not None and (problem := rule(array)):
+                raise _not_as_described(self._file, f"output {name} {problem}")
+
+    def _prepare(self, batch: int, segment: int) -> list[_Expected]:
+        sizes = {"batch": batch, "segment": segment}
+        return [
+            (
+                tensor.name,
+                np.dtype(tensor.dtype),
+                tuple(sizes.get(axis, -1) if isinstance(axis, str) else axis for axis in tensor.shape),
+                self._rules.get(tensor.name),
+            )
+            for tensor in self._outputs
+        ]
+
+    def _require_kind(self, found: Mapping[str, Array], name: str, sizes: Mapping[str, int]) -> None:
+        if name not in found:
+            raise _not_as_described(self._file, f"output {named(name)} is missing")
+        (tensor,) = (tensor for tensor in self._outputs if tensor.name == name)
+        require_kind(self._file, tensor, found[name], sizes)
+
+
+def require_kind(file: Path, tensor: Tensor, found: Any, sizes: Mapping[str, int] | None = None) -> None:
+    """Insist on the type and the shape of one output of the graph in `file`.
+
+    Args:
+        sizes: of axes that have names; others may have any size.
+
+    Raises:
+        BundleError: names file, output, what was expected and what was found.
+    """
+    expected = [axis if isinstance(axis, int) else (sizes or {}).get(axis) for axis in tensor.shape]
+    if (
+        isinstance(found, np.ndarray)
+        and found.dtype == np.dtype(tensor.dtype)
+        and found.ndim == len(expected)
+        and all(axis in (None, size) for axis, size in zip(expected, found.shape, strict=True))
+    ):
+        return
+    shape = " x ".join(str(size or axis) for size, axis in zip(expected, tensor.shape, strict=True))
+    seen = f"{found.dtype} {_shape(found.shape)}" if isinstance(found, np.ndarray) else "not a tensor"
+    raise _not_as_described(file, f"output {named(tensor.name)} is {seen}, expected {tensor.dtype} {shape or 'scalar'}")
+
+
+def _shape(shape: tuple[int, ...]) -> str:
+    return " x ".join(map(str, shape)) or "scalar"
+
+
+def _not_as_described(file: Path, problem: str) -> BundleError:
+    return BundleError(f"{file}: {problem}.", repair="Convert the checkpoint again.")
+
+
+def _rules(vocab_size: int) -> dict[str, _Rule]:
+    """What the values of known outputs must be."""
+    slack = ENTROPY_ERROR * (1 + math.log(vocab_size))
+    return {
+        "log_prob": _log_probs,
+        "top_log_probs": _log_probs,
+        "rank": _within(1, vocab_size),
+        "top_ids": _within(0, vocab_size - 1),
+        "entropy": _within(-slack, math.log(vocab_size) + slack),
+    }
+
+
+def _log_probs(array: Array) -> str | None:
+    largest = np.fmax.reduce(array, axis=None)  # which passes over what is no number
+    if largest > LARGEST_LOG_PROB and (largest := array[np.isfinite(array)].max(initial=0)) > LARGEST_LOG_PROB:
+        return f"has {largest:g}, expected logarithms of probabilities, which are at most 0"
+    return None
+
+
+def _within(least: float, most: float) -> _Rule:
+    def rule(array: Array) -> str | None:
+        smallest, largest = np.fmin.reduce(array, axis=None), np.fmax.reduce(array, axis=None)
+        if smallest < least or largest > most:
+            return f"has values from {smallest:g} to {largest:g}, expected {least:.6g} to {most:.6g}"
+        return None
+
+    return rule

@@ -1,0 +1,66 @@
+"""Read the wire format of protocol buffers: fields and where their values lie, and nothing about what they mean."""
+
+from __future__ import annotations
+
+from collections.abc import Container
+
+__all__ = ["fields"]
+
+VARINT, FIXED64, BYTES, FIXED32 = 0, 1, 2, 5  # wire types; 3 and 4 are groups, which ONNX has never had
+LONGEST_VARINT = 10
+LARGEST_TAG = 1 << 32
+
+
+def fields(data: bytes, start: int, end: int, wanted: Container[int]) -> tuple[list[tuple[int, int, int]], int]:
+    """Return the texts, bytes and messages in the message `data[start:end]`, and how many fields it has.
+
+    Args:
+        wanted: numbers of the fields to return; the others are only counted.
+
+    Returns:
+        Number, begin and end of each field, in order. Begin and end are those of the value, without its length.
+        Nothing is copied.
+
+    Raises:
+        ValueError: the bytes are not a message.
+    """
+    found, count, place = [], 0, start
+    while place < end:
+        begin, tag = place, data[place]
+        if tag < 128:
+            place += 1
+        else:
+            tag, place = _varint(data, begin, end)
+        wire_type = tag & 7
+        if wire_type == BYTES:
+            if place < end and (size := data[place]) < 128:
+                place += 1
+            else:
+                size, place = _varint(data, place, end)
+        elif wire_type == VARINT:
+            size = 1 if place < end and data[place] < 128 else _varint(data, place, end)[1] - place
+        elif wire_type in (FIXED64, FIXED32):
+            size = 8 if wire_type == FIXED64 else 4
+        else:
+            raise ValueError(f"no field has wire type {wire_type}, as at byte {begin}")
+        if not 8 <= tag < LARGEST_TAG:
+            raise ValueError(f"no field has number {tag >> 3}, as at byte {begin}")
+        after = place + size
+        if after > end:
+            raise ValueError(f"the field at byte {begin} ends beyond what it is in")
+        if wire_type == BYTES and tag >> 3 in wanted:
+            found.append((tag >> 3, place, after))
+        count += 1
+        place = after
+    return found, count
+
+
+def _varint(data: bytes, start: int, end: int) -> tuple[int, int]:
+    """Return the number that begins at `start`, and where it ends."""
+    value = 0
+    for length in range(min(end - start, LONGEST_VARINT)):
+        byte = data[start + length]
+        value |= (byte & 127) << 7 * length
+        if byte < 128:
+            return value, start + length + 1
+    raise ValueError(f"the number at byte {start} has no end")

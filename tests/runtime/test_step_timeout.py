@@ -1,0 +1,86 @@
+"""A step that does not end is ended, and the model goes on."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.helpers.made_graphs import endless, made_bundle
+from xlruntime import BundleError, Model, OptionError, StepTimeoutError, load
+from xlruntime.deadline import Deadline
+from xlruntime.providers import import_onnxruntime
+
+
+@pytest.fixture
+def bundle(tmp_path: Path) -> Path:
+    return made_bundle(tmp_path / "bundle", {"score": endless()})
+
+
+@pytest.fixture
+def opened(bundle: Path) -> Model:
+    return load(bundle, threads=1, step_timeout=0.1)
+
+
+def test_step_without_end_is_ended(opened: Model) -> None:
+    stream = opened.stream()
+    scores = stream.feed([1, 2, 3]).log_probs
+    with pytest.raises(StepTimeoutError, match=r"score\.onnx: a step took longer than step_timeout, 0\.1 seconds\."):
+        stream.feed([4, 255])
+    assert isinstance(StepTimeoutError(), TimeoutError)
+    np.testing.assert_array_equal(opened.stream().feed([1, 2, 3]).log_probs, scores)
+
+
+def test_each_thread_has_its_own_time(opened: Model) -> None:
+    """Others go on while one is ended."""
+    outcomes: list[Any] = []
+
+    def feed() -> None:
+        try:
+            opened.stream().feed([1, 255])
+        except StepTimeoutError as error:
+            outcomes.append(error)
+
+    threads = [threading.Thread(target=feed) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    while any(thread.is_alive() for thread in threads):
+        opened.stream().feed([1, 2, 3])
+    assert len(outcomes) == 3
+
+
+def test_other_errors_stay_what_they_are(opened: Model) -> None:
+    memory = opened.new_memory(opened.bundle.settings)
+    with pytest.raises(BundleError, match="cannot run it"):
+        opened.step("score", memory, np.zeros((1, 2), np.int64), np.zeros((1, 2), np.float32))
+
+
+@pytest.mark.parametrize("seconds", [0, -1, float("nan"), float("inf")])
+def test_time_that_is_none_is_refused(seconds: float, bundle: Path) -> None:
+    with pytest.raises(OptionError, match=r"step_timeout is .*, expected a positive number of seconds"):
+        load(bundle, step_timeout=seconds)
+
+
+def test_one_thread_looks_after_all_steps_and_ends_when_there_are_none() -> None:
+    deadline = Deadline(0.01)
+    options = [import_onnxruntime().RunOptions() for _ in range(20)]
+    before = set(threading.enumerate())
+    for each in options:
+        deadline.begin(each)
+    (watcher,) = set(threading.enumerate()) - before
+    for each in options:
+        deadline.end(each)
+    watcher.join(60)
+    assert not watcher.is_alive()
+    deadline.begin(options[0])  # which starts another
+    deadline.end(options[0])
+    assert not options[0].terminate
+
+
+def test_no_thread_without_a_deadline(bundle: Path) -> None:
+    before = set(threading.enumerate())
+    load(bundle, threads=1).stream().feed([1, 2, 3])
+    assert set(threading.enumerate()) <= before

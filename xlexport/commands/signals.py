@@ -1,0 +1,63 @@
+"""Ctrl-C and SIGTERM: they end a command in good order, or at once if it is within a call that does not return.
+
+Python handles a signal between two of its own instructions. ONNX Runtime and PyTorch may not return for hours. So a
+thread, which runs meanwhile, ends the process if the first signal stays without effect for long, or a second one comes.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from types import FrameType
+
+__all__ = ["PATIENCE", "SECOND_CHANCE", "handle_signals"]
+
+PATIENCE = 20.0  # seconds in which Python must notice a SIGTERM; a machine that shuts down gives 30 or 90
+SECOND_CHANCE = 1.0  # seconds in which the command must end after a second signal
+
+_noticed = threading.Event()  # whether Python has handled a SIGTERM
+
+
+def handle_signals() -> None:
+    """Let SIGTERM do what Ctrl-C does, and let both end calls that do not return. Only for the process of a command."""
+    reading, writing = os.pipe()
+    os.set_blocking(writing, False)
+    signal.set_wakeup_fd(writing, warn_on_full_buffer=False)  # written to at once, also during a call that lasts
+    signal.signal(signal.SIGTERM, _end_as_after_ctrl_c)
+    threading.Thread(target=_watch, args=(reading,), name="signals", daemon=True).start()
+
+
+def _end_as_after_ctrl_c(number: int, frame: FrameType | None) -> None:
+    """Clean up, or save, as a training run does, also where a shell's background jobs ignore Ctrl-C."""
+    _noticed.set()
+    handler = signal.getsignal(signal.SIGINT)
+    if not callable(handler):
+        raise KeyboardInterrupt
+    handler(number, frame)
+
+
+def _watch(reading: int) -> None:
+    came = 0
+    while byte := os.read(reading, 1):
+        number = byte[0]
+        if number not in (signal.SIGINT, signal.SIGTERM):
+            continue
+        came += 1
+        if came > 1:
+            time.sleep(SECOND_CHANCE)
+            _end(number)
+        if number == signal.SIGTERM:
+            threading.Thread(target=_end_unless_noticed, name="patience", daemon=True).start()
+
+
+def _end_unless_noticed() -> None:
+    if not _noticed.wait(PATIENCE):
+        _end(signal.SIGTERM)
+
+
+def _end(number: int) -> None:
+    """End the process from any thread, with the status that shells give to what a signal has ended."""
+    os.write(2, b"Error: ended at once, within a call that did not return. Run the command again.\n")
+    os._exit(128 + number)
