@@ -24,39 +24,59 @@ def problem_of_expression(text: str) -> str | None:
     """
     if len(text) > LONGEST:
         return f"more than {LONGEST:,} characters"
-    brackets = loops = 0  # how deep; one behind the other
-    groups = [(0, 0)]  # for each open one: loops before it, and the most of its alternatives so far
-    before = ""
+    brackets, before, loops = 0, "", _Loops()
     for match in ELEMENT.finditer(text):
-        element = match.group()
+        element, problem = match.group(), None
         if OTHER_SYNTAX.fullmatch(element):
-            return f"the escape {element}"
-        if brackets:  # brackets may hold brackets; all other marks are characters there
+            problem = f"the escape {element}"
+        elif brackets or element == "[":  # brackets may hold brackets; all other marks are characters there
             brackets += {"[": 1, "]": -1}.get(element, 0)
-        elif element == "[":
-            brackets = 1
         elif REFERENCE.fullmatch(element):
-            return "a reference to a group"
-        elif element == "(":
-            if not GROUP.match(text, match.start()):
-                return "a group of a kind that no tokenizer needs"
-            groups.append((loops, loops))
-        elif element in ("|", ")"):
-            first, most = groups.pop() if len(groups) > 1 or element == "|" else (0, loops)
-            most = max(most, loops)
-            loops = most if element == ")" else first
-            if element == "|":
-                groups.append((first, most))
-        elif element[0] in "*+" or (len(element) > 1 and element[0] == "{"):
-            if before == "\\x":  # a character by its number
-                before = element[-1]
-                continue
-            if before == ")" or before[:1] in ("*", "+", "?") or (before[:1] == "{" and len(before) > 1):
-                return "a repetition of a group or of a repetition"
-            loops += 1
-            if loops > MOST_LOOPS:
-                return f"more than {MOST_LOOPS} repetitions in a row"
-            if any(int(count[:9]) > MOST_REPETITIONS for count in re.findall(r"\d+", element)):
-                return f"more than {MOST_REPETITIONS:,} repetitions"
+            problem = "a reference to a group"
+        elif element == "(" and not GROUP.match(text, match.start()):
+            problem = "a group of a kind that no tokenizer needs"
+        elif _repeats(element) and before == "\\x":  # not a count, but a character by its number
+            element = ""
+        else:
+            problem = loops.take(element, before)
+        if problem is not None:
+            return problem
         before = element
     return None
+
+
+class _Loops:
+    """Count the repetitions that are one behind the other; of alternatives only one is taken."""
+
+    def __init__(self) -> None:
+        self._now = 0
+        self._groups = [(0, 0)]  # for each open one: loops before it, and the most of its alternatives so far
+
+    def take(self, element: str, before: str) -> str | None:
+        """Go on by an element; return what is wrong with it."""
+        if element == "(":
+            self._groups.append((self._now, self._now))
+        elif element == "|":
+            first, most = self._groups[-1]
+            self._groups[-1] = (first, max(most, self._now))
+            self._now = first
+        elif element == ")" and len(self._groups) > 1:
+            self._now = max(self._now, self._groups.pop()[1])
+        elif _repeats(element):
+            return self._repeat(element, before)
+        return None
+
+    def _repeat(self, element: str, before: str) -> str | None:
+        self._now += 1
+        if before == ")" or before[:1] == "?" or _repeats(before):
+            return "a repetition of a group or of a repetition"
+        if self._now > MOST_LOOPS:
+            return f"more than {MOST_LOOPS} repetitions in a row"
+        if any(int(count[:9]) > MOST_REPETITIONS for count in re.findall(r"\d+", element)):
+            return f"more than {MOST_REPETITIONS:,} repetitions"
+        return None
+
+
+def _repeats(element: str) -> bool:
+    """Return whether an element is a quantifier; one that takes something at most once is not counted."""
+    return element[:1] in ("*", "+") or (element[:1] == "{" and len(element) > 1)
