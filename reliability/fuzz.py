@@ -40,6 +40,7 @@ TARGETS = {  # name: module, class, cases of the campaign
     "state-fields": ("state_targets", "StateFields", 5000),
     "checkpoint": ("checkpoint_targets", "Checkpoints", 6000),
     "input": ("input_targets", "Inputs", 4000),
+    "tokenizer": ("tokenizer_targets", "Tokenizers", 5000),
 }
 WORK_SECONDS = 60  # of the processor's time for one case; most take milliseconds
 SILENT_SECONDS = 900  # without a sign of life: waits for something that never comes

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 import click
 
 from xlexport.callbacks import Progress
-from xlruntime.messages import counted
+from xlruntime.messages import counted, one_line
 
 if TYPE_CHECKING:
     from xlruntime import TokenScores
@@ -46,7 +46,7 @@ class StatusLine:
             return
         self._drawn, self._shown = now, True
         columns = shutil.get_terminal_size().columns
-        self._stream.write(f"\r{line()[: columns - 1]}\x1b[K")
+        self._stream.write(f"\r{one_line(line())[: columns - 1]}\x1b[K")
         self._stream.flush()
 
     def clear(self) -> None:

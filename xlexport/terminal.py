@@ -6,24 +6,25 @@ import contextlib
 import errno
 import json
 import math
+import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
-from xlruntime.messages import one_line
-
-if TYPE_CHECKING:
-    pass
+from xlruntime.messages import many_lines, one_line
 
 __all__ = [
     "INTERRUPTED",
     "Failure",
     "Interrupted",
+    "escaped_json",
     "failure",
     "print_json",
+    "print_line",
     "print_table",
+    "print_text",
     "standard_output",
     "tell",
 ]
@@ -44,9 +45,25 @@ def tell(message: str) -> None:
 
 
 def print_json(value: Any, err: bool = False) -> None:
-    """One JSON value on a line; numbers that JSON does not have become null."""
+    """One JSON value on a line; numbers that JSON does not have become null.
+
+    Texts are as they are. On a terminal what it might obey, or show in another order, becomes JSON's escapes.
+    """
+    text = json.dumps(_finite(value), ensure_ascii=False, allow_nan=False)
+    text = text.encode("utf-8", "backslashreplace").decode("utf-8")  # half a surrogate pair, of a file's name
     with contextlib.nullcontext() if err else standard_output():
-        click.echo(json.dumps(_finite(value), ensure_ascii=False, allow_nan=False), err=err)
+        click.echo(escaped_json(text) if (sys.stderr if err else sys.stdout).isatty() else text, err=err)
+
+
+def escaped_json(text: str) -> str:
+    """Return the same JSON with an escape for each character in a string that a terminal cannot show."""
+    return "".join(mark if mark.isprintable() or mark == "\n" else _escape(mark) for mark in text)
+
+
+def _escape(mark: str) -> str:
+    """Return JSON's escape of a character, which are two if it is beyond 16 bits."""
+    raw = mark.encode("utf-16-be", "surrogatepass")
+    return "".join(f"\\u{raw[at]:02x}{raw[at + 1]:02x}" for at in range(0, len(raw), 2))
 
 
 def _finite(value: Any) -> Any:
@@ -60,11 +77,23 @@ def _finite(value: Any) -> Any:
 
 
 def print_table(rows: Sequence[tuple[str, str]]) -> None:
-    """Two aligned columns."""
-    width = max((len(name) for name, _ in rows), default=0)
+    """Two aligned columns, a row a line, whatever names and values hold."""
+    shown = [(one_line(name), one_line(value)) for name, value in rows]
+    width = max((len(name) for name, _ in shown), default=0)
+    for name, value in shown:
+        print_line(f"{name:<{width}}  {value}".rstrip())
+
+
+def print_line(line: str) -> None:
+    """A line on standard output."""
     with standard_output():
-        for name, value in rows:
-            click.echo(f"{name:<{width}}  {value}".rstrip())
+        click.echo(one_line(line))
+
+
+def print_text(text: str) -> None:
+    """A text of any lines on standard output: as it is, and on a terminal as that can show it."""
+    with standard_output():  # which click would take some escape sequences from, unless it may be in colour
+        click.echo(many_lines(text) if sys.stdout.isatty() else text, color=True)
 
 
 @contextlib.contextmanager

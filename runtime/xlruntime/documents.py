@@ -18,8 +18,10 @@ import numpy.typing as npt
 
 from .errors import TextError, TokenError
 from .evaluation import EvaluationSettings
+from .limits import Limits
 
 __all__ = [
+    "DOCUMENT_LIMITS",
     "Document",
     "Ids",
     "Source",
@@ -38,6 +40,8 @@ __all__ = [
     "utf8_text",
 ]
 
+# Of a document that is held whole. Libraries take 270 bytes of memory for a byte of English text, so 4.3 GB for this.
+DOCUMENT_LIMITS = Limits(bytes=16 << 20)
 PIECE_BYTES = 1 << 14  # small beside the memories, or its coming and going would show in the process
 
 Ids = npt.NDArray[np.int64]
@@ -52,10 +56,13 @@ class Document:
         name: to report it by.
         source: text, bytes, a path, a file opened in binary mode, or token ids in an array, a list or an iterator of
             arrays.
+        limits: how long it may be for tokenizers that read documents whole (tokenizer.json, SentencePiece), and how
+            long a word may be for a vocabulary of words.
     """
 
     name: str
     source: Source
+    limits: Limits = DOCUMENT_LIMITS
 
 
 @dataclass(frozen=True)
@@ -131,7 +138,7 @@ class Tokenizer(Protocol):
     def decode(self, ids: Ids | list[int]) -> str:
         """The text of token ids."""
 
-    def read(self, file: BinaryIO, name: str, counts: TextCounts) -> Iterator[TokenPiece]:
+    def read(self, file: BinaryIO, name: str, counts: TextCounts, limits: Limits) -> Iterator[TokenPiece]:
         """Token ids of a document, in order, while `counts` grows."""
 
 
@@ -343,10 +350,10 @@ class TokenReader:
         source = self.document.source
         if isinstance(source, Path):
             with source.open("rb") as file:
-                yield from tokenizer.read(file, self.document.name, self.counts)
+                yield from tokenizer.read(file, self.document.name, self.counts, self.document.limits)
         elif isinstance(source, str | bytes):
             raw = utf8_bytes(source, self.document.name)
-            yield from tokenizer.read(io.BytesIO(raw), self.document.name, self.counts)
+            yield from tokenizer.read(io.BytesIO(raw), self.document.name, self.counts, self.document.limits)
         elif isinstance(source, np.ndarray | list | tuple):
             ids = as_ids(source, self.document.name)
             places = np.arange(len(ids), dtype=np.int64)
@@ -356,7 +363,7 @@ class TokenReader:
                 f"{self.document.name}: a file opened as text; bytes are needed.", repair="Open it with mode 'rb'."
             )
         elif hasattr(source, "read"):  # a file, though file-like objects need not inherit from anything
-            yield from tokenizer.read(cast(BinaryIO, source), self.document.name, self.counts)
+            yield from tokenizer.read(cast(BinaryIO, source), self.document.name, self.counts, self.document.limits)
         else:
             before = 0
             for given in source:

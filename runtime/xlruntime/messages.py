@@ -5,7 +5,7 @@ from __future__ import annotations
 import reprlib
 from collections.abc import Iterable
 
-__all__ = ["counted", "first_line", "listed", "named", "one_line", "shown"]
+__all__ = ["counted", "first_line", "listed", "many_lines", "named", "one_line", "shown"]
 
 LISTED = 5  # entries that a list shows
 LONGEST_NAME = 100
@@ -45,6 +45,11 @@ def listed(items: Iterable[str]) -> str:
 def counted(n: int, what: str) -> str:
     """Return how many there are of what, with an s unless it is one."""
     return f"{n:,} {what}{'' if n == 1 else 's'}"
+
+
+def many_lines(text: str) -> str:
+    """Return a text as a terminal can show it, with its lines and tabs."""
+    return "".join(mark if mark.isprintable() or mark in "\n\t" else ascii(mark)[1:-1] for mark in text)
 
 
 def one_line(text: str) -> str:

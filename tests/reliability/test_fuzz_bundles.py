@@ -17,6 +17,7 @@ from reliability.bundle_targets import BundleBytes, ManifestFields, ResealedFile
 from reliability.damage import damage_bytes, damage_json
 from reliability.judging import Target, judged
 from reliability.state_targets import StateBytes, StateFields
+from reliability.tokenizer_targets import Tokenizers
 from tests.runtime.conftest import EMPTY, open_golden
 from xlruntime import BundleError, TokenError, XlruntimeError
 from xlruntime.evaluation import EvaluationRules
@@ -51,6 +52,15 @@ def test_damage_is_refused_or_does_no_harm(kind: type[Target], scratch: Path) ->
     kinds = Counter(outcome.kind for outcome in outcomes.values())
     assert kinds["refused"] > cases / 2
     assert kinds["right"] > 0  # the judge knows a right result
+
+
+def test_damaged_tokenizers_are_refused_or_do_their_work(scratch: Path) -> None:
+    pytest.importorskip("tokenizers")
+    pytest.importorskip("sentencepiece")
+    target = Tokenizers(scratch)
+    kinds = Counter(target.case(number).kind for number in range(CASES))
+    assert set(kinds) == {"refused", "right"}
+    assert min(kinds.values()) > CASES / 4
 
 
 def test_wrong_results_and_wrong_errors_are_seen() -> None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from xlexport.commands.options import PATH, Integers, all_of, checkpoint_options, device_options, settings_options
-from xlexport.terminal import print_json, print_table, tell
+from xlexport.terminal import print_json, print_line, print_table, tell
 
 if TYPE_CHECKING:
     from xlexport.bench.report import BenchReport
@@ -107,15 +107,18 @@ def _print_reports(reports: Iterator[BenchReport], combinations: int, as_json: b
             print_table(report_rows(report))
         else:
             if not seen:
-                click.echo(table_header(eager=report.speedup is not None))
-            click.echo(table_line(report))
+                print_line(table_header(eager=report.speedup is not None))
+            print_line(table_line(report))
         seen.append(report)
     if not as_json:
         for report in seen:
             if report.profile is not None:
                 threads = "" if report.threads is None else f", threads {report.threads}"
-                click.echo("" if combinations == 1 else f"\n{case_name(report)}{threads}")
-                click.echo("\n".join(profile_lines(report.profile)))
+                print_line("")
+                if combinations > 1:
+                    print_line(f"{case_name(report)}{threads}")
+                for line in profile_lines(report.profile):
+                    print_line(line)
     if plot is not None:
         draw_plot(seen, plot)
         tell(f"wrote {plot}")

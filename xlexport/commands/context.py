@@ -23,7 +23,7 @@ from xlexport.commands.options import (
     runtime_options,
 )
 from xlexport.progress_bar import progress_bar
-from xlexport.terminal import print_json, tell
+from xlexport.terminal import print_json, print_line, tell
 
 if TYPE_CHECKING:
     from xlexport.analysis.context import ReclOptions
@@ -173,7 +173,7 @@ def context(
         print_json(report.to_dict())
     else:
         for line in context_lines(report):
-            click.echo(line)
+            print_line(line)
     if plot is not None:
         from xlexport.analysis.context_plot import draw_context
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 import click
 
 from xlexport.commands.options import PATH, document_options, runtime_options
-from xlexport.terminal import print_json, standard_output
+from xlexport.terminal import print_json, print_text
 
 if TYPE_CHECKING:
     from xlruntime.documents import Tokenizer
@@ -66,5 +66,4 @@ def _print_generated(prompt: bytes, tokens: Iterator[int], tokenizer: Tokenizer,
     if as_json:
         print_json({"prompt": beginning, "text": text, "ids": ids})
     else:
-        with standard_output():
-            click.echo(beginning + text)
+        print_text(beginning + text)

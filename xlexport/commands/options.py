@@ -128,6 +128,7 @@ class Selection:
     id_field: str | None
     include: tuple[str, ...]
     ids: bool
+    max_document_bytes: int | None
 
     def __post_init__(self) -> None:
         if self.id_field is not None and self.field is None:
@@ -138,7 +139,14 @@ class Selection:
         """The same for the library."""
         from xlexport.scoring.inputs import Reading
 
-        return Reading(self.ids, self.field, self.id_field)
+        reading = Reading(self.ids, self.field, self.id_field)
+        if self.max_document_bytes is None:
+            return reading
+        line, document = (
+            dataclasses.replace(limits, bytes=self.max_document_bytes)
+            for limits in (reading.line_limits, reading.document_limits)
+        )
+        return dataclasses.replace(reading, line_limits=line, document_limits=document)
 
 
 reading_options = all_of(
@@ -148,6 +156,13 @@ reading_options = all_of(
     ),
     click.option("--include", multiple=True, metavar="PATTERN", help="Of folders, take only files named so: '*.txt'."),
     click.option("--ids", is_flag=True, help="The files hold token ids separated by white space, not text."),
+    click.option(
+        "--max-document-bytes",
+        type=click.IntRange(1),
+        metavar="N",
+        help="Longest document of those that are held whole: lines of JSON, and texts for a tokenizer.json or a "
+        "SentencePiece model.  [default: 64 MiB and 16 MiB]",
+    ),
     grouped("selection", Selection),
 )
 

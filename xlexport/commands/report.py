@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 from pathlib import Path
 from typing import Any
@@ -66,10 +67,8 @@ def report(
         raise click.UsageError("Standard input has no name to call the page by: give -o.")
     from xlexport.atomic_output import check_file
     from xlexport.bundles import open_bundle
-    from xlexport.report.page import write_report
+    from xlexport.report.page import read_for_page, write_report
     from xlexport.scoring.caveats import caveats, losses
-    from xlexport.scoring.documents import kept
-    from xlruntime import Document
 
     if file.is_dir():
         raise click.UsageError(f"{file} is a folder. A page is about one document: give a file.")
@@ -78,9 +77,9 @@ def report(
         raise click.UsageError(f"{output} is the file to report on. Give another one with -o.")
     if is_stdin or file.exists():  # else the missing file is what must be mended first
         check_file(output, force)
-    document = kept(only_document_given(file, selection))
+    document = read_for_page(only_document_given(file, selection))
     if selection.field is None and not is_stdin:
-        document = Document(file.name, document.source)
+        document = dataclasses.replace(document, name=file.name)
     model = open_bundle(bundle, **runtime)
     with progress_bar("scoring") as progress:
         score = write_report(

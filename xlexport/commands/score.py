@@ -25,7 +25,8 @@ from xlexport.commands.options import (
     runtime_options,
 )
 from xlexport.progress_bar import DocumentsBar
-from xlexport.terminal import Failure, Interrupted, failure, print_json, standard_output, tell
+from xlexport.terminal import Failure, Interrupted, escaped_json, failure, print_json, standard_output, tell
+from xlruntime.messages import many_lines
 
 if TYPE_CHECKING:
     from xlexport.scoring.inputs import Input, Reading
@@ -226,7 +227,7 @@ def score(
             inputs,
             options,
             sys.stdin.buffer,
-            file or _StandardOutput(reporter),
+            file or _StandardOutput(reporter, kind),
             reporter,
             writing.save_every,
             writing.resume,
@@ -280,14 +281,17 @@ class _Reporter:
 
 
 class _StandardOutput:
-    """Records on standard output, which a reader sees step by step."""
+    """Records on standard output, which a reader sees step by step; on a terminal in what that can show."""
 
-    def __init__(self, reporter: _Reporter) -> None:
+    def __init__(self, reporter: _Reporter, kind: Format) -> None:
         self._file = sys.stdout.buffer
-        self._before = reporter.clear if sys.stdout.isatty() else lambda: None
+        self._clear = reporter.clear if sys.stdout.isatty() else None
+        self._escaped = escaped_json if kind == "jsonl" else many_lines
 
     def write(self, raw: bytes) -> None:
-        self._before()
+        if self._clear is not None:
+            self._clear()
+            raw = self._escaped(raw.decode("utf-8")).encode("utf-8")
         with standard_output():
             self._file.write(raw)
 

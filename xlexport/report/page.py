@@ -9,6 +9,7 @@ import json
 import math
 import re
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -27,7 +28,7 @@ from xlruntime.documents import as_ids, check_ids
 from xlruntime.evaluation import EvaluationSettings
 from xlruntime.model import Model
 
-__all__ = ["write_report"]
+__all__ = ["read_for_page", "write_report"]
 
 LONGEST_BYTES = 32 << 20  # of a document: browsers do not open pages much longer than what it gives
 SCRIPTS = ("data.js", "text.js", "measures.js", "panels.js", "report.js")  # parts of one module, in this order
@@ -35,6 +36,35 @@ LEAST_CEILING = 12  # bits of a token that end the scale: those of a blind guess
 PLAIN_NAMES = {"bundle", "model", "checkpoint", "out", "output"}  # of folders; they name no model
 LEVELS = 16  # colours of the scale, those of colours.css
 WORD_CEILING = 32  # bits of a word that end the scale, unless a token's does later
+
+
+def read_for_page(document: Document) -> Document:
+    """Return a document with the bytes or token ids that its source gives, not more than a page can hold.
+
+    Raises:
+        TextError: there are more. OSError, TokenError: it cannot be read, or does not hold token ids.
+    """
+    source: Any = document.source
+    if isinstance(source, str | bytes | np.ndarray | list):
+        return document
+    if hasattr(source, "read"):
+        raw = source.read(LONGEST_BYTES + 1)
+        if len(raw) > LONGEST_BYTES:
+            raise _too_long(document.name, f"more than {LONGEST_BYTES:,} bytes")
+        return replace(document, source=raw)
+    parts = [np.zeros(0, np.int64)]
+    for ids in source:
+        parts.append(ids)
+        if sum(map(len, parts)) > LONGEST_BYTES:
+            raise _too_long(document.name, f"more than {LONGEST_BYTES:,} tokens")
+    return replace(document, source=np.concatenate(parts))
+
+
+def _too_long(name: str, found: str) -> TextError:
+    return TextError(
+        f"{name}: {found}, but at most {LONGEST_BYTES:,} are possible: browsers open no longer page.",
+        repair="Give a part of it.",
+    )
 
 
 def write_report(
@@ -67,11 +97,7 @@ def write_report(
     source = document.source
     if isinstance(source, bytes):
         if len(source) > LONGEST_BYTES:
-            raise TextError(
-                f"{document.name}: {len(source):,} bytes, but at most {LONGEST_BYTES:,} are possible: browsers open no "
-                "longer page.",
-                repair="Give a part of it.",
-            )
+            raise _too_long(document.name, f"{len(source):,} bytes")
         text = text_of_bytes(source, model.tokenizer)
     elif isinstance(source, np.ndarray):
         ids = as_ids(source, document.name)

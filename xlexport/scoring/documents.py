@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO, cast
@@ -18,9 +19,11 @@ from xlexport.scoring.json_lines import json_lines
 from xlexport.scoring.text_source import TextSource, open_input
 from xlruntime import Document, TextError, TokenError
 from xlruntime.documents import Ids
+from xlruntime.limits import Limits, read_at_most
 
-__all__ = ["documents", "documents_by_input", "ids_of_words", "kept", "only_document"]
+__all__ = ["KEPT_LIMITS", "documents", "documents_by_input", "ids_of_words", "kept", "only_document"]
 
+KEPT_LIMITS = Limits()  # of a document that is read more than once
 MARK = b"\xef\xbb\xbf"  # that some editors put before UTF-8
 SHOWN = 40  # characters of what was found
 
@@ -46,7 +49,7 @@ def documents_by_input(
         elif reading.ids:
             yield given, Document(given.name, _ids(source))
         else:
-            yield given, Document(given.name, cast(BinaryIO, source))
+            yield given, Document(given.name, cast(BinaryIO, source), reading.document_limits)
 
 
 def only_document(inputs: Sequence[Input], reading: Reading, stdin: BinaryIO) -> Document:
@@ -66,18 +69,23 @@ def only_document(inputs: Sequence[Input], reading: Reading, stdin: BinaryIO) ->
     return found[0]
 
 
-def kept(document: Document) -> Document:
+def kept(document: Document, limits: Limits = KEPT_LIMITS) -> Document:
     """Return a document that can be read several times: what only can be read once is read now.
 
     Raises:
-        OSError, TextError, TokenError: it cannot be read, or does not hold token ids.
+        OSError, TextError, TokenError: it cannot be read, exceeds the limits, or does not hold token ids.
     """
     source: Any = document.source
     if isinstance(source, str | bytes | Path | np.ndarray | list):
         return document
-    if (read := getattr(source, "read", None)) is not None:
-        return Document(document.name, read())
-    return Document(document.name, np.concatenate([np.zeros(0, np.int64), *source]))  # ids, piece by piece
+    budget = limits.budget(document.name, TextError)
+    if hasattr(source, "read"):
+        return replace(document, source=read_at_most(source, budget))
+    parts = [np.zeros(0, np.int64)]
+    for ids in source:
+        budget.charge(ids.nbytes)
+        parts.append(ids)
+    return replace(document, source=np.concatenate(parts))
 
 
 def _ids(source: TextSource) -> Iterator[Ids]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import fnmatch
 import glob
 import hashlib
+import itertools
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -13,6 +14,8 @@ from typing import Any
 
 from xlruntime import TextError
 from xlruntime.bundle import MANIFEST
+from xlruntime.documents import DOCUMENT_LIMITS
+from xlruntime.limits import Limits
 from xlruntime.messages import counted
 
 __all__ = ["CHUNK", "GZIP", "STDIN", "Input", "Reading", "digest_inputs", "extent", "find_inputs", "nothing_in"]
@@ -22,6 +25,7 @@ GZIP = b"\x1f\x8b"
 CHUNK = 1 << 20
 JSON_LINES = ("*.jsonl", "*.ndjson", "*.jsonl.gz", "*.ndjson.gz")
 LISTED = 1000  # files up to which each one's digest is kept
+LINE_LIMITS = Limits(bytes=64 << 20)  # of a line of JSON
 LOOKED_AT = 1024  # bytes of a file's beginning, in which text has no zero byte
 
 
@@ -73,11 +77,15 @@ class Reading:
         ids: they hold token ids, not text.
         field: they are JSON lines, each an object with a document in this field; None: each input is a document.
         id_field: the field that names such a document; it may be missing.
+        line_limits: how long a line of JSON may be, which is held whole.
+        document_limits: how long a document may be that a tokenizer reads whole, see `Document`.
     """
 
     ids: bool = False
     field: str | None = None
     id_field: str | None = None
+    line_limits: Limits = LINE_LIMITS
+    document_limits: Limits = DOCUMENT_LIMITS
 
 
 def find_inputs(
@@ -110,16 +118,7 @@ def find_inputs(
                 raise TextError(f"{name}: a bundle, not a folder of texts.", repair="Give documents to score.")
             inputs += _in_folder(argument, patterns, unwanted, tell)
         elif glob.has_magic(name) and not os.path.exists(argument):
-            folders: set[Path] = set()
-            for match in sorted(glob.glob(name, recursive=True)) or [name]:
-                path = Path(match)
-                if not folders.isdisjoint(path.parents):
-                    continue  # '**' gives folders and what is in them, which comes with its folder
-                if os.path.isdir(path):
-                    folders.add(path)
-                    inputs += _in_folder(path, patterns, unwanted, tell)
-                elif os.path.realpath(path) not in unwanted:
-                    inputs.append(Input(match, path))
+            inputs += _matching(name, patterns, unwanted, tell)
         else:
             inputs.append(Input(name, argument))
     if not inputs:
@@ -136,9 +135,31 @@ def _named(patterns: Sequence[str]) -> str:
     return f" named {' or '.join(patterns)}" if patterns else ""
 
 
+def _matching(pattern: str, patterns: Sequence[str], unwanted: set[str], tell: Callable[[str], None]) -> list[Input]:
+    """What a pattern of paths matches; without the links in it, but for those before its first mark."""
+    inputs: list[Input] = []
+    folders: set[Path] = set()
+    links = 0
+    named = len(list(itertools.takewhile(lambda part: not glob.has_magic(part), Path(pattern).parts)))
+    for match in sorted(glob.glob(pattern, recursive=True)) or [pattern]:
+        path = Path(match)
+        if not folders.isdisjoint(path.parents):
+            continue  # '**' gives folders and what is in them, which comes with its folder
+        if any(found.is_symlink() for found in (path, *path.parents) if len(found.parts) > named):
+            links += 1
+        elif os.path.isdir(path):
+            folders.add(path)
+            inputs += _in_folder(path, patterns, unwanted, tell)
+        elif os.path.realpath(path) not in unwanted:
+            inputs.append(Input(match, path))
+    if links:
+        tell(f"{pattern}: without {counted(links, 'link')}")
+    return inputs
+
+
 def _in_folder(folder: Path, patterns: Sequence[str], unwanted: set[str], tell: Callable[[str], None]) -> list[Input]:
     taken: list[Path] = []
-    hidden = others = bundles = 0
+    hidden = others = bundles = links = 0
     closed: list[OSError] = []
     for here, folders, files in os.walk(folder, onerror=closed.append):
         if not patterns and MANIFEST in files:
@@ -146,17 +167,23 @@ def _in_folder(folder: Path, patterns: Sequence[str], unwanted: set[str], tell: 
             continue
         hidden += sum(name.startswith(".") for name in folders)
         folders[:] = [name for name in folders if not name.startswith(".")]
+        links += sum(os.path.islink(os.path.join(here, name)) for name in folders)  # which `walk` does not follow
         for name in files:
             path = Path(here, name)
             if name.startswith("."):
                 hidden += 1
+            elif path.is_symlink():  # it may lead to any file, so only an argument of its own is followed
+                links += 1
             elif os.path.realpath(path) in unwanted or not os.path.isfile(path):
                 continue
             elif patterns and not any(fnmatch.fnmatch(name, pattern) for pattern in patterns):
                 others += 1
             else:
                 taken.append(path)
-    counts = ((others, counted(others, "other")), (bundles, counted(bundles, "bundle")), (hidden, f"{hidden:,} hidden"))
+    counts = (
+        *((others, counted(others, "other")), (bundles, counted(bundles, "bundle"))),
+        *((links, counted(links, "link")), (hidden, f"{hidden:,} hidden")),
+    )
     left_out = " and ".join(what for n, what in counts if n)
     tell(f"{folder}: {counted(len(taken), 'file')}{_named(patterns)}{f', without {left_out}' if left_out else ''}")
     taken += [Path(error.filename) for error in closed]  # which cannot be read, as is then said

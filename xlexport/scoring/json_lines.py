@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import partial
 from typing import Any, BinaryIO, cast
 
@@ -12,11 +13,14 @@ from xlexport.scoring.inputs import CHUNK, Reading
 from xlexport.scoring.text_source import TextSource
 from xlruntime import Document, TextError
 from xlruntime.documents import utf8_bytes
+from xlruntime.limits import Limits, parse_json
 from xlruntime.messages import listed
 
 __all__ = ["json_lines"]
 
 SHOWN = 40  # characters of what was found
+LONGEST_NAME = 1000  # characters: every record has the name of its document
+MEMORY_OF_LINE = 16  # bytes that the values of a line may take, for a byte that it may have
 
 
 def json_lines(source: TextSource, reading: Reading, keep: bool) -> Iterator[Document]:
@@ -26,7 +30,10 @@ def json_lines(source: TextSource, reading: Reading, keep: bool) -> Iterator[Doc
     while True:
         name = f"{source.name}:{number + 1}"
         try:
-            line = lines.readline()
+            line = lines.readline(reading.line_limits.bytes + 1)  # the newline does not count
+            is_whole = len(line) <= reading.line_limits.bytes or line.endswith(b"\n")
+            while not is_whole and not lines.readline(CHUNK).endswith(b"\n") and lines.peek(1):
+                pass
         except (TextError, OSError) as error:  # nothing can be read behind it
             yield Document(source.name if number == 0 else name, _refused(error))
             return
@@ -36,18 +43,28 @@ def json_lines(source: TextSource, reading: Reading, keep: bool) -> Iterator[Doc
         if not line.strip():
             continue
         try:
-            text, own_name = _field_of(line, name, reading.field, reading.id_field, reading.ids)
+            if not is_whole:
+                raise _too_long(name, reading.line_limits)
+            text, own_name = _field_of(line, name, reading)
         except TextError as error:
             yield Document(name, _refused(error))
             continue
         if reading.ids:
             yield Document(own_name, cast(Any, text))
         else:
-            yield Document(own_name, cast(BinaryIO, TextSource(own_name, partial(_text, text, own_name), True, keep)))
+            held = TextSource(own_name, partial(_text, text, own_name), True, keep)
+            yield Document(own_name, cast(BinaryIO, held), reading.document_limits)
 
 
 def _text(text: str, name: str) -> BinaryIO:
     return io.BytesIO(utf8_bytes(text, name))
+
+
+def _too_long(name: str, limits: Limits) -> TextError:
+    return TextError(
+        f"{name}: a line of more than {limits.bytes:,} bytes.",
+        repair="Check that it is JSON lines, or allow longer ones: --max-document-bytes.",
+    )
 
 
 def _refused(error: Exception) -> BinaryIO:
@@ -59,22 +76,26 @@ def _refused(error: Exception) -> BinaryIO:
     return cast(BinaryIO, TextSource("", fail, at_hand=True))
 
 
-def _field_of(line: bytes, name: str, field: str | None, id_field: str | None, ids: bool) -> tuple[Any, str]:
+def _field_of(line: bytes, name: str, reading: Reading) -> tuple[Any, str]:
     """What the field of a line of JSON holds, and the document's name.
 
     Args:
-        name: of the document where `id_field` has none.
-        ids: it must be a list, not text.
+        name: of the document if `id_field` has none.
 
     Raises:
-        TextError: the line is not an object, or its field has another type.
+        TextError: the line is not an object, exceeds the limits, or its field has another type.
     """
+    field, id_field, ids = reading.field, reading.id_field, reading.ids
+    limits = replace(reading.line_limits, bytes=MEMORY_OF_LINE * reading.line_limits.bytes)
     try:
-        value = json.loads(line.strip().decode("utf-8-sig"))
-    except (ValueError, RecursionError) as error:
+        value = parse_json(line.strip(), limits.budget(name, TextError))
+    except TextError as error:
+        cause = error.__cause__
+        if not isinstance(cause, ValueError | RecursionError):
+            raise
         raise TextError(
-            f"{name}: not JSON ({_json_problem(error)}).", repair="With --field, each line is an object."
-        ) from error
+            f"{name}: not JSON ({_json_problem(cause)}).", repair="With --field, each line is an object."
+        ) from cause
     if not isinstance(value, dict):
         raise TextError(f"{name}: {_json_kind(value)}, expected a JSON object with field {field!r}.")
     text = value.get(field)
@@ -82,7 +103,14 @@ def _field_of(line: bytes, name: str, field: str | None, id_field: str | None, i
         own = value.get(id_field) if id_field is not None else None
         if own is None:
             return text, name
-        return text, own if isinstance(own, str) else json.dumps(own, ensure_ascii=False)
+        own_name = own if isinstance(own, str) else json.dumps(own, ensure_ascii=False)
+        if len(own_name) > LONGEST_NAME:
+            raise TextError(
+                f"{name}: a name of {len(own_name):,} characters in field {id_field!r}, expected at most "
+                f"{LONGEST_NAME:,}.",
+                repair="Check --id-field.",
+            )
+        return text, own_name
     what = "token ids in a list" if ids else "text"
     fields = listed(repr(other[:SHOWN]) for other in value) or "nothing"
     found = f"{_json_kind(text)} there" if field in value else f"only {fields}"

@@ -109,6 +109,7 @@ def describe_run(
             "--ids": reading.ids,
             "--field": reading.field,
             "--id-field": reading.id_field,
+            "--max-document-bytes": [reading.line_limits.bytes, reading.document_limits.bytes],
             "--device": str(model.device),
             "--threads": model.threads,
         },

@@ -10,7 +10,7 @@ import zlib
 from collections.abc import Callable
 from typing import Any, BinaryIO, cast
 
-from xlexport.scoring.inputs import GZIP, Input
+from xlexport.scoring.inputs import CHUNK, GZIP, Input
 from xlruntime import TextError
 
 __all__ = ["TextSource", "open_input"]
@@ -51,7 +51,7 @@ class TextSource(io.RawIOBase):
         try:
             if self._file is None:
                 self._file = self._opener()
-            raw = self._file.read(size)
+            raw = _read(self._file, size)
         except (gzip.BadGzipFile, EOFError, zlib.error) as error:
             raise TextError(
                 f"{self.name}: broken gzip data ({error}).", repair="Pack the file again, or unpack it."
@@ -94,6 +94,17 @@ def open_input(given: Input, stdin: BinaryIO) -> BinaryIO:
         file = given.path.open("rb")
     named = given.path is not None and given.path.suffix == ".gz"
     return cast(BinaryIO, _Unpacked(file) if named or file.peek(2)[:2] == GZIP else file)
+
+
+def _read(file: BinaryIO, size: int) -> bytes:
+    """Read at most `size` bytes, with no more memory than what is there takes; Python's files reserve all of it."""
+    if size <= CHUNK:
+        return file.read(size)
+    parts: list[bytes] = []
+    while size and (raw := file.read(min(size, CHUNK))):
+        parts.append(raw)
+        size -= len(raw)
+    return b"".join(parts)
 
 
 class _Shared:

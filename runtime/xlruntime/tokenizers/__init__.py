@@ -9,9 +9,10 @@ from typing import BinaryIO
 import numpy as np
 
 from .. import spec
-from ..documents import Ids, TextCounts, Tokenizer, TokenPiece, pieces, utf8_bytes
+from ..documents import DOCUMENT_LIMITS, Ids, TextCounts, Tokenizer, TokenPiece, pieces, utf8_bytes
 from ..errors import BundleError, TextError
-from .libraries import SentencePieceTokenizer, TokenizersTokenizer
+from ..limits import Limits, parse_json, read_at_most
+from .libraries import TOKENIZER_LIMITS, SentencePieceTokenizer, TokenizersTokenizer
 from .vocabulary import Vocabulary
 from .vocabulary_tokenizer import VocabularyTokenizer
 
@@ -41,7 +42,9 @@ class ByteTokenizer:
         values = np.asarray(ids, np.int64) - self.first_id
         return values[(values >= 0) & (values < 256)].astype(np.uint8).tobytes().decode("utf-8", errors="replace")
 
-    def read(self, file: BinaryIO, name: str, counts: TextCounts) -> Iterator[TokenPiece]:
+    def read(
+        self, file: BinaryIO, name: str, counts: TextCounts, limits: Limits = DOCUMENT_LIMITS
+    ) -> Iterator[TokenPiece]:
         """Pieces of at most PIECE_BYTES tokens."""
         position = 0
         for raw in pieces(file):
@@ -76,7 +79,9 @@ class NoTokenizer:
         """The ids themselves, separated by spaces."""
         return " ".join(str(int(token)) for token in ids)
 
-    def read(self, file: BinaryIO, name: str, counts: TextCounts) -> Iterator[TokenPiece]:
+    def read(
+        self, file: BinaryIO, name: str, counts: TextCounts, limits: Limits = DOCUMENT_LIMITS
+    ) -> Iterator[TokenPiece]:
         """Raise TextError."""
         raise self._refusal(name)
 
@@ -88,8 +93,8 @@ class NoTokenizer:
         )
 
 
-def make_tokenizer(tokenizer: spec.Tokenizer, folder: Path) -> Tokenizer:
-    """The tokenizer that a bundle in `folder` declares.
+def make_tokenizer(tokenizer: spec.Tokenizer, folder: Path, limits: Limits = TOKENIZER_LIMITS) -> Tokenizer:
+    """The tokenizer that a bundle in `folder` declares; its file is read within `limits`.
 
     Raises:
         BundleError: the kind is unknown, or the file is not what the kind needs.
@@ -103,21 +108,18 @@ def make_tokenizer(tokenizer: spec.Tokenizer, folder: Path) -> Tokenizer:
     if tokenizer.file is not None:
         path = folder / tokenizer.file
         if kind == "tokenizers":
-            return TokenizersTokenizer(path)
+            return TokenizersTokenizer(path, limits)
         if kind == "sentencepiece":
-            return SentencePieceTokenizer(path)
+            return SentencePieceTokenizer(path, limits)
         if kind == "vocabulary":
-            return VocabularyTokenizer(_read_vocabulary(path))
+            return VocabularyTokenizer(_read_vocabulary(path, limits))
     raise BundleError(
         f"{folder}: unknown tokenizer {tokenizer.kind!r}; expected 'bytes', 'none', or 'vocabulary', 'tokenizers' or "
         "'sentencepiece' with a file."
     )
 
 
-def _read_vocabulary(path: Path) -> Vocabulary:
-    try:
-        return Vocabulary.from_json(path.read_text("utf-8"), str(path))
-    except UnicodeDecodeError as error:
-        raise BundleError(
-            f"{path}: not UTF-8 text ({error.reason}).", repair="Convert the checkpoint again."
-        ) from error
+def _read_vocabulary(path: Path, limits: Limits) -> Vocabulary:
+    budget = limits.budget(str(path), BundleError)
+    with path.open("rb") as file:
+        return Vocabulary.from_fields(parse_json(read_at_most(file, budget), budget), str(path))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+import contextlib
 from abc import abstractmethod
 from collections.abc import Iterator
 from functools import cached_property
@@ -11,44 +11,108 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from ..documents import Ids, TextCounts, TokenPiece, utf8_text
-from ..errors import BundleError, XlruntimeError
+from ..documents import DOCUMENT_LIMITS, Ids, TextCounts, TokenPiece, utf8_text
+from ..errors import BundleError, TextError, XlruntimeError
+from ..limits import Limits, read_at_most
 from ..messages import first_line
+from .sentencepiece_file import read_sentencepiece
+from .tokenizer_file import read_tokenizer_json
 
-__all__ = ["SentencePieceTokenizer", "TokenizersTokenizer"]
+__all__ = ["TOKENIZER_LIMITS", "SentencePieceTokenizer", "TokenizersTokenizer"]
+
+TOKENIZER_LIMITS = Limits()  # of a file; the largest published ones take half of it
+
+
+MEASURED_AT_ONCE = 1024  # characters
+MOST_GROWTH = 2  # of a document that is as long as the limit, by its tokenizer
+LONGEST_REASON = 200  # characters of what a library says
 
 
 class _LibraryTokenizer:
-    """Documents must be UTF-8 and are tokenized whole: cutting text would change tokens at the cuts."""
+    """Documents must be UTF-8 and are tokenized whole: cutting text would change tokens at the cuts.
+
+    Attributes:
+        growth: how many bytes the library may make of one byte of text, before it cuts the text into tokens.
+    """
+
+    growth: int
 
     @abstractmethod
-    def _encode(self, text: str) -> tuple[list[int], list[tuple[int, int]]]:
-        """Ids, and where each begins and ends in `text`, in characters."""
+    def _tokens(self, text: str) -> tuple[list[int], list[tuple[int, int]]]:
+        """Return ids, and where each begins and ends in `text`, in characters."""
+
+    @abstractmethod
+    def _text(self, ids: list[int]) -> str:
+        """Return the text of ids."""
+
+    @abstractmethod
+    def _normalized(self, text: str) -> str:
+        """Return what the library makes of a text before it cuts it."""
 
     @cached_property
     def merges_newlines(self) -> bool:
         """Whether a newline gives the same tokens as a space."""
-        return self._encode("a\nb")[0] == self._encode("a b")[0]
+        try:
+            return self._encode("a\nb", "the text")[0] == self._encode("a b", "the text")[0]
+        except TextError:  # a vocabulary that lacks these, and has no token for what it lacks
+            return False
 
     def encode(self, text: str | bytes) -> Ids:
         """Token ids (n,) of a text, without special tokens."""
-        return np.array(self._encode(utf8_text(text, "the text"))[0], np.int64)
+        return np.array(self._encode(utf8_text(text, "the text"), "the text")[0], np.int64)
 
     def encode_piece(self, text: str | bytes, previous: int | None) -> Ids:
         """As `encode`: at a cut there may be other tokens than the whole text would give."""
         return self.encode(text)
 
-    def read(self, file: BinaryIO, name: str, counts: TextCounts) -> Iterator[TokenPiece]:
-        """The whole document as one piece."""
-        raw = file.read()
+    def decode(self, ids: Ids | list[int]) -> str:
+        """The text of token ids.
+
+        Raises:
+            TextError: the library fails on them.
+        """
+        with _errors_of_library(TextError, "the library cannot turn the token ids into text"):
+            return self._text([int(token) for token in ids])
+
+    def read(
+        self, file: BinaryIO, name: str, counts: TextCounts, limits: Limits = DOCUMENT_LIMITS
+    ) -> Iterator[TokenPiece]:
+        """The whole document as one piece.
+
+        Raises:
+            TextError: it is longer than `limits` say, or the library fails on it.
+        """
+        raw = read_at_most(file, limits.budget(name, TextError))
         counts.add(raw)
         text = utf8_text(raw, name)
-        ids, places = self._encode(text)
+        ids, places = self._encode(text, name, limits)
         offsets = np.array(places, np.int64).reshape(-1, 2)
         if len(offsets):
             counts.first_token_chars = int(offsets[0, 1])
             counts.first_token_bytes = len(text[: offsets[0, 1]].encode("utf-8"))
         yield TokenPiece(np.array(ids, np.int64), offsets[:, 0], offsets[:, 1])
+
+    def _encode(
+        self, text: str, name: str, limits: Limits = DOCUMENT_LIMITS
+    ) -> tuple[list[int], list[tuple[int, int]]]:
+        with _errors_of_library(TextError, f"{name}: the bundle's tokenizer fails on this text"):
+            self._check_growth(text, name, limits)
+            return self._tokens(text)
+
+    def _check_growth(self, text: str, name: str, limits: Limits) -> None:
+        """Refuse a text of which the library would make more than MOST_GROWTH times the limit.
+
+        What it makes is measured piece by piece, unless it is clear that the whole fits.
+        """
+        most = MOST_GROWTH * limits.bytes
+        if 4 * len(text) * self.growth <= most:
+            return
+        budget = Limits(most, limits.operations, limits.seconds).budget(
+            f"{name}, as its tokenizer writes it", TextError
+        )
+        for start in range(0, len(text), MEASURED_AT_ONCE):
+            written = self._normalized(text[start : start + MEASURED_AT_ONCE])
+            budget.charge(len(written.encode("utf-8", "replace")))
 
 
 class TokenizersTokenizer(_LibraryTokenizer):
@@ -56,34 +120,35 @@ class TokenizersTokenizer(_LibraryTokenizer):
 
     Raises:
         XlruntimeError: the `tokenizers` package is not installed.
-        BundleError: the file is not a tokenizer.
+        BundleError: the file is not a tokenizer, or has parts that are not known to be harmless.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, limits: Limits = TOKENIZER_LIMITS) -> None:
         try:
             import tokenizers
         except ImportError as error:
             raise _not_installed("tokenizers", path) from error
-        try:
-            self._tokenizer = tokenizers.Tokenizer.from_file(str(path))
-        except Exception as error:  # the library raises a bare Exception
-            raise BundleError(f"{path}: not a tokenizer of the tokenizers library: {first_line(error)}.") from error
-        self._tokenizer.no_truncation()
-        self._tokenizer.no_padding()
-        self.vocab_size: int | None = int(self._tokenizer.get_vocab_size())
-        self.unk_id: int | None = self._unk_id()
+        fields, text, self.growth = read_tokenizer_json(path, limits)
+        with _errors_of_library(BundleError, f"{path}: not a tokenizer of the tokenizers library"):
+            self._tokenizer = tokenizers.Tokenizer.from_str(text)
+            self._tokenizer.no_truncation()
+            self._tokenizer.no_padding()
+            self.vocab_size: int | None = int(self._tokenizer.get_vocab_size())
+            self.unk_id: int | None = self._unk_id(fields["model"])
 
-    def decode(self, ids: Ids | list[int]) -> str:
-        """The text of token ids."""
-        return str(self._tokenizer.decode([int(token) for token in ids]))
+    def _normalized(self, text: str) -> str:
+        normalizer = self._tokenizer.normalizer
+        return text if normalizer is None else str(normalizer.normalize_str(text))
 
-    def _encode(self, text: str) -> tuple[list[int], list[tuple[int, int]]]:
+    def _text(self, ids: list[int]) -> str:
+        return str(self._tokenizer.decode(ids))
+
+    def _tokens(self, text: str) -> tuple[list[int], list[tuple[int, int]]]:
         encoding = self._tokenizer.encode(text, add_special_tokens=False)
         return encoding.ids, encoding.offsets
 
-    def _unk_id(self) -> int | None:
+    def _unk_id(self, model: dict[str, Any]) -> int | None:
         """A model has either the id or the token."""
-        model: dict[str, Any] = json.loads(self._tokenizer.to_str())["model"]
         token = model.get("unk_token")
         number = model.get("unk_id") if token is None else self._tokenizer.token_to_id(token)
         return None if number is None else int(number)
@@ -97,25 +162,43 @@ class SentencePieceTokenizer(_LibraryTokenizer):
         BundleError: the file is not such a model.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, limits: Limits = TOKENIZER_LIMITS) -> None:
         try:
             import sentencepiece
         except ImportError as error:
             raise _not_installed("sentencepiece", path) from error
-        try:
-            self._processor = sentencepiece.SentencePieceProcessor(model_proto=path.read_bytes() or b" ")
-        except RuntimeError as error:
-            raise BundleError(f"{path}: not a SentencePiece model ({' '.join(str(error).split())}).") from error
-        self.vocab_size: int | None = int(self._processor.vocab_size())
-        self.unk_id: int | None = int(self._processor.unk_id())
+        raw, self.growth = read_sentencepiece(path, limits)
+        with _errors_of_library(BundleError, f"{path}: not a SentencePiece model"):
+            self._processor = sentencepiece.SentencePieceProcessor(model_proto=raw or b" ")
+            self.vocab_size: int | None = int(self._processor.vocab_size())
+            self.unk_id: int | None = int(self._processor.unk_id())
 
-    def decode(self, ids: Ids | list[int]) -> str:
-        """The text of token ids."""
-        return str(self._processor.decode([int(token) for token in ids]))
+    def _normalized(self, text: str) -> str:
+        return str(self._processor.normalize(text))
 
-    def _encode(self, text: str) -> tuple[list[int], list[tuple[int, int]]]:
+    def _text(self, ids: list[int]) -> str:
+        return str(self._processor.decode(ids))
+
+    def _tokens(self, text: str) -> tuple[list[int], list[tuple[int, int]]]:
         encoding = self._processor.encode(text, return_type="offset_mapping", return_bytes=False)
         return encoding["ids"], encoding["offsets"]
+
+
+@contextlib.contextmanager
+def _errors_of_library(kind: type[XlruntimeError], what: str) -> Iterator[None]:
+    """Turn what a library raises into an error of the class `kind`.
+
+    A panic of Rust derives from BaseException alone, and has printed a line on standard error already.
+    """
+    try:
+        yield
+    except (XlruntimeError, MemoryError, KeyboardInterrupt, SystemExit):
+        raise
+    except BaseException as error:
+        raise kind(
+            f"{what} ({' '.join(first_line(error).split())[:LONGEST_REASON]}).",
+            repair="Check where the tokenizer and the text come from.",
+        ) from error
 
 
 def _not_installed(package: str, path: Path) -> XlruntimeError:

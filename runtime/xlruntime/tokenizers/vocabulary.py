@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 from ..errors import BundleError, VocabularyError
 from ..messages import listed, shown
@@ -92,6 +92,15 @@ class Vocabulary:
             fields = json.loads(text)
         except (ValueError, RecursionError) as error:
             raise BundleError(f"{where}: not JSON ({error}).", repair="Convert the checkpoint again.") from error
+        return cls.from_fields(fields, where)
+
+    @classmethod
+    def from_fields(cls, fields: Any, where: str) -> Vocabulary:
+        """Make a vocabulary of what `vocabulary.json` holds.
+
+        Raises:
+            BundleError: it is not what `to_json` wrote.
+        """
         if not isinstance(fields, dict) or fields.pop("format", None) != VOCABULARY_FORMAT:
             raise BundleError(f"{where}: not a vocabulary that xlexport wrote.", repair="Convert the checkpoint again.")
         try:

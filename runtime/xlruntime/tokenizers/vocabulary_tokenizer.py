@@ -13,9 +13,10 @@ from typing import BinaryIO
 
 import numpy as np
 
-from ..documents import Ids, TextCounts, TokenPiece, pieces, text_pieces, utf8_bytes, utf8_text
-from ..errors import TokenError
-from ..messages import listed
+from ..documents import DOCUMENT_LIMITS, Ids, TextCounts, TokenPiece, pieces, text_pieces, utf8_bytes, utf8_text
+from ..errors import TextError, TokenError
+from ..limits import Limits
+from ..messages import listed, shown
 from .vocabulary import Vocabulary
 
 __all__ = ["VocabularyTokenizer"]
@@ -80,11 +81,13 @@ class VocabularyTokenizer:
         raw = b"".join(bytes([int(part)]) if part.isdigit() else part.encode("utf-8") for part in parts)
         return raw.decode("utf-8", errors="replace")
 
-    def read(self, file: BinaryIO, name: str, counts: TextCounts) -> Iterator[TokenPiece]:
-        """Pieces of a document, while `counts` grows.
+    def read(
+        self, file: BinaryIO, name: str, counts: TextCounts, limits: Limits = DOCUMENT_LIMITS
+    ) -> Iterator[TokenPiece]:
+        """Pieces of a document, while `counts` grows. Only a word must fit `limits`, which is held until it ends.
 
         Raises:
-            TextError: it is not UTF-8, where the vocabulary is of words or characters.
+            TextError: it is not UTF-8, if the vocabulary is of words or characters, or a word is too long.
             TokenError: the vocabulary lacks something and has no `unk`; says what and where.
         """
         if self.vocabulary.kind == "bytes":
@@ -97,6 +100,11 @@ class VocabularyTokenizer:
             walk = _TextWalk(self.vocabulary, self._skip_unknown, name, counts)
             for text in text_pieces(file, name, counts):
                 yield walk.take(text)
+                if walk.held > limits.bytes:
+                    raise TextError(
+                        f"{name}: a word of more than {limits.bytes:,} characters.",
+                        repair="Check that it is a text of words, or allow longer ones: --max-document-bytes.",
+                    )
             yield walk.flush()
             yield walk.end()
 
@@ -116,6 +124,7 @@ class _TextWalk:
         carriage_returns = "\r" in vocabulary.index and not self._words
         self._pattern = WORDS if self._words else SINGLE_CHARACTERS if carriage_returns else CHARACTERS
         self._held: list[str] = []  # text whose tokens depend on what follows
+        self.held = 0  # characters of it
         self._chars = self._bytes = 0  # before what is held; bytes only until there is a token
         self._line = 1
         self._begun = previous is not None and previous != self._line_end  # line_start, if any, has been given
@@ -131,12 +140,14 @@ class _TextWalk:
         self._held.append(text[:end])
         piece = self.flush() if end else _piece([], [], [], 0)
         self._held.append(text[end:])
+        self.held += len(text) - end
         return piece
 
     def flush(self) -> TokenPiece:
         """The tokens of what is held."""
         text = "".join(self._held)
         self._held.clear()
+        self.held = 0
         ids, starts, ends = self._tokens(text)
         piece = _piece(ids, starts, ends, self._chars)
         if self._empty:
@@ -222,7 +233,7 @@ class _TextWalk:
         return numbers
 
     def _refuse(self, missing: dict[str, int]) -> None:
-        found = listed(f"{symbol!r} in line {line:,}" for symbol, line in missing.items())
+        found = listed(f"{shown(symbol)} in line {line:,}" for symbol, line in missing.items())
         raise TokenError(
             f"{self._name}: {found} not in the vocabulary of {len(self._vocabulary):,} {self._vocabulary.kind}, which "
             "has none for what is unknown.",

@@ -1,0 +1,82 @@
+"""Check the regular expressions of a tokenizer.json, which the Oniguruma library runs on every document."""
+
+from __future__ import annotations
+
+import re
+
+__all__ = ["problem_of_expression"]
+
+LONGEST = 10_000  # characters
+MOST_REPETITIONS = 1000  # that a pattern counts: {1000}
+MOST_LOOPS = 4  # one behind the other: each multiplies the time by the length of the text
+# One element: an escape, a quantifier, or another character.
+ELEMENT = re.compile(r"\\.|\{\d*,?\d*\}|[*+?][+?]?|.", re.DOTALL)
+REFERENCE = re.compile(r"\\[1-9kg]")
+OTHER_SYNTAX = re.compile(r"\\[cCM]")  # takes the next characters with it, whatever they are
+GROUP = re.compile(r"\(\?(?:[imsp-]*[:)]|[=!>]|<[=!])|\((?![?*])")  # neither names, conditions, calls nor comments
+
+
+def problem_of_expression(text: str) -> str | None:
+    """Return why an expression may take time without bound; None: it does not.
+
+    Oniguruma gives up after ten million steps at one place of a text, but a text has many places. So groups must not
+    be repeated, nor may an expression refer to a group. The expressions of published tokenizers do neither.
+    """
+    if len(text) > LONGEST:
+        return f"more than {LONGEST:,} characters"
+    brackets, before, loops = 0, "", _Loops()
+    for match in ELEMENT.finditer(text):
+        element, problem = match.group(), None
+        if OTHER_SYNTAX.fullmatch(element):
+            problem = f"the escape {element}"
+        elif brackets or element == "[":  # brackets may hold brackets; all other marks are characters there
+            brackets += {"[": 1, "]": -1}.get(element, 0)
+        elif REFERENCE.fullmatch(element):
+            problem = "a reference to a group"
+        elif element == "(" and not GROUP.match(text, match.start()):
+            problem = "a group of a kind that no tokenizer needs"
+        elif _repeats(element) and before == "\\x":  # not a count, but a character by its number
+            element = ""
+        else:
+            problem = loops.take(element, before)
+        if problem is not None:
+            return problem
+        before = element
+    return None
+
+
+class _Loops:
+    """Count the repetitions that are one behind the other; of alternatives only one is taken."""
+
+    def __init__(self) -> None:
+        self._now = 0
+        self._groups = [(0, 0)]  # for each open one: loops before it, and the most of its alternatives so far
+
+    def take(self, element: str, before: str) -> str | None:
+        """Go on by an element; return what is wrong with it."""
+        if element == "(":
+            self._groups.append((self._now, self._now))
+        elif element == "|":
+            first, most = self._groups[-1]
+            self._groups[-1] = (first, max(most, self._now))
+            self._now = first
+        elif element == ")" and len(self._groups) > 1:
+            self._now = max(self._now, self._groups.pop()[1])
+        elif _repeats(element):
+            return self._repeat(element, before)
+        return None
+
+    def _repeat(self, element: str, before: str) -> str | None:
+        self._now += 1
+        if before == ")" or before[:1] == "?" or _repeats(before):
+            return "a repetition of a group or of a repetition"
+        if self._now > MOST_LOOPS:
+            return f"more than {MOST_LOOPS} repetitions in a row"
+        if any(int(count[:9]) > MOST_REPETITIONS for count in re.findall(r"\d+", element)):
+            return f"more than {MOST_REPETITIONS:,} repetitions"
+        return None
+
+
+def _repeats(element: str) -> bool:
+    """Return whether an element is a quantifier; one that takes something at most once is not counted."""
+    return element[:1] in ("*", "+") or (element[:1] == "{" and len(element) > 1)

@@ -1,0 +1,150 @@
+"""No control character of a file reaches a terminal; what is no terminal gets texts as they are."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import re
+import shutil
+from pathlib import Path
+
+import pytest
+
+from tests.helpers.paths import GOLDEN, ROOT
+from xlexport.commands import run
+from xlexport.terminal import escaped_json, print_json, print_line, print_table, print_text
+from xlruntime.bundle import MANIFEST
+
+HOSTILE = "\x1b]0;PWN\x07\x1b[2J\x9b31m\x85\u202e\u2066\x7f\ud800"
+BYTES = GOLDEN / "post_lnorm_same_length_empty" / "bundle"
+# Who may write to the standard streams without the functions of `terminal.py`, and what.
+WRITERS = {
+    "xlexport/terminal.py": "all of it",
+    "xlexport/progress_bar.py": "a bar, whose lines are escaped",
+    "xlexport/commands/score.py": "records, escaped on a terminal",
+}
+WRITES = re.compile(r"click\.(echo|secho|echo_via_pager)\(|(?<![\w.\"])print\(|sys\.stdout|sys\.stderr|sys\.__std")
+
+
+class Stream(io.TextIOWrapper):
+    """A terminal, or a file."""
+
+    def __init__(self, is_terminal: bool) -> None:
+        super().__init__(io.BytesIO(), "utf-8", newline="")
+        self.is_terminal = is_terminal
+
+    def isatty(self) -> bool:
+        return self.is_terminal
+
+    def shown(self) -> str:
+        self.flush()
+        buffer = self.buffer
+        assert isinstance(buffer, io.BytesIO)
+        return buffer.getvalue().decode("utf-8")
+
+
+@pytest.fixture(params=[True, False], ids=["terminal", "file"])
+def out(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Stream:
+    monkeypatch.setenv("TERM", "dumb")  # no bar
+    return Stream(request.param)
+
+
+def run_into(out: Stream, *arguments: str | Path) -> str:
+    """Run a command that succeeds; return what it writes there."""
+    with contextlib.redirect_stdout(out):
+        assert run([*map(str, arguments), *([] if arguments[0] == "inspect" else ["--threads", "1"])]) == 0
+    return out.shown()
+
+
+def is_clean(text: str) -> bool:
+    return all(line.replace("\t", "").isprintable() for line in text.split("\n"))
+
+
+def test_tables_and_lines_show_no_control_character(out: Stream) -> None:
+    with contextlib.redirect_stdout(out):
+        print_table([("a", HOSTILE), (HOSTILE, "b\nc")])
+        print_line(f"x{HOSTILE}")
+    lines = out.shown().split("\n")
+    assert len(lines) == 4 and all(line.isprintable() for line in lines)
+    assert r"\x1b]0;PWN\x07\x1b[2J\x9b31m\x85\u202e\u2066\x7f\ud800" in lines[0]
+
+
+def test_json_is_the_same_value_escaped_on_a_terminal(out: Stream) -> None:
+    value = {HOSTILE: ["é 日本 \U0001f642", "\U000e0001"]}
+    with contextlib.redirect_stdout(out):
+        print_json(value)
+    text = out.shown()
+    assert json.loads(text) == value
+    assert "é 日本 \U0001f642" in text
+    assert is_clean(text) == out.is_terminal
+    assert escaped_json("\U000e0001") == r"\udb40\udc01"
+
+
+def test_text_is_exact_in_a_file(out: Stream) -> None:
+    text = "one\n\ttwo \x1b[31mred\x1b[0m\x9b\r\n"
+    with contextlib.redirect_stdout(out):
+        print_text(text)
+    assert out.shown() == ("one\n\ttwo \\x1b[31mred\\x1b[0m\\x9b\\r\n\n" if out.is_terminal else text + "\n")
+
+
+@pytest.mark.parametrize("options", [[], ["--json"]], ids=["table", "json"])
+def test_inspect_of_a_hostile_manifest(options: list[str], out: Stream, tmp_path: Path) -> None:
+    folder = Path(shutil.copytree(BYTES, tmp_path / "bundle"))
+    manifest = json.loads((folder / MANIFEST).read_text("utf-8"))
+    manifest.pop("manifest_sha256", None)
+    name = HOSTILE[:-1]
+    manifest["provenance"] |= {"notes": [name], "versions": {name: name}, "sources": {name: "0" * 64}}
+    (folder / MANIFEST).write_text(json.dumps(manifest), "utf-8")
+    text = run_into(out, "inspect", folder, *options)
+    assert "PWN" in text
+    assert is_clean(text) == (out.is_terminal or not options)
+
+
+@pytest.mark.parametrize("options", [[], ["--json"]], ids=["table", "json"])
+def test_evaluate_of_a_file_with_a_hostile_name(
+    options: list[str], out: Stream, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / f"{HOSTILE[:-1]}\udcff"
+    path.write_text("some text of a few words " * 4)
+    monkeypatch.setenv("COLUMNS", "300")
+    text = run_into(out, "evaluate", BYTES, path, "--protocol", "document", *options)
+    assert "PWN" in text
+    assert is_clean(text) == (out.is_terminal or not options)
+
+
+@pytest.mark.parametrize("kind", ["jsonl", "csv"])
+@pytest.mark.parametrize("per", ["document", "word", "token"])
+def test_records_of_a_hostile_text(per: str, kind: str, out: Stream, tmp_path: Path) -> None:
+    path = tmp_path / "hostile.jsonl"
+    path.write_text(json.dumps({"text": "x \x9b31mred\x1b[2J\x7f y", "id": HOSTILE[:-1]}) + "\n")
+    arguments = ["--field", "text", "--id-field", "id", "--per", per, "--format", kind]
+    text = run_into(out, "score", BYTES, path, *arguments)
+    assert is_clean(text) == out.is_terminal
+    if kind == "jsonl":
+        assert {json.loads(line)["document"] for line in text.split("\n")[:-1]} == {HOSTILE[:-1]}
+
+
+@pytest.mark.parametrize("options", [[], ["--json"]], ids=["text", "json"])
+def test_generate_from_a_hostile_prompt(options: list[str], out: Stream) -> None:
+    prompt = "one\n\ttwo \x1b[31mred\x9b"
+    text = run_into(out, "generate", BYTES, prompt, "-n", "9", "--seed", "1", *options)
+    if not options and not out.is_terminal:
+        assert text.startswith(prompt)
+    if out.is_terminal:
+        assert is_clean(text)
+        assert text.startswith("one\n\ttwo \\x1b" if not options else '{"prompt": "one\\n\\ttwo \\u001b')
+
+
+def test_only_the_terminal_module_prints() -> None:
+    """A command that prints on its own would print what a file holds."""
+    sources = {str(path.relative_to(ROOT)): path.read_text("utf-8") for path in (ROOT / "xlexport").rglob("*.py")}
+    assert "xlexport/commands/inspect.py" in sources
+    writers = {name for name, source in sources.items() if WRITES.search(_code(source))}
+    assert writers == set(WRITERS)
+    assert WRITES.search("    click.echo(x)") and WRITES.search("print(x)") and not WRITES.search("fingerprint(x)")
+
+
+def _code(source: str) -> str:
+    """A source without its texts of several lines, such as the program that `demo` shows."""
+    return re.sub(r'"""(.|\n)*?"""', "", source)
