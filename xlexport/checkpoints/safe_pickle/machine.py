@@ -27,7 +27,8 @@ PICKLE_LIMITS = Limits(bytes=214_300_000, operations=12_000_000)
 """For the pickles of one file. One Billion Word's vocabulary of 800,000 words takes eight million operations."""
 WORD_PART = 0.56  # of the memory is for texts alone,
 WORD_ROOM = 150  # so many bytes for each
-STACK_PLACE, LIST_PLACE, WORD_PLACE, PLACE = 18, 9, 50, 90  # bytes: on the stack, in a list, in a dict by text, by else
+LIST_PLACE = 9  # bytes of a place in a list or tuple;
+STACK_PLACE, WORD_PLACE, PLACE = 18, 50, 90  # on the stack, in a dict by text, by something else
 EMPTY, RECORD = {"list": 72, "dict": 160, "set": 216}, 600
 KEYS = {int, bool, float, type(None)}
 LARGEST_KEY = 1 << 60  # Python's hash of larger numbers is easily made to collide
