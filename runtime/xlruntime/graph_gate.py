@@ -6,6 +6,7 @@ is walked first, as protocol buffers, without the `onnx` package. What passes ca
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
@@ -87,11 +88,13 @@ def read_graph(path: Path, data_files: Collection[str] = (), limits: Limits = GR
     Raises:
         BundleError: also if it is missing or too large, or if a file of weights is a link that leads elsewhere.
     """
-    try:
-        with path.open("rb") as file:
-            content = read_at_most(file, limits.budget(str(path), BundleError))
-    except (FileNotFoundError, IsADirectoryError) as error:
-        raise BundleError(f"{path}: no such file.", repair="Copy the bundle again.") from error
+    if not path.is_file():
+        raise BundleError(f"{path}: no such file.", repair="Copy the bundle again.")
+    budget = limits.budget(str(path), BundleError)
+    with path.open("rb") as file:
+        if (size := os.fstat(file.fileno()).st_size) > limits.bytes:
+            budget.charge(size)
+        content = read_at_most(file, budget)
     folder = path.parent.resolve()
     for name in check_graph(content, str(path), data_files, limits):
         if (path.parent / name).resolve().parent != folder:

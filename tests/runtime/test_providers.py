@@ -127,6 +127,30 @@ def test_broken_onnxruntime_names_the_lines_to_type(
         import_onnxruntime()
 
 
+@pytest.mark.usefixtures("forgetful")
+@pytest.mark.parametrize("version", ["1.21.0", "1.23.2", "1.24.0", "1.9.0", "1.24", "dev"])
+def test_onnxruntime_that_lets_a_graph_read_any_file_is_refused(version: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    install(monkeypatch, onnxruntime=version)
+    old = ModuleType("onnxruntime")
+    old.__version__, old.InferenceSession = version, object  # type: ignore[attr-defined]
+    on_import(monkeypatch, old)
+    with pytest.raises(ProviderError) as caught:
+        import_onnxruntime()
+    message = str(caught.value)
+    assert f"ONNX Runtime is {version}, expected 1.24.1 or newer" in message
+    assert "pip uninstall -y onnxruntime onnxruntime-gpu && pip install 'xlexport[cpu]'" in message
+
+
+@pytest.mark.usefixtures("forgetful")
+@pytest.mark.parametrize("version", ["1.24.1", "1.24.1.dev20260101", "1.31.1", "1.31.1+cu126", "2.0"])
+def test_newer_onnxruntime_is_taken(version: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    install(monkeypatch, onnxruntime=version)
+    new = ModuleType("onnxruntime")
+    new.__version__, new.InferenceSession = version, object  # type: ignore[attr-defined]
+    on_import(monkeypatch, new)
+    assert import_onnxruntime() is new
+
+
 @pytest.mark.parametrize("threads", [None, 1, 3])
 def test_session_options(threads: int | None) -> None:
     options = session_options(threads)

@@ -1,0 +1,95 @@
+"""Bundles around graphs that a test makes node by node, with all digests right: what a stranger could send."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+import onnx
+from onnx import TensorProto, helper
+
+from xlexport.bundles import digests, write_manifest
+from xlruntime import spec
+from xlruntime.evaluation import EvaluationRules
+
+__all__ = ["DETAIL", "SCORE", "constant", "external", "graph", "made_bundle", "model"]
+
+TOKENS = ("batch", "segment")
+SCORE = (spec.Tensor("log_prob", "float32", TOKENS),)
+DETAIL = (
+    *SCORE,
+    spec.Tensor("rank", "int64", TOKENS),
+    spec.Tensor("entropy", "float32", TOKENS),
+    spec.Tensor("top_ids", "int64", (*TOKENS, 10)),
+    spec.Tensor("top_log_probs", "float32", (*TOKENS, 10)),
+)
+INPUTS = (spec.Tensor("tokens", "int64", TOKENS), spec.Tensor("targets", "int64", TOKENS))
+
+
+def graph(
+    nodes: Sequence[onnx.NodeProto],
+    initializers: Iterable[onnx.TensorProto] = (),
+    outputs: Iterable[str] = ("log_prob",),
+) -> onnx.GraphProto:
+    """A graph that takes tokens and targets (B, S). Its outputs have types and shapes that nothing declares."""
+    taken = [helper.make_tensor_value_info(name, TensorProto.INT64, TOKENS) for name in ("tokens", "targets")]
+    given = [helper.make_empty_tensor_value_info(name) for name in outputs]
+    return helper.make_graph(nodes, "made", taken, given, list(initializers))
+
+
+def model(made: onnx.GraphProto, functions: Sequence[onnx.FunctionProto] = (), *domains: str) -> onnx.ModelProto:
+    """A model of the opset and IR version that bundles have."""
+    opsets = [helper.make_opsetid("", 20), *(helper.make_opsetid(domain, 1) for domain in ("ai.xlexport", *domains))]
+    return helper.make_model(made, opset_imports=opsets, functions=functions, ir_version=10)
+
+
+def external(name: str, location: str, size: int) -> onnx.TensorProto:
+    """A tensor of bytes that lies in another file."""
+    tensor = TensorProto(name=name, data_type=TensorProto.UINT8, dims=[size])
+    tensor.data_location = TensorProto.EXTERNAL
+    tensor.external_data.add(key="location", value=location)
+    return tensor
+
+
+def made_bundle(
+    folder: Path,
+    models: Mapping[str, onnx.ModelProto],
+    outputs: Mapping[str, tuple[spec.Tensor, ...]] | None = None,
+    unlisted: Mapping[str, bytes] | None = None,
+) -> Path:
+    """Write a bundle of bytes without memory.
+
+    Args:
+        models: its graphs by purpose.
+        outputs: what the manifest says that they give; None: what `score` and `detail` should.
+        unlisted: files that lie in the folder, but not in the manifest.
+    """
+    folder.mkdir()
+    declared = outputs or {"score": SCORE, "detail": DETAIL}
+    graphs = {}
+    for purpose, made in models.items():
+        graphs[purpose] = spec.Graph(f"{purpose}.onnx", INPUTS, declared[purpose])
+        made.metadata_props.add(key=spec.METADATA_KEY, value=graphs[purpose].metadata(()))
+        (folder / f"{purpose}.onnx").write_bytes(made.SerializeToString())
+    bundle = spec.Bundle(
+        architecture="made up",
+        config={},
+        vocab_size=256,
+        tokenizer=spec.Tokenizer("bytes"),
+        precision="float32",
+        evaluation=EvaluationRules(segment_len=8),
+        memory=(),
+        graphs=graphs,
+        provenance={},
+        files=digests(folder),
+    )
+    write_manifest(folder, bundle)
+    for name, content in (unlisted or {}).items():
+        (folder / name).write_bytes(content)
+    return folder
+
+
+def constant(name: str, array: object) -> onnx.TensorProto:
+    """An initializer."""
+    return onnx.numpy_helper.from_array(np.asarray(array), name)

@@ -1,0 +1,325 @@
+"""Graphs that xlexport cannot have written are refused before ONNX Runtime sees them, whatever their digests say."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper
+
+from tests.helpers.made_graphs import constant, external, graph, made_bundle, model
+from tests.helpers.paths import GOLDEN
+from tests.runtime.test_bundle_errors import refusal
+from xlruntime import BundleError, load, providers
+from xlruntime.devices import Device
+from xlruntime.graph_gate import DEEPEST, MOST_NODES, check_graph, read_graph
+from xlruntime.limits import Limits
+from xlruntime.providers import open_session
+
+node = helper.make_node
+SCORED = [node("Cast", ["targets"], ["c"], to=TensorProto.FLOAT), node("Mul", ["c", "s"], ["log_prob"])]
+SCALE = constant("s", np.float32(-0.01))
+HONEST = model(graph(SCORED, [SCALE]))
+
+
+@pytest.fixture(autouse=True)
+def unopened(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
+    """What ONNX Runtime was given; graphs that are refused never get there."""
+    opened: list[bytes] = []
+    real = providers.import_onnxruntime()
+    session = real.InferenceSession
+
+    def spy(content: bytes, *options: Any, **named: Any) -> Any:
+        opened.append(content)
+        return session(content, *options, **named)
+
+    monkeypatch.setattr(real, "InferenceSession", spy)
+    return opened
+
+
+def refused(made: onnx.ModelProto, *data_files: str) -> str:
+    with pytest.raises(BundleError) as caught:
+        check_graph(made.SerializeToString(), "score.onnx", data_files)
+    message = str(caught.value)
+    assert message.startswith("score.onnx: ") and message.isprintable() and len(message) < 600
+    return message
+
+
+def function(name: str, nodes: list[onnx.NodeProto], domain: str = "ai.xlexport") -> onnx.FunctionProto:
+    opsets = [helper.make_opsetid("", 20), helper.make_opsetid("ai.xlexport", 1)]
+    return helper.make_function(domain, name, ["x"], ["y"], nodes, opsets)
+
+
+def call(name: str, x: str, y: str) -> onnx.NodeProto:
+    return node(name, [x], [y], domain="ai.xlexport")
+
+
+def with_functions(*functions: onnx.FunctionProto, called: str) -> onnx.ModelProto:
+    return model(graph([*SCORED, call(called, "c", "unused")], [SCALE]), functions)
+
+
+def laughs(levels: int, calls: int) -> onnx.ModelProto:
+    """Functions that each call the one before several times."""
+    functions = [function("f0", [node("Identity", ["x"], ["y"])])]
+    for level in range(1, levels + 1):
+        names = ["x", *(f"t{number}" for number in range(1, calls)), "y"]
+        functions.append(function(f"f{level}", [call(f"f{level - 1}", *names[n : n + 2]) for n in range(calls)]))
+    return with_functions(*functions, called=f"f{levels}")
+
+
+def test_honest_graph_passes_and_scores(tmp_path: Path, unopened: list[bytes]) -> None:
+    opened = load(made_bundle(tmp_path / "bundle", {"score": HONEST}))
+    np.testing.assert_allclose(opened.stream().feed([1, 2, 3]).log_probs, [-0.02, -0.03], rtol=1e-6)
+    assert len(unopened) == 1
+
+
+def test_operator_that_crashes_onnxruntime_never_reaches_it(tmp_path: Path, unopened: list[bytes]) -> None:
+    """AttnLSTM without the inputs of its attention reads them all the same: the process ends with SIGSEGV."""
+    rows, sizes = (4, 1, 3), {"W": (2, 8, 5), "R": (2, 8, 2), "B": (2, 16), "h": (2, 1, 2), "c": (2, 1, 2), "P": (2, 6)}
+    weights = [constant(name, np.zeros(shape, np.float32)) for name, shape in {"X": rows, **sizes}.items()]
+    given = ["X", "W", "R", "B", "", "h", "c", "P"]
+    attention = node("AttnLSTM", given, ["log_prob"], domain="com.microsoft", hidden_size=2, direction="bidirectional")
+    bundle = made_bundle(tmp_path / "bundle", {"score": model(graph([attention], weights), (), "com.microsoft")})
+    assert "score.onnx: it holds operators that xlexport does not write (com.microsoft.AttnLSTM)" in refusal(bundle)
+    assert unopened == []
+
+
+@pytest.mark.parametrize(
+    ("operator", "domain"),
+    [
+        ("Scan", ""),
+        ("If", ""),
+        ("RandomNormal", ""),
+        ("SequenceConstruct", ""),
+        ("RegexFullMatch", ""),
+        ("ImageDecoder", "ai.onnx"),
+        ("TreeEnsemble", "ai.onnx.ml"),
+        ("Gradient", "ai.onnx.preview.training"),
+        ("MatMul", "com.microsoft"),
+        ("MatMul", "xlexport"),
+        ("add", ""),
+    ],
+)
+def test_operators_of_others_are_refused_wherever_they_are(operator: str, domain: str) -> None:
+    strange = node(operator, ["c"], ["unused"], domain=domain)
+    body = helper.make_graph([strange], "body", [], [])
+    within = node("Loop", ["n", "", "c"], ["unused"], body=body)
+    beyond = function("f", [node("Loop", ["n", "", "x"], ["y"], body=body)])
+    said = ".".join(filter(None, (domain.removeprefix("ai.onnx") if domain == "ai.onnx" else domain, operator)))
+    for made in (
+        model(graph([*SCORED, strange], [SCALE])),
+        model(graph([*SCORED, within], [SCALE])),
+        with_functions(beyond, called="f"),
+        model(graph(SCORED, [SCALE]), [beyond]),  # which nothing calls
+    ):
+        assert f"operators that xlexport does not write ({said})" in refused(made)
+
+
+def test_name_that_comes_twice_is_read_as_onnx_reads_it() -> None:
+    """The later one holds, in a protocol buffer."""
+    strange = model(graph([*SCORED, node("Scan", ["c"], ["unused"])], [SCALE])).SerializeToString()
+    twice = strange.replace(b"\x22\x04Scan", b"\x22\x04Mul ").replace(b"Mul ", b"Scan")
+    assert onnx.load_from_string(twice).graph.node[-1].op_type == "Scan"
+    assert "does not write (Scan)" in refused(onnx.load_from_string(twice))
+
+
+@pytest.mark.parametrize(
+    "location",
+    [
+        "../secret.txt",
+        "/etc/hostname",
+        "sub/weights.data",
+        "weights.data/../../x",
+        "*/_ORT_MEM_ADDR_/*",
+        "",
+        ".",
+        "x\x1b[",
+    ],
+)
+def test_weights_that_lie_elsewhere_are_refused_in_every_kind_of_tensor(location: str, tmp_path: Path) -> None:
+    tensor = external("w", location, 4)
+    sparse = onnx.SparseTensorProto(values=tensor, dims=[4])
+    indices = onnx.SparseTensorProto(indices=tensor, dims=[4])
+    constants = [
+        node("Constant", [], ["unused"], value=tensor),
+        node("Constant", [], ["unused"], sparse_value=sparse),
+        node("Constant", [], ["unused"], values=[tensor]),
+        node("Constant", [], ["unused"], values=[sparse]),
+    ]
+    inner = helper.make_graph([], "inner", [], [], [tensor])
+    made = [model(graph([*SCORED, made], [SCALE])) for made in constants]
+    made += [
+        model(graph(SCORED, [SCALE, tensor])),
+        model(graph([*SCORED, node("Loop", ["n", "", "c"], ["unused"], body=inner)], [SCALE])),
+        with_functions(function("f", [node("Constant", [], ["y"], value=tensor)]), called="f"),
+    ]
+    for kind in (sparse, indices):
+        held = model(graph(SCORED, [SCALE]))
+        held.graph.sparse_initializer.append(kind)
+        made.append(held)
+    defaults = function("f", [node("Identity", ["x"], ["y"])])
+    defaults.attribute_proto.append(helper.make_attribute("value", tensor))
+    made.append(with_functions(defaults, called="f"))
+    for each in made:
+        assert "its weights lie in " in refused(each, "weights.data")
+
+
+def test_weights_that_are_said_to_be_inside_and_outside_are_refused() -> None:
+    tensor = external("w", "../secret", 4)
+    tensor.data_location = TensorProto.DEFAULT
+    tensor.raw_data = b"1234"
+
+
+def reads(location: str) -> onnx.ModelProto:
+    """Gives away the bytes of a file as scores of the token ids 0 to 7."""
+    nodes = [
+        node("Gather", ["w", "targets"], ["byte"]),
+        node("Cast", ["byte"], ["c"], to=TensorProto.FLOAT),
+        node("Neg", ["c"], ["log_prob"]),
+    ]
+    return model(graph(nodes, [external("w", location, 8)]))
+
+
+def test_unlisted_file_is_not_read(tmp_path: Path, unopened: list[bytes]) -> None:
+    bundle = made_bundle(tmp_path / "bundle", {"score": reads("secret.bin")}, unlisted={"secret.bin": b"password"})
+    assert "its weights lie in secret.bin, which bundle.json does not list" in refusal(bundle)
+    assert unopened == []
+
+
+def test_listed_file_that_is_a_link_out_is_not_read(tmp_path: Path, unopened: list[bytes]) -> None:
+    (tmp_path / "secret.bin").write_bytes(b"password")
+    path = tmp_path / "graph"
+    path.mkdir()
+    (path / "score.onnx").write_bytes(reads("weights.data").SerializeToString())
+    (path / "weights.data").symlink_to(tmp_path / "secret.bin")
+    with pytest.raises(BundleError, match=r"weights\.data: a link that leads out of the folder"):
+        open_session(path / "score.onnx", Device("cpu"), data_files=["weights.data"])
+    assert unopened == []
+
+
+def test_stray_file_that_nothing_uses_does_no_harm(tmp_path: Path) -> None:
+    load(made_bundle(tmp_path / "bundle", {"score": HONEST}, unlisted={".gitattributes": b"", "notes.txt": b"mine"}))
+
+
+@pytest.mark.parametrize(
+    ("made", "said"),
+    [
+        (lambda: laughs(12, 4), f"it has more than {MOST_NODES:,} nodes, its functions expanded"),
+        (lambda: laughs(30, 4), f"functions within functions are more than {DEEPEST} deep"),
+        (lambda: laughs(30, 1), f"functions within functions are more than {DEEPEST} deep"),
+        (lambda: with_functions(function("f", [call("f", "x", "y")]), called="f"), "function ai.xlexport.f calls its"),
+        (
+            lambda: with_functions(
+                function("f", [call("g", "x", "y")]), function("g", [call("f", "x", "y")]), called="g"
+            ),
+            "calls itself",
+        ),
+        (lambda: with_functions(called="f"), "it calls ai.xlexport.f, which it does not hold"),
+        (
+            lambda: with_functions(*[function("f", [node("Identity", ["x"], ["y"])])] * 2, called="f"),
+            "it holds the function ai.xlexport.f twice",
+        ),
+        (
+            lambda: with_functions(function("Mul", [node("Identity", ["x"], ["y"])], ""), called="f"),
+            "it holds the function Mul, expected functions of ai.xlexport only",
+        ),
+    ],
+)  # fmt: skip
+def test_functions_that_expand_without_bound_are_refused(made: Any, said: str) -> None:
+    assert said in refused(made())
+
+
+def test_functions_that_expand_within_the_bound_pass() -> None:
+    check_graph(laughs(7, 4).SerializeToString(), "score.onnx", [])  # 4^7 nodes
+
+
+def test_graphs_within_graphs_are_bounded_also_across_functions() -> None:
+    def nested(depth: int, innermost: onnx.NodeProto) -> onnx.NodeProto:
+        for _ in range(depth):
+            innermost = node("Loop", ["", "", "c"], ["unused"], body=helper.make_graph([innermost], "b", [], []))
+        return innermost
+
+    assert "graphs within nodes are more than 16 deep" in refused(
+        model(graph([*SCORED, nested(20, SCORED[0])], [SCALE]))
+    )
+    check_graph(model(graph([*SCORED, nested(8, SCORED[0])], [SCALE])).SerializeToString(), "it", [])
+    half = with_functions(function("f", [nested(8, node("Identity", ["x"], ["y"]))]), called="f")
+    check_graph(half.SerializeToString(), "it", [])
+    half.graph.node.append(nested(8, call("f", "c", "unused")))
+    assert "graphs and functions within each other are more than 16 deep" in refused(half)
+
+
+def test_training_graph_is_refused() -> None:
+    made = model(graph(SCORED, [SCALE]))
+    made.training_info.add()
+    assert "it holds a training graph" in refused(made)
+
+
+def test_walk_is_bounded() -> None:
+    content = model(graph(SCORED * 100, [SCALE])).SerializeToString()
+    with pytest.raises(BundleError, match=r"score.onnx: reading it would take more than 500 operations"):
+        check_graph(content, "score.onnx", [], Limits(operations=500))
+
+
+def test_file_that_is_too_large_is_not_read(tmp_path: Path) -> None:
+    path = tmp_path / "score.onnx"
+    with path.open("wb") as file:
+        file.truncate(1 << 40)  # of nothing: it takes no place on the disk, and would take all memory
+    with pytest.raises(BundleError, match=r"score\.onnx: reading it would take more than 1,073,741,824 bytes"):
+        read_graph(path)
+
+
+def test_what_is_no_file_is_refused(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe.onnx")
+    for path in (tmp_path, tmp_path / "pipe.onnx", tmp_path / "absent.onnx"):
+        with pytest.raises(BundleError, match="no such file"):
+            read_graph(path)
+
+
+@pytest.mark.parametrize("length", range(0, 200, 7))
+def test_cut_off_file_is_refused_or_ends_between_two_fields(length: int) -> None:
+    content = HONEST.SerializeToString()
+    try:
+        whole = onnx.load_from_string(content[:length])
+    except Exception:
+        with pytest.raises(BundleError, match=r"score\.onnx: not an ONNX graph"):
+            check_graph(content[:length], "score.onnx", [])
+    else:
+        check_graph(whole.SerializeToString(), "score.onnx", [])
+
+
+@pytest.mark.parametrize(
+    "content",
+    [b"\x0b", b"\x0c", b"\x07", b"\x00\x00", b"\x3a", b"\x3a\x05ab", b"\x3a" + b"\xff" * 12, b"\x80" * 11, b"\x09abc"],
+    ids=["group", "end of group", "wire type 7", "number 0", "no length", "too long", "no end", "endless", "cut off"],
+)
+def test_bytes_that_are_no_message_are_refused(content: bytes) -> None:
+    with pytest.raises(BundleError, match=r"score\.onnx: not an ONNX graph"):
+        check_graph(content, "score.onnx", [])
+
+
+def test_what_was_checked_is_what_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, unopened: list[bytes]) -> None:
+    """A file that is exchanged between the check and the opening changes nothing of what ONNX Runtime reads."""
+    bundle = made_bundle(tmp_path / "bundle", {"score": HONEST})
+    wanted = (bundle / "score.onnx").read_bytes()
+
+    def exchanged(path: Path, data_files: Any) -> bytes:
+        content = read_graph(path, data_files)
+        path.write_bytes(b"something else")
+        return content
+
+    monkeypatch.setattr(providers, "read_graph", exchanged)
+    assert re.search(r"the bundle was replaced while it was open \(score.onnx differs\)", refusal(bundle))
+    assert unopened == [wanted]
+
+
+def test_every_golden_bundle_passes() -> None:
+    paths = sorted(GOLDEN.glob("*/bundle/*.onnx"))
+    assert len(paths) > 20
+    for path in paths:
+        read_graph(path, ["weights.data"])

@@ -1,0 +1,183 @@
+"""What graphs give is compared with what the bundle says, before anybody counts it as a score."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper
+
+from tests.helpers.made_graphs import DETAIL, SCORE, constant, graph, made_bundle, model
+from xlruntime import BundleError, Model, NonFiniteScoreWarning, load
+from xlruntime.graph_outputs import OutputCheck
+
+node = helper.make_node
+FLOATS = node("Cast", ["targets"], ["f"], to=TensorProto.FLOAT)  # (B, S)
+CONSTANTS = [
+    *(constant(name, np.float32(value)) for name, value in {"minus": -0.01, "plus": 0.01, "nan": np.nan}.items()),
+    constant("one", np.array([1])),
+    constant("two", np.array([2])),
+    constant("more", np.array([100])),
+    constant("shape", np.array([1, 1, -1])),
+    constant("word", np.array([b"-1.0"], object)),
+]
+SCALED = node("Mul", ["f", "minus"], ["m"])  # what would do for log_prob
+WRONG: dict[str, list[onnx.NodeProto]] = {
+    "float32 2 x 1 x 6": [
+        SCALED,
+        node("Reshape", ["m", "shape"], ["x"]),
+        node("Concat", ["x", "x"], ["log_prob"], axis=0),
+    ],
+    "float32 1 x 5": [SCALED, node("Slice", ["m", "one", "more", "one"], ["log_prob"])],
+    "float32 1 x 12": [SCALED, node("Concat", ["m", "m"], ["log_prob"], axis=1)],
+    "float32 1 x 0": [SCALED, node("Slice", ["m", "more", "more", "one"], ["log_prob"])],
+    "float32 scalar": [node("ReduceMax", ["f"], ["log_prob"], keepdims=0)],
+    "float64 1 x 6": [SCALED, node("Cast", ["m"], ["log_prob"], to=TensorProto.DOUBLE)],
+    "int64 1 x 6": [node("Neg", ["targets"], ["log_prob"])],
+    "object 1": [node("Identity", ["word"], ["log_prob"])],
+}
+
+
+def scoring(nodes: list[onnx.NodeProto]) -> onnx.ModelProto:
+    return model(graph([FLOATS, *nodes], CONSTANTS))
+
+
+def open_scoring(folder: Path, nodes: list[onnx.NodeProto]) -> Model:
+    return load(made_bundle(folder / "bundle", {"score": scoring(nodes)}), threads=1)
+
+
+@pytest.mark.parametrize("found", WRONG)
+@pytest.mark.parametrize("way", ["stream", "score"])
+def test_scores_of_another_kind_are_an_error(found: str, way: str, tmp_path: Path) -> None:
+    opened = open_scoring(tmp_path, WRONG[found])
+    expected = r"output log_prob is FOUND, expected float32 1 x 6\. Convert".replace("FOUND", found)
+    with pytest.raises(BundleError, match=r"bundle/score\.onnx: " + expected):
+        opened.stream().feed(b"abcdefg") if way == "stream" else list(opened.score([b"abcdefg"]))
+
+
+def test_scores_that_are_no_logarithms_of_probabilities_are_an_error(tmp_path: Path) -> None:
+    opened = open_scoring(tmp_path, [node("Mul", ["f", "plus"], ["log_prob"])])
+    with pytest.raises(BundleError, match=r"score\.onnx: output log_prob has 1\.03, expected logarithms of prob"):
+        opened.stream().feed(b"abcdefg")
+
+
+@pytest.mark.parametrize("value", ["nan", "plus"])
+def test_positive_score_is_found_among_such_as_are_not_finite(value: str, tmp_path: Path) -> None:
+    """0.01 / 0 is infinite, and so is nothing that any rounding of a logarithm gives."""
+    nodes = [node("Div", [value, "f"], ["log_prob"])]
+    opened = open_scoring(tmp_path, nodes)
+    if value == "nan":
+        with pytest.warns(NonFiniteScoreWarning):
+            assert np.isnan(opened.stream().feed([0, 0, 1]).log_probs).all()
+    else:
+        with pytest.raises(BundleError, match=r"log_prob has 0\.01, expected logarithms"):
+            opened.stream().feed([0, 0, 1])
+
+
+def test_scores_that_are_not_finite_are_still_returned(tmp_path: Path) -> None:
+    nodes = [node("Log", ["f"], ["l"]), node("Neg", ["f"], ["m"]), node("Min", ["l", "m"], ["log_prob"])]
+    with pytest.warns(NonFiniteScoreWarning):
+        scores = open_scoring(tmp_path, nodes).stream().feed([3, 0, 1])
+    assert scores.log_probs.tolist() == [-math.inf, -1.0]
+
+
+def test_output_that_is_missing_is_an_error_at_load(tmp_path: Path) -> None:
+    made = model(graph([FLOATS, node("Mul", ["f", "minus"], ["nats"])], CONSTANTS, ["nats"]))
+    with pytest.raises(BundleError, match=r"score\.onnx: has no output log_prob, which bundle\.json describes"):
+        load(made_bundle(tmp_path / "bundle", {"score": made}))
+
+
+LISTED = (1, 1, 10)
+
+
+def detail_graph(**changes: str) -> onnx.ModelProto:
+    """Every token has rank 3, an entropy of 2 nats and the top tokens 0; `changes` take other constants."""
+    given = {"rank": "three", "entropy": "nats", "top_ids": "zero", "top_log_probs": "low", **changes}
+    held = [
+        constant("three", np.int64(3)),
+        constant("zero", np.int64(0)),
+        constant("minus one", np.int64(-1)),
+        constant("beyond", np.int64(256)),
+        constant("beyond by one", np.int64(257)),
+        constant("nats", np.float32(2)),
+        constant("more nats", np.float32(5.7)),
+        constant("fewer nats", np.float32(-1)),
+        constant("low", np.float32(-3)),
+        constant("tops", np.array([1, 1, 10])),
+    ]
+    nodes = [
+        FLOATS,
+        node("Mul", ["f", "minus"], ["log_prob"]),
+        node("Shape", ["targets"], ["each"]),
+        node("Unsqueeze", ["targets", "two"], ["t"]),
+        node("Expand", ["t", "tops"], ["t10"]),
+        node("Shape", ["t10"], ["listed"]),
+        *(node("Expand", [given[name], "each"], [name]) for name in ("rank", "entropy")),
+        *(node("Expand", [given[name], "listed"], [name]) for name in ("top_ids", "top_log_probs")),
+    ]
+    return model(graph(nodes, [*CONSTANTS, *held], [tensor.name for tensor in DETAIL]))
+
+
+def details(folder: Path, **changes: str) -> list[Any]:
+    models = {"score": scoring([node("Mul", ["f", "minus"], ["log_prob"])]), "detail": detail_graph(**changes)}
+    opened = load(made_bundle(folder / "bundle", models), threads=1)
+    return list(opened.score_tokens([b"abcdefg"], detail=2))
+
+
+def test_details_as_described_are_given(tmp_path: Path) -> None:
+    (part,) = details(tmp_path)
+    assert part.rank.tolist() == [3] * 6
+    assert part.top_log_probs.tolist() == [[-3, -3]] * 6
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"rank": "zero"}, "rank has values from 0 to 0, expected 1 to 256"),
+        ({"rank": "beyond by one"}, "rank has values from 257 to 257, expected 1 to 256"),
+        ({"rank": "nats"}, "rank is float32 1 x 6, expected int64 1 x 6"),
+        ({"entropy": "fewer nats"}, "entropy has values from -1 to -1, expected -0.06"),
+        ({"entropy": "more nats"}, "entropy has values from 5.7 to 5.7, expected -0.06"),
+        ({"top_ids": "minus one"}, "top_ids has values from -1 to -1, expected 0 to 255"),
+        ({"top_ids": "beyond"}, "top_ids has values from 256 to 256, expected 0 to 255"),
+        ({"top_ids": "low"}, "top_ids is float32 1 x 6 x 10, expected int64 1 x 6 x 10"),
+        ({"top_log_probs": "nats"}, "top_log_probs has 2, expected logarithms of probabilities"),
+    ],
+)
+def test_details_that_lie_are_an_error(changes: dict[str, str], said: str, tmp_path: Path) -> None:
+    with pytest.raises(BundleError) as caught:
+        details(tmp_path, **changes)
+    assert f"detail.onnx: output {said}" in str(caught.value)
+
+
+def test_missing_output_is_named() -> None:
+    """Of a session that is not ONNX Runtime's own."""
+    check = OutputCheck(Path("score.onnx"), SCORE, 256)
+    with pytest.raises(BundleError, match=r"score\.onnx: output log_prob is missing"):
+        check.require({}, 1, 1)
+
+
+def test_memory_is_as_it_was_after_outputs_that_lie(
+    bytes_model: Model, random_ids: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ids = random_ids(24)
+    stream, other = bytes_model.stream(), bytes_model.stream()
+    expected = other.feed(ids[:8]), other.feed(ids[8:])
+    stream.feed(ids[:8])
+    session = bytes_model.session("score")
+    step = type(session).step
+
+    def lying(self: Any, feeds: Any, memory: Any) -> Any:
+        return {name: array - 1000 * np.sign(array) for name, array in step(self, feeds, memory).items()}
+
+    monkeypatch.setattr(type(session), "step", lying)
+    with warnings.catch_warnings(), pytest.raises(BundleError, match="expected logarithms"):
+        stream.feed(ids[8:])
+    monkeypatch.undo()
+    assert np.array_equal(stream.feed(ids[8:]).log_probs, expected[1].log_probs)
