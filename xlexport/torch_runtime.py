@@ -48,6 +48,7 @@ def load(
     check_files: bool = True,
     strict_device: bool = False,
     cuda_graphs: bool = False,
+    step_timeout: float | None = None,
 ) -> Model:
     """Open a bundle of TorchScript or of exported programs. That runs code that is in it: it must be trusted for that.
 
@@ -57,11 +58,12 @@ def load(
         threads: of PyTorch, in this process from now on; None leaves them as they are.
         check_files: compare every file with its digest. Files that hold code are compared in any case.
         strict_device, cuda_graphs: as `xlruntime.load` takes them; of no use here.
+        step_timeout: None. PyTorch cannot end a step, and code in the bundle could do anything else instead.
 
     Raises:
         MissingDependencyError: PyTorch is not installed.
         BundleNotFoundError, BundleError: there is no such bundle, it is broken, or ONNX Runtime is what runs it.
-        OptionError: another device, or CUDA graphs.
+        OptionError: another device, CUDA graphs, or a time limit.
     """
     require("convert")
     if threads is not None and threads < 1:
@@ -70,6 +72,10 @@ def load(
         raise OptionError(
             f"{folder}: PyTorch runs this bundle on the CPU, where it was traced, not on {device} or in CUDA graphs.",
             repair="Use device cpu, or convert the checkpoint with --to onnx.",
+        )
+    if step_timeout is not None:
+        raise OptionError(
+            f"{folder}: PyTorch runs this bundle, and cannot end a step.", repair="Leave step_timeout out."
         )
     bundle = read_bundle(Path(folder), check_files)
     if threads is not None:

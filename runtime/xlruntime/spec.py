@@ -55,7 +55,7 @@ METADATA_KEY = "xlexport.graph"  # where a file's metadata holds its spec
 DIGEST_KEY = "manifest_sha256"  # where the manifest holds the SHA-256 of all else that it says
 FIRST_MEMORY_FILE = "first_memory.safetensors"  # the rows a fresh memory starts with, where they are not zero
 COMPUTING = (".onnx", ".data", ".pt", ".pt2", ".safetensors")
-MANIFEST_LIMITS = Limits(bytes=1 << 28, operations=1_000_000)  # the sample takes 2 MB and 4,000 values
+MANIFEST_LIMITS = Limits(bytes=1 << 26, operations=1_000_000)  # the sample takes 0.6 MB and 5,000 values
 LONGEST_NAME = 255  # bytes, on most file systems
 # What manifest and metadata leave out, as it is so in most graphs.
 IMPLIED: Mapping[str, Any] = {"layout": "ring", "max_segment": None, "format": "onnx"}

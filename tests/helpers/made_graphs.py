@@ -13,7 +13,7 @@ from xlexport.bundles import digests, write_manifest
 from xlruntime import spec
 from xlruntime.evaluation import EvaluationRules
 
-__all__ = ["DETAIL", "SCORE", "constant", "external", "graph", "made_bundle", "model"]
+__all__ = ["DETAIL", "SCORE", "constant", "endless", "external", "graph", "made_bundle", "model"]
 
 TOKENS = ("batch", "segment")
 SCORE = (spec.Tensor("log_prob", "float32", TOKENS),)
@@ -88,6 +88,34 @@ def made_bundle(
     for name, content in (unlisted or {}).items():
         (folder / name).write_bytes(content)
     return folder
+
+
+def endless() -> onnx.ModelProto:
+    """A graph whose step never returns once a target is the id 255: a loop of 2^62 rounds, else of none."""
+    body = helper.make_graph(
+        [helper.make_node("Identity", ["go_on"], ["still"]), helper.make_node("Sin", ["x"], ["y"])],
+        "body",
+        [
+            helper.make_tensor_value_info("round", TensorProto.INT64, []),
+            helper.make_tensor_value_info("go_on", TensorProto.BOOL, []),
+            helper.make_tensor_value_info("x", TensorProto.FLOAT, None),
+        ],
+        [
+            helper.make_tensor_value_info("still", TensorProto.BOOL, []),
+            helper.make_tensor_value_info("y", TensorProto.FLOAT, None),
+        ],
+    )
+    nodes = [
+        helper.make_node("ReduceMax", ["targets"], ["largest"], keepdims=0),
+        helper.make_node("Equal", ["largest", "last"], ["whether"]),
+        helper.make_node("Where", ["whether", "many", "none"], ["rounds"]),
+        helper.make_node("Cast", ["targets"], ["f"], to=TensorProto.FLOAT),
+        helper.make_node("Mul", ["f", "scale"], ["m"]),
+        helper.make_node("Loop", ["rounds", "true", "m"], ["log_prob"], body=body),
+    ]
+    held = {"last": np.int64(255), "many": np.int64(2**62), "none": np.int64(0), "true": np.array(True)}
+    values = [constant(name, value) for name, value in held.items()] + [constant("scale", np.float32(-0.01))]
+    return model(graph(nodes, values))
 
 
 def constant(name: str, array: object) -> onnx.TensorProto:

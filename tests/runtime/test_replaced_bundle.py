@@ -14,6 +14,7 @@ import pytest
 from tests.helpers.paths import GOLDEN
 from tests.runtime.test_bundle_errors import refusal
 from xlruntime import BundleError, Model, load, model
+from xlruntime.bundle import check_digests
 
 EMPTY = GOLDEN / "post_lnorm_same_length_empty" / "bundle"
 REPLACED = r"bundle: the bundle was replaced while it was open \((?P<files>.*) differs\)\. Load it again\."
@@ -105,7 +106,7 @@ def test_weights_that_are_replaced_while_a_graph_opens_are_noticed(
 def test_weights_that_are_replaced_after_their_digest_was_compared_are_noticed(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real = model.check_digests
+    real = check_digests
 
     def slow(*given: Any) -> None:
         real(*given)

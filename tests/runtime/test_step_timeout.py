@@ -7,44 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import onnx
 import pytest
-from onnx import TensorProto, helper
 
-from tests.helpers.made_graphs import constant, graph, made_bundle, model
+from tests.helpers.made_graphs import endless, made_bundle
 from xlruntime import BundleError, Model, OptionError, StepTimeoutError, load
 from xlruntime.deadline import Deadline
 from xlruntime.providers import import_onnxruntime
-
-node = helper.make_node
-
-
-def endless() -> onnx.ModelProto:
-    """A loop of targets[0, 0]^8 rounds, each of a small product: of 2^62 rounds for the id 255, of none for 0."""
-    body = helper.make_graph(
-        [node("Identity", ["go_on"], ["still"]), node("Sin", ["x"], ["y"])],
-        "body",
-        [
-            helper.make_tensor_value_info("round", TensorProto.INT64, []),
-            helper.make_tensor_value_info("go_on", TensorProto.BOOL, []),
-            helper.make_tensor_value_info("x", TensorProto.FLOAT, None),
-        ],
-        [
-            helper.make_tensor_value_info("still", TensorProto.BOOL, []),
-            helper.make_tensor_value_info("y", TensorProto.FLOAT, None),
-        ],
-    )
-    nodes = [
-        node("ReduceMax", ["targets"], ["largest"], keepdims=0),
-        node("Equal", ["largest", "last"], ["whether"]),
-        node("Where", ["whether", "many", "none"], ["rounds"]),
-        node("Cast", ["targets"], ["f"], to=TensorProto.FLOAT),
-        node("Mul", ["f", "scale"], ["m"]),
-        node("Loop", ["rounds", "true", "m"], ["log_prob"], body=body),
-    ]
-    held = {"last": np.int64(255), "many": np.int64(2**62), "none": np.int64(0), "true": np.array(True)}
-    values = [constant(name, value) for name, value in held.items()] + [constant("scale", np.float32(-0.01))]
-    return model(graph(nodes, values))
 
 
 @pytest.fixture
@@ -70,13 +38,13 @@ def test_each_thread_has_its_own_time(opened: Model) -> None:
     """Others go on while one is ended."""
     outcomes: list[Any] = []
 
-    def endless() -> None:
+    def feed() -> None:
         try:
             opened.stream().feed([1, 255])
         except StepTimeoutError as error:
             outcomes.append(error)
 
-    threads = [threading.Thread(target=endless) for _ in range(3)]
+    threads = [threading.Thread(target=feed) for _ in range(3)]
     for thread in threads:
         thread.start()
     while any(thread.is_alive() for thread in threads):
@@ -87,7 +55,7 @@ def test_each_thread_has_its_own_time(opened: Model) -> None:
 def test_other_errors_stay_what_they_are(opened: Model) -> None:
     memory = opened.new_memory(opened.bundle.settings)
     with pytest.raises(BundleError, match="cannot run it"):
-        opened.step("score", memory, np.zeros((1, 2), np.int64), np.zeros((1, 2), np.float32))  # type: ignore[arg-type]
+        opened.step("score", memory, np.zeros((1, 2), np.int64), np.zeros((1, 2), np.float32))
 
 
 @pytest.mark.parametrize("seconds", [0, -1, float("nan"), float("inf")])

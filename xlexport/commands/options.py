@@ -322,7 +322,9 @@ def _as_runtime(function: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(function)
     def merged(**values: Any) -> Any:
-        runtime = {name: values.pop(name) for name in ("device", "strict_device", "cuda_graphs", "threads")}
+        runtime = {
+            name: values.pop(name) for name in ("device", "strict_device", "cuda_graphs", "threads", "step_timeout")
+        }
         if values.pop("trust"):
             runtime["trust"] = True
         return function(runtime=runtime, **values)
@@ -333,6 +335,12 @@ def _as_runtime(function: Callable[..., Any]) -> Callable[..., Any]:
 runtime_options = all_of(
     device_options,
     click.option("--threads", type=click.IntRange(1), help="Threads of one step.  [default: all cores]"),
+    click.option(
+        "--step-timeout",
+        metavar="SECONDS",
+        type=click.FloatRange(0, min_open=True),
+        help="Fail if one step takes longer, for a bundle of a stranger.  [default: no limit]",
+    ),
     click.option(
         "--trust",
         is_flag=True,

@@ -31,6 +31,7 @@ from xlexport.quantize.report import REPORT_FILE, QuantizationReport
 from xlruntime import spec
 from xlruntime.bundle import read_bundle
 from xlruntime.devices import Device
+from xlruntime.graph_gate import read_graph
 from xlruntime.model import Model, load
 
 __all__ = ["QuantizeOptions", "check_options", "quantize", "quantize_into"]
@@ -121,6 +122,8 @@ def quantize(
     check_texts(bundle.tokenizer, texts, as_ids)
     with publishing(output, force) as folder:
         exact = load(source, threads=options.threads, check_files=False)
+        for graph in bundle.graphs.values():  # onnx-ir reads them next
+            read_graph(source / graph.file, bundle.files)
         return quantize_into(exact, folder, options, gate_text(exact, texts, as_ids, options.tokens), tell)
 
 

@@ -1,0 +1,117 @@
+"""SIGTERM and a second Ctrl-C end a command that is within a call of ONNX Runtime, however long that lasts."""
+
+from __future__ import annotations
+
+import itertools
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from onnx import helper
+
+from tests.helpers.made_graphs import endless, graph, made_bundle, model
+from tests.runtime.test_damaged_bundles import seal
+
+pytestmark = pytest.mark.full
+
+SECONDS = 120
+# The command itself, which says when the call begins, and is less patient than it is otherwise.
+DRIVER = """
+import sys
+from xlruntime import providers, session
+import xlexport.commands as commands
+from xlexport.commands import signals
+signals.PATIENCE, signals.SECOND_CHANCE = 0.5, 0.1
+def announced(call):
+    def said(*given, **named):
+        print("calling", file=sys.stderr, flush=True)
+        return call(*given, **named)
+    return said
+if sys.argv[1] == "load":
+    ort = providers.import_onnxruntime()
+    providers.read_graph = lambda path, data_files: path.read_bytes()
+    ort.InferenceSession = announced(ort.InferenceSession)
+else:
+    session.GraphSession.step = announced(session.GraphSession.step)
+del sys.argv[1]
+commands.main()
+"""
+AT_ONCE = "Error: ended at once, within a call that did not return. Run the command again.\n"
+
+
+def billion_laughs() -> bytes:
+    """Functions that ONNX Runtime expands for longer than anybody waits; xlruntime's own check would refuse them."""
+    opsets = [helper.make_opsetid("", 20), helper.make_opsetid("ai.xlexport", 1)]
+    functions = [
+        helper.make_function("ai.xlexport", "f0", ["x"], ["y"], [helper.make_node("Neg", ["x"], ["y"])], opsets)
+    ]
+    for level in range(1, 31):
+        names = ["x", "t1", "t2", "t3", "y"]
+        calls = [
+            helper.make_node(f"f{level - 1}", [x], [y], domain="ai.xlexport") for x, y in itertools.pairwise(names)
+        ]
+        functions.append(helper.make_function("ai.xlexport", f"f{level}", ["x"], ["y"], calls, opsets))
+    nodes = [
+        helper.make_node("Cast", ["targets"], ["f"], to=1),
+        helper.make_node("f30", ["f"], ["log_prob"], domain="ai.xlexport"),
+    ]
+    return model(graph(nodes), functions).SerializeToString()
+
+
+@pytest.fixture
+def bundle(tmp_path: Path) -> Path:
+    return made_bundle(tmp_path / "bundle", {"score": endless()})
+
+
+@pytest.fixture(params=["load", "step"])
+def process(
+    request: pytest.FixtureRequest, bundle: Path, tmp_path: Path, environment: dict[str, str]
+) -> Iterator[subprocess.Popen[str]]:
+    """`score`, in a call that does not return."""
+    if request.param == "load":
+        (bundle / "score.onnx").write_bytes(billion_laughs())
+        seal(bundle, "score.onnx")
+    (tmp_path / "text").write_bytes(b"a\xff")
+    line = [sys.executable, "-c", DRIVER, request.param, "score", str(bundle), str(tmp_path / "text"), "--threads", "1"]
+    before = signal.signal(signal.SIGINT, signal.SIG_DFL)  # inherited: these tests may run in the background
+    try:
+        started = subprocess.Popen(line, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment)
+    finally:
+        signal.signal(signal.SIGINT, before)
+    try:
+        assert started.stderr is not None
+        for said in started.stderr:
+            if said == "calling\n":
+                break
+        time.sleep(0.5)  # until it is within the call; a signal that comes earlier is handled in good order
+        assert started.poll() is None
+        yield started
+    finally:
+        started.kill()
+        started.communicate()
+
+
+def ended(process: subprocess.Popen[str]) -> tuple[int, str]:
+    assert process.stderr is not None
+    process.wait(timeout=SECONDS)
+    return process.returncode, process.stderr.read()
+
+
+def test_sigterm(process: subprocess.Popen[str]) -> None:
+    process.send_signal(signal.SIGTERM)
+    code, said = ended(process)
+    assert (code, said[-len(AT_ONCE) :]) == (128 + signal.SIGTERM, AT_ONCE)
+
+
+@pytest.mark.parametrize("second", [signal.SIGINT, signal.SIGTERM])
+def test_second_signal(second: signal.Signals, process: subprocess.Popen[str]) -> None:
+    process.send_signal(signal.SIGINT)
+    time.sleep(0.2)
+    assert process.poll() is None  # the first one waits for the call to return
+    process.send_signal(second)
+    code, said = ended(process)
+    assert (code, said[-len(AT_ONCE) :]) == (128 + second, AT_ONCE)
