@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import onnx
 import pytest
 
-from tests.helpers.bundles import Converted, ConvertedReformer, convert_tiny
+from tests.helpers.bundles import Converted, ConvertedReformer, convert_tiny, convert_tiny_reformer
 from tests.helpers.paths import GOLDEN
+from tests.helpers.tiny import CHUNK
 from xlexport.convert import ConversionOptions
 from xlexport.ops.domain import DOMAIN
 from xlexport.quantize.run import QuantizeOptions, quantize
@@ -67,7 +69,19 @@ def test_list_holds_just_what_is_written(
 ) -> None:
     options = ConversionOptions.of(tokenizer="none", threads=1, cuda_graphs=True)
     fixed = convert_tiny(tmp_path_factory, "fixed", options, same_length=True)
-    folders = [*golden(), *(made.folder for made in (bytes_bundle, ids_bundle, band, chunk, fixed))]
+    clusters = convert_tiny(
+        tmp_path_factory,
+        "clusters",
+        ConversionOptions(tokenizer="none", threads=1),
+        n_token=40,
+        cutoffs=(10, 25),
+        div_val=2,
+        tie_projs=(False, True, True),
+        d_embed=12,
+    )
+    gelu = convert_tiny_reformer(tmp_path_factory, "gelu", replace(CHUNK, activation="gelu"))
+    made = (bytes_bundle, ids_bundle, band, chunk, fixed, clusters, gelu)
+    folders = [*golden(), *(each.folder for each in made)]
     for dtype, source in QUANTIZED.items():
         quantize(source, tmp_path / dtype, QuantizeOptions(dtype, max_delta_bits=9.0, tokens=2048, threads=1))
         folders.append(tmp_path / dtype)
