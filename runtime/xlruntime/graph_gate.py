@@ -112,7 +112,7 @@ def check_graph(
     Args:
         content: all of the file.
         file: its path, for messages.
-        data_files: names of files beside it that its tensors may lie in.
+        data_files: names of files in its folder that its tensors may lie in.
         limits: what the walk may take.
 
     Returns:
@@ -207,7 +207,7 @@ class _Walk:
         if problems:
             return
         try:
-            nodes = sum(scope.nodes for scope in self.functions.values())  # those that nothing calls, too
+            nodes = sum(scope.nodes for scope in self.functions.values())  # also of functions that nothing calls
             if max(nodes, self._size(self.main, ())[0]) > MOST_NODES:
                 yield f"it has more than {MOST_NODES:,} nodes, its functions expanded"
         except _ProblemError as problem:

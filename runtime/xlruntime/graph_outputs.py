@@ -36,7 +36,7 @@ class OutputCheck:
     def require(self, found: Mapping[str, Array], batch: int, segment: int) -> None:
         """Insist on the outputs of a step: all of them, their types, shapes and ranges.
 
-        Scores that are not finite pass: whoever asked for the step deals with them.
+        Scores that are not finite pass: the caller of the step handles them.
 
         Raises:
             BundleError: names file, output, what was expected and what was found.
@@ -113,7 +113,7 @@ def _rules(vocab_size: int) -> dict[str, _Rule]:
 
 
 def _log_probs(array: Array) -> str | None:
-    largest = np.fmax.reduce(array, axis=None)  # which passes over what is no number
+    largest = np.fmax.reduce(array, axis=None)  # ignores NaN
     if largest > LARGEST_LOG_PROB and (largest := array[np.isfinite(array)].max(initial=0)) > LARGEST_LOG_PROB:
         return f"has {largest:g}, expected logarithms of probabilities, which are at most 0"
     return None

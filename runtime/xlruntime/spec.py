@@ -61,7 +61,7 @@ LONGEST_NAME = 255  # bytes, on most file systems
 IMPLIED: Mapping[str, Any] = {"layout": "ring", "max_segment": None, "format": "onnx"}
 
 EACH = ("batch", "segment")
-# What the graphs of a purpose must give. A text stands for a size of the bundle's own.
+# What the graphs of a purpose must give. A text is a size of the bundle's own.
 GIVEN: Mapping[str, Mapping[str, tuple[str, tuple[str, ...]]]] = {
     "score": {"log_prob": ("float32", EACH)},
     "generate": {"logits": ("float32", ("batch", "vocabulary"))},

@@ -7,16 +7,15 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 from onnx import helper
 
+from tests.helpers.invoking import Finished
 from tests.helpers.made_graphs import endless, graph, made_bundle, model
 from tests.runtime.test_damaged_bundles import seal
-
-pytestmark = pytest.mark.full
 
 SECONDS = 120
 # The command itself, which says when the call begins, and is less patient than it is otherwise.
@@ -101,12 +100,14 @@ def ended(process: subprocess.Popen[str]) -> tuple[int, str]:
     return process.returncode, process.stderr.read()
 
 
+@pytest.mark.full
 def test_sigterm(process: subprocess.Popen[str]) -> None:
     process.send_signal(signal.SIGTERM)
     code, said = ended(process)
     assert (code, said[-len(AT_ONCE) :]) == (128 + signal.SIGTERM, AT_ONCE)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("second", [signal.SIGINT, signal.SIGTERM])
 def test_second_signal(second: signal.Signals, process: subprocess.Popen[str]) -> None:
     process.send_signal(signal.SIGINT)
@@ -115,3 +116,13 @@ def test_second_signal(second: signal.Signals, process: subprocess.Popen[str]) -
     process.send_signal(second)
     code, said = ended(process)
     assert (code, said[-len(AT_ONCE) :]) == (128 + second, AT_ONCE)
+
+
+def test_step_timeout(bundle: Path, tmp_path: Path, invoke: Callable[..., Finished]) -> None:
+    (tmp_path / "text").write_bytes(b"a\xff")
+    shown = invoke("score", bundle, tmp_path / "text", "--step-timeout", "0.1", "--threads", "1")
+    assert shown.code == 1
+    assert f"{bundle / 'score.onnx'}: a step took longer than step_timeout, 0.1 seconds." in shown.err
+    assert "Traceback" not in shown.err
+    (tmp_path / "text").write_bytes(b"ab")
+    invoke("score", bundle, tmp_path / "text", "--step-timeout", "100", "--threads", "1").succeeded()

@@ -1,4 +1,4 @@
-"""Graphs that xlexport cannot have written are refused before ONNX Runtime sees them, whatever their digests say."""
+"""Graphs that xlexport cannot have written are refused before ONNX Runtime sees them, even if all digests are right."""
 
 from __future__ import annotations
 

@@ -342,6 +342,8 @@ def _as_runtime(function: Callable[..., Any]) -> Callable[..., Any]:
         }
         if values.pop("trust"):
             runtime["trust"] = True
+        if (seconds := values.pop("step_timeout")) is not None:
+            runtime["step_timeout"] = seconds
         return function(runtime=runtime, **values)
 
     return merged
