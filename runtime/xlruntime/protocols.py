@@ -14,6 +14,7 @@ score = walk(model, arrange(corpus, model.evaluation(segment_len=128, mem_len=16
 from __future__ import annotations
 
 import contextlib
+import math
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -26,12 +27,14 @@ from .documents import Document, TokenReader, check_length
 from .engine import Engine
 from .errors import OptionError, TextError, TokenError, XlruntimeError
 from .evaluation import EvaluationSettings, SettingValue
+from .limits import Limits
 from .scores import LN2, flat_fields, perplexity
 from .tokenizers.vocabulary import Vocabulary
 
 __all__ = ["PROTOCOLS", "Corpus", "CorpusScore", "Protocol", "Streams", "arrange", "read_corpus", "walk"]
 
 READ_TOKENS = 1 << 16  # tokens of a corpus that are taken from its reader at a time
+CORPUS_LIMITS = Limits(bytes=8 << 30, seconds=math.inf)  # a billion tokens; the time is that of tokenizing
 UNITS = {"words": "word", "characters": "character", "bytes": "byte"}
 
 Ids = npt.NDArray[np.int32]
@@ -141,12 +144,14 @@ def read_corpus(engine: Engine, document: Document) -> Corpus:
     """Tokenize a whole corpus; it is kept at four bytes a token.
 
     Raises:
-        TokenError, TextError, OSError: as the document is read.
+        TokenError, TextError, OSError: as the document is read, or it exceeds CORPUS_LIMITS.
     """
+    budget = CORPUS_LIMITS.budget(document.name, TextError)
     reader = TokenReader(document, engine.tokenizer, engine.bundle.vocab_size)
     parts: list[Ids] = []
     while not reader.at_end:
         parts.append(reader.take(READ_TOKENS).ids.astype(np.int32))
+        budget.charge(2 * parts[-1].nbytes)  # they are joined
     vocabulary = getattr(engine.tokenizer, "vocabulary", None)
     unit, marks = "byte" if engine.bundle.tokenizer.kind == "bytes" else "token", None
     if isinstance(vocabulary, Vocabulary):

@@ -145,6 +145,29 @@ def test_word_without_end_is_refused(tmp_path: Path, peak: Callable[[], int]) ->
     assert peak() < 8 * MIB
 
 
+def test_lines_that_are_held_together_have_a_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As those that `context` and `plot` are given."""
+    from xlexport.commands import documents as given
+
+    path = tmp_path / "docs.jsonl"
+    path.write_text('{"text": "some text"}\n' * 600)
+    selection = Selection("text", None, (), False, None)
+    assert len(given.documents_given([path], selection)) == 600
+    monkeypatch.setattr(given, "ALL_LIMITS", Limits(bytes=MIB))
+    with pytest.raises(TextError, match="all documents together: reading it would take more than 1,048,576 bytes"):
+        given.documents_given([path], selection)
+
+
+def test_corpus_has_a_limit(bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from xlruntime import load, protocols
+
+    model = load(bundle, threads=1)
+    assert len(protocols.read_corpus(model, Document("it", bytes(200_000))).ids) == 200_000
+    monkeypatch.setattr(protocols, "CORPUS_LIMITS", Limits(bytes=MIB))
+    with pytest.raises(TextError, match="it: reading it would take more than 1,048,576 bytes"):
+        protocols.read_corpus(model, Document("it", bytes(200_000)))
+
+
 def test_option_sets_both_limits() -> None:
     reading = Selection(None, None, (), False, 1000).reading
     assert (reading.line_limits.bytes, reading.document_limits.bytes) == (1000, 1000)

@@ -2,32 +2,45 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from xlexport.commands.options import Selection
 from xlexport.terminal import tell
+from xlruntime.limits import Limits
 
 if TYPE_CHECKING:
     from xlruntime import Document
 
 __all__ = ["documents_given", "only_document_given"]
 
+ALL_LIMITS = Limits(operations=1 << 40, seconds=math.inf)  # of lines of JSON that are held together
+DOCUMENT_COST, ID_COST = 2000, 40  # bytes of memory for a document, and for a token id in a list
+
 
 def documents_given(files: Sequence[Path], selection: Selection) -> list[Document]:
-    """Return the documents in files, folders, patterns and standard input; none is opened yet.
+    """Return the documents in files, folders, patterns and standard input; none is opened yet but lines of JSON.
 
     Raises:
-        TextError: there is none. OSError: JSON lines cannot be read.
+        TextError: there is none, or lines exceed the limits. OSError: JSON lines cannot be read.
     """
     from xlexport.scoring.documents import documents
     from xlexport.scoring.inputs import find_inputs, nothing_in
+    from xlruntime import TextError
 
     reading = selection.reading
     inputs = find_inputs(files, selection.include, reading, [], tell)
-    found = list(documents(inputs, reading, sys.stdin.buffer, keep=False))
+    budget = ALL_LIMITS.budget("all documents together", TextError)
+    found = []
+    for document in documents(inputs, reading, sys.stdin.buffer, keep=False):
+        source: Any = document.source
+        budget.charge(
+            DOCUMENT_COST + (ID_COST * len(source) if isinstance(source, list) else getattr(source, "held", 0))
+        )
+        found.append(document)
     if not found:
         raise nothing_in([given.name for given in inputs], "lines that are not blank")
     return found

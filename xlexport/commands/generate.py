@@ -47,8 +47,13 @@ def generate(
         raise click.UsageError("Give either PROMPT or --file.")
     import xlruntime
     from xlexport.bundles import open_bundle
+    from xlexport.scoring.documents import KEPT_LIMITS
+    from xlruntime.limits import read_at_most
 
-    text = prompt_file.read() if prompt_file is not None else str(prompt).encode("utf-8", "surrogateescape")
+    if prompt_file is not None:
+        text = read_at_most(prompt_file, KEPT_LIMITS.budget("the prompt", xlruntime.TextError))
+    else:
+        text = str(prompt).encode("utf-8", "surrogateescape")
     sampling = xlruntime.Sampling(temperature, top_k, top_p, seed)
     model = open_bundle(bundle, **runtime)
     tokens = model.generate(text, max_tokens=max_tokens, sampling=sampling, **evaluation)

@@ -23,7 +23,7 @@ from xlruntime.limits import Limits, read_at_most
 
 __all__ = ["KEPT_LIMITS", "documents", "documents_by_input", "ids_of_words", "kept", "only_document"]
 
-KEPT_LIMITS = Limits()  # of a document that is read more than once
+KEPT_LIMITS = Limits(bytes=64 << 20)  # of a document that is read more than once; `context` takes 24 times as much
 MARK = b"\xef\xbb\xbf"  # that some editors put before UTF-8
 SHOWN = 40  # characters of what was found
 

@@ -53,6 +53,7 @@ def json_lines(source: TextSource, reading: Reading, keep: bool) -> Iterator[Doc
             yield Document(own_name, cast(Any, text))
         else:
             held = TextSource(own_name, partial(_text, text, own_name), True, keep)
+            held.held = len(line)
             yield Document(own_name, cast(BinaryIO, held), reading.document_limits)
 
 

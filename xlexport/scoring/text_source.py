@@ -23,6 +23,7 @@ class TextSource(io.RawIOBase):
         at_hand: whether it is all there, and need not be waited for.
         kept: with `keep`, the bytes read that have not been let go, from byte number `base` on.
         base: may be set before the first read: nothing before it is kept.
+        held: bytes that it takes before it is read; of a line of JSON.
     """
 
     def __init__(self, name: str, opener: Callable[[], BinaryIO], at_hand: bool, keep: bool = False) -> None:
@@ -31,6 +32,7 @@ class TextSource(io.RawIOBase):
         self.at_hand = at_hand
         self.kept = bytearray()
         self.base = 0
+        self.held = 0
         self._opener = opener
         self._file: BinaryIO | None = None
         self._keep = keep
