@@ -13,6 +13,7 @@ from .messages import first_line
 
 __all__ = ["Budget", "Limits", "parse_json", "read_at_most", "read_json"]
 
+REPAIR = "Copy the file again, or write it again."
 TIME_EVERY = 1 << 12  # operations between two looks at the clock
 JSON_ARRAY, JSON_OBJECT, JSON_VALUE = 72, 232, 100  # bytes that Python takes for each, with its place in what holds it
 
@@ -31,17 +32,21 @@ class Limits:
     operations: int = 20_000_000
     seconds: float = 60.0
 
-    def budget(self, name: str, error: type[RepairableError]) -> Budget:
-        """Return a budget to charge while the file `name` is read; it raises `error`."""
-        return Budget(self, name, error)
+    def budget(self, name: str, error: type[RepairableError], repair: str = REPAIR) -> Budget:
+        """Return a budget to charge while the file `name` is read; it raises `error`.
+
+        Args:
+            repair: what to do about a file that is damaged.
+        """
+        return Budget(self, name, error, repair)
 
 
 class Budget:
     """What is left of the limits while one file is read."""
 
-    def __init__(self, limits: Limits, name: str, error: type[RepairableError]) -> None:
+    def __init__(self, limits: Limits, name: str, error: type[RepairableError], repair: str) -> None:
         """Begin to count, with the whole of `limits` left."""
-        self.limits, self.name, self.error = limits, name, error
+        self.limits, self.name, self.error, self.repair = limits, name, error, repair
         self.bytes, self.operations = limits.bytes, limits.operations
         self._deadline = time.thread_time() + limits.seconds
         self._next_look = self.operations - TIME_EVERY
@@ -93,18 +98,16 @@ def parse_json(raw: bytes, budget: Budget) -> Any:
     try:
         return json.loads(raw.decode("utf-8-sig"))
     except (ValueError, RecursionError) as error:
-        raise budget.error(
-            f"{budget.name}: not valid JSON ({first_line(error)[:100]}).", "Copy the file again, or write it again."
-        ) from error
+        raise budget.error(f"{budget.name}: not valid JSON ({first_line(error)[:100]}).", budget.repair) from error
 
 
-def read_json(path: Path, limits: Limits, error: type[RepairableError] = BundleError) -> Any:
+def read_json(path: Path, limits: Limits, error: type[RepairableError] = BundleError, repair: str = REPAIR) -> Any:
     """Read the JSON text in the file `path`, within `limits`.
 
     Raises:
         RepairableError: of the class `error`, if it exceeds the limits or is not JSON.
         OSError: it cannot be read.
     """
-    budget = limits.budget(str(path), error)
+    budget = limits.budget(str(path), error, repair)
     with path.open("rb") as file:
         return parse_json(read_at_most(file, budget), budget)

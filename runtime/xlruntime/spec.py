@@ -252,7 +252,7 @@ class Bundle:
                 with a field missing or of a wrong kind.
         """
         raw = text.encode("utf-8", "surrogatepass") if isinstance(text, str) else text
-        fields = parse_json(raw, MANIFEST_LIMITS.budget(where, BundleError))
+        fields = parse_json(raw, MANIFEST_LIMITS.budget(where, BundleError, "Convert the checkpoint again."))
         if not isinstance(fields, dict) or type(fields.get("format_version")) is not int:
             raise BundleError(f"{where}: no integer format_version, so not a bundle that xlexport wrote.")
         found = fields["format_version"]

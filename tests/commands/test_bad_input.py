@@ -176,8 +176,8 @@ def leave_the_folder(folder: Path) -> None:
 
 
 def change_a_graph(folder: Path) -> None:
-    """A graph of another model, with a digest to match: only ONNX Runtime can tell."""
-    (folder / "score.onnx").write_bytes(b"not a graph")
+    """Write a model that has a version and no graph, with a digest to match: only ONNX Runtime can notice."""
+    (folder / "score.onnx").write_bytes(b"\x08\x08")
     digest = digest_file(folder / "score.onnx")
     files = json.loads((folder / "bundle.json").read_text())["files"]
     change_manifest(folder, files={**files, "score.onnx": {"sha256": digest.sha256, "size": digest.size}})
@@ -199,7 +199,7 @@ SPOILED = [
         "Convert the checkpoint again: xl",
     ),
     (lose_a_field, "a field is missing or malformed", "Convert it again."),
-    (scribble, "not JSON", "Convert the checkpoint again."),
+    (scribble, "not valid JSON", "Convert the checkpoint again."),
     (leave_the_folder, "file names must stay inside the bundle", ""),
 ]
 USES = {

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.helpers.invoking import Invoke
 from tests.helpers.paths import GOLDEN, ROOT
 from xlexport.commands import run
 from xlexport.terminal import escaped_json, print_json, print_line, print_table, print_text
@@ -148,3 +149,7 @@ def test_only_the_terminal_module_prints() -> None:
 def _code(source: str) -> str:
     """A source without its texts of several lines, such as the program that `demo` shows."""
     return re.sub(r'"""(.|\n)*?"""', "", source)
+
+
+def test_wrong_usage_shows_no_control_character(invoke: Invoke) -> None:
+    assert r"Got unexpected extra argument (a\x1b[2Jb)" in invoke("generate", "bundle", "prompt", "a\x1b[2Jb").err

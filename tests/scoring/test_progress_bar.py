@@ -17,6 +17,7 @@ import pytest
 from xlexport.progress_bar import DocumentsBar, duration, progress_bar
 from xlexport.scoring.inputs import Input, Reading, extent
 from xlexport.scoring.totals import Totals
+from xlexport.terminal import INTERRUPTED
 from xlruntime import DocumentScore, TokenScores, load
 
 
@@ -183,7 +184,7 @@ def test_what_is_said_of_ctrl_c_begins_a_line(bundle: Path, tmp_path: Path) -> N
     text = tmp_path / "text"
     text.write_bytes(b"All work and no play makes Jack a dull boy.\n" * 200_000)
     code, shown = on_terminal(bundle, text, tmp_path / "out.csv", stop=True)
-    assert code == 1
+    assert code == INTERRUPTED
     assert shown.split("\r\x1b[K")[-1].startswith(
         f"Error: interrupted; {tmp_path}/out.csv.partial has what was scored."
     )

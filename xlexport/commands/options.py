@@ -337,9 +337,7 @@ def _as_runtime(function: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(function)
     def merged(**values: Any) -> Any:
-        runtime = {
-            name: values.pop(name) for name in ("device", "strict_device", "cuda_graphs", "threads", "step_timeout")
-        }
+        runtime = {name: values.pop(name) for name in ("device", "strict_device", "cuda_graphs", "threads")}
         if values.pop("trust"):
             runtime["trust"] = True
         if (seconds := values.pop("step_timeout")) is not None:

@@ -11,7 +11,7 @@ import numpy as np
 from .. import spec
 from ..documents import DOCUMENT_LIMITS, Ids, TextCounts, Tokenizer, TokenPiece, pieces, utf8_bytes
 from ..errors import BundleError, TextError
-from ..limits import Limits, parse_json, read_at_most
+from ..limits import Limits, read_json
 from .libraries import TOKENIZER_LIMITS, SentencePieceTokenizer, TokenizersTokenizer
 from .vocabulary import Vocabulary
 from .vocabulary_tokenizer import VocabularyTokenizer
@@ -120,6 +120,5 @@ def make_tokenizer(tokenizer: spec.Tokenizer, folder: Path, limits: Limits = TOK
 
 
 def _read_vocabulary(path: Path, limits: Limits) -> Vocabulary:
-    budget = limits.budget(str(path), BundleError)
-    with path.open("rb") as file:
-        return Vocabulary.from_fields(parse_json(read_at_most(file, budget), budget), str(path))
+    fields = read_json(path, limits, repair="Convert the checkpoint again.")
+    return Vocabulary.from_fields(fields, str(path))
