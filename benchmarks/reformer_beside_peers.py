@@ -79,7 +79,7 @@ def _whole(folder: Path, shape: dict[str, int], part: str, tokens: int, threads:
     peer = "reformer_pytorch" if part == "reformer-pytorch" else "huggingface"
     checkpoint, bundle = prepared(folder, shape, tokens, peer)
 
-    def peer(environment: dict[str, str] | None) -> Side:
+    def eager(environment: dict[str, str] | None) -> Side:
         if peer == "huggingface":
             return Side(hugging_face, checkpoint, tokens, threads, environment=environment)
         return Side(reformer_pytorch, checkpoint, shape, tokens, threads, environment=environment)
@@ -87,8 +87,8 @@ def _whole(folder: Path, shape: dict[str, int], part: str, tokens: int, threads:
     name = "reformer-pytorch" if peer == "reformer_pytorch" else "Hugging Face"
     return {
         "bundle": lambda: Side(ours_whole, bundle, tokens, threads),
-        f"{name} as installed": lambda: peer(None),
-        f"{name}, allocator tuned": lambda: peer(TUNED),
+        f"{name} as installed": lambda: eager(None),
+        f"{name}, allocator tuned": lambda: eager(TUNED),
     }
 
 

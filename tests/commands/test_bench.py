@@ -15,6 +15,7 @@ from xml.etree import ElementTree
 import pytest
 
 from tests.helpers.paths import GOLDEN
+from xlexport import terminal
 from xlexport.bench.runners import GraphSide
 
 if TYPE_CHECKING:
@@ -210,7 +211,7 @@ def test_profile_that_is_stopped_leaves_no_file(
 
     monkeypatch.setattr(GraphSide, "step_in", stop)
     shown = invoke("bench", XL, *QUICK, "--profile")
-    assert (shown.code, shown.out, shown.err.strip()) == (STATUS, "", INTERRUPTED)
+    assert (shown.code, shown.out, shown.err.strip()) == (terminal.INTERRUPTED, "", INTERRUPTED)
     assert len(seen[-1]) == 1  # there was one
     assert not list(scratch.iterdir())
 
@@ -234,7 +235,7 @@ def test_bench_that_is_stopped(command: Callable[..., list[str]], environment: d
     time.sleep(0.1)
     process.send_signal(signal.SIGINT)
     _, err = process.communicate(timeout=120)
-    assert process.returncode == STATUS
+    assert process.returncode == terminal.INTERRUPTED
     failure = json.loads(err)
     assert f"Error: {failure['error']} {failure['repair']}" == INTERRUPTED
     assert not {path.name for path in scratch.iterdir()} - {".ses"}  # ONNX Runtime's own, from when it is imported
@@ -280,7 +281,7 @@ def test_plot_that_is_stopped_leaves_nothing(invoke: Invoke, tmp_path: Path, mon
 
     monkeypatch.setattr(figures.Figure, "savefig", stop)
     shown = invoke("bench", XL, *QUICK, "--segment-len", "1,8", "--plot", tmp_path / "sweep.png")
-    assert (shown.code, shown.err.strip()) == (STATUS, INTERRUPTED)
+    assert (shown.code, shown.err.strip()) == (terminal.INTERRUPTED, INTERRUPTED)
     assert not list(tmp_path.iterdir())
 
 
