@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import io
 import json
 import math
 import sys
@@ -27,6 +28,7 @@ __all__ = [
     "print_text",
     "standard_output",
     "tell",
+    "tell_usage",
 ]
 
 STDOUT = "standard output"
@@ -42,6 +44,13 @@ class Interrupted(click.ClickException):
 def tell(message: str) -> None:
     """A line for the person at the terminal."""
     click.echo(one_line(message), err=True)
+
+
+def tell_usage(error: click.ClickException) -> None:
+    """Print wrong usage as click does, with what it quotes as a terminal can show it."""
+    text = io.StringIO()
+    error.show(text)
+    click.echo(many_lines(text.getvalue()), err=True, nl=False)
 
 
 def print_json(value: Any, err: bool = False) -> None:

@@ -15,8 +15,7 @@ import click
 
 from xlexport import __version__
 from xlexport.commands.signals import handle_signals
-from xlexport.terminal import INTERRUPTED, Failure, failure, tell
-from xlruntime.messages import one_line
+from xlexport.terminal import INTERRUPTED, Failure, failure, tell, tell_usage
 
 __all__ = ["LazyGroup", "cli", "main", "run"]
 
@@ -82,12 +81,11 @@ def run(arguments: Sequence[str]) -> int:
         result = cli.main(list(arguments), prog_name="xlexport", standalone_mode=False)
         return result if isinstance(result, int) else 0
     except click.ClickException as error:
-        error.message = one_line(error.message)  # it may quote a file's name
         if as_json:
             said = error.format_message()
             Failure(said, None, type(error).__name__, said).show(as_json)
         else:
-            error.show()
+            tell_usage(error)
         return error.exit_code
     except (click.Abort, KeyboardInterrupt):
         what, repair = "interrupted; no unfinished output was left.", "Run the command again."
