@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import json
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -13,10 +11,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from . import atomic_output
 from .errors import StateError
 from .messages import first_line
 
-__all__ = ["read_state", "temporary_of", "write_state"]
+__all__ = ["read_state", "write_state"]
 
 Arrays = Mapping[str, npt.NDArray[Any]]
 
@@ -40,20 +39,11 @@ def write_state(path: Path, kind: str, version: int, fields: Mapping[str, Any], 
     arrays = {name: np.ascontiguousarray(array) for name, array in arrays.items()}
     state = {"kind": kind, "version": version, **fields}
     state["sha256"] = _digest(state, arrays)
-    temporary = temporary_of(path)
-    try:
-        with temporary.open("wb") as file:
-            file.write(_header({"xlexport": json.dumps(state)}, arrays))
-            for array in arrays.values():
-                file.write(array.data)
-            file.flush()
-            os.fsync(file.fileno())
-            size = file.tell()
-        os.replace(temporary, path)
-    finally:
-        with contextlib.suppress(FileNotFoundError):
-            temporary.unlink()
-    return size
+    with atomic_output.file(path) as temporary, temporary.open("wb") as file:
+        file.write(_header({"xlexport": json.dumps(state)}, arrays))
+        for array in arrays.values():
+            file.write(array.data)
+        return file.tell()
 
 
 def _header(metadata: Mapping[str, str], arrays: Arrays) -> bytes:
@@ -67,11 +57,6 @@ def _header(metadata: Mapping[str, str], arrays: Arrays) -> bytes:
     raw = json.dumps(header).encode()
     raw += b" " * (-len(raw) % 8)  # so that the tensors begin where 8-byte numbers may
     return len(raw).to_bytes(8, "little") + raw
-
-
-def temporary_of(path: Path) -> Path:
-    """Where `write_state` writes until it is done; a process that is killed may leave something there."""
-    return path.with_name(f".{path.name}.tmp")
 
 
 def read_state(path: Path, kind: str, version: int, repair: str) -> tuple[dict[str, Any], dict[str, npt.NDArray[Any]]]:
