@@ -18,7 +18,7 @@ from .json_fields import read_fields
 from .memory import MemoryPlan
 from .state_file import read_state, write_state
 
-__all__ = ["SavedStream", "read_stream", "write_stream"]
+__all__ = ["LARGEST_COUNT", "SavedStream", "array_problems", "read_stream", "write_stream"]
 
 KIND = "xlexport stream"
 VERSION = 2  # 1: evaluation settings as fields of a fixed set
@@ -100,19 +100,21 @@ def read_stream(engine: Engine, file: Path) -> tuple[SavedStream, EvaluationSett
     except (TypeError, ValueError) as error:  # OptionError is one, too
         raise StateError(f"{file}: not a stream's state ({error}).", repair=REPAIR) from error
     # What the file says of sizes is compared before any memory is taken for it.
-    _check_arrays(file, arrays, MemoryPlan(engine.bundle.memory, {}, {}, evaluation, saved.capacity, engine.device))
+    plan = MemoryPlan(engine.bundle.memory, {}, {}, evaluation, saved.capacity, engine.device)
+    if problems := array_problems(arrays, plan, 1):
+        raise StateError(f"{file}: {'; '.join(problems)}.", repair=REPAIR)
     return saved, evaluation, arrays
 
 
-def _check_arrays(file: Path, arrays: Mapping[str, npt.NDArray[Any]], plan: MemoryPlan) -> None:
+def array_problems(arrays: Mapping[str, npt.NDArray[Any]], plan: MemoryPlan, batch_size: int) -> list[str]:
+    """Return what is wrong with the tensors of a memory of such a plan."""
     problems = []
     for entry in plan.entries:
-        expected, found = tuple(plan.sizes(entry, 1)), arrays.get(entry.input)
+        expected, found = tuple(plan.sizes(entry, batch_size)), arrays.get(entry.input)
         if found is None:
             problems.append(f"{entry.input} is missing")
         elif found.shape != expected or found.dtype != entry.dtype:
             problems.append(f"{entry.input} is {found.dtype} {found.shape}, expected {entry.dtype} {expected}")
         elif not np.isfinite(found).all():
             problems.append(f"{entry.input} has numbers that are not finite")
-    if problems:
-        raise StateError(f"{file}: {'; '.join(problems)}.", repair=REPAIR)
+    return problems

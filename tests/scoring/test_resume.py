@@ -20,8 +20,9 @@ from reliability.kill_and_resume import Outcome, Runs, write_documents
 from tests.scoring.conftest import Score, Scored
 from xlexport.errors import ResumeError
 from xlexport.scoring.partial_file import PartialFile
-from xlexport.scoring.resume import SavedRun
+from xlexport.scoring.resume import SavedFields, SavedRun
 from xlexport.scoring.run import RunOptions, _resuming, describe_run
+from xlexport.scoring.totals import Totals
 from xlruntime import load
 from xlruntime.tokenizers.vocabulary import Vocabulary
 
@@ -299,7 +300,7 @@ def test_errors_name_the_file_that_was_given(
 def test_how_far_a_run_was(done: int, what: str, tmp_path: Path) -> None:
     output = PartialFile(tmp_path / "out.csv")
     output.state_path.touch()
-    said = _resuming(output, {"totals": {"documents": done, "failed": 0}, "position": 1})
+    said = _resuming(output, SavedFields({}, 1, {}, None, Totals(documents=done)))
     assert f"going on after {what}1 byte of output, from a state of 0.0 MB" in said
 
 

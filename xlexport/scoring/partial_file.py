@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import stat
 from pathlib import Path
@@ -66,8 +67,14 @@ class PartialFile:
         check_file(self.path, self._may_replace)  # another run may have completed it since `check`
         if self.partial.is_symlink():
             self._check_partial(self.partial.lstat())
+        opener = functools.partial(_open_no_link, new=keep is None)
         with naming(self.path):
-            self._file = open(self.partial, "ab", opener=_open_no_link)  # noqa: SIM115  # see `publish`, `close`
+            try:
+                self._file = open(self.partial, "ab", opener=opener)  # noqa: SIM115  # see `publish`, `close`
+            except FileNotFoundError as error:
+                if keep is None:
+                    raise
+                raise _completed(self.partial) from error
         self._check_partial(os.fstat(self._file.fileno()))
         _lock(self._file, self.partial)
         size = os.fstat(self._file.fileno()).st_size
@@ -131,8 +138,8 @@ class PartialFile:
         )
 
 
-def _open_no_link(path: str, flags: int) -> int:
-    return os.open(path, flags | LEAVE_LINKS, 0o666)
+def _open_no_link(path: str, flags: int, new: bool) -> int:
+    return os.open(path, (flags if new else flags & ~os.O_CREAT) | LEAVE_LINKS, 0o666)
 
 
 def _lock(file: Any, path: Path) -> None:
@@ -143,6 +150,10 @@ def _lock(file: Any, path: Path) -> None:
     if locked is None:
         return
     if not path.exists() or not os.path.samestat(os.fstat(file.fileno()), path.stat()):  # published before the lock
-        raise ResumeError(
-            f"{path}: another run has just completed it.", repair="Look at its output, or give another name."
-        )
+        raise _completed(path)
+
+
+def _completed(path: Path) -> ResumeError:
+    return ResumeError(
+        f"{path}: another run has just completed it.", repair="Look at its output, or give another name."
+    )
