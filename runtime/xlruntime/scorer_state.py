@@ -30,7 +30,7 @@ REPAIR = "Begin again."
 
 
 @dataclass(frozen=True)
-class SavedRow:
+class _Row:
     """Hold a row of the batch that walks a document; the fields are those of `Walk`."""
 
     number: int
@@ -42,7 +42,7 @@ class SavedRow:
 
 
 @dataclass(frozen=True)
-class SavedMemory:
+class _Counters:
     """Hold the counters of the batch's memory; the fields are those of `BatchMemory`."""
 
     batch_size: int
@@ -58,11 +58,11 @@ class SavedScorer:
 
     taken: int
     last: int | None
-    rows: tuple[SavedRow | None, ...]
-    memory: SavedMemory | None
+    rows: tuple[_Row | None, ...]
+    memory: _Counters | None
 
     @property
-    def active(self) -> dict[int, SavedRow]:
+    def active(self) -> dict[int, _Row]:
         """The documents that had begun and were not done, by their numbers."""
         return {row.number: row for row in self.rows if row is not None}
 
@@ -85,7 +85,7 @@ class SavedScorer:
             found += self._without_memory(walking) if self.memory is None else self._of_memory(self.memory, scorer)
         return found
 
-    def _of_row(self, row: SavedRow) -> list[str]:
+    def _of_row(self, row: _Row) -> list[str]:
         found = []
         if row.unscored != (1 if self.last is None else 0):
             found.append(f"unscored is {row.unscored}, but last is {self.last}")
@@ -97,14 +97,14 @@ class SavedScorer:
             found.append(f"log_prob_sum is {row.log_prob_sum}, expected at most 0")
         return found
 
-    def _without_memory(self, walking: list[SavedRow]) -> list[str]:
+    def _without_memory(self, walking: list[_Row]) -> list[str]:
         """Compare with a scorer that has not made its first step."""
         begun = [row for row in walking if row.position > row.unscored or row.log_prob_sum]
         if begun or len(walking) < len(self.rows):
             return ["memory is null, but documents were scored"]
         return []
 
-    def _of_memory(self, memory: SavedMemory, scorer: Scorer) -> list[str]:
+    def _of_memory(self, memory: _Counters, scorer: Scorer) -> list[str]:
         evaluation, rows = scorer.evaluation, len(self.rows)
         found = _outside("offset", memory.offset, LARGEST_COUNT)
         if not memory.batch_size == len(memory.memory_length) == len(memory.position) == rows > 0:
@@ -122,7 +122,7 @@ class SavedScorer:
                 found.append(f"memory.position is {str(position)[:20]}, but {row.position} tokens were read")
         return found
 
-    def _is_at(self, row: SavedRow, position: int, scorer: Scorer) -> bool:
+    def _is_at(self, row: _Row, position: int, scorer: Scorer) -> bool:
         """Return whether a row of the memory may have read so many tokens since it began or restarted last."""
         read, evaluation = row.position - row.unscored, scorer.evaluation
         if not math.isfinite(row.log_prob_sum):  # the row restarted, anywhere
@@ -143,13 +143,13 @@ def scorer_state(scorer: Scorer) -> tuple[dict[str, Any], dict[str, npt.NDArray[
     return dataclasses.asdict(saved), arrays
 
 
-def _row(walk: Walk) -> SavedRow:
-    return SavedRow(walk.number, walk.name, walk.held, walk.position, walk.unscored, walk.log_prob_sum)
+def _row(walk: Walk) -> _Row:
+    return _Row(walk.number, walk.name, walk.held, walk.position, walk.unscored, walk.log_prob_sum)
 
 
-def _counters(memory: BatchMemory) -> SavedMemory:
+def _counters(memory: BatchMemory) -> _Counters:
     length, position = memory.memory_length.tolist(), memory.position.tolist()
-    return SavedMemory(memory.batch_size, memory.capacity, memory.offset, tuple(length), tuple(position))
+    return _Counters(memory.batch_size, memory.capacity, memory.offset, tuple(length), tuple(position))
 
 
 def _outside(name: str, number: int, most: int) -> list[str]:
@@ -217,7 +217,7 @@ def resume_scorer(
     return waiting
 
 
-def _reopened(scorer: Scorer, row: SavedRow, document: Document) -> Walk:
+def _reopened(scorer: Scorer, row: _Row, document: Document) -> Walk:
     """The walk of a document, read again as far as it was."""
     reader = TokenReader(document, scorer.engine.tokenizer, scorer.engine.bundle.vocab_size)
     position, unscored = row.position, row.unscored

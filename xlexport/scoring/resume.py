@@ -7,6 +7,7 @@ write the rest of it byte for byte.
 from __future__ import annotations
 
 import contextlib
+import os
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -88,7 +89,7 @@ def read_run(output: PartialFile, run: Mapping[str, Any]) -> tuple[SavedFields, 
         ResumeError: it is of another run, and says what changed; or its fields are not those of a run.
         StateError: it is damaged.
     """
-    if not output.state_path.exists() or not output.partial.exists():
+    if not os.path.lexists(output.state_path) or not output.partial.exists():
         return None
     state, arrays = read_state(output.state_path, KIND, VERSION, REPAIR)
     with of_a_state(output):
