@@ -41,7 +41,8 @@ class Soak:
 
     Attributes:
         resident: megabytes after the first million tokens (or the first tenth, if that is less), and after each tenth.
-            The stream is saved once before that, as it takes memory for that, too.
+            Another stream was fed a twentieth of the tokens before that, and this one saved once: the process then
+            has the memory that it keeps for both.
         difference: nats, largest, of the last tokens' scores from those of a stream without the past.
         large_difference: the same, with counters that pass each of LARGE.
     """
@@ -61,7 +62,7 @@ def soak(tokens: int, folder: Path, bundle: Path = BUNDLE, show: bool = False) -
         AssertionError: a counter is not what it must be, or a score is not finite.
     """
     model = load(bundle, threads=1)
-    _warm_up(model)
+    _warm_up(model, tokens // 20)
     stream = model.stream(segment_len=SEGMENT)
     rng = np.random.default_rng(0)
     process, resident, nats = psutil.Process(), [], 0.0
@@ -72,10 +73,10 @@ def soak(tokens: int, folder: Path, bundle: Path = BUNDLE, show: bool = False) -
     begun = min(MILLION, tenths[0])
     for stop in [begun // 2, begun, *tenths]:
         while stream.position < stop:
-            ids = rng.integers(0, model.bundle.vocab_size, min(PIECE, stop - stream.position))
-            for piece in np.split(ids, np.sort(rng.integers(0, len(ids), len(ids) // 700))):
+            pieces = _pieces(rng, model.bundle.vocab_size, min(PIECE, stop - stream.position))
+            for piece in pieces:
                 nats -= float(stream.feed(piece).log_probs.sum(dtype=np.float64))
-            last = np.concatenate([last, ids])[-2 * reach - 2 :]
+            last = np.concatenate([last, *pieces])[-2 * reach - 2 :]
         assert np.isfinite(nats)
         _check_counters(stream, stop)
         stream.save(folder / "soak.safetensors")
@@ -103,11 +104,18 @@ def soak(tokens: int, folder: Path, bundle: Path = BUNDLE, show: bool = False) -
     )
 
 
-def _warm_up(model: Model) -> None:
-    """Run steps of all lengths: ONNX Runtime keeps memory for each, and random feeds would meet the last one late."""
-    stream = model.stream(segment_len=SEGMENT)
-    for length in range(1, SEGMENT + 1):
-        stream.feed(np.zeros(length, np.int64))
+def _warm_up(model: Model, tokens: int) -> None:
+    """Feed another stream in the same way, so that the process keeps memory for feeds of all lengths already."""
+    stream, rng = model.stream(segment_len=SEGMENT), np.random.default_rng(1)
+    while stream.position < tokens:
+        for piece in _pieces(rng, model.bundle.vocab_size, PIECE):
+            stream.feed(piece)
+
+
+def _pieces(rng: np.random.Generator, vocab_size: int, tokens: int) -> list[npt.NDArray[np.int64]]:
+    """Draw tokens, in pieces of random lengths."""
+    ids = rng.integers(0, vocab_size, tokens)
+    return np.split(ids, np.sort(rng.integers(0, len(ids), len(ids) // 700)))
 
 
 def _check_counters(stream: Stream, position: int) -> None:
