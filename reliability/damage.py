@@ -8,7 +8,10 @@ import random
 from collections.abc import Callable
 from typing import Any
 
-__all__ = ["damage_bytes", "damage_json"]
+import numpy as np
+import numpy.typing as npt
+
+__all__ = ["damage_array", "damage_bytes", "damage_json"]
 
 LONGEST = 64  # bytes that are put in, taken out or cleared at once
 DEPTHS = (100, 950, 5000, 200_000)  # of nesting: Python gives up at a thousand
@@ -150,3 +153,20 @@ def _near(value: Any, rng: random.Random) -> Any:
     if isinstance(value, dict):
         return rng.choice((list(value), dict(list(value.items())[1:]), {**value, "extra": 0}))
     return rng.choice((0, "", [], {}))
+
+
+def damage_array(array: npt.NDArray[Any], rng: random.Random) -> npt.NDArray[Any]:
+    """Return a tensor of another shape or type, or with other numbers."""
+    odd = (np.nan, np.inf, 1e30) if array.dtype.kind == "f" else (-1, 10**6, -(2**31))
+    return rng.choice(
+        (
+            array[..., :-1],
+            array[:0],
+            array.astype(np.float16),
+            array.astype(np.int32),
+            array.reshape(-1),
+            np.full_like(array, rng.choice(odd)),
+            array[..., ::-1],
+            np.concatenate([array, array]),
+        )
+    )

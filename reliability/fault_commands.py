@@ -28,6 +28,7 @@ from xltraining.checkpoint import load_checkpoint
 __all__ = ["NEW", "NONE", "OLD", "Command", "commands"]
 
 GOLDEN = golden_bundle(EMPTY)  # reads bytes
+STEPS = 9  # of a training run
 OLD, NEW, NONE = "old", "new", "none"
 TINY = ("--n-layer", "1", "--n-head", "1", "--d-model", "8", "--d-head", "4", "--d-inner", "8", "--tgt-len", "8",
         "--mem-len", "8", "--batch-size", "2", "--threads", "1", "--log-every", "1")  # fmt: skip
@@ -65,7 +66,13 @@ def commands(base: Path, wanted: Sequence[str] = ()) -> list[Command]:
     torch.set_num_threads(1)
     (base / "prose.txt").write_bytes(PROSE * 40)
     made: list[Command] = []
-    makers = {_of_bundles: "convert quantize", _of_training: "train", _of_scores: "score", _of_streams: "Stream.save"}
+    makers = {
+        _of_bundles: "convert quantize",
+        _of_training: "train",
+        _of_scores: "score",
+        _of_reports: "report",
+        _of_streams: "Stream.save",
+    }
     for maker, names in makers.items():
         if not wanted or any(name.startswith(word.split()[0]) for word in wanted for name in names.split()):
             made += maker(base)
@@ -114,10 +121,10 @@ def _of_bundles(base: Path) -> list[Command]:
 
 def _of_training(base: Path) -> list[Command]:
     text = base / "prose.txt"
-    run = ("train", text, *TINY, "--checkpoint-every", "2")
+    run = ("train", text, *TINY, "--checkpoint-every", "1")
 
     def train(folder: Path, *more: str) -> int:
-        return _call(*run, "-o", folder / "run", "--steps", "5", *more)
+        return _call(*run, "-o", folder / "run", "--steps", str(STEPS), *more)
 
     def train_again(folder: Path) -> int:
         begun = (folder / "run" / "checkpoint.pt").exists()
@@ -130,9 +137,9 @@ def _of_training(base: Path) -> list[Command]:
         training = load_checkpoint(path).training
         assert training is not None
         steps = [json.loads(line)["step"] for line in (folder / "run" / "log.jsonl").read_text().splitlines()]
-        if training["step"] < 5:
+        if training["step"] < STEPS:
             return OLD
-        assert steps == [1, 2, 3, 4, 5], steps
+        assert steps == list(range(1, STEPS + 1)), steps
         assert {file.name for file in path.parent.iterdir()} == {"checkpoint.pt", "log.jsonl"}
         return NEW
 
@@ -151,7 +158,7 @@ def _of_training(base: Path) -> list[Command]:
 
 
 def _of_scores(base: Path) -> list[Command]:
-    (base / "ids.txt").write_text(" ".join(str(number % 30) for number in range(61)))
+    (base / "ids.txt").write_text(" ".join(str(number % 30) for number in range(131)))
     vars(xlexport.scoring.resume)["BUSY"] = 0  # a state after every step, however long it takes to write
 
     def score(folder: Path, *more: str, per: str = "token") -> int:
@@ -181,6 +188,33 @@ def _of_scores(base: Path) -> list[Command]:
     ]
 
 
+def _of_reports(base: Path) -> list[Command]:
+    text = base / "prose.txt"
+
+    def report(folder: Path, *more: str, title: str = "new") -> int:
+        return _call("report", GOLDEN, text, "-o", folder / "page.html", "--title", title, "--threads", "1", *more)
+
+    def made(title: str) -> bytes:
+        if _fork_off(lambda: report(base, "--force", title=title)):
+            raise RuntimeError("report does not work")
+        return (base / "page.html").read_bytes()
+
+    old, new = made("old"), made("new")
+
+    def report_state(folder: Path) -> str:
+        path = folder / "page.html"
+        return {old: OLD, new: NEW}[path.read_bytes()] if path.exists() else NONE
+
+    def old_page(folder: Path) -> None:
+        (folder / "page.html").write_bytes(old)
+
+    page = frozenset({"page.html"})
+    return [
+        Command("report", _nothing, report, report_state, page, lambda folder: report(folder, "--force")),
+        Command("report --force", old_page, lambda folder: report(folder, "--force"), report_state, page),
+    ]
+
+
 def _of_streams(base: Path) -> list[Command]:
     def save(folder: Path, tokens: int = 30) -> int:
         stream = load(GOLDEN, threads=1).stream()
@@ -207,7 +241,7 @@ def _nothing(folder: Path) -> None:
 
 
 def _half_a_run(run: tuple[Any, ...], half: Path) -> int:
-    """A run of five steps that stopped after three."""
+    """A run that stopped after three steps."""
     update = xltraining.run.TrainingRun._update
 
     def stopping(self: Any) -> None:
@@ -216,7 +250,7 @@ def _half_a_run(run: tuple[Any, ...], half: Path) -> int:
             os.kill(os.getpid(), signal.SIGINT)
 
     xltraining.run.TrainingRun._update = stopping  # type: ignore[method-assign]
-    return _call(*run, "-o", half, "--steps", "5")
+    return _call(*run, "-o", half, "--steps", str(STEPS))
 
 
 def _copied_graphs(made: Path, step: Any, folder: Path, *_: Any, **__: Any) -> Any:

@@ -9,6 +9,7 @@
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/types.h>
@@ -82,6 +83,15 @@ WRAP(int, ftruncate64, (int fd, off64_t size), (fd, size), fd_below(fd))
 WRAP(int, rename, (const char *from, const char *to), (from, to), below(from) || below(to))
 WRAP(int, renameat2, (int a, const char *from, int b, const char *to, unsigned flags), (a, from, b, to, flags),
      below(from) || below(to))
+WRAP(int, renameat, (int a, const char *from, int b, const char *to), (a, from, b, to), below(from) || below(to))
+WRAP(int, link, (const char *from, const char *to), (from, to), below(from) || below(to))
+WRAP(int, linkat, (int a, const char *from, int b, const char *to, int flags), (a, from, b, to, flags),
+     below(from) || below(to))
+WRAP(int, symlink, (const char *to, const char *path), (to, path), below(path))
+WRAP(int, flock, (int fd, int operation), (fd, operation), fd_below(fd))
+WRAP(int, fdatasync, (int fd), (fd), fd_below(fd))
+WRAP(int, fchmod, (int fd, mode_t mode), (fd, mode), fd_below(fd))
+WRAP(int, mkdirat, (int at, const char *path, mode_t mode), (at, path, mode), below(path) || fd_below(at))
 WRAP(int, mkdir, (const char *path, mode_t mode), (path, mode), below(path))
 WRAP(int, chmod, (const char *path, mode_t mode), (path, mode), below(path))
 
@@ -97,6 +107,19 @@ WRAP(int, chmod, (const char *path, mode_t mode), (path, mode), below(path))
     }
 OPENING(open)
 OPENING(open64)
+
+#define OPENING_AT(name) \
+    int name(int at, const char *path, int flags, ...) { \
+        va_list rest; \
+        va_start(rest, flags); \
+        mode_t mode = va_arg(rest, mode_t); \
+        va_end(rest); \
+        int inside = below(path) || (path[0] != '/' && fd_below(at)); \
+        if (inside && (flags & (O_CREAT | O_WRONLY | O_RDWR | O_TRUNC)) && fails(#name)) return -1; \
+        return REAL(name)(at, path, flags, mode); \
+    }
+OPENING_AT(openat)
+OPENING_AT(openat64)
 
 int unlink(const char *path) {
     if (below(path)) fails("unlink");

@@ -2,11 +2,13 @@
 
     python -m reliability.faults                     all commands, as RELIABILITY.md has it
     python -m reliability.faults train --points 20   one of them, at 20 of its calls
+    python -m reliability.faults --kills             without the write errors
 
 A shim that is preloaded (faults.c; needs a C compiler and Linux) counts calls that write, make, rename or sync below
 the command's folder. Each run is a fork of one process that has imported everything. After a write error the command
 says so in one line and leaves what stood there, or the whole new output, and nothing beside it (`score`: what --resume
-goes on from); after a kill the old or the whole new output stands there. Then the same command, with --resume where it
+goes on from); after a kill the old or the whole new output stands there. A kill before a call is one behind the call
+before it. Then the same command, with --resume where it
 has that, succeeds and leaves nothing else.
 """
 
@@ -66,8 +68,12 @@ def preloaded(arguments: list[str], folder: Path) -> int:
     ).returncode
 
 
-def inject(command: Command, scratch: Path, points: int | None = None) -> Found:
-    """Count the command's calls, then let each fail and kill before each; of many, `points` spread over them."""
+def inject(command: Command, scratch: Path, points: int | None = None, errors: bool = True) -> Found:
+    """Count the command's calls, then let each fail, unless `errors` is off, and kill before each.
+
+    Args:
+        points: try so many calls, spread over them; None: all.
+    """
     found, start = Found(command.name), time.monotonic()
     folder = scratch / "work"
     code, said = _forked(command, folder, -1, KILL)
@@ -79,7 +85,7 @@ def inject(command: Command, scratch: Path, points: int | None = None) -> Found:
     stride = max(1, len(names) // points) if points else 1
     for at in range(1, len(names) + 1, stride):
         name = names[at - 1]
-        if not name.startswith(("unlink", "rmdir")):
+        if errors and not name.startswith(("unlink", "rmdir")):
             error = ERRORS[at // stride % len(ERRORS)]
             state = _after_error(command, folder, at, error)
             found.failed[state if state in (OLD, NEW, NONE) else "BUG"] += 1
@@ -172,20 +178,21 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("commands", nargs="*", metavar="COMMAND", help="what its name begins with")
     parser.add_argument("--points", type=int, help="calls of each command that are tried  [default: all]")
+    parser.add_argument("--kills", action="store_true", help="only kill the process; let no call fail")
     chosen = parser.parse_args()
     scratch = os.environ.get("XLEXPORT_FAULTS")
     if scratch is None:
         with tempfile.TemporaryDirectory(prefix="faults-") as folder:
             sys.exit(preloaded(sys.argv[1:], Path(folder)))
-    bugs = points = 0
+    bugs = failed = killed = 0
     for command in commands(Path(scratch), chosen.commands):
-        found = inject(command, Path(scratch), chosen.points)
+        found = inject(command, Path(scratch), chosen.points, errors=not chosen.kills)
         print(found, flush=True)
         for bug in found.bugs[:6]:
             print(f"  {bug}", flush=True)
-        points += found.failed.total() + found.killed.total()
+        failed, killed = failed + found.failed.total(), killed + found.killed.total()
         bugs += len(found.bugs)
-    print(f"{points:,} faults, {bugs:,} bugs")
+    print(f"{failed:,} write errors, {killed:,} kills, {bugs:,} bugs")
     sys.exit(1 if bugs else 0)
 
 

@@ -1,6 +1,7 @@
 """One stream of very many tokens: flat memory, right counters, and at the end the scores of a stream without that past.
 
-    python -m reliability.soak                    ten million tokens, in feeds of all lengths
+    python -m reliability.soak                         ten million tokens, in feeds of all lengths
+    python -m reliability.soak --tokens 100000000      a hundred million
     python -m reliability.soak --tokens 200000
 
 Each layer of a model with `same_length` sees `window` keys, so a score depends on at most n_layer * window tokens
@@ -29,6 +30,7 @@ __all__ = ["Soak", "soak"]
 BUNDLE = golden_bundle(EMPTY)
 SEGMENT = 256  # tokens of a step at most: with same_length it is chosen for speed
 PIECE = 100_000  # tokens that are drawn at once
+MILLION = 1_000_000
 FOLLOWING = 1000  # tokens that are compared
 LARGE = (2**31, 2**32, 2**53)
 
@@ -38,7 +40,9 @@ class Soak:
     """What was found.
 
     Attributes:
-        resident: megabytes after each tenth.
+        resident: megabytes after the first million tokens (or the first tenth, if that is less), and after each tenth.
+            Another stream was fed a twentieth of the tokens before that, and this one saved once: the process then
+            has the memory that it keeps for both.
         difference: nats, largest, of the last tokens' scores from those of a stream without the past.
         large_difference: the same, with counters that pass each of LARGE.
     """
@@ -58,27 +62,32 @@ def soak(tokens: int, folder: Path, bundle: Path = BUNDLE, show: bool = False) -
         AssertionError: a counter is not what it must be, or a score is not finite.
     """
     model = load(bundle, threads=1)
+    _warm_up(model, tokens // 20)
     stream = model.stream(segment_len=SEGMENT)
     rng = np.random.default_rng(0)
     process, resident, nats = psutil.Process(), [], 0.0
     reach = model.bundle.config["n_layer"] * stream.evaluation.widest_window
     last = np.zeros(0, np.int64)
     start = time.monotonic()
-    for tenth in range(1, 11):
-        while stream.position < tokens * tenth // 10:
-            ids = rng.integers(0, model.bundle.vocab_size, min(PIECE, tokens * tenth // 10 - stream.position))
-            for piece in np.split(ids, np.sort(rng.integers(0, len(ids), len(ids) // 700))):
+    tenths = [tokens * tenth // 10 for tenth in range(1, 11)]
+    begun = min(MILLION, tenths[0])
+    for stop in [begun // 2, begun, *tenths]:
+        while stream.position < stop:
+            pieces = _pieces(rng, model.bundle.vocab_size, min(PIECE, stop - stream.position))
+            for piece in pieces:
                 nats -= float(stream.feed(piece).log_probs.sum(dtype=np.float64))
-            last = np.concatenate([last, ids])[-2 * reach - 2 :]
+            last = np.concatenate([last, *pieces])[-2 * reach - 2 :]
         assert np.isfinite(nats)
-        _check_counters(stream, tokens * tenth // 10)
+        _check_counters(stream, stop)
         stream.save(folder / "soak.safetensors")
         stream = model.restore(folder / "soak.safetensors")
         gc.collect()
-        resident.append(process.memory_info().rss / 1e6)
+        megabytes = process.memory_info().rss / 1e6
+        if stop >= begun:
+            resident.append(megabytes)
         if show:
             rate = stream.position / (time.monotonic() - start)
-            print(f"{stream.position:12,} tokens {resident[-1]:8.1f} MB {rate:10,.0f} tokens/s", flush=True)
+            print(f"{stream.position:12,} tokens {megabytes:8.1f} MB {rate:10,.0f} tokens/s", flush=True)
     seconds = time.monotonic() - start
     following = rng.integers(0, model.bundle.vocab_size, FOLLOWING)
     fresh = model.stream(segment_len=SEGMENT)
@@ -93,6 +102,20 @@ def soak(tokens: int, folder: Path, bundle: Path = BUNDLE, show: bool = False) -
         float(abs(stream.feed(following).log_probs - expected).max()),
         max(float(abs(scores - expected).max()) for scores in large),
     )
+
+
+def _warm_up(model: Model, tokens: int) -> None:
+    """Feed another stream in the same way, so that the process keeps memory for feeds of all lengths already."""
+    stream, rng = model.stream(segment_len=SEGMENT), np.random.default_rng(1)
+    while stream.position < tokens:
+        for piece in _pieces(rng, model.bundle.vocab_size, PIECE):
+            stream.feed(piece)
+
+
+def _pieces(rng: np.random.Generator, vocab_size: int, tokens: int) -> list[npt.NDArray[np.int64]]:
+    """Draw tokens, in pieces of random lengths."""
+    ids = rng.integers(0, vocab_size, tokens)
+    return np.split(ids, np.sort(rng.integers(0, len(ids), len(ids) // 700)))
 
 
 def _check_counters(stream: Stream, position: int) -> None:
@@ -123,7 +146,10 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         found = soak(chosen.tokens, Path(folder), chosen.bundle, show=True)
     print(f"{found.tokens:,} tokens in {found.seconds:,.0f} s, {found.nats / found.tokens:.6f} nats each")
-    print(f"resident memory, from the first tenth to the last: {found.resident[-1] - found.resident[0]:+.2f} MB")
+    first, last = found.resident[0], found.resident[-1]
+    begun = min(MILLION, found.tokens // 10)
+    print(f"resident memory after the first {begun:,} tokens: {first:.2f} MB")
+    print(f"resident memory after the last one: {last:.2f} MB, which is {100 * (last / first - 1):+.2f} %")
     print(f"largest difference from a stream without the past: {found.difference:.2e} nats")
     print(f"with counters that pass 2**31, 2**32 and 2**53:     {found.large_difference:.2e} nats")
 

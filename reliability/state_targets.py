@@ -13,7 +13,7 @@ import numpy.typing as npt
 from safetensors import safe_open
 
 from reliability.bundle_targets import CLOSE
-from reliability.damage import damage_bytes, damage_json
+from reliability.damage import damage_array, damage_bytes, damage_json
 from reliability.judging import Outcome, judged
 from tests.helpers.paths import GOLDEN
 from xlruntime import Model, XlruntimeError, load
@@ -92,7 +92,7 @@ class StateFields(_States):
                 fields = {}
         else:
             name = rng.choice(sorted(arrays))
-            arrays[name] = _damaged(arrays[name], rng)
+            arrays[name] = damage_array(arrays[name], rng)
             if arrays[name].size == 0 and rng.random() < 0.5:
                 del arrays[name]
         try:
@@ -100,19 +100,3 @@ class StateFields(_States):
         except (ValueError, RecursionError, UnicodeError, TypeError):
             return Outcome("refused", "JSON: none that a state can be written with")
         return state.judge(self._file, may_differ=True)
-
-
-def _damaged(array: npt.NDArray[Any], rng: random.Random) -> npt.NDArray[Any]:
-    odd = (np.nan, np.inf, 1e30) if array.dtype.kind == "f" else (-1, 10**6, -(2**31))
-    return rng.choice(
-        (
-            array[..., :-1],
-            array[:0],
-            array.astype(np.float16),
-            array.astype(np.int32),
-            array.reshape(-1),
-            np.full_like(array, rng.choice(odd)),
-            array[..., ::-1],
-            np.concatenate([array, array]),
-        )
-    )

@@ -2,6 +2,7 @@
 
 python -m reliability.threads                8 threads, 200 rounds of each bundle
 python -m reliability.threads --rounds 5
+python -m reliability.threads --threads 64 --rounds 10
 """
 
 from __future__ import annotations
@@ -93,9 +94,10 @@ def _close_sessions(model: Model, done: threading.Event, found: Threads) -> None
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=200)
+    parser.add_argument("--threads", type=int, default=THREADS, help="streams that walk at once")
     chosen = parser.parse_args()
     for bundle in BUNDLES:
-        print(run_threads(bundle, chosen.rounds), flush=True)
+        print(run_threads(bundle, chosen.rounds, chosen.threads), flush=True)
 
 
 if __name__ == "__main__":

@@ -10,36 +10,17 @@ import signal
 import stat
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import NoReturn
 
 import pytest
 from safetensors import SafetensorError
 
-from xlexport.atomic_output import writing
+from tests.helpers.outputs import beside, is_whole, publish, write_bundle
+from xlexport.atomic_output import file, writing
 from xlexport.bundles import check_output, digests, publishing
 from xlexport.errors import OutputExistsError
-from xlruntime.bundle import MANIFEST
-
-FINISHED = 999_999_999  # larger than any process number
-
-
-def write_bundle(folder: Path, word: str) -> None:
-    """Something that is taken for a bundle, told from others by `word`."""
-    folder.mkdir(exist_ok=True)
-    (folder / MANIFEST).write_text(word)
-    (folder / "score.onnx").write_text(word * 1000)
-
-
-def is_whole(folder: Path, word: str) -> bool:
-    files = sorted(path.name for path in folder.iterdir())
-    return files == [MANIFEST, "score.onnx"] and (folder / "score.onnx").read_text() == word * 1000
-
-
-def beside(output: Path) -> list[str]:
-    """What stands in the folder of `output` other than it."""
-    return sorted(path.name for path in output.parent.iterdir() if path != output)
 
 
 def listing(folder: Path) -> dict[str, tuple[int, int, int]]:
@@ -138,12 +119,20 @@ def test_folder_that_cannot_be_synced_is_no_failure_once_the_bundle_is_there(
     assert refused == [True]
 
 
-def test_files_are_readable_by_others(output: Path) -> None:
-    with publishing(output) as folder:
-        write_bundle(folder, "new")
-        (folder / "score.onnx").chmod(0o600)  # as onnx writes external data
-    assert stat.S_IMODE(output.stat().st_mode) == 0o755
-    assert {stat.S_IMODE(path.stat().st_mode) for path in output.iterdir()} == {0o644}
+@pytest.mark.parametrize(("umask", "folder_mode", "file_mode"), [(0o022, 0o755, 0o644), (0o077, 0o700, 0o600)])
+def test_modes_are_those_that_the_umask_leaves(umask: int, folder_mode: int, file_mode: int, output: Path) -> None:
+    before = os.umask(umask)
+    try:
+        with publishing(output) as folder:
+            write_bundle(folder, "new")
+            (folder / "score.onnx").chmod(0o600)  # as onnx writes external data
+        page = output.with_name("page.html")
+        with file(page) as temporary:
+            temporary.write_text("new")
+    finally:
+        os.umask(before)
+    assert stat.S_IMODE(output.stat().st_mode) == folder_mode
+    assert {stat.S_IMODE(path.stat().st_mode) for path in (*output.iterdir(), page)} == {file_mode}
 
 
 def a_file(output: Path) -> None:
@@ -220,16 +209,21 @@ def test_digests_leave_out_the_manifest(old: Path) -> None:
 KILLED = """
 import os, signal, sys
 from pathlib import Path
-from xlexport import atomic_output, bundles
+from xlexport import bundles
+from xlruntime import atomic_output
 
 point, output = sys.argv[1], Path(sys.argv[2])
 
 def die(*arguments):
     os.kill(os.getpid(), signal.SIGKILL)
 
-exchange, rename = atomic_output._exchange, Path.rename
-def exchange_and_die(new, old):
-    exchange(new, old)
+exchange, rename, move = atomic_output._exchange, Path.rename, atomic_output._move_to_free_place
+def exchange_and_die(temporary):
+    exchange(temporary)
+    die()
+
+def move_and_die(new, output):
+    move(new, output)
     die()
 
 def rename_and_die(self, target):
@@ -247,7 +241,7 @@ match point:
         atomic_output.ctypes.CDLL = lambda *arguments, **settings: None
         Path.rename = rename_and_die
     case "published":
-        Path.rename = rename_and_die
+        atomic_output._move_to_free_place = move_and_die
 
 with bundles.publishing(output, force=True) as folder:
     if point == "begun":
@@ -265,13 +259,7 @@ def run_and_kill(point: str, output: Path) -> None:
     command = [sys.executable, "-c", KILLED, point, str(output)]
     killed = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     assert killed.returncode == -signal.SIGKILL, killed.stderr
-    if point != "published":
-        assert beside(output)
-
-
-def publish(output: Path, word: str) -> None:
-    with publishing(output, force=True) as folder:
-        write_bundle(folder, word)
+    assert beside(output)
 
 
 @pytest.mark.parametrize("point", ["begun", "writing", "settling", "published"])
@@ -300,39 +288,6 @@ def test_bundle_that_a_killed_process_had_set_aside_comes_back(old: Path) -> Non
         pytest.fail("the block must not run")
     assert is_whole(old, "old")
     assert not beside(old)
-
-
-def test_leftover_of_an_earlier_process_of_the_same_number_is_removed(output: Path) -> None:
-    """In a container process numbers begin anew, so a killed process had, likely as not, the same one."""
-    leftover = output.with_name(f".{output.name}.xlexport-{os.getpid()}")
-    write_bundle(leftover, "cut off")
-    publish(output, "new")
-    assert is_whole(output, "new")
-    assert not beside(output)
-
-
-@pytest.fixture
-def running_process() -> Iterator[int]:
-    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as process:
-        yield process.pid
-        process.communicate(b"\n")
-
-
-def test_folders_of_others_are_left_alone(output: Path, running_process: int) -> None:
-    """Of a process that is still writing, of another output, and of nobody we know."""
-    names = [
-        f".{output.name}.xlexport-{running_process}",
-        f".{output.name}2.xlexport-{FINISHED}",
-        f".{output.name}.xlexport-mine",
-        f"{output.name}.xlexport-{FINISHED}",
-    ]
-    for name in names:
-        write_bundle(output.with_name(name), "theirs")
-    write_bundle(output.with_name(f".{output.name}.xlexport-{FINISHED}"), "cut off")
-    write_bundle(output.with_name(f".{output.name}.xlexport-{10**30}"), "no process has such a number")
-    publish(output, "new")
-    assert beside(output) == sorted(names)
-    assert all(is_whole(output.with_name(name), "theirs") for name in names)
 
 
 # A full disk.

@@ -55,13 +55,16 @@ def check_output(output: Path, force: bool) -> None:
         OutputFolderError: its parent folder does not exist.
     """
     atomic_output.check_folder(output)
-    if not output.exists() and not output.is_symlink():
-        return
     if output.is_symlink():
         raise OutputExistsError(
             f"{output}: a symbolic link, which is never replaced.", repair="Give what it leads to, or another path."
         )
-    if not is_bundle(output):
+    before = None
+    while (found := _inode(output)) != before and not is_bundle(output):
+        before = found  # look again: if somebody else has just replaced it, the manifest was that of neither
+    if found is None:
+        return
+    if found == before:
         raise OutputExistsError(
             f"{output}: exists and is not a bundle, so it is never replaced.", repair="Give another path."
         )
@@ -69,6 +72,14 @@ def check_output(output: Path, force: bool) -> None:
         raise OutputExistsError(
             f"{output}: a bundle is there already.", repair="Add --force to replace it, or give another path."
         )
+
+
+def _inode(path: Path) -> tuple[int, int] | None:
+    try:
+        status = path.stat()
+    except FileNotFoundError:
+        return None
+    return status.st_dev, status.st_ino
 
 
 def publishing(output: Path, force: bool = False) -> AbstractContextManager[Path]:

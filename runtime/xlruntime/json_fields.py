@@ -17,6 +17,7 @@ TOLD = 5  # problems that a message tells
 UNIONS = (Union, types.UnionType)
 NAMES = {
     int: "a whole number",
+    float: "a number",
     str: "text",
     bool: "true or false",
     dict: "an object",

@@ -6,7 +6,10 @@ not: the documents are read again up to there.
 
 from __future__ import annotations
 
+import dataclasses
+import math
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -14,50 +17,176 @@ import numpy.typing as npt
 
 from .documents import Document, TokenReader
 from .errors import StateError, XlruntimeError
+from .json_fields import read_fields
+from .memory import BatchMemory, MemoryPlan
 from .scorer import Scorer, Walk
+from .stream_state import LARGEST_COUNT, array_problems
 
-__all__ = ["active_documents", "resume_scorer", "scorer_state"]
+__all__ = ["SavedScorer", "read_scorer", "resume_scorer", "scorer_state"]
 
 SKIPPED = 1 << 14  # tokens read again at a time
+LARGEST_LOG_PROB = 1e-3  # of a token: what rounding may add to 0
+REPAIR = "Begin again."
+
+
+@dataclass(frozen=True)
+class _Row:
+    """Hold a row of the batch that walks a document; the fields are those of `Walk`."""
+
+    number: int
+    name: str
+    held: int
+    position: int
+    unscored: int
+    log_prob_sum: float
+
+
+@dataclass(frozen=True)
+class _Counters:
+    """Hold the counters of the batch's memory; the fields are those of `BatchMemory`."""
+
+    batch_size: int
+    capacity: int
+    offset: int
+    memory_length: tuple[int, ...]
+    position: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class SavedScorer:
+    """Hold what is saved of a scorer, except the tensors of its memory; the fields are those of `Scorer`."""
+
+    taken: int
+    last: int | None
+    rows: tuple[_Row | None, ...]
+    memory: _Counters | None
+
+    @property
+    def active(self) -> dict[int, _Row]:
+        """The documents that had begun and were not done, by their numbers."""
+        return {row.number: row for row in self.rows if row is not None}
+
+    def problems(self, scorer: Scorer) -> list[str]:
+        """Return what this scorer cannot have left between two steps."""
+        walking = [row for row in self.rows if row is not None]
+        found = _outside("taken", self.taken, LARGEST_COUNT)
+        if len(self.rows) > scorer.batch_size:
+            found.append(f"there are {len(self.rows)} rows, expected at most {scorer.batch_size}")
+        if len(self.active) < len(walking):
+            found.append("two rows walk one document")
+        most = scorer.engine.bundle.vocab_size - 1
+        if self.last is not None:
+            found += _outside("last", self.last, most) if scorer.continuous else ["last is a token, expected null"]
+        for row in walking:
+            found += _outside("number", row.number, self.taken - 1) + _outside("held", row.held, most)
+            found += _outside("position", row.position, LARGEST_COUNT)
+            found += self._of_row(row)
+        if not found:
+            found += self._without_memory(walking) if self.memory is None else self._of_memory(self.memory, scorer)
+        return found
+
+    def _of_row(self, row: _Row) -> list[str]:
+        found = []
+        if row.unscored != (1 if self.last is None else 0):
+            found.append(f"unscored is {row.unscored}, but last is {self.last}")
+        if row.position < row.unscored:
+            found.append(f"position is {row.position}, but {row.unscored} token had no context")
+        if row.position == 0 and row.held != self.last:
+            found.append(f"held is {row.held}, but last is {self.last}")
+        if row.log_prob_sum > LARGEST_LOG_PROB * row.position:
+            found.append(f"log_prob_sum is {row.log_prob_sum}, expected at most 0")
+        return found
+
+    def _without_memory(self, walking: list[_Row]) -> list[str]:
+        """Compare with a scorer that has not made its first step."""
+        begun = [row for row in walking if row.position > row.unscored or row.log_prob_sum]
+        if begun or len(walking) < len(self.rows):
+            return ["memory is null, but documents were scored"]
+        return []
+
+    def _of_memory(self, memory: _Counters, scorer: Scorer) -> list[str]:
+        evaluation, rows = scorer.evaluation, len(self.rows)
+        found = _outside("offset", memory.offset, LARGEST_COUNT)
+        if not memory.batch_size == len(memory.memory_length) == len(memory.position) == rows > 0:
+            return [*found, f"memory has {memory.batch_size} rows, expected {rows}"]
+        if memory.capacity != evaluation.capacity():
+            found.append(f"capacity is {str(memory.capacity)[:20]}, expected {evaluation.capacity()}")
+        first = evaluation.most_rows if evaluation.first_memory == "zeros" else 0
+        for row, length, position in zip(self.rows, memory.memory_length, memory.position, strict=True):
+            most = memory.offset if evaluation.longest_part is None else min(memory.offset, evaluation.longest_part)
+            found += _outside("memory.position", position, most)
+            expected = min(first + position, evaluation.most_rows)
+            if length != expected:
+                found.append(f"memory_length is {str(length)[:20]}, expected {expected}")
+            if row is not None and not self._is_at(row, position, scorer):
+                found.append(f"memory.position is {str(position)[:20]}, but {row.position} tokens were read")
+        return found
+
+    def _is_at(self, row: _Row, position: int, scorer: Scorer) -> bool:
+        """Return whether a row of the memory may have read so many tokens since it began or restarted last."""
+        read, evaluation = row.position - row.unscored, scorer.evaluation
+        if not math.isfinite(row.log_prob_sum):  # the row restarted, anywhere
+            return scorer.continuous or position <= read
+        if evaluation.whole:
+            return position <= read
+        if scorer.continuous and self.last is not None:  # the documents before are in it, too
+            return position >= read or evaluation.longest_part is not None
+        return position == read if evaluation.longest_part is None else (read - position) % evaluation.longest_part == 0
 
 
 def scorer_state(scorer: Scorer) -> tuple[dict[str, Any], dict[str, npt.NDArray[Any]]]:
-    """Fields for JSON, and tensors. Only between two steps of `Scorer.steps`."""
+    """Return fields for JSON, and tensors. Only between two steps of `Scorer.steps`."""
     memory = scorer.memory
-    fields: dict[str, Any] = {
-        "taken": scorer.taken,
-        "last": scorer.last,
-        "rows": [None if walk is None else _fields(walk) for walk in scorer.rows],
-        "memory": None,
-    }
-    if memory is None:
-        return fields, {}
-    fields["memory"] = {
-        "batch_size": memory.batch_size,
-        "capacity": memory.capacity,
-        "offset": memory.offset,
-        "memory_length": memory.memory_length.tolist(),
-        "position": memory.position.tolist(),
-    }
-    return fields, {entry.input: memory.array(entry) for entry in memory.entries}
+    rows = tuple(None if walk is None else _row(walk) for walk in scorer.rows)
+    saved = SavedScorer(scorer.taken, scorer.last, rows, None if memory is None else _counters(memory))
+    arrays = {} if memory is None else {entry.input: memory.array(entry) for entry in memory.entries}
+    return dataclasses.asdict(saved), arrays
 
 
-def active_documents(fields: Mapping[str, Any]) -> set[int]:
-    """Numbers of the documents that had begun and were not done."""
-    return {row["number"] for row in fields["rows"] if row is not None}
+def _row(walk: Walk) -> _Row:
+    return _Row(walk.number, walk.name, walk.held, walk.position, walk.unscored, walk.log_prob_sum)
+
+
+def _counters(memory: BatchMemory) -> _Counters:
+    length, position = memory.memory_length.tolist(), memory.position.tolist()
+    return _Counters(memory.batch_size, memory.capacity, memory.offset, tuple(length), tuple(position))
+
+
+def _outside(name: str, number: int, most: int) -> list[str]:
+    return [] if 0 <= number <= most else [f"{name} is {str(number)[:20]}, expected 0 to {most}"]
+
+
+def read_scorer(scorer: Scorer, fields: object, arrays: Mapping[str, npt.NDArray[Any]]) -> SavedScorer:
+    """Check what `scorer_state` gave, and JSON has kept.
+
+    Args:
+        scorer: made with the same model and settings as the one that was saved.
+
+    Raises:
+        StateError: fields or tensors are not what such a scorer can have left; lists all.
+    """
+    try:
+        saved = read_fields(SavedScorer, fields)
+    except ValueError as error:
+        raise StateError(f"not the state of a scorer ({error}).", repair=REPAIR) from error
+    problems = saved.problems(scorer)
+    if not problems and saved.memory is not None:
+        engine, memory = scorer.engine, saved.memory
+        plan = MemoryPlan(engine.bundle.memory, {}, {}, scorer.evaluation, memory.capacity, engine.device)
+        problems = array_problems(arrays, plan, memory.batch_size)
+    if problems:
+        raise StateError(f"not the state of such a scorer ({'; '.join(problems[:5])}).", repair=REPAIR)
+    return saved
 
 
 def resume_scorer(
-    scorer: Scorer,
-    fields: Mapping[str, Any],
-    arrays: Mapping[str, npt.NDArray[Any]],
-    documents: Iterable[Document],
+    scorer: Scorer, saved: SavedScorer, arrays: Mapping[str, npt.NDArray[Any]], documents: Iterable[Document]
 ) -> Iterator[Document]:
-    """Let a new scorer go on where a saved one was.
+    """Let a new scorer go on from where a saved one was.
 
     Args:
         scorer: made with the same model and settings.
-        fields, arrays: what `scorer_state` gave.
+        saved, arrays: what `read_scorer` has checked.
         documents: the same ones, from the first.
 
     Returns:
@@ -67,42 +196,31 @@ def resume_scorer(
         StateError: a document is not what it was; it cannot be read, or other tokens stand where it was left.
     """
     waiting = iter(documents)
-    active = active_documents(fields)
+    active = saved.active
     opened: dict[int, Document] = {}
-    for number in range(fields["taken"]):
+    for number in range(saved.taken):
         document = next(waiting, None)
         if document is None:
             raise StateError(
-                f"{number:,} documents, but {fields['taken']:,} had been taken.", repair="Give the same ones again."
+                f"{number:,} documents, but {saved.taken:,} had been taken.", repair="Give the same ones again."
             )
         if number in active:
             opened[number] = document
-    scorer.taken, scorer.last = fields["taken"], fields["last"]
-    scorer.rows = [None if row is None else _reopened(scorer, row, opened[row["number"]]) for row in fields["rows"]]
-    saved = fields["memory"]
-    if saved is not None:
-        scorer.memory = scorer.engine.new_memory(scorer.evaluation, saved["batch_size"], saved["capacity"])
-        scorer.memory.load_rows(arrays, saved["offset"], saved["capacity"])
-        scorer.memory.memory_length = np.array(saved["memory_length"], np.int64)
-        scorer.memory.position = np.array(saved["position"], np.int64)
+    scorer.taken, scorer.last = saved.taken, saved.last
+    scorer.rows = [None if row is None else _reopened(scorer, row, opened[row.number]) for row in saved.rows]
+    memory = saved.memory
+    if memory is not None:
+        scorer.memory = scorer.engine.new_memory(scorer.evaluation, memory.batch_size, memory.capacity)
+        scorer.memory.load_rows(arrays, memory.offset, memory.capacity)
+        scorer.memory.memory_length = np.array(memory.memory_length, np.int64)
+        scorer.memory.position = np.array(memory.position, np.int64)
     return waiting
 
 
-def _fields(walk: Walk) -> dict[str, Any]:
-    return {
-        "number": walk.number,
-        "name": walk.name,
-        "held": walk.held,
-        "position": walk.position,
-        "unscored": walk.unscored,
-        "log_prob_sum": walk.log_prob_sum,
-    }
-
-
-def _reopened(scorer: Scorer, row: Mapping[str, Any], document: Document) -> Walk:
+def _reopened(scorer: Scorer, row: _Row, document: Document) -> Walk:
     """The walk of a document, read again as far as it was."""
     reader = TokenReader(document, scorer.engine.tokenizer, scorer.engine.bundle.vocab_size)
-    position, unscored = row["position"], row["unscored"]
+    position, unscored = row.position, row.unscored
     left, last = position, None
     try:
         while left and len(piece := reader.take(min(left, SKIPPED))):
@@ -111,16 +229,16 @@ def _reopened(scorer: Scorer, row: Mapping[str, Any], document: Document) -> Wal
         raise StateError(
             f"{document.name}: cannot be read again ({error}).", repair="Give the same documents again."
         ) from error
-    same = document.name == row["name"] and not left and (last is None or int(last.ids[-1]) == row["held"])
+    same = document.name == row.name and not left and (last is None or int(last.ids[-1]) == row.held)
     if not same:
         raise StateError(f"{document.name}: not the text that was left there.", repair="Give the same documents again.")
     return Walk(
-        row["number"],
+        row.number,
         reader,
-        row["held"],
+        row.held,
         position,
         first=last if position == unscored == 1 else None,  # not told of before the first step
         unscored=unscored,
-        log_prob_sum=row["log_prob_sum"],
+        log_prob_sum=row.log_prob_sum,
         begun_at=position,
     )

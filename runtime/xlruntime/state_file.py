@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import json
 import os
@@ -13,10 +12,15 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from . import atomic_output
 from .errors import StateError
-from .messages import first_line
+from .limits import Budget, Limits, parse_json
+from .messages import first_line, named, shown
 
-__all__ = ["read_state", "temporary_of", "write_state"]
+__all__ = ["LIMITS", "read_state", "write_state"]
+
+LIMITS = Limits()
+DTYPES = {"BOOL", *(f"{kind}{bits}" for kind in "IU" for bits in (8, 16, 32, 64)), "F16", "F32", "F64"}
 
 Arrays = Mapping[str, npt.NDArray[Any]]
 
@@ -40,20 +44,11 @@ def write_state(path: Path, kind: str, version: int, fields: Mapping[str, Any], 
     arrays = {name: np.ascontiguousarray(array) for name, array in arrays.items()}
     state = {"kind": kind, "version": version, **fields}
     state["sha256"] = _digest(state, arrays)
-    temporary = temporary_of(path)
-    try:
-        with temporary.open("wb") as file:
-            file.write(_header({"xlexport": json.dumps(state)}, arrays))
-            for array in arrays.values():
-                file.write(array.data)
-            file.flush()
-            os.fsync(file.fileno())
-            size = file.tell()
-        os.replace(temporary, path)
-    finally:
-        with contextlib.suppress(FileNotFoundError):
-            temporary.unlink()
-    return size
+    with atomic_output.file(path) as temporary, temporary.open("wb") as file:
+        file.write(_header({"xlexport": json.dumps(state)}, arrays))
+        for array in arrays.values():
+            file.write(array.data)
+        return file.tell()
 
 
 def _header(metadata: Mapping[str, str], arrays: Arrays) -> bytes:
@@ -69,16 +64,14 @@ def _header(metadata: Mapping[str, str], arrays: Arrays) -> bytes:
     return len(raw).to_bytes(8, "little") + raw
 
 
-def temporary_of(path: Path) -> Path:
-    """Where `write_state` writes until it is done; a process that is killed may leave something there."""
-    return path.with_name(f".{path.name}.tmp")
-
-
-def read_state(path: Path, kind: str, version: int, repair: str) -> tuple[dict[str, Any], dict[str, npt.NDArray[Any]]]:
-    """The fields and tensors that `write_state` wrote.
+def read_state(
+    path: Path, kind: str, version: int, repair: str, limits: Limits = LIMITS
+) -> tuple[dict[str, Any], dict[str, npt.NDArray[Any]]]:
+    """Return the fields and tensors that `write_state` wrote.
 
     Args:
         repair: the end of every message: what to do about a state that is not usable.
+        limits: what its header and fields may take; its tensors take as much as the file has of them.
 
     Raises:
         StateError: not such a file, of another kind or version, or damaged. OSError: it cannot be read.
@@ -86,12 +79,15 @@ def read_state(path: Path, kind: str, version: int, repair: str) -> tuple[dict[s
     from safetensors import SafetensorError, safe_open
 
     what = f"a {kind.removeprefix('xlexport ')}'s state"
+    budget = limits.budget(str(path), StateError)
     try:
-        with safe_open(path, "numpy") as opened:
-            state = json.loads((opened.metadata() or {}).get("xlexport", "{}"))
+        _check_header(path, budget)
+        with safe_open(path, "numpy") as opened:  # it may be a newer file by now, which is whole as well
+            state = parse_json((opened.metadata() or {}).get("xlexport", "{}").encode(), budget)
             arrays = {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118  # not a dict
-    except (SafetensorError, ValueError, TypeError, RecursionError) as error:
-        raise StateError(f"{path}: not {what} ({first_line(error)}).", repair=repair) from error
+    except (SafetensorError, ValueError, TypeError) as error:
+        found = error.message.removeprefix(f"{path}: ") if isinstance(error, StateError) else first_line(error)
+        raise StateError(f"{path}: not {what} ({found.rstrip('.')}).", repair=repair) from error
     if not isinstance(state, dict) or state.get("kind") != kind:
         raise StateError(f"{path}: a safetensors file, but not {what}.", repair=repair)
     if state.get("version") != version:
@@ -100,6 +96,28 @@ def read_state(path: Path, kind: str, version: int, repair: str) -> tuple[dict[s
     if not _is_intact(state, arrays):
         raise StateError(f"{path}: damaged since it was saved (its SHA-256 differs).", repair=repair)
     return {name: value for name, value in state.items() if name not in ("kind", "version")}, arrays
+
+
+def _check_header(path: Path, budget: Budget) -> None:
+    """Read the header within the budget, before the library does, which has no numpy types for some tensors.
+
+    Raises:
+        StateError: it would take too much, or is not JSON. ValueError: it is not that of a state.
+    """
+    if not path.is_file() and path.exists():
+        raise ValueError("not a file")
+    with path.open("rb") as file:
+        size, available = int.from_bytes(file.read(8), "little"), os.fstat(file.fileno()).st_size - 8
+        if size > available:
+            raise ValueError(f"its header has {size:,} bytes, but only {max(available, 0):,} follow")
+        budget.charge(size)
+        header = parse_json(file.read(size), budget)
+    if not isinstance(header, dict):
+        raise ValueError("its header is not an object")
+    for name, tensor in header.items():
+        dtype = tensor.get("dtype") if isinstance(tensor, dict) else None
+        if name != "__metadata__" and dtype not in DTYPES:
+            raise ValueError(f"{named(name)} is of type {shown(dtype)}, which no state has")
 
 
 def _is_intact(state: dict[str, Any], arrays: Arrays) -> bool:

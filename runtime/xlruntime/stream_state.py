@@ -15,10 +15,11 @@ from .engine import Engine
 from .errors import OptionError, StateError
 from .evaluation import EvaluationSettings
 from .json_fields import read_fields
+from .limits import Limits
 from .memory import MemoryPlan
-from .state_file import read_state, write_state
+from .state_file import LIMITS, read_state, write_state
 
-__all__ = ["SavedStream", "read_stream", "write_stream"]
+__all__ = ["LARGEST_COUNT", "SavedStream", "array_problems", "read_stream", "write_stream"]
 
 KIND = "xlexport stream"
 VERSION = 2  # 1: evaluation settings as fields of a fixed set
@@ -62,6 +63,8 @@ class SavedStream:
             for name, number in found.items()
             if not 0 <= number <= most[name]
         ]
+        if evaluation.max_segment(self.capacity) < 1:
+            problems.append(f"capacity is {self.capacity}, but {evaluation.most_rows} rows are kept")
         if (self.pending is None) != (self.position == 0):
             problems.append(f"{self.position} tokens were read, and {self.pending} is held")
         return problems
@@ -76,8 +79,13 @@ def write_stream(file: Path, saved: SavedStream, arrays: Mapping[str, npt.NDArra
     write_state(file, KIND, VERSION, dataclasses.asdict(saved), arrays)
 
 
-def read_stream(engine: Engine, file: Path) -> tuple[SavedStream, EvaluationSettings, dict[str, npt.NDArray[Any]]]:
+def read_stream(
+    engine: Engine, file: Path, limits: Limits = LIMITS
+) -> tuple[SavedStream, EvaluationSettings, dict[str, npt.NDArray[Any]]]:
     """Read a state of this bundle, and check it: fields, settings, and tensors.
+
+    Args:
+        limits: as in `read_state`.
 
     Raises:
         StateError: not a stream's state, a broken one, or one of another bundle.
@@ -85,7 +93,7 @@ def read_stream(engine: Engine, file: Path) -> tuple[SavedStream, EvaluationSett
     """
     if not file.is_file():
         raise FileNotFoundError(f"{file}: no such file; expected a stream's state that Stream.save wrote.")
-    state, arrays = read_state(file, KIND, VERSION, REPAIR)
+    state, arrays = read_state(file, KIND, VERSION, REPAIR, limits)
     if state.get("fingerprint") != engine.bundle.fingerprint:
         raise StateError(
             f"{file}: saved from another bundle than {engine.folder}.", repair="Open the one it was saved from."
@@ -100,19 +108,21 @@ def read_stream(engine: Engine, file: Path) -> tuple[SavedStream, EvaluationSett
     except (TypeError, ValueError) as error:  # OptionError is one, too
         raise StateError(f"{file}: not a stream's state ({error}).", repair=REPAIR) from error
     # What the file says of sizes is compared before any memory is taken for it.
-    _check_arrays(file, arrays, MemoryPlan(engine.bundle.memory, {}, {}, evaluation, saved.capacity, engine.device))
+    plan = MemoryPlan(engine.bundle.memory, {}, {}, evaluation, saved.capacity, engine.device)
+    if problems := array_problems(arrays, plan, 1):
+        raise StateError(f"{file}: {'; '.join(problems)}.", repair=REPAIR)
     return saved, evaluation, arrays
 
 
-def _check_arrays(file: Path, arrays: Mapping[str, npt.NDArray[Any]], plan: MemoryPlan) -> None:
+def array_problems(arrays: Mapping[str, npt.NDArray[Any]], plan: MemoryPlan, batch_size: int) -> list[str]:
+    """Return what is wrong with the tensors of a memory of such a plan."""
     problems = []
     for entry in plan.entries:
-        expected, found = tuple(plan.sizes(entry, 1)), arrays.get(entry.input)
+        expected, found = tuple(plan.sizes(entry, batch_size)), arrays.get(entry.input)
         if found is None:
             problems.append(f"{entry.input} is missing")
         elif found.shape != expected or found.dtype != entry.dtype:
             problems.append(f"{entry.input} is {found.dtype} {found.shape}, expected {entry.dtype} {expected}")
         elif not np.isfinite(found).all():
             problems.append(f"{entry.input} has numbers that are not finite")
-    if problems:
-        raise StateError(f"{file}: {'; '.join(problems)}.", repair=REPAIR)
+    return problems

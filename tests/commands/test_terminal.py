@@ -152,4 +152,4 @@ def _code(source: str) -> str:
 
 
 def test_wrong_usage_shows_no_control_character(invoke: Invoke) -> None:
-    assert r"Got unexpected extra argument (a\x1b[2Jb)" in invoke("generate", "bundle", "prompt", "a\x1b[2Jb").err
+    assert r"Got unexpected extra argument (a\x07b)" in invoke("generate", "bundle", "prompt", "a\x07b").err

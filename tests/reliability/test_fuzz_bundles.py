@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from reliability.bundle_targets import BundleBytes, ManifestFields, ResealedFiles
 from reliability.damage import damage_bytes, damage_json
 from reliability.judging import Target, judged
+from reliability.resume_targets import ResumeFields
 from reliability.state_targets import StateBytes, StateFields
 from reliability.tokenizer_targets import Tokenizers
 from tests.runtime.conftest import EMPTY, open_golden
@@ -41,9 +42,9 @@ def scratch(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("fuzz")
 
 
-@pytest.mark.parametrize("kind", [BundleBytes, ManifestFields, ResealedFiles, StateBytes, StateFields])
+@pytest.mark.parametrize("kind", [BundleBytes, ManifestFields, ResealedFiles, StateBytes, StateFields, ResumeFields])
 def test_damage_is_refused_or_does_no_harm(kind: type[Target], scratch: Path) -> None:
-    folder = scratch / "bundles" if kind not in (StateBytes, StateFields) else scratch
+    folder = scratch / kind.__name__
     folder.mkdir(exist_ok=True)
     target = kind(folder)  # type: ignore[call-arg]  # a Protocol has no constructor
     cases = CASES if kind is not ResealedFiles else 60

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -13,7 +14,7 @@ import pytest
 from tests.helpers.tiers import thinned
 from xlruntime import Document, Model, OptionError, StateError, TextError, TokenError, TokenScores
 from xlruntime.scorer import Scorer
-from xlruntime.scorer_state import resume_scorer, scorer_state
+from xlruntime.scorer_state import read_scorer, resume_scorer, scorer_state
 
 Ids = npt.NDArray[np.int64]
 LENGTHS = (45, 1, 130, 2, 63, 0, 9, 64, 30)
@@ -54,7 +55,8 @@ def stopped_at_each_step(model: Model, documents: list[Document], options: dict[
         arrays = {name: array.copy() for name, array in arrays.items()}
         list(steps)  # what goes on elsewhere does not matter
         after = scorer_of(model, **options)
-        rest = resume_scorer(after, fields, arrays, documents)
+        saved = read_scorer(after, json.loads(json.dumps(fields)), arrays)
+        rest = resume_scorer(after, saved, arrays, documents)
         yield found + [plain(part) for parts in after.steps(rest) for part in parts]
 
 
@@ -90,6 +92,7 @@ def test_documents_that_changed_are_refused(bytes_model: Model, random_ids: Call
     for _ in range(6):
         next(steps)
     fields, arrays = scorer_state(before)
+    saved = read_scorer(scorer_of(bytes_model, batch_size=2), json.loads(json.dumps(fields)), arrays)
     changed = Document("of 130", np.zeros(130, np.int64))
     for others, message in (
         (documents[:2], r"^2 documents, but 3 had been taken"),
@@ -99,7 +102,7 @@ def test_documents_that_changed_are_refused(bytes_model: Model, random_ids: Call
         ([*documents[:2], Document("of 130", [1, 999])], r"^of 130: cannot be read again \(of 130: token 1 has id 999"),
     ):
         with pytest.raises(StateError, match=message):
-            resume_scorer(scorer_of(bytes_model, batch_size=2), fields, arrays, others)
+            resume_scorer(scorer_of(bytes_model, batch_size=2), saved, arrays, others)
 
 
 class Breaking(io.BytesIO):

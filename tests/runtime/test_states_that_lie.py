@@ -51,6 +51,7 @@ def test_state_as_it_was_is_restored(changed: Callable[[Change], Path], bytes_mo
         (lambda f, a: f.update(pending=True), "pending is True, expected a whole number or null"),
         (lambda f, a: f.pop("capacity"), "capacity is missing"),
         (lambda f, a: f.update(capacity=2**40), "expected float32 (1, 2, 1099511627776, 8)"),
+        (lambda f, a: f["evaluation"].update(mem_len=2**30), "capacity is 20, but 1073741824 rows are kept"),
         (lambda f, a: f["evaluation"].update(n_hashes=2), "n_hashes: not among the settings of this bundle"),
         (lambda f, a: f["evaluation"].update(first_memory=1), "first_memory: not among the settings of this bundle"),
         (lambda f, a: f["evaluation"].pop("mem_len"), "expected ['segment_len', 'restart', 'mem_len', 'clamp_len'"),

@@ -5,7 +5,9 @@ from __future__ import annotations
 import errno
 import fcntl
 import json
+import os
 import random
+import re
 import signal
 import subprocess
 import sys
@@ -18,10 +20,11 @@ import pytest
 
 from reliability.kill_and_resume import Outcome, Runs, write_documents
 from tests.scoring.conftest import Score, Scored
-from xlexport.errors import ResumeError
+from xlexport.errors import OutputExistsError, ResumeError
 from xlexport.scoring.partial_file import PartialFile
-from xlexport.scoring.resume import SavedRun
+from xlexport.scoring.resume import SavedFields, SavedRun
 from xlexport.scoring.run import RunOptions, _resuming, describe_run
+from xlexport.scoring.totals import Totals
 from xlexport.terminal import INTERRUPTED
 from xlruntime import load
 from xlruntime.tokenizers.vocabulary import Vocabulary
@@ -245,7 +248,8 @@ def test_remains_of_a_run_that_was_killed_after_its_last_step(
 def test_remains_of_a_run_that_was_killed_as_it_wrote_a_state(
     stopped: Path, score: Score, texts: list[Path], tmp_path: Path
 ) -> None:
-    (tmp_path / ".out.jsonl.partial.state.tmp").write_text("half of a state")
+    (tmp_path / ".out.jsonl.partial.state.xlexport-0123456789abcdef").write_text("half of a state")
+    (tmp_path / ".out.jsonl.partial.state.xlexport-0123456789abcdef.lock").touch()
     score(*texts, "-o", stopped, "--per", "token", "--resume").succeeded()
     assert [path.name for path in tmp_path.glob("*out*")] == ["out.jsonl"]
 
@@ -299,8 +303,65 @@ def test_errors_name_the_file_that_was_given(
 def test_how_far_a_run_was(done: int, what: str, tmp_path: Path) -> None:
     output = PartialFile(tmp_path / "out.csv")
     output.state_path.touch()
-    said = _resuming(output, {"totals": {"documents": done, "failed": 0}, "position": 1})
+    said = _resuming(output, SavedFields({}, 1, {}, None, Totals(documents=done)))
     assert f"going on after {what}1 byte of output, from a state of 0.0 MB" in said
+
+
+def a_link(partial: Path) -> None:
+    partial.symlink_to(partial.with_name("victim"))
+
+
+def a_second_name(partial: Path) -> None:
+    partial.hardlink_to(partial.with_name("victim"))
+
+
+def a_pipe(partial: Path) -> None:
+    os.mkfifo(partial)
+
+
+@pytest.mark.parametrize("option", ["--resume", "--force", None])
+@pytest.mark.parametrize("make", [a_link, a_second_name, a_pipe])
+def test_only_a_file_of_a_run_is_written_to(
+    make: Callable[[Path], None], option: str | None, score: Score, texts: list[Path], tmp_path: Path
+) -> None:
+    """Who may write into the folder may have put something else there."""
+    victim = tmp_path / "victim"
+    victim.write_text("mine")
+    make(tmp_path / "out.csv.partial")
+    line = refused(score(*texts, "-o", tmp_path / "out.csv", *([option] if option else [])))
+    assert re.search(r"out.csv.partial: (a link|not a file), so no run has left it\. Remove it, or give another", line)
+    assert victim.read_text() == "mine"
+    assert not (tmp_path / "out.csv").exists()
+
+
+@pytest.mark.parametrize("exists", [True, False])
+def test_link_that_appears_before_the_run_opens_its_file(exists: bool, tmp_path: Path) -> None:
+    output, victim = PartialFile(tmp_path / "out.csv"), tmp_path / "victim"
+    if exists:
+        victim.write_text("mine")
+    output.check(force=True, resume=False)
+    output.partial.symlink_to(victim)
+    with pytest.raises(OutputExistsError, match="a link, so no run has left it"):
+        output.open()
+    assert not exists or victim.read_text() == "mine"
+    assert victim.exists() == exists
+
+
+@pytest.mark.parametrize("force", [True, False])
+def test_output_that_another_run_has_completed_meanwhile(force: bool, tmp_path: Path) -> None:
+    output = PartialFile(tmp_path / "out.csv")
+    output.check(force, resume=False)
+    output.open()
+    output.write(b"mine")
+    output.path.write_text("theirs")
+    if force:
+        output.publish()
+        assert output.path.read_text() == "mine"
+        return
+    with pytest.raises(OutputExistsError, match="a file is there already"):
+        output.publish()
+    output.close()
+    assert (output.path.read_text(), output.partial.read_text()) == ("theirs", "mine")
 
 
 def test_two_runs_on_one_file(score: Score, texts: list[Path], tmp_path: Path) -> None:

@@ -19,6 +19,8 @@ SMALL = TransformerXLConfig(
     n_token=256, n_layer=1, n_head=1, d_model=8, d_head=4, d_inner=8, tgt_len=8, mem_len=8, dropout=0.0
 )
 
+DEAD = "0123456789abcdef"
+
 
 @pytest.fixture
 def run(tmp_path: Path) -> Callable[..., list[int]]:
@@ -42,7 +44,8 @@ def test_log_of_a_run_without_a_checkpoint_is_begun_anew(run: Callable[..., list
 
 def test_what_a_killed_save_left_goes_with_the_next(run: Callable[..., list[int]], tmp_path: Path) -> None:
     (tmp_path / "run").mkdir()
-    (tmp_path / "run" / ".checkpoint.pt.tmp").write_bytes(b"half of one")
+    (tmp_path / "run" / f".checkpoint.pt.xlexport-{DEAD}").write_bytes(b"half of one")
+    (tmp_path / "run" / f".checkpoint.pt.xlexport-{DEAD}.lock").touch()
     run(2)
     assert sorted(path.name for path in (tmp_path / "run").iterdir()) == ["checkpoint.pt", "log.jsonl"]
 
@@ -51,8 +54,9 @@ def test_folder_that_a_killed_save_set_aside_comes_back(tmp_path: Path) -> None:
     torch.manual_seed(0)
     model, path = TransformerXL(SMALL), tmp_path / "checkpoint"
     save_checkpoint(path, SMALL, model.state_dict())
-    path.rename(tmp_path / ".checkpoint.old")
-    (tmp_path / ".checkpoint.tmp").mkdir()
+    path.rename(tmp_path / f".checkpoint.xlexport-{DEAD}.old")
+    (tmp_path / f".checkpoint.xlexport-{DEAD}").mkdir()
+    (tmp_path / f".checkpoint.xlexport-{DEAD}.lock").touch()
     save_checkpoint(path, SMALL, model.state_dict())
     assert [file.name for file in tmp_path.iterdir()] == ["checkpoint"]
     load_checkpoint(path)

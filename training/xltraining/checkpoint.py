@@ -6,6 +6,7 @@ folder with `model.safetensors` and `config.json`; it holds no training state, a
 Checkpoints of versions 1 and 2 name no architecture: they are of the first, `architectures.FIRST`.
 """
 
+import functools
 import json
 import pickle
 from collections.abc import Mapping
@@ -18,6 +19,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from xltraining import atomic_output
 from xltraining.architectures import (
     FIRST,
     architecture_of,
@@ -26,7 +28,6 @@ from xltraining.architectures import (
     new_model,
     shared_names,
 )
-from xltraining.atomic_output import publishing
 from xltraining.errors import CheckpointError, CheckpointNotFoundError, CheckpointWriteError, ConfigError
 from xltraining.language_model import LanguageModel, ModelConfig
 from xltraining.messages import first_line, listed, shown
@@ -125,15 +126,17 @@ def save_checkpoint(
             content["state_dict"] = _share_tied(config, tensors)
             if training is not None:
                 content["training"] = training
-            with publishing(path) as temporary:
+            with atomic_output.file(path) as temporary:
                 torch.save(content, temporary)
         elif training is not None:
             raise CheckpointError(
                 f"{path}: only a .pt file can hold the state of a training run", repair="end the path in .pt"
             )
         else:
-            with publishing(path) as temporary:
-                _write_folder(path, temporary, config, content, tensors)
+            check = functools.partial(_check_folder, path)
+            check()
+            with atomic_output.folder(path, check) as temporary:
+                _fill_folder(temporary, config, content, tensors)
     except (OSError, RuntimeError, safetensors.SafetensorError) as error:  # what each library makes of a full disk
         raise CheckpointWriteError(
             f"{path}: the checkpoint could not be written ({first_line(error)}); nothing was replaced.",
@@ -141,18 +144,16 @@ def save_checkpoint(
         ) from error
 
 
-def _write_folder(
-    path: Path, temporary: Path, config: ModelConfig, content: dict[str, Any], tensors: dict[str, Tensor]
-) -> None:
+def _check_folder(path: Path) -> None:
     if path.exists() and not (path / CONFIG_NAME).is_file() and (not path.is_dir() or any(path.iterdir())):
         raise OSError(f"something that is not a checkpoint stands at {path}")
+
+
+def _fill_folder(folder: Path, config: ModelConfig, content: dict[str, Any], tensors: dict[str, Tensor]) -> None:
     tied = shared_names(config)
-    temporary.mkdir()
     stored = {name: tensor.contiguous() for name, tensor in tensors.items() if name not in tied}
-    save_file(stored, temporary / WEIGHTS_NAME)
-    temporary.joinpath(CONFIG_NAME).write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
-    for file in temporary.iterdir():
-        file.chmod(0o644)
+    save_file(stored, folder / WEIGHTS_NAME)
+    folder.joinpath(CONFIG_NAME).write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
 
 
 def load_checkpoint(path: Path | str) -> Checkpoint:

@@ -13,8 +13,8 @@ from typing import Any
 import torch
 from tqdm import tqdm
 
+from xltraining import atomic_output
 from xltraining.architectures import architecture_of, new_model
-from xltraining.atomic_output import publishing
 from xltraining.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
 from xltraining.errors import CheckpointError, CheckpointWriteError, TrainingDivergedError
 from xltraining.language_model import ModelConfig
@@ -249,7 +249,7 @@ class TrainingRun:
         if log.exists():
             lines = [line for line in log.read_text(encoding="utf-8").splitlines() if line.endswith("}")]
             kept = [line for line in lines if json.loads(line)["step"] <= self.step]
-            with publishing(log) as temporary:
+            with atomic_output.file(log) as temporary:
                 temporary.write_text("".join(line + "\n" for line in kept), encoding="utf-8")
             for line in kept:
                 self.last |= json.loads(line)

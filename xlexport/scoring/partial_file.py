@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
+import stat
 from pathlib import Path
 from typing import Any
 
-from xlexport.atomic_output import check_file, move_into_place, naming
+from xlexport.atomic_output import check_file, naming
 from xlexport.errors import OutputExistsError, ResumeError
-from xlruntime.state_file import temporary_of
+from xlruntime.atomic_output import move_into_place, remove_remains, try_lock
 
 __all__ = ["REPAIR", "PartialFile"]
 
 REPAIR = "Begin again with --force."
+LEAVE_LINKS = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)  # nor wait for the other end of a pipe
 
 
 class PartialFile:
@@ -28,6 +31,7 @@ class PartialFile:
         self.partial = path.with_name(path.name + ".partial")
         self.state_path = path.with_name(self.partial.name + ".state")
         self._file: Any = None
+        self._may_replace = True
 
     @property
     def position(self) -> int:
@@ -35,13 +39,17 @@ class PartialFile:
         return int(self._file.tell())
 
     def check(self, force: bool, resume: bool) -> None:
-        """Refuse to replace what is there.
+        """Refuse to replace what is there, now and when FILE appears.
 
         Raises:
             OutputFolderError: its folder does not exist.
-            OutputExistsError: FILE is not a file, or FILE or FILE.partial is there and neither `force` nor `resume`.
+            OutputExistsError: FILE is not a file, or FILE or FILE.partial is there and neither `force` nor `resume`;
+                or FILE.partial is nothing that a run has left.
         """
+        self._may_replace = force or resume
         check_file(self.path, force=True)
+        if os.path.lexists(self.partial):
+            self._check_partial(self.partial.lstat())
         if self.partial.exists() and not (force or resume):
             raise OutputExistsError(
                 f"{self.partial}: of a run that was interrupted.",
@@ -53,11 +61,21 @@ class PartialFile:
         """Begin to write: from the start, or after the first `keep` bytes of what an earlier run has left.
 
         Raises:
-            ResumeError: it has left fewer, or another run writes it or has just completed it. OSError: the file cannot
-                be written.
+            ResumeError: it has left fewer, or another run writes it or has just completed it.
+            OutputExistsError: as `check`, if it appeared meanwhile. OSError: the file cannot be written.
         """
+        check_file(self.path, self._may_replace)  # another run may have completed it since `check`
+        if self.partial.is_symlink():
+            self._check_partial(self.partial.lstat())
+        opener = functools.partial(_open_no_link, new=keep is None)
         with naming(self.path):
-            self._file = open(self.partial, "ab")  # noqa: SIM115  # closed by `publish`, `discard` or `close`
+            try:
+                self._file = open(self.partial, "ab", opener=opener)  # noqa: SIM115  # see `publish`, `close`
+            except FileNotFoundError as error:
+                if keep is None:
+                    raise
+                raise _completed(self.partial) from error
+        self._check_partial(os.fstat(self._file.fileno()))
         _lock(self._file, self.partial)
         size = os.fstat(self._file.fileno()).st_size
         if keep is None:
@@ -83,9 +101,13 @@ class PartialFile:
             os.fsync(self._file.fileno())
 
     def publish(self) -> None:
-        """Everything is there: let FILE appear."""
+        """Everything is there: let FILE appear.
+
+        Raises:
+            OutputExistsError: it has appeared meanwhile, and must not be replaced.
+        """
         self.sync()
-        move_into_place(self.partial, self.path)
+        move_into_place(self.partial, self.path, lambda: check_file(self.path, self._may_replace))
         self._file.close()
         self.forget_state()
 
@@ -97,8 +119,8 @@ class PartialFile:
 
     def forget_state(self) -> None:
         """Remove the state, and what a run that was killed as it wrote one has left."""
-        for path in (self.state_path, temporary_of(self.state_path)):
-            path.unlink(missing_ok=True)
+        self.state_path.unlink(missing_ok=True)
+        remove_remains(self.state_path)
 
     def close(self) -> None:
         """Leave it as it is."""
@@ -106,22 +128,32 @@ class PartialFile:
             with contextlib.suppress(OSError):  # a full disk has been reported before
                 self._file.close()
 
+    def _check_partial(self, status: os.stat_result) -> None:
+        """Refuse links, which lead to a file of somebody else, and pipes and the like."""
+        if stat.S_ISREG(status.st_mode) and status.st_nlink <= 1:
+            return
+        what = "a link" if stat.S_ISREG(status.st_mode) or stat.S_ISLNK(status.st_mode) else "not a file"
+        raise OutputExistsError(
+            f"{self.partial}: {what}, so no run has left it.", repair="Remove it, or give another path."
+        )
+
+
+def _open_no_link(path: str, flags: int, new: bool) -> int:
+    return os.open(path, (flags if new else flags & ~os.O_CREAT) | LEAVE_LINKS, 0o666)
+
 
 def _lock(file: Any, path: Path) -> None:
-    """Refuse a second run on the same file; where system and file system have such locks."""
-    try:
-        import fcntl
-    except ImportError:
-        return
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError as error:
-        raise ResumeError(
-            f"{path}: another run is writing it.", repair="Wait for its end, or give another name."
-        ) from error
-    except OSError:
+    """Refuse a second run on the same file; if system and file system have such locks."""
+    locked = try_lock(file.fileno())
+    if locked is False:
+        raise ResumeError(f"{path}: another run is writing it.", repair="Wait for its end, or give another name.")
+    if locked is None:
         return
     if not path.exists() or not os.path.samestat(os.fstat(file.fileno()), path.stat()):  # published before the lock
-        raise ResumeError(
-            f"{path}: another run has just completed it.", repair="Look at its output, or give another name."
-        )
+        raise _completed(path)
+
+
+def _completed(path: Path) -> ResumeError:
+    return ResumeError(
+        f"{path}: another run has just completed it.", repair="Look at its output, or give another name."
+    )

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
 import numpy as np
 
 from xlexport.scoring.output_formats import Columns, Encoded, Format, json_value
 from xlexport.scoring.text_source import TextSource
-from xlexport.scoring.units import Unit, UnitSplitter
+from xlexport.scoring.units import SavedSplitter, Unit, UnitSplitter
 from xlruntime import Document, DocumentScore, TokenScores
 from xlruntime.documents import Tokenizer
+from xlruntime.json_fields import read_fields
+from xlruntime.scorer_state import SavedScorer
 from xlruntime.scores import LN2
 
 __all__ = ["Level", "Records", "document_fields", "make_records"]
@@ -31,8 +35,19 @@ class Records(Protocol):
     def state(self) -> Any:
         """For JSON: what is not complete yet."""
 
-    def restore(self, state: Any) -> None:
-        """Go on from a state; only then `begin` the documents that are not done."""
+    def restore(self, state: Any, saved: SavedScorer) -> None:
+        """Go on from a state; only then `begin` the documents that are not done.
+
+        Raises:
+            ValueError: it is not a state of such records, or not of the documents of `saved`; says what is wrong.
+        """
+
+    def check_sources(self) -> None:
+        """Compare the documents with the state, once they have been read again as far as they were.
+
+        Raises:
+            ValueError: one ended before that.
+        """
 
 
 def make_records(level: Level, kind: Format, tokenizer: Tokenizer, alternatives: bool, with_speed: bool) -> Records:
@@ -48,6 +63,23 @@ def make_records(level: Level, kind: Format, tokenizer: Tokenizer, alternatives:
     if level == "token":
         return _TokenRecords(tokenizer, kind, alternatives)
     return _UnitRecords(level, tokenizer)
+
+
+@dataclass(frozen=True)
+class _SavedDocuments:
+    following: int
+    done: tuple[Any, ...]
+
+
+def _document_record(fields: Any) -> dict[str, Any]:
+    """Check what `document_fields` made, without the speed, and JSON has kept."""
+    if not isinstance(fields, dict):
+        raise ValueError("done has something else than a record")
+    names = {field.name for field in dataclasses.fields(DocumentScore)}
+    settings = {name: value for name, value in fields.items() if name not in names}
+    rest = {name: value for name, value in fields.items() if name in names}
+    read_fields(DocumentScore, {**rest, "settings": settings, "tokens_per_second": 0.0})
+    return fields
 
 
 class _DocumentRecords:
@@ -76,8 +108,20 @@ class _DocumentRecords:
     def state(self) -> Any:
         return {"following": self._following, "done": sorted(self._done.items())}
 
-    def restore(self, state: Any) -> None:
-        self._following, self._done = state["following"], dict(state["done"])
+    def check_sources(self) -> None:
+        """Nothing to do."""
+
+    def restore(self, state: Any, saved: SavedScorer) -> None:
+        read = read_fields(_SavedDocuments, state)
+        done: dict[int, dict[str, Any] | None] = {}
+        for entry in read.done:
+            if not (isinstance(entry, list) and len(entry) == 2 and type(entry[0]) is int):
+                raise ValueError("done does not hold pairs of a number and a record")
+            done[entry[0]] = None if entry[1] is None else _document_record(entry[1])
+        unfinished = saved.active.keys()
+        if sorted([*done, *unfinished]) != list(range(read.following, saved.taken)) or read.following in done:
+            raise ValueError("done does not hold the documents after the first that is not done")
+        self._following, self._done = read.following, done
 
 
 def document_fields(score: DocumentScore, with_speed: bool) -> dict[str, Any]:
@@ -104,8 +148,12 @@ class _TokenRecords:
         """Nothing is ever incomplete."""
         return None
 
-    def restore(self, state: Any) -> None:
+    def check_sources(self) -> None:
         """Nothing to do."""
+
+    def restore(self, state: Any, saved: SavedScorer) -> None:
+        if state is not None:
+            raise ValueError("records has a value, expected null")
 
     def take(self, part: TokenScores) -> list[Columns]:
         if not len(part):
@@ -162,7 +210,7 @@ class _UnitRecords:
         self._by = by
         self._tokenizer = tokenizer
         self._splitters: dict[int, UnitSplitter] = {}
-        self._saved: dict[str, Any] = {}  # states of documents that have not begun again
+        self._saved: dict[str, SavedSplitter] = {}  # states of documents that have not begun again
 
     def begin(self, number: int, document: Document) -> None:
         source: Any = document.source
@@ -183,8 +231,16 @@ class _UnitRecords:
     def state(self) -> Any:
         return {str(number): splitter.state() for number, splitter in self._splitters.items()}
 
-    def restore(self, state: Any) -> None:
-        self._saved = dict(state)
+    def check_sources(self) -> None:
+        for splitter in self._splitters.values():
+            splitter.check_source()
+
+    def restore(self, state: Any, saved: SavedScorer) -> None:
+        if not isinstance(state, dict) or set(state) != set(map(str, saved.active)):
+            raise ValueError("records does not hold the documents that are not done")
+        self._saved = {number: read_fields(SavedSplitter, splitter) for number, splitter in state.items()}
+        if problems := [found for splitter in self._saved.values() for found in splitter.problems()]:
+            raise ValueError("; ".join(problems[:5]))
 
 
 def _unit_columns(by: str, document: str, units: list[Unit]) -> Columns:

@@ -6,8 +6,11 @@ write the rest of it byte for byte.
 
 from __future__ import annotations
 
+import contextlib
+import os
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy.typing as npt
@@ -15,9 +18,13 @@ import numpy.typing as npt
 from xlexport.atomic_output import naming
 from xlexport.errors import ResumeError
 from xlexport.scoring.partial_file import REPAIR, PartialFile
+from xlexport.scoring.totals import Totals
+from xlruntime import StateError
+from xlruntime.json_fields import read_fields
+from xlruntime.messages import named, shown
 from xlruntime.state_file import read_state, write_state
 
-__all__ = ["SavedRun", "changes", "read_run"]
+__all__ = ["SavedFields", "SavedRun", "changes", "of_a_state", "read_run"]
 
 KIND = "xlexport score run"
 VERSION = 1
@@ -54,21 +61,65 @@ class SavedRun:
         self._due = ended + max(self._every, BUSY * (ended - began))
 
 
-def read_run(output: PartialFile, run: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, npt.NDArray[Any]]] | None:
-    """The state of the same run, as it was saved last; None where there is none yet.
+@dataclass(frozen=True)
+class SavedFields:
+    """Hold the fields of a state, as JSON has kept them.
+
+    Attributes:
+        run: what it is of; position: bytes of FILE.partial that belong to it.
+        scorer: for `read_scorer`; records: for `Records.restore`; totals: sums over the documents that are done.
+    """
+
+    run: Mapping[str, Any]
+    position: int
+    scorer: Mapping[str, Any]
+    records: Any
+    totals: Totals
+
+    @property
+    def done(self) -> int:
+        """Documents that are done, with a score or without."""
+        return self.totals.documents + self.totals.failed
+
+
+def read_run(output: PartialFile, run: Mapping[str, Any]) -> tuple[SavedFields, dict[str, npt.NDArray[Any]]] | None:
+    """Read the state of the same run, as it was saved last; None if there is none yet.
 
     Raises:
-        ResumeError: it is of another run; says what changed. StateError: it is damaged.
+        ResumeError: it is of another run, and says what changed; or its fields are not those of a run.
+        StateError: it is damaged.
     """
-    if not output.state_path.exists() or not output.partial.exists():
+    if not os.path.lexists(output.state_path) or not output.partial.exists():
         return None
     state, arrays = read_state(output.state_path, KIND, VERSION, REPAIR)
-    if found := changes(state["run"], run):
+    with of_a_state(output):
+        saved = read_fields(SavedFields, state)
+        problems = saved.totals.problems()
+        if saved.position < 0:
+            problems.append(f"position is {str(saved.position)[:20]}, expected at least 0")
+        if problems:
+            raise ValueError("; ".join(problems))
+    if found := changes(saved.run, run):
         raise ResumeError(
             f"{output.partial}: of another run: {'; '.join(found)}.",
             repair="Give what it began with, or begin again with --force.",
         )
-    return state, arrays
+    return saved, arrays
+
+
+@contextlib.contextmanager
+def of_a_state(output: PartialFile) -> Iterator[None]:
+    """Let what is wrong with a state be an error about its file.
+
+    Raises:
+        ResumeError: names the file.
+    """
+    try:
+        yield
+    except StateError as error:
+        raise ResumeError(f"{output.state_path}: {error.message}", repair=REPAIR) from error
+    except ValueError as error:
+        raise ResumeError(f"{output.state_path}: not the state of a run ({error}).", repair=REPAIR) from error
 
 
 def changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
@@ -79,25 +130,40 @@ def changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
         if old == new:
             continue
         if name == "inputs":
-            found.append(_inputs(before[name], now[name]))
+            found.append(_inputs(old, new))
         elif isinstance(old, Mapping) and isinstance(new, Mapping):
             found += changes(old, new)
         else:
-            found.append(f"{name} was {_stated(old)}, now {_stated(new)}")
+            found.append(f"{named(name)} was {_stated(old)}, now {_stated(new)}")
     return found
 
 
-def _inputs(before: Mapping[str, Any], now: Mapping[str, Any]) -> str:
-    if before["count"] != now["count"]:
-        return f"there were {before['count']:,} inputs, now {now['count']:,}"
-    for (name, digest), (new_name, new_digest) in zip(before["files"] or [], now["files"] or [], strict=False):
-        if name != new_name:
-            return f"input {name} is {new_name} now"
-        if digest != new_digest:
-            return f"input {name} has changed"
+@dataclass(frozen=True)
+class _Inputs:
+    """What `digest_inputs` says of the inputs."""
+
+    count: int
+    sha256: str
+    files: tuple[tuple[str, ...], ...] | None
+
+
+def _inputs(before: Any, now: Any) -> str:
+    try:
+        old, new = read_fields(_Inputs, before), read_fields(_Inputs, now)
+    except ValueError:
+        return "an input has changed"
+    if old.count != new.count:
+        return f"there were {old.count:,} inputs, now {new.count:,}"
+    for entry, new_entry in zip(old.files or (), new.files or (), strict=False):
+        if entry[:1] != new_entry[:1]:
+            return f"input {named(''.join(entry[:1]))} is {named(new_entry[0])} now"
+        if entry != new_entry:
+            return f"input {named(entry[0])} has changed"
     return "an input has changed"
 
 
 def _stated(value: Any) -> str:
-    text = "not given" if value is None else str(value)
-    return text if len(text) <= 40 else f"{text[:16]}…"
+    if value is None:
+        return "not given"
+    text = str(value) if isinstance(value, bool | float | str) else shown(value)
+    return named(text if len(text) <= 40 else f"{text[:16]}…")

@@ -21,14 +21,14 @@ from xlexport.scoring.inputs import Input, Reading, digest_inputs
 from xlexport.scoring.output_formats import Columns, Format, encoder
 from xlexport.scoring.partial_file import PartialFile
 from xlexport.scoring.records import Level, Records, document_fields, make_records
-from xlexport.scoring.resume import SavedRun, read_run
+from xlexport.scoring.resume import SavedFields, SavedRun, of_a_state, read_run
 from xlexport.scoring.totals import Totals
 from xlruntime import Document, Model, TokenScores
 from xlruntime.evaluation import EvaluationSettings
 from xlruntime.messages import counted
 from xlruntime.providers import import_onnxruntime
 from xlruntime.scorer import Scorer
-from xlruntime.scorer_state import active_documents, resume_scorer, scorer_state
+from xlruntime.scorer_state import SavedScorer, read_scorer, resume_scorer, scorer_state
 
 __all__ = ["Reporter", "RunOptions", "Sink", "describe_run", "score_run"]
 
@@ -157,15 +157,23 @@ def score_run(
     output = sink if isinstance(sink, PartialFile) else None
     repeatable = output is not None and all(given.repeatable for given in inputs)
     run = describe_run(model, settings, options, inputs) if repeatable else {}
-    saved = read_run(output, run) if output is not None and resume and repeatable else None
-    fields, arrays = saved if saved is not None else ({}, {})
-    if output is not None:
-        output.open(keep=fields.get("position"))
-    session = _Session(model, settings, options, inputs, sink, reporter, bool(fields.get("position")))
-    waiting = session.begun(documents_by_input(inputs, options.reading, stdin, options.per in ("line", "word")), fields)
-    if fields:
+    found = read_run(output, run) if output is not None and resume and repeatable else None
+    begun = found is not None and found[0].position > 0
+    session = _Session(model, settings, options, inputs, sink, reporter, begun)
+    given = documents_by_input(inputs, options.reading, stdin, options.per in ("line", "word"))
+    if output is None or found is None:
+        if output is not None:
+            output.open()
+        waiting = session.begun(given)
+    else:
+        fields, arrays = found
+        with of_a_state(output):
+            saved = session.restore(scorer, fields, arrays)
+        output.open(keep=fields.position)
         reporter.tell(_resuming(output, fields))
-        waiting = session.resume(scorer, fields, arrays, waiting)
+        waiting = resume_scorer(scorer, saved, arrays, session.begun(given, saved))
+        with of_a_state(output):
+            session.check_sources()
     saving = SavedRun(output, run, save_every) if output is not None and repeatable else None
     try:
         for parts in scorer.steps(waiting):
@@ -178,13 +186,11 @@ def score_run(
     return session.end()
 
 
-def _resuming(output: PartialFile | None, fields: Mapping[str, Any]) -> str:
-    assert output is not None
-    done = fields["totals"]["documents"] + fields["totals"]["failed"]
+def _resuming(output: PartialFile, fields: SavedFields) -> str:
     size = output.state_path.stat().st_size
-    documents = f"{counted(done, 'document')} and " if done else ""
+    documents = f"{counted(fields.done, 'document')} and " if fields.done else ""
     return (
-        f"{output.partial}: going on after {documents}{counted(fields['position'], 'byte')} of output, from a state of "
+        f"{output.partial}: going on after {documents}{counted(fields.position, 'byte')} of output, from a state of "
         f"{size / 1e6:.1f} MB"
     )
 
@@ -218,29 +224,33 @@ class _Session:
         self._file_of: dict[int, str] = {}  # of documents that are not done, where an input has several
         self._errors: Counter[str] = Counter()  # of such an input
 
-    def begun(self, given: Iterator[tuple[Input, Document]], fields: Mapping[str, Any]) -> Iterator[Document]:
-        """The documents, each told to the records before it is read; those that were done before are passed by."""
-        scorer = fields.get("scorer", {"taken": 0, "rows": []})
-        active = active_documents(scorer)
+    def begun(self, given: Iterator[tuple[Input, Document]], saved: SavedScorer | None = None) -> Iterator[Document]:
+        """Yield the documents, each after the records learn of it; those that were done before are passed by."""
+        taken, active = (0, {}) if saved is None else (saved.taken, saved.active)
         for number, (file, document) in enumerate(given):
-            if number >= scorer["taken"] or number in active:
+            if number >= taken or number in active:
                 if self._of_lines:
                     self._file_of[number] = file.name
                 self._records.begin(number, document)
             yield document
 
-    def resume(
-        self,
-        scorer: Scorer,
-        fields: Mapping[str, Any],
-        arrays: Mapping[str, npt.NDArray[Any]],
-        waiting: Iterator[Document],
-    ) -> Iterator[Document]:
-        """Go on from a state; returns the documents that are left."""
-        self._totals = Totals(**fields["totals"])
+    def restore(self, scorer: Scorer, fields: SavedFields, arrays: Mapping[str, npt.NDArray[Any]]) -> SavedScorer:
+        """Go on from a state, once all of it is checked; return what `resume_scorer` takes.
+
+        Raises:
+            StateError, ValueError: it is not the state of such a run.
+        """
+        saved = read_scorer(scorer, fields.scorer, arrays)
+        if fields.done != saved.taken - len(saved.active):
+            raise ValueError(f"{fields.done} documents are done, expected {saved.taken - len(saved.active)}")
+        self._records.restore(fields.records, saved)
+        self._totals = fields.totals
         self._reporter.resumed(self._totals)
-        self._records.restore(fields["records"])
-        return resume_scorer(scorer, fields["scorer"], arrays, waiting)
+        return saved
+
+    def check_sources(self) -> None:
+        """Compare the documents with the state, as `Records.check_sources`."""
+        self._records.check_sources()
 
     def take(self, parts: Sequence[TokenScores]) -> None:
         """Write and count what a step gave."""

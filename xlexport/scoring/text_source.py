@@ -66,6 +66,10 @@ class TextSource(io.RawIOBase):
             self.kept += raw[max(0, len(raw) - (self._read - self.base)) :]
         return raw
 
+    def tell(self) -> int:
+        """Return the number of bytes that have been read."""
+        return self._read
+
     def readinto(self, buffer: Any) -> int:
         """As of any binary file."""
         raw = self.read(len(buffer))

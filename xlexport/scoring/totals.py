@@ -31,6 +31,16 @@ class Totals:
     token_mean: float = 0.0
     token_squares: float = 0.0
 
+    def problems(self) -> list[str]:
+        """Return what no sums can be; scores that are not finite make figures that are not finite."""
+        counts = {name: value for name, value in vars(self).items() if isinstance(value, int)}
+        found = [f"{name} is {str(value)[:20]}, expected at least 0" for name, value in counts.items() if value < 0]
+        if self.without_bytes > self.documents:
+            found.append(f"without_bytes is {self.without_bytes}, but there are {self.documents} documents")
+        if self.byte_squares < 0 or self.token_squares < 0:
+            found.append("sums of squares are below 0")
+        return found
+
     def add(self, score: DocumentScore) -> None:
         """Count a document that was scored to its end."""
         self.documents += 1

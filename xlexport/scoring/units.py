@@ -8,7 +8,6 @@ character of a document counts once, and the sums are those of the document.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
@@ -21,11 +20,12 @@ from xlruntime.documents import Tokenizer
 from xlruntime.tokenizers import ByteTokenizer
 from xlruntime.tokenizers.vocabulary_tokenizer import VocabularyTokenizer
 
-__all__ = ["Unit", "UnitSplitter"]
+__all__ = ["SavedSplitter", "Unit", "UnitSplitter"]
 
 SPACES = b" \t\n\r\v\f"  # what TextCounts takes for white space
 IS_SPACE = np.isin(np.arange(256), np.frombuffer(SPACES, np.uint8))
 NEWLINE = ord("\n")
+LARGEST = 2**62  # of a count: far from overflowing
 LONGEST_WORD = 1000  # bytes of a word that are kept to show it
 
 Array = npt.NDArray[np.int64]
@@ -59,12 +59,47 @@ class Unit:
     context: int | None = None
     text: str = ""
 
+    def problems(self) -> list[str]:
+        """Return what no unit can be."""
+        counts = {name: value for name, value in vars(self).items() if isinstance(value, int)}
+        found = [
+            f"{name} is {str(value)[:20]}, expected 0 to {LARGEST}"
+            for name, value in counts.items()
+            if not 0 <= value <= LARGEST
+        ]
+        if len(self.text) > LONGEST_WORD or not all(ord(mark) < 256 for mark in self.text):
+            found.append("text is not the bytes of a word")
+        return found
+
     def add(self, other: Unit) -> None:
         """Count what is in `other` as well."""
         for name in ("tokens", "scored_tokens", "words", "chars", "bytes", "scored_chars", "scored_bytes", "nats"):
             setattr(self, name, getattr(self, name) + getattr(other, name))
         self.context = other.context if self.context is None else self.context
         self.text = (self.text + other.text)[:LONGEST_WORD]
+
+
+@dataclass(frozen=True)
+class SavedSplitter:
+    """Hold what a `UnitSplitter` saves; the fields are its own, and `base` is that of its source."""
+
+    base: int
+    chars: int
+    before: int
+    anchor: int
+    opened: int
+    open: Unit
+    held: Unit | None
+
+    def problems(self) -> list[str]:
+        """Return what no splitter can have left."""
+        places = {"base": LARGEST, "chars": self.base, "before": 255, "anchor": self.base, "opened": self.base}
+        found = [
+            f"{name} is {str(value)[:20]}, expected 0 to {most}"
+            for name, most in places.items()
+            if not 0 <= (value := getattr(self, name)) <= most
+        ]
+        return found + self.open.problems() + ([] if self.held is None else self.held.problems())
 
 
 class UnitSplitter:
@@ -116,21 +151,25 @@ class UnitSplitter:
 
     def state(self) -> dict[str, Any]:
         """For JSON: all that `restore` needs."""
-        return {
-            "base": self._source.base,
-            "chars": self._chars,
-            "before": self._before,
-            "anchor": self._anchor,
-            "opened": self._opened,
-            "open": asdict(self._open),
-            "held": None if self._held is None else asdict(self._held),
-        }
+        saved = SavedSplitter(
+            self._source.base, self._chars, self._before, self._anchor, self._opened, self._open, self._held
+        )
+        return asdict(saved)
 
-    def restore(self, state: Mapping[str, Any]) -> None:
+    def restore(self, saved: SavedSplitter) -> None:
         """Go on from a state, with a source that has not been read yet."""
-        self._source.base, self._chars, self._before = state["base"], state["chars"], state["before"]
-        self._anchor, self._opened, self._open = state["anchor"], state["opened"], Unit(**state["open"])
-        self._held = None if state["held"] is None else Unit(**state["held"])
+        self._source.base, self._chars, self._before = saved.base, saved.chars, saved.before
+        self._anchor, self._opened = saved.anchor, saved.opened
+        self._open, self._held = saved.open, saved.held
+
+    def check_source(self) -> None:
+        """Compare the source with the state, once it has been read again as far as it was.
+
+        Raises:
+            ValueError: it ended before that.
+        """
+        if self._source.base > self._source.tell():
+            raise ValueError(f"base is {self._source.base}, but only {self._source.tell()} bytes were read")
 
     def _text(self, part: TokenScores, ended: bool) -> npt.NDArray[np.uint8]:
         """The text from source.base on, as far as the tokens reach, and what tells whether a word ends there."""

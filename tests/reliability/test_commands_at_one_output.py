@@ -1,0 +1,95 @@
+"""Four processes run one command with the same output: one whole result stays, and the others say why they failed."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.helpers.invoking import PROSE, write_checkpoint
+from tests.helpers.paths import EMPTY, ROOT, golden_bundle
+from xlexport.commands import run
+from xlruntime import load
+
+pytestmark = pytest.mark.full
+
+PROCESSES = 4
+GOLDEN = golden_bundle(EMPTY)
+PROGRAM = """
+import sys
+import xlexport.convert, xlexport.scoring.run  # so that all begin their work together
+from tests.helpers.export_cache import cached_exports
+from xlexport.commands import run
+
+with cached_exports():
+    print("ready", flush=True)
+    input()
+    sys.exit(run(sys.argv[1:]))
+"""
+
+
+@pytest.fixture
+def lines(tmp_path: Path) -> dict[str, tuple[str, ...]]:
+    """The arguments of each command, without its output."""
+    text = tmp_path / "prose.txt"
+    text.write_bytes(PROSE * 10)
+    checkpoint = write_checkpoint(tmp_path / "tiny.pt")
+    lines = {
+        "convert": ("convert", str(checkpoint), "--segments", "2"),
+        "quantize": ("quantize", str(tmp_path / "float.bundle"), "--dtype", "weight-int8", "--text", str(text),
+                     "--max-delta-bits", "9", "--tokens", "1024"),
+        "score": ("score", str(GOLDEN), str(text), "--per", "word", "--save-every", "0"),
+        "report": ("report", str(GOLDEN), str(text)),
+    }  # fmt: skip
+    return {name: (*line, "--threads", "1") for name, line in lines.items()}
+
+
+def run_at_once(line: tuple[str, ...]) -> list[tuple[int, str]]:
+    """Exit status and standard error of each process."""
+    processes = [
+        subprocess.Popen(
+            [sys.executable, "-c", PROGRAM, *line],
+            cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+            env={**os.environ, "OMP_NUM_THREADS": "1"},
+        )
+        for _ in range(PROCESSES)
+    ]  # fmt: skip
+    for process in processes:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+    for process in processes:
+        assert process.stdin is not None
+        process.stdin.write("\n")
+        process.stdin.flush()
+    said = [process.communicate()[1] for process in processes]
+    return [(process.returncode, err) for process, err in zip(processes, said, strict=True)]
+
+
+@pytest.mark.usefixtures("cached_exports")
+@pytest.mark.parametrize("command", ["convert", "quantize", "score", "report"])
+def test_one_whole_result_stays(command: str, lines: dict[str, tuple[str, ...]], tmp_path: Path) -> None:
+    if command == "quantize":
+        assert run([*lines["convert"], "-o", str(tmp_path / "float.bundle")]) == 0
+    ending = {"score": ".jsonl", "report": ".html"}.get(command, ".bundle")
+    alone, output = tmp_path / f"alone{ending}", tmp_path / "place" / f"out{ending}"
+    assert run([*lines[command], "-o", str(alone)]) == 0
+    output.parent.mkdir()
+    for force in ((), ("--force",)):
+        found = run_at_once((*lines[command], "-o", str(output), *force))
+        succeeded = [status for status, _ in found if status == 0]
+        assert len(succeeded) == (PROCESSES if force and command != "score" else max(len(succeeded), 1)), found
+        assert len(succeeded) == 1 or force
+        for status, said in found:
+            errors = [text for text in said.splitlines() if text.startswith("Error: ")]
+            assert "Traceback" not in said
+            assert (status, len(errors)) in ((0, 0), (1, 1)), said
+            assert not errors or str(output) in errors[0]
+        assert [path.name for path in output.parent.iterdir()] == [output.name]
+        if output.is_dir():
+            assert {path.name for path in output.iterdir()} == {path.name for path in alone.iterdir()}
+            load(output, threads=1)  # compares all digests
+        else:
+            assert output.read_bytes() == alone.read_bytes()
