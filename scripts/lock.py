@@ -4,8 +4,8 @@
     python scripts/lock.py                         # packages that are new in pyproject.toml; the other versions stay
     python scripts/lock.py --upgrade-package onnx  # further arguments are those of `uv pip compile`
 
-uv resolves all extras of pyproject.toml together, for each system and each Python from 3.11 on. It takes the hashes of all
-files of a version from the package index, so that one list serves every platform.
+uv resolves all extras of pyproject.toml together, for each system and each Python from 3.11 on. It takes the hashes of
+all files of a version from the package index, so that one list serves every platform.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ REQUIREMENTS = ROOT / "requirements"
 INSTALLER = "requirements/installer.in"  # names only
 EXTRAS = {"demo": ("cpu", "convert"), "test": ("cpu", "convert", "train", "dev"), "release": ("release",)}
 
-# PyTorch publishes CPU builds under the same version, outside the package index. Only files whose digest was computed from
-# the file itself belong here.
+# PyTorch publishes CPU builds under the same version, outside the package index. Only files whose digest was computed
+# from the file itself belong here.
 CPU_BUILDS = {
     "torch-2.13.0+cpu-cp311-cp311-manylinux_2_28_x86_64.whl": (
         "6746dbcbeb526eb61330b76b41ff1b4eb848951103a892eeb080dfa2b264667b"
@@ -33,7 +33,7 @@ CPU_BUILDS = {
 
 CONSTRAINTS_HEAD = """\
 # Written by scripts/lock.py. The version and the SHA-256 of every package that the files in requirements/ can install:
-# pip refuses a package that is not listed, and a file with another digest. The figures in the README were made with these.
+# pip refuses a package that is not listed, and a file with another digest. The README's figures were made with these.
 # torch is pinned because the ONNX exporter belongs to it and changes with every release: another version may emit other
 # graphs. A bundle that has been converted and verified runs on any ONNX Runtime from 1.24.1 on.
 # The hashes are those of the package index. torch has one more, of the CPU build for Python 3.11 on Linux x86-64 that
@@ -69,7 +69,9 @@ def locked(output: Path, arguments: list[str]) -> list[str]:
     torch = next(index for index, entry in enumerate(entries) if entry.startswith("torch=="))
     version = entries[torch].split()[0].removeprefix("torch==")
     builds = "".join(
-        f" \\\n    --hash=sha256:{digest}" for name, digest in CPU_BUILDS.items() if name.startswith(f"torch-{version}+")
+        f" \\\n    --hash=sha256:{digest}"
+        for name, digest in CPU_BUILDS.items()
+        if name.startswith(f"torch-{version}+")
     )
     if not builds:
         sys.exit(f"torch is now {version}: add the digest of its CPU build to CPU_BUILDS in scripts/lock.py.")
