@@ -43,7 +43,8 @@ CONSTRAINTS_HEAD = """\
 INSTALLER_HEAD = "# Written by scripts/lock.py: a pip that takes hashes from constraints, and what builds the wheel.\n"
 CPU_HEAD = """\
 # Written by scripts/lock.py: as a further constraint it leaves only PyTorch's CPU builds, of an index that offers them.
-# PIP_CONSTRAINT=requirements/torch_cpu.txt pip install -r requirements/demo.txt
+#   PIP_CONSTRAINT=requirements/torch_cpu.txt pip install -r requirements/demo.txt
+# The hash is in constraints.txt: with hashes here, pip would refuse the project itself while PIP_CONSTRAINT is set.
 """
 
 
@@ -76,7 +77,7 @@ def locked(output: Path, arguments: list[str]) -> list[str]:
     if not builds:
         sys.exit(f"torch is now {version}: add the digest of its CPU build to CPU_BUILDS in scripts/lock.py.")
     entries[torch] += builds
-    (REQUIREMENTS / "torch_cpu.txt").write_text(f"{CPU_HEAD}torch=={version}{builds}\n", "utf-8")
+    (REQUIREMENTS / "torch_cpu.txt").write_text(f"{CPU_HEAD}torch=={version}+cpu\n", "utf-8")
     return entries
 
 
