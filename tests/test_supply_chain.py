@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import re
 import shutil
@@ -20,6 +21,7 @@ from packaging.utils import canonicalize_name
 from packaging.version import Version
 
 from tests.helpers.paths import ROOT
+from xlexport import __version__
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
 REQUIREMENTS = ROOT / "requirements"
@@ -184,3 +186,24 @@ def test_wheel_and_sdist_are_the_same_bytes_wherever_they_are_built(tmp_path: Pa
     second = build(tmp_path / "another folder", 0o077, 1_700_000_000, "Asia/Tokyo")
     assert {Path(name).suffix for name in first} == {".gz", ".whl"}
     assert first == second
+
+
+@pytest.mark.full
+@pytest.mark.skipif(
+    find_spec("cyclonedx_py") is None, reason="cyclonedx-bom is not installed: requirements/release.txt"
+)
+def test_bill_of_materials_lists_the_project_and_what_is_installed(tmp_path: Path) -> None:
+    output = tmp_path / "sbom.json"
+    paths = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+    command = [str(ROOT / "scripts" / "sbom"), str(output)]  # the tool validates it, and fails if it is not valid
+    subprocess.run(command, env={**os.environ, "PATH": paths}, check=True, capture_output=True, timeout=120)
+    made = json.loads(output.read_text("utf-8"))
+    assert made["bomFormat"] == "CycloneDX"
+    assert (made["metadata"]["component"]["name"], made["metadata"]["component"]["version"]) == (
+        "xlexport",
+        __version__,
+    )
+    listed = {component["name"]: component["version"] for component in made["components"]}
+    assert {name: listed.get(name) for name in ("numpy", "onnxruntime", "torch")} == {
+        name: metadata.version(name) for name in ("numpy", "onnxruntime", "torch")
+    }
