@@ -1,0 +1,178 @@
+"""Search for inputs that the readers do not stand, guided by the branches that each input takes.
+
+    python -m reliability.guided                              a minute, which all targets share
+    python -m reliability.guided --seconds 3600 --jobs 2      an hour
+    python -m reliability.guided --runs 50000000 --jobs 2     until so many inputs have been read
+    python -m reliability.guided --targets pickle,manifest    two of the targets
+    python -m reliability.guided --repeat pickle FILE         one input, and what comes of it; needs no atheris
+
+An input may give a result or an error of ours. Anything else is a finding: another error, a message that a terminal
+cannot show, more than 2 seconds of the processor, more than 256 MB of memory, a process that ends.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import os
+import signal
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from reliability.guided.minimize import minimize
+from reliability.guided.target import judge
+from reliability.guided.targets import CORPUS, TARGETS, make_target, read_corpus
+from reliability.guided.turns import Turn, finish_turn, import_readers, read_findings, start_turn
+
+NEEDED = (
+    "atheris is not installed: pip install 'xlexport[fuzz]'. It has wheels for CPython 3.11 to 3.13 on Linux, x86-64. "
+    "Elsewhere the kept inputs are read by: pytest tests/reliability/test_guided.py"
+)
+LONGEST_TURN = 30.0  # seconds: an end before the end has seen every target
+FINDINGS = Path("guided_findings")
+
+
+@dataclass
+class Total:
+    """Sums over the turns of one target; coverage and corpus are those of the last."""
+
+    target: str
+    executions: int = 0
+    seconds: float = 0.0
+    slowest: float = 0.0
+    megabytes: float = 0.0
+    coverage: int = 0
+    features: int = 0
+    inputs: int = 0
+
+    def add(self, turn: Turn) -> None:
+        self.executions += turn.executions
+        self.seconds += turn.seconds
+        self.slowest, self.megabytes = max(self.slowest, turn.slowest), max(self.megabytes, turn.megabytes)
+        self.coverage, self.features, self.inputs = turn.coverage, turn.features, turn.inputs
+
+
+class Search:
+    """Turns of all targets, several at a time."""
+
+    def __init__(self, names: Sequence[str], work: Path, findings: Path, jobs: int) -> None:
+        self.totals = {name: Total(name) for name in names}
+        self._work, self._findings, self._jobs = work, findings, jobs
+        self._running: dict[int, Turn] = {}
+
+    @property
+    def executions(self) -> int:
+        return sum(total.executions for total in self.totals.values())
+
+    def round(self, seconds: float) -> None:
+        """Give every target one turn of so many seconds."""
+        waiting = list(self.totals)
+        while waiting or self._running:
+            while waiting and len(self._running) < self._jobs:
+                name = waiting.pop(0)
+                turn = start_turn(name, self._work / name, self._findings, seconds)
+                self._running[turn.process] = turn
+            process, status = os.wait()
+            if (ended := self._running.pop(process, None)) is not None:
+                finish_turn(ended, self._findings, status)
+                self.totals[ended.target].add(ended)
+
+    def stop(self) -> None:
+        """End the processes that still run."""
+        for process in self._running:
+            os.kill(process, signal.SIGKILL)
+            os.waitpid(process, 0)
+
+
+def table(totals: Sequence[Total], findings: dict[str, int]) -> str:
+    """Return the figures of all targets, as lines."""
+    rows = [("target", "executions", "seconds", "a second", "branches", "features", "corpus", "slowest", "memory", "findings")]
+    for total in totals:
+        rows.append(
+            (total.target, f"{total.executions:,}", f"{total.seconds:,.0f}",
+             f"{total.executions / max(total.seconds, 1e-9):,.0f}", f"{total.coverage:,}", f"{total.features:,}",
+             f"{total.inputs:,}", f"{1000 * total.slowest:,.0f} ms", f"{total.megabytes:,.0f} MB",
+             f"{findings.get(total.target, 0):,}"),
+        )  # fmt: skip
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    lines = [(row[0].ljust(widths[0]), *(cell.rjust(width) for cell, width in zip(row[1:], widths[1:], strict=True))) for row in rows]
+    return "\n".join("  ".join(line).rstrip() for line in lines)
+
+
+def repeat(name: str, file: Path) -> int:
+    """Read one input, and say what came of it."""
+    with tempfile.TemporaryDirectory() as folder:
+        target = make_target(name, Path(folder))
+        began = time.process_time()
+        outcome = judge(target, file.read_bytes())
+        print(f"{outcome.kind}: {outcome.said} ({time.process_time() - began:.3f} s)")
+    return int(outcome.is_bug)
+
+
+def search(names: Sequence[str], seconds: float, runs: int | None, jobs: int, findings: Path, keep: bool) -> int:
+    """Search, print the table and the findings; returns the exit status."""
+    for name in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS"):
+        os.environ.setdefault(name, "1")  # threads would not live on in the processes of the turns
+    deadline = time.monotonic() + seconds
+    findings.mkdir(parents=True, exist_ok=True)
+    import_readers()
+    ready = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
+    with tempfile.TemporaryDirectory(prefix="guided-", dir=ready) as work:
+        running = Search(names, Path(work), findings, jobs)
+        try:
+            rounds = 0
+            while rounds == 0 or (time.monotonic() < deadline - 1 if runs is None else running.executions < runs):
+                share = (deadline - time.monotonic()) * jobs / len(names)
+                turn = LONGEST_TURN if runs is not None else min(LONGEST_TURN, share)
+                running.round(turn)
+                rounds += 1
+                print(f"round {rounds}: {running.executions:,} executions", file=sys.stderr, flush=True)
+        except KeyboardInterrupt:
+            print("interrupted", file=sys.stderr)
+        finally:
+            running.stop()
+        if os.environ.get("GUIDED_LOGS"): os.system(f"cat {work}/*/log > {os.environ['GUIDED_LOGS']}")
+        found = read_findings(findings)
+        counts = {name: sum(one.target == name for one in found) for name in names}
+        print(table(list(running.totals.values()), counts))
+        print(f"{running.executions:,} executions, {len(found):,} findings")
+        if keep:
+            for name in names:
+                new = [file.read_bytes() for file in sorted((Path(work) / name / "corpus").iterdir())]
+                kept = minimize(name, new, CORPUS)
+                print(f"{name}: keeps {kept.inputs:,} inputs of {kept.bytes:,} bytes")
+    for one in found:
+        print(f"{one.target}: {one.kind}, {one.times:,} times: {one.said}")
+        print(f"  python -m reliability.guided --repeat {one.target} {one.file}")
+    return 1 if found else 0
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        prog="python -m reliability.guided", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--targets", help=f"of {', '.join(TARGETS)}; separated by commas")
+    parser.add_argument("--seconds", type=float, default=60.0, help="for all targets together (60)")
+    parser.add_argument("--runs", type=int, help="inputs of all targets together, in place of --seconds")
+    parser.add_argument("--jobs", type=int, default=1, help="processes at a time (1)")
+    parser.add_argument("--findings", type=Path, default=FINDINGS, help=f"folder for inputs of findings ({FINDINGS})")
+    parser.add_argument("--minimize", action="store_true", help="keep the inputs that reach something new, the smallest first")
+    parser.add_argument("--repeat", nargs=2, metavar=("TARGET", "FILE"), help="read one input")
+    chosen = parser.parse_args()
+    names = chosen.targets.split(",") if chosen.targets else [*TARGETS]
+    if unknown := {*names, *(chosen.repeat or names)[:1]} - set(TARGETS):
+        parser.error(f"no target {', '.join(sorted(unknown))}; there are {', '.join(TARGETS)}")
+    if chosen.repeat:
+        sys.exit(repeat(chosen.repeat[0], Path(chosen.repeat[1])))
+    if importlib.util.find_spec("atheris") is None:
+        print(NEEDED, file=sys.stderr)
+        sys.exit(2)
+    sys.exit(search(names, chosen.seconds, chosen.runs, chosen.jobs, chosen.findings, chosen.minimize))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,230 @@
+"""One turn of a target: a process of its own that atheris feeds, and what is known of it afterwards."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import hashlib
+import importlib
+import io
+import json
+import mmap
+import os
+import re
+import resource
+import shutil
+import signal
+import time
+import traceback
+import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from reliability.guided.target import Target, judge
+from reliability.guided.targets import CORPUS, PACKAGES, make_target, reader_modules
+from reliability.judging import Outcome
+
+__all__ = ["MOST_MEGABYTES", "MOST_SECONDS", "Finding", "Turn", "finish_turn", "import_readers", "start_turn"]
+
+MOST_SECONDS = 2.0  # of the processor's time for one input: on a busy machine the clock says nothing
+MOST_MEGABYTES = 256  # that one input may take more than all before it
+HANG_SECONDS = 30  # by the clock; then the process ends, and says what it was reading
+DATA_BYTES = 3 << 30  # that a process may take, libraries included
+PROCESS_MEGABYTES = 2048  # in memory
+DIED = {"crash": "ended", "timeout": "hung", "oom": "memory"}  # what libFuzzer calls the input at which it ended
+MESSAGES = 1024  # counters for the messages of a library
+VALUES = re.compile(r"[^A-Za-z .:,]+|/\S+|\b\w*\d\w*\b")  # what messages say of one input alone
+STATUS = re.compile(r"cov: (\d+) ft: (\d+) corp: (\d+)/")
+
+
+@dataclass
+class Finding:
+    """Something that must not come of an input, the smallest such input in a file, and how often it came."""
+
+    target: str
+    kind: str
+    said: str
+    file: Path
+    times: int = 1
+
+
+@dataclass
+class Turn:
+    """A process, and what came of it.
+
+    Attributes:
+        shared: executions, seconds of the slowest input, and megabytes at most, as the process counts them.
+        coverage: branches of our modules that were seen; features: those with how often, as libFuzzer counts.
+        inputs: of the corpus, which is in `folder / "corpus"`.
+    """
+
+    target: str
+    folder: Path
+    process: int
+    began: float
+    shared: Any
+    seconds: float = 0.0
+    executions: int = 0
+    slowest: float = 0.0
+    megabytes: float = 0.0
+    coverage: int = 0
+    features: int = 0
+    inputs: int = 0
+    findings: list[Finding] = field(default_factory=list)
+
+
+@contextlib.contextmanager
+def _instrumented() -> Iterator[None]:
+    """Within it, our modules are imported with counters at their branches."""
+    import atheris
+
+    with contextlib.redirect_stderr(io.StringIO()), atheris.instrument_imports(include=[*PACKAGES]):
+        yield
+
+
+def import_readers() -> None:
+    """Import all readers with counters, once, before processes for the turns are made."""
+    with _instrumented():
+        for module in reader_modules():
+            importlib.import_module(module)
+
+
+def start_turn(target: str, folder: Path, findings: Path, seconds: float, corpus: Path = CORPUS) -> Turn:
+    """Begin a turn of so many seconds in a process of its own.
+
+    Args:
+        folder: of the target; its inputs stay there for the next turn.
+        findings: where inputs are kept that must not have come through.
+        corpus: kept inputs, a folder for each target.
+    """
+    (folder / "corpus").mkdir(parents=True, exist_ok=True)
+    shared = (ctypes.c_double * 3).from_buffer(mmap.mmap(-1, mmap.PAGESIZE))
+    process = os.fork()
+    if process == 0:
+        try:
+            log = os.open(folder / "log", os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o666)
+            for stream in (1, 2):
+                os.dup2(log, stream)
+            _fuzz(target, folder, findings, time.monotonic() + seconds, corpus / target, shared)
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            os._exit(70)
+    return Turn(target, folder, process, time.monotonic(), shared)
+
+
+def _fuzz(name: str, folder: Path, findings: Path, deadline: float, corpus: Path, shared: Any) -> None:
+    import atheris
+
+    resource.setrlimit(resource.RLIMIT_DATA, (DATA_BYTES, DATA_BYTES))
+    scratch = folder / "scratch"
+    shutil.rmtree(scratch, ignore_errors=True)
+    scratch.mkdir()
+    with _instrumented():  # some readers import more when they are first called
+        watched = _Watched(name, make_target(name, scratch), findings, shared, deadline)
+        for place, raw in enumerate(watched.target.seeds()):
+            (folder / "corpus" / f"seed_{place}").write_bytes(raw)
+            watched.warm_up(raw)
+    words = ["".join(rf"\x{byte:02x}" for byte in word) for word in watched.target.words]
+    (folder / "words").write_text("".join(f'"{word}"\n' for word in words))
+    flags = ["-handle_usr1=1", f"-max_len={watched.target.longest}",
+             f"-timeout={HANG_SECONDS}", f"-rss_limit_mb={PROCESS_MEGABYTES}", f"-artifact_prefix={folder}/died-",
+             f"-dict={folder / 'words'}", "-report_slow_units=3600", "-print_final_stats=1"]  # fmt: skip
+    folders = [str(folder / "corpus"), *([str(corpus)] if corpus.is_dir() else [])]
+    print(f"ready {deadline - time.monotonic():.1f} s before the end", flush=True)
+    atheris.Setup(["guided", *flags, *folders], watched)
+    atheris.Fuzz()
+
+
+class _Watched:
+    """Judges inputs, and keeps those that must not have come through."""
+
+    def __init__(self, name: str, target: Target, findings: Path, shared: Any, deadline: float) -> None:
+        import atheris
+
+        self.target = target
+        self._name, self._findings, self._shared, self._deadline = name, findings, shared, deadline
+        self._peak = 0.0
+        self._atheris = atheris  # whose functions are others once it is set up
+        # Libraries have no counters at their branches: which message came is all that shows where an input led.
+        self._messages = [atheris._reserve_counter() for _ in range(MESSAGES)] if target.of_library else []
+
+    def warm_up(self, raw: bytes) -> None:
+        """Judge a first input, for which libraries may be loaded."""
+        outcome = judge(self.target, raw)
+        self._peak = _megabytes()
+        if outcome.is_bug:
+            self._keep(outcome, raw)
+
+    def __call__(self, raw: bytes) -> None:
+        began = time.process_time()
+        outcome = judge(self.target, raw)
+        seconds, peak = time.process_time() - began, _megabytes()
+        grown, self._peak = peak - self._peak, peak
+        shared = self._shared
+        shared[0] += 1
+        shared[1] = max(shared[1], seconds)
+        shared[2] = peak
+        if self._messages:
+            self._atheris._trace_branch(self._messages[zlib.crc32(VALUES.sub("", outcome.said).encode()) % MESSAGES])
+        if time.monotonic() > self._deadline:
+            os.kill(os.getpid(), signal.SIGUSR1)  # libFuzzer then ends in its own way
+        if grown > MOST_MEGABYTES:
+            outcome = Outcome("memory", f"{grown:,.0f} MB; {outcome.kind}: {outcome.said}")
+        elif seconds > MOST_SECONDS:
+            outcome = Outcome("slow", f"{seconds:.1f} s; {outcome.kind}: {outcome.said}")
+        if outcome.is_bug or outcome.kind in ("memory", "slow"):
+            self._keep(outcome, raw)
+
+    def _keep(self, outcome: Outcome, raw: bytes) -> None:
+        keep_finding(self._findings, self._name, outcome, raw)
+
+
+def _megabytes() -> float:
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+
+
+def keep_finding(folder: Path, target: str, outcome: Outcome, raw: bytes) -> None:
+    """Keep the smallest input of each finding; findings are the same if kind, class of the error, and place are."""
+    said, place = outcome.said.partition(":")[0], outcome.said.rpartition(" at ")[2]
+    mark = f"{outcome.kind} {said} {place}" if outcome.kind == "wrong error" else outcome.kind
+    name = f"{target}-{outcome.kind.replace(' ', '-')}-{hashlib.sha256(mark.encode()).hexdigest()[:8]}"
+    file, about = folder / name, folder / f"{name}.json"
+    before = json.loads(about.read_text("utf-8")) if about.exists() else {"times": 0, "said": outcome.said}
+    if not file.exists() or len(raw) < file.stat().st_size:
+        file.write_bytes(raw)
+        before["said"] = outcome.said
+    about.write_text(json.dumps({"target": target, "kind": outcome.kind, **before, "times": before["times"] + 1}))
+
+
+def read_findings(folder: Path) -> list[Finding]:
+    """Return all findings whose inputs are in a folder."""
+    found = []
+    for about in sorted(folder.glob("*.json")):
+        fields = json.loads(about.read_text("utf-8"))
+        found.append(Finding(**fields, file=about.with_suffix("")))
+    return found
+
+
+def finish_turn(turn: Turn, findings: Path, status: int) -> None:
+    """Note what came of a process that has ended with this status of `os.waitpid`."""
+    turn.seconds = time.monotonic() - turn.began
+    turn.executions, turn.slowest, turn.megabytes = int(turn.shared[0]), turn.shared[1], turn.shared[2]
+    log = (turn.folder / "log").read_text("utf-8", "replace")
+    if states := STATUS.findall(log):
+        turn.coverage, turn.features, turn.inputs = map(int, states[-1])
+    died = sorted(turn.folder.glob("died-*"))
+    for file in died:
+        kind = DIED.get(file.name.split("-")[1], "ended")
+        keep_finding(findings, turn.target, Outcome(kind, _last_words(log, status)), file.read_bytes())
+        file.unlink()
+    if status and not died:
+        raise RuntimeError(f"{turn.target}: its process ended with status {status}: {_last_words(log, status)}")
+
+
+def _last_words(log: str, status: int) -> str:
+    lines = [line.strip() for line in log.splitlines() if line.strip() and not line.startswith(("#", "stat::"))]
+    errors = [line for line in lines if "ERROR" in line or "panicked" in line or "memory allocation" in line]
+    return f"status {status}; {'; '.join((errors or lines[-3:])[:3])}"[:600]
