@@ -23,16 +23,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from reliability.guided.findings import Findings
 from reliability.guided.minimize import minimize
 from reliability.guided.target import judge
-from reliability.guided.targets import CORPUS, TARGETS, make_target, read_corpus
-from reliability.guided.turns import Turn, finish_turn, import_readers, read_findings, start_turn
+from reliability.guided.targets import CORPUS, TARGETS, make_target
+from reliability.guided.turns import Turn, finish_turn, import_readers, start_turn
 
 NEEDED = (
     "atheris is not installed: pip install 'xlexport[fuzz]'. It has wheels for CPython 3.11 to 3.13 on Linux, x86-64. "
     "Elsewhere the kept inputs are read by: pytest tests/reliability/test_guided.py"
 )
 LONGEST_TURN = 30.0  # seconds: an end before the end has seen every target
+LONGEST_LINE = 500
 FINDINGS = Path("guided_findings")
 
 
@@ -59,7 +61,7 @@ class Total:
 class Search:
     """Turns of all targets, several at a time."""
 
-    def __init__(self, names: Sequence[str], work: Path, findings: Path, jobs: int) -> None:
+    def __init__(self, names: Sequence[str], work: Path, findings: Findings, jobs: int) -> None:
         self.totals = {name: Total(name) for name in names}
         self._work, self._findings, self._jobs = work, findings, jobs
         self._running: dict[int, Turn] = {}
@@ -90,7 +92,20 @@ class Search:
 
 def table(totals: Sequence[Total], findings: dict[str, int]) -> str:
     """Return the figures of all targets, as lines."""
-    rows = [("target", "executions", "seconds", "a second", "branches", "features", "corpus", "slowest", "memory", "findings")]
+    rows = [
+        (
+            "target",
+            "executions",
+            "seconds",
+            "a second",
+            "branches",
+            "features",
+            "corpus",
+            "slowest",
+            "memory",
+            "findings",
+        )
+    ]
     for total in totals:
         rows.append(
             (total.target, f"{total.executions:,}", f"{total.seconds:,.0f}",
@@ -99,7 +114,10 @@ def table(totals: Sequence[Total], findings: dict[str, int]) -> str:
              f"{findings.get(total.target, 0):,}"),
         )  # fmt: skip
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-    lines = [(row[0].ljust(widths[0]), *(cell.rjust(width) for cell, width in zip(row[1:], widths[1:], strict=True))) for row in rows]
+    lines = [
+        (row[0].ljust(widths[0]), *(cell.rjust(width) for cell, width in zip(row[1:], widths[1:], strict=True)))
+        for row in rows
+    ]
     return "\n".join("  ".join(line).rstrip() for line in lines)
 
 
@@ -113,12 +131,12 @@ def repeat(name: str, file: Path) -> int:
     return int(outcome.is_bug)
 
 
-def search(names: Sequence[str], seconds: float, runs: int | None, jobs: int, findings: Path, keep: bool) -> int:
+def search(names: Sequence[str], seconds: float, runs: int | None, jobs: int, folder: Path, keep: bool) -> int:
     """Search, print the table and the findings; returns the exit status."""
     for name in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS"):
         os.environ.setdefault(name, "1")  # threads would not live on in the processes of the turns
     deadline = time.monotonic() + seconds
-    findings.mkdir(parents=True, exist_ok=True)
+    findings = Findings(folder, f"{time.time()} {os.getpid()}")
     import_readers()
     ready = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
     with tempfile.TemporaryDirectory(prefix="guided-", dir=ready) as work:
@@ -135,8 +153,7 @@ def search(names: Sequence[str], seconds: float, runs: int | None, jobs: int, fi
             print("interrupted", file=sys.stderr)
         finally:
             running.stop()
-        if os.environ.get("GUIDED_LOGS"): os.system(f"cat {work}/*/log > {os.environ['GUIDED_LOGS']}")
-        found = read_findings(findings)
+        found = findings.found()
         counts = {name: sum(one.target == name for one in found) for name in names}
         print(table(list(running.totals.values()), counts))
         print(f"{running.executions:,} executions, {len(found):,} findings")
@@ -146,7 +163,8 @@ def search(names: Sequence[str], seconds: float, runs: int | None, jobs: int, fi
                 kept = minimize(name, new, CORPUS)
                 print(f"{name}: keeps {kept.inputs:,} inputs of {kept.bytes:,} bytes")
     for one in found:
-        print(f"{one.target}: {one.kind}, {one.times:,} times: {one.said}")
+        said = one.said if one.said.isprintable() else ascii(one.said)
+        print(f"{one.target}: {one.kind}, {one.times:,} times: {said[:LONGEST_LINE]}")
         print(f"  python -m reliability.guided --repeat {one.target} {one.file}")
     return 1 if found else 0
 
@@ -160,7 +178,9 @@ def main() -> None:
     parser.add_argument("--runs", type=int, help="inputs of all targets together, in place of --seconds")
     parser.add_argument("--jobs", type=int, default=1, help="processes at a time (1)")
     parser.add_argument("--findings", type=Path, default=FINDINGS, help=f"folder for inputs of findings ({FINDINGS})")
-    parser.add_argument("--minimize", action="store_true", help="keep the inputs that reach something new, the smallest first")
+    parser.add_argument(
+        "--minimize", action="store_true", help="keep the inputs that reach something new, the smallest first"
+    )
     parser.add_argument("--repeat", nargs=2, metavar=("TARGET", "FILE"), help="read one input")
     chosen = parser.parse_args()
     names = chosen.targets.split(",") if chosen.targets else [*TARGETS]

@@ -26,8 +26,12 @@ class Manifest(Target):
 
     errors = (BundleError,)
     longest = 8192
-    words = (b'"shape"', b'"batch"', b'"layout"', b'"ring"', b'"window"', b'"state"', b'"first_value"', b'"dtype"',
-             b'"float32"', b'"files"', b'"sha256"', b'"evaluation"', b'"rings"', b'"settings"', b'"tokenizer"')  # fmt: skip
+    words = tuple(
+        b"""
+        "shape" "batch" "layout" "ring" "window" "state" "first_value" "dtype" "float32" "files" "sha256"
+        "evaluation" "rings" "settings" "tokenizer"
+        """.split()
+    )
 
     def __init__(self, folder: Path) -> None:
         self._folder, self._file = folder, InputFile(folder / MANIFEST)
@@ -41,7 +45,7 @@ class Manifest(Target):
             used = (score["file"], FIRST_MEMORY_FILE)
             files = {name: digest for name, digest in fields["files"].items() if name in used}
             few = {**fields, "graphs": {"score": score}, "files": files}
-            yield from (raw for raw in (json.dumps(few).encode(),) if len(raw) <= self.longest)
+            yield json.dumps(few).encode()
 
     def read(self, raw: bytes) -> object:
         self._file.write(raw)
@@ -64,14 +68,23 @@ class Evaluation(Target):
     """Evaluation settings: the rules of a bundle and a choice among them."""
 
     errors = (BundleError, OptionError)
-    words = (b'"rules"', b'"chosen"', b'"mem_len"', b'"minimum"', b'"maximum"', b'"off"', b'"default"', b'"type"', b'"integer"',
-             b'"boolean"', b'"input"', b'"rows"', b'"same_length"', b'"segment_len"', b'"restart"', b'"whole"')  # fmt: skip
+    words = tuple(
+        b"""
+        "rules" "chosen" "mem_len" "minimum" "maximum" "off" "default" "type" "integer" "boolean" "input"
+        "rows" "same_length" "segment_len" "restart" "whole"
+        """.split()
+    )
 
     def __init__(self, folder: Path) -> None:
         """Need nothing."""
 
     def seeds(self) -> Iterable[bytes]:
-        yield json.dumps({"rules": {"segment_len": 4, "max_positions": 9, "restart": True, "settings": {}, "rings": {}}, "chosen": {}}).encode()
+        yield json.dumps(
+            {
+                "rules": {"segment_len": 4, "max_positions": 9, "restart": True, "settings": {}, "rings": {}},
+                "chosen": {},
+            }
+        ).encode()
         for file in sorted(GOLDEN.glob(f"*/bundle/{MANIFEST}")):
             rules = json.loads(file.read_text("utf-8"))["evaluation"]
             chosen = {name: setting["default"] for name, setting in rules.get("settings", {}).items()}
@@ -90,4 +103,9 @@ class Evaluation(Target):
             if rules.choose(**settings.to_dict()).to_dict() != settings.to_dict():
                 raise BrokenPromiseError("a choice that is chosen again is another one")
         rings = choice.rules.rings
-        return settings.inputs(), settings.widest_window, [settings.slots(ring) for ring in rings], settings.longest_part
+        return (
+            settings.inputs(),
+            settings.widest_window,
+            [settings.slots(ring) for ring in rings],
+            settings.longest_part,
+        )

@@ -12,15 +12,15 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+from reliability.guided import targets
 from reliability.guided.target import Target, judge
-from reliability.guided.targets import PACKAGES, make_target, read_corpus
+from reliability.guided.targets import make_target, read_corpus
 
 __all__ = ["MOST_BYTES", "Kept", "minimize"]
 
 MOST_BYTES = 32_000  # of a target; inputs that a person has named are kept in any case
 MADE = re.compile("[0-9a-f]{40}")  # the name of an input that a search has found
 SAID = re.compile(r"[\d,.'\"]+")
-FOLDERS = tuple(f"/{package}/" for package in PACKAGES)
 
 
 @dataclass
@@ -43,9 +43,9 @@ def minimize(name: str, new: Iterable[bytes], corpus: Path) -> Kept:
     with tempfile.TemporaryDirectory() as scratch:
         target = make_target(name, Path(scratch))
         for raw in (*target.seeds(), *named.values()):
-            reached |= reaches(target, raw)
+            reached |= reaches(target, raw) or set()
         for raw in sorted(candidates, key=lambda raw: (len(raw), raw)):
-            if size + len(raw) <= MOST_BYTES and (more := reaches(target, raw) - reached):
+            if size + len(raw) <= MOST_BYTES and (more := (reaches(target, raw) or set()) - reached):
                 reached |= more
                 kept.append(raw)
                 size += len(raw)
@@ -56,8 +56,11 @@ def minimize(name: str, new: Iterable[bytes], corpus: Path) -> Kept:
     return Kept(len(kept) + len(named), size + sum(map(len, named.values())))
 
 
-def reaches(target: Target, raw: bytes) -> set[object]:
-    """Return pairs of lines of our modules, one run after the other, and the kind of message that came of an input."""
+def reaches(target: Target, raw: bytes) -> set[object] | None:
+    """Return pairs of lines of our modules, one run after the other, and the message without values; None of findings.
+
+    An input of a finding is kept under a name once the reader is repaired.
+    """
     found: set[object] = set()
 
     def in_frame(code: object) -> Callable[[FrameType, str, Any], Any]:
@@ -73,7 +76,7 @@ def reaches(target: Target, raw: bytes) -> set[object]:
 
     def call(frame: FrameType, event: str, argument: Any) -> Any:
         code = frame.f_code
-        return in_frame(code) if any(folder in code.co_filename for folder in FOLDERS) else None
+        return in_frame(code) if frame.f_globals.get("__name__", "").startswith(targets.PACKAGES) else None
 
     tracing = sys.gettrace()
     sys.settrace(call)
@@ -81,5 +84,7 @@ def reaches(target: Target, raw: bytes) -> set[object]:
         outcome = judge(target, raw)
     finally:
         sys.settrace(tracing)
+    if outcome.is_bug:
+        return None
     found.add(SAID.sub("", outcome.said[-60:]))
     return found

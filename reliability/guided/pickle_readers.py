@@ -9,7 +9,7 @@ import zipfile
 from collections import Counter, OrderedDict
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -20,8 +20,10 @@ from xlexport.errors import CheckpointError
 
 __all__ = ["Pickle", "Summary", "TorchArchive", "TorchLegacy", "TorchPickle"]
 
-NAMES = (b"collections\nOrderedDict\n", b"torch._utils\n_rebuild_tensor_v2\n", b"torch\nFloatStorage\n", b"storage", b"cpu",
-         b"\x8c\x05torch", b"\x93", b"R", b"Q", b"\x95", b"builtins\ngetattr\n", b"os\nsystem\n")  # fmt: skip
+NAMES = (
+    *(b"collections\nOrderedDict\n", b"torch._utils\n_rebuild_tensor_v2\n", b"torch\nFloatStorage\n", b"os\nsystem\n"),
+    *(b"storage", b"cpu", b"\x8c\x05torch", b"\x93", b"R", b"Q", b"\x95"),
+)
 MAGIC = pickle.dumps(0x1950A86A20F9469CFC6C, 2)
 STORAGE = bytes(range(64))
 
@@ -63,17 +65,17 @@ def _saved(value: Any, archive: bool) -> bytes:
     return file.getvalue()
 
 
-def _use(value: Any) -> None:
+def _used(value: Any) -> list[Any]:
     """Look at what was read, as a reader of checkpoints does."""
-    repr(value) if not isinstance(value, dict | list) else None
-    for part in (value.values() if isinstance(value, dict) else value if isinstance(value, list) else [value]):
-        if isinstance(part, torch.Tensor) and part.numel():
-            part.flatten()[-1].item()
+    parts = value.values() if isinstance(value, dict) else value if isinstance(value, list) else [value]
+    return [
+        part.flatten()[-1].item() if isinstance(part, torch.Tensor) and part.numel() else type(part) for part in parts
+    ]
 
 
 class _File(Target):
     errors = (CheckpointError,)
-    words = NAMES
+    words: ClassVar[tuple[bytes, ...]] = NAMES
 
     def __init__(self, folder: Path) -> None:
         warnings.simplefilter("ignore")
@@ -87,7 +89,7 @@ class Pickle(_File):
         yield from (pickle.dumps(value, protocol) for value in _values() for protocol in (0, 1, 2, 4))
 
     def read(self, raw: bytes) -> object:
-        return _use(safe_pickle.read(self._file.write(raw)))
+        return _used(safe_pickle.read(self._file.write(raw)))
 
 
 class Summary(_File):
@@ -114,7 +116,7 @@ class TorchPickle(_File):
         with zipfile.ZipFile(content, "w") as archive:
             for name, member in (("data.pkl", raw), ("byteorder", b"little"), ("data/0", STORAGE), ("data/1", STORAGE)):
                 archive.writestr(zipfile.ZipInfo(f"archive/{name}"), member)
-        return _use(safe_pickle.read(self._file.write(content.getvalue())))
+        return _used(safe_pickle.read(self._file.write(content.getvalue())))
 
 
 class TorchArchive(_File):
@@ -132,7 +134,7 @@ class TorchArchive(_File):
             yield content.getvalue()
 
     def read(self, raw: bytes) -> object:
-        return _use(safe_pickle.read(self._file.write(raw)))
+        return _used(safe_pickle.read(self._file.write(raw)))
 
 
 class TorchLegacy(_File):
@@ -142,4 +144,4 @@ class TorchLegacy(_File):
         yield from (_saved(value, archive=False).removeprefix(MAGIC) for value in _tensors())
 
     def read(self, raw: bytes) -> object:
-        return _use(safe_pickle.read(self._file.write(MAGIC + raw)))
+        return _used(safe_pickle.read(self._file.write(MAGIC + raw)))

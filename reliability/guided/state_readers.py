@@ -9,7 +9,7 @@ import struct
 import warnings
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 from unittest import mock
 
 from reliability.guided.target import InputFile, Target
@@ -30,11 +30,14 @@ TEXT = b"It was the best of times, it was the worst of times. " * 3
 class _Streams(Target):
     """A model, and a stream of it that was saved."""
 
-    errors = (XlruntimeError,)
+    errors: ClassVar[tuple[type[Exception], ...]] = (XlruntimeError,)
     longest = 1 << 13
-    words = (b'"memory_length"', b'"position"', b'"pending"', b'"offset"', b'"history"', b'"capacity"', b'"evaluation"',
-             b'"mem_len"', b'"segment_len"', b'"same_length"', b'"clamp_len"', b"null", b"true", b"-1", b"NaN", b"1e999",
-             b"4611686018427387904", b"1073741824")  # fmt: skip
+    words = tuple(
+        b"""
+        "memory_length" "position" "pending" "offset" "history" "capacity" "evaluation" "mem_len"
+        "segment_len" "same_length" "clamp_len" null true -1 NaN 1e999 4611686018427387904 1073741824
+        """.split()
+    )
 
     def __init__(self, folder: Path) -> None:
         warnings.simplefilter("ignore")
@@ -136,8 +139,11 @@ class RunFields(_Fields):
     """The fields of a run of `score` that was interrupted, behind those that say which run it is."""
 
     errors = (XlruntimeError, XlexportError)
-    words = (*_Streams.words, b'"taken"', b'"rows"', b'"last"', b'"held"', b'"number"', b'"unscored"', b'"log_prob_sum"',
-             b'"totals"', b'"records"', b'"following"', b'"done"', b'"batch_size"', b'"scorer"')  # fmt: skip
+    words = (
+        *_Streams.words,
+        *b'"taken" "rows" "last" "held" "number" "unscored" "log_prob_sum" "batch_size" "scorer"'.split(),
+        *b'"totals" "records" "following" "done"'.split(),
+    )
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)
@@ -172,6 +178,8 @@ class RunFields(_Fields):
     def read(self, raw: bytes) -> None:
         output = PartialFile(self._output)
         output.partial.write_bytes(bytes(4096))
-        output.state_path.write_bytes(self.state(json.dumps(self._run)[:-1].encode() + b", " + raw, self._header, self._tensors))
+        output.state_path.write_bytes(
+            self.state(json.dumps(self._run)[:-1].encode() + b", " + raw, self._header, self._tensors)
+        )
         with mock.patch.object(state_file, "_is_intact", _is_intact):
             self._score(_Silent(), 1e9, resume=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any, ClassVar, Protocol
+from typing import ClassVar, Protocol
 
 from reliability.judging import Outcome, refusal
 
@@ -46,17 +46,19 @@ class InputFile:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._file: Any = path.open("wb", buffering=0)
+        self._file = os.open(path, os.O_WRONLY | os.O_CREAT, 0o600)
         self._written = 0
+
+    def __del__(self) -> None:
+        os.close(self._file)
 
     def write(self, raw: bytes) -> Path:
         """Replace the content; returns the path."""
         self._written += 1
-        self._file.seek(0)
-        self._file.write(raw)
-        self._file.truncate()
+        os.ftruncate(self._file, 0)
+        os.pwrite(self._file, raw, 0)
         # The clock of files is too coarse: a reader that keeps what it read last would not see the change.
-        os.utime(self.path, ns=(self._written, self._written))
+        os.utime(self._file, ns=(self._written, self._written))
         return self.path
 
 

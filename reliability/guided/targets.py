@@ -3,54 +3,55 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Iterator
 from pathlib import Path
 
 from reliability.guided.target import Target
 
-__all__ = ["CORPUS", "PACKAGES", "TARGETS", "make_target", "read_corpus", "reader_modules"]
+__all__ = ["CORPUS", "PACKAGES", "TARGETS", "import_readers", "make_target", "read_corpus"]
 
+PACKAGE = "reliability.guided"
 CORPUS = Path(__file__).resolve().parent / "corpus"
 PACKAGES = ("xlexport", "xlruntime", "xltraining")  # whose branches guide the search; no library's do
-TARGETS = {  # name: module, class
-    "pickle": ("pickle_readers", "Pickle"),
-    "summary": ("pickle_readers", "Summary"),
-    "torch-pickle": ("pickle_readers", "TorchPickle"),
-    "torch-archive": ("pickle_readers", "TorchArchive"),
-    "torch-legacy": ("pickle_readers", "TorchLegacy"),
-    "tensorflow-index": ("tensor_readers", "TensorFlowIndex"),
-    "tensorflow-table": ("tensor_readers", "TensorFlowTable"),
-    "safetensors": ("tensor_readers", "Safetensors"),
-    "config-xltraining": ("config_readers", "OwnConfig"),
-    "config-huggingface": ("config_readers", "HuggingFaceConfig"),
-    "config-given": ("config_readers", "GivenConfig"),
-    "vocabulary": ("vocabulary_readers", "VocabularyFile"),
-    "vocabulary-json": ("vocabulary_readers", "VocabularyJson"),
-    "tokenizer-json": ("vocabulary_readers", "TokenizerJson"),
-    "sentencepiece": ("vocabulary_readers", "SentencePiece"),
-    "manifest": ("bundle_readers", "Manifest"),
-    "evaluation": ("bundle_readers", "Evaluation"),
-    "json-lines": ("text_readers", "JsonLines"),
-    "json-ids": ("text_readers", "JsonIds"),
-    "ids": ("text_readers", "Ids"),
-    "gzip": ("text_readers", "Gzip"),
-    "utf-8": ("text_readers", "Utf8"),
-    "words": ("text_readers", "Words"),
-    "stream-state": ("state_readers", "StreamBytes"),
-    "stream-fields": ("state_readers", "StreamFields"),
-    "run-fields": ("state_readers", "RunFields"),
+TARGETS = {  # name: module, relative to this package if it begins with a dot; class
+    "pickle": (".pickle_readers", "Pickle"),
+    "summary": (".pickle_readers", "Summary"),
+    "torch-pickle": (".pickle_readers", "TorchPickle"),
+    "torch-archive": (".pickle_readers", "TorchArchive"),
+    "torch-legacy": (".pickle_readers", "TorchLegacy"),
+    "tensorflow-index": (".tensor_readers", "TensorFlowIndex"),
+    "tensorflow-table": (".tensor_readers", "TensorFlowTable"),
+    "safetensors": (".tensor_readers", "Safetensors"),
+    "config-xltraining": (".config_readers", "OwnConfig"),
+    "config-huggingface": (".config_readers", "HuggingFaceConfig"),
+    "config-given": (".config_readers", "GivenConfig"),
+    "vocabulary": (".vocabulary_readers", "VocabularyFile"),
+    "vocabulary-json": (".vocabulary_readers", "VocabularyJson"),
+    "tokenizer-json": (".vocabulary_readers", "TokenizerJson"),
+    "sentencepiece": (".vocabulary_readers", "SentencePiece"),
+    "manifest": (".bundle_readers", "Manifest"),
+    "evaluation": (".bundle_readers", "Evaluation"),
+    "json-lines": (".text_readers", "JsonLines"),
+    "json-ids": (".text_readers", "JsonIds"),
+    "ids": (".text_readers", "Ids"),
+    "gzip": (".text_readers", "Gzip"),
+    "utf-8": (".text_readers", "Utf8"),
+    "words": (".text_readers", "Words"),
+    "stream-state": (".state_readers", "StreamBytes"),
+    "stream-fields": (".state_readers", "StreamFields"),
+    "run-fields": (".state_readers", "RunFields"),
 }
 
 
-def reader_modules() -> Iterator[str]:
-    """Return the modules that import the readers, each once."""
-    return iter(dict.fromkeys(f"reliability.guided.{module}" for module, _ in TARGETS.values()))
+def import_readers() -> None:
+    """Import the modules of all targets, and with them the readers."""
+    for module, _ in TARGETS.values():
+        importlib.import_module(module, PACKAGE)
 
 
 def make_target(name: str, folder: Path) -> Target:
     """Make a target, with `folder` for its files."""
     module, kind = TARGETS[name]
-    made: Target = getattr(importlib.import_module(f"reliability.guided.{module}"), kind)(folder)
+    made: Target = getattr(importlib.import_module(module, PACKAGE), kind)(folder)
     return made
 
 

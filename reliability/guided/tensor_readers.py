@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterable
 from pathlib import Path
 from unittest import mock
@@ -11,7 +12,7 @@ import safetensors.torch
 import torch
 
 from reliability.guided.target import InputFile, Target
-from tests.checkpoints import tensor_bundle_writer
+from tests.checkpoints import tensor_bundle_writer as writer
 from tests.helpers.paths import ROOT
 from xlexport.checkpoints import tensorflow_bundle
 from xlexport.checkpoints.files import read_tensors, safetensors_names
@@ -36,11 +37,15 @@ class TensorFlowIndex(Target):
         (folder / f"model.ckpt{SHARD}").write_bytes(bytes(1 << 14))
 
     def seeds(self) -> Iterable[bytes]:
-        header, one = tensor_bundle_writer.header(), tensor_bundle_writer.entry((2, 3))
-        more = [(b"a/b", one), (b"a/bc", tensor_bundle_writer.entry((0,), 3, 0, 24)), (b"d", one)]
+        shapes, records, offset = {b"a/b": (2, 3), b"a/bc": (3,), b"d": ()}, [(b"", writer.header())], 0
+        for name, shape in shapes.items():
+            size = 4 * math.prod(shape)
+            crc = writer.masked_crc32c(bytes(size))
+            records.append((name, writer.entry(shape, offset=offset, crc=crc)))
+            offset += size
         for per_block in (1, 9):
-            yield tensor_bundle_writer.table([(b"", header), *more], per_block)
-        yield tensor_bundle_writer.table([(b"", tensor_bundle_writer.header(2, 1))])
+            yield writer.table(records, per_block)
+        yield writer.table([(b"", writer.header(2, 1))])
         yield (SAMPLES / "plain" / "model.ckpt-12.index").read_bytes()
 
     def read(self, raw: bytes) -> object:
@@ -62,7 +67,7 @@ class Safetensors(Target):
 
     errors = (CheckpointError,)
     of_library = True
-    words = (b'"dtype":', b'"shape":', b'"data_offsets":', b'"__metadata__":', b'"F32"', b'"BF16"', b'"F8_E4M3"', b'"I64"')
+    words = tuple(b'"dtype": "shape": "data_offsets": "__metadata__": "F32" "BF16" "F8_E4M3" "I64"'.split())
 
     def __init__(self, folder: Path) -> None:
         self._file = InputFile(folder / "model.safetensors")

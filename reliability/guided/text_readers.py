@@ -9,7 +9,7 @@ import zlib
 from collections.abc import Iterable
 from dataclasses import asdict
 from pathlib import Path
-from typing import BinaryIO, cast
+from typing import BinaryIO, ClassVar, cast
 
 import numpy as np
 
@@ -68,7 +68,18 @@ class JsonLines(_Documents):
     """JSON lines with a text each."""
 
     reading = Reading(field="text", id_field="id")
-    words = (b'{"text":', b'"id"', b"\\ud800", b"\\u00e9", b"\xef\xbb\xbf", b'"text": "', b"\n", b"\r\n", b"NaN", b"1e999")
+    words: ClassVar[tuple[bytes, ...]] = (
+        b'{"text":',
+        b'"id"',
+        b"\\ud800",
+        b"\\u00e9",
+        b"\xef\xbb\xbf",
+        b'"text": "',
+        b"\n",
+        b"\r\n",
+        b"NaN",
+        b"1e999",
+    )
 
     def seeds(self) -> Iterable[bytes]:
         yield "\n".join(json.dumps({"text": text, "id": place}) for place, text in enumerate(TEXTS)).encode()
@@ -173,7 +184,15 @@ class Utf8(Target):
 
     errors = (TextError,)
     longest = 512
-    words = (b"\xc3\xa9", b"\xe6\x97\xa5", b"\xf0\x9f\x99\x82", b"\xed\xa0\x80", b"\xc0\x80", b"\xf4\x90\x80\x80", b"\xef\xbb\xbf")
+    words = (
+        b"\xc3\xa9",
+        b"\xe6\x97\xa5",
+        b"\xf0\x9f\x99\x82",
+        b"\xed\xa0\x80",
+        b"\xc0\x80",
+        b"\xf4\x90\x80\x80",
+        b"\xef\xbb\xbf",
+    )
 
     def __init__(self, folder: Path) -> None:
         """Need nothing."""
@@ -205,7 +224,19 @@ class Words(Target):
 
     errors = (TextError, TokenError)
     longest = 512
-    words = (b" ", b"\n", b"\r", b"\r\n", b"\xef\xbb\xbf", b"the", b"\xc2\xa0", b"\xe2\x80\xa8", b"\xc4\xb0", b"\x1c", b"\x85")
+    words = (
+        b" ",
+        b"\n",
+        b"\r",
+        b"\r\n",
+        b"\xef\xbb\xbf",
+        b"the",
+        b"\xc2\xa0",
+        b"\xe2\x80\xa8",
+        b"\xc4\xb0",
+        b"\x1c",
+        b"\x85",
+    )
 
     def __init__(self, folder: Path) -> None:
         letters, space = tuple("abcdehoftuw\u0130"), {"space": "_"}

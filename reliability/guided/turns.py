@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import hashlib
 import importlib
 import io
-import json
 import mmap
 import os
 import re
@@ -18,15 +16,17 @@ import time
 import traceback
 import zlib
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from reliability.guided import targets
+from reliability.guided.findings import Findings
 from reliability.guided.target import Target, judge
-from reliability.guided.targets import CORPUS, PACKAGES, make_target, reader_modules
+from reliability.guided.targets import CORPUS, make_target
 from reliability.judging import Outcome
 
-__all__ = ["MOST_MEGABYTES", "MOST_SECONDS", "Finding", "Turn", "finish_turn", "import_readers", "start_turn"]
+__all__ = ["MOST_MEGABYTES", "MOST_SECONDS", "Turn", "Watched", "finish_turn", "import_readers", "start_turn"]
 
 MOST_SECONDS = 2.0  # of the processor's time for one input: on a busy machine the clock says nothing
 MOST_MEGABYTES = 256  # that one input may take more than all before it
@@ -34,20 +34,9 @@ HANG_SECONDS = 30  # by the clock; then the process ends, and says what it was r
 DATA_BYTES = 3 << 30  # that a process may take, libraries included
 PROCESS_MEGABYTES = 2048  # in memory
 DIED = {"crash": "ended", "timeout": "hung", "oom": "memory"}  # what libFuzzer calls the input at which it ended
-MESSAGES = 1024  # counters for the messages of a library
-VALUES = re.compile(r"[^A-Za-z .:,]+|/\S+|\b\w*\d\w*\b")  # what messages say of one input alone
+MESSAGES = 128  # counters for the messages of a library
+VALUES = re.compile(r"[`'\"].*[`'\"]|[^A-Za-z .:,]+")  # what messages say of one input alone
 STATUS = re.compile(r"cov: (\d+) ft: (\d+) corp: (\d+)/")
-
-
-@dataclass
-class Finding:
-    """Something that must not come of an input, the smallest such input in a file, and how often it came."""
-
-    target: str
-    kind: str
-    said: str
-    file: Path
-    times: int = 1
 
 
 @dataclass
@@ -72,7 +61,6 @@ class Turn:
     coverage: int = 0
     features: int = 0
     inputs: int = 0
-    findings: list[Finding] = field(default_factory=list)
 
 
 @contextlib.contextmanager
@@ -80,18 +68,17 @@ def _instrumented() -> Iterator[None]:
     """Within it, our modules are imported with counters at their branches."""
     import atheris
 
-    with contextlib.redirect_stderr(io.StringIO()), atheris.instrument_imports(include=[*PACKAGES]):
+    with contextlib.redirect_stderr(io.StringIO()), atheris.instrument_imports(include=[*targets.PACKAGES]):
         yield
 
 
 def import_readers() -> None:
     """Import all readers with counters, once, before processes for the turns are made."""
     with _instrumented():
-        for module in reader_modules():
-            importlib.import_module(module)
+        targets.import_readers()
 
 
-def start_turn(target: str, folder: Path, findings: Path, seconds: float, corpus: Path = CORPUS) -> Turn:
+def start_turn(target: str, folder: Path, findings: Findings, seconds: float, corpus: Path = CORPUS) -> Turn:
     """Begin a turn of so many seconds in a process of its own.
 
     Args:
@@ -115,7 +102,7 @@ def start_turn(target: str, folder: Path, findings: Path, seconds: float, corpus
     return Turn(target, folder, process, time.monotonic(), shared)
 
 
-def _fuzz(name: str, folder: Path, findings: Path, deadline: float, corpus: Path, shared: Any) -> None:
+def _fuzz(name: str, folder: Path, findings: Findings, deadline: float, corpus: Path, shared: Any) -> None:
     import atheris
 
     resource.setrlimit(resource.RLIMIT_DATA, (DATA_BYTES, DATA_BYTES))
@@ -123,12 +110,12 @@ def _fuzz(name: str, folder: Path, findings: Path, deadline: float, corpus: Path
     shutil.rmtree(scratch, ignore_errors=True)
     scratch.mkdir()
     with _instrumented():  # some readers import more when they are first called
-        watched = _Watched(name, make_target(name, scratch), findings, shared, deadline)
+        watched = Watched(name, make_target(name, scratch), findings, shared, deadline)
         for place, raw in enumerate(watched.target.seeds()):
             (folder / "corpus" / f"seed_{place}").write_bytes(raw)
             watched.warm_up(raw)
-    words = ["".join(rf"\x{byte:02x}" for byte in word) for word in watched.target.words]
-    (folder / "words").write_text("".join(f'"{word}"\n' for word in words))
+    words = ['"' + "".join(rf"\x{byte:02x}" for byte in word) + '"' for word in watched.target.words]
+    (folder / "words").write_text("\n".join(["# words", *words]) + "\n")
     flags = ["-handle_usr1=1", f"-max_len={watched.target.longest}",
              f"-timeout={HANG_SECONDS}", f"-rss_limit_mb={PROCESS_MEGABYTES}", f"-artifact_prefix={folder}/died-",
              f"-dict={folder / 'words'}", "-report_slow_units=3600", "-print_final_stats=1"]  # fmt: skip
@@ -138,25 +125,29 @@ def _fuzz(name: str, folder: Path, findings: Path, deadline: float, corpus: Path
     atheris.Fuzz()
 
 
-class _Watched:
-    """Judges inputs, and keeps those that must not have come through."""
+class Watched:
+    """Judges inputs one after the other, and keeps those of findings.
 
-    def __init__(self, name: str, target: Target, findings: Path, shared: Any, deadline: float) -> None:
-        import atheris
+    Args:
+        shared: where executions, seconds of the slowest input, and megabytes are counted.
+        deadline: of `time.monotonic`, when the process shall end.
+    """
 
+    def __init__(self, name: str, target: Target, findings: Findings, shared: Any, deadline: float) -> None:
         self.target = target
         self._name, self._findings, self._shared, self._deadline = name, findings, shared, deadline
         self._peak = 0.0
-        self._atheris = atheris  # whose functions are others once it is set up
-        # Libraries have no counters at their branches: which message came is all that shows where an input led.
-        self._messages = [atheris._reserve_counter() for _ in range(MESSAGES)] if target.of_library else []
+        self._atheris: Any = None
+        if target.of_library:  # it has no counters at its branches: its message is all that shows where an input led
+            self._atheris = importlib.import_module("atheris")
+            self._messages = [self._atheris._reserve_counter() for _ in range(MESSAGES)]
 
     def warm_up(self, raw: bytes) -> None:
         """Judge a first input, for which libraries may be loaded."""
         outcome = judge(self.target, raw)
         self._peak = _megabytes()
         if outcome.is_bug:
-            self._keep(outcome, raw)
+            self._findings.keep(self._name, outcome, raw)
 
     def __call__(self, raw: bytes) -> None:
         began = time.process_time()
@@ -167,7 +158,7 @@ class _Watched:
         shared[0] += 1
         shared[1] = max(shared[1], seconds)
         shared[2] = peak
-        if self._messages:
+        if self._atheris is not None:
             self._atheris._trace_branch(self._messages[zlib.crc32(VALUES.sub("", outcome.said).encode()) % MESSAGES])
         if time.monotonic() > self._deadline:
             os.kill(os.getpid(), signal.SIGUSR1)  # libFuzzer then ends in its own way
@@ -176,39 +167,14 @@ class _Watched:
         elif seconds > MOST_SECONDS:
             outcome = Outcome("slow", f"{seconds:.1f} s; {outcome.kind}: {outcome.said}")
         if outcome.is_bug or outcome.kind in ("memory", "slow"):
-            self._keep(outcome, raw)
-
-    def _keep(self, outcome: Outcome, raw: bytes) -> None:
-        keep_finding(self._findings, self._name, outcome, raw)
+            self._findings.keep(self._name, outcome, raw)
 
 
 def _megabytes() -> float:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
 
-def keep_finding(folder: Path, target: str, outcome: Outcome, raw: bytes) -> None:
-    """Keep the smallest input of each finding; findings are the same if kind, class of the error, and place are."""
-    said, place = outcome.said.partition(":")[0], outcome.said.rpartition(" at ")[2]
-    mark = f"{outcome.kind} {said} {place}" if outcome.kind == "wrong error" else outcome.kind
-    name = f"{target}-{outcome.kind.replace(' ', '-')}-{hashlib.sha256(mark.encode()).hexdigest()[:8]}"
-    file, about = folder / name, folder / f"{name}.json"
-    before = json.loads(about.read_text("utf-8")) if about.exists() else {"times": 0, "said": outcome.said}
-    if not file.exists() or len(raw) < file.stat().st_size:
-        file.write_bytes(raw)
-        before["said"] = outcome.said
-    about.write_text(json.dumps({"target": target, "kind": outcome.kind, **before, "times": before["times"] + 1}))
-
-
-def read_findings(folder: Path) -> list[Finding]:
-    """Return all findings whose inputs are in a folder."""
-    found = []
-    for about in sorted(folder.glob("*.json")):
-        fields = json.loads(about.read_text("utf-8"))
-        found.append(Finding(**fields, file=about.with_suffix("")))
-    return found
-
-
-def finish_turn(turn: Turn, findings: Path, status: int) -> None:
+def finish_turn(turn: Turn, findings: Findings, status: int) -> None:
     """Note what came of a process that has ended with this status of `os.waitpid`."""
     turn.seconds = time.monotonic() - turn.began
     turn.executions, turn.slowest, turn.megabytes = int(turn.shared[0]), turn.shared[1], turn.shared[2]
@@ -218,7 +184,7 @@ def finish_turn(turn: Turn, findings: Path, status: int) -> None:
     died = sorted(turn.folder.glob("died-*"))
     for file in died:
         kind = DIED.get(file.name.split("-")[1], "ended")
-        keep_finding(findings, turn.target, Outcome(kind, _last_words(log, status)), file.read_bytes())
+        findings.keep(turn.target, Outcome(kind, _last_words(log, status)), file.read_bytes())
         file.unlink()
     if status and not died:
         raise RuntimeError(f"{turn.target}: its process ended with status {status}: {_last_words(log, status)}")

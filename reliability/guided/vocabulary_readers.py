@@ -28,13 +28,18 @@ class VocabularyFile(Target):
     """A file beside a checkpoint: `vocab.txt`, `cache.pt`, `vocab.pkl` or `vocabulary.json`."""
 
     errors = (CheckpointError,)
-    words = (b"<unk>", b"<eos>", b"<S>", b"<UNK>", b"idx2sym", b"sym2idx", b"unk_idx", b"lower_case", b"delimiter", b"special")
+    words = tuple(b"<unk> <eos> <S> <UNK> idx2sym sym2idx unk_idx lower_case delimiter special".split())
 
     def __init__(self, folder: Path) -> None:
         self._file = InputFile(folder / "vocabulary")
 
     def seeds(self) -> Iterable[bytes]:
-        yield from (b"<unk>\n<eos>\nthe 120\nof 90\n", b"<S> 3\n<UNK> 0\na 1\n", b"\xef\xbb\xbf10 5\r\n32 4\r\n", b"_ 3\na\nb\n")
+        yield from (
+            b"<unk>\n<eos>\nthe 120\nof 90\n",
+            b"<S> 3\n<UNK> 0\na 1\n",
+            b"\xef\xbb\xbf10 5\r\n32 4\r\n",
+            b"_ 3\na\nb\n",
+        )
         fields = {"idx2sym": ["<unk>", "<eos>", *WORDS], "lower_case": True, "unk_idx": 0, "special": ["<eos>"]}
         table = {"sym2idx": OrderedDict((word, place) for place, word in enumerate(WORDS)), "delimiter": ""}
         for value in (fields, table, {**fields, **table}, {"vocab": fields}, ["a"]):
@@ -63,7 +68,7 @@ class _OfBundle(Target):
 class VocabularyJson(_OfBundle):
     """`vocabulary.json`."""
 
-    words = (b'"symbols"', b'"kind"', b'"words"', b'"characters"', b'"bytes"', b'"unk"', b'"line_end"', b'"space"', b'"lower_case"')
+    words = tuple(b'"symbols" "kind" "words" "characters" "bytes" "unk" "line_end" "space" "lower_case"'.split())
 
     def seeds(self) -> Iterable[bytes]:
         byte_symbols = tuple(str(byte) for byte in range(256))
@@ -78,8 +83,12 @@ class TokenizerJson(_OfBundle):
 
     kind = "tokenizers"
     of_library = True
-    words = (b'"type"', b'"Sequence"', b'"Replace"', b'"Split"', b'"Precompiled"', b'"BPE"', b'"WordPiece"', b'"Unigram"',
-             b'"Regex"', b'"pattern"', b'"ByteLevel"', b'"NFKC"', b'"Strip"', b'"Prepend"', b'"added_tokens"')  # fmt: skip
+    words = tuple(
+        b"""
+        "type" "Sequence" "Replace" "Split" "Precompiled" "BPE" "WordPiece" "Unigram" "Regex" "pattern"
+        "ByteLevel" "NFKC" "Strip" "Prepend" "added_tokens"
+        """.split()
+    )
 
     def seeds(self) -> Iterable[bytes]:
         vocabulary = {word: place for place, word in enumerate(["<unk>", *WORDS])}
