@@ -35,6 +35,10 @@ NEEDED = (
 )
 LONGEST_TURN = 30.0  # seconds: an end before the end has seen every target
 LONGEST_LINE = 500
+COLUMNS = (
+    *("target", "executions", "seconds", "a second", "branches", "features", "corpus", "slowest", "memory"),
+    "findings",
+)
 FINDINGS = Path("guided_findings")
 
 
@@ -63,7 +67,7 @@ class Search:
 
     def __init__(self, names: Sequence[str], work: Path, findings: Findings, jobs: int) -> None:
         self.totals = {name: Total(name) for name in names}
-        self._work, self._findings, self._jobs = work, findings, jobs
+        self._work, self._findings, self.jobs = work, findings, jobs
         self._running: dict[int, Turn] = {}
 
     @property
@@ -74,7 +78,7 @@ class Search:
         """Give every target one turn of so many seconds."""
         waiting = list(self.totals)
         while waiting or self._running:
-            while waiting and len(self._running) < self._jobs:
+            while waiting and len(self._running) < self.jobs:
                 name = waiting.pop(0)
                 turn = start_turn(name, self._work / name, self._findings, seconds)
                 self._running[turn.process] = turn
@@ -92,20 +96,7 @@ class Search:
 
 def table(totals: Sequence[Total], findings: dict[str, int]) -> str:
     """Return the figures of all targets, as lines."""
-    rows = [
-        (
-            "target",
-            "executions",
-            "seconds",
-            "a second",
-            "branches",
-            "features",
-            "corpus",
-            "slowest",
-            "memory",
-            "findings",
-        )
-    ]
+    rows = [COLUMNS]
     for total in totals:
         rows.append(
             (total.target, f"{total.executions:,}", f"{total.seconds:,.0f}",
@@ -137,18 +128,14 @@ def search(names: Sequence[str], seconds: float, runs: int | None, jobs: int, fo
         os.environ.setdefault(name, "1")  # threads would not live on in the processes of the turns
     deadline = time.monotonic() + seconds
     findings = Findings(folder, f"{time.time()} {os.getpid()}")
-    import_readers()
+    import_readers(names)
     ready = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
     with tempfile.TemporaryDirectory(prefix="guided-", dir=ready) as work:
         running = Search(names, Path(work), findings, jobs)
+        is_whole = False
         try:
-            rounds = 0
-            while rounds == 0 or (time.monotonic() < deadline - 1 if runs is None else running.executions < runs):
-                share = (deadline - time.monotonic()) * jobs / len(names)
-                turn = LONGEST_TURN if runs is not None else min(LONGEST_TURN, share)
-                running.round(turn)
-                rounds += 1
-                print(f"round {rounds}: {running.executions:,} executions", file=sys.stderr, flush=True)
+            run_rounds(running, deadline, runs)
+            is_whole = True
         except KeyboardInterrupt:
             print("interrupted", file=sys.stderr)
         finally:
@@ -157,16 +144,25 @@ def search(names: Sequence[str], seconds: float, runs: int | None, jobs: int, fo
         counts = {name: sum(one.target == name for one in found) for name in names}
         print(table(list(running.totals.values()), counts))
         print(f"{running.executions:,} executions, {len(found):,} findings")
-        if keep:
-            for name in names:
-                new = [file.read_bytes() for file in sorted((Path(work) / name / "corpus").iterdir())]
-                kept = minimize(name, new, CORPUS)
-                print(f"{name}: keeps {kept.inputs:,} inputs of {kept.bytes:,} bytes")
+        for name in names if keep else ():
+            new = [file.read_bytes() for file in sorted((Path(work) / name).glob("corpus/*"))]
+            kept = minimize(name, new, CORPUS)
+            print(f"{name}: keeps {kept.inputs:,} inputs of {kept.bytes:,} bytes")
     for one in found:
         said = one.said if one.said.isprintable() else ascii(one.said)
         print(f"{one.target}: {one.kind}, {one.times:,} times: {said[:LONGEST_LINE]}")
         print(f"  python -m reliability.guided --repeat {one.target} {one.file}")
-    return 1 if found else 0
+    return 0 if is_whole and not found else 1
+
+
+def run_rounds(running: Search, deadline: float, runs: int | None) -> None:
+    """Run rounds up to the deadline, or if `runs` is given, until so many inputs have been read."""
+    rounds = 0
+    while rounds == 0 or (time.monotonic() < deadline - 1 if runs is None else running.executions < runs):
+        share = (deadline - time.monotonic()) * running.jobs / len(running.totals)
+        running.round(LONGEST_TURN if runs is not None else min(LONGEST_TURN, share))
+        rounds += 1
+        print(f"round {rounds}: {running.executions:,} executions", file=sys.stderr, flush=True)
 
 
 def main() -> None:

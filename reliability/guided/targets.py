@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+from collections.abc import Iterable
 from pathlib import Path
 
 from reliability.guided.target import Target
@@ -42,10 +43,10 @@ TARGETS = {  # name: module, relative to this package if it begins with a dot; c
 }
 
 
-def import_readers() -> None:
-    """Import the modules of all targets, and with them the readers."""
-    for module, _ in TARGETS.values():
-        importlib.import_module(module, PACKAGE)
+def import_readers(names: Iterable[str]) -> None:
+    """Import the modules of targets, and with them the readers."""
+    for name in names:
+        importlib.import_module(TARGETS[name][0], PACKAGE)
 
 
 def make_target(name: str, folder: Path) -> Target:

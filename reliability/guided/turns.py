@@ -15,7 +15,7 @@ import signal
 import time
 import traceback
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -72,19 +72,18 @@ def _instrumented() -> Iterator[None]:
         yield
 
 
-def import_readers() -> None:
-    """Import all readers with counters, once, before processes for the turns are made."""
+def import_readers(names: Iterable[str]) -> None:
+    """Import the readers of targets with counters, once, before processes for the turns are made."""
     with _instrumented():
-        targets.import_readers()
+        targets.import_readers(names)
 
 
-def start_turn(target: str, folder: Path, findings: Findings, seconds: float, corpus: Path = CORPUS) -> Turn:
+def start_turn(target: str, folder: Path, findings: Findings, seconds: float) -> Turn:
     """Begin a turn of so many seconds in a process of its own.
 
     Args:
         folder: of the target; its inputs stay there for the next turn.
         findings: where inputs are kept that must not have come through.
-        corpus: kept inputs, a folder for each target.
     """
     (folder / "corpus").mkdir(parents=True, exist_ok=True)
     shared = (ctypes.c_double * 3).from_buffer(mmap.mmap(-1, mmap.PAGESIZE))
@@ -94,7 +93,7 @@ def start_turn(target: str, folder: Path, findings: Findings, seconds: float, co
             log = os.open(folder / "log", os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o666)
             for stream in (1, 2):
                 os.dup2(log, stream)
-            _fuzz(target, folder, findings, time.monotonic() + seconds, corpus / target, shared)
+            _fuzz(target, folder, findings, time.monotonic() + seconds, Path(CORPUS) / target, shared)
         except BaseException:
             traceback.print_exc()
         finally:

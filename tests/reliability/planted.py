@@ -2,12 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import ctypes
+import os
+import sys
+import time
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
 from reliability.guided.target import Target
 
-__all__ = ["Planted"]
+__all__ = ["HARM", "Planted"]
+
+
+def _run_on() -> None:
+    while True:
+        pass
+
+
+HARM: Mapping[bytes, Callable[[], object]] = {  # what ends the process, or would never end
+    b"abort": os.abort,
+    b"segfault": lambda: ctypes.string_at(0),
+    b"hang": _run_on,
+    b"sleep": lambda: time.sleep(3600),
+    b"memory": lambda: len(bytearray(400 << 20)),
+    b"exit": sys.exit,
+}
 
 
 class Planted(Target):
@@ -28,6 +47,8 @@ class Planted(Target):
             raise ValueError("no size")
         if raw[3:5] == b"!?":
             return {}[raw[2]]
+        if raw[3:] in HARM:
+            HARM[raw[3:]]()
         if raw[3:4] == b"\x1b":
             raise ValueError("control characters: \x1b[2J")
         return raw[2]

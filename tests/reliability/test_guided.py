@@ -132,7 +132,7 @@ def test_one_input_can_be_repeated(tmp_path: Path) -> None:
 @NEEDS_ATHERIS
 @pytest.mark.full
 def test_search_finds_what_is_planted(tmp_path: Path) -> None:
-    result = _search(SEARCH, "--targets", "planted", "--seconds", "10", "--findings", str(tmp_path))
+    result = _search(SEARCH, "--targets", "planted", "--seconds", "5", "--findings", str(tmp_path))
     assert result.returncode == 1, result.stderr
     kept = [file.read_bytes() for file in tmp_path.glob("planted-wrong-error-*") if not file.suffix]
     assert len(kept) == 1 and b"!?" in kept[0]
@@ -141,7 +141,38 @@ def test_search_finds_what_is_planted(tmp_path: Path) -> None:
 
 @NEEDS_ATHERIS
 @pytest.mark.full
+@pytest.mark.parametrize(
+    ("harm", "kind"),
+    [
+        ("abort", "ended"),
+        ("segfault", "ended"),
+        ("hang", "hung"),
+        ("sleep", "hung"),
+        ("memory", "memory"),
+        ("exit", "wrong-error"),
+    ],
+)
+def test_search_outlives_what_ends_its_process(harm: str, kind: str, tmp_path: Path) -> None:
+    kept, found = tmp_path / "corpus" / "planted", tmp_path / "findings"
+    kept.mkdir(parents=True)
+    (kept / "harm").write_bytes(b"XL\1" + harm.encode())
+    corpus = f"turns.CORPUS = {str(tmp_path / 'corpus')!r}"
+    result = _search(
+        f"from reliability.guided import turns; turns.HANG_SECONDS = 1; {corpus}; {SEARCH}",
+        "--targets",
+        "planted",
+        "--seconds",
+        "3",
+        "--findings",
+        str(found),
+    )
+    assert result.returncode == 1, result.stderr
+    assert harm.encode() in [file.read_bytes()[3:] for file in found.glob(f"planted-{kind}-*") if not file.suffix]
+
+
+@NEEDS_ATHERIS
+@pytest.mark.full
 def test_search_of_a_sound_reader_finds_nothing(tmp_path: Path) -> None:
-    result = _search(SEARCH, "--targets", "ids", "--seconds", "5", "--findings", str(tmp_path))
+    result = _search(SEARCH, "--targets", "ids", "--seconds", "4", "--findings", str(tmp_path))
     assert result.returncode == 0, result.stdout + result.stderr
     assert "0 findings" in result.stdout
