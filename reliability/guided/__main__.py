@@ -1,4 +1,4 @@
-"""Search for inputs that the readers do not stand, guided by the branches that each input takes.
+"""Search for inputs that harm the readers, guided by the branches that each input takes.
 
     python -m reliability.guided                              a minute, which all targets share
     python -m reliability.guided --seconds 3600 --jobs 2      an hour

@@ -1,4 +1,4 @@
-"""Targets: the configurations that come with checkpoints, beside weights that fit the first of them."""
+"""Targets: the configurations that come with checkpoints, and weights that fit the first of each."""
 
 from __future__ import annotations
 
@@ -129,7 +129,7 @@ def _huggingface_reformer_name(name: str) -> str:
 
 
 class GivenConfig(_Folders):
-    """What a user gives with `--config FILE` beside a state dict: of the authors' code, or of reformer-pytorch."""
+    """What a user gives with `--config FILE` for a state dict: of the authors' code, or of reformer-pytorch."""
 
     words = (*_words(CUT.to_dict()), b'"source"', b'"bucket_size"', b'"heads"', b'"causal"', b'"num_buckets"',
              b'"max_length"', b'"max_seq_len"', b'"ff_activation"', b'"use_full_attn"', b'"dim_head"')  # fmt: skip
@@ -142,8 +142,8 @@ class GivenConfig(_Folders):
         tensors = {name: t for name, t in Reformer(SUMMED).state_dict().items() if not name.endswith("rotations")}
         torch.save(_renamed(tensors, _reformer_pytorch_name), reformer / "model.pt")
         lengths = {"tgt_len": 5, "mem_len": 6, "clamp_len": 7, "same_length": True, "pre_lnorm": False}
-        told = {"bucket_size": 16, "n_hashes": 2, "causal": True, "heads": 2, "num_buckets": 8, "hash_seed": 3}
-        return lengths, {**told, "ff_activation": "gelu", "note": "reformer"}
+        given = {"bucket_size": 16, "n_hashes": 2, "causal": True, "heads": 2, "num_buckets": 8, "hash_seed": 3}
+        return lengths, {**given, "ff_activation": "gelu", "note": "reformer"}
 
     def seeds(self) -> Iterable[bytes]:
         yield from super().seeds()

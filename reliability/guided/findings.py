@@ -27,7 +27,7 @@ class Findings:
     """The findings of one search, in a folder that may hold those of earlier ones; several processes add to it.
 
     Args:
-        search: what tells this search from others.
+        search: a mark of this search, which no other one has.
     """
 
     def __init__(self, folder: Path, search: str) -> None:

@@ -136,7 +136,7 @@ class _Silent:
 
 
 class RunFields(_Fields):
-    """The fields of a run of `score` that was interrupted, behind those that say which run it is."""
+    """The fields of a run of `score` that was interrupted, after those that say which run it is."""
 
     errors = (XlruntimeError, XlexportError)
     words = (

@@ -1,4 +1,4 @@
-"""One turn of a target: a process of its own that atheris feeds, and what is known of it afterwards."""
+"""One turn of a target: a process of its own that atheris feeds, and what it leaves to know."""
 
 from __future__ import annotations
 
@@ -33,10 +33,41 @@ MOST_MEGABYTES = 256  # that one input may take more than all before it
 HANG_SECONDS = 30  # by the clock; then the process ends, and says what it was reading
 DATA_BYTES = 3 << 30  # that a process may take, libraries included
 PROCESS_MEGABYTES = 2048  # in memory
+LARGEST_INPUT = 1 << 20
 DIED = {"crash": "ended", "timeout": "hung", "oom": "memory"}  # what libFuzzer calls the input at which it ended
 MESSAGES = 128  # counters for the messages of a library
 VALUES = re.compile(r"[`'\"].*[`'\"]|[^A-Za-z .:,]+")  # what messages say of one input alone
 STATUS = re.compile(r"cov: (\d+) ft: (\d+) corp: (\d+)/")
+
+
+class Shared:
+    """Memory that a process shares with the one that has started it: it is there whatever ends the process."""
+
+    def __init__(self) -> None:
+        self._memory = mmap.mmap(-1, LARGEST_INPUT + mmap.PAGESIZE)
+        self._figures = (ctypes.c_double * 4).from_buffer(self._memory)  # executions, slowest, megabytes, length
+
+    def begin(self, raw: bytes) -> None:
+        """Say what is read now."""
+        self._figures[3] = len(raw)
+        self._memory[mmap.PAGESIZE : mmap.PAGESIZE + len(raw)] = raw
+
+    def end(self, seconds: float, megabytes: float) -> None:
+        """Say what it took."""
+        figures = self._figures
+        figures[0] += 1
+        figures[1] = max(figures[1], seconds)
+        figures[2] = megabytes
+
+    @property
+    def figures(self) -> tuple[int, float, float]:
+        """Executions, seconds of the slowest, and megabytes at most."""
+        return int(self._figures[0]), self._figures[1], self._figures[2]
+
+    @property
+    def last(self) -> bytes:
+        """The input that was read last."""
+        return self._memory[mmap.PAGESIZE : mmap.PAGESIZE + int(self._figures[3])]
 
 
 @dataclass
@@ -44,7 +75,7 @@ class Turn:
     """A process, and what came of it.
 
     Attributes:
-        shared: executions, seconds of the slowest input, and megabytes at most, as the process counts them.
+        shared: what the process tells while it runs.
         coverage: branches of our modules that were seen; features: those with how often, as libFuzzer counts.
         inputs: of the corpus, which is in `folder / "corpus"`.
     """
@@ -53,7 +84,7 @@ class Turn:
     folder: Path
     process: int
     began: float
-    shared: Any
+    shared: Shared
     seconds: float = 0.0
     executions: int = 0
     slowest: float = 0.0
@@ -86,7 +117,7 @@ def start_turn(target: str, folder: Path, findings: Findings, seconds: float) ->
         findings: where inputs are kept that must not have come through.
     """
     (folder / "corpus").mkdir(parents=True, exist_ok=True)
-    shared = (ctypes.c_double * 3).from_buffer(mmap.mmap(-1, mmap.PAGESIZE))
+    shared = Shared()
     process = os.fork()
     if process == 0:
         try:
@@ -101,7 +132,7 @@ def start_turn(target: str, folder: Path, findings: Findings, seconds: float) ->
     return Turn(target, folder, process, time.monotonic(), shared)
 
 
-def _fuzz(name: str, folder: Path, findings: Findings, deadline: float, corpus: Path, shared: Any) -> None:
+def _fuzz(name: str, folder: Path, findings: Findings, deadline: float, corpus: Path, shared: Shared) -> None:
     import atheris
 
     resource.setrlimit(resource.RLIMIT_DATA, (DATA_BYTES, DATA_BYTES))
@@ -128,11 +159,10 @@ class Watched:
     """Judges inputs one after the other, and keeps those of findings.
 
     Args:
-        shared: where executions, seconds of the slowest input, and megabytes are counted.
         deadline: of `time.monotonic`, when the process shall end.
     """
 
-    def __init__(self, name: str, target: Target, findings: Findings, shared: Any, deadline: float) -> None:
+    def __init__(self, name: str, target: Target, findings: Findings, shared: Shared, deadline: float) -> None:
         self.target = target
         self._name, self._findings, self._shared, self._deadline = name, findings, shared, deadline
         self._peak = 0.0
@@ -144,49 +174,53 @@ class Watched:
     def warm_up(self, raw: bytes) -> None:
         """Judge a first input, for which libraries may be loaded."""
         outcome = judge(self.target, raw)
-        self._peak = _megabytes()
+        self._peak = _most_megabytes()
         if outcome.is_bug:
             self._findings.keep(self._name, outcome, raw)
 
     def __call__(self, raw: bytes) -> None:
+        self._shared.begin(raw)
         began = time.process_time()
         outcome = judge(self.target, raw)
-        seconds, peak = time.process_time() - began, _megabytes()
-        grown, self._peak = peak - self._peak, peak
-        shared = self._shared
-        shared[0] += 1
-        shared[1] = max(shared[1], seconds)
-        shared[2] = peak
+        seconds, peak = time.process_time() - began, _most_megabytes()
+        self._shared.end(seconds, peak)
+        taken = 0.0
+        if peak > self._peak:  # an input that takes less than one before it does not show
+            taken, self._peak = max(peak - self._peak, peak - _megabytes()), peak
         if self._atheris is not None:
             self._atheris._trace_branch(self._messages[zlib.crc32(VALUES.sub("", outcome.said).encode()) % MESSAGES])
         if time.monotonic() > self._deadline:
             os.kill(os.getpid(), signal.SIGUSR1)  # libFuzzer then ends in its own way
-        if grown > MOST_MEGABYTES:
-            outcome = Outcome("memory", f"{grown:,.0f} MB; {outcome.kind}: {outcome.said}")
+        if taken > MOST_MEGABYTES:
+            outcome = Outcome("memory", f"{taken:,.0f} MB; {outcome.kind}: {outcome.said}")
         elif seconds > MOST_SECONDS:
             outcome = Outcome("slow", f"{seconds:.1f} s; {outcome.kind}: {outcome.said}")
         if outcome.is_bug or outcome.kind in ("memory", "slow"):
             self._findings.keep(self._name, outcome, raw)
 
 
-def _megabytes() -> float:
+def _most_megabytes() -> float:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+
+
+def _megabytes() -> float:
+    return int(Path("/proc/self/statm").read_text("ascii").split()[1]) * mmap.PAGESIZE / (1 << 20)
 
 
 def finish_turn(turn: Turn, findings: Findings, status: int) -> None:
     """Note what came of a process that has ended with this status of `os.waitpid`."""
     turn.seconds = time.monotonic() - turn.began
-    turn.executions, turn.slowest, turn.megabytes = int(turn.shared[0]), turn.shared[1], turn.shared[2]
+    turn.executions, turn.slowest, turn.megabytes = turn.shared.figures
     log = (turn.folder / "log").read_text("utf-8", "replace")
     if states := STATUS.findall(log):
         turn.coverage, turn.features, turn.inputs = map(int, states[-1])
-    died = sorted(turn.folder.glob("died-*"))
-    for file in died:
-        kind = DIED.get(file.name.split("-")[1], "ended")
-        findings.keep(turn.target, Outcome(kind, _last_words(log, status)), file.read_bytes())
+    if status and not turn.executions:
+        raise RuntimeError(f"{turn.target}: its process ended before the first input: {_last_words(log, status)}")
+    if status:
+        kinds = [DIED.get(file.name.split("-")[1], "ended") for file in turn.folder.glob("died-*")]
+        findings.keep(turn.target, Outcome((kinds or ["ended"])[0], _last_words(log, status)), turn.shared.last)
+    for file in turn.folder.glob("died-*"):
         file.unlink()
-    if status and not died:
-        raise RuntimeError(f"{turn.target}: its process ended with status {status}: {_last_words(log, status)}")
 
 
 def _last_words(log: str, status: int) -> str:

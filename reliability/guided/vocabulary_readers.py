@@ -25,7 +25,7 @@ WORDS = sorted(set(TEXT.split()))
 
 
 class VocabularyFile(Target):
-    """A file beside a checkpoint: `vocab.txt`, `cache.pt`, `vocab.pkl` or `vocabulary.json`."""
+    """A file that comes with a checkpoint: `vocab.txt`, `cache.pt`, `vocab.pkl` or `vocabulary.json`."""
 
     errors = (CheckpointError,)
     words = tuple(b"<unk> <eos> <S> <UNK> idx2sym sym2idx unk_idx lower_case delimiter special".split())
