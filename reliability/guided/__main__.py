@@ -7,7 +7,8 @@
     python -m reliability.guided --repeat pickle FILE         one input, and what comes of it; needs no atheris
 
 An input may give a result or an error of ours. Anything else is a finding: another error, a message that a terminal
-cannot show, more than 2 seconds of the processor, more than 256 MB of memory, a process that ends.
+cannot show, more than 2 seconds of the processor, more than 256 MB of memory, a process that ends. Seconds in the table
+are the processor's, too: other programs on the machine do not change them much.
 """
 
 from __future__ import annotations
@@ -82,9 +83,9 @@ class Search:
                 name = waiting.pop(0)
                 turn = start_turn(name, self._work / name, self._findings, seconds)
                 self._running[turn.process] = turn
-            process, status = os.wait()
+            process, status, used = os.wait3(0)
             if (ended := self._running.pop(process, None)) is not None:
-                finish_turn(ended, self._findings, status)
+                finish_turn(ended, self._findings, status, used.ru_utime + used.ru_stime)
                 self.totals[ended.target].add(ended)
 
     def stop(self) -> None:

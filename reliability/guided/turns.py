@@ -83,7 +83,6 @@ class Turn:
     target: str
     folder: Path
     process: int
-    began: float
     shared: Shared
     seconds: float = 0.0
     executions: int = 0
@@ -129,7 +128,7 @@ def start_turn(target: str, folder: Path, findings: Findings, seconds: float) ->
             traceback.print_exc()
         finally:
             os._exit(70)
-    return Turn(target, folder, process, time.monotonic(), shared)
+    return Turn(target, folder, process, shared)
 
 
 def _fuzz(name: str, folder: Path, findings: Findings, deadline: float, corpus: Path, shared: Shared) -> None:
@@ -207,9 +206,9 @@ def _megabytes() -> float:
     return int(Path("/proc/self/statm").read_text("ascii").split()[1]) * mmap.PAGESIZE / (1 << 20)
 
 
-def finish_turn(turn: Turn, findings: Findings, status: int) -> None:
-    """Note what came of a process that has ended with this status of `os.waitpid`."""
-    turn.seconds = time.monotonic() - turn.began
+def finish_turn(turn: Turn, findings: Findings, status: int, seconds: float) -> None:
+    """Note what came of a process that has ended with this status, and took so many seconds of the processor."""
+    turn.seconds = seconds
     turn.executions, turn.slowest, turn.megabytes = turn.shared.figures
     log = (turn.folder / "log").read_text("utf-8", "replace")
     if states := STATUS.findall(log):
