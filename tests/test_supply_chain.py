@@ -1,4 +1,4 @@
-"""What is installed: each package is pinned with hashes, a changed one is refused, and our wheel is reproducible."""
+"""What is installed: each package is pinned, a changed one is refused by its hash, and our wheel is reproducible."""
 
 from __future__ import annotations
 
@@ -25,20 +25,37 @@ from xlexport import __version__
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
 REQUIREMENTS = ROOT / "requirements"
-EXTRAS = {"demo": ("cpu", "convert"), "test": ("cpu", "convert", "train", "dev"), "release": ("release",)}
+HASHES = REQUIREMENTS / "hashes.txt"
+EXTRAS = {
+    "demo": ("cpu", "convert"),
+    "test": ("cpu", "convert", "train", "dev"),
+    "fuzz": ("fuzz",),
+    "docs": ("docs",),
+    "release": ("release",),
+}
 BUILT_FROM = ("LICENSE", "README.md", "pyproject.toml", "runtime", "samples", "training", "xlexport")
 
 
-def entries(path: Path) -> dict[str, list[str]]:
-    """Each package of a lock, and its hashes."""
-    pins: dict[str, list[str]] = {}
+def pins(path: Path) -> list[str]:
+    """The pins of a list, each with its marker and without hashes."""
+    lines = path.read_text("utf-8").splitlines()
+    return [line.removesuffix(" \\") for line in lines if not line.startswith(("#", "-", " "))]
+
+
+def name_of(pin: str) -> str:
+    assert re.fullmatch(r"[a-z0-9-]+==[0-9][0-9a-z.]*( ; .+)?", pin), pin
+    return pin.partition("==")[0]
+
+
+def hashes(path: Path) -> dict[str, list[str]]:
+    """Each pin of a list, and its hashes."""
+    found: dict[str, list[str]] = {}
     for entry in re.split(r"\n(?=[a-z])", path.read_text("utf-8"))[1:]:
-        pin, *hashes = (line.strip(" \\") for line in entry.strip().splitlines())
-        assert re.match(r"[a-z0-9-]+==[0-9][0-9a-z.]*( ;|$)", pin), pin
-        assert hashes and all(re.fullmatch(r"--hash=sha256:[0-9a-f]{64}", found) for found in hashes), pin
-        assert len(set(hashes)) == len(hashes), pin
-        pins[pin.partition("==")[0]] = hashes
-    return pins
+        pin, *lines = (line.strip(" \\") for line in entry.strip().splitlines())
+        assert lines and all(re.fullmatch(r"--hash=sha256:[0-9a-f]{64}", line) for line in lines), pin
+        assert len(set(lines)) == len(lines), pin
+        found[pin] = lines
+    return found
 
 
 def closure(requirements: list[str]) -> set[str]:
@@ -67,34 +84,43 @@ def declared(extras: tuple[str, ...]) -> list[str]:
 
 
 def commands_of_readme() -> list[str]:
-    return [line for line in (ROOT / "README.md").read_text("utf-8").splitlines() if line.startswith("pip install -r")]
+    return [line for line in (ROOT / "README.md").read_text("utf-8").splitlines() if "-c constraints.txt" in line]
 
 
-def test_every_package_that_the_extras_install_is_pinned_with_hashes() -> None:
-    pins = entries(ROOT / "constraints.txt")
+def test_every_package_that_the_extras_install_is_pinned_once() -> None:
+    names = [name_of(pin) for pin in pins(ROOT / "constraints.txt")]
+    assert len(set(names)) == len(names)
     installed = closure(declared(tuple(PROJECT["optional-dependencies"])))
     assert {"sympy", "setuptools", "numpy"} <= installed
-    assert installed <= pins.keys()
+    assert installed <= set(names)
 
 
-def test_what_builds_the_wheel_is_pinned_with_the_same_hashes() -> None:
+def test_constraints_and_hashes_name_the_same_versions() -> None:
+    assert pins(ROOT / "constraints.txt") == pins(HASHES) == list(hashes(HASHES))
+    assert "--hash" not in (ROOT / "constraints.txt").read_text("utf-8"), "pip could not install the project with them"
+
+
+def test_what_builds_the_wheel_is_pinned() -> None:
     build = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["build-system"]["requires"]
-    pins, installer = entries(ROOT / "constraints.txt"), entries(REQUIREMENTS / "installer.txt")
-    assert closure(build) | {"pip"} <= installer.keys()
-    assert all(pins[name] == hashes for name, hashes in installer.items())
+    installer = hashes(REQUIREMENTS / "installer.txt")
+    assert set(build) <= installer.keys() and [name_of(pin) for pin in build] == ["hatchling"]
+    assert closure(build) | {"pip"} <= {name_of(pin) for pin in installer}
+    extras = {name_of(pin): pin for pin in pins(HASHES)}
+    for pin, found in installer.items():
+        if name_of(pin) in extras:
+            assert hashes(HASHES)[pin] == found
 
 
 @pytest.mark.parametrize("name", EXTRAS)
 def test_requirement_files_are_the_extras_of_the_project_file(name: str) -> None:
     lines = (REQUIREMENTS / f"{name}.txt").read_text("utf-8").splitlines()
-    assert lines[1:3] == ["-c ../constraints.txt", "--only-binary :all:"]
+    assert lines[1:3] == ["-c hashes.txt", "--only-binary :all:"]
     assert lines[3:] == sorted(set(declared(EXTRAS[name])))
 
 
 def test_cpu_builds_of_torch_are_of_the_pinned_version_and_leave_pip_free_to_install_the_project() -> None:
-    pin = re.search(r"^torch==\S+", (ROOT / "constraints.txt").read_text("utf-8"), re.MULTILINE)
-    lines = (REQUIREMENTS / "torch_cpu.txt").read_text("utf-8").splitlines()
-    assert pin and [line for line in lines if not line.startswith("#")] == [f"{pin[0]}+cpu"]
+    (pin,) = (pin for pin in pins(ROOT / "constraints.txt") if name_of(pin) == "torch")
+    assert pins(REQUIREMENTS / "torch_cpu.txt") == [f"{pin}+cpu"]
 
 
 def test_supported_onnx_runtimes_keep_external_data_inside_the_bundle() -> None:
@@ -104,16 +130,13 @@ def test_supported_onnx_runtimes_keep_external_data_inside_the_bundle() -> None:
         assert floor >= Version("1.24.1"), "earlier versions read any file that a graph names"
 
 
-def test_ci_runs_the_commands_of_the_readme() -> None:
-    script = (ROOT / ".ci" / "run").read_text("utf-8").splitlines()
+def test_ci_runs_the_test_command_of_the_readme() -> None:
     demo, test = commands_of_readme()
-    assert test in script
     assert (demo, test) == (
-        "pip install -r requirements/demo.txt && pip install --no-deps --no-build-isolation . && xlexport demo",
-        "pip install -r requirements/test.txt && pip install --no-deps --no-build-isolation -e . && pytest",
+        "pip install '.[cpu,convert]' -c constraints.txt && xlexport demo",
+        "pip install -e '.[cpu,convert,train,dev]' -c constraints.txt && pytest",
     )
-    installer = "python -m pip install -r requirements/installer.txt"
-    assert installer in script and installer in (ROOT / "README.md").read_text("utf-8")
+    assert test in (ROOT / ".ci" / "run").read_text("utf-8").splitlines()
 
 
 def test_checks_before_a_commit_download_nothing() -> None:
@@ -149,7 +172,7 @@ def pip_install(folder: Path, constraints: Path, name: str) -> subprocess.Comple
 )
 def test_pip_refuses_wheels_that_are_changed_or_not_listed(tmp_path: Path) -> None:
     wheel(tmp_path, "mpmath", "1.3.0")
-    forged = pip_install(tmp_path, ROOT / "constraints.txt", "mpmath")
+    forged = pip_install(tmp_path, HASHES, "mpmath")
     assert forged.returncode == 1 and "DO NOT MATCH THE HASHES" in forged.stderr
 
     constraints = tmp_path / "constraints.txt"

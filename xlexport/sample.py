@@ -24,7 +24,7 @@ def sample_checkpoint() -> Path:
             return place
     raise CheckpointNotFoundError(
         f"the sample checkpoint is in neither {places[0]} nor {places[1]}.",
-        repair="Install from a complete clone: pip install '.[cpu,convert]'",
+        repair="Install from a complete clone: pip install '.[cpu,convert]' -c constraints.txt",
     )
 
 
