@@ -30,9 +30,7 @@ def as_pattern(output: str) -> str:
 
 
 @pytest.mark.full
-@pytest.mark.skipif(
-    find_spec("model_signing") is None, reason="model-signing is not installed: the extra `release`"
-)
+@pytest.mark.skipif(find_spec("model_signing") is None, reason="model-signing is not installed: the extra `release`")
 @pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl is not installed")
 def test_commands_of_the_page_print_what_it_shows(tmp_path: Path) -> None:
     shutil.copytree(golden_bundle(EMPTY), tmp_path / "bundle")
