@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-__all__ = ["BUGS", "Outcome", "Target", "judged"]
+__all__ = ["BUGS", "Outcome", "Target", "judged", "refusal"]
 
 BUGS = ("wrong error", "bad message", "wrong result")
 LONGEST_MESSAGE = 2000
@@ -56,7 +56,7 @@ def judged(
         try:
             result = attempt()
         except Exception as error:  # which kind it is, is what is looked at
-            return _refusal(error, tuple(errors))
+            return refusal(error, tuple(errors))
     if is_right(result):
         return Outcome("right")
     if may_differ:
@@ -66,7 +66,8 @@ def judged(
     return Outcome("wrong result", repr(result)[:300])
 
 
-def _refusal(error: Exception, errors: tuple[type[Exception], ...]) -> Outcome:
+def refusal(error: BaseException, errors: tuple[type[Exception], ...]) -> Outcome:
+    """Judge an error: it must be of one of these classes, and its message one line that a terminal can show."""
     message = str(error)
     said = f"{type(error).__name__}: {message}"
     if not isinstance(error, errors):

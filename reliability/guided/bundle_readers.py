@@ -1,0 +1,111 @@
+"""Targets: `bundle.json` and the evaluation settings in it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from reliability.guided.target import BrokenPromiseError, InputFile, Target
+from tests.helpers.paths import GOLDEN
+from xlexport.commands.inspect import bundle_rows
+from xlruntime.bundle import MANIFEST, read_bundle
+from xlruntime.errors import BundleError, OptionError
+from xlruntime.evaluation import EvaluationRules
+from xlruntime.json_fields import read_fields
+from xlruntime.limits import Limits, parse_json
+from xlruntime.messages import first_line
+from xlruntime.spec import FIRST_MEMORY_FILE, Bundle
+
+__all__ = ["Evaluation", "Manifest"]
+
+
+class Manifest(Target):
+    """`bundle.json`, without a digest of itself."""
+
+    errors = (BundleError,)
+    longest = 8192
+    words = tuple(
+        b"""
+        "shape" "batch" "layout" "ring" "window" "state" "first_value" "dtype" "float32" "files" "sha256"
+        "evaluation" "rings" "settings" "tokenizer"
+        """.split()
+    )
+
+    def __init__(self, folder: Path) -> None:
+        self._folder, self._file = folder, InputFile(folder / MANIFEST)
+
+    def seeds(self) -> Iterable[bytes]:
+        for file in sorted(GOLDEN.glob(f"*/bundle/{MANIFEST}")):
+            fields = json.loads(file.read_text("utf-8"))
+            fields.pop("manifest_sha256", None)
+            fields["provenance"] = {"sources": {}, "versions": {}}
+            score = fields["graphs"]["score"]
+            used = (score["file"], FIRST_MEMORY_FILE)
+            files = {name: digest for name, digest in fields["files"].items() if name in used}
+            few = {**fields, "graphs": {"score": score}, "files": files}
+            yield json.dumps(few).encode()
+
+    def read(self, raw: bytes) -> object:
+        self._file.write(raw)
+        bundle = read_bundle(self._folder, check_files=False)
+        written = bundle.to_json()
+        if Bundle.from_json(written, MANIFEST).fingerprint != bundle.fingerprint:
+            raise BrokenPromiseError("a manifest that is written again is another one")
+        return bundle.settings.capacity(), bundle_rows(bundle, self._folder)
+
+
+@dataclass(frozen=True)
+class _Choice:
+    """What a bundle declares, and what a caller or a saved stream chooses."""
+
+    rules: EvaluationRules
+    chosen: Mapping[str, int | bool]
+
+
+class Evaluation(Target):
+    """Evaluation settings: the rules of a bundle and a choice among them."""
+
+    errors = (BundleError, OptionError)
+    words = tuple(
+        b"""
+        "rules" "chosen" "mem_len" "minimum" "maximum" "off" "default" "type" "integer" "boolean" "input"
+        "rows" "same_length" "segment_len" "restart" "whole"
+        """.split()
+    )
+
+    def __init__(self, folder: Path) -> None:
+        """Need nothing."""
+
+    def seeds(self) -> Iterable[bytes]:
+        yield json.dumps(
+            {
+                "rules": {"segment_len": 4, "max_positions": 9, "restart": True, "settings": {}, "rings": {}},
+                "chosen": {},
+            }
+        ).encode()
+        for file in sorted(GOLDEN.glob(f"*/bundle/{MANIFEST}")):
+            rules = json.loads(file.read_text("utf-8"))["evaluation"]
+            chosen = {name: setting["default"] for name, setting in rules.get("settings", {}).items()}
+            yield json.dumps({"rules": rules, "chosen": {**chosen, "segment_len": 3}}).encode()
+
+    def read(self, raw: bytes) -> object:
+        value = parse_json(raw, Limits(bytes=1 << 20).budget("rules", BundleError))
+        try:
+            choice = read_fields(_Choice, value)
+            settings = choice.rules.choose(**choice.chosen)
+        except OptionError:
+            raise
+        except (TypeError, ValueError) as error:  # as those who call it expect
+            raise BundleError(f"rules: {first_line(error)}.") from error
+        for rules in (choice.rules.adopt(settings), choice.rules):
+            if rules.choose(**settings.to_dict()).to_dict() != settings.to_dict():
+                raise BrokenPromiseError("a choice that is chosen again is another one")
+        rings = choice.rules.rings
+        return (
+            settings.inputs(),
+            settings.widest_window,
+            [settings.slots(ring) for ring in rings],
+            settings.longest_part,
+        )

@@ -1,0 +1,232 @@
+"""What is installed: each package is pinned, a changed one is refused by its hash, and our wheel is reproducible."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tomllib
+import zipfile
+from importlib import metadata
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+from packaging.version import Version
+
+from tests.helpers.paths import ROOT
+from xlexport import __version__
+
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+REQUIREMENTS = ROOT / "requirements"
+HASHES = REQUIREMENTS / "hashes.txt"
+EXTRAS = {
+    "demo": ("cpu", "convert"),
+    "test": ("cpu", "convert", "train", "dev"),
+    "fuzz": ("fuzz",),
+    "docs": ("docs",),
+    "release": ("release",),
+}
+BUILT_FROM = ("LICENSE", "README.md", "pyproject.toml", "runtime", "samples", "training", "xlexport")
+
+
+def pins(path: Path) -> list[str]:
+    """The pins of a list, each with its marker and without hashes."""
+    lines = path.read_text("utf-8").splitlines()
+    return [line.removesuffix(" \\") for line in lines if not line.startswith(("#", "-", " "))]
+
+
+def name_of(pin: str) -> str:
+    assert re.fullmatch(r"[a-z0-9-]+==[0-9][0-9a-z.]*( ; .+)?", pin), pin
+    return pin.partition("==")[0]
+
+
+def hashes(path: Path) -> dict[str, list[str]]:
+    """Each pin of a list, and its hashes."""
+    found: dict[str, list[str]] = {}
+    for entry in re.split(r"\n(?=[a-z])", path.read_text("utf-8"))[1:]:
+        pin, *lines = (line.strip(" \\") for line in entry.strip().splitlines())
+        assert lines and all(re.fullmatch(r"--hash=sha256:[0-9a-f]{64}", line) for line in lines), pin
+        assert len(set(lines)) == len(lines), pin
+        found[pin] = lines
+    return found
+
+
+def closure(requirements: list[str]) -> set[str]:
+    """The packages that are installed here for these requirements, and for what they require in turn."""
+    found: set[str] = set()
+    seen: set[tuple[str, str]] = set()
+    waiting = [(Requirement(line), "") for line in requirements]
+    while waiting:
+        requirement, extra = waiting.pop()
+        if requirement.marker is not None and not requirement.marker.evaluate({"extra": extra}):
+            continue
+        name = canonicalize_name(requirement.name)
+        found.add(name)
+        for wanted in {"", *requirement.extras} - {extra for known, extra in seen if known == name}:
+            seen.add((name, wanted))
+            try:
+                lines = metadata.requires(name) or []
+            except metadata.PackageNotFoundError:
+                continue  # of another extra or platform
+            waiting += [(Requirement(line), wanted) for line in lines]
+    return found
+
+
+def declared(extras: tuple[str, ...]) -> list[str]:
+    return [*PROJECT["dependencies"], *(line for extra in extras for line in PROJECT["optional-dependencies"][extra])]
+
+
+def commands_of_readme() -> list[str]:
+    return [line for line in (ROOT / "README.md").read_text("utf-8").splitlines() if "-c constraints.txt" in line]
+
+
+def test_every_package_that_the_extras_install_is_pinned_once() -> None:
+    names = [name_of(pin) for pin in pins(ROOT / "constraints.txt")]
+    assert len(set(names)) == len(names)
+    installed = closure(declared(tuple(PROJECT["optional-dependencies"])))
+    assert {"sympy", "setuptools", "numpy"} <= installed
+    assert installed <= set(names)
+
+
+def test_constraints_and_hashes_name_the_same_versions() -> None:
+    assert pins(ROOT / "constraints.txt") == pins(HASHES) == list(hashes(HASHES))
+    assert "--hash" not in (ROOT / "constraints.txt").read_text("utf-8"), "pip could not install the project with them"
+
+
+def test_what_builds_the_wheel_is_pinned() -> None:
+    build = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["build-system"]["requires"]
+    installer = hashes(REQUIREMENTS / "installer.txt")
+    assert set(build) <= installer.keys() and [name_of(pin) for pin in build] == ["hatchling"]
+    assert closure(build) | {"pip"} <= {name_of(pin) for pin in installer}
+    extras = {name_of(pin): pin for pin in pins(HASHES)}
+    for pin, found in installer.items():
+        if name_of(pin) in extras:
+            assert hashes(HASHES)[pin] == found
+
+
+@pytest.mark.parametrize("name", EXTRAS)
+def test_requirement_files_are_the_extras_of_the_project_file(name: str) -> None:
+    lines = (REQUIREMENTS / f"{name}.txt").read_text("utf-8").splitlines()
+    assert lines[1:3] == ["-c hashes.txt", "--only-binary :all:"]
+    assert lines[3:] == sorted(set(declared(EXTRAS[name])))
+
+
+def test_cpu_builds_of_torch_are_of_the_pinned_version_and_leave_pip_free_to_install_the_project() -> None:
+    (pin,) = (pin for pin in pins(ROOT / "constraints.txt") if name_of(pin) == "torch")
+    assert pins(REQUIREMENTS / "torch_cpu.txt") == [f"{pin}+cpu"]
+
+
+def test_supported_onnx_runtimes_keep_external_data_inside_the_bundle() -> None:
+    for extra in ("cpu", "gpu"):
+        (line,) = PROJECT["optional-dependencies"][extra]
+        floor = Version(line.partition(">=")[2])
+        assert floor >= Version("1.24.1"), "earlier versions read any file that a graph names"
+
+
+def test_ci_runs_the_test_command_of_the_readme() -> None:
+    demo, test = commands_of_readme()
+    assert (demo, test) == (
+        "pip install '.[cpu,convert]' -c constraints.txt && xlexport demo",
+        "pip install -e '.[cpu,convert,train,dev]' -c constraints.txt && pytest",
+    )
+    assert test in (ROOT / ".ci" / "run").read_text("utf-8").splitlines()
+
+
+def test_checks_before_a_commit_download_nothing() -> None:
+    hooks = (ROOT / ".pre-commit-config.yaml").read_text("utf-8")
+    assert re.findall(r"repo: (.*)", hooks) == ["local"]
+    assert set(re.findall(r"language: (.*)", hooks)) == {"system"}
+
+
+def wheel(folder: Path, name: str, version: str, requires: str = "") -> str:
+    """Write a wheel that holds one module, and return its SHA-256."""
+    path, info = folder / f"{name}-{version}-py3-none-any.whl", f"{name}-{version}.dist-info"
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr(f"{name}.py", "")
+        archive.writestr(f"{info}/METADATA", f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n{requires}")
+        archive.writestr(f"{info}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
+        archive.writestr(f"{info}/RECORD", "")
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def pip_install(folder: Path, constraints: Path, name: str) -> subprocess.CompletedProcess[str]:
+    """Try to install a wheel of `folder`, without a network and without installing it."""
+    requirements = folder / "requirements.txt"
+    requirements.write_text(f"-c {constraints}\n{name}\n", "utf-8")
+    command = [sys.executable, "-m", "pip", "install", "--dry-run", "--ignore-installed", "--no-index", "--isolated"]
+    command += ["--find-links", str(folder), "-r", str(requirements)]
+    return subprocess.run(command, check=False, capture_output=True, text=True, timeout=120)
+
+
+@pytest.mark.full
+@pytest.mark.skipif(
+    find_spec("pip") is None or Version(metadata.version("pip")) < Version("26.1"),
+    reason="this pip takes no hashes from constraints: requirements/installer.txt",
+)
+def test_pip_refuses_wheels_that_are_changed_or_not_listed(tmp_path: Path) -> None:
+    wheel(tmp_path, "mpmath", "1.3.0")
+    forged = pip_install(tmp_path, HASHES, "mpmath")
+    assert forged.returncode == 1 and "DO NOT MATCH THE HASHES" in forged.stderr
+
+    constraints = tmp_path / "constraints.txt"
+    constraints.write_text(f"ours==1.0 --hash=sha256:{wheel(tmp_path, 'ours', '1.0')}\n", "utf-8")
+    assert "Would install ours-1.0" in pip_install(tmp_path, constraints, "ours").stdout
+
+    constraints.write_text(
+        f"ours==1.0 --hash=sha256:{wheel(tmp_path, 'ours', '1.0', 'Requires-Dist: mpmath')}\n", "utf-8"
+    )
+    unlisted = pip_install(tmp_path, constraints, "ours")
+    assert unlisted.returncode == 1 and "must have their versions pinned" in unlisted.stderr
+
+
+def build(folder: Path, umask: int, second: int, zone: str) -> dict[str, str]:
+    """Copy the sources, with another time and other permissions, build both distributions, and return their digests."""
+    folder.mkdir()
+    for name in BUILT_FROM:
+        copy = shutil.copytree if (ROOT / name).is_dir() else shutil.copy
+        copy(ROOT / name, folder / name)
+    for path in folder.rglob("*"):
+        path.chmod((0o777 if path.is_dir() else 0o666) & ~umask)
+        os.utime(path, (second, second))
+    environment = {**os.environ, "TZ": zone, "PYTHONHASHSEED": str(second % 1000)}
+    environment.pop("SOURCE_DATE_EPOCH", None)
+    command = [sys.executable, "-m", "hatchling", "build"]
+    subprocess.run(command, cwd=folder, env=environment, umask=umask, check=True, capture_output=True, timeout=300)
+    return {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in (folder / "dist").iterdir()}
+
+
+@pytest.mark.full
+@pytest.mark.skipif(find_spec("hatchling") is None, reason="hatchling is not installed: requirements/installer.txt")
+def test_wheel_and_sdist_are_the_same_bytes_wherever_they_are_built(tmp_path: Path) -> None:
+    first = build(tmp_path / "one", 0o022, 1_000_000_000, "UTC")
+    second = build(tmp_path / "another folder", 0o077, 1_700_000_000, "Asia/Tokyo")
+    assert {Path(name).suffix for name in first} == {".gz", ".whl"}
+    assert first == second
+
+
+@pytest.mark.full
+@pytest.mark.skipif(
+    find_spec("cyclonedx_py") is None, reason="cyclonedx-bom is not installed: requirements/release.txt"
+)
+def test_bill_of_materials_lists_the_project_and_what_is_installed(tmp_path: Path) -> None:
+    output = tmp_path / "sbom.json"
+    paths = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+    command = [str(ROOT / "scripts" / "sbom"), str(output)]  # the tool validates it, and fails if it is not valid
+    subprocess.run(command, env={**os.environ, "PATH": paths}, check=True, capture_output=True, timeout=120)
+    made = json.loads(output.read_text("utf-8"))
+    assert made["bomFormat"] == "CycloneDX"
+    assert (made["metadata"]["component"]["name"], made["metadata"]["component"]["version"]) == (
+        "xlexport",
+        __version__,
+    )
+    listed = {component["name"]: component["version"] for component in made["components"]}
+    assert {name: listed.get(name) for name in ("numpy", "onnxruntime", "torch")} == {
+        name: metadata.version(name) for name in ("numpy", "onnxruntime", "torch")
+    }
