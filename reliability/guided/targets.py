@@ -30,6 +30,7 @@ TARGETS = {  # name: module, relative to this package if it begins with a dot; c
     "tokenizer-json": (".vocabulary_readers", "TokenizerJson"),
     "sentencepiece": (".vocabulary_readers", "SentencePiece"),
     "manifest": (".bundle_readers", "Manifest"),
+    "graph": (".graph_readers", "GraphFile"),
     "evaluation": (".bundle_readers", "Evaluation"),
     "json-lines": (".text_readers", "JsonLines"),
     "json-ids": (".text_readers", "JsonIds"),
