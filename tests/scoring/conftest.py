@@ -35,6 +35,13 @@ class Scored:
         """Standard output, every line of which must be JSON."""
         return [json.loads(line) for line in self.out.split("\n")[:-1]]  # not splitlines, which cuts at U+2028 too
 
+    @property
+    def refusal(self) -> str:
+        """The one line on standard error of a command that failed without printing any data."""
+        assert (self.code, self.out) == (1, "")
+        (line,) = self.err.splitlines()
+        return line
+
     def succeeded(self) -> Scored:
         assert self.code == 0, self.err
         return self

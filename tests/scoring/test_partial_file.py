@@ -38,7 +38,7 @@ def test_only_a_file_of_a_run_is_written_to(
     victim = tmp_path / "victim"
     victim.write_text("mine")
     make(tmp_path / "out.csv.partial")
-    line = refused(score(*texts, "-o", tmp_path / "out.csv", *([option] if option else [])))
+    line = score(*texts, "-o", tmp_path / "out.csv", *([option] if option else [])).refusal
     assert re.search(r"out.csv.partial: (a link|not a file), so no run has left it\. Remove it, or give another", line)
     assert victim.read_text() == "mine"
     assert not (tmp_path / "out.csv").exists()
@@ -77,7 +77,7 @@ def test_output_that_another_run_has_completed_meanwhile(force: bool, tmp_path: 
 def test_two_runs_on_one_file(score: Score, texts: list[Path], tmp_path: Path) -> None:
     output = PartialFile(tmp_path / "out.csv")
     output.open()
-    line = refused(score(*texts, "-o", tmp_path / "out.csv", "--force"))
+    line = score(*texts, "-o", tmp_path / "out.csv", "--force").refusal
     assert "another run is writing it. Wait for its end, or give another name." in line
     output.discard()
 

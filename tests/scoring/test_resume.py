@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from reliability.kill_and_resume import Outcome, Runs, write_documents
-from tests.scoring.conftest import Score, Scored
+from tests.scoring.conftest import Score
 from xlexport.scoring.partial_file import PartialFile
 from xlexport.scoring.resume import SavedFields, SavedRun
 from xlexport.scoring.run import RunOptions, _resuming, describe_run
@@ -146,12 +146,6 @@ def stopped(score: Score, texts: list[Path], at_each_step: None, tmp_path: Path)
     return output
 
 
-def refused(shown: Scored) -> str:
-    assert (shown.code, shown.out) == (1, "")
-    (line,) = shown.err.splitlines()
-    return line
-
-
 def test_what_changed_is_refused_with_the_reason(
     stopped: Path, score: Score, texts: list[Path], tmp_path: Path
 ) -> None:
@@ -168,12 +162,12 @@ def test_what_changed_is_refused_with_the_reason(
             f"input {texts[0]} is {texts[4]} now",
         ),
     ):
-        line = refused(shown)
+        line = shown.refusal
         assert reason in line
-    assert "begin again with --force" in refused(score(*texts, *resume, "--per", "word"))
+    assert "begin again with --force" in score(*texts, *resume, "--per", "word").refusal
     content = texts[2].read_bytes()
     texts[2].write_bytes(content + b"!")
-    assert f"input {texts[2]} has changed" in refused(score(*texts, *resume, "--per", "token"))
+    assert f"input {texts[2]} has changed" in score(*texts, *resume, "--per", "token").refusal
     texts[2].write_bytes(content)
     assert {path.name: path.read_bytes() for path in tmp_path.glob("out.*")} == before
     score(*texts, *resume, "--per", "token").succeeded()
@@ -181,7 +175,7 @@ def test_what_changed_is_refused_with_the_reason(
 
 def test_another_bundle_is_refused(stopped: Path, score: Score, texts: list[Path], bundle: Path) -> None:
     other = bundle.parents[1] / "pre_lnorm_same_length_zeros" / "bundle"
-    line = refused(score(*texts, "-o", stopped, "--resume", "--per", "token", bundle=other))
+    line = score(*texts, "-o", stopped, "--resume", "--per", "token", bundle=other).refusal
     assert "bundle was " in line and "first_memory was empty, now zeros" in line
 
 
@@ -189,7 +183,7 @@ def test_other_versions_are_refused(
     stopped: Path, score: Score, texts: list[Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("numpy.__version__", "1.0")
-    assert "NumPy was " in refused(score(*texts, "-o", stopped, "--resume", "--per", "token"))
+    assert "NumPy was " in score(*texts, "-o", stopped, "--resume", "--per", "token").refusal
 
 
 def test_version_of_what_tokenizes_is_told(words_bundle: Callable[[str, Path], Path], tmp_path: Path) -> None:
@@ -205,24 +199,24 @@ def test_remains_that_are_broken(stopped: Path, score: Score, texts: list[Path])
     arguments = (*texts, "-o", stopped, "--resume", "--per", "token")
     content, saved = partial.read_bytes(), state.read_bytes()
     partial.write_bytes(content[:100])
-    assert "100 bytes, but " in refused(score(*arguments))
+    assert "100 bytes, but " in score(*arguments).refusal
     partial.write_bytes(content)
     state.write_bytes(saved[:-1] + bytes([saved[-1] ^ 1]))
-    assert "damaged since it was saved" in refused(score(*arguments))
+    assert "damaged since it was saved" in score(*arguments).refusal
     state.write_bytes(saved)
     score(*arguments).succeeded()
 
 
 def test_nothing_is_replaced_unasked(stopped: Path, score: Score, texts: list[Path], tmp_path: Path) -> None:
     arguments = (*texts, "-o", stopped, "--per", "token")
-    line = refused(score(*arguments))
+    line = score(*arguments).refusal
     assert (
         f"{stopped}.partial: of a run that was interrupted. Go on with --resume, or begin again with --force." in line
     )
     score(*arguments, "--force").succeeded()
     assert [path.name for path in tmp_path.glob("out*")] == ["out.jsonl"]
-    assert f"{stopped}: a file is there already. Add --force to replace it, or give another path." in refused(
-        score(*arguments)
+    assert f"{stopped}: a file is there already. Add --force to replace it, or give another path." in (
+        score(*arguments).refusal
     )
     done = stopped.stat()
     shown = score(*arguments, "--resume").succeeded()
@@ -272,7 +266,7 @@ def test_nothing_scored_leaves_no_file(score: Score, tmp_path: Path) -> None:
     assert shown.code == 1
     assert [path.name for path in tmp_path.iterdir()] == ["empty"]
     folder = tmp_path / "absent"
-    line = refused(score(tmp_path / "empty", "-o", folder / "out.csv"))
+    line = score(tmp_path / "empty", "-o", folder / "out.csv").refusal
     assert line == f"Error: {folder}: no such folder to write out.csv into. Create it first."
 
 
@@ -291,7 +285,7 @@ def test_errors_name_the_file_that_was_given(
         monkeypatch.setattr("xlexport.scoring.resume.write_state", fail)
     else:
         monkeypatch.setattr("os.fsync", fail)
-    line = refused(score(*texts, "-o", tmp_path / "out.csv", "--save-every", "0"))
+    line = score(*texts, "-o", tmp_path / "out.csv", "--save-every", "0").refusal
     assert line == f"Error: {tmp_path}/out.csv: Permission denied. Check its permissions."
 
 

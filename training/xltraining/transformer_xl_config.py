@@ -147,9 +147,8 @@ class TransformerXLConfig(ModelConfig):
         problems = []
         edges = (0, *self.cutoffs, self.n_token)
         if any(left >= right for left, right in itertools.pairwise(edges)):
-            problems.append(
-                f"cutoffs must rise between 0 and n_token {self.n_token}, found {shown(list(self.cutoffs))}"
-            )
+            found = shown(list(self.cutoffs))
+            problems.append(f"cutoffs must rise between 0 and n_token {self.n_token}, found {found}")
         if self.div_val < 1:
             problems.append(f"div_val must be at least 1, found {shown(self.div_val)}")
         elif min(self.cluster_widths) < 1:
