@@ -68,13 +68,21 @@ class Binding:
         self.binding.bind_ortvalue_output(name, getattr(value, "value", value))
 
 
-class Sessions:
+def open_session(path: str, sess_options: Any, providers: Any, enable_fallback: int) -> Any:
+    """`onnxruntime.InferenceSession` of both devices."""
+    assert not enable_fallback
+    if providers == [CPU]:
+        return import_onnxruntime().InferenceSession(path, sess_options, providers=providers)
+    (name, settings), host = providers
+    assert (name, host) == (CUDA, CPU)
+    return SessionOnDevice(path, sess_options, settings)
+
+
+class SessionOnDevice:
     """`onnxruntime.InferenceSession` of that device."""
 
-    def __init__(self, path: str, sess_options: Any, providers: Any, enable_fallback: int) -> None:
-        assert not enable_fallback
-        (name, self.settings), host = providers
-        assert (name, host) == (CUDA, CPU)
+    def __init__(self, path: str, sess_options: Any, settings: dict[str, str]) -> None:
+        self.settings = settings
         self.real = import_onnxruntime().InferenceSession(path, sess_options, providers=[CPU])
         for same in ("disable_fallback", "get_modelmeta", "get_outputs", "release_captured_graph", "run"):
             setattr(self, same, getattr(self.real, same))
@@ -104,7 +112,7 @@ def pretend_cuda(monkeypatch: pytest.MonkeyPatch) -> None:
         SessionOptions=real.SessionOptions,
         RunOptions=real.RunOptions,
         OrtValue=Values,
-        InferenceSession=Sessions,
+        InferenceSession=open_session,
         get_available_providers=lambda: [CUDA, CPU],
         preload_dlls=lambda: None,
     )

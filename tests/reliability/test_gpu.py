@@ -21,6 +21,7 @@ from reliability.gpu.skipped_tests import judge
 from reliability.gpu.table import markdown
 from tests.helpers.paths import ROOT
 from tests.helpers.pretended_cuda import pretend_cuda
+from xlruntime.cuda_graphs import FixedSession
 from xlruntime.memory import BatchMemory
 from xlruntime.session import GraphSession
 
@@ -192,6 +193,16 @@ def test_parts_on_a_pretended_device(name: str, folder: str, monkeypatch: pytest
         assert found.figures["sessions"] == 4
         assert found.figures["captures"] == 8  # one of each memory
     assert bundle_of(Settings("cuda:0", True, folder), TEXT_MODEL).is_dir()
+
+
+@pytest.mark.full
+def test_capture_that_replays_old_results_is_found(folder: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    first: dict[FixedSession, Any] = {}
+    step = FixedSession.step
+    monkeypatch.setattr(FixedSession, "step", lambda self, *given: first.setdefault(self, step(self, *given)))
+    found = run_here(PARTS["capture"], Settings("cpu", True, folder))
+    assert found.status == "failed"
+    assert re.search(r"score, batch 1: captured steps differ by \S+ from plain ones", found.reason)
 
 
 @pytest.mark.full
