@@ -51,7 +51,10 @@ def measure_speed(settings: Settings, record: Record) -> None:
     problems: list[str] = []
     shapes: dict[str, Any] = {}
     for shape in shapes_of(settings):
-        figures, failed = _measure_shape(settings, shape)
+        try:
+            figures, failed = _measure_shape(settings, shape)
+        except (SideError, OSError) as error:  # a process ended during its turn
+            figures, failed = {"title": shape.title}, {"a turn": str(error)}
         shapes[shape.name] = figures
         problems += [f"{shape.name}, {side}: {reason}" for side, reason in failed.items()]
         for side, row in figures.get("sides", {}).items():

@@ -47,7 +47,9 @@ def _speed(shapes: Mapping[str, Any]) -> list[str]:
     """Medians of all steps, in milliseconds; in brackets times the bundle's."""
     lines = []
     for figures in shapes.values():
-        sides = figures.get("sides", {})
+        sides = figures.get("sides")
+        if not sides:
+            continue
         lines += [f"**{figures['title']}**", "", f"| {' | '.join(HEAD)} |", "|" + "---|" * len(HEAD)]
         batches = sorted({int(re.findall(r"\d+$", name)[0]) for name in sides})
         for batch_size in batches:

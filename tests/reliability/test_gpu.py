@@ -10,14 +10,17 @@ from typing import Any
 
 import pytest
 
+from benchmarks.sides import SideError
 from reliability.gpu import __main__ as trial
-from reliability.gpu import in_place
+from reliability.gpu import in_place, speed
 from reliability.gpu.bundles import TEXT_MODEL, bundle_of, make_bundles
 from reliability.gpu.in_place import Megabytes
 from reliability.gpu.parts import NEEDS_CUDA, Outcome, Part, PartError, Record, Settings, Status
 from reliability.gpu.register import PARTS, TOTAL_SECONDS
 from reliability.gpu.running import run_apart, run_here
+from reliability.gpu.shapes import Shape
 from reliability.gpu.skipped_tests import judge
+from reliability.gpu.speed import BUNDLE, CAPTURED, COMPILED, EAGER, side_name
 from reliability.gpu.table import markdown
 from tests.helpers.paths import ROOT
 from tests.helpers.pretended_cuda import pretend_cuda
@@ -173,6 +176,31 @@ def test_tables_show_medians_and_what_became_of_each_part() -> None:
     assert "| tests | failed: 1 of 3 tests did not pass: a/b | 60 |" in text
     assert "rehearsal" not in text
     assert markdown(outcomes, "cpu", tiny=True).startswith("**A rehearsal in tiny sizes on cpu: no figures of a GPU.**")
+
+
+def test_sides_that_fail_or_compute_something_else_are_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+    def start(settings: Settings, shape: Shape, side: str, batch_size: int, scratch: str) -> Any:
+        if side == COMPILED:
+            raise SideError("no compiler")
+        return side
+
+    def measure(makers: dict[str, Any], *given: Any) -> dict[str, Any]:
+        differences = {EAGER: 0.5, CAPTURED: float("nan")}
+        sides = {name: {"max_abs_log_prob_diff": differences.get(make(), 1e-6)} for name, make in makers.items()}
+        return {"sides": sides}
+
+    monkeypatch.setattr(speed, "_start", start)
+    monkeypatch.setattr(speed, "measure", measure)
+    found = run_here(PARTS["speed"], REHEARSAL)
+    assert found.status == "failed"
+    assert found.figures["problems"] == [
+        "tiny, torch.compile, batch 2: no compiler",
+        "tiny, bundle, CUDA graphs, batch 2: its scores are not the bundle's",
+        "tiny, PyTorch eager, batch 2: its scores are not the bundle's",
+        "tiny-clusters, torch.compile, batch 2: no compiler",
+        "tiny-clusters, PyTorch eager, batch 2: its scores are not the bundle's",
+    ]
+    assert list(found.figures["shapes"]["tiny"]["sides"]) == [side_name(side, 2) for side in (BUNDLE, CAPTURED, EAGER)]
 
 
 @pytest.fixture(scope="module")
