@@ -66,7 +66,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def chosen_parts(names: Sequence[str] | None) -> list[str]:
     """Return the parts to run, in their order, with those that they need before them."""
     asked = set(names or PARTS)
-    asked |= {NEEDED[name] for name in asked if name in NEEDED}
+    asked |= {needed for name in asked for needed in NEEDED.get(name, ())}
     return [name for name in PARTS if name in asked]
 
 

@@ -31,7 +31,7 @@ SIDES: Mapping[str, tuple[Callable[..., Any], bool]] = {
     COMPILED: (by_pytorch, True),
 }
 ROUNDS, REPEATS = 3, 10
-TINY_ROUNDS, TINY_REPEATS = 2, 2
+TINY_ROUNDS, TINY_REPEATS = 1, 2
 READY_AT_ONCE = 8  # processes; each compiles with few threads
 # Nats, ten times what correct sides were seen to differ by on a CPU; `benchmarks` calls it another computation.
 ROUNDING = 1e-3

@@ -40,7 +40,7 @@ def _machine_line(machine: Mapping[str, Any], device: str) -> str:
         "CUDA": cuda.get("torch"),
         "date": str(machine.get("date", ""))[:10],
     }
-    return f"{device}; " + "; ".join(f"{name} {value}" for name, value in known.items() if value)
+    return "; ".join([device, *(f"{name} {value}" for name, value in known.items() if value)])
 
 
 def _speed(shapes: Mapping[str, Any]) -> list[str]:

@@ -43,7 +43,7 @@ def test_all_parts_together_end_within_ten_minutes() -> None:
 
 def test_parts_come_with_what_they_need_in_their_order() -> None:
     assert trial.chosen_parts(None) == list(PARTS)
-    assert trial.chosen_parts(["speed", "capture"]) == ["bundles", "capture", "speed"]
+    assert trial.chosen_parts(["speed", "capture"]) == ["machine", "bundles", "capture", "speed"]
     assert trial.chosen_parts(["in_place"]) == ["in_place"]
 
 
