@@ -106,8 +106,8 @@ def succeeded(outcomes: Sequence[Outcome]) -> bool:
 
 
 def _write(path: Path, content: str) -> None:
-    with atomic_output.file(path) as beside:
-        beside.write_text(content, "utf-8")
+    with atomic_output.file(path) as new:
+        new.write_text(content, "utf-8")
 
 
 if __name__ == "__main__":

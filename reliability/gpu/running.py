@@ -65,7 +65,7 @@ def _run(part: Part, settings: Settings, figures: dict[str, Any], file: Path | N
 
     try:
         part.run(settings, record)
-    except Exception as error:  # whatever it is, the other parts go on
+    except Exception as error:  # of any kind: the other parts go on
         traceback.print_exc()
         return _one_line(error)
     return ""
