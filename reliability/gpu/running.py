@@ -32,7 +32,7 @@ def run_apart(part: Part, settings: Settings, seconds: float | None) -> Outcome:
         process = subprocess.Popen(
             [sys.executable, "-m", "reliability.gpu.running", part.name, json.dumps(asdict(settings)), scratch],
             cwd=ROOT,
-            stdout=sys.stderr,
+            stdout=2,  # standard error: the tables alone go to standard output
             start_new_session=True,  # so that its children can be ended with it
         )
         try:

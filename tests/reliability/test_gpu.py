@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import re
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -234,10 +236,12 @@ def test_capture_that_replays_old_results_is_found(folder: str, monkeypatch: pyt
 
 
 @pytest.mark.full
-def test_the_whole_rehearsal(folder: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_whole_rehearsal(folder: str, tmp_path: Path) -> None:
     file, tables = tmp_path / "gpu.json", tmp_path / "gpu.md"
     options = ["--device", "cpu", "--tiny", "--folder", folder, "--json", str(file), "--markdown", str(tables)]
-    assert trial.main(options) == 0
+    command = [sys.executable, "-m", "reliability.gpu", *options]
+    done = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, text=True, check=False)
+    assert done.returncode == 0
     parts = {part["name"]: part for part in json.loads(file.read_text())["parts"]}
     skipped = {"tests", "placement", "capture"}
     assert {name: part["status"] for name, part in parts.items()} == {
@@ -247,4 +251,4 @@ def test_the_whole_rehearsal(folder: str, tmp_path: Path, capsys: pytest.Capture
     assert parts["tests"]["figures"]["collected"] > 20
     assert len(parts["speed"]["figures"]["shapes"]["tiny"]["sides"]) == 4
     assert len(parts["speed"]["figures"]["shapes"]["tiny-clusters"]["sides"]) == 3
-    assert tables.read_text() == capsys.readouterr().out
+    assert tables.read_text() == done.stdout
