@@ -29,14 +29,20 @@ Figures = dict[str, Any]
 LIBRARIES = ("numpy", "onnxruntime", "torch", "transformers", "reformer-pytorch")
 
 
-def measure(makers: Mapping[str, Callable[[], Side]], rounds: int, repeats: Mapping[str, int], threads: int) -> Figures:
-    """Measure all sides in turns, `repeats` steps of each in a round, and return their figures.
+def measure(
+    makers: Mapping[str, Callable[[], Side]],
+    rounds: int,
+    repeats: Mapping[str, int],
+    threads: int,
+    device: str = "cpu",
+) -> Figures:
+    """Measure all sides in turns on `device`, `repeats` steps of each in a round, and return their figures.
 
     A side whose facts have `flops` (and `bytes`) of a step gets a floor. A side that returns as many scores as the
     first side of its `model` gets the difference between them.
     """
     figures: Figures = {"machine": machine(), "threads": threads, "rounds": rounds}
-    with sides_of({"SGEMM": lambda: Side(sgemm, threads), **makers}) as sides:
+    with sides_of({"SGEMM": lambda: Side(sgemm, threads, device), **makers}) as sides:
         floor = sides.pop("SGEMM")
         print("measuring", file=sys.stderr)
         measured, turns = [peaks(floor)], {name: list[Turn]() for name in sides}
@@ -81,7 +87,7 @@ def add_to_json(file: Path, name: str, figures: Figures) -> None:
     os.replace(beside, file)
 
 
-def sgemm(threads: int) -> Ready:
+def sgemm(threads: int, device: str = "cpu") -> Ready:
     """Return a side whose step measures `RATES` of the machine, with the matrix product of both libraries."""
     import torch
 
@@ -89,13 +95,15 @@ def sgemm(threads: int) -> Ready:
     from xlruntime.devices import parse_device
 
     torch.set_num_threads(threads)
-    a, b = torch.rand(2, SGEMM_SIZE, SGEMM_SIZE)
-    machine = Machine(parse_device("cpu"), threads)
+    a, b = torch.rand(2, SGEMM_SIZE, SGEMM_SIZE).to(device)
+    machine = Machine(parse_device(device), threads)
 
     def step() -> npt.NDArray[Any]:
         rates = machine.rates()
         started = time.perf_counter()
         _ = a @ b
+        if device != "cpu":
+            torch.cuda.synchronize(device)
         return np.array([rates.sgemm, 2 * SGEMM_SIZE**3 / (time.perf_counter() - started) / 1e9, rates.memory])
 
     return Ready(step)

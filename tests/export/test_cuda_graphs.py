@@ -241,6 +241,7 @@ def test_reformers_have_none(tmp_path: Path) -> None:
         convert(load_checkpoint(tmp_path / "model.pt"), tmp_path / "out", ConversionOptions.of(cuda_graphs=True))
 
 
+@pytest.mark.cuda
 @pytest.mark.full
 @pytest.mark.parametrize("batch_size", [1, 3])
 def test_replayed_on_cuda(batch_size: int, converted: Converted, model: Model) -> None:

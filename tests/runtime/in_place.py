@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -30,11 +31,13 @@ class Chain:
         return made["log_prob"]
 
 
-def walk_both_ways(model: Model, ids: npt.NDArray[np.int64], within: float) -> None:
+def walk_both_ways(
+    model: Model, ids: npt.NDArray[np.int64], within: float, after: Callable[[int], None] = lambda walked: None
+) -> None:
     """Walk `ids` (B, T) with rings bound to one buffer as input and output, and as a pure function beside it.
 
-    After each segment results and memories must differ by `within` at most, every buffer must stand where it stood, and
-    of a ring not one bit may have changed outside the segment's own slots.
+    After each segment results and memories must differ by `within` at most, every buffer must be where it was, and of a
+    ring not one bit may have changed outside the segment's own slots. Then `after` gets the number of segments so far.
     """
     batch_size = len(ids)
     bound, chain = model.new_memory(model.bundle.settings, batch_size), Chain(model, batch_size)
@@ -42,7 +45,7 @@ def walk_both_ways(model: Model, ids: npt.NDArray[np.int64], within: float) -> N
     assert rings
     places = {entry.input: bound.values[entry.input].data_ptr() for entry in rings}
     S, C = bound.max_segment, bound.capacity
-    for start in range(0, ids.shape[1] - S, S):
+    for walked, start in enumerate(range(0, ids.shape[1] - S, S), start=1):
         tokens, targets = (ids[:, start + shift : start + shift + S] for shift in (0, 1))
         before = {entry.input: bound.array(entry).copy() for entry in rings}
         slots = {(bound.offset + step) % C for step in range(S)}
@@ -54,4 +57,5 @@ def walk_both_ways(model: Model, ids: npt.NDArray[np.int64], within: float) -> N
             changed = np.moveaxis(bound.array(entry) != before[entry.input], entry.row_axis or 0, 0).reshape(C, -1)
             assert set(np.flatnonzero(changed.any(axis=1))) <= slots
         assert places == {entry.input: bound.values[entry.input].data_ptr() for entry in rings}
+        after(walked)
     assert bound.offset > C  # else the ring has not wrapped

@@ -13,6 +13,7 @@ from tests.helpers.paths import GOLDEN
 from tests.runtime.in_place import walk_both_ways
 from xlruntime import Model, ProviderError, load
 
+pytestmark = pytest.mark.cuda
 NAMES = sorted(path.parent.name for path in GOLDEN.glob("*/bundle") if path.parent.name != "reformer_chunk")
 
 

@@ -54,6 +54,7 @@ def test_gradients_equal_ordinary_backpropagation(changes: dict[str, Any]) -> No
     assert torch.equal(number, other)  # random numbers go on as if nothing had been computed twice
 
 
+@pytest.mark.cuda
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 @pytest.mark.parametrize("changes", VARIANTS, ids=str)
 def test_gradients_on_cuda(changes: dict[str, Any]) -> None:

@@ -1,0 +1,114 @@
+"""Try everything that needs a GPU, in under ten minutes.
+
+    python -m reliability.gpu --json gpu.json --markdown gpu.md
+    python -m reliability.gpu --part speed --folder kept      one part; bundles are kept for the next time
+    python -m reliability.gpu --device cpu --tiny             a rehearsal
+
+Every part runs in a process of its own and has a time limit. If one fails, it is reported, and the others go on. On a
+CPU the same code runs without time limits. Parts that only a GPU can pass are then `skipped: needs CUDA`. The exit
+status is 0 if no part failed and at least one passed, else 1.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from reliability.gpu.machine import USABLE
+from reliability.gpu.parts import Outcome, Settings
+from reliability.gpu.register import NEEDED, PARTS, TOTAL_SECONDS
+from reliability.gpu.running import run_apart
+from reliability.gpu.table import markdown
+from xlexport import atomic_output
+from xlexport.errors import XlexportError
+from xlruntime import OptionError
+from xlruntime.devices import parse_device
+
+__all__ = ["chosen_parts", "main", "succeeded", "try_parts"]
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the parts that are asked for; return the exit status."""
+    parser = argparse.ArgumentParser(
+        prog="python -m reliability.gpu", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--part", action="append", choices=list(PARTS), help="only this one; may be repeated")
+    parser.add_argument("--device", default="cuda:0", help="cuda, cuda:N, or cpu for a rehearsal (default: cuda:0)")
+    parser.add_argument("--tiny", action="store_true", help="small sizes, to try the program out")
+    parser.add_argument("--folder", type=Path, help="keep checkpoints and bundles there, or use them")
+    parser.add_argument("--json", type=Path, dest="file", help="write all figures there")
+    parser.add_argument("--markdown", type=Path, help="write the tables there, too")
+    options = parser.parse_args(arguments)
+    try:
+        device = str(parse_device(options.device))
+        for path in (options.file, options.markdown):
+            if path is not None:
+                atomic_output.check_file(path, force=True)
+    except (OptionError, XlexportError) as error:
+        parser.error(str(error))
+    with tempfile.TemporaryDirectory() as scratch:
+        folder = (options.folder or Path(scratch)).resolve()
+        settings = Settings(device, options.tiny, str(folder))
+        outcomes = try_parts(chosen_parts(options.part), settings, options.file)
+    tables = markdown(outcomes, device, options.tiny)
+    print(tables, end="")
+    if options.markdown is not None:
+        _write(options.markdown, tables)
+    return 0 if succeeded(outcomes) else 1
+
+
+def chosen_parts(names: Sequence[str] | None) -> list[str]:
+    """Return the parts to run, in their order, with those that they need before them."""
+    asked = set(names or PARTS)
+    asked |= {needed for name in asked for needed in NEEDED.get(name, ())}
+    return [name for name in PARTS if name in asked]
+
+
+def try_parts(names: Sequence[str], settings: Settings, file: Path | None) -> list[Outcome]:
+    """Run the parts one after the other; after each one `file` has all figures so far."""
+    started, outcomes = time.monotonic(), list[Outcome]()
+    for name in names:
+        part = PARTS[name]
+        left = TOTAL_SECONDS - (time.monotonic() - started)
+        print(f"{name}: {part.title}", file=sys.stderr, flush=True)
+        if reason := _cannot_run(outcomes, left if settings.on_cuda else None):
+            outcome = Outcome(name, "failed", reason=reason)
+        else:
+            most = left if name == names[-1] else min(part.seconds, left)
+            outcome = run_apart(part, settings, most if settings.on_cuda else None)
+        outcomes.append(outcome)
+        print(outcome, file=sys.stderr, flush=True)
+        if file is not None:
+            content: dict[str, Any] = {"device": settings.device, "tiny": settings.tiny}
+            _write(file, json.dumps({**content, "parts": [each.to_dict() for each in outcomes]}, indent=1) + "\n")
+    return outcomes
+
+
+def _cannot_run(before: Sequence[Outcome], left: float | None) -> str:
+    """Return why there is no use in starting another part, or an empty string."""
+    if left is not None and left < 1:
+        return "no time was left"
+    if any(outcome.figures.get(USABLE) is False for outcome in before):
+        return "ONNX Runtime cannot use the device"
+    return ""
+
+
+def succeeded(outcomes: Sequence[Outcome]) -> bool:
+    """Whether no part failed, and not all of them were skipped."""
+    statuses = {outcome.status for outcome in outcomes}
+    return "failed" not in statuses and "passed" in statuses
+
+
+def _write(path: Path, content: str) -> None:
+    with atomic_output.file(path) as new:
+        new.write_text(content, "utf-8")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

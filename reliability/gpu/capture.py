@@ -1,0 +1,75 @@
+"""Steps that CUDA captured and replays, against plain runs of the same steps on the same device."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from reliability.gpu.bundles import TEXT_MODEL, bundle_of
+from reliability.gpu.parts import PartError, Record, Settings
+from xlruntime import Model, load
+from xlruntime.memory import BatchMemory
+
+__all__ = ["captured_against_plain"]
+
+BATCHES, TINY_BATCHES = (1, 8), (1, 3)
+STEPS, TINY_STEPS = 200, 24
+RESTART = 9  # the step before which a row begins a new document
+SPELL = 3  # steps of one memory before the other one's turn
+RESULTS = {"score": "log_prob", "generate": "logits"}
+# As in `tests/export/test_cuda_graphs.py`: with all sizes known ONNX Runtime folds and fuses more, so sums round
+# otherwise.
+WITHIN = 1e-4
+
+
+def captured_against_plain(settings: Settings, record: Record) -> None:
+    """Walk two memories in turns, for each purpose and batch size; a row restarts on the way.
+
+    On a CPU the same steps run in sessions of fixed sizes, and nothing is captured.
+
+    Raises:
+        PartError: results differ, or a shape that came again and again got no session of its own.
+    """
+    folder = bundle_of(settings, TEXT_MODEL)
+    plain = load(folder, device=settings.device)
+    captured = load(folder, device=settings.device, cuda_graphs=settings.on_cuda)
+    if not settings.on_cuda:
+        captured.use_fixed()
+    steps = TINY_STEPS if settings.tiny else STEPS
+    largest: dict[str, float] = {}
+    for purpose in RESULTS:
+        for batch_size in TINY_BATCHES if settings.tiny else BATCHES:
+            case = f"{purpose}, batch {batch_size}"
+            pairs = zip(
+                _walk(captured, purpose, batch_size, steps), _walk(plain, purpose, batch_size, steps), strict=True
+            )
+            largest[case] = max(float(np.abs(found - wanted).max()) for found, wanted in pairs)
+            record({"largest_difference": largest, "steps": steps})
+            if not largest[case] <= WITHIN:
+                raise PartError(f"{case}: captured steps differ by {largest[case]:.1e} from plain ones")
+    fixed = captured._fixed
+    assert fixed is not None
+    sessions = {key: len(session._walks) for key, session in fixed._open.items()}
+    record({"sessions": len(sessions), "captures": sum(sessions.values())})
+    if len(sessions) != len(largest) or any(walks < 1 for walks in sessions.values()):
+        raise PartError(f"{len(largest)} shapes came again and again, but {len(sessions)} have sessions of their own")
+
+
+def _walk(model: Model, purpose: str, batch_size: int, steps: int) -> Sequence[npt.NDArray[Any]]:
+    """Results of all steps: two memories take turns, each on a text of its own."""
+    evaluation = model.evaluation()
+    S = evaluation.segment_len
+    assert S is not None
+    memories = [model.new_memory(evaluation, batch_size) for _ in range(2)]
+    random = np.random.default_rng(0)
+    found = []
+    for number in range(steps):
+        memory: BatchMemory = memories[number // SPELL % 2]
+        if number == RESTART:
+            memory.restart(batch_size - 1)
+        tokens, targets = random.integers(0, model.bundle.vocab_size, (2, batch_size, S))
+        found.append(model.step(purpose, memory, tokens, targets)[RESULTS[purpose]])
+    return found

@@ -1,0 +1,109 @@
+"""Speed of three shapes at three batch sizes: the bundle, plain and captured, PyTorch eager and `torch.compile`.
+
+Every side is a process of its own. Those of one shape get ready at the same time, since compilations take longest, and
+then take turns on the device.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+from benchmarks.measuring import measure
+from benchmarks.sides import Side, SideError
+from reliability.gpu.bundles import bundle_of, checkpoint_of, shapes_of
+from reliability.gpu.parts import PartError, Record, Settings
+from reliability.gpu.shapes import Shape
+from reliability.gpu.speed_sides import by_bundle, by_pytorch
+
+__all__ = ["BATCHES", "BUNDLE", "CAPTURED", "COMPILED", "EAGER", "SIDES", "measure_speed", "side_name"]
+
+BATCHES, TINY_BATCHES = (1, 8, 32), (2,)
+BUNDLE, CAPTURED, EAGER, COMPILED = "bundle", "bundle, CUDA graphs", "PyTorch eager", "torch.compile"
+SIDES: Mapping[str, tuple[Callable[..., Any], bool]] = {
+    BUNDLE: (by_bundle, False),
+    CAPTURED: (by_bundle, True),
+    EAGER: (by_pytorch, False),
+    COMPILED: (by_pytorch, True),
+}
+ROUNDS, REPEATS = 3, 10
+TINY_ROUNDS, TINY_REPEATS = 1, 2
+READY_AT_ONCE = 8  # processes; each compiles with few threads
+# Nats, ten times what correct sides were seen to differ by on a CPU; `benchmarks` calls it another computation.
+ROUNDING = 1e-3
+
+
+def side_name(side: str, batch_size: int) -> str:
+    """Return the name of a side at one batch size, as the figures have it."""
+    return f"{side}, batch {batch_size}"
+
+
+def measure_speed(settings: Settings, record: Record) -> None:
+    """Measure shape by shape; a side that cannot run is left out of the others' turns.
+
+    Raises:
+        PartError: a side did not run, or computes something else than the bundle.
+    """
+    problems: list[str] = []
+    shapes: dict[str, Any] = {}
+    for shape in shapes_of(settings):
+        try:
+            figures, failed = _measure_shape(settings, shape)
+        except (SideError, OSError) as error:  # a process ended during its turn
+            figures, failed = {"title": shape.title}, {"a turn": str(error)}
+        shapes[shape.name] = figures
+        problems += [f"{shape.name}, {side}: {reason}" for side, reason in failed.items()]
+        for side, row in figures.get("sides", {}).items():
+            if not row.get("max_abs_log_prob_diff", float("inf")) <= ROUNDING:
+                problems.append(f"{shape.name}, {side}: its scores are not the bundle's")
+        record({"shapes": shapes, "problems": problems})
+    if problems:
+        raise PartError(f"{len(problems)} problems, first: {problems[0]}")
+
+
+def _measure_shape(settings: Settings, shape: Shape) -> tuple[dict[str, Any], dict[str, str]]:
+    """Figures of the sides that got ready, and why the others did not."""
+    threads = os.cpu_count() or 1
+    batches = TINY_BATCHES if settings.tiny else BATCHES
+    with (
+        tempfile.TemporaryDirectory() as scratch,
+        ThreadPoolExecutor(min(READY_AT_ONCE, max(2, threads // 2))) as pool,
+    ):
+        starting = {
+            side_name(side, batch_size): pool.submit(_start, settings, shape, side, batch_size, scratch)
+            for batch_size in batches
+            for side in SIDES
+            if side != CAPTURED or shape.cuda_graphs
+        }
+        ready, failed = _wait(starting)
+        figures: dict[str, Any] = {"title": shape.title, "segment_len": shape.segment_len, "mem_len": shape.mem_len}
+        if not ready:
+            return figures, failed
+        rounds, repeats = (TINY_ROUNDS, TINY_REPEATS) if settings.tiny else (ROUNDS, REPEATS)
+        makers = {name: (lambda side=side: side) for name, side in ready.items()}
+        figures |= measure(makers, rounds, dict.fromkeys(ready, repeats), threads, settings.device)
+        return figures, failed
+
+
+def _wait(starting: Mapping[str, Future[Side]]) -> tuple[dict[str, Side], dict[str, str]]:
+    ready, failed = dict[str, Side](), dict[str, str]()
+    for name, future in starting.items():
+        try:
+            ready[name] = future.result()
+        except (SideError, OSError) as error:
+            failed[name] = str(error)
+    return ready, failed
+
+
+def _start(settings: Settings, shape: Shape, side: str, batch_size: int, scratch: str) -> Side:
+    """Start a side and wait until it has run its first steps."""
+    function, variant = SIDES[side]
+    source: Path = bundle_of(settings, shape.name) if function is by_bundle else checkpoint_of(settings, shape)
+    work = {"segment_len": shape.segment_len, "mem_len": shape.mem_len, "batch_size": batch_size}
+    # Not a cache of another run, which may have been interrupted. Each side has few compilers, as many sides compile.
+    environment = {"TORCHINDUCTOR_CACHE_DIR": scratch, "TORCHINDUCTOR_COMPILE_THREADS": "2"}
+    return Side(function, source, settings.device, os.cpu_count() or 1, work, variant, environment=environment)

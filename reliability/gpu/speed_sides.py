@@ -1,0 +1,88 @@
+"""Steps of one model by the bundle and by PyTorch, on one device: the sides that `speed.py` measures.
+
+All sides score the same tokens behind the same full memory at every step, and end a step with the scores on the CPU. So
+the device has done all its work when a step's time is taken, and their scores can be compared.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+import numpy.typing as npt
+
+from benchmarks.sides import Ready
+
+__all__ = ["WARM", "by_bundle", "by_pytorch"]
+
+WARM = 8  # steps of every side before the first turn: shapes get a captured session with their fifth
+
+
+def by_bundle(folder: str, device: str, threads: int, work: Mapping[str, int], captured: bool) -> Ready:
+    """Steps of the bundle; `captured`: replayed as CUDA graphs (on a CPU: in sessions of fixed sizes)."""
+    import xlruntime
+    from xlexport.bench.roofline import step_floor
+    from xlexport.bench.runners import GraphSide, Work
+
+    model = xlruntime.load(folder, device=device, threads=threads, cuda_graphs=captured and device != "cpu")
+    if captured and device == "cpu":
+        model.use_fixed()
+    evaluation = model.evaluation(work["segment_len"], mem_len=work["mem_len"])
+    side = GraphSide(model, Work("score", evaluation, work["segment_len"], work["batch_size"]))
+
+    def step() -> npt.NDArray[Any]:
+        return cast(Mapping[str, npt.NDArray[Any]], side.step())["log_prob"]
+
+    floor = step_floor(side)
+    return Ready(step, {**_facts(work), "flops": floor.flops, "bytes": floor.bytes}, WARM)
+
+
+def by_pytorch(checkpoint: str, device: str, threads: int, work: Mapping[str, int], compiled: bool) -> Ready:
+    """Steps of the eager model with the paper's memory of hidden states, or of what `torch.compile` makes of it."""
+    import torch
+    from torch._inductor import config as inductor
+
+    from xlexport.bench.runners import Work
+    from xlexport.checkpoints import load
+    from xltraining.transformer_xl import TransformerXL
+
+    torch.set_num_threads(threads)
+    if compiled:
+        # With torch 2.13 it overwrites what is still needed in models of three layers and more: scores are off by nats.
+        inductor.inplace_buffers = False
+    source = load(Path(checkpoint))
+    built = source.build_model()
+    assert isinstance(built, TransformerXL)
+    model = built.eval().to(device).with_evaluation(mem_len=work["mem_len"])
+    config = {"n_token": model.config.n_token, "cutoffs": model.config.cutoffs}
+    ids = Work("score", cast(Any, None), work["segment_len"], work["batch_size"]).ids(config)
+
+    class Step(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.model = model
+
+        def forward(self, tokens: torch.Tensor, targets: torch.Tensor, *memory: torch.Tensor) -> Any:
+            hidden, new = self.model(tokens, list(memory))
+            return self.model.log_probs(hidden, targets), *new
+
+    run: Any = torch.compile(Step().eval(), dynamic=False) if compiled else Step().eval()
+    state = model.first_memory(work["batch_size"])
+
+    @torch.inference_mode()
+    def step() -> npt.NDArray[Any]:
+        tokens, targets = (torch.from_numpy(each).to(device) for each in ids)
+        log_probs, *state[:] = run(tokens, targets, *state)
+        found: npt.NDArray[np.float32] = log_probs.cpu().numpy()
+        if device != "cpu":
+            torch.cuda.synchronize(device)  # the new memory, too
+        return found
+
+    return Ready(step, {**_facts(work), "matmul_precision": torch.get_float32_matmul_precision()}, WARM)
+
+
+def _facts(work: Mapping[str, int]) -> dict[str, Any]:
+    """Scores of equal batch sizes are compared."""
+    return {"tokens": work["batch_size"] * work["segment_len"], "model": f"batch {work['batch_size']}"}
