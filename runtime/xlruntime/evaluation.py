@@ -16,6 +16,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from .errors import OptionError
+from .messages import listed, named, one_line
 
 __all__ = [
     "UNBOUNDED_WINDOW",
@@ -164,9 +165,10 @@ class EvaluationRules:
         """
         given = {name: value for name, value in settings.items() if value is not None}
         if strange := [name for name in given if name not in self.settings]:
-            have = ", ".join(("segment_len", *self.settings))
+            have = ", ".join(map(named, ("segment_len", *self.settings)))
             raise OptionError(
-                f"{', '.join(strange)}: not among the settings of this bundle ({have}).", repair="Leave it out."
+                f"{listed(map(named, strange))}: not among the settings of this bundle ({have}).",
+                repair="Leave it out.",
             )
         values = {name: given.get(name, setting.default) for name, setting in self.settings.items()}
         length = self.segment_len if segment_len is None else segment_len
@@ -205,7 +207,7 @@ class EvaluationSettings:
     def __post_init__(self) -> None:
         problems = _walk_problems(self.rules, self.segment_len, self.restart)
         problems += [
-            f"{name} {problem} ({setting.meaning})"
+            f"{named(name)} {problem} ({one_line(setting.meaning)})"
             for name, setting in self.rules.settings.items()
             if (problem := setting.problem(self.values.get(name)))
         ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Origin", "TensorMapping", "problems_listed", "same"]
 
-MOST_LISTED = 40  # no honest file has more different problems
+MOST_LISTED, LONGEST_LIST = 40, 1500  # problems and characters; no honest file has more different problems
 MOST_LAYERS_LISTED = 40
 
 
@@ -46,8 +47,10 @@ def problems_listed(problems: Iterable[str]) -> str:
         key = problem if match is None else f"{match[1]}*.{problem[match.end() :]}"
         layers.setdefault(key, []).extend([] if match is None else [int(match[2])])
     lines = [key.replace("*", _numbers(found), 1) if found else key for key, found in layers.items()]
-    if len(lines) > MOST_LISTED:
-        lines = [*lines[:MOST_LISTED], f"and {len(lines) - MOST_LISTED} more"]
+    lengths = itertools.accumulate(map(len, lines))
+    most = max(1, sum(length <= LONGEST_LIST for length in itertools.islice(lengths, MOST_LISTED)))
+    if len(lines) > most:
+        lines = [*lines[:most], f"and {len(lines) - most} more"]
     return "; ".join(lines)
 
 

@@ -17,7 +17,7 @@ from functools import cached_property
 from typing import Any, Literal, get_args
 
 from ..errors import BundleError, VocabularyError
-from ..messages import listed, shown
+from ..messages import listed, one_line, shown
 
 __all__ = ["VOCABULARY_FORMAT", "Vocabulary", "VocabularyKind", "is_byte"]
 
@@ -107,7 +107,7 @@ class Vocabulary:
             return cls(**{**fields, "symbols": tuple(fields["symbols"])})
         except (KeyError, TypeError, VocabularyError) as error:
             raise BundleError(
-                f"{where}: a broken vocabulary ({error}).", repair="Convert the checkpoint again."
+                f"{where}: a broken vocabulary ({one_line(str(error))}).", repair="Convert the checkpoint again."
             ) from error
 
     def _problems(self) -> Iterable[str]:
