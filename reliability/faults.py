@@ -18,6 +18,7 @@ import argparse
 import ctypes
 import errno
 import os
+import pickle
 import shutil
 import signal
 import subprocess
@@ -36,6 +37,8 @@ __all__ = ["Found", "inject", "preloaded"]
 SOURCE = Path(__file__).with_name("faults.c")
 ERRORS = (errno.ENOSPC, errno.EIO, errno.EACCES)
 KILL = 0
+PARTS = 2  # processes
+FOUND = "found.pickle"  # of a process, for that which has started it
 
 
 @dataclass
@@ -59,20 +62,52 @@ class Found:
 
 
 def preloaded(arguments: list[str], folder: Path) -> int:
-    """Run this module in a process with the shim; the exit status."""
+    """Run this module in two processes with the shim, each with a half of the calls; print what they found together.
+
+    Returns:
+        The exit status: 0 if there are no bugs.
+    """
     shim = folder / "faults.so"
     subprocess.run(["cc", "-shared", "-fPIC", "-O1", "-o", str(shim), str(SOURCE), "-ldl"], check=True)
-    environment = {**os.environ, "LD_PRELOAD": str(shim), "OMP_NUM_THREADS": "1", "XLEXPORT_FAULTS": str(folder)}
-    return subprocess.run(
-        [sys.executable, "-m", __spec__.name, *arguments], cwd=ROOT, env=environment, check=False
-    ).returncode
+    parts, workers = [folder / str(number) for number in range(PARTS)], []
+    for part in parts:
+        part.mkdir()
+        environment = {**os.environ, "LD_PRELOAD": str(shim), "OMP_NUM_THREADS": "1", "XLEXPORT_FAULTS": str(part)}
+        workers.append(subprocess.Popen([sys.executable, "-m", __spec__.name, *arguments], cwd=ROOT, env=environment))
+    if any([worker.wait() for worker in workers]):
+        return 1
+    failed = killed = bugs = 0
+    for found in map(_together, zip(*(_read(part / FOUND) for part in parts), strict=True)):
+        print(found)
+        for bug in found.bugs[:6]:
+            print(f"  {bug}")
+        failed, killed = failed + found.failed.total(), killed + found.killed.total()
+        bugs += len(found.bugs)
+    print(f"{failed:,} write errors, {killed:,} kills, {bugs:,} bugs", flush=True)
+    return 1 if bugs else 0
 
 
-def inject(command: Command, scratch: Path, points: int | None = None, errors: bool = True) -> Found:
+def _read(file: Path) -> list[Found]:
+    return [Found(**fields) for fields in pickle.loads(file.read_bytes())]
+
+
+def _together(parts: tuple[Found, ...]) -> Found:
+    """Add up what several processes found of one command."""
+    found = Found(parts[0].command, parts[0].calls, parts[0].kinds)
+    for part in parts:
+        found.failed += part.failed
+        found.killed += part.killed
+        found.bugs += part.bugs
+        found.seconds = max(found.seconds, part.seconds)
+    return found
+
+
+def inject(command: Command, scratch: Path, points: int | None = None, errors: bool = True, part: int = 0) -> Found:
     """Count the command's calls, then let each fail, unless `errors` is off, and kill before each.
 
     Args:
         points: try so many calls, spread over them; None: all.
+        part: try those of this process: each PARTS-th.
     """
     found, start = Found(command.name), time.monotonic()
     folder = scratch / "work"
@@ -83,7 +118,7 @@ def inject(command: Command, scratch: Path, points: int | None = None, errors: b
         found.bugs.append(f"without any fault: {code}, {said}, {_strange(command, folder)}")
         return found
     stride = max(1, len(names) // points) if points else 1
-    for at in range(1, len(names) + 1, stride):
+    for at in range(1 + part * stride, len(names) + 1, stride * PARTS):
         name = names[at - 1]
         if errors and not name.startswith(("unlink", "rmdir")):
             error = ERRORS[at // stride % len(ERRORS)]
@@ -184,16 +219,12 @@ def main() -> None:
     if scratch is None:
         with tempfile.TemporaryDirectory(prefix="faults-") as folder:
             sys.exit(preloaded(sys.argv[1:], Path(folder)))
-    bugs = failed = killed = 0
+    made = []
     for command in commands(Path(scratch), chosen.commands):
-        found = inject(command, Path(scratch), chosen.points, errors=not chosen.kills)
-        print(found, flush=True)
-        for bug in found.bugs[:6]:
-            print(f"  {bug}", flush=True)
-        failed, killed = failed + found.failed.total(), killed + found.killed.total()
-        bugs += len(found.bugs)
-    print(f"{failed:,} write errors, {killed:,} kills, {bugs:,} bugs")
-    sys.exit(1 if bugs else 0)
+        part = int(Path(scratch).name)
+        made.append(inject(command, Path(scratch), chosen.points, errors=not chosen.kills, part=part))
+        print(f"part {part + 1} of {PARTS}: {made[-1]}", file=sys.stderr, flush=True)
+    (Path(scratch) / FOUND).write_bytes(pickle.dumps(list(map(vars, made))))
 
 
 if __name__ == "__main__":

@@ -35,12 +35,12 @@ with cached_exports():
 def lines(tmp_path: Path) -> dict[str, tuple[str, ...]]:
     """The arguments of each command, without its output."""
     text = tmp_path / "prose.txt"
-    text.write_bytes(PROSE * 10)
+    text.write_bytes(PROSE * 40)
     checkpoint = write_checkpoint(tmp_path / "tiny.pt")
     lines = {
         "convert": ("convert", str(checkpoint), "--segments", "2"),
         "quantize": ("quantize", str(tmp_path / "float.bundle"), "--dtype", "weight-int8", "--text", str(text),
-                     "--max-delta-bits", "9", "--tokens", "1024"),
+                     "--max-delta-bits", "9", "--tokens", "2048"),
         "score": ("score", str(GOLDEN), str(text), "--per", "word", "--save-every", "0"),
         "report": ("report", str(GOLDEN), str(text)),
     }  # fmt: skip
