@@ -17,8 +17,10 @@ SAMPLE = ROOT / "samples/transformer_xl_bytes/checkpoint.pt"
 RIVER = "The old man walked slowly down to the river.\n"
 WATER = "The old man walked. Slowly, the water rose.\n"
 CONVERT = "xlexport convert checkpoint.pt -o bundle"
-ITEMS = ({"item": "1a", "sentence": "The cook stirred the soup with a spoon."},)
-ITEMS += ({"item": "1b", "sentence": "The cook stirred the soup with a table."},)
+ITEMS = [
+    {"item": "1a", "sentence": "The cook stirred the soup with a spoon."},
+    {"item": "1b", "sentence": "The cook stirred the soup with a table."},
+]
 
 
 @pytest.fixture(scope="session")

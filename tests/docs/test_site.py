@@ -9,7 +9,6 @@ import sys
 from pathlib import Path
 
 import pytest
-import yaml
 
 from tests.helpers.pages import PAGES
 from tests.helpers.paths import ROOT
@@ -38,9 +37,9 @@ def test_reference_has_every_module_of_xltraining() -> None:
 
 
 def test_citation_has_the_version() -> None:
-    cited = yaml.safe_load((ROOT / "CITATION.cff").read_text("utf-8"))
-    assert cited["version"] == __version__
-    assert cited["authors"] == [{"name": "The xlexport authors"}]
+    lines = (ROOT / "CITATION.cff").read_text("utf-8").splitlines()
+    assert f"version: {__version__}" in lines
+    assert "  - name: The xlexport authors" in lines
 
 
 @pytest.mark.full

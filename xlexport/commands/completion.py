@@ -18,8 +18,10 @@ def completion(shell: str) -> None:
 
     \b
     For bash, in ~/.bashrc:   eval "$(xlexport completion bash)"
-    For zsh, in ~/.zshrc:     eval "$(xlexport completion zsh)"
+    For zsh, in ~/.zshrc:     eval "$(xlexport completion zsh)"  (after compinit)
     For fish, once:           xlexport completion fish > ~/.config/fish/completions/xlexport.fish
+
+    It takes effect in the next shell that you open.
     """
     script = get_completion_class(shell)
     assert script is not None  # click has all three
