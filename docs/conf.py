@@ -31,8 +31,9 @@ autodoc_preserve_defaults = True
 autodoc_default_options = {
     "members": True,
     "show-inheritance": True,
-    # what every exception and every module of PyTorch has is documented elsewhere
-    "inherited-members": "Exception,Warning,Module,str,tuple",
+    # what every module of PyTorch and every exception has is documented elsewhere
+    "inherited-members": "Module",
+    "exclude-members": "add_note,with_traceback,errno,filename,filename2,strerror,characters_written",
 }
 napoleon_numpy_docstring = False
 napoleon_use_rtype = False

@@ -6,6 +6,7 @@ import gzip
 import json
 from collections.abc import Callable
 from pathlib import Path
+from pydoc_data.topics import topics
 
 import pytest
 
@@ -16,6 +17,7 @@ from tests.helpers.shared import shared_folder
 SAMPLE = ROOT / "samples/transformer_xl_bytes/checkpoint.pt"
 RIVER = "The old man walked slowly down to the river.\n"
 WATER = "The old man walked. Slowly, the water rose.\n"
+ALICE = SHARED_DATA / "alice29.txt"
 CONVERT = "xlexport convert checkpoint.pt -o bundle"
 ITEMS = [
     {"item": "1a", "sentence": "The cook stirred the soup with a spoon."},
@@ -43,10 +45,9 @@ def page_folder(converted: tuple[Path, str], tmp_path: Path) -> Path:
     (folder / "checkpoint.pt").symlink_to(SAMPLE)
     for name in ("bundle", "transformer_xl.bundle"):
         (folder / name).symlink_to(made / "bundle")
-    for name in ("alice29.txt", "war_and_peace.txt"):
-        if (SHARED_DATA / name).is_file():
-            (folder / name).symlink_to(SHARED_DATA / name)
-    texts = {"book.txt": RIVER + WATER, "valid.txt": RIVER, "train.txt": (RIVER + WATER) * 8}
+    if ALICE.is_file():
+        (folder / ALICE.name).symlink_to(ALICE)
+    texts = {"book.txt": topics["assignment"], "valid.txt": RIVER, "train.txt": (RIVER + WATER) * 8}
     for name, text in texts.items():
         (folder / name).write_text(text, "utf-8")
     (folder / "books").mkdir()
