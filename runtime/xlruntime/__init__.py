@@ -1,10 +1,12 @@
 """Run xlexport bundles on ONNX Runtime, without PyTorch.
 
-import xlruntime
+For example::
 
-model = xlruntime.load("bundle")
-stream = model.stream()
-stream.feed("Call me Ishmael. ").log_probs  # natural logarithms, one a token
+    import xlruntime
+
+    model = xlruntime.load("bundle")
+    stream = model.stream()
+    stream.feed("Call me Ishmael. ").log_probs  # natural logarithms, one a token
 """
 
 from .documents import Document

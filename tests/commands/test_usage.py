@@ -34,7 +34,7 @@ DOING: dict[str, click.Command] = {
 
 def test_commands_are_those_of_the_design() -> None:
     names = ["convert", "verify", "score", "evaluate", "generate", "inspect", "bench", "quantize", "train", "doctor"]
-    assert sorted([*names, "demo", "context", "plot", "report"]) == COMMANDS
+    assert sorted([*names, "completion", "demo", "context", "plot", "report"]) == COMMANDS
 
 
 @pytest.mark.parametrize("name", sorted(DOING))
@@ -70,7 +70,7 @@ def test_documents_that_must_not_be_read_are_no_wrong_usage(
 
 
 def test_commands_that_report_have_json() -> None:
-    for name in set(DOING) - {"train", "report"}:  # a report is a page
+    for name in set(DOING) - {"train", "report", "completion"}:  # the output of these is a page or a script
         assert "--json" in [option for parameter in DOING[name].params for option in parameter.opts], name
 
 

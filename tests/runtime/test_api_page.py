@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 import xlruntime
+from tests.helpers.pages import python_of
 from tests.helpers.paths import ROOT
 from xlruntime import Model
 
@@ -17,21 +18,11 @@ PAGE = (ROOT / "docs/api.md").read_text("utf-8")
 SERVING = {"graph_for", "longest_step", "session", "use_fixed"}  # methods of Model that xlexport uses
 
 
-def examples(page: str) -> str:
-    """All Python of a page, each line where it stands there, so that an error names the page's line."""
-    lines, inside = [], False
-    for line in page.splitlines():
-        fence = line.startswith("```")
-        lines.append(line if inside and not fence else "")
-        inside = line == "```python" if fence else inside
-    return "\n".join(lines)
-
-
 @pytest.mark.parametrize("page", ["docs/api.md", "README.md"])
 def test_examples_run(page: str, bytes_model: Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "bundle").symlink_to(bytes_model.folder)
     monkeypatch.chdir(tmp_path)
-    source = examples((ROOT / page).read_text("utf-8"))
+    source = python_of(page)
     assert "xlruntime.load(" in source
     exec(compile(source, page, "exec"), {})
 
@@ -41,7 +32,7 @@ def test_messages_are_those_that_are_raised(
 ) -> None:
     (tmp_path / "bundle").symlink_to(bytes_model.folder)
     monkeypatch.chdir(tmp_path)
-    exec(compile(examples(PAGE), "docs/api.md", "exec"), {})
+    exec(compile(python_of("docs/api.md"), "docs/api.md", "exec"), {})
     shown = capsys.readouterr().out
     promised = re.findall(r"print\(error\)\s+# (.*)", PAGE)
     assert len(promised) == 2
@@ -58,9 +49,11 @@ def test_every_public_name_is_on_the_page() -> None:
     assert missing == []
 
 
-def test_every_sample_is_on_the_page() -> None:
-    listed = re.findall(r"^\| `(\d\d_\w+\.py)` \|", PAGE, re.MULTILINE)
-    assert listed == sorted(path.name for path in (ROOT / "samples").glob("[0-9]*.py"))
+def test_every_sample_is_listed() -> None:
+    listed = re.findall(
+        r"^\| \[`(\d\d_\w+\.\w+)`\]\(\1\) \|", (ROOT / "samples/README.md").read_text("utf-8"), re.MULTILINE
+    )
+    assert listed == sorted(path.name for path in (ROOT / "samples").glob("[0-9]*"))
 
 
 @pytest.mark.parametrize("name", xlruntime.__all__)

@@ -22,6 +22,7 @@ __all__ = ["LazyGroup", "cli", "main", "run"]
 # What `xlexport --help` shows of each command: it imports none of them.
 COMMANDS = {
     "bench": "Compare BUNDLE's speed with what the machine can do.",
+    "completion": "Print the script that completes commands in a shell.",
     "context": "Measure how far BUNDLE's memory reaches.",
     "convert": "Turn CHECKPOINT into a bundle, verified to be equal.",
     "demo": "Run the main job on the sample checkpoint.",

@@ -1,0 +1,71 @@
+"""Settings of the documentation site, which `scripts/docs` builds with Sphinx from the repository's Markdown files.
+
+The source folder is the repository itself: so links between `docs/`, `README.md` and `samples/` are checked in the form
+in which they also work in a checkout.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path[:0] = [str(ROOT), str(ROOT / "runtime"), str(ROOT / "training")]
+
+project = "xlexport"
+author = "The xlexport authors"
+project_copyright = "The xlexport authors, Apache-2.0"
+root_doc = "docs/index"
+include_patterns = ["*.md", "docs/*.md", "docs/reference/*.md", "samples/**.md"]
+extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
+
+# A heading of up to four levels can be linked to, by the anchor that code hosts give it.
+myst_heading_anchors = 4
+highlight_language = "none"
+
+autodoc_member_order = "bysource"
+autodoc_typehints_format = "short"
+autodoc_preserve_defaults = True
+autodoc_default_options = {
+    "members": True,
+    "show-inheritance": True,
+    # what every module of PyTorch and every exception has is documented elsewhere
+    "inherited-members": "Module",
+    "exclude-members": "add_note,with_traceback,errno,filename,filename2,strerror,characters_written",
+}
+napoleon_numpy_docstring = False
+napoleon_use_rtype = False
+
+html_theme = "furo"
+html_title = "xlexport"
+html_copy_source = False
+html_show_sphinx = False
+html_use_index = True
+
+LINK = re.compile(r"(?<=\]\()([^)\s#:]+)(?=\))")
+MARKDOWN_CODE = re.compile(r"(?<!`)`([^`\n]+(?:\n[^`\n]+)?)`(?!`)(?=(\w?))")
+
+
+def link_folders_to_their_page(app: Any, docname: str, source: list[str]) -> None:
+    """Link a folder's `README.md` if a page links the folder, which a code host shows in the same way."""
+    folder = ROOT / Path(docname).parent
+
+    def linked(match: re.Match[str]) -> str:
+        page = folder / match[1] / "README.md"
+        return f"{match[1].rstrip('/')}/README.md" if page.is_file() else match[1]
+
+    source[0] = LINK.sub(linked, source[0])
+
+
+def read_markdown_code(app: Any, what: str, name: str, thing: Any, options: Any, lines: list[str]) -> None:
+    """Turn the code of Markdown, which docstrings have, into that of reStructuredText."""
+    text = "\n".join(lines)
+    lines[:] = MARKDOWN_CODE.sub(lambda code: f"``{code[1]}``" + ("\\ " if code[2] else ""), text).splitlines()
+
+
+def setup(app: Any) -> None:
+    """Connect both functions."""
+    app.connect("source-read", link_folders_to_their_page)
+    app.connect("autodoc-process-docstring", read_markdown_code, priority=400)

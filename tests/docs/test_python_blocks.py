@@ -1,0 +1,36 @@
+"""Run the Python of the pages that tests/runtime/test_api_page.py and tests/export/test_torch_formats.py do not run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.helpers.pages import PAGES, blocks_of, python_of
+from tests.helpers.paths import EMPTY, golden_bundle
+from xlruntime.tokenizers.vocabulary import Vocabulary
+
+HERE = ["docs/protocols.md", "docs/start_embedding.md", "docs/start_reading_experiments.md", "docs/vocabularies.md"]
+WORDS = Vocabulary("words", ("<eos>", "<unk>", "the", "cat", "sat"), unk="<unk>", line_end="<eos>")
+ELSEWHERE = {
+    "README.md": "tests/runtime/test_api_page.py",
+    "docs/api.md": "tests/runtime/test_api_page.py",
+    "docs/torch_formats.md": "tests/export/test_torch_formats.py",
+}
+
+
+def test_each_page_with_python_is_run() -> None:
+    with_python = {page for page in PAGES if any(block.language == "python" for block in blocks_of(page))}
+    assert with_python == {*HERE, *ELSEWHERE}
+
+
+@pytest.mark.parametrize("page", HERE)
+def test_python_of_page_runs(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    if page == "docs/vocabularies.md":
+        Path("bundle").mkdir()
+        Path("bundle/vocabulary.json").write_text(WORDS.to_json(), "utf-8")
+    else:
+        Path("bundle").symlink_to(golden_bundle(EMPTY))
+    Path("test.txt").write_text("It was the best of times, it was the worst of times.\n" * 40, "utf-8")
+    exec(compile(python_of(page), page, "exec"), {})

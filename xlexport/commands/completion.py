@@ -1,0 +1,28 @@
+"""The script that lets a shell complete the commands, options and files of `xlexport`."""
+
+from __future__ import annotations
+
+import click
+from click.shell_completion import get_completion_class
+
+__all__ = ["SHELLS", "VARIABLE", "completion"]
+
+SHELLS = ("bash", "zsh", "fish")
+VARIABLE = "_XLEXPORT_COMPLETE"  # click answers the script's questions if this is set
+
+
+@click.command()
+@click.argument("shell", type=click.Choice(SHELLS))
+def completion(shell: str) -> None:
+    """Print the script that completes xlexport's commands and options in SHELL.
+
+    \b
+    For bash, in ~/.bashrc:   eval "$(xlexport completion bash)"
+    For zsh, in ~/.zshrc:     eval "$(xlexport completion zsh)"  (after compinit)
+    For fish, once:           xlexport completion fish > ~/.config/fish/completions/xlexport.fish
+
+    It takes effect in the next shell that you open.
+    """
+    script = get_completion_class(shell)
+    assert script is not None  # click has all three
+    click.echo(script(click.get_current_context().find_root().command, {}, "xlexport", VARIABLE).source())
