@@ -66,7 +66,7 @@ NOT_RUN = {
     ("docs/cuda.md", "pip install '.[gpu]'    # in a clone of the repository"): "needs a GPU",
     ("docs/cuda.md", "xlexport inspect BUNDLE --device cuda"): "needs a GPU",
     ("docs/cuda.md", "xlexport convert checkpoint.pt -o bundle --cuda-graphs"): "needs a GPU",
-    ("docs/cuda.md", "pytest -m '' tests/runtime/test_cuda.py tests/export/test_cuda_graphs.py"): "part of the tests",
+    ("docs/cuda.md", "pip install '.[gpu,convert,train,dev]'"): "needs a GPU",
     (
         "docs/api.md",
         "pip install '.[cpu]'    # in a clone of the repository: numpy, ONNX Runtime, safetensors; no PyTorch, no ONNX",
@@ -98,6 +98,7 @@ NOT_RUN = {
     ("docs/start_without_python.md", "$ npm install onnxruntime-node"): (
         "needs Node: tried by hand with Node 20 and onnxruntime-node"
     ),
+    ("docs/signing.md", "pip install '.[release]' -c constraints.txt"): INSTALLS,
     ("docs/torch_formats.md", "xlexport convert checkpoint.pt --to torchscript -o model.bundle"): (
         "tests/export/test_torch_formats.py converts to both"
     ),
@@ -116,6 +117,7 @@ NOT_RUN = {
     ): DRAWING,
 }
 OTHER_LANGUAGES = {
+    "console": "tests/test_signing.py",
     "python": "tests/docs/test_python_blocks.py",
     "json": "tests/runtime/test_bundle_format_page.py",
     "{eval-rst}": "scripts/docs",
