@@ -140,7 +140,8 @@ def _of_training(base: Path) -> list[Command]:
         if training["step"] < STEPS:
             return OLD
         assert steps == list(range(1, STEPS + 1)), steps
-        assert {file.name for file in path.parent.iterdir()} == {"checkpoint.pt", "log.jsonl"}
+        visible = {file.name for file in path.parent.iterdir() if not file.name.startswith(".")}
+        assert visible == {"checkpoint.pt", "log.jsonl"}, visible
         return NEW
 
     half = base / "half"

@@ -175,7 +175,8 @@ def _again(command: Command, folder: Path, state: str) -> str:
 
 
 def _strange(command: Command, folder: Path, more: frozenset[str] = frozenset()) -> list[str]:
-    return sorted({path.name for path in folder.iterdir()} - command.left - more)
+    hidden = {path.name for path in folder.rglob(".*")}
+    return sorted(({path.name for path in folder.iterdir()} | hidden) - command.left - more)
 
 
 def _forked(command: Command, folder: Path, at: int | None, error: int) -> tuple[int, str]:
