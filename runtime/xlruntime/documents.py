@@ -119,7 +119,7 @@ class Tokenizer(Protocol):
 
     @property
     def unk_id(self) -> int | None:
-        """The id for text that the vocabulary lacks; None if there is no such id."""
+        """The id for text that the vocabulary lacks; None if it is missing."""
 
     @property
     def merges_newlines(self) -> bool:

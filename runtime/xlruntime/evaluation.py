@@ -277,7 +277,7 @@ class EvaluationSettings:
 
     @property
     def widest_window(self) -> int:
-        """Most keys that a query sees in any ring, itself included; unbounded if there is no ring."""
+        """Most keys that a query sees in any ring, itself included; unbounded without rings."""
         return max(map(self.window, self.rules.rings), default=UNBOUNDED_WINDOW)
 
     def capacity(self, segment_len: int | None = None) -> int:

@@ -85,7 +85,7 @@ class BatchMemory:
     """The buffers of every memory of a bundle, one row per batch entry.
 
     All rows write at the same slots of the rings, so they share `offset`. Each row has its own `position` and restarts
-    on its own. Buffers always hold finite numbers: NaN times a mask of 0 is still NaN.
+    on its own. Buffers always hold finite numbers: NaN times an attention weight of 0 is still NaN.
 
     A ring is read and written in place. Windows and states have two buffers that change places, because ONNX Runtime
     runs nodes in any order: a step may read the old buffer after it has written the new one.
@@ -245,8 +245,8 @@ class BatchMemory:
     def rewind(self, mark: Mark, wipe: bool = False) -> None:
         """Go back to `mark`, if at most `max_segment` tokens were run since then and no row restarted.
 
-        A ring has `max_segment` spare slots besides the rows that the next query sees. The rows written since `mark` are
-        in these slots, and are hidden again. `wipe` overwrites them, which is needed if they may not be finite.
+        A ring has `max_segment` spare slots besides the rows that the next query sees. Rows written since `mark` are in
+        these slots, and are hidden again. `wipe` overwrites them, which is needed if they may not be finite.
         """
         written = mark.offset + np.arange(self.offset - mark.offset)
         assert len(written) <= self.max_segment
@@ -311,12 +311,12 @@ class BatchMemory:
             self._next[entry.input] = self._buffer(array.copy())
 
     def _buffer(self, array: npt.NDArray[Any]) -> tuple[npt.NDArray[Any] | None, Any]:
-        """Return `array` and its OrtValue. If they share memory, the array must live as long; else None replaces it."""
+        """Return `array` (None unless the OrtValue shares its memory and so needs it) and an OrtValue of it."""
         return (array if self.device.kind == "cpu" else None), device_value(array, self.device)
 
 
 def check_room(plan: MemoryPlan, batch_size: int) -> None:
-    """Refuse buffers larger than the machine's memory: Linux would end the process only when they are filled.
+    """Refuse buffers larger than the machine's memory: Linux grants them, and kills the process later.
 
     Raises:
         OptionError: they are too large; the message has both sizes.

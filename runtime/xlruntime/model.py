@@ -133,8 +133,8 @@ class Model(Engine):
         """Score documents as `score` does, but yield every token's score as soon as it is known; keep none of them.
 
         Args:
-            detail: number of top-k tokens (0 to 10). If given, parts also have each target's rank and the entropy of each
-                prediction. The `detail` graph then runs in place of `score`, with the same scores.
+            detail: number of top-k tokens (0 to 10). If given, parts also have each target's rank and each
+            prediction's entropy. The `detail` graph then runs in place of `score`, with the same scores.
 
         Raises:
             OptionError: as `score`, or the bundle lists fewer top-k tokens.

@@ -61,9 +61,9 @@ def test_file_of_another_version_reads_without_newer_fields() -> None:
         ({"symbols": ("a", "\ud800")}, r"symbol 1 is '\\ud800'"),
         ({"symbols": tuple("ab") * 2 + tuple("cdefgh") * 2}, "'a', 'b', 'c', 'd', 'e' and 3 more"),
         ({"unk": "<unk>"}, "unk is '<unk>', which is not a symbol"),
-        ({"line_end": "<eos>", "line_start": "<S>"}, "line_start is '<S>', .*; line_end is '<eos>', which is no"),
-        ({"kind": "characters", "symbols": ("a", "<pad>", "bc", "d")}, r"no characters: 'bc'\."),
-        ({"kind": "bytes", "symbols": ("0", "256", "007", "a", "²", "-1")}, "no bytes: '256', '007', 'a', '²', '-1'"),
+        ({"line_end": "<eos>", "line_start": "<S>"}, "line_start is '<S>', .*; line_end is '<eos>', which is not"),
+        ({"kind": "characters", "symbols": ("a", "<pad>", "bc", "d")}, r"not characters: 'bc'\."),
+        ({"kind": "bytes", "symbols": ("0", "256", "007", "a", "²", "-1")}, "not bytes: '256', '007', 'a', '²', '-1'"),
         ({"kind": "sounds"}, "a vocabulary of 'sounds'; expected one of words, characters, bytes"),
         ({"space": "a"}, "space is 'a', expected None for words"),
         ({"kind": "characters", "line_start": "a"}, "line_start is 'a', expected None for characters"),
@@ -78,7 +78,7 @@ def test_what_makes_no_vocabulary_is_refused(fields: dict[str, Any], problem: st
 
 
 def test_all_problems_are_told_at_once() -> None:
-    with pytest.raises(VocabularyError, match=r"more than once: 'a'; .*no bytes: 'a', 'a'; unk is '\?'.*") as caught:
+    with pytest.raises(VocabularyError, match=r"more than once: 'a'; .*not bytes: 'a', 'a';  unk is '\?'.*") as caught:
         Vocabulary("bytes", ("a", "a", "32"), unk="?")
     assert "\n" not in str(caught.value)
 
