@@ -178,7 +178,7 @@ class Engine:
             raise OptionError(f"batch size is {batch_size}, at least 1 is needed.")
         if evaluation.max_segment(capacity) < 1:
             raise OptionError(
-                f"a capacity of {capacity} slots holds no segment, as {evaluation.most_rows} rows are kept."
+                f"a capacity of {capacity} slots is too small for a segment: {evaluation.most_rows} rows are kept."
             )
         plan = MemoryPlan(self.bundle.memory, self._first_values, {}, evaluation, capacity, self.device)
         if self.device.kind == "cpu":

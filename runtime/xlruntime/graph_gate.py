@@ -24,7 +24,7 @@ DOMAIN = "ai.xlexport"  # of the functions in a file; all other operators are st
 GRAPH_LIMITS = Limits(operations=5_000_000)  # fields of all messages; the sample's largest graph has 11,000
 MOST_NODES = 100_000  # once all functions are expanded; the sample's largest graph has 560
 DEEPEST = 16  # graphs within nodes and functions within functions; xlexport writes 2
-REPAIR = "Convert the checkpoint again; open bundles of strangers in a sandbox only."
+REPAIR = "Convert the checkpoint again; open untrusted bundles only in a sandbox."
 
 # Operators that `convert` and `quantize` write. A test derives the list again from bundles.
 EMITTED = frozenset(

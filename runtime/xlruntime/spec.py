@@ -182,7 +182,7 @@ class Tokenizer:
         if self.first_id < 0:
             raise ValueError(f"first_id is {self.first_id}, expected a whole number of at least 0")
         if (self.file is None) != (self.kind in ("bytes", "none")):
-            raise ValueError(f"tokenizer {self.kind!r} with file {named(self.file)}: only bytes and none have none")
+            raise ValueError(f"tokenizer {self.kind!r} with file {named(self.file)}: only bytes and none have no file")
         if self.file == "":
             raise ValueError("the tokenizer's file has no name")
 

@@ -1,4 +1,4 @@
-"""A bundle that is broken, changed, too new or not there at all."""
+"""Bundles that are broken, changed, too new or missing."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def listed_files(folder: Path) -> list[str]:
 
 
 def refusal(folder: Path, error: type[Exception] = BundleError) -> str:
-    """The message that loading gives, which is one line and begins with the place."""
+    """Return the message of a failed load; check that it is one line and begins with the place."""
     with pytest.raises(error) as caught:
         load(folder)
     message = str(caught.value)
@@ -111,7 +111,7 @@ def test_folder_without_a_manifest(bundle_copy: Path) -> None:
         (b'{"format_version": %d}' % FORMAT_VERSION, "a field is missing or malformed"),
     ],
 )
-def test_manifest_that_is_none(content: bytes, message: str, bundle_copy: Path) -> None:
+def test_file_that_is_not_a_manifest_is_refused(content: bytes, message: str, bundle_copy: Path) -> None:
     (bundle_copy / "bundle.json").write_bytes(content)
     assert message in refusal(bundle_copy)
 

@@ -1,4 +1,4 @@
-"""docs/bundle_format.md: it names every field of a manifest, and what it shows is what the code reads and says."""
+"""docs/bundle_format.md names every field of a manifest, and its examples and messages are the code's own."""
 
 from __future__ import annotations
 

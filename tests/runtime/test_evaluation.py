@@ -1,4 +1,4 @@
-"""Evaluation settings: what a bundle declares, what may be chosen, what is refused, and which stream it holds for."""
+"""Evaluation settings: declarations of a bundle, valid and invalid choices, and the streams they apply to."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def test_window_beyond_one_more_is_refused() -> None:
         Ring("mem_len", window_extra=2)
 
 
-def test_options_that_are_none_are_kept() -> None:
+def test_none_keeps_the_default() -> None:
     own = {"segment_len": 8, "restart": False, "mem_len": 12, "clamp_len": -1, "same_length": True}
     assert OURS.choose().to_dict() == OURS.choose(mem_len=None).to_dict() == own
     assert OURS.choose(3, mem_len=30).to_dict() == own | {"segment_len": 3, "mem_len": 30}
@@ -182,7 +182,7 @@ def test_settings_of_one_stream_do_not_reach_another(model: Model, random_ids: C
 def test_window_of_one_more_equals_a_memory_of_one_more(
     model: Model, random_ids: Callable[..., Any], close: Callable[..., None]
 ) -> None:
-    """The rule of NVIDIA and TensorFlow at mem_len 11 sees what the authors' rule sees at mem_len 12."""
+    """Compare the rule of NVIDIA and TensorFlow at mem_len 11 with the authors' rule at mem_len 12."""
     ids = random_ids(90)
     rules = model.bundle.evaluation
     rings = {"capacity": dataclasses.replace(rules.rings["capacity"], window_extra=1)}

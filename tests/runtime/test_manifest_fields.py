@@ -1,4 +1,4 @@
-"""Fields of a manifest that no bundle can have are refused when it is read, in one line."""
+"""Invalid fields of a manifest are refused when it is read, with a message of one line."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def test_every_type_is_of_numpy_and_of_onnxruntime() -> None:
 
 
 def test_manifest_that_would_take_much_memory_is_not_parsed(bundle_copy: Path) -> None:
-    """Empty lists take 31 times their text."""
+    """Use empty lists, which need 31 times the memory of their text."""
     text = (bundle_copy / "bundle.json").read_text("utf-8")
     many = json.dumps([[]] * 500_000)
     (bundle_copy / "bundle.json").write_text(text.replace('"config": {', f'"config": {{"x": {many}, '))

@@ -1,4 +1,4 @@
-"""A stream that was saved goes on in another process as if it had not stopped; anything else is refused."""
+"""A saved stream goes on in another process as if it had not stopped; other files are refused."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ assert "torch" not in sys.modules
 
 @pytest.fixture
 def saved(bytes_model: Model, random_ids: Callable[..., Any], tmp_path: Path) -> Path:
-    """The state of a stream of 50 tokens."""
+    """Return the saved state of a stream of 50 tokens."""
     stream = bytes_model.stream()
     stream.feed(random_ids(50))
     stream.save(tmp_path / "saved.state")
@@ -106,7 +106,7 @@ def test_restored_with_less_capacity_is_close(
 
 @pytest.mark.parametrize("capacity", [0, 5, 12])
 def test_capacity_that_is_too_small_is_refused(capacity: int, saved: Path, bytes_model: Model) -> None:
-    with pytest.raises(OptionError, match=f"a capacity of {capacity} slots holds no segment"):
+    with pytest.raises(OptionError, match=f"a capacity of {capacity} slots is too small for a segment"):
         bytes_model.restore(saved, capacity=capacity)
 
 
@@ -180,7 +180,7 @@ def test_other_safetensors_file_is_refused(metadata: dict[str, str] | None, save
 
 
 def test_any_flipped_byte_is_noticed(saved: Path, bytes_model: Model) -> None:
-    """Also in the numbers of the memory and in the counters, where safetensors notices nothing."""
+    """Notice it also in the memory's numbers and in the counters, which safetensors does not check."""
     content = saved.read_bytes()
     for place in [*range(0, len(content), 97), len(content) - 1]:
         saved.write_bytes(content[:place] + bytes([content[place] ^ 1]) + content[place + 1 :])

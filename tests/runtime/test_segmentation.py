@@ -1,4 +1,4 @@
-"""How a document is cut into segments: of no matter with same_length, and as the bundle says without."""
+"""Cuts of a document into segments: with same_length they do not matter; without it the bundle's own apply."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from xlruntime import Model, OptionError
 
 @pytest.fixture
 def steps(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int]]:
-    """Purpose and length of every step that is run."""
+    """Record purpose and length of every step."""
     run, done = Model.step, []
 
     def step(self: Model, purpose: str, memory: Any, tokens: Any, targets: Any) -> Any:
@@ -99,7 +99,7 @@ def test_segments_are_no_longer_than_asked_for(
 
 
 def test_ring_too_small_for_any_segment_is_refused(model: Model) -> None:
-    with pytest.raises(OptionError, match="a capacity of 12 slots holds no segment, as 12 rows are kept"):
+    with pytest.raises(OptionError, match="a capacity of 12 slots is too small for a segment: 12 rows are kept"):
         model.stream(capacity=12)
 
 

@@ -1,4 +1,4 @@
-"""Bundles that read text with a vocabulary: what is scored, fed, generated and counted."""
+"""Bundles with a vocabulary: scored, fed, generated and counted text."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ BundleWith = Callable[[str, Path], Path]
 
 
 def vocabulary_of_29(*symbols: str) -> tuple[str, ...]:
-    """As many as the model has tokens."""
+    """Return as many symbols as the model has tokens."""
     return (*symbols, *FILLERS[: 29 - len(symbols)])
 
 
@@ -97,7 +97,7 @@ def test_feeds_between_words_score_as_their_tokens(vocabulary: Vocabulary, open_
 
 
 def test_prompt_stays_open(open_with: OpenWith) -> None:
-    """No line end is put behind a prompt, or no model would ever go on with its line."""
+    """Check that a prompt gets no line end, so that a model can continue its line."""
     model = open_with(WIKI)
     stream = model.stream()
     list(stream.generate("the sea", max_tokens=0))
