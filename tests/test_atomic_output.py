@@ -75,7 +75,7 @@ def test_old_bundle_is_replaced_in_the_end(old: Path, way_to_exchange: str) -> N
 
 @pytest.mark.parametrize("error", [RuntimeError, KeyboardInterrupt, SystemExit])
 @pytest.mark.parametrize("force", [False, True])
-def test_failure_leaves_what_was_there(error: type[BaseException], force: bool, output: Path) -> None:
+def test_failure_leaves_the_old_output(error: type[BaseException], force: bool, output: Path) -> None:
     if force:
         write_bundle(output, "old")
     with pytest.raises(error), publishing(output, force) as folder:

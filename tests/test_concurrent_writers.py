@@ -107,7 +107,7 @@ def test_lock_file_that_is_removed_before_it_is_locked_is_replaced(
     assert not beside(output)
 
 
-def test_file_system_without_locks_leaves_what_may_be_alive(output: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_file_system_without_locks_keeps_all_leftovers(output: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refused(*_: object) -> None:
         raise OSError(errno.ENOLCK, "No locks available")
 

@@ -100,7 +100,7 @@ def test_constraints_and_hashes_name_the_same_versions() -> None:
     assert "--hash" not in (ROOT / "constraints.txt").read_text("utf-8"), "pip could not install the project with them"
 
 
-def test_what_builds_the_wheel_is_pinned() -> None:
+def test_build_requirements_are_pinned() -> None:
     build = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["build-system"]["requires"]
     installer = hashes(REQUIREMENTS / "installer.txt")
     assert set(build) <= installer.keys() and [name_of(pin) for pin in build] == ["hatchling"]
@@ -215,7 +215,7 @@ def test_wheel_and_sdist_are_the_same_bytes_wherever_they_are_built(tmp_path: Pa
 @pytest.mark.skipif(
     find_spec("cyclonedx_py") is None, reason="cyclonedx-bom is not installed: requirements/release.txt"
 )
-def test_bill_of_materials_lists_the_project_and_what_is_installed(tmp_path: Path) -> None:
+def test_bill_of_materials_lists_the_project_and_installed_packages(tmp_path: Path) -> None:
     output = tmp_path / "sbom.json"
     paths = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
     command = [str(ROOT / "scripts" / "sbom"), str(output)]  # the tool validates it, and fails if it is not valid

@@ -281,7 +281,7 @@ def continuation(tokenizer: Tokenizer, prompt: str, before: Ids, ids: Ids) -> st
     """Return the text of `ids` after a prompt, so that prompt and result read as one text.
 
     Args:
-        before: (m,) ids of the prompt; ids: (n,) what follows them.
+        before: (m,) ids of the prompt; ids: (n,) ids after the prompt.
     """
     known, whole = tokenizer.decode(before), tokenizer.decode(np.concatenate([before, ids]))
     text = whole.removeprefix(known) if whole.startswith(known) else tokenizer.decode(ids)

@@ -100,7 +100,7 @@ class Engine:
             session = self._open_session(purpose, graph)
         if session.metadata != graph.metadata(self.bundle.memory):
             raise BundleError(
-                f"{self.folder / graph.file}: its metadata is not what the manifest says about it.",
+                f"{self.folder / graph.file}: its metadata differs from the manifest.",
                 repair="Convert the checkpoint again.",
             )
         return session
@@ -108,11 +108,11 @@ class Engine:
     def _open_onnx(self, purpose: str, graph: Graph) -> Session:
         if graph.format != "onnx":
             raise BundleError(
-                f"{self.folder / graph.file}: {graph.format}, which PyTorch runs, not ONNX Runtime, and loading it "
-                "runs code that is in it.",
+                f"{self.folder / graph.file}: {graph.format}, which needs PyTorch, not ONNX Runtime; loading it "
+                "runs code from the file.",
                 repair=(
-                    "If you trust it like a program, give --trust to a command that has it, or open it with "
-                    "xlexport.torch_runtime.load; all else needs a bundle of convert --to onnx."
+                    "If you trust it like a program, use a command with --trust, or xlexport.torch_runtime.load. "
+                    "All other commands need a bundle of convert --to onnx."
                 ),
             )
         return GraphSession(

@@ -2,7 +2,7 @@
 
     EvaluationRules                   the declarations in `bundle.json`
     ├── settings: {name: Setting}     type, range, default, meaning, and the graph input that takes the value
-    └── rings: {symbol: Ring}         how many rows the rings of one capacity keep, and what a query sees of them
+    └── rings: {symbol: Ring}         the rows that rings of one capacity keep, and the rows that a query sees
 
     EvaluationSettings                the values of all settings for one stream or one run
 
@@ -64,7 +64,7 @@ class Setting:
             raise ValueError(f"its range reaches beyond {LARGEST_LENGTH}")
 
     def problem(self, value: object) -> str | None:
-        """Say what is wrong with a value, or return None if it can be chosen."""
+        """Return the problem of a value, or None if it can be chosen."""
         if self.type == "boolean":
             return None if isinstance(value, bool) else f"is {value!r}, expected true or false"
         if isinstance(value, bool) or not isinstance(value, int):

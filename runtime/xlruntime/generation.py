@@ -118,7 +118,7 @@ def draw_tokens(
     Args:
         next_logits: runs the model and returns the logits (n_token,) of the next token.
         take: adds a drawn token to the document.
-        repair: what to do if logits are not finite.
+        repair: the repair in the message about logits that are not finite.
 
     Raises:
         XlruntimeError: logits are not finite.

@@ -55,7 +55,7 @@ def count_placed(nodes: Sequence[PlacedNode]) -> dict[str, dict[str, int]]:
 def require_placement(
     nodes: Sequence[PlacedNode], provider: str, where: str, allowed: frozenset[str] = SIZE_OPERATORS
 ) -> None:
-    """Raise unless `provider` computes all nodes, except those of the `allowed` operators.
+    """Raise unless `provider` computes all nodes, except nodes of `allowed` operators.
 
     Args:
         where: the device and the file, for the message.

@@ -47,7 +47,7 @@ def fields(data: bytes, start: int, end: int, wanted: Container[int]) -> tuple[l
             raise ValueError(f"no field has number {tag >> 3}, as at byte {begin}")
         after = place + size
         if after > end:
-            raise ValueError(f"the field at byte {begin} ends beyond what it is in")
+            raise ValueError(f"the field at byte {begin} ends outside its message")
         if wire_type == BYTES and tag >> 3 in wanted:
             found.append((tag >> 3, place, after))
         count += 1

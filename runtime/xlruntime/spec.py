@@ -318,7 +318,7 @@ class Bundle:
                 yield f"memory {named(entry.input)} {problem}"
         strange = [entry.input for entry in self.memory if entry.input not in inputs or entry.output not in outputs]
         if strange:
-            yield f"memory that the score graph does not take or give: {', '.join(map(repr, strange[:5]))}"
+            yield f"memory that the score graph does not take or return: {', '.join(map(repr, strange[:5]))}"
         if len({entry.input for entry in self.memory} | {entry.output for entry in self.memory}) < 2 * len(self.memory):
             yield "memories share an input or output"
         for purpose, graph in self.graphs.items():
@@ -330,7 +330,7 @@ class Bundle:
         for name, (dtype, shape) in GIVEN.get(purpose.removesuffix("_few").removesuffix("_fixed"), {}).items():
             tensor = found.get(name)
             if tensor is None:
-                yield f"the graph {named(purpose)!r} gives no {name}"
+                yield f"the graph {named(purpose)!r} does not return {name}"
             elif (tensor.dtype, len(tensor.shape)) != (dtype, len(shape)) or not all(
                 map(self._is_size, tensor.shape, shape)
             ):

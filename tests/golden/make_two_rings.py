@@ -3,8 +3,8 @@
     python tests/golden/make_two_rings.py
 
 Its rings hold the latest tokens, each a different number of them. Its state is its first value plus the sum of all
-tokens. The model "scores" each target as -(near + 100 far + 10000 state): `near` and `far` are the sums of the tokens that a query
-sees in each ring, its own included, and `state` is the state before the segment.
+tokens. The model "scores" each target as -(near + 100 far + 10000 state): `near` and `far` are the sums of the tokens
+that a query sees in each ring, its own included, and `state` is the state before the segment.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ class TwoRings(nn.Module):
         """Do nothing: this model has no weights."""
 
     def forward(self, *inputs: Tensor) -> tuple[Tensor, ...]:
-        """Write both rings, and sum what each query sees."""
+        """Write both rings, and sum the tokens that each query sees."""
         given = dict(zip((entry.name for entry in self.inputs), inputs, strict=True))
         tokens = given["tokens"].to(torch.float32)
         S = tokens.shape[1]

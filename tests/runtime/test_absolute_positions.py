@@ -90,7 +90,7 @@ def test_feeds_may_end_anywhere_about_a_restart(band_model: Model, ids: Ids, clo
 
 
 @pytest.mark.parametrize("fed", [150, 199, 200, 201, 202, 430])
-def test_saved_stream_restarts_where_it_would_have(
+def test_saved_stream_restarts_at_the_same_place(
     fed: int, band_model: Model, ids: Ids, tmp_path: Any, close: Callable[..., None]
 ) -> None:
     stream = band_model.stream(restart=True)

@@ -46,7 +46,7 @@ def test_rules_are_numbered_through() -> None:
     assert max(int(number) for number in re.findall(r"\brules? (\d+)", PAGE)) <= len(numbers)
 
 
-def test_example_is_what_a_transformer_xl_declares() -> None:
+def test_example_equals_a_transformer_xl_s_declaration() -> None:
     rules = read_fields(EvaluationRules, json.loads(f"{{{EXAMPLE}}}")["evaluation"])
     config = {"tgt_len": 128, "mem_len": 384, "clamp_len": 192, "same_length": True}
     declared = architecture("transformer_xl").evaluation({**config, "first_memory": "empty", "window_extra": 0})

@@ -98,7 +98,7 @@ def setting(manifest: dict[str, Any], name: str) -> dict[str, Any]:
         (lambda m: m["tokenizer"].update(kind="runes"), "tokenizer.kind is 'runes', expected 'bytes' or 'vocabulary'"),
         (lambda m: m["tokenizer"].update(kind="vocabulary"), "with file None: only bytes and none have no file"),
         (lambda m: m["graphs"].pop("score"), "the graph 'score' is missing"),
-        (lambda m: m["memory"].append({**m["memory"][0], "input": "x"}), "score graph does not take or give: 'x'"),
+        (lambda m: m["memory"].append({**m["memory"][0], "input": "x"}), "score graph does not take or return: 'x'"),
         (lambda m: m["files"].update({"a\nb": m["files"]["README.md"]}), "stay inside the bundle, found ['a\\nb']"),
         (lambda m: m["files"].update({"a" * 300: m["files"]["README.md"]}), "must stay inside the bundle"),
     ],

@@ -112,7 +112,7 @@ def test_none_keeps_the_default() -> None:
     assert OURS.choose(3, mem_len=30).to_dict() == own | {"segment_len": 3, "mem_len": 30}
 
 
-def test_what_was_chosen_can_become_the_default() -> None:
+def test_chosen_values_can_become_the_defaults() -> None:
     chosen = OURS.choose(3, mem_len=30, same_length=False)
     assert OURS.adopt(chosen).choose().to_dict() == chosen.to_dict()
     assert OURS.adopt(chosen).settings["mem_len"].minimum == 1
@@ -122,7 +122,7 @@ def test_graphs_take_the_settings_that_declare_an_input() -> None:
     assert OURS.choose(mem_len=5).inputs() == {"mem_len": 5, "clamp_len": -1}
 
 
-def test_window_is_what_a_query_sees_at_most() -> None:
+def test_window_is_the_most_keys_that_a_query_sees() -> None:
     assert OURS.choose().window("capacity") == 12
     assert ring_rules(window_extra=1).choose().window("capacity") == 13
     assert OURS.choose(same_length=False).window("capacity") == UNBOUNDED_WINDOW

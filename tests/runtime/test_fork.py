@@ -134,7 +134,7 @@ def test_reranking_equals_scoring_each_candidate_from_scratch(
         close(stream.score_continuation(candidate).log_probs, expected, within=1e-5)  # other segments, so other sums
 
 
-def test_short_continuation_copies_no_ring(
+def test_short_continuation_does_not_copy_a_ring(
     bytes_model: Model, random_ids: RandomIds, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stream = bytes_model.stream()

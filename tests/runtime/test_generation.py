@@ -147,7 +147,7 @@ def test_top_k_and_top_p_of_one_token_are_greedy(model: Model) -> None:
         assert list(model.generate(b"prompt", max_tokens=30, sampling=sampling)) == expected
 
 
-def test_feed_goes_on_after_what_was_generated(
+def test_feed_goes_on_after_generated_tokens(
     model: Model, random_ids: Callable[..., Any], close: Callable[..., None]
 ) -> None:
     prompt, more = random_ids(33, seed=1), random_ids(50, seed=2)

@@ -202,7 +202,7 @@ def test_listed_file_that_is_a_link_out_is_not_read(tmp_path: Path, unopened: li
     assert unopened == []
 
 
-def test_stray_file_that_nothing_uses_does_no_harm(tmp_path: Path) -> None:
+def test_unused_stray_file_does_no_harm(tmp_path: Path) -> None:
     load(made_bundle(tmp_path / "bundle", {"score": HONEST}, unlisted={".gitattributes": b"", "notes.txt": b"mine"}))
 
 
@@ -303,7 +303,7 @@ def test_bytes_that_are_not_a_message_are_refused(content: bytes) -> None:
         check_graph(content, "score.onnx", [])
 
 
-def test_checked_content_is_what_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, unopened: list[bytes]) -> None:
+def test_checked_content_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, unopened: list[bytes]) -> None:
     """Replace the file between check and opening: ONNX Runtime still reads the checked content."""
     bundle = made_bundle(tmp_path / "bundle", {"score": HONEST})
     wanted = (bundle / "score.onnx").read_bytes()

@@ -108,7 +108,7 @@ def test_strict_cpu_forbids_nothing(model: Model) -> None:
     assert load(model.folder, strict_device=True).placement("score") == model.placement("score")
 
 
-def test_size_operators_hold_no_arithmetic_of_models(model: Model, band_model: Model, chunk_model: Model) -> None:
+def test_size_operators_exclude_arithmetic_of_models(model: Model, band_model: Model, chunk_model: Model) -> None:
     """Check that expensive operators do not count as operators for sizes."""
     heavy = "MatMul Gemm Softmax LayerNormalization LogSoftmax ScatterND ScatterElements TopK GatherElements Loop"
     for each in (model, band_model, chunk_model):
@@ -122,7 +122,7 @@ def test_placement_of_a_graph_that_is_missing(model: Model) -> None:
         model.placement("draw")
 
 
-def test_session_says_where_nodes_run(model: Model) -> None:
+def test_session_reports_the_placement_of_nodes(model: Model) -> None:
     nodes = model.session("generate").nodes
     assert {node.provider for node in nodes} == {CPU}
     assert all(node.operator for node in nodes)

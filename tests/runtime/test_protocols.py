@@ -137,7 +137,7 @@ def test_sentences_as_a_plain_stream() -> None:
 
 
 @pytest.mark.parametrize(("protocol", "packs"), [("kimiyoung", True), ("nvidia", False), ("document", False)])
-def test_sentences_are_packed_where_protocol_and_vocabulary_know_them(protocol: str, packs: bool) -> None:
+def test_sentences_are_packed_if_protocol_and_vocabulary_have_them(protocol: str, packs: bool) -> None:
     assert arrange(of_sentences(), settings(3, 3), protocol, 1).sentences is packs
     assert arrange(numbered(23), settings(3, 3), protocol, 1).sentences is False
 
@@ -288,7 +288,7 @@ def test_nvidia_is_the_mean_over_streams_walked_alone_after_their_warmup(
     assert abs(cold.nats_per_token - found.nats_per_token) > 100 * WITHIN  # the warm-up matters
 
 
-def test_document_is_what_score_gives(variant: Model, random_ids: Callable[..., Any]) -> None:
+def test_document_equals_score(variant: Model, random_ids: Callable[..., Any]) -> None:
     ids = random_ids(203, vocab_size=variant.bundle.vocab_size)
     found = walk(variant, arrange(corpus_of(ids), variant.evaluation(mem_len=9), "document"))
     (expected,) = variant.score([ids], mem_len=9)

@@ -46,7 +46,7 @@ def test_paths_may_be_text(bytes_model: xlruntime.Model, tmp_path: Path) -> None
     assert model.restore(str(tmp_path / "state")).position == 4
 
 
-def test_errors_are_what_a_caller_expects() -> None:
+def test_errors_have_the_expected_builtin_bases() -> None:
     kinds = {
         "BundleError": ValueError,
         "BundleNotFoundError": FileNotFoundError,

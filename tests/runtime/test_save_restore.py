@@ -134,7 +134,7 @@ def test_stream_that_was_reset_is_restored(model: Model, random_ids: Callable[..
     np.testing.assert_array_equal(found.context, expected.context)
 
 
-def test_generation_goes_on_where_it_was_saved(model: Model, random_ids: Callable[..., Any], tmp_path: Path) -> None:
+def test_saved_generation_goes_on(model: Model, random_ids: Callable[..., Any], tmp_path: Path) -> None:
     stream = model.stream()
     list(stream.generate(random_ids(31), max_tokens=9, sampling=Sampling(seed=1)))
     stream.save(tmp_path / "state")
@@ -236,7 +236,7 @@ def test_save_that_fails_leaves_the_old_state(saved: Path, bytes_model: Model, m
         assert saved.read_bytes() == content
 
 
-def test_save_where_nothing_can_be_written_is_an_os_error(bytes_model: Model, tmp_path: Path) -> None:
+def test_save_to_an_impossible_path_is_an_os_error(bytes_model: Model, tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match="absent"):
         bytes_model.stream().save(tmp_path / "absent" / "state")
     (tmp_path / "folder").mkdir()

@@ -44,7 +44,7 @@ def test_segmentation_does_not_matter_to_the_scorer(
     assert (whole.segment_len, pieces.segment_len) == (500, 9)
 
 
-def test_segment_len_is_used_as_it_is_without_same_length(
+def test_segment_len_is_exact_without_same_length(
     no_text_model: Model, random_ids: Callable[..., Any], steps: list[tuple[str, int]]
 ) -> None:
     ids = random_ids(26, vocab_size=29)
@@ -91,7 +91,7 @@ def test_step_refuses_a_segment_that_does_not_fit(segment_len: int, model: Model
         np.testing.assert_array_equal(memory.array(entry), before[entry.input])
 
 
-def test_segments_are_no_longer_than_asked_for(
+def test_segments_have_at_most_the_requested_length(
     model: Model, random_ids: Callable[..., Any], steps: list[tuple[str, int]]
 ) -> None:
     model.stream(segment_len=4, capacity=50).feed(random_ids(11))

@@ -112,7 +112,7 @@ def test_taken_rows_are_copies(variant: Model, filled: BatchMemory) -> None:
         np.testing.assert_array_equal(filled.array(entry), before[entry.input])
 
 
-def test_session_says_what_it_is(variant: Model) -> None:
+def test_session_reports_its_properties(variant: Model) -> None:
     session = variant.session("score")
     assert session is variant.session("score")
     assert session.providers == ["CPUExecutionProvider"]

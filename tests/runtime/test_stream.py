@@ -108,7 +108,7 @@ def test_context_counts_the_tokens_that_were_seen(
     np.testing.assert_array_equal(without, np.minimum(np.arange(59) // 10 * 10, 12) + np.arange(59) % 10 + 1)
 
 
-def test_scores_depend_on_what_their_context_reaches(bytes_model: Model, random_ids: Callable[..., Any]) -> None:
+def test_scores_depend_on_their_context(bytes_model: Model, random_ids: Callable[..., Any]) -> None:
     """Change a token: scores differ within one window, and not beyond one window per layer."""
     ids = random_ids(60)
     changed = ids.copy()

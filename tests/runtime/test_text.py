@@ -31,7 +31,7 @@ def test_counts_equal_the_counts_of_python(sample: str) -> None:
     assert (counts.bytes, counts.chars, counts.words) == (len(raw), len(sample), len(raw.split()))
 
 
-def test_counts_do_not_depend_on_where_pieces_end() -> None:
+def test_counts_do_not_depend_on_the_ends_of_pieces() -> None:
     raw = TEXT.encode()
     for first in range(len(raw) + 1):
         for second in range(first, len(raw) + 1, 5):

@@ -63,7 +63,7 @@ def test_unknown_words_are_counted_in_ids_too(open_with: OpenWith) -> None:
     assert (score.unknown_tokens, score.bytes) == (2, 0)
 
 
-def test_newlines_that_have_no_symbol_are_counted_and_not_divided_by(open_with: OpenWith) -> None:
+def test_newlines_without_symbol_are_counted_but_not_in_ratios(open_with: OpenWith) -> None:
     model = open_with(TEXT8)
     (score,) = model.score(["\nTo be\r\nor not\n"])
     assert (score.tokens, score.unknown_tokens) == (11, 0)

@@ -158,7 +158,7 @@ def test_lower_casing_that_turns_one_character_into_two() -> None:
     assert found.places == [(0, 1), (1, 2), (2, 2), (2, 3)]
 
 
-def test_text8_spells_spaces_as_underlines_and_counts_what_has_no_symbol() -> None:
+def test_text8_writes_spaces_as_underlines_and_counts_missing_symbols() -> None:
     document = "\ufeff\nTo be\r\nor not\r"
     found = read(TEXT8, document)
     assert found.symbols == list("to_beor_not")
