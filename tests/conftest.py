@@ -1,4 +1,4 @@
-"""What all tests share."""
+"""Fixtures and hooks of all tests."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from tests.helpers.paths import SHARED_DATA
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Begin with the tests of `convert`: a second worker then seldom waits for the bundles that they make."""
+    """Run the tests of `convert` first: a second worker then rarely waits for their bundles."""
     items.sort(key=lambda item: not item.nodeid.startswith("tests/convert/"))
 
 
 def pytest_collection_finish() -> None:
-    """Spare later garbage collections what has been imported: it lives as long as the run."""
+    """Exclude imported objects from later garbage collections: they live as long as the run."""
     gc.collect()
     gc.freeze()
 
 
 @pytest.fixture(scope="session")
 def shared_data() -> Path:
-    """Return the folder of long public-domain texts; skip the test if there is none."""
+    """Return the folder of long public-domain texts; skip the test if the folder is missing."""
     if not SHARED_DATA.is_dir():
         pytest.skip("the texts of ../shared/data are not here")
     return SHARED_DATA
@@ -43,12 +43,12 @@ def cached_exports() -> Iterator[None]:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_testnodedown(node: Any, error: object) -> None:
-    """Collect what a worker of pytest-xdist found out against other code bases."""
+    """Collect a pytest-xdist worker's differences from other code bases."""
     node.config.stash.setdefault(FIGURES, []).extend(getattr(node, "workeroutput", {}).get("figures", []))
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
-    """Send a worker's figures to the process that prints the summary; there, tidy the cache of exports."""
+    """Send a worker's figures to the main process; in the main process, tidy the cache of exports."""
     if hasattr(session.config, "workeroutput"):
         session.config.workeroutput["figures"] = session.config.stash.get(FIGURES, [])
     else:

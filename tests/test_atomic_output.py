@@ -1,4 +1,4 @@
-"""A bundle appears whole or not at all, whatever happens while it is written."""
+"""A bundle appears whole or not at all, even if writing it fails or is killed."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ from xlexport.errors import OutputExistsError
 
 
 def listing(folder: Path) -> dict[str, tuple[int, int, int]]:
-    """All that is in a folder, and whether any of it has changed."""
+    """Return inode, size and time of each file in a folder, to notice changes."""
     found = {path.name: path.lstat() for path in folder.rglob("*")}
     return {name: (status.st_ino, status.st_size, status.st_mtime_ns) for name, status in found.items()}
 
 
 @pytest.fixture
 def output(tmp_path: Path) -> Path:
-    folder = tmp_path / "place [1]"  # brackets mean something to glob, not to us
+    folder = tmp_path / "place [1]"  # brackets are special to glob, not to publishing
     folder.mkdir()
     return folder / "model [x].bundle"
 
@@ -44,7 +44,7 @@ def old(output: Path) -> Path:
 
 @pytest.fixture(params=["exchange", "no renameat2", "renameat2 fails"])
 def way_to_exchange(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """The system call that lets two folders change places, and the two ways in which a system can lack it."""
+    """Test with the system call that exchanges two folders, and in two ways without it."""
 
     class Library:
         def __init__(self, *arguments: object, **settings: object) -> None:
@@ -75,7 +75,7 @@ def test_old_bundle_is_replaced_in_the_end(old: Path, way_to_exchange: str) -> N
 
 @pytest.mark.parametrize("error", [RuntimeError, KeyboardInterrupt, SystemExit])
 @pytest.mark.parametrize("force", [False, True])
-def test_failure_leaves_what_was_there(error: type[BaseException], force: bool, output: Path) -> None:
+def test_failure_leaves_the_old_output(error: type[BaseException], force: bool, output: Path) -> None:
     if force:
         write_bundle(output, "old")
     with pytest.raises(error), publishing(output, force) as folder:
@@ -101,7 +101,7 @@ def test_failed_exchange_leaves_the_old_bundle(old: Path, monkeypatch: pytest.Mo
     assert not beside(old)
 
 
-def test_folder_that_cannot_be_synced_is_no_failure_once_the_bundle_is_there(
+def test_failed_sync_of_the_folder_does_not_fail_a_complete_bundle(
     output: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sync, refused = os.fsync, []
@@ -120,7 +120,7 @@ def test_folder_that_cannot_be_synced_is_no_failure_once_the_bundle_is_there(
 
 
 @pytest.mark.parametrize(("umask", "folder_mode", "file_mode"), [(0o022, 0o755, 0o644), (0o077, 0o700, 0o600)])
-def test_modes_are_those_that_the_umask_leaves(umask: int, folder_mode: int, file_mode: int, output: Path) -> None:
+def test_modes_follow_the_umask(umask: int, folder_mode: int, file_mode: int, output: Path) -> None:
     before = os.umask(umask)
     try:
         with publishing(output) as folder:
@@ -166,7 +166,7 @@ FOREIGN = [a_file, an_empty_folder, a_foreign_folder, a_link_to_a_bundle, a_dang
 
 @pytest.mark.parametrize("force", [False, True])
 @pytest.mark.parametrize("make", FOREIGN)
-def test_what_is_not_a_bundle_is_never_replaced(make: Callable[[Path], None], force: bool, output: Path) -> None:
+def test_output_that_is_not_a_bundle_is_never_replaced(make: Callable[[Path], None], force: bool, output: Path) -> None:
     make(output)
     before = listing(output.parent)
     for refuse in (lambda: check_output(output, force), lambda: publishing(output, force).__enter__()):
@@ -204,7 +204,7 @@ def test_digests_leave_out_the_manifest(old: Path) -> None:
     assert {name: digest.size for name, digest in digests(old).items()} == {"score.onnx": 3000}
 
 
-# Killed: the process is gone between two instructions, and nobody cleans up after it.
+# Killed: the process ends between two instructions, without cleaning up.
 
 KILLED = """
 import os, signal, sys
@@ -281,7 +281,7 @@ def test_killed_while_replacing_a_bundle(point: str, old: Path) -> None:
 
 
 def test_bundle_that_a_killed_process_had_set_aside_comes_back(old: Path) -> None:
-    """Where two folders cannot change places at once there is a moment without either; the next run mends it."""
+    """Restore the old bundle in the next run if folders cannot be exchanged in one step, and a kill comes between."""
     run_and_kill("old one set aside", old)
     assert not old.exists()
     with pytest.raises(OutputExistsError, match="Add --force"), publishing(old):

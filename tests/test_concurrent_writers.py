@@ -1,4 +1,4 @@
-"""Several write the same output: nobody removes what another is writing, and one whole result stays."""
+"""Several processes write one output: none removes another one's files, and one whole result stays."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ DEAD, ALIVE = "0123456789abcdef", "fedcba9876543210"
 
 @pytest.fixture
 def output(tmp_path: Path) -> Path:
-    folder = tmp_path / "place [1]"  # brackets mean something to glob and to re, not to us
+    folder = tmp_path / "place [1]"  # brackets are special to glob and re, not to publishing
     folder.mkdir()
     return folder / "model [x].bundle"
 
 
 def remains(output: Path, token: str) -> Path:
-    """Make the folder and the lock file of one that is publishing, or was; returns the lock file."""
+    """Make the folder and the lock file of a writer, and return the lock file."""
     folder = output.with_name(f".{output.name}.xlexport-{token}")
     write_bundle(folder, "theirs")
     lock = folder.with_name(f"{folder.name}.lock")
@@ -42,7 +42,7 @@ def remains(output: Path, token: str) -> Path:
 
 
 def test_folders_of_others_are_left_alone(output: Path) -> None:
-    """Of one that is still writing, of another output, and of nobody we know."""
+    """Keep folders of a writer that is still alive, of another output, and of unknown origin."""
     alive = remains(output, ALIVE)
     names = [
         alive.name,
@@ -60,19 +60,19 @@ def test_folders_of_others_are_left_alone(output: Path) -> None:
         publish(output, "new")
     assert beside(output) == sorted(names)
     assert all(is_whole(output.with_name(name), "theirs") for name in names[1:])
-    publish(output, "new")  # nobody holds the lock any more
+    publish(output, "new")  # the lock is free now
     assert beside(output) == sorted(names[2:])
 
 
 def test_remains_without_a_lock_file_are_removed(output: Path) -> None:
-    """It is the first that is made and the last that is removed."""
+    """Remove them, because a writer makes its lock file first and removes it last."""
     remains(output, DEAD).unlink()
     publish(output, "new")
     assert not beside(output)
 
 
-def test_nobody_removes_a_lock_file_that_is_another_one_by_now(output: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two clean up: the second has opened the lock file before the first one removed it."""
+def test_lock_file_that_was_replaced_meanwhile_is_not_removed(output: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let two clean up: the second opens the lock file before the first removes it."""
     lock = remains(output, DEAD)
     flock = fcntl.flock
 
@@ -107,7 +107,7 @@ def test_lock_file_that_is_removed_before_it_is_locked_is_replaced(
     assert not beside(output)
 
 
-def test_file_system_without_locks_leaves_what_may_be_alive(output: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_file_system_without_locks_keeps_all_leftovers(output: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refused(*_: object) -> None:
         raise OSError(errno.ENOLCK, "No locks available")
 
@@ -141,7 +141,7 @@ def test_link_at_the_output_is_replaced_and_its_target_stays(tmp_path: Path) -> 
     assert (target.read_text(), output.read_text(), output.is_symlink()) == ("mine", "new", False)
 
 
-def test_names_cannot_be_foretold(tmp_path: Path) -> None:
+def test_names_cannot_be_predicted(tmp_path: Path) -> None:
     names = set()
     for _ in range(20):
         with file(tmp_path / "page.html") as temporary:
@@ -161,7 +161,7 @@ def test_the_two_packages_have_the_same_module() -> None:
     assert runtime.read_bytes() == training.read_bytes()
 
 
-# Several at one output.
+# Several writers of one output.
 
 PUBLISHER = """
 import os, sys
@@ -179,7 +179,7 @@ for _ in range(30):
 
 
 def test_processes_with_the_same_number_publish_whole_bundles(output: Path) -> None:
-    """In each container the number is 1."""
+    """Give all processes the number 1, as in containers."""
     old = output
     write_bundle(old, "old")
     words = ["a", "b", "c", "d"]
@@ -195,7 +195,7 @@ def test_processes_with_the_same_number_publish_whole_bundles(output: Path) -> N
     seen = 0
     while any(process.poll() is None for process in processes):
         try:
-            assert len((old / "score.onnx").read_text()) in (3000, 1000)  # of "old", and of one letter
+            assert len((old / "score.onnx").read_text()) in (3000, 1000)  # from "old", and from one letter
             seen += 1
         except FileNotFoundError:  # removed since its folder was found
             assert old.is_dir()
@@ -210,7 +210,7 @@ def test_processes_with_the_same_number_publish_whole_bundles(output: Path) -> N
 def test_threads_that_publish_to_one_place(
     force: bool, renameat2: bool, output: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Without `force` one of them succeeds, and the others say why they do not."""
+    """Check that without `force` one thread succeeds, and the others raise an error with the reason."""
     if not renameat2:
         monkeypatch.setattr(atomic_output, "_renameat2", lambda *_: False)  # as on other systems than Linux
     begin = threading.Barrier(8)
@@ -256,7 +256,7 @@ def test_threads_that_write_one_file(force: bool, tmp_path: Path) -> None:
 
 
 def test_threads_that_save_one_state(tmp_path: Path) -> None:
-    """And one that reads it all the while: no error, and every state is whole."""
+    """Read the state in another thread meanwhile: reading never fails, and every state is whole."""
     path, done = tmp_path / "stream.state", threading.Event()
     arrays = [{"memory": np.full((64, 64), number, np.float32)} for number in range(8)]
     write_state(path, "it", 1, {"number": 0}, arrays[0])

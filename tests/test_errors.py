@@ -1,4 +1,4 @@
-"""Errors are part of the interface: their trees are drawn in the docstrings, and each is the builtin callers expect."""
+"""Errors are part of the interface: docstrings draw their trees, and each class has the builtin base it claims."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ MODULES = [xlexport.errors, xlruntime.errors, xltraining.errors]
 
 
 def drawn(module: ModuleType) -> dict[str, tuple[str | None, str | None]]:
-    """Class -> (parent in the tree, base from elsewhere), as the tree in the docstring has it."""
+    """Read the tree in a docstring: class -> (parent in the tree, builtin base)."""
     tree: dict[str, tuple[str | None, str | None]] = {}
     path: list[str] = []
     for line in str(module.__doc__).splitlines():
@@ -49,7 +49,7 @@ def test_message_survives_and_class_is_described_in_a_line(module: ModuleType) -
 
 @pytest.mark.parametrize("module", MODULES, ids=lambda module: str(module.__name__))
 def test_repair_is_a_field_and_ends_the_text(module: ModuleType) -> None:
-    """Also in a copy, as another process gets it, and in errors that are the system's, too."""
+    """Test also pickled copies for other processes, and classes that are system errors too."""
     for name in module.__all__:
         error = getattr(module, name)("where: what.", repair="Do this.")
         for found in (error, copy.copy(error), pickle.loads(pickle.dumps(error))):

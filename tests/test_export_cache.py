@@ -1,4 +1,4 @@
-"""The cache of exports: it returns what the exporter wrote, tells steps apart, and ignores what is incomplete."""
+"""The cache of exports: it returns the exporter's files, distinguishes steps, and ignores incomplete entries."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from xlexport.export import onnx as emitter
 
 
 class Exporter:
-    """Writes one file, and counts its calls."""
+    """An exporter that writes one file, and counts its calls."""
 
     def __init__(self) -> None:
         self.calls = 0

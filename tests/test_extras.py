@@ -1,4 +1,4 @@
-"""Extras: what is declared is what is asked for, and what is missing is named with the line that installs it."""
+"""Extras: declared and required packages agree, and missing ones are named with the command to install them."""
 
 from __future__ import annotations
 

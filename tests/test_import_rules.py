@@ -1,7 +1,7 @@
-"""Who may import whom: proved by importing in a fresh interpreter, and by reading the sources.
+"""Rules for imports: checked by importing in a fresh interpreter, and by reading the sources.
 
-A fresh interpreter shows what an import really pulls in, other packages' imports included; the sources show imports
-inside functions too. Both proofs are themselves shown to fail on a package that breaks the rule.
+A fresh interpreter shows all modules that an import really loads, including imports of other packages. The sources
+also show imports inside functions. Tests show that both checks fail on a package that breaks the rule.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ RUNTIME_MAY_IMPORT = {"numpy", "onnxruntime", "safetensors", "sentencepiece", "t
 
 
 def modules_of(package: str, folder: Path) -> list[str]:
-    """Dotted names of all modules of a package."""
+    """Return the dotted names of all modules of a package."""
     files = (file.relative_to(folder).with_suffix("") for file in sorted(folder.rglob("*.py")))
     return [".".join((package, *(part for part in file.parts if part != "__init__"))) for file in files]
 
 
 def loaded_after(code: str, path: Path | None = None) -> set[str]:
-    """Top-level names of all modules that a fresh interpreter has loaded once it has run `code`."""
+    """Run `code` in a fresh interpreter; return the top-level names of all loaded modules."""
     report = "\nimport sys\nprint('\\nLOADED', *{name.partition('.')[0] for name in sys.modules})"
     environment = dict(os.environ)
     if path is not None:
@@ -45,7 +45,7 @@ def loaded_after(code: str, path: Path | None = None) -> set[str]:
 
 
 def imported_by_source(folder: Path) -> set[str]:
-    """Top-level names of all absolute imports in a folder's sources, those inside functions included."""
+    """Return the top-level names of all absolute imports in a folder's sources, also inside functions."""
     names: set[str] = set()
     for file in folder.rglob("*.py"):
         for node in ast.walk(ast.parse(file.read_text("utf-8"))):
@@ -60,7 +60,7 @@ def imported_by_source(folder: Path) -> set[str]:
 
 @pytest.fixture
 def rule_breaker(tmp_path: Path) -> Path:
-    """A folder with a package whose submodule imports torch (an empty stand-in), and one that does so when called."""
+    """Make a package that imports torch (an empty fake) in a submodule, and one that imports it in a call."""
     (tmp_path / "torch.py").touch()
     for package, inner in {
         "eager": "import torch\n",
@@ -100,7 +100,7 @@ def test_sources_import_nothing_forbidden(package: str) -> None:
     assert not imported & FORBIDDEN[package]
 
 
-def test_runtime_sources_import_only_what_the_base_install_brings() -> None:
+def test_runtime_sources_import_only_packages_of_the_base_install() -> None:
     assert imported_by_source(PACKAGES["xlruntime"]) <= RUNTIME_MAY_IMPORT | sys.stdlib_module_names
 
 
@@ -142,7 +142,7 @@ def test_proof_by_reading_can_fail(rule_breaker: Path) -> None:
 
 
 def test_library_neither_prints_nor_knows_the_command_line() -> None:
-    """Only commands and the terminal's own module use click: the library takes callbacks."""
+    """Check that only commands and the terminal's own module use click: the library takes callbacks."""
     folder = ROOT / "xlexport"
     own = {folder / "terminal.py", folder / "progress_bar.py", folder / "__main__.py", *folder.glob("commands/*.py")}
     sources = {path: path.read_text("utf-8") for path in folder.rglob("*.py")}

@@ -14,14 +14,14 @@ HELPERS_OF_COMMANDS = {"__init__", "options"}
 
 
 def long_modules(root: Path, folders: tuple[str, ...], most: int = MOST_LINES) -> set[str]:
-    """Return the modules with more lines than that, by their path."""
+    """Return the paths of the modules with more than `most` lines."""
     files = [file for folder in folders for file in (root / folder).rglob("*.py")]
     assert files
     return {file.relative_to(root).as_posix() for file in files if len(file.read_text("utf-8").splitlines()) > most}
 
 
 def commands_of(source: str) -> list[str]:
-    """Return the names of the commands that a source defines, those of its own groups aside."""
+    """Return the names of the commands that a source defines, except commands of its own groups."""
     found = []
     for node in ast.parse(source).body:
         if isinstance(node, ast.FunctionDef):

@@ -1,7 +1,7 @@
-"""The order of xlexport's packages, and that no package has modules that import each other in a circle.
+"""The order of xlexport's packages, and the absence of import cycles between modules.
 
-Imports inside functions and imports for type checkers count too. Exceptions are listed, and a test fails once one of
-them is not needed any more.
+Imports inside functions and imports for type checkers count too. Exceptions are listed, and a test fails if one of
+them is no longer needed.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import pytest
 
 from tests.helpers.imports import PACKAGES, imported_names, imports_of, knots, module_files
 
-# A module imports those of its own row and of the rows below it.
+# A module may import modules of its own row and of the rows below it.
 ORDER = (
     {"__main__", "commands"},
     {
@@ -30,7 +30,7 @@ ORDER = (
     {"atomic_output", "choices", "errors", "extras", "callbacks", "figures", "progress_bar", "sample", "terminal"},
 )
 RANK = {name: rank for rank, row in enumerate(ORDER) for name in row}
-# An architecture's own folder is a plugin: it is loaded by name, and it may compare with what verification offers.
+# An architecture's own folder is a plugin: it is loaded by name, and it may use the tools of verification.
 PLUGINS_MAY_IMPORT = "xlexport.verification"
 
 KNOTS: dict[str, list[set[str]]] = {
@@ -43,17 +43,17 @@ LIBRARY_THAT_WRITES_TO_THE_TERMINAL: dict[str, set[str]] = {}
 
 
 def part(module: str) -> str:
-    """Return which package or root module of xlexport a module belongs to; the package itself is nothing."""
+    """Return the package or root module of xlexport that has a module; empty for xlexport itself."""
     return ".".join(module.split(".")[1:2])
 
 
 def is_plugin(module: str) -> bool:
-    """Tell whether a module belongs to the folder of one architecture."""
+    """Return whether a module belongs to the folder of one architecture."""
     return len(module.split(".")) > 2 and (PACKAGES["xlexport"] / "architectures" / module.split(".")[2]).is_dir()
 
 
 def upward(graph: dict[str, set[str]]) -> list[str]:
-    """Return the imports that go up in the order."""
+    """Return the imports that go upward in the order."""
     found = []
     for module, imported in graph.items():
         for other in imported:
@@ -66,7 +66,7 @@ def upward(graph: dict[str, set[str]]) -> list[str]:
 
 @pytest.fixture(scope="module")
 def xlexport() -> dict[str, set[str]]:
-    """What each module of xlexport imports of xlexport."""
+    """Return the modules of xlexport that each of its modules imports."""
     return imports_of(module_files("xlexport", PACKAGES["xlexport"]))
 
 
@@ -96,7 +96,7 @@ def test_library_neither_reads_options_nor_writes_to_the_terminal() -> None:
 
 
 @pytest.mark.parametrize("package", PACKAGES)
-def test_modules_import_each_other_in_no_circle(package: str) -> None:
+def test_modules_do_not_import_each_other_in_a_circle(package: str) -> None:
     assert knots(imports_of(module_files(package, PACKAGES[package]))) == KNOTS[package]
 
 

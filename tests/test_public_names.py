@@ -1,7 +1,7 @@
-"""`__all__` is what a module offers: no more than it has, and no less than it shows.
+"""`__all__` lists exactly the public names of a module.
 
-Functions and classes without a leading underscore are public and must be listed, commands of the command line aside.
-Constants may stay a module's own affair, but one that another module imports is public.
+Functions and classes without a leading underscore are public and must be listed, except commands of the command line.
+Constants may be private to a module, but a constant that another module imports is public.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ MODULES = sorted(file for package in PACKAGES for file in package.rglob("*.py") 
 
 
 def registers_command(decorator: ast.expr) -> bool:
-    """Whether this is `@cli.command()`: such a function is reached through its group, not by name."""
+    """Return whether this is `@cli.command()`: such a function is called through its group, not by name."""
     return isinstance(decorator, ast.Call) and ast.unparse(decorator.func).endswith(".command")
 
 
 class Names:
-    """What a module's source says about its names."""
+    """The names that a module's source defines and lists."""
 
     def __init__(self, source: str) -> None:
         self.listed: list[str] | None = None
-        self.shown: set[str] = set()  # functions and classes of its own
-        self.bound: set[str] = set()  # everything else that has a name
+        self.shown: set[str] = set()  # its own public functions and classes
+        self.bound: set[str] = set()  # all other names
         for node in ast.parse(source).body:
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
                 private = node.name.startswith("_") or any(map(registers_command, node.decorator_list))
@@ -68,7 +68,7 @@ def dotted(module: Path) -> str:
 
 
 def ancestor(package: str, level: int) -> str:
-    """Return the package that the dots of a relative import name; one dot is `package`, none is nothing."""
+    """Return the package that the dots of a relative import name; one dot: `package`, no dots: empty."""
     return ".".join(package.split(".")[: 1 - level or None]) if level else ""
 
 

@@ -1,4 +1,4 @@
-"""The checkpoint and the text that come along."""
+"""The sample checkpoint and the sample text."""
 
 from __future__ import annotations
 

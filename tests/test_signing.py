@@ -1,4 +1,4 @@
-"""docs/signing.md: its commands work, and print what it says."""
+"""docs/signing.md: its commands work, and print the output on the page."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ PAGE = ROOT / "docs" / "signing.md"
 
 
 def examples() -> list[tuple[str, str]]:
-    """Each command of the page with the output that it shows."""
+    """Return each command of the page with its output."""
     blocks = re.findall(r"^```console\n(.*?)^```", PAGE.read_text("utf-8"), re.DOTALL | re.MULTILINE)
     parts = [part for block in blocks for part in block.removeprefix("$ ").split("\n$ ")]
     return [(command, output.strip()) for command, _, output in (part.partition("\n") for part in parts)]
 
 
 def as_pattern(output: str) -> str:
-    """A regular expression for a line of the page, which has `…` for what it leaves out."""
+    """Return a regular expression for a line of the page, in which `…` replaces any text."""
     return ".*".join(re.escape(piece) for piece in output.split("…"))
 
 
 @pytest.mark.full
 @pytest.mark.skipif(find_spec("model_signing") is None, reason="model-signing is not installed: the extra `release`")
 @pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl is not installed")
-def test_commands_of_the_page_print_what_it_shows(tmp_path: Path) -> None:
+def test_commands_of_the_page_print_its_output(tmp_path: Path) -> None:
     shutil.copytree(golden_bundle(EMPTY), tmp_path / "bundle")
     shutil.copy(ROOT / "README.md", tmp_path)
     paths = [str(Path(sys.executable).parent), os.environ["PATH"]]

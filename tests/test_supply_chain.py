@@ -1,4 +1,4 @@
-"""What is installed: each package is pinned, a changed one is refused by its hash, and our wheel is reproducible."""
+"""Installed packages: each is pinned, pip refuses a changed one by its hash, and our wheel is reproducible."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ BUILT_FROM = ("LICENSE", "README.md", "pyproject.toml", "runtime", "samples", "t
 
 
 def pins(path: Path) -> list[str]:
-    """The pins of a list, each with its marker and without hashes."""
+    """Return the pins of a list, each with its marker and without hashes."""
     lines = path.read_text("utf-8").splitlines()
     return [line.removesuffix(" \\") for line in lines if not line.startswith(("#", "-", " "))]
 
@@ -48,7 +48,7 @@ def name_of(pin: str) -> str:
 
 
 def hashes(path: Path) -> dict[str, list[str]]:
-    """Each pin of a list, and its hashes."""
+    """Return each pin of a list with its hashes."""
     found: dict[str, list[str]] = {}
     for entry in re.split(r"\n(?=[a-z])", path.read_text("utf-8"))[1:]:
         pin, *lines = (line.strip(" \\") for line in entry.strip().splitlines())
@@ -59,7 +59,7 @@ def hashes(path: Path) -> dict[str, list[str]]:
 
 
 def closure(requirements: list[str]) -> set[str]:
-    """The packages that are installed here for these requirements, and for what they require in turn."""
+    """Return the installed packages for these requirements and for their own requirements."""
     found: set[str] = set()
     seen: set[tuple[str, str]] = set()
     waiting = [(Requirement(line), "") for line in requirements]
@@ -100,7 +100,7 @@ def test_constraints_and_hashes_name_the_same_versions() -> None:
     assert "--hash" not in (ROOT / "constraints.txt").read_text("utf-8"), "pip could not install the project with them"
 
 
-def test_what_builds_the_wheel_is_pinned() -> None:
+def test_build_requirements_are_pinned() -> None:
     build = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["build-system"]["requires"]
     installer = hashes(REQUIREMENTS / "installer.txt")
     assert set(build) <= installer.keys() and [name_of(pin) for pin in build] == ["hatchling"]
@@ -157,7 +157,7 @@ def wheel(folder: Path, name: str, version: str, requires: str = "") -> str:
 
 
 def pip_install(folder: Path, constraints: Path, name: str) -> subprocess.CompletedProcess[str]:
-    """Try to install a wheel of `folder`, without a network and without installing it."""
+    """Let pip resolve a wheel of `folder` without a network, and without installing it."""
     requirements = folder / "requirements.txt"
     requirements.write_text(f"-c {constraints}\n{name}\n", "utf-8")
     command = [sys.executable, "-m", "pip", "install", "--dry-run", "--ignore-installed", "--no-index", "--isolated"]
@@ -187,7 +187,7 @@ def test_pip_refuses_wheels_that_are_changed_or_not_listed(tmp_path: Path) -> No
 
 
 def build(folder: Path, umask: int, second: int, zone: str) -> dict[str, str]:
-    """Copy the sources, with another time and other permissions, build both distributions, and return their digests."""
+    """Copy the sources with other times and permissions, build both distributions, and return their digests."""
     folder.mkdir()
     for name in BUILT_FROM:
         copy = shutil.copytree if (ROOT / name).is_dir() else shutil.copy
@@ -215,7 +215,7 @@ def test_wheel_and_sdist_are_the_same_bytes_wherever_they_are_built(tmp_path: Pa
 @pytest.mark.skipif(
     find_spec("cyclonedx_py") is None, reason="cyclonedx-bom is not installed: requirements/release.txt"
 )
-def test_bill_of_materials_lists_the_project_and_what_is_installed(tmp_path: Path) -> None:
+def test_bill_of_materials_lists_the_project_and_installed_packages(tmp_path: Path) -> None:
     output = tmp_path / "sbom.json"
     paths = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
     command = [str(ROOT / "scripts" / "sbom"), str(output)]  # the tool validates it, and fails if it is not valid

@@ -17,12 +17,12 @@ CHUNK = 1 << 20
 
 
 def is_bundle(folder: Path) -> bool:
-    """Whether `folder` looks like a bundle: a folder that holds a manifest."""
+    """Return whether `folder` looks like a bundle: a folder that holds a manifest."""
     return (folder / MANIFEST).is_file()
 
 
 def digest_file(path: Path) -> FileDigest:
-    """SHA-256 and size of a file, read piece by piece."""
+    """Return SHA-256 and size of a file, which is read piece by piece."""
     sha256, size = hashlib.sha256(), 0
     with path.open("rb") as file:
         while piece := file.read(CHUNK):
@@ -37,7 +37,7 @@ def read_bundle(folder: Path, check_files: bool = True) -> Bundle:
     Neither ONNX Runtime nor the ONNX checker notices a flipped byte in a weights file; the digests do.
 
     Raises:
-        BundleNotFoundError: there is no such folder, or no manifest in it.
+        BundleNotFoundError: the folder does not exist, or has no manifest.
         BundleError: the manifest is broken or newer, or files are missing or changed; lists all of them.
     """
     if not folder.exists():
@@ -62,7 +62,7 @@ def read_bundle(folder: Path, check_files: bool = True) -> Bundle:
 
 
 def check_digests(folder: Path, files: Mapping[str, FileDigest]) -> None:
-    """Compare files of a bundle with what its manifest says about them.
+    """Compare files of a bundle with the digests in its manifest.
 
     Raises:
         BundleError: files are missing or changed; lists all of them.

@@ -1,4 +1,4 @@
-"""The files of an open bundle: whether they are still the ones that it was opened with."""
+"""Notice that the files of an open bundle were replaced."""
 
 from __future__ import annotations
 
@@ -19,23 +19,23 @@ _Stamp = tuple[int, int, int, int, int]
 
 
 class BundleFiles:
-    """The files that decide which numbers a bundle computes, as they were when it was opened.
+    """The files that determine the numbers of a bundle, as they were when it was opened.
 
-    Graphs are opened when they are first needed. Another bundle may lie in the folder by then.
+    Graphs are opened when they are first needed. By then, the folder may hold another bundle.
     """
 
     def __init__(self, folder: Path, bundle: Bundle) -> None:
-        """Note what the files are now. A missing one is noticed when it is used."""
+        """Record the current state of the files. A missing one is reported when it is used."""
         self._folder, self._digests = folder, bundle.computing_files
         self._stamps = {name: _stamp(folder / name) for name in self._digests}
         self._lock = threading.Lock()
 
     @contextlib.contextmanager
     def unchanged(self) -> Iterator[None]:
-        """Insist that the files are the same before and after what is done with them.
+        """Raise unless the files are the same before and after the block.
 
         Raises:
-            BundleError: a file was replaced by one of other content.
+            BundleError: a file was replaced by one with other content.
         """
         self._require()
         yield
@@ -60,7 +60,7 @@ class BundleFiles:
 
 
 def _stamp(path: Path) -> _Stamp | None:
-    """What changes with a file: device, inode, size, and times of writing and of any change; None if there is none."""
+    """Return device, inode, size, and the times of writing and of any change; None if the file is missing."""
     try:
         found = os.stat(path)
     except OSError:

@@ -1,8 +1,8 @@
-"""Steps of one shape, which CUDA captures as a graph of its own and replays, instead of launching kernel by kernel.
+"""Capture steps of one shape as CUDA graphs and replay them, instead of launching kernel by kernel.
 
-What is replayed reads and writes the addresses that it was captured with, so everything stands still: the step's small
-inputs and outputs in buffers of the session, memories in their own. Nothing may run on the CPU, where it would not be
-replayed but keep what it gave at first; not even sizes, which are constants here.
+A replay uses the addresses recorded at capture, so all buffers stay where they are: the session owns buffers for the
+step's small inputs and outputs, and memories own theirs. CPU nodes are not replayed and would return stale values, so
+not even sizes are computed there: they are constants here.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from .spec import Bundle, Graph
 
 __all__ = ["FixedSession", "FixedSessions"]
 
-STEADY = 4  # steps of one shape that run as any do, before it is worth a session of its own
+STEADY = 4  # ordinary steps of one shape before it gets a session of its own
 KEPT = 4  # shapes whose sessions stay open: each has its own copy of the weights on the device
 
 _Key = tuple[str, tuple[tuple[str, int], ...]]  # purpose and sizes of all free axes
@@ -36,7 +36,7 @@ _Key = tuple[str, tuple[tuple[str, int], ...]]  # purpose and sizes of all free 
 
 @dataclass
 class _Walk:
-    """What is bound for one memory."""
+    """The values bound for one memory."""
 
     memory: weakref.ref[BatchMemory]
     addresses: tuple[int, ...]  # of its buffers
@@ -46,7 +46,7 @@ class _Walk:
 
 
 class FixedSession:
-    """An ONNX Runtime session for a graph at fixed sizes; on CUDA every memory's steps are captured and replayed.
+    """An ONNX Runtime session for a graph at fixed sizes; on CUDA it captures and replays each memory's steps.
 
     Raises:
         BundleError: ONNX Runtime cannot load the file.
@@ -86,7 +86,7 @@ class FixedSession:
         self._lock = threading.Lock()
 
     def step(self, feeds: Mapping[str, npt.NDArray[Any]], memory: BatchMemory) -> dict[str, npt.NDArray[Any]]:
-        """As `GraphSession.step`. Threads take turns."""
+        """Run one segment as `GraphSession.step` does. Threads take turns."""
         with self._lock:
             walk = self._walk(memory)
             for name, (_, value) in self._inputs.items():
@@ -97,12 +97,12 @@ class FixedSession:
             return {name: value.numpy().copy() for name, (_, value) in self._outputs.items()}
 
     def _buffer(self, shape: Iterable[int | str], dtype: str, sizes: Mapping[str, int]) -> tuple[Any, Any]:
-        """An array, which must live as long where the value shares its memory, and the value."""
+        """Return an array and a value for it. If they share memory, the array must live as long as the value."""
         array = np.zeros([axis if isinstance(axis, int) else sizes[axis] for axis in shape], dtype)
         return array, device_value(array, self._device)
 
     def _walk(self, memory: BatchMemory) -> _Walk:
-        """What is bound for `memory`. Captures of memories that are gone, or have other buffers now, are given up."""
+        """Return the walk of `memory`. Drop captures of memories that are gone, or that have other buffers now."""
         addresses = tuple(memory.values[entry.input].data_ptr() for entry in memory.entries)
         for walk in list(self._walks):
             if walk.memory() is memory and walk.addresses == addresses:
@@ -128,7 +128,7 @@ class FixedSession:
         return binding
 
     def _run_options(self) -> Any:
-        """Under an id of its own: a capture holds the addresses of one memory."""
+        """Return run options with an id of their own: a capture holds the addresses of one memory."""
         self._captured += 1
         options = import_onnxruntime().RunOptions()
         options.add_run_config_entry("gpu_graph_id", str(self._captured))
@@ -136,7 +136,7 @@ class FixedSession:
 
 
 class FixedSessions:
-    """The fixed sessions of a model, opened for shapes that come again and again."""
+    """The fixed sessions of a model, opened for shapes that repeat."""
 
     def __init__(
         self,
@@ -154,7 +154,7 @@ class FixedSessions:
         self._lock = threading.Lock()
 
     def session(self, purpose: str, memory: BatchMemory, segment_len: int) -> FixedSession | None:
-        """Return the one for such a step; None if the bundle has no graph for it, or it has not come often enough."""
+        """Return the session for such a step; None if the shape is too rare or the bundle has no graph for it."""
         graph = self._bundle.graphs.get(f"{purpose}_fixed")
         if graph is None:
             return None
@@ -187,5 +187,5 @@ class FixedSessions:
 
 
 def _free_axes(shape: Iterable[int | str], sizes: Iterable[int]) -> dict[str, int]:
-    """The sizes of the axes that have names."""
+    """Return the sizes of the named axes."""
     return {axis: size for axis, size in zip(shape, sizes, strict=True) if isinstance(axis, str)}

@@ -1,4 +1,4 @@
-"""End steps of ONNX Runtime that take too long: one thread a model looks after all of its steps."""
+"""End steps of ONNX Runtime that take too long: one thread per model watches all its steps."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from .errors import OptionError
 
 __all__ = ["Deadline"]
 
-LONGEST_PAUSE = 1.0  # seconds between two looks
-IDLE_LOOKS = 8  # without a step before the thread ends; the next step starts another
+LONGEST_PAUSE = 1.0  # seconds between two checks
+IDLE_LOOKS = 8  # checks without a step before the thread ends; the next step starts another
 
 
 class Deadline:
-    """A time that no step may exceed by more than a quarter. Safe to share between threads.
+    """A time limit for steps, exceeded by at most a quarter. Safe to share between threads.
 
-    ONNX Runtime looks between two operators whether it shall end, so it never ends a single one.
+    ONNX Runtime checks between two operators whether to stop, so a running operator is never interrupted.
 
     Attributes:
         seconds: how long a step may take.
@@ -37,7 +37,7 @@ class Deadline:
         self._idle = 0
 
     def begin(self, options: Any) -> None:
-        """Look after a run that begins, until `end`; `options` are its `onnxruntime.RunOptions`."""
+        """Watch a run from its start until `end`; `options` are its `onnxruntime.RunOptions`."""
         with self._lock:
             self._running[id(options)] = time.monotonic() + self.seconds, options
             self._idle = 0
@@ -46,7 +46,7 @@ class Deadline:
                 self._thread.start()
 
     def end(self, options: Any) -> None:
-        """Look no longer after a run. Its options can be used again."""
+        """Stop watching a run. Its options can be used again."""
         with self._lock:
             self._running.pop(id(options), None)
             options.terminate = False

@@ -13,7 +13,7 @@ __all__ = ["Device", "parse_device"]
 
 @dataclass(frozen=True)
 class Device:
-    """Where steps run and memories live; `str(device)` is what `parse_device` reads."""
+    """Where steps run and memories live; `parse_device` reads `str(device)` back."""
 
     kind: Literal["cpu", "cuda"]
     index: int = 0
@@ -28,10 +28,10 @@ class Device:
 
 
 def parse_device(text: str) -> Device:
-    """Read `cpu`, `cuda` (the first one) or `cuda:1`.
+    """Read `cpu`, `cuda` (the first CUDA device) or `cuda:1`.
 
     Raises:
-        OptionError: anything else.
+        OptionError: the text names another device.
     """
     match = re.fullmatch(r"cpu|cuda(?::(?P<index>[0-9]{1,3}))?", text)
     if match is None:

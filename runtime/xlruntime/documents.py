@@ -1,6 +1,6 @@
-"""From documents to token ids, piece by piece where the tokenizer allows it, with offsets and counts.
+"""Read documents as token ids, piece by piece if the tokenizer allows it, with offsets and counts.
 
-What tokenizers there are: `tokenizers.make_tokenizer`.
+The tokenizers are in `tokenizers`; see `make_tokenizer`.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ __all__ = [
     "utf8_text",
 ]
 
-# Of a document that is held whole. Libraries take 270 bytes of memory for a byte of English text, so 4.3 GB for this.
+# For a document that is held whole. Libraries use 270 bytes of memory per byte of English text, so 4.3 GB at the limit.
 DOCUMENT_LIMITS = Limits(bytes=16 << 20)
-PIECE_BYTES = 1 << 14  # small beside the memories, or its coming and going would show in the process
+PIECE_BYTES = 1 << 14  # small compared to the memories, so that process memory stays flat
 
 Ids = npt.NDArray[np.int64]
 Source = str | bytes | Path | BinaryIO | npt.NDArray[np.integer[Any]] | list[int] | Iterator[npt.NDArray[np.int64]]
@@ -50,14 +50,14 @@ Source = str | bytes | Path | BinaryIO | npt.NDArray[np.integer[Any]] | list[int
 
 @dataclass(frozen=True)
 class Document:
-    """Something to score.
+    """A document to score.
 
     Attributes:
-        name: to report it by.
+        name: identifies it in results and messages.
         source: text, bytes, a path, a file opened in binary mode, or token ids in an array, a list or an iterator of
             arrays.
-        limits: how long it may be for tokenizers that read documents whole (tokenizer.json, SentencePiece), and how
-            long a word may be for a vocabulary of words.
+        limits: bounds for the whole document if its tokenizer reads it whole (tokenizer.json, SentencePiece), or for
+            a single word if the vocabulary is of words.
     """
 
     name: str
@@ -71,8 +71,8 @@ class TokenPiece:
 
     Attributes:
         ids: (n,) token ids.
-        starts: (n,) where each token begins in the document; ends: (n,) where it ends. Bytes where tokens are bytes,
-            characters for all other text, token numbers for a document given as ids.
+        starts: (n,) where each token begins in the document; ends: (n,) where it ends. The unit is bytes for tokens
+            that are bytes, characters for other text, and tokens for a document given as ids.
     """
 
     ids: Ids
@@ -85,16 +85,16 @@ class TokenPiece:
 
 @dataclass
 class TextCounts:
-    """What a document consists of, counted as it is read. Of one given as token ids, only unknown ones are counted."""
+    """Counts of a document, kept while it is read. For token ids, only unknown tokens are counted."""
 
     bytes: int = 0
     chars: int = 0
     words: int = 0
-    first_token_bytes: int = 0  # the first token has no context, so what it covers is not scored
+    first_token_bytes: int = 0  # covered by the first token, which has no context and so no score
     first_token_chars: int = 0
-    dropped_bytes: int = 0  # what no token covers, because the vocabulary has no symbol for it: newlines
+    dropped_bytes: int = 0  # covered by no token, as the vocabulary has no symbol for them: newlines
     dropped_chars: int = 0
-    unknown_tokens: int = 0  # tokens that stand for what the vocabulary lacks
+    unknown_tokens: int = 0  # tokens `unk_id`, for text that the vocabulary lacks
     _in_word: bool = False
 
     def add(self, piece: builtins.bytes) -> None:
@@ -111,39 +111,41 @@ class TextCounts:
 
 
 class Tokenizer(Protocol):
-    """Text to ids and back."""
+    """A tokenizer: text to ids and back."""
 
     @property
     def vocab_size(self) -> int | None:
-        """Number of ids it may give; None where it gives none."""
+        """Number of ids that it can return; None if it returns none."""
 
     @property
     def unk_id(self) -> int | None:
-        """The id that stands for what the vocabulary lacks; None where there is none."""
+        """The id for text that the vocabulary lacks; None if it is missing."""
 
     @property
     def merges_newlines(self) -> bool:
-        """Whether it takes a newline for a space, so that the tokens do not say where lines end."""
+        """Whether it reads a newline as a space, so that tokens do not show line ends."""
 
     def encode(self, text: str | bytes) -> Ids:
-        """Token ids (n,) of a whole text, the same that `read` gives."""
+        """Return token ids (n,) of a whole text, the same as `read` yields."""
 
     def encode_piece(self, text: str | bytes, previous: int | None) -> Ids:
-        """Token ids (n,) of the next piece of a text; `previous` is the last token before it, None at the beginning.
+        """Return token ids (n,) of the next piece of a text.
 
-        The piece is tokenized on its own. It is not taken for the end of the text, so a line without newline stays
-        open.
+        The piece is tokenized on its own. It does not end the text, so a line without newline stays open.
+
+        Args:
+            previous: the last token before the piece, None at the beginning.
         """
 
     def decode(self, ids: Ids | list[int]) -> str:
-        """The text of token ids."""
+        """Return the text of token ids."""
 
     def read(self, file: BinaryIO, name: str, counts: TextCounts, limits: Limits) -> Iterator[TokenPiece]:
-        """Token ids of a document, in order, while `counts` grows."""
+        """Yield the tokens of a document in order, and add to `counts` on the way."""
 
 
 def as_ids(source: npt.ArrayLike, name: str) -> Ids:
-    """Token ids (n,) from what a caller passed as such.
+    """Return token ids (n,) from a caller's array or list.
 
     Raises:
         TokenError: not whole numbers, or not along one axis.
@@ -162,7 +164,7 @@ def as_ids(source: npt.ArrayLike, name: str) -> Ids:
 
 
 def check_ids(ids: Ids, vocab_size: int, name: str, first: int = 0) -> None:
-    """Refuse token ids that the model does not have; ONNX Runtime would read another row, or past the table.
+    """Refuse token ids that the model lacks: ONNX Runtime would read another row, or past the table.
 
     Args:
         ids: (n,) token ids.
@@ -184,11 +186,11 @@ def check_length(tokens: int, evaluation: EvaluationSettings, name: str, found: 
     """Refuse a document that is longer than the model can read, unless it may restart.
 
     Args:
-        tokens: of the document; the last of them need not be read.
-        found: what to say of its length, if it is not just that.
+        tokens: number of tokens in the document; the model need not read the last one.
+        found: the length as the message shows it; None: `tokens`.
 
     Raises:
-        TextError: says how long it may be.
+        TextError: the document is too long; the message has the longest length.
     """
     longest = evaluation.longest_part
     if longest is not None and tokens > longest + 1 and not evaluation.restart:
@@ -208,13 +210,13 @@ def encode(
     previous: int | None = None,
     first: int = 0,
 ) -> Ids:
-    """Token ids (n,), within the vocabulary, of the next piece of a document that is given as text or as ids.
+    """Return token ids (n,), within the vocabulary, of the next piece of a document given as text or ids.
 
     Args:
         previous: the last token before it, None at the beginning; first: index of its first token in the document.
 
     Raises:
-        TokenError, TextError: it is not usable.
+        TokenError, TextError: the piece is not usable.
     """
     ids = tokenizer.encode_piece(source, previous) if isinstance(source, str | bytes) else as_ids(source, name)
     check_ids(ids, vocab_size, name, first)
@@ -222,10 +224,10 @@ def encode(
 
 
 def utf8_bytes(text: str | bytes, name: str) -> bytes:
-    """The bytes of a text.
+    """Return the UTF-8 bytes of a text.
 
     Raises:
-        TextError: it has half of a surrogate pair.
+        TextError: the text has half of a surrogate pair.
     """
     if isinstance(text, bytes):
         return text
@@ -240,7 +242,7 @@ def utf8_bytes(text: str | bytes, name: str) -> bytes:
 
 
 def utf8_text(text: str | bytes, name: str) -> str:
-    """The characters of a text.
+    """Return the characters of a text.
 
     Raises:
         TextError: bytes that are not UTF-8, or half of a surrogate pair.
@@ -253,16 +255,16 @@ def utf8_text(text: str | bytes, name: str) -> str:
 
 
 def pieces(file: BinaryIO) -> Iterator[bytes]:
-    """The bytes of a file, PIECE_BYTES at a time."""
+    """Yield the bytes of a file, PIECE_BYTES at a time."""
     while raw := file.read(PIECE_BYTES):
         yield raw
 
 
 def text_pieces(file: BinaryIO, name: str, counts: TextCounts) -> Iterator[str]:
-    """The characters of a UTF-8 file, piece by piece, while `counts` grows.
+    """Yield the characters of a UTF-8 file piece by piece, and add to `counts` on the way.
 
     Raises:
-        TextError: it is not UTF-8; names the byte.
+        TextError: the file is not UTF-8; the message has the place of the byte.
     """
     decoder = codecs.getincrementaldecoder("utf-8")()
     try:
@@ -270,20 +272,20 @@ def text_pieces(file: BinaryIO, name: str, counts: TextCounts) -> Iterator[str]:
             counts.add(raw)
             yield decoder.decode(raw)
         decoder.decode(b"", final=True)
-    except UnicodeDecodeError as error:  # its object begins with what was left of earlier pieces, and ends here
+    except UnicodeDecodeError as error:  # its bytes begin with the rest of earlier pieces, and end here
         at = counts.bytes - len(error.object) + error.start
         raise _not_utf8(name, at, error.object[error.start]) from error
 
 
 def continuation(tokenizer: Tokenizer, prompt: str, before: Ids, ids: Ids) -> str:
-    """What `ids` add to the text of a prompt, so that prompt and result read on as one text.
+    """Return the text of `ids` after a prompt, so that prompt and result read as one text.
 
     Args:
-        before: (m,) ids of the prompt; ids: (n,) what follows them.
+        before: (m,) ids of the prompt; ids: (n,) ids after the prompt.
     """
     known, whole = tokenizer.decode(before), tokenizer.decode(np.concatenate([before, ids]))
     text = whole.removeprefix(known) if whole.startswith(known) else tokenizer.decode(ids)
-    if prompt[-1:].isspace() and not known[-1:].isspace():  # the tokens do not say which space the prompt ended with
+    if prompt[-1:].isspace() and not known[-1:].isspace():  # tokens do not show which white space the prompt ended with
         text = text.removeprefix(" ")
     return text
 
@@ -296,7 +298,7 @@ def _not_utf8(name: str, at: int, byte: int) -> TextError:
 
 
 class TokenReader:
-    """Hands out a document's tokens in the amounts that a step wants."""
+    """A reader that returns a document's tokens in the amounts that a step needs."""
 
     def __init__(self, document: Document, tokenizer: Tokenizer, vocab_size: int) -> None:
         self.document = document
@@ -308,7 +310,7 @@ class TokenReader:
         self._pieces = self._open(tokenizer)
 
     def take(self, n: int) -> TokenPiece:
-        """The next `n` tokens; fewer only at the document's end.
+        """Return the next `n` tokens; fewer only at the document's end.
 
         Raises:
             TokenError, TextError, OSError: as the document is read.
@@ -319,14 +321,14 @@ class TokenReader:
 
     @property
     def at_hand(self) -> bool:
-        """Whether the document is all there, and need not be waited for as a pipe."""
+        """Whether the whole document is available: reading it never waits, as reading a pipe can."""
         source = self.document.source
         if isinstance(source, Path):
             return source.is_file()
         return isinstance(source, str | bytes | np.ndarray | list | tuple) or bool(getattr(source, "at_hand", False))
 
     def has(self, n: int) -> bool:
-        """Whether at least `n` tokens are still to be handed out; reads ahead to find out, and keeps what it reads."""
+        """Return whether at least `n` tokens are left; read ahead to find out, and keep what was read."""
         self._fill(n)
         return len(self._buffer) >= n
 
@@ -343,7 +345,7 @@ class TokenReader:
 
     @property
     def at_end(self) -> bool:
-        """Whether every token has been handed out; reads ahead to find out."""
+        """Whether no token is left; reads ahead to find out."""
         return not self.has(1)
 
     def _open(self, tokenizer: Tokenizer) -> Iterator[TokenPiece]:

@@ -1,4 +1,4 @@
-"""An open bundle: the sessions of its graphs, the memories that they carry, and the steps that they run."""
+"""An open bundle: the sessions of its graphs, their carried memories, and the steps that they run."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from .tokenizers import make_tokenizer
 
 __all__ = ["Engine"]
 
-KEPT_CONSTANTS = 4  # sets of positional keys that are kept for the next stream
+KEPT_CONSTANTS = 4  # sets of positional keys kept for later streams
 
 
 class Engine:
@@ -37,7 +37,7 @@ class Engine:
         bundle: the manifest.
         tokenizer: text to token ids and back.
         device: where steps run and memories live.
-        threads: of one step; None: as ONNX Runtime chooses.
+        threads: threads of one step; None: ONNX Runtime chooses.
         strict_device: whether the device must compute everything but the sizes of tensors.
     """
 
@@ -56,9 +56,9 @@ class Engine:
         """Open a bundle.
 
         Args:
-            open_session: makes the session of a graph; None opens ONNX files with ONNX Runtime.
-            files: the bundle's files as they were checked; None: as they are now.
-            deadline: of each step; None: it may take any time.
+            open_session: opens the session of a graph; None opens ONNX files with ONNX Runtime.
+            files: the state of the bundle's files when they were checked; None: their state now.
+            deadline: the time limit of each step; None: no limit.
         """
         self.folder = folder
         self.bundle = bundle
@@ -100,7 +100,7 @@ class Engine:
             session = self._open_session(purpose, graph)
         if session.metadata != graph.metadata(self.bundle.memory):
             raise BundleError(
-                f"{self.folder / graph.file}: its metadata is not what the manifest says about it.",
+                f"{self.folder / graph.file}: its metadata differs from the manifest.",
                 repair="Convert the checkpoint again.",
             )
         return session
@@ -108,11 +108,11 @@ class Engine:
     def _open_onnx(self, purpose: str, graph: Graph) -> Session:
         if graph.format != "onnx":
             raise BundleError(
-                f"{self.folder / graph.file}: {graph.format}, which PyTorch runs, not ONNX Runtime, and loading it "
-                "runs code that is in it.",
+                f"{self.folder / graph.file}: {graph.format}, which needs PyTorch, not ONNX Runtime; loading it "
+                "runs code from the file.",
                 repair=(
-                    "If you trust it like a program, give --trust to a command that has it, or open it with "
-                    "xlexport.torch_runtime.load; all else needs a bundle of convert --to onnx."
+                    "If you trust it like a program, use a command with --trust, or xlexport.torch_runtime.load. "
+                    "All other commands need a bundle of convert --to onnx."
                 ),
             )
         return GraphSession(
@@ -134,14 +134,14 @@ class Engine:
         return count_placed(self.session(purpose).nodes)
 
     def use_fixed(self) -> None:
-        """From now on, run steps of a shape that comes again and again in a session for that shape alone.
+        """Run later steps of a repeated shape in a session for that shape alone.
 
-        `load` does so for `cuda_graphs`. Elsewhere it gains nothing.
+        `load` does so for `cuda_graphs`. Without CUDA graphs it has no benefit.
         """
         self._fixed = FixedSessions(self.folder, self.bundle, self.device, self.threads, self._files, self._deadline)
 
     def release(self, purpose: str) -> None:
-        """Close the session of one graph, and free what it holds. It opens again when it is needed."""
+        """Close the session of one graph and free its memory. The session opens again when it is needed."""
         with self._lock:
             self._sessions.pop(purpose, None)
 
@@ -152,9 +152,9 @@ class Engine:
 
         Args:
             segment_len: tokens in one step; the longest document if a document is one step.
-            restart: whether a document that has no positions left begins again, instead of being refused.
-            settings: what the bundle declares, such as `mem_len`, `clamp_len`, `same_length` or `n_hashes`:
-                `bundle.evaluation.settings` says which there are, their ranges and what they mean.
+            restart: whether a document without positions left begins again, instead of being refused.
+            settings: settings that the bundle declares, such as `mem_len`, `clamp_len`, `same_length` or `n_hashes`.
+                `bundle.evaluation.settings` lists them with their ranges and meanings.
 
         Raises:
             OptionError: a value is out of range, or the bundle has no such setting.
@@ -167,17 +167,18 @@ class Engine:
     def new_memory(
         self, evaluation: EvaluationSettings, batch_size: int = 1, capacity: int | None = None
     ) -> BatchMemory:
-        """Return fresh memory for `batch_size` rows; `capacity` None is just enough for `evaluation.segment_len`.
+        """Return fresh memory for `batch_size` rows.
 
         Args:
-            capacity: slots of the largest ring; smaller rings get as many spare slots.
+            capacity: slots of the largest ring; smaller rings get as many spare slots. None is just enough for
+                `evaluation.segment_len`.
         """
         capacity = evaluation.capacity() if capacity is None else capacity
         if batch_size < 1:
             raise OptionError(f"batch size is {batch_size}, at least 1 is needed.")
         if evaluation.max_segment(capacity) < 1:
             raise OptionError(
-                f"a capacity of {capacity} slots holds no segment, as {evaluation.most_rows} rows are kept."
+                f"a capacity of {capacity} slots is too small for a segment: {evaluation.most_rows} rows are kept."
             )
         plan = MemoryPlan(self.bundle.memory, self._first_values, {}, evaluation, capacity, self.device)
         if self.device.kind == "cpu":
@@ -187,11 +188,11 @@ class Engine:
     def step(
         self, purpose: str, memory: BatchMemory, tokens: npt.NDArray[np.int64], targets: npt.NDArray[np.int64]
     ) -> dict[str, npt.NDArray[Any]]:
-        """Run one segment on `memory`, which moves on by it.
+        """Run one segment on `memory`, and advance the memory by it.
 
         Args:
-            purpose: `score`, `generate` or `detail`. If the bundle has a graph for it that is made for few tokens,
-                such as `score_few`, and they are few enough, that one runs: the numbers are the same.
+            purpose: `score`, `generate` or `detail`. If the bundle has a variant of its graph for few tokens, such as
+                `score_few`, and the segment is short enough, the variant runs: the numbers are the same.
             tokens: (B, S) ids within the vocabulary; targets (B, S) the token after each.
 
         Returns:
@@ -199,8 +200,8 @@ class Engine:
 
         Raises:
             OptionError: the segment is longer than the graph, the rings or the positions allow.
-            BundleError: the graph cannot run, or gives something else than the bundle describes.
-            StepTimeoutError: it took longer than `step_timeout`; the memory has not moved on.
+            BundleError: the graph cannot run, or its outputs differ from the bundle's description.
+            StepTimeoutError: the step took longer than `step_timeout`; the memory has not advanced.
         """
         B, S = tokens.shape
         if not 1 <= S <= memory.max_segment:
@@ -224,14 +225,14 @@ class Engine:
         return outputs
 
     def _output_check(self, name: str) -> OutputCheck:
-        """What a step of this graph must give."""
+        """Return the check of this graph's outputs."""
         graph, carried = self.bundle.graphs[name], {entry.output for entry in self.bundle.memory}
         outputs = [tensor for tensor in graph.outputs if tensor.name not in carried]
         self._checks[name] = OutputCheck(self.folder / graph.file, outputs, self.bundle.vocab_size)
         return self._checks[name]
 
     def longest_step(self, purpose: str, segment_len: int) -> int:
-        """Return `segment_len`, or what the graphs for `purpose` take at most in one step if that is less."""
+        """Return `segment_len`, or the longest step of the graphs for `purpose` if that is shorter."""
         lengths = [graph.max_segment for graph in self._graphs_for(purpose).values()]
         return min(segment_len, max((length or segment_len for length in lengths), default=segment_len))
 
@@ -239,7 +240,7 @@ class Engine:
         """Return the graph for steps of `segment_len` tokens: the purpose's own, or its variant for few tokens.
 
         Raises:
-            OptionError: no graph for it takes so many.
+            OptionError: no graph for `purpose` takes so many tokens.
         """
         variants = self._graphs_for(purpose)
         for name, graph in variants.items():
@@ -254,12 +255,12 @@ class Engine:
         return purpose
 
     def _graphs_for(self, purpose: str) -> dict[str, Graph]:
-        """The graphs that compute it, the one for fewest tokens first."""
+        """Return the graphs that compute `purpose`, the one for fewest tokens first."""
         graphs = self.bundle.graphs
         return {name: graphs[name] for name in (f"{purpose}_few", purpose) if name in graphs}
 
     def _make_constants(self, evaluation: EvaluationSettings, capacity: int) -> dict[str, Any]:
-        """What the graph `positions` gives: made once, shared by all streams of equal settings, never written."""
+        """Return the outputs of the graph `positions`: computed once per settings, shared, read-only."""
         graph = self.bundle.graphs.get("positions")
         if graph is None:  # nothing depends on distances
             return {}

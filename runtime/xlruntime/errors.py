@@ -2,17 +2,17 @@
 
     RepairableError
     └── XlruntimeError
-        ├── BundleError (ValueError)                        a bundle that is broken, changed or too new
-        │   └── BundleNotFoundError (FileNotFoundError)     no bundle, or one without a file that it lists
-        ├── ProviderError (RuntimeError)                    no ONNX Runtime, or no execution provider for the device
-        ├── StateError (ValueError)                         a stream's state that does not belong here
-        ├── TokenError (ValueError)                         token ids outside the vocabulary
-        ├── TextError (ValueError)                          text that cannot be scored
-        ├── VocabularyError (ValueError)                    symbols or rules that make no vocabulary
-        ├── OptionError (ValueError)                        a setting out of range
-        └── StepTimeoutError (TimeoutError)                 a step that took longer than `step_timeout`
+        ├── BundleError (ValueError)                        a bundle is broken, changed or too new
+        │   └── BundleNotFoundError (FileNotFoundError)     the bundle, or a file that it lists, is missing
+        ├── ProviderError (RuntimeError)                    ONNX Runtime or the device's execution provider is missing
+        ├── StateError (ValueError)                         a saved state is damaged or does not fit
+        ├── TokenError (ValueError)                         token ids are outside the vocabulary
+        ├── TextError (ValueError)                          text cannot be scored
+        ├── VocabularyError (ValueError)                    symbols or rules do not form a vocabulary
+        ├── OptionError (ValueError)                        a setting is out of range
+        └── StepTimeoutError (TimeoutError)                 a step took longer than `step_timeout`
 
-Every message is one line: what is wrong, where, what was expected and what was found. How to repair it is a field.
+Every message is one line: the place, the problem, and the expected and found values. The repair is a field.
 """
 
 __all__ = [
@@ -31,10 +31,10 @@ __all__ = [
 
 
 class RepairableError(Exception):
-    """An error that may say how to repair what is wrong; its text is message and repair in one line."""
+    """An error that may suggest a repair; its text is message and repair in one line."""
 
     def __init__(self, message: str = "", repair: str | None = None) -> None:
-        """Keep what is wrong, and where; and what the user can do about it, if there is anything to suggest."""
+        """Keep the problem with its place, and a repair that the user can make, if there is one."""
         super().__init__(message)
         self.message = message
         self.repair = repair
@@ -48,15 +48,15 @@ class XlruntimeError(RepairableError):
 
 
 class BundleError(XlruntimeError, ValueError):
-    """A bundle has a broken manifest, a file that is not what the manifest says, or a newer format version."""
+    """A bundle has a broken manifest, a file that differs from the manifest, or a newer format version."""
 
 
 class BundleNotFoundError(BundleError, FileNotFoundError):
-    """The path leads to no bundle, or a file that the bundle lists is missing."""
+    """The path does not lead to a bundle, or a file that the bundle lists is missing."""
 
 
 class ProviderError(XlruntimeError, RuntimeError):
-    """ONNX Runtime is missing, installed twice, or without the execution provider that was asked for."""
+    """ONNX Runtime is missing, installed twice, or lacks the requested execution provider."""
 
 
 class StateError(XlruntimeError, ValueError):
@@ -68,15 +68,15 @@ class TokenError(XlruntimeError, ValueError):
 
 
 class TextError(XlruntimeError, ValueError):
-    """Text is not valid UTF-8 where the tokenizer needs text, or there is none to continue or to tokenize with."""
+    """Text is not valid UTF-8, too long or empty, or the bundle has no tokenizer for it."""
 
 
 class VocabularyError(XlruntimeError, ValueError):
-    """Symbols are empty, twice there or not of the vocabulary's kind; the message lists all that is wrong."""
+    """Symbols are empty, duplicate or not of the vocabulary's kind; the message lists all problems."""
 
 
 class OptionError(XlruntimeError, ValueError):
-    """A setting is out of range, or settings do not go together; the message lists all that are wrong."""
+    """A setting is out of range, or settings contradict each other; the message lists all problems."""
 
 
 class StepTimeoutError(XlruntimeError, TimeoutError):

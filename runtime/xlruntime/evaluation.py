@@ -1,12 +1,12 @@
-"""Evaluation settings: a bundle declares them, a caller chooses among them, and graphs take them as inputs.
+"""Evaluation settings: a bundle declares them, a caller chooses values, and graphs take them as inputs.
 
-    EvaluationRules                   what `bundle.json` declares
+    EvaluationRules                   the declarations in `bundle.json`
     ├── settings: {name: Setting}     type, range, default, meaning, and the graph input that takes the value
-    └── rings: {symbol: Ring}         how many rows the rings of one capacity keep, and what a query sees of them
+    └── rings: {symbol: Ring}         the rows that rings of one capacity keep, and the rows that a query sees
 
-    EvaluationSettings                what holds for one stream or one run: a value for each setting
+    EvaluationSettings                the values of all settings for one stream or one run
 
-The runtime knows no setting by name but `segment_len` and `restart`, which say how it cuts documents itself.
+The runtime knows only two settings by name: `segment_len` and `restart`, by which it cuts documents itself.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ __all__ = [
     "SettingValue",
 ]
 
-LARGEST_LENGTH = 2**30  # of any number: more than any machine holds, and far from overflowing
+LARGEST_LENGTH = 2**30  # of any number: larger than any machine's memory, and far from overflowing
 UNBOUNDED_WINDOW = 2**62  # "no window": larger than any distance, and safe to add to in int64
-OWN = ("segment_len", "restart")  # choices of the walk itself, which every bundle has
+OWN = ("segment_len", "restart")  # settings of the walk itself, which every bundle has
 
 FirstMemory = Literal["empty", "zeros"]
 SettingValue = int | bool
@@ -44,9 +44,9 @@ class Setting:
         type: `integer` or `boolean`.
         default: the value unless the caller chooses another.
         meaning: one line for people, unit included.
-        input: graph input that takes the value, int64 (1,); None if only the runtime uses it.
+        input: graph input that takes the value, int64 (1,); None: only the runtime uses it.
         minimum, maximum: range of an integer; None leaves that end to `LARGEST_LENGTH`.
-        off: value of an integer that switches the setting off, outside the range; None if it cannot be off.
+        off: integer outside the range that switches the setting off; None: it cannot be off.
     """
 
     type: Literal["integer", "boolean"]
@@ -64,7 +64,7 @@ class Setting:
             raise ValueError(f"its range reaches beyond {LARGEST_LENGTH}")
 
     def problem(self, value: object) -> str | None:
-        """Say what is wrong with a value, or return None if it can be chosen."""
+        """Return the problem of a value, or None if it can be chosen."""
         if self.type == "boolean":
             return None if isinstance(value, bool) else f"is {value!r}, expected true or false"
         if isinstance(value, bool) or not isinstance(value, int):
@@ -80,16 +80,16 @@ class Setting:
 
 @dataclass(frozen=True)
 class Ring:
-    """The rings of one capacity: which rows they keep, and how graphs learn of them.
+    """The rings of one capacity: which rows they keep, and which graph inputs describe them.
 
     Attributes:
-        rows: setting that says how many rows of earlier segments are kept.
-        same_length: boolean setting that gives every query equally many keys: at most `rows` + `window_extra`, itself
-            included. None: that always holds. Without it, the first query of a segment sees fewer than the last.
-        window_extra: 1 if the model's own code counts the query in addition to the kept rows.
-        offset: input, int64 (1,): slot that takes the step's first row.
-        length: input, int64 (B,): kept rows that each batch row may see; None if no graph asks.
-        window: input, int64 (1,): most keys that a query sees, itself included; None if no graph asks.
+        rows: setting with the number of kept rows of earlier segments.
+        same_length: boolean setting. If true, every query sees equally many keys: at most `rows` + `window_extra`,
+            itself included. None: always true. If false, the first query of a segment sees fewer keys than the last.
+        window_extra: 1 if the original code counts the query in addition to the kept rows, else 0.
+        offset: graph input, int64 (1,): slot that takes the step's first row.
+        length: graph input, int64 (B,): kept rows that each batch row may see; None: no graph has it.
+        window: graph input, int64 (1,): most keys that a query sees, itself included; None: no graph has it.
     """
 
     rows: str
@@ -106,16 +106,16 @@ class Ring:
 
 @dataclass(frozen=True)
 class EvaluationRules:
-    """How the documents of a bundle are walked, and what a caller may choose.
+    """The rules for walking a bundle's documents, and the settings that a caller may choose.
 
     Attributes:
-        segment_len: tokens in one step unless the caller chooses otherwise; with `whole` the longest document.
-        settings: by name; not `segment_len` and `restart`, which every bundle has.
-        rings: by the symbol of their capacity in the shapes of memories.
-        first_memory: a fresh ring has no rows (`empty`), or as many as it keeps, which are attended to (`zeros`).
-        max_positions: tokens of a document that can be read; None: any number.
-        restart: whether a longer document begins again at each multiple of that, unless the caller chooses otherwise.
-        whole: whether a document is one step, and nothing is carried.
+        segment_len: default number of tokens in one step; with `whole` the longest document.
+        settings: declared settings by name, without `segment_len` and `restart`, which every bundle has.
+        rings: ring rules, by the symbol of the capacity in the shapes of memories.
+        first_memory: `empty`: a fresh ring has no rows. `zeros`: it is full, and queries attend to it.
+        max_positions: most tokens of a document that the model can read; None: any number.
+        restart: default for whether a longer document begins again at each multiple of `max_positions`.
+        whole: whether a document is one step, without carried memory.
     """
 
     segment_len: int
@@ -147,21 +147,21 @@ class EvaluationRules:
 
     @property
     def longest_part(self) -> int | None:
-        """Tokens of a document that are read at most before it is refused or restarts; None: any number.
+        """Most tokens of a document that are read before it is refused or restarts; None: any number.
 
-        One more can be scored, as the last one is not read.
+        One more can be scored, because the last one is not read.
         """
         return _longest_part(self, self.segment_len)
 
     def choose(
         self, segment_len: int | None = None, restart: SettingValue | None = None, **settings: SettingValue | None
     ) -> EvaluationSettings:
-        """Return these rules with values chosen; None keeps the bundle's own.
+        """Return settings with the chosen values; None keeps the bundle's default.
 
         A segment is never longer than a document can be.
 
         Raises:
-            OptionError: a setting is not the bundle's, or a value is out of range; lists all that are.
+            OptionError: the bundle has no such setting, or a value is out of range; lists all of them.
         """
         given = {name: value for name, value in settings.items() if value is not None}
         if strange := [name for name in given if name not in self.settings]:
@@ -177,26 +177,26 @@ class EvaluationRules:
         return EvaluationSettings(self, length, self.restart if restart is None else bool(restart), values)
 
     def adopt(self, chosen: EvaluationSettings) -> EvaluationRules:
-        """Return these rules with what was chosen as their defaults."""
+        """Return these rules with the chosen values as defaults."""
         settings = {name: replace(setting, default=chosen.values[name]) for name, setting in self.settings.items()}
         return replace(self, segment_len=chosen.segment_len, restart=chosen.restart, settings=settings)
 
 
 @dataclass(frozen=True)
 class EvaluationSettings:
-    """The settings of one walk; `settings["mem_len"]` is the value of one.
+    """The settings of one walk; `settings["mem_len"]` is the value of a setting.
 
     If a document exceeds the model's positions, scoring fails, or with `restart` position and memory are reset. The
     first token after a reset is still predicted from the old context; the second only from the first.
 
     Attributes:
-        rules: what they were chosen among.
+        rules: the rules that these settings follow.
         segment_len: tokens in one step; with `whole` the longest document.
         restart: see above.
-        values: of the bundle's other settings, by name.
+        values: the values of the bundle's other settings, by name.
 
     Raises:
-        OptionError: values are out of range; lists all that are.
+        OptionError: values are out of range; lists all of them.
     """
 
     rules: EvaluationRules
@@ -229,17 +229,17 @@ class EvaluationSettings:
 
     @property
     def whole(self) -> bool:
-        """Whether a document is one step, and nothing is carried."""
+        """Whether a document is one step, without carried memory."""
         return self.rules.whole
 
     @property
     def max_positions(self) -> int | None:
-        """Tokens of a document that can be read; None: any number."""
+        """Most tokens of a document that the model can read; None: any number."""
         return self.rules.max_positions
 
     @property
     def first_memory(self) -> FirstMemory:
-        """What a fresh ring has: no rows, or as many as it keeps."""
+        """The rule for a fresh ring: no rows, or as many as it keeps."""
         return self.rules.first_memory
 
     def changed(self, **settings: SettingValue | None) -> EvaluationSettings:
@@ -253,12 +253,12 @@ class EvaluationSettings:
 
     @property
     def segmentation_matters(self) -> bool:
-        """Whether scores depend on `segment_len` and on where feeds end: they do without equal lengths."""
+        """Whether scores depend on `segment_len` and on the ends of feeds; not if all queries see equally many keys."""
         return any(not self._equal(ring) for ring in self.rules.rings.values())
 
     @property
     def longest_part(self) -> int | None:
-        """Tokens of a document that are read at most before it is refused or restarts; None: any number."""
+        """Most tokens of a document that are read before it is refused or restarts; None: any number."""
         return _longest_part(self.rules, self.segment_len)
 
     @property
@@ -271,29 +271,29 @@ class EvaluationSettings:
         return int(self.values[self.rules.rings[symbol].rows])
 
     def window(self, symbol: str) -> int:
-        """Return the keys that a query sees at most in rings of this capacity, itself included."""
+        """Return the most keys that a query sees in rings of this capacity, itself included."""
         ring = self.rules.rings[symbol]
         return self.rows(symbol) + ring.window_extra if self._equal(ring) else UNBOUNDED_WINDOW
 
     @property
     def widest_window(self) -> int:
-        """Keys that a query sees at most in any ring, itself included; unbounded if there is none."""
+        """Most keys that a query sees in any ring, itself included; unbounded without rings."""
         return max(map(self.window, self.rules.rings), default=UNBOUNDED_WINDOW)
 
     def capacity(self, segment_len: int | None = None) -> int:
-        """Return the slots that the largest ring needs: a step must not overwrite what its first query still sees."""
+        """Return the slots that the largest ring needs: a step must not overwrite rows that its first query sees."""
         return self.most_rows + (segment_len or self.segment_len)
 
     def slots(self, symbol: str, capacity: int | None = None) -> int:
-        """Return the slots of rings of this capacity if the largest has `capacity` slots; None: just enough."""
+        """Return the slots of rings of this symbol if the largest ring has `capacity` slots; None: just enough."""
         return self.rows(symbol) + self.max_segment(self.capacity() if capacity is None else capacity)
 
     def max_segment(self, capacity: int) -> int:
-        """Return the longest step if the largest ring has `capacity` slots; a longer one would be silently wrong."""
+        """Return the longest step if the largest ring has `capacity` slots; longer ones would be silently wrong."""
         return capacity - self.most_rows
 
     def inputs(self) -> dict[str, int]:
-        """Return what graphs take of the settings, by the names of their inputs."""
+        """Return the values that graphs take, by the names of their inputs."""
         return {
             setting.input: int(self.values[name])
             for name, setting in self.rules.settings.items()
@@ -301,7 +301,7 @@ class EvaluationSettings:
         }
 
     def to_dict(self) -> dict[str, Any]:
-        """Return all that was chosen, by name: what `EvaluationRules.choose` takes."""
+        """Return all values by name, as `EvaluationRules.choose` takes them."""
         return {"segment_len": self.segment_len, "restart": self.restart, **self.values}
 
     def _equal(self, ring: Ring) -> bool:
@@ -314,7 +314,7 @@ def _longest_part(rules: EvaluationRules, segment_len: int) -> int | None:
 
 
 def _walk_problems(rules: EvaluationRules, segment_len: int, restart: bool) -> list[str]:
-    """What is wrong with how documents are cut."""
+    """Return the problems of the rules for cutting documents."""
     problems = []
     if not 1 <= segment_len <= LARGEST_LENGTH:
         problems.append(f"segment_len is {segment_len}, expected 1 to {LARGEST_LENGTH}")

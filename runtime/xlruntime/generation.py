@@ -18,16 +18,16 @@ __all__ = ["Sampling", "draw_tokens", "generate_whole"]
 
 @dataclass(frozen=True)
 class Sampling:
-    """How the next token is drawn: from the probabilities at `temperature`, cut by `top_k`, then of these by `top_p`.
+    """The rule for drawing tokens: from probabilities at `temperature`, cut by `top_k`, then by `top_p`.
 
     Attributes:
-        temperature: logits are divided by it; 0 takes the likeliest token.
-        top_k: only the k likeliest tokens; None all.
-        top_p: only the likeliest tokens that together reach this probability; None all.
-        seed: of the random draws; None draws anew each time.
+        temperature: divisor of the logits; 0 takes the likeliest token.
+        top_k: draw only from the k likeliest tokens; None: from all.
+        top_p: draw only from the likeliest tokens that together reach this probability; None: from all.
+        seed: seed of the random draws; None: another one for each run.
 
     Raises:
-        OptionError: values are out of range; lists all that are.
+        OptionError: values are out of range; lists all of them.
     """
 
     temperature: float = 1.0
@@ -49,11 +49,11 @@ class Sampling:
             raise OptionError("sampling: " + "; ".join(problems) + ".")
 
     def rng(self) -> np.random.Generator:
-        """The random source that `draw` is given for one run."""
+        """Return the random source of one run, for `draw`."""
         return np.random.default_rng(self.seed)
 
     def draw(self, logits: npt.NDArray[np.float32], rng: np.random.Generator) -> int:
-        """One token id from logits (n_token,)."""
+        """Draw one token id from logits (n_token,)."""
         if self.temperature == 0:
             return int(logits.argmax())
         with np.errstate(over="ignore"):  # a tiny temperature leaves minus infinity for all but the likeliest
@@ -62,26 +62,26 @@ class Sampling:
         return int(rng.choice(tokens, p=probabilities / probabilities.sum()))
 
     def _candidates(self, scores: npt.NDArray[np.float64]) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float64]]:
-        """Tokens (n,) that may be drawn, and numbers (n,) in proportion to their probabilities.
+        """Return tokens (n,) that may be drawn, and weights (n,) proportional to their probabilities.
 
-        Only those that top_k and top_p choose among are sorted: to sort a vocabulary of 267,735 takes longer than many
-        a step.
+        Only the candidates of top_k and top_p are sorted: to sort a vocabulary of 267,735 takes longer than many
+        steps.
         """
         V = len(scores)
         k = V if self.top_k is None else min(self.top_k, V)
         probabilities = np.exp(scores)
         if k < V:
-            tokens = np.flatnonzero(scores >= np.partition(scores, V - k)[V - k])  # more than k where some are equal
+            tokens = np.flatnonzero(scores >= np.partition(scores, V - k)[V - k])  # more than k if some are equal
         elif self.top_p is not None:
-            # All that are less likely are together less likely than 1 - top_p, so none of them is needed.
+            # The less likely tokens together have less probability than 1 - top_p, so none of them is needed.
             tokens = np.flatnonzero(probabilities >= (1 - self.top_p) / V * probabilities.sum())
         else:
             return np.arange(V), probabilities
-        tokens = tokens[np.argsort(-scores[tokens], kind="stable")][:k]  # likeliest first, equal ones by id
+        tokens = tokens[np.argsort(-scores[tokens], kind="stable")][:k]  # likeliest first; equal ones by id
         if self.top_p is not None:
             total = probabilities[tokens].sum() if k < V else probabilities.sum()
             reached = (probabilities[tokens] / total).cumsum()
-            tokens = tokens[: int(np.searchsorted(reached, self.top_p)) + 1]  # always the likeliest one
+            tokens = tokens[: int(np.searchsorted(reached, self.top_p)) + 1]  # always at least the likeliest one
         return tokens, probabilities[tokens]
 
 
@@ -92,7 +92,7 @@ def generate_whole(
     max_tokens: int,
     sampling: Sampling,
 ) -> Iterator[int]:
-    """Continue `prompt`: yields token ids as they are drawn.
+    """Continue `prompt`: yield token ids as they are drawn.
 
     Raises:
         OptionError, TextError: as `Model.generate`.
@@ -113,12 +113,12 @@ def draw_tokens(
     sampling: Sampling,
     repair: str,
 ) -> Iterator[int]:
-    """Yield up to `max_tokens` token ids, each drawn after the ones before it: the loop of every generation.
+    """Yield up to `max_tokens` token ids, each drawn after the ones before it.
 
     Args:
         next_logits: runs the model and returns the logits (n_token,) of the next token.
-        take: makes a drawn token part of the document.
-        repair: what to do if logits are not finite.
+        take: adds a drawn token to the document.
+        repair: the repair in the message about logits that are not finite.
 
     Raises:
         XlruntimeError: logits are not finite.
@@ -143,7 +143,7 @@ def _generate(
     def next_logits() -> npt.NDArray[np.float32]:
         part = np.array([read[(len(read) - 1) // longest * longest :]], np.int64)
         memory.restart(0)
-        logits: npt.NDArray[np.float32] = engine.step("generate", memory, part, part)["logits"][0]  # any target will do
+        logits: npt.NDArray[np.float32] = engine.step("generate", memory, part, part)["logits"][0]  # any target
         return logits
 
     yield from draw_tokens(next_logits, read.append, max_tokens, sampling, "Give another prompt.")

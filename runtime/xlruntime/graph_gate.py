@@ -1,7 +1,8 @@
-"""Refuse a graph that xlexport cannot have written, before ONNX Runtime sees any of it.
+"""Refuse graphs that xlexport cannot have written, before ONNX Runtime sees any part of them.
 
-ONNX Runtime runs each operator that a file names, follows each file name in it, and expands each function. So the file
-is walked first, as protocol buffers, without the `onnx` package. What passes can still take long or need much memory.
+ONNX Runtime runs each operator that a file names, follows each file name in it, and expands each function. So this
+module first walks the file as protocol buffers, without the `onnx` package. A graph that passes can still take long or
+need much memory.
 """
 
 from __future__ import annotations
@@ -19,13 +20,13 @@ from .protobuf import fields
 
 __all__ = ["DOMAIN", "EMITTED", "GRAPH_LIMITS", "OPERATORS", "check_graph", "read_graph"]
 
-DOMAIN = "ai.xlexport"  # of the functions that a file holds; all other operators are standard ones
+DOMAIN = "ai.xlexport"  # of the functions in a file; all other operators are standard ones
 GRAPH_LIMITS = Limits(operations=5_000_000)  # fields of all messages; the sample's largest graph has 11,000
 MOST_NODES = 100_000  # once all functions are expanded; the sample's largest graph has 560
 DEEPEST = 16  # graphs within nodes and functions within functions; xlexport writes 2
-REPAIR = "Convert the checkpoint again; open bundles of strangers in a sandbox only."
+REPAIR = "Convert the checkpoint again; open untrusted bundles only in a sandbox."
 
-# What convert and quantize write. A test derives the list again from bundles.
+# Operators that `convert` and `quantize` write. A test derives the list again from bundles.
 EMITTED = frozenset(
     {
         *("Abs", "Add", "And", "ArgMax", "Cast", "CastLike", "Clip", "Concat", "Constant", "Cos", "DequantizeLinear"),
@@ -37,7 +38,7 @@ EMITTED = frozenset(
         *("Sub", "TopK", "Transpose", "Unsqueeze", "Where"),
     }
 )
-# What other architectures may need: standard, without side effects, and of bounded work for the sizes of their inputs.
+# Standard operators for other architectures: no side effects, and work bounded by the sizes of their inputs.
 OPERATORS = EMITTED | frozenset(
     {
         *("Acos", "Asin", "Atan", "Attention", "AveragePool", "BatchNormalization", "BitShift", "BitwiseAnd"),
@@ -51,7 +52,7 @@ OPERATORS = EMITTED | frozenset(
     }
 )
 
-# What each message holds that matters, by field number: other messages, and texts by name.
+# The relevant fields of each message, by field number: inner messages, and texts by name.
 MODEL, GRAPH, NODE, ATTRIBUTE, TENSOR, SPARSE_TENSOR, FUNCTION, ENTRY, TRAINING = range(9)
 MESSAGES: dict[int, tuple[dict[int, int], dict[int, str], frozenset[int]]] = {
     kind: (messages, texts, frozenset(messages | texts))
@@ -72,7 +73,7 @@ _Name = tuple[str, str, str]  # domain, name, overload
 
 @dataclass
 class _Scope:
-    """What a function holds, or the graph that runs: nodes, and for each function called its calls and their depth."""
+    """Counts of a function or of the main graph: nodes, and for each called function its calls and their depth."""
 
     nodes: int = 0
     depth: int = 0
@@ -81,12 +82,12 @@ class _Scope:
 
 
 def read_graph(path: Path, data_files: Collection[str] = (), limits: Limits = GRAPH_LIMITS) -> bytes:
-    """Return the content of an ONNX file that `check_graph` lets pass.
+    """Return the content of an ONNX file that passes `check_graph`.
 
-    Give ONNX Runtime this content, not the path: the file may be another one by then.
+    Give ONNX Runtime this content, not the path: the file may be replaced in between.
 
     Raises:
-        BundleError: also if it is missing or too large, or if a file of weights is a link that leads elsewhere.
+        BundleError: the file is missing, too large or refused, or a file of weights is a link to another folder.
     """
     if not path.is_file():
         raise BundleError(f"{path}: no such file.", repair="Copy the bundle again.")
@@ -107,20 +108,20 @@ def read_graph(path: Path, data_files: Collection[str] = (), limits: Limits = GR
 def check_graph(
     content: bytes, file: str, data_files: Collection[str], limits: Limits = GRAPH_LIMITS
 ) -> frozenset[str]:
-    """Refuse the content of an ONNX file that holds something xlexport does not write.
+    """Refuse the content of an ONNX file that xlexport cannot have written.
 
     Args:
-        content: all of the file.
+        content: the whole file.
         file: its path, for messages.
-        data_files: names of files in its folder that its tensors may lie in.
-        limits: what the walk may take.
+        data_files: names of files in the same folder that may hold its tensors.
+        limits: the most memory, operations and time of the walk.
 
     Returns:
-        The data files that its tensors lie in.
+        The data files that hold its tensors.
 
     Raises:
-        BundleError: it is not a graph, or it names other operators, domains or files, or functions that call
-            themselves, or it holds more than the bounds allow.
+        BundleError: the content is not a graph, names other operators, domains or files, has functions that call
+            themselves, or exceeds the bounds.
     """
     try:
         walk = _Walk(content, file, data_files, limits)
@@ -134,7 +135,7 @@ def check_graph(
 
 
 class _Walk:
-    """One pass over a file, which notes what it holds."""
+    """One pass over a file, which records its contents."""
 
     def __init__(self, content: bytes, file: str, data_files: Collection[str], limits: Limits) -> None:
         self.content, self.data_files = content, data_files
@@ -145,7 +146,7 @@ class _Walk:
         self.locations: set[str] = set()
         self.strange: dict[str, None] = {}  # problems, each once, in order
         self._sizes: dict[_Name, tuple[int, int]] = {}
-        # Messages that wait: kind, begin, end, the scope that they belong to, and graphs around them within it.
+        # Messages not yet read: kind, begin, end, their scope, and the number of graphs around them in this scope.
         self.waiting: list[tuple[int, int, int, _Scope, int]] = [(MODEL, 0, len(content), self.main, 0)]
         while self.waiting:
             self._message(*self.waiting.pop())
@@ -199,7 +200,7 @@ class _Walk:
             self.strange[f"its weights lie in {named(location)}, which bundle.json does not list"] = None
 
     def problems(self) -> Iterator[str]:
-        """Yield what is wrong with the file."""
+        """Yield the problems of the file."""
         if self.operators:
             yield f"it holds operators that xlexport does not write ({listed(sorted(map(_shown, self.operators)))})"
         problems = list(self.strange)
@@ -214,7 +215,7 @@ class _Walk:
             yield str(problem)
 
     def _size(self, scope: _Scope, callers: tuple[_Name, ...]) -> tuple[int, int]:
-        """Return how many nodes a scope has once all that it calls is expanded, and how deep that is."""
+        """Return the number of nodes and the depth of a scope after all its calls are expanded."""
         if len(callers) > DEEPEST:
             raise _ProblemError(f"functions within functions are more than {DEEPEST} deep")
         nodes, depth = scope.nodes, scope.depth
@@ -234,7 +235,7 @@ class _Walk:
 
 
 class _ProblemError(Exception):
-    """What is wrong with the functions of a file."""
+    """The functions of a file are not acceptable."""
 
 
 def _name(found: dict[str, str]) -> _Name:

@@ -1,4 +1,4 @@
-"""Compare what graphs give with what the bundle describes: a graph of a stranger may give anything."""
+"""Compare the outputs of graphs with the bundle's description: untrusted graphs may return anything."""
 
 from __future__ import annotations
 
@@ -17,29 +17,29 @@ from .spec import Tensor
 __all__ = ["OutputCheck", "require_kind"]
 
 LARGEST_LOG_PROB = 1e-3  # rounding may raise a logarithm of 1 above zero
-ENTROPY_ERROR = 0.01  # of an entropy in nats, as a part of 1 + the largest; float16 rounds as coarsely
+ENTROPY_ERROR = 0.01  # in nats, relative to 1 + the largest entropy; float16 rounds as coarsely
 
 Array = npt.NDArray[Any]
-_Rule = Callable[[Array], str | None]  # what is wrong with the values
+_Rule = Callable[[Array], str | None]  # the problem of the values, or None
 _Expected = tuple[str, np.dtype[Any], tuple[int, ...], _Rule | None]
 
 
 class OutputCheck:
-    """What the outputs of a step graph must be, memory aside. Safe to share between threads."""
+    """A check of a step graph's outputs, except memory. Safe to share between threads."""
 
     def __init__(self, file: Path, outputs: Iterable[Tensor], vocab_size: int) -> None:
         """Prepare the comparison for the graph in `file`."""
         self._file, self._outputs = file, tuple(outputs)
         self._rules = _rules(vocab_size)
-        self._prepared: tuple[int, int, list[_Expected]] = (0, 0, [])  # batch, segment; most steps are alike
+        self._prepared: tuple[int, int, list[_Expected]] = (0, 0, [])  # batch, segment; most steps have the same sizes
 
     def require(self, found: Mapping[str, Array], batch: int, segment: int) -> None:
-        """Insist on the outputs of a step: all of them, their types, shapes and ranges.
+        """Raise unless a step returned all outputs with the right types, shapes and ranges.
 
-        Scores that are not finite pass: the caller of the step handles them.
+        Non-finite scores pass: the caller of the step handles them.
 
         Raises:
-            BundleError: names file, output, what was expected and what was found.
+            BundleError: an output differs; the message has the file, the output, and the expected and found values.
         """
         prepared = self._prepared
         if prepared[:2] != (batch, segment):
@@ -71,13 +71,13 @@ class OutputCheck:
 
 
 def require_kind(file: Path, tensor: Tensor, found: Any, sizes: Mapping[str, int] | None = None) -> None:
-    """Insist on the type and the shape of one output of the graph in `file`.
+    """Raise unless one output of the graph in `file` has the right type and shape.
 
     Args:
-        sizes: of axes that have names; others may have any size.
+        sizes: sizes of named axes; named axes without an entry may have any size.
 
     Raises:
-        BundleError: names file, output, what was expected and what was found.
+        BundleError: an output differs; the message has the file, the output, and the expected and found values.
     """
     expected = [axis if isinstance(axis, int) else (sizes or {}).get(axis) for axis in tensor.shape]
     if (
@@ -101,7 +101,7 @@ def _not_as_described(file: Path, problem: str) -> BundleError:
 
 
 def _rules(vocab_size: int) -> dict[str, _Rule]:
-    """What the values of known outputs must be."""
+    """Return the rules for the values of known outputs."""
     slack = ENTROPY_ERROR * (1 + math.log(vocab_size))
     return {
         "log_prob": _log_probs,

@@ -1,4 +1,4 @@
-"""Make dataclasses of JSON values, which may be anything: each value is of its field's type, or is told."""
+"""Build dataclasses from untrusted JSON; report every value of the wrong type."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .messages import shown
 __all__ = ["read_fields"]
 
 T = TypeVar("T")
-TOLD = 5  # problems that a message tells
+LISTED = 5  # problems that a message lists
 UNIONS = (Union, types.UnionType)
 NAMES = {
     int: "a whole number",
@@ -27,21 +27,22 @@ NAMES = {
 
 
 def read_fields(kind: type[T], value: object) -> T:
-    """The dataclass `kind` of a JSON object: numbers, texts, lists (as tuples), objects, and dataclasses within.
+    """Return a JSON object as the dataclass `kind`, with lists as tuples and inner objects as dataclasses.
 
     Raises:
-        ValueError: fields are missing, unknown or of another type, or the dataclass itself refuses them; lists all.
+        ValueError: fields are missing, unknown or of another type, or the dataclass itself refuses them; the message
+            lists the first few problems.
     """
     problems: list[str] = []
     result = _read(kind, value, "", problems)
     if problems:
-        more = f"; and {len(problems) - TOLD} more" if len(problems) > TOLD else ""
-        raise ValueError("; ".join(problems[:TOLD]) + more)
+        more = f"; and {len(problems) - LISTED} more" if len(problems) > LISTED else ""
+        raise ValueError("; ".join(problems[:LISTED]) + more)
     return result
 
 
 def _read(hint: Any, value: Any, where: str, problems: list[str]) -> Any:
-    """`value` as `hint` says; what is wrong goes to `problems`, and the result is then of no use."""
+    """Return `value` as the type `hint`. If it does not fit, add to `problems`; the result is then not valid."""
     fitting = _fitting(hint, value)
     if fitting is None:
         problems.append(f"{where or 'it'} is {_shown(value)}, expected {_expected(hint)}")
@@ -82,13 +83,13 @@ def _hints(kind: type) -> dict[str, Any]:
 
 
 def _fitting(hint: Any, value: object) -> Any:
-    """The kind of those that `hint` allows which JSON's `value` is of; None where it is of none."""
+    """Return the member of `hint` that fits the JSON value; None if no member fits."""
     kinds = get_args(hint) if get_origin(hint) in UNIONS else (hint,)
     return next((kind for kind in kinds if _fits(kind, value)), None)
 
 
 def _fits(kind: Any, value: object) -> bool:
-    """True and false are no numbers here, and what a list or an object holds is looked at later."""
+    """Return whether a value has the type `kind`: booleans are not numbers; inner values are checked later."""
     if get_origin(kind) is Literal:
         return isinstance(value, str) and value in get_args(kind)
     return kind is Any or type(value) is _json_type(kind)
@@ -109,7 +110,7 @@ def _expected(hint: Any) -> str:
 
 
 def _shown(value: object) -> str:
-    """Return a value for a message, of an object or a list only its kind."""
+    """Return a value for a message; for objects and lists, only their kind."""
     return NAMES[type(value)] if isinstance(value, dict | list) else shown(value)
 
 

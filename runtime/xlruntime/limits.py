@@ -1,4 +1,4 @@
-"""Bound what a reader may take for one file of a stranger: memory, operations and time."""
+"""Bound the memory, operations and time of reading one untrusted file."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from .messages import first_line
 __all__ = ["Budget", "Limits", "parse_json", "read_at_most", "read_json"]
 
 REPAIR = "Copy the file again, or write it again."
-TIME_EVERY = 1 << 12  # operations between two looks at the clock
-JSON_ARRAY, JSON_OBJECT, JSON_VALUE = 72, 232, 100  # bytes that Python takes for each, with its place in what holds it
+TIME_EVERY = 1 << 12  # operations between two checks of the clock
+JSON_ARRAY, JSON_OBJECT, JSON_VALUE = 72, 232, 100  # bytes in Python, with the place in its container
 
 
 @dataclass(frozen=True)
 class Limits:
-    """Say how much one reader may take for one file. Each reader has a default that the largest honest file fits.
+    """The most that a reader may use for one file. The default of each reader fits the largest honest file.
 
     Attributes:
-        bytes: memory that the file's content may take once it is read.
+        bytes: memory for the file's content after reading.
         operations: steps of the reader, such as operations of a pickle, values of a JSON text or entries of an index.
         seconds: processor time of the thread that reads.
     """
@@ -33,26 +33,26 @@ class Limits:
     seconds: float = 60.0
 
     def budget(self, name: str, error: type[RepairableError], repair: str = REPAIR) -> Budget:
-        """Return a budget to charge while the file `name` is read; it raises `error`.
+        """Return a budget for reading the file `name`; it raises `error` if a limit is exceeded.
 
         Args:
-            repair: what to do about a file that is damaged.
+            repair: the repair that messages about a damaged file suggest.
         """
         return Budget(self, name, error, repair)
 
 
 class Budget:
-    """What is left of the limits while one file is read."""
+    """The rest of the limits while one file is read."""
 
     def __init__(self, limits: Limits, name: str, error: type[RepairableError], repair: str) -> None:
-        """Begin to count, with the whole of `limits` left."""
+        """Start with all of `limits` left."""
         self.limits, self.name, self.error, self.repair = limits, name, error, repair
         self.bytes, self.operations = limits.bytes, limits.operations
         self._deadline = time.thread_time() + limits.seconds
         self._next_look = self.operations - TIME_EVERY
 
     def charge(self, size: int = 0, operations: int = 1) -> None:
-        """Count bytes before they are taken, and operations before they are carried out.
+        """Count bytes before they are allocated, and operations before they run.
 
         Raises:
             RepairableError: of the class `error`, if a limit is exceeded.
@@ -73,11 +73,11 @@ class Budget:
 
 
 def read_at_most(file: BinaryIO, budget: Budget) -> bytes:
-    """Read a file to its end, and never more than one byte above what the budget has left.
+    """Read a file to its end, but at most one byte more than the budget has left.
 
     Raises:
         RepairableError: of the budget's class, if the file is longer.
-        OSError: it cannot be read.
+        OSError: the file cannot be read.
     """
     raw = file.read(budget.bytes + 1)
     budget.charge(len(raw))
@@ -85,9 +85,9 @@ def read_at_most(file: BinaryIO, budget: Budget) -> bytes:
 
 
 def parse_json(raw: bytes, budget: Budget) -> Any:
-    """Parse a JSON text in UTF-8, once its values are counted: Python may take thirty times the bytes of the text.
+    """Count the values of a JSON text in UTF-8, then parse it: Python may need thirty times the text's bytes.
 
-    Brackets and commas within strings count, too, which only makes the bound stricter.
+    Brackets and commas within strings are counted too, which only makes the bound stricter.
 
     Raises:
         RepairableError: of the budget's class, if the values exceed the budget, or the text is not JSON.
@@ -105,8 +105,8 @@ def read_json(path: Path, limits: Limits, error: type[RepairableError] = BundleE
     """Read the JSON text in the file `path`, within `limits`.
 
     Raises:
-        RepairableError: of the class `error`, if it exceeds the limits or is not JSON.
-        OSError: it cannot be read.
+        RepairableError: of the class `error`, if the file exceeds the limits or is not JSON.
+        OSError: the file cannot be read.
     """
     budget = limits.budget(str(path), error, repair)
     with path.open("rb") as file:

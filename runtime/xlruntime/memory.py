@@ -1,4 +1,4 @@
-"""The memory of a batch of rows: buffers that stay on the device, and the counters that say what they hold."""
+"""The memory of a batch of rows: buffers that stay on the device, and counters that describe their contents."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ __all__ = ["BatchMemory", "Mark", "MemoryPlan", "check_room"]
 
 @dataclass(frozen=True)
 class MemoryPlan:
-    """What all memories of one walk share, however many rows they have.
+    """The properties that all memories of one walk share, for any number of rows.
 
     Attributes:
         entries: the carried tensors of the bundle.
-        first_values: by the name that an entry gives; an entry without one begins with zeros.
-        constants: inputs of the graphs that depend on settings and capacities alone, as values of the session.
-        evaluation: how the walk is evaluated.
-        capacity: slots of the largest ring; the others have as many more than they keep rows.
-        device: where the buffers live.
+        first_values: first values of entries, by `Memory.first_value`; an entry without one begins with zeros.
+        constants: graph inputs that depend only on settings and capacities, as values of the session.
+        evaluation: the evaluation settings of the walk.
+        capacity: slots of the largest ring; the others have as many spare slots.
+        device: the device of the buffers.
     """
 
     entries: tuple[Memory, ...]
@@ -42,7 +42,7 @@ class MemoryPlan:
 
     @property
     def max_segment(self) -> int:
-        """Longest step that does not overwrite what its first query still sees."""
+        """Longest step that does not overwrite rows that its first query sees."""
         return self.evaluation.max_segment(self.capacity)
 
     def slots(self, symbol: str) -> int:
@@ -55,7 +55,7 @@ class MemoryPlan:
         return [axis if isinstance(axis, int) else free[axis] for axis in entry.shape]
 
     def first_value(self, entry: Memory) -> npt.NDArray[np.float32] | int:
-        """Return what every slot, or the state, begins with, shaped to broadcast over (B, …)."""
+        """Return the first value of every slot, or of the state, shaped to broadcast over (B, …)."""
         if entry.first_value is None:
             return 0
         value = self.first_values[entry.first_value]
@@ -64,7 +64,7 @@ class MemoryPlan:
     def first_array(self, entry: Memory, batch_size: int) -> npt.NDArray[Any]:
         """Return a fresh buffer of `batch_size` rows.
 
-        It is written, not just reserved: pages touched for the first time would slow the first steps down.
+        The buffer is written, not just reserved: first touches of its pages would slow the first steps down.
         """
         array = np.empty(self.sizes(entry, batch_size), entry.dtype)
         array[:] = self.first_value(entry)
@@ -73,7 +73,7 @@ class MemoryPlan:
 
 @dataclass(frozen=True)
 class Mark:
-    """The place of a memory: its counters, and copies of all that is not in rings (see `BatchMemory.rewind`)."""
+    """A place to rewind a memory to: counters, and copies of windows and states (see `BatchMemory.rewind`)."""
 
     offset: int
     memory_length: npt.NDArray[np.int64]
@@ -84,17 +84,17 @@ class Mark:
 class BatchMemory:
     """The buffers of every memory of a bundle, one row per batch entry.
 
-    All rows write at the same slots of the rings, so they share `offset`; each row has its own `position` and restarts
-    on its own. Buffers always hold finite numbers: a masked NaN would still poison the product.
+    All rows write at the same slots of the rings, so they share `offset`. Each row has its own `position` and restarts
+    on its own. Buffers always hold finite numbers: NaN times an attention weight of 0 is still NaN.
 
-    A ring is read and written in place. Windows and states have two buffers that change places: a step may still read
-    the old one after it has written the new one, in any order in which ONNX Runtime runs its nodes.
+    A ring is read and written in place. Windows and states have two buffers that change places, because ONNX Runtime
+    runs nodes in any order: a step may read the old buffer after it has written the new one.
 
     Attributes:
         offset: rows written to the rings so far.
-        memory_length: (B,) int64, rows that each batch row may see in the ring that keeps the most.
-        position: (B,) int64, tokens of the row's own document that have been read.
-        values: what sessions bind, by the names of inputs.
+        memory_length: (B,) int64, visible rows of each batch row in the ring that keeps the most.
+        position: (B,) int64, number of tokens read of the row's own document.
+        values: values that sessions bind, by the names of inputs.
     """
 
     def __init__(
@@ -111,13 +111,13 @@ class BatchMemory:
         self.position = position
         self.values: dict[str, Any] = {}
         self._arrays: dict[str, npt.NDArray[Any] | None] = {}
-        self._next: dict[str, tuple[npt.NDArray[Any] | None, Any]] = {}  # where a step writes windows and states
+        self._next: dict[str, tuple[npt.NDArray[Any] | None, Any]] = {}  # targets of a step's windows and states
         for entry in plan.entries:
             self._bind(entry, arrays[entry.input])
 
     @classmethod
     def fresh(cls, plan: MemoryPlan, batch_size: int) -> BatchMemory:
-        """Return the memory of `batch_size` documents that begin."""
+        """Return memory for `batch_size` new documents."""
         arrays = {entry.input: plan.first_array(entry, batch_size) for entry in plan.entries}
         length = np.full(batch_size, _first_length(plan.evaluation), np.int64)
         return cls(plan, arrays, 0, length, np.zeros(batch_size, np.int64))
@@ -134,12 +134,12 @@ class BatchMemory:
 
     @property
     def evaluation(self) -> EvaluationSettings:
-        """How the walk is evaluated."""
+        """The evaluation settings of the walk."""
         return self.plan.evaluation
 
     @property
     def device(self) -> Device:
-        """Where the buffers live."""
+        """The device of the buffers."""
         return self.plan.device
 
     @property
@@ -154,12 +154,12 @@ class BatchMemory:
 
     @property
     def max_segment(self) -> int:
-        """Longest step that does not overwrite what its first query still sees."""
+        """Longest step that does not overwrite rows that its first query sees."""
         return self.plan.max_segment
 
     @property
     def room(self) -> npt.NDArray[np.int64]:
-        """(B,): tokens that each row can still read before its document must end or restart."""
+        """Tokens (B,) that each row can still read before its document must end or restart."""
         longest = self.evaluation.longest_part
         if longest is None:
             return np.full(self.batch_size, UNBOUNDED_WINDOW, np.int64)
@@ -169,7 +169,7 @@ class BatchMemory:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the buffers, constants not counted."""
+        """Bytes of the buffers, without constants."""
         return sum(_nbytes(entry, self.values[entry.input].shape()) for entry in self.entries)
 
     def feeds(self) -> dict[str, npt.NDArray[np.int64]]:
@@ -178,7 +178,7 @@ class BatchMemory:
         for symbol, ring in self.evaluation.rules.rings.items():
             feeds[ring.offset] = _number(self.offset % self.plan.slots(symbol))
             if ring.length is not None:
-                # `verify` lets the memory's length grow within a segment that it walks in parts.
+                # `verify` walks a segment in parts, while the memory's length grows.
                 beyond = np.maximum(self.memory_length - self.evaluation.most_rows, 0)
                 feeds[ring.length] = np.minimum(self.memory_length, self.evaluation.rows(symbol)) + beyond
             if ring.window is not None:
@@ -186,11 +186,11 @@ class BatchMemory:
         return feeds | {name: _number(value) for name, value in self.evaluation.inputs().items()}
 
     def target(self, entry: Memory) -> Any:
-        """Return the OrtValue that a step writes the next value of `entry` to."""
+        """Return the OrtValue for the next value of `entry` that a step writes."""
         return self.values[entry.input] if entry.layout == "ring" else self._next[entry.input][1]
 
     def put(self, entry: Memory, array: npt.NDArray[Any]) -> None:
-        """Take `array` as what a step has written of `entry`, if the step made it instead of writing in place."""
+        """Store `array` as the new value of `entry`, if a step returned it instead of writing in place."""
         array = np.ascontiguousarray(array)
         if entry.layout == "ring":
             self._arrays[entry.input], self.values[entry.input] = self._buffer(array)
@@ -198,9 +198,9 @@ class BatchMemory:
             self._next[entry.input] = self._buffer(array)
 
     def context(self, segment_len: int) -> npt.NDArray[np.int64]:
-        """Return how many of its document's tokens each query of the next step sees, itself included: (B, S).
+        """Return how many tokens of its document each query of the next step sees, itself included: (B, S).
 
-        A state may hold something of every token before.
+        A state may depend on every earlier token.
         """
         steps = np.arange(segment_len, dtype=np.int64)
         if any(entry.layout == "state" for entry in self.entries):
@@ -218,11 +218,11 @@ class BatchMemory:
             self._arrays[name], self.values[name] = written
 
     def restart(self, row: int, refill: bool = False) -> None:
-        """Let `row` start a new document; its neighbours go on.
+        """Start a new document on `row`; the other rows go on.
 
-        States begin with their first value. Of rings and windows, hiding the old rows is enough under the `empty` rule;
-        under `zeros` the row is refilled, since its first rows are attended to. `refill` does so in any case: needed if
-        the old rows may not be finite.
+        States begin with their first value. For rings and windows under the `empty` rule, it is enough to hide the old
+        rows. Under `zeros` the row is refilled, because queries attend to its first rows. `refill` refills in any case,
+        which is needed if the old rows may not be finite.
         """
         refill = refill or self.evaluation.first_memory == "zeros"
         for entry in self.entries:
@@ -232,7 +232,7 @@ class BatchMemory:
         self.position[row] = 0
 
     def take(self, rows: Sequence[int]) -> BatchMemory:
-        """Return a memory that holds copies of `rows` only, in that order: a batch shrunk to what remains."""
+        """Return a smaller memory with copies of only these `rows`, in this order."""
         chosen = list(rows)
         arrays = {entry.input: np.ascontiguousarray(self.array(entry)[chosen]) for entry in self.entries}
         return BatchMemory(self.plan, arrays, self.offset, self.memory_length[chosen], self.position[chosen])
@@ -243,10 +243,10 @@ class BatchMemory:
         return Mark(self.offset, self.memory_length.copy(), self.position.copy(), copies)
 
     def rewind(self, mark: Mark, wipe: bool = False) -> None:
-        """Go back to `mark`, if at most `max_segment` tokens were run since and no row restarted.
+        """Go back to `mark`, if at most `max_segment` tokens were run since then and no row restarted.
 
-        A ring has slots for so many rows besides what the next query sees: what was written since lies in these slots
-        and is hidden again. `wipe` overwrites it: needed if it may not be finite.
+        A ring has `max_segment` spare slots besides the rows that the next query sees. Rows written since `mark` are in
+        these slots, and are hidden again. `wipe` overwrites them, which is needed if they may not be finite.
         """
         written = mark.offset + np.arange(self.offset - mark.offset)
         assert len(written) <= self.max_segment
@@ -261,12 +261,12 @@ class BatchMemory:
         self.memory_length, self.position = mark.memory_length.copy(), mark.position.copy()
 
     def array(self, entry: Memory) -> npt.NDArray[Any]:
-        """Return what `entry` holds, as numpy: the buffer itself on the CPU, a copy from another device."""
+        """Return the value of `entry` as an array: the buffer itself on the CPU, a copy from another device."""
         array = self._arrays[entry.input]
         return self.values[entry.input].numpy() if array is None else array
 
     def by_age(self, entry: Memory, row: int) -> npt.NDArray[Any]:
-        """Return the rows of `entry` that batch row `row` may see, oldest first; of a state, all of it."""
+        """Return the rows of `entry` that batch row `row` may see, oldest first; for a state, the whole state."""
         array = self.array(entry)[row]
         if entry.row_axis is None:
             return array
@@ -279,7 +279,7 @@ class BatchMemory:
         return np.take(array, slots, axis=entry.row_axis - 1)
 
     def load_rows(self, arrays: Mapping[str, npt.NDArray[Any]], offset: int, capacity: int) -> None:
-        """Fill the buffers from saved ones, of `capacity` slots at `offset`; another capacity is laid out again."""
+        """Fill the buffers from saved ones of `capacity` slots at `offset`; move rows if this capacity differs."""
         for entry in self.entries:
             saved = arrays[entry.input]
             if capacity == self.capacity or entry.symbol is None:
@@ -295,13 +295,13 @@ class BatchMemory:
         self.offset = offset
 
     def _refill(self, entry: Memory, row: int) -> None:
-        """Overwrite all that `row` holds of `entry` with its first value."""
+        """Overwrite `row` of `entry` with its first value."""
         array, value = self.array(entry), self.plan.first_value(entry)
         array[row] = value if isinstance(value, int) else value[0]
         self._upload(entry, array)
 
     def _upload(self, entry: Memory, array: npt.NDArray[Any]) -> None:
-        """Have on the device what was changed of a copy; on the CPU it is the buffer itself."""
+        """Copy a changed array back to the device; on the CPU it is the buffer itself."""
         if self.device.kind != "cpu":
             self.values[entry.input].update_inplace(array)
 
@@ -311,19 +311,19 @@ class BatchMemory:
             self._next[entry.input] = self._buffer(array.copy())
 
     def _buffer(self, array: npt.NDArray[Any]) -> tuple[npt.NDArray[Any] | None, Any]:
-        """An OrtValue of `array`, after the array itself if they share their memory: it must live as long."""
+        """Return `array` (None unless the OrtValue shares its memory and so needs it) and an OrtValue of it."""
         return (array if self.device.kind == "cpu" else None), device_value(array, self.device)
 
 
 def check_room(plan: MemoryPlan, batch_size: int) -> None:
-    """Refuse buffers larger than the machine: Linux would promise them, and end the process when they are filled.
+    """Refuse buffers larger than the machine's memory: Linux grants them, and kills the process later.
 
     Raises:
-        OptionError: says how large they would be.
+        OptionError: they are too large; the message has both sizes.
     """
     try:
         machine = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    except (AttributeError, ValueError, OSError):  # a system that does not say
+    except (AttributeError, ValueError, OSError):  # a system that does not report its memory
         return
     nbytes = sum(_nbytes(entry, plan.sizes(entry, batch_size)) for entry in plan.entries)
     if nbytes > machine > 0:
@@ -335,12 +335,12 @@ def check_room(plan: MemoryPlan, batch_size: int) -> None:
 
 
 def _first_length(evaluation: EvaluationSettings) -> int:
-    """Rows that a fresh row may see in the ring that keeps the most."""
+    """Return the rows that a fresh batch row may see in the ring that keeps the most."""
     return evaluation.most_rows if evaluation.first_memory == "zeros" else 0
 
 
 def _at(entry: Memory, slots: npt.NDArray[np.int64]) -> tuple[Any, ...]:
-    """An index of these slots of a ring, in all rows of the batch."""
+    """Return an index of these slots of a ring, in all rows of the batch."""
     assert entry.row_axis is not None
     return (*[slice(None)] * entry.row_axis, slots)
 
@@ -350,5 +350,5 @@ def _number(value: int) -> npt.NDArray[np.int64]:
 
 
 def _nbytes(entry: Memory, sizes: Sequence[int]) -> int:
-    """Bytes of its buffers."""
+    """Return the bytes of an entry's buffers."""
     return math.prod(sizes) * np.dtype(entry.dtype).itemsize * (1 if entry.layout == "ring" else 2)

@@ -1,4 +1,4 @@
-"""Parts of messages: what an error says, values of any kind, and lists of any length, each short and in one line."""
+"""Format parts of messages in one short line: errors, values of any kind, and lists of any length."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ LONGEST_VALUE = 100
 
 
 def first_line(error: BaseException) -> str:
-    """Return the first line of an error, or its class if it says nothing, as a terminal can show it."""
+    """Return the first line of an error, or its class if it has no text, as a terminal can show it."""
     line = str(error).strip().partition("\n")[0] or type(error).__name__
     return line if line.isprintable() else ascii(line)[1:-1]
 
@@ -22,7 +22,7 @@ def first_line(error: BaseException) -> str:
 def shown(value: object) -> str:
     """Return a value of any kind, cut if it is long.
 
-    The value comes from a file and may be of any size: one that contains itself many times is never written out whole.
+    The value comes from a file and may have any size. A value that contains itself many times is never written whole.
     """
     if isinstance(value, str):
         return repr(value[:LONGEST_TEXT])
@@ -30,20 +30,20 @@ def shown(value: object) -> str:
 
 
 def named(name: object) -> str:
-    """Return a name from a file without quotes; one that a terminal cannot show becomes escapes."""
+    """Return a name from a file without quotes; characters that a terminal cannot show become escapes."""
     text = str(name)
     return text if text.isprintable() and len(text) <= LONGEST_NAME else ascii(text[:LONGEST_NAME])
 
 
 def listed(items: Iterable[str]) -> str:
-    """Return the first few items, and how many more there are."""
+    """Return the first few items, and the number of further ones."""
     every = list(items)
     more = f" and {len(every) - LISTED:,} more" if len(every) > LISTED else ""
     return ", ".join(every[:LISTED]) + more
 
 
 def counted(n: int, what: str) -> str:
-    """Return how many there are of what, with an s unless it is one."""
+    """Return a number and its noun, with a plural s unless the number is one."""
     return f"{n:,} {what}{'' if n == 1 else 's'}"
 
 
@@ -53,8 +53,8 @@ def many_lines(text: str) -> str:
 
 
 def one_line(text: str) -> str:
-    """Return a text as a terminal can show it: what ends a line or is a command to it becomes an escape, such as \\n.
+    """Return a text in one line: line ends and terminal commands become escapes, such as \\n.
 
-    Names of files and documents may hold anything.
+    Names of files and documents may contain any characters.
     """
     return "".join(mark if mark.isprintable() else ascii(mark)[1:-1] for mark in text)

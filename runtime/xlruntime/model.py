@@ -1,4 +1,4 @@
-"""An open bundle as applications use it: streams, scores of documents, and continuations."""
+"""The interface for applications: an open bundle with streams, scores of documents, and continuations."""
 
 from __future__ import annotations
 
@@ -37,22 +37,22 @@ def load(
     """Open a bundle.
 
     Args:
-        folder: what `xlexport convert` wrote.
-        device: `cpu`, `cuda` or `cuda:1`. One that is missing is an error, never another one in its place.
+        folder: the bundle, a folder that `xlexport convert` wrote.
+        device: `cpu`, `cuda` or `cuda:1`. A missing device is an error; no other device replaces it.
         threads: threads of one step; None leaves the choice to ONNX Runtime.
-        check_files: compare every file with its digest; turn it off only if something else guards them.
-        strict_device: insist that the device computes everything but the sizes of tensors, graph by graph as they are
-            opened. Otherwise the CPU serves nodes for which the device has no kernel; `Model.placement` shows which.
-        cuda_graphs: capture steps of a shape that comes again and again as CUDA graphs, and replay them. The bundle
-            must have the graphs for it (`xlexport convert --cuda-graphs`); each shape has its own copy of the weights.
-        step_timeout: seconds after which a step is ended, up to a quarter more; None: it may take any time. A single
-            operator is never ended.
+        check_files: compare every file with its digest. Turn this off only if something else protects the files.
+        strict_device: require that the device computes everything except sizes of tensors; each graph is checked when
+            it opens. Otherwise the CPU runs nodes without a kernel on the device; `Model.placement` lists them.
+        cuda_graphs: capture steps of repeated shapes as CUDA graphs, and replay them. The bundle must have graphs for
+            this (`xlexport convert --cuda-graphs`). Each shape needs its own copy of the weights.
+        step_timeout: seconds after which a step is ended, up to a quarter late; None: no limit. A single operator is
+            never interrupted.
 
     Raises:
-        BundleNotFoundError, BundleError: there is no bundle, or it is broken.
-        ProviderError: ONNX Runtime or the device is missing, or with `strict_device` a node runs elsewhere.
-        OptionError: the device, the number of threads or `step_timeout` is malformed, or there is nothing to capture
-            CUDA graphs of.
+        BundleNotFoundError, BundleError: the bundle is missing or broken.
+        ProviderError: ONNX Runtime or the device is missing, or with `strict_device` a node runs on another device.
+        OptionError: the device, the number of threads or `step_timeout` is malformed, or `cuda_graphs` is not possible
+            with this device or bundle.
     """
     if threads is not None and threads < 1:
         raise OptionError(f"threads is {threads}, at least 1 is needed.")
@@ -63,7 +63,7 @@ def load(
         )
     deadline = None if step_timeout is None else Deadline(step_timeout)
     bundle = read_bundle(path, check_files=False)
-    files = BundleFiles(path, bundle)  # before digests are compared: what is replaced meanwhile is noticed
+    files = BundleFiles(path, bundle)  # before digests are compared, to notice files replaced meanwhile
     if check_files:
         check_digests(path, bundle.files)
     if cuda_graphs and not any(purpose.endswith("_fixed") for purpose in bundle.graphs):
@@ -77,13 +77,13 @@ def load(
 
 
 class Model(Engine):
-    """A bundle that is open for scoring and generating. Safe to share between threads.
+    """An open bundle, for scoring and generating. Safe to share between threads.
 
-    Its methods take the evaluation settings of `evaluation` as keywords.
+    Its methods take evaluation settings as keywords; see `evaluation`.
     """
 
     def stream(self, *, capacity: int | None = None, **settings: SettingValue | None) -> Stream:
-        """Return a walk through one document.
+        """Return a stream: a walk through one document.
 
         Args:
             capacity: slots of the largest ring; None is just enough.
@@ -102,19 +102,19 @@ class Model(Engine):
                 lays the memory out again, which is equal up to rounding.
 
         Raises:
-            StateError: not a stream's state, a broken one, or one of another bundle.
-            FileNotFoundError: there is no such file.
+            StateError: the file is not a stream's state, is damaged, or belongs to another bundle.
+            FileNotFoundError: the file does not exist.
         """
         return restore_stream(self, Path(file), capacity)
 
     def score(
         self, documents: Iterable[Document | Source], *, batch_size: int = 1, **settings: SettingValue | None
     ) -> Iterator[DocumentScore]:
-        """Score whole documents, `batch_size` at a time, each with a memory of its own; results in input order.
+        """Score whole documents, `batch_size` at a time, each with its own memory; yield results in input order.
 
         Args:
-            documents: texts, bytes, paths, open binary files, token ids, or `Document`s that name them.
-            batch_size: if a document is one step, it is alone in its batch all the same.
+            documents: texts, bytes, paths, open binary files, token ids, or `Document`s, which have names.
+            batch_size: documents in a batch. A document that the model reads in one step is always alone in its batch.
             settings: see `evaluation`.
 
         Raises:
@@ -130,14 +130,14 @@ class Model(Engine):
         detail: int | None = None,
         **settings: SettingValue | None,
     ) -> Iterator[TokenScores]:
-        """Score documents as `score` does, but give every token's score as soon as it is known; nothing is kept.
+        """Score documents as `score` does, but yield every token's score as soon as it is known; keep none of them.
 
         Args:
-            detail: with a number, parts also say each target's rank, the entropy of each prediction and that many top-k
-                tokens (0 to 10): the `detail` graph runs in place of `score`, and gives the same scores.
+            detail: number of top-k tokens (0 to 10). If given, parts also have each target's rank and each
+            prediction's entropy. The `detail` graph then runs in place of `score`, with the same scores.
 
         Raises:
-            OptionError: also if the bundle lists fewer top-k tokens.
+            OptionError: as `score`, or the bundle lists fewer top-k tokens.
         """
         return Scorer(self, self.evaluation(**settings), batch_size, detail).tokens(documents)
 
@@ -149,10 +149,11 @@ class Model(Engine):
         sampling: Sampling | None = None,
         **settings: SettingValue | None,
     ) -> Iterator[int]:
-        """Continue `prompt`: yields up to `max_tokens` token ids as they are drawn.
+        """Continue `prompt`: yield up to `max_tokens` token ids as they are drawn.
 
         Raises:
-            OptionError: a setting is out of range. TextError: the prompt is empty, or with what is asked for too long.
+            OptionError: a setting is out of range.
+            TextError: the prompt is empty, or prompt and continuation are too long.
         """
         evaluation = self.evaluation(**settings)
         if evaluation.whole:

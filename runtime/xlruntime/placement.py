@@ -1,4 +1,4 @@
-"""Which execution provider computes each node of a graph, and what a strict device forbids."""
+"""Find the execution provider of each node of a graph, and check it for strict devices."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from .errors import ProviderError
 
 __all__ = ["RECORD_PLACEMENT", "SIZE_OPERATORS", "PlacedNode", "count_placed", "placed_nodes", "require_placement"]
 
-RECORD_PLACEMENT = "session.record_ep_graph_assignment_info"  # the session must have it set for `placed_nodes`
-# What the sizes of tensors are computed with. ONNX Runtime itself puts such nodes on the CPU, because sizes are needed
-# there before a kernel starts; that is no sign of a kernel that is missing elsewhere.
+RECORD_PLACEMENT = "session.record_ep_graph_assignment_info"  # a session option that `placed_nodes` needs
+# Operators that compute sizes of tensors. ONNX Runtime itself puts such nodes on the CPU, because it needs the sizes
+# there before a kernel starts. This does not mean that the device lacks a kernel.
 SIZE_OPERATORS = frozenset(
     {
         *("Shape", "Size", "Constant", "ConstantOfShape", "Identity", "Cast", "Range", "ReduceProd"),
@@ -22,12 +22,12 @@ SIZE_OPERATORS = frozenset(
         *("Where", "Equal", "Less", "LessOrEqual", "Greater", "GreaterOrEqual"),
     }
 )
-NAMED = 8  # nodes that a message names at most
+NAMED = 8  # most nodes that a message names
 
 
 @dataclass(frozen=True)
 class PlacedNode:
-    """A node of the graph that runs, after ONNX Runtime has folded and fused what it could at first."""
+    """A node of the graph that runs, after ONNX Runtime has folded constants and fused nodes."""
 
     name: str
     operator: str
@@ -35,7 +35,7 @@ class PlacedNode:
 
 
 def placed_nodes(session: Any) -> tuple[PlacedNode, ...]:
-    """All nodes of an `onnxruntime.InferenceSession` that was opened with `RECORD_PLACEMENT`."""
+    """Return all nodes of an `onnxruntime.InferenceSession` that was opened with `RECORD_PLACEMENT`."""
     return tuple(
         PlacedNode(node.name, node.op_type, part.ep_name)
         for part in session.get_provider_graph_assignment_info()
@@ -44,7 +44,7 @@ def placed_nodes(session: Any) -> tuple[PlacedNode, ...]:
 
 
 def count_placed(nodes: Sequence[PlacedNode]) -> dict[str, dict[str, int]]:
-    """How many nodes of each operator each provider computes: `{provider: {operator: count}}`, most first."""
+    """Count the nodes of each provider by operator: `{provider: {operator: count}}`, most frequent first."""
     counted: dict[str, Counter[str]] = {}
     for node in nodes:
         counted.setdefault(node.provider, Counter())[node.operator] += 1
@@ -55,13 +55,13 @@ def count_placed(nodes: Sequence[PlacedNode]) -> dict[str, dict[str, int]]:
 def require_placement(
     nodes: Sequence[PlacedNode], provider: str, where: str, allowed: frozenset[str] = SIZE_OPERATORS
 ) -> None:
-    """Insist that `provider` computes everything but nodes of the `allowed` operators.
+    """Raise unless `provider` computes all nodes, except nodes of `allowed` operators.
 
     Args:
         where: the device and the file, for the message.
 
     Raises:
-        ProviderError: names the others.
+        ProviderError: other providers compute some nodes; the message names them.
     """
     strays = [node for node in nodes if node.provider != provider and node.operator not in allowed]
     if not strays:

@@ -1,4 +1,4 @@
-"""Read the wire format of protocol buffers: fields and where their values lie, and nothing about what they mean."""
+"""Read the wire format of protocol buffers: fields and the places of their values, without their meaning."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ LARGEST_TAG = 1 << 32
 
 
 def fields(data: bytes, start: int, end: int, wanted: Container[int]) -> tuple[list[tuple[int, int, int]], int]:
-    """Return the texts, bytes and messages in the message `data[start:end]`, and how many fields it has.
+    """Return the texts, bytes and messages in the message `data[start:end]`, and its number of fields.
 
     Args:
         wanted: numbers of the fields to return; the others are only counted.
 
     Returns:
-        Number, begin and end of each field, in order. Begin and end are those of the value, without its length.
-        Nothing is copied.
+        Number, begin and end of each field, in order. Begin and end are places of the value, without its length
+        prefix. Nothing is copied.
 
     Raises:
         ValueError: the bytes are not a message.
@@ -47,7 +47,7 @@ def fields(data: bytes, start: int, end: int, wanted: Container[int]) -> tuple[l
             raise ValueError(f"no field has number {tag >> 3}, as at byte {begin}")
         after = place + size
         if after > end:
-            raise ValueError(f"the field at byte {begin} ends beyond what it is in")
+            raise ValueError(f"the field at byte {begin} ends outside its message")
         if wire_type == BYTES and tag >> 3 in wanted:
             found.append((tag >> 3, place, after))
         count += 1
@@ -56,7 +56,7 @@ def fields(data: bytes, start: int, end: int, wanted: Container[int]) -> tuple[l
 
 
 def _varint(data: bytes, start: int, end: int) -> tuple[int, int]:
-    """Return the number that begins at `start`, and where it ends."""
+    """Return the number that begins at `start`, and the place of its end."""
     value = 0
     for length in range(min(end - start, LONGEST_VARINT)):
         byte = data[start + length]

@@ -1,11 +1,11 @@
-"""Published ways to evaluate: a corpus walked as parallel streams, as the original scripts do.
+"""Published protocols of evaluation: a corpus is walked as parallel streams, as in the original scripts.
 
-    kimiyoung   streams of equal length, one a row of the batch; the first token of each is not predicted
-    nvidia      the same, but first each row runs the end of the stream before its own, which is not counted
-    document    one stream: what `Model.score` makes of the corpus
+    kimiyoung   streams of equal length, one per row of the batch; the first token of each is not predicted
+    nvidia      the same, but each row first runs the end of the stream before its own, which is not counted
+    document    one stream, with the same result as `Model.score`
 
-Under `kimiyoung` the sentences of a corpus (One Billion Word) may be packed into the rows instead. Which settings a
-published score was computed with stands in docs/protocols.md.
+Under `kimiyoung`, the sentences of a corpus (One Billion Word) may be packed into the rows instead. docs/protocols.md
+has the settings of published scores.
 
 corpus = read_corpus(model, Document("test.txt", Path("test.txt")))
 score = walk(model, arrange(corpus, model.evaluation(segment_len=128, mem_len=1600)))
@@ -33,8 +33,8 @@ from .tokenizers.vocabulary import Vocabulary
 
 __all__ = ["PROTOCOLS", "Corpus", "CorpusScore", "Protocol", "Streams", "arrange", "read_corpus", "walk"]
 
-READ_TOKENS = 1 << 16  # tokens of a corpus that are taken from its reader at a time
-CORPUS_LIMITS = Limits(bytes=8 << 30, seconds=math.inf)  # a billion tokens; the time is that of tokenizing
+READ_TOKENS = 1 << 16  # tokens of a corpus that are read at a time
+CORPUS_LIMITS = Limits(bytes=8 << 30, seconds=math.inf)  # a billion tokens; tokenizing may take any time
 UNITS = {"words": "word", "characters": "character", "bytes": "byte"}
 
 Ids = npt.NDArray[np.int32]
@@ -42,12 +42,12 @@ Ids = npt.NDArray[np.int32]
 
 @dataclass(frozen=True)
 class Protocol:
-    """What distinguishes one way to evaluate from another."""
+    """The properties of a protocol."""
 
-    batch_size: int  # streams, unless the caller chooses otherwise
-    warmup: bool = False  # whether rows first run the end of the stream before theirs
+    batch_size: int  # default number of streams
+    warmup: bool = False  # whether each row first runs the end of the stream before its own
     one_stream: bool = False
-    packs_sentences: bool = False  # where the vocabulary marks their beginning and end
+    packs_sentences: bool = False  # if the vocabulary marks their beginning and end
 
 
 PROTOCOLS: Mapping[str, Protocol] = {
@@ -64,10 +64,10 @@ class Corpus:
     Attributes:
         name: for reports and messages.
         ids: (n,) token ids.
-        unit: what one token is: byte, character, word, or just token.
-        bytes: size of the text; 0 where token ids were given.
-        dropped_bytes: those no token covers: the vocabulary of enwik8 has no newline.
-        unknown_tokens: tokens that stand for what the vocabulary lacks.
+        unit: the kind of the tokens: byte, character, word, or just token.
+        bytes: size of the text; 0 if token ids were given.
+        dropped_bytes: bytes that no token covers; the vocabulary of enwik8 has no newline.
+        unknown_tokens: number of tokens for text that the vocabulary lacks.
         marks: ids of the tokens at the beginning and at the end of a sentence, if the vocabulary has both.
     """
 
@@ -84,16 +84,16 @@ class Corpus:
 class Streams:
     """A corpus as parallel streams, to be walked `evaluation.segment_len` columns at a time.
 
-    Streams that are longer than the model can read start afresh where they must, all at once, if they may `restart`.
+    Streams that are longer than the model can read restart together at its last position, if `restart` is set.
 
-    Every token of the corpus is either scored, or the first of its stream or sentence and only read, or trimmed.
+    Every token of the corpus is scored, only read (the first of a stream or sentence), or trimmed.
 
     Attributes:
-        tokens: (B, N) what the model reads.
+        tokens: (B, N) tokens that the model reads.
         targets: (B, N) the token after each.
-        warmup: how many first columns are run only for the memory that they leave behind.
-        unpredicted: tokens that are read but that nothing predicts.
-        trimmed: tokens at the end of the corpus that fill no whole column or batch.
+        warmup: number of first columns that are run only to fill the memory.
+        unpredicted: number of tokens that are read but not predicted.
+        trimmed: number of tokens at the end of the corpus that do not fill a column or batch.
     """
 
     corpus: Corpus
@@ -109,7 +109,7 @@ class Streams:
 
 @dataclass(frozen=True)
 class CorpusScore:
-    """What a corpus scored under a protocol; the means are over all predicted tokens."""
+    """The score of a corpus under a protocol; means are over all predicted tokens."""
 
     corpus: str
     protocol: str
@@ -130,7 +130,7 @@ class CorpusScore:
     bits_per_token: float
     perplexity: float
     segment_len: int
-    settings: Mapping[str, SettingValue]  # that the bundle declares
+    settings: Mapping[str, SettingValue]  # declared by the bundle
     restart: bool
     first_memory: str
     tokens_per_second: float  # warm-up included
@@ -141,10 +141,10 @@ class CorpusScore:
 
 
 def read_corpus(engine: Engine, document: Document) -> Corpus:
-    """Tokenize a whole corpus; it is kept at four bytes a token.
+    """Tokenize a whole corpus, and keep it with four bytes per token.
 
     Raises:
-        TokenError, TextError, OSError: as the document is read, or it exceeds CORPUS_LIMITS.
+        TokenError, TextError, OSError: the document cannot be read, or exceeds CORPUS_LIMITS.
     """
     budget = CORPUS_LIMITS.budget(document.name, TextError)
     reader = TokenReader(document, engine.tokenizer, engine.bundle.vocab_size)
@@ -176,17 +176,17 @@ def arrange(
     batch_size: int | None = None,
     sentences: bool | None = None,
 ) -> Streams:
-    """Lay a corpus out as the streams of a protocol.
+    """Arrange a corpus as the streams of a protocol.
 
     Args:
-        batch_size: parallel streams; None is the protocol's own number. The score depends on it.
-        sentences: pack sentences into the rows, instead of cutting the corpus into streams; None does so where both the
-            protocol and the vocabulary know of sentences.
+        batch_size: number of parallel streams; None: the protocol's own number. The score depends on it.
+        sentences: pack sentences into the rows, instead of cutting the corpus into streams. None: do so if the protocol
+            packs sentences and the vocabulary marks them.
 
     Raises:
-        OptionError: settings that do not go together; lists all of them.
-        TextError: the corpus is too short for them, or its streams are longer than the model can read.
-        TokenError: it does not consist of sentences.
+        OptionError: settings contradict each other; lists all problems.
+        TextError: the corpus is too short for the streams, or they are longer than the model can read.
+        TokenError: the corpus does not consist of sentences.
     """
     if protocol not in PROTOCOLS:
         raise OptionError(f"protocol is {protocol!r}, expected one of {', '.join(PROTOCOLS)}.")
@@ -217,7 +217,7 @@ def arrange(
 
 
 def _cut(corpus: Corpus, evaluation: EvaluationSettings, protocol: str, B: int, W: int) -> Streams:
-    """B streams of equal length, each after the last W tokens of the stream before it (the first: of the last)."""
+    """Cut B equal streams, each after the last W tokens of the stream before it (the first: of the last)."""
     n = len(corpus.ids) // B
     needed = max(2, W)
     if n < needed:
@@ -246,17 +246,17 @@ def _cut(corpus: Corpus, evaluation: EvaluationSettings, protocol: str, B: int, 
 def _pack_sentences(
     corpus: Corpus, marks: tuple[int, int], evaluation: EvaluationSettings, protocol: str, B: int
 ) -> Streams:
-    """Rows filled one segment after the other: one whose sentence has come to its end takes the next of the corpus.
+    """Fill rows segment by segment: when a row's sentence ends, the row takes the next sentence of the corpus.
 
-    A sentence's last token is not read, so the first of the next is not predicted. Segments that not every row has are
-    dropped.
+    A sentence's last token is not read, so the first of the next is not predicted. The last segment is dropped unless
+    every row fills it.
     """
     S = evaluation.segment_len
     waiting = _sentences(corpus, *marks)
-    rests = [np.zeros(0, np.int32)] * B  # of each row's sentence, from the token to be read next
-    rows: list[list[Ids]] = [[] for _ in range(B)]  # runs: all but the last token are read, all but the first scored
+    rests = [np.zeros(0, np.int32)] * B  # the rest of each row's sentence, from the next token to read
+    rows: list[list[Ids]] = [[] for _ in range(B)]  # the last token of each run is not read
     segments = 0
-    with contextlib.suppress(StopIteration):  # until no sentence waits
+    with contextlib.suppress(StopIteration):  # until no sentence is left
         while True:
             for row, runs in enumerate(rows):
                 space = S
@@ -291,10 +291,10 @@ def _pack_sentences(
 
 
 def _sentences(corpus: Corpus, start: int, end: int) -> Iterator[Ids]:
-    """The sentences of a corpus, each with its marks: tokens `start` and `end`, which may be the same.
+    """Yield the sentences of a corpus with their marks: tokens `start` and `end`, which may be the same.
 
     Raises:
-        TokenError: it does not consist of sentences.
+        TokenError: the corpus does not consist of sentences.
     """
     starts, ends = np.flatnonzero(corpus.ids == start), np.flatnonzero(corpus.ids == end)
     if start == end:
@@ -310,10 +310,10 @@ def _sentences(corpus: Corpus, start: int, end: int) -> Iterator[Ids]:
 
 
 def walk(engine: Engine, streams: Streams, progress: Callable[[int, int], None] | None = None) -> CorpusScore:
-    """Score streams, all rows at once, each with a fresh memory of the bundle's kind.
+    """Score streams, all rows at once, each with a fresh memory.
 
     Args:
-        progress: called after each segment with the tokens that were read, and how many there are.
+        progress: called after each segment with the number of tokens read so far, and the total number.
 
     Raises:
         XlruntimeError: a log-probability is not finite, so a mean cannot be computed.
@@ -326,7 +326,7 @@ def walk(engine: Engine, streams: Streams, progress: Callable[[int, int], None] 
     nats, start = 0.0, 0
     began = time.perf_counter()
     while start < N:
-        if not memory.room[0]:  # as that of all rows
+        if not memory.room[0]:  # all rows have the same room
             for row in range(B):
                 memory.restart(row)
         border = streams.warmup if start < streams.warmup else N

@@ -1,4 +1,4 @@
-"""ONNX Runtime itself, its values and its sessions: what is asked for is what runs, or it is an error."""
+"""Load ONNX Runtime and open its sessions: if the requested device cannot run, raise an error."""
 
 from __future__ import annotations
 
@@ -30,15 +30,15 @@ __all__ = [
     "session_options",
 ]
 
-WHEELS = ("onnxruntime", "onnxruntime-gpu")  # both hold the module `onnxruntime`: the later one overwrites the earlier
+WHEELS = ("onnxruntime", "onnxruntime-gpu")  # both have the module `onnxruntime`: the later one overwrites the other
 INSTALL = "pip install 'xlexport[cpu]', or 'xlexport[gpu]' for CUDA"
 REINSTALL = "pip uninstall -y onnxruntime onnxruntime-gpu && pip install 'xlexport[cpu]' (or 'xlexport[gpu]' for CUDA)"
-OLDEST = (1, 24, 1)  # earlier ones read weights from any file that a graph names
-FATAL_ONLY = 4  # ONNX Runtime's log severity; what it logs as an error it raises as well
-# Sum and layer normalization in one: on a CPU several times as slow as one after the other, 3 to 10% of a step.
+OLDEST = (1, 24, 1)  # earlier versions read weights from any file that a graph names
+FATAL_ONLY = 4  # ONNX Runtime's log severity; it also raises the errors that it logs
+# Fused sum and layer normalization: on a CPU several times as slow as separate nodes, which costs 3 to 10% of a step.
 SLOWER_FUSION = "SkipLayerNormFusion"
 WEIGHTS_FOLDER = "session.model_external_initializers_file_folder_path"
-# What ONNX Runtime calls its errors; all but RuntimeError and ValueError derive from Exception alone.
+# Names of ONNX Runtime's errors; except RuntimeError and ValueError, all derive from Exception alone.
 ERRORS = (
     "EPFail",
     "EngineError",
@@ -54,8 +54,8 @@ ERRORS = (
 
 
 def installed_wheels() -> dict[str, str]:
-    """The distributions of ONNX Runtime that pip knows of, with their versions."""
-    from importlib import metadata  # takes a tenth of the time to import this package
+    """Return the installed distributions of ONNX Runtime with their versions."""
+    from importlib import metadata  # a tenth of this package's import time
 
     found = {}
     for name in WHEELS:
@@ -66,10 +66,10 @@ def installed_wheels() -> dict[str, str]:
 
 @functools.cache
 def import_onnxruntime() -> ModuleType:
-    """The module `onnxruntime`, from exactly one wheel.
+    """Import the module `onnxruntime` from exactly one wheel.
 
     Raises:
-        ProviderError: it is missing, too old or cannot be loaded, or two wheels have overwritten each other.
+        ProviderError: the module is missing, too old or cannot be loaded, or two wheels overwrote each other.
     """
     wheels = installed_wheels()
     if len(wheels) > 1:
@@ -85,7 +85,7 @@ def import_onnxruntime() -> ModuleType:
         raise ProviderError("ONNX Runtime is not installed.", repair=f"Install it: {INSTALL}.") from error
     except ImportError as error:
         raise ProviderError(f"ONNX Runtime cannot be loaded ({first_line(error)}).", repair=f"{REINSTALL}.") from error
-    if not hasattr(ort, "InferenceSession"):  # what remains after one of two wheels has been uninstalled
+    if not hasattr(ort, "InferenceSession"):  # left after one of two wheels was uninstalled
         raise ProviderError("ONNX Runtime is only partly installed.", repair=f"Install it again: {REINSTALL}.")
     if _version(ort.__version__) < OLDEST:
         oldest = ".".join(map(str, OLDEST))
@@ -97,29 +97,29 @@ def import_onnxruntime() -> ModuleType:
 
 
 def _version(text: str) -> tuple[int, ...]:
-    """The numbers that a version begins with: (1, 31, 1) of "1.31.1", and of "1.31.1.dev5"."""
+    """Return the leading numbers of a version: (1, 31, 1) for "1.31.1" and for "1.31.1.dev5"."""
     match = re.match(r"\d+(\.\d+)*", text)
     return tuple(map(int, match[0].split("."))) if match else ()
 
 
 def onnxruntime_errors() -> tuple[type[Exception], ...]:
-    """All that ONNX Runtime raises of a graph that it cannot load or run."""
+    """Return the classes of errors that ONNX Runtime raises if it cannot load or run a graph."""
     state = import_onnxruntime().capi.onnxruntime_pybind11_state
     return (*(getattr(state, name) for name in ERRORS), RuntimeError, ValueError)
 
 
 def device_value(array: npt.NDArray[Any], device: Device) -> Any:
-    """Return an OrtValue of `array` on `device`. On the CPU it shares the array's memory: keep the array alive."""
+    """Return an OrtValue of `array` on `device`. On the CPU it shares the array's memory; keep the array alive."""
     ort = import_onnxruntime()
     return ort.OrtValue.ortvalue_from_numpy(np.ascontiguousarray(array), device.kind, device.index)
 
 
 def session_options(threads: int | None = None) -> Any:
-    """Options of every session: `threads` for one step (None: ONNX Runtime chooses), errors raised, not logged.
+    """Return the options of every session: `threads` per step (None: ONNX Runtime chooses), errors not logged.
 
-    A buffer is freed once it has been read. By itself ONNX Runtime keeps the buffers of a step for later tensors of
-    their sizes, and reserves what a step allocates in one block: no step gets faster by it, and those with long
-    segments slower, while they take up to twice the memory.
+    A buffer is freed after its last use. By default, ONNX Runtime keeps the buffers of a step for later tensors of the
+    same sizes, and reserves a step's memory in one block. This makes no step faster. Steps with long segments become
+    slower with it, and need up to twice the memory.
     """
     ort = import_onnxruntime()
     options = ort.SessionOptions()
@@ -127,9 +127,9 @@ def session_options(threads: int | None = None) -> Any:
     options.inter_op_num_threads = 1
     options.log_severity_level = FATAL_ONLY
     options.enable_mem_pattern = options.enable_mem_reuse = False
-    # Threads may spin while a step runs, where it pays; between steps they would only burn the caller's cores.
+    # Spinning threads help while a step runs; between steps they would only occupy the caller's cores.
     options.add_session_config_entry("session.force_spinning_stop", "1")
-    options.add_session_config_entry(RECORD_PLACEMENT, "1")  # costs nothing that can be measured
+    options.add_session_config_entry(RECORD_PLACEMENT, "1")  # without measurable cost
     return options
 
 
@@ -143,21 +143,21 @@ def open_session(
     profile: str | None = None,
     data_files: Collection[str] = (),
 ) -> Any:
-    """An `onnxruntime.InferenceSession` of the graph in `path`, on `device` and nowhere else.
+    """Open an `onnxruntime.InferenceSession` of the graph in `path`, only on `device`.
 
-    ONNX Runtime gets the content that was checked, so a file that is replaced meanwhile does no harm.
+    ONNX Runtime gets the checked content, so a file that is replaced meanwhile does no harm.
 
     Args:
-        strict: insist that the device computes all but the sizes of tensors. ONNX Runtime's own
-            `session.disable_cpu_ep_fallback` also forbids those, so no graph with a free axis would open.
-        sizes: of all free axes. What depends on them is folded, the device computes everything, and CUDA captures
-            what runs as a graph of its own: such a session takes only bindings whose buffers stay where they are.
-        profile: beginning of the path of a file that ONNX Runtime writes a profile of all runs to; None: no profile.
-        data_files: names of files in the same folder that the graph's weights may lie in.
+        strict: require that the device computes everything except sizes of tensors. ONNX Runtime's own option
+            `session.disable_cpu_ep_fallback` forbids sizes too, so graphs with free axes would not open.
+        sizes: sizes of all free axes. Nodes that depend only on them are folded, the device computes all others, and
+            CUDA captures each run as a CUDA graph. Such a session needs bindings whose buffers stay in place.
+        profile: path prefix of the file for ONNX Runtime's profile of all runs; None: no profile.
+        data_files: names of files in the same folder that may hold the graph's weights.
 
     Raises:
-        BundleError: the graph holds what xlexport does not write, or ONNX Runtime cannot load it.
-        ProviderError: the device's execution provider is missing or does not start, or with `strict` lacks a kernel.
+        BundleError: xlexport cannot have written the graph, or ONNX Runtime cannot load it.
+        ProviderError: the device's execution provider is missing, does not start, or with `strict` lacks a kernel.
     """
     ort = import_onnxruntime()
     options = session_options(threads)
@@ -178,7 +178,7 @@ def open_session(
         providers = [(device.provider, settings), "CPUExecutionProvider"]
     content = read_graph(path, data_files)
     options.add_session_config_entry(WEIGHTS_FOLDER, str(path.parent))
-    options.add_session_config_entry("session.load_model_format", "ONNX")  # never the other format that it reads
+    options.add_session_config_entry("session.load_model_format", "ONNX")  # never ONNX Runtime's own format
     try:
         session = ort.InferenceSession(content, sess_options=options, providers=providers, enable_fallback=0)
     except onnxruntime_errors() as error:
@@ -209,7 +209,7 @@ def _require_cuda(ort: ModuleType, device: Device) -> None:
                 "cpu."
             ),
         )
-    with contextlib.redirect_stdout(sys.stderr):  # it reports with print, and stdout is for data
+    with contextlib.redirect_stdout(sys.stderr):  # the library prints its report, and stdout is for data
         ort.preload_dlls()
 
 

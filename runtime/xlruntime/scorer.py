@@ -21,7 +21,7 @@ from .stream import warn_not_finite
 
 __all__ = ["Scorer", "Walk"]
 
-UNREADABLE = (XlruntimeError, OSError)  # what reading a document may raise
+UNREADABLE = (XlruntimeError, OSError)  # errors of reading a document
 
 
 @dataclass
@@ -32,10 +32,10 @@ class Walk:
     reader: TokenReader
     held: int  # the last token read; its successor is the next target
     position: int  # index of the next target
-    first: TokenPiece | None = None  # the document's first token, until it has been told of
-    unscored: int = 1  # 0 where the first token has the context of the document before
+    first: TokenPiece | None = None  # the document's first token, until a part has reported it
+    unscored: int = 1  # 0 if the first token has the context of the previous document
     log_prob_sum: float = 0.0
-    begun_at: int = 0  # the position at which this process took it up
+    begun_at: int = 0  # the position at which this process began or resumed it
     started: float = field(default_factory=time.perf_counter)
 
     @property
@@ -44,25 +44,25 @@ class Walk:
 
 
 class Scorer:
-    """Packs documents into the rows of a batch.
+    """A scorer that packs documents into the rows of a batch.
 
-    Rows are independent: a document's scores do not depend on its neighbours. Padding stands only behind a
-    document's end; a row whose document is done restarts with the next; when no document waits and half the rows
-    are idle, the batch shrinks. A document that is one step has no neighbours: padding would change its scores.
+    Rows are independent: a document's scores do not depend on its neighbours. Padding only follows a document's
+    end. When a document ends, its row restarts with the next one. When no document waits and half the rows are idle,
+    the batch shrinks. A document that is one step has no neighbours, because padding would change its scores.
 
     Args:
-        detail: how many likeliest tokens to list, with rank and entropy; None: none of these.
-        continuous: carry memory on from document to document, in order, in one row; only the very first token is
-            without context, and `index` still counts each document's own tokens.
-        keep_going: let a document that cannot be read end with a part that has an `error`, instead of raising it.
+        detail: number of likeliest tokens to list, with rank and entropy; None: no such detail.
+        continuous: carry memory from document to document, in order, in one row. Only the very first token has no
+            context; `index` still counts each document's own tokens.
+        keep_going: end an unreadable document with a part that has an `error`, instead of raising the error.
 
     Raises:
-        OptionError: a setting is out of range, or is not for this bundle.
+        OptionError: a setting is out of range, or does not apply to this bundle.
 
     Attributes:
-        memory, rows, taken: what `scorer_state` saves: the memory of the batch once it has begun, the document that
-            each row walks, and how many documents have been taken.
-        last: the last token of the document before, where memory goes on to the next one.
+        memory, rows, taken: the state that `scorer_state` saves: the memory of the batch (None before the first step),
+            the document of each row, and the number of documents taken so far.
+        last: the last token of the previous document, if `continuous`.
     """
 
     def __init__(
@@ -95,7 +95,7 @@ class Scorer:
         self._longest_step = engine.longest_step(self._purpose, evaluation.segment_len)
 
     def documents(self, documents: Iterable[Document | Source]) -> Iterator[DocumentScore]:
-        """The total of each document, in the order of the documents."""
+        """Yield the total of each document, in the order of the documents."""
         done: dict[int, DocumentScore] = {}
         following = 0
         for scores in self.tokens(documents):
@@ -106,20 +106,20 @@ class Scorer:
                 following += 1
 
     def tokens(self, documents: Iterable[Document | Source]) -> Iterator[TokenScores]:
-        """The scores of every document's tokens, step by step; the steps of different documents alternate."""
+        """Yield the scores of every document's tokens, step by step; parts of different documents alternate."""
         for parts in self.steps(documents):
             yield from parts
 
     def steps(self, documents: Iterable[Document | Source]) -> Iterator[list[TokenScores]]:
-        """The same, all rows of a step together: between two of them the scorer can be saved (`scorer_state`).
+        """Yield the scores of all rows of a step together; between two steps, `scorer_state` can save the scorer.
 
         Args:
-            documents: those that have not been taken yet.
+            documents: the documents that have not been taken yet.
         """
         waiting = iter(documents)
         rows = self.rows
         while True:
-            # Fill idle rows, and open new ones as long as the batch has not begun.
+            # Fill idle rows; before the first step, also add rows.
             while (None in rows) or (self.memory is None and len(rows) < self.batch_size):
                 given = next(waiting, None)
                 if given is None:
@@ -146,7 +146,7 @@ class Scorer:
             yield self._step(self.memory)
 
     def _open(self, given: Document | Source) -> Walk | TokenScores:
-        """Begin a document; one with nothing to score is done already."""
+        """Begin a document; return its end at once if it has nothing to score."""
         number, self.taken = self.taken, self.taken + 1
         document = given if isinstance(given, Document) else Document(_name(given, number), given)
         reader = TokenReader(document, self.engine.tokenizer, self.engine.bundle.vocab_size)
@@ -168,7 +168,7 @@ class Scorer:
         return self._scores(walk, *self._nothing())
 
     def _failed(self, walk: Walk, error: Exception) -> TokenScores:
-        """The end of a document that cannot be read."""
+        """Return the last part of an unreadable document."""
         if not self.keep_going:
             raise error
         return self._scores(walk, *self._nothing(), error=error)
@@ -179,11 +179,11 @@ class Scorer:
         return TokenPiece(none, none, none), np.zeros(0, np.float32), none, detail
 
     def _refuse_more_than(self, longest: int, name: str) -> None:
-        """Raise TextError for a document of more tokens than can be read, unless it may restart."""
+        """Raise TextError for a document with more tokens than the model can read, unless it may restart."""
         check_length(longest + 2, self.evaluation, name, f"more than {longest + 1:,} tokens")
 
     def _make_room(self, memory: BatchMemory) -> Iterator[TokenScores]:
-        """Restart rows that have been read as far as the model can read, idle ones too; yields those that may not."""
+        """Restart all rows without positions left, idle ones too; yield ends of documents that must not restart."""
         for row in np.flatnonzero(memory.room == 0).tolist():
             walk = self.rows[row]
             if walk is not None:
@@ -196,7 +196,7 @@ class Scorer:
     def _step(self, memory: BatchMemory) -> list[TokenScores]:
         """Run one segment of every row that has a document."""
         found = list(self._make_room(memory))
-        longest = min(self._longest_step, int(memory.room.min()))  # padding, too, needs positions
+        longest = min(self._longest_step, int(memory.room.min()))  # padding needs positions too
         pieces: dict[int, TokenPiece] = {}
         for row, walk in enumerate(self.rows):
             if walk is not None:
@@ -233,7 +233,7 @@ class Scorer:
         return walk
 
     def _leave(self, row: int) -> Walk:
-        """Let the document on a row be over."""
+        """Release a row, and return the walk of its document."""
         walk, self.rows[row] = self._walk(row), None
         if self.continuous:
             self.last = walk.held
@@ -248,7 +248,7 @@ class Scorer:
         detail: Mapping[str, npt.NDArray[Any]],
         error: Exception | None = None,
     ) -> TokenScores:
-        """Count `piece` as scored; with the last one comes the document's total."""
+        """Count `piece` as scored; with the last piece, add the document's total."""
         start, first = walk.position, walk.first
         walk.position += len(piece)
         walk.first = None
@@ -292,7 +292,7 @@ class Scorer:
 
 
 def _check_continuous(evaluation: EvaluationSettings, batch_size: int) -> None:
-    """Refuse what cannot carry memory from document to document."""
+    """Raise OptionError if memory cannot be carried from document to document."""
     if evaluation.whole:
         raise OptionError(
             "continuous: this model reads each document in one step and carries no memory.", repair="Leave it out."
@@ -302,7 +302,7 @@ def _check_continuous(evaluation: EvaluationSettings, batch_size: int) -> None:
 
 
 def _check_detail(engine: Engine, detail: int) -> None:
-    """Refuse more alternatives than the detail graph lists, or any where there is no such graph."""
+    """Refuse more tokens than the detail graph lists, or any if the bundle lacks this graph."""
     engine.session("detail")
     (top_ids,) = (tensor for tensor in engine.bundle.graphs["detail"].outputs if tensor.name == "top_ids")
     most = top_ids.shape[-1]
@@ -311,7 +311,7 @@ def _check_detail(engine: Engine, detail: int) -> None:
 
 
 def _detail_of(outputs: Mapping[str, npt.NDArray[Any]], row: int, n: int, k: int) -> dict[str, npt.NDArray[Any]]:
-    """What the detail graph says of the first `n` positions of a row, with `k` likeliest tokens; copies."""
+    """Return copies of the detail outputs for the first `n` positions of a row, with `k` likeliest tokens."""
     return {
         "rank": outputs["rank"][row, :n].astype(np.int64),
         "entropy": outputs["entropy"][row, :n].astype(np.float64),
@@ -321,7 +321,7 @@ def _detail_of(outputs: Mapping[str, npt.NDArray[Any]], row: int, n: int, k: int
 
 
 def _no_detail(k: int) -> dict[str, npt.NDArray[Any]]:
-    """The same of no positions."""
+    """Return detail outputs for no positions."""
     none, no_ids = np.zeros((1, 0)), np.zeros((1, 0, k))
     return _detail_of({"rank": none, "entropy": none, "top_ids": no_ids, "top_log_probs": no_ids}, 0, 0, k)
 

@@ -1,7 +1,7 @@
-"""Save a scorer between two steps, and go on from there, bit-equal to not having stopped.
+"""Save a scorer between two steps, and resume it bit-equal to a run that did not stop.
 
-What is saved: the memory of the batch with its counters, and for each row which document it walks and how far. Text is
-not: the documents are read again up to there.
+The state has the memory of the batch with its counters, and for each row its document and the position in it. Text is
+not saved: the documents are read again up to these positions.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from .stream_state import LARGEST_COUNT, array_problems
 __all__ = ["SavedScorer", "read_scorer", "resume_scorer", "scorer_state"]
 
 SKIPPED = 1 << 14  # tokens read again at a time
-LARGEST_LOG_PROB = 1e-3  # of a token: what rounding may add to 0
+LARGEST_LOG_PROB = 1e-3  # of a token: rounding may add this much to 0
 REPAIR = "Begin again."
 
 
 @dataclass(frozen=True)
 class _Row:
-    """Hold a row of the batch that walks a document; the fields are those of `Walk`."""
+    """A row of the batch that walks a document, with the fields of `Walk`."""
 
     number: int
     name: str
@@ -43,7 +43,7 @@ class _Row:
 
 @dataclass(frozen=True)
 class _Counters:
-    """Hold the counters of the batch's memory; the fields are those of `BatchMemory`."""
+    """The counters of the batch's memory, with the fields of `BatchMemory`."""
 
     batch_size: int
     capacity: int
@@ -54,7 +54,7 @@ class _Counters:
 
 @dataclass(frozen=True)
 class SavedScorer:
-    """Hold what is saved of a scorer, except the tensors of its memory; the fields are those of `Scorer`."""
+    """The saved state of a scorer, without the tensors of its memory, with the fields of `Scorer`."""
 
     taken: int
     last: int | None
@@ -63,11 +63,11 @@ class SavedScorer:
 
     @property
     def active(self) -> dict[int, _Row]:
-        """The documents that had begun and were not done, by their numbers."""
+        """The rows of unfinished documents, by the numbers of the documents."""
         return {row.number: row for row in self.rows if row is not None}
 
     def problems(self, scorer: Scorer) -> list[str]:
-        """Return what this scorer cannot have left between two steps."""
+        """Return the reasons why this scorer cannot have this state between two steps."""
         walking = [row for row in self.rows if row is not None]
         found = _outside("taken", self.taken, LARGEST_COUNT)
         if len(self.rows) > scorer.batch_size:
@@ -98,7 +98,7 @@ class SavedScorer:
         return found
 
     def _without_memory(self, walking: list[_Row]) -> list[str]:
-        """Compare with a scorer that has not made its first step."""
+        """Return the reasons why this is not a state from before the first step."""
         begun = [row for row in walking if row.position > row.unscored or row.log_prob_sum]
         if begun or len(walking) < len(self.rows):
             return ["memory is null, but documents were scored"]
@@ -123,19 +123,19 @@ class SavedScorer:
         return found
 
     def _is_at(self, row: _Row, position: int, scorer: Scorer) -> bool:
-        """Return whether a row of the memory may have read so many tokens since it began or restarted last."""
+        """Return whether a row may have read `position` tokens since its last beginning or restart."""
         read, evaluation = row.position - row.unscored, scorer.evaluation
-        if not math.isfinite(row.log_prob_sum):  # the row restarted, anywhere
+        if not math.isfinite(row.log_prob_sum):  # the row restarted at an unknown place
             return scorer.continuous or position <= read
         if evaluation.whole:
             return position <= read
-        if scorer.continuous and self.last is not None:  # the documents before are in it, too
+        if scorer.continuous and self.last is not None:  # the previous documents count too
             return position >= read or evaluation.longest_part is not None
         return position == read if evaluation.longest_part is None else (read - position) % evaluation.longest_part == 0
 
 
 def scorer_state(scorer: Scorer) -> tuple[dict[str, Any], dict[str, npt.NDArray[Any]]]:
-    """Return fields for JSON, and tensors. Only between two steps of `Scorer.steps`."""
+    """Return fields for JSON, and tensors. Call it only between two steps of `Scorer.steps`."""
     memory = scorer.memory
     rows = tuple(None if walk is None else _row(walk) for walk in scorer.rows)
     saved = SavedScorer(scorer.taken, scorer.last, rows, None if memory is None else _counters(memory))
@@ -157,13 +157,13 @@ def _outside(name: str, number: int, most: int) -> list[str]:
 
 
 def read_scorer(scorer: Scorer, fields: object, arrays: Mapping[str, npt.NDArray[Any]]) -> SavedScorer:
-    """Check what `scorer_state` gave, and JSON has kept.
+    """Read and check a state from `scorer_state`, whose fields were stored as JSON.
 
     Args:
-        scorer: made with the same model and settings as the one that was saved.
+        scorer: a scorer with the same model and settings as the saved one.
 
     Raises:
-        StateError: fields or tensors are not what such a scorer can have left; lists all.
+        StateError: such a scorer cannot have these fields or tensors; the message lists the problems.
     """
     try:
         saved = read_fields(SavedScorer, fields)
@@ -182,18 +182,18 @@ def read_scorer(scorer: Scorer, fields: object, arrays: Mapping[str, npt.NDArray
 def resume_scorer(
     scorer: Scorer, saved: SavedScorer, arrays: Mapping[str, npt.NDArray[Any]], documents: Iterable[Document]
 ) -> Iterator[Document]:
-    """Let a new scorer go on from where a saved one was.
+    """Resume a saved scorer with a new one.
 
     Args:
-        scorer: made with the same model and settings.
-        saved, arrays: what `read_scorer` has checked.
-        documents: the same ones, from the first.
+        scorer: a new scorer with the same model and settings.
+        saved, arrays: the state that `read_scorer` has checked.
+        documents: the same documents, from the first.
 
     Returns:
-        Those that have not been taken yet, for `Scorer.steps`.
+        The documents that have not been taken yet, for `Scorer.steps`.
 
     Raises:
-        StateError: a document is not what it was; it cannot be read, or other tokens stand where it was left.
+        StateError: a document has changed: it cannot be read, or has other tokens at the saved position.
     """
     waiting = iter(documents)
     active = saved.active
@@ -218,7 +218,7 @@ def resume_scorer(
 
 
 def _reopened(scorer: Scorer, row: _Row, document: Document) -> Walk:
-    """The walk of a document, read again as far as it was."""
+    """Return the walk of a document after reading it again up to the saved position."""
     reader = TokenReader(document, scorer.engine.tokenizer, scorer.engine.bundle.vocab_size)
     position, unscored = row.position, row.unscored
     left, last = position, None
@@ -237,7 +237,7 @@ def _reopened(scorer: Scorer, row: _Row, document: Document) -> Walk:
         reader,
         row.held,
         position,
-        first=last if position == unscored == 1 else None,  # not told of before the first step
+        first=last if position == unscored == 1 else None,  # no part has reported it before the first step
         unscored=unscored,
         log_prob_sum=row.log_prob_sum,
         begun_at=position,

@@ -1,4 +1,4 @@
-"""What scoring documents gives: scores of tokens as they become known, and totals."""
+"""The results of scoring documents: scores of tokens as they become known, and totals."""
 
 from __future__ import annotations
 
@@ -16,26 +16,28 @@ from .evaluation import EvaluationSettings, SettingValue
 __all__ = ["LN2", "DocumentScore", "TokenScores", "flat_fields", "perplexity", "ratio", "total_score"]
 
 LN2 = math.log(2)
-LARGEST_MEAN = 700  # nats; e to more overflows a float
+LARGEST_MEAN = 700  # nats; e to a larger power overflows a float
 
 
 @dataclass(frozen=True)
 class DocumentScore:
-    """What a whole document scored. Ratios are None where there is nothing to divide by.
+    """The score of a whole document. Ratios are None if the divisor is 0.
 
-    The first token has no context and is not scored. Per-byte and per-character figures are of `scored_bytes` and
-    `scored_chars`: they leave out what the first token covers, and what no token covers because the vocabulary has no
-    symbol for it (`dropped_bytes`, `dropped_chars`: newlines). With `unknown_tokens`, tokens that stand for anything
-    the vocabulary lacks, the bits do not encode the text.
+    The first token has no context and is not scored. Per-byte and per-character figures divide by `scored_bytes` and
+    `scored_chars`. These leave out the text of the first token, and text without any token because the vocabulary has
+    no symbol for it (`dropped_bytes`, `dropped_chars`: newlines). If there are `unknown_tokens`, one token is used for
+    all text that the vocabulary lacks, so the bits do not encode the text.
 
     Attributes:
-        document: its name.
-        tokens: all of its tokens; scored_tokens: those that have a score, so without context none for the first.
-        words: between white space; chars: Unicode characters; bytes: of UTF-8. 0 for a document given as token ids.
+        document: the document's name.
+        tokens: number of all tokens; scored_tokens: number of tokens with a score, without a first token that has no
+            context.
+        words: number of words between white space; chars: of Unicode characters; bytes: of UTF-8 bytes. All are 0 for a
+            document given as token ids.
         nats, bits: negative log-probability of all scored tokens, to base e and 2.
-        bits_per_byte, bits_per_char, bits_per_token: its ratios; perplexity: e to the nats of a token.
-        segment_len, settings: what the scores were computed with; `settings` has what the bundle declares.
-        tokens_per_second: from when the document was opened, beside others in its batch.
+        bits_per_byte, bits_per_char, bits_per_token: ratios; perplexity: exp(nats / scored_tokens).
+        segment_len, settings: the evaluation settings of the scores; `settings` has the ones that the bundle declares.
+        tokens_per_second: speed since the document was opened, with other documents in its batch.
     """
 
     document: str
@@ -66,21 +68,21 @@ class DocumentScore:
 
 @dataclass(frozen=True)
 class TokenScores:
-    """Consecutive tokens of one document that got their score.
+    """Scores of consecutive tokens of one document.
 
     Attributes:
-        document: its name; number: its place among the documents, from 0.
+        document: the document's name; number: its place among the documents, from 0.
         index: (n,) places of the tokens in the document, from 0.
-        tokens: (n,) ids; starts, ends: (n,) where they stand in the document (see `TokenPiece`).
-        log_probs: (n,) natural logarithms of their probabilities.
-        context: (n,) how many tokens of the document each one's prediction attended to.
-        summary: with the last tokens of a document, its total; else None.
-        rank: (n,) place of each token among all by their probability, 1: the likeliest.
-        entropy: (n,) of each prediction, in nats.
+        tokens: (n,) token ids; starts, ends: (n,) their places in the document (see `TokenPiece`).
+        log_probs: (n,) natural logarithms of the tokens' probabilities.
+        context: (n,) number of tokens of the document that each prediction attended to.
+        summary: the document's total, in its last part; else None.
+        rank: (n,) rank of each token by probability among all tokens; 1 is the likeliest.
+        entropy: (n,) entropy of each prediction, in nats.
         top_ids: (n, k) the likeliest tokens, best first; top_log_probs: (n, k) natural logarithms of their
             probabilities. These four are None unless `detail` was asked for.
-        first: with the first part of a document, its first token, where it has no context and so no score.
-        error: why the document ends here without a total, where scoring goes on with the others; else None.
+        first: the document's first token, in its first part, if it has no context and so no score; else None.
+        error: the error that ended this document without a total, while scoring goes on with the others; else None.
     """
 
     document: str
@@ -120,11 +122,11 @@ def total_score(
     evaluation: EvaluationSettings,
     tokens_per_second: float,
 ) -> DocumentScore:
-    """The total of a document that has been read to its end.
+    """Return the total of a document that has been read to its end.
 
     Args:
-        unscored_tokens: 1 where its first token had no context, 0 where it had that of the document before.
-        log_prob_sum: of the others, natural logarithms.
+        unscored_tokens: 1 if the first token had no context, 0 if it had the context of the previous document.
+        log_prob_sum: sum of the natural logarithms of the other tokens' probabilities.
     """
     scored = max(tokens - unscored_tokens, 0)
     nats = 0.0 - log_prob_sum
@@ -157,10 +159,10 @@ def total_score(
 
 
 def ratio(amount: float, count: int) -> float | None:
-    """Return the amount for each of `count`, or None if there is nothing to divide by."""
+    """Return amount / count, or None if `count` is 0."""
     return amount / count if count > 0 else None
 
 
 def perplexity(nats_per_token: float) -> float:
-    """Return e to the mean nats of a token; infinite if that overflows."""
+    """Return exp(nats_per_token), or infinity if it overflows."""
     return math.inf if nats_per_token > LARGEST_MEAN else math.exp(nats_per_token)

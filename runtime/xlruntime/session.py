@@ -1,4 +1,4 @@
-"""One graph of a bundle, run with its memory bound in place; what runs it is a `Session`, here one of ONNX Runtime."""
+"""Sessions: run one graph of a bundle with its memory bound in place. `GraphSession` uses ONNX Runtime."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ __all__ = ["GraphSession", "Session", "SessionFactory", "running"]
 
 
 class Session(Protocol):
-    """What runs one graph. Any number of threads may run it at once."""
+    """A session that runs one graph. Any number of threads may run it at once."""
 
     @property
     def providers(self) -> list[str]:
-        """Return what computes it, the preferred one first."""
+        """Return the execution providers in use, the preferred one first."""
 
     @property
     def nodes(self) -> tuple[PlacedNode, ...]:
@@ -35,13 +35,13 @@ class Session(Protocol):
 
     @property
     def metadata(self) -> str | None:
-        """Return the graph's own spec as the file carries it."""
+        """Return the graph's own spec from the file's metadata."""
 
     def run(self, feeds: Mapping[str, npt.NDArray[Any]]) -> dict[str, npt.NDArray[Any]]:
-        """Run as a pure function: numpy in, every output out. Feeds that the graph does not take are left out."""
+        """Run as a pure function from arrays to all outputs. Feeds that the graph does not take are ignored."""
 
     def run_on_device(self, feeds: Mapping[str, npt.NDArray[Any]]) -> dict[str, Any]:
-        """Run as a pure function; the outputs are values that `step` takes as constants of a memory."""
+        """Run as a pure function; `step` accepts the outputs as constants of a memory."""
 
     def step(self, feeds: Mapping[str, npt.NDArray[Any]], memory: BatchMemory) -> dict[str, npt.NDArray[Any]]:
         """Run one segment on `memory`, which the caller advances, and return the graph's other outputs by name."""
@@ -56,13 +56,13 @@ def running(file: Path, deadline: Deadline | None = None, options: Any = None) -
 
     Args:
         file: the graph.
-        deadline: ends the run; None: it may take any time.
+        deadline: the time limit of the run; None: no limit.
         options: the `onnxruntime.RunOptions` of the run, which a deadline needs.
 
     Raises:
         StepTimeoutError: the deadline ended the run.
-        MemoryError: there was too little memory; ONNX Runtime has no error of its own for that.
-        BundleError: the graph in `file` cannot do what its spec says.
+        MemoryError: there was too little memory; ONNX Runtime has no separate error for this.
+        BundleError: the graph in `file` cannot run as its spec says.
     """
     if deadline is not None:
         deadline.begin(options)
@@ -91,8 +91,8 @@ class GraphSession:
 
     Args:
         profile: see `open_session`.
-        data_files: names of the bundle's files; the graph may use no others.
-        deadline: of each run; None: it may take any time.
+        data_files: names of the bundle's files; the graph must not use others.
+        deadline: the time limit of each run; None: no limit.
 
     Raises:
         BundleError: ONNX Runtime cannot load the file, or the file is not the graph that the bundle describes.
@@ -128,7 +128,7 @@ class GraphSession:
 
     @property
     def providers(self) -> list[str]:
-        """Execution providers in use, the first one preferred."""
+        """Execution providers in use, the preferred one first."""
         return list(self._session.get_providers())
 
     @property
@@ -138,10 +138,10 @@ class GraphSession:
 
     @property
     def metadata(self) -> str | None:
-        """The graph's own spec as the file carries it."""
+        """The graph's own spec from the file's metadata."""
         try:
             value = self._session.get_modelmeta().custom_metadata_map.get(METADATA_KEY)
-        except UnicodeDecodeError:  # of any of its entries
+        except UnicodeDecodeError:  # in any entry of the metadata
             return None
         return None if value is None else str(value)
 
@@ -150,7 +150,7 @@ class GraphSession:
         return Path(self._session.end_profiling())
 
     def run(self, feeds: Mapping[str, npt.NDArray[Any]]) -> dict[str, npt.NDArray[Any]]:
-        """Run as a pure function: numpy in, every output out."""
+        """Run as a pure function from arrays to all outputs."""
         wanted = {name: array for name, array in feeds.items() if name in self.inputs}
         options = self._run_options()
         with running(self._file, self._deadline, options):
@@ -160,7 +160,7 @@ class GraphSession:
         return found
 
     def run_on_device(self, feeds: Mapping[str, npt.NDArray[Any]]) -> dict[str, Any]:
-        """Run as a pure function, every output as an OrtValue on the device. It owns its memory: the session may go."""
+        """Run as a pure function; outputs are OrtValues on the device, which may outlive the session."""
         ort = import_onnxruntime()
         values = {}
         for name, array in self.run(feeds).items():
@@ -171,11 +171,11 @@ class GraphSession:
         return values
 
     def step(self, feeds: Mapping[str, npt.NDArray[Any]], memory: BatchMemory) -> dict[str, npt.NDArray[Any]]:
-        """Run one segment; `memory` is read and written where it is, never copied.
+        """Run one segment; `memory` is read and written in place, never copied.
 
         Args:
-            feeds: the step's small inputs; the graph takes the ones that it names.
-            memory: buffers and constants; the caller advances it.
+            feeds: the step's small inputs; the graph takes the inputs that it declares.
+            memory: buffers and constants; the caller advances the memory.
 
         Returns:
             The graph's other outputs, by name, on the CPU.
@@ -204,10 +204,10 @@ class GraphSession:
             binding.synchronize_inputs()
             self._session.run_with_iobinding(binding, options)
             binding.synchronize_outputs()
-            # Bound outputs come back in binding order: the carried ones first.
+            # Bound outputs are returned in binding order: memories first.
             values = binding.get_outputs()[len(carried) :]
             return {name: value.numpy() for name, value in zip(results, values, strict=True)}
 
     def _run_options(self) -> Any:
-        """Options of one run, through which a deadline can end it; None if there is no deadline."""
+        """Return options through which a deadline can end a run; None without a deadline."""
         return None if self._deadline is None else import_onnxruntime().RunOptions()

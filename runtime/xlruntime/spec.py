@@ -1,7 +1,7 @@
-"""The contract of a bundle: what its graphs take and give, and which output becomes which input.
+"""The contract of a bundle: the inputs and outputs of its graphs, and which output becomes which input.
 
-Declared once, here. The exporter fills these dataclasses in and writes them to `bundle.json` and to each graph's
-metadata; the runtime reads them and knows nothing else about an architecture.
+The exporter fills in these dataclasses, and writes them to `bundle.json` and to each graph's metadata. The runtime
+reads them and knows nothing else about an architecture.
 
     Bundle
     ├── graphs: {purpose: Graph}      score, generate, detail, score_few, positions
@@ -9,9 +9,9 @@ metadata; the runtime reads them and knows nothing else about an architecture.
     └── evaluation: EvaluationRules   the settings that a caller may choose (see `evaluation`)
 
 An axis is a number (fixed) or a name (free): `batch`, `segment`, `near + 1`, or the symbol of a ring's capacity.
-Beside tokens, targets, memory and settings, a step graph may take `position` (B,): tokens of the row's own document
-that have been read. The graph `positions` makes constants of a walk from settings and capacities alone: its outputs are
-inputs of the step graphs.
+Besides tokens, targets, memory and settings, a step graph may take `position` (B,): the number of tokens read of the
+row's own document. The graph `positions` computes the constants of a walk from settings and capacities alone: its
+outputs are inputs of the step graphs.
 """
 
 from __future__ import annotations
@@ -49,19 +49,19 @@ __all__ = [
     "Tokenizer",
 ]
 
-# 1: Transformer-XL graphs with a positional key for each slot. 2: evaluation settings that the runtime knew by name.
+# 1: Transformer-XL graphs with a positional key for each slot. 2: evaluation settings known to the runtime by name.
 FORMAT_VERSION = 3
-METADATA_KEY = "xlexport.graph"  # where a file's metadata holds its spec
-DIGEST_KEY = "manifest_sha256"  # where the manifest holds the SHA-256 of all else that it says
-FIRST_MEMORY_FILE = "first_memory.safetensors"  # the rows a fresh memory starts with, where they are not zero
+METADATA_KEY = "xlexport.graph"  # key of a graph's spec in the file's metadata
+DIGEST_KEY = "manifest_sha256"  # key of the SHA-256 of the rest of the manifest
+FIRST_MEMORY_FILE = "first_memory.safetensors"  # first rows of a fresh memory, unless they are zero
 COMPUTING = (".onnx", ".data", ".pt", ".pt2", ".safetensors")
 MANIFEST_LIMITS = Limits(bytes=1 << 26, operations=1_000_000)  # the sample takes 0.6 MB and 5,000 values
 LONGEST_NAME = 255  # bytes, on most file systems
-# What manifest and metadata leave out, as it is so in most graphs.
+# Defaults that manifest and metadata leave out.
 IMPLIED: Mapping[str, Any] = {"layout": "ring", "max_segment": None, "format": "onnx"}
 
 EACH = ("batch", "segment")
-# What the graphs of a purpose must give. A text is a size of the bundle's own.
+# Required outputs of the graphs, by purpose. A text is a size that the bundle defines.
 GIVEN: Mapping[str, Mapping[str, tuple[str, tuple[str, ...]]]] = {
     "score": {"log_prob": ("float32", EACH)},
     "generate": {"logits": ("float32", ("batch", "vocabulary"))},
@@ -93,20 +93,20 @@ class Tensor:
 
 @dataclass(frozen=True)
 class Memory:
-    """One carried tensor: where it enters a step graph and where its next value leaves.
+    """One carried tensor: the input of a step graph that takes it, and the output with its next value.
 
-    It has one entry along `batch` for each batch row. Layouts:
+    It has one entry along the axis `batch` for each batch row. Layouts:
 
-    * `ring`: rows along the axis that is named by the symbol of its capacity; a step writes only its own slots.
-    * `window`: always the same number of newest rows, oldest first, along the last axis but one; a step gives all.
-    * `state`: of fixed size, without rows; a step gives all of it, and a document begins with the first value.
+    * `ring`: rows along the axis named by the symbol of its capacity. A step writes only its own slots.
+    * `window`: a fixed number of newest rows, oldest first, along the last axis but one. A step returns all rows.
+    * `state`: fixed size, without rows. A step returns the whole state; a document begins with the first value.
     """
 
     input: str  # "memory_key_0"
     output: str  # "new_memory_key_0"
     dtype: str
     shape: tuple[Axis, ...]  # ("batch", n_head, "capacity", d_head)
-    first_value: str | None = None  # tensor in FIRST_MEMORY_FILE that each fresh slot holds; None is zero
+    first_value: str | None = None  # tensor in FIRST_MEMORY_FILE for each fresh slot; None: zero
     layout: Layout = "ring"
 
     def __post_init__(self) -> None:
@@ -114,24 +114,24 @@ class Memory:
 
     @property
     def symbol(self) -> str | None:
-        """Symbol of its capacity; None if it is not a ring."""
+        """Symbol of the capacity; None if it is not a ring."""
         free = [axis for axis in self.shape if isinstance(axis, str) and axis != "batch"]
         return free[0] if self.layout == "ring" and len(free) == 1 else None
 
     @property
     def row_axis(self) -> int | None:
-        """Index of the axis along which rows lie; None for a state."""
+        """Index of the axis of rows; None for a state."""
         if self.layout == "ring":
             return self.shape.index(str(self.symbol))
         return len(self.shape) - 2 if self.layout == "window" else None
 
     def begins_with(self, value: Any) -> bool:
-        """Return whether an array (or None) can be the first value: finite floats, shaped as one slot or one state."""
+        """Return whether a value can be the first one: finite floats, shaped as one slot or one state."""
         shape = tuple(axis for index, axis in enumerate(self.shape) if index not in (0, self.row_axis))
         return value is not None and value.shape == shape and value.dtype.kind == "f" and bool((abs(value) < inf).all())
 
     def problem(self, rings: Mapping[str, Any]) -> str | None:
-        """Say what is wrong with the shape, or return None."""
+        """Return the problem of the shape, or None."""
         free = [axis for axis in self.shape[1:] if isinstance(axis, str)]
         if not self.shape or self.shape[0] != "batch":
             return "has no axis 'batch' in front"
@@ -144,16 +144,16 @@ class Memory:
 
 @dataclass(frozen=True)
 class Graph:
-    """One graph of the bundle. `inputs` and `outputs` leave nothing out, memory included.
+    """One graph of the bundle. `inputs` and `outputs` are complete, memory included.
 
-    An ONNX file and an exported program of PyTorch hold one graph, a TorchScript file a method for each by its purpose.
+    An ONNX file or an exported program of PyTorch holds one graph. A TorchScript file has one method per purpose.
     """
 
     file: str
     inputs: tuple[Tensor, ...]
     outputs: tuple[Tensor, ...]
-    max_segment: int | None = None  # tokens that a step takes at most; None: any number
-    format: Format = "onnx"  # the others run in PyTorch, and loading them runs code that is in the file
+    max_segment: int | None = None  # most tokens of a step; None: any number
+    format: Format = "onnx"  # the others need PyTorch, and loading them runs code from the file
 
     def __post_init__(self) -> None:
         if self.max_segment is not None and self.max_segment < 1:
@@ -163,7 +163,7 @@ class Graph:
                 raise ValueError(f"{what} of {named(self.file)} have the same name")
 
     def metadata(self, memory: tuple[Memory, ...]) -> str:
-        """What the file itself says, as JSON: this spec, and which of its outputs becomes which input."""
+        """Return the file's metadata as JSON: this spec, and which of its outputs becomes which input."""
         taken = {tensor.name for tensor in self.inputs}
         carried = [_fields(entry) for entry in memory if entry.input in taken]
         return json.dumps({**_fields(self), "memory": carried}, separators=(",", ":"))
@@ -171,25 +171,25 @@ class Graph:
 
 @dataclass(frozen=True)
 class Tokenizer:
-    """How text becomes token ids: `bytes` (id = byte + first_id), `none` (ids only), or one that has a file:
-    `vocabulary` (see `Vocabulary`), or what the `tokenizers` or the `sentencepiece` library reads."""
+    """The tokenizer of a bundle: `bytes` (id = byte + first_id), `none` (ids only), or a kind with a file:
+    `vocabulary` (see `Vocabulary`), `tokenizers` or `sentencepiece` (files of these libraries)."""
 
     kind: Literal["bytes", "vocabulary", "tokenizers", "sentencepiece", "none"]
     file: str | None = None
-    first_id: int = 0  # of byte 0: ids before it stand for no text
+    first_id: int = 0  # id of byte 0; smaller ids have no text
 
     def __post_init__(self) -> None:
         if self.first_id < 0:
             raise ValueError(f"first_id is {self.first_id}, expected a whole number of at least 0")
         if (self.file is None) != (self.kind in ("bytes", "none")):
-            raise ValueError(f"tokenizer {self.kind!r} with file {named(self.file)}: only bytes and none have none")
+            raise ValueError(f"tokenizer {self.kind!r} with file {named(self.file)}: only bytes and none have no file")
         if self.file == "":
             raise ValueError("the tokenizer's file has no name")
 
 
 @dataclass(frozen=True)
 class FileDigest:
-    """What a file of the bundle must be, byte for byte."""
+    """Size and SHA-256 that a file of the bundle must have."""
 
     sha256: str
     size: int
@@ -217,25 +217,25 @@ class Bundle:
 
     @property
     def settings(self) -> EvaluationSettings:
-        """The evaluation settings that hold unless the caller chooses others."""
+        """The default evaluation settings."""
         return self.evaluation.choose()
 
     @property
     def fingerprint(self) -> str:
-        """Identity of the numbers this bundle computes: its graphs, weights and first rows, not its paperwork."""
+        """Identity of this bundle's numbers: a digest of graphs, weights and first rows, not of other files."""
         computing = {name: digest.sha256 for name, digest in self.computing_files.items()}
         return hashlib.sha256(json.dumps(computing, sort_keys=True).encode()).hexdigest()
 
     @property
     def computing_files(self) -> dict[str, FileDigest]:
-        """The files that decide which numbers this bundle computes."""
+        """The files that determine the numbers that this bundle computes."""
         return {name: digest for name, digest in self.files.items() if name.endswith(COMPUTING)}
 
     def to_json(self) -> str:
-        """`bundle.json` as text, with its own digest."""
+        """Return `bundle.json` as text, with its own digest."""
         fields = dataclasses.asdict(self)
         for graph in fields["graphs"].values():
-            if graph["format"] == IMPLIED["format"]:  # runtimes that know no other refuse the field
+            if graph["format"] == IMPLIED["format"]:  # older runtimes refuse the field
                 del graph["format"]
         return json.dumps({**fields, DIGEST_KEY: _digest(fields)}, indent=1) + "\n"
 
@@ -244,12 +244,12 @@ class Bundle:
         """Read `bundle.json`.
 
         Args:
-            text: contents of the file; bytes are UTF-8.
+            text: content of the file; bytes are UTF-8.
             where: its path, for messages.
 
         Raises:
-            BundleError: not JSON, too large, not a bundle, of another format version, changed since it was written, or
-                with a field missing or of a wrong kind.
+            BundleError: the text is not JSON, too large, not a manifest, of another format version, or changed after it
+                was written; or a field is missing or wrong.
         """
         raw = text.encode("utf-8", "surrogatepass") if isinstance(text, str) else text
         fields = parse_json(raw, MANIFEST_LIMITS.budget(where, BundleError, "Convert the checkpoint again."))
@@ -279,7 +279,7 @@ class Bundle:
         return bundle
 
     def _check(self, where: str) -> None:
-        """Refuse what does not go together, names that leave the folder, and files that are used but not listed."""
+        """Refuse contradictions, file names that leave the folder, and files that are used but not listed."""
         problems = list(self._contradictions())
         if problems:
             raise BundleError(f"{where}: {'; '.join(problems)}.", repair="Convert it again.")
@@ -296,7 +296,7 @@ class Bundle:
             )
 
     def _contradictions(self) -> Iterator[str]:
-        """What the manifest's parts say against each other."""
+        """Yield contradictions between parts of the manifest."""
         if not 1 <= self.vocab_size <= LARGEST_AXIS:
             yield f"vocab_size is {shown(self.vocab_size)}, expected 1 to {LARGEST_AXIS}"
         if taken := {"batch", "segment"} & set(self.evaluation.rings):
@@ -308,7 +308,7 @@ class Bundle:
         if wrong := [size for size in sizes if isinstance(size, int) and size != self.vocab_size]:
             yield f"vocab_size is {self.vocab_size}, but the graphs know {wrong[0]} tokens"
         if "score" not in self.graphs:
-            yield "there is no graph 'score'"
+            yield "the graph 'score' is missing"
             return
         inputs, outputs = (
             {tensor.name for tensor in t} for t in (self.graphs["score"].inputs, self.graphs["score"].outputs)
@@ -318,19 +318,19 @@ class Bundle:
                 yield f"memory {named(entry.input)} {problem}"
         strange = [entry.input for entry in self.memory if entry.input not in inputs or entry.output not in outputs]
         if strange:
-            yield f"memory that the score graph does not take or give: {', '.join(map(repr, strange[:5]))}"
+            yield f"memory that the score graph does not take or return: {', '.join(map(repr, strange[:5]))}"
         if len({entry.input for entry in self.memory} | {entry.output for entry in self.memory}) < 2 * len(self.memory):
             yield "memories share an input or output"
         for purpose, graph in self.graphs.items():
             yield from self._strange_outputs(purpose, graph)
 
     def _strange_outputs(self, purpose: str, graph: Graph) -> Iterator[str]:
-        """What a graph says that it gives, and what its purpose needs."""
+        """Yield differences between a graph's declared outputs and the needs of its purpose."""
         found = {tensor.name: tensor for tensor in graph.outputs}
         for name, (dtype, shape) in GIVEN.get(purpose.removesuffix("_few").removesuffix("_fixed"), {}).items():
             tensor = found.get(name)
             if tensor is None:
-                yield f"the graph {named(purpose)!r} gives no {name}"
+                yield f"the graph {named(purpose)!r} does not return {name}"
             elif (tensor.dtype, len(tensor.shape)) != (dtype, len(shape)) or not all(
                 map(self._is_size, tensor.shape, shape)
             ):
@@ -343,10 +343,10 @@ class Bundle:
 
 
 def _conversion(fields: Mapping[str, Any], where: str) -> str:
-    """The line that makes the bundle again, as far as a manifest of another version says what it was made from."""
+    """Return the command that makes the bundle again, as far as a manifest of another version has its source."""
     provenance = fields.get("provenance")
     sources = provenance.get("sources") if isinstance(provenance, dict) else None
-    # A checkpoint of several files is a folder, whose name no manifest holds.
+    # A checkpoint of several files is a folder, and manifests do not have its name.
     named = [*sources] if isinstance(sources, dict) and len(sources) == 1 else []
     source = next((name for name in named if name.isprintable()), None)
     precision = fields.get("precision")
@@ -356,7 +356,7 @@ def _conversion(fields: Mapping[str, Any], where: str) -> str:
 
 
 def _is_file_name(name: str) -> bool:
-    """Whether it stays inside a folder, and a message can show it."""
+    """Return whether a file name stays inside a folder, and a message can show it."""
     inside = PurePosixPath(name).name == name and name not in ("", ".", "..")
     return inside and name.isprintable() and len(name.encode("utf-8", "replace")) <= LONGEST_NAME
 
@@ -366,14 +366,14 @@ def _fields(entry: Memory | Graph) -> dict[str, Any]:
 
 
 def _digest(fields: Mapping[str, Any]) -> str:
-    """SHA-256 of what a manifest says, however it is laid out."""
+    """Return the SHA-256 of a manifest's content, independent of its layout."""
     return hashlib.sha256(json.dumps(fields, sort_keys=True).encode()).hexdigest()
 
 
 def _check_digest(fields: dict[str, Any], where: str) -> None:
-    """Take the digest out of a manifest, and refuse one that says something else than was written.
+    """Take the digest out of a manifest, and refuse the manifest if it was changed.
 
-    Manifests of earlier versions have none.
+    Manifests of earlier versions have no digest.
     """
     stated = fields.pop(DIGEST_KEY, None)
     try:

@@ -1,4 +1,4 @@
-"""Files that hold a state: tensors and fields (safetensors), written whole or not at all, checked when read."""
+"""State files: tensors and fields (safetensors), written whole or not at all, and checked when read."""
 
 from __future__ import annotations
 
@@ -26,20 +26,20 @@ Arrays = Mapping[str, npt.NDArray[Any]]
 
 
 def write_state(path: Path, kind: str, version: int, fields: Mapping[str, Any], arrays: Arrays) -> int:
-    """Write a state; a file that stood there is replaced in one go. On disk when this returns.
+    """Write a state, and replace an older file in one step. The file is on the disk when this returns.
 
-    The file has the format of safetensors, whose own writer would hold the tensors twice more in memory: it is laid out
-    here, so that they are written from where they are.
+    The file has the format of safetensors. The library's own writer would hold the tensors twice more in memory, so
+    this function writes them directly.
 
     Args:
-        kind: what it is the state of; fields: anything JSON can hold.
+        kind: the kind of the state; fields: any JSON values.
         arrays: tensors by name, of floats or whole numbers.
 
     Returns:
         The file's size in bytes.
 
     Raises:
-        OSError: it cannot be written; an older one stays as it was.
+        OSError: the file cannot be written; an older one stays as it was.
     """
     arrays = {name: np.ascontiguousarray(array) for name, array in arrays.items()}
     state = {"kind": kind, "version": version, **fields}
@@ -52,7 +52,7 @@ def write_state(path: Path, kind: str, version: int, fields: Mapping[str, Any], 
 
 
 def _header(metadata: Mapping[str, str], arrays: Arrays) -> bytes:
-    """The beginning of a safetensors file: the length of a JSON object, and in it where each tensor's bytes stand."""
+    """Return the beginning of a safetensors file: the length of a JSON object, and the object: tensors' places."""
     header: dict[str, Any] = {"__metadata__": metadata}
     end = 0
     for name, array in arrays.items():
@@ -60,7 +60,7 @@ def _header(metadata: Mapping[str, str], arrays: Arrays) -> bytes:
         dtype = f"{array.dtype.kind.upper()}{8 * array.itemsize}"  # F32, I64, U8
         header[name] = {"dtype": dtype, "shape": array.shape, "data_offsets": [begin, end]}
     raw = json.dumps(header).encode()
-    raw += b" " * (-len(raw) % 8)  # so that the tensors begin where 8-byte numbers may
+    raw += b" " * (-len(raw) % 8)  # align the tensors to 8 bytes
     return len(raw).to_bytes(8, "little") + raw
 
 
@@ -70,11 +70,12 @@ def read_state(
     """Return the fields and tensors that `write_state` wrote.
 
     Args:
-        repair: the end of every message: what to do about a state that is not usable.
-        limits: what its header and fields may take; its tensors take as much as the file has of them.
+        repair: the end of every message: the repair for an unusable state.
+        limits: bounds for header and fields; tensors take as much memory as they have in the file.
 
     Raises:
-        StateError: not such a file, of another kind or version, or damaged. OSError: it cannot be read.
+        StateError: the file is not a state, of another kind or version, or damaged.
+        OSError: the file cannot be read.
     """
     from safetensors import SafetensorError, safe_open
 
@@ -82,7 +83,7 @@ def read_state(
     budget = limits.budget(str(path), StateError)
     try:
         _check_header(path, budget)
-        with safe_open(path, "numpy") as opened:  # it may be a newer file by now, which is whole as well
+        with safe_open(path, "numpy") as opened:  # possibly a newer file, which is whole too
             state = parse_json((opened.metadata() or {}).get("xlexport", "{}").encode(), budget)
             arrays = {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118  # not a dict
     except (SafetensorError, ValueError, TypeError) as error:
@@ -99,10 +100,11 @@ def read_state(
 
 
 def _check_header(path: Path, budget: Budget) -> None:
-    """Read the header within the budget, before the library does, which has no numpy types for some tensors.
+    """Read the header within the budget before the library, which has no numpy types for some tensors.
 
     Raises:
-        StateError: it would take too much, or is not JSON. ValueError: it is not that of a state.
+        StateError: the header exceeds the budget, or is not JSON.
+        ValueError: the header is not the header of a state.
     """
     if not path.is_file() and path.exists():
         raise ValueError("not a file")
@@ -121,7 +123,7 @@ def _check_header(path: Path, budget: Budget) -> None:
 
 
 def _is_intact(state: dict[str, Any], arrays: Arrays) -> bool:
-    """Take the digest out of the fields, and see whether it is theirs and the tensors'."""
+    """Take the digest out of the fields, and return whether it fits the fields and tensors."""
     try:
         return bool(state.pop("sha256", None) == _digest(state, arrays))
     except RecursionError:
@@ -129,7 +131,7 @@ def _is_intact(state: dict[str, Any], arrays: Arrays) -> bool:
 
 
 def _digest(state: Mapping[str, Any], arrays: Arrays) -> str:
-    """SHA-256 of fields and tensors: safetensors would not notice a flipped byte."""
+    """Return the SHA-256 of fields and tensors: safetensors would not notice a flipped byte."""
     sha256 = hashlib.sha256(json.dumps(state, sort_keys=True).encode())
     for name, array in sorted(arrays.items()):
         sha256.update(f"{name} {array.dtype} {array.shape}".encode())

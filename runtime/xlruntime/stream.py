@@ -1,4 +1,4 @@
-"""One document's walk: it owns a memory, takes text or tokens in pieces of any size, and can be saved."""
+"""Streams: the walk through one document, with its own memory; takes pieces of any size, and can be saved."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ __all__ = ["NonFiniteScoreWarning", "Scores", "Stream", "restore_stream", "warn_
 
 
 class NonFiniteScoreWarning(RuntimeWarning):
-    """A score was not finite; the row's memory was refilled, so what follows starts afresh."""
+    """A score was not finite, so the row's memory was reset: later scores only depend on later tokens."""
 
 
 @dataclass(frozen=True)
 class Scores:
-    """Tokens that got their score.
+    """Scores of consecutive tokens.
 
     Attributes:
-        index: (n,) their places in the document, from 0.
-        tokens: (n,) their ids.
-        log_probs: (n,) natural logarithms of their probabilities.
-        context: (n,) how many tokens of the document each one's prediction attended to.
+        index: (n,) places of the tokens in the document, from 0.
+        tokens: (n,) token ids.
+        log_probs: (n,) natural logarithms of the tokens' probabilities.
+        context: (n,) number of tokens of the document that each prediction attended to.
     """
 
     index: npt.NDArray[np.int64]
@@ -47,18 +47,18 @@ class Scores:
 
 
 class Stream:
-    """A walk through one document of any length at constant memory. Used by one thread at a time.
+    """A walk through one document of any length at constant memory. Only one thread at a time may use it.
 
-    A feed's last token has no target yet: the stream holds it, and runs it when the next one arrives. Without
-    `same_length`, scores depend on where feeds end. A document that has no positions left is refused, or with `restart`
-    goes on as one that begins (see `EvaluationSettings`).
+    A feed's last token has no target yet: the stream holds it, and runs it when the next token arrives. Without
+    `same_length`, scores depend on the ends of feeds. If a document has no positions left, it is refused, or with
+    `restart` position and memory are reset (see `EvaluationSettings`).
 
     Attributes:
-        engine: what runs the steps; shared with other streams.
-        evaluation: how far a token sees, and how long a step is.
-        memory: what is carried; `memory.nbytes` says how large it is.
-        pending: id of the token that is held; None before the first one.
-        position: tokens of the document taken so far, the held one included.
+        engine: runs the steps; shared with other streams.
+        evaluation: the evaluation settings, such as the length of memory and of steps.
+        memory: the carried memory; `memory.nbytes` is its size in bytes.
+        pending: id of the held token; None before the first token.
+        position: number of tokens taken of the document, the held one included.
     """
 
     def __init__(self, engine: Engine, evaluation: EvaluationSettings, capacity: int | None = None) -> None:
@@ -83,25 +83,25 @@ class Stream:
     def feed(self, source: str | bytes | npt.NDArray[np.int64] | list[int]) -> Scores:
         """Take the next piece of the document, of any length.
 
-        Bytes may be cut anywhere, all other text between characters. Words of a vocabulary may be cut between words:
-        "the cat " and "sat " give the same tokens as "the cat sat ", and a line is over when its newline has been fed.
-        A tokenizer.json or SentencePiece model may give other tokens at a cut than the whole text has there.
+        Bytes may be cut anywhere, other text between characters. For a vocabulary of words, cut between words: "the
+        cat " and "sat " have the same tokens as "the cat sat ". A line ends when its newline is fed. With a
+        tokenizer.json or a SentencePiece model, the tokens at a cut may differ from the tokens of the whole text.
 
         Returns:
-            The scores that became known: of every token of the piece, but for the document's first token.
+            The new scores: of every token of the piece, except the document's first token.
 
         Raises:
             TokenError: an id is outside the vocabulary.
             TextError: the text cannot be tokenized, or the document gets longer than the model can read. After either
-                error nothing of the piece was taken.
+                error, the stream is unchanged.
         """
         return self._score(self._ids(source), refill=True)
 
     def score_continuation(self, source: str | bytes | npt.NDArray[np.int64] | list[int]) -> Scores:
-        """What `feed` would return, while the stream stays where it is: to compare ways in which a document may go on.
+        """Return the scores that `feed` would return, without changing the stream: to compare continuations.
 
-        Costs the step over the continuation alone. Up to `memory.max_segment` tokens are written beside what the memory
-        still needs, and hidden again; a longer continuation is fed to a `fork`.
+        The cost is only the step over the continuation. Up to `memory.max_segment` tokens are written to spare slots of
+        the memory and hidden again; a longer continuation is fed to a `fork`.
 
         Raises:
             TokenError, TextError: as `feed`.
@@ -121,9 +121,9 @@ class Stream:
         return self.fork().feed(ids)
 
     def fork(self) -> Stream:
-        """Another stream at the same place of the same document: both go on by themselves, bit-equal if fed the same.
+        """Return an independent stream at the same place of the same document; bit-equal if fed the same.
 
-        Copies the memory (`memory.nbytes`), and reads nothing again.
+        This copies the memory (`memory.nbytes`), and does not read the document again.
         """
         twin = copy.copy(self)
         twin.memory = self.memory.take([0])
@@ -136,14 +136,14 @@ class Stream:
         max_tokens: int,
         sampling: Sampling | None = None,
     ) -> Iterator[int]:
-        """Continue the document, after `prompt` if there is one: yields token ids as they are drawn.
+        """Continue the document, after `prompt` if given: yield token ids as they are drawn.
 
-        The prompt is run when the first token is asked for. What is drawn becomes part of the document: a later feed
-        or generate goes on from there.
+        The prompt is run when the first token is requested. Drawn tokens become part of the document: a later feed or
+        generate goes on after them.
 
         Raises:
-            OptionError: max_tokens is negative. TextError: there is nothing to continue, or the document could get
-                longer than the model can read.
+            OptionError: max_tokens is negative.
+            TextError: there is nothing to continue, or the document could get longer than the model can read.
         """
         if max_tokens < 0:
             raise OptionError(f"max_tokens is {max_tokens}, at least 0 is needed.")
@@ -156,17 +156,17 @@ class Stream:
         return self._generate(ids, max_tokens, sampling or Sampling())
 
     def reset(self) -> None:
-        """Forget the document; the next feed starts another."""
+        """Forget the document; the next feed starts a new one."""
         self.memory.restart(0)
         self.pending, self.position = None, 0
 
     def save(self, file: str | Path) -> None:
-        """Write all that `Model.restore` needs to go on, bit-equal to not having stopped (safetensors).
+        """Write the state (safetensors), from which `Model.restore` goes on bit-equal.
 
         The file appears whole or not at all.
 
         Raises:
-            OSError: it cannot be written; an older one stays as it was.
+            OSError: the file cannot be written; an older one stays as it was.
         """
         memory = self.memory
         saved = SavedStream(
@@ -190,7 +190,7 @@ class Stream:
         check_length(int(self.memory.position[0]) + held + more, self.evaluation, name)
 
     def _take(self, ids: npt.NDArray[np.int64], name: str) -> npt.NDArray[np.int64]:
-        """Hold the first token of a document; what is left of ids (n,) are targets."""
+        """Hold the first token of a document, and return the rest of ids (n,) as targets."""
         self._check_length(len(ids), name)
         if self.pending is None and len(ids):
             self.pending, ids = int(ids[0]), ids[1:]
@@ -198,7 +198,7 @@ class Stream:
         return ids
 
     def _segments(self, targets: npt.NDArray[np.int64]) -> Iterator[npt.NDArray[np.int64]]:
-        """Cut targets (n,) into segments, each no longer than a step can be; asked for one by one, as they are run."""
+        """Cut targets (n,) into segments that fit a step. Request each one after the previous one has run."""
         longest = min(self.memory.max_segment, self.engine.longest_step("score", self.evaluation.segment_len))
         while len(targets):
             S = min(longest, self._room())
@@ -206,14 +206,14 @@ class Stream:
             targets = targets[S:]
 
     def _room(self) -> int:
-        """Tokens that can be read before the document must restart, after it has done so if there were none."""
+        """Return the number of tokens that still fit before a restart; if there are none, restart first."""
         if not self.memory.room[0]:
             self._check_length(1, "the document")
             self.memory.restart(0)
         return int(self.memory.room[0])
 
     def _score(self, ids: npt.NDArray[np.int64], refill: bool) -> Scores:
-        """Run ids (n,), the document's next ones; `refill` the memory after scores that are not finite."""
+        """Score ids (n,), the document's next tokens; `refill` the memory after scores that are not finite."""
         targets = self._take(ids, "the document")
         first = self.position
         parts = [self._step(segment, refill) for segment in self._segments(targets)]
@@ -250,7 +250,7 @@ class Stream:
     def _next_logits(self) -> npt.NDArray[np.float32]:
         """Run the held token; return the logits of the next one."""
         self._room()
-        # The target is not known yet; the generate graph has no such input, so any will do.
+        # The target is not known yet. The generate graph has no such input, so its value does not matter.
         logits: npt.NDArray[np.float32] = self._run("generate", np.array([self.pending], np.int64))["logits"][0]
         if not np.isfinite(logits).all():
             self.memory.restart(0, refill=True)
@@ -261,13 +261,13 @@ class Stream:
 
 
 def warn_not_finite(name: str, position: int) -> None:
-    """Tell that a row had scores that are not finite, and that its memory starts afresh."""
-    message = f"{name}: scores that are not finite before token {position}; its memory was refilled and starts afresh."
+    """Warn that a row had scores that are not finite, and that its memory was reset."""
+    message = f"{name}: scores that are not finite before token {position}; its memory was refilled with first values."
     warnings.warn(message, NonFiniteScoreWarning, stacklevel=3)
 
 
 def restore_stream(engine: Engine, file: Path, capacity: int | None = None) -> Stream:
-    """Return a stream as `Stream.save` left it; see `Model.restore`."""
+    """Return the stream that `Stream.save` wrote; see `Model.restore`."""
     saved, evaluation, arrays = read_stream(engine, file)
     stream = Stream(engine, evaluation, saved.capacity if capacity is None else capacity)
     stream.memory.load_rows(arrays, saved.offset, saved.capacity)

@@ -1,4 +1,4 @@
-"""The state of a stream in a file: what is saved, and what is checked before it is believed."""
+"""The state of a stream in a file: write it, and check it before it is used."""
 
 from __future__ import annotations
 
@@ -22,21 +22,21 @@ from .state_file import LIMITS, read_state, write_state
 __all__ = ["LARGEST_COUNT", "SavedStream", "array_problems", "read_stream", "write_stream"]
 
 KIND = "xlexport stream"
-VERSION = 2  # 1: evaluation settings as fields of a fixed set
+VERSION = 2  # 1: evaluation settings in a fixed set of fields
 LARGEST_COUNT = 2**62  # tokens: far from overflowing
 REPAIR = "Save the stream again with Stream.save."
 
 
 @dataclass(frozen=True)
 class SavedStream:
-    """Hold the fields of a state, except the tensors of its memory.
+    """The fields of a state, without the tensors of its memory.
 
     Attributes:
-        fingerprint: of the bundle.
+        fingerprint: the bundle's fingerprint.
         evaluation: the settings of the walk, as `EvaluationRules.choose` takes them.
         capacity: slots of the largest ring; offset: rows written to the rings.
-        memory_length: rows that are seen; history: tokens read of the part of the document since the last restart.
-        pending: id of the held token; position: tokens of the document taken so far, the held one included.
+        memory_length: visible rows; history: number of tokens read since the last restart of the document.
+        pending: id of the held token; position: number of tokens taken of the document, the held one included.
     """
 
     fingerprint: str
@@ -49,7 +49,7 @@ class SavedStream:
     position: int
 
     def problems(self, evaluation: EvaluationSettings, vocab_size: int) -> list[str]:
-        """Return what no walk under these settings can have left."""
+        """Return the reasons why no walk under these settings can have this state."""
         most = {
             "offset": LARGEST_COUNT,
             "memory_length": evaluation.most_rows,
@@ -74,7 +74,7 @@ def write_stream(file: Path, saved: SavedStream, arrays: Mapping[str, npt.NDArra
     """Write a state; the file appears whole or not at all.
 
     Raises:
-        OSError: it cannot be written; an older one stays as it was.
+        OSError: the file cannot be written; an older one stays as it was.
     """
     write_state(file, KIND, VERSION, dataclasses.asdict(saved), arrays)
 
@@ -88,7 +88,7 @@ def read_stream(
         limits: as in `read_state`.
 
     Raises:
-        StateError: not a stream's state, a broken one, or one of another bundle.
+        StateError: the file is not a stream's state, is damaged, or belongs to another bundle.
         FileNotFoundError: the file does not exist.
     """
     if not file.is_file():
@@ -105,9 +105,9 @@ def read_stream(
             raise OptionError("; ".join(problems))
         if evaluation.to_dict() != saved.evaluation:
             raise OptionError(f"evaluation is {saved.evaluation}, expected {list(evaluation.to_dict())}")
-    except (TypeError, ValueError) as error:  # OptionError is one, too
+    except (TypeError, ValueError) as error:  # includes OptionError
         raise StateError(f"{file}: not a stream's state ({error}).", repair=REPAIR) from error
-    # What the file says of sizes is compared before any memory is taken for it.
+    # Check the file's sizes before any memory is allocated.
     plan = MemoryPlan(engine.bundle.memory, {}, {}, evaluation, saved.capacity, engine.device)
     if problems := array_problems(arrays, plan, 1):
         raise StateError(f"{file}: {'; '.join(problems)}.", repair=REPAIR)
@@ -115,7 +115,7 @@ def read_stream(
 
 
 def array_problems(arrays: Mapping[str, npt.NDArray[Any]], plan: MemoryPlan, batch_size: int) -> list[str]:
-    """Return what is wrong with the tensors of a memory of such a plan."""
+    """Return the problems of a memory's tensors under this plan."""
     problems = []
     for entry in plan.entries:
         expected, found = tuple(plan.sizes(entry, batch_size)), arrays.get(entry.input)

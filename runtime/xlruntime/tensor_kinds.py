@@ -1,4 +1,4 @@
-"""What the type and the shape of a tensor may be in a manifest: what numpy and ONNX Runtime both have."""
+"""Types and shapes that a manifest may give a tensor: the ones that numpy and ONNX Runtime share."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ LARGEST_AXIS = 2**31 - 1
 
 
 def check_kind(name: str, dtype: str, shape: Iterable[int | str]) -> None:
-    """Refuse a tensor that no array can be.
+    """Refuse a type or shape that no array can have.
 
     Args:
-        name: for the message.
-        dtype: a numpy name.
-        shape: sizes, and names of axes that have any size.
+        name: the tensor's name, for the message.
+        dtype: the name of a numpy type.
+        shape: sizes, and names of axes of any size.
 
     Raises:
         ValueError: the type is unknown, an axis is shorter than 1, or its name is empty.

@@ -170,7 +170,7 @@ def test_style_may_be_forced() -> None:
             vocabulary_of({"idx2sym": digits}, "it", style)
     with pytest.raises(CheckpointError, match="it, read as lm1b: line_start is '<S>', which is not a symbol"):
         vocabulary_of({"idx2sym": digits}, "it", "lm1b")
-    with pytest.raises(CheckpointError, match="it, read as enwik8: symbols that are no bytes: 'the', 'sea'"):
+    with pytest.raises(CheckpointError, match="it, read as enwik8: symbols that are not bytes: 'the', 'sea'"):
         vocabulary_of({"idx2sym": WIKI}, "it", "enwik8")
     with pytest.raises(CheckpointError, match=r"style 'morse' is unknown\. Use one of: wikitext, ptb"):
         vocabulary_of({"idx2sym": digits}, "it", "morse")

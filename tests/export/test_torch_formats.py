@@ -298,8 +298,8 @@ def test_commands(bytes_bundle: Converted, tmp_path: Path, capsys: pytest.Captur
     assert run(["score", str(folder), str(text)]) == 1
     assert "--trust" in capsys.readouterr().err
     assert run(["bench", str(folder)]) == 1
-    assert "give --trust to a command that has it" in (refusal := capsys.readouterr().err)
-    assert refusal.endswith("all else needs a bundle of convert --to onnx.\n")
+    assert "use a command with --trust" in (refusal := capsys.readouterr().err)
+    assert refusal.endswith("All other commands need a bundle of convert --to onnx.\n")
     nats = []
     for arguments in ([str(folder), "--trust"], [str(bytes_bundle.folder)]):
         assert run(["score", *arguments, str(text), "--json"]) == 0

@@ -1,13 +1,13 @@
-"""Make the golden bundles: what the eager model says, for runtime tests that run without PyTorch.
+"""Make the golden bundles and the eager model's scores, for runtime tests without PyTorch.
 
     python tests/golden/make_golden.py [NAME ...]
 
-Each `tests/golden/NAME/` then holds `bundle/`, which `xlexport.convert` wrote, and `expected.safetensors`: token ids
-`ids.D` of documents, and log-probabilities in nats `log_probs.N` of the cases that its metadata lists, computed by the
-eager model in the paper's form, segment by segment with carried hidden states. The models are tiny, and their weights
-random and large, so that an error in any of them shows. Run it again only when the bundle format changes.
+Each `tests/golden/NAME/` then has `bundle/`, which `xlexport.convert` wrote, and `expected.safetensors`. The latter has
+token ids `ids.D` of documents, and log-probabilities in nats `log_probs.N` of the cases that its metadata lists. The
+eager model computed them in the paper's form, segment by segment with carried hidden states. The models are tiny; their
+weights are random and large, so that an error in any weight shows. Run this again only if the bundle format changes.
 
-The folders whose names begin with `reformer` hold Reformers: one of rule `band`, one of rule `chunk`.
+The folders whose names begin with `reformer` have Reformers: one of rule `band`, one of rule `chunk`.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ from xltraining.transformer_xl import TransformerXL
 from xltraining.transformer_xl_config import TransformerXLConfig
 
 FOLDER = Path(__file__).resolve().parent
-DOCUMENT_LENGTHS = (2, 37, 400)  # one step, a few, and enough to write the ring twenty times
+DOCUMENT_LENGTHS = (2, 37, 400)  # one step, a few steps, and enough to wrap the ring twenty times
 
 
 @dataclass(frozen=True)
 class Golden:
-    """One variant: a model, the tokenizer of its bundle, and settings other than its own to evaluate it under."""
+    """One variant: a model, the tokenizer of its bundle, and further settings to evaluate it with."""
 
     config: TransformerXLConfig | ReformerConfig
     tokenizer: str
@@ -170,7 +170,7 @@ VARIANTS = {
 
 
 def random_model(golden: Golden) -> Any:
-    """A model whose every weight counts: standard deviation 0.3, about 1 for the scales of LayerNorm."""
+    """Make a model in which every weight matters: standard deviation 0.3, scales of LayerNorm around 1."""
     config = golden.config
     model = (Reformer(config) if isinstance(config, ReformerConfig) else TransformerXL(config)).eval()
     random = torch.Generator().manual_seed(golden.seed)
@@ -184,7 +184,7 @@ def random_model(golden: Golden) -> Any:
 
 @torch.inference_mode()
 def eager_log_probs(model: Any, ids: Tensor, settings: dict[str, Any]) -> Tensor:
-    """Log-probabilities (n - 1,) of all but the first of ids (n,), the memory of hidden states carried along."""
+    """Return log-probabilities (n - 1,) of all but the first of ids (n,), with carried hidden states."""
     settings = dict(settings)
     whole = getattr(model.config, "rule", None) == "chunk"
     segment_len = len(ids) if whole else settings.pop("segment_len", model.config.tgt_len)

@@ -1,9 +1,9 @@
-"""Make the golden bundle `late_reader`: a made-up model whose graph reads its memory after it has written it.
+"""Make the golden bundle `late_reader`: an artificial model whose graph reads its memory after writing it.
 
     python tests/golden/make_late_reader.py
 
 Its memory holds the last three tokens as a `window`. Its graphs write them first, and then "score" the step's first
-token by the sum of the rows before it: -(a + b + c + token). A runtime that lets both share a buffer gets that wrong.
+token by the sum of the rows before it: -(a + b + c + token). If old and new memory share a buffer, the score is wrong.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ KINDS = {"int64": TensorProto.INT64, "float32": TensorProto.FLOAT}
 
 
 def model() -> onnx.ModelProto:
-    """The graph."""
+    """Build the graph."""
     constants = {
         "axes": [1, 3],  # tokens (B, S) to rows (B, 1, S, 1)
         "row_axis": [2],
@@ -44,7 +44,7 @@ def model() -> onnx.ModelProto:
         helper.make_node("Unsqueeze", ["numbers", "axes"], ["rows"]),
         helper.make_node("Concat", [MEMORY.input, "rows"], ["all"], axis=2),
         helper.make_node("Slice", ["all", "first", "end", "row_axis"], [MEMORY.output]),
-        # Nothing of the new memory stays in the sum, but it can only be made after it.
+        # The new memory does not change the sum, but the sum can only be computed after it.
         helper.make_node("Sub", [MEMORY.output, MEMORY.output], ["nothing"]),
         helper.make_node("Add", [MEMORY.input, "nothing"], ["old"]),
         helper.make_node("ReduceSum", ["old", "row_axes"], ["sum"], keepdims=0),

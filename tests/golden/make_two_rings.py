@@ -1,10 +1,10 @@
-"""Make the golden bundle `two_rings`: a made-up model with two rings of different capacities, and a state.
+"""Make the golden bundle `two_rings`: an artificial model with two rings of different capacities, and a state.
 
     python tests/golden/make_two_rings.py
 
-Its rings hold the latest tokens, one more of them than the other; its state the sum of all tokens on top of its first
-value. It "scores" each target as -(near + 100 far + 10000 state): `near` and `far` are the sums of the tokens that a
-query sees in each ring, its own included, and `state` is the sum before the segment.
+Its rings hold the latest tokens, each a different number of them. Its state is its first value plus the sum of all
+tokens. The model "scores" each target as -(near + 100 far + 10000 state): `near` and `far` are the sums of the tokens
+that a query sees in each ring, its own included, and `state` is the state before the segment.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ RULES = EvaluationRules(
 
 
 class TwoRings(nn.Module):
-    """The step."""
+    """The step of the model."""
 
     traceable = True
     forms: ClassVar[Mapping[str, Form]] = {}
@@ -70,14 +70,14 @@ class TwoRings(nn.Module):
         return tuple(torch.ones(shape, dtype=kind) for shape, kind in zip(shapes, kinds, strict=True))
 
     def first_rows(self) -> Mapping[str, Tensor]:
-        """Return nothing: rings begin with zeros."""
+        """Return no first rows: rings begin with zeros."""
         return {}
 
     def discard(self) -> None:
-        """Free nothing: this model has no weights."""
+        """Do nothing: this model has no weights."""
 
     def forward(self, *inputs: Tensor) -> tuple[Tensor, ...]:
-        """Write both rings, and sum what each query sees."""
+        """Write both rings, and sum the tokens that each query sees."""
         given = dict(zip((entry.name for entry in self.inputs), inputs, strict=True))
         tokens = given["tokens"].to(torch.float32)
         S = tokens.shape[1]

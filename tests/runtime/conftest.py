@@ -18,7 +18,7 @@ from tests.helpers.paths import GOLDEN
 from xlruntime import Model, load
 
 BAND, CHUNK = "reformer_band", "reformer_chunk"
-MADE_UP = {"late_reader", "two_rings"}  # graphs that no model has
+MADE_UP = {"late_reader", "two_rings"}  # artificial graphs, not from models
 VARIANTS = sorted({path.parent.name for path in GOLDEN.glob("*/bundle")} - {BAND, CHUNK, *MADE_UP})
 EMPTY, ZEROS = "post_lnorm_same_length_empty", "pre_lnorm_same_length_zeros"  # both with same_length, on bytes
 
@@ -32,61 +32,61 @@ def open_golden(name: str) -> Model:
 
 @pytest.fixture(scope="session")
 def golden() -> Callable[[str], Model]:
-    """The open bundle of a name."""
+    """Return a function that opens the golden bundle of a name."""
     return open_golden
 
 
 @pytest.fixture(params=VARIANTS)
 def variant(request: pytest.FixtureRequest) -> Model:
-    """Every golden bundle of a Transformer-XL."""
+    """Return each golden bundle of a Transformer-XL in turn."""
     return open_golden(request.param)
 
 
 @pytest.fixture(params=[EMPTY, ZEROS])
 def model(request: pytest.FixtureRequest) -> Model:
-    """With same_length, under each rule for the first memory."""
+    """Return a model with same_length, for each rule for the first memory."""
     return open_golden(request.param)
 
 
 @pytest.fixture
 def bytes_model() -> Model:
-    """One that reads bytes, for what does not depend on the variant."""
+    """Return a model that reads bytes, for tests that do not depend on the variant."""
     return open_golden(EMPTY)
 
 
 @pytest.fixture
 def no_text_model() -> Model:
-    """One without a tokenizer and without same_length, of 29 tokens."""
+    """Return a model of 29 tokens without tokenizer and without same_length."""
     return open_golden("pre_lnorm_empty")
 
 
 @pytest.fixture
 def band_model() -> Model:
-    """A Reformer of 258 tokens that reads up to 200 tokens of a document: local and LSH attention, three rounds."""
+    """Return a Reformer of 258 tokens with 200 positions: local attention, and LSH attention of three rounds."""
     return open_golden(BAND)
 
 
 @pytest.fixture
 def chunk_model() -> Model:
-    """A Reformer of 40 tokens that reads documents of up to 96 tokens in one step."""
+    """Return a Reformer of 40 tokens that reads documents of up to 96 tokens in one step."""
     return open_golden(CHUNK)
 
 
 @pytest.fixture
 def bytes_of_band(band_model: Model, tmp_path: Path) -> Model:
-    """The same, reading text: the id of a byte is the byte and two."""
+    """Return the same Reformer with a byte tokenizer: id = byte + 2."""
     return load(with_tokenizer(band_model.folder, tmp_path / "bytes", kind="bytes", first_id=2), threads=1)
 
 
 @pytest.fixture
 def bundle_copy(tmp_path: Path) -> Path:
-    """A bundle that a test may break; it has a first_memory.safetensors."""
+    """Return a copy of a bundle with a first_memory.safetensors, for tests that break it."""
     return Path(shutil.copytree(GOLDEN / ZEROS / "bundle", tmp_path / "bundle"))
 
 
 @pytest.fixture
 def bundle_with(no_text_model: Model, tmp_path: Path) -> Callable[[str, Path], Path]:
-    """`bundle_with(kind, file)`: a bundle of 29 tokens that reads text with this tokenizer."""
+    """Return `bundle_with(kind, file)`, which makes a bundle of 29 tokens with this tokenizer."""
 
     def make(kind: str, file: Path) -> Path:
         return with_tokenizer(no_text_model.folder, tmp_path / "bundle", file, kind=kind)
@@ -96,13 +96,13 @@ def bundle_with(no_text_model: Model, tmp_path: Path) -> Callable[[str, Path], P
 
 @pytest.fixture
 def random_ids() -> RandomIds:
-    """`random_ids(n, seed=0, vocab_size=256)`: token ids (n,)."""
+    """Return `random_ids(n, seed=0, vocab_size=256)`, which makes token ids (n,)."""
     return ids.random_ids
 
 
 @pytest.fixture
 def close() -> Callable[..., Any]:
-    """`close(found, expected, within=2e-5)`: no number differs by more."""
+    """Return `close(found, expected, within=2e-5)`, which fails if a number differs by more."""
 
     def check(found: Any, expected: Any, within: float = 2e-5) -> None:
         np.testing.assert_allclose(found, expected, rtol=0, atol=within)

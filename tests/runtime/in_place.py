@@ -1,4 +1,4 @@
-"""Whether rings are really written in place, on whatever device a model is open."""
+"""Check that rings are really written in place, on the device of a model."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ __all__ = ["Chain", "walk_both_ways"]
 
 
 class Chain:
-    """A walk whose memory is carried by hand: each step is the unbound graph, a pure function of arrays."""
+    """A walk that carries memory itself: each step is the unbound graph, a pure function of arrays."""
 
     def __init__(self, model: Model, batch_size: int) -> None:
         self.model = model
-        self.memory = model.new_memory(model.bundle.settings, batch_size)  # counts; its buffers stay as they began
+        self.memory = model.new_memory(model.bundle.settings, batch_size)  # for its counters; its buffers do not change
         self.carried = {entry.input: self.memory.array(entry).copy() for entry in self.memory.entries}
         self.constants = {name: value.numpy() for name, value in self.memory.constants.items()}
 
     def step(self, tokens: npt.NDArray[np.int64], targets: npt.NDArray[np.int64]) -> npt.NDArray[Any]:
-        """One segment (B, S); log-probabilities of its targets."""
+        """Run one segment (B, S); return the log-probabilities of its targets."""
         feeds = {"tokens": tokens, "targets": targets, **self.memory.feeds(), **self.constants, **self.carried}
         made = self.model.session(self.model.graph_for("score", tokens.shape[1])).run(feeds)
         self.memory.advance(tokens.shape[1])
@@ -34,10 +34,10 @@ class Chain:
 def walk_both_ways(
     model: Model, ids: npt.NDArray[np.int64], within: float, after: Callable[[int], None] = lambda walked: None
 ) -> None:
-    """Walk `ids` (B, T) with rings bound to one buffer as input and output, and as a pure function beside it.
+    """Walk `ids` (B, T) twice: with rings bound to one buffer as input and output, and as a pure function.
 
-    After each segment results and memories must differ by `within` at most, every buffer must be where it was, and of a
-    ring not one bit may have changed outside the segment's own slots. Then `after` gets the number of segments so far.
+    After each segment, results and memories may differ by `within` at most, and every buffer must have its old address.
+    A ring must not change outside the segment's own slots. Then `after` gets the number of segments so far.
     """
     batch_size = len(ids)
     bound, chain = model.new_memory(model.bundle.settings, batch_size), Chain(model, batch_size)
@@ -58,4 +58,4 @@ def walk_both_ways(
             assert set(np.flatnonzero(changed.any(axis=1))) <= slots
         assert places == {entry.input: bound.values[entry.input].data_ptr() for entry in rings}
         after(walked)
-    assert bound.offset > C  # else the ring has not wrapped
+    assert bound.offset > C  # the ring has wrapped

@@ -1,4 +1,4 @@
-"""Positions that end: longer documents are refused with the figure, or go on as documents that begin.
+"""Limited positions: longer documents are refused with the limit, or position and memory are reset.
 
 The golden Reformer of rule `band` reads 200 tokens of a document, and predicts one more.
 """
@@ -25,12 +25,12 @@ Ids = npt.NDArray[np.int64]
 
 @pytest.fixture
 def ids(random_ids: Callable[..., Any]) -> Ids:
-    """Almost four times what the model reads."""
+    """Return almost four times as many tokens as the model reads."""
     return np.asarray(random_ids(777, vocab_size=258))
 
 
 def parts_alone(model: Model, ids: Ids) -> npt.NDArray[np.float32]:
-    """What restarts must come to: each part with the token after it, as a document of its own."""
+    """Return the expected scores of restarts: of each part and its next token as a separate document."""
     starts = range(0, len(ids) - 1, LIMIT)
     return np.concatenate([model.stream().feed(ids[start : start + LIMIT + 1]).log_probs for start in starts])
 
@@ -90,7 +90,7 @@ def test_feeds_may_end_anywhere_about_a_restart(band_model: Model, ids: Ids, clo
 
 
 @pytest.mark.parametrize("fed", [150, 199, 200, 201, 202, 430])
-def test_saved_stream_restarts_where_it_would_have(
+def test_saved_stream_restarts_at_the_same_place(
     fed: int, band_model: Model, ids: Ids, tmp_path: Any, close: Callable[..., None]
 ) -> None:
     stream = band_model.stream(restart=True)
@@ -163,8 +163,8 @@ def test_document_that_is_too_long_is_named_before_it_is_scored(band_model: Mode
     assert set(seen) == {"short", "fits"}
 
 
-def test_document_of_unknown_length_is_refused_where_it_gets_too_long(bytes_of_band: Model) -> None:
-    """What comes through a pipe is scored as it comes, as far as can be."""
+def test_document_of_unknown_length_is_refused_when_it_gets_too_long(bytes_of_band: Model) -> None:
+    """Score text from a pipe as it arrives, up to the limit."""
     asked = 0
 
     class Pipe(io.RawIOBase):
@@ -228,10 +228,10 @@ def test_corpus_is_walked_with_restarts_or_refused(band_model: Model, ids: Ids, 
 
 
 @pytest.mark.parametrize(("mem_len", "warmup"), [(40, 48), (220, 224)])
-def test_warmup_is_not_scored_where_streams_restart(
+def test_warmup_is_not_scored_if_streams_restart(
     mem_len: int, warmup: int, band_model: Model, ids: Ids, close: Callable[..., None]
 ) -> None:
-    """Rows of 259 tokens after the last of the row before: they restart after 200 tokens, warm-up included."""
+    """Walk rows of 259 tokens and their warm-up: they restart after 200 tokens, warm-up included."""
     evaluation = band_model.evaluation(restart=True, segment_len=16, mem_len=mem_len)
     streams = arrange(Corpus("corpus", ids.astype(np.int32)), evaluation, "nvidia", 3)
     assert streams.warmup == warmup

@@ -1,4 +1,4 @@
-"""Documents of any lengths share a batch, and each scores as it would alone."""
+"""Documents of any lengths share a batch, and each has the same scores as alone."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ LENGTHS = (1000, 1, 3000, 63, 2, 5000, 64, 65)
 
 @pytest.fixture
 def shrinks(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
-    """Batch sizes before and after each time that a batch shrinks."""
+    """Record the batch sizes before and after each shrinking of a batch."""
     take, seen = BatchMemory.take, []
 
     def spy(self: BatchMemory, rows: Sequence[int]) -> BatchMemory:
@@ -32,7 +32,7 @@ def shrinks(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
 
 @pytest.fixture
 def batch_sizes(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Rows of every step that is run."""
+    """Record the number of rows of every step."""
     step, seen = Model.step, []
 
     def spy(self: Model, purpose: str, memory: BatchMemory, tokens: Any, targets: Any) -> Any:
@@ -75,7 +75,7 @@ def test_batch_is_as_wide_as_there_are_documents(
 def test_row_is_used_again_for_the_next_document(
     model: Model, random_ids: Callable[..., Any], close: Callable[..., None], batch_sizes: list[int]
 ) -> None:
-    """A row starts over with its first memory, whatever the document before has left in it."""
+    """Check that a row starts over with its first memory, independent of the previous document."""
     documents = [random_ids(length, seed=length) for length in (50, 33, 90)]
     found = list(model.score(documents, batch_size=1))
     assert set(batch_sizes) == {1}
@@ -83,7 +83,7 @@ def test_row_is_used_again_for_the_next_document(
         close(score.nats / (len(document) - 1), -model.stream().feed(document).log_probs.mean(dtype=np.float64))
 
 
-def test_restart_touches_one_row(model: Model, random_ids: Callable[..., Any]) -> None:
+def test_restart_changes_one_row(model: Model, random_ids: Callable[..., Any]) -> None:
     memory, fresh = (model.new_memory(model.bundle.settings, batch_size=2) for _ in range(2))
     ids = random_ids(8)
     for _ in range(4):
@@ -96,7 +96,7 @@ def test_restart_touches_one_row(model: Model, random_ids: Callable[..., Any]) -
     for entry in memory.entries:
         array = memory.array(entry)
         np.testing.assert_array_equal(array[1], before[entry.input][1])
-        if zeros:  # these rows are attended to
+        if zeros:  # queries attend to these rows
             np.testing.assert_array_equal(array[0], fresh.array(entry)[0])
     assert not zeros or any(fresh.array(entry).any() for entry in memory.entries)  # W·LN(0) is not zero
 
@@ -107,7 +107,7 @@ def test_results_come_in_the_order_of_the_documents(bytes_model: Model, random_i
     assert [score.document for score in found] == [document.name for document in documents]
     assert [score.tokens for score in found] == [300, 2, 40, 0, 200, 1, 3]
     finished = [scores.document for scores in bytes_model.score_tokens(documents, batch_size=3) if scores.summary]
-    assert finished != [score.document for score in found]  # else this proves nothing
+    assert finished != [score.document for score in found]  # else this test proves nothing
     assert sorted(finished) == sorted(score.document for score in found)
 
 

@@ -1,4 +1,4 @@
-"""A bundle that is broken, changed, too new or not there at all."""
+"""Bundles that are broken, changed, too new or missing."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def listed_files(folder: Path) -> list[str]:
 
 
 def refusal(folder: Path, error: type[Exception] = BundleError) -> str:
-    """The message that loading gives, which is one line and begins with the place."""
+    """Return the message of a failed load; check that it is one line and begins with the place."""
     with pytest.raises(error) as caught:
         load(folder)
     message = str(caught.value)
@@ -111,7 +111,7 @@ def test_folder_without_a_manifest(bundle_copy: Path) -> None:
         (b'{"format_version": %d}' % FORMAT_VERSION, "a field is missing or malformed"),
     ],
 )
-def test_manifest_that_is_none(content: bytes, message: str, bundle_copy: Path) -> None:
+def test_file_that_is_not_a_manifest_is_refused(content: bytes, message: str, bundle_copy: Path) -> None:
     (bundle_copy / "bundle.json").write_bytes(content)
     assert message in refusal(bundle_copy)
 
@@ -172,7 +172,7 @@ def test_malformed_field_is_refused(change: Change, bundle_copy: Path) -> None:
 
 
 @pytest.mark.parametrize(("first", "refused"), [(0, False), (1, True), (2, True)])
-def test_bytes_that_have_no_id_are_refused(first: int, refused: bool, bundle_copy: Path) -> None:
+def test_bytes_without_id_are_refused(first: int, refused: bool, bundle_copy: Path) -> None:
     edit_manifest(bundle_copy, lambda manifest: manifest["tokenizer"].update(first_id=first))
     if refused:
         assert f"bytes have ids {first} to {first + 255}, but the vocabulary is 0 to 255" in refusal(bundle_copy)
@@ -210,14 +210,14 @@ def test_file_that_is_used_but_not_listed_is_refused(change: Change, name: str, 
         lambda manifest: manifest["graphs"]["score"].update(max_segment=32),
     ],
 )
-def test_graph_that_is_not_what_the_manifest_says_is_refused(change: Change, bundle_copy: Path) -> None:
+def test_graph_that_differs_from_the_manifest_is_refused(change: Change, bundle_copy: Path) -> None:
     edit_manifest(bundle_copy, change)
-    assert "score.onnx: its metadata is not what the manifest says about it" in refusal(bundle_copy)
+    assert "score.onnx: its metadata differs from the manifest" in refusal(bundle_copy)
 
 
 def test_graphs_that_were_exchanged_are_refused(bundle_copy: Path) -> None:
     shutil.copyfile(bundle_copy / "detail.onnx", bundle_copy / "score.onnx")
-    with pytest.raises(BundleError, match=r"score\.onnx: its metadata is not what the manifest says"):
+    with pytest.raises(BundleError, match=r"score\.onnx: its metadata differs from the manifest"):
         load(bundle_copy, check_files=False)
 
 

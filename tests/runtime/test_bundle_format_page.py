@@ -1,4 +1,4 @@
-"""docs/bundle_format.md: it names every field of a manifest, and what it shows is what the code reads and says."""
+"""docs/bundle_format.md names every field of a manifest, and its examples and messages are the code's own."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_rules_are_numbered_through() -> None:
     assert max(int(number) for number in re.findall(r"\brules? (\d+)", PAGE)) <= len(numbers)
 
 
-def test_example_is_what_a_transformer_xl_declares() -> None:
+def test_example_equals_a_transformer_xl_s_declaration() -> None:
     rules = read_fields(EvaluationRules, json.loads(f"{{{EXAMPLE}}}")["evaluation"])
     config = {"tgt_len": 128, "mem_len": 384, "clamp_len": 192, "same_length": True}
     declared = architecture("transformer_xl").evaluation({**config, "first_memory": "empty", "window_extra": 0})

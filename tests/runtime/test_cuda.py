@@ -1,4 +1,4 @@
-"""The CUDA execution provider against the CPU, over carried memory; skipped, with the reason, where there is no GPU."""
+"""The CUDA execution provider against the CPU, over carried memory; skipped, with the reason, without a GPU."""
 
 from __future__ import annotations
 

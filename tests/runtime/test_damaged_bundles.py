@@ -1,4 +1,4 @@
-"""Bundles that were damaged or changed where no digest of a file shows it."""
+"""Bundles that were damaged or changed in a way that digests of files do not show."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Change = Callable[[dict[str, Any]], Any]
 
 
 def seal(folder: Path, name: str) -> None:
-    """Let the manifest have the digest of the file as it is now."""
+    """Update the digest of a file in the manifest."""
     digest = digest_file(folder / name)
     edit_manifest(
         folder, lambda manifest: manifest["files"].update({name: {"sha256": digest.sha256, "size": digest.size}})
@@ -32,7 +32,7 @@ def seal(folder: Path, name: str) -> None:
 
 @pytest.fixture
 def sealed(bundle_copy: Path) -> Path:
-    """Its manifest has a digest of itself, as all have that are written."""
+    """Return a bundle whose manifest has its own digest, as every written manifest has."""
     (bundle_copy / "bundle.json").write_text(read_bundle(bundle_copy).to_json(), "utf-8")
     load(bundle_copy)
     return bundle_copy
@@ -96,9 +96,9 @@ def setting(manifest: dict[str, Any], name: str) -> dict[str, Any]:
         (lambda m: m.update(format_version=True), "no integer format_version"),
         (lambda m: m.update(format_version=10**4000), "format version 10000000000000000000 is newer"),
         (lambda m: m["tokenizer"].update(kind="runes"), "tokenizer.kind is 'runes', expected 'bytes' or 'vocabulary'"),
-        (lambda m: m["tokenizer"].update(kind="vocabulary"), "with file None: only bytes and none have none"),
-        (lambda m: m["graphs"].pop("score"), "there is no graph 'score'"),
-        (lambda m: m["memory"].append({**m["memory"][0], "input": "x"}), "score graph does not take or give: 'x'"),
+        (lambda m: m["tokenizer"].update(kind="vocabulary"), "with file None: only bytes and none have no file"),
+        (lambda m: m["graphs"].pop("score"), "the graph 'score' is missing"),
+        (lambda m: m["memory"].append({**m["memory"][0], "input": "x"}), "score graph does not take or return: 'x'"),
         (lambda m: m["files"].update({"a\nb": m["files"]["README.md"]}), "stay inside the bundle, found ['a\\nb']"),
         (lambda m: m["files"].update({"a" * 300: m["files"]["README.md"]}), "must stay inside the bundle"),
     ],
@@ -111,7 +111,7 @@ def test_manifest_of_other_kinds_is_refused(change: Change, said: str, bundle_co
     assert len(message) < 1000
 
 
-def test_all_that_is_wrong_is_told_at_once(bundle_copy: Path) -> None:
+def test_all_problems_are_reported_together(bundle_copy: Path) -> None:
     def change(manifest: dict[str, Any]) -> None:
         del manifest["architecture"], manifest["evaluation"]["segment_len"]
         manifest["vocab_size"] = None
@@ -130,7 +130,7 @@ def test_deeply_nested_manifest_is_refused_or_read(depth: int, sealed: Path) -> 
 
 
 @pytest.mark.parametrize("damage", ["cut", "shape", "missing", "infinite", "whole numbers"])
-def test_first_rows_that_are_none_are_refused(damage: str, bundle_copy: Path) -> None:
+def test_invalid_first_rows_are_refused(damage: str, bundle_copy: Path) -> None:
     file = bundle_copy / FIRST_MEMORY_FILE
     rows = load_file(file)
     name = next(iter(rows))
@@ -151,8 +151,8 @@ def test_first_rows_that_are_none_are_refused(damage: str, bundle_copy: Path) ->
     assert f"{FIRST_MEMORY_FILE}: {'damaged' if damage == 'cut' else 'no such rows'}" in message
 
 
-def test_graph_that_fails_in_a_step_is_told(bundle_copy: Path) -> None:
-    """Its positional keys are gone, so a step lacks inputs."""
+def test_graph_that_fails_in_a_step_is_reported(bundle_copy: Path) -> None:
+    """Remove the graph of positional keys, so that a step lacks inputs."""
     edit_manifest(bundle_copy, lambda manifest: manifest["graphs"].pop("positions"))
     with pytest.raises(BundleError, match=r"score\.onnx: ONNX Runtime cannot run it \(.*position_key"):
         load(bundle_copy).stream().feed("some text")
@@ -176,6 +176,6 @@ def test_messages_about_vocabularies_are_short(field: str, symbol: object) -> No
 
 
 @pytest.mark.parametrize("ids", [[1, True], [False, 2, 3], (True, 1)])
-def test_true_and_false_are_no_ids(ids: list[int], bytes_model: Model) -> None:
+def test_booleans_are_not_ids(ids: list[int], bytes_model: Model) -> None:
     with pytest.raises(TokenError, match="found true or false among them"):
         list(bytes_model.score([ids]))

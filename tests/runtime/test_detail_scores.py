@@ -1,4 +1,4 @@
-"""Ranks, entropies and likeliest tokens of documents, against distributions that are computed whole, token by token."""
+"""Ranks, entropies and likeliest tokens of documents, against full distributions of each token."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from xlruntime.evaluation import EvaluationSettings
 
 Ids = npt.NDArray[np.int64]
 DETAILS = ("rank", "entropy", "top_ids", "top_log_probs")
-# Ties aside, ranks are exact; where two tokens are closer than rounding, either may come first.
+# Ranks are exact except for ties: if two tokens are closer than rounding, either may come first.
 NEAR = 1e-4
 
 
 def distributions(model: Model, evaluation: EvaluationSettings, ids: Ids) -> Iterator[npt.NDArray[np.float64]]:
-    """Natural logarithms of every token's probability at each place of a document but the first."""
+    """Yield natural logarithms of all tokens' probabilities at each place of a document except the first."""
     memory = model.new_memory(evaluation)
     for place in range(len(ids) - 1):
         logits = model.step("generate", memory, ids[None, place : place + 1], ids[None, place + 1 : place + 2])
@@ -60,7 +60,7 @@ def test_detail_of_a_reformer_against_brute_force(band_model: Model, random_ids:
 
 
 def test_detail_of_whole_documents(chunk_model: Model, random_ids: Callable[..., Ids]) -> None:
-    """Its generate graph gives the last distribution of a document, which no later token has changed."""
+    """Compare with the generate graph: it returns a document's last distribution, which has no later tokens."""
     ids = random_ids(60, vocab_size=40)
     (part,) = chunk_model.score_tokens([ids], detail=10)
     assert part.rank is not None and part.entropy is not None and part.top_ids is not None

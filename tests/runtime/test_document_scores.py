@@ -18,7 +18,7 @@ def total_of(model: Model, document: Any) -> DocumentScore:
 
 
 def test_ratios_leave_out_the_first_token(bytes_model: Model) -> None:
-    """The first token has no context: its bytes and characters are not scored, but counted."""
+    """Count the first token's bytes and characters, but do not score them: the token has no context."""
     text = "été – summer\n  in 東京 \n"
     raw = text.encode()
     nats = -float(bytes_model.stream().feed(raw).log_probs.sum(dtype=np.float64))
@@ -51,7 +51,7 @@ def test_document_too_short_to_score(given: Any, bytes_model: Model) -> None:
 
 
 def test_document_of_one_character_of_three_bytes(bytes_model: Model) -> None:
-    """Its other bytes are scored, but it has no second character to divide by."""
+    """Score the other bytes; a ratio per character is not defined without a second character."""
     score = total_of(bytes_model, "–")
     assert (score.tokens, score.scored_tokens, score.bytes, score.chars, score.words) == (3, 2, 3, 1, 1)
     assert score.bits_per_char is None
@@ -77,7 +77,7 @@ def test_perplexity_that_overflows_is_infinite(bytes_model: Model, monkeypatch: 
     assert (score.nats, score.perplexity) == (3000.0, math.inf)
 
 
-def test_token_scores_say_where_each_token_stands(bytes_model: Model) -> None:
+def test_token_scores_have_the_place_of_each_token(bytes_model: Model) -> None:
     raw = "ab – cd".encode()
     parts = list(bytes_model.score_tokens([Document("it", raw)], segment_len=4))
     assert [len(part) for part in parts] == [4, 4]

@@ -1,4 +1,4 @@
-"""Evaluation settings: what a bundle declares, what may be chosen, what is refused, and which stream it holds for."""
+"""Evaluation settings: declarations of a bundle, valid and invalid choices, and the streams they apply to."""
 
 from __future__ import annotations
 
@@ -106,13 +106,13 @@ def test_window_beyond_one_more_is_refused() -> None:
         Ring("mem_len", window_extra=2)
 
 
-def test_options_that_are_none_are_kept() -> None:
+def test_none_keeps_the_default() -> None:
     own = {"segment_len": 8, "restart": False, "mem_len": 12, "clamp_len": -1, "same_length": True}
     assert OURS.choose().to_dict() == OURS.choose(mem_len=None).to_dict() == own
     assert OURS.choose(3, mem_len=30).to_dict() == own | {"segment_len": 3, "mem_len": 30}
 
 
-def test_what_was_chosen_can_become_the_default() -> None:
+def test_chosen_values_can_become_the_defaults() -> None:
     chosen = OURS.choose(3, mem_len=30, same_length=False)
     assert OURS.adopt(chosen).choose().to_dict() == chosen.to_dict()
     assert OURS.adopt(chosen).settings["mem_len"].minimum == 1
@@ -122,7 +122,7 @@ def test_graphs_take_the_settings_that_declare_an_input() -> None:
     assert OURS.choose(mem_len=5).inputs() == {"mem_len": 5, "clamp_len": -1}
 
 
-def test_window_is_what_a_query_sees_at_most() -> None:
+def test_window_is_the_most_keys_that_a_query_sees() -> None:
     assert OURS.choose().window("capacity") == 12
     assert ring_rules(window_extra=1).choose().window("capacity") == 13
     assert OURS.choose(same_length=False).window("capacity") == UNBOUNDED_WINDOW
@@ -182,7 +182,7 @@ def test_settings_of_one_stream_do_not_reach_another(model: Model, random_ids: C
 def test_window_of_one_more_equals_a_memory_of_one_more(
     model: Model, random_ids: Callable[..., Any], close: Callable[..., None]
 ) -> None:
-    """The rule of NVIDIA and TensorFlow at mem_len 11 sees what the authors' rule sees at mem_len 12."""
+    """Compare the rule of NVIDIA and TensorFlow at mem_len 11 with the authors' rule at mem_len 12."""
     ids = random_ids(90)
     rules = model.bundle.evaluation
     rings = {"capacity": dataclasses.replace(rules.rings["capacity"], window_extra=1)}

@@ -1,4 +1,4 @@
-"""Ways in which a document may go on: forks, and continuations that are scored while the stream stays where it is."""
+"""Alternative continuations of a document: forks, and scores of continuations that leave the stream unchanged."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ import pytest
 from xlruntime import Model, NonFiniteScoreWarning, Sampling, Stream, TextError, TokenError
 from xlruntime.memory import BatchMemory
 
-FED = (0, 1, 5, 60, 150)  # nothing; a held token; less than a segment; the rings full; round and round
-LENGTHS = (0, 1, 3, 8, 30)  # of continuations: some shorter and some longer than a step, or than a ring has room for
+FED = (0, 1, 5, 60, 150)  # nothing; a held token; less than a segment; full rings; rings that wrapped often
+LENGTHS = (0, 1, 3, 8, 30)  # of continuations: shorter and longer than a step, and than the spare slots of a ring
 THREADS = 8
 
 RandomIds = Callable[..., npt.NDArray[np.int64]]
@@ -24,7 +24,7 @@ RandomIds = Callable[..., npt.NDArray[np.int64]]
 
 @pytest.fixture(params=["transformer_xl", "reformer"])
 def streaming(request: pytest.FixtureRequest, bytes_model: Model, band_model: Model) -> Model:
-    """A model of rings, and one that has recent rows beside them."""
+    """Return a model with rings, and one with rings and windows of recent rows."""
     return bytes_model if request.param == "transformer_xl" else band_model
 
 
@@ -111,7 +111,7 @@ def test_continuations_score_as_if_fed_and_change_nothing(fed: int, streaming: M
 
 @pytest.mark.parametrize("length", LENGTHS)
 def test_continuations_under_every_variant(length: int, variant: Model, random_ids: RandomIds) -> None:
-    """Both rules for the first memory, with and without same_length."""
+    """Test both rules for the first memory, with and without same_length."""
     vocab_size = variant.bundle.vocab_size
     ids = random_ids(140, vocab_size=vocab_size)
     stream, alone = variant.stream(), variant.stream()
@@ -134,7 +134,7 @@ def test_reranking_equals_scoring_each_candidate_from_scratch(
         close(stream.score_continuation(candidate).log_probs, expected, within=1e-5)  # other segments, so other sums
 
 
-def test_short_continuation_copies_no_ring(
+def test_short_continuation_does_not_copy_a_ring(
     bytes_model: Model, random_ids: RandomIds, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stream = bytes_model.stream()
@@ -168,7 +168,7 @@ def test_continuation_that_cannot_be_scored_changes_nothing(band_model: Model, r
 
 
 def test_continuation_that_restarts_the_document(model: Model, band_model: Model, random_ids: RandomIds) -> None:
-    """A restart may refill a row, which nothing brings back; so such a continuation goes to a fork."""
+    """Check that such a continuation goes to a fork: a restart may refill a row, which cannot be undone."""
     ids = random_ids(260)
     limited = replace(model.bundle.evaluation, max_positions=200, restart=True).choose()
     for each, evaluation in ((model, limited), (band_model, band_model.evaluation(restart=True))):
@@ -205,7 +205,7 @@ def test_step_that_fails_changes_nothing(
 def test_continuation_with_scores_that_are_not_finite_leaves_the_stream_clean(
     model: Model, random_ids: RandomIds, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A NaN in a slot that is hidden again would still poison every later product."""
+    """Wipe hidden slots: a NaN in one would still make every later product NaN."""
     ids = random_ids(90)
     stream, alone = model.stream(), model.stream()
     for each in (stream, alone):

@@ -1,4 +1,4 @@
-"""Drawing tokens, and going on after them."""
+"""Draw tokens, and continue after them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ PROBABILITIES = np.array([0.05, 0.5, 0.15, 0.3])
 
 
 def shares(sampling: Sampling, draws: int = 4000) -> list[float]:
-    """How often each token is drawn from logits that mean PROBABILITIES."""
+    """Return the frequency of each token in draws from the logits of PROBABILITIES."""
     logits = (np.log(PROBABILITIES) + 3.0).astype(np.float32)
     rng = sampling.rng()
     drawn = np.bincount([sampling.draw(logits, rng) for _ in range(draws)], minlength=4)
@@ -49,7 +49,7 @@ def test_tokens_are_drawn_by_their_probabilities(sampling: Sampling, expected: A
 
 
 def by_full_sort(sampling: Sampling, logits: Any) -> dict[int, float]:
-    """Probability of each token that may be drawn, the slow way: sort all, cut, normalise."""
+    """Return the probability of each candidate by a full sort: sort all, cut, normalise."""
     scores = logits.astype(np.float64) / sampling.temperature
     order = np.argsort(-scores, kind="stable")[: sampling.top_k]
     probabilities = np.exp(scores[order] - scores[order[0]])
@@ -61,7 +61,7 @@ def by_full_sort(sampling: Sampling, logits: Any) -> dict[int, float]:
 
 
 class Recorded:
-    """A random source that shows what it is asked to choose from, and chooses the last."""
+    """A random source that records the probabilities of a choice, and chooses the last entry."""
 
     def __init__(self) -> None:
         self.choices: dict[int, float] = {}
@@ -74,8 +74,8 @@ class Recorded:
 @pytest.mark.parametrize("top_k", [None, 1, 2, 5, 30, 31, 99])
 @pytest.mark.parametrize("top_p", [None, 1e-9, 0.3, 0.77, 0.999])
 @pytest.mark.parametrize("decimals", [0, 7])
-def test_choice_is_that_of_a_full_sort(top_k: int | None, top_p: float | None, decimals: int) -> None:
-    """With whole numbers as logits many tokens are equally likely: the lower ids come first."""
+def test_choice_equals_a_full_sort(top_k: int | None, top_p: float | None, decimals: int) -> None:
+    """Test also whole logits, where many tokens are equally likely: lower ids come first."""
     logits = np.random.default_rng(3).normal(0, 1.5, 31).round(decimals).astype(np.float32)
     sampling, rng = Sampling(temperature=1.3, top_k=top_k, top_p=top_p), Recorded()
     drawn = sampling.draw(logits, rng)  # type: ignore[arg-type]  # only `choice` is used
@@ -97,7 +97,7 @@ def test_large_vocabulary_is_not_sorted(sampling: Sampling, longest: int, monkey
         return argsort(values, **options)
 
     monkeypatch.setattr(np, "argsort", spy)
-    logits = np.random.default_rng(0).normal(0, 3, 100_000).astype(np.float32)  # no two alike among the likeliest
+    logits = np.random.default_rng(0).normal(0, 3, 100_000).astype(np.float32)  # the likeliest are all different
     draws = [[sampling.draw(logits, rng) for _ in range(3)] for rng in map(np.random.default_rng, (1, 1, 2))]
     assert max(lengths) <= longest
     assert draws[0] == draws[1] != draws[2]
@@ -119,7 +119,7 @@ def test_sampling_option_out_of_range_is_refused(settings: dict[str, Any]) -> No
 
 
 def test_temperature_zero_takes_the_likeliest_token(variant: Model, random_ids: Callable[..., Any]) -> None:
-    """Compared with the detail graph, which ranks what was drawn; long enough to write the ring round and round."""
+    """Compare with the detail graph, which ranks the drawn tokens; draw enough to wrap the ring often."""
     prompt = random_ids(21, vocab_size=variant.bundle.vocab_size)
     drawn = list(variant.generate(prompt, max_tokens=60, sampling=GREEDY, segment_len=1))
     ids = np.concatenate([prompt, drawn])
@@ -147,7 +147,7 @@ def test_top_k_and_top_p_of_one_token_are_greedy(model: Model) -> None:
         assert list(model.generate(b"prompt", max_tokens=30, sampling=sampling)) == expected
 
 
-def test_feed_goes_on_after_what_was_generated(
+def test_feed_goes_on_after_generated_tokens(
     model: Model, random_ids: Callable[..., Any], close: Callable[..., None]
 ) -> None:
     prompt, more = random_ids(33, seed=1), random_ids(50, seed=2)

@@ -29,7 +29,7 @@ HONEST = model(graph(SCORED, [SCALE]))
 
 @pytest.fixture(autouse=True)
 def unopened(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
-    """What ONNX Runtime was given; graphs that are refused never get there."""
+    """Record the graphs that ONNX Runtime receives; it must never receive a refused one."""
     opened: list[bytes] = []
     real = providers.import_onnxruntime()
     session = real.InferenceSession
@@ -64,7 +64,7 @@ def with_functions(*functions: onnx.FunctionProto, called: str) -> onnx.ModelPro
 
 
 def laughs(levels: int, calls: int) -> onnx.ModelProto:
-    """Functions that each call the one before several times."""
+    """Return a model of nested functions: each calls the previous one several times."""
     functions = [function("f0", [node("Identity", ["x"], ["y"])])]
     for level in range(1, levels + 1):
         names = ["x", *(f"t{number}" for number in range(1, calls)), "y"]
@@ -79,7 +79,7 @@ def test_honest_graph_passes_and_scores(tmp_path: Path, unopened: list[bytes]) -
 
 
 def test_operator_that_crashes_onnxruntime_never_reaches_it(tmp_path: Path, unopened: list[bytes]) -> None:
-    """AttnLSTM without the inputs of its attention reads them all the same: the process ends with SIGSEGV."""
+    """Refuse AttnLSTM without inputs of its attention: ONNX Runtime would end with SIGSEGV."""
     rows, sizes = (4, 1, 3), {"W": (2, 8, 5), "R": (2, 8, 2), "B": (2, 16), "h": (2, 1, 2), "c": (2, 1, 2), "P": (2, 6)}
     weights = [constant(name, np.zeros(shape, np.float32)) for name, shape in {"X": rows, **sizes}.items()]
     given = ["X", "W", "R", "B", "", "h", "c", "P"]
@@ -105,7 +105,7 @@ def test_operator_that_crashes_onnxruntime_never_reaches_it(tmp_path: Path, unop
         ("add", ""),
     ],
 )
-def test_operators_of_others_are_refused_wherever_they_are(operator: str, domain: str) -> None:
+def test_foreign_operators_are_refused_in_every_place(operator: str, domain: str) -> None:
     strange = node(operator, ["c"], ["unused"], domain=domain)
     body = helper.make_graph([strange], "body", [], [])
     within = node("Loop", ["n", "", "c"], ["unused"], body=body)
@@ -115,13 +115,13 @@ def test_operators_of_others_are_refused_wherever_they_are(operator: str, domain
         model(graph([*SCORED, strange], [SCALE])),
         model(graph([*SCORED, within], [SCALE])),
         with_functions(beyond, called="f"),
-        model(graph(SCORED, [SCALE]), [beyond]),  # which nothing calls
+        model(graph(SCORED, [SCALE]), [beyond]),  # a function without calls
     ):
         assert f"operators that xlexport does not write ({said})" in refused(made)
 
 
-def test_name_that_comes_twice_is_read_as_onnx_reads_it() -> None:
-    """The later one holds, in a protocol buffer."""
+def test_repeated_name_is_read_as_onnx_reads_it() -> None:
+    """Take the last value of a repeated field, as protocol buffers do."""
     strange = model(graph([*SCORED, node("Scan", ["c"], ["unused"])], [SCALE])).SerializeToString()
     twice = strange.replace(b"\x22\x04Scan", b"\x22\x04Mul ").replace(b"Mul ", b"Scan")
     assert onnx.load_from_string(twice).graph.node[-1].op_type == "Scan"
@@ -169,14 +169,14 @@ def test_weights_that_lie_elsewhere_are_refused_in_every_kind_of_tensor(location
         assert "its weights lie in " in refused(each, "weights.data")
 
 
-def test_weights_that_are_said_to_be_inside_and_outside_are_refused() -> None:
+def test_weights_both_inside_and_outside_are_refused() -> None:
     tensor = external("w", "../secret", 4)
     tensor.data_location = TensorProto.DEFAULT
     tensor.raw_data = b"1234"
 
 
 def reads(location: str) -> onnx.ModelProto:
-    """Gives away the bytes of a file as scores of the token ids 0 to 7."""
+    """Return a model whose scores of token ids 0 to 7 reveal the bytes of a file."""
     nodes = [
         node("Gather", ["w", "targets"], ["byte"]),
         node("Cast", ["byte"], ["c"], to=TensorProto.FLOAT),
@@ -202,7 +202,7 @@ def test_listed_file_that_is_a_link_out_is_not_read(tmp_path: Path, unopened: li
     assert unopened == []
 
 
-def test_stray_file_that_nothing_uses_does_no_harm(tmp_path: Path) -> None:
+def test_unused_stray_file_does_no_harm(tmp_path: Path) -> None:
     load(made_bundle(tmp_path / "bundle", {"score": HONEST}, unlisted={".gitattributes": b"", "notes.txt": b"mine"}))
 
 
@@ -269,12 +269,12 @@ def test_walk_is_bounded() -> None:
 def test_file_that_is_too_large_is_not_read(tmp_path: Path) -> None:
     path = tmp_path / "score.onnx"
     with path.open("wb") as file:
-        file.truncate(1 << 40)  # of nothing: it takes no place on the disk, and would take all memory
+        file.truncate(1 << 40)  # sparse: it needs no disk space, but would need all memory
     with pytest.raises(BundleError, match=r"score\.onnx: reading it would take more than 1,073,741,824 bytes"):
         read_graph(path)
 
 
-def test_what_is_no_file_is_refused(tmp_path: Path) -> None:
+def test_path_that_is_not_a_file_is_refused(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe.onnx")
     for path in (tmp_path, tmp_path / "pipe.onnx", tmp_path / "absent.onnx"):
         with pytest.raises(BundleError, match="no such file"):
@@ -298,13 +298,13 @@ def test_cut_off_file_is_refused_or_ends_between_two_fields(length: int) -> None
     [b"\x0b", b"\x0c", b"\x07", b"\x00\x00", b"\x3a", b"\x3a\x05ab", b"\x3a" + b"\xff" * 12, b"\x80" * 11, b"\x09abc"],
     ids=["group", "end of group", "wire type 7", "number 0", "no length", "too long", "no end", "endless", "cut off"],
 )
-def test_bytes_that_are_no_message_are_refused(content: bytes) -> None:
+def test_bytes_that_are_not_a_message_are_refused(content: bytes) -> None:
     with pytest.raises(BundleError, match=r"score\.onnx: not an ONNX graph"):
         check_graph(content, "score.onnx", [])
 
 
-def test_what_was_checked_is_what_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, unopened: list[bytes]) -> None:
-    """A file that is exchanged between the check and the opening changes nothing of what ONNX Runtime reads."""
+def test_checked_content_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, unopened: list[bytes]) -> None:
+    """Replace the file between check and opening: ONNX Runtime still reads the checked content."""
     bundle = made_bundle(tmp_path / "bundle", {"score": HONEST})
     wanted = (bundle / "score.onnx").read_bytes()
 

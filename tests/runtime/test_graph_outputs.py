@@ -1,4 +1,4 @@
-"""What graphs give is compared with what the bundle says, before anybody counts it as a score."""
+"""Outputs of graphs are compared with the bundle's description before they count as scores."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ CONSTANTS = [
     constant("shape", np.array([1, 1, -1])),
     constant("word", np.array([b"-1.0"], object)),
 ]
-SCALED = node("Mul", ["f", "minus"], ["m"])  # what would do for log_prob
+SCALED = node("Mul", ["f", "minus"], ["m"])  # valid values for log_prob
 WRONG: dict[str, list[onnx.NodeProto]] = {
     "float32 2 x 1 x 6": [
         SCALED,
@@ -61,15 +61,15 @@ def test_scores_of_another_kind_are_an_error(found: str, way: str, tmp_path: Pat
         opened.stream().feed(b"abcdefg") if way == "stream" else list(opened.score([b"abcdefg"]))
 
 
-def test_scores_that_are_no_logarithms_of_probabilities_are_an_error(tmp_path: Path) -> None:
+def test_scores_that_are_not_log_probabilities_are_an_error(tmp_path: Path) -> None:
     opened = open_scoring(tmp_path, [node("Mul", ["f", "plus"], ["log_prob"])])
     with pytest.raises(BundleError, match=r"score\.onnx: output log_prob has 1\.03, expected logarithms of prob"):
         opened.stream().feed(b"abcdefg")
 
 
 @pytest.mark.parametrize("value", ["nan", "plus"])
-def test_positive_score_is_found_among_such_as_are_not_finite(value: str, tmp_path: Path) -> None:
-    """0.01 / 0 is infinite, and so is nothing that any rounding of a logarithm gives."""
+def test_positive_score_is_found_among_non_finite_ones(value: str, tmp_path: Path) -> None:
+    """Test a score of 0.01 next to infinities and NaN: rounding of a logarithm gives neither."""
     nodes = [node("Div", [value, "f"], ["log_prob"])]
     opened = open_scoring(tmp_path, nodes)
     if value == "nan":
@@ -97,7 +97,7 @@ LISTED = (1, 1, 10)
 
 
 def detail_graph(**changes: str) -> onnx.ModelProto:
-    """Every token has rank 3, an entropy of 2 nats and the top tokens 0; `changes` take other constants."""
+    """Return a graph with rank 3, an entropy of 2 nats and top tokens 0; `changes` name other constants."""
     given = {"rank": "three", "entropy": "nats", "top_ids": "zero", "top_log_probs": "low", **changes}
     held = [
         constant("three", np.int64(3)),
@@ -130,7 +130,7 @@ def details(folder: Path, **changes: str) -> list[Any]:
     return list(opened.score_tokens([b"abcdefg"], detail=2))
 
 
-def test_details_as_described_are_given(tmp_path: Path) -> None:
+def test_valid_details_are_returned(tmp_path: Path) -> None:
     (part,) = details(tmp_path)
     assert part.rank.tolist() == [3] * 6
     assert part.top_log_probs.tolist() == [[-3, -3]] * 6
@@ -150,20 +150,20 @@ def test_details_as_described_are_given(tmp_path: Path) -> None:
         ({"top_log_probs": "nats"}, "top_log_probs has 2, expected logarithms of probabilities"),
     ],
 )
-def test_details_that_lie_are_an_error(changes: dict[str, str], said: str, tmp_path: Path) -> None:
+def test_invalid_details_are_an_error(changes: dict[str, str], said: str, tmp_path: Path) -> None:
     with pytest.raises(BundleError) as caught:
         details(tmp_path, **changes)
     assert f"detail.onnx: output {said}" in str(caught.value)
 
 
 def test_missing_output_is_named() -> None:
-    """Of a session that is not ONNX Runtime's own."""
+    """Test with a session that does not use ONNX Runtime."""
     check = OutputCheck(Path("score.onnx"), SCORE, 256)
     with pytest.raises(BundleError, match=r"score\.onnx: output log_prob is missing"):
         check.require({}, 1, 1)
 
 
-def test_memory_is_as_it_was_after_outputs_that_lie(
+def test_invalid_outputs_leave_the_memory_unchanged(
     bytes_model: Model, random_ids: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ids = random_ids(24)

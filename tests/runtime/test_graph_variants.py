@@ -1,4 +1,4 @@
-"""Which graph runs: one made for few tokens where they are few, and with as many rounds of hashing as are chosen."""
+"""The choice of graphs: the variant for few tokens if the step is short, with the chosen rounds of hashing."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from xlruntime.session import GraphSession
 
 @pytest.fixture
 def runs(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int]]:
-    """File of every graph that steps, and of how many tokens."""
+    """Record the file and the number of tokens of every step."""
     step, seen = GraphSession.step, []
 
     def spy(self: GraphSession, feeds: Any, memory: Any) -> Any:
@@ -28,7 +28,7 @@ def runs(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int]]:
 
 @pytest.fixture
 def few_only(band_model: Model) -> Model:
-    """A bundle whose graphs all take at most 16 tokens."""
+    """Return a bundle whose graphs all take at most 16 tokens."""
     graphs = band_model.bundle.graphs
     graphs = {"score": graphs["score_few"], "generate": graphs["generate"]}
     bundle = dataclasses.replace(band_model.bundle, graphs=graphs)
@@ -91,7 +91,7 @@ def test_fewer_rounds_of_hashing_score_otherwise(
 ) -> None:
     ids = random_ids(201, vocab_size=258)
     own = band_model.stream().feed(ids).log_probs
-    for segment_len in (8, 64):  # in either graph
+    for segment_len in (8, 64):  # one for each graph
         streams = [band_model.stream(n_hashes=rounds, segment_len=segment_len) for rounds in (1, 2, 3)]
         by_rounds = [stream.feed(ids).log_probs for stream in streams]
         assert np.abs(by_rounds[0] - by_rounds[1]).max() > 0.01

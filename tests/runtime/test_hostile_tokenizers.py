@@ -1,4 +1,4 @@
-"""Files of tokenizers that would end the process, hang, take memory, or raise what is not an error of ours."""
+"""Tokenizer files that would end the process, hang, use too much memory, or raise foreign exceptions."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ UNLIKELY = {"special_tokens": {}, "pair": [TEXT_ONCE, {"Sequence": {"id": "B", "
 
 @pytest.fixture
 def made(tmp_path: Path) -> Callable[..., TokenizersTokenizer]:
-    """Open a tokenizer.json of these sections."""
+    """Return a function that opens a tokenizer.json with the given sections."""
 
     def make(**changed: Any) -> TokenizersTokenizer:
         path = tmp_path / "tokenizer.json"
@@ -84,7 +84,7 @@ HOSTILE = {
     "loops in a row": {"pre_tokenizer": regex("a*a*a*a*a*b")},
     "loops in groups in a row": {"pre_tokenizer": regex("(?:b|a*)(?:b|a*)(?:b|a*)(?:b|a*)(?:b|a*)b")},
     "a large count": {"pre_tokenizer": regex("a{100000}")},
-    "an expression that is none": {"pre_tokenizer": regex("(")},
+    "a broken expression": {"pre_tokenizer": regex("(")},
     "pieces of no length": {"pre_tokenizer": {"type": "FixedLength", "length": 0}},
     "unknown": {"normalizer": {"type": "Exec", "command": "true"}},
     "no type": {"normalizer": {"strip_left": True}},
@@ -105,10 +105,10 @@ def test_hostile_tokenizer_is_refused_before_the_library_sees_it(
         made(**changed)
     assert str(caught.value).isprintable()
     assert len(str(caught.value)) < 1000
-    assert capfd.readouterr().err == ""  # where Rust reports its panics
+    assert capfd.readouterr().err == ""  # Rust reports panics here
 
 
-HONEST_PATTERNS = (  # of the expressions that published models split by, with their parts shortened
+HONEST_PATTERNS = (  # from expressions of published models, with shortened parts
     r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+",
     r"(?i:'s|'t|'re)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+",
     r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{M}]*[\p{Ll}\p{M}]+(?i:'s|'t)?|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s+",
@@ -119,12 +119,12 @@ HONEST_PATTERNS = (  # of the expressions that published models split by, with t
 
 
 @pytest.mark.parametrize("pattern", HONEST_PATTERNS)
-def test_patterns_of_published_tokenizers_are_taken(pattern: str, made: Callable[..., TokenizersTokenizer]) -> None:
+def test_patterns_of_published_tokenizers_are_accepted(pattern: str, made: Callable[..., TokenizersTokenizer]) -> None:
     assert made(pre_tokenizer=regex(pattern)).encode("a").tolist() == [1]
 
 
-def test_honest_sections_are_taken(made: Callable[..., TokenizersTokenizer]) -> None:
-    """What converters write for ALBERT, T5, Llama, BERT, GPT-2."""
+def test_honest_sections_are_accepted(made: Callable[..., TokenizersTokenizer]) -> None:
+    """Accept the files that converters write for ALBERT, T5, Llama, BERT and GPT-2."""
     spaces = replace(" {2,}", "\u2581", "Regex")
     albert = (replace("``", '"'), {"type": "NFKD"}, {"type": "StripAccents"}, {"type": "Lowercase"})
     strip = {"type": "Strip", "strip_left": False, "strip_right": True}
@@ -148,11 +148,11 @@ def test_honest_sections_are_taken(made: Callable[..., TokenizersTokenizer]) -> 
         {"pre_tokenizer": byte_level, "post_processor": byte_level, "decoder": byte_level},
     ):
         made(**changed).encode("a b")
-    assert made(normalizer=precompiled(charsmap(98, b"a\0"))).encode("b").tolist() == [1]  # by the map made here
+    assert made(normalizer=precompiled(charsmap(98, b"a\0"))).encode("b").tolist() == [1]  # uses the map made here
 
 
-def test_map_of_sentencepiece_is_taken(tmp_path: Path) -> None:
-    """The one for NFKC, which it gives its models and converters put into a tokenizer.json."""
+def test_map_of_sentencepiece_is_accepted(tmp_path: Path) -> None:
+    """Accept SentencePiece's map for NFKC, which converters put into a tokenizer.json."""
     model = io.BytesIO()
     sentencepiece.SentencePieceTrainer.train(
         sentence_iterator=iter(["the cat sat on the mat"] * 5), model_writer=model, vocab_size=29,
@@ -179,7 +179,7 @@ def test_missing_unknown_token_fails_a_document_and_not_the_run(
 def test_score_goes_on_after_a_document_that_the_library_fails_on(
     bundle_with: Callable[[str, Path], Path], tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """By a panic, which derives from BaseException: the engine gives up after ten million steps."""
+    """Cause a panic, which derives from BaseException: the engine stops after ten million steps."""
     from xlexport.commands import run
 
     path = tmp_path / "tokenizer.json"
@@ -198,7 +198,7 @@ def test_score_goes_on_after_a_document_that_the_library_fails_on(
 
 
 def test_text_that_a_normalizer_makes_long_is_refused(made: Callable[..., TokenizersTokenizer]) -> None:
-    """U+FDFA becomes 33 bytes, and the normalizer is an honest one."""
+    """Expand U+FDFA to 33 bytes with an honest normalizer."""
     tokenizer = made(normalizer={"type": "NFKC"})
     small = Limits(bytes=30_000)
     (piece,) = tokenizer.read(io.BytesIO(b"a " * 15_000), "it", TextCounts(), small)
@@ -224,8 +224,8 @@ def test_file_is_read_within_limits(tmp_path: Path) -> None:
         SentencePieceTokenizer(path, Limits(bytes=1_000_000))
 
 
-def test_the_library_gets_what_was_checked(tmp_path: Path) -> None:
-    """A section that comes twice: which one counts, readers do not agree on."""
+def test_library_gets_the_checked_content(tmp_path: Path) -> None:
+    """Repeat a section, because readers disagree on which one counts."""
     path = tmp_path / "tokenizer.json"
     text = json.dumps(tokenizer_fields())
     path.write_text(text[:-1] + ', "normalizer": ' + json.dumps(replace("a", "b")) + "}")
@@ -264,7 +264,7 @@ def test_sentencepiece_model_made_by_hand_is_read(tmp_path: Path) -> None:
 
 @pytest.mark.full
 def test_bundle_that_would_end_the_process(bundle_with: Callable[[str, Path], Path], tmp_path: Path) -> None:
-    """24 characters of base64 that made the library ask for 8 GB, and abort."""
+    """Refuse 24 characters of base64 that made the library request 8 GB, and abort."""
     path = tmp_path / "tokenizer.json"
     hostile = {"type": "Precompiled", "precompiled_charsmap": "/P///wAAAAAAAAAAAAAAAAAA"}
     path.write_text(json.dumps(tokenizer_fields(normalizer=hostile)))

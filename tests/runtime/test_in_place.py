@@ -30,7 +30,7 @@ def test_rings_of_a_reformer_are_written_in_place(band_model: Model, random_ids:
 
 
 def test_rings_that_are_copied_are_found(bytes_model: Model, random_ids: Ids, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Were outputs written elsewhere, the buffers would keep what they held."""
+    """Write outputs elsewhere, so that the buffers keep their old values."""
 
     def step(session: GraphSession, feeds: dict[str, Any], memory: BatchMemory) -> dict[str, Any]:
         rings = {entry.input: memory.array(entry).copy() for entry in memory.entries}

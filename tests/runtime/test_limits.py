@@ -1,4 +1,4 @@
-"""Limits: each of the three stops a reader, and a file within them is read."""
+"""Limits: each of the three stops a reader, and a file within all limits is read."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Fields of a manifest that no bundle can have are refused when it is read, in one line."""
+"""Invalid fields of a manifest are refused when it is read, with a message of one line."""
 
 from __future__ import annotations
 
@@ -58,9 +58,9 @@ CASES: list[tuple[Callable[[Manifest], Any], str]] = [
     (lambda m: m["graphs"]["score"]["inputs"].append(m["graphs"]["score"]["inputs"][0]), "have the same name"),
     (lambda m: m["graphs"]["score"].update(max_segment=0), "max_segment is 0, expected a whole number of at least 1"),
     (lambda m: m["graphs"]["score"].update(max_segment=-1), "max_segment is -1"),
-    (lambda m: output(m, "score", "log_prob").update(name="nats"), "the graph 'score' gives no log_prob"),
-    (lambda m: output(m, "detail", "rank").update(name="ranks"), "the graph 'detail' gives no rank"),
-    (lambda m: output(m, "generate", "logits").update(name="logit"), "the graph 'generate' gives no logits"),
+    (lambda m: output(m, "score", "log_prob").update(name="nats"), "the graph 'score' does not return log_prob"),
+    (lambda m: output(m, "detail", "rank").update(name="ranks"), "the graph 'detail' does not return rank"),
+    (lambda m: output(m, "generate", "logits").update(name="logit"), "the graph 'generate' does not return logits"),
     (both(("score", "log_prob", "dtype", "float64")), "log_prob of the graph 'score' is not float32 (batch, segment)"),
     (both(("score", "log_prob", "shape", ["segment", "batch"])), "log_prob of the graph 'score' is not float32"),
     (both(("score", "log_prob", "shape", ["batch"])), "log_prob of the graph 'score' is not float32"),
@@ -97,7 +97,7 @@ def test_every_type_is_of_numpy_and_of_onnxruntime() -> None:
 
 
 def test_manifest_that_would_take_much_memory_is_not_parsed(bundle_copy: Path) -> None:
-    """Empty lists take 31 times their text."""
+    """Use empty lists, which need 31 times the memory of their text."""
     text = (bundle_copy / "bundle.json").read_text("utf-8")
     many = json.dumps([[]] * 500_000)
     (bundle_copy / "bundle.json").write_text(text.replace('"config": {', f'"config": {{"x": {many}, '))

@@ -1,4 +1,4 @@
-"""Scores that are not finite: reported, the row starts afresh, and nobody else notices."""
+"""Scores that are not finite: they are reported, the row is reset, and other rows are unaffected."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from xlruntime.memory import BatchMemory
 
 
 def poison(memory: BatchMemory, row: int) -> None:
-    """NaN in one slot of one memory; every product that touches the row is NaN from there on, masked or not."""
+    """Write NaN to one slot of one memory; from then on, every product with the row is NaN, masked or not."""
     array = memory.array(memory.entries[0])
     array[row, :, 3] = np.nan
 
 
-def test_poisoned_stream_warns_once_and_starts_afresh(
+def test_poisoned_stream_warns_once_and_is_reset(
     model: Model, random_ids: Callable[..., Any], close: Callable[..., None]
 ) -> None:
     ids = random_ids(200)
@@ -38,7 +38,7 @@ def test_poisoned_stream_warns_once_and_starts_afresh(
     assert all(np.isfinite(stream.memory.array(entry)).all() for entry in stream.memory.entries)
 
 
-def test_poisoned_stream_is_mended_where_warnings_are_errors(
+def test_poisoned_stream_is_reset_if_warnings_are_errors(
     model: Model, random_ids: Callable[..., Any], close: Callable[..., None]
 ) -> None:
     ids = random_ids(70)
@@ -82,7 +82,7 @@ def test_poisoned_row_leaves_its_neighbours_alone(
 
 
 class Parts:
-    """All that was scored of one document."""
+    """All scores of one document."""
 
     def __init__(self, parts: list[Any]) -> None:
         self.log_probs = np.concatenate([part.log_probs for part in parts])
@@ -97,7 +97,7 @@ def by_document(model: Model, documents: list[Any]) -> list[Parts]:
     return [Parts(of) for of in parts.values()]
 
 
-def test_poisoned_generation_stops_and_a_reset_mends_it(
+def test_poisoned_generation_stops_and_a_reset_repairs_it(
     model: Model, random_ids: Callable[..., Any], close: Callable[..., None]
 ) -> None:
     ids = random_ids(60)

@@ -1,4 +1,4 @@
-"""The graphs against the eager model, whose log-probabilities are kept beside each golden bundle."""
+"""The graphs against the eager model, whose log-probabilities are stored with each golden bundle."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from xlruntime.spec import FORMAT_VERSION
 
 @dataclass(frozen=True)
 class Case:
-    """A document, the settings it was walked under, and what the eager model says about it."""
+    """A document, the settings of its walk, and the eager model's log-probabilities."""
 
     name: str
     settings: dict[str, Any]
@@ -76,7 +76,7 @@ def test_stream_against_eager_over_segments(
     close(scores.log_probs, case.log_probs)
     np.testing.assert_array_equal(scores.tokens, case.ids[1:])
     if len(case.ids) > 100:
-        assert stream.memory.offset > 5 * stream.memory.capacity  # the ring was written round and round
+        assert stream.memory.offset > 5 * stream.memory.capacity  # the ring wrapped several times
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
@@ -100,7 +100,7 @@ def test_settings_under_test_change_the_scores() -> None:
 def test_graphs_of_all_purposes_agree(
     variant: Model, random_ids: Callable[..., Any], close: Callable[..., None]
 ) -> None:
-    """From one memory, filled and wrapped: what `score` says, `detail` and `generate` say too."""
+    """Start `score`, `detail` and `generate` from one filled and wrapped memory, and compare them."""
     vocab_size = variant.bundle.vocab_size
     ids = random_ids(90, vocab_size=vocab_size)
     stream = variant.stream()

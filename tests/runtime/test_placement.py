@@ -1,4 +1,4 @@
-"""Which nodes run where is known, and a strict device refuses what runs elsewhere."""
+"""The placement of nodes is known, and a strict device refuses nodes on other devices."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ MIXED = [
 
 
 class PretendedCuda:
-    """Stands in for an onnxruntime that claims CUDA but whose CUDA has no kernels: real sessions, on the CPU."""
+    """A fake onnxruntime with CUDA but without CUDA kernels: it runs real sessions on the CPU."""
 
     def __init__(self) -> None:
         real = import_onnxruntime()
@@ -91,7 +91,7 @@ def test_many_strays_are_not_all_named() -> None:
 @pytest.mark.usefixtures("pretended_cuda")
 def test_strict_device_refuses_a_session_whose_nodes_fell_to_the_cpu(model: Model) -> None:
     path = model.folder / "score.onnx"
-    open_session(path, Device("cuda", 1), data_files=model.bundle.files)  # else it opens all the same
+    open_session(path, Device("cuda", 1), data_files=model.bundle.files)  # opens without strict_device
     with pytest.raises(ProviderError, match=rf"device cuda:1: {path}: .* 2 Softmax, .*strict_device") as caught:
         open_session(path, Device("cuda", 1), strict=True, data_files=model.bundle.files)
     assert "\n" not in str(caught.value)
@@ -108,8 +108,8 @@ def test_strict_cpu_forbids_nothing(model: Model) -> None:
     assert load(model.folder, strict_device=True).placement("score") == model.placement("score")
 
 
-def test_size_operators_hold_no_arithmetic_of_models(model: Model, band_model: Model, chunk_model: Model) -> None:
-    """What a graph spends its time with is never taken for the size of a tensor."""
+def test_size_operators_exclude_arithmetic_of_models(model: Model, band_model: Model, chunk_model: Model) -> None:
+    """Check that expensive operators do not count as operators for sizes."""
     heavy = "MatMul Gemm Softmax LayerNormalization LogSoftmax ScatterND ScatterElements TopK GatherElements Loop"
     for each in (model, band_model, chunk_model):
         operators = {name for counted in each.placement("score").values() for name in counted}
@@ -122,7 +122,7 @@ def test_placement_of_a_graph_that_is_missing(model: Model) -> None:
         model.placement("draw")
 
 
-def test_session_says_where_nodes_run(model: Model) -> None:
+def test_session_reports_the_placement_of_nodes(model: Model) -> None:
     nodes = model.session("generate").nodes
     assert {node.provider for node in nodes} == {CPU}
     assert all(node.operator for node in nodes)

@@ -1,4 +1,4 @@
-"""Published ways to evaluate: the streams written out by hand, and their scores against each stream walked alone."""
+"""Published protocols of evaluation: streams against lists, and scores against each stream walked alone."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from xlruntime.tokenizers.vocabulary_tokenizer import VocabularyTokenizer
 
 # Seven sentences, a blank one among them, between marks that are the same token, as in the One Billion Word corpus.
 SENTENCES = [[0, 1, 2, 0], [0, 3, 0], [0, 4, 5, 6, 0], [0, 7, 0], [0, 8, 9, 0], [0, 0], [0, 10, 0]]
-WITHIN = 1e-4  # nats: what rows may differ by beside others; every weight of these models is large
+WITHIN = 1e-4  # nats: largest difference of a row next to others; these models have large weights
 
 
 def settings(segment_len: int = 4, mem_len: int = 8) -> EvaluationSettings:
@@ -32,7 +32,7 @@ def corpus_of(ids: Any, marks: tuple[int, int] | None = None) -> Corpus:
 
 
 def numbered(n: int) -> Corpus:
-    """Tokens that are their own places."""
+    """Return a corpus of tokens 0 … n - 1."""
     return corpus_of(range(n))
 
 
@@ -42,7 +42,7 @@ def of_sentences(sentences: list[list[int]] = SENTENCES) -> Corpus:
 
 @pytest.fixture
 def segments(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, Any]]:
-    """Tokens and targets of every step that is run."""
+    """Record tokens and targets of every step."""
     step, seen = Model.step, []
 
     def spy(self: Model, purpose: str, memory: Any, tokens: Any, targets: Any) -> Any:
@@ -55,7 +55,7 @@ def segments(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, Any]]:
 
 @pytest.fixture
 def word_model(golden: Callable[[str], Model]) -> Model:
-    """A model of 29 tokens, with a vocabulary that marks lines as the One Billion Word corpus does."""
+    """Return a model of 29 tokens, whose vocabulary marks lines as in the One Billion Word corpus."""
     model = load(golden("pre_lnorm_empty").folder, threads=1)
     words = ("<S>", "<UNK>", *(f"w{number}" for number in range(2, 29)))
     model.tokenizer = VocabularyTokenizer(
@@ -64,7 +64,7 @@ def word_model(golden: Callable[[str], Model]) -> Model:
     return model
 
 
-# Streams, written out.
+# Streams as lists.
 
 
 def test_kimiyoung_streams_are_contiguous_and_equally_long() -> None:
@@ -90,7 +90,7 @@ def test_nvidia_warmup_may_be_a_whole_stream() -> None:
 
 
 def test_sentences_follow_one_another_in_each_row() -> None:
-    """Rows take sentences in turn, segment by segment; of the third batch the second row lacks one token."""
+    """Fill rows with sentences in turn, segment by segment; the second row of the third batch lacks one token."""
     found = arrange(of_sentences(), settings(segment_len=3), batch_size=2)
     assert found.tokens.tolist() == [[0, 1, 2, 0, 7, 0], [0, 3, 0, 4, 5, 6]]
     assert found.targets.tolist() == [[1, 2, 0, 7, 0, 8], [3, 0, 4, 5, 6, 0]]
@@ -99,7 +99,7 @@ def test_sentences_follow_one_another_in_each_row() -> None:
 
 @pytest.mark.parametrize("seed", range(20))
 def test_sentences_packed_token_by_token(seed: int) -> None:
-    """The rule itself, one prediction at a time: a row whose sentence has one token left takes the next one."""
+    """Apply the rule one prediction at a time: a row with one token left takes the next sentence."""
     rng = np.random.default_rng(seed)
     B, S = int(rng.integers(1, 5)), int(rng.integers(1, 9))
     sentences = [[0, *rng.integers(1, 9, rng.integers(0, 12)).tolist(), 0] for _ in range(40)]
@@ -130,14 +130,14 @@ def test_sentences_between_different_marks() -> None:
 
 
 def test_sentences_as_a_plain_stream() -> None:
-    """As TensorFlow's code does: the second of two marks is predicted, too."""
+    """Predict also the second of two marks, as TensorFlow's code does."""
     found = arrange(of_sentences(), settings(segment_len=3), batch_size=2, sentences=False)
     assert found.tokens.tolist() == [[0, 1, 2, 0, 0, 3, 0, 0, 4, 5, 6], [0, 7, 0, 0, 8, 9, 0, 0, 0, 0, 10]]
     assert (found.unpredicted, found.trimmed, found.sentences) == (2, 0, False)
 
 
 @pytest.mark.parametrize(("protocol", "packs"), [("kimiyoung", True), ("nvidia", False), ("document", False)])
-def test_sentences_are_packed_where_protocol_and_vocabulary_know_them(protocol: str, packs: bool) -> None:
+def test_sentences_are_packed_if_protocol_and_vocabulary_have_them(protocol: str, packs: bool) -> None:
     assert arrange(of_sentences(), settings(3, 3), protocol, 1).sentences is packs
     assert arrange(numbered(23), settings(3, 3), protocol, 1).sentences is False
 
@@ -149,10 +149,10 @@ def test_every_token_is_accounted_for(protocol: str, n: int) -> None:
     predicted = streams.targets[:, streams.warmup :]
     assert streams.tokens.shape[0] == {"kimiyoung": 10, "nvidia": 16, "document": 1}[protocol]
     assert predicted.size + streams.unpredicted + streams.trimmed == n
-    assert len(np.unique(predicted)) == predicted.size  # none twice
+    assert len(np.unique(predicted)) == predicted.size  # each once
 
 
-# Settings and corpora that do not go together.
+# Settings and corpora that do not fit together.
 
 
 @pytest.mark.parametrize(
@@ -178,7 +178,7 @@ def test_settings_that_do_not_go_together(options: dict[str, Any], message: str)
 
 
 def test_warmup_longer_than_a_stream_is_refused() -> None:
-    """The original would rotate the stream before, and count from a place behind the stream's beginning."""
+    """Refuse it: the original would rotate the previous stream, and count from a later place."""
     with pytest.raises(TextError) as caught:
         arrange(numbered(23), settings(), "nvidia", batch_size=3)
     assert str(caught.value) == (
@@ -208,7 +208,7 @@ def test_too_few_sentences() -> None:
         ([0, 5, 0, 0, 6], (0, 0)),  # no end
         ([5, 0, 6, 0], (0, 0)),  # something before
         ([0, 5, 0, 7, 0, 6, 0], (0, 0)),  # something between
-        ([0, 5, 0, 7], (0, 0)),  # something behind
+        ([0, 5, 0, 7], (0, 0)),  # something after
         ([0, 5, 0, 6, 1], (0, 1)),  # a beginning in a sentence
         ([0, 5, 1, 6, 1], (0, 1)),
     ],
@@ -256,7 +256,7 @@ def test_corpus_of_ids(no_text_model: Model) -> None:
 
 
 def alone(model: Model, ids: npt.ArrayLike, **options: Any) -> npt.NDArray[np.float32]:
-    """Log-probabilities (n - 1,) of a stream that is walked by itself."""
+    """Return log-probabilities (n - 1,) of a stream that is walked alone."""
     return model.stream(**options).feed(np.asarray(ids, np.int64)).log_probs
 
 
@@ -272,7 +272,7 @@ def test_kimiyoung_is_the_mean_over_streams_walked_alone(variant: Model, random_
     assert found.bits_per_token == pytest.approx(found.nats_per_token / math.log(2))
 
 
-def test_nvidia_is_the_mean_over_streams_walked_alone_behind_their_warmup(
+def test_nvidia_is_the_mean_over_streams_walked_alone_after_their_warmup(
     variant: Model, random_ids: Callable[..., Any]
 ) -> None:
     ids = random_ids(327, vocab_size=variant.bundle.vocab_size)
@@ -288,7 +288,7 @@ def test_nvidia_is_the_mean_over_streams_walked_alone_behind_their_warmup(
     assert abs(cold.nats_per_token - found.nats_per_token) > 100 * WITHIN  # the warm-up matters
 
 
-def test_document_is_what_score_gives(variant: Model, random_ids: Callable[..., Any]) -> None:
+def test_document_equals_score(variant: Model, random_ids: Callable[..., Any]) -> None:
     ids = random_ids(203, vocab_size=variant.bundle.vocab_size)
     found = walk(variant, arrange(corpus_of(ids), variant.evaluation(mem_len=9), "document"))
     (expected,) = variant.score([ids], mem_len=9)
@@ -298,7 +298,7 @@ def test_document_is_what_score_gives(variant: Model, random_ids: Callable[..., 
 
 
 def test_sentences_are_scored_without_a_reset_between_them(word_model: Model, random_ids: Callable[..., Any]) -> None:
-    """The marks are the same token, so that a row is one stream in which each stands once."""
+    """Compare a row with one stream that has each mark once, as both marks are the same token."""
     lengths = random_ids(60, seed=1, vocab_size=9)
     text = "".join(" ".join(f"w{2 + token % 27}" for token in random_ids(n, seed=n)) + "\n" for n in lengths)
     streams = arrange(read_corpus(word_model, Document("it", text)), word_model.bundle.settings, batch_size=3)
@@ -322,7 +322,7 @@ def test_segments_of_a_walk(no_text_model: Model, segments: list[tuple[Any, Any]
 
 
 def test_mean_is_over_tokens_not_segments(no_text_model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two columns of four nats and one of seven: five, not five and a half."""
+    """Average two columns of four nats and one of seven: the mean is 5, not 5.5."""
 
     def step(self: Model, purpose: str, memory: Any, tokens: Any, targets: Any) -> dict[str, Any]:
         return {"log_prob": np.full(tokens.shape, -4.0 if tokens.shape[1] == 2 else -7.0, np.float32)}

@@ -1,4 +1,4 @@
-"""What is asked for is what runs, or it is an error that names the repair."""
+"""The requested device runs, or an error names the repair."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ GELU = bytes.fromhex(
 
 @pytest.fixture
 def forgetful() -> Iterator[None]:
-    """`import_onnxruntime` looks again, and forgets afterwards what it saw."""
+    """Clear the cache of `import_onnxruntime` before and after a test."""
     import_onnxruntime.cache_clear()
     yield
     import_onnxruntime.cache_clear()
@@ -41,7 +41,7 @@ def gelu(tmp_path: Path) -> Path:
 
 
 def install(monkeypatch: pytest.MonkeyPatch, **wheels: str) -> None:
-    """Let pip's records show these wheels of ONNX Runtime and no others."""
+    """Replace pip's records by exactly these wheels of ONNX Runtime."""
 
     def version(name: str) -> str:
         if name not in wheels:
@@ -52,7 +52,7 @@ def install(monkeypatch: pytest.MonkeyPatch, **wheels: str) -> None:
 
 
 def on_import(monkeypatch: pytest.MonkeyPatch, outcome: ModuleType | Exception) -> None:
-    """Let importing onnxruntime have this outcome."""
+    """Replace the outcome of importing onnxruntime."""
 
     def import_module(name: str) -> ModuleType:
         assert name == "onnxruntime"
@@ -88,7 +88,7 @@ def test_onnxruntime_is_imported_once(forgetful: None) -> None:
 
 
 @pytest.mark.usefixtures("forgetful")
-def test_missing_onnxruntime_names_the_line_to_type(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_onnxruntime_names_the_command_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
     install(monkeypatch)
     on_import(monkeypatch, ModuleNotFoundError("No module named 'onnxruntime'", name="onnxruntime"))
     with pytest.raises(ProviderError, match=r"not installed.* pip install 'xlexport\[cpu\]', or 'xlexport\[gpu\]'"):
@@ -96,7 +96,7 @@ def test_missing_onnxruntime_names_the_line_to_type(monkeypatch: pytest.MonkeyPa
 
 
 @pytest.mark.usefixtures("forgetful")
-def test_both_wheels_are_refused_with_the_lines_that_mend_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_two_wheels_are_refused_with_the_commands_to_repair_it(monkeypatch: pytest.MonkeyPatch) -> None:
     install(monkeypatch, **{"onnxruntime": "1.31.1", "onnxruntime-gpu": "1.30.0"})
     with pytest.raises(ProviderError) as caught:
         import_onnxruntime()
@@ -118,7 +118,7 @@ def test_both_wheels_are_refused_with_the_lines_that_mend_it(monkeypatch: pytest
         (ModuleNotFoundError("No module named 'numpy'", name="numpy"), "lacks the module numpy"),
     ],
 )
-def test_broken_onnxruntime_names_the_lines_to_type(
+def test_broken_onnxruntime_names_the_commands_to_repair_it(
     outcome: ModuleType | Exception, what: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     install(monkeypatch, onnxruntime="1.31.1")
@@ -186,7 +186,7 @@ def test_cuda_on_the_cpu_wheel_is_an_error_that_names_the_repair(gelu: Path) -> 
 
 
 class CudaRuntime:
-    """Stands in for an onnxruntime built for CUDA, where starting the provider has a chosen outcome."""
+    """A fake onnxruntime built for CUDA, with a chosen outcome of starting the provider."""
 
     __version__ = "1.31.1"
 

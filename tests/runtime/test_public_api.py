@@ -1,7 +1,8 @@
-"""What `import xlruntime` gives, used as its documentation says."""
+"""The public interface of `xlruntime`, used as documented."""
 
 from __future__ import annotations
 
+import textwrap
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ def test_every_public_name_is_there_and_documented() -> None:
 def test_docstring_example_runs(bytes_model: xlruntime.Model, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(bytes_model.folder.parent)  # holds a folder `bundle`
     assert xlruntime.__doc__ is not None
-    *lines, last = xlruntime.__doc__.strip().splitlines()[2:]
+    *lines, last = textwrap.dedent(xlruntime.__doc__.partition("::\n\n")[2]).strip().splitlines()
     names: dict[str, Any] = {}
     exec("\n".join(lines), names)
     assert isinstance(names["model"], xlruntime.Model)
@@ -45,7 +46,7 @@ def test_paths_may_be_text(bytes_model: xlruntime.Model, tmp_path: Path) -> None
     assert model.restore(str(tmp_path / "state")).position == 4
 
 
-def test_errors_are_what_a_caller_expects() -> None:
+def test_errors_have_the_expected_builtin_bases() -> None:
     kinds = {
         "BundleError": ValueError,
         "BundleNotFoundError": FileNotFoundError,

@@ -1,4 +1,4 @@
-"""Memories of recent rows: two buffers that change places, laid out by age, carried and saved as rings are."""
+"""Memories of recent rows: two buffers that change places, ordered by age, carried and saved like rings."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ Arrays = dict[str, npt.NDArray[Any]]
 
 @pytest.fixture
 def late_reader(golden: Callable[[str], Model]) -> Model:
-    """Scores each segment's tokens t by -(t + the three tokens before the segment), read after they are overwritten."""
+    """Return the bundle `late_reader`: it scores t by -(t + three tokens before the segment), read after writing."""
     return golden("late_reader")
 
 
 @pytest.fixture
 def filled(band_model: Model, random_ids: Callable[..., Any]) -> BatchMemory:
-    """Two rows after 31 tokens, of which the second has read 5 since it restarted; the rings have 20 slots."""
+    """Return two rows after 31 tokens, the second 5 tokens after a restart; the rings have 20 slots."""
     memory = band_model.new_memory(band_model.bundle.settings, batch_size=2)
     ids = random_ids(2 * 31, vocab_size=258).reshape(2, 31)
     for number, segment in enumerate(np.split(ids, [8, 14, 21, 26], axis=1)):
@@ -128,7 +128,7 @@ def test_taken_rows_are_copies(band_model: Model, filled: BatchMemory) -> None:
         np.testing.assert_allclose(again.array(entry), filled.array(entry)[[1]], rtol=0, atol=1e-5)
 
 
-def test_refill_touches_one_row(filled: BatchMemory) -> None:
+def test_refill_changes_one_row(filled: BatchMemory) -> None:
     before = contents(filled)
     filled.restart(0, refill=True)
     for entry in filled.entries:

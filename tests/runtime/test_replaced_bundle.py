@@ -1,4 +1,4 @@
-"""A bundle that is replaced while a model has it open is noticed before another graph of it opens."""
+"""If an open bundle is replaced, the model notices it before it opens another graph."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def opened(folder: Path) -> Model:
 
 
 def replace(folder: Path) -> None:
-    """Put another model of the same sizes into the place, as `convert --force` does: with its weights changed."""
+    """Replace the bundle by one of the same sizes with other weights, as `convert --force` does."""
     other = folder.with_name("other")
     shutil.copytree(folder, other)
     weights = np.fromfile(other / "weights.data", np.float32)
@@ -52,7 +52,7 @@ USES: dict[str, Callable[[Model], Any]] = {
 def test_graph_of_another_bundle_is_not_opened(use: str, opened: Model, folder: Path) -> None:
     before = next(opened.score([b"abcdefgh"])).nats
     replace(folder)
-    assert next(opened.score([b"abcdefgh"])).nats == before  # what is open stays as it was
+    assert next(opened.score([b"abcdefgh"])).nats == before  # open graphs are unchanged
     for _ in range(2):
         with pytest.raises(BundleError, match=REPLACED):
             USES[use](opened)

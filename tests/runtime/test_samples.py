@@ -1,4 +1,4 @@
-"""The numbered samples that need no PyTorch run as they are, in a folder that holds a bundle."""
+"""The numbered samples without PyTorch run unchanged in a folder with a bundle."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ del sys.argv[0]
 runpy.run_path(sys.argv[0], run_name="__main__")
 assert not {"torch", "onnx", "xlexport"} & set(sys.modules)
 """
-SHOWN = {  # what must stand in the output, beside figures
+SHOWN = {  # required parts of the output, without figures
     "02_score_a_file.py": "heapq.py: ",
     "05_streams_in_threads.py": "bit-equal to one after another",
     "06_save_and_restore.py": "restored: bit-equal",
@@ -39,14 +39,14 @@ SHOWN = {  # what must stand in the output, beside figures
 
 
 @pytest.fixture
-def beside_a_bundle(bytes_model: Model, tmp_path: Path) -> Path:
-    """A folder to run a sample in."""
+def folder_with_a_bundle(bytes_model: Model, tmp_path: Path) -> Path:
+    """Return a folder to run a sample in."""
     (tmp_path / "bundle").symlink_to(bytes_model.folder)
     return tmp_path
 
 
 def imported(source: str) -> set[str]:
-    """Top-level names of what a sample imports."""
+    """Return the top-level names that a sample imports."""
     names = set()
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Import):
@@ -57,18 +57,18 @@ def imported(source: str) -> set[str]:
 
 
 @pytest.mark.parametrize("sample", LIGHT, ids=lambda sample: sample.name)
-def test_sample_runs_without_pytorch(sample: Path, beside_a_bundle: Path) -> None:
+def test_sample_runs_without_pytorch(sample: Path, folder_with_a_bundle: Path) -> None:
     command = [sys.executable, "-W", "error", "-c", RUN, str(sample)]
     environment = {**os.environ, "PYTHONIOENCODING": "utf-8"}
     done = subprocess.run(
-        command, cwd=beside_a_bundle, capture_output=True, text=True, env=environment, timeout=120, check=False
+        command, cwd=folder_with_a_bundle, capture_output=True, text=True, env=environment, timeout=120, check=False
     )
     assert done.returncode == 0, done.stderr
     assert done.stderr == ""
-    assert SHOWN.get(sample.name, "b") in done.stdout  # bits or bytes, of all the others
+    assert SHOWN.get(sample.name, "b") in done.stdout  # bits or bytes for all other samples
 
 
-def test_samples_are_numbered_and_say_what_they_need() -> None:
+def test_samples_are_numbered_and_list_their_requirements() -> None:
     assert [sample.name[:2] for sample in SAMPLES] == [f"{number:02}" for number in range(1, len(SAMPLES) + 1)]
     for sample in SAMPLES:
         docstring = ast.get_docstring(ast.parse(sample.read_text("utf-8")))
@@ -76,7 +76,7 @@ def test_samples_are_numbered_and_say_what_they_need() -> None:
 
 
 def test_bundle_is_read_without_the_package(
-    beside_a_bundle: Path,
+    folder_with_a_bundle: Path,
     bytes_model: Model,
     monkeypatch: pytest.MonkeyPatch,
     close: Callable[..., None],
@@ -85,10 +85,10 @@ def test_bundle_is_read_without_the_package(
     source = ALONE.read_text("utf-8")
     assert imported(source) == {"json", "pathlib", "pydoc_data", "numpy", "onnxruntime"}
     assert len(source.splitlines()) <= 40
-    monkeypatch.chdir(beside_a_bundle)
+    monkeypatch.chdir(folder_with_a_bundle)
     names = runpy.run_path(str(ALONE))
     ids, capacity = names["ids"], bytes_model.bundle.settings.capacity()
-    assert len(ids) > 100 * capacity  # the ring went round many times
+    assert len(ids) > 100 * capacity  # the ring wrapped many times
     expected = np.concatenate([part.log_probs for part in bytes_model.score_tokens([ids])])
     assert capsys.readouterr().out.startswith(f"{len(ids):,} bytes, ")
-    close(names["log_probs"], expected, within=1e-5)  # another number of threads may add up in another order
+    close(names["log_probs"], expected, within=1e-5)  # another number of threads may sum in another order

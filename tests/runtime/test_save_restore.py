@@ -1,4 +1,4 @@
-"""A stream that was saved goes on in another process as if it had not stopped; anything else is refused."""
+"""A saved stream goes on in another process as if it had not stopped; other files are refused."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ assert "torch" not in sys.modules
 
 @pytest.fixture
 def saved(bytes_model: Model, random_ids: Callable[..., Any], tmp_path: Path) -> Path:
-    """The state of a stream of 50 tokens."""
+    """Return the saved state of a stream of 50 tokens."""
     stream = bytes_model.stream()
     stream.feed(random_ids(50))
     stream.save(tmp_path / "saved.state")
@@ -106,7 +106,7 @@ def test_restored_with_less_capacity_is_close(
 
 @pytest.mark.parametrize("capacity", [0, 5, 12])
 def test_capacity_that_is_too_small_is_refused(capacity: int, saved: Path, bytes_model: Model) -> None:
-    with pytest.raises(OptionError, match=f"a capacity of {capacity} slots holds no segment"):
+    with pytest.raises(OptionError, match=f"a capacity of {capacity} slots is too small for a segment"):
         bytes_model.restore(saved, capacity=capacity)
 
 
@@ -134,7 +134,7 @@ def test_stream_that_was_reset_is_restored(model: Model, random_ids: Callable[..
     np.testing.assert_array_equal(found.context, expected.context)
 
 
-def test_generation_goes_on_where_it_was_saved(model: Model, random_ids: Callable[..., Any], tmp_path: Path) -> None:
+def test_saved_generation_goes_on(model: Model, random_ids: Callable[..., Any], tmp_path: Path) -> None:
     stream = model.stream()
     list(stream.generate(random_ids(31), max_tokens=9, sampling=Sampling(seed=1)))
     stream.save(tmp_path / "state")
@@ -180,7 +180,7 @@ def test_other_safetensors_file_is_refused(metadata: dict[str, str] | None, save
 
 
 def test_any_flipped_byte_is_noticed(saved: Path, bytes_model: Model) -> None:
-    """Also in the numbers of the memory and in the counters, where safetensors notices nothing."""
+    """Notice it also in the memory's numbers and in the counters, which safetensors does not check."""
     content = saved.read_bytes()
     for place in [*range(0, len(content), 97), len(content) - 1]:
         saved.write_bytes(content[:place] + bytes([content[place] ^ 1]) + content[place + 1 :])
@@ -236,7 +236,7 @@ def test_save_that_fails_leaves_the_old_state(saved: Path, bytes_model: Model, m
         assert saved.read_bytes() == content
 
 
-def test_save_where_nothing_can_be_written_is_an_os_error(bytes_model: Model, tmp_path: Path) -> None:
+def test_save_to_an_impossible_path_is_an_os_error(bytes_model: Model, tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match="absent"):
         bytes_model.stream().save(tmp_path / "absent" / "state")
     (tmp_path / "folder").mkdir()

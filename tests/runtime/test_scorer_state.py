@@ -1,4 +1,4 @@
-"""A scorer that was saved between two steps goes on bit-equal; documents that fail leave the others as they are."""
+"""A scorer saved between two steps goes on bit-equal; documents that fail do not change the others."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def scorer_of(model: Model, **options: Any) -> Scorer:
 
 
 def plain(part: TokenScores) -> list[Any]:
-    """All that a part says, but how fast it was."""
+    """Return all fields of a part except its speed."""
     total = part.summary
     arrays = (part.index, part.tokens, part.starts, part.ends, part.log_probs, part.context, part.rank, part.top_ids)
     return [
@@ -44,7 +44,7 @@ def plain(part: TokenScores) -> list[Any]:
 
 
 def stopped_at_each_step(model: Model, documents: list[Document], options: dict[str, Any]) -> Iterator[list[Any]]:
-    """The parts of runs that were saved after 0, 1, 2, … steps and went on in a new scorer."""
+    """Yield the parts of runs that were saved after 0, 1, 2, … steps and continued by a new scorer."""
     whole = [[plain(part) for part in parts] for parts in scorer_of(model, **options).steps(documents)]
     yield [part for parts in whole for part in parts]
     for stop in range(len(whole) + 1):
@@ -53,7 +53,7 @@ def stopped_at_each_step(model: Model, documents: list[Document], options: dict[
         found = [plain(part) for _ in range(stop) for part in next(steps)]
         fields, arrays = scorer_state(before)
         arrays = {name: array.copy() for name, array in arrays.items()}
-        list(steps)  # what goes on elsewhere does not matter
+        list(steps)  # the other scorer does not matter
         after = scorer_of(model, **options)
         saved = read_scorer(after, json.loads(json.dumps(fields)), arrays)
         rest = resume_scorer(after, saved, arrays, documents)
@@ -116,7 +116,7 @@ class Breaking(io.BytesIO):
 
 
 @pytest.mark.parametrize("batch_size", [1, 2, 4])
-def test_documents_that_fail_leave_the_others_as_they_are(
+def test_documents_that_fail_do_not_change_the_others(
     batch_size: int, bytes_model: Model, random_ids: Callable[..., Ids]
 ) -> None:
     good = [random_ids(n, seed=n) for n in (70, 33, 51)]
@@ -132,7 +132,7 @@ def test_documents_that_fail_leave_the_others_as_they_are(
         found = np.concatenate([part.log_probs for part in parts if part.number == number])
         np.testing.assert_allclose(found, bytes_model.stream().feed(ids).log_probs, rtol=0, atol=2e-5)
     scored = sum(len(part) for part in parts if part.number == 4)
-    assert 0 < scored < 40  # what stood before the break
+    assert 0 < scored < 40  # the text before the failure
 
 
 def test_without_keep_going_the_first_failure_is_raised(bytes_model: Model) -> None:
@@ -151,7 +151,7 @@ def test_documents_too_long_for_the_model_leave_the_others(band_model: Model, ra
 def test_continuous_documents_are_one(
     cut: int, model: Model, random_ids: Callable[..., Ids], close: Callable[..., None]
 ) -> None:
-    """With same_length, where a text is cut into documents changes nothing but their totals."""
+    """Cut a text into documents: with same_length, cuts only change the documents' totals."""
     ids = random_ids(150)
     parts = list(scorer_of(model, continuous=True).tokens([ids[:cut], ids[cut:100], ids[100:]]))
     close(np.concatenate([part.log_probs for part in parts]), model.stream().feed(ids).log_probs)
@@ -169,14 +169,14 @@ def test_continuous_bytes_of_later_documents_all_count(bytes_model: Model) -> No
     assert (first.bytes, first.scored_bytes, second.bytes, second.scored_bytes) == (5, 4, 6, 6)
 
 
-def test_continuous_where_it_cannot_be(bytes_model: Model, chunk_model: Model) -> None:
+def test_continuous_is_refused_if_it_is_not_possible(bytes_model: Model, chunk_model: Model) -> None:
     with pytest.raises(OptionError, match="reads each document in one step and carries no memory"):
         scorer_of(chunk_model, continuous=True)
     with pytest.raises(OptionError, match="batch size must be 1, not 2"):
         scorer_of(bytes_model, continuous=True, batch_size=2)
 
 
-def test_first_token_comes_once(bytes_model: Model) -> None:
+def test_first_token_is_reported_once(bytes_model: Model) -> None:
     for documents in ([b"some longer text of several steps"], [b"x"], [b"x", b"yz"]):
         parts = list(scorer_of(bytes_model).tokens(documents))
         firsts = [part.first for part in parts if part.first is not None]

@@ -1,4 +1,4 @@
-"""How a document is cut into segments: of no matter with same_length, and as the bundle says without."""
+"""Cuts of a document into segments: with same_length they do not matter; without it the bundle's own apply."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from xlruntime import Model, OptionError
 
 @pytest.fixture
 def steps(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int]]:
-    """Purpose and length of every step that is run."""
+    """Record purpose and length of every step."""
     run, done = Model.step, []
 
     def step(self: Model, purpose: str, memory: Any, tokens: Any, targets: Any) -> Any:
@@ -44,7 +44,7 @@ def test_segmentation_does_not_matter_to_the_scorer(
     assert (whole.segment_len, pieces.segment_len) == (500, 9)
 
 
-def test_segment_len_is_used_as_it_is_without_same_length(
+def test_segment_len_is_exact_without_same_length(
     no_text_model: Model, random_ids: Callable[..., Any], steps: list[tuple[str, int]]
 ) -> None:
     ids = random_ids(26, vocab_size=29)
@@ -91,7 +91,7 @@ def test_step_refuses_a_segment_that_does_not_fit(segment_len: int, model: Model
         np.testing.assert_array_equal(memory.array(entry), before[entry.input])
 
 
-def test_segments_are_no_longer_than_asked_for(
+def test_segments_have_at_most_the_requested_length(
     model: Model, random_ids: Callable[..., Any], steps: list[tuple[str, int]]
 ) -> None:
     model.stream(segment_len=4, capacity=50).feed(random_ids(11))
@@ -99,7 +99,7 @@ def test_segments_are_no_longer_than_asked_for(
 
 
 def test_ring_too_small_for_any_segment_is_refused(model: Model) -> None:
-    with pytest.raises(OptionError, match="a capacity of 12 slots holds no segment, as 12 rows are kept"):
+    with pytest.raises(OptionError, match="a capacity of 12 slots is too small for a segment: 12 rows are kept"):
         model.stream(capacity=12)
 
 

@@ -17,12 +17,12 @@ from xlruntime.tokenizers.libraries import SentencePieceTokenizer
 sentencepiece = pytest.importorskip("sentencepiece")
 
 WT103 = Path(__file__).resolve().parents[3] / "shared/data/wt103_sentencepiece.model"
-needs_wt103 = pytest.mark.skipif(not WT103.is_file(), reason=f"{WT103} is not there")
+needs_wt103 = pytest.mark.skipif(not WT103.is_file(), reason=f"{WT103} is missing")
 
 
 @pytest.fixture(scope="session")
 def model_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A tiny model of at most 29 pieces."""
+    """Make a tiny model of at most 29 pieces."""
     path = tmp_path_factory.mktemp("sentencepiece") / "tokenizer.model"
     with path.open("wb") as file:
         sentencepiece.SentencePieceTrainer.train(
@@ -79,7 +79,7 @@ def test_generated_text_goes_on_with_the_prompt(model: Model) -> None:
 
 @needs_wt103
 def test_model_of_wikitext_103() -> None:
-    """A real one, with NFKC normalisation: offsets lead into the text as it was given."""
+    """Check a real model with NFKC normalisation: offsets refer to the original text."""
     tokenizer = SentencePieceTokenizer(WT103)
     assert tokenizer.vocab_size == 30_000
     document = "\ufeffThe caf\u00e9  \u65e5\u672c \ufb01ne\r\n\tnext \u2460 line"
@@ -99,14 +99,14 @@ def test_text_that_is_not_utf8_names_the_byte(model: Model) -> None:
 
 
 @pytest.mark.parametrize("content", [b"", b"{}", b"not a model", b"\n\x0e\n\x05<unk>"])
-def test_file_that_is_no_model_is_refused(content: bytes, tmp_path: Path) -> None:
+def test_file_that_is_not_a_model_is_refused(content: bytes, tmp_path: Path) -> None:
     (tmp_path / "broken.model").write_bytes(content)
     with pytest.raises(BundleError, match=r"broken\.model: not a SentencePiece model \(.*\)\.") as caught:
         SentencePieceTokenizer(tmp_path / "broken.model")
     assert "\n" not in str(caught.value)
 
 
-def test_missing_package_names_the_line_to_type(model_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_package_names_the_command_to_install_it(model_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "sentencepiece", None)
     with pytest.raises(XlruntimeError, match=r"tokenizer\.model needs the sentencepiece package.*pip install"):
         SentencePieceTokenizer(model_file)

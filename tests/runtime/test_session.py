@@ -1,4 +1,4 @@
-"""A step writes its memory in place where it is bound to it, and is a pure function where it is not."""
+"""A step with bound memory writes it in place; an unbound step is a pure function."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Arrays = dict[str, npt.NDArray[Any]]
 
 @pytest.fixture
 def filled(variant: Model, random_ids: Callable[..., Any]) -> BatchMemory:
-    """Three rows of different histories, after 31 tokens: a ring of 19 slots, written once and more."""
+    """Return three rows of different histories after 31 tokens, in a ring of 19 slots that has wrapped."""
     memory = variant.new_memory(variant.bundle.settings, batch_size=3, capacity=19)
     ids = random_ids(3 * 31, vocab_size=variant.bundle.vocab_size).reshape(3, 31)
     for number, segment in enumerate(np.split(ids, [7, 14, 21, 26], axis=1)):
@@ -112,7 +112,7 @@ def test_taken_rows_are_copies(variant: Model, filled: BatchMemory) -> None:
         np.testing.assert_array_equal(filled.array(entry), before[entry.input])
 
 
-def test_session_says_what_it_is(variant: Model) -> None:
+def test_session_reports_its_properties(variant: Model) -> None:
     session = variant.session("score")
     assert session is variant.session("score")
     assert session.providers == ["CPUExecutionProvider"]
@@ -128,7 +128,7 @@ def test_session_that_was_released_opens_again(variant: Model, random_ids: Calla
     opened = variant.session("score")
     before = variant.step("score", variant.new_memory(variant.bundle.settings), ids, ids)["log_prob"]
     variant.release("score")
-    variant.release("score")  # what is closed stays closed
+    variant.release("score")  # a second release changes nothing
     after = variant.step("score", variant.new_memory(variant.bundle.settings), ids, ids)["log_prob"]
     assert variant.session("score") is not opened
     assert np.array_equal(before, after)

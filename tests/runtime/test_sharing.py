@@ -19,7 +19,7 @@ THREADS = 8
 
 
 def walk(model: Model, ids: npt.NDArray[np.int64], number: int) -> list[Any]:
-    """Scores and draws of one document, in pieces; streams differ in capacity and settings."""
+    """Return scores and draws of one document in pieces; streams differ in capacity and settings."""
     stream = model.stream(segment_len=3 + number, mem_len=12 + number % 3)
     scores = [stream.feed(piece).log_probs for piece in np.array_split(ids, 9)]
     drawn = list(stream.generate(max_tokens=20, sampling=Sampling(seed=number)))
@@ -46,7 +46,7 @@ def test_streams_in_many_threads_equal_each_alone(model: Model, random_ids: Call
 
 
 def test_streams_that_alternate_equal_each_alone(model: Model, random_ids: Callable[..., Any]) -> None:
-    """More capacities than a model keeps positional keys for."""
+    """Use more capacities than a model keeps positional keys for."""
     ids = random_ids(120)
     capacities = range(14, 26)
     streams = [model.stream(capacity=capacity) for capacity in capacities]
@@ -74,7 +74,7 @@ def test_memory_is_constant_over_a_long_feed(bytes_model: Model, random_ids: Cal
     psutil = pytest.importorskip("psutil")
     process, ids = psutil.Process(), random_ids(4000)
     stream = bytes_model.stream(segment_len=80)
-    stream.feed(ids)  # whatever is allocated once
+    stream.feed(ids)  # includes one-time allocations
     values, nbytes, resident = live_values(), stream.memory.nbytes, process.memory_info().rss
     arrays = [id(stream.memory.array(entry)) for entry in stream.memory.entries]
     for _ in range(19):

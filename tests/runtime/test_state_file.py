@@ -1,4 +1,4 @@
-"""Files of states: safetensors that this package lays out itself."""
+"""State files: safetensors that this package writes itself."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_no_tensors(tmp_path: Path) -> None:
     assert read_state(tmp_path / "it.state", "it", 1, "") == ({"number": 1}, {})
 
 
-def test_tensors_begin_where_numbers_may(tmp_path: Path) -> None:
+def test_tensors_are_aligned(tmp_path: Path) -> None:
     for length in range(8):
         write_state(tmp_path / "it.state", "it" * length, 1, {}, {"one": np.ones(3)})
         assert int.from_bytes((tmp_path / "it.state").read_bytes()[:8], "little") % 8 == 0
@@ -59,7 +59,7 @@ def test_writing_needs_no_memory_of_the_size_of_the_state(tmp_path: Path) -> Non
 
 
 def with_header(file: Path, **changes: Any) -> Path:
-    """Change what the header of a state says of the tensor `it`."""
+    """Change the header's entry of the tensor `it` in a state."""
     write_state(file, "it", 1, {}, {"it": np.zeros(64, np.float32)})
     raw = file.read_bytes()
     size = int.from_bytes(raw[:8], "little")
@@ -102,7 +102,7 @@ def test_pipe_is_refused(tmp_path: Path) -> None:
         read_state(tmp_path / "it.state", "it", 1, "")
 
 
-def test_modes_are_those_that_the_umask_leaves(tmp_path: Path) -> None:
+def test_modes_follow_the_umask(tmp_path: Path) -> None:
     before = os.umask(0o027)
     try:
         write_state(tmp_path / "it.state", "it", 1, {}, {})
@@ -111,7 +111,7 @@ def test_modes_are_those_that_the_umask_leaves(tmp_path: Path) -> None:
     assert stat.S_IMODE((tmp_path / "it.state").stat().st_mode) == 0o640
 
 
-def test_links_that_wait_where_a_state_is_written_are_not_followed(tmp_path: Path) -> None:
+def test_links_at_the_path_of_a_state_are_not_followed(tmp_path: Path) -> None:
     victim, file = tmp_path / "victim", tmp_path / "it.state"
     victim.write_text("mine")
     for name in (".it.state.tmp", "it.state"):

@@ -1,4 +1,4 @@
-"""States of streams whose digest fits, but whose counters, settings or tensors no stream could have."""
+"""States of streams with a valid digest, but with counters, settings or tensors that no stream can have."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def changed(bytes_model: Model, tmp_path: Path) -> Callable[[Change], Path]:
     return change
 
 
-def test_state_as_it_was_is_restored(changed: Callable[[Change], Path], bytes_model: Model) -> None:
+def test_unchanged_state_is_restored(changed: Callable[[Change], Path], bytes_model: Model) -> None:
     assert bytes_model.restore(changed(lambda fields, arrays: None)).position == 21
 
 

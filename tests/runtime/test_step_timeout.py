@@ -1,4 +1,4 @@
-"""A step that does not end is ended, and the model goes on."""
+"""A step without end is stopped, and the model goes on."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_step_without_end_is_ended(opened: Model) -> None:
 
 
 def test_each_thread_has_its_own_time(opened: Model) -> None:
-    """Others go on while one is ended."""
+    """Stop one thread's step while the others go on."""
     outcomes: list[Any] = []
 
     def feed() -> None:
@@ -52,19 +52,19 @@ def test_each_thread_has_its_own_time(opened: Model) -> None:
     assert len(outcomes) == 3
 
 
-def test_other_errors_stay_what_they_are(opened: Model) -> None:
+def test_other_errors_pass_unchanged(opened: Model) -> None:
     memory = opened.new_memory(opened.bundle.settings)
     with pytest.raises(BundleError, match="cannot run it"):
         opened.step("score", memory, np.zeros((1, 2), np.int64), np.zeros((1, 2), np.float32))
 
 
 @pytest.mark.parametrize("seconds", [0, -1, float("nan"), float("inf")])
-def test_time_that_is_none_is_refused(seconds: float, bundle: Path) -> None:
+def test_invalid_timeout_is_refused(seconds: float, bundle: Path) -> None:
     with pytest.raises(OptionError, match=r"step_timeout is .*, expected a positive number of seconds"):
         load(bundle, step_timeout=seconds)
 
 
-def test_one_thread_looks_after_all_steps_and_ends_when_there_are_none() -> None:
+def test_one_thread_watches_all_steps_and_ends_after_the_last() -> None:
     deadline = Deadline(0.01)
     options = [import_onnxruntime().RunOptions() for _ in range(20)]
     before = set(threading.enumerate())
@@ -75,7 +75,7 @@ def test_one_thread_looks_after_all_steps_and_ends_when_there_are_none() -> None
         deadline.end(each)
     watcher.join(60)
     assert not watcher.is_alive()
-    deadline.begin(options[0])  # which starts another
+    deadline.begin(options[0])  # starts another thread
     deadline.end(options[0])
     assert not options[0].terminate
 

@@ -1,4 +1,4 @@
-"""A stream: pieces of any size, the held last token, and what is taken when something is wrong."""
+"""Streams: pieces of any size, the held last token, and refused feeds."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def test_reset_stream_equals_a_new_one(
 def test_context_counts_the_tokens_that_were_seen(
     model: Model, no_text_model: Model, random_ids: Callable[..., Any]
 ) -> None:
-    """Tokens of the document only: the rows of a first memory of zeros are none."""
+    """Count only tokens of the document, not the rows of a first memory of zeros."""
     grows = np.arange(1, 60)
     with_same_length = model.stream(segment_len=7).feed(random_ids(60)).context
     np.testing.assert_array_equal(with_same_length, np.minimum(grows, 12))
@@ -108,8 +108,8 @@ def test_context_counts_the_tokens_that_were_seen(
     np.testing.assert_array_equal(without, np.minimum(np.arange(59) // 10 * 10, 12) + np.arange(59) % 10 + 1)
 
 
-def test_scores_depend_on_what_their_context_reaches(bytes_model: Model, random_ids: Callable[..., Any]) -> None:
-    """A changed token counts within one window, and cannot count beyond a window for each layer."""
+def test_scores_depend_on_their_context(bytes_model: Model, random_ids: Callable[..., Any]) -> None:
+    """Change a token: scores differ within one window, and not beyond one window per layer."""
     ids = random_ids(60)
     changed = ids.copy()
     changed[20] = (changed[20] + 1) % 256

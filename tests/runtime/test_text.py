@@ -1,4 +1,4 @@
-"""Counting text, reading it piece by piece, and tokenizers."""
+"""Counts of text, reading in pieces, and tokenizers."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ def counts_of(raw: bytes, *cuts: int) -> TextCounts:
 
 
 @pytest.mark.parametrize("sample", [TEXT, "", " ", "word", " word", "word ", "a b", "é", "\n\n"])
-def test_counts_are_those_of_python(sample: str) -> None:
+def test_counts_equal_the_counts_of_python(sample: str) -> None:
     raw = sample.encode()
     counts = counts_of(raw)
     assert (counts.bytes, counts.chars, counts.words) == (len(raw), len(sample), len(raw.split()))
 
 
-def test_counts_do_not_depend_on_where_pieces_end() -> None:
+def test_counts_do_not_depend_on_the_ends_of_pieces() -> None:
     raw = TEXT.encode()
     for first in range(len(raw) + 1):
         for second in range(first, len(raw) + 1, 5):
@@ -42,7 +42,7 @@ def reader(source: Any, vocab_size: int = 256) -> TokenReader:
     return TokenReader(Document("it", source), ByteTokenizer(), vocab_size)
 
 
-def test_reader_hands_out_what_is_asked_for() -> None:
+def test_reader_returns_the_requested_number() -> None:
     raw = bytes(range(200))
     tokens = reader(raw)
     taken = [tokens.take(n) for n in (0, 1, 7, 0, 150, 100, 5)]
@@ -83,7 +83,7 @@ def test_wrong_id_in_a_later_piece_is_named_by_its_place(monkeypatch: pytest.Mon
         tokens.take(3)
 
 
-def test_first_token_that_is_no_character_of_its_own() -> None:
+def test_first_token_within_a_character() -> None:
     tokens = reader(b"\x80abc")
     tokens.take(4)
     assert (tokens.counts.first_token_bytes, tokens.counts.first_token_chars) == (1, 0)
@@ -99,13 +99,13 @@ def test_byte_tokenizer_there_and_back() -> None:
 
 
 def test_bytes_may_begin_at_another_id(bytes_of_band: Model) -> None:
-    """As in Hugging Face's byte-level Reformer: 0 and 1 are no bytes."""
+    """Begin at id 2, as Hugging Face's byte-level Reformer: 0 and 1 are not bytes."""
     tokenizer = ByteTokenizer(2)
     ids = tokenizer.encode(TEXT)
     assert tokenizer.vocab_size == 258
     assert ids.tolist() == [byte + 2 for byte in TEXT.encode()]
     assert tokenizer.decode(ids) == TEXT
-    assert tokenizer.decode(np.array([0, 67, 1, 300, 68])) == "AB"  # what is no byte stands for no text
+    assert tokenizer.decode(np.array([0, 67, 1, 300, 68])) == "AB"  # ids without a byte are left out
 
     raw = bytes(range(256)) * 70  # of every byte, in more than one piece
     counts = TextCounts()

@@ -1,4 +1,4 @@
-"""Token ids that the model does not have are refused before anything runs."""
+"""Token ids that the model lacks are refused before anything runs."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_wrong_id_far_into_a_stream_is_named_by_its_place(bytes_model: Model) ->
 
 
 @pytest.mark.parametrize("dtype", [np.uint8, np.int16, np.uint64, np.int64])
-def test_any_whole_numbers_will_do(dtype: Any) -> None:
+def test_every_integer_type_is_accepted(dtype: Any) -> None:
     ids = as_ids(np.array([0, 3, 255], dtype), "it")
     assert ids.dtype == np.int64
     assert ids.tolist() == [0, 3, 255]

@@ -20,7 +20,7 @@ WORDS = ("<unk>", "the", "sea", "was", "grün", "日本")
 
 @pytest.fixture
 def tokenizer_file(tmp_path: Path) -> Path:
-    """Words between white space; one that truncates and pads unless told not to."""
+    """Make a tokenizer of words between white space, which truncates and pads by default."""
     tokenizer = tokenizers.Tokenizer(
         tokenizers.models.WordLevel({word: number for number, word in enumerate(WORDS)}, unk_token="<unk>")
     )
@@ -66,7 +66,7 @@ def test_offsets_are_characters(text_model: Model, close: Callable[..., None]) -
     close(scores.log_probs, text_model.stream().feed([4, 2, 3, 5, 1]).log_probs)
 
 
-def test_counts_leave_out_what_stands_before_the_second_token(text_model: Model) -> None:
+def test_counts_leave_out_the_text_before_the_second_token(text_model: Model) -> None:
     text = " grün sea"
     (score,) = text_model.score([text])
     assert (score.tokens, score.chars, score.bytes, score.words) == (2, 9, 10, 2)
@@ -100,7 +100,7 @@ def test_half_a_surrogate_pair_is_refused(text_model: Model) -> None:
 
 
 def test_ids_beyond_the_model_are_refused(bundle_with: Callable[[str, Path], Path], tmp_path: Path) -> None:
-    """A tokenizer with more tokens than the model, which convert would not have let through."""
+    """Use a tokenizer with more tokens than the model, which `convert` would refuse."""
     words = {f"w{number}": number for number in range(40)}
     tokenizer = tokenizers.Tokenizer(tokenizers.models.WordLevel({**words, "<unk>": 40}, unk_token="<unk>"))
     tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.WhitespaceSplit()
@@ -121,7 +121,7 @@ def test_document_is_read_as_one_piece(tokenizer_file: Path, tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("content", ["", "{}", "not JSON"])
-def test_file_that_is_no_tokenizer_is_refused(
+def test_file_that_is_not_a_tokenizer_is_refused(
     content: str, bundle_with: Callable[[str, Path], Path], tmp_path: Path
 ) -> None:
     (tmp_path / "broken.json").write_text(content, "utf-8")
@@ -130,7 +130,7 @@ def test_file_that_is_no_tokenizer_is_refused(
         load(folder)
 
 
-def test_missing_package_names_the_line_to_type(tokenizer_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_package_names_the_command_to_install_it(tokenizer_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "tokenizers", None)
     with pytest.raises(XlruntimeError, match=r"tokenizer\.json needs the tokenizers package.*pip install"):
         TokenizersTokenizer(tokenizer_file)

@@ -1,4 +1,4 @@
-"""Rings of two capacities and a state, in a bundle whose settings and symbols no other has (`make_two_rings.py`)."""
+"""Rings of two capacities and a state, in a bundle with its own settings and symbols (`make_two_rings.py`)."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def model() -> Model:
 
 
 def wanted(ids: npt.NDArray[np.int64], near: int = 3, far: int = 9) -> npt.NDArray[np.float64]:
-    """Return the scores by definition: each query sees its own token and so many before it."""
+    """Return the scores by definition: each query sees its own token and a number of tokens before it."""
     scores = []
     for t in range(len(ids) - 1):
         begin = t // SEGMENT * SEGMENT
@@ -43,11 +43,11 @@ def test_each_ring_has_its_own_capacity(model: Model) -> None:
 
 
 @pytest.mark.parametrize("settings", [{}, {"near_len": 1}, {"near_len": 12, "far_len": 2}])
-def test_stream_sees_so_many_rows_of_each_ring(settings: dict[str, Any], model: Model) -> None:
+def test_stream_sees_the_chosen_rows_of_each_ring(settings: dict[str, Any], model: Model) -> None:
     lengths = {"near": settings.get("near_len", 3), "far": settings.get("far_len", 9)}
     scores = model.stream(**settings).feed(IDS)
     np.testing.assert_array_equal(scores.log_probs, wanted(IDS, **lengths))
-    assert scores.context.tolist() == list(range(1, len(IDS)))  # the state holds something of every token
+    assert scores.context.tolist() == list(range(1, len(IDS)))  # the state depends on every token
 
 
 def test_documents_of_a_batch_begin_with_the_first_value(model: Model) -> None:
@@ -69,7 +69,7 @@ def test_saved_forked_tried_and_reset_streams(model: Model, tmp_path: Path) -> N
     fork, expected = stream.fork(), stream.fork().feed(IDS[30:]).log_probs.tolist()
     assert stream.score_continuation(IDS[30:33]).log_probs.tolist() == expected[:3]
     assert rest(stream) == rest(fork) == rest(model.restore(tmp_path / "state")) == expected
-    assert rest(model.restore(tmp_path / "state", capacity=30)) == expected  # both rings are laid out again
+    assert rest(model.restore(tmp_path / "state", capacity=30)) == expected  # the rows of both rings move
     stream.reset()
     np.testing.assert_array_equal(stream.feed(IDS[:9]).log_probs, wanted(IDS[:9]))
 

@@ -1,4 +1,4 @@
-"""The vocabulary of a bundle: what it accepts, and its JSON."""
+"""The vocabulary of a bundle: valid and invalid symbols, and its JSON."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_ids_are_places() -> None:
 def test_json_there_and_back(vocabulary: Vocabulary) -> None:
     text = vocabulary.to_json()
     assert Vocabulary.from_json(text, "it") == vocabulary
-    assert text.count("\n") == len(vocabulary)  # a symbol a line: for people, grep and diff
+    assert text.count("\n") == len(vocabulary)  # one symbol per line, for people, grep and diff
     assert json.loads(text)["symbols"] == list(vocabulary.symbols)
 
 
@@ -61,9 +61,9 @@ def test_file_of_another_version_reads_without_newer_fields() -> None:
         ({"symbols": ("a", "\ud800")}, r"symbol 1 is '\\ud800'"),
         ({"symbols": tuple("ab") * 2 + tuple("cdefgh") * 2}, "'a', 'b', 'c', 'd', 'e' and 3 more"),
         ({"unk": "<unk>"}, "unk is '<unk>', which is not a symbol"),
-        ({"line_end": "<eos>", "line_start": "<S>"}, "line_start is '<S>', .*; line_end is '<eos>', which is no"),
-        ({"kind": "characters", "symbols": ("a", "<pad>", "bc", "d")}, r"no characters: 'bc'\."),
-        ({"kind": "bytes", "symbols": ("0", "256", "007", "a", "²", "-1")}, "no bytes: '256', '007', 'a', '²', '-1'"),
+        ({"line_end": "<eos>", "line_start": "<S>"}, "line_start is '<S>', .*; line_end is '<eos>', which is not"),
+        ({"kind": "characters", "symbols": ("a", "<pad>", "bc", "d")}, r"not characters: 'bc'\."),
+        ({"kind": "bytes", "symbols": ("0", "256", "007", "a", "²", "-1")}, "not bytes: '256', '007', 'a', '²', '-1'"),
         ({"kind": "sounds"}, "a vocabulary of 'sounds'; expected one of words, characters, bytes"),
         ({"space": "a"}, "space is 'a', expected None for words"),
         ({"kind": "characters", "line_start": "a"}, "line_start is 'a', expected None for characters"),
@@ -72,13 +72,13 @@ def test_file_of_another_version_reads_without_newer_fields() -> None:
     ],
     ids=str,
 )
-def test_what_makes_no_vocabulary_is_refused(fields: dict[str, Any], problem: str) -> None:
+def test_invalid_vocabulary_is_refused(fields: dict[str, Any], problem: str) -> None:
     with pytest.raises(VocabularyError, match=problem):
         Vocabulary(**{"kind": "words", "symbols": ("a", "b"), **fields})
 
 
-def test_all_problems_are_told_at_once() -> None:
-    with pytest.raises(VocabularyError, match=r"more than once: 'a'; .*no bytes: 'a', 'a'; unk is '\?'.*") as caught:
+def test_all_problems_are_reported_together() -> None:
+    with pytest.raises(VocabularyError, match=r"more than once: 'a'; .*not bytes: 'a', 'a'; unk is '\?'.*") as caught:
         Vocabulary("bytes", ("a", "a", "32"), unk="?")
     assert "\n" not in str(caught.value)
 
@@ -102,7 +102,7 @@ def test_broken_file_is_refused(text: str, problem: str) -> None:
         Vocabulary.from_json(text, "it")
 
 
-def test_a_text_that_is_there_often_is_looked_through_once() -> None:
+def test_repeated_text_is_checked_once() -> None:
     class Text(str):
         looked = 0
 

@@ -1,4 +1,4 @@
-"""Bundles that read text with a vocabulary: what is scored, fed, generated and counted."""
+"""Bundles with a vocabulary: scored, fed, generated and counted text."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ BundleWith = Callable[[str, Path], Path]
 
 
 def vocabulary_of_29(*symbols: str) -> tuple[str, ...]:
-    """As many as the model has tokens."""
+    """Return as many symbols as the model has tokens."""
     return (*symbols, *FILLERS[: 29 - len(symbols)])
 
 
@@ -63,7 +63,7 @@ def test_unknown_words_are_counted_in_ids_too(open_with: OpenWith) -> None:
     assert (score.unknown_tokens, score.bytes) == (2, 0)
 
 
-def test_newlines_that_have_no_symbol_are_counted_and_not_divided_by(open_with: OpenWith) -> None:
+def test_newlines_without_symbol_are_counted_but_not_in_ratios(open_with: OpenWith) -> None:
     model = open_with(TEXT8)
     (score,) = model.score(["\nTo be\r\nor not\n"])
     assert (score.tokens, score.unknown_tokens) == (11, 0)
@@ -97,7 +97,7 @@ def test_feeds_between_words_score_as_their_tokens(vocabulary: Vocabulary, open_
 
 
 def test_prompt_stays_open(open_with: OpenWith) -> None:
-    """No line end is put behind a prompt, or no model would ever go on with its line."""
+    """Check that a prompt gets no line end, so that a model can continue its line."""
     model = open_with(WIKI)
     stream = model.stream()
     list(stream.generate("the sea", max_tokens=0))

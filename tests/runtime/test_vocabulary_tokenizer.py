@@ -1,4 +1,4 @@
-"""Text to the ids of vocabularies: symbols, offsets and counts, however the text is cut."""
+"""Text to ids of vocabularies: symbols, offsets and counts, for any cuts of the text."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ PARTS += [" ", " ", "\n", "\r\n", "\r", "\t", "\u00a0", "\u2028", "\x85"]
 
 @dataclass(frozen=True)
 class Read:
-    """A document as `read` gives it."""
+    """The results of `read` for a document."""
 
     symbols: list[str]
     places: list[tuple[int, int]]
@@ -64,7 +64,7 @@ def random_documents(seed: int, n: int) -> Iterator[str]:
 
 
 def test_words_as_the_original_code_reads_them(tmp_path: Path) -> None:
-    """Universal newlines, `line.strip().lower().split()`, `<eos>` after every line or `<S>` around it."""
+    """Compare with universal newlines, `line.strip().lower().split()`, and `<eos>` after or `<S>` around lines."""
     path = tmp_path / "it.txt"
     for document in random_documents(1, 300):
         path.write_bytes(document.removeprefix("\ufeff").encode())
@@ -78,7 +78,7 @@ def test_words_as_the_original_code_reads_them(tmp_path: Path) -> None:
             assert read(vocabulary, document).symbols == known, document
 
 
-@pytest.mark.skipif(not WIKITEXT.is_file(), reason=f"{WIKITEXT} is not there")
+@pytest.mark.skipif(not WIKITEXT.is_file(), reason=f"{WIKITEXT} is missing")
 def test_wikitext_as_the_original_code_reads_it() -> None:
     with WIKITEXT.open(encoding="utf-8") as file:
         expected = [symbol for line in file for symbol in (*line.strip().split(), "<eos>")]
@@ -139,7 +139,7 @@ def test_line_end_follows_every_line() -> None:
     assert read(LINES, "a\n\nb").symbols == ["a", "<eos>", "<eos>", "b", "<eos>"]
     assert read(BYTE_LINES, "a\n\na").symbols == ["97", "<eos>", "<eos>", "97", "<eos>"]
     both = Vocabulary("characters", ("<eos>", "\n", "a"), line_end="<eos>")
-    for without in (PLAIN, NEWLINE, ENWIK8, both):  # none, or the newline is a symbol like all others
+    for without in (PLAIN, NEWLINE, ENWIK8, both):  # without line end, or the newline is an ordinary symbol
         assert "<eos>" not in read(without, "a\na").symbols
 
 
@@ -150,7 +150,7 @@ def test_newlines_are_spaces_for_words_without_line_end_alone(vocabulary: Vocabu
     assert tokenizer.merges_newlines == (tokenizer.encode("a\na").tolist() == tokenizer.encode("a a").tolist())
 
 
-def test_lower_casing_that_makes_two_characters_of_one() -> None:
+def test_lower_casing_that_turns_one_character_into_two() -> None:
     assert read(PTB, "THE İ\n").symbols == ["the", "i̇", "<eos>"]
     vocabulary = Vocabulary("characters", ("i", "\u0307", "x"), lower_case=True)
     found = read(vocabulary, "XİX")
@@ -158,7 +158,7 @@ def test_lower_casing_that_makes_two_characters_of_one() -> None:
     assert found.places == [(0, 1), (1, 2), (2, 2), (2, 3)]
 
 
-def test_text8_spells_spaces_as_underlines_and_counts_what_has_no_symbol() -> None:
+def test_text8_writes_spaces_as_underlines_and_counts_missing_symbols() -> None:
     document = "\ufeff\nTo be\r\nor not\r"
     found = read(TEXT8, document)
     assert found.symbols == list("to_beor_not")
@@ -181,10 +181,10 @@ def test_enwik8_drops_newlines_alone_and_counts_them() -> None:
     assert read(ENWIK8, b"\x80\xff").counts.first_token_chars == 0  # no character begins there
 
 
-def test_first_word_takes_what_stands_before_it() -> None:
+def test_first_word_includes_the_text_before_it() -> None:
     counts = read(WIKI, " \t\u00a0日本 sea").counts
     assert (counts.first_token_chars, counts.first_token_bytes) == (5, 10)
-    counts = read(LM1B, " the").counts  # the first token is <S>, and stands at the word
+    counts = read(LM1B, " the").counts  # the first token is <S>, at the place of the word
     assert (counts.first_token_chars, counts.first_token_bytes) == (1, 1)
     assert (counts.dropped_chars, counts.dropped_bytes) == (0, 0)
 
@@ -210,7 +210,7 @@ def test_white_space_before_the_first_word_may_fill_many_pieces(monkeypatch: pyt
     ],
     ids=str,
 )
-def test_what_the_vocabulary_lacks_is_refused_where_it_has_no_unk(
+def test_unknown_text_is_refused_without_unk(
     vocabulary: Vocabulary, document: str, problem: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for call in (VocabularyTokenizer(vocabulary).encode, lambda document: read(vocabulary, document)):
@@ -267,7 +267,7 @@ def test_decoding_gives_the_text_back() -> None:
 def test_pieces_cut_between_words_give_the_tokens_of_the_whole() -> None:
     chance = random.Random(5)
     for made in random_documents(6, 200):
-        document = made.replace("\r", "").replace("\ufeff", "") + "\n"  # neither \r\n cut in two, nor a second mark
+        document = made.replace("\r", "").replace("\ufeff", "") + "\n"  # no cuts in \r\n, no second mark
         spaces = [at + 1 for at, letter in enumerate(document) if letter.isspace()]
         cuts = sorted(chance.choices(spaces, k=3))
         for vocabulary in (WIKI, LM1B, PTB, PLAIN):
@@ -293,7 +293,7 @@ def test_piece_does_not_end_the_text() -> None:
 
 @pytest.mark.full
 def test_long_word_does_not_take_long(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Held text is looked at once: piece by piece over and over, this would be 10^11 characters."""
+    """Read held text only once: to read it again with each piece would be 10^11 characters."""
     monkeypatch.setattr(text, "PIECE_BYTES", 64)
     found = read(WIKI, "x" * 4_000_000)
     assert found.symbols == ["<unk>", "<eos>"]

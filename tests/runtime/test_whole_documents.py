@@ -1,6 +1,6 @@
-"""Models that read a document in one step: nothing is carried, nothing stands beside it, and its length is limited.
+"""Models that read a document in one step: no carried memory, no other rows in the batch, and a limited length.
 
-The golden Reformer of rule `chunk` has 40 tokens and reads up to 96 of a document.
+The golden Reformer of rule `chunk` has 40 tokens and reads up to 96 tokens of a document.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ Ids = npt.NDArray[np.int64]
 
 @pytest.fixture
 def ids(random_ids: Callable[..., Any]) -> Ids:
-    """More than twice what the model reads."""
+    """Return more than twice as many tokens as the model reads."""
     return np.asarray(random_ids(250, vocab_size=40))
 
 
 def pure(model: Model, ids: Ids) -> npt.NDArray[np.float32]:
-    """Log-probabilities (n - 1,) of a document by its graph alone."""
+    """Return log-probabilities (n - 1,) of a document from the graph alone."""
     feeds = {"tokens": ids[None, :-1], "targets": ids[None, 1:]}
     return np.asarray(model.session("score").run(feeds)["log_prob"][0])
 
@@ -54,7 +54,7 @@ def test_each_document_is_one_step_of_its_own(
 
 
 def test_later_tokens_change_earlier_scores_so_padding_would(chunk_model: Model, ids: Ids) -> None:
-    """Why documents have no neighbours: chunks of the sorted tokens move with every token."""
+    """Show why documents have no neighbours: chunks of the sorted tokens move with every token."""
     assert np.abs(pure(chunk_model, ids[:60])[:30] - pure(chunk_model, ids[:31])).max() > 0.01
 
 
@@ -79,13 +79,13 @@ def test_setting_that_does_not_apply_is_refused(settings: dict[str, Any], messag
     assert chunk_model.evaluation(96, False, n_hashes=2) == chunk_model.bundle.settings
 
 
-def test_document_that_is_too_long_is_refused_with_the_figure(chunk_model: Model, ids: Ids) -> None:
+def test_document_that_is_too_long_is_refused_with_the_limit(chunk_model: Model, ids: Ids) -> None:
     assert next(chunk_model.score([ids[: LIMIT + 1]])).scored_tokens == LIMIT
     with pytest.raises(TextError, match=r"^it: more than 97 tokens, .* at most 97 .* reads 96 .* shorter, or let it"):
         list(chunk_model.score([Document("it", ids[: LIMIT + 2])]))
     with pytest.raises(TextError, match=r"at most 31 .* reads 30 tokens .* or give a larger segment_len, or let it"):
         list(chunk_model.score([ids[:32]], segment_len=30))
-    with pytest.raises(TextError, match=r"reads 96 tokens"):  # a longer step brings no more positions
+    with pytest.raises(TextError, match=r"reads 96 tokens"):  # a longer step does not add positions
         list(chunk_model.score([ids[: LIMIT + 2]], segment_len=1000))
 
 
@@ -118,7 +118,7 @@ def test_continuation_is_the_likeliest_of_the_whole_prefix(
     )
 
 
-def test_continuation_that_cannot_be_is_refused_at_once(chunk_model: Model, ids: Ids) -> None:
+def test_impossible_continuation_is_refused_at_once(chunk_model: Model, ids: Ids) -> None:
     assert len(list(chunk_model.generate(ids[:90], max_tokens=7))) == 7
     with pytest.raises(TextError, match=r"the prompt and 8 tokens after it: 98 tokens, but at most 97 are possible"):
         chunk_model.generate(ids[:90], max_tokens=8)

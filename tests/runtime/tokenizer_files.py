@@ -1,4 +1,4 @@
-"""Make files of the `tokenizers` and `sentencepiece` libraries by hand, honest and hostile ones."""
+"""Make honest and hostile files of the `tokenizers` and `sentencepiece` libraries."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ NO_MAP = struct.pack("<I", 1024) + bytes(1024) + b"x\0"  # a trie of one block w
 
 
 def tokenizer_fields(**changed: Any) -> dict[str, Any]:
-    """Words between white space, with some sections changed."""
+    """Return a tokenizer of words between white space, with some changed sections."""
     return {
         "version": "1.0",
         "truncation": None,
@@ -40,27 +40,27 @@ def tokenizer_fields(**changed: Any) -> dict[str, Any]:
 
 
 def sequence(*parts: dict[str, Any]) -> dict[str, Any]:
-    """Normalizers one behind the other."""
+    """Return a sequence of normalizers."""
     return {"type": "Sequence", "normalizers": list(parts)}
 
 
 def regex(text: str) -> dict[str, Any]:
-    """A pre-tokenizer that splits by an expression."""
+    """Return a pre-tokenizer that splits by an expression."""
     return {"type": "Split", "pattern": {"Regex": text}, "behavior": "Isolated", "invert": False}
 
 
 def replace(pattern: str, content: str, kind: str = "String") -> dict[str, Any]:
-    """A normalizer or decoder."""
+    """Return a normalizer or decoder."""
     return {"type": "Replace", "pattern": {kind: pattern}, "content": content}
 
 
 def precompiled(raw: bytes) -> dict[str, Any]:
-    """A normalizer with a character map."""
+    """Return a normalizer with a character map."""
     return {"type": "Precompiled", "precompiled_charsmap": base64.b64encode(raw).decode()}
 
 
 def charsmap(key: int, replacement: bytes, place: int = 0) -> bytes:
-    """A character map that replaces the byte `key` by what is at `place` of the replacements."""
+    """Return a character map that replaces the byte `key` by the replacement at `place`."""
     units = [0] * 256
     value_at = 5
     units[key] = key | LEAF | (key ^ value_at) << 10
@@ -77,12 +77,12 @@ def _varint(value: int) -> bytes:
 
 
 def field(number: int, content: bytes) -> bytes:
-    """A protobuf field of bytes."""
+    """Encode a protobuf field of bytes."""
     return _varint(number << 3 | 2) + _varint(len(content)) + content
 
 
 def sentencepiece_file(raw_map: bytes = b"", more: bytes = b"", trainer: bytes = b"\x18\x01") -> bytes:
-    """A Unigram model of four pieces, with a character map."""
+    """Make a Unigram model of four pieces, with a character map."""
     pieces = (("<unk>", 0.0, 2), ("a", -1.0, 1), ("b", -2.0, 1), ("\u2581", -3.0, 1))
     made = [
         field(1, field(1, text.encode()) + b"\x15" + struct.pack("<f", score) + b"\x18" + _varint(kind))

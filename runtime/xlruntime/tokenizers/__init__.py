@@ -1,4 +1,4 @@
-"""The tokenizers of bundles: which one a bundle declares, and those that need no file."""
+"""The tokenizers of bundles: open the declared one, and define the ones without a file."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ __all__ = ["ByteTokenizer", "NoTokenizer", "make_tokenizer"]
 
 
 class ByteTokenizer:
-    """Token id = byte + `first_id`. Any file is valid, and is read piece by piece."""
+    """A tokenizer with id = byte + `first_id`. Any file is valid, and is read piece by piece."""
 
     unk_id: int | None = None
     merges_newlines: bool = False
@@ -30,22 +30,22 @@ class ByteTokenizer:
         self.vocab_size: int | None = first_id + 256
 
     def encode(self, text: str | bytes) -> Ids:
-        """Ids (n,) of the bytes of `text`, in UTF-8 if it is a str."""
+        """Return ids (n,) of the bytes of `text`; a str is encoded as UTF-8."""
         return self._ids(utf8_bytes(text, "the text"))
 
     def encode_piece(self, text: str | bytes, previous: int | None) -> Ids:
-        """As `encode`: it does not matter where a text is cut."""
+        """Return ids (n,) as `encode` does: cuts of the text do not matter."""
         return self.encode(text)
 
     def decode(self, ids: Ids | list[int]) -> str:
-        """Text of the bytes; what is not UTF-8 becomes U+FFFD. Ids that are no byte stand for no text."""
+        """Return the text of the bytes; invalid UTF-8 becomes U+FFFD. Ids without a byte are left out."""
         values = np.asarray(ids, np.int64) - self.first_id
         return values[(values >= 0) & (values < 256)].astype(np.uint8).tobytes().decode("utf-8", errors="replace")
 
     def read(
         self, file: BinaryIO, name: str, counts: TextCounts, limits: Limits = DOCUMENT_LIMITS
     ) -> Iterator[TokenPiece]:
-        """Pieces of at most PIECE_BYTES tokens."""
+        """Yield pieces of at most PIECE_BYTES tokens."""
         position = 0
         for raw in pieces(file):
             if position == 0:
@@ -61,7 +61,7 @@ class ByteTokenizer:
 
 
 class NoTokenizer:
-    """Stands where a bundle has no tokenizer: token ids are welcome, text is refused."""
+    """A placeholder for bundles without a tokenizer: accepts token ids, refuses text."""
 
     vocab_size: int | None = None
     unk_id: int | None = None
@@ -76,7 +76,7 @@ class NoTokenizer:
         raise self._refusal("the text")
 
     def decode(self, ids: Ids | list[int]) -> str:
-        """The ids themselves, separated by spaces."""
+        """Return the ids themselves, separated by spaces."""
         return " ".join(str(int(token)) for token in ids)
 
     def read(
@@ -94,13 +94,13 @@ class NoTokenizer:
 
 
 def make_tokenizer(tokenizer: spec.Tokenizer, folder: Path, limits: Limits = TOKENIZER_LIMITS) -> Tokenizer:
-    """The tokenizer that a bundle in `folder` declares; its file is read within `limits`.
+    """Return the declared tokenizer of a bundle in `folder`; its file is read within `limits`.
 
     Raises:
-        BundleError: the kind is unknown, or the file is not what the kind needs.
-        XlruntimeError: the library that it needs is not installed.
+        BundleError: the kind is unknown, or the file does not fit the kind.
+        XlruntimeError: the tokenizer's library is not installed.
     """
-    kind: str = tokenizer.kind  # read from a file, so it may be anything
+    kind: str = tokenizer.kind  # from a file, so it may have any value
     if kind == "bytes":
         return ByteTokenizer(tokenizer.first_id)
     if kind == "none":

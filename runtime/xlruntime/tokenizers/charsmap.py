@@ -1,8 +1,8 @@
-"""Check a precompiled character map before a library walks it: both libraries trust what it says.
+"""Check a precompiled character map before a library walks it: both libraries trust its contents.
 
-The layout is that of SentencePiece: the size of a trie in bytes (uint32, little-endian); the trie, a double array of
-uint32 units in blocks of 256; then the replacements, UTF-8 texts that a zero byte ends each. A value of the trie is
-the place of a replacement. The bits of a unit are those of the darts-clone library.
+The layout is SentencePiece's. It begins with the size of a trie in bytes (uint32, little-endian). The trie follows, a
+double array of uint32 units in blocks of 256. Then come the replacements: UTF-8 texts, each ended by a zero byte. A
+value of the trie is the place of a replacement. The bits of a unit are as in the darts-clone library.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ __all__ = ["longest_replacement"]
 BLOCK = 256  # units
 LEAF, EXTENDED = 1 << 8, 1 << 9  # bits of a unit: a value follows; the offset is in steps of a block
 LABEL, VALUE = (1 << 31) | 0xFF, (1 << 31) - 1
-AT_ONCE = 1024  # units that are looked at together
-UNIT_COST = 64  # bytes that looking at a unit takes, and that libraries take to keep it
+AT_ONCE = 1024  # units checked together
+UNIT_COST = 64  # bytes needed to check a unit, and to keep it in a library
 
 Units = npt.NDArray[np.int64]
 
 
 def longest_replacement(raw: bytes, budget: Budget) -> int:
-    """Return the bytes of the longest replacement of the map `raw`; 1 at least, the map being well-formed.
+    """Check the map `raw`, and return the bytes of its longest replacement, at least 1.
 
     Raises:
-        BundleError: a walk through the trie could leave it, or the replacements.
+        BundleError: a walk through the trie could leave the trie or the replacements.
     """
     size = int.from_bytes(raw[:4], "little")
     if not size or size % (4 * BLOCK) or size >= len(raw) - 4:
@@ -46,7 +46,7 @@ def longest_replacement(raw: bytes, budget: Budget) -> int:
 
 
 def _values(units: Units, budget: Budget) -> Units:
-    """Return all values that some key reaches; each unit is visited once."""
+    """Return all reachable values of the trie; each unit is visited once."""
     seen = np.zeros(len(units), np.bool_)
     seen[0] = True
     waiting, values = [np.zeros(1, np.int64)], [np.zeros(0, np.int64)]

@@ -7,20 +7,20 @@ import re
 __all__ = ["problem_of_expression"]
 
 LONGEST = 10_000  # characters
-MOST_REPETITIONS = 1000  # that a pattern counts: {1000}
-MOST_LOOPS = 4  # one behind the other: each multiplies the time by the length of the text
+MOST_REPETITIONS = 1000  # in a count such as {1000}
+MOST_LOOPS = 4  # in a row: each multiplies the time by the length of the text
 # One element: an escape, a quantifier, or another character.
 ELEMENT = re.compile(r"\\.|\{\d*,?\d*\}|[*+?][+?]?|.", re.DOTALL)
 REFERENCE = re.compile(r"\\[1-9kg]")
-OTHER_SYNTAX = re.compile(r"\\[cCM]")  # takes the next characters with it, whatever they are
+OTHER_SYNTAX = re.compile(r"\\[cCM]")  # consumes the next characters
 GROUP = re.compile(r"\(\?(?:[imsp-]*[:)]|[=!>]|<[=!])|\((?![?*])")  # neither names, conditions, calls nor comments
 
 
 def problem_of_expression(text: str) -> str | None:
-    """Return why an expression may take time without bound; None: it does not.
+    """Return why an expression may take unbounded time; None: its time is bounded.
 
-    Oniguruma gives up after ten million steps at one place of a text, but a text has many places. So groups must not
-    be repeated, nor may an expression refer to a group. The expressions of published tokenizers do neither.
+    Oniguruma stops after ten million steps at one place of a text, but a text has many places. So an expression must
+    not repeat a group or refer to one. The expressions of published tokenizers do neither.
     """
     if len(text) > LONGEST:
         return f"more than {LONGEST:,} characters"
@@ -29,13 +29,13 @@ def problem_of_expression(text: str) -> str | None:
         element, problem = match.group(), None
         if OTHER_SYNTAX.fullmatch(element):
             problem = f"the escape {element}"
-        elif brackets or element == "[":  # brackets may hold brackets; all other marks are characters there
+        elif brackets or element == "[":  # brackets may contain brackets; other marks are plain characters there
             brackets += {"[": 1, "]": -1}.get(element, 0)
         elif REFERENCE.fullmatch(element):
             problem = "a reference to a group"
         elif element == "(" and not GROUP.match(text, match.start()):
             problem = "a group of a kind that no tokenizer needs"
-        elif _repeats(element) and before == "\\x":  # not a count, but a character by its number
+        elif _repeats(element) and before == "\\x":  # a character by its number, not a count
             element = ""
         else:
             problem = loops.take(element, before)
@@ -46,14 +46,14 @@ def problem_of_expression(text: str) -> str | None:
 
 
 class _Loops:
-    """Count the repetitions that are one behind the other; of alternatives only one is taken."""
+    """A counter of repetitions in a row; only the longest alternative counts."""
 
     def __init__(self) -> None:
         self._now = 0
-        self._groups = [(0, 0)]  # for each open one: loops before it, and the most of its alternatives so far
+        self._groups = [(0, 0)]  # per open group: loops before it, and the most loops of its alternatives so far
 
     def take(self, element: str, before: str) -> str | None:
-        """Go on by an element; return what is wrong with it."""
+        """Take the next element, and return its problem, if any."""
         if element == "(":
             self._groups.append((self._now, self._now))
         elif element == "|":
@@ -78,5 +78,5 @@ class _Loops:
 
 
 def _repeats(element: str) -> bool:
-    """Return whether an element is a quantifier; one that takes something at most once is not counted."""
+    """Return whether an element is a quantifier, except `?`, which repeats at most once."""
     return element[:1] in ("*", "+") or (element[:1] == "{" and len(element) > 1)

@@ -1,4 +1,4 @@
-"""Tokenizers that other libraries run: `tokenizers` and `sentencepiece`, imported when a bundle needs them."""
+"""Tokenizers of other libraries, `tokenizers` and `sentencepiece`, imported when a bundle needs them."""
 
 from __future__ import annotations
 
@@ -20,26 +20,26 @@ from .tokenizer_file import read_tokenizer_json
 
 __all__ = ["TOKENIZER_LIMITS", "SentencePieceTokenizer", "TokenizersTokenizer"]
 
-TOKENIZER_LIMITS = Limits()  # of a file; the largest published ones take half of it
+TOKENIZER_LIMITS = Limits()  # of a file; the largest published files need half
 
 
 MEASURED_AT_ONCE = 1024  # characters
-MOST_GROWTH = 2  # of a document that is as long as the limit, by its tokenizer
-LONGEST_REASON = 200  # characters of what a library says
+MOST_GROWTH = 2  # by the tokenizer, of a document at the length limit
+LONGEST_REASON = 200  # characters of a library's message
 
 
 class _LibraryTokenizer:
-    """Documents must be UTF-8 and are tokenized whole: cutting text would change tokens at the cuts.
+    """A library's tokenizer. Documents must be UTF-8, and are read whole: cuts would change tokens.
 
     Attributes:
-        growth: how many bytes the library may make of one byte of text, before it cuts the text into tokens.
+        growth: most bytes that the library makes of one byte of text, before it cuts the text into tokens.
     """
 
     growth: int
 
     @abstractmethod
     def _tokens(self, text: str) -> tuple[list[int], list[tuple[int, int]]]:
-        """Return ids, and where each begins and ends in `text`, in characters."""
+        """Return ids, and the begin and end of each in `text`, in characters."""
 
     @abstractmethod
     def _text(self, ids: list[int]) -> str:
@@ -47,26 +47,26 @@ class _LibraryTokenizer:
 
     @abstractmethod
     def _normalized(self, text: str) -> str:
-        """Return what the library makes of a text before it cuts it."""
+        """Return the text that the library cuts into tokens."""
 
     @cached_property
     def merges_newlines(self) -> bool:
-        """Whether a newline gives the same tokens as a space."""
+        """Whether a newline has the same tokens as a space."""
         try:
             return self._encode("a\nb", "the text")[0] == self._encode("a b", "the text")[0]
-        except TextError:  # a vocabulary that lacks these, and has no token for what it lacks
+        except TextError:  # the vocabulary lacks them, and has no unknown token
             return False
 
     def encode(self, text: str | bytes) -> Ids:
-        """Token ids (n,) of a text, without special tokens."""
+        """Return token ids (n,) of a text, without special tokens."""
         return np.array(self._encode(utf8_text(text, "the text"), "the text")[0], np.int64)
 
     def encode_piece(self, text: str | bytes, previous: int | None) -> Ids:
-        """As `encode`: at a cut there may be other tokens than the whole text would give."""
+        """Return ids (n,) as `encode` does: tokens at cuts may differ from the tokens of the whole text."""
         return self.encode(text)
 
     def decode(self, ids: Ids | list[int]) -> str:
-        """The text of token ids.
+        """Return the text of token ids.
 
         Raises:
             TextError: the library fails on them.
@@ -77,10 +77,10 @@ class _LibraryTokenizer:
     def read(
         self, file: BinaryIO, name: str, counts: TextCounts, limits: Limits = DOCUMENT_LIMITS
     ) -> Iterator[TokenPiece]:
-        """The whole document as one piece.
+        """Yield the whole document as one piece.
 
         Raises:
-            TextError: it is longer than `limits` say, or the library fails on it.
+            TextError: the document exceeds `limits`, or the library fails on it.
         """
         raw = read_at_most(file, limits.budget(name, TextError))
         counts.add(raw)
@@ -100,9 +100,9 @@ class _LibraryTokenizer:
             return self._tokens(text)
 
     def _check_growth(self, text: str, name: str, limits: Limits) -> None:
-        """Refuse a text of which the library would make more than MOST_GROWTH times the limit.
+        """Refuse a text that the library would expand to more than MOST_GROWTH times the limit.
 
-        What it makes is measured piece by piece, unless it is clear that the whole fits.
+        The expanded text is measured piece by piece, unless the whole certainly fits.
         """
         most = MOST_GROWTH * limits.bytes
         if 4 * len(text) * self.growth <= most:
@@ -120,7 +120,7 @@ class TokenizersTokenizer(_LibraryTokenizer):
 
     Raises:
         XlruntimeError: the `tokenizers` package is not installed.
-        BundleError: the file is not a tokenizer, or has parts that are not known to be harmless.
+        BundleError: the file is not a tokenizer, or has parts not known to be harmless.
     """
 
     def __init__(self, path: Path, limits: Limits = TOKENIZER_LIMITS) -> None:
@@ -148,7 +148,7 @@ class TokenizersTokenizer(_LibraryTokenizer):
         return encoding.ids, encoding.offsets
 
     def _unk_id(self, model: dict[str, Any]) -> int | None:
-        """A model has either the id or the token."""
+        """Return the id of the unknown token; a model has either its id or its text."""
         token = model.get("unk_token")
         number = model.get("unk_id") if token is None else self._tokenizer.token_to_id(token)
         return None if number is None else int(number)
@@ -186,9 +186,9 @@ class SentencePieceTokenizer(_LibraryTokenizer):
 
 @contextlib.contextmanager
 def _errors_of_library(kind: type[XlruntimeError], what: str) -> Iterator[None]:
-    """Turn what a library raises into an error of the class `kind`.
+    """Turn a library's exception into an error of the class `kind`.
 
-    A panic of Rust derives from BaseException alone, and has printed a line on standard error already.
+    A panic of Rust derives from BaseException alone, and has already printed a line on standard error.
     """
     try:
         yield

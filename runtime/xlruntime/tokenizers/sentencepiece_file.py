@@ -1,4 +1,4 @@
-"""Check the file of a SentencePiece model before the library reads it: sizes, and what it would walk unchecked."""
+"""Check a SentencePiece model before the library reads it: sizes, and parts that the library does not check."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from .charsmap import longest_replacement
 
 __all__ = ["read_sentencepiece"]
 
-# Field numbers of the messages that the library reads.
+# Numbers of the fields that the library reads.
 PIECE, TRAINER, NORMALIZER, DENORMALIZER = 1, 2, 3, 5
 CHARSMAP = 2  # of a normalizer
-PIECE_COST = 400  # bytes of memory that the library takes for a piece and for its places in tries
+PIECE_COST = 400  # bytes of the library's memory for a piece and its places in tries
 LONGEST_PIECE, LONGEST_TRAINER = 1000, 1 << 20  # bytes
 VARINT, EIGHT, BYTES, FOUR = 0, 1, 2, 5  # wire types
 VARINT_BYTES = 10  # at most
 
 
 def read_sentencepiece(path: Path, limits: Limits) -> tuple[bytes, int]:
-    """Read a model for the library; return also how many bytes a byte of text may become at most.
+    """Read a model for the library; return its bytes, and the most bytes that it makes of one byte of text.
 
     Raises:
-        BundleError: it is too large, not a model, or its character map leads out of itself.
-        OSError: it cannot be read.
+        BundleError: the file is too large or not a model, or its character map leads out of itself.
+        OSError: the file cannot be read.
     """
     budget = limits.budget(str(path), BundleError)
     with path.open("rb") as file:
@@ -44,7 +44,7 @@ def read_sentencepiece(path: Path, limits: Limits) -> tuple[bytes, int]:
 
 
 def _fields(raw: bytes, start: int, end: int, path: Path) -> Iterator[tuple[int, int, int]]:
-    """Yield the fields of a protobuf message: number, and where the content begins and ends."""
+    """Yield the fields of a protobuf message: number, and begin and end of the content."""
     while start < end:
         tag, start = _varint(raw, start, end, path)
         kind = tag & 7
@@ -64,7 +64,7 @@ def _fields(raw: bytes, start: int, end: int, path: Path) -> Iterator[tuple[int,
 
 
 def _varint(raw: bytes, start: int, end: int, path: Path) -> tuple[int, int]:
-    """Return an integer of seven bits a byte, and where it ends."""
+    """Return an integer of seven bits per byte, and the place of its end."""
     value = 0
     for place in range(start, min(end, start + VARINT_BYTES)):
         value |= (raw[place] & 0x7F) << 7 * (place - start)

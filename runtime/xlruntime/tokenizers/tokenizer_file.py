@@ -1,7 +1,7 @@
 """Check a tokenizer.json before the `tokenizers` library sees it.
 
-The library trusts the file: a part of it may end the process, or make gigabytes of a line of text. What is not on
-the lists below is refused, and the library gets the JSON that was checked, written again.
+The library trusts the file: a part of it may end the process, or expand a line of text to gigabytes. Parts that are
+not on the lists below are refused. The library gets the checked JSON, written again.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from .expressions import problem_of_expression
 
 __all__ = ["read_tokenizer_json"]
 
-# How many bytes each kind makes of one byte at most. Unicode's own forms do not add up: `UNICODE_GROWTH` is for all.
+# The most bytes that each kind makes of one byte. Unicode forms do not multiply: `UNICODE_GROWTH` counts once for all.
 NORMALIZERS = {
     **dict.fromkeys(("NFC", "NFD", "NFKC", "NFKD", "Lowercase", "StripAccents", "Strip", "Nmt"), 1),
     **{"BertNormalizer": 1, "ByteLevel": 2},
@@ -47,23 +47,23 @@ MODELS = ("BPE", "Unigram", "WordLevel", "WordPiece")
 MOST_PARTS = 32  # of a section
 LONGEST_TEXT = 100  # characters of a setting
 LONGEST_PREPENDED = 16
-LONGEST_TOKEN = 1000  # characters; Unigram looks at so many at each place of a text
-LONGEST_WORD = 200  # characters of a word that WordPiece cuts, in time that grows with their square
-TOKEN_COST, CHARACTER_COST = 300, 220  # bytes that the library takes: 212 measured a character of a Unigram model
+LONGEST_TOKEN = 1000  # characters; Unigram reads so many at each place of a text
+LONGEST_WORD = 200  # characters of a word; WordPiece needs time proportional to their square
+TOKEN_COST, CHARACTER_COST = 300, 220  # bytes in the library; measured: 212 per character of a Unigram model
 
 
 def read_tokenizer_json(path: Path, limits: Limits) -> tuple[dict[str, Any], str, int]:
-    """Read a tokenizer.json; return it, its text for the library, and how many bytes a byte may become at most.
+    """Read a tokenizer.json; return it, its text for the library, and the most bytes that one byte becomes.
 
     Raises:
-        BundleError: it is too large, not a tokenizer, or has a part that is not known to be harmless.
-        OSError: it cannot be read.
+        BundleError: the file is too large or not a tokenizer, or has a part not known to be harmless.
+        OSError: the file cannot be read.
     """
     budget = limits.budget(str(path), BundleError)
     with path.open("rb") as file:
         fields = parse_json(read_at_most(file, budget), budget)
     _need(isinstance(fields, dict) and isinstance(fields.get("model"), dict), budget, "no model", fields)
-    fields |= {"truncation": None, "padding": None}  # neither is wanted, and the library does not check them
+    fields |= {"truncation": None, "padding": None}  # not needed, and the library does not check them
     growth = {section: _section(fields.get(section), section, budget) for section in MEMBERS}
     _check_model(fields["model"], budget)
     added = fields.get("added_tokens") or []
@@ -74,7 +74,7 @@ def read_tokenizer_json(path: Path, limits: Limits) -> tuple[dict[str, Any], str
 
 
 def _section(part: Any, section: str, budget: Budget) -> int:
-    """Check a section; return the product of the growths in it."""
+    """Check a section, and return the product of its parts' growths."""
     allowed, members, most = MEMBERS[section]
     product = 1
     for number, (kind, fields) in enumerate(_parts(part, members, section, budget)):
@@ -94,7 +94,7 @@ def _section(part: Any, section: str, budget: Budget) -> int:
 
 
 def _parts(part: Any, members: str, section: str, budget: Budget) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield the parts of a section in their order, those of sequences in sequences, too."""
+    """Yield the parts of a section in order, including parts of nested sequences."""
     waiting = [] if part is None else [part]
     while waiting:
         fields = waiting.pop(0)
@@ -111,7 +111,7 @@ def _parts(part: Any, members: str, section: str, budget: Budget) -> Iterator[tu
 
 
 def _replace(fields: dict[str, Any], budget: Budget) -> int:
-    """Return the growth by a replacement. An expression may match nothing, and then adds to each byte."""
+    """Return the growth by a replacement. An expression may match empty text, and then adds to each byte."""
     content: Any = fields.get("content")
     _need(isinstance(content, str), budget, "content of Replace", content)
     size, pattern = len(content.encode("utf-8", "replace")), _check_pattern(fields, budget)
@@ -135,7 +135,7 @@ def _precompiled(fields: dict[str, Any], budget: Budget) -> int:
 
 
 def _check_pattern(fields: dict[str, Any], budget: Budget) -> bytes | None:
-    """Check what a Replace or Split looks for; return it if it is a text, None if it is an expression."""
+    """Check the pattern of a Replace or Split; return it if it is a text, None if it is an expression."""
     pattern: Any = fields.get("pattern")
     _need(isinstance(pattern, dict) and len(pattern) == 1, budget, "pattern", pattern)
     ((kind, text),) = pattern.items()
@@ -149,7 +149,7 @@ def _check_pattern(fields: dict[str, Any], budget: Budget) -> bytes | None:
 
 
 def _check_template(fields: dict[str, Any], budget: Budget) -> None:
-    """Refuse templates that do not hold the text exactly once: the library copies it for each time."""
+    """Refuse templates that do not have the text exactly once: the library copies it each time."""
     pieces: Any = fields.get("single")
     good = isinstance(pieces, list) and all(isinstance(piece, dict) and len(piece) == 1 for piece in pieces)
     texts = [piece for piece in pieces if "SpecialToken" not in piece] if good else []
@@ -200,7 +200,7 @@ GROWING: dict[tuple[str, str], Callable[[dict[str, Any], Budget], int]] = {
 
 
 def _need(good: bool, budget: Budget, what: str, found: object) -> None:
-    """Raise a BundleError unless what was found is good."""
+    """Raise a BundleError unless `good`."""
     if not good:
         raise _refused(budget, f"{what}: {shown(found)}", "what the library writes, within bounds")
 

@@ -1,8 +1,8 @@
-"""A vocabulary: which symbol each token id stands for, and how text becomes symbols.
+"""A vocabulary: the symbol of each token id, and the rules by which text becomes symbols.
 
-Kept in a bundle as `vocabulary.json`. `symbols[i]` is token i:
+A bundle has it as `vocabulary.json`. `symbols[i]` is token i:
 
-    words       what stands between white space
+    words       text between white space
     characters  one character each
     bytes       decimal numbers of bytes, "32" for a space
 """
@@ -32,22 +32,22 @@ class Vocabulary:
     """Symbols in the order of their token ids, and the rules by which text becomes symbols.
 
     Raises:
-        VocabularyError: symbols are empty, twice there or not of the kind, or a role is played by none of them; lists
-            all that is wrong.
+        VocabularyError: symbols are empty, duplicate or not of the kind, or the symbol of a role is missing; lists all
+            problems.
     """
 
     kind: VocabularyKind
     symbols: tuple[str, ...] = field(repr=False)
     unk: str | None = None
-    """Stands for what the vocabulary lacks; None: such text is refused."""
+    """Symbol for text that the vocabulary lacks; None: such text is refused."""
     line_start: str | None = None
-    """Precedes the tokens of every line."""
+    """Symbol before the tokens of every line."""
     line_end: str | None = None
-    """Follows the tokens of every line, blank ones and a last one without newline too."""
+    """Symbol after the tokens of every line, also a blank line and a last line without newline."""
     lower_case: bool = False
-    """Text is lower-cased first."""
+    """Whether text is lower-cased first."""
     space: str | None = None
-    """For characters: stands for a space."""
+    """For characters: symbol for a space."""
 
     def __post_init__(self) -> None:
         if self.kind not in get_args(VocabularyKind):
@@ -67,11 +67,11 @@ class Vocabulary:
         return {symbol: number for number, symbol in enumerate(self.symbols)}
 
     def id_of(self, symbol: str | None) -> int | None:
-        """Token id of a symbol; None where there is none."""
+        """Return the token id of a symbol; None if it has none."""
         return None if symbol is None else self.index.get(symbol)
 
     def to_json(self) -> str:
-        """`vocabulary.json` as text, one symbol a line."""
+        """Return `vocabulary.json` as text, one symbol per line."""
         rules = {"kind": self.kind, "lower_case": self.lower_case, **{role: getattr(self, role) for role in ROLES}}
         head = json.dumps({"format": VOCABULARY_FORMAT, **rules}, ensure_ascii=False)
         symbols = json.dumps(self.symbols, ensure_ascii=False, separators=(",\n", ": "))
@@ -82,11 +82,11 @@ class Vocabulary:
         """Read `vocabulary.json`.
 
         Args:
-            text: contents of the file.
+            text: content of the file.
             where: its path, for messages.
 
         Raises:
-            BundleError: it is not what `to_json` wrote.
+            BundleError: `to_json` cannot have written it.
         """
         try:
             fields = json.loads(text)
@@ -96,10 +96,10 @@ class Vocabulary:
 
     @classmethod
     def from_fields(cls, fields: Any, where: str) -> Vocabulary:
-        """Make a vocabulary of what `vocabulary.json` holds.
+        """Make a vocabulary from the parsed `vocabulary.json`.
 
         Raises:
-            BundleError: it is not what `to_json` wrote.
+            BundleError: `to_json` cannot have written it.
         """
         if not isinstance(fields, dict) or fields.pop("format", None) != VOCABULARY_FORMAT:
             raise BundleError(f"{where}: not a vocabulary that xlexport wrote.", repair="Convert the checkpoint again.")
@@ -111,8 +111,8 @@ class Vocabulary:
             ) from error
 
     def _problems(self) -> Iterable[str]:
-        symbols: tuple[object, ...] = self.symbols  # read from a file, so they may be anything
-        # Each text is looked through once: a long one that is there a million times would take hours.
+        symbols: tuple[object, ...] = self.symbols  # from a file, so they may have any type
+        # Check each text once: a long text with a million copies would take hours.
         texts = {symbol for symbol in symbols if isinstance(symbol, str)}
         good: set[object] = {symbol for symbol in texts if _is_text(symbol)}
         wrong = [
@@ -120,17 +120,17 @@ class Vocabulary:
             for number, symbol in enumerate(symbols)
             if not isinstance(symbol, str) or symbol not in good
         ]
-        if wrong:  # what follows counts on strings
+        if wrong:  # the checks below need strings
             yield f"symbols must be text that is not empty, but symbol {listed(wrong)}"
             return
         if not self.symbols:
             yield "a vocabulary without symbols"
         if len(self.index) < len(self.symbols):
             twice = [shown(symbol) for symbol, times in Counter(self.symbols).items() if times > 1]
-            yield f"symbols are there more than once: {listed(twice)}"
+            yield f"symbols occur more than once: {listed(twice)}"
         strange = [shown(symbol) for symbol in self.symbols if not self._is_of_kind(symbol)]
         if strange:
-            yield f"symbols that are no {self.kind}: {listed(strange)}"
+            yield f"symbols that are not {self.kind}: {listed(strange)}"
         for role in ROLES:
             symbol = getattr(self, role)
             if symbol is not None and symbol not in self.index:
@@ -150,19 +150,19 @@ class Vocabulary:
 
 
 def is_byte(symbol: str) -> bool:
-    """Whether a symbol is the decimal number of a byte, as enwik8's symbols are."""
+    """Return whether a symbol is the decimal number of a byte, as in enwik8's vocabulary."""
     return (
         len(symbol) <= 3 and symbol.isascii() and symbol.isdigit() and str(int(symbol)) == symbol and int(symbol) < 256
     )
 
 
 def _is_bracketed(symbol: str) -> bool:
-    """Whether it is a special token such as `<eos>`, which no text of bytes or characters gives."""
+    """Return whether a symbol is a special token such as `<eos>`, not made from bytes or characters."""
     return len(symbol) > 2 and symbol.startswith(("<", "[")) and symbol.endswith((">", "]"))
 
 
 def _is_text(symbol: str) -> bool:
-    """Whether it is one that UTF-8 can hold, and not empty."""
+    """Return whether a symbol is not empty, and UTF-8 can encode it."""
     try:
         return bool(symbol.encode("utf-8"))
     except UnicodeEncodeError:

@@ -1,7 +1,7 @@
-"""Text to the ids of a vocabulary, piece by piece, with offsets into the text as it was given.
+"""Convert text to the ids of a vocabulary, piece by piece, with offsets into the original text.
 
-A line ends with a newline, a carriage return or both, as in Python's text files; a byte-order mark at the beginning of
-a text is no part of it. White space between words belongs to the word or line end after it.
+A line ends with a newline, a carriage return or both, as in Python's text files. A byte-order mark at the beginning of
+a text is skipped. White space between words belongs to the word or line end after it.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ DROPPED, UNKNOWN = -1, -2
 
 
 class VocabularyTokenizer:
-    """Reads documents of any length at constant memory; those of words and characters must be UTF-8.
+    """A tokenizer for documents of any length at constant memory; words and characters must be UTF-8.
 
     Args:
-        skip_unknown: leave out what the vocabulary lacks, instead of giving `unk` or refusing it.
+        skip_unknown: leave out text that the vocabulary lacks, instead of using `unk` or refusing the text.
     """
 
     def __init__(self, vocabulary: Vocabulary, skip_unknown: bool = False) -> None:
@@ -45,7 +45,7 @@ class VocabularyTokenizer:
         self._skip_unknown = skip_unknown
 
     def encode(self, text: str | bytes) -> Ids:
-        """Ids (n,) of a whole text: those that `read` gives.
+        """Return ids (n,) of a whole text, the same as `read` yields.
 
         Raises:
             TextError, TokenError: as `read`.
@@ -54,10 +54,10 @@ class VocabularyTokenizer:
         return _all_ids(self.read(file, "the text", TextCounts()))
 
     def encode_piece(self, text: str | bytes, previous: int | None) -> Ids:
-        """Ids (n,) of a piece that goes on after the token `previous`; None: that begins a text.
+        """Return ids (n,) of a piece after the token `previous`; None: the piece begins a text.
 
-        Cut between words, the pieces of a text give the tokens of the whole, but for the `line_end` of a last line
-        that no newline ends. A word that is cut is two words.
+        If a text is cut between words, its pieces have the tokens of the whole, except the `line_end` of a last line
+        without newline. A cut word becomes two words.
         """
         if self.vocabulary.kind == "bytes":
             return (
@@ -69,7 +69,7 @@ class VocabularyTokenizer:
         return _all_ids(iter([walk.take(utf8_text(text, "the text")), walk.flush()]))
 
     def decode(self, ids: Ids | list[int]) -> str:
-        """Words with spaces between them and a newline for each line end; bytes and characters as they were."""
+        """Return words joined by spaces, with a newline for each line end; or the original bytes or characters."""
         vocabulary = self.vocabulary
         symbols = [vocabulary.symbols[int(number)] for number in ids]
         if vocabulary.kind == "words":
@@ -84,11 +84,11 @@ class VocabularyTokenizer:
     def read(
         self, file: BinaryIO, name: str, counts: TextCounts, limits: Limits = DOCUMENT_LIMITS
     ) -> Iterator[TokenPiece]:
-        """Pieces of a document, while `counts` grows. Only a word must fit `limits`, which is held until it ends.
+        """Yield pieces of a document, and add to `counts`. Only a single word, held until its end, must fit `limits`.
 
         Raises:
-            TextError: it is not UTF-8, if the vocabulary is of words or characters, or a word is too long.
-            TokenError: the vocabulary lacks something and has no `unk`; says what and where.
+            TextError: the vocabulary is of words or characters, and the document is not UTF-8 or a word is too long.
+            TokenError: the vocabulary lacks symbols and has no `unk`; the message has the symbols and their places.
         """
         if self.vocabulary.kind == "bytes":
             bytewise = _ByteWalk(self.vocabulary, self._skip_unknown, name, counts)
@@ -110,7 +110,7 @@ class VocabularyTokenizer:
 
 
 class _TextWalk:
-    """A document of words or characters, and how far it has been read."""
+    """A walk through a document of words or characters."""
 
     def __init__(
         self, vocabulary: Vocabulary, skip_unknown: bool, name: str, counts: TextCounts, previous: int | None = None
@@ -125,15 +125,15 @@ class _TextWalk:
         self._pattern = WORDS if self._words else SINGLE_CHARACTERS if carriage_returns else CHARACTERS
         self._held: list[str] = []  # text whose tokens depend on what follows
         self.held = 0  # characters of it
-        self._chars = self._bytes = 0  # before what is held; bytes only until there is a token
+        self._chars = self._bytes = 0  # before the held text; bytes only until the first token
         self._line = 1
-        self._begun = previous is not None and previous != self._line_end  # line_start, if any, has been given
-        self._open = False  # the line holds text that no newline ends yet
+        self._begun = previous is not None and previous != self._line_end  # the line's line_start, if any, was returned
+        self._open = False  # the line has text, and no newline yet
         self._first = previous is None  # no text yet
         self._empty = previous is None  # no token yet
 
     def take(self, text: str) -> TokenPiece:
-        """The tokens that the next characters complete."""
+        """Take the next characters, and return the tokens that they complete."""
         end = len(text) - text.endswith("\r")  # a newline may follow
         if self._words:
             end = next((after for after in range(end, 0, -1) if text[after - 1].isspace()), 0)
@@ -144,14 +144,14 @@ class _TextWalk:
         return piece
 
     def flush(self) -> TokenPiece:
-        """The tokens of what is held."""
+        """Return the tokens of the held text."""
         text = "".join(self._held)
         self._held.clear()
         self.held = 0
         ids, starts, ends = self._tokens(text)
         piece = _piece(ids, starts, ends, self._chars)
         if self._empty:
-            if ids:  # what stands before the first word has no token of its own
+            if ids:  # text before the first word has no token of its own
                 covered = text[0 if self._words else starts[0] : ends[0]]
                 self._counts.first_token_bytes = len(covered.encode("utf-8")) + (self._bytes if self._words else 0)
                 self._counts.first_token_chars = len(covered) + (self._chars if self._words else 0)
@@ -162,7 +162,7 @@ class _TextWalk:
         return piece
 
     def end(self) -> TokenPiece:
-        """The end of a last line without newline."""
+        """Return the tokens that end a last line without newline."""
         marks = [None if self._begun else self._line_start, self._line_end] if self._open else []
         ids = [number for number in marks if number is not None]
         return _piece(ids, [0] * len(ids), [0] * len(ids), self._chars)
@@ -187,7 +187,7 @@ class _TextWalk:
                 ids.append(number)
                 starts.append(start)
                 ends.append(end)
-                start = end  # lower-casing may make two characters of one
+                start = end  # lower-casing may turn one character into two
             if is_newline:
                 self._line += 1
                 self._open = end < len(text)
@@ -196,7 +196,7 @@ class _TextWalk:
         return ids, starts, ends
 
     def _skip_mark(self, text: str) -> int:
-        """Where the text begins: behind a byte-order mark."""
+        """Return where the text begins: after a byte-order mark."""
         first, self._first = self._first, self._first and not text
         if not first or not text.startswith(BYTE_ORDER_MARK) or BYTE_ORDER_MARK in self._vocabulary.index:
             return 0
@@ -216,7 +216,7 @@ class _TextWalk:
         self._counts.dropped_bytes += len(text.encode("utf-8"))
 
     def _ids(self, unit: str, missing: dict[str, int]) -> list[int]:
-        """Ids of a word or character; what has none is noted with its line."""
+        """Return ids of a word or character; add symbols without id to `missing`, with their line."""
         vocabulary = self._vocabulary
         unit = unit.lower() if vocabulary.lower_case else unit
         numbers = []
@@ -236,13 +236,13 @@ class _TextWalk:
         found = listed(f"{shown(symbol)} in line {line:,}" for symbol, line in missing.items())
         raise TokenError(
             f"{self._name}: {found} not in the vocabulary of {len(self._vocabulary):,} {self._vocabulary.kind}, which "
-            "has none for what is unknown.",
+            "has no token for unknown text.",
             repair="Prepare the text as the training text was, or replace them.",
         )
 
 
 class _ByteWalk:
-    """A document of bytes, and how far it has been read."""
+    """A walk through a document of bytes."""
 
     def __init__(self, vocabulary: Vocabulary, skip_unknown: bool, name: str, counts: TextCounts) -> None:
         self._vocabulary, self._name, self._counts = vocabulary, name, counts
@@ -258,7 +258,7 @@ class _ByteWalk:
         self._empty = True
 
     def take(self, raw: bytes) -> TokenPiece:
-        """The tokens of the next bytes."""
+        """Take the next bytes, and return their tokens."""
         values = np.frombuffer(raw, np.uint8)
         numbers = self._table[values]
         if (unknown := np.flatnonzero(numbers == UNKNOWN)).size:
@@ -276,7 +276,7 @@ class _ByteWalk:
         return TokenPiece(numbers[kept], starts, starts + 1)
 
     def end(self) -> TokenPiece:
-        """The end of a last line without newline."""
+        """Return the tokens that end a last line without newline."""
         ids = [self._line_end] if self._open and self._line_end is not None else []
         return _piece(ids, [0] * len(ids), [0] * len(ids), self._bytes)
 
@@ -286,14 +286,14 @@ class _ByteWalk:
             places.setdefault(raw[at], self._bytes + at)
         found = listed(f"{byte} (0x{byte:02x}) at byte {at:,}" for byte, at in places.items())
         raise TokenError(
-            f"{self._name}: {found} not in the vocabulary of {len(self._vocabulary)} bytes, which has none for what is "
-            "unknown.",
+            f"{self._name}: {found} not in the vocabulary of {len(self._vocabulary)} bytes, which has no token "
+            "for unknown bytes.",
             repair="Prepare the text as the training text was, or replace them.",
         )
 
 
 def _joined(vocabulary: Vocabulary, symbols: list[str]) -> str:
-    """Words as text. A symbol that both starts and ends lines starts one where none has begun."""
+    """Join words to a text. A symbol that both starts and ends lines starts one if no line has begun."""
     parts: list[str] = []
     begun = False
     for symbol in symbols:
