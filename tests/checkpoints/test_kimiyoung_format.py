@@ -141,7 +141,7 @@ def test_attributes_that_older_code_lacked_have_its_values(path: Path) -> None:
         ({"attn_type": 1}, "attn_type 1 is learned relative positions"),
         ({"attn_type": 2}, "attn_type 2 is absolute sinusoids"),
         ({"attn_type": 3}, "attn_type 3 is learned absolute positions"),
-        ({"attn_type": "x"}, "attn_type 'x' is no number"),
+        ({"attn_type": "x"}, "attn_type 'x' is not a number"),
         ({"ext_len": 5}, "ext_len 5 feeds the last tokens of a segment once more"),
         ({"sample_softmax": 64}, "sample_softmax 64 is an output layer that is trained on samples"),
     ],

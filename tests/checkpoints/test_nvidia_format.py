@@ -253,7 +253,7 @@ def test_missing_lengths_may_be_given(path: Path) -> None:
         ),
         ({"cutoffs": list(range(1, 39))}, "cutoffs is [1, 2, 3"),
         ({"n_token": torch.zeros(3), "attn_type": 0}, "n_token is 'a Tensor' by the configuration"),
-        ({"attn_type": torch.zeros(2)}, "attn_type 'a Tensor' is no number"),
+        ({"attn_type": torch.zeros(2)}, "attn_type 'a Tensor' is not a number"),
         ({"n_token": "many"}, "n_token is 'many' by the configuration, 40"),
         ({"pre_lnorm": "maybe"}, "pre_lnorm must be true or false"),
         ({"tie_projs": "all"}, "tie_projs must be a tuple"),
