@@ -250,14 +250,14 @@ def test_tokenizer_that_leads_out_of_the_folder(folder: Path, tmp_path: Path) ->
 @pytest.mark.parametrize(
     ("settings", "said"),
     [
-        ({"is_decoder": False}, "is_decoder is not true: tokens see those after them"),
+        ({"is_decoder": False}, "is_decoder is not true: tokens see later ones"),
         ({"is_decoder": None}, "is_decoder is not true"),
         ({"attn_layers": ["local", "full"]}, "attn_layers is ('local', 'full'), expected layers of local and lsh"),
         ({"attn_layers": ["local", ["lsh"]]}, "expected layers of local and lsh"),
         ({"attn_layers": "lsh"}, "attn_layers must name at least one layer, found 'lsh'"),
         ({"attn_layers": []}, "attn_layers must name at least one layer"),
         ({"attn_layers": 5, "local_num_chunks_before": 2}, "attn_layers must name at least one layer, found 5"),
-        ({"lsh_num_chunks_after": 1}, "lsh_num_chunks_after is 1: a language model has none after"),
+        ({"lsh_num_chunks_after": 1}, "lsh_num_chunks_after is 1: a language model does not see later chunks"),
         ({"local_num_chunks_after": 1}, "local_num_chunks_after is 1"),
         ({"hidden_act": "silu"}, "hidden_act is 'silu', expected one of relu, gelu"),
         ({"hidden_act": {"a": 1}}, "hidden_act is {'a': 1}, expected"),
@@ -344,7 +344,7 @@ def test_half_precision_is_read(folder: Path) -> None:
 def test_positions_that_transformers_would_not_use_are_noted(folder: Path) -> None:
     change_config(folder, max_position_embeddings=1024)
     (note,) = load(folder).notes
-    assert note == "Documents may have 2,048 tokens, as many as axial_pos_shape; transformers takes 1,024."
+    assert note == "Documents may have 2,048 tokens, the size of axial_pos_shape; transformers accepts 1,024."
 
 
 def test_short_documents_with_several_local_chunks_before_are_noted(tmp_path: Path) -> None:

@@ -146,7 +146,7 @@ FILES: dict[Callable[[Path], None], str] = {
     header: "reading it would take more than 134,217,728 bytes of memory",
     long_header: "reading it would take more than 134,217,728 bytes of memory",
     copies: "the weights do not fit the configuration",
-    sizes_without_numbers: "must tell everything: pre_lnorm is not given",
+    sizes_without_numbers: "settings of this state dict are missing or wrong: pre_lnorm is not given",
     names_without_end: "more than 50,000 parts, or with a name of more than 512 characters",
 }
 

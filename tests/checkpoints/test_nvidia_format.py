@@ -223,7 +223,7 @@ def test_state_of_training_is_left_out_and_named(path: Path) -> None:
 
 def test_unknown_settings_are_noted(path: Path) -> None:
     notes = load(save(nvidia_oracle(), path, model_config={"use_gelu": True, "adapt_inp": False})).notes
-    (unknown,) = [note for note in notes if "not known here" in note]
+    (unknown,) = [note for note in notes if "unknown and ignored" in note]
     assert "use_gelu" in unknown
     assert "adapt_inp" not in unknown
 

@@ -209,9 +209,12 @@ def test_all_that_is_missing_or_contradicts_is_said_at_once(path: Path) -> None:
         ({"n_local_attn_heads": 1}, "n_local_attn_heads is 1: heads of local attention"),
         ({"pkm_layers": (1,)}, "pkm_layers is (1,): product-key memories"),
         ({"emb_dim": 24}, "emb_dim is not dim"),
-        ({"full_attn_thres": 64}, "full_attn_thres is 64: full attention up to there, here up to bucket_size 16"),
+        (
+            {"full_attn_thres": 64},
+            "full_attn_thres is 64: full attention up to that length, but here up to bucket_size 16",
+        ),
         ({"use_full_attn": True}, "use_full_attn with rotary positions"),
-        ({"causal": False}, "causal is False: tokens see those after them"),
+        ({"causal": False}, "causal is False: tokens see later ones"),
     ],
     ids=str,
 )

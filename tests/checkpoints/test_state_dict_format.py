@@ -49,7 +49,7 @@ def test_names_of_the_authors_code(variant: str, archive: bool, path: Path) -> N
     assert source.format == "state_dict"
     assert source.config["untie_r"] is False
     assert_computes(source, oracle)
-    assert any("taken for kimiyoung" in note for note in source.notes)
+    assert any("code base is assumed to be kimiyoung" in note for note in source.notes)
 
 
 @variants
@@ -58,7 +58,7 @@ def test_names_of_nvidias_code(variant: str, path: Path) -> None:
     torch.save(nvidia_tensors(oracle), path)
     source = load(path, config=needed(oracle))
     assert_computes(source, oracle)
-    assert not any("taken for" in note for note in source.notes)
+    assert not any("code base is assumed" in note for note in source.notes)
 
 
 @variants
@@ -127,7 +127,7 @@ def test_code_base_may_be_said_where_names_are_shared(path: Path) -> None:
     torch.save(authors_tensors(oracle), path)
     source = load(path, config=needed(oracle) | {"source": "nvidia"})
     assert_computes(source, oracle)
-    assert not any("taken for" in note for note in source.notes)
+    assert not any("code base is assumed" in note for note in source.notes)
 
 
 @pytest.mark.parametrize(

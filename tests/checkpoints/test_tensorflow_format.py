@@ -144,8 +144,8 @@ def test_published_sizes_bring_the_published_settings(monkeypatch: pytest.Monkey
     wikitext = tensorflow_format.PUBLISHED[18, 1024, 16, 4096, 4]
     monkeypatch.setattr(tensorflow_format, "PUBLISHED", {(2, 8, 2, 12, 2): wikitext})
     assert load(DATA / "same_dim").notes == (
-        "Of the sizes of the published WikiText-103 model, whose scores are with --segment-len 128 --mem-len 1600 "
-        "--clamp-len 1000 --same-length.",
+        "The sizes are those of the published WikiText-103 model. Its published scores are with --segment-len 128 "
+        "--mem-len 1600 --clamp-len 1000 --same-length.",
     )
 
 
@@ -300,9 +300,9 @@ def test_everything_that_does_not_fit_is_listed_at_once(tmp_path: Path) -> None:
     for name, what in {
         "transformer/layer_1/rel_attn/o/kernel": "is missing",
         "transformer/layer_0/ff/LayerNorm/gamma": "is missing",
-        "transformer/layer_2/ff/layer_1/kernel": r"is \(12, 8\), where the others ask for \(8, 12\)",
-        "transformer/adaptive_embed/cutoff_1/proj_W": r"is \(8, 4\), where the others ask for \(4, 8\)",
-        "transformer/adaptive_softmax/cutoff_0/cluster_W": r"is \(3, 8\), where the others ask for \(2, 8\)",
+        "transformer/layer_2/ff/layer_1/kernel": r"is \(12, 8\), but the other shapes require \(8, 12\)",
+        "transformer/adaptive_embed/cutoff_1/proj_W": r"is \(8, 4\), but the other shapes require \(4, 8\)",
+        "transformer/adaptive_softmax/cutoff_0/cluster_W": r"is \(3, 8\), but the other shapes require \(2, 8\)",
         "transformer/layer_0/rel_attn/qkv/bias": "is unexpected",
         "transformer/r_r_bias": "is int32, not float16 or float32 or float64",
     }.items():
@@ -314,10 +314,10 @@ def test_everything_that_does_not_fit_is_listed_at_once(tmp_path: Path) -> None:
     [
         ({"transformer/r_w_bias": None}, "transformer/r_w_bias is missing"),
         ({"transformer/r_w_bias": floats(6)}, "transformer/r_w_bias is of shape (6,)"),
-        ({"transformer/r_w_bias": floats(2, 2, 3)}, "transformer/r_w_bias is (2, 2, 3), where"),
+        ({"transformer/r_w_bias": floats(2, 2, 3)}, "transformer/r_w_bias is (2, 2, 3), but"),
         ({"transformer/adaptive_embed/cutoff_0/lookup_table": None}, "cutoff_0/lookup_table is missing"),
         ({"transformer/adaptive_embed/cutoff_1/lookup_table": None}, "cutoff_1/lookup_table is missing"),
-        ({"transformer/adaptive_embed/cutoff_1/lookup_table": floats(5, 3)}, "cutoff_1/lookup_table is (5, 3), where"),
+        ({"transformer/adaptive_embed/cutoff_1/lookup_table": floats(5, 3)}, "cutoff_1/lookup_table is (5, 3), but"),
         ({"transformer/adaptive_softmax/cutoff_0/b": None}, "adaptive_softmax/cutoff_0/b is missing"),
         ({"transformer/adaptive_softmax/cutoff_2/b": None}, "cutoff_2/lookup_table is unexpected"),
         ({"transformer/adaptive_softmax/cutoff_3/b": floats(4)}, "cutoff_3/lookup_table is missing"),

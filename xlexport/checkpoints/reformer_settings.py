@@ -140,4 +140,5 @@ def _config(path: Path, values: Mapping[str, Any]) -> ReformerConfig:
     try:
         return ReformerConfig.from_dict(values)
     except (ConfigError, TypeError) as error:
-        raise CheckpointError(f"{path}: {error}.", repair="Give the configuration that it was trained with.") from error
+        said = str(error).removesuffix(".")
+        raise CheckpointError(f"{path}: {said}.", repair="Give the configuration that it was trained with.") from error

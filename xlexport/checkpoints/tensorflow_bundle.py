@@ -229,7 +229,7 @@ def _open_shards(prefix: Path, shard_count: int, used: set[int], budget: Budget)
     missing = [path.name for path in paths.values() if not path.is_file()]
     if missing:
         named = ", ".join(missing[:3]) + (f" and {len(missing) - 3} more" if len(missing) > 3 else "")
-        raise CheckpointError(f"{prefix}: data files are missing: {named}.", repair="Put them into the folder of the index.")
+        raise CheckpointError(f"{prefix}: data files are missing: {named}.", repair="Put them into the index's folder.")
     shards = {}
     for shard, path in paths.items():
         inside(path.parent, path.name)

@@ -298,7 +298,8 @@ def torch_source(
             {name: value for name, value in values.items() if name not in NOT_FIELDS}
         )
     except (ConfigError, TypeError) as error:
-        raise CheckpointError(f"{path}: {error}.", repair="Give the configuration that it was trained with.") from error
+        said = str(error).removesuffix(".")
+        raise CheckpointError(f"{path}: {said}.", repair="Give the configuration that it was trained with.") from error
     state_dict = canonical_tensors(
         path, config, tensors, reversed_clusters=code_base.reversed_clusters, tables_are_cut=tables_are_cut
     )
