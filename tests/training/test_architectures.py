@@ -86,7 +86,7 @@ def test_unknown_architecture_is_refused(average: str) -> None:
     class Other(AverageConfig):
         """Of no architecture."""
 
-    with pytest.raises(ConfigError, match="configuration Other is of no known architecture; expected one of Trans"):
+    with pytest.raises(ConfigError, match="configuration Other is of no known architecture, expected one of Trans"):
         architecture_of(Other())
 
 

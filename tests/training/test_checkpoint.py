@@ -176,7 +176,7 @@ def test_a_failing_write_leaves_the_old_checkpoint(
 
 
 def test_a_folder_cannot_hold_a_training_run(tmp_path: Path, saved: Saved) -> None:
-    with pytest.raises(CheckpointError, match=r"end the path in \.pt"):
+    with pytest.raises(CheckpointError, match=r"End the path in \.pt"):
         save_checkpoint(tmp_path / "folder", *saved, training={"step": 1})
     assert os.listdir(tmp_path) == []
 

@@ -137,5 +137,5 @@ def test_a_model_of_another_size_is_refused(tmp_path: Path) -> None:
 
 def test_text_is_refused(tmp_path: Path) -> None:
     (tmp_path / "text").write_text("text")
-    with pytest.raises(DataError, match="leave out the text files"):
+    with pytest.raises(DataError, match=r"draws its examples\. Leave out the text files\.$"):
         train(MODEL, TRAINING, [tmp_path / "text"], [], tmp_path / "run", report=quiet)

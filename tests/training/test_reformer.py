@@ -235,7 +235,7 @@ def test_documents_end_where_positions_do() -> None:
     model = make()
     _, memory = model(tokens_of(1, 100))
     assert model(tokens_of(1, 28), memory)[1].position == 128
-    with pytest.raises(DataError, match="128 positions, and this document goes on to 129"):
+    with pytest.raises(DataError, match="128 positions, but this document has 129 tokens"):
         model(tokens_of(1, 29), memory)
 
 
