@@ -182,7 +182,7 @@ def test_a_folder_cannot_hold_a_training_run(tmp_path: Path, saved: Saved) -> No
 
 
 class RunsCode:
-    """A pickle of this creates a file when it is loaded without care."""
+    """An object whose pickle creates a file if it is loaded without care."""
 
     def __init__(self, evidence: Path) -> None:
         self.evidence = evidence
@@ -212,7 +212,7 @@ BAD_FILES: dict[str, tuple[Callable[[Path, Saved], object], str]] = {
     "empty dict": (lambda path, saved: torch.save({}, path), "found the keys nothing"),
     "newer": (
         lambda path, saved: torch.save({"format": "xltraining", "version": 4, "config": {}, "state_dict": {}}, path),
-        "version 4, this program reads versions 1 to 3",
+        "version 4, but this program reads versions 1 to 3",
     ),
     "no weights": (
         lambda path, saved: torch.save({"format": "xltraining", "version": 1, "config": saved[0].to_dict()}, path),

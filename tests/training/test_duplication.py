@@ -52,7 +52,7 @@ TRAINING = TrainingConfig(
 
 
 def quiet(line: str) -> None:
-    """Take a report and leave the terminal alone."""
+    """Accept a report without printing it."""
 
 
 def test_examples_are_a_word_twice_with_a_zero_before_each() -> None:
@@ -93,7 +93,7 @@ def test_a_model_that_knows_nothing_scores_as_chance_does() -> None:
             parameter.zero_()
     bits, accuracy = duplication_scores(model, *duplication_examples(40, WORD, 0, 0))
     assert bits == pytest.approx(math.log2(N_TOKEN), abs=1e-5)  # float32's rounding
-    assert accuracy == 0.0  # all logits are equal, so it says 0, which is never right
+    assert accuracy == 0.0  # all logits are equal, so the model predicts 0, which is never right
 
 
 @pytest.mark.full

@@ -57,7 +57,7 @@ def test_invalid_values_are_all_listed() -> None:
     ],
     ids=str,
 )
-def test_a_value_that_cannot_be_is_named(values: dict[str, Any], message: str) -> None:
+def test_an_invalid_value_is_named(values: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message) as caught:
         ReformerConfig.from_dict(values)
     assert "\n" not in str(caught.value) and len(str(caught.value)) < 500
@@ -68,7 +68,7 @@ def test_any_number_of_chunks_before_under_rule_chunk() -> None:
 
 
 def test_a_model_without_data_has_rotations_without_data() -> None:
-    """Of what size they would be, a stranger's file may say before anything is compared with its tensors."""
+    """Check that rotations take no memory: an untrusted file gives their size before its tensors are compared."""
     config = ReformerConfig(attn_layers=("lsh",))
     with torch.device("meta"):
         model = Reformer(config)

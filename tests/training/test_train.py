@@ -45,7 +45,7 @@ def text(tmp_path: Path) -> Path:
 
 
 def quiet(line: str) -> None:
-    """Take a report and leave the terminal alone."""
+    """Accept a report without printing it."""
 
 
 def run(text: Path, out: Path, training: TrainingConfig = TRAINING, **options: Any) -> TrainingResult:
@@ -53,7 +53,7 @@ def run(text: Path, out: Path, training: TrainingConfig = TRAINING, **options: A
 
 
 def read_log(out: Path) -> list[dict[str, float]]:
-    """The log without the speed, which is never the same twice."""
+    """Read the log without the speed, which is never the same twice."""
     lines = [json.loads(line) for line in (out / "log.jsonl").read_text().splitlines()]
     return [{name: value for name, value in line.items() if name != "tokens_per_second"} for line in lines]
 

@@ -176,7 +176,7 @@ def _unsupported(content: Mapping[str, Any]) -> list[str]:
     problems = []
     layers = _plain(content.get("attn_layers", FIELDS["attn_layers"][1]))
     if content.get("is_decoder") is not True:
-        problems.append("is_decoder is not true: tokens see later ones, so there is no probability of a next token")
+        problems.append("is_decoder is not true: tokens see later ones, so the next token has no probability")
     if isinstance(layers, tuple) and any(kind not in ("local", "lsh") for kind in layers):
         problems.append(f"attn_layers is {shown(layers)}, expected layers of local and lsh")
     for kind in ("local", "lsh"):

@@ -34,7 +34,7 @@ WITHOUT_EFFECT = (
     *("lsh_dropout", "ff_dropout", "post_attn_dropout", "layer_dropout", "random_rotations_per_head"),
 )
 UNSUPPORTED = {  # an argument: its supported value, and the meaning of other values
-    "causal": (True, "tokens see later ones, so there is no probability of a next token"),
+    "causal": (True, "tokens see later ones, so the next token has no probability"),
     "use_scale_norm": (False, "norms with one scale for all"),
     "use_rezero": (False, "residual branches with a scale in place of norms"),
     "ff_glu": (False, "gated feed-forward layers"),
