@@ -207,7 +207,7 @@ def nested(depth: int) -> list[Any]:
     ids=lambda value: str(value)[:20],
 )
 def test_objects_that_only_torch_reads(value: Any, found: str | None, tmp_path: Path) -> None:
-    """Refuse, or keep as records, objects that no language model needs: long keys, deep nesting, other tensors."""
+    """Refuse or keep as records the objects that no language model needs: long keys, deep nesting, other tensors."""
     path = tmp_path / "value.pt"
     torch.save({"value": value}, path)
     assert "value" in torch.load(path, weights_only=False)
