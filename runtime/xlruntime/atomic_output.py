@@ -1,22 +1,22 @@
-"""Publish a file or a folder whole or not at all, even if writing fails, is killed, or others write the same output.
+"""Publish a file or a folder whole or not at all, even with failures, kills and several writers of one output.
 
-The block of a caller fills a hidden temporary in the folder of the output, `.NAME.xlexport-` with 16 random digits. It
-is synchronized and then takes the place of the output in one step. A link at the output is replaced itself; what it
-leads to stays. Modes are the ones that the umask leaves.
+The caller's block fills a hidden temporary in the folder of the output: `.NAME.xlexport-` with 16 random digits. The
+temporary is synchronized, then it takes the place of the output in one step. A link at the output is itself replaced;
+its target stays. Modes follow the umask.
 
-Who lives is known by a lock, because process numbers mean nothing in another container or on another machine:
+A lock shows which writers are alive, because process numbers mean nothing in another container or on another machine:
 
-- A writer makes the lock file of its temporary first, and locks it. It removes this file last. So a temporary without a
-  lock file, or with one that nobody has locked, is of a process that was killed; the next writer removes both.
-- A writer may find that the file it has locked is no longer there: somebody has removed it between these two steps. It
-  then takes another name. Nobody else can remove it once it is locked.
-- Two that clean up at once lock one after another, and the second finds that the file is no longer there.
-- Names are random and never used twice, so nothing that is removed can be of anybody else.
+- A writer makes the lock file of its temporary first, and locks it. It removes this file last. A temporary without a
+  locked lock file was therefore left by a killed process; the next writer removes it together with its lock file.
+- Another process may remove a lock file between its creation and its locking. The writer notices this and takes another
+  name. Once the file is locked, nobody else removes it.
+- If two processes clean up at once, one locks after the other, and the second finds that the file has gone.
+- Names are random and never used twice, so a process cannot remove another one's files by mistake.
 
-A file system without locks works, too, but there nobody removes what killed processes have left. If locks are not
-shared between machines, one may remove what another is writing: then that one fails, and the output stays whole.
+Publishing also works on a file system without locks, but there the leftovers of killed processes stay. If machines do
+not share locks, one may remove what another is writing: then the other one fails, and the output stays whole.
 
-This file is in `xlruntime` and in `xltraining`, which import nothing of each other; the two are the same.
+`xlruntime` and `xltraining` have identical copies of this file, because neither imports the other.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ __all__ = ["create", "file", "folder", "move_into_place", "remove_remains", "try
 
 AT_FDCWD = -100
 RENAME_NOREPLACE, RENAME_EXCHANGE = 1, 2  # Linux, renameat2(2)
-TRIES = 100  # after each failed one somebody else has published, or has removed a lock file
-LEAVE_LINKS = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)  # nor wait for the other end of a pipe
+TRIES = 100  # a try fails only if another writer has published, or has removed a lock file
+LEAVE_LINKS = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)  # and do not wait for the other end of a pipe
 
 
 @dataclass(frozen=True)
 class _Temporary:
-    """The names of one attempt at `output`; `aside` is an old folder, for a moment."""
+    """The names of one attempt at `output`; `aside` briefly holds the old folder."""
 
     output: Path
     token: str
@@ -61,7 +61,7 @@ class _Temporary:
         return self.path.with_name(f"{self.path.name}.old")
 
     def remove(self) -> None:
-        """Remove all of it, the lock file last; an old folder comes back if nothing else is there."""
+        """Remove all files, the lock file last; restore the old folder if the output is missing."""
         with contextlib.suppress(OSError):
             if self.aside.is_dir() and not os.path.lexists(self.output):
                 self.aside.rename(self.output)
@@ -78,10 +78,10 @@ def file(output: Path, check: Callable[[], None] = lambda: None) -> Iterator[Pat
     """Yield an empty file to write, which replaces `output` if the block succeeds and vanishes if it fails.
 
     Args:
-        check: raises if `output` must not be replaced; called after the block, as others may have published meanwhile.
+        check: raises if `output` must not be replaced; runs after the block, as others may have published meanwhile.
 
     Raises:
-        OSError: it cannot be written; an older one stays as it was. Names `output`, never the temporary.
+        OSError: the file cannot be written; an older one stays as it was. Names `output`, never the temporary.
     """
     with _naming(output), _claimed(output) as (temporary, mode):
         os.close(create(temporary.path))
@@ -94,7 +94,7 @@ def file(output: Path, check: Callable[[], None] = lambda: None) -> Iterator[Pat
 def folder(output: Path, check: Callable[[], None] = lambda: None) -> Iterator[Path]:
     """Yield an empty folder to fill with files, which replaces `output` if the block succeeds and vanishes if it fails.
 
-    An old folder stays in place until the new one is complete, then the two change places at once.
+    An old folder stays in place until the new one is complete, then the two change places in one step.
 
     Args:
         check: as in `file`.
@@ -112,22 +112,22 @@ def folder(output: Path, check: Callable[[], None] = lambda: None) -> Iterator[P
 
 
 def create(path: Path) -> int:
-    """Return the descriptor of a new file that is open for reading and writing.
+    """Create a file, and return its descriptor, open for reading and writing.
 
     Raises:
-        FileExistsError: something is there already, if only a link.
+        FileExistsError: the path exists already, even if only as a link.
     """
     return os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | LEAVE_LINKS, 0o666)  # less the umask
 
 
 def move_into_place(complete: Path, output: Path, check: Callable[[], None] = lambda: None) -> None:
-    """Let a complete file, which is on the disk already, become `output` in one step.
+    """Move a complete file, already on the disk, to `output` in one step.
 
     Args:
         check: raises if `output` must not be replaced. A file that appears after it has passed is not replaced either.
     """
     for _ in range(TRIES):
-        there = os.path.lexists(output)  # looked at first: what appears after it has not been checked
+        there = os.path.lexists(output)  # before `check`: a later file has not been checked
         check()
         try:
             if there:
@@ -143,12 +143,12 @@ def move_into_place(complete: Path, output: Path, check: Callable[[], None] = la
 
 
 def remove_remains(output: Path) -> None:
-    """Remove what killed processes left of attempts at `output`; put back an old folder that one had set aside."""
+    """Remove the leftovers of killed processes at `output`, and put back an old folder that one had set aside."""
     ours = re.compile(re.escape(f".{output.name}.xlexport-") + r"([0-9a-f]{16})(?:\.lock|\.old)?")
     try:
         with os.scandir(output.parent) as entries:
             tokens = {found[1] for entry in entries if (found := ours.fullmatch(entry.name))}
-    except OSError:  # a folder that may be written, but not listed
+    except OSError:  # a folder that can be written, but not listed
         return
     for token in sorted(tokens):
         remains = _Temporary(output, token)
@@ -157,7 +157,7 @@ def remove_remains(output: Path) -> None:
         except FileNotFoundError:
             remains.remove()
             continue
-        except OSError:  # somebody else's
+        except OSError:  # another user's
             continue
         try:
             if try_lock(descriptor) and _is_at(remains.lock, descriptor):
@@ -167,7 +167,7 @@ def remove_remains(output: Path) -> None:
 
 
 def try_lock(descriptor: int) -> bool | None:
-    """Lock an open file until it is closed; return False if another has locked it, None if there are no locks."""
+    """Lock an open file until it is closed; return False if another has locked it, None without locks."""
     try:
         import fcntl
     except ImportError:
@@ -183,16 +183,16 @@ def try_lock(descriptor: int) -> bool | None:
 
 @contextlib.contextmanager
 def _claimed(output: Path) -> Iterator[tuple[_Temporary, int]]:
-    """Yield names that nobody else uses, and the mode of new files; nothing of them is left in the end."""
+    """Yield unused names and the mode of new files; remove all files of these names at the end."""
     remove_remains(output)
     for _ in range(TRIES):
         temporary = _Temporary(output, secrets.token_hex(8))
         descriptor = create(temporary.lock)
         try:
             if try_lock(descriptor) is False or not _is_at(temporary.lock, descriptor):
-                continue  # somebody who cleans up was quicker
+                continue  # another process cleaned up first
             try:
-                # The system has applied the umask. Asking for it would mean to change it, for all threads.
+                # The system has applied the umask to this mode. To read the umask is to change it, for all threads.
                 yield temporary, stat.S_IMODE(os.fstat(descriptor).st_mode)
             finally:
                 temporary.remove()
@@ -212,7 +212,7 @@ def _is_at(path: Path, descriptor: int) -> bool:
 
 
 def _publish(temporary: _Temporary, check: Callable[[], None]) -> None:
-    """Let what is complete take the place of the output, whatever others publish there meanwhile."""
+    """Move the complete temporary to the output, even if others publish there meanwhile."""
     if not temporary.path.is_dir():
         move_into_place(temporary.path, temporary.output, check)
         return
@@ -235,31 +235,31 @@ def _publish(temporary: _Temporary, check: Callable[[], None]) -> None:
 
 
 def _move_to_free_place(new: Path, output: Path) -> None:
-    """Rename, and replace nothing: surely if the system can; else not what was there when `check` looked."""
+    """Rename to a free path. A system without `renameat2` may replace a file that appeared after `check`."""
     if not _renameat2(new, output, RENAME_NOREPLACE):
         new.rename(output)
 
 
 def _exchange(temporary: _Temporary) -> None:
-    """Let two folders change places: in one step if the system can, so that the output is never missing."""
+    """Exchange two folders, if the system can in one step, so that the output is never missing."""
     new, old, aside = temporary.path, temporary.output, temporary.aside
     if _renameat2(new, old, RENAME_EXCHANGE):
         return
-    shutil.rmtree(aside, ignore_errors=True)  # of an attempt before this one: there is a newer one by now
+    shutil.rmtree(aside, ignore_errors=True)  # left by an earlier try; the output is newer
     old.rename(aside)
     try:
         new.rename(old)
     except OSError:
-        with contextlib.suppress(OSError):  # what somebody else has just published stays
+        with contextlib.suppress(OSError):  # keep what another writer has just published
             aside.rename(old)
         raise
 
 
 def _renameat2(source: Path, target: Path, flags: int) -> bool:
-    """Rename as only Linux can; return False if that is not possible here.
+    """Rename with Linux's `renameat2`; return False if the system lacks it.
 
     Raises:
-        FileExistsError, FileNotFoundError: it is possible, but something is in the way, or is missing.
+        FileExistsError, FileNotFoundError: the system has it, but the target is in the way, or a path is missing.
     """
     try:
         rename = ctypes.CDLL(None, use_errno=True).renameat2
@@ -269,18 +269,18 @@ def _renameat2(source: Path, target: Path, flags: int) -> bool:
         return True
     if (number := ctypes.get_errno()) in (errno.EEXIST, errno.ENOENT):
         raise OSError(number, os.strerror(number), str(target))
-    return False  # the other way says what is wrong, if anything is
+    return False  # the fallback reports the error, if there is one
 
 
 def _settle(path: Path, mode: int) -> None:
-    """Give a file the mode of new files, as some libraries write for the owner only; and have it on the disk."""
+    """Write a file to the disk with the mode of new files: some libraries write for the owner only."""
     if stat.S_IMODE(path.lstat().st_mode) != mode:
         path.chmod(mode)
     _sync(path)
 
 
 def _sync_parent(output: Path) -> None:
-    with contextlib.suppress(OSError):  # the output is complete: a power cut might only bring the old one back
+    with contextlib.suppress(OSError):  # the output is complete; a power cut could at most restore the old one
         _sync(output.parent)
 
 
@@ -294,10 +294,10 @@ def _sync(path: Path) -> None:
 
 @contextlib.contextmanager
 def _naming(output: Path, of_calls: bool = True) -> Iterator[None]:
-    """Let errors about hidden names name `output`, as the user never gave the other names.
+    """Replace hidden names in errors by `output`, the only name that the user gave.
 
     Args:
-        of_calls: also errors that name nothing, such as those of writing to an open file.
+        of_calls: also replace missing names, as in errors of writing to an open file.
     """
     hidden = str(output.with_name(f".{output.name}.xlexport-"))
     try:
