@@ -1,4 +1,4 @@
-"""Checkpoints as the code bases write them, made of an oracle's weights.
+"""Write checkpoints as the code bases do, from an oracle's weights.
 
 Classes of the authors' names exist only while a file is written: in modules of the authors' names, with the attributes
 that the reader relies on, and without a line of the authors' code. The weights are Hugging Face's, under the authors'
@@ -55,12 +55,12 @@ SOURCES = {  # module: its classes
 
 
 def make_oracle(seed: int = 0, **changes: Any) -> Oracle:
-    """An oracle of a small configuration; a test names what it changes."""
+    """Make an oracle of a small configuration, with the changes that a test gives."""
     return Oracle(replace(SMALL, **changes), seed)
 
 
 def assert_computes(source: SourceCheckpoint, oracle: Oracle, batch_size: int = 2) -> None:
-    """The model that `source` builds walks six segments as the oracle does, memories included."""
+    """Assert that the model of `source` computes the same as the oracle over six segments, including memories."""
     ids = torch.randint(0, oracle.config.n_token, (batch_size, 37), generator=torch.Generator().manual_seed(1))
     edges = [0, 6, 12, 13, 20, 28, 36]
     segments = [(ids[:, a:b], ids[:, a + 1 : b + 1]) for a, b in itertools.pairwise(edges)]
@@ -70,11 +70,11 @@ def assert_computes(source: SourceCheckpoint, oracle: Oracle, batch_size: int = 
 
 
 def authors_tensors(oracle: Oracle) -> dict[str, Tensor]:
-    """The oracle's weights as the authors' `state_dict` would name and order them, tied ones one tensor."""
+    """Return the oracle's weights with the names and order of the authors' `state_dict`; tied ones are one tensor."""
     tensors = {}
     for name, parameter in oracle.model.state_dict().items():
         own = name.removeprefix("transformer.")
-        if own.endswith(("dec_attn.r_w_bias", "dec_attn.r_r_bias")):  # theirs are the model's
+        if own.endswith(("dec_attn.r_w_bias", "dec_attn.r_r_bias")):  # their biases are the model's
             continue
         tensors[own] = parameter.flip(0) if own.startswith("crit.cluster_") else parameter
     return tensors
@@ -82,9 +82,9 @@ def authors_tensors(oracle: Oracle) -> dict[str, Tensor]:
 
 @contextlib.contextmanager
 def authors_code(folder: Path, package: str = "") -> Iterator[Mapping[str, type[nn.Module]]]:
-    """Classes by name, in modules that can be imported while the context lasts; their source is in `folder`.
+    """Yield classes by name, in modules that can be imported inside the block; their source is in `folder`.
 
-    `package` is what copies of the code put before the modules' names.
+    `package` is the prefix of the modules' names in copies of the code.
     """
     classes: dict[str, type[nn.Module]] = {}
     modules = {f"{package}{name}": names for name, names in SOURCES.items()}
@@ -104,7 +104,7 @@ def authors_code(folder: Path, package: str = "") -> Iterator[Mapping[str, type[
 
 
 def authors_module(oracle: Oracle, classes: Mapping[str, type[nn.Module]], **attributes: Any) -> nn.Module:
-    """A model with the authors' modules, attributes and ties, and the oracle's weights."""
+    """Make a model with the authors' modules, attributes and ties, and the oracle's weights."""
     config = oracle.config
     d_embed, ends = config.d_embed or config.d_model, [*config.cutoffs, config.n_token]
     made = {
@@ -168,7 +168,7 @@ def _layer(config: TransformerXLConfig, classes: Mapping[str, type[nn.Module]]) 
 
 
 def _add_clusters(model: Any, config: TransformerXLConfig) -> None:
-    """Tables, output layers and projections, tied as the configuration says."""
+    """Add tables, output layers and projections, tied as in the configuration."""
     D, tables = config.d_model, 1 if config.div_val == 1 else len(config.cutoffs) + 1
     sizes = [end - first for first, end in config.cluster_bounds] if config.div_val > 1 else [config.n_token]
     widths, projected = config.cluster_widths, config.div_val > 1 or config.cluster_widths[0] != D

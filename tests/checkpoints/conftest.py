@@ -1,4 +1,4 @@
-"""What the tests of the checkpoint formats share."""
+"""Fixtures of the tests of the checkpoint formats."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def inspect(capsys: pytest.CaptureFixture[str]) -> Inspect:
 
 @pytest.fixture
 def pickled(tmp_path: Path) -> Callable[..., Any]:
-    """What becomes of a value, or of a pickle's bytes, in a file."""
+    """Return a function that writes a value, or a pickle's bytes, to a file and reads it with the restricted reader."""
 
     def write_and_read(content: Any, protocol: int = 2, **settings: Any) -> Any:
         path = tmp_path / "content.pkl"
@@ -63,7 +63,7 @@ def pickled(tmp_path: Path) -> Callable[..., Any]:
 
 @pytest.fixture
 def saved(tmp_path: Path) -> Callable[..., Any]:
-    """What becomes of a value in a file of torch.save."""
+    """Return a function that writes a value with torch.save and reads it with the restricted reader."""
 
     def save_and_read(content: Any, new: bool = True, **settings: Any) -> Any:
         path = tmp_path / "content.pt"

@@ -1,6 +1,6 @@
-"""What hostile pickles call, and how they hide it from programs that look for names or refuse odd archives.
+"""Calls in hostile pickles, and their disguises against programs that look for names or refuse odd archives.
 
-Scanners of pickles publish such cases as advisories. These are made anew from what is said there of each.
+Scanners of pickles publish such cases as advisories. The files here are made from the advisories' descriptions.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from tests.checkpoints.hostile_torch_files import MAGIC, Entry, archive, tensor,
 
 __all__ = ["GADGETS", "disguised", "forms"]
 
-# Whatever runs code, starts a program, reads or writes a file, opens a connection, or leads to what does.
+# Functions that run code, start a program, read or write a file, open a connection, or lead to such functions.
 GADGETS = """
     os.system os.popen os.execv os.posix_spawn os.fork os.kill os.remove os.symlink posix.system nt.system
     builtins.eval builtins.exec builtins.compile builtins.getattr builtins.setattr builtins.__import__
@@ -60,7 +60,7 @@ GADGETS = """
 
 
 def forms(gadget: str, canary: Path) -> Iterator[tuple[str, bytes]]:
-    """Pickles that call a gadget by each operation that calls, or only refer to it."""
+    """Yield pickles that call a gadget by each operation that calls, or only refer to it."""
     module, _, name = gadget.rpartition(".")
     where, found = text(str(canary)), f"c{module}\n{name}\n".encode()
     split = text(module) + text(name) + b"\x93"
@@ -80,7 +80,7 @@ def forms(gadget: str, canary: Path) -> Iterator[tuple[str, bytes]]:
 
 
 def disguised(canary: Path) -> Iterator[tuple[str, bytes]]:
-    """Files that hide a call from who scans them: by the memo, by what is broken, by what follows, by the container."""
+    """Yield files that hide a call from scanners: by the memo, by damage, by trailing data, by the container."""
     where = text(str(canary))
     bad = plain(call("os", "mkdir", where))
     parts = text("mkdir") + b"\x94" + text("os") + b"\x94" + text("path") + b"\x940" + b"00"

@@ -1,4 +1,4 @@
-"""Pickles made to do harm to who reads them: to run code, to take memory, or to never end."""
+"""Pickles that attack their reader: they run code, take memory, or never end."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ FAR = 1 << 62
 
 
 def text(characters: str) -> bytes:
-    """What pushes a text and nothing else."""
+    """Return the operations that push a text only."""
     data = characters.encode()
     return b"X" + struct.pack("<I", len(data)) + data
 
 
 def value(plain_value: Any) -> bytes:
-    """What pushes a plain value."""
+    """Return the operations that push a plain value."""
     return pickle.dumps(plain_value, protocol=2)[2:-1]
 
 
@@ -29,12 +29,12 @@ def call(module: str, name: str, arguments: bytes) -> bytes:
 
 
 def plain(body: bytes) -> bytes:
-    """A pickle of some operations."""
+    """Return a pickle of some operations."""
     return b"\x80\x02" + body + b"."
 
 
 def executing(canary: Path) -> Iterator[tuple[str, bytes]]:
-    """Pickles that make `canary` when they are unpickled, or would run something else."""
+    """Yield pickles that make `canary` when they are unpickled, or would run something else."""
     where = text(str(canary))
     mkdir, code = f"__import__('os').mkdir({str(canary)!r})", f"import os; os.mkdir({str(canary)!r})"
     made = text("os") + text("mkdir")
@@ -80,12 +80,12 @@ def executing(canary: Path) -> Iterator[tuple[str, bytes]]:
     yield "builtins of a known module", plain(call("torch.nn.modules.linear", "__builtins__", b"") + text("eval"))
     yield "import of a known module", b"\x80\x04" + text("torch.nn.modules.linear") + text("torch.os.mkdir") + b"\x93."
     yield "attribute of a known class", b"\x80\x04" + text("torch.nn") + text("Linear.__init__.__globals__") + b"\x93."
-    yield "attribute of a class that goes by its name", b"\x80\x04" + text("os") + text("Vocab.system") + b"\x93."
+    yield "attribute of a class known by its name", b"\x80\x04" + text("os") + text("Vocab.system") + b"\x93."
     yield "name with a line's end", b"\x80\x04" + text("os\nsystem\x1b[2J") + text("\r\nok") + b"\x93."
 
 
 def reaching(canary: Path) -> Iterator[tuple[str, bytes]]:
-    """Pickles that reach for what is outside of them, or for what makes an object another one."""
+    """Yield pickles that refer to objects outside of them, or to attributes that change an object's class."""
     where = text(str(canary))
     yield "extension 1", plain(b"\x82\x01")
     yield "extension 2", plain(b"\x83\x01\x01")
@@ -106,7 +106,7 @@ def reaching(canary: Path) -> Iterator[tuple[str, bytes]]:
 
 
 def damaged() -> Iterator[tuple[str, bytes]]:
-    """Pickles whose lengths lie, or that no pickler writes."""
+    """Yield pickles with wrong lengths, or that no pickler writes."""
     yield "text of 2**62 bytes", b"\x80\x04\x8d" + struct.pack("<Q", FAR) + b"abc."
     yield "text of 2**64 - 1 bytes", b"\x80\x04\x8d" + b"\xff" * 8 + b"abc."
     yield "text of 4 GB", plain(b"X\xff\xff\xff\xffabc")
@@ -140,7 +140,7 @@ def damaged() -> Iterator[tuple[str, bytes]]:
     yield "text that is not UTF-8", plain(b"X\x02\x00\x00\x00\xff\xff")
     yield "old text without quotes", b"Sabc\n."
     yield "name that is not a text", b"\x80\x04NN\x93."
-    yield "dict of what is no pair", plain(call("collections", "OrderedDict", b"K\x07"))
+    yield "dict of items that are not pairs", plain(call("collections", "OrderedDict", b"K\x07"))
     yield "dict of triples", plain(call("collections", "OrderedDict", b"(K\x01K\x02K\x03\x87l"))
     yield "set of lists", plain(call("builtins", "set", b"(]l"))
     yield "bytes of a number", plain(call("builtins", "bytearray", value(1 << 40)))
@@ -150,7 +150,7 @@ def damaged() -> Iterator[tuple[str, bytes]]:
 
 
 def bombs() -> Iterator[tuple[str, bytes]]:
-    """Pickles that stand for far more than they are, or that take for ever."""
+    """Yield pickles that expand to far more than their size, or that take for ever."""
     namespace = b"cargparse\nNamespace\nq\x00"
     yield "empty sets", b"\x80\x04" + b"\x8f" * 1_000_000 + b"."
     yield "empty dicts", b"\x80\x04" + b"}" * 800_000 + b"."

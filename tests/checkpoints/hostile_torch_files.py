@@ -1,4 +1,4 @@
-"""Files in the two containers of `torch.save` whose sizes, offsets and names lie."""
+"""Files in the two containers of `torch.save` with wrong sizes, offsets and names."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def tensor(
     kind: str = "torch\nFloatStorage",
     view: tuple[Any, ...] = (),
 ) -> bytes:
-    """The operations that make a tensor, without a pickle's beginning and end."""
+    """Return the operations that make a tensor, without a pickle's beginning and end."""
     views = value(view[0]) if view else b""
     storage = b"(" + value("storage") + f"c{kind}\n".encode() + value(key) + value("cpu") + value(count) + views + b"tQ"
     rest = value(offset) + value(size) + value(stride) + b"\x89ccollections\nOrderedDict\n)R"
@@ -39,7 +39,7 @@ def tensor(
 
 @dataclasses.dataclass
 class Entry:
-    """A member of an archive; what is None is as it should be."""
+    """A member of an archive; fields that are None get their correct values."""
 
     name: str
     data: bytes
@@ -54,7 +54,7 @@ class Entry:
 
 
 def zipped(entries: Sequence[Entry], count: int | None = None, shift: int = 0, after: bytes = b"") -> bytes:
-    """An archive of them; `count` and `shift` falsify the directory's."""
+    """Return an archive of the entries; `count` and `shift` falsify those of the directory."""
     content, directory = bytearray(), bytearray()
     for entry in entries:
         name = entry.name.encode("utf-8", "surrogateescape")
@@ -79,7 +79,7 @@ def zipped(entries: Sequence[Entry], count: int | None = None, shift: int = 0, a
 
 
 def archive(body: bytes, *entries: Entry, storages: Sequence[bytes] = (FLOATS,), **falsified: Any) -> bytes:
-    """What torch.save writes for a pickle's operations and its storages, and more entries."""
+    """Return the file that torch.save writes for a pickle's operations and its storages, with more entries."""
     members = [Entry("archive/data.pkl", plain(body))]
     members += [Entry(f"archive/data/{key}", data) for key, data in enumerate(storages)]
     return zipped([*members, Entry("archive/version", b"3\n"), *entries], **falsified)
@@ -94,14 +94,14 @@ def legacy(
     little_endian: Any = True,
     system: Any = None,
 ) -> bytes:
-    """What torch.save wrote before PyTorch 1.6 for a pickle's operations and its storages."""
+    """Return the file that torch.save wrote before PyTorch 1.6 for a pickle's operations and its storages."""
     header = [magic, protocol, {"little_endian": little_endian} if system is None else system]
     pickles = b"".join(pickle.dumps(part, protocol=2) for part in header)
     return pickles + plain(body) + pickle.dumps(list(keys), protocol=2) + data
 
 
 def saved(new: bool) -> bytes:
-    """A small good file of torch.save."""
+    """Return a small good file of torch.save."""
     file = io.BytesIO()
     weight = torch.arange(600.0).reshape(20, 30)
     content = {"model": {"weight": weight, "tied": weight, "half": weight.half()}, "step": 3, "words": ["a", "b"] * 50}
@@ -110,7 +110,7 @@ def saved(new: bool) -> bytes:
 
 
 def tensors() -> Iterator[tuple[str, bytes]]:
-    """Operations of tensors that do not fit their storage of six numbers."""
+    """Yield operations of tensors that do not fit their storage of six numbers."""
     yield "too many rows", tensor(size=(3, 3))
     yield "beyond its end", tensor(offset=1)
     yield "far beyond its end", tensor(offset=FAR)
@@ -127,7 +127,7 @@ def tensors() -> Iterator[tuple[str, bytes]]:
     yield "a thousand axes", tensor(size=(1,) * 1000, stride=(1,) * 1000)
     yield "size of texts", tensor(size=("2", "3"))
     yield "size of fractions", tensor(size=(2.0, 3.0))
-    yield "size that is no tuple", tensor(size=6)
+    yield "size that is not a tuple", tensor(size=6)
     yield "size that is a list", tensor(size=[2, 3])
     yield "offset that is a text", tensor(offset="0")
     yield "storage of 2**62 numbers", tensor(count=FAR)
@@ -143,7 +143,7 @@ def tensors() -> Iterator[tuple[str, bytes]]:
     yield "storage elsewhere", tensor(key="../../0")
     yield "storage without a reference", b"ctorch._utils\n_rebuild_tensor_v2\n(NK\x00))\x89}tR"
     yield "too few arguments", b"ctorch._utils\n_rebuild_tensor_v2\n(NtR"
-    yield "parameter that is no tensor", b"ctorch._utils\n_rebuild_parameter\n(K\x01\x88}tR"
+    yield "parameter that is not a tensor", b"ctorch._utils\n_rebuild_parameter\n(K\x01\x88}tR"
     typed = b"ctorch._tensor\n_rebuild_from_type_v2\n"
     yield "tensor of a type with a function", typed + b"(cos\nmkdir\nctorch\nTensor\n)}tR"
     yield "tensor of a type of a type", b"(" + typed + typed + b"ctorch\nTensor\n)}tR"
@@ -159,7 +159,7 @@ def tensors() -> Iterator[tuple[str, bytes]]:
 
 
 def archives() -> Iterator[tuple[str, bytes]]:
-    """Archives that are not what they say."""
+    """Yield archives with false declarations."""
     for name, body in tensors():
         yield f"archive, {name}", archive(body)
     good = tensor()
@@ -186,14 +186,14 @@ def archives() -> Iterator[tuple[str, bytes]]:
     yield "member by another name", archive(good, Entry("archive/data/1", b"abc", local_name=b"archive/data/2"))
     yield "member up and away", archive(good, Entry("archive/../../../etc/cron.d/x", b"abc"))
     yield "member elsewhere", archive(good, Entry("/etc/passwd", b"abc"))
-    yield "member beside the folder", archive(good, Entry("other/data/1", b"abc"))
+    yield "member outside the folder", archive(good, Entry("other/data/1", b"abc"))
     yield "member without a name", archive(good, Entry("", b"abc"))
     yield "member of undecodable name", archive(good, Entry("archive/\udcff", b"abc"))
     yield "member with a terminal's commands", archive(good, Entry("archive/\x1b[2J\n", b"abc", crc=1))
 
 
 def wholes() -> Iterator[tuple[str, bytes]]:
-    """Archives whose directory or contents are not as torch.save leaves them."""
+    """Yield archives whose directory or contents torch.save would not write."""
     good = tensor()
     yield "two pickles", archive(good, Entry("other/data.pkl", b"N."))
     yield "no pickle", zipped([Entry("archive/data/0", FLOATS)])
@@ -224,7 +224,7 @@ def wholes() -> Iterator[tuple[str, bytes]]:
 
 
 def torch_bombs() -> Iterator[tuple[str, bytes]]:
-    """Archives with more storages or tensors than memory."""
+    """Yield archives with more storages or tensors than memory."""
     reference = (
         b"(" + value("storage") + b"ctorch\nFloatStorage\n" + value("0") + value("cpu") + value(6) + b"tr\0\1\0\0"
     )
@@ -246,7 +246,7 @@ def torch_bombs() -> Iterator[tuple[str, bytes]]:
 
 
 def legacy_files() -> Iterator[tuple[str, bytes]]:
-    """Files in the old container that are not what they say."""
+    """Yield files in the old container with false declarations."""
     for name, body in tensors():
         yield f"legacy, {name}", legacy(body)
     good = tensor()
@@ -279,6 +279,6 @@ def legacy_files() -> Iterator[tuple[str, bytes]]:
 
 
 def cut(content: bytes) -> Iterator[bytes]:
-    """It, cut off at each hundredth of its length."""
+    """Yield the file cut off at each hundredth of its length."""
     for percent in range(100):
         yield content[: len(content) * percent // 100]

@@ -1,8 +1,8 @@
 """Make `data/tensorflow/` with TensorFlow itself, which the tests do without: `pip install tensorflow-cpu`.
 
 Each folder holds a tiny Transformer-XL as a TensorFlow 1 graph builds it, its variables named and laid out as in the
-authors' TensorFlow code, trained for a few steps and written by `tf.train.Saver`. Beside it stands what TensorFlow
-makes of a few segments with carried memory: `tokens` (B, T + 1), and `log_probs` (B, T) of tokens 1 to T in nats.
+authors' TensorFlow code, trained for a few steps and written by `tf.train.Saver`. The folder also holds TensorFlow's
+results for a few segments with carried memory: `tokens` (B, T + 1), and `log_probs` (B, T) of tokens 1 to T in nats.
 
 Axes: B batch, S segment, M memory, K = M + S keys, D `d_model`, H heads, h `d_head`.
 """
@@ -53,7 +53,7 @@ def dense(name: str, x: Any, out: int, bias: bool = False) -> Any:
 
 
 def tables_of(cutoffs: tuple[int, ...], proj_same_dim: bool) -> tuple[list[Any], list[Any]]:
-    """Embeddings of each cluster, and how they are projected; without cutoffs one table and no projection."""
+    """Return the embeddings of each cluster and their projections; without cutoffs, one table and no projection."""
     with tf.variable_scope("adaptive_embed"):
         if not cutoffs:
             return [variable("lookup_table", N_TOKEN, D)], [None]
@@ -67,7 +67,7 @@ def tables_of(cutoffs: tuple[int, ...], proj_same_dim: bool) -> tuple[list[Any],
 
 
 def log_softmax(hidden: Any, tables: list[Any], projections: list[Any], tie_projs: tuple[bool, ...]) -> Any:
-    """Log-probabilities (B, S, N_TOKEN) of every token."""
+    """Return log-probabilities (B, S, N_TOKEN) of every token."""
 
     def logits(weight: Any, bias: Any, projection: Any) -> Any:
         narrow = hidden if projection is None else tf.tensordot(hidden, projection, [[2], [1]])
@@ -94,7 +94,7 @@ def log_softmax(hidden: Any, tables: list[Any], projections: list[Any], tie_proj
 
 
 def attention(x: Any, memory: Any, u: Any, v: Any, same_length: bool) -> Any:
-    """(B, S, D) from (B, S, D) and memory (B, M, D)."""
+    """Return the block's output (B, S, D) from its input (B, S, D) and memory (B, M, D)."""
     K = M + S
     distance = np.arange(M, K)[:, None] - np.arange(K)  # (S, K)
     masked = (distance < 0) | (same_length & (distance > M))
@@ -126,7 +126,7 @@ def model(
     untie_r: bool = True,
     same_length: bool = True,
 ) -> tuple[Any, list[Any]]:
-    """Log-probabilities (B, S, N_TOKEN), and the inputs (B, S, D) of each layer."""
+    """Return log-probabilities (B, S, N_TOKEN), and the inputs (B, S, D) of each layer."""
     with tf.variable_scope("transformer"):
         own = (L,) if untie_r else ()
         u, v = variable("r_w_bias", *own, H, h), variable("r_r_bias", *own, H, h)
@@ -147,7 +147,7 @@ def model(
 
 
 def make(folder: Path, keep_optimizer: bool = False, **variant: Any) -> None:
-    """Train, save, and compute what the tests compare with."""
+    """Train a model, save it, and compute the results with which the tests compare."""
     tokens = np.random.default_rng(1).integers(0, N_TOKEN, (B, SEGMENTS * S + 1))
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)

@@ -1,7 +1,7 @@
-"""Read every file of a folder in a process of its own, and print what came of each: one JSON object a line.
+"""Read every file of a folder in a separate process, and print the outcome of each: one JSON object a line.
 
-A guard notes whatever runs, imports or changes something meanwhile. It is Python's audit hook, which sees what is done
-and not how it is called. The last line is what the guard notes when something is run, to show that it would.
+A guard notes every action that runs, imports or changes something meanwhile. It is Python's audit hook, which sees
+actions, not the names under which they are called. The last line shows what the guard notes when something is run.
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ def megabytes() -> float:
 
 
 def read(path: Path) -> None:
-    """With each reader, and print what it made of it, in how many seconds of work and megabytes."""
+    """Read a file with each reader, and print the outcome, the seconds of work and the megabytes."""
     before = megabytes()
     for reader in READERS:
         noted.clear()
         start = time.process_time()
         try:
             outcome, message = type(reader(path)).__name__, ""
-        except Exception as error:  # which kind it is, is what the test looks at
+        except Exception as error:  # the test checks the kind of the error
             outcome, message = type(error).__name__, str(error)
         seconds = time.process_time() - start
         print(
@@ -66,7 +66,7 @@ def read(path: Path) -> None:
 
 def main(folder: Path) -> None:
     files = sorted(folder.iterdir())
-    for path in files[:20]:  # what is imported late is here before the guard is
+    for path in files[:20]:  # late imports happen here, before the guard
         for reader in READERS:
             with contextlib.suppress(CheckpointError):
                 reader(path)
@@ -82,7 +82,7 @@ def main(folder: Path) -> None:
 
 
 def read_in_a_child(path: Path) -> None:
-    """What one file took would hide how much the next one takes."""
+    """Read a file in a child process: the memory of one file would hide that of the next."""
     child = os.fork()
     if child:
         os.waitpid(child, 0)

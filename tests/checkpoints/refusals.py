@@ -1,4 +1,4 @@
-"""How tests say that a checkpoint is refused."""
+"""Assertion that a checkpoint is refused."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["refusal"]
 
 
 def refusal(path: Path, error: type[CheckpointError] = CheckpointError, **given: Any) -> str:
-    """The message with which `path` is refused: one line that a terminal can show, and that begins with the path."""
+    """Return the message with which `path` is refused: assert that it is one printable line beginning with the path."""
     with pytest.raises(error) as caught:
         load(path, **given)
     message = str(caught.value)

@@ -1,4 +1,4 @@
-"""Writes TensorFlow's checkpoint files, sound ones and others, from the format's description, not from the reader.
+"""Write TensorFlow's checkpoint files, valid or invalid, from the format's description, not from the reader.
 
 Sources: LevelDB's doc/table_format.md; TensorFlow's tensor_bundle.proto, tensor_shape.proto and versions.proto.
 """
@@ -22,7 +22,7 @@ Records = Iterable[tuple[bytes, bytes]]
 
 
 def masked_crc32c(data: bytes) -> int:
-    """Bit by bit, from the polynomial."""
+    """Compute the masked CRC-32C bit by bit, from the polynomial."""
     crc = 0xFFFFFFFF
     for byte in data:
         crc ^= byte
@@ -43,7 +43,7 @@ def varint(value: int) -> bytes:
 
 
 def number(field: int, value: int) -> bytes:
-    """Nothing for zero, which is what a field is that is not there."""
+    """Return the field of a number, empty for zero: an absent field is zero."""
     return varint(field << 3) + varint(value) if value else b""
 
 
@@ -56,21 +56,21 @@ def chunk(field: int, content: bytes) -> bytes:
 
 
 def header(shards: int = 1, endianness: int = 0, needs: int = 0) -> bytes:
-    """A BundleHeaderProto; `needs` is the oldest version that can read it."""
+    """Return a BundleHeaderProto; `needs` is the oldest version that can read it."""
     return number(1, shards) + number(2, endianness) + chunk(3, number(1, 1) + number(2, needs))
 
 
 def entry(
     shape: Sequence[int] = (), dtype: int = 1, shard: int = 0, offset: int = 0, size: int | None = None, crc: int = 0
 ) -> bytes:
-    """A BundleEntryProto; the size of float32 unless given."""
+    """Return a BundleEntryProto; the default size is that of float32."""
     axes = b"".join(chunk(2, number(1, axis)) for axis in shape)
     size = 4 * math.prod(shape) if size is None else size
     return number(1, dtype) + chunk(2, axes) + number(3, shard) + number(4, offset) + number(5, size) + fixed(6, crc)
 
 
 def block(records: Records, interval: int = 16) -> bytes:
-    """Records whose keys leave out what they share with the one before, but for every `interval`-th."""
+    """Return a block of records whose keys omit the part shared with the key before, except every `interval`-th."""
     content, restarts, previous = b"", [], b""
     for place, (key, value) in enumerate(records):
         shared = 0
@@ -86,7 +86,7 @@ def block(records: Records, interval: int = 16) -> bytes:
 
 
 def sealed(content: bytes, kind: int = 0) -> bytes:
-    """A block with its type and checksum."""
+    """Return a block with its type and checksum."""
     content += bytes([kind])
     return content + struct.pack("<I", masked_crc32c(content))
 
@@ -97,13 +97,13 @@ def footer(properties: tuple[int, int], index: tuple[int, int]) -> bytes:
 
 
 def table(records: Records, per_block: int = 1000, kind: int = 0) -> bytes:
-    """A whole table; its records need not be sorted, as those of a sound one are."""
+    """Return a whole table; its records need not be sorted, although those of a valid table are."""
     records = list(records)
     content, handles = b"", []
     for start in range(0, len(records), per_block):
         part = records[start : start + per_block]
         data = block(part)
-        # What separates blocks: a block's last key, or the shortest that is greater where no block follows.
+        # Keys that separate blocks: a block's last key, or the shortest greater key if no block follows.
         last = part[-1][0]
         key = last if start + per_block < len(records) else bytes([last[0] + 1]) if last else b""
         handles.append((key, varint(len(content)) + varint(len(data))))
@@ -116,7 +116,7 @@ def table(records: Records, per_block: int = 1000, kind: int = 0) -> bytes:
 
 
 def write_bundle(prefix: Path, tensors: Mapping[str, npt.NDArray[Any]], shards: int = 1, per_block: int = 1000) -> None:
-    """Write a checkpoint, its tensors in turn to each of the data files."""
+    """Write a checkpoint, with its tensors in turn in each of the data files."""
     contents = [b""] * shards
     records = [(b"", header(shards))]
     for place, name in enumerate(sorted(tensors)):

@@ -1,4 +1,4 @@
-"""A Transformer-XL of the authors' TensorFlow code in NumPy: which variables it has, what it computes with them.
+"""A Transformer-XL of the authors' TensorFlow code in NumPy: its variables, and its computation.
 
 Axes: B batch, S segment, M memory, K = M + S keys, D `d_model`, H heads, h `d_head`.
 """
@@ -19,7 +19,7 @@ L, H, h, D, INNER, N_TOKEN = 3, 2, 3, 8, 12, 16
 
 @dataclass(frozen=True)
 class Variant:
-    """What the flags of the TensorFlow code choose; a model of this kind has the sizes above."""
+    """Choices by flags of the TensorFlow code; a model of this kind has the sizes above."""
 
     cutoffs: tuple[int, ...] = ()
     div_val: int = 1
@@ -30,12 +30,12 @@ class Variant:
 
     @property
     def clusters(self) -> list[tuple[str, int, int]]:
-        """Folder of each cluster's variables, its first token and the one after its last."""
+        """Folder of each cluster's variables, its first token, and the token after its last."""
         edges = (0, *self.cutoffs, N_TOKEN)
         return [(f"cutoff_{i}", first, end) for i, (first, end) in enumerate(itertools.pairwise(edges))]
 
     def shapes(self) -> dict[str, tuple[int, ...]]:
-        """Of every variable, by its name without the scope."""
+        """Return the shape of every variable, by its name without the scope."""
         heads = (L, H, h) if self.untie_r else (H, h)
         shapes: dict[str, tuple[int, ...]] = {"r_w_bias": heads, "r_r_bias": heads}
         if self.div_val == 1:
@@ -74,7 +74,7 @@ class Variant:
         return shapes
 
     def variables(self, seed: int) -> dict[str, npt.NDArray[np.float32]]:
-        """Random ones, by their names in a checkpoint; none is zero, as fresh biases would be."""
+        """Return random variables by their names in a checkpoint; none is zero, as new biases would be."""
         random = np.random.default_rng(seed)
         return {
             f"transformer/{name}": (0.3 * random.standard_normal(shape) + name.endswith("gamma")).astype(np.float32)
@@ -90,7 +90,7 @@ class Variant:
         clamp_len: int,
         same_length: bool,
     ) -> tuple[Floats, list[Floats]]:
-        """Log-probabilities (B, T) in nats of all tokens (B, T + 1) but the first; the last memory, L x (B, M, D)."""
+        """Return log-probabilities (B, T), in nats, of tokens (B, T + 1) after the first, and memory L x (B, M, D)."""
         own = {name.removeprefix("transformer/"): value.astype(np.float64) for name, value in variables.items()}
         memory = [np.zeros((len(tokens), mem_len, D))] * L
         results = []
@@ -106,7 +106,7 @@ class Variant:
         return np.concatenate(results, 1), memory
 
     def _rows(self, own: dict[str, Floats]) -> list[Floats]:
-        """Embeddings of each cluster, not projected."""
+        """Return the embeddings of each cluster, not projected."""
         if self.div_val == 1:
             return [own["adaptive_embed/lookup_table"][first:end] for _, first, end in self.clusters]
         return [own[f"adaptive_embed/{folder}/lookup_table"] for folder, *_ in self.clusters]
@@ -115,7 +115,7 @@ class Variant:
         return own.get("adaptive_embed/proj_W" if self.div_val == 1 else f"adaptive_embed/{folder}/proj_W")
 
     def _embed(self, own: dict[str, Floats], tokens: npt.NDArray[np.int64]) -> Floats:
-        """(B, S, D)."""
+        """Return embeddings (B, S, D)."""
         projections = [self._embedding_projection(own, folder) for folder, *_ in self.clusters]
         parts = zip(self._rows(own), projections, strict=True)
         table = np.concatenate([rows if matrix is None else rows @ matrix for rows, matrix in parts])  # (N_TOKEN, D)
@@ -124,7 +124,7 @@ class Variant:
     def _attend(
         self, own: dict[str, Floats], layer: int, hidden: Floats, memory: Floats, clamp_len: int, same_length: bool
     ) -> Floats:
-        """(B, S, D), one query at a time."""
+        """Return the attention block's output (B, S, D), computed one query at a time."""
         B, S, _ = hidden.shape
         M = memory.shape[1]
         block = f"layer_{layer}/rel_attn"
@@ -152,7 +152,7 @@ class Variant:
         return _layer_norm(own, block, hidden + mixed.reshape(B, S, H * h) @ own[f"{block}/o/kernel"])
 
     def _log_probs(self, own: dict[str, Floats], hidden: Floats) -> Floats:
-        """(B, S, N_TOKEN)."""
+        """Return log-probabilities (B, S, N_TOKEN)."""
         rows = self._rows(own)
 
         def logits(i: int, weight: Floats, bias: Floats) -> Floats:

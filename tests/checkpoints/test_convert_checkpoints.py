@@ -1,4 +1,4 @@
-"""From a checkpoint of another code base to a bundle: what `convert` reports, and which options it requires."""
+"""Convert checkpoints of other code bases to bundles: the reports of `convert`, and the options that it requires."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def test_missing_evaluation_settings_are_refused_all_at_once(tmp_path: Path) -> 
 @pytest.mark.usefixtures("cached_exports")
 @pytest.mark.full
 def test_bundle_scores_as_the_oracle_does(tmp_path: Path) -> None:
-    """NVIDIA's file has all that is silent: reversed clusters, a wider window, names of its own."""
+    """Use NVIDIA's file, as its differences are hidden: reversed clusters, a wider window, different names."""
     oracle = make_oracle(**VARIANTS["div_val"], window_extra=1)
     source = checkpoints.load(save(oracle, tmp_path / "checkpoint.pt"))
     messages: list[str] = []
@@ -42,7 +42,7 @@ def test_bundle_scores_as_the_oracle_does(tmp_path: Path) -> None:
     segments = [(ids[:, start : start + 6], ids[:, start + 1 : start + 7]) for start in range(0, 36, 6)]
     expected = torch.cat([segment.target_log_probs for segment in oracle.walk(segments)], dim=1)[0]
     found = xlruntime.load(tmp_path / "bundle", threads=1).stream().feed(ids[0].numpy()).log_probs
-    # float32 on both sides, with the sums in another order: what is found is about a hundredth of this.
+    # float32 on both sides, with the sums in another order: the differences are about a hundredth of this.
     np.testing.assert_allclose(found, expected.numpy(), atol=1e-4)
 
 

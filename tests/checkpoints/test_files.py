@@ -1,4 +1,4 @@
-"""Of a folder nothing outside is read: by name, by link, or by what is no file."""
+"""Nothing outside a folder is read: neither by name nor by link, nor anything but files."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def folder(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def cache(tmp_path: Path) -> Path:
-    """A snapshot in a cache as Hugging Face's hub lays it out, with a file."""
+    """Make a snapshot with a file, in a cache with the layout of Hugging Face's hub."""
     snapshot = tmp_path / "models--owner--name" / "snapshots" / "0123abc"
     snapshot.mkdir(parents=True)
     (tmp_path / "models--owner--name" / "blobs").mkdir()

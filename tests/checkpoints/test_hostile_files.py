@@ -1,4 +1,4 @@
-"""Files made to do harm: each is refused in one line, and none runs anything, hangs, or takes memory."""
+"""Hostile files: each is refused with one line, and none runs anything, hangs, or takes much memory."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ from xlexport.checkpoints import load
 from xlexport.checkpoints.safe_pickle import read
 from xlexport.errors import CheckpointError, CheckpointNotFoundError
 
-MOST_MEGABYTES = 200  # beside the file's size
+MOST_MEGABYTES = 200  # in addition to the file's size
 MOST_SECONDS = 10  # of work; they take less than one on most machines
 
 
 def hostile_files(canary: Path) -> list[tuple[str, bytes]]:
-    """Every file by a name that says what is wrong with it."""
+    """Yield every file with a name that says what is wrong with it."""
     pickles = [*executing(canary), *reaching(canary), *damaged()]
     wrapped = [(f"{name}, in an archive", archive(content[:-1])) for name, content in pickles if content[-1:] == b"."]
     cuts = [
@@ -72,7 +72,7 @@ def canary(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def reports(tmp_path_factory: pytest.TempPathFactory, canary: Path) -> list[dict[str, Any]]:
-    """What came of each file with each reader, in a process of its own."""
+    """Return the outcome of each file with each reader, in a separate process."""
     folder = tmp_path_factory.mktemp("hostile")
     files = hostile_files(canary)
     assert len({content for _, content in files}) > 400
@@ -171,7 +171,7 @@ def test_names_that_are_too_many_are_counted(tmp_path: Path) -> None:
         ("archive, storage of another type's size", "storage '0' in it is missing, or not of the size"),
     ],
 )
-def test_what_is_wrong_in_an_archive_is_said(name: str, message: str, tmp_path: Path) -> None:
+def test_problems_of_an_archive_are_reported(name: str, message: str, tmp_path: Path) -> None:
     path = tmp_path / "model.pt"
     path.write_bytes(dict(archives())[name])
     with pytest.raises(CheckpointError, match=message) as caught:
@@ -191,7 +191,7 @@ def test_names_in_a_file_of_our_own_kind_cannot_reach_the_terminal(content: dict
     assert str(caught.value).isprintable()
 
 
-def test_places_that_are_no_file(tmp_path: Path) -> None:
+def test_places_that_are_not_files(tmp_path: Path) -> None:
     (tmp_path / "loop").symlink_to(tmp_path / "loop")
     (tmp_path / "dangling").symlink_to(tmp_path / "nothing")
     os.mkfifo(tmp_path / "pipe")

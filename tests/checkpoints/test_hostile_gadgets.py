@@ -1,4 +1,4 @@
-"""What published attacks on readers of pickles call, and how they hide it: each is refused, and nothing of it runs."""
+"""Published attacks on readers of pickles, in plain form and disguised: each is refused, and nothing in it runs."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from xlexport.errors import CheckpointError
 
 @pytest.fixture
 def canary(tmp_path: Path) -> Iterator[Path]:
-    """A folder that the pickles would make; and no module may be imported by reading them."""
+    """Yield a folder that the pickles would make; assert that it is not made and that no module is imported."""
     modules = set(sys.modules)
     yield tmp_path / "it ran"
     assert set(sys.modules) == modules
@@ -61,7 +61,7 @@ def test_they_would_have_run(name: str, tmp_path: Path) -> None:
 
 
 def test_registered_extension_is_refused(canary: Path, tmp_path: Path) -> None:
-    """A number stands for a function once some library has registered it, which no scanner of names sees."""
+    """Refuse a number that a library has registered for a function: scanners of names do not see it."""
     path = tmp_path / "model.pt"
     path.write_bytes(plain(b"\x82\xf0(" + text(str(canary)) + b"tR"))
     copyreg.add_extension("os", "mkdir", 0xF0)
@@ -69,7 +69,7 @@ def test_registered_extension_is_refused(canary: Path, tmp_path: Path) -> None:
         with pytest.raises(CheckpointError, match="an operation at byte 2 that no checkpoint needs"):
             read(path)
         assert not canary.exists()
-        pickle.loads(path.read_bytes())  # where it would have run
+        pickle.loads(path.read_bytes())  # the place in which it would have run
         canary.rmdir()
     finally:
         copyreg.remove_extension("os", "mkdir", 0xF0)

@@ -1,4 +1,4 @@
-"""Hugging Face folders: written by transformers itself, in its new and old spellings."""
+"""Hugging Face folders, written by transformers itself, with new and old spellings of keys."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def huggingface_oracle(**changes: Any) -> Oracle:
 
 
 def save(oracle: Oracle, folder: Path, safetensors: bool = True) -> Path:
-    """By transformers, or where it refuses (shared tensors) as it wrote them before safetensors."""
+    """Save with transformers, or, if it refuses (shared tensors), in its format from before safetensors."""
     folder.mkdir(exist_ok=True)
     if safetensors:
         oracle.model.save_pretrained(folder)
@@ -128,7 +128,7 @@ def test_untied_output_layer_by_either_spelling(folder: Path) -> None:
     assert_computes(load(folder), oracle)
 
 
-def test_spellings_that_disagree_are_told(folder: Path) -> None:
+def test_spellings_that_disagree_are_reported(folder: Path) -> None:
     save(huggingface_oracle(), folder)
     change_config(folder, n_token=41, tie_weight=False, tie_word_embeddings=True)
     message = refusal(folder)
@@ -136,7 +136,7 @@ def test_spellings_that_disagree_are_told(folder: Path) -> None:
     assert "tie_weight is False, tie_word_embeddings is True" in message
 
 
-def test_other_keys_are_not_acted_upon(folder: Path) -> None:
+def test_other_keys_are_ignored(folder: Path) -> None:
     oracle = huggingface_oracle()
     save(oracle, folder)
     change_config(folder, auto_map={"AutoModel": "evil.Model"}, _attn_implementation_internal="evil/kernel", init=[1])
@@ -238,7 +238,7 @@ def tokenizer_fields(symbols: list[str]) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("write", [vocabulary_text, vocabulary_pickle, vocabulary_bin])
-def test_vocabulary_beside_the_weights_is_read(write: Callable[[Path, list[str]], None], folder: Path) -> None:
+def test_vocabulary_in_the_folder_is_read(write: Callable[[Path, list[str]], None], folder: Path) -> None:
     symbols = ["<eos>", "<unk>", *(f"word{index}" for index in range(38))]
     write(save(huggingface_oracle(), folder), symbols)
     source = load(folder)
@@ -248,7 +248,7 @@ def test_vocabulary_beside_the_weights_is_read(write: Callable[[Path, list[str]]
     assert any("Moses" in note for note in source.notes)
 
 
-def test_missing_vocabulary_is_told_apart(folder: Path) -> None:
+def test_missing_vocabulary_gives_no_tokenizer(folder: Path) -> None:
     assert load(save(huggingface_oracle(), folder)).tokenizer is None
 
 
@@ -295,7 +295,7 @@ def test_weights_that_are_tied_but_differ_are_refused(folder: Path) -> None:
     assert "crit.out_layers.0.weight differs from what the configuration ties it to" in refusal(folder)
 
 
-def test_folder_without_weights_says_what_is_in_it(folder: Path) -> None:
+def test_folder_without_weights_lists_its_files(folder: Path) -> None:
     save(huggingface_oracle(), folder)
     (folder / "model.safetensors").rename(folder / "tf_model.h5")
     message = refusal(folder)

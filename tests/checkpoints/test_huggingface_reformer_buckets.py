@@ -1,4 +1,4 @@
-"""How many buckets a folder of Hugging Face has, if its configuration does not say so."""
+"""The number of buckets of a Hugging Face folder whose configuration does not have one."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.checkpoints.test_huggingface_reformer_format import computes, make
 from xlexport.checkpoints import load
 
 
-def test_buckets_that_are_not_there_must_be_given(tmp_path: Path) -> None:
+def test_missing_buckets_must_be_given(tmp_path: Path) -> None:
     folder = make(num_buckets=None).save(tmp_path / "reformer")
     message = refusal(folder)
     assert "config.json has no num_buckets" in message
@@ -53,7 +53,7 @@ def test_buckets_for_a_length_are_those_that_transformers_sets(
 
 
 def test_there_are_lengths_of_one_factor_and_of_two() -> None:
-    """So that the test above compares both."""
+    """Check that the test above compares both kinds of lengths."""
     assert 2 * max(math.isqrt(2048 // 16), 16) * 8 >= 2 * (2048 // 16)
     assert 2 * max(math.isqrt(2048 // 4), 4) < 2 * (1000 // 4)
 
@@ -77,7 +77,7 @@ def test_there_are_lengths_of_one_factor_and_of_two() -> None:
         ("x", {}, "n_buckets must be a tuple of integers"),
     ],
 )
-def test_buckets_that_will_not_do(stated: Any, given: dict[str, Any], said: str, tmp_path: Path) -> None:
+def test_invalid_buckets(stated: Any, given: dict[str, Any], said: str, tmp_path: Path) -> None:
     folder = make().save(tmp_path / "reformer")
     change_config(folder, num_buckets=stated)
     assert said in refusal(folder, config=given)

@@ -108,7 +108,7 @@ def test_configuration_is_that_of_the_folder(folder: Path) -> None:
 
 @pytest.mark.parametrize("name", PUBLISHED)
 def test_shapes_of_the_published_models(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of zeros that take no room; the number of parameters is that of the published files."""
+    """Use zeros that take no room; the number of parameters is that of the published files."""
     settings, parameters = PUBLISHED[name]
     folder = tmp_path / name
     config = ReformerConfig(**settings, is_decoder=True)
@@ -156,7 +156,7 @@ def test_torch_file_and_parts_are_read(tmp_path: Path) -> None:
 
 
 def test_keys_that_are_left_out_are_those_of_transformers(tmp_path: Path) -> None:
-    """`save_pretrained` leaves out what is as by default; here everything is that can be."""
+    """Leave out every key that can have its default, as `save_pretrained` does."""
     model = ReformerModelWithLMHead(ReformerConfig(is_decoder=True, num_buckets=4, hash_seed=0))
     model.save_pretrained(tmp_path)
     stated = json.loads((tmp_path / "config.json").read_text())
@@ -180,7 +180,7 @@ def test_choice_that_changes_nothing_is_taken(folder: Path) -> None:
 # Rotations.
 
 
-def test_rotations_are_drawn_once_where_there_is_no_seed(tmp_path: Path) -> None:
+def test_rotations_are_drawn_once_without_a_seed(tmp_path: Path) -> None:
     folder = make(hash_seed=None, num_hashes=3, attn_layers=["lsh", "local", "lsh"]).save(tmp_path / "reformer")
     source = load(folder)
     model = source.build_model()
@@ -219,7 +219,7 @@ def sentencepiece(file: Path) -> None:
         trainer.train(sentence_iterator=sentences, model_writer=model, vocab_size=15, minloglevel=2)
 
 
-def test_sentencepiece_model_beside_the_weights(tmp_path: Path) -> None:
+def test_sentencepiece_model_in_the_folder(tmp_path: Path) -> None:
     folder = make(vocab_size=15).save(tmp_path / "reformer")
     sentencepiece(folder / "spiece.model")
     source = load(folder)
@@ -250,14 +250,14 @@ def test_tokenizer_that_leads_out_of_the_folder(folder: Path, tmp_path: Path) ->
 @pytest.mark.parametrize(
     ("settings", "said"),
     [
-        ({"is_decoder": False}, "is_decoder is not true: tokens see those after them"),
+        ({"is_decoder": False}, "is_decoder is not true: tokens see later ones"),
         ({"is_decoder": None}, "is_decoder is not true"),
         ({"attn_layers": ["local", "full"]}, "attn_layers is ('local', 'full'), expected layers of local and lsh"),
         ({"attn_layers": ["local", ["lsh"]]}, "expected layers of local and lsh"),
         ({"attn_layers": "lsh"}, "attn_layers must name at least one layer, found 'lsh'"),
         ({"attn_layers": []}, "attn_layers must name at least one layer"),
         ({"attn_layers": 5, "local_num_chunks_before": 2}, "attn_layers must name at least one layer, found 5"),
-        ({"lsh_num_chunks_after": 1}, "lsh_num_chunks_after is 1: a language model has none after"),
+        ({"lsh_num_chunks_after": 1}, "lsh_num_chunks_after is 1: a language model does not see later chunks"),
         ({"local_num_chunks_after": 1}, "local_num_chunks_after is 1"),
         ({"hidden_act": "silu"}, "hidden_act is 'silu', expected one of relu, gelu"),
         ({"hidden_act": {"a": 1}}, "hidden_act is {'a': 1}, expected"),
@@ -286,7 +286,7 @@ def test_settings_that_do_not_fit_are_refused(settings: dict[str, Any], said: st
     assert said in refusal(folder)
 
 
-def test_all_that_is_unsupported_is_said_at_once(folder: Path) -> None:
+def test_all_unsupported_settings_are_reported_at_once(folder: Path) -> None:
     change_config(folder, is_decoder=False, hidden_act="silu", num_buckets=None, lsh_num_chunks_after=1)
     message = refusal(folder, config={"n_head": 3})
     for said in ("is_decoder", "hidden_act", "no num_buckets", "lsh_num_chunks_after", "'n_head' cannot be given"):
@@ -344,11 +344,11 @@ def test_half_precision_is_read(folder: Path) -> None:
 def test_positions_that_transformers_would_not_use_are_noted(folder: Path) -> None:
     change_config(folder, max_position_embeddings=1024)
     (note,) = load(folder).notes
-    assert note == "Documents may have 2,048 tokens, as many as axial_pos_shape; transformers takes 1,024."
+    assert note == "Documents may have 2,048 tokens, the size of axial_pos_shape; transformers accepts 1,024."
 
 
 def test_short_documents_with_several_local_chunks_before_are_noted(tmp_path: Path) -> None:
-    """Where transformers' chunks look back around the document at themselves."""
+    """Note documents in which transformers' chunks look back around the document at themselves."""
     oracle = make(attn_layers=["local"] * 2, local_num_chunks_before=3)
     folder = oracle.save(tmp_path / "reformer")
     (note,) = load(folder).notes

@@ -114,7 +114,7 @@ def test_vocabulary_is_described(inspect: Inspect, tmp_path: Path) -> None:
     assert (found["kind"], found["size"], found["line_end"]) == ("words", 40, "<eos>")
 
 
-def test_vocabulary_that_does_not_fit_is_told(inspect: Inspect, tmp_path: Path) -> None:
+def test_vocabulary_that_does_not_fit_is_reported(inspect: Inspect, tmp_path: Path) -> None:
     path = huggingface(make_oracle(), tmp_path)
     (path / "vocab.txt").write_text("\n".join(["<eos>", "<unk>", *(f"word{index}" for index in range(37))]))
     said = "39 symbols, but the model has 40 tokens: give its own with --tokenizer"
@@ -126,7 +126,7 @@ def test_without_same_length_a_token_sees_all_of_memory(inspect: Inspect, tmp_pa
     assert rows["keys that a token sees"] == "all of memory and of its segment before it"
 
 
-def test_settings_that_the_user_must_give_are_told(
+def test_settings_that_the_user_must_give_are_reported(
     inspect: Inspect, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = kimiyoung(make_oracle(), tmp_path)
@@ -160,7 +160,7 @@ def test_configuration_file_is_read(inspect: Inspect, tmp_path: Path) -> None:
         (None, "No such file"),
     ],
 )
-def test_configuration_file_that_is_none(content: str | None, said: str, inspect: Inspect, tmp_path: Path) -> None:
+def test_invalid_configuration_file(content: str | None, said: str, inspect: Inspect, tmp_path: Path) -> None:
     config = tmp_path / "settings.json"
     if content is not None:
         config.write_text(content)
@@ -205,7 +205,7 @@ def test_commands_that_read_checkpoints_take_the_same_options(command: str) -> N
     ],
     ids=["absent", "folder", "text", "other"],
 )
-def test_path_that_is_nothing_known(make: Callable[[Path], Any], said: str, inspect: Inspect, tmp_path: Path) -> None:
+def test_path_of_unknown_kind(make: Callable[[Path], Any], said: str, inspect: Inspect, tmp_path: Path) -> None:
     path = tmp_path / "thing"
     make(path)
     shown = inspect(path)
@@ -214,7 +214,7 @@ def test_path_that_is_nothing_known(make: Callable[[Path], Any], said: str, insp
     assert said in shown.err
 
 
-def test_vocabulary_is_told_apart(inspect: Inspect, tmp_path: Path) -> None:
+def test_vocabulary_is_recognized(inspect: Inspect, tmp_path: Path) -> None:
     module = type("Corpus", (), {"__module__": __name__})
     globals()["Corpus"] = module
     try:

@@ -141,16 +141,16 @@ def test_attributes_that_older_code_lacked_have_its_values(path: Path) -> None:
         ({"attn_type": 1}, "attn_type 1 is learned relative positions"),
         ({"attn_type": 2}, "attn_type 2 is absolute sinusoids"),
         ({"attn_type": 3}, "attn_type 3 is learned absolute positions"),
-        ({"attn_type": "x"}, "attn_type 'x' is no number"),
+        ({"attn_type": "x"}, "attn_type 'x' is not a number"),
         ({"ext_len": 5}, "ext_len 5 feeds the last tokens of a segment once more"),
         ({"sample_softmax": 64}, "sample_softmax 64 is an output layer that is trained on samples"),
     ],
 )
-def test_what_is_not_supported_is_refused_with_what_it_is(attributes: Any, said: str, path: Path) -> None:
+def test_unsupported_settings_are_refused_by_name(attributes: Any, said: str, path: Path) -> None:
     assert said in refusal(save(make_oracle(), path, **attributes))
 
 
-def test_all_that_is_not_supported_is_told_at_once(path: Path) -> None:
+def test_all_unsupported_settings_are_reported_at_once(path: Path) -> None:
     message = refusal(save(make_oracle(), path, attn_type=2, ext_len=3, sample_softmax=9))
     assert "attn_type 2" in message
     assert "ext_len 3" in message
@@ -216,7 +216,7 @@ def test_values_that_repeat_themselves_are_not_written_out(path: Path) -> None:
 
 def test_sizes_that_contradict_the_tensors_take_no_memory(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def spoil(model: Any) -> None:
-        del model.layers[0].dec_attn.o_net.weight  # which would tell d_model
+        del model.layers[0].dec_attn.o_net.weight  # this tensor shows d_model
         model.d_model, model.word_emb.emb_scale = 1 << 20, float(1 << 10)
 
     save(make_oracle(), path, spoil)
@@ -241,13 +241,13 @@ def test_weights_that_are_not_finite_are_refused(path: Path) -> None:
     assert "word_emb.clusters.0.table, layers.1.attention.position.weight" in message
 
 
-def test_attributes_that_contradict_the_tensors_are_told_at_once(path: Path) -> None:
+def test_attributes_that_contradict_the_tensors_are_reported_at_once(path: Path) -> None:
     message = refusal(save(make_oracle(), path, n_layer=3, n_head=6))
     assert "n_layer is 3 by the configuration, 2 by the tensors" in message
     assert "n_head is 6 by the configuration, 2 by the tensors" in message
 
 
-def test_missing_and_foreign_tensors_are_told_at_once(path: Path) -> None:
+def test_missing_and_foreign_tensors_are_reported_at_once(path: Path) -> None:
     def change(model: Any) -> None:
         del model.layers[0].dec_attn.r_net, model.layers[1].dec_attn.r_net, model.crit.out_layers[0].bias
         model.gate = nn.Linear(2, 2, bias=False)

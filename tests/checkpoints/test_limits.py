@@ -1,4 +1,4 @@
-"""Files of a few kilobytes or megabytes that took gigabytes or hours: each is refused in one short line, at once."""
+"""Files of a few kilobytes or megabytes that took gigabytes or hours: each is refused at once with one short line."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from xltraining.reformer import Reformer
 from xltraining.reformer_config import ReformerConfig
 from xltraining.transformer_xl_config import TransformerXLConfig
 
-ROOM = 1 << 30  # bytes that reading may take beside what is there before
+ROOM = 1 << 30  # bytes that reading may take in addition to the memory before
 SMALL = ReformerConfig(
     n_token=4, d_model=4, n_head=1, d_head=4, d_inner=4, attn_layers=("lsh",), n_buckets=(2,), axial_shape=(2, 2),
     axial_dims=(2, 2), max_positions=4,
@@ -73,7 +73,7 @@ def more_rotations(path: Path) -> None:
 
 
 def rotations_within_the_bound(path: Path) -> None:
-    """They take a quarter of a gigabyte, unless they are drawn."""
+    """Write a folder whose rotations take a quarter of a gigabyte if they are drawn."""
     folder(path, {**SMALL.to_dict(), "n_buckets": [1 << 24]})
 
 
@@ -96,20 +96,20 @@ def fewer_unknown_tensors(path: Path) -> None:
 
 
 def header(path: Path) -> None:
-    """It says that it is as long as memory."""
+    """Write a file whose header claims to be as long as memory."""
     folder(path, SMALL.to_dict())
     (path / "model.safetensors").write_bytes((1 << 40).to_bytes(8, "little") + b"{}")
 
 
 def long_header(path: Path) -> None:
-    """The library of the format takes up to 100 MB of it."""
+    """Write a file with a long header; the safetensors library accepts up to 100 MB."""
     folder(path, SMALL.to_dict())
     long = b'{"__metadata__":{' + b",".join(b'"%d":""' % number for number in range(3_000_000)) + b"}}"
     (path / "model.safetensors").write_bytes(len(long).to_bytes(8, "little") + long)
 
 
 def copies(path: Path) -> None:
-    """PyTorch copies a table for each call, and keeps the copies; the file refers to it in nine bytes."""
+    """Write nine-byte references to a table; PyTorch copies the table for each call, and keeps the copies."""
     table = b"}(" + b"".join(b"J" + number.to_bytes(4, "little") + b"N" for number in range(200_000)) + b"u"
     made = b"ccollections\nOrderedDict\n" + table + b"\x85r\1\1\0\0R"
     again = text("a") + b"ccollections\nOrderedDict\nj\1\1\0\0Rr%bs"
@@ -127,7 +127,7 @@ def sizes_without_numbers(path: Path) -> None:
 
 
 def names_without_end(path: Path) -> None:
-    """A module in a module, and so on, all with long names; the innermost has many parameters."""
+    """Write deeply nested modules with long names, the innermost with many parameters."""
     module = b"cmem_transformer\nMemTransformerLM\n)\x81}"
     names = b"".join(text(f"{number:05d}" + "a" * 500) + b"N" for number in range(5000))
     parts = module + text("_parameters") + b"}(" + names + b"usb"
@@ -146,14 +146,14 @@ FILES: dict[Callable[[Path], None], str] = {
     header: "reading it would take more than 134,217,728 bytes of memory",
     long_header: "reading it would take more than 134,217,728 bytes of memory",
     copies: "the weights do not fit the configuration",
-    sizes_without_numbers: "must tell everything: pre_lnorm is not given",
+    sizes_without_numbers: "settings of this state dict are missing or wrong: pre_lnorm is not given",
     names_without_end: "more than 50,000 parts, or with a name of more than 512 characters",
 }
 
 
 @pytest.fixture(scope="module")
 def outcomes(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[str]]:
-    """What came of each file in a process that may take a gigabyte: the error's class and what it says."""
+    """Return the outcome of each file in a process limited to a gigabyte: the error's class and message."""
     if sys.platform != "linux":
         pytest.skip("only Linux bounds what a process takes, and says what it has")
     place = tmp_path_factory.mktemp("limits")
@@ -176,7 +176,7 @@ def test_refused_within_a_gigabyte(make: Callable[[Path], None], outcomes: dict[
 
 
 def test_pytorchs_reader_is_not_called(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One parser reads a file: what another makes of it was never counted."""
+    """Check that only one parser reads a file: another one's memory would not be counted."""
     path = tmp_path / "checkpoint.pt"
     save_checkpoint(path, SMALL, Reformer(SMALL).state_dict())
     monkeypatch.setattr(torch, "load", lambda *_, **__: pytest.fail("torch.load was called"))
@@ -213,7 +213,7 @@ def test_names_of_a_configuration_are_bounded(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("content", [b"cos\nsystem\n", b"cos\nsystem\n(S'echo'\ntR.", b"(dp0\nS'idx2sym'\n", b"I1\n"])
 @pytest.mark.parametrize("suffix", [".pkl", ".pickle", ".pt", ".bin"])
-def test_a_pickle_that_is_cut_is_no_text(content: bytes, suffix: str, tmp_path: Path) -> None:
+def test_a_cut_pickle_is_not_read_as_text(content: bytes, suffix: str, tmp_path: Path) -> None:
     path = tmp_path / f"vocab{suffix}"
     path.write_bytes(content)
     with pytest.raises(CheckpointError, match=r"could run code \('os\.system'\)|damaged or cut off"):

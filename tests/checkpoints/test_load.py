@@ -1,4 +1,4 @@
-"""Checkpoints are known by what they contain; bad ones are refused in one line, and nothing in them ever runs."""
+"""Checkpoints are recognized by their content; bad ones are refused with one line, and no code in them ever runs."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_models_are_made_of_the_files_and_share_nothing(checkpoint: Path, model:
         assert torch.equal(second.state_dict()[name], tensor), name
 
 
-def test_checkpoint_that_changes_behind_its_source_is_refused(checkpoint: Path) -> None:
+def test_checkpoint_that_changes_after_reading_is_refused(checkpoint: Path) -> None:
     source = load(checkpoint)
     other = TransformerXL(CONFIG)  # the same sizes, other weights
     save_checkpoint(checkpoint, CONFIG, other.state_dict())
@@ -133,7 +133,7 @@ def test_one_file_of_a_folder_names_the_folder(name: str, tmp_path: Path, model:
     ids=["empty", "text", "stop", "bytes", "archive"],
 )
 @pytest.mark.parametrize("format", [None, "xltraining"])
-def test_file_that_is_no_checkpoint(content: bytes, what: str, format: str | None, tmp_path: Path) -> None:
+def test_file_that_is_not_a_checkpoint(content: bytes, what: str, format: str | None, tmp_path: Path) -> None:
     path = tmp_path / "model.pt"
     path.write_bytes(content)
     message = refusal(path, format=format)

@@ -26,7 +26,7 @@ TRAINING = ("optimizer_state", "scheduler_state", "rng_states", "memory", "amp_s
 
 
 def nvidia_tensors(oracle: Oracle) -> dict[str, Tensor]:
-    """The weights as NVIDIA's `state_dict` names them: what is tied has no name of its own in `crit`."""
+    """Return the weights under the names of NVIDIA's `state_dict`: tied tensors lack a separate name in `crit`."""
     config = oracle.config
     result = {}
     for name, tensor in authors_tensors(oracle).items():
@@ -46,7 +46,7 @@ def nvidia_tensors(oracle: Oracle) -> dict[str, Tensor]:
 
 @pytest.fixture(scope="module")
 def vocabulary_module() -> Iterator[types.ModuleType]:
-    """Where NVIDIA's vocabularies have their classes, while files are written."""
+    """Yield the module of NVIDIA's vocabulary classes, which exists while files are written."""
     module = types.ModuleType("utils.vocabulary")
     for name in ("Vocab", "OpenAIVocab", "GPT2Tokenizer"):
         setattr(module, name, type(name, (), {"__module__": module.__name__}))
@@ -119,7 +119,7 @@ def save(oracle: Oracle, path: Path, archive: bool = True, **changes: Any) -> Pa
 
 
 def nvidia_oracle(**changes: Any) -> Oracle:
-    """NVIDIA's `same_length` sees one key more."""
+    """Make an oracle in which `same_length` sees one key more, as in NVIDIA's code."""
     return make_oracle(window_extra=1, **changes)
 
 
@@ -184,7 +184,7 @@ def test_vocabulary_is_read(path: Path, archive: bool, vocabulary_module: types.
     assert not any("vocabulary" in note for note in source.notes)
 
 
-def test_missing_vocabulary_is_told_apart(path: Path) -> None:
+def test_missing_vocabulary_gives_no_tokenizer(path: Path) -> None:
     assert load(save(nvidia_oracle(), path)).tokenizer is None
 
 
@@ -223,7 +223,7 @@ def test_state_of_training_is_left_out_and_named(path: Path) -> None:
 
 def test_unknown_settings_are_noted(path: Path) -> None:
     notes = load(save(nvidia_oracle(), path, model_config={"use_gelu": True, "adapt_inp": False})).notes
-    (unknown,) = [note for note in notes if "not known here" in note]
+    (unknown,) = [note for note in notes if "unknown and ignored" in note]
     assert "use_gelu" in unknown
     assert "adapt_inp" not in unknown
 
@@ -253,7 +253,7 @@ def test_missing_lengths_may_be_given(path: Path) -> None:
         ),
         ({"cutoffs": list(range(1, 39))}, "cutoffs is [1, 2, 3"),
         ({"n_token": torch.zeros(3), "attn_type": 0}, "n_token is 'a Tensor' by the configuration"),
-        ({"attn_type": torch.zeros(2)}, "attn_type 'a Tensor' is no number"),
+        ({"attn_type": torch.zeros(2)}, "attn_type 'a Tensor' is not a number"),
         ({"n_token": "many"}, "n_token is 'many' by the configuration, 40"),
         ({"pre_lnorm": "maybe"}, "pre_lnorm must be true or false"),
         ({"tie_projs": "all"}, "tie_projs must be a tuple"),
@@ -271,7 +271,7 @@ def test_attention_that_the_configuration_hides_shows_in_the_tensors(path: Path)
     assert "attn_type 2 is absolute" in refusal(save(oracle, path, model_state=tensors))
 
 
-def test_all_that_is_wrong_with_the_tensors_is_told_at_once(path: Path) -> None:
+def test_all_problems_of_the_tensors_are_reported_at_once(path: Path) -> None:
     oracle = nvidia_oracle(**VARIANTS["div_val"])
     tensors: dict[str, Any] = nvidia_tensors(oracle)
     del tensors["layers.1.dec_attn.r_net.weight"], tensors["crit.cluster_bias"]

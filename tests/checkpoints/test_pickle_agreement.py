@@ -1,4 +1,4 @@
-"""On files that honest programs write, the machine of pickles gives what `pickle.load` and `torch.load` give."""
+"""On files of honest programs, the machine of pickles returns the same as `pickle.load` and `torch.load`."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def containers(values: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
 
 @st.composite
 def tensors(draw: st.DrawFn) -> Any:
-    """A tensor of its own, a parameter, or several that share one storage."""
+    """Draw a tensor, a parameter, or several tensors that share one storage."""
     dtype = draw(st.sampled_from(DTYPES))
     shape = draw(st.lists(st.integers(0, 5), max_size=4))
     base = torch.arange(-20, 600).remainder(251).to(dtype)
@@ -84,7 +84,7 @@ tensor_trees = st.recursive(
 
 
 def assert_same(found: Any, expected: Any, pairs: dict[int, int]) -> None:
-    """Compare two trees. What is one object in the expected one is one in the other.
+    """Compare two trees. An object that is shared in the expected tree is shared in the other.
 
     The machine makes plain dicts of all kinds of dicts, bytes of bytearrays, and tensors of parameters.
     """
@@ -112,12 +112,12 @@ def assert_same(found: Any, expected: Any, pairs: dict[int, int]) -> None:
 
 
 def expected_is_shared(value: Any) -> bool:
-    """Empty ones may be made at each place."""
+    """Return whether a value must be shared: empty ones may be made at each place."""
     return not isinstance(value, Tensor) and bool(value)
 
 
 def storages(value: Any) -> list[int]:
-    """Where the numbers of each tensor of a tree begin, as ranks: tensors of one storage have one."""
+    """Return the address of each tensor's storage in a tree as a rank: tensors of one storage have the same."""
     found: list[Tensor] = []
 
     def visit(part: Any) -> None:
@@ -142,7 +142,7 @@ def test_plain_values_as_pickle_reads_them(value: Any, protocol: int, tmp_path: 
 @CHECKED
 @given(value=plain_values, protocol=PROTOCOLS)
 def test_plain_values_as_the_slow_pickler_writes_them(value: Any, protocol: int, tmp_path: Path) -> None:
-    """Pickled without C: without frames of the same places, as other programs write them."""
+    """Compare pickles of the pickler in Python, whose frames are at other places, as in other programs' files."""
     path = tmp_path / "value.pkl"
     with path.open("wb") as file:
         pickle._Pickler(file, protocol).dump(value)
@@ -154,7 +154,7 @@ def test_plain_values_as_the_slow_pickler_writes_them(value: Any, protocol: int,
 def test_tensors_as_torch_reads_them(value: Any, new: bool, protocol: int, tmp_path: Path) -> None:
     path = tmp_path / "value.pt"
     torch.save(value, path, pickle_protocol=protocol, _use_new_zipfile_serialization=new)
-    expected = torch.load(path, weights_only=protocol == 2)  # which reads no pickles of newer protocols
+    expected = torch.load(path, weights_only=protocol == 2)  # it cannot read pickles of newer protocols
     found = read(path)
     assert_same(found, expected, {})
     assert storages(found) == storages(expected)
@@ -206,8 +206,8 @@ def nested(depth: int) -> list[Any]:
     ],
     ids=lambda value: str(value)[:20],
 )
-def test_what_torch_reads_and_the_machine_does_not(value: Any, found: str | None, tmp_path: Path) -> None:
-    """No checkpoint of a language model needs these: keys that take long to compare, deep nesting, other tensors."""
+def test_objects_that_only_torch_reads(value: Any, found: str | None, tmp_path: Path) -> None:
+    """Refuse or keep as records the objects that no language model needs: long keys, deep nesting, other tensors."""
     path = tmp_path / "value.pt"
     torch.save({"value": value}, path)
     assert "value" in torch.load(path, weights_only=False)

@@ -1,4 +1,4 @@
-"""The machine of pickles counts its operations, and what its values take, before it makes them."""
+"""The machine of pickles counts its operations and its values' memory before it makes the values."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ COUNTED = {
 
 @pytest.mark.parametrize("what", COUNTED)
 def test_memory_is_counted(what: str, pickled: Callable[..., Any]) -> None:
-    """Each of these counts for nine bytes or more, so ten thousand of them are more than 80 KB."""
+    """Refuse ten thousand of each: each counts for nine bytes or more, together more than 80 KB."""
     before, repeated, after = COUNTED[what]
     pickled(b"\x80\x04" + before + repeated * 3 + after + b".")
     with pytest.raises(CheckpointError, match="more than 80,000 bytes of memory"):
@@ -73,7 +73,7 @@ def test_part_of_the_memory_is_for_words_alone(pickled: Callable[..., Any]) -> N
 
 
 def test_arguments_within_arguments_are_counted(tmp_path: Path) -> None:
-    """A tuple of a million references was walked again by each call, for nine bytes of the file."""
+    """Count the arguments of each call: for nine bytes of the file, a call walked a tuple of a million references."""
     storage_and_shape, end = tensor()[len(b"ctorch._utils\n_rebuild_tensor_v2\n") : -2], b"}tq\x020"
     arguments = b"}q\x010" + storage_and_shape + b"h\x01" * 100_000 + b"tq\x000"
     typed = (
@@ -88,7 +88,7 @@ def test_arguments_within_arguments_are_counted(tmp_path: Path) -> None:
 
 
 def test_long_keys_are_refused(pickled: Callable[..., Any]) -> None:
-    """Looking up a long text in a dict compares all of it, each time."""
+    """Refuse long keys: looking up a long text in a dict compares all of it, each time."""
     for content in ({"a" * 4097: 1}, {b"a" * 4097: 1}, {("a" * 4097, "b"): 1}, {"a" * 4097}):
         with pytest.raises(CheckpointError, match="other things than short texts"):
             pickled(content)
@@ -96,7 +96,7 @@ def test_long_keys_are_refused(pickled: Callable[..., Any]) -> None:
 
 
 def test_numbers_that_all_tensors_share_are_counted(saved: Callable[..., Any]) -> None:
-    """Tensors become float32, each one for itself: a megabyte of halves in a thousand tensors would be gigabytes."""
+    """Count shared numbers: each tensor becomes float32, so a shared megabyte in a thousand tensors takes gigabytes."""
     base = torch.zeros(1_000_000, dtype=torch.float16)
     assert len(saved([base[:-1] for _ in range(16)])) == 16
     with pytest.raises(CheckpointError, match="the same numbers more often"):

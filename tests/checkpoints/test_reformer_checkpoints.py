@@ -37,7 +37,7 @@ def model() -> Reformer:
 
 @pytest.fixture
 def unsaid(tmp_path: Path) -> Path:
-    """A Hugging Face folder without a number of buckets."""
+    """Make a Hugging Face folder without a number of buckets."""
     settings = {"attn_layers": ["lsh"], "num_buckets": None, "vocab_size": 258, "max_position_embeddings": 256}
     case = ReformerCase("small", {**settings, "axial_pos_shape": [16, 16]}, ())
     return HuggingFaceReformer(case).save(tmp_path / "reformer")
@@ -109,7 +109,7 @@ def test_options_come_before_what_the_configuration_says(inspect: Inspect, unsai
     assert (found["architecture"], found["tokenizer"]) == ("reformer", "bytes")
 
 
-def test_buckets_that_are_not_given_are_asked_for(inspect: Inspect, unsaid: Path) -> None:
+def test_missing_buckets_are_asked_for(inspect: Inspect, unsaid: Path) -> None:
     shown = inspect(unsaid)
     assert (shown.code, shown.out) == (1, "")
     assert shown.err.startswith(f"Error: {unsaid}: config.json has no num_buckets")
@@ -117,7 +117,7 @@ def test_buckets_that_are_not_given_are_asked_for(inspect: Inspect, unsaid: Path
 
 
 @pytest.mark.parametrize("given", [["--num-buckets", "x"], ["--max-length", "0"], ["--max-length", "x"]])
-def test_buckets_that_are_no_numbers_are_wrong_usage(given: list[str], inspect: Inspect, unsaid: Path) -> None:
+def test_buckets_that_are_not_numbers_are_a_usage_error(given: list[str], inspect: Inspect, unsaid: Path) -> None:
     assert inspect(unsaid, *given).code == 2
 
 
@@ -135,7 +135,7 @@ def test_state_dict_of_reformer_pytorch(inspect: Inspect, tmp_path: Path) -> Non
 @pytest.mark.usefixtures("cached_exports")
 @pytest.mark.parametrize("rule", ["chunk", "band"])
 def test_folder_becomes_a_bundle(rule: str, unsaid: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Verified, also a second time from the command line; a rule that it was not trained for is said to be one."""
+    """Convert and verify; verify again from the command line: the report notes a rule other than the trained one."""
     bundle, given = tmp_path / "bundle", ["--max-length", "100"]
     chosen = [] if rule == "chunk" else ["--rule", "band", "--mem-len", "32", "--segment-len", "16"]
     assert run(["convert", str(unsaid), "-o", str(bundle), "--threads", "1", "--segments", "3", *given, *chosen]) == 0

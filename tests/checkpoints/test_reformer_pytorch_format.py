@@ -114,7 +114,7 @@ def test_safetensors(tmp_path: Path) -> None:
     computes(path, oracle, TOLD)
 
 
-def test_arguments_of_the_constructor_will_do_as_they_are(path: Path) -> None:
+def test_arguments_of_the_constructor_are_accepted_unchanged(path: Path) -> None:
     settings = {"weight_tie": True, "ff_chunks": 3, "lsh_dropout": 0.1, "ff_dropout": 0.1, "full_attn_thres": 16}
     oracle = make(**settings, absolute_position_emb=True)
     computes(saved(oracle, path), oracle, oracle.config)
@@ -147,7 +147,7 @@ def test_buckets(given: dict[str, Any], buckets: list[int], tokens: str | None, 
     assert all(f"for documents of {tokens} tokens" in note for note in notes)
 
 
-def test_table_of_positions_tells_a_documents_length(path: Path) -> None:
+def test_table_of_positions_gives_a_documents_length(path: Path) -> None:
     told = {name: value for name, value in TOLD.items() if name != "max_seq_len"}
     assert load(saved(make(absolute_position_emb=True), path), config=told).config["n_buckets"] == [8]
     message = refusal(saved(make(), path), config=told)
@@ -175,7 +175,7 @@ def test_full_attention_has_neither(path: Path) -> None:
 # Refusals.
 
 
-def test_all_that_is_missing_or_contradicts_is_said_at_once(path: Path) -> None:
+def test_missing_and_contradictory_settings_are_reported_at_once(path: Path) -> None:
     saved(make(absolute_position_emb=True), path)
     message = refusal(
         path,
@@ -209,20 +209,23 @@ def test_all_that_is_missing_or_contradicts_is_said_at_once(path: Path) -> None:
         ({"n_local_attn_heads": 1}, "n_local_attn_heads is 1: heads of local attention"),
         ({"pkm_layers": (1,)}, "pkm_layers is (1,): product-key memories"),
         ({"emb_dim": 24}, "emb_dim is not dim"),
-        ({"full_attn_thres": 64}, "full_attn_thres is 64: full attention up to there, here up to bucket_size 16"),
+        (
+            {"full_attn_thres": 64},
+            "full_attn_thres is 64: full attention up to that length, but here up to bucket_size 16",
+        ),
         ({"use_full_attn": True}, "use_full_attn with rotary positions"),
-        ({"causal": False}, "causal is False: tokens see those after them"),
+        ({"causal": False}, "causal is False: tokens see later ones"),
     ],
     ids=str,
 )
-def test_what_the_model_has_no_field_for_is_refused(settings: dict[str, Any], said: str, path: Path) -> None:
+def test_unsupported_settings_are_refused(settings: dict[str, Any], said: str, path: Path) -> None:
     oracle = make(**settings)
     saved(oracle, path)
     message = refusal(path, config=oracle.config)
     assert said in message
     assert message.endswith("Such models are not converted.")
     told_otherwise = {name: value for name, value in oracle.config.items() if name not in settings}
-    if not {"n_local_attn_heads", "full_attn_thres", "use_full_attn", "causal"} & set(settings):  # which tensors show
+    if not {"n_local_attn_heads", "full_attn_thres", "use_full_attn", "causal"} & set(settings):  # tensors show it
         assert said.partition(" is ")[0] in refusal(path, config={**told_otherwise, "causal": True})
 
 
@@ -244,7 +247,7 @@ def test_what_the_model_has_no_field_for_is_refused(settings: dict[str, Any], sa
     ],
     ids=str,
 )
-def test_values_that_will_not_do(given: dict[str, Any], said: str, path: Path) -> None:
+def test_invalid_values(given: dict[str, Any], said: str, path: Path) -> None:
     saved(make(absolute_position_emb=True), path)
     assert said in refusal(path, config={**TOLD, **given})
 
@@ -279,5 +282,5 @@ def test_folder_is_refused(tmp_path: Path) -> None:
 
 
 def test_models_of_the_package_are_all_known_by_their_arguments() -> None:
-    """So that a new argument of the constructor is not passed over."""
+    """Check that no new argument of the constructor is missed."""
     assert set(inspect.signature(ReformerLM).parameters) <= KNOWN

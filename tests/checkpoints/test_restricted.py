@@ -1,4 +1,4 @@
-"""The restricted reader gives back what plain files hold, and inert records for objects."""
+"""The restricted reader returns the content of plain files, with inert records for objects."""
 
 from __future__ import annotations
 
@@ -142,7 +142,7 @@ def test_long_data_stays_in_the_file(pickled: Callable[..., Any]) -> None:
 
 @pytest.mark.full
 def test_large_vocabulary(pickled: Callable[..., Any]) -> None:
-    """As many words as WikiText-103 has, which Python's own unpickler reads into 80 MB."""
+    """Read as many words as WikiText-103 has; Python's own unpickler needs 80 MB for them."""
     words = [f"word{number}" for number in range(267_735)]
     table = OrderedDict((word, number) for number, word in enumerate(words))
     read = pickled({"idx2sym": words, "sym2idx": table, "counter": Counter(dict.fromkeys(words, 300))})
@@ -159,7 +159,7 @@ def test_package_is_the_only_entry() -> None:
     assert not [file.name for file in outside if private in file.read_text("utf-8")]
 
 
-def test_what_contains_itself_or_is_deep_is_refused(pickled: Callable[..., Any]) -> None:
+def test_recursive_or_deep_objects_are_refused(pickled: Callable[..., Any]) -> None:
     circle: list[Any] = []
     circle.append([circle])
     deep: list[Any] = []
@@ -171,7 +171,7 @@ def test_what_contains_itself_or_is_deep_is_refused(pickled: Callable[..., Any])
     assert pickled(deep[0]) == deep[0]
 
 
-def test_what_follows_a_pickle_is_refused(pickled: Callable[..., Any]) -> None:
+def test_data_after_a_pickle_is_refused(pickled: Callable[..., Any]) -> None:
     with pytest.raises(CheckpointError, match="4 bytes follow the pickle in it"):
         pickled(pickle.dumps(1) + b"more")
 
@@ -186,7 +186,7 @@ def test_tensors(dtype: torch.dtype, new: bool, saved: Callable[..., Any]) -> No
     assert read["none"].shape == (0, 4)
     assert {value.dtype for value in (read["whole"], read["scalar"], read["none"])} == {dtype}
     assert read["parameters"][0] is read["parameters"][1]
-    assert read["whole"].data_ptr() % dtype.itemsize == 0  # in old files the numbers stand anywhere
+    assert read["whole"].data_ptr() % dtype.itemsize == 0  # in old files, numbers can be at any address
 
 
 @BOTH_CONTAINERS
@@ -207,7 +207,7 @@ def test_tensors_can_be_changed_and_the_file_stays(new: bool, tmp_path: Path) ->
     torch.save({"a": torch.zeros(1000)}, path, _use_new_zipfile_serialization=new)
     content = path.read_bytes()
     tensor = safe_pickle.read(path)["a"]
-    gc.collect()  # what the numbers stand in lives as long as the tensor
+    gc.collect()  # the numbers' memory lives as long as the tensor
     tensor += 1
     assert float(tensor.sum()) == 1000
     assert path.read_bytes() == content
@@ -233,7 +233,7 @@ def test_module_is_a_record_with_its_tensors(new: bool, saved: Callable[..., Any
 
 
 @BOTH_CONTAINERS
-def test_what_checkpoints_hold_beside_tensors(new: bool, saved: Callable[..., Any]) -> None:
+def test_objects_in_checkpoints_other_than_tensors(new: bool, saved: Callable[..., Any]) -> None:
     model = nn.Linear(3, 2)
     optimizer = torch.optim.Adam(model.parameters())
     model(torch.ones(3)).sum().backward()
@@ -270,7 +270,7 @@ def test_tensor_with_attributes(saved: Callable[..., Any]) -> None:
 
 @pytest.mark.parametrize("has_part", [True, False])
 def test_parts_of_storages_in_old_files_are_refused(has_part: bool, tmp_path: Path) -> None:
-    """Before PyTorch 0.4 a storage could be a part of another: before there was a Transformer-XL."""
+    """Refuse parts of storages, which existed only before PyTorch 0.4, and thus before Transformer-XL."""
     whole = torch.arange(6.0)
 
     class Old(pickle.Pickler):

@@ -1,4 +1,4 @@
-"""Bare state dicts of four code bases: the tensors tell what they can, the configuration must tell the rest."""
+"""Bare state dicts of four code bases: tensors show some settings, the configuration must give the others."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ LENGTHS = ("tgt_len", "mem_len", "clamp_len", "same_length", "pre_lnorm")
 
 
 def needed(oracle: Oracle, *more: str) -> dict[str, Any]:
-    """The least that must be given: what the tensors do not tell."""
+    """Return only the settings that must be given, because the tensors do not show them."""
     names = [*LENGTHS, *more]
     config = oracle.config.to_dict()
     if config["cutoffs"] and config["div_val"] == 1:
@@ -49,7 +49,7 @@ def test_names_of_the_authors_code(variant: str, archive: bool, path: Path) -> N
     assert source.format == "state_dict"
     assert source.config["untie_r"] is False
     assert_computes(source, oracle)
-    assert any("taken for kimiyoung" in note for note in source.notes)
+    assert any("code base is assumed to be kimiyoung" in note for note in source.notes)
 
 
 @variants
@@ -58,7 +58,7 @@ def test_names_of_nvidias_code(variant: str, path: Path) -> None:
     torch.save(nvidia_tensors(oracle), path)
     source = load(path, config=needed(oracle))
     assert_computes(source, oracle)
-    assert not any("taken for" in note for note in source.notes)
+    assert not any("code base is assumed" in note for note in source.notes)
 
 
 @variants
@@ -122,12 +122,12 @@ def test_safetensors_with_what_is_tied_left_out(tmp_path: Path) -> None:
     assert_computes(load(path, config=needed(oracle, "tie_weight", "tie_projs")), oracle)
 
 
-def test_code_base_may_be_said_where_names_are_shared(path: Path) -> None:
+def test_configuration_may_name_the_code_base_if_names_are_shared(path: Path) -> None:
     oracle = make_oracle(**VARIANTS["cutoffs"], window_extra=1)
     torch.save(authors_tensors(oracle), path)
     source = load(path, config=needed(oracle) | {"source": "nvidia"})
     assert_computes(source, oracle)
-    assert not any("taken for" in note for note in source.notes)
+    assert not any("code base is assumed" in note for note in source.notes)
 
 
 @pytest.mark.parametrize(
@@ -144,7 +144,7 @@ def test_code_base_that_does_not_fit_is_refused(source: Any, said: str, path: Pa
     assert said in refusal(path, config=needed(oracle) | {"source": source})
 
 
-def test_config_json_of_huggingface_will_do(path: Path, tmp_path: Path) -> None:
+def test_config_json_of_huggingface_is_accepted(path: Path, tmp_path: Path) -> None:
     oracle = make_oracle(**VARIANTS["div_val"], first_memory="zeros", untie_r=True)
     torch.save(oracle.model.state_dict(), path)
     oracle.model.config.save_pretrained(tmp_path / "config")
@@ -154,7 +154,7 @@ def test_config_json_of_huggingface_will_do(path: Path, tmp_path: Path) -> None:
     assert any("segments are 128 tokens" in note for note in source.notes)
 
 
-def test_model_config_of_nvidia_will_do(path: Path) -> None:
+def test_model_config_of_nvidia_is_accepted(path: Path) -> None:
     oracle = make_oracle(**VARIANTS["cutoffs-narrow"], window_extra=1)
     config = read(test_nvidia_format.save(oracle, path.with_name("checkpoint.pt")))["model_config"]
     torch.save(nvidia_tensors(oracle), path)
@@ -170,7 +170,7 @@ def test_without_configuration_all_that_is_needed_is_listed(path: Path) -> None:
     assert "--config FILE" in message
 
 
-def test_cutoffs_are_needed_only_where_the_tensors_do_not_tell(path: Path) -> None:
+def test_cutoffs_are_needed_only_if_the_tensors_do_not_show_them(path: Path) -> None:
     oracle = make_oracle(**VARIANTS["div_val"])
     torch.save(authors_tensors(oracle), path)
     source = load(path, config=needed(oracle))
@@ -178,7 +178,7 @@ def test_cutoffs_are_needed_only_where_the_tensors_do_not_tell(path: Path) -> No
     assert source.config["div_val"] == 2
 
 
-def test_what_is_missing_unknown_or_contradictory_is_told_at_once(path: Path) -> None:
+def test_missing_unknown_and_contradictory_settings_are_reported_at_once(path: Path) -> None:
     oracle = make_oracle(**VARIANTS["cutoffs"], tie_weight=False)
     torch.save(authors_tensors(oracle), path)
     config = {
@@ -200,7 +200,7 @@ def test_what_is_missing_unknown_or_contradictory_is_told_at_once(path: Path) ->
         assert said in message
 
 
-def test_values_that_make_no_model_are_told(path: Path) -> None:
+def test_values_that_make_no_model_are_reported(path: Path) -> None:
     oracle = make_oracle()
     torch.save(authors_tensors(oracle), path)
     message = refusal(path, config=needed(oracle) | {"mem_len": -1, "same_length": "yes", "layer_norm_epsilon": 0})
@@ -208,8 +208,8 @@ def test_values_that_make_no_model_are_told(path: Path) -> None:
 
 
 @pytest.mark.parametrize("div_val", [None, 2, 3])
-def test_any_div_val_of_the_same_widths_will_do(div_val: int | None, path: Path) -> None:
-    """A single number wide at the end: 12, 6, 3, 1 only by 2."""
+def test_any_div_val_of_the_same_widths_is_accepted(div_val: int | None, path: Path) -> None:
+    """Accept any div_val that gives the widths: 12, 6, 3, 1 (the last cluster is one number wide) only by 2."""
     oracle = make_oracle(**VARIANTS["div_val"])
     torch.save(authors_tensors(oracle), path)
     config = needed(oracle) | ({} if div_val is None else {"div_val": div_val})
@@ -254,7 +254,7 @@ def test_forced_on_another_file(path: Path) -> None:
     assert "expected tensors by name" in refusal(path, format="state_dict", config={})
 
 
-def test_tensors_of_strange_shapes_are_told(path: Path) -> None:
+def test_tensors_of_strange_shapes_are_reported(path: Path) -> None:
     oracle = make_oracle()
     tensors: dict[str, Any] = authors_tensors(oracle)
     tensors |= {"r_w_bias": torch.zeros(()), "layers.0.dec_attn.o_net.weight": 3, "r_r_bias": torch.zeros(2, 2, 2)}

@@ -1,4 +1,4 @@
-"""TensorFlow's checkpoint files are read as TensorFlow wrote them; damaged and hostile ones are refused in one line."""
+"""TensorFlow's checkpoint files are read exactly; damaged and hostile ones are refused with one line."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from xlruntime.limits import Limits
 GENUINE = sorted((Path(__file__).parent / "data" / "tensorflow").glob("*/*.index"))
 TENSORS = {
     "a/flag": np.array([True]),
-    "a/kernel": np.arange(6, dtype=np.float32).reshape(2, 3),  # one byte behind an address that suits it
+    "a/kernel": np.arange(6, dtype=np.float32).reshape(2, 3),  # one byte behind an aligned address
     "b": np.float64(0.5) + np.zeros(()),
     "c/half": np.linspace(-1, 1, 5, dtype=np.float16),
     "global_step": np.array(7, np.int64),
@@ -38,14 +38,14 @@ TENSORS = {
 
 
 def write_index(folder: Path, index: bytes, data: bytes = bytes(100)) -> Path:
-    """A checkpoint of this index and 100 bytes of zeros; its prefix."""
+    """Write a checkpoint with this index and 100 bytes of zeros; return its prefix."""
     (folder / "model.index").write_bytes(index)
     (folder / "model.data-00000-of-00001").write_bytes(data)
     return folder / "model"
 
 
 def refusal(prefix: Path) -> str:
-    """The one line with which a checkpoint is refused, soon and without taking much memory."""
+    """Return the line with which a checkpoint is refused; assert that it comes soon and takes little memory."""
     start = time.monotonic()
     tracemalloc.start()
     try:
@@ -59,13 +59,13 @@ def refusal(prefix: Path) -> str:
     message = str(caught.value)
     assert message.startswith(str(prefix)), message
     assert message.isprintable(), message
-    assert time.monotonic() - start < 20  # a hang is what this is about: the slowest takes two seconds
+    assert time.monotonic() - start < 20  # detects a hang: the slowest takes two seconds
     return message
 
 
 @pytest.mark.parametrize("index", GENUINE, ids=lambda path: path.parent.name)
 def test_files_of_tensorflow_are_written_again_byte_for_byte(index: Path, tmp_path: Path) -> None:
-    """Reader and writer agree with TensorFlow in every byte, and with each other."""
+    """Check that reader and writer agree with TensorFlow in every byte, and with each other."""
     bundle = open_tensor_bundle(index.with_suffix(""))
     write_bundle(tmp_path / bundle.prefix.name, {name: bundle.read(name) for name in bundle.entries})
     assert [file.name for file in bundle.files] == ["model.ckpt-12.index", "model.ckpt-12.data-00000-of-00001"]
@@ -114,7 +114,7 @@ def test_truncated_file_wherever_it_is_cut(name: str, tmp_path: Path) -> None:
 
 
 def test_flipped_bit_anywhere_is_noticed(tmp_path: Path) -> None:
-    """Or changes nothing: the footer is padded."""
+    """Notice every flipped bit, except in the footer's padding, where it changes nothing."""
     write_bundle(tmp_path / "model", TENSORS, per_block=2)
     sound = open_tensor_bundle(tmp_path / "model").entries
     file = tmp_path / "model.index"
@@ -143,7 +143,7 @@ def test_flipped_bit_of_a_tensor_is_noticed_when_it_is_read(tmp_path: Path) -> N
 
 
 def records(*entries: tuple[bytes, bytes], first: bytes | None = None) -> bytes:
-    """An index of these entries behind a sound header, or another first one."""
+    """Return an index of these entries after a valid header, or after another first record."""
     return table([(b"", header() if first is None else first), *entries])
 
 
@@ -152,7 +152,7 @@ def one(value: bytes) -> bytes:
 
 
 def blocks(*contents: bytes, index: Callable[[int], list[tuple[int, int]]] | None = None) -> bytes:
-    """Blocks, and an index that leads to them or wherever `index` makes it lead, given where itself begins."""
+    """Return blocks and an index of them, or the index that `index` returns for the place at which the index begins."""
     content, handles = b"", []
     for data in contents:
         handles.append((len(content), len(data)))

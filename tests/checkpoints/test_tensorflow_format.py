@@ -1,4 +1,4 @@
-"""Checkpoints of the authors' TensorFlow code become our model, with the same probabilities, or say why they cannot."""
+"""Checkpoints of the authors' TensorFlow code become our model with the same probabilities, or are refused clearly."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ NAMES = ["adaptive", "plain", "same_dim"]
 
 @torch.no_grad()
 def walk(source: SourceCheckpoint, tokens: npt.NDArray[np.int64]) -> tuple[npt.NDArray[np.float32], list[Any]]:
-    """Log-probabilities (B, T) by the eager model, and its last memory."""
+    """Return log-probabilities (B, T) of the eager model, and its last memory."""
     model, ids = source.build_model(), torch.from_numpy(tokens)
     memory, results = None, []
     for start in range(0, ids.shape[1] - 1, S):
@@ -53,7 +53,7 @@ def walk(source: SourceCheckpoint, tokens: npt.NDArray[np.int64]) -> tuple[npt.N
 
 @pytest.mark.parametrize("name", NAMES)
 def test_against_tensorflow(name: str) -> None:
-    """Whole checkpoints that TensorFlow wrote, and what it computed with them (`make_tensorflow_checkpoints.py`)."""
+    """Compare whole checkpoints of TensorFlow with its own results (`make_tensorflow_checkpoints.py`)."""
     expected = np.load(DATA / name / "expected.npz")
     source = load(DATA / name, {**SETTINGS, "same_length": name != "plain"})
     log_probs, _ = walk(source, expected["tokens"].astype(np.int64))
@@ -94,7 +94,7 @@ def test_configuration_comes_from_the_shapes() -> None:
     assert (config["cutoffs"], config["div_val"], config["tie_projs"], config["untie_r"]) == ([], 1, [False], False)
 
 
-def test_what_the_user_says_is_not_asked_for() -> None:
+def test_settings_from_the_user_are_not_asked_for() -> None:
     source = load(DATA / "plain", {"mem_len": 9, "same_length": True})
     assert (source.config["mem_len"], source.config["same_length"]) == (9, True)
     assert source.needs == ("segment_len", "clamp_len")
@@ -109,7 +109,7 @@ def test_what_the_user_says_is_not_asked_for() -> None:
         ({"mem_len": -1, "tgt_len": 0}, "tgt_len must be at least 1, found 0; mem_len must be 0 or more"),
     ],
 )
-def test_configuration_that_does_not_go(config: dict[str, Any], what: str) -> None:
+def test_invalid_configuration(config: dict[str, Any], what: str) -> None:
     assert what in refusal(DATA / "plain", config)
 
 
@@ -123,7 +123,7 @@ def test_files_are_recorded_and_the_optimizer_is_left_out() -> None:
 
 
 def test_weights_are_read_and_the_optimizer_is_not(tmp_path: Path) -> None:
-    """A wrong byte is noticed in the one and not in the other."""
+    """Notice a wrong byte in a weight, but not in the optimizer's state."""
     shutil.copytree(DATA / "adaptive", tmp_path / "copy")
     data = tmp_path / "copy" / "model.ckpt-12.data-00000-of-00001"
     whole = data.read_bytes()
@@ -140,12 +140,12 @@ def test_weights_are_read_and_the_optimizer_is_not(tmp_path: Path) -> None:
     assert outcomes.count(True) == pytest.approx(2 * outcomes.count(False), rel=0.2)
 
 
-def test_published_sizes_bring_the_published_settings(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_published_sizes_are_noted_with_the_published_settings(monkeypatch: pytest.MonkeyPatch) -> None:
     wikitext = tensorflow_format.PUBLISHED[18, 1024, 16, 4096, 4]
     monkeypatch.setattr(tensorflow_format, "PUBLISHED", {(2, 8, 2, 12, 2): wikitext})
     assert load(DATA / "same_dim").notes == (
-        "Of the sizes of the published WikiText-103 model, whose scores are with --segment-len 128 --mem-len 1600 "
-        "--clamp-len 1000 --same-length.",
+        "The sizes are those of the published WikiText-103 model. Its published scores are with --segment-len 128 "
+        "--mem-len 1600 --clamp-len 1000 --same-length.",
     )
 
 
@@ -198,7 +198,7 @@ def refusal(path: Path, config: Mapping[str, Any] | None = None) -> str:
 
 
 def copy(name: str, folder: Path, prefix: str = "model.ckpt-12") -> Path:
-    """A genuine checkpoint under another prefix, without the text file beside it."""
+    """Copy a genuine checkpoint to another prefix, without the text file in its folder."""
     folder.mkdir(parents=True, exist_ok=True)
     for file in (DATA / name).glob("model.ckpt-12.*"):
         shutil.copy(file, folder / file.name.replace("model.ckpt-12", prefix))
@@ -228,7 +228,7 @@ def test_folder_of_several_checkpoints_follows_its_text_file(tmp_path: Path) -> 
 
 @pytest.mark.parametrize("path", ["..", ".", "", "/", "model.ckpt-9", "a\\0b", "\x1b[2J", "\0", "modèle"])
 def test_text_file_that_names_none_of_the_folder(path: str, tmp_path: Path) -> None:
-    copy("adaptive", tmp_path, "run")  # beside the folder, where '..' and '' would lead
+    copy("adaptive", tmp_path, "run")  # outside the folder, the target of '..' and ''
     copy("plain", tmp_path / "run")
     (tmp_path / "run" / "checkpoint").write_text(f'model_checkpoint_path: "{path}"\n', "utf-8")
     assert load(tmp_path / "run").parameters == 1124
@@ -244,10 +244,10 @@ def test_text_file_of_another_kind(content: bytes, tmp_path: Path) -> None:
         load(tmp_path)
 
 
-def test_what_is_no_tensorflow_checkpoint(tmp_path: Path) -> None:
+def test_paths_that_are_not_tensorflow_checkpoints(tmp_path: Path) -> None:
     copy("plain", tmp_path / "huggingface")
     (tmp_path / "huggingface" / "config.json").write_text("{}")
-    assert not matches(tmp_path / "huggingface")  # such a folder is a Hugging Face checkpoint, whatever else is in it
+    assert not matches(tmp_path / "huggingface")  # its config.json makes it a Hugging Face checkpoint
     for name in ("notes.index", ".index", "model.pt"):
         (tmp_path / name).write_bytes(b"It was the best of times. " * 9)
         assert not matches(tmp_path / name)
@@ -267,7 +267,7 @@ def test_half_a_checkpoint_says_what_is_missing(kept: str, tmp_path: Path) -> No
 
 
 def test_table_under_another_name_says_how_to_name_it(tmp_path: Path) -> None:
-    """What TensorFlow's first format is, too."""
+    """Name the repair; files of TensorFlow's first format get the same message."""
     prefix = copy("plain", tmp_path)
     (tmp_path / "model.ckpt-12.index").rename(tmp_path / "old.ckpt")
     assert "Name it old.ckpt.index, or restore it in TensorFlow" in refusal(tmp_path / "old.ckpt")
@@ -276,7 +276,7 @@ def test_table_under_another_name_says_how_to_name_it(tmp_path: Path) -> None:
 
 
 def changed(tmp_path: Path, changes: Mapping[str, npt.NDArray[Any] | None], variant: str = "WikiText-103") -> Path:
-    """A checkpoint with variables replaced, added or, where None is given, taken out."""
+    """Write a checkpoint with variables replaced, added, or (for None) removed."""
     variables = {**VARIANTS[variant].variables(seed=6), **changes}
     write_bundle(tmp_path / "model", {name: value for name, value in variables.items() if value is not None})
     return tmp_path / "model"
@@ -300,9 +300,9 @@ def test_everything_that_does_not_fit_is_listed_at_once(tmp_path: Path) -> None:
     for name, what in {
         "transformer/layer_1/rel_attn/o/kernel": "is missing",
         "transformer/layer_0/ff/LayerNorm/gamma": "is missing",
-        "transformer/layer_2/ff/layer_1/kernel": r"is \(12, 8\), where the others ask for \(8, 12\)",
-        "transformer/adaptive_embed/cutoff_1/proj_W": r"is \(8, 4\), where the others ask for \(4, 8\)",
-        "transformer/adaptive_softmax/cutoff_0/cluster_W": r"is \(3, 8\), where the others ask for \(2, 8\)",
+        "transformer/layer_2/ff/layer_1/kernel": r"is \(12, 8\), but the other shapes require \(8, 12\)",
+        "transformer/adaptive_embed/cutoff_1/proj_W": r"is \(8, 4\), but the other shapes require \(4, 8\)",
+        "transformer/adaptive_softmax/cutoff_0/cluster_W": r"is \(3, 8\), but the other shapes require \(2, 8\)",
         "transformer/layer_0/rel_attn/qkv/bias": "is unexpected",
         "transformer/r_r_bias": "is int32, not float16 or float32 or float64",
     }.items():
@@ -314,10 +314,10 @@ def test_everything_that_does_not_fit_is_listed_at_once(tmp_path: Path) -> None:
     [
         ({"transformer/r_w_bias": None}, "transformer/r_w_bias is missing"),
         ({"transformer/r_w_bias": floats(6)}, "transformer/r_w_bias is of shape (6,)"),
-        ({"transformer/r_w_bias": floats(2, 2, 3)}, "transformer/r_w_bias is (2, 2, 3), where"),
+        ({"transformer/r_w_bias": floats(2, 2, 3)}, "transformer/r_w_bias is (2, 2, 3), but"),
         ({"transformer/adaptive_embed/cutoff_0/lookup_table": None}, "cutoff_0/lookup_table is missing"),
         ({"transformer/adaptive_embed/cutoff_1/lookup_table": None}, "cutoff_1/lookup_table is missing"),
-        ({"transformer/adaptive_embed/cutoff_1/lookup_table": floats(5, 3)}, "cutoff_1/lookup_table is (5, 3), where"),
+        ({"transformer/adaptive_embed/cutoff_1/lookup_table": floats(5, 3)}, "cutoff_1/lookup_table is (5, 3), but"),
         ({"transformer/adaptive_softmax/cutoff_0/b": None}, "adaptive_softmax/cutoff_0/b is missing"),
         ({"transformer/adaptive_softmax/cutoff_2/b": None}, "cutoff_2/lookup_table is unexpected"),
         ({"transformer/adaptive_softmax/cutoff_3/b": floats(4)}, "cutoff_3/lookup_table is missing"),
@@ -330,7 +330,7 @@ def test_variables_that_do_not_fit(changes: dict[str, Any], what: str, tmp_path:
 
 
 def test_many_layers_and_clusters_take_no_time(tmp_path: Path) -> None:
-    """What names alone claim is not built."""
+    """Refuse sizes that only names claim, without building them."""
     many = {f"transformer/layer_{number}/ff/layer_1/bias": floats(1) for number in range(3000)}
     assert "there are 3,000 layers" in refusal(changed(tmp_path, many))
     cut = {f"transformer/adaptive_softmax/cutoff_{number}/b": floats(1) for number in range(3000)}
@@ -362,7 +362,7 @@ def test_another_model(tmp_path: Path) -> None:
     assert "begins with model/lm_loss/bias, model/transformer/r_w_bias" in message
 
 
-def test_variables_beside_the_model_are_mentioned(tmp_path: Path) -> None:
+def test_variables_outside_the_model_are_noted(tmp_path: Path) -> None:
     changes = {"global_step": np.array(3), "beta1_power": floats(), "learning_rate": floats()}
     assert load(changed(tmp_path, changes, "plain")).notes == (
         "Left out, because it is not in the scope transformer/: learning_rate.",

@@ -30,7 +30,7 @@ TEXT8 = tuple("_etaoinshrdlcumfpgwybvkxjqz")
 
 
 def fields_of(symbols: tuple[str, ...], **changes: Any) -> dict[str, Any]:
-    """The attributes of the original code's Vocab."""
+    """Return the attributes of the original code's Vocab."""
     return {
         "counter": Counter(symbols),
         "special": ["<eos>"],
@@ -48,7 +48,7 @@ def fields_of(symbols: tuple[str, ...], **changes: Any) -> dict[str, Any]:
 
 @pytest.fixture(params=["utils.vocabulary data_utils", "vocabulary data_utils", "pytorch.vocabulary pytorch.data"])
 def corpus(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
-    """A corpus object, in the modules that the authors' code has been seen in."""
+    """Return a corpus object whose classes are in modules with the names of copies of the authors' code."""
     made = []
     for module_name, name in zip(request.param.split(), ("Vocab", "Corpus"), strict=True):
         parent = ""
@@ -176,7 +176,7 @@ def test_style_may_be_forced() -> None:
         vocabulary_of({"idx2sym": digits}, "it", "morse")
 
 
-def test_restyled_keeps_the_symbols_and_what_the_object_said() -> None:
+def test_restyled_keeps_the_symbols_and_the_objects_settings() -> None:
     read = vocabulary_of(fields_of(("a", "bc", "?"), special=[], unk_idx=2, lower_case=True), "it")
     assert restyled(read, "it", "wikitext") == read
     assert restyled(WIKITEXT, "it", "ptb").lower_case
@@ -222,7 +222,7 @@ BROKEN: list[tuple[Any, str]] = [
 
 
 @pytest.mark.parametrize(("source", "problem"), BROKEN)
-def test_what_is_no_vocabulary_is_refused(source: Any, problem: str) -> None:
+def test_objects_that_are_not_vocabularies_are_refused(source: Any, problem: str) -> None:
     with pytest.raises(CheckpointError, match=problem) as caught:
         vocabulary_of(source, "it")
     assert str(caught.value).startswith("it")
@@ -240,7 +240,7 @@ def test_what_is_no_vocabulary_is_refused(source: Any, problem: str) -> None:
         (b"PK\x03\x04 and no archive", "it: "),
     ],
 )
-def test_file_that_is_no_vocabulary_is_refused(content: bytes, problem: str, tmp_path: Path) -> None:
+def test_file_that_is_not_a_vocabulary_is_refused(content: bytes, problem: str, tmp_path: Path) -> None:
     path = tmp_path / "it"
     path.write_bytes(content)
     with pytest.raises(CheckpointError, match=problem) as caught:

@@ -74,7 +74,7 @@ def test_train_writes_a_checkpoint_and_a_log(prose: Path, invoke: Invoke, tmp_pa
 
     before = digest_file(out / "checkpoint.pt")
     error = invoke(*command, "--steps", "4").error
-    assert f"{out / 'checkpoint.pt'}: there is a checkpoint already; resume that run or choose another folder" in error
+    assert f"{out / 'checkpoint.pt'}: the checkpoint exists already. Resume that run or choose another folder." in error
     error = invoke(*command, "--steps", "3", "--d-inner", "9", "--resume").error
     assert "belongs to another run: d_inner was 8, is now 9; 4 steps are done, but steps is now 3." in error
     assert digest_file(out / "checkpoint.pt") == before
@@ -153,7 +153,7 @@ def test_fresh_weights_never_replace_a_trained_checkpoint(prose: Path, invoke: I
     invoke(*command, "--steps", "2").succeeded()
     before = digest_file(tmp_path / "run" / "checkpoint.pt")
     for resume in ((), ("--resume",)):
-        assert "there is a checkpoint already" in invoke(*command, "--steps", "0", *resume).error
+        assert "the checkpoint exists already" in invoke(*command, "--steps", "0", *resume).error
     assert digest_file(tmp_path / "run" / "checkpoint.pt") == before
 
 

@@ -123,7 +123,7 @@ def test_options_that_would_not_count_are_refused(
         (("--attn-layers", "local,conv"), "attn_layers must be of local, lsh, full, found 'conv'"),
         (("--n-buckets", "7"), "n_buckets must be even numbers"),
         (("--axial-shape", "4,9"), "tgt_len 8 must divide max_positions 36, the size of axial_shape 4, 9"),
-        (("--task", "duplication"), "leave out the text files"),
+        (("--task", "duplication"), "Leave out the text files"),
     ],
 )
 def test_a_reformer_that_cannot_be_is_one_error(

@@ -20,7 +20,7 @@ def small_config() -> TransformerXLConfig:
 
 @pytest.fixture
 def make_model() -> Callable[..., TransformerXL]:
-    """A small model in evaluation mode whose every weight counts: none is zero, none is tiny."""
+    """Make a small model in evaluation mode in which every weight counts: none is zero or tiny."""
 
     def make(seed: int = 0, **changes: Any) -> TransformerXL:
         return random_model(lambda: TransformerXL(replace(SMALL, **changes)), seed)

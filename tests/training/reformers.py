@@ -1,4 +1,4 @@
-"""A small Reformer, and what it computes written out as loops over a whole document."""
+"""A small Reformer, and its computation written as loops over a whole document."""
 
 import math
 from dataclasses import replace
@@ -37,7 +37,7 @@ SMALL = ReformerConfig(
 
 
 def make(seed: int = 0, **changes: Any) -> Reformer:
-    """A small model in float64 and evaluation mode whose every weight counts: none is zero, none is tiny."""
+    """Make a small model in float64 and evaluation mode in which every weight counts: none is zero or tiny."""
     return random_model(lambda: Reformer(replace(SMALL, **changes)).double(), seed)
 
 
@@ -50,7 +50,7 @@ def layers_of(model: Reformer) -> list[ReversibleLayer]:
 
 
 def walk(model: Reformer, tokens: Tensor, lengths: list[int]) -> tuple[Tensor, list[Tensor], ReformerMemory]:
-    """Hidden states (B,S,d_output), each LSH layer's overflow (B,S), and the last memory, of a walk in segments."""
+    """Run segments; return hidden states (B,S,d_output), each LSH layer's overflow (B,S), and the last memory."""
     memory, hidden, overflows = None, [], []
     for segment in tokens.split(lengths, dim=1):
         trace: list[LSHTrace] = []
@@ -62,7 +62,7 @@ def walk(model: Reformer, tokens: Tensor, lengths: list[int]) -> tuple[Tensor, l
 
 
 def naive_positions(model: Reformer, T: int) -> Tensor:
-    """(T,D), one position at a time."""
+    """Return position embeddings (T,D), one position at a time."""
     config, weights, rows = model.config, list(model.positions.weights), []
     for p in range(T):
         if config.position in ("axial", "axial_sum"):
@@ -79,7 +79,7 @@ def naive_positions(model: Reformer, T: int) -> Tensor:
 
 
 def naive_turn(model: Reformer, vectors: Tensor) -> Tensor:
-    """Rotary positions as complex numbers, (T,h)."""
+    """Apply rotary positions to vectors (T,h) as complex numbers."""
     if model.config.position != "rotary":
         return vectors
     T, h = vectors.shape
@@ -89,7 +89,7 @@ def naive_turn(model: Reformer, vectors: Tensor) -> Tensor:
 
 
 def naive_head(model: Reformer, layer: int, n: int, normed: Tensor, overflow: Tensor) -> Tensor:
-    """What one head's queries attend to (T,h); adds to overflow (T,)."""
+    """Return the attended values (T,h) of one head; add to overflow (T,)."""
     config, attention, T = model.config, layers_of(model)[layer].attention, len(normed)
     h = config.d_head
     part = slice(n * h, (n + 1) * h)
@@ -123,7 +123,7 @@ def naive_head(model: Reformer, layer: int, n: int, normed: Tensor, overflow: Te
 
 
 def naive_forward(model: Reformer, tokens: Tensor) -> tuple[Tensor, list[Tensor]]:
-    """Rule `band` over a whole document (T,): hidden states (T,d_output), and each LSH layer's overflow (T,)."""
+    """Run rule `band` on a document (T,); return hidden states (T,d_output) and each LSH layer's overflow (T,)."""
     config, T = model.config, len(tokens)
     first = second = model.word_emb.weight[tokens] + naive_positions(model, T)
     overflows = []

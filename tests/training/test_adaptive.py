@@ -1,4 +1,4 @@
-"""Adaptive embedding and softmax against their definitions, written out token by token."""
+"""Adaptive embedding and softmax against their definitions, token by token."""
 
 import itertools
 from dataclasses import replace
@@ -32,13 +32,13 @@ CLUSTERS: dict[str, dict[str, Any]] = {
 
 @pytest.fixture(params=CLUSTERS)
 def model(request: pytest.FixtureRequest) -> TransformerXL:
-    """A model in which every weight counts."""
+    """Make a model in which every weight counts."""
     torch.manual_seed(0)
     return randomize(TransformerXL(replace(CONFIG, **CLUSTERS[request.param])).eval())
 
 
 def cluster_of(config: TransformerXLConfig, token: int) -> tuple[int, int]:
-    """Its number, and the token's place in it."""
+    """Return the number of a token's cluster, and the token's place in it."""
     for index, (first, end) in enumerate(config.cluster_bounds):
         if first <= token < end:
             return index, token - first
@@ -54,7 +54,7 @@ def embedding_by_definition(model: TransformerXL, token: int) -> Tensor:
 
 
 def log_prob_by_definition(model: TransformerXL, hidden: Tensor, token: int) -> Tensor:
-    """log P(cluster) + log P(token | cluster); the head's row behind the shortlist stands for cluster 1, and so on."""
+    """Return log P(cluster) + log P(token | cluster); the head's rows after the shortlist are clusters 1, 2, …"""
     weights = {name: tensor.double() for name, tensor in model.state_dict().items()}
     hidden = hidden.double()
 
@@ -109,7 +109,7 @@ def test_targets_that_miss_clusters(tokens: Any, model: TransformerXL) -> None:
 
 
 def test_every_weight_learns(model: TransformerXL) -> None:
-    """Targets and tokens from every cluster leave a gradient on every parameter, and following it lowers the loss."""
+    """Check that every parameter gets a gradient, and that a step along the gradients lowers the loss."""
     model.train()
     tokens = torch.arange(model.config.n_token).view(1, -1)
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
@@ -189,7 +189,7 @@ def test_checkpoints_of_version_1_have_other_names(tmp_path: Path) -> None:
     ],
     ids=str,
 )
-def test_clusters_that_cannot_be(changes: dict[str, Any], problem: str) -> None:
+def test_invalid_clusters(changes: dict[str, Any], problem: str) -> None:
     with pytest.raises(ConfigError) as caught:
         replace(CONFIG, **changes)
     assert problem in str(caught.value)

@@ -22,7 +22,7 @@ from xltraining.transformer_xl_config import TransformerXLConfig
 
 @dataclass(frozen=True)
 class AverageConfig(ModelConfig):
-    """Sizes of a model that carries a decaying mean of its embeddings."""
+    """Configuration of a model that carries a decaying mean of its embeddings."""
 
     NAME: ClassVar[str] = "Average"
 
@@ -32,7 +32,7 @@ class AverageConfig(ModelConfig):
 
 
 class Average(LanguageModel):
-    """A recurrence with a state of fixed size: no memory length, no positions."""
+    """A recurrent model with a state of fixed size: without memory length and positions."""
 
     def __init__(self, config: AverageConfig) -> None:
         super().__init__()
@@ -42,7 +42,7 @@ class Average(LanguageModel):
         self.head = nn.Linear(config.d_model, config.n_token)
 
     def first_memory(self, batch_size: int) -> dict[str, Any]:
-        """A state of zeros."""
+        """Return a state of zeros."""
         return {"state": torch.zeros(batch_size, self.config.d_model), "tokens": 0}
 
     def forward(self, tokens: Tensor, memory: dict[str, Any] | None = None) -> tuple[Tensor, dict[str, Any]]:
@@ -55,14 +55,14 @@ class Average(LanguageModel):
         return torch.stack(hidden, 1), {"state": state.detach(), "tokens": memory["tokens"] + tokens.shape[1]}
 
     def logits(self, hidden: Tensor) -> Tensor:
-        """(B,S,V)."""
+        """Return logits (B,S,V)."""
         logits: Tensor = self.head(hidden)
         return logits
 
 
 @pytest.fixture
 def average() -> Iterator[str]:
-    """The architecture, registered for one test."""
+    """Register the architecture for one test."""
     register("average", AverageConfig, Average)
     yield "average"
     if "average" in architecture_names():
@@ -84,20 +84,20 @@ def test_unknown_architecture_is_refused(average: str) -> None:
         config_from("rnn", {})
 
     class Other(AverageConfig):
-        """Of no architecture."""
+        """A configuration of no architecture."""
 
-    with pytest.raises(ConfigError, match="configuration Other is of no known architecture; expected one of Trans"):
+    with pytest.raises(ConfigError, match="configuration Other is of no known architecture, expected one of Trans"):
         architecture_of(Other())
 
 
-def test_it_trains_and_resumes_as_an_unbroken_run(average: str, tmp_path: Path) -> None:
+def test_it_trains_and_resumes_like_an_uninterrupted_run(average: str, tmp_path: Path) -> None:
     text = tmp_path / "text.txt"
     text.write_bytes(b"the quick brown fox jumps over the lazy dog. " * 20)
     settings: dict[str, Any] = {"batch_size": 2, "warmup_steps": 1, "log_every": 1, "threads": 1, "steps": 4}
     whole = train(AverageConfig(), TrainingConfig(**settings), [text], [text], tmp_path / "whole")
 
     class Stop(Exception):
-        """Between two updates, behind the checkpoint."""
+        """An interruption between two updates, after the checkpoint."""
 
     def stop(step: int) -> None:
         if step == 2:

@@ -176,13 +176,13 @@ def test_a_failing_write_leaves_the_old_checkpoint(
 
 
 def test_a_folder_cannot_hold_a_training_run(tmp_path: Path, saved: Saved) -> None:
-    with pytest.raises(CheckpointError, match=r"end the path in \.pt"):
+    with pytest.raises(CheckpointError, match=r"End the path in \.pt"):
         save_checkpoint(tmp_path / "folder", *saved, training={"step": 1})
     assert os.listdir(tmp_path) == []
 
 
 class RunsCode:
-    """A pickle of this creates a file when it is loaded without care."""
+    """An object whose pickle creates a file if it is loaded without care."""
 
     def __init__(self, evidence: Path) -> None:
         self.evidence = evidence
@@ -212,7 +212,7 @@ BAD_FILES: dict[str, tuple[Callable[[Path, Saved], object], str]] = {
     "empty dict": (lambda path, saved: torch.save({}, path), "found the keys nothing"),
     "newer": (
         lambda path, saved: torch.save({"format": "xltraining", "version": 4, "config": {}, "state_dict": {}}, path),
-        "version 4, this program reads versions 1 to 3",
+        "version 4, but this program reads versions 1 to 3",
     ),
     "no weights": (
         lambda path, saved: torch.save({"format": "xltraining", "version": 1, "config": saved[0].to_dict()}, path),

@@ -52,7 +52,7 @@ TRAINING = TrainingConfig(
 
 
 def quiet(line: str) -> None:
-    """Take a report and leave the terminal alone."""
+    """Accept a report without printing it."""
 
 
 def test_examples_are_a_word_twice_with_a_zero_before_each() -> None:
@@ -93,7 +93,7 @@ def test_a_model_that_knows_nothing_scores_as_chance_does() -> None:
             parameter.zero_()
     bits, accuracy = duplication_scores(model, *duplication_examples(40, WORD, 0, 0))
     assert bits == pytest.approx(math.log2(N_TOKEN), abs=1e-5)  # float32's rounding
-    assert accuracy == 0.0  # all logits are equal, so it says 0, which is never right
+    assert accuracy == 0.0  # all logits are equal, so the model predicts 0, which is never right
 
 
 @pytest.mark.full
@@ -137,5 +137,5 @@ def test_a_model_of_another_size_is_refused(tmp_path: Path) -> None:
 
 def test_text_is_refused(tmp_path: Path) -> None:
     (tmp_path / "text").write_text("text")
-    with pytest.raises(DataError, match="leave out the text files"):
+    with pytest.raises(DataError, match=r"draws its examples\. Leave out the text files\.$"):
         train(MODEL, TRAINING, [tmp_path / "text"], [], tmp_path / "run", report=quiet)

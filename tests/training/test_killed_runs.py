@@ -1,4 +1,4 @@
-"""What killed training leaves, the next run puts in order; `reliability/faults.py` kills it at every call."""
+"""The next run tidies up after killed training; `reliability/faults.py` kills it at every call."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ DEAD = "0123456789abcdef"
 
 @pytest.fixture
 def run(tmp_path: Path) -> Callable[..., list[int]]:
-    """Train so many steps in the folder `run`; the steps in its log."""
+    """Train this many steps in the folder `run`; return the steps in its log."""
     text = tmp_path / "text"
     text.write_bytes(b"It was the best of times, it was the worst of times. " * 20)
 
@@ -36,13 +36,13 @@ def run(tmp_path: Path) -> Callable[..., list[int]]:
     return go
 
 
-def test_log_of_a_run_without_a_checkpoint_is_begun_anew(run: Callable[..., list[int]], tmp_path: Path) -> None:
+def test_run_without_a_checkpoint_starts_a_new_log(run: Callable[..., list[int]], tmp_path: Path) -> None:
     assert run(3) == [1, 2, 3]
     (tmp_path / "run" / "checkpoint.pt").unlink()
     assert run(3) == [1, 2, 3]
 
 
-def test_what_a_killed_save_left_goes_with_the_next(run: Callable[..., list[int]], tmp_path: Path) -> None:
+def test_leftovers_of_a_killed_save_are_removed_by_the_next(run: Callable[..., list[int]], tmp_path: Path) -> None:
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / f".checkpoint.pt.xlexport-{DEAD}").write_bytes(b"half of one")
     (tmp_path / "run" / f".checkpoint.pt.xlexport-{DEAD}.lock").touch()

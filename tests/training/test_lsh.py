@@ -1,4 +1,4 @@
-"""LSH attention against definitions that are written out here as loops over queries, rounds and keys."""
+"""LSH attention against definitions written as loops over queries, rounds and keys."""
 
 import math
 from collections.abc import Sequence
@@ -25,7 +25,7 @@ def keep(weights: Tensor) -> Tensor:
 
 
 def vectors(*shape: int, seed: int = 0) -> Tensor:
-    """Normal numbers (…,d_head) in float64."""
+    """Draw normal numbers (…,d_head) in float64."""
     return torch.randn(*shape, H_D, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
 
 
@@ -34,7 +34,7 @@ def random_buckets(*shape: int, count: int, seed: int = 7) -> Tensor:
 
 
 def covered_keys(buckets: Tensor, query: int, window: int, reach: int) -> tuple[set[int], int]:
-    """Keys that a query covers, from buckets (R,K), and the rounds in which it has more than `window` to cover."""
+    """Return the keys that a query covers in buckets (R,K), and the number of rounds with more than `window` keys."""
     union: set[int] = set()
     overflow = 0
     for row in buckets.tolist():
@@ -45,7 +45,7 @@ def covered_keys(buckets: Tensor, query: int, window: int, reach: int) -> tuple[
 
 
 def naive_band(query: Tensor, value: Tensor, buckets: Tensor, window: int, reach: int) -> tuple[Tensor, Tensor]:
-    """Rule `band` of one row and head, (K,h) and overflow (K,), from (K,h), (K,h) and (R,K)."""
+    """Compute rule `band` of one row and head: values (K,h) and overflow (K,), from (K,h), (K,h) and (R,K)."""
     key = normalised_keys(query)
     rows, overflow = [], []
     for i in range(len(query)):
@@ -60,7 +60,7 @@ def naive_band(query: Tensor, value: Tensor, buckets: Tensor, window: int, reach
 def band_by_segments(
     query: Tensor, value: Tensor, buckets: Tensor, lengths: Sequence[int], window: int, reach: int
 ) -> tuple[Tensor, Tensor]:
-    """The same of (B,H,T,h) by `band_attention`, segment by segment, each given the rows that memory would hold."""
+    """Compute rule `band` of (B,H,T,h) with `band_attention` by segments, each with the rows that memory would hold."""
     parts, overflows, end = [], [], 0
     for length in lengths:
         start, end = max(0, end - reach), end + length
@@ -102,7 +102,7 @@ def test_band_equals_the_direct_definition(rounds: int, count: int, window: int,
 
 
 def test_the_cases_overflow_and_do_not() -> None:
-    """What the definition is compared on: queries with too many keys in a round, and with none at all."""
+    """Check that the compared cases have queries with too many keys in a round, and queries without keys."""
     buckets = random_buckets(4, 96, count=40)
     sizes = [covered_keys(buckets, i, 3, 96) for i in range(96)]
     assert any(overflow for _, overflow in sizes) and any(not keys for keys, _ in sizes[1:])
@@ -110,7 +110,7 @@ def test_the_cases_overflow_and_do_not() -> None:
 
 
 def test_band_does_not_look_ahead() -> None:
-    """The last token changes nothing before it, whatever its bucket, though it may move borders of sorted chunks."""
+    """Check that the last token, in any bucket, changes nothing before it, although it may move chunks' borders."""
     query, value, buckets = vectors(1, 2, 60, seed=3), vectors(1, 2, 60, seed=4), random_buckets(1, 2, 3, 60, count=4)
     mixed, overflow = band_by_segments(query, value, buckets, [60], 4, 60)
     for bucket in range(4):
@@ -123,11 +123,11 @@ def test_band_does_not_look_ahead() -> None:
 
 
 def paper(query: Tensor, value: Tensor, buckets: Tensor) -> Tensor:
-    """Appendix A, last four equations: a softmax a round with m = log N_ij, combined by exp(z_r − z); (T,h)."""
+    """Compute the last four equations of Appendix A: a softmax a round with m = log N_ij, combined by exp(z_r − z)."""
     key, rows = normalised_keys(query), []
     for i in range(len(query)):
         sets = [{j for j in range(i) if row[j] == row[i]} or {i} for row in buckets.tolist()]
-        if any(keys != {i} for keys in sets):  # m = 10^5 takes the query itself out wherever there is another key
+        if any(keys != {i} for keys in sets):  # m = 10^5 excludes the query itself if there is another key
             sets = [keys - {i} for keys in sets]
         union = sorted(set().union(*sets))
         count = {j: sum(j in keys for keys in sets) for j in union}
@@ -164,7 +164,7 @@ def test_a_query_attends_to_itself_only_if_no_round_has_a_key() -> None:
 
 
 def test_band_in_float32_survives_large_scores() -> None:
-    """No rounding errors of large masks: scores of a thousand of either sign come out, and rows that are alone."""
+    """Check that large masks cause no rounding errors with scores of ±1000 and rows without keys."""
     query, value = vectors(1, 2, 64, seed=10) * 1000, vectors(1, 2, 64, seed=11)
     buckets = random_buckets(1, 2, 3, 64, count=12)
     exact, _ = band_by_segments(query, value, buckets, [64], 3, 64)
@@ -184,7 +184,7 @@ def test_gradients_of_band() -> None:
 
 
 def test_dropout_acts_on_probabilities() -> None:
-    """Dropped probabilities leave the sum of weights as it was, and do not touch a row that is alone."""
+    """Check that dropout changes neither the sum of weights nor a row without keys."""
     query, value = vectors(1, 1, 12, seed=14), vectors(1, 1, 12, seed=15)
     key, buckets = normalised_keys(query), random_buckets(1, 1, 2, 12, count=3)
     plain, _ = band_by_segments(query, value, buckets, [12], 4, 12)
@@ -198,7 +198,7 @@ def test_dropout_acts_on_probabilities() -> None:
 
 @pytest.mark.parametrize("lengths", [[20], [1] * 20, [7, 9, 4]], ids=str)
 def test_full_attention_equals_the_direct_definition(lengths: list[int]) -> None:
-    """It is rule `band` with one bucket and a window as long as the reach."""
+    """Compare with rule `band` with one bucket and a window as long as the reach."""
     T, reach = 20, 6
     query, value = vectors(1, 1, T, seed=16), vectors(1, 1, T, seed=17)
     expected, _ = naive_band(query[0, 0], value[0, 0], torch.zeros(1, T, dtype=torch.int64), reach, reach)
@@ -214,7 +214,7 @@ def test_full_attention_equals_the_direct_definition(lengths: list[int]) -> None
 def naive_chunk(
     query: Tensor, value: Tensor, buckets: Tensor, chunk: int, before: int, self_mask: float
 ) -> tuple[Tensor, list[list[int]]]:
-    """Rule `chunk` of one row and head, (T,h), and the keys of each query, repeated as they are counted."""
+    """Compute rule `chunk` of one row and head, (T,h), and the keys of each query, repeated as they are counted."""
     key, (R, T) = normalised_keys(query), buckets.shape
     line = [(r, i) for r in range(R) for i in sorted(range(T), key=lambda i: (int(buckets[r, i]), i))]
     chunks = [line[start : start + chunk] for start in range(0, R * T, chunk)]
@@ -225,7 +225,7 @@ def naive_chunk(
         for _, i in members:
             for j in others:
                 if j <= i:
-                    # Relative to the score of a row with itself, which no other is further below than 700.
+                    # Relative to a row's score with itself; all other scores are at most 700 below it.
                     weight = (torch.tensor(self_mask) if i == j else query[i] @ key[j]).exp()
                     totals[i] += weight * value[j]
                     masses[i] += weight
@@ -248,8 +248,8 @@ def test_chunk_equals_the_direct_definition(rounds: int, count: int, before: int
             assert rounds == 1 or any(len(set(keys)) < len(keys) for keys in seen)  # counted once for each round
 
 
-def test_chunk_leaves_rows_out_that_only_fill_up() -> None:
-    """Rows of the extra bucket at the end change no other row's result."""
+def test_chunk_ignores_padding_rows() -> None:
+    """Check that rows of the extra bucket at the end change no other row's result."""
     query, value = vectors(1, 1, 24, seed=20), vectors(1, 1, 24, seed=21)
     buckets = random_buckets(1, 1, 2, 24, count=6)
     buckets[..., 20:] = 6
@@ -292,7 +292,7 @@ def test_rotations_differ_by_seed_layer_round_and_head() -> None:
 
 
 def naive_bucket(vector: Tensor, rotation: Tensor, factors: Sequence[int]) -> int:
-    """From a vector (h,) and a rotation (h,columns)."""
+    """Return the bucket of a vector (h,) under a rotation (h,columns)."""
     bucket, product, column = 0, 1, 0
     for factor in factors:
         values = (vector @ rotation[:, column : column + factor // 2]).tolist()
@@ -332,7 +332,7 @@ def test_forced_buckets_are_used_and_judged() -> None:
 
 
 def test_keys_have_length_one() -> None:
-    """But for the epsilon, which is relative to the mean square."""
+    """Check the length 1, up to the epsilon, which is relative to the mean square."""
     rows = vectors(50, seed=26)
     expected = rows / (rows.square().mean(-1, keepdim=True) + 1e-6).sqrt() / H_D**0.5
     torch.testing.assert_close(normalised_keys(rows), expected)

@@ -1,4 +1,4 @@
-"""The model against definitions that are written out here as loops over a whole document."""
+"""The model against definitions written as loops over a whole document."""
 
 import math
 from dataclasses import replace
@@ -71,7 +71,7 @@ def test_memory_holds_the_last_rows_each_layer_needs() -> None:
             assert (buckets is None) == (kind != "lsh") and (buckets is None or buckets.shape == (2, 2, 2, count))
 
 
-def test_first_memory_is_that_of_a_new_document() -> None:
+def test_first_memory_equals_a_new_document() -> None:
     model, tokens = make(), tokens_of(2, 12)
     assert torch.equal(model(tokens, model.first_memory(2))[0], model(tokens)[0])
 
@@ -102,7 +102,7 @@ def test_forced_buckets() -> None:
 
 @torch.no_grad()
 def test_fewer_rounds_and_less_memory_at_evaluation() -> None:
-    """Rotations are nested, so a twin is the model that the same seed gives with fewer rounds; weights are shared."""
+    """Compare with the model that the same seed gives with fewer rounds: rotations are nested, weights shared."""
     model, tokens = make(n_hashes=4), tokens_of(1, 50)
     for changes in ({"n_hashes": 1}, {"n_hashes": 4}, {"n_hashes": 6}, {"mem_len": 5}, {"n_hashes": 2, "mem_len": 9}):
         other = make(**{"n_hashes": 4, **changes})
@@ -124,7 +124,7 @@ def test_more_rounds_than_foreign_rotations_are_refused() -> None:
 
 
 def test_redrawn_rotations_last_for_one_forward_pass() -> None:
-    """Rows of memory are hashed anew with them, and evaluation goes by the fixed ones."""
+    """Check that rows of memory are hashed again with new rotations, and that evaluation uses the fixed ones."""
     model, tokens = make(redraw_hashes=True), tokens_of(2, 50)
     fixed: list[LSHTrace] = []
     expected, memory = model(tokens[:, :25], trace=fixed)
@@ -199,7 +199,7 @@ def test_loss_by_parts_has_the_same_gradients_and_never_all_logits() -> None:
 @torch.no_grad()
 @pytest.mark.parametrize("length", [1, 3, 4, 5, 8, 15, 24])
 def test_a_whole_document_under_rule_chunk(length: int) -> None:
-    """Padded to whole chunks of both kinds, or attended to in full where one chunk holds it all."""
+    """Compare documents padded to whole chunks of both kinds, and documents that fit into one chunk."""
     model = make(rule="chunk", attn_layers=("lsh",), chunk_length=4, self_mask=-20.0)
     config, tokens = model.config, tokens_of(1, length)
     (layer,) = layers_of(model)
@@ -231,16 +231,16 @@ def test_rule_chunk_refuses_memory() -> None:
         model(tokens_of(1, 8), memory)
 
 
-def test_documents_end_where_positions_do() -> None:
+def test_documents_end_at_the_last_position() -> None:
     model = make()
     _, memory = model(tokens_of(1, 100))
     assert model(tokens_of(1, 28), memory)[1].position == 128
-    with pytest.raises(DataError, match="128 positions, and this document goes on to 129"):
+    with pytest.raises(DataError, match="128 positions, but this document has 129 tokens"):
         model(tokens_of(1, 29), memory)
 
 
 def test_parameter_names() -> None:
-    """They are the format of checkpoints."""
+    """Check the names, because they are the format of checkpoints."""
     model = Reformer(replace(SMALL, attn_layers=("local", "lsh"), attention_bias=True))
     shapes = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
     assert shapes["word_emb.weight"] == (20, 12)

@@ -48,8 +48,8 @@ def test_invalid_values_are_all_listed() -> None:
         ({"max_positions": 100}, "max_positions must be the size of axial_shape, 8,192, found 100"),
         ({"position": "axial_sum"}, "axial_dims must all be d_model 256"),
         ({"position": "absolute", "max_positions": 0}, "max_positions must be at least 1"),
-        ({"position": "rotary", "d_head": 5}, "d_head must be even where positions turn pairs of numbers, found 5"),
-        ({"position": "sinusoid", "d_model": 255}, "d_model must be even where positions are sines and cosines"),
+        ({"position": "rotary", "d_head": 5}, "d_head must be even if positions are rotary"),
+        ({"position": "sinusoid", "d_model": 255}, "d_model must be even if positions are sines and cosines"),
         ({"rule": "chunk", "chunk_length": 48}, "chunk lengths must divide max_positions 8,192, found 48 .* and 64"),
         ({"n_hashes": 10**30}, "n_hashes must be at most 2,147,483,648"),
         ({"n_buckets": [2048, 2048, 1024]}, "the product of n_buckets must be at most 2,147,483,648, found 4,294,967"),
@@ -57,7 +57,7 @@ def test_invalid_values_are_all_listed() -> None:
     ],
     ids=str,
 )
-def test_a_value_that_cannot_be_is_named(values: dict[str, Any], message: str) -> None:
+def test_an_invalid_value_is_named(values: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message) as caught:
         ReformerConfig.from_dict(values)
     assert "\n" not in str(caught.value) and len(str(caught.value)) < 500
@@ -68,7 +68,7 @@ def test_any_number_of_chunks_before_under_rule_chunk() -> None:
 
 
 def test_a_model_without_data_has_rotations_without_data() -> None:
-    """Of what size they would be, a stranger's file may say before anything is compared with its tensors."""
+    """Check that rotations take no memory: an untrusted file gives their size before its tensors are compared."""
     config = ReformerConfig(attn_layers=("lsh",))
     with torch.device("meta"):
         model = Reformer(config)

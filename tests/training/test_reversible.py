@@ -15,7 +15,7 @@ DROPPING: dict[str, Any] = {"dropout": 0.2, "dropatt": 0.1}
 
 
 def gradients(model: Reformer, reversible: bool, dtype: torch.dtype | None = None) -> tuple[dict[str, Tensor], Tensor]:
-    """Gradients of a second segment's loss in training mode, by name, and the next random numbers."""
+    """Return the gradients of a second segment's loss in training mode, by name, and the next random numbers."""
     model.train().zero_grad()
     model.reversible = reversible
     device = model.word_emb.weight.device
@@ -30,7 +30,7 @@ def gradients(model: Reformer, reversible: bool, dtype: torch.dtype | None = Non
 
 
 def largest_difference(first: dict[str, Tensor], second: dict[str, Tensor]) -> float:
-    """Between gradients, relative to each one's norm."""
+    """Return the largest difference between gradients, relative to each gradient's norm."""
     assert first.keys() == second.keys()
     return max(float((first[name] - second[name]).norm() / first[name].norm()) for name in first)
 
@@ -51,14 +51,14 @@ def test_gradients_equal_ordinary_backpropagation(changes: dict[str, Any]) -> No
     (ordinary, number), (recomputed, other) = gradients(model, False), gradients(model, True)
     assert len(recomputed) == len(list(model.parameters()))
     assert largest_difference(ordinary, recomputed) < 1e-11  # float64, through inputs computed back from outputs
-    assert torch.equal(number, other)  # random numbers go on as if nothing had been computed twice
+    assert torch.equal(number, other)  # random numbers continue as if nothing had been computed twice
 
 
 @pytest.mark.cuda
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 @pytest.mark.parametrize("changes", VARIANTS, ids=str)
 def test_gradients_on_cuda(changes: dict[str, Any]) -> None:
-    """Whose random numbers come from a generator of its own."""
+    """Compare on CUDA, which has its own random generator."""
     model = make(**changes).cuda()
     (ordinary, number), (recomputed, other) = gradients(model, False), gradients(model, True)
     assert largest_difference(ordinary, recomputed) < 1e-11
@@ -67,7 +67,7 @@ def test_gradients_on_cuda(changes: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("changes", [DROPPING, {**DROPPING, "attn_layers": ("local", "lsh") * 6}], ids=str)
 def test_gradients_in_float32(changes: dict[str, Any]) -> None:
-    """As the weights are trained: up to 12 layers back, rounding errors of the inputs stay below 1e-5."""
+    """Compare in the precision of training: through 12 layers, rounding errors of the inputs stay below 1e-5."""
     with torch.random.fork_rng():
         torch.manual_seed(0)
         model = Reformer(make(**changes).config)
@@ -75,7 +75,7 @@ def test_gradients_in_float32(changes: dict[str, Any]) -> None:
 
 
 def test_gradients_in_bfloat16_autocast() -> None:
-    """The recomputation runs in the precision of the forward pass: rounding errors differ, and no gradient is lost."""
+    """Check that recomputation uses the forward pass's precision: rounding errors differ, no gradient is lost."""
     model = make(**DROPPING).float()
     ordinary, _ = gradients(model, False, torch.bfloat16)
     recomputed, _ = gradients(model, True, torch.bfloat16)
@@ -110,7 +110,7 @@ def test_frozen_parameters_get_no_gradient() -> None:
 
 
 def saved_bytes(forward: Callable[[], Tensor]) -> int:
-    """Bytes of the distinct tensors that wait for the backward pass."""
+    """Return the bytes of the distinct tensors that wait for the backward pass."""
     kept: dict[int, int] = {}
 
     def keep(tensor: Tensor) -> Tensor:
@@ -125,7 +125,7 @@ def saved_bytes(forward: Callable[[], Tensor]) -> int:
 
 
 def test_no_activations_wait_for_the_backward_pass() -> None:
-    """For any number of layers; `benchmarks/reversible_memory.py` measures the peak."""
+    """Check this for any number of layers; `benchmarks/reversible_memory.py` measures the peak."""
     tokens, sizes = tokens_of(2, 30), {}
     for reversible in (True, False):
         for layers in (2, 8):
@@ -145,7 +145,7 @@ def test_without_gradients_nothing_is_kept() -> None:
 
 
 def test_gradient_reaches_the_input_through_both_streams() -> None:
-    """Against the limit of a difference: embeddings feed both streams of the first layer."""
+    """Compare with a finite difference: embeddings feed both streams of the first layer."""
     model, tokens = make().train(), tokens_of(1, 30)
     weight = model.word_emb.weight
     model.loss(model(tokens)[0], tokens).backward()

@@ -1,4 +1,4 @@
-"""The checkpoints that come along were trained: they know English from noise."""
+"""The sample checkpoints were trained: they tell English from noise."""
 
 from __future__ import annotations
 

@@ -45,7 +45,7 @@ def text(tmp_path: Path) -> Path:
 
 
 def quiet(line: str) -> None:
-    """Take a report and leave the terminal alone."""
+    """Accept a report without printing it."""
 
 
 def run(text: Path, out: Path, training: TrainingConfig = TRAINING, **options: Any) -> TrainingResult:
@@ -53,7 +53,7 @@ def run(text: Path, out: Path, training: TrainingConfig = TRAINING, **options: A
 
 
 def read_log(out: Path) -> list[dict[str, float]]:
-    """The log without the speed, which is never the same twice."""
+    """Read the log without the speed, which is never the same twice."""
     lines = [json.loads(line) for line in (out / "log.jsonl").read_text().splitlines()]
     return [{name: value for name, value in line.items() if name != "tokens_per_second"} for line in lines]
 
@@ -200,7 +200,7 @@ def test_an_older_run_is_not_overwritten(tmp_path: Path, text: Path) -> None:
     training = replace(TRAINING, steps=2)
     checkpoint = run(text, tmp_path / "run", training).checkpoint
     content = checkpoint.read_bytes()
-    with pytest.raises(CheckpointError, match="resume that run or choose another folder"):
+    with pytest.raises(CheckpointError, match=r"exists already\. Resume that run or choose another folder\.$"):
         run(text, tmp_path / "run", training)
     assert checkpoint.read_bytes() == content
 
@@ -234,12 +234,12 @@ def test_bad_input_writes_nothing(tmp_path: Path, text: Path) -> None:
     with pytest.raises(DataError, match="no text was given to train on"):
         train(MODEL, TRAINING, [], [], tmp_path / "run", report=quiet)
     assert not (tmp_path / "run").exists()
-    with pytest.raises(CheckpointWriteError, match="choose another place"):
+    with pytest.raises(CheckpointWriteError, match=r"\. Choose another place\.$"):
         run(text, text / "run")
 
 
 def test_a_loss_that_is_not_finite_stops_the_run(tmp_path: Path, text: Path) -> None:
-    with pytest.raises(TrainingDivergedError, match="lower the learning rate"):
+    with pytest.raises(TrainingDivergedError, match=r"\. Lower the learning rate"):
         run(text, tmp_path / "run", replace(TRAINING, learning_rate=1e30, warmup_steps=0))
     assert not (tmp_path / "run" / "checkpoint.pt").exists()
 

@@ -57,7 +57,7 @@ def model() -> Reformer:
 
 
 def quiet(line: str) -> None:
-    """Take a report and leave the terminal alone."""
+    """Accept a report without printing it."""
 
 
 def run(text: Path, out: Path, config: ReformerConfig, training: TrainingConfig, **options: Any) -> TrainingResult:
@@ -65,13 +65,13 @@ def run(text: Path, out: Path, config: ReformerConfig, training: TrainingConfig,
 
 
 def read_log(out: Path) -> list[dict[str, float]]:
-    """The log without the speed, which is never the same twice."""
+    """Read the log without the speed, which is never the same twice."""
     lines = [json.loads(line) for line in (out / "log.jsonl").read_text().splitlines()]
     return [{name: value for name, value in line.items() if name != "tokens_per_second"} for line in lines]
 
 
 def stop_at(step: int) -> Callable[[int], None]:
-    """Break off after an update, as a killed process does."""
+    """Stop after an update, as a killed process does."""
 
     def stop(done: int) -> None:
         if done == step:
@@ -115,7 +115,7 @@ def test_training_learns_a_text_that_repeats(tmp_path: Path, text: Path, optimiz
     assert evaluate(build_model(load_checkpoint(result.checkpoint)), content, 16, 8) == result.valid_bits
 
 
-def test_a_document_restarts_where_positions_end(tmp_path: Path, text: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_document_restarts_at_the_last_position(tmp_path: Path, text: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     positions = []
     forward = Reformer.forward
 
@@ -147,7 +147,7 @@ def test_evaluate_is_the_mean_surprisal_of_documents_between_restarts(model: Ref
         assert evaluate(model, text, segment_len) == pytest.approx(expected, abs=1e-5)  # float32's rounding
 
 
-def test_rule_chunk_starts_every_segment_anew(model: Reformer) -> None:
+def test_rule_chunk_resets_memory_at_every_segment(model: Reformer) -> None:
     memory = model.first_memory(2)
     assert model.memory_before(memory, 64) is memory
     assert model.memory_before(memory, 65) is None
@@ -184,7 +184,7 @@ def test_a_resume_of_another_architecture_says_so(tmp_path: Path, text: Path) ->
     assert "n_layer" not in str(caught.value)
 
 
-def test_a_run_of_before_a_setting_existed_resumes(tmp_path: Path, text: Path) -> None:
+def test_a_run_from_before_a_setting_existed_resumes(tmp_path: Path, text: Path) -> None:
     run(text, tmp_path / "run", MODEL, replace(TRAINING, steps=2))
     file = tmp_path / "run" / "checkpoint.pt"
     content = torch.load(file, weights_only=True)

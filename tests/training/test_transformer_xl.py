@@ -1,4 +1,4 @@
-"""The model against definitions that are written out here as plain loops."""
+"""The model against definitions written as plain loops."""
 
 import math
 from collections.abc import Callable
@@ -21,7 +21,7 @@ def tokens_of(B: int, S: int, seed: int = 1) -> Tensor:
 
 
 def walk(model: TransformerXL, tokens: Tensor, segments: list[int]) -> tuple[Tensor, list[Tensor]]:
-    """Hidden states (B,S,D) and the last memory of a walk in segments of the given lengths."""
+    """Run segments of the given lengths; return hidden states (B,S,D) and the last memory."""
     memory, parts = model.first_memory(len(tokens)), []
     for segment in tokens.split(segments, dim=1):
         hidden, memory = model(segment, memory)
@@ -35,7 +35,7 @@ def naive_sinusoid(distance: int, d_model: int) -> Tensor:
 
 
 def naive_forward(model: TransformerXL, tokens: Tensor, memory: list[Tensor]) -> Tensor:
-    """Section 3.3 of the paper, one query and one key at a time, for one row: (S,D) from (S,) and n_layer x (M,D)."""
+    """Compute Section 3.3 of the paper for one row, key by key: (S,D) from (S,) and n_layer x (M,D)."""
     config = model.config
     H, h, D, M, S = config.n_head, config.d_head, config.d_model, len(memory[0]), len(tokens)
     hidden = model.word_emb.clusters[0].table[tokens] * D**0.5

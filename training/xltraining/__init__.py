@@ -1,1 +1,1 @@
-"""Language models with carried memory in PyTorch, how they are trained and how their checkpoints are kept."""
+"""Language models with carried memory in PyTorch: models, training and checkpoints."""

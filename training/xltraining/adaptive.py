@@ -1,11 +1,11 @@
-"""Word embeddings and output layer of a vocabulary cut into clusters of ever rarer tokens.
+"""Word embeddings and output layer for a vocabulary that is cut into clusters of ever rarer tokens.
 
-Adaptive softmax (Grave et al. 2017, arXiv:1609.04309) predicts a token of the shortlist (cluster 0) directly, and any
-other one as its cluster times itself within the cluster. Adaptive input (Baevski and Auli 2019, arXiv:1809.10853) gives
-rare clusters narrower embeddings. A vocabulary that is not cut is one cluster, and the output layer a plain softmax.
+Adaptive softmax (Grave et al. 2017, arXiv:1609.04309) predicts a token of the shortlist (cluster 0) directly. The
+probability of another token is P(cluster) P(token | cluster). Adaptive input (Baevski and Auli 2019, arXiv:1809.10853)
+gives rare clusters narrower embeddings. An uncut vocabulary is one cluster, and its output layer is a plain softmax.
 
-Axes: N positions, D `d_model`, c_i tokens and E_i width of cluster i, V vocabulary. No branch depends on data, so what
-is here exports as it stands.
+Axes: N positions, D `d_model`, c_i tokens and E_i width of cluster i, V vocabulary. No branch depends on data, so the
+modules can be exported unchanged.
 """
 
 from collections.abc import Iterator
@@ -35,13 +35,13 @@ class EmbeddingCluster(nn.Module):
         self.register_parameter("projection", projection)
 
     def forward(self, places: Tensor) -> Tensor:
-        """(…, D) from places (…) int64 within the cluster."""
+        """Return embeddings (…, D) of places (…) int64 within the cluster."""
         rows = F.embedding(places, self.table)
         return rows if self.projection is None else F.linear(rows, self.projection)
 
 
 class AdaptiveEmbedding(nn.Module):
-    """Token ids to vectors of the model's width."""
+    """The embedding layer: token ids to vectors of the model's width."""
 
     def __init__(self, config: TransformerXLConfig) -> None:
         super().__init__()
@@ -49,7 +49,7 @@ class AdaptiveEmbedding(nn.Module):
         self.clusters = nn.ModuleList(EmbeddingCluster(config, index) for index in range(len(self.firsts)))
 
     def forward(self, tokens: Tensor) -> Tensor:
-        """(B, S, D) from token ids (B, S) int64. Every cluster is asked for every token, the right answer is kept."""
+        """Return embeddings (B, S, D) of token ids (B, S) int64. Every cluster embeds every token; one counts."""
         shortlist, *tails = (cast(EmbeddingCluster, cluster) for cluster in self.clusters)
         embedded = shortlist(tokens.clamp(max=shortlist.size - 1))  # (B, S, D)
         for first, cluster in zip(self.firsts[1:], tails, strict=True):
@@ -59,7 +59,7 @@ class AdaptiveEmbedding(nn.Module):
 
 
 class SoftmaxCluster(nn.Module):
-    """What scores the tokens of one cluster: `weight` (c_i, E_i), `bias` (c_i), `projection` (D, E_i) or None."""
+    """The output layer of one cluster: `weight` (c_i, E_i), `bias` (c_i), and `projection` (D, E_i) or None."""
 
     projection: nn.Parameter | None
 
@@ -73,18 +73,18 @@ class SoftmaxCluster(nn.Module):
         self.register_parameter("projection", projection)
 
     def project(self, hidden: Tensor) -> Tensor:
-        """(N, E_i) from hidden states (N, D)."""
+        """Return hidden states (N, D) projected to the cluster's width (N, E_i)."""
         return hidden if self.projection is None else hidden @ self.projection
 
     def forward(self, hidden: Tensor) -> Tensor:
-        """Logits (N, c_i) from hidden states (N, D)."""
+        """Return logits (N, c_i) from hidden states (N, D)."""
         return F.linear(self.project(hidden), self.weight, self.bias)
 
 
 class AdaptiveSoftmax(nn.Module):
-    """Hidden states to log-probabilities.
+    """The output layer: hidden states to log-probabilities.
 
-    With cutoffs, the head scores the shortlist and, behind it, one slot for each tail cluster: row i - 1 of
+    With cutoffs, the head scores the shortlist, followed by one slot for each tail cluster. Row i - 1 of
     `cluster_weight` (n_cutoffs, E_0) and `cluster_bias` (n_cutoffs) belongs to cluster i.
     """
 
@@ -102,7 +102,7 @@ class AdaptiveSoftmax(nn.Module):
         self.register_parameter("cluster_bias", nn.Parameter(torch.empty(len(config.cutoffs))) if cut else None)
 
     def logits(self, hidden: Tensor) -> Tensor:
-        """(…, V) from hidden states (…, D). With cutoffs they are log-probabilities already."""
+        """Return logits (…, V) from hidden states (…, D). With cutoffs, these are log-probabilities."""
         *lead, D = hidden.shape
         rows = hidden.reshape(-1, D)  # (N, D)
         if self.cluster_weight is None:
@@ -112,12 +112,12 @@ class AdaptiveSoftmax(nn.Module):
         return scores.view(*lead, self.bounds[-1][1])  # (…, V)
 
     def log_probs_by_cluster(self, hidden: Tensor) -> Iterator[Tensor]:
-        """Log-probabilities (N, c_i) of the tokens of each cluster in turn, in nats, from hidden states (N, D)."""
+        """Yield for each cluster its tokens' log-probabilities (N, c_i) in nats, from hidden states (N, D)."""
         for shift, within in self.log_probs_within_clusters(hidden):
             yield shift + within
 
     def log_probs_within_clusters(self, hidden: Tensor) -> list[tuple[Tensor, Tensor]]:
-        """As `log_probs_by_cluster`, each in two parts (N, 1) and (N, c_i) whose sum it is."""
+        """Return the results of `log_probs_by_cluster` as pairs (N, 1) and (N, c_i) of summands."""
         head = self._head(hidden)
         (_, shortlist), *tails = self.bounds
         parts = [(torch.zeros_like(head[:, :1]), head[:, :shortlist])]
@@ -127,9 +127,16 @@ class AdaptiveSoftmax(nn.Module):
         return parts
 
     def log_probs(self, hidden: Tensor, targets: Tensor) -> Tensor:
-        """Log-probability of each target in nats, (B, S), from hidden states (B, S, D) and targets (B, S) int64.
+        """Return the log-probability of each target in nats.
 
-        A tail cluster is computed for its own targets alone.
+        A tail cluster is computed for its own targets only.
+
+        Args:
+            hidden: hidden states (B, S, D).
+            targets: (B, S) int64.
+
+        Returns:
+            Log-probabilities (B, S).
         """
         B, S, D = hidden.shape
         rows, target = hidden.reshape(B * S, D), targets.reshape(B * S)
@@ -147,7 +154,7 @@ class AdaptiveSoftmax(nn.Module):
         return result.view(B, S)
 
     def _head(self, hidden: Tensor) -> Tensor:
-        """Log-probabilities (N, c_0 + n_cutoffs) of the shortlist and of the tail clusters as wholes."""
+        """Return log-probabilities (N, c_0 + n_cutoffs) of the shortlist's tokens and of the whole tail clusters."""
         shortlist = cast(SoftmaxCluster, self.clusters[0])
         scores = shortlist(hidden)
         if self.cluster_weight is not None:
@@ -157,8 +164,8 @@ class AdaptiveSoftmax(nn.Module):
 
 
 def _log_softmax(scores: Tensor) -> Tensor:
-    """Over the last axis, in float32 whatever the scores are: under autocast they are bfloat16.
+    """Return the log-softmax over the last axis, in float32 even if autocast made the scores bfloat16.
 
-    Not by LogSumExp: ONNX Runtime's is off by 1e-7 nats on average, which adds up.
+    LogSumExp is not used: ONNX Runtime's is off by 1e-7 nats on average, which adds up.
     """
     return torch.log_softmax(scores.float(), dim=-1)

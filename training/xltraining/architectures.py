@@ -1,6 +1,6 @@
-"""The architectures that are trained here: which name, configuration and model belong together.
+"""The table of trainable architectures: the name, configuration and model of each.
 
-`register` adds one at run time; nothing else in this package names an architecture.
+`register` adds one at run time; no other module of this package names an architecture.
 """
 
 from collections.abc import Mapping
@@ -28,7 +28,7 @@ __all__ = [
     "unregister",
 ]
 
-FIRST = "transformer_xl"  # checkpoints of versions 1 and 2 name no architecture: this was the only one
+FIRST = "transformer_xl"  # the architecture of checkpoints of versions 1 and 2, which do not name one
 _registered: dict[str, tuple[type[ModelConfig], type[LanguageModel]]] = {
     FIRST: (TransformerXLConfig, TransformerXL),
     "reformer": (ReformerConfig, Reformer),
@@ -39,11 +39,11 @@ def register(name: str, config: type[ModelConfig], model: type[LanguageModel]) -
     """Add an architecture. `model(config)` makes a model with fresh weights.
 
     Raises:
-        ConfigError: the name or the configuration's class is taken.
+        ConfigError: the name or the configuration's class is registered already.
     """
     taken = [other for other, (kind, _) in _registered.items() if other == name or kind is config]
     if taken:
-        raise ConfigError(f"architecture {shown(name)}: {taken[0]} is registered already", repair="choose another")
+        raise ConfigError(f"architecture {shown(name)}: {taken[0]} is registered already.", "Choose another name.")
     _registered[name] = (config, model)
 
 
@@ -67,17 +67,17 @@ def architecture_of(config: ModelConfig) -> str:
         if type(config) is kind:
             return name
     known = ", ".join(kind.__name__ for kind, _ in _registered.values())
-    raise ConfigError(f"configuration {type(config).__name__} is of no known architecture; expected one of {known}")
+    raise ConfigError(f"configuration {type(config).__name__} is of no known architecture, expected one of {known}.")
 
 
 def config_from(architecture: object, values: Mapping[str, Any]) -> ModelConfig:
     """Make the configuration of an architecture from plain values.
 
     Raises:
-        ConfigError: there is no such architecture, or the values do not do; lists all of them.
+        ConfigError: the architecture is unknown, or values are invalid. The message lists all of them.
     """
     if not isinstance(architecture, str) or architecture not in _registered:
-        raise ConfigError(f"architecture must be one of {', '.join(_registered)}, found {shown(architecture)}")
+        raise ConfigError(f"architecture must be one of {', '.join(_registered)}, found {shown(architecture)}.")
     return _registered[architecture][0].from_dict(values)
 
 
@@ -92,5 +92,5 @@ def new_model(config: ModelConfig) -> LanguageModel:
 
 
 def shared_names(config: ModelConfig) -> dict[str, str]:
-    """Return each tensor that is another one under a second name: that name to the one that owns the tensor."""
+    """Return the second names of tied tensors, each with the name that owns the tensor."""
     return model_class(config).tied_names(config)

@@ -1,9 +1,9 @@
-"""Checkpoints: what they hold, how they are written whole or not at all, and how they are read without running code.
+"""Checkpoints: write them whole or not at all, and read them without running code.
 
 A path that ends in `.pt` is one file: a plain dict of `format`, `version`, `architecture`, `config`, `tokenizer`,
-`state_dict` and, if a run may go on, `training`. `torch.load(path, weights_only=True)` reads it. Any other path is a
-folder with `model.safetensors` and `config.json`; it holds no training state, and tied tensors are stored once.
-Checkpoints of versions 1 and 2 name no architecture: they are of the first, `architectures.FIRST`.
+`state_dict` and, if a run can be resumed, `training`. `torch.load(path, weights_only=True)` reads it. Any other path is
+a folder with `model.safetensors` and `config.json`; it holds no training state, and stores tied tensors once.
+Checkpoints of versions 1 and 2 do not name an architecture: theirs is the first, `architectures.FIRST`.
 """
 
 import functools
@@ -53,13 +53,13 @@ class Checkpoint:
     config: ModelConfig
     state_dict: dict[str, Tensor]
     tokenizer: str | None = "bytes"
-    """What turns text into tokens; None where tokens are no text."""
+    """The tokenizer's name; None if tokens do not represent text."""
     training: dict[str, Any] | None = None
     """Optimizer, random states and position of an unfinished run; None in a folder or a published file."""
 
 
 def build_model(checkpoint: Checkpoint) -> Any:
-    """Make the model of a checkpoint, float32, in evaluation mode. It uses the checkpoint's tensors, not copies.
+    """Make the model of a checkpoint, in float32 and evaluation mode. It uses the checkpoint's tensors, not copies.
 
     Its class is that of the configuration's architecture.
     """
@@ -76,8 +76,8 @@ def _empty_model(config: ModelConfig, where: str) -> LanguageModel:
             return new_model(config)
     except RuntimeError as error:
         raise CheckpointError(
-            f"{where}: no model can be built of its configuration ({first_line(error)[:200]})",
-            repair="use the configuration that the model was trained with",
+            f"{where}: no model can be built from its configuration ({first_line(error)[:200]}).",
+            repair="Use the configuration that the model was trained with.",
         ) from error
 
 
@@ -90,18 +90,18 @@ def save_checkpoint(
     training: dict[str, Any] | None = None,
     tokenizer: str | None = "bytes",
 ) -> None:
-    """Write a checkpoint: one file where `path` ends in `.pt`, else a folder for safetensors.
+    """Write a checkpoint: one file if `path` ends in `.pt`, else a folder with safetensors.
 
     The new checkpoint is complete before it takes the place of an old one; an error leaves the old one as it was.
 
     Args:
-        path: where to write; missing parent folders are made.
+        path: the file or folder to write; missing parent folders are made.
         config: the model's configuration.
         state_dict: every tensor of the model.
-        dtype: store the weights as this type, for example `torch.float16`; None keeps theirs. Tensors that were
+        dtype: type in which the weights are stored, for example `torch.float16`; None keeps theirs. Tensors that were
             drawn, not trained, always keep theirs.
-        training: what a resumed run needs; only a `.pt` file can hold it.
-        tokenizer: `bytes`, or None where tokens are no text.
+        training: state for a resumed run; only a `.pt` file can hold it.
+        tokenizer: `bytes`, or None if tokens do not represent text.
 
     Raises:
         CheckpointError: `training` was given for a folder, or the tensors do not fit the configuration.
@@ -130,23 +130,23 @@ def save_checkpoint(
                 torch.save(content, temporary)
         elif training is not None:
             raise CheckpointError(
-                f"{path}: only a .pt file can hold the state of a training run", repair="end the path in .pt"
+                f"{path}: only a .pt file can hold the state of a training run.", repair="End the path in .pt."
             )
         else:
             check = functools.partial(_check_folder, path)
             check()
             with atomic_output.folder(path, check) as temporary:
                 _fill_folder(temporary, config, content, tensors)
-    except (OSError, RuntimeError, safetensors.SafetensorError) as error:  # what each library makes of a full disk
+    except (OSError, RuntimeError, safetensors.SafetensorError) as error:  # the libraries' errors for a full disk
         raise CheckpointWriteError(
             f"{path}: the checkpoint could not be written ({first_line(error)}); nothing was replaced.",
-            repair="Free some space or choose another place.",
+            repair="Free some space, or choose another place.",
         ) from error
 
 
 def _check_folder(path: Path) -> None:
     if path.exists() and not (path / CONFIG_NAME).is_file() and (not path.is_dir() or any(path.iterdir())):
-        raise OSError(f"something that is not a checkpoint stands at {path}")
+        raise OSError(f"{path} exists and is not a checkpoint")
 
 
 def _fill_folder(folder: Path, config: ModelConfig, content: dict[str, Any], tensors: dict[str, Tensor]) -> None:
@@ -159,27 +159,27 @@ def _fill_folder(folder: Path, config: ModelConfig, content: dict[str, Any], ten
 def load_checkpoint(path: Path | str) -> Checkpoint:
     """Read a `.pt` file, or a safetensors folder by its own path or that of its weights.
 
-    No code of the file is run. Half-precision weights become float32. What PyTorch takes to read a file has no limit:
-    for a stranger's, read it with another reader, and hand what it holds to `checkpoint_from`.
+    No code of the file is run. Half-precision weights become float32. The time and memory that PyTorch takes are not
+    limited: read untrusted files with another reader, and pass their content to `checkpoint_from`.
 
     Raises:
-        CheckpointNotFoundError: nothing stands at `path`.
+        CheckpointNotFoundError: `path` does not exist.
         CheckpointError: it is damaged, of another kind, or its tensors do not fit its configuration (all are listed).
     """
     path = Path(path)
     if path.name == WEIGHTS_NAME and path.is_file():
         path = path.parent
     if not path.exists():
-        raise CheckpointNotFoundError(f"{path}: the checkpoint does not exist", repair="check the path")
+        raise CheckpointNotFoundError(f"{path}: the checkpoint does not exist.", repair="Check the path.")
     return checkpoint_from(_read_folder(path) if path.is_dir() else _read_file(path), path)
 
 
 def checkpoint_from(content: Mapping[str, Any], path: Path | str) -> Checkpoint:
-    """Make a checkpoint of what a file holds.
+    """Make a checkpoint from the content of a file.
 
     Args:
-        content: the dict in a `.pt` file, or what a folder's `config.json` says, with its weights as `state_dict`.
-        path: where it was read, for messages.
+        content: the dict in a `.pt` file, or the object in a folder's `config.json`, with the weights as `state_dict`.
+        path: the file or folder that was read, for messages.
 
     Raises:
         CheckpointError: it is of another kind, or its tensors do not fit its configuration (all are listed).
@@ -188,14 +188,14 @@ def checkpoint_from(content: Mapping[str, Any], path: Path | str) -> Checkpoint:
     if not _is_text(content.get("format"), FORMAT) or not isinstance(content.get("config"), dict):
         found = listed(sorted(map(str, content))[:6]) or "nothing"
         raise CheckpointError(
-            f"{path}: not a checkpoint of this format (expected format '{FORMAT}', found the keys {found})",
-            repair="give a checkpoint that `xlexport train` wrote",
+            f"{path}: not a checkpoint of this format (expected format '{FORMAT}', found the keys {found}).",
+            repair="Give a checkpoint that `xlexport train` wrote.",
         )
     version, tokenizer = content.get("version"), content.get("tokenizer", "bytes")
     if type(version) is not int or version not in range(1, VERSION + 1):
         raise CheckpointError(
-            f"{path}: checkpoint version {shown(version)}, this program reads versions 1 to {VERSION}",
-            repair="use the version of xlexport that wrote it",
+            f"{path}: checkpoint version {shown(version)}, but this program reads versions 1 to {VERSION}.",
+            repair="Use the version of xlexport that wrote it.",
         )
     try:
         config = config_from(content.get("architecture", FIRST), content["config"])
@@ -203,10 +203,10 @@ def checkpoint_from(content: Mapping[str, Any], path: Path | str) -> Checkpoint:
         raise CheckpointError(f"{path}: {error.message}", repair=error.repair) from error
     tensors = content.get("state_dict")
     if not isinstance(tensors, dict):
-        raise CheckpointError(f"{path}: the checkpoint holds no state_dict", repair="write it again")
+        raise CheckpointError(f"{path}: the checkpoint holds no state_dict.", repair="Write it again.")
     if tokenizer is not None and not _is_text(tokenizer, "bytes"):
         raise CheckpointError(
-            f"{path}: its tokenizer is {shown(tokenizer)}, expected 'bytes' or none", repair="write it again"
+            f"{path}: its tokenizer is {shown(tokenizer)}, expected 'bytes' or none.", repair="Write it again."
         )
     if version == 1:
         tensors = {_NAMES_OF_VERSION_1.get(name, name): tensor for name, tensor in tensors.items()}
@@ -220,7 +220,7 @@ def checkpoint_from(content: Mapping[str, Any], path: Path | str) -> Checkpoint:
 
 
 def _is_text(value: object, text: str) -> bool:
-    """Whether a value of a file is this text; a tensor compares otherwise."""
+    """Return whether a value of a file is this text, also for tensors, whose `==` does not return a boolean."""
     return isinstance(value, str) and value == text
 
 
@@ -230,25 +230,25 @@ def _read_file(path: Path) -> dict[str, Any]:
             magic = file.read(len(_ZIP_MAGIC))
     except OSError as error:
         raise CheckpointError(
-            f"{path}: the file cannot be read ({error.strerror})", repair="check its permissions"
+            f"{path}: the file cannot be read ({error.strerror}).", repair="Check its permissions."
         ) from error
     if not magic:
-        raise CheckpointError(f"{path}: the file is empty", repair="copy or write the checkpoint again")
+        raise CheckpointError(f"{path}: the file is empty.", repair="Copy or write the checkpoint again.")
     if magic != _ZIP_MAGIC:
-        raise CheckpointError(f"{path}: this is not a PyTorch checkpoint", repair="check the path")
+        raise CheckpointError(f"{path}: this is not a PyTorch checkpoint.", repair="Check the path.")
     try:
         content = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
     except pickle.UnpicklingError as error:
         raise CheckpointError(
-            f"{path}: it holds other objects than plain values and tensors, and loading those could run code",
-            repair="give a checkpoint that `xlexport train` wrote",
+            f"{path}: it holds other objects than plain values and tensors, and loading those could run code.",
+            repair="Give a checkpoint that `xlexport train` wrote.",
         ) from error
     except (OSError, RuntimeError, EOFError, ValueError, KeyError, IndexError) as error:
-        raise CheckpointError(f"{path}: the file is damaged or cut off", repair="copy or write it again") from error
+        raise CheckpointError(f"{path}: the file is damaged or cut off.", repair="Copy or write it again.") from error
     if not isinstance(content, dict):
         raise CheckpointError(
-            f"{path}: expected a dict with the format '{FORMAT}', found {type(content).__name__}",
-            repair="give a checkpoint that `xlexport train` wrote",
+            f"{path}: expected a dict with the format '{FORMAT}', found {type(content).__name__}.",
+            repair="Give a checkpoint that `xlexport train` wrote.",
         )
     return content
 
@@ -257,33 +257,33 @@ def _read_folder(path: Path) -> dict[str, Any]:
     missing = [name for name in (CONFIG_NAME, WEIGHTS_NAME) if not (path / name).is_file()]
     if missing:
         raise CheckpointError(
-            f"{path}: the folder holds no {' and no '.join(missing)}", repair="give a .pt file or a folder with both"
+            f"{path}: the folder holds no {' and no '.join(missing)}.", repair="Give a .pt file or a folder with both."
         )
     try:
         content = json.loads((path / CONFIG_NAME).read_text(encoding="utf-8"))
     except ValueError as error:
         raise CheckpointError(
-            f"{path / CONFIG_NAME}: not valid JSON ({first_line(error)})", repair="write it again"
+            f"{path / CONFIG_NAME}: not valid JSON ({first_line(error)}).", repair="Write it again."
         ) from error
     if not isinstance(content, dict):
-        raise CheckpointError(f"{path / CONFIG_NAME}: expected an object, found {type(content).__name__}")
+        raise CheckpointError(f"{path / CONFIG_NAME}: expected an object, found {type(content).__name__}.")
     try:
         content["state_dict"] = load_file(path / WEIGHTS_NAME)
     except safetensors.SafetensorError as error:
         raise CheckpointError(
-            f"{path / WEIGHTS_NAME}: damaged ({first_line(error)})", repair="copy it again"
+            f"{path / WEIGHTS_NAME}: damaged ({first_line(error)}).", repair="Copy it again."
         ) from error
     return content
 
 
 def _share_tied(config: ModelConfig, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Let tied names share storage (a change of dtype parts them), so that a file holds it once."""
+    """Let tied names share storage again after a change of dtype, so that a file holds it once."""
     tied = shared_names(config)
     return {name: tensors[tied.get(name, name)] for name in tensors}
 
 
 def _check_tensors(path: Path, config: ModelConfig, tensors: Mapping[str, Any]) -> list[str]:
-    """The names in the model's order; every difference from what the configuration asks for is listed at once."""
+    """Return the names in the model's order, or raise an error that lists every difference from the configuration."""
     expected = {name: tuple(tensor.shape) for name, tensor in _empty_model(config, str(path)).state_dict().items()}
     problems = [f"{name} is missing" for name in expected if name not in tensors]
     problems += [f"{name} is unknown" for name in tensors if name not in expected]

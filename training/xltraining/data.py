@@ -12,10 +12,10 @@ __all__ = ["ByteStreams", "read_bytes"]
 
 
 def read_bytes(files: Sequence[Path]) -> Tensor:
-    """The bytes of all files, one after the other, as a uint8 tensor (N,).
+    """Return the bytes of all files, one after the other, as a uint8 tensor (N,).
 
     Raises:
-        DataError: lists every file that is missing, unreadable or empty.
+        DataError: files are missing, unreadable or empty. The message lists all of them.
     """
     parts, problems = [], []
     for file in files:
@@ -37,9 +37,9 @@ def read_bytes(files: Sequence[Path]) -> Tensor:
 class ByteStreams:
     """Batches whose rows walk one text in parallel, segment by segment, so that memory carries from batch to batch.
 
-    The text is a ring. Row b starts b/B of the way round from a start drawn from the seed and never jumps: when the
-    rows have covered the text together, each goes on where its neighbour began, mostly with segments that are cut at
-    other places than the neighbour's were. A batch depends only on its number, so that number is all there is to save.
+    The text is a ring, and the seed decides where it starts. Row b begins b/B of the way round, and never jumps. After
+    the rows have covered the text together, each continues at its neighbour's start, mostly with other segment borders.
+    A batch depends only on its number, so a checkpoint needs to save only that number.
     """
 
     def __init__(self, text: Tensor, batch_size: int, segment_len: int, seed: int) -> None:
@@ -62,6 +62,6 @@ class ByteStreams:
         self._reach = torch.arange(segment_len + 1)
 
     def batch(self, step: int) -> tuple[Tensor, Tensor]:
-        """Tokens and targets of a step (from 0), both (B,S) int64; targets are the tokens one byte later."""
+        """Return tokens and targets of a step (from 0), both (B,S) int64; targets are the tokens one byte later."""
         rows = self.text[(self._starts + step * self.segment_len + self._reach) % len(self.text)].long()  # (B,S+1)
         return rows[:, :-1], rows[:, 1:]

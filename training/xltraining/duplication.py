@@ -1,7 +1,7 @@
 """The duplication task (Kitaev et al. 2020, section 4): continue `0w0` with the word w once more.
 
-A word is drawn anew for every example, so the symbols of the second half can only be copied from the first: attention
-has to find a single position, far away.
+Every example has a new random word, so the symbols of the second half can only be copied from the first: attention
+must find a single, distant position.
 """
 
 import hashlib
@@ -16,21 +16,21 @@ __all__ = ["IGNORED", "N_TOKEN", "DuplicationTask", "duplication_examples", "dup
 
 SYMBOLS = 127
 N_TOKEN = SYMBOLS + 1  # and 0, which begins each half
-IGNORED = -100  # a target that is not scored: what torch's cross_entropy leaves out
+IGNORED = -100  # a target that is not scored: the `ignore_index` of torch's cross_entropy
 _HELD_OUT_EXAMPLES = 64
 
 
 def sequence_length(word_length: int) -> int:
-    """Tokens of `0w0w`."""
+    """Return the number of tokens of `0w0w`."""
     return 2 * word_length + 2
 
 
 def duplication_examples(count: int, word_length: int, seed: int, number: int) -> tuple[Tensor, Tensor]:
-    """Tokens and targets (B,S) int64 of `count` examples; `seed` and `number` decide them alone.
+    """Return tokens and targets (B,S) int64 of `count` examples, which depend on `seed` and `number` only.
 
     Targets are the next tokens in the second word, `IGNORED` elsewhere.
     """
-    # torch's generator on the CPU goes by the lowest 32 bits of a seed alone, so both are mixed into those.
+    # torch's generator on the CPU uses only the lowest 32 bits of a seed, so both are mixed into those.
     mixed = hashlib.sha256(f"{seed} {number}".encode()).digest()[:4]
     generator = torch.Generator().manual_seed(int.from_bytes(mixed, "little"))
     words = torch.randint(1, N_TOKEN, (count, word_length), generator=generator)
@@ -42,9 +42,9 @@ def duplication_examples(count: int, word_length: int, seed: int, number: int) -
 
 @torch.no_grad()
 def duplication_scores(model: Any, tokens: Tensor, targets: Tensor) -> tuple[float, float]:
-    """Bits per symbol of the second word, and the part of its symbols that the model gets right, over examples (B,S).
+    """Return bits per symbol of the second word, and the fraction of its symbols predicted right, over examples (B,S).
 
-    The model is put into evaluation mode for the time being.
+    The model is in evaluation mode during the call.
     """
     device = next(model.parameters()).device
     was_training = model.training
@@ -58,7 +58,7 @@ def duplication_scores(model: Any, tokens: Tensor, targets: Tensor) -> tuple[flo
 
 
 class DuplicationTask:
-    """Fresh examples at each step; the same ones, never seen in training, at each evaluation."""
+    """The task with new examples at each step, and the same held-out ones at each evaluation."""
 
     unit = "symbol"
     tokenizer = None
@@ -71,15 +71,15 @@ class DuplicationTask:
         self.segment_len = sequence_length(word_length)
 
     def batch(self, step: int) -> tuple[Tensor, Tensor]:
-        """Tokens and targets of a step (from 0), both (B,S) int64."""
+        """Return tokens and targets of a step (from 0), both (B,S) int64."""
         return duplication_examples(self.batch_size, self.word_length, self.seed, step + 1)
 
     def held_out_examples(self, count: int) -> tuple[Tensor, Tensor]:
-        """Tokens and targets (B,S) int64 of examples that no step has."""
+        """Return tokens and targets (B,S) int64 of examples that no step uses."""
         return duplication_examples(count, self.word_length, self.seed, 0)
 
     def evaluate(self, model: Any) -> dict[str, float]:
-        """Bits per symbol and accuracy on held-out examples."""
+        """Return bits per symbol and accuracy on held-out examples."""
         tokens, targets = self.held_out_examples(_HELD_OUT_EXAMPLES)
         parts = zip(tokens.split(self.batch_size), targets.split(self.batch_size), strict=True)
         scores = torch.tensor([[*duplication_scores(model, *part), len(part[0])] for part in parts]).double()

@@ -1,14 +1,15 @@
 """Errors of `xltraining`.
 
     XltrainingError
-    ├── ConfigError (ValueError)                            a configuration that cannot be
+    ├── ConfigError (ValueError)                            an invalid configuration
     ├── DataError (ValueError)                              text that cannot be trained on
     ├── CheckpointError (ValueError)                        a checkpoint that cannot be used
     │   └── CheckpointNotFoundError (FileNotFoundError)     no such file or folder
     ├── CheckpointWriteError (OSError)                      a checkpoint that could not be written
     └── TrainingDivergedError (ArithmeticError)             the loss is not finite any more
 
-Every message is one line: what is wrong, where, what was expected and what was found. How to repair it is a field.
+Every message is a sentence on one line: the problem, its place, the expected and the found. The field `repair` says
+how to repair it.
 """
 
 __all__ = [
@@ -23,18 +24,21 @@ __all__ = [
 
 
 class XltrainingError(Exception):
-    """Base of all errors that this package raises on purpose; its text is message and repair in one line."""
+    """Base of all errors that this package raises on purpose; its text is message and repair on one line."""
 
     def __init__(self, message: str = "", repair: str | None = None) -> None:
-        """Keep what is wrong, and where; and what the user can do about it, if there is anything to suggest."""
+        """Keep the message and the repair; both are sentences.
+
+        Args:
+            message: what is wrong, and where.
+            repair: what the user can do about it; None without a suggestion.
+        """
         super().__init__(message)
         self.message = message
         self.repair = repair
 
     def __str__(self) -> str:
-        if not self.repair:
-            return self.message
-        return f"{self.message}{'' if self.message.endswith('.') else ';'} {self.repair}"
+        return " ".join(filter(None, (self.message, self.repair)))
 
 
 class ConfigError(XltrainingError, ValueError):
@@ -50,11 +54,11 @@ class CheckpointError(XltrainingError, ValueError):
 
 
 class CheckpointNotFoundError(CheckpointError, FileNotFoundError):
-    """The path of a checkpoint leads nowhere."""
+    """A checkpoint's path does not exist."""
 
 
 class CheckpointWriteError(XltrainingError, OSError):
-    """A checkpoint could not be written; what stood at its path is untouched."""
+    """A checkpoint could not be written; an older one at its path is untouched."""
 
 
 class TrainingDivergedError(XltrainingError, ArithmeticError):

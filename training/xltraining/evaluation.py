@@ -14,10 +14,10 @@ __all__ = ["evaluate"]
 
 @torch.no_grad()
 def evaluate(model: LanguageModel, text: Tensor, segment_len: int, batch_size: int = 1) -> float:
-    """Bits per byte of a text (N,) uint8, walked with carried memory as `batch_size` streams of equal length.
+    """Return bits per byte of a text (N,) uint8, read with carried memory as `batch_size` streams of equal length.
 
-    The first byte of each stream is not scored, nor are the fewer than `batch_size` bytes that are left over. Where the
-    model's positions end, a stream goes on as a new document. The model is put into evaluation mode for the time being.
+    The first byte of each stream is not scored, nor is a remainder of fewer than `batch_size` bytes. At the model's
+    last position, a stream continues as a new document. The model is in evaluation mode during the call.
 
     Raises:
         DataError: the text has fewer than two bytes for each stream.
@@ -26,7 +26,7 @@ def evaluate(model: LanguageModel, text: Tensor, segment_len: int, batch_size: i
     rows = rows.to(next(model.parameters()).device).long()
     scored = rows.shape[1] - 1
     if scored < 1:
-        raise DataError(f"the text has {len(text)} bytes; {batch_size} streams need at least 2 bytes each")
+        raise DataError(f"the text has {len(text)} bytes, but {batch_size} streams need at least 2 bytes each.")
     limit = model.config.position_limit or scored
     was_training = model.training
     model.eval()

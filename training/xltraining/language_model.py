@@ -1,6 +1,6 @@
-"""What training, evaluation and checkpoints need of a model and of its configuration, for any architecture.
+"""The interface of models and configurations of any architecture, for training, evaluation and checkpoints.
 
-Every method that is not abstract has a default that suits a model whose memory is a list of tensors.
+The defaults of methods that are not abstract suit a model whose memory is a list of tensors.
 """
 
 from abc import ABC, abstractmethod
@@ -27,21 +27,21 @@ class ModelConfig(PlainFields):
 
     @property
     def position_limit(self) -> int | None:
-        """Tokens after which a document must start again, because no further position has an embedding; None: never."""
+        """Number of positions with an embedding: after so many tokens a document must restart; None: no limit."""
         return None
 
     @property
     def position_limit_source(self) -> str:
-        """Where the limit comes from, as the end of a message; empty if it is a field of its own."""
+        """Origin of the limit, as the end of a message; empty if the limit is a field itself."""
         return ""
 
 
 class LanguageModel(nn.Module, ABC):
-    """A model that keeps nothing between calls: memory goes in and comes out.
+    """A model without state between calls: the caller passes memory in and gets new memory back.
 
-    `forward(tokens, memory)` runs one segment: tokens (B,S) int64 and the memory that the segment before returned, or
-    None for a new document; it returns hidden states (B,S,D) and the new memory, detached. A memory is made of tensors,
-    numbers and None, in lists and dicts; another type needs `plain_memory` and `memory_from_plain`.
+    `forward(tokens, memory)` runs one segment: tokens (B,S) int64 and the memory of the previous segment, or None for a
+    new document. It returns hidden states (B,S,D) and the new memory, detached. A memory consists of tensors, numbers
+    and None, in lists and dicts; a model with another type overrides `plain_memory` and `memory_from_plain`.
     """
 
     config: Any
@@ -49,11 +49,11 @@ class LanguageModel(nn.Module, ABC):
 
     @abstractmethod
     def first_memory(self, batch_size: int) -> Any:
-        """Return the memory that a document starts with."""
+        """Return the memory at the start of a document."""
 
     @abstractmethod
     def logits(self, hidden: Tensor) -> Tensor:
-        """Return (B,S,V) from hidden states (B,S,D); log-probabilities will do."""
+        """Return logits (B,S,V), or log-probabilities, from hidden states (B,S,D)."""
 
     def all_log_probs(self, hidden: Tensor) -> Tensor:
         """Return the log-probability of every token in nats, (B,S,V), from hidden states (B,S,D)."""
@@ -68,18 +68,18 @@ class LanguageModel(nn.Module, ABC):
         return F.cross_entropy(self.logits(hidden).flatten(0, 1).float(), targets.flatten())
 
     def prepare_training(self, training: TrainingConfig) -> None:
-        """Take over the settings of a run that change how this model computes its gradients."""
+        """Apply the settings of a run that change how this model computes its gradients."""
 
     def memory_before(self, memory: Any, length: int) -> Any:
         """Return the memory for a segment of `length` tokens: `memory`, or None if a new document must start."""
         return memory
 
     def plain_memory(self, memory: Any) -> Any:
-        """Return a memory as lists, dicts, numbers and tensors of its own, as a checkpoint holds it."""
+        """Return a memory as lists, dicts, numbers and copied tensors, for a checkpoint."""
         return plain(memory)
 
     def memory_from_plain(self, plain: Any, device: torch.device) -> Any:
-        """Return the memory that `plain_memory` wrote down, on a device."""
+        """Return the memory that `plain_memory` made plain, on a device."""
         return placed(plain, device)
 
     def tie(self) -> None:
@@ -87,17 +87,17 @@ class LanguageModel(nn.Module, ABC):
 
     @classmethod
     def tied_names(cls, config: Any) -> dict[str, str]:
-        """Return each tensor that is another one under a second name: that name to the one that owns the tensor."""
+        """Return the second names of tied tensors, each with the name that owns the tensor."""
         return {}
 
     @classmethod
     def is_drawn(cls, name: str) -> bool:
-        """Return whether a tensor is drawn at random, not trained: it is never rounded, nor counted as a parameter."""
+        """Return whether a tensor is drawn at random, not trained. Such tensors are neither rounded nor counted."""
         return False
 
 
 def plain(value: Any) -> Any:
-    """Return nested values with copies of their tensors: views would drag longer tensors into a file."""
+    """Return nested values with copies of their tensors: views would store longer tensors in a file."""
     if isinstance(value, Tensor):
         return value.clone()
     if isinstance(value, Mapping):

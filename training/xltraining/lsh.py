@@ -6,14 +6,14 @@ first), h `d_head`, W window or chunk length.
 Queries and keys are shared: query i is q_i, key j is `normalised_keys(q)_j`, and the score of a pair is their product.
 A hash round puts each row into the bucket `argmax [q Rot, -q Rot]`. Two rules say which keys a query then covers.
 
-**band**: in each round, the latest W earlier keys of the query's own bucket that are at most `reach` tokens old. The
-rounds' keys are united, each counted once (the paper's 1/N_ij), under one softmax; a query that no round gives a key
-attends to itself. That is causal and does not depend on how a document is cut into segments. Where no query has more
-than W such keys in a round it is the paper's formula over the last `reach` keys.
+**band**: in each round, the latest W earlier keys of the query's own bucket that are at most `reach` tokens old. One
+softmax covers the keys of all rounds, each counted once (the paper's 1/N_ij). A query without any such key attends to
+itself. This rule is causal and does not depend on how a document is cut into segments. If no query has more than W
+such keys in a round, it is the paper's formula over the last `reach` keys.
 
-**chunk**: what Hugging Face's model, trax's later code and reformer-pytorch compute. Rows are sorted by bucket and cut
-into chunks; a query sees the earlier rows of its own chunk and the chunks before it, of whatever bucket, around the
-ends and into the round before; a key counts once for each round. Which keys those are depends on later tokens too.
+**chunk**: the rule of Hugging Face's model, trax's later code and reformer-pytorch. Rows are sorted by bucket and cut
+into chunks. A query sees the earlier rows of its own chunk and of the chunks before it, in any bucket, around the ends
+and into the round before. A key counts once for each round. The covered keys also depend on later tokens.
 """
 
 import hashlib
@@ -38,7 +38,7 @@ __all__ = [
     "unit_columns",
 ]
 
-_HIDDEN = -1e9  # rule `chunk`: stands for the score of a later key, as in Hugging Face's model
+_HIDDEN = -1e9  # rule `chunk`: replaces the score of a later key, as in Hugging Face's model
 _KEY_EPSILON = 1e-6
 
 Dropout = Callable[[Tensor], Tensor]
@@ -49,22 +49,22 @@ class Buckets:
     """Bucket ids of a segment's rows."""
 
     used: Tensor
-    """(B,H,R,S) int64: what attention goes by."""
+    """(B,H,R,S) int64: the ids that attention uses."""
     own: Tensor
-    """(B,H,R,S) int64: what the vectors alone would choose."""
+    """(B,H,R,S) int64: the ids that the vectors alone would choose."""
     margin: Tensor
-    """(B,H,R,S): (best − value of the used bucket) / best; the largest of the factors. 0 where both agree."""
+    """(B,H,R,S): (best − value of the used bucket) / best, the largest of all factors; 0 if both agree."""
 
 
 def draw_rotations(n_head: int, d_head: int, columns: int, n_hashes: int, seed: int, layer: int) -> Tensor:
-    """Rotations (H, R, h, columns) of a layer, float32, with columns of unit length.
+    """Draw the rotations (H, R, h, columns) of a layer, float32, with columns of unit length.
 
-    Each round is drawn from a seed of its own, so that the rotations for 8 rounds begin with those for 4. Columns of
-    one length make buckets of one expected size: those of plain Gaussian columns follow the columns' lengths.
+    Each round has its own seed, so that the rotations for 8 rounds begin with those for 4. Columns of equal length give
+    buckets of equal expected size: with plain Gaussian columns, the sizes follow the columns' lengths.
     """
     rounds = []
     for index in range(n_hashes):
-        # torch's generator on the CPU goes by the lowest 32 bits of a seed alone, so all three are mixed into those.
+        # torch's generator on the CPU uses only the lowest 32 bits of a seed, so all three are mixed into those.
         mixed = hashlib.sha256(f"{seed} {layer} {index}".encode()).digest()[:4]
         generator = torch.Generator().manual_seed(int.from_bytes(mixed, "little"))
         rounds.append(torch.randn(n_head, d_head, columns, generator=generator, device="cpu"))
@@ -72,26 +72,26 @@ def draw_rotations(n_head: int, d_head: int, columns: int, n_hashes: int, seed: 
 
 
 def unit_columns(rotations: Tensor) -> Tensor:
-    """Rotations (H,R,h,columns) with columns of length 1."""
+    """Scale the columns of rotations (H,R,h,columns) to length 1."""
     return rotations / rotations.norm(dim=2, keepdim=True)
 
 
 def normalised_keys(query: Tensor) -> Tensor:
-    """Keys (…,h) from shared query-keys (…,h): of length 1, but for an epsilon that Hugging Face's model has too."""
+    """Return keys (…,h) from shared query-keys (…,h): of length 1, except for the epsilon of Hugging Face's model."""
     return query * torch.rsqrt(query.square().mean(dim=-1, keepdim=True) + _KEY_EPSILON) / math.sqrt(query.shape[-1])
 
 
 @torch.no_grad()
 def hash_vectors(vectors: Tensor, rotations: Tensor, n_buckets: Sequence[int], forced: Tensor | None = None) -> Buckets:
-    """Buckets of vectors (B,H,S,h) under rotations (H,R,h,columns).
+    """Return the buckets of vectors (B,H,S,h) under rotations (H,R,h,columns).
 
     Each factor f of `n_buckets` takes the next f/2 columns; the first factor is the least significant digit of the
     bucket id.
 
     Args:
-        forced: (B,H,R,S) int64: used in place of what the vectors would choose.
+        forced: (B,H,R,S) int64: ids to use instead of the vectors' own choice.
     """
-    with torch.autocast(vectors.device.type, enabled=False):  # coarser numbers would tie
+    with torch.autocast(vectors.device.type, enabled=False):  # coarser numbers would give ties
         rotated = torch.einsum("bhsd,hrdc->bhrsc", vectors.to(rotations.dtype), rotations)
     own = torch.zeros(rotated.shape[:-1], dtype=torch.int64, device=vectors.device)
     margin = rotated.new_zeros(rotated.shape[:-1])
@@ -119,18 +119,18 @@ def band_attention(
     reach: int,
     dropout: Dropout,
 ) -> tuple[Tensor, Tensor]:
-    """Rule `band` for the last `segment` of K rows.
+    """Compute rule `band` for the last `segment` of K rows.
 
     Args:
         query, key, value: (B,H,K,h), oldest first.
         buckets: (B,H,R,K) int64.
-        window: W, keys that a query covers in a round at most.
-        reach: how many tokens old a key may be, M.
+        window: W, the largest number of keys that a query covers in a round.
+        reach: M, the largest age of a key in tokens.
         dropout: applied to attention probabilities.
 
     Returns:
-        What the segment's rows attend to (B,H,S,h), and how many pairs of head and round have more than W keys to cover
-        (B,S) int64.
+        The attended values of the segment's rows (B,H,S,h), and the number of pairs of head and round with more than W
+        keys to cover (B,S) int64.
     """
     S, R = segment, buckets.shape[2]
     rank, first = _ranks(buckets, reach)
@@ -149,10 +149,12 @@ def band_attention(
 
 @torch.no_grad()
 def _ranks(buckets: Tensor, reach: int) -> tuple[Tensor, Tensor]:
-    """Place of each row in the order of (bucket, age), and of the oldest row that it may cover, both (B,H,R,K)."""
+    """Return the place of each row in the order of (bucket, age), and of its oldest key in reach, both (B,H,R,K)."""
     K = buckets.shape[-1]
     rows = torch.arange(K, device=buckets.device)
-    keys, order = (buckets * K + rows).sort(dim=-1)  # unique, so that nothing depends on how a sort treats ties
+    keys, order = (buckets * K + rows).sort(
+        dim=-1
+    )  # unique, so that the order does not depend on how a sort treats ties
     rank = torch.empty_like(order).scatter_(-1, order, rows.expand_as(order))
     return rank, torch.searchsorted(keys, buckets * K + (rows - reach).clamp(min=0))
 
@@ -168,9 +170,9 @@ def _band_round(
     window: int,
     dropout: Dropout,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """One round: highest score (constant) and sum of weights, (B,H,S,1), and weighted values (B,H,S,h).
+    """Return one round's highest score (constant) and sum of weights, (B,H,S,1), and weighted values (B,H,S,h).
 
-    Sorted rows are cut into chunks of W. The W rows before one lie in its chunk and the one before.
+    Sorted rows are cut into chunks of W. The W rows before a row are in its chunk and the chunk before.
     """
     B, H, K, h = query.shape
     S, W = segment, window
@@ -178,7 +180,7 @@ def _band_round(
     place = rank[:, :, index]  # (B,H,K)
     with torch.no_grad():
         order = torch.empty_like(place).scatter_(-1, place, torch.arange(K, device=place.device).expand_as(place))
-        # Rows that fill the chunks up are row 0 again; their ranks, below 0 or from K on, keep them out.
+        # Copies of row 0 fill up the chunks; their ranks, below 0 or from K on, exclude them.
         of_query = F.pad(order, (0, chunks * W - K))
         of_key = F.pad(of_query, (W, 0))
         places = torch.arange(chunks * W, device=place.device).view(chunks, W, 1)
@@ -197,7 +199,7 @@ def _band_round(
     keys = _rows(key, of_key).unfold(2, 2 * W, W)  # (B,H,chunks,h,2W)
     values = _rows(value, of_key).unfold(2, 2 * W, W).transpose(-1, -2)  # (B,H,chunks,2W,h)
     scores = (queries @ keys).masked_fill(~covered, -math.inf)
-    # Where nothing is covered the highest score is a finite number, and every weight exp(−inf) = 0.
+    # If a query covers no key, its highest score is a finite number, and every weight exp(−inf) = 0.
     top = scores.detach().amax(dim=-1, keepdim=True).clamp(min=torch.finfo(scores.dtype).min)
     weights = (scores - top).exp()
     mass, mixed = weights.sum(dim=-1, keepdim=True), dropout(weights) @ values
@@ -206,16 +208,19 @@ def _band_round(
 
 
 def _rows(rows: Tensor, index: Tensor) -> Tensor:
-    """Rows (B,H,N,h) at the places index (B,H,M) of rows (B,H,K,h)."""
+    """Return the rows (B,H,M,h) at the places `index` (B,H,M) of rows (B,H,K,h)."""
     return rows.gather(2, index[..., None].expand(*index.shape, rows.shape[-1]))
 
 
 def full_attention(query: Tensor, key: Tensor, value: Tensor, *, reach: int, dropout: Dropout) -> Tensor:
-    """What the last S rows of K attend to (B,H,S,h): all earlier keys of age at most `reach`, or itself if alone.
+    """Attend from the last S of K rows to all earlier keys of age at most `reach`, or to itself if there is none.
 
     Args:
         query: (B,H,S,h).
         key, value: (B,H,K,h), oldest first.
+
+    Returns:
+        Attended values (B,H,S,h).
     """
     S, K = query.shape[2], key.shape[2]
     age = torch.arange(K - S, K, device=query.device)[:, None] - torch.arange(K, device=query.device)  # (S,K)
@@ -236,13 +241,16 @@ def chunk_attention(
     self_mask: float,
     dropout: Dropout,
 ) -> Tensor:
-    """Rule `chunk`: what each of T rows attends to, (B,H,T,h); T must be a multiple of `chunk`.
+    """Compute rule `chunk` for T rows; T must be a multiple of `chunk`.
 
     Args:
-        query, key, value: (B,H,T,h); rows that only fill up stand at the end.
-        buckets: (B,H,R,T) int64; rows that only fill up are in a bucket above all others.
-        self_mask: stands in place of a row's score with itself.
+        query, key, value: (B,H,T,h); padding rows are at the end.
+        buckets: (B,H,R,T) int64; padding rows are in a bucket above all others.
+        self_mask: replaces a row's score with itself.
         dropout: applied to attention probabilities.
+
+    Returns:
+        Attended values (B,H,T,h).
     """
     B, H, T, h = query.shape
     R = buckets.shape[2]
@@ -268,13 +276,13 @@ def chunk_attention(
 
 
 def shared_full_attention(query: Tensor, key: Tensor, value: Tensor, *, self_mask: float, dropout: Dropout) -> Tensor:
-    """Rule `chunk` without hashing: all rows (B,H,T,h) see all earlier ones, and themselves by `self_mask`."""
+    """Compute rule `chunk` without hashing: all rows (B,H,T,h) see earlier ones, and themselves with `self_mask`."""
     places = torch.arange(query.shape[2], device=query.device)
     return _attend_masked(query @ key.transpose(-1, -2), value, places, places, self_mask, dropout)[0]
 
 
 def _with_chunks_before(chunks: Tensor, before: int) -> Tensor:
-    """Each chunk (B,H,N,chunk,…) behind those before it, around the end: (B,H,N,(before+1)*chunk,…)."""
+    """Prepend to each chunk (B,H,N,chunk,…) the ones before it, around the end: (B,H,N,(before+1)*chunk,…)."""
     seen = [torch.cat([chunks[:, :, -back:], chunks[:, :, :-back]], dim=2) for back in range(before, 0, -1)]
     return torch.cat([*seen, chunks], dim=3)
 
@@ -282,9 +290,9 @@ def _with_chunks_before(chunks: Tensor, before: int) -> Tensor:
 def _attend_masked(
     scores: Tensor, value: Tensor, places: Tensor, places_seen: Tensor, self_mask: float, dropout: Dropout
 ) -> tuple[Tensor, Tensor]:
-    """Attended values (…,h) and the logarithm of the sum of weights (…,1), as Hugging Face's model rounds them.
+    """Return attended values (…,h) and the log of the sum of weights (…,1), rounded as in Hugging Face's model.
 
-    Its large mask values leave rounding errors in rows that see little but themselves; they are part of the model.
+    Its large mask values cause rounding errors in rows that see few other rows; these errors are part of the model.
     """
     scores = scores.masked_fill(places[..., :, None] < places_seen[..., None, :], _HIDDEN)
     scores = scores.masked_fill(places[..., :, None] == places_seen[..., None, :], self_mask)

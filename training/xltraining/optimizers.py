@@ -11,10 +11,9 @@ __all__ = ["make_optimizer"]
 
 
 def make_optimizer(config: TrainingConfig, parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
-    """Adam (Kingma and Ba 2015), or Adafactor (Shazeer and Stern 2018), which keeps rows and columns of second moments.
+    """Make Adam (Kingma and Ba 2015), or Adafactor (Shazeer and Stern 2018) with second moments by row and column.
 
-    Adafactor's step is the learning rate times the size of the weight, and at most one over the root of the step's
-    number; it has no momentum.
+    Adafactor's step is min(learning rate, 1 / sqrt(step number)) times the size of the weight. It has no momentum.
     """
     if config.optimizer == "adafactor":
         return torch.optim.Adafactor(parameters, config.learning_rate, weight_decay=config.weight_decay)

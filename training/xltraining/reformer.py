@@ -3,7 +3,7 @@
 Axes: B batch, S tokens of the segment, M rows of memory, D `d_model`, H heads, R rounds of hashing, V vocabulary.
 
 Two streams start as the embedding. A layer computes y1 = x1 + attention(norm(x2)) and y2 = x2 + feed_forward(norm(y1)).
-`xltraining.lsh` says which keys LSH attention covers.
+`xltraining.lsh` defines which keys LSH attention covers.
 """
 
 import copy
@@ -32,32 +32,32 @@ _LOSS_CHUNK = 1024
 
 @dataclass(frozen=True)
 class ReformerMemory:
-    """What a document's earlier segments leave behind."""
+    """The memory of a document's earlier segments."""
 
     position: int
     """Tokens so far."""
     layers: list[tuple[Tensor, Tensor | None]]
-    """For each layer the attention's normalised input at the latest tokens (B,M,D), and in LSH layers the bucket ids of
-    those rows (B,H,R,M) int64, oldest first."""
+    """For each layer the attention's normalised input at the latest tokens (B,M,D), oldest first. In LSH layers also
+    the rows' bucket ids (B,H,R,M) int64."""
 
 
 @dataclass(frozen=True)
 class LSHTrace:
-    """What one LSH layer did with a segment."""
+    """Record of one LSH layer's work on a segment."""
 
     layer: int
     buckets: Tensor
     """(B,H,R,S) int64: the bucket ids used."""
     own: Tensor
-    """(B,H,R,S) int64: those that the layer's vectors alone would choose."""
+    """(B,H,R,S) int64: the ids that the layer's vectors alone would choose."""
     margin: Tensor
-    """(B,H,R,S): by what part of the best value the used bucket's falls short of it; 0 where both are one."""
+    """(B,H,R,S): (best − value of the used bucket) / best; 0 if both agree."""
     overflow: Tensor
     """(B,S) int64: pairs of head and round with more than `chunk_length` keys in reach; 0 under rule `chunk`."""
 
 
 class _Positions(nn.Module):
-    """Position embeddings; those of `sinusoid` and `rotary` have no weights."""
+    """Position embeddings; `sinusoid` and `rotary` ones do not have weights."""
 
     def __init__(self, config: ReformerConfig) -> None:
         super().__init__()
@@ -70,7 +70,7 @@ class _Positions(nn.Module):
         self.weights = nn.ParameterList(nn.Parameter(torch.empty(rows, width)) for rows, width in sizes)
 
     def forward(self, positions: Tensor) -> Tensor | float:
-        """(S,D) for positions (S,) int64."""
+        """Return embeddings (S,D) of positions (S,) int64."""
         kind = self.config.position
         if kind == "rotary":
             return 0.0
@@ -98,13 +98,13 @@ class ReformerFeedForward(nn.Module):
         self.dropout = nn.Dropout(config.dropout)
 
     def forward(self, hidden: Tensor) -> Tensor:
-        """(B,S,D) from hidden (B,S,D)."""
+        """Return the block's output (B,S,D) from hidden (B,S,D)."""
         if not (self.training and 0 < self.chunk < hidden.shape[1]):
             return self._mapped(hidden)
         parts = hidden.split(self.chunk, dim=1)
         if not torch.is_grad_enabled():
             return torch.cat([self._mapped(part) for part in parts], dim=1)
-        # Only one part's inner activations exist at a time, in the backward pass too.
+        # Only one part's inner activations exist at a time, also in the backward pass.
         return torch.cat([checkpoint(self._mapped, part, use_reentrant=False) for part in parts], dim=1)
 
     def _mapped(self, hidden: Tensor) -> Tensor:
@@ -119,8 +119,8 @@ class ReformerFeedForward(nn.Module):
 class Reformer(LanguageModel):
     """A Reformer language model.
 
-    The model keeps nothing between calls: memory goes in and comes out. Under rule `chunk` a call is a whole document,
-    and nothing is carried.
+    The model has no state between calls: the caller passes memory in and gets new memory back. Under rule `chunk` each
+    call is a whole document, and no memory is carried.
     """
 
     def __init__(self, config: ReformerConfig) -> None:
@@ -140,22 +140,22 @@ class Reformer(LanguageModel):
         self._initialise()
 
     def _initialise(self) -> None:
-        """Normal weights, zero biases; maps into the residual streams shrink with depth, so that they keep scale."""
+        """Set normal weights and zero biases; maps into the residual streams shrink with depth, to keep their scale."""
         for name, parameter in self.named_parameters():
             if "norm" in name:
                 nn.init.constant_(parameter, float(name.endswith("weight")))
             elif name.endswith(".bias"):
                 nn.init.zeros_(parameter)
             elif name.startswith(("positions.", "word_emb.")) and self.positions.weights:
-                # What tells positions apart must not drown in the first updates: with 0.02 the duplication task, where
-                # attention goes by positions alone, was not learned.
+                # Differences between positions must not drown in the first updates. In the duplication task, attention
+                # depends on positions alone: with 0.02 it was not learned.
                 nn.init.normal_(parameter, std=_TABLE_STD)
             else:
                 into_residual = name.endswith(("output.weight", "outer.weight"))
                 nn.init.normal_(parameter, std=_INIT_STD / math.sqrt(2 * self.config.n_layer if into_residual else 1))
 
     def first_memory(self, batch_size: int) -> ReformerMemory:
-        """What a document starts with: position 0 and no rows."""
+        """Return the memory at the start of a document: position 0 and no rows."""
         config, like = self.config, self.word_emb.weight
         rows = like.new_zeros(batch_size, 0, config.d_model)
         buckets = rows.new_zeros(batch_size, config.n_head, config.n_hashes, 0, dtype=torch.int64)
@@ -173,17 +173,17 @@ class Reformer(LanguageModel):
 
         Args:
             tokens: (B,S) int64.
-            memory: what the previous segment returned; None starts a document.
-            buckets: for each layer the segment's bucket ids (B,H,R,S) int64 in place of its own, or None.
-            trace: gets one entry for each LSH layer.
+            memory: memory that the previous segment returned; None starts a document.
+            buckets: for each layer the segment's bucket ids (B,H,R,S) int64 to use instead of its own, or None.
+            trace: list to which one entry for each LSH layer is appended.
 
         Returns:
-            Normalised last hidden states (B,S,d_output), and the new memory, detached. Under rule `chunk` that is the
+            Normalised last hidden states (B,S,d_output), and the new memory, detached. Under rule `chunk` it is the
             first memory again.
 
         Raises:
-            ConfigError: memory under rule `chunk`.
-            DataError: positions without an embedding.
+            ConfigError: memory was given under rule `chunk`.
+            DataError: the segment has positions without an embedding.
         """
         config = self.config
         B, S = tokens.shape
@@ -216,17 +216,18 @@ class Reformer(LanguageModel):
         config = self.config
         if config.rule == "chunk" and memory.position:
             raise ConfigError(
-                f"rule chunk carries no memory between segments, found one of {memory.position:,} tokens: "
-                "pass a document as one segment"
+                f"rule chunk carries no memory between segments, found one of {memory.position:,} tokens.",
+                repair="Pass a document as one segment.",
             )
         if config.max_positions and memory.position + segment > config.max_positions:
             raise DataError(
-                f"the model has {config.max_positions:,} positions, and this document goes on to "
-                f"{memory.position + segment:,}: start a document anew before that"
+                f"the model has {config.max_positions:,} positions, but this document has "
+                f"{memory.position + segment:,} tokens.",
+                repair="Start a new document before the last position.",
             )
 
     def _contexts(self, memory: ReformerMemory) -> list[Context]:
-        """Each layer's; in training with `redraw_hashes`, with rotations of this call alone."""
+        """Return each layer's context; in training with `redraw_hashes`, with rotations for this call only."""
         contexts = []
         for layer, (rows, buckets) in zip(self._layers(), memory.layers, strict=True):
             rotations = None
@@ -236,7 +237,7 @@ class Reformer(LanguageModel):
         return contexts
 
     def prepare_training(self, training: TrainingConfig) -> None:
-        """Take over whether activations are computed again in the backward pass."""
+        """Apply the setting whether the backward pass computes activations again."""
         self.reversible = training.reversible
 
     def memory_before(self, memory: ReformerMemory | None, length: int) -> ReformerMemory | None:
@@ -247,42 +248,42 @@ class Reformer(LanguageModel):
         return None if limit is not None and memory.position + length > limit else memory
 
     def plain_memory(self, memory: ReformerMemory | None) -> Any:
-        """Return a memory as a dict of `position` and `layers`, with tensors of its own."""
+        """Return a memory as a dict of `position` and `layers`, with copied tensors."""
         return None if memory is None else plain({"position": memory.position, "layers": memory.layers})
 
     def memory_from_plain(self, plain: Any, device: torch.device) -> ReformerMemory | None:
-        """Return the memory that `plain_memory` wrote down, on a device."""
+        """Return the memory that `plain_memory` made plain, on a device."""
         if plain is None:
             return None
         return ReformerMemory(plain["position"], [(rows, ids) for rows, ids in placed(plain["layers"], device)])
 
     @classmethod
     def is_drawn(cls, name: str) -> bool:
-        """Return whether a tensor holds hash rotations: rounds that are drawn later must continue those stored."""
+        """Return whether a tensor holds hash rotations: rounds that are drawn later must continue the stored ones."""
         return name.endswith(".rotations")
 
     def logits(self, hidden: Tensor) -> Tensor:
-        """(B,S,V) from the hidden states (B,S,d_output) that `forward` returns."""
+        """Return logits (B,S,V) from the hidden states (B,S,d_output) that `forward` returns."""
         return self.head(hidden)
 
     def all_log_probs(self, hidden: Tensor) -> Tensor:
-        """Log-probability of every token in nats, (B,S,V), from hidden (B,S,d_output)."""
+        """Return the log-probability of every token in nats, (B,S,V), from hidden (B,S,d_output)."""
         return self.head(hidden).log_softmax(dim=-1)
 
     def log_probs(self, hidden: Tensor, targets: Tensor) -> Tensor:
-        """Log-probability of each target in nats, (B,S), from hidden (B,S,d_output) and targets (B,S) int64."""
+        """Return the log-probability of each target in nats, (B,S), from hidden (B,S,d_output), targets (B,S) int64."""
         parts = zip(hidden.flatten(0, 1).split(_LOSS_CHUNK), targets.flatten().split(_LOSS_CHUNK), strict=True)
         losses = [F.cross_entropy(self.head(rows), wanted, reduction="none") for rows, wanted in parts]
         return -torch.cat(losses).view_as(targets)
 
     def loss(self, hidden: Tensor, targets: Tensor, chunk: int = _LOSS_CHUNK) -> Tensor:
-        """Mean negative log-probability of the targets in nats, computed by `chunk` positions at a time.
+        """Return the mean negative log-probability of the targets in nats, computed `chunk` positions at a time.
 
-        Logits of a chunk exist only while it is computed, and once more in its backward pass.
+        A chunk's logits exist only while its loss is computed, and once more in its backward pass.
 
         Args:
             hidden: (B,S,d_output), as `forward` returns it.
-            targets: (B,S) int64; those of -100 do not count.
+            targets: (B,S) int64; targets of -100 do not count.
         """
         parts = zip(hidden.flatten(0, 1).split(chunk), targets.flatten().split(chunk), strict=True)
         losses = [checkpoint(self._loss, rows, wanted, use_reentrant=False) for rows, wanted in parts]
@@ -292,10 +293,10 @@ class Reformer(LanguageModel):
         return F.cross_entropy(self.head(rows), targets, reduction="sum")
 
     def with_evaluation(self, mem_len: int | None = None, n_hashes: int | None = None) -> "Reformer":
-        """This model under other evaluation settings; None keeps one. Weights are shared, not copied.
+        """Return this model with other evaluation settings; None keeps one. Weights are shared, not copied.
 
         Raises:
-            ConfigError: numbers below 1; more rounds of hashing than the model has, where its rotations were not drawn
+            ConfigError: a number is below 1, or `n_hashes` exceeds the model's rounds and its rotations were not drawn
                 from its seed.
         """
         settings = {"mem_len": mem_len, "n_hashes": n_hashes}
@@ -311,7 +312,7 @@ class Reformer(LanguageModel):
 
 
 def _rounds(attention: SharedAttention, n_hashes: int) -> Tensor:
-    """A layer's rotations for so many rounds."""
+    """Return a layer's rotations for this number of rounds, and draw missing ones."""
     rotations = attention.rotations
     R = rotations.shape[1]
     if n_hashes <= R:
@@ -320,6 +321,6 @@ def _rounds(attention: SharedAttention, n_hashes: int) -> Tensor:
     if not torch.allclose(drawn[:, :R], rotations, atol=1e-6):
         raise ConfigError(
             f"n_hashes must be at most {R}, found {n_hashes}: the model's rotations were not drawn from its hash_seed, "
-            "so there are no more"
+            "so no more can be drawn."
         )
     return torch.cat([rotations, drawn[:, R:]], dim=1)

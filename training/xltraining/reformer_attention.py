@@ -29,7 +29,7 @@ __all__ = ["Attended", "Attention", "Context", "LocalAttention", "SharedAttentio
 
 @dataclass(frozen=True)
 class Context:
-    """What a layer's attention knows besides its input."""
+    """The inputs of a layer's attention other than hidden states."""
 
     position: int
     """Tokens of the document before the segment."""
@@ -38,28 +38,28 @@ class Context:
     buckets: Tensor | None = None
     """(B,H,R,M) int64: their bucket ids, in LSH layers."""
     rotations: Tensor | None = None
-    """(H,R,h,columns): in place of the layer's own; rows of memory are hashed anew then."""
+    """(H,R,h,columns): replace the layer's own; rows of memory are then hashed again."""
 
 
 @dataclass(frozen=True)
 class Attended:
-    """What a layer's attention did, besides its output."""
+    """The results of a layer's attention other than its output."""
 
     memory: tuple[Tensor, Tensor | None]
     """Rows and bucket ids for the next segment."""
     buckets: Tensor | None = None
-    """(B,H,R,K) int64: the bucket ids that were used, those of memory first."""
+    """(B,H,R,K) int64: the bucket ids that were used, memory's ids first."""
     hashed: Buckets | None = None
-    """Those of the segment, and what the vectors alone would choose."""
+    """The segment's bucket ids, and the ids that the vectors alone would choose."""
     overflow: Tensor | None = None
     """(B,S) int64: pairs of head and round with more than W keys to cover."""
 
 
 def angles(positions: Tensor, width: int) -> Tensor:
-    """Angles (N, width/2) of positions (N,) in [0, 2π), float32, with wavelengths from 2π to 10000·2π.
+    """Return angles (N, width/2) of positions (N,) in [0, 2π), float32, with wavelengths from 2π to 10000·2π.
 
-    They are computed in float64: in float32 an angle of a million radians is known to 0.03, which depends on how it was
-    computed.
+    They are computed in float64: in float32, an angle of a million radians has an error of up to 0.03, which depends on
+    how it was computed.
     """
     exponents = torch.arange(0, width, 2, device=positions.device).double() / width
     turn = torch.tensor(2 * math.pi, dtype=torch.float64)  # a plain number would be exported in float32
@@ -67,7 +67,7 @@ def angles(positions: Tensor, width: int) -> Tensor:
 
 
 def _rotate(vectors: Tensor, positions: Tensor) -> Tensor:
-    """Rotary positions: turn each pair of neighbours in vectors (B,H,N,h) by the angles of positions (N,)."""
+    """Apply rotary positions: turn each pair of neighbours in vectors (B,H,N,h) by the angles of positions (N,)."""
     turn = angles(positions, vectors.shape[-1])
     sin, cos = turn.sin().to(vectors.dtype), turn.cos().to(vectors.dtype)  # (N,h/2)
     even, odd = vectors[..., 0::2], vectors[..., 1::2]
@@ -77,7 +77,7 @@ def _rotate(vectors: Tensor, positions: Tensor) -> Tensor:
 def local_attention(
     query: Tensor, key: Tensor, value: Tensor, *, position: int, chunk: int, chunks_before: int, dropout: Dropout
 ) -> Tensor:
-    """What a segment's rows attend to (B,H,S,h): keys at or before each, of its own chunk and of those before it.
+    """Attend from a segment's rows to keys at or before each, in its own chunk and in the chunks before it.
 
     Chunks are counted from the document's beginning, so the result does not depend on where segments begin.
 
@@ -85,6 +85,9 @@ def local_attention(
         query: (B,H,S,h), scaled.
         key, value: (B,H,K,h), oldest first; the last S belong to the segment.
         position: tokens of the document before the segment.
+
+    Returns:
+        Attended values (B,H,S,h).
     """
     B, H, S, h = query.shape
     K = key.shape[2]
@@ -101,14 +104,14 @@ def local_attention(
         :, None
     ]
     hidden = (key_places > places) | (key_places < missing - chunks_before * chunk)  # (chunks,chunk,seen)
-    # A finite number, as rows that only fill up the first chunk see nothing.
+    # A finite number, because padding rows of the first chunk do not see any key.
     scores = (queries @ keys).masked_fill(hidden, torch.finfo(query.dtype).min)
     mixed = dropout(scores.softmax(dim=-1)) @ values.transpose(-1, -2)
     return mixed.flatten(2, 3)[:, :, left : left + S]
 
 
 class Attention(nn.Module):
-    """What all kinds share: normalised input, values, the output map, and the rows kept for the next segment."""
+    """Base of all kinds of attention: normalised input, values, output map, and rows for the next segment."""
 
     def __init__(self, config: ReformerConfig) -> None:
         super().__init__()
@@ -121,29 +124,29 @@ class Attention(nn.Module):
         self.dropatt = nn.Dropout(config.dropatt)
 
     def _heads(self, rows: Tensor) -> Tensor:
-        """(B,H,N,h) from (B,N,H*h)."""
+        """Split rows (B,N,H*h) into heads (B,H,N,h)."""
         B, N, _ = rows.shape
         return rows.view(B, N, self.config.n_head, self.config.d_head).transpose(1, 2)
 
     def _out(self, mixed: Tensor) -> Tensor:
-        """(B,S,D) from what heads attended to, (B,H,S,h)."""
+        """Return the block's output (B,S,D) from the heads' attended values (B,H,S,h)."""
         return self.dropout(self.output(mixed.transpose(1, 2).flatten(2)))
 
     def _placed(self, vectors: Tensor, first: int) -> Tensor:
-        """Vectors (B,H,N,h) of positions from `first` on, turned by them where positions are rotary."""
+        """Return vectors (B,H,N,h) of positions from `first` on, turned by their positions if these are rotary."""
         if self.config.position != "rotary":
             return vectors
         return _rotate(vectors, torch.arange(first, first + vectors.shape[2], device=vectors.device))
 
     def _kept(self, rows: Tensor, dim: int, count: int) -> Tensor:
-        """The last `count` rows for the next segment, as a tensor of their own: a view would keep the rest alive."""
+        """Return a copy of the last `count` rows for the next segment: a view would keep the rest in memory."""
         N = rows.shape[dim]
         keep = 0 if self.config.rule == "chunk" else min(N, count)
         return rows.detach().narrow(dim, N - keep, keep).clone()
 
 
 class LocalAttention(Attention):
-    """Attention to the query's own chunk and those before it, with queries and keys of their own."""
+    """Attention to the query's own chunk and the chunks before it, with separate queries and keys."""
 
     def __init__(self, config: ReformerConfig) -> None:
         super().__init__(config)
@@ -154,7 +157,7 @@ class LocalAttention(Attention):
     def forward(
         self, hidden: Tensor, context: Context, forced: Tensor | None = None, known: Tensor | None = None
     ) -> tuple[Tensor, Attended]:
-        """Attend from hidden (B,S,D) to (B,S,D); there are no buckets here."""
+        """Return the block's output (B,S,D) from hidden (B,S,D), without buckets."""
         config = self.config
         normed = self.norm(hidden)
         rows = torch.cat([context.rows, normed], dim=1)
@@ -185,32 +188,32 @@ class SharedAttention(Attention):
             self.register_buffer("rotations", self._first_rotations())
 
     def _first_rotations(self) -> Tensor:
-        """Rotations (H,R,h,columns) as they are drawn; on torch's device `meta` without numbers, for a file's.
+        """Draw rotations (H,R,h,columns); on torch's device `meta`, return a tensor without data.
 
-        So the shapes that a stranger's configuration asks for take no memory before they are compared with its file.
+        So the shapes of an untrusted configuration take no memory before they are compared with its file.
         """
         config = self.config
         empty = torch.empty(config.n_head, config.n_hashes, config.d_head, config.rotation_columns, device="meta")
         return empty if torch.get_default_device().type == "meta" else self.drawn_rotations(config.n_hashes)
 
     def drawn_rotations(self, n_hashes: int) -> Tensor:
-        """Rotations (H,R,h,columns) as the configuration's seed gives them."""
+        """Draw rotations (H,R,h,columns) from the configuration's seed."""
         config = self.config
         columns, seed = config.rotation_columns, config.hash_seed
         return draw_rotations(config.n_head, config.d_head, columns, n_hashes, seed, self.layer)
 
     def fresh_rotations(self) -> Tensor | None:
-        """New rotations (H,R,h,columns) from torch's generator, for one training step; None where nothing is hashed."""
+        """Draw rotations (H,R,h,columns) from torch's generator for one training step; None without hashing."""
         return unit_columns(torch.randn_like(self.rotations)) if self.hashes else None
 
     def forward(
         self, hidden: Tensor, context: Context, forced: Tensor | None = None, known: Tensor | None = None
     ) -> tuple[Tensor, Attended]:
-        """Attend from hidden (B,S,D) to (B,S,D).
+        """Return the block's output (B,S,D) from hidden (B,S,D).
 
         Args:
-            forced: (B,H,R,S) bucket ids of the segment, in place of what its vectors would choose.
-            known: (B,H,R,K) bucket ids of memory and segment, as an earlier call returned them: nothing is hashed.
+            forced: (B,H,R,S) bucket ids of the segment, instead of its vectors' own choice.
+            known: (B,H,R,K) bucket ids of memory and segment from an earlier call, instead of hashing.
         """
         config = self.config
         S, M = hidden.shape[1], context.rows.shape[1]
@@ -246,7 +249,7 @@ class SharedAttention(Attention):
         return self._out(mixed), Attended(memory, known, hashed, overflow)
 
     def _hash(self, query_key: Tensor, context: Context, forced: Tensor | None) -> tuple[Buckets, Tensor]:
-        """Bucket ids of the segment's rows, and of all rows (B,H,R,K)."""
+        """Return the buckets of the segment's rows, and the bucket ids of all rows (B,H,R,K)."""
         M, factors = context.rows.shape[1], self.config.n_buckets
         rotations = self.rotations if context.rotations is None else context.rotations
         hashed = hash_vectors(query_key[:, :, M:], rotations, factors, forced)
@@ -257,7 +260,7 @@ class SharedAttention(Attention):
         return hashed, torch.cat([past, hashed.used], dim=-1)
 
     def _whole_pass(self, query: Tensor, key: Tensor, value: Tensor, buckets: Tensor | None) -> Tensor:
-        """Rule `chunk`: pad as Hugging Face's model does, and attend fully where that fits one chunk."""
+        """Compute rule `chunk`: pad as Hugging Face's model does, and attend fully if all rows fit into one chunk."""
         config, T = self.config, query.shape[2]
         chunk, fill = config.chunk_length, 0
         if buckets is not None:

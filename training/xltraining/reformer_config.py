@@ -35,22 +35,24 @@ _CHOICES = {
     "streams": ("concat", "mean"),
 }
 _LAYER_TYPES = ("local", "lsh", "full")
-# A configuration that comes with a file must not decide how long the model takes to build, or be beyond torch's sizes.
+# A file's configuration must not cause a long construction of the model, or sizes beyond torch's limits.
 _MOST_LAYERS = 1000
 _MOST_ROUNDS = 10_000  # of hashing, in all layers together
 _MOST_PARTS = 8  # factors of a number of buckets, axes of positions
 _LARGEST_SIZE = 1 << 31
 _LARGEST_MATRIX = 1 << 48
-# Rotations are drawn for files that do not hold them, so these take memory: a quarter of a gigabyte.
+# Rotations are drawn for files without them, so they take memory: at most a quarter of a gigabyte.
 _MOST_ROTATIONS = 1 << 26
 
 
 @dataclass(frozen=True)
 class ReformerConfig(ModelConfig):
-    """Hyper-parameters of a Reformer (Kitaev et al. 2020). The defaults train; other values read others' checkpoints.
+    """Hyper-parameters of a Reformer (Kitaev et al. 2020).
+
+    The defaults are for training; other values are for checkpoints of other code bases.
 
     Raises:
-        ConfigError: lists every field that is wrong.
+        ConfigError: fields are invalid. The message lists all of them.
     """
 
     NAME: ClassVar[str] = "Reformer"
@@ -68,9 +70,9 @@ class ReformerConfig(ModelConfig):
     n_hashes: int = 2
     """Rounds of hashing."""
     n_buckets: tuple[int, ...] = (32,)
-    """Buckets of a round, or even factors whose product they are; the first factor is the least significant."""
+    """Number of buckets in a round, or its even factors; the first factor is the least significant."""
     chunk_length: int = 64
-    """Rows of a chunk of LSH attention; under rule `band` also W, the keys that a query sees in a round at most."""
+    """Rows of a chunk of LSH attention; under rule `band` also W, the most keys that a query sees in a round."""
     chunks_before: int = 1
     local_chunk_length: int = 64
     local_chunks_before: int = 1
@@ -79,47 +81,47 @@ class ReformerConfig(ModelConfig):
     tgt_len: int = 512
     """Tokens in a training segment, and the default segment length afterwards."""
     mem_len: int = 512
-    """How far back LSH and full attention see, M; local attention sees its own chunk and those before it."""
+    """M, the reach of LSH and full attention; local attention sees its own chunk and the chunks before it."""
     position: Literal["axial", "axial_sum", "absolute", "sinusoid", "rotary"] = "axial"
     axial_shape: tuple[int, ...] = (64, 128)
-    """Positions are cells of such a table, row by row; `max_positions` is its size."""
+    """Shape of the table whose cells are the positions, row by row; `max_positions` is its size."""
     axial_dims: tuple[int, ...] = (64, 192)
     """Widths of the embeddings of each axis: they add up to `d_model` (`axial`) or are all `d_model` (`axial_sum`)."""
     max_positions: int = 8192
     """Positions that have an embedding; 0: no limit (`sinusoid`, `rotary`)."""
     activation: Literal["relu", "gelu", "gelu_tanh"] = "relu"
     streams: Literal["concat", "mean"] = "concat"
-    """How the two streams leave: side by side (2 d_model wide), or their mean."""
+    """How the two streams become the output: concatenated (2 d_model wide), or averaged."""
     layer_norm_epsilon: float = 1e-5
     scale_scores: bool = False
-    """LSH scores are divided by sqrt(d_head) besides the key's norm (reformer-pytorch)."""
+    """LSH scores are also divided by sqrt(d_head), not only by the key's norm (reformer-pytorch)."""
     attention_bias: bool = False
     """The output map of attention has a bias (reformer-pytorch)."""
     self_mask: float = -1e5
-    """Rule `chunk`: what stands in place of a query's score with itself."""
+    """Rule `chunk`: replaces a query's score with itself."""
     hash_seed: int = 0
-    """Rotations are drawn from it, layer by layer and round by round."""
+    """Seed of the rotations, which are drawn layer by layer and round by round."""
     redraw_hashes: bool = False
-    """Training draws new rotations at each step, as the paper does; afterwards the fixed ones count."""
+    """Training draws new rotations at each step, as in the paper; evaluation uses the fixed ones."""
     dropout: float = 0.1
     dropatt: float = 0.0
     """Dropout of attention probabilities."""
     ff_chunk: int = 0
-    """Training computes feed-forward blocks so many positions at a time; 0: all at once. The numbers are the same."""
+    """Positions that training feeds to a feed-forward block at a time; 0: all. The results are the same."""
 
     def __post_init__(self) -> None:
         problems = [*self._type_problems()] or [*self._value_problems()] or [*self._size_problems()]
         if problems:
-            raise ConfigError("invalid Reformer configuration: " + "; ".join(problems))
+            raise ConfigError(f"invalid Reformer configuration: {'; '.join(problems)}.")
 
     @property
     def position_limit(self) -> int | None:
-        """Positions that have an embedding; None: no limit."""
+        """Number of positions with an embedding; None: no limit."""
         return self.max_positions or None
 
     @property
     def position_limit_source(self) -> str:
-        """The table that the limit is the size of."""
+        """The table whose size is the limit, as the end of a message."""
         if not self.position.startswith("axial"):
             return ""
         return f", the size of axial_shape {', '.join(map(str, self.axial_shape))}"
@@ -136,22 +138,22 @@ class ReformerConfig(ModelConfig):
 
     @property
     def rotation_columns(self) -> int:
-        """Columns of a rotation: half as many as buckets, for each factor."""
+        """Columns of a rotation: half the number of buckets, for each factor."""
         return sum(self.n_buckets) // 2
 
     @property
     def d_output(self) -> int:
-        """Width of what the output layer reads."""
+        """Width of the output layer's input."""
         return 2 * self.d_model if self.streams == "concat" else self.d_model
 
     @property
     def local_rows(self) -> int:
-        """Rows of earlier segments that a local layer keeps: enough for any place of the segment in its chunks."""
+        """Rows of earlier segments that a local layer keeps: enough for any place of a segment in its chunks."""
         return (self.local_chunks_before + 1) * self.local_chunk_length
 
     @property
     def chunk_multiple(self) -> int:
-        """Rule `chunk`: documents are padded to a multiple of this, as all chunk lengths of its layers divide it."""
+        """Rule `chunk`: documents are padded to a multiple of this common multiple of the layers' chunk lengths."""
         lengths = {"lsh": self.chunk_length, "local": self.local_chunk_length}
         return math.lcm(*(lengths[kind] for kind in self.attn_layers if kind in lengths))
 
@@ -215,11 +217,11 @@ class ReformerConfig(ModelConfig):
             if self.position == "axial_sum" and any(width != self.d_model for width in self.axial_dims):
                 yield f"axial_dims must all be d_model {self.d_model}, found {self.axial_dims}"
         elif self.position == "absolute" and self.max_positions < 1:
-            yield "max_positions must be at least 1 where positions have embeddings, found 0"
+            yield "max_positions must be at least 1 if positions have embeddings, found 0"
         elif self.position == "sinusoid" and self.d_model % 2:
-            yield f"d_model must be even where positions are sines and cosines, found {self.d_model}"
+            yield f"d_model must be even if positions are sines and cosines, found {self.d_model}"
         elif self.position == "rotary" and self.d_head % 2:
-            yield f"d_head must be even where positions turn pairs of numbers, found {self.d_head}"
+            yield f"d_head must be even if positions are rotary (they turn pairs of numbers), found {self.d_head}"
         if self.rule == "chunk" and self.chunk_multiple and self.max_positions % self.chunk_multiple:
             yield (
                 f"chunk lengths must divide max_positions {self.max_positions:,}, found {self.chunk_length} (lsh) and "

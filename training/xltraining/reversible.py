@@ -1,8 +1,8 @@
 """Reversible layers: activations are recomputed in the backward pass (Gomez et al. 2017; Reformer, section 3).
 
-From a layer's outputs y1 = x1 + F(x2) and y2 = x2 + G(y1) follow its inputs, x2 = y2 − G(y1) and x1 = y1 − F(x2). So
-training keeps the last two streams alone, whatever the number of layers, and runs every block twice: the second time
-with the same random numbers and the same buckets.
+A layer's outputs y1 = x1 + F(x2) and y2 = x2 + G(y1) determine its inputs: x2 = y2 − G(y1) and x1 = y1 − F(x2). So
+training keeps only the last two streams, for any number of layers, and runs every block twice. The second time has the
+same random numbers and the same buckets.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -37,13 +37,13 @@ def run_layers(
     observe: _Observe,
     reversible: bool,
 ) -> tuple[Tensor, Tensor]:
-    """Both streams (B,S,D) after all layers, which start as hidden (B,S,D).
+    """Return both streams (B,S,D) after all layers; both start as hidden (B,S,D).
 
     Args:
-        contexts: what each layer's attention knows besides its input. Constants: no gradient reaches them.
+        contexts: the other inputs of each layer's attention. They are constants: no gradient reaches them.
         forced: bucket ids for each layer's attention, or None.
-        observe: called with each layer's index and what its attention did.
-        reversible: keep no activations for the backward pass.
+        observe: called with each layer's index and its attention's other results.
+        reversible: whether to recompute activations in the backward pass instead of keeping them.
     """
     if reversible:
         run = _Run(layers, contexts, forced, observe)
@@ -67,7 +67,7 @@ class _RandomState:
 
     @contextmanager
     def restored(self) -> Iterator[None]:
-        """Random numbers as they came then; those of now go on afterwards."""
+        """Restore this state in the block; afterwards the current random numbers continue."""
         with torch.random.fork_rng([self.device] if self.cuda is not None else []):
             torch.set_rng_state(self.cpu)
             if self.cuda is not None:
@@ -76,7 +76,7 @@ class _RandomState:
 
 
 class _Run:
-    """One forward pass, and what its backward pass needs besides the last streams."""
+    """One forward pass, and the values that its backward pass needs in addition to the last streams."""
 
     def __init__(
         self,
@@ -90,11 +90,11 @@ class _Run:
         self.states: list[tuple[_RandomState, _RandomState]] = []
 
     def parameters(self) -> list[nn.Parameter]:
-        """Those that want a gradient, in the order of `backward`'s."""
+        """Return the parameters that need a gradient, in the order of `backward`'s gradients."""
         return [parameter for layer in self.layers for block in _blocks(layer) for parameter in _trained(block)]
 
     def forward(self, first: Tensor, second: Tensor) -> tuple[Tensor, Tensor]:
-        """Both streams after all layers."""
+        """Return both streams after all layers."""
         device = first.device
         self.autocast = torch.autocast(
             device.type, torch.get_autocast_dtype(device.type), torch.is_autocast_enabled(device.type)
@@ -113,7 +113,7 @@ class _Run:
     def backward(
         self, first: Tensor, second: Tensor, grad_first: Tensor, grad_second: Tensor
     ) -> tuple[Tensor, Tensor, list[Tensor | None]]:
-        """Gradients of the streams before all layers, and of `parameters`, from the streams after them."""
+        """Return gradients of the streams before all layers, and of `parameters`, from the streams after them."""
         gradients: list[Tensor | None] = []
         for layer, context, buckets, states in zip(
             reversed(self.layers), reversed(self.contexts), reversed(self.buckets), reversed(self.states), strict=True
@@ -132,12 +132,12 @@ class _Run:
     def _again(
         self, block: nn.Module, hidden: Tensor, grad: Tensor, state: _RandomState, *arguments: Any
     ) -> tuple[Tensor, Tensor, tuple[Tensor | None, ...]]:
-        """A block's output, and the gradients of its input and its parameters."""
+        """Run a block again; return its output, and the gradients of its input and its parameters."""
         hidden = hidden.detach().requires_grad_()
         with torch.enable_grad(), state.restored(), self.autocast:
             output = block(hidden, *arguments)
             if isinstance(output, tuple):
-                output, _ = output  # attention also says what it did
+                output, _ = output  # attention also returns other results
         of_input, *of_parameters = torch.autograd.grad(
             output, [hidden, *_trained(block)], grad.to(output.dtype), allow_unused=True
         )
@@ -168,6 +168,6 @@ def _trained(block: nn.Module) -> list[nn.Parameter]:
 
 
 def _small(buckets: Tensor) -> Tensor:
-    """The same numbers in as few bytes as hold them."""
+    """Return the same numbers in the smallest integer type that holds them."""
     largest = int(buckets.max()) if buckets.numel() else 0
     return buckets.to(torch.int16 if largest < 1 << 15 else torch.int32 if largest < 1 << 31 else torch.int64)

@@ -1,4 +1,4 @@
-"""A training run: updates, the lines of its log, and the state from which it goes on exactly where it stopped."""
+"""A training run: updates, the lines of its log, and the state from which it resumes exactly."""
 
 import json
 import math
@@ -26,37 +26,37 @@ __all__ = ["CHECKPOINT_NAME", "LOG_NAME", "SavedRun", "TrainingResult", "Trainin
 
 CHECKPOINT_NAME = "checkpoint.pt"
 LOG_NAME = "log.jsonl"
-# None of these changes a weight but `steps`: the schedule of the learning rate follows the new number from there on.
+# Only `steps` among these changes weights: the learning rate's schedule follows the new number from the resume on.
 _FREE_TO_CHANGE = {"device", "threads", "log_every", "eval_every", "checkpoint_every", "steps"}
 
 
 @dataclass(frozen=True)
 class TrainingResult:
-    """How a run ended."""
+    """The result of a run."""
 
     step: int
-    """Updates done, those before a resume included."""
+    """Number of updates, including those before a resume."""
     train_bits: float | None
-    """Bits per byte, or per symbol of the task, of the last line of the log."""
+    """Bits per byte, or per symbol of the task, in the log's last line."""
     valid_bits: float | None
-    """Of the last evaluation."""
+    """Bits per byte, or per symbol of the task, in the last evaluation."""
     interrupted: bool
     checkpoint: Path
 
 
 @dataclass(frozen=True)
 class SavedRun:
-    """What an unfinished run was started with."""
+    """The settings with which an unfinished run was started."""
 
     model_config: ModelConfig
     training_config: TrainingConfig
     train_files: tuple[Path, ...]
-    """Absolute paths; none if the task draws its examples, or an earlier version wrote the checkpoint."""
+    """Absolute paths; empty if the task draws its examples, or an earlier version wrote the checkpoint."""
     valid_files: tuple[Path, ...]
 
 
 def saved_run(out_dir: Path) -> SavedRun:
-    """Read what the run in a folder was started with.
+    """Read the settings with which the run in a folder was started.
 
     Raises:
         CheckpointError: the folder holds no run.
@@ -71,7 +71,7 @@ def saved_run(out_dir: Path) -> SavedRun:
 
 def _state_of(checkpoint: Path, saved: Checkpoint) -> dict[str, Any]:
     if saved.training is None:
-        raise CheckpointError(f"{checkpoint}: holds weights only, no run to resume", repair="choose another folder")
+        raise CheckpointError(f"{checkpoint}: holds weights only, no run to resume.", repair="Choose another folder.")
     return saved.training
 
 
@@ -89,7 +89,7 @@ class TrainingRun:
         """Make a fresh model and its optimizer.
 
         Args:
-            files: texts of the task, as `train` and `valid`; the checkpoint names them for a later resume.
+            files: paths of the task's texts, as `train` and `valid`; the checkpoint stores them for a later resume.
         """
         self.config, self.task, self.out_dir = config, task, out_dir
         self.files = {name: [str(path.absolute()) for path in paths] for name, paths in files.items()}
@@ -108,22 +108,22 @@ class TrainingRun:
 
     @property
     def checkpoint(self) -> Path:
-        """Where the run's checkpoint stands."""
+        """Path of the run's checkpoint."""
         return self.out_dir / CHECKPOINT_NAME
 
     def go(
         self, interrupt: threading.Event, report: Callable[[str], None], on_step: Callable[[int], None]
     ) -> TrainingResult:
-        """Train to the end, or until `interrupt` is set: the update under way is finished and saved."""
+        """Train to the end, or until `interrupt` is set; then finish the current update and save."""
         config, unit = self.config, self.task.unit
         try:
             self.out_dir.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise CheckpointWriteError(
-                f"{self.out_dir}: the output folder cannot be made ({error.strerror})", repair="choose another place"
+                f"{self.out_dir}: the output folder cannot be made ({error.strerror}).", repair="Choose another place."
             ) from error
         bar = tqdm(total=config.steps, initial=self.step, unit="step", disable=None, dynamic_ncols=True)  # on stderr
-        # A run that begins has a log of its own, whatever one left that was killed before its first checkpoint.
+        # A new run starts a new log, even if a run that was killed before its first checkpoint left one.
         with bar, (self.out_dir / LOG_NAME).open("a" if self.step else "w", encoding="utf-8") as log:
             since, logged_step = time.perf_counter(), self.step
             while self.step < config.steps and not interrupt.is_set():
@@ -199,12 +199,12 @@ class TrainingRun:
 
     def _diverged(self, what: str) -> TrainingDivergedError:
         return TrainingDivergedError(
-            f"{what} at step {self.step}: lower the learning rate or the clipping norm, and start anew; "
-            f"no checkpoint was written for this step in {self.out_dir}"
+            f"{what} at step {self.step}; no checkpoint was written for this step in {self.out_dir}.",
+            repair="Lower the learning rate or the clipping norm, and start again.",
         )
 
     def save(self) -> None:
-        """Write the checkpoint with all that `restore` needs; weights that are not finite never replace it."""
+        """Write the checkpoint with all state for `restore`; weights that are not finite never replace it."""
         if not all(parameter.isfinite().all() for parameter in self.model.parameters()):
             raise self._diverged("some weights are not finite")
         on_cuda = self.device.type == "cuda"
@@ -229,10 +229,10 @@ class TrainingRun:
         )
 
     def restore(self) -> None:
-        """Take up the run whose checkpoint stands in the output folder; drop the log's lines that came after it.
+        """Resume the run whose checkpoint is in the output folder; drop the log's lines after the checkpoint.
 
         Raises:
-            CheckpointError: there is none, or it belongs to another run; lists every difference.
+            CheckpointError: the folder has no checkpoint, or that of another run. The message lists every difference.
         """
         saved = load_checkpoint(self.checkpoint)
         state = _state_of(self.checkpoint, saved)
@@ -257,11 +257,11 @@ class TrainingRun:
     def _check_same_run(self, model_config: ModelConfig, state: dict[str, Any]) -> None:
         here: dict[str, Any] = {"architecture": architecture_of(self.model.config)}
         there: dict[str, Any] = {"architecture": architecture_of(model_config)}
-        if here == there:  # else their fields are not the same ones
+        if here == there:  # other architectures have other fields
             here |= self.model.config.to_dict()
             there |= model_config.to_dict()
         here |= {**self.config.to_dict(), "training text": self.task.text_sha256}
-        # A run of before a setting existed had its default.
+        # A checkpoint from before a setting existed has its default.
         there |= {**TrainingConfig().to_dict(), **state["config"], "training text": state["text_sha256"]}
         differences = [
             f"{name} was {there.get(name)}, is now {here[name]}"

@@ -1,4 +1,4 @@
-"""What a model is trained on: where the batches of a run come from, and what it is evaluated on."""
+"""Training tasks: the source of a run's batches, and its evaluation."""
 
 import hashlib
 from collections.abc import Sequence
@@ -20,15 +20,15 @@ _VALID_STREAMS = 8  # the held-out text is walked as so many streams, for speed
 
 
 class Task(Protocol):
-    """A source of batches, each of which depends on its number alone."""
+    """A source of batches, each of which depends only on its number."""
 
     @property
     def unit(self) -> str:
-        """What a target is called in the log: `bits_per_byte`, `bits_per_symbol`."""
+        """Name of a target in the log: `byte` as in `bits_per_byte`, or `symbol` as in `bits_per_symbol`."""
 
     @property
     def tokenizer(self) -> str | None:
-        """What turns text into the tokens of the model."""
+        """Name of the tokenizer that turns text into the model's tokens, if there is one."""
 
     @property
     def segment_len(self) -> int:
@@ -36,25 +36,25 @@ class Task(Protocol):
 
     @property
     def carries_memory(self) -> bool:
-        """Whether a row goes on where that of the batch before ended; else it is a document of its own."""
+        """Whether a row continues the same row of the previous batch; if not, each row is a document."""
 
     @property
     def text_sha256(self) -> str | None:
-        """Of the training text, if there is one."""
+        """SHA-256 of the training text, if there is one."""
 
     @property
     def held_out(self) -> bool:
-        """Whether there is something to evaluate on."""
+        """Whether the task has held-out data for evaluation."""
 
     def batch(self, step: int) -> tuple[Tensor, Tensor]:
-        """Tokens and targets of a step (from 0), both (B,S) int64; targets of -100 are not scored."""
+        """Return tokens and targets of a step (from 0), both (B,S) int64; targets of -100 are not scored."""
 
     def evaluate(self, model: LanguageModel) -> dict[str, float]:
-        """Figures on what is held out, by their names in the log."""
+        """Return figures on held-out data, by their names in the log."""
 
 
 class TextTask:
-    """Contiguous streams of bytes."""
+    """The task of predicting contiguous streams of bytes."""
 
     unit = "byte"
     tokenizer = "bytes"
@@ -67,7 +67,7 @@ class TextTask:
             DataError: the training text is too short, or the held-out text is a single byte.
         """
         if len(valid_text) == 1:
-            raise DataError("the held-out text is one byte long", repair="give at least two, or none")
+            raise DataError("the held-out text is one byte long.", repair="Give at least two bytes, or no text.")
         self.text_sha256 = hashlib.sha256(text.numpy().tobytes()).hexdigest()
         self._streams = ByteStreams(text, batch_size, segment_len, seed)
         self._valid_text = valid_text
@@ -75,20 +75,20 @@ class TextTask:
         self.held_out = len(valid_text) > 0
 
     def batch(self, step: int) -> tuple[Tensor, Tensor]:
-        """Tokens and targets of a step (from 0), both (B,S) int64."""
+        """Return tokens and targets of a step (from 0), both (B,S) int64."""
         return self._streams.batch(step)
 
     def evaluate(self, model: LanguageModel) -> dict[str, float]:
-        """Bits per byte of the held-out text."""
+        """Return bits per byte of the held-out text."""
         streams = min(_VALID_STREAMS, len(self._valid_text) // 2)
         return {"valid_bits_per_byte": evaluate(model, self._valid_text, self.segment_len, streams)}
 
 
 def check_task(model: ModelConfig, training: TrainingConfig) -> None:
-    """Whether the model's sizes and the task go together.
+    """Check that the model's sizes fit the task.
 
     Raises:
-        ConfigError: they do not; lists every problem.
+        ConfigError: they do not. The message lists every problem.
     """
     problems = []
     limit = model.position_limit
@@ -104,25 +104,25 @@ def check_task(model: ModelConfig, training: TrainingConfig) -> None:
     elif limit is not None and limit % model.tgt_len:
         problems.append(
             f"tgt_len {model.tgt_len:,} must divide max_positions {limit:,}{model.position_limit_source}: "
-            "the last ones would never be trained"
+            "the last positions would never be trained"
         )
     if problems:
-        raise ConfigError(f"the model does not fit the task {training.task}: {'; '.join(problems)}")
+        raise ConfigError(f"the model does not fit the task {training.task}: {'; '.join(problems)}.")
 
 
 def make_task(
     model: ModelConfig, training: TrainingConfig, train_files: Sequence[Path], valid_files: Sequence[Path]
 ) -> Task:
-    """The task of a run.
+    """Make the task of a run.
 
     Raises:
         DataError: files are missing, too short, or given to a task that draws its examples.
     """
     if training.task == "duplication":
         if train_files or valid_files:
-            raise DataError("the duplication task draws its examples", repair="leave out the text files")
+            raise DataError("the duplication task draws its examples.", repair="Leave out the text files.")
         return DuplicationTask(training.word_length, training.batch_size, training.seed)
     if not train_files:
-        raise DataError("no text was given to train on", repair="name one or more text files")
+        raise DataError("no text was given to train on.", repair="Name one or more text files.")
     text, valid_text = read_bytes(train_files), read_bytes(valid_files)
     return TextTask(text, valid_text, training.batch_size, model.tgt_len, training.seed)

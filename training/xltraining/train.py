@@ -1,9 +1,9 @@
 """Train a language model: warm-up and cosine decay, carried memory, exact resume.
 
-The output folder gets `checkpoint.pt` (weights, and all that a resumed run needs) and `log.jsonl`, one object per line:
+The output folder gets `checkpoint.pt` (weights, and the state for a resumed run) and `log.jsonl`, one object per line:
 `step`, `bits_per_byte` (mean training loss since the line before), `learning_rate`, `tokens_per_second`, and
-`valid_bits_per_byte` on the lines where the held-out text was evaluated. The duplication task has `bits_per_symbol`,
-`valid_bits_per_symbol` and `valid_accuracy` in their place.
+`valid_bits_per_byte` if the held-out text was evaluated at that step. For the duplication task, the names are
+`bits_per_symbol`, `valid_bits_per_symbol` and `valid_accuracy`.
 """
 
 import signal
@@ -38,34 +38,34 @@ def train(
     report: Callable[[str], None] | None = None,
     on_step: Callable[[int], None] = lambda step: None,
 ) -> TrainingResult:
-    """Train a model, or go on with a run that was stopped.
+    """Train a model, or resume a run that was stopped.
 
-    On a CPU a run that was stopped and resumed has the losses of an unbroken one, bit for bit.
+    On a CPU, a run that was stopped and resumed has the losses of an uninterrupted one, bit for bit.
     Ctrl-C (in the main thread) finishes the update, writes the checkpoint and returns; a second one stops at once.
 
     Args:
         model_config: the model; segments are `tgt_len` tokens long.
-        training_config: how it is trained, and on what.
+        training_config: the task and the settings of its training.
         train_files: text files, read as bytes, one after the other; none for a task that draws its examples.
         valid_files: held-out text; may be empty.
-        out_dir: made if missing; nothing is written elsewhere.
-        resume: go on from the checkpoint in `out_dir`; `xltraining.run.saved_run` reads what it was started with.
-            More `steps` than before continue a run: from there on, the learning rate follows the longer schedule.
-        report: is given one line of text at each evaluation and at the end; None prints it to stderr.
-        on_step: is given the number of updates done, after each.
+        out_dir: the output folder, made if missing; nothing is written elsewhere.
+        resume: continue from the checkpoint in `out_dir`; `xltraining.run.saved_run` reads its settings. More `steps`
+            than before extend a run: from there on, the learning rate follows the longer schedule.
+        report: called with one line of text at each evaluation and at the end; None prints it to stderr.
+        on_step: called after each update with the number of updates so far.
 
     Raises:
-        ConfigError, DataError: the configuration or the text does not do; nothing was written.
+        ConfigError, DataError: the configuration or the text is invalid; nothing was written.
         CheckpointError: `out_dir` holds a checkpoint and `resume` is false, or it does not belong to this run.
         CheckpointWriteError: a checkpoint could not be written.
-        TrainingDivergedError: the loss or a weight is not finite any more; the last checkpoint stands.
+        TrainingDivergedError: the loss or a weight is no longer finite; the last checkpoint is kept.
     """
     report = report or _print_beside_bar
     check_task(model_config, training_config)
     checkpoint = Path(out_dir) / CHECKPOINT_NAME
-    if checkpoint.exists() and (not resume or training_config.steps == 0):  # fresh weights replace nothing
+    if checkpoint.exists() and (not resume or training_config.steps == 0):  # fresh weights never replace a checkpoint
         raise CheckpointError(
-            f"{checkpoint}: there is a checkpoint already", repair="resume that run or choose another folder"
+            f"{checkpoint}: the checkpoint exists already.", repair="Resume that run or choose another folder."
         )
     devices = [training_config.device] if training_config.device.startswith("cuda") else []
     with torch.random.fork_rng(devices), _threads(training_config.threads):
@@ -100,7 +100,7 @@ def _threads(count: int | None) -> Iterator[None]:
 
 @contextmanager
 def _interruptible() -> Iterator[threading.Event]:
-    """An event that the first Ctrl-C sets; the second raises KeyboardInterrupt. Only the main thread can catch it."""
+    """Yield an event that the first Ctrl-C sets; the second raises KeyboardInterrupt. Other threads cannot catch it."""
     interrupt = threading.Event()
     if threading.current_thread() is not threading.main_thread():
         yield interrupt

@@ -1,4 +1,4 @@
-"""How a model is trained: the settings, validated as a whole, and the schedule of the learning rate."""
+"""Settings of training, validated as a whole, and the schedule of the learning rate."""
 
 import math
 from dataclasses import asdict, dataclass
@@ -15,10 +15,10 @@ _CHOICES = {"task": ("bytes", "duplication"), "optimizer": ("adam", "adafactor")
 
 @dataclass(frozen=True)
 class TrainingConfig:
-    """How a model is trained.
+    """Settings of training.
 
     Raises:
-        ConfigError: lists every value that is wrong.
+        ConfigError: values are invalid. The message lists all of them.
     """
 
     task: Literal["bytes", "duplication"] = "bytes"
@@ -26,17 +26,17 @@ class TrainingConfig:
     word_length: int = 255
     """Symbols that the duplication task repeats."""
     steps: int = 10_000
-    """Updates in all; the learning rate's schedule ends there. 0 writes a freshly initialised model."""
+    """Number of updates, and the end of the learning rate's schedule. 0 writes a freshly initialised model."""
     batch_size: int = 16
     """Parallel streams, or examples of a step."""
     optimizer: Literal["adam", "adafactor"] = "adam"
     learning_rate: float = 2e-3
-    """The highest; Adafactor takes it as a part of each weight's size, and wants about 0.1."""
+    """Highest learning rate. Adafactor's is relative to each weight's size, and should be about 0.1."""
     min_lr_ratio: float = 0.02
-    """The learning rate at the end, as a part of the highest."""
+    """Final learning rate / highest learning rate."""
     warmup_steps: int = 300
     betas: tuple[float, float] = (0.9, 0.99)
-    """Of Adam."""
+    """Adam's decay rates of the first and second moments."""
     weight_decay: float = 0.0
     clip: float = 1.0
     """Largest norm of the gradient."""
@@ -46,11 +46,11 @@ class TrainingConfig:
     checkpoint_every: int = 500
     device: str = "cpu"
     bf16: bool | None = None
-    """bfloat16 autocast; None: on CUDA where the device can."""
+    """Whether to use bfloat16 autocast; None: on CUDA if the device supports it."""
     threads: int | None = None
-    """CPU threads; None leaves PyTorch's choice."""
+    """Number of CPU threads; None keeps PyTorch's choice."""
     reversible: bool = True
-    """A Reformer's backward pass computes activations anew, which saves memory; without, a step takes less time."""
+    """Whether a Reformer's backward pass recomputes activations: this saves memory, but a step takes longer."""
 
     def __post_init__(self) -> None:
         problems = [
@@ -75,15 +75,15 @@ class TrainingConfig:
         elif self.device.startswith("cuda") and not torch.cuda.is_available():
             problems.append(f"device {self.device} is not available: install a CUDA build of PyTorch or use cpu")
         if problems:
-            raise ConfigError("invalid training configuration: " + "; ".join(problems))
+            raise ConfigError(f"invalid training configuration: {'; '.join(problems)}.")
 
     def to_dict(self) -> dict[str, Any]:
-        """The fields as plain values."""
+        """Return the fields as plain values."""
         return {name: list(value) if isinstance(value, tuple) else value for name, value in asdict(self).items()}
 
 
 def learning_rate(config: TrainingConfig, step: int) -> float:
-    """Learning rate of an update (from 0): a linear warm-up, then a cosine down to `min_lr_ratio` of the highest."""
+    """Return the learning rate of an update (from 0): linear warm-up, then a cosine to `min_lr_ratio` × the highest."""
     if step < config.warmup_steps:
         return config.learning_rate * (step + 1) / config.warmup_steps
     progress = (step - config.warmup_steps) / max(1, config.steps - config.warmup_steps)

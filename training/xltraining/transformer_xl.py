@@ -2,7 +2,7 @@
 
 Axes: B batch, S tokens of the segment, M memory rows, K = M + S keys, D `d_model`, H heads, h `d_head`, V vocabulary.
 
-Query i stands at distance `i + M - j` from key j. The attention score of Section 3.3 has four terms,
+The distance of query i from key j is `i + M - j`. The attention score of Section 3.3 has four terms,
 
     (q_i + u) . k_j  +  (q_i + v) . W_kR R[distance],      both scaled by 1/sqrt(h),
 
@@ -34,7 +34,7 @@ _INIT_STD = 0.02
 
 
 def sinusoids(distances: Tensor, d_model: int) -> Tensor:
-    """Position encodings (N, D) of distances (N,): D/2 sines, then D/2 cosines, always computed in float32."""
+    """Return position encodings (N, D) of distances (N,): D/2 sines, then D/2 cosines, always computed in float32."""
     exponents = torch.arange(0, d_model, 2, dtype=torch.float32, device=distances.device) / d_model
     angles = distances.float()[:, None] / 10000**exponents
     return torch.cat([angles.sin(), angles.cos()], dim=-1)
@@ -47,8 +47,8 @@ def relative_shift(scores: Tensor) -> Tensor:
         scores: (..., S, K+1), contiguous; column c of every row belongs to distance K - c.
 
     Returns:
-        A view (..., S, K): column j of row i belongs to distance i + M - j with M = K - S. Columns j > i + M, which
-        lie in the future, hold scores of other rows and must be masked.
+        A view (..., S, K): column j of row i belongs to distance i + M - j with M = K - S. Columns j > i + M are in the
+        future: they hold scores of other rows and must be masked.
     """
     *lead, S, columns = scores.shape
     rotated = scores.view(*lead, columns, S)
@@ -72,14 +72,21 @@ class RelativeAttention(nn.Module):
         self.dropatt = nn.Dropout(config.dropatt)
 
     def forward(self, hidden: Tensor, memory: Tensor, positions: Tensor, masked: Tensor) -> Tensor:
-        """(B,S,D) from hidden (B,S,D), memory (B,M,D), positions (K+1,D) for distances K..0, masked (S,K) bool."""
+        """Return the block's output (B,S,D).
+
+        Args:
+            hidden: (B,S,D).
+            memory: (B,M,D).
+            positions: encodings (K+1,D) of the distances K..0.
+            masked: (S,K) bool, true for keys that a query does not see.
+        """
         B, S, _ = hidden.shape
         H, h = self.n_head, self.d_head
         context = torch.cat([memory, hidden], dim=1)
         K = context.shape[1]
         normed = self.norm(context) if self.pre_lnorm else context
 
-        # Memory rows need no query, so the rows of the one weight are used apart.
+        # Memory rows need no query, so the rows of the single weight are used separately.
         query_weight, key_value_weight = self.qkv.weight.split([H * h, 2 * H * h])
         query = F.linear(normed[:, K - S :], query_weight).view(B, S, H, h)
         key, value = F.linear(normed, key_value_weight).view(B, K, 2, H, h).permute(2, 0, 3, 1, 4)  # 2 x (B,H,K,h)
@@ -113,7 +120,7 @@ class FeedForward(nn.Module):
         self.dropout = nn.Dropout(config.dropout)
 
     def forward(self, hidden: Tensor) -> Tensor:
-        """(B,S,D) from hidden (B,S,D)."""
+        """Return the block's output (B,S,D) from hidden (B,S,D)."""
         normed = self.norm(hidden) if self.pre_lnorm else hidden
         inner = self.dropout(self.inner(normed).relu())  # (B,S,d_inner)
         result = hidden + self.dropout(self.outer(inner))
@@ -129,15 +136,16 @@ class TransformerXLLayer(nn.Module):
         self.feed_forward = FeedForward(config)
 
     def forward(self, hidden: Tensor, memory: Tensor, positions: Tensor, masked: Tensor) -> Tensor:
-        """(B,S,D); see `RelativeAttention.forward`."""
+        """Return the layer's output (B,S,D); see `RelativeAttention.forward`."""
         return self.feed_forward(self.attention(hidden, memory, positions, masked))
 
 
 class TransformerXL(LanguageModel):
     """A Transformer-XL language model; `xltraining.adaptive` holds its embedding and its output layer.
 
-    The model keeps nothing between calls: memory goes in and comes out. With `pre_lnorm` there is no final layer
-    normalisation and the memory holds hidden states as they are before normalisation, as in the authors' code.
+    The model has no state between calls: the caller passes memory in and gets new memory back. With `pre_lnorm`, the
+    model lacks a final layer normalisation, and memory holds hidden states before normalisation, as in the authors'
+    code.
     """
 
     def __init__(self, config: TransformerXLConfig) -> None:
@@ -176,7 +184,7 @@ class TransformerXL(LanguageModel):
         return tied
 
     def _initialise(self) -> None:
-        """Normal weights, zero biases; maps into the residual stream shrink with depth, so that it keeps its scale."""
+        """Set normal weights and zero biases; maps into the residual stream shrink with depth, to keep its scale."""
         for name, parameter in self.named_parameters():
             if "norm" in name:
                 nn.init.constant_(parameter, float(name.endswith("weight")))
@@ -187,7 +195,7 @@ class TransformerXL(LanguageModel):
                 nn.init.normal_(parameter, std=_INIT_STD / math.sqrt(2 * self.config.n_layer if into_residual else 1))
 
     def first_memory(self, batch_size: int) -> list[Tensor]:
-        """What a document starts with: n_layer tensors (B,0,D), or (B,mem_len,D) of zeros under that rule."""
+        """Return a document's first memory: n_layer tensors (B,0,D), or zeros (B,mem_len,D), by `first_memory`."""
         rows = self.config.mem_len if self.config.first_memory == "zeros" else 0
         like = next(self.parameters())
         return [like.new_zeros(batch_size, rows, self.config.d_model) for _ in range(self.config.n_layer)]
@@ -197,7 +205,7 @@ class TransformerXL(LanguageModel):
 
         Args:
             tokens: (B,S) int64.
-            memory: what the previous segment returned, n_layer tensors (B,M,D); None starts a document.
+            memory: memory that the previous segment returned, n_layer tensors (B,M,D); None starts a document.
 
         Returns:
             Last hidden states (B,S,D), and the new memory: the last `mem_len` inputs of each layer, detached.
@@ -215,7 +223,7 @@ class TransformerXL(LanguageModel):
         return self.dropout(hidden), new_memory
 
     def _positions_and_mask(self, M: int, S: int, device: torch.device) -> tuple[Tensor, Tensor]:
-        """Encodings (K+1,D) of the distances K..0 (the first one only pads the shift), and the mask (S,K)."""
+        """Return encodings (K+1,D) of the distances K..0 (the first one only pads the shift), and the mask (S,K)."""
         K = M + S
         distances = torch.arange(K, -1, -1, device=device)
         if self.config.clamp_len > 0:
@@ -234,24 +242,24 @@ class TransformerXL(LanguageModel):
             return rows[:, max(0, rows.shape[1] - self.config.mem_len) :].detach()
 
     def logits(self, hidden: Tensor) -> Tensor:
-        """(B,S,V) from the hidden states (B,S,D) that `forward` returns; with cutoffs they are log-probabilities."""
+        """Return logits (B,S,V), with cutoffs log-probabilities, from the hidden states (B,S,D) of `forward`."""
         return self.head.logits(hidden)
 
     def all_log_probs(self, hidden: Tensor) -> Tensor:
-        """Log-probability of every token in nats, (B,S,V), from the hidden states (B,S,D) that `forward` returns."""
+        """Return the log-probability of every token in nats, (B,S,V), from the hidden states (B,S,D) of `forward`."""
         return torch.cat(list(self.head.log_probs_by_cluster(hidden.flatten(0, 1))), dim=1).view(*hidden.shape[:2], -1)
 
     def log_probs(self, hidden: Tensor, targets: Tensor) -> Tensor:
-        """Log-probability of each target in nats, (B,S), from hidden (B,S,D) and targets (B,S) int64."""
+        """Return the log-probability of each target in nats, (B,S), from hidden (B,S,D) and targets (B,S) int64."""
         return self.head.log_probs(hidden, targets)
 
     def with_evaluation(
         self, mem_len: int | None = None, clamp_len: int | None = None, same_length: bool | None = None
     ) -> "TransformerXL":
-        """This model under other evaluation settings; None keeps one. Weights and layers are shared, not copied.
+        """Return this model with other evaluation settings; None keeps one. Weights and layers are shared, not copied.
 
         Raises:
-            ConfigError: the settings do not go together.
+            ConfigError: the settings are incompatible.
         """
         settings = {"mem_len": mem_len, "clamp_len": clamp_len, "same_length": same_length}
         twin = copy.copy(self)

@@ -16,7 +16,7 @@ _AT_LEAST_ONE = ("n_token", "n_layer", "n_head", "d_model", "d_head", "d_inner",
 _INTEGERS = (*_AT_LEAST_ONE, "mem_len", "clamp_len", "div_val", "window_extra")
 _BOOLEANS = ("same_length", "untie_r", "pre_lnorm", "tie_weight", "proj_same_dim")
 _PROBABILITIES = ("dropout", "dropatt")
-# A configuration that comes with a file must not decide how long the model takes to build, or be beyond torch's sizes.
+# A file's configuration must not cause a long construction of the model, or sizes beyond torch's limits.
 _MOST_LAYERS = 1000
 _LARGEST_SIZE = 1 << 31
 _LARGEST_MATRIX = 1 << 48
@@ -25,10 +25,10 @@ _MOST_CUTOFFS = 100
 
 @dataclass(frozen=True)
 class TransformerXLConfig(ModelConfig):
-    """Hyper-parameters of a Transformer-XL, under the names that the field uses (Dai et al. 2019).
+    """Hyper-parameters of a Transformer-XL, under the field's names (Dai et al. 2019).
 
     Raises:
-        ConfigError: lists every field that is wrong.
+        ConfigError: fields are invalid. The message lists all of them.
     """
 
     NAME: ClassVar[str] = "Transformer-XL"
@@ -45,9 +45,9 @@ class TransformerXLConfig(ModelConfig):
     tgt_len: int = 128
     """Tokens in a training segment, and the default segment length afterwards."""
     mem_len: int = 128
-    """Hidden states that each layer keeps of earlier segments."""
+    """Number of hidden states that each layer keeps from earlier segments."""
     clamp_len: int = -1
-    """Distances above this are treated as this one; not positive: no clamping."""
+    """Largest distance: larger ones are treated as this one; not positive: no clamping."""
     same_length: bool = False
     """Every token attends to the same number of keys (see `window`)."""
     untie_r: bool = True
@@ -57,28 +57,28 @@ class TransformerXLConfig(ModelConfig):
     tie_weight: bool = True
     """The output layer uses the embedding tables."""
     d_embed: int | None = None
-    """Width of the embeddings, of the first cluster where `div_val` makes them differ; None: `d_model`."""
+    """Width of the embeddings (with `div_val` above 1, of the first cluster's embeddings); None: `d_model`."""
     cutoffs: tuple[int, ...] = ()
-    """Token ids at which the vocabulary is cut into clusters of ever rarer tokens (Grave et al. 2017); none: one."""
+    """Token ids that cut the vocabulary into clusters of ever rarer tokens (Grave et al. 2017); empty: one cluster."""
     div_val: int = 1
     """The embeddings of cluster i are `d_embed // div_val**i` wide (Baevski and Auli 2019)."""
     tie_projs: tuple[bool, ...] = ()
-    """For each cluster: the output layer projects as the embedding does. Empty: none does."""
+    """For each cluster, whether the output layer uses the embedding's projection. Empty: for no cluster."""
     proj_same_dim: bool = True
-    """With `div_val` above 1, a cluster as wide as the model is projected too."""
+    """With `div_val` above 1, also clusters as wide as the model have a projection."""
     dropout: float = 0.1
     dropatt: float = 0.0
     """Dropout of attention probabilities."""
     layer_norm_epsilon: float = 1e-5
     first_memory: Literal["empty", "zeros"] = "empty"
-    """What a document starts with: no memory, or `mem_len` zero rows that are attended to."""
+    """Memory at the start of a document: empty, or `mem_len` zero rows that queries attend to."""
     window_extra: int = 0
     """1: with `same_length` a token sees `mem_len + 1` keys, as NVIDIA's and the TensorFlow code do."""
 
     def __post_init__(self) -> None:
         problems = [*self._type_problems()] or [*self._value_problems()]
         if problems:
-            raise ConfigError("invalid Transformer-XL configuration: " + "; ".join(problems))
+            raise ConfigError(f"invalid Transformer-XL configuration: {'; '.join(problems)}.")
 
     def _type_problems(self) -> list[str]:
         problems = []
@@ -120,7 +120,7 @@ class TransformerXLConfig(ModelConfig):
         if len(self.cutoffs) > _MOST_CUTOFFS:
             problems.append(f"cutoffs must be at most {_MOST_CUTOFFS}, found {len(self.cutoffs):,}")
         if self.d_model % 2:
-            problems.append(f"d_model must be even (sines and cosines take half each), found {self.d_model}")
+            problems.append(f"d_model must be even (half sines, half cosines), found {self.d_model}")
         if self.mem_len < 0:
             problems.append(f"mem_len must be 0 or more, found {shown(self.mem_len)}")
         if self.same_length and self.mem_len == 0:
@@ -153,7 +153,7 @@ class TransformerXLConfig(ModelConfig):
             problems.append(f"div_val must be at least 1, found {shown(self.div_val)}")
         elif min(self.cluster_widths) < 1:
             found = shown(list(self.cluster_widths))
-            problems.append(f"d_embed and div_val leave every cluster at least one number wide, found widths {found}")
+            problems.append(f"d_embed and div_val must give every cluster a width of at least 1, found widths {found}")
         if len(self.tie_projs) not in (0, len(self.cutoffs) + 1):
             problems.append(
                 f"tie_projs must have a value for each of {len(self.cutoffs) + 1} clusters, found {len(self.tie_projs)}"
@@ -162,12 +162,12 @@ class TransformerXLConfig(ModelConfig):
 
     @property
     def window(self) -> int | None:
-        """Number of keys that a query may see, itself included; None where only the memory's length limits it."""
+        """Number of keys that a query may see, including itself; None if only the memory's length limits it."""
         return self.mem_len + self.window_extra if self.same_length else None
 
     @property
     def cluster_bounds(self) -> tuple[tuple[int, int], ...]:
-        """First token id of each cluster, and the one after its last."""
+        """First token id of each cluster, and the id after its last."""
         return tuple(itertools.pairwise((0, *self.cutoffs, self.n_token)))
 
     @property
@@ -177,10 +177,10 @@ class TransformerXLConfig(ModelConfig):
         return tuple(d_embed // self.div_val**index for index in range(len(self.cutoffs) + 1))
 
     def has_projection(self, cluster: int) -> bool:
-        """Whether a linear map stands between the embeddings of a cluster and the hidden states."""
+        """Return whether a linear map turns a cluster's embeddings into the model's width."""
         same_dim = self.cluster_widths[cluster] == self.d_model
         return not same_dim if self.div_val == 1 else self.proj_same_dim or not same_dim
 
     def ties_projection(self, cluster: int) -> bool:
-        """Whether the output layer projects onto a cluster as its embeddings are projected."""
+        """Return whether a cluster's output layer uses the projection of its embeddings."""
         return self.has_projection(cluster) and bool(self.tie_projs) and self.tie_projs[cluster]

@@ -1,7 +1,7 @@
-"""Checkpoints that people hold, one format a file; which one it is shows in what it contains, not in its name.
+"""Readers of checkpoints, one module for each format. The content decides which format a file has, not its name.
 
 A format is a module with `NAME`, `matches(path) -> bool` and `load(path, config) -> SourceCheckpoint`. Checkpoints are
-untrusted: no reader runs code from one, and none falls back to one that would.
+untrusted: no reader runs code from a file, and none falls back to a reader that would.
 """
 
 from __future__ import annotations
@@ -35,22 +35,22 @@ VOCABULARIES = ("Vocab", "Corpus", "LMCorpus")  # classes in the authors' cache.
 
 
 class CheckpointFormat(Protocol):
-    """What each module of a format defines."""
+    """The names that each module of a format defines."""
 
     NAME: str
 
     def matches(self, path: Path) -> bool:
-        """Whether what is at `path` (a folder, or a file that is not empty) is of this format."""
+        """Return whether `path` (a folder, or a file that is not empty) has this format."""
 
     def load(self, path: Path, config: Mapping[str, Any] | None = None) -> SourceCheckpoint:
         """Read the checkpoint, running no code of it.
 
         Args:
-            config: what the user says of it: settings that the files do not hold, or others than they hold.
+            config: settings from the user: values that the files lack, or that replace the files' values.
 
         Raises:
             CheckpointError: it is damaged or of an unsupported kind, its tensors do not fit its configuration, or
-                `config` lacks or contradicts something; lists all that is wrong.
+                `config` lacks or contradicts something. The message lists all problems.
             MissingDependencyError: a package that the format needs is not installed.
         """
 
@@ -64,11 +64,11 @@ FORMATS: tuple[CheckpointFormat, ...] = (
     reformer_pytorch,
     state_dict,
 )
-"""A path is of the first that it matches: the last takes any tensors of the right names."""
+"""A path has the first format that matches it: the last one matches any tensors with the right names."""
 
 
 def format_names() -> list[str]:
-    """What `load` takes as `format`."""
+    """Return the names that `load` accepts as `format`."""
     return [module.NAME for module in FORMATS]
 
 
@@ -76,12 +76,12 @@ def load(path: Path | str, format: str | None = None, config: Mapping[str, Any] 
     """Read a checkpoint.
 
     Args:
-        path: a file or a folder; a TensorFlow checkpoint also goes by what the names of its files begin with.
-        format: one of `format_names()`; None finds out from the content.
+        path: a file or a folder; for a TensorFlow checkpoint also the common beginning of its files' names.
+        format: one of `format_names()`; None detects the format from the content.
         config: hyper-parameters that the checkpoint does not hold, under the field's names.
 
     Raises:
-        CheckpointNotFoundError: nothing is there, or a folder without a checkpoint.
+        CheckpointNotFoundError: `path` does not exist, or is a folder without a checkpoint.
         CheckpointError: it is damaged, could run code, or is of an unknown kind.
         MissingDependencyError: a package that its format needs is not installed.
     """
@@ -104,7 +104,7 @@ def load(path: Path | str, format: str | None = None, config: Mapping[str, Any] 
 def _build(
     module: CheckpointFormat, path: Path, config: Mapping[str, Any] | None, files: Mapping[Path, FileDigest]
 ) -> Any:
-    """Make the model from the files, read anew: a source that held tensors would keep them beside the model's user."""
+    """Read the files again and make the model: a source that held the tensors would double the memory."""
     source = module.load(path, config)
     if source.files != files:
         raise CheckpointError(
@@ -178,5 +178,5 @@ def _unknown_folder(path: Path) -> CheckpointError:
 
 
 def _quoted(names: Sequence[str]) -> str:
-    """The first few, fit for a terminal whatever a hostile file calls them."""
+    """Return the first few names, escaped so that a hostile file cannot control the terminal."""
     return ", ".join(ascii(name[:60]) for name in names[:3])

@@ -1,4 +1,4 @@
-"""Files that checkpoints consist of. Of a folder nothing outside is read, whatever the files in it say."""
+"""Read the files of checkpoints. Nothing outside a checkpoint's folder is read, even if its files refer to it."""
 
 from __future__ import annotations
 
@@ -25,23 +25,23 @@ __all__ = [
 ]
 
 JSON_LIMITS = Limits(bytes=1 << 27, operations=1_000_000)
-"""For a configuration, or an index of tensors: that of the largest models takes a fifth of it."""
+"""For a configuration or an index of tensors. The index of the largest models takes a fifth of this."""
 HEADER_LIMITS = JSON_LIMITS
 """For the header of a safetensors file, which lists its tensors."""
-MOST_TENSORS = 50_000  # in a safetensors file; the largest models have a tenth of it
+MOST_TENSORS = 50_000  # in a safetensors file; the largest models have a tenth of this
 HEADER_SIZE = 8  # bytes that say how long the header is
 WEIGHTS = ("model.safetensors", "pytorch_model.bin")  # of Hugging Face folders, in the order of preference
-INDEX = ".index.json"  # lists the parts where weights are in several files
+INDEX = ".index.json"  # lists the parts if the weights are in several files
 HUB_SNAPSHOTS, HUB_BLOBS = "snapshots", "blobs"
 
 
 def inside(folder: Path, name: str) -> Path:
-    """The path of the file `name` in `folder`, whether there is one or not.
+    """Return the path of the file `name` in `folder`, which need not exist.
 
-    In the cache of Hugging Face's hub the files of `snapshots/REVISION/` are links into `blobs/` beside `snapshots/`.
+    In the cache of Hugging Face's hub, the files of `snapshots/REVISION/` are links into the sibling folder `blobs/`.
 
     Raises:
-        CheckpointError: the name, or a link of that name, leads out of the folder, or to something that is no file.
+        CheckpointError: the name, or a link of that name, leads out of the folder, or to something other than a file.
     """
     path, root = folder / name, folder.resolve()
     roots = [root, root.parent.parent / HUB_BLOBS] if root.parent.name == HUB_SNAPSHOTS else [root]
@@ -55,7 +55,7 @@ def inside(folder: Path, name: str) -> Path:
 
 
 def _wrong_target(path: Path, roots: list[Path]) -> str:
-    """What is wrong with where a path leads, if anything."""
+    """Return what is wrong with the target of a path, or an empty text."""
     try:
         target = path.resolve()
         if not any(target.is_relative_to(root) for root in roots):
@@ -63,12 +63,12 @@ def _wrong_target(path: Path, roots: list[Path]) -> str:
         if path.is_symlink() and not path.exists():
             return "leads nowhere"
         return "is not a file" if target.exists() and not target.is_file() else ""
-    except (OSError, RuntimeError):  # a name that is too long, or what Python before 3.13 makes of links in a circle
+    except (OSError, RuntimeError):  # a name that is too long, or (before Python 3.13) links in a circle
         return "leads nowhere"
 
 
 def read_json(path: Path, limits: Limits = JSON_LIMITS) -> dict[str, Any]:
-    """A file with one JSON object.
+    """Read a file with one JSON object.
 
     Raises:
         CheckpointError: it is something else, or takes more than a limit.
@@ -83,13 +83,13 @@ def read_json(path: Path, limits: Limits = JSON_LIMITS) -> dict[str, Any]:
 
 
 def read_tensors(file: Path, limits: Limits | None = None) -> dict[Any, Any]:
-    """What a file of weights holds by name: safetensors, or what `torch.save` wrote of a dict.
+    """Read a file of weights: safetensors, or a dict that `torch.save` wrote.
 
     Args:
-        limits: for what describes the tensors, the header or the pickle; by default `HEADER_LIMITS` or `PICKLE_LIMITS`.
+        limits: for the header or the pickle that describes the tensors; by default `HEADER_LIMITS` or `PICKLE_LIMITS`.
 
     Raises:
-        CheckpointError: it is damaged, holds no dict, could run code, or would take more than a limit.
+        CheckpointError: the file is damaged, does not hold a dict, could run code, or would take more than a limit.
     """
     if file.suffix == ".safetensors":
         import safetensors
@@ -109,10 +109,10 @@ def read_tensors(file: Path, limits: Limits | None = None) -> dict[Any, Any]:
 
 
 def read_weights(folder: Path) -> tuple[list[Path], dict[str, Any]]:
-    """The files that hold the weights in a Hugging Face folder, and their tensors by name.
+    """Return the files with the weights in a Hugging Face folder, and their tensors by name.
 
     Raises:
-        CheckpointError: there are none, they are damaged, or could run code.
+        CheckpointError: the folder has no such files, or they are damaged or could run code.
     """
     for name in WEIGHTS:
         if (folder / name).exists():
@@ -128,7 +128,7 @@ def read_weights(folder: Path) -> tuple[list[Path], dict[str, Any]]:
 
 
 def _read_parts(folder: Path, index: Path) -> tuple[list[Path], dict[str, Any]]:
-    """Weights in several files; the index says which tensor is in which."""
+    """Read weights from several files; the index says which tensor is in which file."""
     weight_map = read_json(index).get("weight_map")
     if not isinstance(weight_map, dict) or not all(isinstance(name, str) for name in weight_map.values()):
         raise CheckpointError(f"{index}: no weight_map of file names in it.", repair="Copy the folder again.")
@@ -145,7 +145,7 @@ def _read_parts(folder: Path, index: Path) -> tuple[list[Path], dict[str, Any]]:
 
 
 def _check_header(path: Path, limits: Limits) -> None:
-    """Refuse a header that the library of the format would take too much memory or time for; it checks the rest."""
+    """Refuse a header that would cost the safetensors library too much memory or time; the library checks the rest."""
     budget = limits.budget(str(path), CheckpointError)
     with path.open("rb") as file:
         length = int.from_bytes(file.read(HEADER_SIZE), "little")
@@ -153,7 +153,7 @@ def _check_header(path: Path, limits: Limits) -> None:
         header = file.read(length)
     tensors = parse_json(header, budget) if len(header) == length else None
     if not isinstance(tensors, dict):
-        raise CheckpointError(f"{path}: damaged (its header is cut off or no object).", repair="Copy it again.")
+        raise CheckpointError(f"{path}: damaged (its header is cut off or not an object).", repair="Copy it again.")
     if len(tensors) > MOST_TENSORS:
         raise CheckpointError(
             f"{path}: {len(tensors):,} tensors, expected at most {MOST_TENSORS:,}.", repair="Check the path."
@@ -161,7 +161,7 @@ def _check_header(path: Path, limits: Limits) -> None:
 
 
 def safetensors_names(path: Path, limits: Limits = HEADER_LIMITS) -> list[str]:
-    """Names of the tensors in a file; none if it is damaged, or would take more than a limit."""
+    """Return the names of the tensors in a file: none if it is damaged or would take more than a limit."""
     import safetensors
 
     try:
@@ -175,14 +175,14 @@ def safetensors_names(path: Path, limits: Limits = HEADER_LIMITS) -> list[str]:
 def state_dict_in(
     path: Path, content: Mapping[Any, Any], is_anchor: Callable[[object], bool], missing: str
 ) -> dict[str, Any]:
-    """The tensors by name: the content itself, or the one in a wrapper such as `{"state_dict": …}`.
+    """Return the tensors by name: the content itself, or the dict in a wrapper such as `{"state_dict": …}`.
 
     Args:
-        is_anchor: whether a name shows that the dict around it is the one.
-        missing: what to say of a file without one.
+        is_anchor: returns whether a name occurs in state dicts of the wanted model only.
+        missing: the message for a file without a state dict.
 
     Raises:
-        CheckpointError: there is none, or several.
+        CheckpointError: the file has no state dict, or several.
     """
     inner = {key: value for key, value in content.items() if isinstance(value, dict)}
     found = {key: value for key, value in {None: content, **inner}.items() if any(map(is_anchor, value))}

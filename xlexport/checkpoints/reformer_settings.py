@@ -1,4 +1,4 @@
-"""What the formats of Reformers share: what users choose, hash rotations, and the way from tensors to a source."""
+"""Code that the formats of Reformers share: users' choices, hash rotations, and the way from tensors to a source."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ __all__ = [
 
 BUCKET_CHOICES = ("num_buckets", "max_length")  # --num-buckets, --max-length
 EVALUATION_SETTINGS = ("tgt_len", "mem_len")  # of rule band alone
-LENGTH = 4096  # of segments and memory where --rule band is chosen for models that have neither
+LENGTH = 4096  # of segments and memory if --rule band is chosen for models that have neither
 ROTATIONS = ".rotations"
 DRAWN_ONCE = (
     "Hash rotations are drawn once, from seed 0, and belong to the bundle. {} draws new ones at every call, so scores "
@@ -36,7 +36,7 @@ DRAWN_ONCE = (
 
 
 def bucket_choices(config: Mapping[str, Any] | None) -> tuple[tuple[int, ...] | None, int | None, list[str]]:
-    """What the user says of buckets: their factors, the longest document, and what is wrong with either."""
+    """Return the user's choice of buckets: their factors, the longest document, and the problems of both."""
     chosen, problems = dict(config or {}), []
     buckets, length = chosen.get("num_buckets"), chosen.get("max_length")
     factors = (buckets,) if isinstance(buckets, int) else buckets
@@ -56,14 +56,14 @@ def _is_even(number: object) -> bool:
 
 
 def evaluation_lengths(config: Mapping[str, Any] | None, max_positions: object) -> dict[str, Any]:
-    """`tgt_len` and `mem_len`, which count only if rule `band` is chosen for the model."""
+    """Return `tgt_len` and `mem_len`, which have an effect only if rule `band` is chosen for the model."""
     longest = min(LENGTH, max_positions) if isinstance(max_positions, int) and max_positions > 0 else LENGTH
     given = {name: value for name, value in (config or {}).items() if name in EVALUATION_SETTINGS}
     return {**dict.fromkeys(EVALUATION_SETTINGS, longest), **given}
 
 
 def axial_table(shape: tuple[int, ...], axis: int, axes: int) -> tuple[int, ...]:
-    """The shape that an axis' table of positions (rows, width) has among `axes` of them, where it is broadcast."""
+    """Return the shape to which an axis' table of positions (rows, width) is broadcast among `axes` axes."""
     return (*[1] * axis, shape[0], *[1] * (axes - axis - 1), shape[1])
 
 
@@ -81,18 +81,18 @@ def reformer_source(
     tokenizer: str | Path | None = None,
     notes: Iterable[str] = (),
 ) -> SourceCheckpoint:
-    """A Reformer of another code base.
+    """Make the source of a Reformer from another code base.
 
     Args:
         values: fields of `ReformerConfig`.
-        tensors: by the code base's names.
-        origin: where the tensor of a parameter of ours stands, by its name and shape.
-        rotations: what the source hashes with in each LSH layer; None: it has no fixed ones.
-        code_base: its name, for the note that says so.
+        tensors: under the code base's names.
+        origin: returns the place of a parameter's tensor in the file, from our name and shape of the parameter.
+        rotations: the source's hash rotations of each LSH layer; None if it has no fixed ones.
+        code_base: its name, for the note that the rotations are drawn here.
         frequencies: buffers of sinusoids' frequencies by name, and the widths of the vectors that they turn.
 
     Raises:
-        CheckpointError: the settings are none that there are, or the tensors do not fit them; lists all that is wrong.
+        CheckpointError: the settings are invalid, or the tensors do not fit them. The message lists all problems.
     """
     import torch
 
@@ -109,7 +109,7 @@ def reformer_source(
             continue
         tensor = mapping.take(origin(name, shape))
         if tensor is not None:
-            state_dict[name] = tensor.reshape(shape)  # axial tables have axes of one more
+            state_dict[name] = tensor.reshape(shape)  # axial tables have more axes, of size 1
     for name, width in (frequencies or {}).items():
         mapping.check_frequencies(name, width)
     mapping.require_fit(path)
@@ -140,4 +140,5 @@ def _config(path: Path, values: Mapping[str, Any]) -> ReformerConfig:
     try:
         return ReformerConfig.from_dict(values)
     except (ConfigError, TypeError) as error:
-        raise CheckpointError(f"{path}: {error}.", repair="Give the configuration that it was trained with.") from error
+        said = str(error).removesuffix(".")
+        raise CheckpointError(f"{path}: {said}.", repair="Give the configuration that it was trained with.") from error

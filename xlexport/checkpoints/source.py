@@ -1,4 +1,4 @@
-"""What a checkpoint is once it has been read, whatever its format."""
+"""The result of reading a checkpoint, the same for all formats."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ __all__ = ["Note", "SourceCheckpoint", "digest_files", "float_kinds", "float_not
 
 
 class Note(str):
-    """A sentence about a checkpoint that was read, which may be about settings that the user can give.
+    """A sentence about a checkpoint that was read. It may concern settings that the user can give.
 
     Attributes:
-        options: names of evaluation settings, as `ConversionOptions` has them; given all of them, the note is moot.
+        options: names of evaluation settings, as in `ConversionOptions`. If all are given, the note does not apply.
     """
 
     options: tuple[str, ...]
@@ -45,12 +45,12 @@ class SourceCheckpoint:
         architecture: its name in `xltraining.architectures`.
         format: name of the format that read it.
         config: hyper-parameters as plain values, under the field's names.
-        tokenizer: `bytes`, the vocabulary that the checkpoint holds, a file of it for a library of tokenizers, or None
-            where it does not say.
-        files: the files that were read, with SHA-256 and size when they were, for the bundle's provenance.
+        tokenizer: `bytes`, the checkpoint's vocabulary, the path of its file for a tokenizer library, or None if the
+            checkpoint does not say.
+        files: the files that were read, with their SHA-256 and size at that time, for the bundle's provenance.
         build_model: makes the eager model, float32, in evaluation mode.
-        notes: a sentence for each thing that was chosen for the user, or that the source holds and a bundle does not;
-            a `Note` says which settings make it moot.
+        notes: a sentence for each choice that was made for the user, and for each part of the source that a bundle
+            does not hold. The options of a `Note` are the settings without which it applies.
         parameters: how many trained numbers the model has, tied ones counted once.
         needs: names of evaluation settings that the source does not hold and the user must give; `config` has
             placeholders for them.
@@ -68,12 +68,12 @@ class SourceCheckpoint:
 
 
 def digest_files(*paths: Path) -> dict[Path, FileDigest]:
-    """SHA-256 and size of each file; one that has not changed, as when it is read for the next block, is not read."""
+    """Return SHA-256 and size of each file. Results are cached: unchanged files are not read again."""
     return {path: _digest(path, _stamp(path)) for path in paths}
 
 
 def _stamp(path: Path) -> tuple[int, ...]:
-    """What changes when a file is written or replaced."""
+    """Return values that change when a file is written or replaced."""
     status = path.stat()
     return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
 
@@ -93,10 +93,10 @@ def model_source(
     notes: Iterable[str] = (),
     needs: Iterable[str] = (),
 ) -> SourceCheckpoint:
-    """A model whose tensors have our names and fit their configuration.
+    """Make the source of a model whose tensors have our names and fit their configuration.
 
     Raises:
-        CheckpointError: weights are infinite or undefined; names all such tensors.
+        CheckpointError: weights are infinite or undefined. The message names all such tensors.
     """
     from xltraining.architectures import architecture_of, model_class, shared_names
     from xltraining.checkpoint import build_model
@@ -107,7 +107,7 @@ def model_source(
     if broken:
         raise CheckpointError(
             f"{path}: infinite or undefined weights in {listed(broken)}.",
-            repair="Use a checkpoint of before it diverged.",
+            repair="Use a checkpoint from before training diverged.",
         )
     return SourceCheckpoint(
         architecture=architecture_of(checkpoint.config),
@@ -123,13 +123,13 @@ def model_source(
 
 
 def float_notes(tensors: Mapping[str, Any]) -> list[str]:
-    """What to say of weights that are not float32."""
+    """Return a note if weights are not float32."""
     kinds = float_kinds(tensors) - {"float32"}
     return [f"Weights are {', '.join(sorted(kinds))} in the file and become float32."] if kinds else []
 
 
 def float_kinds(tensors: Mapping[str, Any]) -> set[str]:
-    """Names of the kinds of floats that there are."""
+    """Return the names of the floating-point types among the tensors."""
     import torch
 
     found = {tensor.dtype for tensor in tensors.values() if isinstance(tensor, torch.Tensor)}
@@ -137,5 +137,5 @@ def float_kinds(tensors: Mapping[str, Any]) -> set[str]:
 
 
 def _is_finite(tensor: Tensor) -> bool:
-    """By the extremes, which are not a number if any is not: one pass, many times as fast as isfinite."""
+    """Return whether all numbers are finite. The extremes are NaN if any number is: one pass, faster than isfinite."""
     return all(bool(extreme.isfinite()) for extreme in tensor.aminmax())

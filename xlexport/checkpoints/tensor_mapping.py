@@ -1,4 +1,4 @@
-"""From tensors under the names of a code base to ours: what is missing, unexpected or of another shape."""
+"""Map tensors from a code base's names to ours, and list all that are missing, unexpected or of another shape."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ MOST_LAYERS_LISTED = 40
 
 @dataclass(frozen=True)
 class Origin:
-    """Where the tensor of one of our parameters stands: any of `names`, or the rows `rows` of it."""
+    """The place of a parameter's tensor in a file: under any of `names`, all of it or only the rows `rows`."""
 
     names: tuple[str, ...]
     shape: tuple[int, ...]
@@ -32,7 +32,7 @@ class Origin:
 
 
 def same(one: Tensor, other: Tensor) -> bool:
-    """Whether two tensors are one in memory, or hold equal numbers."""
+    """Return whether two tensors share their memory or hold equal numbers."""
     if one.shape != other.shape or one.dtype != other.dtype:
         return False
     is_one = one.data_ptr() == other.data_ptr() and one.stride() == other.stride()
@@ -40,7 +40,7 @@ def same(one: Tensor, other: Tensor) -> bool:
 
 
 def problems_listed(problems: Iterable[str]) -> str:
-    """Problems on one line; those that differ in the number of the layer alone become one."""
+    """Join problems on one line; problems that differ only in the layer's number become one."""
     layers: dict[str, list[int]] = {}
     for problem in problems:
         match = re.match(r"((?:\w+\.)*?(?:layers|blocks)\.)(\d{1,6})\.", problem)
@@ -55,7 +55,7 @@ def problems_listed(problems: Iterable[str]) -> str:
 
 
 def _numbers(numbers: list[int]) -> str:
-    """Consecutive numbers as a range, others as a list of a few."""
+    """Write consecutive numbers as a range, others as a short list."""
     first, last = min(numbers, default=0), max(numbers, default=0)
     if len(numbers) > 1 and sorted(numbers) == list(range(first, last + 1)):
         return f"{first}-{last}"
@@ -64,7 +64,7 @@ def _numbers(numbers: list[int]) -> str:
 
 @dataclass
 class TensorMapping:
-    """Tensors by their names in the file, what was found wrong with them, and which names are accounted for."""
+    """Tensors by their names in the file, the problems found in them, and the names that are accounted for."""
 
     tensors: Mapping[str, Any]
     problems: list[str] = field(default_factory=list)
@@ -72,11 +72,11 @@ class TensorMapping:
     _ready: dict[str, Tensor | None] = field(default_factory=dict)
 
     def found(self, origin: Origin) -> str:
-        """The first of an origin's names that the file has."""
+        """Return the first of an origin's names that the file has."""
         return next((name for name in origin.names if name in self.tensors), origin.names[0])
 
     def take(self, origin: Origin, optional: bool = False) -> Tensor | None:
-        """The tensor in float32, or None where it is absent or wrong; tells what is wrong once."""
+        """Return the tensor in float32, or None if it is absent or wrong; record each problem once."""
         present = [name for name in origin.names if name in self.tensors]
         self.known.update(origin.names)
         if not present:
@@ -107,14 +107,14 @@ class TensorMapping:
         return ready
 
     def check_frequencies(self, name: str, width: int) -> None:
-        """Other frequencies of sinusoids than the papers' would be another model under the same names."""
+        """Record a problem if the sinusoids' frequencies are not the paper's: that would be another model."""
         import torch
 
         self.known.add(name)
         if name not in self.tensors:
             return
         frequencies = self._checked(name, (width // 2,))
-        if frequencies is None:  # then the width may be anything, more than memory holds too
+        if frequencies is None:  # then the width is unchecked, and may be larger than memory
             return
         expected = 10000 ** -(torch.arange(0, width, 2) / width)
         # bfloat16 rounds by up to a part in 256.
@@ -122,10 +122,10 @@ class TensorMapping:
             self.problems.append(f"{name} is not 10000**(-2i/{width}), as in the paper")
 
     def require_fit(self, path: Path) -> None:
-        """Raise if anything is wrong, or was not taken.
+        """Raise if there are problems, or tensors that were not taken.
 
         Raises:
-            CheckpointError: lists all of it.
+            CheckpointError: the message lists all of them.
         """
         self.problems += [f"{named(name)} is unexpected" for name in self.tensors if name not in self.known]
         if self.problems:

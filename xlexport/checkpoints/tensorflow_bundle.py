@@ -8,7 +8,7 @@ masked CRC-32C, and a footer that leads to a block of block addresses. The value
 (`BundleHeaderProto`, `BundleEntryProto`). Sources: LevelDB's doc/table_format.md, TensorFlow's
 core/protobuf/tensor_bundle.proto.
 
-A file is not trusted: what it declares is held against the files' sizes before memory is taken, blocks may only follow
+A file is not trusted: its declarations are compared with the files' sizes before memory is taken, blocks must follow
 one another, and every checksum is verified. Data files are mapped into memory, not read.
 """
 
@@ -35,11 +35,11 @@ TABLE_MAGIC = 0xDB4775248B80FB57.to_bytes(8, "little")
 FOOTER = 48  # two block handles, padded to 40 bytes, and the magic number
 BLOCK_TRAILER = 5  # type and checksum
 COMPRESSIONS = {1: "snappy", 2: "zlib"}
-NEWEST_VERSION = 1  # of the bundle: the only one there is
+NEWEST_VERSION = 1  # of the bundle: the only version so far
 INDEX_LIMITS = Limits(bytes=128 << 20, operations=200_000)
-"""For an index and its data files. The largest published model with its optimizer's state takes a fiftieth of it."""
-ENTRY_ROOM = 1200  # bytes that Python takes for what is known of a tensor or a data file, which are an operation each
-INDEX_ROOM = 16  # and for a byte of the index
+"""For an index and its data files. The largest published model with its optimizer's state takes a fiftieth of this."""
+ENTRY_ROOM = 1200  # bytes that Python needs to describe a tensor or a data file; each is also one operation
+INDEX_ROOM = 16  # bytes that Python needs for a byte of the index
 MOST_SHARDS = 99_999  # five digits in the names of the data files
 LONGEST_NAME = 512
 LONGEST_VALUE = 1 << 16
@@ -50,18 +50,18 @@ DTYPES: Mapping[int, str] = {
     **{1: "float32", 2: "float64", 3: "int32", 4: "uint8", 5: "int16", 6: "int8", 9: "int64", 10: "bool"},
     **{17: "uint16", 19: "float16", 22: "uint32", 23: "uint64"},
 }
-"""TensorFlow's numbers of the types that numpy has, too."""
+"""TensorFlow's numbers of the types that numpy also has."""
 
 
 @dataclass(frozen=True)
 class BundleEntry:
-    """What the index says of one tensor.
+    """The index's description of one tensor.
 
     Attributes:
-        dtype: numpy's name, or `TensorFlow type N` where numpy has none.
+        dtype: numpy's name, or `TensorFlow type N` if numpy has no such type.
         shape: sizes of its axes.
-        shard: number of the data file that it is in.
-        offset: where its bytes begin there.
+        shard: number of the data file that holds it.
+        offset: first byte in that file.
         size: number of bytes.
         checksum: masked CRC-32C of the bytes.
     """
@@ -78,8 +78,8 @@ class TensorBundle:
     """A checkpoint whose index has been read and checked; tensors are read one by one.
 
     Attributes:
-        prefix: what the names of all its files begin with.
-        entries: name of each tensor and what is known of it, sorted by name.
+        prefix: path that the names of all its files begin with.
+        entries: description of each tensor by name, sorted by name.
         files: the index and the data files.
     """
 
@@ -90,10 +90,10 @@ class TensorBundle:
         self._shards = shards
 
     def read(self, name: str) -> npt.NDArray[Any]:
-        """One tensor, its checksum verified: a view of the file that may be written to without changing the file.
+        """Return one tensor and verify its checksum. The array is a private view: writing does not change the file.
 
         Raises:
-            CheckpointError: its bytes were changed, or numpy has no such type.
+            CheckpointError: its bytes were changed, or numpy does not have its type.
         """
         entry = self.entries[name]
         shard = self._shards[entry.shard]
@@ -107,7 +107,7 @@ class TensorBundle:
         if _masked_crc(content) != entry.checksum:
             raise CheckpointError(f"{shard.path}: {name} is damaged (wrong checksum).", repair=COPY)
         values = np.frombuffer(content, np.dtype(entry.dtype).newbyteorder("<"))
-        return np.require(values, requirements="A").reshape(entry.shape)  # a copy only where its address is odd
+        return np.require(values, requirements="A").reshape(entry.shape)  # a copy only if its address is not aligned
 
 
 @dataclass(frozen=True)
@@ -117,15 +117,15 @@ class _Shard:
 
 
 class _DamagedError(Exception):
-    """Why an index cannot be what TensorFlow wrote."""
+    """An index that TensorFlow cannot have written."""
 
 
 class _UnreadableError(Exception):
-    """What a sound index holds that this reader does not read, and the repair."""
+    """A sound index with something that this reader does not read; the message ends with the repair."""
 
 
 def ends_as_table(path: Path) -> bool:
-    """Whether a file ends as the index of a checkpoint does."""
+    """Return whether a file ends like the index of a checkpoint."""
     with path.open("rb") as file:
         file.seek(max(0, path.stat().st_size - len(TABLE_MAGIC)))
         return file.read() == TABLE_MAGIC
@@ -139,8 +139,7 @@ def open_tensor_bundle(prefix: Path, limits: Limits = INDEX_LIMITS) -> TensorBun
         limits: for the index; the tensors are as large as their files.
 
     Raises:
-        CheckpointError: files are missing, damaged, lead out of their folder, hold what this reader does not read, or
-            take more than a limit.
+        CheckpointError: files are missing, damaged, unsupported, lead out of their folder, or take more than a limit.
         MissingDependencyError: google-crc32c is not installed.
     """
     require("convert")
@@ -174,7 +173,7 @@ def _index_of(prefix: Path) -> Path:
 
 
 def _read_index(index: bytes, budget: Budget) -> tuple[int, dict[str, BundleEntry]]:
-    """Number of data files and the entries, all of them within what can be."""
+    """Return the number of data files and the checked entries."""
     records = _table_records(index)
     first, header = next(records, (None, b""))
     if first != b"":
@@ -193,7 +192,7 @@ def _read_index(index: bytes, budget: Budget) -> tuple[int, dict[str, BundleEntr
 
 
 def _check_header(header: bytes) -> int:
-    """Number of data files, once it is clear that they can be read."""
+    """Return the number of data files after checking that this reader can read them."""
     fields = _Message(header)
     if fields.number(2) != 0:
         raise _UnreadableError("written on a big-endian machine. Restore it and save it again on a little-endian one.")
@@ -230,7 +229,7 @@ def _open_shards(prefix: Path, shard_count: int, used: set[int], budget: Budget)
     missing = [path.name for path in paths.values() if not path.is_file()]
     if missing:
         named = ", ".join(missing[:3]) + (f" and {len(missing) - 3} more" if len(missing) > 3 else "")
-        raise CheckpointError(f"{prefix}: data files are missing: {named}.", repair="Put them beside the index.")
+        raise CheckpointError(f"{prefix}: data files are missing: {named}.", repair="Put them into the index's folder.")
     shards = {}
     for shard, path in paths.items():
         inside(path.parent, path.name)
@@ -243,7 +242,7 @@ def _open_shards(prefix: Path, shard_count: int, used: set[int], budget: Budget)
 
 
 def _check_places(entries: Mapping[str, BundleEntry], shards: Mapping[int, _Shard]) -> None:
-    """Each tensor lies within its file, and none within another."""
+    """Check that each tensor lies within its file and does not overlap another."""
     previous = ""
     for name, entry in sorted(entries.items(), key=lambda item: (item[1].shard, item[1].offset, item[1].size)):
         end, length = entry.offset + entry.size, len(shards[entry.shard].data)
@@ -265,7 +264,7 @@ def _sliced() -> _UnreadableError:
 
 
 def _table_records(table: bytes) -> Iterator[tuple[bytes, bytes]]:
-    """All keys and values of a table, its keys strictly rising."""
+    """Yield all keys and values of a table, and check that the keys strictly rise."""
     if len(table) < FOOTER or not table.endswith(TABLE_MAGIC):
         raise _DamagedError("its end is not that of a table")
     at = len(table) - FOOTER
@@ -273,7 +272,7 @@ def _table_records(table: bytes) -> Iterator[tuple[bytes, bytes]]:
     for _ in range(4):
         number, at = _varint(table, at)
         handles.append(number)
-    _block(table, *handles[:2])  # the block of properties, always empty: for its checksum
+    _block(table, *handles[:2])  # the block of properties, always empty: verifies its checksum
     end, previous = 0, None
     for _, handle in _block_records(_block(table, *handles[2:])):
         offset, at = _varint(handle, 0)
@@ -289,7 +288,7 @@ def _table_records(table: bytes) -> Iterator[tuple[bytes, bytes]]:
 
 
 def _block(table: bytes, offset: int, size: int) -> bytes:
-    """One block without its trailer, its checksum verified."""
+    """Return one block without its trailer, and verify its checksum."""
     end = offset + size + BLOCK_TRAILER
     if end > len(table) - FOOTER:
         raise _DamagedError(f"a block ends at byte {end:,} of {len(table):,}")
@@ -305,8 +304,8 @@ def _block(table: bytes, offset: int, size: int) -> bytes:
 
 
 def _block_records(block: bytes) -> Iterator[tuple[bytes, bytes]]:
-    """Keys and values; a key begins with part of the one before it."""
-    restarts = int.from_bytes(block[-4:], "little")  # where whole keys stand; not needed to read all
+    """Yield keys and values; each key is stored without the beginning that it shares with the key before."""
+    restarts = int.from_bytes(block[-4:], "little")  # places of whole keys; not needed to read all records
     end = len(block) - 4 * (restarts + 1)
     if end < 0:
         raise _DamagedError("a block is too short")
@@ -324,7 +323,7 @@ def _block_records(block: bytes) -> Iterator[tuple[bytes, bytes]]:
 
 
 class _Message:
-    """The fields of a protocol buffer: numbers and bytes by field number; of repeated numbers the last counts."""
+    """The fields of a protocol buffer: numbers and bytes by field number. The last of repeated numbers counts."""
 
     def __init__(self, data: bytes) -> None:
         self._fields: dict[int, list[int | bytes]] = {}
@@ -348,26 +347,26 @@ class _Message:
             self._fields.setdefault(field, []).append(value)
 
     def number(self, field: int) -> int:
-        """Zero where it is not there; negative ones appear as huge, and no size or place is."""
+        """Return a field's number, zero if it is absent. Negative numbers appear as huge ones, which checks refuse."""
         value = self._fields.get(field, [0])[-1]
         if not isinstance(value, int):
             raise _DamagedError(f"field {field} is not a number")
         return value
 
     def all_bytes(self, field: int) -> list[bytes]:
-        """Every value of a repeated field."""
+        """Return every value of a repeated field."""
         values = [value for value in self._fields.get(field, []) if isinstance(value, bytes)]
         if len(values) != len(self._fields.get(field, [])):
             raise _DamagedError(f"field {field} is not a message")
         return values
 
     def last_bytes(self, field: int) -> bytes:
-        """Empty where it is not there."""
+        """Return a field's last value, empty if it is absent."""
         return (self.all_bytes(field) or [b""])[-1]
 
 
 def _varint(data: bytes, at: int) -> tuple[int, int]:
-    """A number of seven bits a byte, least significant first, and where it ends."""
+    """Return a number stored as seven bits a byte, least significant first, and the place behind it."""
     number = 0
     for shift in range(0, 70, 7):
         if at >= len(data):
@@ -380,7 +379,7 @@ def _varint(data: bytes, at: int) -> tuple[int, int]:
 
 
 def _masked_crc(data: memoryview) -> int:
-    """CRC-32C, turned and shifted as LevelDB stores it, so that a checksum over checksums stays a good one."""
+    """Return the CRC-32C, rotated and shifted as LevelDB stores it (a CRC of data that contains CRCs is weak)."""
     import google_crc32c
 
     crc = 0

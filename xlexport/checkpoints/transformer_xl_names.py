@@ -1,8 +1,8 @@
 """The names that the authors' PyTorch code gives to a Transformer-XL's tensors, and ours.
 
-NVIDIA's and Hugging Face's code descends from the authors' and keeps their names, but for a prefix and the output
-layer. Here is the one mapping between them and the parameters of `xltraining.transformer_xl.TransformerXL`, and what is
-checked.
+NVIDIA's and Hugging Face's code descends from the authors' and keeps their names, except for a prefix and the output
+layer. This module has the only mapping from these names to the parameters of
+`xltraining.transformer_xl.TransformerXL`, and its checks.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ __all__ = [
     "plain_names",
 ]
 
-ANCHOR = "word_emb.emb_layers.0.weight"  # every file has it, behind whatever prefix
+ANCHOR = "word_emb.emb_layers.0.weight"  # every file has it, perhaps behind a prefix
 HUGGING_FACE_PREFIX = "transformer."
 FREQUENCIES = "pos_emb.inv_freq"  # a buffer: the sinusoids' frequencies, which follow from d_model
 
@@ -53,7 +53,7 @@ LAYER_NAMES = {
     "feed_forward.norm.bias": "pos_ff.layer_norm.bias",
 }
 GLOBAL_BIASES = {"attention.content_bias": "r_w_bias", "attention.position_bias": "r_r_bias"}
-CLUSTER_NAMES = {  # {} is the cluster's number; several names are the code bases' different ones for the same tensor
+CLUSTER_NAMES = {  # {} is the cluster's number; several names: code bases name the same tensor differently
     "word_emb.clusters.{}.table": ("word_emb.emb_layers.{}.weight",),
     "word_emb.clusters.{}.projection": ("word_emb.emb_projs.{}", "crit.shared_out_projs.{}"),
     "head.clusters.{}.weight": ("crit.out_layers.{}.weight", "crit.out_layers_weights.{}"),
@@ -65,12 +65,12 @@ CLUSTER_ROWS = {"head.cluster_weight": "crit.cluster_weight", "head.cluster_bias
 
 @dataclass(frozen=True)
 class CodeBase:
-    """What a code base does that its weights do not show.
+    """Behaviour of a code base that its weights do not show.
 
     Attributes:
-        reversed_clusters: the last row of `cluster_weight` belongs to the first tail cluster.
-        first_memory: what a document starts with.
-        window_extra: with `same_length`, keys that a token sees beyond `mem_len`.
+        reversed_clusters: whether the last row of `cluster_weight` belongs to the first tail cluster.
+        first_memory: the memory at the start of a document.
+        window_extra: number of keys that a token sees beyond `mem_len` with `same_length`.
     """
 
     reversed_clusters: bool
@@ -86,10 +86,10 @@ CODE_BASES = {
 
 
 def plain_names(tensors: Mapping[str, Any]) -> dict[str, Any]:
-    """Tensors by the names of the authors' code, without `module.`, `transformer.` or whatever else precedes them."""
+    """Return the tensors by the authors' names, without a prefix such as `module.` or `transformer.`."""
     anchors = [name for name in tensors if name.endswith(ANCHOR)]
     inner = min(anchors, key=len, default=ANCHOR).removesuffix(ANCHOR)
-    outer = inner.removesuffix(HUGGING_FACE_PREFIX)  # which Hugging Face's output layer does not have
+    outer = inner.removesuffix(HUGGING_FACE_PREFIX)  # Hugging Face's output layer lacks this prefix
     return {
         name.removeprefix(inner) if name.startswith(inner) else name.removeprefix(outer): tensor
         for name, tensor in tensors.items()
@@ -104,18 +104,18 @@ def canonical_tensors(
     reversed_clusters: bool,
     tables_are_cut: bool = False,
 ) -> dict[str, Tensor]:
-    """The state dict of `xltraining.transformer_xl.TransformerXL` from tensors under the names of the authors' code.
+    """Return the state dict of our `TransformerXL` from tensors under the names of the authors' code.
 
-    Nothing is copied that is float32 already. What the configuration ties may be absent.
+    Tensors that are float32 already are not copied. Tensors that the configuration ties may be absent.
 
     Args:
-        tensors: as `plain_names` gives them.
+        tensors: as `plain_names` returns them.
         reversed_clusters: see `CodeBase`.
-        tables_are_cut: the tables of a vocabulary with cutoffs are one a cluster even where all are equally wide.
+        tables_are_cut: each cluster of a vocabulary has a table of its own even if all are equally wide.
 
     Raises:
-        CheckpointError: lists every tensor that is missing, unexpected, of another shape than the configuration asks
-            for, or different from the one that it is tied to.
+        CheckpointError: lists every tensor that is missing, unexpected, of another shape than in the configuration, or
+            different from the tensor to which it is tied.
     """
     from xltraining.transformer_xl import TransformerXL
 
@@ -139,7 +139,7 @@ def canonical_tensors(
 
 
 def _origins(config: TransformerXLConfig, tables_are_cut: bool) -> dict[str, Origin]:
-    """Our parameters in the order of the model, owners of tied tensors first, and where each one's tensor stands."""
+    """Return the origin of each of our parameters, in the model's order: owners of tied tensors come first."""
     import torch
 
     from xltraining.transformer_xl import TransformerXL
@@ -163,7 +163,7 @@ def _origins(config: TransformerXLConfig, tables_are_cut: bool) -> dict[str, Ori
                 shared = one_table and name.startswith("word_emb")  # one projection of the one table
                 origins[name] = Origin(tuple(name.format(0 if shared else index) for name in names), shape)
         else:
-            assert layer is not None  # there are no other parameters
+            assert layer is not None  # the model does not have other parameters
             theirs = f"layers.{layer[1]}.{LAYER_NAMES[layer[2]]}"
             is_global = layer[2] in GLOBAL_BIASES and layer[1] == "0" and not config.untie_r
             origins[name] = Origin((GLOBAL_BIASES[layer[2]], theirs) if is_global else (theirs,), shape)

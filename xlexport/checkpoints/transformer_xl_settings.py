@@ -1,7 +1,7 @@
-"""The hyper-parameters of a checkpoint in the authors' names: what it says, what its tensors show, whether both agree.
+"""Hyper-parameters of checkpoints in the authors' names: stated values, values shown by the tensors, contradictions.
 
-Settings are plain values under the field's words: those of `TransformerXLConfig`, and `attn_type`, `ext_len` and
-`sample_softmax`, for which there is one supported value each.
+Settings are plain values under the field's names: the fields of `TransformerXLConfig`, and `attn_type`, `ext_len` and
+`sample_softmax`. Each of the last three has only one supported value.
 """
 
 from __future__ import annotations
@@ -58,20 +58,20 @@ OUTPUT_WEIGHTS = ("crit.out_layers.{}.weight", "crit.out_layers_weights.{}")
 
 
 def sizes_of(tensors: Mapping[str, Any], div_val: object = None) -> dict[str, Any]:
-    """What the tensors' names and shapes tell.
+    """Return the settings that follow from the tensors' names and shapes.
 
     Args:
-        tensors: as `plain_names` gives them; what is no tensor, empty, or of a strange shape, tells nothing.
-        div_val: as the source gives it; it stands where it fits, since several can give the same widths.
+        tensors: as `plain_names` returns them; other objects, empty tensors and strange shapes are ignored.
+        div_val: the source's value. It is kept if it fits, since several values can give the same widths.
 
     Returns:
         Settings that are known for certain: `n_layer`, `n_head`, `d_head`, `d_model`, `d_inner`, `n_token`, `d_embed`,
-        `n_cutoffs` (their number), and `cutoffs` and `div_val` where there is a table a cluster.
+        `n_cutoffs` (their number), and `cutoffs` and `div_val` if each cluster has its table.
     """
 
     def shape(name: str, rank: int) -> tuple[int, ...] | None:
         found = tuple(getattr(tensors.get(name), "shape", ()))
-        return found if len(found) == rank and 0 not in found else None  # without numbers, sizes may be any
+        return found if len(found) == rank and 0 not in found else None  # an empty tensor can claim any sizes
 
     sizes: dict[str, Any] = {}
     layers = {int(match[1]) for name in tensors if (match := re.match(r"layers\.(\d{1,6})\.", name))}
@@ -109,10 +109,10 @@ def _gives(div_val: object, widths: list[int]) -> bool:
 
 
 def ties_of(tensors: Mapping[str, Any], n_clusters: int, *, absent_is_tied: bool = False) -> dict[str, Any]:
-    """`tie_weight` and `tie_projs` as the tensors show them: what is tied is one tensor in memory, or equal.
+    """Return `tie_weight` and `tie_projs` as the tensors show them: tied tensors share memory or are equal.
 
     Args:
-        absent_is_tied: whether the code base leaves out tied tensors of the output layer, or the file is incomplete.
+        absent_is_tied: whether an absent tensor of the output layer is a tied one; if not, the file is incomplete.
     """
 
     def tied(names: Iterable[str], owner: str) -> bool:
@@ -138,7 +138,7 @@ def _same(one: object, other: object) -> bool:
 
 
 def contradictions(settings: Mapping[str, Any], sizes: Mapping[str, Any]) -> list[str]:
-    """Where the source says other than its tensors show."""
+    """Return the settings in which the source contradicts its tensors, one sentence each."""
     found = [
         f"{name} is {_value(settings[name])} by the configuration, {_value(value)} by the tensors"
         for name, value in sizes.items()
@@ -162,16 +162,16 @@ def require_supported(path: Path, settings: Mapping[str, Any], names: Iterable[s
     """Refuse what the step graphs cannot compute.
 
     Args:
-        names: of the tensors, which tell too.
+        names: names of the tensors, which also show unsupported parts.
 
     Raises:
-        CheckpointError: says what it is, and why; all of them at once.
+        CheckpointError: the message lists all unsupported settings, with the reasons.
     """
     found = set(names)
     attn_type, ext_len = settings.get("attn_type", 0) or _attention_type(found), settings.get("ext_len", 0)
     problems = []
     if attn_type != 0:
-        what = ATTENTION_TYPES.get(attn_type, "unknown here") if isinstance(attn_type, int) else "no number"
+        what = ATTENTION_TYPES.get(attn_type, "unknown here") if isinstance(attn_type, int) else "not a number"
         problems.append(
             f"attn_type {_value(attn_type)} is {what}, but the step graphs' memory holds keys without positions and "
             "needs the relative sinusoids of attn_type 0"
@@ -194,17 +194,17 @@ def require_supported(path: Path, settings: Mapping[str, Any], names: Iterable[s
 
 
 def _attention_type(names: set[str]) -> int:
-    """Which kind of attention has tensors of these names."""
+    """Return the number of the kind of attention that has tensors with these names."""
     if "layers.0.dec_attn.kv_net.weight" in names:
         return 3 if "r_emb" in names else 2
     return 1 if "r_bias" in names else 0
 
 
 def with_evaluation(path: Path, settings: Mapping[str, Any], config: Mapping[str, Any] | None) -> dict[str, Any]:
-    """The settings of a checkpoint that says itself what it is, under the user's evaluation settings.
+    """Return the settings of a checkpoint with its own configuration, with the user's evaluation settings.
 
     Raises:
-        CheckpointError: `config` holds other settings; names them.
+        CheckpointError: `config` holds other settings. The message names them.
     """
     foreign = sorted(set(config or ()) - set(EVALUATION_SETTINGS))
     if foreign:
@@ -216,7 +216,7 @@ def with_evaluation(path: Path, settings: Mapping[str, Any], config: Mapping[str
 
 
 def _plain(value: object) -> object:
-    """A value that can be compared and shown; of others a pickle has only the kind."""
+    """Return a value that can be compared and shown; for other objects, the name of their type."""
     if isinstance(value, list | tuple):
         return [_plain_one(part) for part in value]
     return _plain_one(value)
@@ -227,7 +227,7 @@ def _plain_one(value: object) -> object:
 
 
 def training_notes(settings: Mapping[str, Any], config: Mapping[str, Any] | None) -> list[str]:
-    """What to know of evaluation settings that are those of training: all that `config` does not give."""
+    """Return a note on the evaluation settings that remain those of training, because `config` lacks them."""
     names = [name for name in OPTIONS if name not in (config or ())]
     if not names:
         return []
@@ -254,16 +254,16 @@ def torch_source(
     notes: Iterable[str] = (),
     tables_are_cut: bool = False,
 ) -> SourceCheckpoint:
-    """A checkpoint in the authors' names.
+    """Make the source of a checkpoint in the authors' names.
 
     Args:
-        tensors: as `plain_names` gives them.
-        settings: what the source says; sizes that it leaves out are the tensors'.
+        tensors: as `plain_names` returns them.
+        settings: the source's own settings; sizes that it leaves out come from the tensors.
         tables_are_cut: see `canonical_tensors`.
 
     Raises:
-        CheckpointError: it is of an unsupported kind, contradicts itself, or its tensors are not what they should be;
-            lists all that is wrong.
+        CheckpointError: it is of an unsupported kind, contradicts itself, or its tensors do not fit. The message lists
+            all problems.
     """
     from xltraining.checkpoint import Checkpoint
     from xltraining.errors import ConfigError
@@ -298,7 +298,8 @@ def torch_source(
             {name: value for name, value in values.items() if name not in NOT_FIELDS}
         )
     except (ConfigError, TypeError) as error:
-        raise CheckpointError(f"{path}: {error}.", repair="Give the configuration that it was trained with.") from error
+        said = str(error).removesuffix(".")
+        raise CheckpointError(f"{path}: {said}.", repair="Give the configuration that it was trained with.") from error
     state_dict = canonical_tensors(
         path, config, tensors, reversed_clusters=code_base.reversed_clusters, tables_are_cut=tables_are_cut
     )
@@ -313,7 +314,7 @@ def torch_source(
 
 
 def plain_cutoffs(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings with cutoffs as a tuple, without the vocabulary's end, which old files have."""
+    """Return the settings with cutoffs as a tuple, without the vocabulary's end, which old files include."""
     cutoffs = settings.get("cutoffs")
     if not isinstance(cutoffs, list | tuple):
         return dict(settings)
@@ -322,7 +323,7 @@ def plain_cutoffs(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _tie_for_each_cluster(values: Mapping[str, Any]) -> Any:
-    """The code bases only look at as many ties as there are clusters, and take those that are not there for false."""
+    """Return one tie for each cluster, as the code bases read them: missing ties are false, more are ignored."""
     ties, cutoffs = values.get("tie_projs", ()), values.get("cutoffs", ())
     if not isinstance(ties, list | tuple) or not isinstance(cutoffs, tuple):
         return ties
@@ -331,7 +332,7 @@ def _tie_for_each_cluster(values: Mapping[str, Any]) -> Any:
 
 
 def _single_div_val(tensors: Mapping[str, Any], sizes: Mapping[str, Any]) -> int:
-    """Above 1 where a table as wide as the model is projected all the same, which with `div_val` 1 it is not."""
+    """Return 2 if a table as wide as the model still has a projection, which `div_val` 1 excludes; else 1."""
     same_dim = sizes.get("d_embed") == sizes.get("d_model")
     return 2 if same_dim and "word_emb.emb_projs.0" in tensors else 1
 

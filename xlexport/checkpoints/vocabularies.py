@@ -1,6 +1,6 @@
 """Vocabularies that come with checkpoints: files of their own, or objects inside a checkpoint.
 
-What is known is taken from the object itself (`lower_case`, `delimiter`, `unk_idx`); the rest is told by the symbols.
+Known settings come from the object itself (`lower_case`, `delimiter`, `unk_idx`); the rest follows from the symbols.
 Ids are positions in the file: they can never be rebuilt from the text, since ties in the counts follow the order of
 insertion.
 """
@@ -27,15 +27,15 @@ SENTENCE = "<S>"  # at both ends of a sentence of the One Billion Word corpus
 TEXT8_SPACE = "_"
 ARCHIVE = b"PK\x03\x04"
 PICKLE = b"\x80"
-PICKLED = (".pkl", ".pickle", ".pt", ".pth", ".bin")  # of protocol 0, they begin like a text
+PICKLED = (".pkl", ".pickle", ".pt", ".pth", ".bin")  # with protocol 0, they begin like a text
 TEXT_LIMITS = Limits(bytes=1 << 29, operations=2_000_000)
-"""For a vocabulary that is text, a line an operation. One Billion Word's has 800,000 lines."""
+"""For a text vocabulary: each line is an operation. One Billion Word's vocabulary has 800,000 lines."""
 LINE_ROOM = 200  # bytes that Python takes for a line, its words and its place in lists
-LONGEST_SYMBOL = 1 << 12  # no word is as long; equal ones are compared as often as they are there
+LONGEST_SYMBOL = 1 << 12  # longer than any word; equal symbols are compared once for each copy
 
 
 class _Fields(Protocol):
-    """What a Record and a dict have in common."""
+    """The common interface of a Record and a dict."""
 
     def get(self, key: str, default: Any = None, /) -> Any: ...
 
@@ -43,15 +43,14 @@ class _Fields(Protocol):
 def read_vocabulary(path: Path, style: str | None = None, limits: Limits | None = None) -> Vocabulary:
     """Read a vocabulary file: `vocab.txt`, `cache.pt`, `cache.pkl`, `vocab.pkl`, `vocab.bin` or `vocabulary.json`.
 
-    What it is shows in its content. Nothing of it is run; of a pickled corpus only the vocabulary is used.
+    The content decides which kind it is. No code in it is run. Only the vocabulary of a pickled corpus is used.
 
     Args:
-        style: one of `STYLES`; None finds out from the symbols.
+        style: one of `STYLES`; None derives the style from the symbols.
         limits: by default `PICKLE_LIMITS` for a pickle, `TEXT_LIMITS` for a text.
 
     Raises:
-        CheckpointError: it is no vocabulary, one with symbols that are missing or twice there, or takes more than a
-            limit.
+        CheckpointError: it is not a vocabulary, has missing or duplicate symbols, or takes more than a limit.
         OSError: it cannot be read.
     """
     with path.open("rb") as file:
@@ -68,7 +67,7 @@ def read_vocabulary(path: Path, style: str | None = None, limits: Limits | None 
             f"{path}: neither a pickled vocabulary nor UTF-8 text (byte {error.start}).",
             repair="Give a vocab.txt with one symbol a line, a cache.pt, or a vocab.pkl.",
         ) from error
-    if text.startswith("{") and VOCABULARY_FORMAT in text[:200]:  # it says all itself
+    if text.startswith("{") and VOCABULARY_FORMAT in text[:200]:  # it needs no style
         _charge_entries(text, ",:[", budget)
         try:
             return Vocabulary.from_json(text, str(path))
@@ -79,22 +78,22 @@ def read_vocabulary(path: Path, style: str | None = None, limits: Limits | None 
 
 
 def _charge_entries(text: str, ends: str, budget: Budget) -> None:
-    """Charge what the entries of a text take, which each end with one of these characters."""
+    """Charge the memory for the entries of a text, each of which ends with one of these characters."""
     count = sum(map(text.count, ends))
     budget.charge(LINE_ROOM * count + 2 * len(text), count)
 
 
 def vocabulary_of(source: Any, where: str, style: str | None = None) -> Vocabulary:
-    """The vocabulary in an object that a checkpoint or a pickle holds.
+    """Return the vocabulary in an object that a checkpoint or a pickle holds.
 
     Args:
-        source: a `Record` or mapping: `Vocab` of the original code or of NVIDIA's, the corpus that has one as `vocab`,
+        source: a `Record` or mapping: `Vocab` of the original code or of NVIDIA's, a corpus with a `Vocab` as `vocab`,
             or the fields of Hugging Face's tokenizer.
-        where: what to call it in messages.
-        style: one of `STYLES`; None finds out from the object and its symbols.
+        where: its name in messages.
+        style: one of `STYLES`; None derives the style from the object and its symbols.
 
     Raises:
-        CheckpointError: it is no vocabulary, or one with symbols that are missing or twice there.
+        CheckpointError: it is not a vocabulary, or has missing or duplicate symbols.
     """
     if not _has_get(source):
         raise CheckpointError(f"{where}: holds a {type(source).__name__}, expected a vocabulary.", repair=_REPAIR)
@@ -105,10 +104,10 @@ def vocabulary_of(source: Any, where: str, style: str | None = None) -> Vocabula
 
 
 def restyled(vocabulary: Vocabulary, where: str, style: str) -> Vocabulary:
-    """The same symbols, read in another style.
+    """Return a vocabulary of the same symbols in another style.
 
     Raises:
-        CheckpointError: they do not suit it.
+        CheckpointError: the symbols do not fit the style.
     """
     unk = vocabulary.id_of(vocabulary.unk)
     fields = {"idx2sym": vocabulary.symbols, "lower_case": vocabulary.lower_case, "unk_idx": unk}
@@ -116,7 +115,7 @@ def restyled(vocabulary: Vocabulary, where: str, style: str) -> Vocabulary:
 
 
 def describe_vocabulary(vocabulary: Vocabulary) -> str:
-    """A sentence that says how it reads text."""
+    """Return a sentence on how the vocabulary reads text."""
     unknown = "refuses what is unknown" if vocabulary.unk is None else f"{vocabulary.unk} for what is unknown"
     rules = ["lower-cased" if vocabulary.lower_case else None]
     if vocabulary.kind == "words":
@@ -166,7 +165,7 @@ def _vocabulary(fields: _Fields, where: str, style: str | None) -> Vocabulary:
 
 
 def _symbols(fields: _Fields, where: str) -> tuple[str, ...]:
-    """Symbols by id, from the list, the table, or both if they agree."""
+    """Return the symbols by id, from the list, the table, or both if they agree."""
     listing, table = fields.get("idx2sym"), fields.get("sym2idx")
     if listing is None and not isinstance(table, Mapping):
         raise CheckpointError(f"{where}: no idx2sym and no sym2idx, so not a vocabulary.", repair=_REPAIR)
@@ -182,7 +181,7 @@ def _symbols(fields: _Fields, where: str) -> tuple[str, ...]:
         raise CheckpointError(f"{where}: {listed(strange)}, expected text.", repair=_REPAIR)
     if long := [f"symbol {n} has {len(symbol):,}" for n, symbol in enumerate(symbols) if len(symbol) > LONGEST_SYMBOL]:
         raise CheckpointError(f"{where}: {listed(long)}, expected at most {LONGEST_SYMBOL:,} characters.", _REPAIR)
-    if isinstance(table, Mapping) and len(set(symbols)) == len(symbols):  # what is twice there is told later
+    if isinstance(table, Mapping) and len(set(symbols)) == len(symbols):  # duplicates are reported later
         ids = {_text(symbol): number for symbol, number in table.items()}
         wrong = [
             f"{symbol!r} is {number} in idx2sym, {ids.get(symbol, 'missing')} in sym2idx"
@@ -196,7 +195,7 @@ def _symbols(fields: _Fields, where: str) -> tuple[str, ...]:
 
 
 def _from_table(ids: Mapping[Any, Any], where: str) -> tuple[str, ...]:
-    """Symbols in the order of their ids, which must be 0, 1, 2 … without a hole."""
+    """Return the symbols in the order of their ids, which must be 0, 1, 2 … without a gap."""
     problems = [
         f"{str(symbol)[:40]!r} has id {str(number)[:40]}"
         for symbol, number in ids.items()
@@ -218,12 +217,12 @@ def _is_id(number: object) -> bool:
 
 
 def _text(symbol: Any) -> Any:
-    """Python 2 pickled bytes."""
+    """Decode a symbol that Python 2 pickled as bytes."""
     return symbol.decode("utf-8", "replace") if isinstance(symbol, bytes) else symbol
 
 
 def _style(fields: _Fields, symbols: tuple[str, ...]) -> str:
-    """What the object's own fields and the symbols tell."""
+    """Return the style that follows from the object's own fields and the symbols."""
     if fields.get("delimiter") == "":
         return "characters"
     own = fields.get("special")
@@ -256,7 +255,7 @@ def _lower_case(fields: _Fields, style: str) -> bool:
 
 
 def _lines(text: str, where: str) -> list[str]:
-    """The symbols of a vocab.txt: one a line, each perhaps followed by its count."""
+    """Return the symbols of a vocab.txt: one a line, each perhaps followed by its count."""
     lines = text.removeprefix("\ufeff").replace("\r\n", "\n").split("\n")
     while lines and not lines[-1]:
         lines.pop()

@@ -1,1 +1,1 @@
-"""Checkpoint formats that people hold, one a file: each has `NAME`, `matches(path)` and `load(path, config)`."""
+"""Formats of checkpoints, one a module: each has `NAME`, `matches(path)` and `load(path, config)`."""

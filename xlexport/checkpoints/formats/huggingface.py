@@ -1,8 +1,8 @@
 """A Hugging Face folder of `TransfoXLLMHeadModel`: `config.json`, weights, and perhaps the tokenizer's vocabulary.
 
-Reformers have folders of the same format, and a file of their own here.
+Reformers have folders of the same format; the module `huggingface_reformer` reads them.
 
-Of `config.json` only the keys that are settings are read. Weights that are safetensors leave out what is tied.
+Only the settings among the keys of `config.json` are read. Weights in safetensors leave out tied tensors.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ NAME = "huggingface"
 CONFIG = "config.json"
 MODEL_TYPE = "transfo-xl"
 VOCABULARIES = ("vocab.pkl", "vocab.bin", "vocab.txt")
-SPELLINGS = {  # of keys that transformers also writes in another way
+SPELLINGS = {  # of keys for which transformers has two names
     "vocab_size": "n_token",
     "num_hidden_layers": "n_layer",
     "num_attention_heads": "n_head",
@@ -37,15 +37,15 @@ SPELLINGS = {  # of keys that transformers also writes in another way
     "tie_word_embeddings": "tie_weight",
 }
 DEFAULTS = {"mem_len": 1600, "clamp_len": 1000, "same_length": True, "pre_lnorm": False}  # of TransfoXLConfig
-SEGMENT = 128  # what the published model's config.json said before the key was dropped
+SEGMENT = 128  # the value in the published model's config.json before the key was dropped
 MOSES = (
-    "transformers splits raw text by Moses' rules before it looks words up; a bundle takes the words as white space "
-    "parts them, as they are in the corpus."
+    "transformers splits raw text by Moses' rules before it looks words up. A bundle splits text at white space only, "
+    "as in the corpus."
 )
 
 
 def matches(path: Path) -> bool:
-    """Whether it is a folder whose `config.json` is a Transformer-XL's or a Reformer's."""
+    """Return whether `path` is a folder whose `config.json` is a Transformer-XL's or a Reformer's."""
     config = path / CONFIG
     if not path.is_dir() or not config.is_file():
         return False
@@ -57,7 +57,7 @@ def matches(path: Path) -> bool:
 
 
 def is_config(config: Mapping[str, Any]) -> bool:
-    """Whether the content of a `config.json` is a Transformer-XL's; the oldest ones do not say their type."""
+    """Return whether the content of a `config.json` is a Transformer-XL's; the oldest ones do not name a type."""
     architectures = config.get("architectures")
     if "model_type" in config:
         return bool(config["model_type"] == MODEL_TYPE)
@@ -67,7 +67,11 @@ def is_config(config: Mapping[str, Any]) -> bool:
 
 
 def load(path: Path, config: Mapping[str, Any] | None = None) -> SourceCheckpoint:
-    """Read the checkpoint; see `CheckpointFormat`. `config` has evaluation settings; for a Reformer see there."""
+    """Read the checkpoint; see `CheckpointFormat`.
+
+    Args:
+        config: evaluation settings; for a Reformer, those of `huggingface_reformer.load`.
+    """
     require("convert")
     if not path.is_dir():
         raise CheckpointError(f"{path}: one file.", repair=f"Give the folder with {CONFIG} and the weights.")
@@ -96,10 +100,10 @@ def load(path: Path, config: Mapping[str, Any] | None = None) -> SourceCheckpoin
 
 
 def settings_of(config: Mapping[str, Any], where: str) -> tuple[dict[str, Any], list[str]]:
-    """What a `config.json` says, under the field's words, and a note for each thing that it leaves open.
+    """Return the settings of a `config.json` under the field's names, and a note for each that it leaves open.
 
     Raises:
-        CheckpointError: two spellings of a key disagree; names all of them.
+        CheckpointError: two spellings of a key disagree. The message names all such keys.
     """
     settings: dict[str, Any] = {}
     problems = []
@@ -110,7 +114,7 @@ def settings_of(config: Mapping[str, Any], where: str) -> tuple[dict[str, Any], 
         if settings.setdefault(name, config[key]) != config[key]:
             problems.append(f"{name} is {shown(settings[name])}, {key} is {shown(config[key])}")
     if problems:
-        raise CheckpointError(f"{where}: {'; '.join(problems)}.", repair="Leave the right one in it.")
+        raise CheckpointError(f"{where}: {'; '.join(problems)}.", repair="Remove the wrong one.")
     settings.setdefault("tie_weight", True)
     cutoffs = settings.get("cutoffs")
     if "tie_projs" not in settings and isinstance(cutoffs, list):
@@ -122,18 +126,18 @@ def settings_of(config: Mapping[str, Any], where: str) -> tuple[dict[str, Any], 
         settings["tgt_len"] = SEGMENT
         notes.append(
             Note(
-                f"{CONFIG} has no tgt_len: segments are {SEGMENT} tokens, unless --segment-len says otherwise.",
+                f"{CONFIG} has no tgt_len: segments are {SEGMENT} tokens. --segment-len sets another length.",
                 options=("segment_len",),
             )
         )
     if assumed:
         said = ", ".join(f"{name} {str(value).lower()}" for name, value in assumed.items())
-        notes.append(f"{CONFIG} leaves out what transformers then takes to be {said}.")
+        notes.append(f"{CONFIG} leaves out some keys. The defaults of transformers are used: {said}.")
     return {**assumed, **settings}, notes
 
 
 def _vocabulary(folder: Path) -> tuple[Vocabulary | None, Path | None]:
-    """The vocabulary beside the weights, and its file."""
+    """Return the vocabulary in the folder of the weights, and its file."""
     from xlexport.checkpoints.vocabularies import read_vocabulary
 
     for name in VOCABULARIES:

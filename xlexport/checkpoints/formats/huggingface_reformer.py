@@ -1,7 +1,7 @@
 """A Hugging Face folder of `ReformerModelWithLMHead`: `config.json`, weights, and perhaps the tokenizer.
 
-Keys that `config.json` leaves out are those of transformers' defaults, as `save_pretrained` leaves them out. What the
-model computes, and how it is named here, is that of transformers 4: version 5 does not add `lm_head.bias`.
+`save_pretrained` leaves out keys with default values, so missing keys of `config.json` get transformers' defaults.
+The model computes what transformers 4 computes, and the names are from there: version 5 does not add `lm_head.bias`.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ NAME = "huggingface"
 CONFIG = "config.json"
 MODEL_TYPE = "reformer"
 TOKENIZERS = ("spiece.model", "tokenizer.json")  # in the order of preference
-MOST_AXES, LARGEST_SIZE = 8, 1 << 31  # of positions; as the configuration has them
+MOST_AXES, LARGEST_SIZE = 8, 1 << 31  # of positions, as in `ReformerConfig`
 BYTES = 258  # tokens of google/reformer-enwik8, which has no tokenizer: bytes + 2
 FIELDS: dict[str, tuple[str, Any]] = {  # key of config.json: our field, and transformers' default
     "vocab_size": ("n_token", 320),
@@ -85,7 +85,7 @@ HEAD = "lm_head."
 
 
 def is_config(config: Mapping[str, Any]) -> bool:
-    """Whether the content of a `config.json` is a Reformer's."""
+    """Return whether the content of a `config.json` is a Reformer's."""
     return bool(config.get("model_type") == MODEL_TYPE)
 
 
@@ -93,7 +93,7 @@ def load(path: Path, config: Mapping[str, Any] | None = None) -> SourceCheckpoin
     """Read the checkpoint; see `CheckpointFormat`.
 
     Args:
-        config: `num_buckets` or `max_length` where its `config.json` has no number of buckets; evaluation settings.
+        config: `num_buckets` or `max_length`, if its `config.json` lacks a number of buckets; evaluation settings.
     """
     require("convert")
     config_file = inside(path, CONFIG)
@@ -109,7 +109,7 @@ def load(path: Path, config: Mapping[str, Any] | None = None) -> SourceCheckpoin
     tokenizer = next((inside(path, name) for name in TOKENIZERS if (path / name).is_file()), None)
     bytes_plus_2 = "bytes" if tokenizer is None and values["n_token"] == BYTES else None
     if bytes_plus_2:
-        notes.append("Tokens are taken to be UTF-8 bytes + 2, as google/reformer-enwik8 has them.")
+        notes.append("Tokens are assumed to be UTF-8 bytes + 2, as in google/reformer-enwik8.")
     return reformer_source(
         path,
         NAME,
@@ -127,10 +127,10 @@ def load(path: Path, config: Mapping[str, Any] | None = None) -> SourceCheckpoin
 def _settings(
     path: Path, content: Mapping[str, Any], given: Mapping[str, Any] | None
 ) -> tuple[dict[str, Any], list[str]]:
-    """Fields of `ReformerConfig`, and what a person should know.
+    """Return fields of `ReformerConfig`, and notes for the user.
 
     Raises:
-        CheckpointError: it is of a kind that is not supported, or the user must say more; lists all of it.
+        CheckpointError: the model is unsupported, or the user must give more settings. The message lists all problems.
     """
     problems = _unsupported(content)
     notes: list[str] = []
@@ -146,8 +146,8 @@ def _settings(
     layers = values["attn_layers"]
     if _are_sizes((chunk, before)) and before > 1 and isinstance(layers, tuple) and "local" in layers:
         notes.append(
-            f"Local attention in documents of {chunk + 1:,} to {chunk * before:,} tokens counts each key once; "
-            "transformers counts those of a chunk several times there."
+            f"Local attention in documents of {chunk + 1:,} to {chunk * before:,} tokens counts each key once. "
+            "In such documents, transformers counts the keys of a chunk several times."
         )
     buckets = _buckets(content, given, values, problems, notes)
     if problems:
@@ -166,23 +166,23 @@ def _positions(content: Mapping[str, Any], notes: list[str]) -> dict[str, Any]:
     cells = math.prod(shape) if _are_sizes(shape) and len(shape) <= MOST_AXES else None
     if cells is not None and _are_sizes((longest,)) and longest < cells:
         notes.append(
-            f"Documents may have {cells:,} tokens, as many as axial_pos_shape; transformers takes {longest:,}."
+            f"Documents may have {cells:,} tokens, the size of axial_pos_shape; transformers accepts {longest:,}."
         )
     return {"position": "axial", "axial_shape": shape, "axial_dims": dims, "max_positions": cells}
 
 
 def _unsupported(content: Mapping[str, Any]) -> list[str]:
-    """What of a `config.json` no bundle can compute, with the reason."""
+    """Return the settings of a `config.json` that no bundle can compute, with the reasons."""
     problems = []
     layers = _plain(content.get("attn_layers", FIELDS["attn_layers"][1]))
     if content.get("is_decoder") is not True:
-        problems.append("is_decoder is not true: tokens see those after them, so it gives no probability of a next one")
+        problems.append("is_decoder is not true: tokens see later ones, so the next token has no probability")
     if isinstance(layers, tuple) and any(kind not in ("local", "lsh") for kind in layers):
         problems.append(f"attn_layers is {shown(layers)}, expected layers of local and lsh")
     for kind in ("local", "lsh"):
         after = content.get(f"{kind}_num_chunks_after", 0)
         if isinstance(layers, tuple) and kind in layers and after != 0:
-            problems.append(f"{kind}_num_chunks_after is {shown(after)}: a language model has none after")
+            problems.append(f"{kind}_num_chunks_after is {shown(after)}: a language model does not see later chunks")
     activation = content.get("hidden_act", "relu")
     if not isinstance(activation, str) or activation not in ACTIVATIONS:
         problems.append(f"hidden_act is {shown(activation)}, expected one of {', '.join(ACTIVATIONS)}")
@@ -199,7 +199,7 @@ def _buckets(
     problems: list[str],
     notes: list[str],
 ) -> tuple[int, ...] | None:
-    """Factors of the number of buckets; None where no layer hashes, or something is wrong."""
+    """Return the factors of the number of buckets, or None if no layer hashes or something is wrong."""
     chosen, length, wrong = bucket_choices(given)
     stated, layers = content.get("num_buckets"), values["attn_layers"]
     problems += wrong
@@ -215,7 +215,7 @@ def _buckets(
     if chosen is None and length is None and not wrong:
         problems.append(
             f"{CONFIG} has no num_buckets, which transformers sets at the first document that it sees: give "
-            "--num-buckets N (or N,M for two factors), or --max-length T for what a document of T tokens would set"
+            "--num-buckets N (or N,M for two factors), or --max-length T for the number of a document of T tokens"
         )
     if length is None or wrong:
         return chosen
@@ -225,10 +225,10 @@ def _buckets(
 def _buckets_for(
     length: int, values: Mapping[str, Any], most: Any, problems: list[str], notes: list[str]
 ) -> tuple[int, ...] | None:
-    """The same, as transformers sets it at a first document of `length` tokens."""
+    """Return the factors that transformers sets at a first document of `length` tokens; None if impossible."""
     chunk, local, longest = values["chunk_length"], values["local_chunk_length"], values["max_positions"]
     if not _are_sizes((chunk, local, longest, most)) or min(chunk, local, most) < 1:
-        return None  # which the configuration refuses
+        return None  # `ReformerConfig` refuses these values
     lengths = {chunk, local} if "local" in values["attn_layers"] else {chunk}
     multiple = math.lcm(*lengths)
     padded = -(-length // multiple) * multiple if length > min(lengths) else length
@@ -244,7 +244,7 @@ def _buckets_for(
 
 
 def _seeded(config: ReformerConfig) -> Iterable[Tensor]:
-    """What transformers draws on a CPU with `hash_seed`: it sets the seed anew in each layer."""
+    """Return the rotations that transformers draws on a CPU with `hash_seed`: it sets the seed again in each layer."""
     import torch
 
     generator = torch.Generator().manual_seed(config.hash_seed)
@@ -273,5 +273,5 @@ def _plain(value: Any) -> Any:
 
 
 def _are_sizes(values: object) -> bool:
-    """Whether these are integers that a model could have; what follows from others need not be worked out."""
+    """Return whether these are integers that a model could have; nothing is computed from other values."""
     return isinstance(values, tuple) and all(type(one) is int and abs(one) < LARGEST_SIZE for one in values)

@@ -1,7 +1,7 @@
 """`model.pt` of the authors' PyTorch code (kimiyoung/transformer-xl): a whole module, pickled by `torch.save(model)`.
 
-The reader makes an inert record of each module; its tensors stand in `_parameters`, `_buffers` and `_modules`, the
-configuration in its attributes. What is tied is one tensor in memory.
+The reader makes an inert record of each module. Its tensors are in `_parameters`, `_buffers` and `_modules`, its
+configuration is in its attributes. Tied tensors are one tensor in memory.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ NAME = "kimiyoung"
 MODEL = "MemTransformerLM"
 MOST_PARTS, LONGEST_NAME = 50_000, 512
 Part = TypeVar("Part")
-SETTINGS = {  # attribute -> its value in files of code that did not have it yet; None: there is no such code
+SETTINGS = {  # attribute -> its value in files of code that did not have it yet; None: all versions have it
     "n_token": None,
     "n_layer": None,
     "n_head": None,
@@ -53,7 +53,7 @@ SETTINGS = {  # attribute -> its value in files of code that did not have it yet
 
 
 def matches(path: Path) -> bool:
-    """Whether it is a pickled module of the authors' class, in whatever package a copy of their code has put it."""
+    """Return whether `path` is a pickled module of the authors' class; copies of their code may be in any package."""
     summary = None if path.is_dir() else summarize(path)
     return summary is not None and any(name.rpartition(".")[2] == MODEL for name in summary.globals)
 
@@ -66,7 +66,7 @@ def load(path: Path, config: Mapping[str, Any] | None = None) -> SourceCheckpoin
     model = _model(path, read(path))
     settings = {name: model.get(name, default) for name, default in SETTINGS.items()}
     settings = with_evaluation(path, settings, config)
-    parts = dict(_few(path, _parts(model, "")))  # before anything else follows them
+    parts = dict(_few(path, _parts(model, "")))  # counted before other code walks through them
     tensors = dict(_few(path, _tensors(model, "")))
     require_supported(path, settings, tensors)
     _add_settings_of_parts(path, parts, settings)
@@ -83,7 +83,7 @@ def load(path: Path, config: Mapping[str, Any] | None = None) -> SourceCheckpoin
 
 
 def _model(path: Path, content: Any) -> Record:
-    """The language model, which may stand in a wrapper such as `nn.DataParallel`."""
+    """Return the language model, which may be in a wrapper such as `nn.DataParallel`."""
     from xlexport.checkpoints.safe_pickle import Record
 
     model = content
@@ -103,10 +103,10 @@ def _children(module: Record) -> dict[str, Any]:
 
 
 def _few(path: Path, parts: Iterator[tuple[str, Part]]) -> Iterator[tuple[str, Part]]:
-    """Pass on named parts of a module. A part may be in it at many places: what a file holds once is there each time.
+    """Pass on the named parts of a module, with a limit: a part that the file holds once may be at many places in it.
 
     Raises:
-        CheckpointError: there are far more than in any model, or one has a far longer name.
+        CheckpointError: the module has far more parts than any model, or a part has a far longer name.
     """
     for count, (name, part) in enumerate(parts):
         if count == MOST_PARTS or len(name) > LONGEST_NAME:
@@ -119,7 +119,7 @@ def _few(path: Path, parts: Iterator[tuple[str, Part]]) -> Iterator[tuple[str, P
 
 
 def _tensors(module: Record, prefix: str) -> Iterator[tuple[str, Any]]:
-    """Parameters and buffers by the names that `state_dict` would give them."""
+    """Yield parameters and buffers with the names that `state_dict` would give them."""
     from xlexport.checkpoints.safe_pickle import Record
 
     for kind in ("_parameters", "_buffers"):
@@ -133,10 +133,10 @@ def _tensors(module: Record, prefix: str) -> Iterator[tuple[str, Any]]:
 
 
 def _add_settings_of_parts(path: Path, parts: Mapping[str, Record], settings: dict[str, Any]) -> None:
-    """What the model's parts know: clusters, layer normalisation; and that they scale as the authors' do.
+    """Add the settings of the model's parts (clusters, layer normalisation), and check that they scale as the authors'.
 
     Raises:
-        CheckpointError: a part is missing, or is not the authors'; lists all that is wrong.
+        CheckpointError: a part is missing, or is not the authors'. The message lists all problems.
     """
     embedding = parts.get("word_emb")
     layers = [part for name, part in parts.items() if name.startswith("layers.") and name.count(".") == 1]
@@ -174,13 +174,13 @@ def _parts(module: Record, prefix: str) -> Iterator[tuple[str, Record]]:
 
 
 def _values(parts: list[Record], attribute: str, default: Any) -> list[Any]:
-    """The different values that an attribute has; what is no number only as text."""
+    """Return the different values of an attribute; other values than numbers become text."""
     values = [part.get(attribute, default) for part in parts] or [default]
     return list(dict.fromkeys(value if isinstance(value, int | float) else shown(value) for value in values))
 
 
 def _scale_problems(embedding: Record, attentions: list[Record], settings: Mapping[str, Any]) -> Iterator[str]:
-    """Copies of the code that scale embeddings or scores otherwise have the same names and shapes."""
+    """Yield a problem for each changed scale: changed copies of the code have the same names and shapes."""
     expected = {
         "word_emb.emb_scale": (embedding.get("emb_scale"), settings["d_model"], 0.5),
         **{

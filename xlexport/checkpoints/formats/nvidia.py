@@ -1,6 +1,6 @@
 """`checkpoint_*.pt` of NVIDIA's PyTorch code (DeepLearningExamples): a dict with configuration, weights and vocabulary.
 
-It holds the state of training too, which is not read.
+The file also holds the state of training, which is not read.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ NOT_TRAINING = (*PARTS, "vocab", "args")
 
 
 def matches(path: Path) -> bool:
-    """Whether it is a file whose names are those of NVIDIA's checkpoints."""
+    """Return whether `path` is a file with the names of NVIDIA's checkpoints."""
     summary = None if path.is_dir() else summarize(path)
     return summary is not None and set(PARTS) <= set(summary.strings)
 
@@ -71,7 +71,7 @@ def load(path: Path, config: Mapping[str, Any] | None = None) -> SourceCheckpoin
     tokenizer, notes = _vocabulary(path, content.get("vocab"))
     unknown = [named(name) for name in model_config if name not in (*SETTINGS, *WITHOUT_EFFECT)]
     if unknown:
-        notes.append(f"Its model_config also has {', '.join(unknown[:9])}, which is not known here and not acted upon.")
+        notes.append(f"Its model_config also has {', '.join(unknown[:9])}, which is unknown and ignored.")
     training = [named(name) for name in content if name not in NOT_TRAINING]
     if training:
         notes.append(f"The state of training is left out: {', '.join(training[:20])}.")
@@ -88,14 +88,14 @@ def load(path: Path, config: Mapping[str, Any] | None = None) -> SourceCheckpoin
 
 
 def _vocabulary(path: Path, vocab: Any) -> tuple[Vocabulary | None, list[str]]:
-    """The vocabulary in the checkpoint, or a note that says why there is none."""
+    """Return the vocabulary in the checkpoint, or a note with the reason why there is none."""
     from xlexport.checkpoints.vocabularies import vocabulary_of
 
     if vocab is None:
         return None, []
     if str(getattr(vocab, "name", "")).rpartition(".")[2] == BPE_VOCABULARY:
         return None, [
-            "Its vocabulary is GPT-2's, whose files it does not hold: give its tokenizer.json with --tokenizer."
+            "Its vocabulary is GPT-2's, whose files it does not hold: give GPT-2's tokenizer.json with --tokenizer."
         ]
     try:
         return vocabulary_of(vocab, f"{path}, vocab"), []

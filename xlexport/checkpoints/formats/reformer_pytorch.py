@@ -1,7 +1,7 @@
 """A state dict of `ReformerLM` of the package reformer-pytorch (its version 1.4), with `--config`.
 
-The tensors tell sizes and the kind of positions. What they cannot tell, the configuration must: a JSON object with what
-`ReformerLM` was made with, by the names of its constructor.
+Sizes and the kind of positions are read from the tensors. All other settings come from the configuration: a JSON object
+with the arguments of `ReformerLM`, under the names in its constructor.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ __all__ = ["NAME", "load", "matches"]
 NAME = "reformer_pytorch"
 ANCHOR = f"{BLOCK.format(0)}.f.net.fn.toqk.weight"
 TWIN = "reformer.layers.irrev_blocks.{}"  # the same modules once more
-LAYER_NAMES = {  # ours, within a layer: behind the name of its block, and of the block's twin
+LAYER_NAMES = {  # ours, within a layer: names within its block, and within the block's twin
     "attention.norm": ("f.net.norm", "f.norm"),
     "attention.query_key": ("f.net.fn.toqk", "f.fn.toqk"),
     "attention.value": ("f.net.fn.tov", "f.fn.tov"),
@@ -58,7 +58,7 @@ NAMES = {
 
 
 def matches(path: Path) -> bool:
-    """Whether it is a file of tensors with the names of `ReformerLM`."""
+    """Return whether `path` is a file of tensors with the names of `ReformerLM`."""
     if path.is_dir():
         return False
     if path.suffix == ".safetensors":
@@ -71,8 +71,9 @@ def load(path: Path, config: Mapping[str, Any] | None = None) -> SourceCheckpoin
     """Read the checkpoint; see `CheckpointFormat`.
 
     Args:
-        config: what the tensors do not tell, by the names of the constructor; `num_buckets` or `max_length`, since the
-            buckets there go by a document's length; `hash_seed`, for rotations as after `torch.manual_seed`.
+        config: settings that the tensors do not show, under the constructor's names; `num_buckets` or `max_length`,
+            since that code derives the buckets from a document's length; `hash_seed`, for the rotations after
+            `torch.manual_seed`.
     """
     require("convert")
     if path.is_dir():
@@ -102,13 +103,13 @@ def _is_anchor(name: object) -> bool:
 
 
 def _plain_names(tensors: Mapping[str, Any]) -> dict[str, Any]:
-    """Without `net.net.` of a TrainingWrapper, `module.` or whatever else precedes them."""
+    """Return the tensors under names without a prefix, such as a TrainingWrapper's `net.net.` or `module.`."""
     prefix = next(name for name in tensors if _is_anchor(name)).removesuffix(ANCHOR)
     return {name.removeprefix(prefix): tensor for name, tensor in tensors.items()}
 
 
 def _with_head(tensors: Mapping[str, Any]) -> dict[str, Any]:
-    """With weights of its own for an output layer that is tied to the embeddings."""
+    """Return the tensors with separate weights for an output layer that is tied to the embeddings."""
     import torch
 
     table = tensors.get(TIED)
@@ -136,7 +137,10 @@ def _origins(values: Mapping[str, Any]) -> Callable[[str, tuple[int, ...]], Orig
 
 
 def _seeded(per_head: bool) -> Callable[[ReformerConfig], Iterable[Tensor]]:
-    """What a model draws on a CPU for one document after `torch.manual_seed`: layer after layer, once for all heads."""
+    """Return a function that draws rotations as the model does on a CPU for one document after `torch.manual_seed`.
+
+    The model draws layer after layer, once for all heads unless `per_head`.
+    """
 
     def rotations(config: ReformerConfig) -> Iterable[Tensor]:
         import torch

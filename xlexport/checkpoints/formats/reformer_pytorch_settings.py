@@ -1,4 +1,4 @@
-"""What a model of reformer-pytorch is, by its tensors and by the arguments that `ReformerLM` was made with."""
+"""Settings of a reformer-pytorch model, from its tensors and from the arguments of `ReformerLM`."""
 
 from __future__ import annotations
 
@@ -33,18 +33,18 @@ WITHOUT_EFFECT = (
     *("ff_chunks", "attn_chunks", "reverse_thres", "weight_tie", "weight_tie_embedding", "pkm_num_keys"),
     *("lsh_dropout", "ff_dropout", "post_attn_dropout", "layer_dropout", "random_rotations_per_head"),
 )
-UNSUPPORTED = {  # an argument: the one value that will do, and what another one would be
-    "causal": (True, "tokens see those after them, so it gives no probability of a next one"),
+UNSUPPORTED = {  # an argument: its supported value, and the meaning of other values
+    "causal": (True, "tokens see later ones, so the next token has no probability"),
     "use_scale_norm": (False, "norms with one scale for all"),
     "use_rezero": (False, "residual branches with a scale in place of norms"),
     "ff_glu": (False, "gated feed-forward layers"),
     "one_value_head": (False, "values that all heads share"),
     "return_embeddings": (False, "a model without an output layer"),
-    "num_mem_kv": (0, "learned keys and values beside those of the tokens"),
-    "n_local_attn_heads": (0, "heads of local attention beside those that hash"),
+    "num_mem_kv": (0, "learned keys and values in addition to the tokens'"),
+    "n_local_attn_heads": (0, "heads of local attention in addition to heads that hash"),
     "pkm_layers": ((), "product-key memories"),
 }
-SHOWN_BY = {  # a part of a tensor's name: the argument
+SHOWN_BY = {  # a part of a tensor's name: the argument that it shows
     ".norm.g": "use_scale_norm",
     ".net.g": "use_rezero",
     ".mem_kv": "num_mem_kv",
@@ -59,13 +59,13 @@ KNOWN = {
 
 
 def require_supported(path: Path, stated: Mapping[str, Any], tensors: Mapping[str, Any]) -> None:
-    """Refuse what the model has no field for.
+    """Refuse settings for which `ReformerConfig` has no field.
 
     Args:
-        stated: arguments of the constructor; what they leave out, the tensors' names and shapes tell too.
+        stated: arguments of the constructor; the tensors' names and shapes show some that are left out.
 
     Raises:
-        CheckpointError: says what it is; all of them at once.
+        CheckpointError: the message lists all unsupported settings.
     """
     found = {argument for part, argument in SHOWN_BY.items() if any(part in name for name in tensors)}
     query_key, value, inner, outer = _layer_shapes(tensors)
@@ -79,23 +79,23 @@ def require_supported(path: Path, stated: Mapping[str, Any], tensors: Mapping[st
         if name in found or stated.get(name) not in (value, None)
     ]
     if "emb_dim" in found:
-        problems.append("emb_dim is not dim: embeddings of another width than the model")
+        problems.append("emb_dim is not dim: the embeddings have another width than the model")
     full, threshold, chunk = (stated.get(name) for name in ("use_full_attn", "full_attn_thres", "bucket_size"))
     if full and ROTARY in tensors:
-        problems.append("use_full_attn with rotary positions: its code does not use them then")
+        problems.append("use_full_attn with rotary positions: reformer-pytorch then ignores the positions")
     if not full and _positive(threshold) and _positive(chunk) and threshold > chunk:
         problems.append(
-            f"full_attn_thres is {threshold:,}: full attention up to there, here up to bucket_size {chunk:,}"
+            f"full_attn_thres is {threshold:,}: full attention up to that length, but here up to bucket_size {chunk:,}"
         )
     if problems:
         raise CheckpointError(f"{path}: {'; '.join(problems)}. Such models are not converted.")
 
 
 def settings_of(path: Path, stated: Mapping[str, Any], tensors: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
-    """Fields of `ReformerConfig`, and what a person should know.
+    """Return fields of `ReformerConfig`, and notes for the user.
 
     Raises:
-        CheckpointError: something is missing, unknown or contradictory; lists all of it.
+        CheckpointError: settings are missing, unknown or contradictory. The message lists all of them.
     """
     problems = [f"{name} is not given" for name in NEEDED if stated.get(name) is None]
     problems += [f"{named(name)} is unknown" for name in stated if name not in KNOWN]
@@ -109,9 +109,8 @@ def settings_of(path: Path, stated: Mapping[str, Any], tensors: Mapping[str, Any
     buckets, notes = _buckets(stated, positions["max_positions"], problems)
     if problems:
         raise CheckpointError(
-            f"{path}: a state dict of reformer-pytorch and its configuration must tell everything: "
-            f"{problems_listed(problems)}.",
-            repair="Give --config FILE, a JSON object with what ReformerLM was made with.",
+            f"{path}: settings of this reformer-pytorch model are missing or wrong: {problems_listed(problems)}.",
+            repair="Give --config FILE, a JSON object with the arguments of ReformerLM.",
         )
     values = {
         "attn_layers": ("full" if stated.get("use_full_attn") else "lsh",) * sizes.pop("n_layer"),
@@ -132,7 +131,7 @@ def settings_of(path: Path, stated: Mapping[str, Any], tensors: Mapping[str, Any
 
 
 def _sizes(stated: Mapping[str, Any], tensors: Mapping[str, Any], problems: list[str]) -> dict[str, Any]:
-    """What shapes tell; of heads either the number or the width must be known besides."""
+    """Return the sizes that shapes show. The number or the width of heads must come from elsewhere."""
     query_key, _, _, outer = _layer_shapes(tensors)
     table, rotary = _shape(tensors, "token_emb.weight"), _shape(tensors, ROTARY, 1)
     layers = {match[1] for name in tensors if (match := re.match(r"reformer\.layers\.blocks\.(\d{1,6})\.", name))}
@@ -157,7 +156,7 @@ def _sizes(stated: Mapping[str, Any], tensors: Mapping[str, Any], problems: list
 
 
 def _positions(stated: Mapping[str, Any], tensors: Mapping[str, Any], problems: list[str]) -> dict[str, Any]:
-    """The kind of positions, by the tensors' names, and how many there are; 0: any number."""
+    """Return the kind of positions, from the tensors' names, and their number; 0: no limit."""
     shapes: list[tuple[int, ...]] = []
     while name := next((name.format(len(shapes)) for name in AXIAL if name.format(len(shapes)) in tensors), None):
         shapes.append(tuple(getattr(tensors[name], "shape", ())))
@@ -190,7 +189,7 @@ def _positions(stated: Mapping[str, Any], tensors: Mapping[str, Any], problems: 
 def _buckets(
     stated: Mapping[str, Any], positions: int, problems: list[str]
 ) -> tuple[tuple[int, ...] | None, list[str]]:
-    """Factors of the number of buckets, which is there a document's length by `bucket_size`, and a note on that."""
+    """Return the factors of the number of buckets (a document's length / `bucket_size`), and a note on that."""
     chosen, length, wrong = bucket_choices(stated)
     problems += wrong
     if stated.get("use_full_attn") or chosen is not None or wrong:
@@ -198,28 +197,28 @@ def _buckets(
     chunk, length = stated.get("bucket_size"), length or stated.get("max_seq_len") or positions
     if not length:
         problems.append(
-            "num_buckets is not given, which is a document's length by bucket_size there: give --num-buckets N, "
+            "num_buckets is not given (in reformer-pytorch, a document's length / bucket_size): give --num-buckets N, "
             "--max-length T for documents of T tokens, or max_seq_len"
         )
     elif not _positive(length):
         problems.append(f"max_seq_len is {shown(length)}, expected a number of tokens")
     if not _positive(length) or not _positive(chunk):
         return None, []
-    buckets = 2 * -(-length // (2 * chunk))  # documents there are multiples of two chunks
+    buckets = 2 * -(-length // (2 * chunk))  # its documents are multiples of two chunks
     return (buckets,), [
-        f"num_buckets is {buckets:,}, as reformer-pytorch has it for documents of {buckets * chunk:,} tokens; it has "
-        "others for other lengths. --num-buckets or --max-length can say otherwise."
+        f"num_buckets is {buckets:,}, as in reformer-pytorch for documents of {buckets * chunk:,} tokens. Other "
+        "lengths have other numbers there: --num-buckets or --max-length sets them."
     ]
 
 
 def _layer_shapes(tensors: Mapping[str, Any]) -> list[tuple[int, ...]]:
-    """Of the first layer's matrices: query-key, value, inner, outer."""
+    """Return the shapes of the first layer's matrices: query-key, value, inner, outer."""
     names = ("f.net.fn.toqk", "f.net.fn.tov", "g.net.fn.fn.w1", "g.net.fn.fn.w2")
     return [_shape(tensors, f"{BLOCK.format(0)}.{name}.weight") for name in names]
 
 
 def _shape(tensors: Mapping[str, Any], name: str, rank: int = 2) -> tuple[int, ...]:
-    """Empty where there is no such tensor, or it has other axes."""
+    """Return a tensor's shape, empty if the tensor is absent or has another number of axes."""
     found = tuple(getattr(tensors.get(name), "shape", ()))
     return found if len(found) == rank else ()
 

@@ -1,6 +1,6 @@
-"""A bare state dict, by `torch.save(model.state_dict())` or as safetensors, with a configuration beside it.
+"""A bare state dict, by `torch.save(model.state_dict())` or as safetensors, with a separate configuration.
 
-The tensors tell their sizes, and by their names the code base. What they cannot tell, `--config FILE` must.
+Sizes are read from the tensors, the code base from their names. All other settings come from `--config FILE`.
 """
 
 from __future__ import annotations
@@ -44,18 +44,18 @@ __all__ = ["NAME", "load", "matches"]
 
 NAME = "state_dict"
 OURS = "xltraining"
-UNCERTAIN = "kimiyoung"  # whose names the others may have kept
+UNCERTAIN = "kimiyoung"  # other code bases may have kept its names
 OUR_ANCHOR = "word_emb.clusters.0.table"
 ANCHORS = (ANCHOR, OUR_ANCHOR)
 OWN = CodeBase(reversed_clusters=False, first_memory="empty", window_extra=0)
 NEEDED = ("pre_lnorm", "tgt_len", "mem_len", "clamp_len", "same_length")
-CONVENTIONS = ("first_memory", "window_extra")  # which our own names do not tell
+CONVENTIONS = ("first_memory", "window_extra")  # our own names do not show these
 IGNORED = ("dtype", "adapt_inp")  # of NVIDIA's model_config
 KNOWN = (*SETTINGS, *SPELLINGS, *CONVENTIONS, "proj_same_dim")
 
 
 def matches(path: Path) -> bool:
-    """Whether it is a file of tensors with a Transformer-XL's names."""
+    """Return whether `path` is a file of tensors with a Transformer-XL's names."""
     if path.is_dir():
         return False
     if path.suffix == ".safetensors":
@@ -68,7 +68,7 @@ def load(path: Path, config: Mapping[str, Any] | None = None) -> SourceCheckpoin
     """Read the checkpoint; see `CheckpointFormat`.
 
     Args:
-        config: what the tensors do not tell, under the field's words; `source` names the code base if need be.
+        config: settings that the tensors do not show, under the field's names; `source` can name the code base.
     """
     require("convert")
     if path.is_dir():
@@ -83,16 +83,16 @@ def load(path: Path, config: Mapping[str, Any] | None = None) -> SourceCheckpoin
     source, problems = _source(named, stated_source)
     if source == UNCERTAIN and stated_source is None:
         notes.append(
-            f"The names are those of the authors' code, so it is taken for {UNCERTAIN}'s; a key source in --config can "
-            f"say {' or '.join(sorted(set(CODE_BASES) - {UNCERTAIN}))} instead."
+            f"The code base is assumed to be {UNCERTAIN}, because the names are those of the authors' code. The key "
+            f"source in --config can name {' or '.join(sorted(set(CODE_BASES) - {UNCERTAIN}))} instead."
         )
     if "layer_norm_epsilon" not in stated:
-        notes.append("layer_norm_epsilon is taken to be 1e-05, PyTorch's own; --config can say otherwise.")
+        notes.append("layer_norm_epsilon is assumed to be 1e-05, PyTorch's default. --config can give another value.")
     settings, more = _settings(named.tensors, source, stated)
     problems += more
     if problems:
         raise CheckpointError(
-            f"{path}: a state dict and its configuration must tell everything: {problems_listed(problems)}.",
+            f"{path}: settings of this state dict are missing or wrong: {problems_listed(problems)}.",
             repair="Give --config FILE, a JSON object with the right values.",
         )
     return torch_source(
@@ -109,7 +109,7 @@ def load(path: Path, config: Mapping[str, Any] | None = None) -> SourceCheckpoin
 
 @dataclass(frozen=True)
 class _Named:
-    """Tensors by the authors' names, and the code base that their own names tell, for certain or perhaps."""
+    """Tensors by the authors' names, and the code base that their own names show, for certain or perhaps."""
 
     tensors: dict[str, Any]
     source: str
@@ -137,7 +137,7 @@ def _layer_bias(index: int) -> str:
 
 
 def _authors_names(tensors: Mapping[str, Any]) -> dict[str, Any]:
-    """Tensors of ours under the names of the authors' code, a table a cluster."""
+    """Return tensors with our names under the authors' names, with a table for each cluster."""
     prefix = next(name for name in tensors if name.endswith(OUR_ANCHOR)).removesuffix(OUR_ANCHOR)
     result = {}
     for name, tensor in tensors.items():
@@ -152,7 +152,7 @@ def _authors_names(tensors: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _stated(path: Path, config: Mapping[str, Any]) -> tuple[dict[str, Any], object, list[str]]:
-    """Settings that the configuration states, the code base that it names, and notes; a `config.json` will do."""
+    """Return the configuration's settings, the code base that it names, and notes. It may be a `config.json`."""
     if "model_type" in config and is_config(config):
         settings, notes = settings_of(config, str(path))
         return plain_cutoffs(settings), "huggingface", notes
@@ -161,7 +161,7 @@ def _stated(path: Path, config: Mapping[str, Any]) -> tuple[dict[str, Any], obje
 
 
 def _source(named: _Named, stated: object) -> tuple[str, list[str]]:
-    """The code base by the names, or by the configuration where they do not tell; and what is wrong with that."""
+    """Return the code base, from the names or else from the configuration, and the problems with the latter."""
     if stated is None:
         return named.source, []
     if not isinstance(stated, str) or stated not in CODE_BASES:
@@ -172,7 +172,7 @@ def _source(named: _Named, stated: object) -> tuple[str, list[str]]:
 
 
 def _settings(tensors: Mapping[str, Any], source: str, stated: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
-    """Settings from both, and all that is missing, unknown or contradictory."""
+    """Return the settings from both sources, and all that are missing, unknown or contradictory."""
     sizes = sizes_of(tensors, stated.get("div_val"))
     n_clusters = sizes.get("n_cutoffs", 0) + 1
     needed = [*NEEDED, *SIZES, *(CONVENTIONS if source == OURS else ())]
@@ -190,7 +190,7 @@ def _settings(tensors: Mapping[str, Any], source: str, stated: Mapping[str, Any]
 
 
 def _projects_same_dim(tensors: Mapping[str, Any], sizes: Mapping[str, Any]) -> bool:
-    """Whether clusters as wide as the model have a projection, as far as there are such clusters."""
+    """Return whether clusters as wide as the model have a projection; true if no cluster is as wide."""
     own = [
         f"word_emb.emb_projs.{index}" in tensors
         for index in range(sizes.get("n_cutoffs", 0) + 1)

@@ -1,11 +1,12 @@
-"""Checkpoints of the authors' TensorFlow code, the only ones in which they published their weights.
+"""Checkpoints of the authors' TensorFlow code, the only format in which they published their weights.
 
-Variables stand in the scope `transformer`. Their sizes tell everything but the evaluation settings. Against PyTorch:
+Variables are in the scope `transformer`. Their shapes show all settings except the evaluation settings. In contrast to
+the PyTorch code:
 
 - linear maps are (in, out), and projections (E_i, D) instead of (D, E_i);
 - biases of attention are one variable, (n_layer, n_head, d_head) with `untie_r`;
-- with `div_val` 1 all clusters are rows of one table, and the output layer projects with the embedding's projection
-  where the vocabulary is not cut;
+- with `div_val` 1 all clusters are rows of one table; if the vocabulary is not cut, the output layer uses the
+  embedding's projection;
 - `proj_same_dim` leaves out the projection of a cluster that is as wide as the model;
 - a document starts with `mem_len` zero rows, and with `same_length` a token sees `mem_len + 1` keys.
 
@@ -73,15 +74,15 @@ PUBLISHED = {
 
 
 def matches(path: Path) -> bool:
-    """Whether `path` is the prefix of a checkpoint, one of its files, or a folder with one."""
+    """Return whether `path` is the prefix of a checkpoint, one of its files, or a folder with one."""
     return bool(_prefixes(path))
 
 
 def load(path: Path, config: Mapping[str, Any] | None = None) -> SourceCheckpoint:
-    """Read the checkpoint; see `CheckpointFormat`. The optimizer's state is left where it is.
+    """Read the checkpoint; see `CheckpointFormat`. The optimizer's state is not read.
 
     Args:
-        path: what the names of its files begin with (`model.ckpt-0`), one of the files, or their folder.
+        path: the common beginning of its files' names (`model.ckpt-0`), one of the files, or their folder.
         config: any of `tgt_len`, `mem_len`, `clamp_len` and `same_length`.
     """
     require("convert")
@@ -98,7 +99,8 @@ def load(path: Path, config: Mapping[str, Any] | None = None) -> SourceCheckpoin
         ours = TransformerXLConfig.from_dict({**sizes, **evaluation})
     except (ConfigError, TypeError) as error:
         raise CheckpointError(
-            f"{bundle.prefix}: {error}.", repair="Give a checkpoint of the authors' TensorFlow code."
+            f"{bundle.prefix}: {str(error).removesuffix('.')}.",
+            repair="Give a checkpoint of the authors' TensorFlow code.",
         ) from error
     state_dict, notes = _read(bundle, ours)
     return model_source(
@@ -115,20 +117,20 @@ def _prefix(path: Path) -> Path:
     prefixes = _prefixes(path)
     if not prefixes:
         raise CheckpointNotFoundError(
-            f"{path}: no TensorFlow checkpoint.", repair="Give what the names of its files begin with."
+            f"{path}: no TensorFlow checkpoint.", repair="Give the common beginning of its files' names."
         )
     if len(prefixes) > 1:
         names = problems_listed(prefix.name for prefix in prefixes)
         raise CheckpointError(
-            f"{path}: holds several checkpoints: {names}.", repair=f"Give one of them, as {prefixes[0]}."
+            f"{path}: holds several checkpoints: {names}.", repair=f"Give one of them, for example {prefixes[0]}."
         )
     return prefixes[0]
 
 
 def _prefixes(path: Path) -> list[Path]:
-    """The checkpoint that `path` means; all of a folder's where it does not say which of them is the latest."""
+    """Return the checkpoint that `path` means; all of a folder's, if the folder does not name the latest."""
     if path.is_dir():
-        if (path / "config.json").exists():  # a Hugging Face folder, perhaps with what it was made of beside it
+        if (path / "config.json").exists():  # a Hugging Face folder, perhaps with its TensorFlow original
             return []
         indices = (file for file in sorted(path.glob("*.index")) if file.suffix and file.name.isprintable())
         return _latest(path) or [index.with_suffix("") for index in indices if ends_as_table(index)]
@@ -140,7 +142,7 @@ def _prefixes(path: Path) -> list[Path]:
 
 
 def _latest(folder: Path) -> list[Path]:
-    """The checkpoint that the folder's text file names, by its last part: folders move, and paths can lead astray."""
+    """Return the checkpoint that the folder's text file names. Its folder is ignored: folders move, paths mislead."""
     file = folder / STATE_FILE
     if not file.is_file() or file.stat().st_size > LARGEST_STATE_FILE:
         return []
@@ -152,17 +154,17 @@ def _latest(folder: Path) -> list[Path]:
 
 
 def _is_checkpoint(prefix: Path) -> bool:
-    """Whether there is any table or data of that name: then what is missing or damaged can be named."""
+    """Return whether a table or data file of that name exists: then a message can name what is missing or damaged."""
     tables = (file for file in (prefix.with_name(f"{prefix.name}.index"), prefix) if file.is_file())
     shards = prefix.parent.glob(f"{glob.escape(prefix.name)}.data-?????-of-?????")
     return any(map(ends_as_table, tables)) or any(shards)
 
 
 def _sizes(bundle: TensorBundle) -> dict[str, Any]:
-    """The configuration, but for evaluation settings, from the shapes of a few variables.
+    """Return the configuration, without evaluation settings, from the shapes of a few variables.
 
     Raises:
-        CheckpointError: they are not there, or not of a shape that they could have; lists all.
+        CheckpointError: variables are missing, or have an impossible shape. The message lists all of them.
     """
     shapes = _Shapes(bundle)
     biases = shapes.of("r_w_bias", 2, 3)
@@ -202,14 +204,14 @@ def _sizes(bundle: TensorBundle) -> dict[str, Any]:
 
 
 def _div_val(widths: list[int]) -> int:
-    """The divisor that makes the first width the others; where none does, the tables' shapes will not fit."""
-    # With three clusters or more it is at most the root; with two, the quotient is one.
+    """Return the divisor by which the widths shrink; if there is none, the tables' shapes will not fit."""
+    # With three clusters or more, the divisor is at most the root of the width; with two, it is the quotient.
     divisors = itertools.chain(range(2, math.isqrt(widths[0]) + 1), [widths[0] // max(1, widths[-1])])
     return next((d for d in divisors if all(widths[0] // d**i == width for i, width in enumerate(widths))), 2)
 
 
 class _Shapes:
-    """Shapes of the model's variables, by their names without the scope, and what was found wrong with them."""
+    """Shapes of the model's variables by their names without the scope, and the problems found in them."""
 
     def __init__(self, bundle: TensorBundle) -> None:
         self._prefix = bundle.prefix
@@ -221,16 +223,16 @@ class _Shapes:
         return name in self._shapes
 
     def of(self, name: str, *ranks: int) -> tuple[int, ...]:
-        """The shape of a variable that must be there; zeros where it is wrong."""
+        """Return the shape of a required variable; if it is wrong, record a problem and return zeros."""
         shape = self._shapes.get(name)
-        if shape is not None and len(shape) in ranks and 0 not in shape:  # without numbers, sizes may be any
+        if shape is not None and len(shape) in ranks and 0 not in shape:  # an empty tensor can claim any sizes
             return shape
         what = "is missing" if shape is None else f"is of shape {shape}"
         self._problems.append(f"{SCOPE}{name} {what}")
         return (0,) * ranks[0]
 
     def numbered(self, name: str, rank: int) -> list[tuple[int, ...]]:
-        """Shapes of the variables 0, 1, … of a name with a number; the first must be there."""
+        """Return the shapes of the variables 0, 1, … of a numbered name; the first is required."""
         names = map(name.format, range(1, MOST_CLUSTERS))
         return [self.of(found, rank) for found in (name.format(0), *itertools.takewhile(self.has, names))]
 
@@ -256,7 +258,7 @@ def _ours(name: str) -> bool:
 
 @dataclass(frozen=True)
 class _Source:
-    """Where one of our parameters comes from: a variable and its shape, or a part of it."""
+    """The origin of one of our parameters: a variable and its shape, or a part of it."""
 
     name: str
     shape: tuple[int, ...]
@@ -264,7 +266,7 @@ class _Source:
 
 
 def _sources(config: TransformerXLConfig) -> dict[str, _Source]:
-    """The variable of each of our parameters that is not tied to another, in the model's order."""
+    """Return the variable of each of our untied parameters, in the model's order."""
     import torch
 
     from xltraining.transformer_xl import TransformerXL
@@ -276,7 +278,7 @@ def _sources(config: TransformerXLConfig) -> dict[str, _Source]:
 
 
 def _source(config: TransformerXLConfig, name: str, part: int | slice | None, shape: tuple[int, ...]) -> _Source:
-    """The variable of which our parameter of this shape is all, transposed or not, or a part."""
+    """Return the variable that holds our parameter of this shape: whole, transposed, or as a part."""
     if name.endswith(TRANSPOSED):
         return _Source(SCOPE + name, shape[::-1], part)
     if part is None:
@@ -286,7 +288,7 @@ def _source(config: TransformerXLConfig, name: str, part: int | slice | None, sh
 
 
 def _names(config: TransformerXLConfig) -> dict[str, tuple[str, int | slice | None]]:
-    """Name of the variable, and the part of it, of every parameter that a model can have."""
+    """Return the variable's name, and the part of it, for every parameter that a model can have."""
     names: dict[str, tuple[str, int | slice | None]] = {
         "head.cluster_weight": ("adaptive_softmax/cutoff_0/cluster_W", None),
         "head.cluster_bias": ("adaptive_softmax/cutoff_0/cluster_b", None),
@@ -308,10 +310,11 @@ def _names(config: TransformerXLConfig) -> dict[str, tuple[str, int | slice | No
 
 
 def _read(bundle: TensorBundle, config: TransformerXLConfig) -> tuple[dict[str, Tensor], Iterator[str]]:
-    """The state dict, float32 without copies where the file is, and what to know of it.
+    """Return the state dict, in float32 without copies of float32 variables, and notes on it.
 
     Raises:
-        CheckpointError: variables are missing, unexpected or of another shape; lists all, before any is read.
+        CheckpointError: variables are missing, unexpected or of another shape. The message lists all. No variable has
+            been read then.
     """
     import torch
 
@@ -343,7 +346,7 @@ def _misfits(bundle: TensorBundle, wanted: Mapping[str, tuple[int, ...]]) -> Ite
         if entry is None:
             yield f"{name} is missing"
         elif entry.shape != shape:
-            yield f"{name} is {entry.shape}, where the others ask for {shape}"
+            yield f"{name} is {entry.shape}, but the other shapes require {shape}"
         elif entry.dtype not in FLOATS:
             yield f"{name} is {entry.dtype}, not {' or '.join(FLOATS)}"
 
@@ -364,7 +367,7 @@ def _published_note(config: TransformerXLConfig) -> Iterator[str]:
     if sizes in PUBLISHED:
         name, segment_len, mem_len, clamp_len = PUBLISHED[sizes]
         yield Note(
-            f"Of the sizes of the published {name}, whose scores are with --segment-len {segment_len} "
+            f"The sizes are those of the published {name}. Its published scores are with --segment-len {segment_len} "
             f"--mem-len {mem_len} --clamp-len {clamp_len} --same-length.",
             options=("segment_len", "mem_len", "clamp_len", "same_length"),
         )

@@ -25,7 +25,7 @@ FOLDER_FILES = (CONFIG, "model.safetensors")
 
 
 def matches(path: Path) -> bool:
-    """Whether the file or folder says that it is of this format."""
+    """Return whether the file or folder says that it is of this format."""
     if path.is_dir():
         config = path / CONFIG
         try:
@@ -71,11 +71,5 @@ def _read_file(path: Path) -> dict[Any, Any]:
 
 
 def _refusal(error: XltrainingError) -> CheckpointError:
-    """Return the error as one of this package, whose messages and repairs are sentences."""
-    message, repair = one_line(error.message), one_line(error.repair or "")
-    return CheckpointError(_sentence(message), repair=_sentence(repair[:1].upper() + repair[1:]) or None)
-
-
-def _sentence(text: str) -> str:
-    """Return a text with a period at its end; an empty one stays empty."""
-    return f"{text}." if text and not text.endswith(".") else text
+    """Return the error as one of this package, with message and repair on one line each."""
+    return CheckpointError(one_line(error.message), repair=one_line(error.repair or "") or None)
