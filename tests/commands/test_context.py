@@ -128,7 +128,7 @@ def test_memories_too_short_for_recl_are_measured_without_it(invoke: Invoke, tmp
     found = invoke("context", EMPTY, write(tmp_path / "text.txt"), "--threads", "1", "--json").succeeded()
     assert found.object["recl"] is None
     assert [length["mem_len"] for length in found.object["models"][0]["lengths"]] == [1, 3, 6, 12, 24]
-    assert found.err.startswith("without RECL: no memory has --start + --step = 200 tokens, the longest 24\n")
+    assert found.err.startswith("without RECL: no memory has --start + --step = 200 tokens, the longest has 24\n")
 
 
 def test_standard_input_serves_every_model(invoke: Invoke) -> None:
@@ -160,7 +160,7 @@ def test_segments_of_their_own_are_told_of(invoke: Invoke, tmp_path: Path) -> No
     found = invoke("context", FREE, "--ids", ids, "--no-recl", "--lengths", "4", "--threads", "1").succeeded()
     assert found.err.splitlines() == [
         "1 pass over 60 tokens",
-        "Without same_length a token sees its segment so far and the memory: `context` is the mean.",
+        "Without same_length a token sees the memory and the earlier tokens of its segment: `context` is the mean.",
     ]
     assert "bits per token" in found.out
 
@@ -229,7 +229,7 @@ def test_bundles_and_texts_that_are_refused(invoke: Invoke, tmp_path: Path) -> N
     assert "none.txt: No such file" in invoke("context", EMPTY, tmp_path / "none.txt", *RECL).error
     (tmp_path / "empty").mkdir()
     empty = invoke("context", EMPTY, tmp_path / "empty", *RECL)
-    assert "no document in there; looked for files." in empty.err.splitlines()[-1]
+    assert "no documents found; looked for files." in empty.err.splitlines()[-1]
     assert "no such" in invoke("context", tmp_path / "none.bundle", text, *RECL).error
     assert "1 of at least 2 tokens, so nothing to score" in invoke("context", EMPTY, "-", *RECL, stdin=b"x").error
     assert "short.txt: 1 of at least 2 tokens" in invoke("context", EMPTY, short, *RECL).error

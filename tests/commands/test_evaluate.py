@@ -1,4 +1,4 @@
-"""`xlexport evaluate`: a corpus scored as published scores were computed."""
+"""`xlexport evaluate` scores a corpus as the authors of published scores did."""
 
 from __future__ import annotations
 

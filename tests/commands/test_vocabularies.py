@@ -72,7 +72,7 @@ def test_what_has_no_symbol_is_told_once_for_each_document(bundle_of: BundleOf, 
 
 def test_newlines_that_are_read_as_spaces_are_told(bundle_of: BundleOf, invoke: Invoke, tmp_path: Path) -> None:
     (tmp_path / "it.txt").write_text("the sea\nof the sea\n", "utf-8")
-    said = "The tokenizer takes newlines for spaces"
+    said = "The tokenizer reads newlines as spaces"
     for symbols, told in ((WORDS, False), (WORDS[1:], True)):
         bundle, _ = bundle_of(symbols, "--force")
         assert (said in invoke("score", bundle, tmp_path / "it.txt").succeeded().err) == told

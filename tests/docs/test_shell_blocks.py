@@ -129,7 +129,7 @@ MASKS = (
     (r"[\d,.]+ tokens/s", "<speed>"),
     (r"(?m)^((?:eager )?tokens/s +).*", r"\1<speed>"),
     (r"[-+]?\b\d(?:\.\d+)?e[-+]\d\d\b", "<difference by rounding>"),
-    (r"(last third to first +)[\d.]+", r"\1<ratio of differences by rounding>"),
+    (r"(growth of the difference along the text +)[\d.]+", r"\1<ratio of differences by rounding>"),
 )
 NUMBER = re.compile(r"\d[\d,]*(?:\.\d+)?")
 CLOSE = 1e-4  # another processor sums float32 in another order: 4 digits of a score agree

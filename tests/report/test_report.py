@@ -264,7 +264,7 @@ def test_places_that_cannot_be_written_to(invoke: Invoke, tmp_path: Path, prose:
     assert "no such folder" in invoke("report", GOLDEN, prose, "-o", tmp_path / "none" / "page.html").error
     link = tmp_path / "link.html"
     link.symlink_to(tmp_path / "nowhere")
-    assert "leads nowhere" in invoke("report", GOLDEN, prose, "-o", link, "--force").error
+    assert "a link to a missing file" in invoke("report", GOLDEN, prose, "-o", link, "--force").error
     link.unlink()
     os.mkfifo(link)
     assert "not a file" in invoke("report", GOLDEN, prose, "-o", link, "--force").error
@@ -329,7 +329,7 @@ def test_what_the_scores_do_not_cover_is_said_as_score_says_it(
     told = invoke("report", bundle, source).succeeded().err.splitlines()
     scored = invoke("score", bundle, source, "--json").succeeded().err.replace(f"{source.parent}/", "")
     notes = read_page(source.with_suffix(".html").read_text("utf-8")).about["notes"]
-    for words in ("depend on the segment length", "takes newlines for spaces", "2 of 6 tokens replace text"):
+    for words in ("depend on the segment length", "reads newlines as spaces", "2 of 6 tokens replace text"):
         (line,) = (line for line in told if words in line)
         assert line in scored.splitlines()
         assert any(words in note for note in notes[1:]), words

@@ -58,7 +58,8 @@ def test_folder_without_a_document(
     Path("books", "a.txt" if options else ".hidden").touch()
     shown = score("books", *options, *into)
     assert (shown.code, shown.out, os.listdir()) == (1, "", ["books"])
-    assert shown.err.splitlines()[1:] == [f"Error: books: no document in there; looked for {looked_for}. Give a text."]
+    repair = "Check the paths, or choose other files with --include."
+    assert shown.err.splitlines()[1:] == [f"Error: books: no documents found; looked for {looked_for}. {repair}"]
 
 
 @pytest.mark.parametrize("content", ["", "\n  \n"], ids=["empty", "blank"])
@@ -68,7 +69,7 @@ def test_json_lines_without_a_document(content: str, score: Score, tmp_path: Pat
     for into in ((), ("-o", tmp_path / "out.jsonl")):
         shown = score(path, "--field", "text", *into)
         assert (shown.code, shown.out, list(tmp_path.iterdir())) == (1, "", [path])
-        expected = "no document in there; looked for lines that are not blank. Give a text."
+        expected = "no documents found; looked for lines that are not blank."
         assert shown.err == f"Error: {path}: {expected}\n"
 
 
@@ -89,7 +90,7 @@ def test_what_is_not_text_is_said(score: Score, texts: list[Path], tmp_path: Pat
     path.write_bytes(b"PK\x03\x04\0\0 weights")
     packed.write_bytes(gzip.compress(TEXT.encode()))
     shown = score(texts[0], path, packed, "--json").succeeded()
-    assert shown.err.splitlines()[0] == f"{path}: not text, as zero bytes in there show; scored all the same."
+    assert shown.err.splitlines()[0] == f"{path}: not text (contains zero bytes), but scored nevertheless."
     assert "not text" not in score(texts[0], packed, "--json").succeeded().err
 
 
