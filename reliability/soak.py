@@ -1,4 +1,4 @@
-"""Feed very many tokens to one stream and check memory, counters, and the last scores.
+"""Feed very many tokens to one stream; check memory, counters, and the last scores.
 
     python -m reliability.soak                         ten million tokens, in feeds of all lengths
     python -m reliability.soak --tokens 100000000      a hundred million
@@ -6,8 +6,8 @@
 
 Each layer of a model with `same_length` sees `window` keys, so a score depends on at most n_layer * window tokens
 before it. A fresh stream that gets only these tokens must give the same scores. The stream is also saved on the way,
-and continues from the file. At the end its counters are set close to 2**31, 2**32 and 2**53, where narrower numbers would
-break.
+and continues from the file. At the end its counters are set close to 2**31, 2**32 and 2**53, where narrower numbers
+would break.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""`quantize` and `convert --dtype`: what they print and write, what runs on it, and one line where they refuse."""
+"""`quantize` and `convert --dtype`: their output, commands on the result, and refusals in one line."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ FEW = ("--tokens", "2048", "--max-delta-bits", "0.5", "--threads", "1")
 
 @pytest.fixture(scope="module")
 def int8(bundle: Path, call: Invoke, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Finished]:
-    """Made by the command itself; tests leave it as it is."""
+    """Return a bundle that the command made; tests must not change it."""
     folder = tmp_path_factory.mktemp("int8") / "tiny.int8"
     return folder, call("quantize", bundle, "-o", folder, "--dtype", "int8", *FEW).succeeded()
 
