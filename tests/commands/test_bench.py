@@ -67,7 +67,7 @@ QUICK = ("--repeats", "2", "--rounds", "1", "--threads", "1")
 
 @pytest.fixture(autouse=True)
 def small_machine(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Skip the measurement of the machine's rates, which these tests do not need."""
+    """Measure the machine's rates with tiny sizes, because these tests do not need the right rates."""
     monkeypatch.setattr("xlexport.bench.hardware.SGEMM_SIZE", 64)
     monkeypatch.setattr("xlexport.bench.hardware.COPY_BYTES", 1 << 16)
 

@@ -246,7 +246,7 @@ conversion_options = all_of(
         type=click.Choice(["onnx", "torchscript", "exported-program"]),
         default="onnx",
         show_default=True,
-        help="Format of the graphs. torchscript and exported-program need PyTorch and can execute code.",
+        help="Format of the graphs. All but onnx need PyTorch and can run code: open only bundles that you trust.",
     ),
     click.option(
         "--tokenizer",
