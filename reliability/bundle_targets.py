@@ -1,4 +1,4 @@
-"""Bundles that are damaged as disks and people damage them, and ones whose digests were made anew afterwards."""
+"""Damage bundles as disks and people damage them, in some cases with digests computed again afterwards."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ from xlruntime.tokenizers.vocabulary import Vocabulary
 
 __all__ = ["BundleBytes", "ManifestFields", "ResealedFiles", "Sample", "samples"]
 
-# The large ones take ten times as long to open, so they come less often.
+# The large ones take ten times as long to open, so they are tried less often.
 NAMES = (*("post_lnorm_same_length_empty", "pre_lnorm_same_length_zeros", "pre_lnorm_empty") * 4,
          "post_lnorm_zeros", "reformer_band", "reformer_chunk")  # fmt: skip
 TEXT = "It was the best of times, it was the worst of times."
-SETTINGS = {"evaluation", "tokenizer"}  # of a manifest: what people may choose anew, and so may change the scores
+SETTINGS = {"evaluation", "tokenizer"}  # fields of a manifest that people may choose, and that may change the scores
 CLOSE = 1e-5  # nats: the same graphs on the same tokens
 
 
 class Sample:
-    """A good bundle, its files, and what it gives for a few tokens."""
+    """An undamaged bundle, its files, and its results for a few tokens."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -45,7 +45,7 @@ class Sample:
         self.expected = self.results(load(folder, threads=1))
 
     def results(self, model: Model) -> list[npt.NDArray[Any]]:
-        """Scores of the ids, what is generated after them, and scores of a text."""
+        """Scores of the ids, the tokens generated after them, and scores of a text."""
         documents: list[Any] = [self.ids, *([TEXT] if self.takes_text else [])]
         parts = list(model.score_tokens(documents))
         scores = [
@@ -56,14 +56,14 @@ class Sample:
         return [*scores, np.array(drawn)]
 
     def is_right(self, found: list[npt.NDArray[Any]]) -> bool:
-        """Whether results are those of the undamaged bundle."""
+        """Return whether the results equal those of the undamaged bundle."""
         return len(found) == len(self.expected) and all(
             a.shape == b.shape and bool((abs(a - b) <= CLOSE).all()) for a, b in zip(found, self.expected, strict=True)
         )
 
 
 def seal(folder: Path, manifest: dict[str, Any]) -> None:
-    """Write a manifest with the digests of the files as they are, and its own."""
+    """Write a manifest with the digests of the current files and of itself."""
     for name in manifest["files"]:
         digest = digest_file(folder / name)
         manifest["files"][name] = {"sha256": digest.sha256, "size": digest.size}
@@ -111,7 +111,7 @@ def _sentencepiece_model() -> bytes:
 
 @functools.cache
 def samples(folder: Path) -> dict[str, Sample]:
-    """Every golden bundle with a digest of its manifest, and one for each kind of tokenizer with a file."""
+    """Return every golden bundle with a digest of its manifest, and one for each kind of tokenizer with a file."""
     made = {}
     for name in dict.fromkeys(NAMES):
         copy = Path(shutil.copytree(GOLDEN / name / "bundle", folder / name))
@@ -128,7 +128,7 @@ def samples(folder: Path) -> dict[str, Sample]:
 
 
 class _Bundles:
-    """What the three kinds of damage share: a copy to spoil."""
+    """Base of the three kinds of damage, with a copy of a bundle to damage."""
 
     def __init__(self, folder: Path) -> None:
         self._copy = folder / "copy"
@@ -151,12 +151,12 @@ class _Bundles:
 
 
 class BundleBytes(_Bundles):
-    """Any file of a bundle with damaged bytes, missing, exchanged with another, or something else than a file."""
+    """A bundle in which a file has damaged bytes, is missing, is exchanged with another, or is not a file."""
 
     def case(self, number: int) -> Outcome:
         rng = random.Random(f"bundle {number}")
         sample = self._pick(rng, (*NAMES, "vocabulary", "tokenizers", "sentencepiece"))
-        # Half of the cases damage the manifest: nothing stands above it.
+        # Half of the cases damage the manifest, because everything else depends on it.
         name = MANIFEST if rng.random() < 0.5 else rng.choice(sorted(sample.files))
         path, other = self._copy / name, self._copy / rng.choice(sorted(sample.files))
         kind = rng.random()
@@ -175,7 +175,7 @@ class BundleBytes(_Bundles):
 
 
 class ManifestFields(_Bundles):
-    """A manifest that says something else, without a digest of itself; `inspect` reads it, too."""
+    """A manifest with other content and without a digest of itself; `inspect` reads it, too."""
 
     def case(self, number: int) -> Outcome:
         from xlexport.commands.inspect import bundle_rows
@@ -193,7 +193,7 @@ class ManifestFields(_Bundles):
 
 
 def _differ_in(manifest: dict[str, Any], text: str) -> set[str]:
-    """Top-level fields that are not the same any more."""
+    """Return the top-level fields that have changed."""
     try:
         changed = json.loads(text)
     except (ValueError, RecursionError):
@@ -204,9 +204,9 @@ def _differ_in(manifest: dict[str, Any], text: str) -> set[str]:
 
 
 class ResealedFiles(_Bundles):
-    """Graphs, weights, first rows and tokenizers with damaged bytes and digests that fit.
+    """Graphs, weights, first rows and tokenizers with damaged bytes and matching digests.
 
-    A bundle is trusted as its digests say, so a result of its own is allowed; an error that is not ours is not.
+    A bundle with matching digests is trusted, so it may give other results. But every error must be one of ours.
     """
 
     def case(self, number: int) -> Outcome:

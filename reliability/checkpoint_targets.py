@@ -1,4 +1,4 @@
-"""Checkpoints of every format that is read, damaged."""
+"""Damage checkpoints of every format that can be read."""
 
 from __future__ import annotations
 
@@ -40,11 +40,11 @@ Tensors = dict[str, torch.Tensor]
 
 @dataclass(frozen=True)
 class Sample:
-    """A good checkpoint.
+    """An undamaged checkpoint.
 
     Attributes:
-        path: what `load` is given; folder: what of it is damaged, or the folder of the one file.
-        checks: the format has checksums that this program looks at, so that no damage may pass.
+        path: the argument of `load`; folder: the folder whose files are damaged.
+        checks: whether the format has checksums that are compared, so that all damage must be found.
     """
 
     path: Path
@@ -62,7 +62,7 @@ def _sample(path: Path, config: Mapping[str, Any] | None = None, checks: bool = 
 
 
 def _samples(folder: Path) -> dict[str, Sample]:
-    """One of every format and container."""
+    """Return a checkpoint of every format and container."""
 
     def place(name: str) -> Path:
         (folder / name).mkdir(parents=True)
@@ -111,9 +111,9 @@ def _samples(folder: Path) -> dict[str, Sample]:
 
 
 class Checkpoints:
-    """Files with damaged bytes, exchanged or missing, and configurations that say something else.
+    """Checkpoints with damaged, exchanged or missing files, or with other values in their configurations.
 
-    A format without checksums cannot show damage in its weights: another model of the same shape is allowed then.
+    A format without checksums cannot show damage in its weights. Then another model of the same shape is allowed.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -157,7 +157,7 @@ class Checkpoints:
 
 
 def _with_larger_number(content: bytes, rng: random.Random) -> bytes:
-    """A JSON text with one of its numbers made larger: sizes that a configuration asks for, and no tensor has."""
+    """Return a JSON text with one larger number: a size in the configuration that no tensor has."""
     start, end = rng.choice([match.span() for match in re.finditer(rb"(?<![\w.-])\d+(?![\w.])", content)] or [(0, 0)])
     return content[:end] + b"0" * rng.choice((1, 3, 6, 9, 4000)) * (end > start) + content[end:]
 

@@ -1,4 +1,4 @@
-"""Damage: to the bytes of a file, and to what a JSON document says. The same seed does the same damage."""
+"""Damage the bytes of a file or the content of a JSON document. The same seed does the same damage."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ import numpy.typing as npt
 
 __all__ = ["damage_array", "damage_bytes", "damage_json"]
 
-LONGEST = 64  # bytes that are put in, taken out or cleared at once
-DEPTHS = (100, 950, 5000, 200_000)  # of nesting: Python gives up at a thousand
-DEEP = "DEEP"  # stands where text nested without end comes
-TWICE = "TWICE"  # name of an entry that comes a second time under another's name
+LONGEST = 64  # bytes that are inserted, removed or cleared at once
+DEPTHS = (100, 950, 5000, 200_000)  # levels of nesting; Python stops at a thousand
+DEEP = "DEEP"  # placeholder for deeply nested text
+TWICE = "TWICE"  # name of an entry that is repeated under the name of another entry
 
 Change = Callable[[random.Random, bytearray], None]
 
 
 def damage_bytes(content: bytes, rng: random.Random, other: bytes = b"") -> bytes:
-    """A copy with one to three kinds of damage; `other` is a file that it may be mistaken for."""
+    """Return a copy with one to three kinds of damage, or rarely `other`, a file that may be mistaken for it."""
     changed = bytearray(content)
     for _ in range(rng.choice((1, 1, 1, 2, 3))):
         rng.choice(CHANGES)(rng, changed)
@@ -32,7 +32,7 @@ def damage_bytes(content: bytes, rng: random.Random, other: bytes = b"") -> byte
 
 
 def _place(rng: random.Random, content: bytearray) -> int:
-    """Anywhere, but the ends more often: headers and tables of contents stand there."""
+    """Return a random place, more often near the ends, which hold headers and tables of contents."""
     size = len(content)
     if not size:
         return 0
@@ -76,7 +76,7 @@ def _repeat(rng: random.Random, content: bytearray) -> None:
 
 
 def _number(rng: random.Random, content: bytearray) -> None:
-    """A length or an offset, perhaps: eight bytes that are as large as can be."""
+    """Overwrite eight bytes, perhaps a length or an offset, with extreme values."""
     at = _place(rng, content)
     content[at : at + 8] = rng.choice((1 << 63, (1 << 64) - 1, 1 << 40, 1 << 31)).to_bytes(8, "little")
 
@@ -92,7 +92,7 @@ VALUES: tuple[Any, ...] = (
 
 
 def damage_json(document: Any, rng: random.Random, depths: tuple[int, ...] = DEPTHS) -> str:
-    """The text of a copy with one to three changes: values, types, names, order, nesting, names that come twice."""
+    """Return the text of a copy with one to three changes: values, types, names, order, nesting, repeated names."""
     changed = copy.deepcopy(document)
     for _ in range(rng.choice((1, 1, 1, 2, 3))):
         changed = _damage_value(changed, rng)
@@ -105,7 +105,7 @@ def damage_json(document: Any, rng: random.Random, depths: tuple[int, ...] = DEP
 
 
 def _damage_value(document: Any, rng: random.Random) -> Any:
-    """Change something at a random place. Shallow places are few, so each level is as likely as the next."""
+    """Change something at a random place. All levels are equally likely, because shallow places are few."""
     path: list[Any] = []
     parent, here = None, document
     while isinstance(here, dict | list) and here and (not path or rng.random() < 0.75):
@@ -141,7 +141,7 @@ def _add(parent: Any, value: Any, rng: random.Random) -> None:
 
 
 def _near(value: Any, rng: random.Random) -> Any:
-    """Something that is almost as good."""
+    """Return a value that is almost the same."""
     if isinstance(value, bool):
         return not value
     if isinstance(value, int):

@@ -1,4 +1,4 @@
-"""The commands that `faults` lets fail: what stood there before, how they run, and what stands there after."""
+"""The commands that `faults` lets fail: how to prepare their folders, run them, and examine what is left."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from xltraining.checkpoint import load_checkpoint
 __all__ = ["NEW", "NONE", "OLD", "Command", "commands"]
 
 GOLDEN = golden_bundle(EMPTY)  # reads bytes
-STEPS = 15  # of a training run, the last of which has the only checkpoint that is not of --checkpoint-every
+STEPS = 15  # of a training run; the checkpoint of the last step is the only one not due to --checkpoint-every
 OLD, NEW, NONE = "old", "new", "none"
 TINY = ("--n-layer", "1", "--n-head", "1", "--d-model", "8", "--d-head", "4", "--d-inner", "8", "--tgt-len", "8",
         "--mem-len", "8", "--batch-size", "2", "--threads", "1", "--log-every", "1")  # fmt: skip
@@ -36,15 +36,15 @@ TINY = ("--n-layer", "1", "--n-head", "1", "--d-model", "8", "--d-head", "4", "-
 
 @dataclass(frozen=True)
 class Command:
-    """Something that writes below a folder.
+    """A command that writes below a folder.
 
     Attributes:
-        prepare: put what stood there before into a fresh folder.
-        run: do it; the exit status.
-        state: OLD, NEW or NONE; raises where it is neither.
-        left: names that may stand in the folder when it is done.
-        again: what a person runs after it was stopped; None: the same.
-        unfinished: names that may stand there, too, when an error has stopped it, for `again` to go on from.
+        prepare: put the old output into a fresh folder.
+        run: run the command; returns the exit status.
+        state: return OLD, NEW or NONE; raises an error for any other state.
+        left: names that may exist in the folder when the command is done.
+        again: the command that a person runs after it was stopped; None: the same.
+        unfinished: further names that may exist after an error, from which `again` continues.
     """
 
     name: str
@@ -57,11 +57,11 @@ class Command:
 
 
 def commands(base: Path, wanted: Sequence[str] = ()) -> list[Command]:
-    """What is tried.
+    """Return the commands to try.
 
     Args:
-        base: a folder outside of those that are watched, where inputs are made.
-        wanted: what names begin with; none is all.
+        base: a folder for inputs, outside of the watched folders.
+        wanted: beginnings of names; if empty, all commands.
     """
     torch.set_num_threads(1)
     (base / "prose.txt").write_bytes(PROSE * 40)
@@ -111,7 +111,7 @@ def _of_bundles(base: Path) -> list[Command]:
 
     out = frozenset({"out"})
     return [
-        # What was killed when its work was done has left a bundle, which is replaced only if one says so.
+        # A command that was killed after its work has left a bundle, which is replaced only with --force.
         Command("convert", _nothing, convert, bundle_state, out, lambda folder: convert(folder, "--force")),
         Command("convert --force", old_bundle, lambda folder: convert(folder, "--force"), bundle_state, out),
         Command("quantize", _nothing, quantize, bundle_state, out),
@@ -160,7 +160,7 @@ def _of_training(base: Path) -> list[Command]:
 
 def _of_scores(base: Path) -> list[Command]:
     (base / "ids.txt").write_text(" ".join(str(number % 30) for number in range(131)))
-    vars(xlexport.scoring.resume)["BUSY"] = 0  # a state after every step, however long it takes to write
+    vars(xlexport.scoring.resume)["BUSY"] = 0  # save a state after every step, even if writing takes long
 
     def score(folder: Path, *more: str, per: str = "token") -> int:
         return _call("score", GOLDEN, base / "ids.txt", "--ids", "-o", folder / "out.jsonl", "--per", per,
@@ -238,11 +238,11 @@ def _of_streams(base: Path) -> list[Command]:
 
 
 def _nothing(folder: Path) -> None:
-    """Nothing stood there before."""
+    """Leave the folder empty, without an old output."""
 
 
 def _half_a_run(run: tuple[Any, ...], half: Path) -> int:
-    """A run that stopped after three steps."""
+    """Write a run that stopped after three steps."""
     update = xltraining.run.TrainingRun._update
 
     def stopping(self: Any) -> None:
@@ -255,7 +255,7 @@ def _half_a_run(run: tuple[Any, ...], half: Path) -> int:
 
 
 def _copied_graphs(made: Path, step: Any, folder: Path, *_: Any, **__: Any) -> Any:
-    """Instead of tracing the same model for seconds again."""
+    """Use a saved export instead of tracing the same model again, which takes seconds."""
     bundle = read_bundle(made)
     for name in ("weights.data", *(graph.file for graph in bundle.graphs.values())):
         shutil.copyfile(made / name, folder / name)
@@ -263,7 +263,7 @@ def _copied_graphs(made: Path, step: Any, folder: Path, *_: Any, **__: Any) -> A
 
 
 def _fork_off(what: Callable[[], int]) -> int:
-    """Do something in a fork, so that no threads are left in this process; its exit status."""
+    """Run a function in a fork, so that no threads remain in this process, and return its exit status."""
     child = os.fork()
     if not child:
         code = 99

@@ -4,12 +4,13 @@
     python -m reliability.faults train --points 20   one of them, at 20 of its calls
     python -m reliability.faults --kills             without the write errors
 
-A shim that is preloaded (faults.c; needs a C compiler and Linux) counts calls that write, make, rename or sync below
-the command's folder. Each run is a fork of one process that has imported everything. After a write error the command
-says so in one line and leaves what stood there, or the whole new output, and nothing beside it (`score`: what --resume
-goes on from); after a kill the old or the whole new output stands there. A kill before a call is one behind the call
-before it. Then the same command, with --resume where it
-has that, succeeds and leaves nothing else.
+A preloaded shim (faults.c; needs a C compiler and Linux) counts calls that write, make, rename or sync below the
+command's folder. Each run is a fork of one process that has imported everything.
+
+After a write error, the command must report it in one line. It must leave the old output or the complete new output,
+and nothing else (`score` may leave the files from which --resume continues). After a kill, the old or the complete new
+output must exist. A kill before a call is also a kill after the call before it. Then the same command, with --resume if
+it has that option, must succeed and leave nothing else.
 """
 
 from __future__ import annotations
@@ -38,12 +39,12 @@ SOURCE = Path(__file__).with_name("faults.c")
 ERRORS = (errno.ENOSPC, errno.EIO, errno.EACCES)
 KILL = 0
 PARTS = 2  # processes
-FOUND = "found.pickle"  # of a process, for that which has started it
+FOUND = "found.pickle"  # results of a process, for its parent
 
 
 @dataclass
 class Found:
-    """What came of the faults of one command."""
+    """The results of the faults of one command."""
 
     command: str
     calls: int = 0
@@ -62,10 +63,10 @@ class Found:
 
 
 def preloaded(arguments: list[str], folder: Path) -> int:
-    """Run this module in two processes with the shim, each with a half of the calls; print what they found together.
+    """Run this module in two processes with the shim, each with half of the calls, and print their results together.
 
     Returns:
-        The exit status: 0 if there are no bugs.
+        The exit status, which is 0 if no bug was found.
     """
     shim = folder / "faults.so"
     subprocess.run(["cc", "-shared", "-fPIC", "-O1", "-o", str(shim), str(SOURCE), "-ldl"], check=True)
@@ -92,7 +93,7 @@ def _read(file: Path) -> list[Found]:
 
 
 def _together(parts: tuple[Found, ...]) -> Found:
-    """Add up what several processes found of one command."""
+    """Add up the results of several processes for one command."""
     found = Found(parts[0].command, parts[0].calls, parts[0].kinds)
     for part in parts:
         found.failed += part.failed
@@ -103,11 +104,11 @@ def _together(parts: tuple[Found, ...]) -> Found:
 
 
 def inject(command: Command, scratch: Path, points: int | None = None, errors: bool = True, part: int = 0) -> Found:
-    """Count the command's calls, then let each fail, unless `errors` is off, and kill before each.
+    """Count the command's calls, then let each one fail (unless `errors` is off), and kill before each one.
 
     Args:
-        points: try so many calls, spread over them; None: all.
-        part: try those of this process: each PARTS-th.
+        points: number of calls to try, evenly spread; None: all.
+        part: number of this process, which tries every PARTS-th call.
     """
     found, start = Found(command.name), time.monotonic()
     folder = scratch / "work"
@@ -138,12 +139,12 @@ def _after_error(command: Command, folder: Path, at: int, error: int) -> str:
     code, said = _forked(command, folder, at, error)
     try:
         state = command.state(folder)
-    except Exception as problem:  # whatever it is, it is told
+    except Exception as problem:  # errors of any kind are reported
         return f"{code}, {said}; then {type(problem).__name__}: {problem}"
     if strange := _strange(command, folder, command.unfinished if code else frozenset()):
         return f"{code}, {said}; leaves {strange}"
     if code == 0:
-        return state if state == NEW else f"exit status 0, but {state} stands there"
+        return state if state == NEW else f"exit status 0, but {state} is there"
     lines = [line for line in said.splitlines() if line.startswith("Error: ")]
     if code != 1 or len(lines) != 1 or "Traceback" in said:
         return f"{code}: {said[-800:]}"
@@ -162,7 +163,7 @@ def _after_kill(command: Command, folder: Path, at: int) -> str:
 
 
 def _again(command: Command, folder: Path, state: str) -> str:
-    """Run it again; `state` where all is well then."""
+    """Run the command again; return `state` if everything is right then."""
     code, said = _forked(command, folder, None, KILL)
     if code != 0:
         return f"{state}, but run again: {code}: {said[-500:]}"
@@ -180,7 +181,7 @@ def _strange(command: Command, folder: Path, more: frozenset[str] = frozenset())
 
 
 def _forked(command: Command, folder: Path, at: int | None, error: int) -> tuple[int, str]:
-    """Run it in a fork: in a fresh folder with a fault at a call, or (None) without one where it stopped."""
+    """Run it in a fork: in a fresh folder with a fault at a call, or (None) without a fault in the same folder."""
     run = command.run
     if at is None:
         run = command.again or command.run
@@ -212,8 +213,8 @@ def _forked(command: Command, folder: Path, at: int | None, error: int) -> tuple
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("commands", nargs="*", metavar="COMMAND", help="what its name begins with")
-    parser.add_argument("--points", type=int, help="calls of each command that are tried  [default: all]")
+    parser.add_argument("commands", nargs="*", metavar="COMMAND", help="beginning of its name")
+    parser.add_argument("--points", type=int, help="number of calls of each command to try  [default: all]")
     parser.add_argument("--kills", action="store_true", help="only kill the process; let no call fail")
     chosen = parser.parse_args()
     scratch = os.environ.get("XLEXPORT_FAULTS")

@@ -1,11 +1,11 @@
-"""Feed damaged input to everything that reads files, and count what comes of it.
+"""Feed damaged input to everything that reads files, and count the results.
 
     python -m reliability.fuzz                      all targets, as RELIABILITY.md has it
     python -m reliability.fuzz bundle --cases 500   one of them
-    python -m reliability.fuzz bundle --first 77 --cases 1 --show   one case, and what it said
+    python -m reliability.fuzz bundle --first 77 --cases 1 --show   one case, with its message
 
-Cases run in a process of their own, so that one that ends the process, runs on for a minute of work, or takes a
-gigabyte is seen, named and counted; the next process goes on behind it.
+Cases run in a separate process. If a case ends the process, works for more than a minute or takes a gigabyte, it is
+reported and counted, and the next process continues after it.
 """
 
 from __future__ import annotations
@@ -44,20 +44,20 @@ TARGETS = {  # name: module, class, cases of the campaign
     "tokenizer": ("tokenizer_targets", "Tokenizers", 5000),
 }
 WORK_SECONDS = 60  # of the processor's time for one case; most take milliseconds
-SILENT_SECONDS = 900  # without a sign of life: waits for something that never comes
-DATA_BYTES = 3 << 30  # that a process may take, libraries included
-CASE_MEGABYTES = 512  # that one case may take more than those before it
-TOLD = 8  # of each kind of bug
+SILENT_SECONDS = 900  # without any output, as if waiting forever
+DATA_BYTES = 3 << 30  # limit of a process, including libraries
+CASE_MEGABYTES = 512  # that one case may take in addition to the cases before it
+SHOWN = 8  # bugs of each kind that are printed
 
 
 @dataclass
 class Campaign:
-    """What came of the cases of one target."""
+    """The results of the cases of one target."""
 
     target: str
     cases: int = 0
     seconds: float = 0.0
-    megabytes: float = 0.0  # at most, of all processes
+    megabytes: float = 0.0  # the largest of all processes
     kinds: Counter[str] = field(default_factory=Counter)
     refusals: Counter[str] = field(default_factory=Counter)  # by class
     bugs: list[str] = field(default_factory=list)
@@ -86,7 +86,7 @@ def make_target(name: str, folder: Path) -> Target:
 
 
 def run_campaign(name: str, first: int, cases: int, show: bool = False) -> Campaign:
-    """Run cases `first` … `first + cases - 1` of a target, each process as far as it comes."""
+    """Run cases `first` … `first + cases - 1` of a target; a new process continues after one that ended."""
     campaign = Campaign(name)
     start, following = time.monotonic(), first
     while following < first + cases:
@@ -105,7 +105,7 @@ def run_campaign(name: str, first: int, cases: int, show: bool = False) -> Campa
 
 
 def _worker(name: str, first: int, last: int) -> Iterator[dict[str, Any]]:
-    """The reports of one process; where it ended before its time, the last one says how."""
+    """Yield the reports of one process; if it ended early, the last report says how."""
     command = [sys.executable, "-m", "reliability.fuzz", name, "--worker", "--first", str(first)]
     scratch = tempfile.TemporaryDirectory(prefix="fuzz-", dir="/dev/shm" if os.access("/dev/shm", os.W_OK) else None)
     with scratch as folder, tempfile.TemporaryFile() as errors:
@@ -130,7 +130,7 @@ def _worker(name: str, first: int, last: int) -> Iterator[dict[str, Any]]:
         status = process.wait()
         errors.seek(0)
         said = errors.read().decode("utf-8", "replace").strip()[-600:]
-        if begun is not None:  # and never done
+        if begun is not None:  # but never finished
             kind = "hung" if silent or status == -signal.SIGXCPU else "ended"
             yield {"number": begun, "kind": kind, "said": f"exit status {status}; {said}", "megabytes": 0.0}
         elif status:
@@ -138,9 +138,9 @@ def _worker(name: str, first: int, last: int) -> Iterator[dict[str, Any]]:
 
 
 def work(name: str, first: int, cases: int, folder: Path) -> None:
-    """In a process of its own: run the cases, a line of JSON before and after each."""
+    """Run the cases in this separate process, and print a line of JSON before and after each."""
     reports = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # what libraries print is no report
+    os.dup2(2, 1)  # the output of libraries is not a report
     target = make_target(name, folder)
     resource.setrlimit(resource.RLIMIT_DATA, (DATA_BYTES, DATA_BYTES))
     for number in range(first, first + cases):
@@ -164,7 +164,7 @@ def main() -> None:
     parser.add_argument("targets", nargs="*", metavar="TARGET", help=f"of {', '.join(TARGETS)}")
     parser.add_argument("--cases", type=int, help="of each target")
     parser.add_argument("--first", type=int, default=0, help="number of the first case")
-    parser.add_argument("--show", action="store_true", help="what every case said")
+    parser.add_argument("--show", action="store_true", help="print the message of every case")
     parser.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
     chosen = parser.parse_args()
@@ -178,10 +178,10 @@ def main() -> None:
         campaign = run_campaign(name, chosen.first, chosen.cases or TARGETS[name][2], chosen.show)
         print(campaign, flush=True)
         total, bugs = total + campaign.cases, bugs + len(campaign.bugs)
-        for bug in campaign.bugs[:TOLD]:
+        for bug in campaign.bugs[:SHOWN]:
             print(f"  {bug}", flush=True)
-        if len(campaign.bugs) > TOLD:
-            print(f"  and {len(campaign.bugs) - TOLD:,} more", flush=True)
+        if len(campaign.bugs) > SHOWN:
+            print(f"  and {len(campaign.bugs) - SHOWN:,} more", flush=True)
     print(f"{total:,} cases, {bugs:,} bugs")
     sys.exit(1 if bugs else 0)
 

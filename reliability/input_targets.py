@@ -1,4 +1,4 @@
-"""Documents of any bytes, as `xlexport score` reads them: text, ids, JSON lines, gzip, good and damaged."""
+"""Documents of any bytes, as `xlexport score` reads them: text, ids, JSON lines, gzip, sound and damaged."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ __all__ = ["Inputs"]
 
 BYTES, WHOLE = "post_lnorm_same_length_empty", "pre_lnorm_empty"
 WORDS = ("vocabulary", "tokenizers", "sentencepiece")
-CLEAR_DEPTHS = (100, 5000, 200_000)  # of nesting: between them, it depends on who calls whether Python can read it
+CLEAR_DEPTHS = (100, 5000, 200_000)  # levels of nesting; between these, the caller decides whether Python can read it
 NO_IDS = ([-1], [256], [2**63], [1.5], [[1]], [None], ["a"], [True, 300], [3, 10**30])
-Documents = list[list[int] | None]  # ids of each; None: it must be refused
+Documents = list[list[int] | None]  # ids of each document; None: it must be refused
 
 
 class _Failed(Exception):
-    """The command said what it must not say."""
+    """The command printed something wrong."""
 
 
 class Inputs:
-    """The command must score what an independent reading finds readable, tell of the rest, and do nothing else."""
+    """The command must score the documents that independent code can read, report the others, and do nothing else."""
 
     def __init__(self, folder: Path) -> None:
         self._samples = samples(folder)
@@ -100,7 +100,7 @@ class Inputs:
         return [json.loads(line)["nats"] for line in records]
 
     def _feeds(self, rng: random.Random, model: Model) -> Outcome:
-        """Any bytes in pieces of any lengths score as the whole does; ids that are none are refused, and not taken."""
+        """Check that bytes in pieces of any lengths score like the whole, and that invalid ids are refused."""
         raw = rng.randbytes(rng.randint(2, 200))
         whole = model.stream().feed(raw).log_probs
 
@@ -123,7 +123,7 @@ class Inputs:
 
 
 def _expected(raw: bytes, kind: str, model: Model, sample: Sample) -> Documents:
-    """What each document's ids are, read in the plainest way."""
+    """Return each document's ids, read in the plainest way."""
     try:
         if kind == "gzip":
             raw = gzip.decompress(raw)

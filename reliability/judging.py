@@ -1,4 +1,4 @@
-"""What may come of damaged input: a clean refusal, or the right result. Everything else is a bug."""
+"""Judge the result of damaged input: a clean refusal or the right result is good, everything else is a bug."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ LONGEST_MESSAGE = 2000
 
 @dataclass(frozen=True)
 class Outcome:
-    """What came of one case.
+    """The result of one case.
 
     Attributes:
-        kind: `refused`; `right`, the result of the undamaged input; `other`, a result of its own that the input is
-            allowed to have, as where other settings were asked for; or one of BUGS.
-        said: the error, or what is wrong.
+        kind: `refused`; `right`, the result of the undamaged input; `other`, another result that is allowed, for
+        example with other settings; or one of BUGS.
+        said: the error, or a description of what is wrong.
     """
 
     kind: str
@@ -32,10 +32,10 @@ class Outcome:
 
 
 class Target(Protocol):
-    """Something that is fed damaged input."""
+    """A reader that gets damaged input."""
 
     def case(self, number: int) -> Outcome:
-        """Do the damage of this number and look at what comes of it; the same number does the same."""
+        """Do the damage with this number and judge the result; the same number does the same damage."""
 
 
 def judged(
@@ -44,30 +44,30 @@ def judged(
     is_right: Callable[[Any], bool],
     may_differ: bool = False,
 ) -> Outcome:
-    """Run an attempt.
+    """Run an attempt and judge its result.
 
     Args:
-        errors: classes that a refusal may have.
-        is_right: whether a result is that of the undamaged input.
-        may_differ: another result is allowed, too.
+        errors: classes of errors that count as a refusal.
+        is_right: whether a result equals that of the undamaged input.
+        may_differ: whether another result is allowed, too.
     """
-    with warnings.catch_warnings(record=True) as told:
+    with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         try:
             result = attempt()
-        except Exception as error:  # which kind it is, is what is looked at
+        except Exception as error:  # errors of all kinds are judged
             return refusal(error, tuple(errors))
     if is_right(result):
         return Outcome("right")
     if may_differ:
         return Outcome("other")
-    if told:
-        return Outcome("other", f"warned: {told[0].message}")
+    if caught:
+        return Outcome("other", f"warned: {caught[0].message}")
     return Outcome("wrong result", repr(result)[:300])
 
 
 def refusal(error: BaseException, errors: tuple[type[Exception], ...]) -> Outcome:
-    """Judge an error: it must be of one of these classes, and its message one line that a terminal can show."""
+    """Judge an error: it must have one of these classes and a message of one line that a terminal can show."""
     message = str(error)
     said = f"{type(error).__name__}: {message}"
     if not isinstance(error, errors):

@@ -1,10 +1,10 @@
-"""Kill `xlexport score` at random moments with SIGKILL, go on with --resume, and compare the files byte for byte.
+"""Kill `xlexport score` at random moments with SIGKILL, continue with --resume, and compare the files byte for byte.
 
     python -m reliability.kill_and_resume bundle --points 50
 
-Runs take the ways below in turn. Each is killed up to three times, at moments drawn over the time that it takes,
-loading included, and each time goes on with --resume; its output must be that of a run that nobody killed, with nothing
-left beside it. Every kill is a point; a run that ends before it is killed is none, but is compared as well.
+Runs use the options below in turn. Each run is killed up to three times, at random moments of its whole time including
+loading, and continues with --resume each time. Its output must equal that of an undisturbed run, and no other file may
+be left. Every kill is a point. A run that ends before it is killed does not count as a point, but is compared as well.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ WAYS: dict[str, tuple[str, ...]] = {
 
 @dataclass
 class Outcome:
-    """What came of the points.
+    """The results of all points.
 
     Attributes:
-        runs: those compared; kills: how often they were killed together.
-        before_saving: kills at which there was no state yet; at_states: sizes of the states at the others.
-        positions: how much of the output was there then, of one.
-        different: runs whose output was not that of the undisturbed run.
+        runs: number of compared runs; kills: number of kills of all runs.
+        before_saving: kills before the first state; at_states: sizes of the states at the other kills.
+        positions: fraction of the output that existed at each of these kills.
+        different: runs whose output differed from the undisturbed run's.
     """
 
     runs: int = 0
@@ -55,7 +55,7 @@ class Outcome:
 
 
 def write_documents(folder: Path, size: int) -> tuple[Path, Path]:
-    """A folder of documents of `size` bytes together, one of them empty and one packed; and some as JSON lines."""
+    """Write documents of `size` bytes together into a folder, one empty and one packed, and some as JSON lines."""
     documents, lines = folder / "documents", folder / "documents.jsonl"
     documents.mkdir()
     text = (topics["specialnames"] + topics["with"] + topics["class"]).replace("object", "objêt –").encode() * 9
@@ -72,7 +72,7 @@ def write_documents(folder: Path, size: int) -> tuple[Path, Path]:
 
 
 class Runs:
-    """The ways to run on a bundle, each with the output of a run that nobody disturbed."""
+    """The ways to run on a bundle, each with the output of an undisturbed run."""
 
     def __init__(
         self, bundle: Path, folder: Path, size: int, save_every: float, ways: Sequence[str] = tuple(WAYS)
@@ -89,7 +89,7 @@ class Runs:
             self.expected[way] = (folder / "undisturbed" / WAYS[way][0]).read_bytes()
 
     def start(self, way: str, out: Path, *more: str) -> subprocess.Popen[bytes]:
-        """A run in a process of its own; it saves its state so often that most kills come behind one."""
+        """Start a run in a separate process; it saves its state so often that most kills come after one."""
         out.mkdir(exist_ok=True)
         name, *options = WAYS[way]
         given = self.lines if "--field" in options else self.documents
@@ -100,7 +100,7 @@ class Runs:
         return subprocess.Popen(line, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
 
     def kill(self, way: str, rng: random.Random, outcome: Outcome) -> None:
-        """Kill a run now and then, let it go on, and compare."""
+        """Kill runs at random moments, continue them, and compare the outputs."""
         with tempfile.TemporaryDirectory(dir=self.folder) as scratch:
             out = Path(scratch)
             name = WAYS[way][0]
@@ -111,7 +111,7 @@ class Runs:
                 began, moment = time.monotonic(), rng.uniform(0, self.seconds[way])
                 with contextlib.suppress(subprocess.TimeoutExpired):
                     process.wait(moment)
-                    if not killed:  # it was faster this time
+                    if not killed:  # it ended before the kill
                         self.seconds[way] = min(self.seconds[way], time.monotonic() - began)
                     break
                 process.kill()
@@ -139,7 +139,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("bundle", type=Path)
     parser.add_argument("--points", type=int, default=50)
-    parser.add_argument("--bytes", type=int, default=16_000, help="of text for each run")
+    parser.add_argument("--bytes", type=int, default=16_000, help="bytes of text for each run")
     parser.add_argument("--save-every", type=float, default=0.2, help="seconds")
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()

@@ -1,4 +1,4 @@
-"""States of `score --resume` that say something else under a digest that fits."""
+"""Change states of `score --resume` and give them a matching digest."""
 
 from __future__ import annotations
 
@@ -33,11 +33,18 @@ TEXTS = (b"It was the best of times, it was the worst of times", b"", b"x", b"it
 WAYS: tuple[tuple[Level, int, bool], ...] = (
     ("token", 1, False), ("word", 2, False), ("line", 1, True), ("document", 3, False),
 )  # fmt: skip
-KNOWN_BY_NOTHING = ("position", "last", "records", "totals", "offset", "log_prob_sum")  # other values make sense, too
+KNOWN_BY_NOTHING = (
+    "position",
+    "last",
+    "records",
+    "totals",
+    "offset",
+    "log_prob_sum",
+)  # other values are plausible, too
 
 
 class _Stopped(BaseException):
-    """Ends a run as nothing in it expects."""
+    """An exception that ends a run, and that no code in it expects."""
 
 
 class _Quiet:
@@ -51,7 +58,7 @@ class _Quiet:
 
 @dataclass(frozen=True)
 class _State:
-    """A run that was stopped: how it was asked for, what it had written, and its state."""
+    """A stopped run: its options, the output so far, and its state."""
 
     options: RunOptions
     partial: bytes
@@ -63,11 +70,11 @@ class _State:
 class ResumeFields:
     """A state with changed fields or tensors.
 
-    A change that the rest of the state, the documents or the model contradict is never followed by another output.
+    A change must never lead to another output if the rest of the state, the documents or the model contradict it.
     """
 
     def __init__(self, folder: Path) -> None:
-        """Stop runs of several kinds after each of their states."""
+        """Stop runs with several options after each of their states."""
         vars(xlexport.scoring.resume)["BUSY"] = 0
         self._model = load(golden_bundle(EMPTY), threads=1)
         self._output = PartialFile(folder / "out.jsonl")
@@ -79,7 +86,7 @@ class ResumeFields:
             per=way[0], kind="jsonl", batch_size=way[1], continuous=way[2]))]  # fmt: skip
 
     def case(self, number: int) -> Outcome:
-        """Change a state, and let a run go on from it."""
+        """Change a state, and let a run continue from it."""
         rng = random.Random(f"resume fields {number}")
         state = rng.choice(self._states)
         fields, arrays = copy.deepcopy(dict(state.fields)), dict(state.arrays)
@@ -87,7 +94,7 @@ class ResumeFields:
             try:
                 changed = json.loads(damage_json(fields, rng))
             except (ValueError, RecursionError):
-                return Outcome("refused", "JSON: none that a state can be written with")
+                return Outcome("refused", "JSON that a state cannot be written with")
             fields = changed if isinstance(changed, dict) else {}
         else:
             name = rng.choice(sorted(arrays))
@@ -95,7 +102,7 @@ class ResumeFields:
         try:
             write_state(self._output.state_path, KIND, VERSION, fields, arrays)
         except (ValueError, RecursionError, UnicodeError, TypeError):
-            return Outcome("refused", "JSON: none that a state can be written with")
+            return Outcome("refused", "JSON that a state cannot be written with")
         self._output.partial.write_bytes(state.partial)
         try:
             allowed = _known_by_nothing(fields) == _known_by_nothing(state.fields)
@@ -123,7 +130,7 @@ class ResumeFields:
                   cast(Reporter, _Quiet()), save_every=0, resume=resume)  # fmt: skip
 
     def _stopped(self, options: RunOptions) -> list[_State]:
-        """The states of one run, each as it is on the disk when the run is killed behind it."""
+        """Return the states of one run, each as it is on disk when the run is killed after saving it."""
         found: list[tuple[bytes, dict[str, Any], dict[str, Any]]] = []
         save = SavedRun.save
 
@@ -143,7 +150,7 @@ class ResumeFields:
 
 
 def _known_by_nothing(value: Any) -> Any:
-    """Leave out what may have other values, and the order of rows that read equally many tokens."""
+    """Leave out fields that may differ, and the order of rows that have read equally many tokens."""
     if isinstance(value, Mapping):
         return {name: _known_by_nothing(part) for name, part in value.items() if name not in KNOWN_BY_NOTHING}
     if isinstance(value, list):

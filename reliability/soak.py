@@ -1,12 +1,13 @@
-"""One stream of very many tokens: flat memory, right counters, and at the end the scores of a stream without that past.
+"""Feed very many tokens to one stream; check memory, counters, and the last scores.
 
     python -m reliability.soak                         ten million tokens, in feeds of all lengths
     python -m reliability.soak --tokens 100000000      a hundred million
     python -m reliability.soak --tokens 200000
 
 Each layer of a model with `same_length` sees `window` keys, so a score depends on at most n_layer * window tokens
-before it: a fresh stream that is fed only those must give the same. The stream is saved on the way as well, and goes on
-from the file; and at the end its counters are set close to 2**31, 2**32 and 2**53, where narrower numbers would break.
+before it. A fresh stream that gets only these tokens must give the same scores. The stream is also saved on the way,
+and continues from the file. At the end its counters are set close to 2**31, 2**32 and 2**53, where narrower numbers
+would break.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from xlruntime import Model, Stream, load
 __all__ = ["Soak", "soak"]
 
 BUNDLE = golden_bundle(EMPTY)
-SEGMENT = 256  # tokens of a step at most: with same_length it is chosen for speed
+SEGMENT = 256  # largest number of tokens in a step; with same_length it affects only speed
 PIECE = 100_000  # tokens that are drawn at once
 MILLION = 1_000_000
 FOLLOWING = 1000  # tokens that are compared
@@ -37,14 +38,14 @@ LARGE = (2**31, 2**32, 2**53)
 
 @dataclass
 class Soak:
-    """What was found.
+    """The results of the long run.
 
     Attributes:
         resident: megabytes after the first million tokens (or the first tenth, if that is less), and after each tenth.
-            Another stream was fed a twentieth of the tokens before that, and this one saved once: the process then
-            has the memory that it keeps for both.
-        difference: nats, largest, of the last tokens' scores from those of a stream without the past.
-        large_difference: the same, with counters that pass each of LARGE.
+        Before that, another stream gets a twentieth of the tokens, and this one is saved once, so that the process
+        has allocated the memory for both.
+        difference: largest difference in nats between the last tokens' scores and a stream without the past.
+        large_difference: the same, with counters that pass each number of LARGE.
     """
 
     tokens: int
@@ -56,10 +57,10 @@ class Soak:
 
 
 def soak(tokens: int, folder: Path, bundle: Path = BUNDLE, show: bool = False) -> Soak:
-    """Feed one stream so many tokens, and some more to compare.
+    """Feed this number of tokens to one stream, and some more to compare.
 
     Raises:
-        AssertionError: a counter is not what it must be, or a score is not finite.
+        AssertionError: a counter is wrong, or a score is not finite.
     """
     model = load(bundle, threads=1)
     _warm_up(model, tokens // 20)
@@ -105,7 +106,7 @@ def soak(tokens: int, folder: Path, bundle: Path = BUNDLE, show: bool = False) -
 
 
 def _warm_up(model: Model, tokens: int) -> None:
-    """Feed another stream in the same way, so that the process keeps memory for feeds of all lengths already."""
+    """Feed another stream in the same way, so that the process has allocated memory for feeds of all lengths."""
     stream, rng = model.stream(segment_len=SEGMENT), np.random.default_rng(1)
     while stream.position < tokens:
         for piece in _pieces(rng, model.bundle.vocab_size, PIECE):
@@ -113,7 +114,7 @@ def _warm_up(model: Model, tokens: int) -> None:
 
 
 def _pieces(rng: np.random.Generator, vocab_size: int, tokens: int) -> list[npt.NDArray[np.int64]]:
-    """Draw tokens, in pieces of random lengths."""
+    """Yield random tokens, in pieces of random lengths."""
     ids = rng.integers(0, vocab_size, tokens)
     return np.split(ids, np.sort(rng.integers(0, len(ids), len(ids) // 700)))
 
@@ -127,7 +128,7 @@ def _check_counters(stream: Stream, position: int) -> None:
 
 
 def _score_past(model: Model, folder: Path, edge: int, following: npt.NDArray[np.int64]) -> npt.NDArray[np.float32]:
-    """The scores of `following` by the saved stream, as if `edge` tokens were reached in the middle of them."""
+    """Return the scores of `following` by the saved stream, as if it passed `edge` tokens in the middle of them."""
     stream = model.restore(folder / "soak.safetensors")
     memory = stream.memory
     turns = (edge - len(following) // 2 - memory.offset) // memory.capacity

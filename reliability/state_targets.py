@@ -1,4 +1,4 @@
-"""Saved streams that are damaged, and ones that say something else under a digest that fits."""
+"""Damage saved streams, and change their content under a matching digest."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ NAMES = ("post_lnorm_same_length_empty", "pre_lnorm_same_length_zeros", "post_ln
 
 
 class _State:
-    """A stream that was saved, and what it goes on to score."""
+    """A saved stream, and its next scores."""
 
     def __init__(self, name: str, folder: Path) -> None:
         self.model: Model = load(GOLDEN / name / "bundle", threads=1)
@@ -61,7 +61,7 @@ class _States:
 
 
 class StateBytes(_States):
-    """A state with damaged bytes, or that of another bundle."""
+    """A state with damaged bytes, or the state of another bundle."""
 
     def case(self, number: int) -> Outcome:
         rng = random.Random(f"state {number}")
@@ -74,9 +74,9 @@ class StateBytes(_States):
 
 
 class StateFields(_States):
-    """A state whose counters, settings or tensors say something else, with a digest made anew.
+    """A state with other counters, settings or tensors, and a new digest.
 
-    Counters and numbers within range may be those of another document: then the scores are, too.
+    Counters and numbers within range may belong to another document; then the scores may differ.
     """
 
     def case(self, number: int) -> Outcome:
@@ -87,7 +87,7 @@ class StateFields(_States):
             try:
                 fields = json.loads(damage_json(fields, rng))
             except (ValueError, RecursionError):
-                return Outcome("refused", "JSON: none that a state can be written with")
+                return Outcome("refused", "JSON that a state cannot be written with")
             if not isinstance(fields, dict):
                 fields = {}
         else:
@@ -98,5 +98,5 @@ class StateFields(_States):
         try:
             write_state(self._file, KIND, VERSION, fields, arrays)
         except (ValueError, RecursionError, UnicodeError, TypeError):
-            return Outcome("refused", "JSON: none that a state can be written with")
+            return Outcome("refused", "JSON that a state cannot be written with")
         return state.judge(self._file, may_differ=True)

@@ -1,4 +1,4 @@
-"""Streams in threads, with feeds of random lengths, while sessions open and close: bit-equal to one after another.
+"""Run streams in threads while sessions open and close; scores must be bit-equal to streams run one after another.
 
 python -m reliability.threads                8 threads, 200 rounds of each bundle
 python -m reliability.threads --rounds 5
@@ -30,12 +30,12 @@ Scores = npt.NDArray[np.float32]
 
 @dataclass
 class Threads:
-    """What was done, and how many streams had another score than alone."""
+    """The number of streams and feeds, and of streams whose scores differed from running alone."""
 
     bundle: str
     streams: int = 0
     feeds: int = 0
-    reopened: int = 0  # sessions that were closed meanwhile
+    reopened: int = 0  # sessions that were closed during the feeds
     different: int = 0
     seconds: float = 0.0
 
@@ -47,7 +47,7 @@ class Threads:
 
 
 def run_threads(bundle: str, rounds: int, threads: int = THREADS, seed: int = 0) -> Threads:
-    """In each round, `threads` streams walk documents of their own at once, then one after another."""
+    """Run `threads` streams at once in each round, then one after another, and count different scores."""
     model = load(GOLDEN / bundle / "bundle", threads=1)
     found, start = Threads(bundle), time.monotonic()
     done = threading.Event()
@@ -71,7 +71,7 @@ def run_threads(bundle: str, rounds: int, threads: int = THREADS, seed: int = 0)
 
 
 def _walk(model: Model, work: int) -> tuple[Scores, int]:
-    """Feed a document in pieces of random lengths, some of them by generating; all of it follows from `work`."""
+    """Feed a document in pieces of random lengths, then generate; `work` determines everything."""
     rng = np.random.default_rng(work)
     ids = rng.integers(0, model.bundle.vocab_size, TOKENS)
     stream = model.stream(segment_len=None if rng.random() < 0.5 else int(rng.integers(1, 17)))
@@ -94,7 +94,7 @@ def _close_sessions(model: Model, done: threading.Event, found: Threads) -> None
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=200)
-    parser.add_argument("--threads", type=int, default=THREADS, help="streams that walk at once")
+    parser.add_argument("--threads", type=int, default=THREADS, help="streams that run at once")
     chosen = parser.parse_args()
     for bundle in BUNDLES:
         print(run_threads(bundle, chosen.rounds, chosen.threads), flush=True)

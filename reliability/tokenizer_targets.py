@@ -1,6 +1,6 @@
-"""Files of tokenizers that say something else: each section of a tokenizer.json and each part of a SentencePiece model.
+"""Change tokenizer files: each section of a tokenizer.json and each part of a SentencePiece model.
 
-Most are still read by the libraries, so a case also tokenizes texts that are long, odd, or made for the section.
+The libraries can still read most of them, so a case also tokenizes long and unusual texts, and texts for the section.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ SECTIONS = {
 
 
 class Tokenizers:
-    """A damaged tokenizer is refused, or does its work in a bounded time and memory, and raises what is ours."""
+    """A damaged tokenizer is refused, or works within limits of time and memory and raises only errors of ours."""
 
     def __init__(self, folder: Path) -> None:
         self._json, self._model = folder / "tokenizer.json", folder / "tokenizer.model"
@@ -118,9 +118,9 @@ class Tokenizers:
         for section, (parts, members) in SECTIONS.items():
             fields[section] = self._section(rng, section, parts, members)
         kind = rng.random()
-        if kind < 0.5:  # sections that do not belong together are all the damage
+        if kind < 0.5:  # sections that do not fit together are the only damage
             return json.dumps(fields).encode()
-        if kind < 0.8:  # a section, because the vocabulary has most of the places
+        if kind < 0.8:  # damage one section; otherwise most damage would hit the vocabulary
             name = rng.choice([*SECTIONS, "model", "added_tokens"])
             text = damage_json(fields[name], rng, DEPTHS)
             rest = json.dumps({other: value for other, value in fields.items() if other != name})
@@ -143,7 +143,7 @@ class Tokenizers:
 
     @staticmethod
     def _used(tokenizer: TokenizersTokenizer | SentencePieceTokenizer, rng: random.Random) -> int:
-        """Tokenize, and turn the ids into text; return how many there are."""
+        """Tokenize texts, decode the ids, and return the number of ids."""
         text = rng.choice(
             (
                 "a" * rng.choice((40, 3000)),
@@ -160,7 +160,7 @@ class Tokenizers:
             except XlruntimeError:
                 continue
             if piece.ids.shape != piece.starts.shape or (piece.starts > piece.ends).any():
-                raise ValueError("places that are none")
+                raise ValueError("impossible offsets")
             known += piece.ids.tolist()
         tokenizer.decode(known)
         return len(known)
@@ -187,7 +187,7 @@ def _unigram() -> dict[str, Any]:
 
 
 def _trained(folder: Path) -> list[dict[str, Any]]:
-    """A BPE model, as the library itself writes it."""
+    """Return a BPE model as the library itself writes it."""
     from tokenizers import Tokenizer, models, trainers
 
     tokenizer = Tokenizer(models.BPE(unk_token="<unk>"))
@@ -209,7 +209,7 @@ def _sentencepiece_model() -> bytes:
 
 
 def _charsmap(model: bytes) -> bytes:
-    """The character map in a SentencePiece model: it begins with the size of its trie, after field 2's tag and size."""
+    """Return the character map in a SentencePiece model; it begins with the size of its trie."""
     from sentencepiece import sentencepiece_model_pb2
 
     messages: Any = sentencepiece_model_pb2  # which has no types

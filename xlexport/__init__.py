@@ -1,7 +1,7 @@
-"""Transformer-XL and Reformer language models as ONNX step graphs that carry their memory.
+"""Convert Transformer-XL and Reformer models to ONNX and score text of any length with them, without PyTorch.
 
-`xlexport` turns checkpoints into bundles and holds the command line; `xlruntime` runs bundles without PyTorch;
-`xltraining` trains the models. Importing this package imports none of the heavy ones.
+`xlexport` converts checkpoints to bundles and contains the command line. `xlruntime` runs bundles without PyTorch, and
+`xltraining` trains the models. Importing this package does not import PyTorch or ONNX Runtime.
 """
 
 __all__ = ["__version__"]

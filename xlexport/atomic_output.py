@@ -1,7 +1,7 @@
-"""Refuse outputs that must not be replaced, and publish the others whole or not at all (`xlruntime.atomic_output`).
+"""Protect existing outputs, and publish new ones completely or not at all (`xlruntime.atomic_output`).
 
-A process that is killed leaves the old output, or none; the next run at the same output removes its remains. Several
-may publish to one output: without a permission to replace it, only the first succeeds; with it, the last one wins.
+A killed process leaves the old output or none, and the next run with the same output removes the remains. Several
+processes may publish to one output: only the first succeeds, or with permission to replace it, the last one wins.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def check_folder(output: Path) -> None:
     """Refuse an output path whose folder does not exist.
 
     Raises:
-        OutputFolderError: names it.
+        OutputFolderError: the folder does not exist; the message names it.
     """
     if not output.parent.is_dir():
         raise OutputFolderError(
@@ -44,7 +44,7 @@ def check_file(output: Path, force: bool) -> None:
             f"{output}: exists and is not a file, so it is never replaced.", repair="Give another path."
         )
     if output.is_symlink() and not output.exists():
-        raise OutputExistsError(f"{output}: a link that leads nowhere.", repair="Remove it, or give another path.")
+        raise OutputExistsError(f"{output}: a link to a missing file.", repair="Remove it, or give another path.")
     if output.exists() and not force:
         raise OutputExistsError(
             f"{output}: a file is there already.", repair="Add --force to replace it, or give another path."
@@ -53,13 +53,13 @@ def check_file(output: Path, force: bool) -> None:
 
 @contextlib.contextmanager
 def file(output: Path, check: Callable[[], None] | None = None) -> Iterator[Path]:
-    """Yield a file to write, which replaces `output` if the block succeeds and vanishes if it fails.
+    """Yield a file to write. It replaces `output` if the block succeeds, and is removed if the block fails.
 
     Args:
         check: raises if `output` must not be replaced; called before the block and again after it.
 
     Raises:
-        OSError: it cannot be written; an older file stays as it was.
+        OSError: the file cannot be written; an older file stays unchanged.
     """
     check = check or (lambda: check_folder(output))
     check()
@@ -69,22 +69,22 @@ def file(output: Path, check: Callable[[], None] | None = None) -> Iterator[Path
 
 @contextlib.contextmanager
 def folder(output: Path, check: Callable[[], None]) -> Iterator[Path]:
-    """Yield a folder to fill, which takes the place of `output` if the block succeeds and vanishes if it fails.
+    """Yield a folder to fill. It replaces `output` if the block succeeds, and is removed if the block fails.
 
-    An old folder stays in place until the new one is complete, then the two change places at once.
+    An old folder stays in place until the new one is complete; then the two are exchanged in one step.
 
     Args:
         check: raises if `output` must not be replaced; called before the block and again after it.
     """
     check()
     with atomic_output.folder(output, check) as temporary:
-        check()  # an old folder may have come back
+        check()  # meanwhile an old folder may have been restored
         yield temporary
 
 
 @contextlib.contextmanager
 def naming(output: Path) -> Iterator[None]:
-    """Let all errors of the system in the block name `output`, not the file in which it grows.
+    """Let all system errors in the block name `output` instead of its temporary file.
 
     Raises:
         OSError: with the name of `output`.
@@ -99,14 +99,14 @@ def naming(output: Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def writing(path: Path) -> Iterator[None]:
-    """Report a write that was cut short as a full disk; numpy and safetensors have errors of their own for it.
+    """Report an incomplete write as a full disk; numpy and safetensors raise errors of their own for it.
 
     Raises:
-        OSError: with the number that a full disk has, and `path`.
+        OSError: with the error number of a full disk, and `path`.
     """
     try:
         yield
     except (OSError, SafetensorError) as error:
         if isinstance(error, OSError) and error.errno is not None:
             raise
-        raise OSError(errno.ENOSPC, f"cannot be written whole ({error})", str(path)) from error
+        raise OSError(errno.ENOSPC, f"cannot be written completely ({error})", str(path)) from error

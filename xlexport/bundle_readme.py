@@ -1,4 +1,4 @@
-"""The README.md of a bundle: what a person who finds the folder needs to know."""
+"""The README.md of a bundle, for a person who finds the folder."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ __all__ = ["bundle_readme", "quantized_readme"]
 
 
 def bundle_readme(bundle: spec.Bundle, report: ParityReport) -> str:
-    """Return the text for a bundle that was converted and verified."""
+    """Return the README of a bundle that was converted and verified."""
     files = "\n".join(f"- `{name}`: {digest.size:,} bytes" for name, digest in bundle.files.items())
     sources = ", ".join(f"`{name}` (SHA-256 `{sha256}`)" for name, sha256 in bundle.provenance["sources"].items())
     notes = "".join(f"- {note}\n" for note in bundle.provenance["notes"])
-    chosen = f"\nWhat was chosen, or is left out:\n\n{notes}" if notes else ""
+    chosen = f"\nChoices and omitted parts:\n\n{notes}" if notes else ""
     return f"""# A {bundle.architecture} bundle of xlexport
 
 {architecture(bundle.architecture).summary(bundle.config)}, vocabulary {bundle.vocab_size:,},
 tokenizer {bundle.tokenizer.kind}, {bundle.precision}. Converted from {sources}.
 
 {_how_to_score(bundle)}
-`bundle.json` says what every graph takes and gives. {_defaults(bundle.settings)}
+`bundle.json` lists the inputs and outputs of every graph. {_defaults(bundle.settings)}
 
 {_verified(report)}
 {chosen}
@@ -34,16 +34,16 @@ tokenizer {bundle.tokenizer.kind}, {bundle.precision}. Converted from {sources}.
 
 
 def quantized_readme(bundle: spec.Bundle, report: QuantizationReport) -> str:
-    """Return the text for a bundle that was quantized and measured against the float32 one."""
+    """Return the README of a bundle that was quantized and compared with the float32 bundle."""
     sources = ", ".join(f"`{name}`" for name in bundle.provenance["sources"])
     kept = "".join(f"- `{name}`: {why}\n" for name, why in report.kept.items())
-    stayed = f"\nProducts that stayed float32:\n\n{kept}" if kept else ""
-    device = "For CUDA: on a CPU it is right but slow.\n\n" if report.dtype == "float16" else ""
+    stayed = f"\nWeight matrices that stayed float32:\n\n{kept}" if kept else ""
+    device = "For CUDA: on a CPU the scores are right but slow.\n\n" if report.dtype == "float16" else ""
     text = ", ".join(f"{file['name']} (SHA-256 `{file['sha256']}`)" for file in report.text)
     return f"""# A {bundle.architecture} bundle of xlexport, quantized
 
 Precision {bundle.precision}, memories {report.memory_dtype}; {report.products - len(report.kept)} of {report.products}
-products quantized. Converted from {sources}; `parity.json` compares the float32 graphs with that model.
+weight matrices quantized. Converted from {sources}; `parity.json` compares the float32 graphs with that model.
 
 {device}{_how_to_score(bundle)}
 
@@ -60,16 +60,16 @@ def _how_to_score(bundle: spec.Bundle) -> str:
             "Score a document, without PyTorch: `pip install 'xlexport[cpu]'`, then `xlexport score THIS_FOLDER "
             "document.txt`."
         )
-    return f"""Its graphs are of the kind {kind}, and PyTorch runs them. Loading them runs code that is in the
-files: trust them like a program, or leave them. Score a document: `pip install 'xlexport[cpu,convert]'`, then
+    return f"""The graphs have the format {kind}, and PyTorch runs them. Loading them executes code in the
+files, so open them only if you trust their author. Score a document: `pip install 'xlexport[cpu,convert]'`, then
 `xlexport score --trust THIS_FOLDER document.txt`."""
 
 
 def _defaults(evaluation: EvaluationSettings) -> str:
-    restart = "; longer ones begin again there" if evaluation.restart else ""
+    restart = "; in longer ones position and memory are then reset" if evaluation.restart else ""
     if evaluation.whole:
         longest = f"of at most {evaluation.longest_part:,} tokens{restart}"
-        return f"A document is one step, {longest}; nothing is carried between them."
+        return f"Each document is one step {longest}. No memory is carried between documents."
     chosen = "".join(f", {name} {json.dumps(value)}" for name, value in evaluation.values.items())
     defaults = f"Defaults: segment_len {evaluation.segment_len}{chosen}"
     if evaluation.max_positions is None:
@@ -78,7 +78,10 @@ def _defaults(evaluation: EvaluationSettings) -> str:
 
 
 def _verified(report: ParityReport) -> str:
-    walk, memory = f"{report.segments} segments of carried memory", f", of a memory\n{report.max_abs_memory_diff:.2e}"
+    walk, memory = (
+        f"{report.segments} segments of carried memory",
+        f", of a number in memory\n{report.max_abs_memory_diff:.2e}",
+    )
     if report.whole:
         walk, memory = f"{report.segments} documents", ""
     text = f"""Verified against the trained model over {walk} ({report.tokens:,} tokens):
@@ -89,7 +92,7 @@ largest difference of a log-probability {report.max_abs_log_prob_diff:.2e} nats{
         return text
     overflow = ""
     if report.overflow_fraction is not None:
-        overflow = f" Queries had more keys to see than the rule allows in {report.overflow_fraction:.1%} of rounds."
+        overflow = f" Queries had more visible keys than the rule allows in {report.overflow_fraction:.1%} of rounds."
     return f"""{text}
-The trained model was given the graphs' buckets; by itself it would have chosen {report.bucket_flips:,} others, with
+The trained model used the buckets of the graphs. By itself it would have chosen {report.bucket_flips:,} others, with
 margins of up to {report.largest_flip_margin:.1e}.{overflow}"""

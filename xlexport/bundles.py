@@ -1,4 +1,4 @@
-"""Bundles as folders: open one in ONNX Runtime or PyTorch, write one whole or not at all."""
+"""Open bundles in ONNX Runtime or PyTorch, and write them completely or not at all."""
 
 from __future__ import annotations
 
@@ -26,19 +26,19 @@ __all__ = [
     "write_manifest",
 ]
 
-WEIGHTS_FILE = "weights.data"  # of all graphs of a bundle
+WEIGHTS_FILE = "weights.data"  # for all graphs of a bundle
 SMALL_TENSOR_BYTES = 1024  # smaller initializers stay in the graph, where shape inference can see them
 
 
 def open_bundle(folder: str | Path, *, trust: bool = False, **options: Any) -> Model:
-    """`xlruntime.load`, or with `trust` `xlexport.torch_runtime.load` for a bundle that PyTorch runs.
+    """Open a bundle with `xlruntime.load`, or with `trust` and graphs for PyTorch with `xlexport.torch_runtime.load`.
 
     Args:
-        trust: whether code that is in the bundle may run.
-        options: those of `xlruntime.load`.
+        trust: whether code in the bundle may run.
+        options: the options of `xlruntime.load`.
 
     Raises:
-        BundleError, ProviderError, OptionError: as both of them.
+        BundleError, ProviderError, OptionError: as in both functions.
     """
     if trust and any(graph.format != "onnx" for graph in read_bundle(Path(folder), False).graphs.values()):
         from xlexport.torch_runtime import load
@@ -51,7 +51,7 @@ def check_output(output: Path, force: bool) -> None:
     """Refuse an output path that must not be replaced, before any work is done.
 
     Raises:
-        OutputExistsError: it is not a bundle, or is a link, or is a bundle and `force` is off.
+        OutputExistsError: the output exists and is not a bundle, or is a link, or is a bundle and `force` is off.
         OutputFolderError: its parent folder does not exist.
     """
     atomic_output.check_folder(output)
@@ -61,7 +61,7 @@ def check_output(output: Path, force: bool) -> None:
         )
     before = None
     while (found := _inode(output)) != before and not is_bundle(output):
-        before = found  # look again: if somebody else has just replaced it, the manifest was that of neither
+        before = found  # another process may have replaced it between both calls, so look again
     if found is None:
         return
     if found == before:
@@ -86,7 +86,7 @@ def publishing(output: Path, force: bool = False) -> AbstractContextManager[Path
     """Return a context with a folder to fill that becomes the bundle `output`; see `atomic_output.folder`.
 
     Raises:
-        OutputExistsError, OutputFolderError: as `check_output`.
+        OutputExistsError, OutputFolderError: as in `check_output`.
     """
     return atomic_output.folder(output, functools.partial(check_output, output, force))
 

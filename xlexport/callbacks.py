@@ -1,4 +1,4 @@
-"""The one shape of callbacks that are called while something long goes on."""
+"""The common signature of callbacks that show the progress of long work."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable
 __all__ = ["Progress", "no_progress"]
 
 Progress = Callable[[int, int], None]
-"""Called with how much is done, and of how much in all."""
+"""Called with the amount done and the total amount."""
 
 
 def no_progress(done: int, total: int) -> None:

@@ -1,15 +1,15 @@
-"""Choices that options and the library share. It imports nothing, so that `--help` stays quick."""
+"""Choices that options and the library share. This module imports nothing, so that `--help` stays quick."""
 
 __all__ = ["DTYPES", "FORMATS", "LEVELS", "PROTOCOLS"]
 
 FORMATS = ("xltraining", "kimiyoung", "nvidia", "huggingface", "reformer_pytorch", "tensorflow", "state_dict")
-"""Formats of checkpoints, those of `xlexport.checkpoints`."""
+"""Formats of checkpoints, as in `xlexport.checkpoints`."""
 
 DTYPES = ("int8", "weight-int8", "weight-int4", "float16")
-"""Precisions other than float32, those of `xlexport.quantize`."""
+"""Precisions other than float32, as in `xlexport.quantize`."""
 
 LEVELS = ("document", "line", "word", "token")
 """Units of one record of `score`."""
 
 PROTOCOLS = ("kimiyoung", "nvidia", "document")
-"""Ways to evaluate, those of `xlruntime.protocols`, which is too heavy to import here; the first is the default."""
+"""Ways to evaluate, as in `xlruntime.protocols`, which is too slow to import here; the first is the default."""

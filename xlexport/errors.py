@@ -39,7 +39,7 @@ class CheckpointError(XlexportError, ValueError):
 
 
 class CheckpointNotFoundError(CheckpointError, FileNotFoundError):
-    """The path of a checkpoint leads nowhere, or to a folder without one."""
+    """The path of a checkpoint does not exist, or is a folder without a checkpoint."""
 
 
 class ExportError(XlexportError, RuntimeError):
@@ -59,7 +59,7 @@ class ResumeError(XlexportError, ValueError):
 
 
 class OutputExistsError(XlexportError, FileExistsError):
-    """The output path is taken, and by something that must not be replaced."""
+    """The output path exists and must not be replaced."""
 
 
 class OutputFolderError(XlexportError, FileNotFoundError):

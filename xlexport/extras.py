@@ -19,7 +19,7 @@ EXTRAS: Mapping[str, tuple[str, ...]] = {
 
 
 def missing_modules(extra: str) -> list[str]:
-    """Modules of `extra` that are not installed. Looks them up without importing them."""
+    """Return the modules of `extra` that are not installed, without importing any."""
     return [name for name in EXTRAS[extra] if importlib.util.find_spec(name) is None]
 
 

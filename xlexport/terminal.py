@@ -1,4 +1,4 @@
-"""What the commands print: data on stdout, everything else on stderr."""
+"""Print what commands show: data on stdout, everything else on stderr."""
 
 from __future__ import annotations
 
@@ -32,45 +32,46 @@ __all__ = [
 ]
 
 STDOUT = "standard output"
-INTERRUPTED = 130  # exit status after Ctrl-C or SIGTERM: the one that shells use
+INTERRUPTED = 130  # exit status after Ctrl-C or SIGTERM, as in shells
 
 
 class Interrupted(click.ClickException):
-    """Ctrl-C ended a command, which says what it left."""
+    """A command was ended by Ctrl-C; the message says what it left."""
 
     exit_code = INTERRUPTED
 
 
 def tell(message: str) -> None:
-    """A line for the person at the terminal."""
+    """Print a line on standard error, for the person at the terminal."""
     click.echo(one_line(message), err=True)
 
 
 def tell_usage(error: click.ClickException) -> None:
-    """Print wrong usage as click does, with what it quotes as a terminal can show it."""
+    """Print an error of usage as click does, but escape control characters in its quotations."""
     text = io.StringIO()
     error.show(text)
     click.echo(many_lines(text.getvalue()), err=True, nl=False)
 
 
 def print_json(value: Any, err: bool = False) -> None:
-    """One JSON value on a line; numbers that JSON does not have become null.
+    """Print a JSON value on one line; numbers that JSON does not have become null.
 
-    Texts are as they are. On a terminal what it might obey, or show in another order, becomes JSON's escapes.
+    Texts are printed unchanged, but on a terminal, characters that would control it or change the order of text become
+    JSON's escapes.
     """
     text = json.dumps(_finite(value), ensure_ascii=False, allow_nan=False)
-    text = text.encode("utf-8", "backslashreplace").decode("utf-8")  # half a surrogate pair, of a file's name
+    text = text.encode("utf-8", "backslashreplace").decode("utf-8")  # a lone surrogate in a file's name
     with contextlib.nullcontext() if err else standard_output():
         click.echo(escaped_json(text) if (sys.stderr if err else sys.stdout).isatty() else text, err=err)
 
 
 def escaped_json(text: str) -> str:
-    """Return the same JSON with an escape for each character in a string that a terminal cannot show."""
+    """Return the same JSON, in which characters that a terminal cannot show are escaped."""
     return "".join(mark if mark.isprintable() or mark == "\n" else _escape(mark) for mark in text)
 
 
 def _escape(mark: str) -> str:
-    """Return JSON's escape of a character, which are two if it is beyond 16 bits."""
+    """Return JSON's escape of a character; beyond 16 bits these are two escapes."""
     raw = mark.encode("utf-16-be", "surrogatepass")
     return "".join(f"\\u{raw[at]:02x}{raw[at + 1]:02x}" for at in range(0, len(raw), 2))
 
@@ -86,7 +87,7 @@ def _finite(value: Any) -> Any:
 
 
 def print_table(rows: Sequence[tuple[str, str]]) -> None:
-    """Two aligned columns, a row a line, whatever names and values hold."""
+    """Print rows in two aligned columns; each stays on one line, even if it holds control characters."""
     shown = [(one_line(name), one_line(value)) for name, value in rows]
     width = max((len(name) for name, _ in shown), default=0)
     for name, value in shown:
@@ -94,23 +95,23 @@ def print_table(rows: Sequence[tuple[str, str]]) -> None:
 
 
 def print_line(line: str) -> None:
-    """A line on standard output."""
+    """Print a line on standard output."""
     with standard_output():
         click.echo(one_line(line))
 
 
 def print_text(text: str) -> None:
-    """A text of any lines on standard output: as it is, and on a terminal as that can show it."""
-    with standard_output():  # which click would take some escape sequences from, unless it may be in colour
+    """Print a text on standard output unchanged, but on a terminal with control characters escaped."""
+    with standard_output():  # without `color`, click would remove some escape sequences
         click.echo(many_lines(text) if sys.stdout.isatty() else text, color=True)
 
 
 @contextlib.contextmanager
 def standard_output() -> Iterator[None]:
-    """Writing there: errors say so.
+    """Let errors of writing in the block name standard output.
 
     Raises:
-        OSError: with its name; as any, where a reader has read enough (EPIPE).
+        OSError: with the name of standard output; unchanged if the reader has closed the pipe (EPIPE).
     """
     try:
         yield
@@ -125,7 +126,7 @@ class Failure:
     """An expected error, for a person or for a program.
 
     Attributes:
-        error: what is wrong, and where; repair: what to do about it; None: there is nothing to suggest.
+        error: what is wrong, and where; repair: what to do about it, or None.
         type: the class of the error.
         text: error and repair in one line.
     """
@@ -144,7 +145,7 @@ class Failure:
 
 
 def failure(error: Exception) -> Failure | None:
-    """Return what to say of an error; None: it was not expected, so it is a bug."""
+    """Return what to print about an error; None: the error is unexpected, so it is a bug."""
     from xlexport.errors import XlexportError
     from xlruntime.errors import XlruntimeError
     from xltraining.errors import XltrainingError
@@ -163,7 +164,7 @@ def failure(error: Exception) -> Failure | None:
 
 
 def _system(error: OSError) -> tuple[str, str | None]:
-    """Return what the system says, and what to do about it."""
+    """Return the system's message and a suggestion."""
     repairs = {
         errno.ENOSPC: "Free some space, or write to another disk; nothing was published.",
         errno.ENOENT: "Check the path.",

@@ -1,4 +1,4 @@
-"""Which tokenizer a bundle gets: the checkpoint's own, or one that the user names."""
+"""Choose the tokenizer of a bundle: the checkpoint's own, or one that the user names."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ _CHOICES = (
 
 @dataclass(frozen=True)
 class TokenizerChoice:
-    """A bundle's tokenizer.
+    """The tokenizer that was chosen for a bundle.
 
     Attributes:
         spec: its entry in the manifest.
-        content: of its file, if it has one.
-        notes: what a person should know about it.
+        content: the bytes of its file, if it has one.
+        notes: sentences for people about the choice.
     """
 
     spec: spec.Tokenizer
@@ -45,16 +45,16 @@ class TokenizerChoice:
 def choose_tokenizer(
     source: SourceCheckpoint, chosen: str | None = None, vocab_style: str | None = None
 ) -> TokenizerChoice:
-    """The tokenizer of a bundle.
+    """Return the tokenizer of a bundle.
 
     Args:
         chosen: `bytes` (the architecture says which id byte 0 has), `none`, or a file: a vocabulary, a tokenizer.json
-            or a SentencePiece model; None is the checkpoint's own.
-        vocab_style: how to read a vocabulary, one of `STYLES`; None finds out.
+            or a SentencePiece model; None: the checkpoint's own.
+            vocab_style: how to read a vocabulary, one of `STYLES`; None: recognized by its symbols.
 
     Raises:
-        ExportError: there is none, it does not fit the model, or the file is missing.
-        CheckpointError, BundleError: the file is no tokenizer.
+        ExportError: the checkpoint has no tokenizer, it does not fit the model, or the file is missing.
+        CheckpointError, BundleError: the file is not a tokenizer.
     """
     n_token = source.config["n_token"]
     own = source.tokenizer
@@ -84,7 +84,7 @@ def choose_tokenizer(
 
 
 def _choices(source: SourceCheckpoint) -> str:
-    """What fits a model of so many tokens."""
+    """Return the options that fit a model with this number of tokens."""
     fits_bytes = source.config["n_token"] in architecture(source.architecture).first_bytes
     return _CHOICES.format("--tokenizer bytes, " if fits_bytes else "")
 
@@ -112,7 +112,7 @@ def _from_file(path: Path, source: SourceCheckpoint, vocab_style: str | None) ->
 
 
 def _kind(path: Path) -> str:
-    """What the content says, else the name."""
+    """Return the kind of a file by its content, or else by its name."""
     with path.open("rb") as file:
         beginning = file.read(200)
     if beginning.lstrip().startswith(b"{"):

@@ -1,11 +1,11 @@
-"""Try everything that needs a GPU, in under ten minutes.
+"""Check everything that needs a GPU, in less than ten minutes.
 
     python -m reliability.gpu --json gpu.json --markdown gpu.md
     python -m reliability.gpu --part speed --folder kept      one part; bundles are kept for the next time
     python -m reliability.gpu --device cpu --tiny             a rehearsal
 
-Every part runs in a process of its own and has a time limit. If one fails, it is reported, and the others go on. On a
-CPU the same code runs without time limits. Parts that only a GPU can pass are then `skipped: needs CUDA`. The exit
+Every part runs in a separate process with a time limit. If one fails, it is reported and the others continue. On a CPU
+the same code runs without time limits. Parts that only a GPU can pass are then `skipped: needs CUDA`. The exit
 status is 0 if no part failed and at least one passed, else 1.
 """
 
@@ -34,16 +34,16 @@ __all__ = ["chosen_parts", "main", "succeeded", "try_parts"]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the parts that are asked for; return the exit status."""
+    """Run the requested parts and return the exit status."""
     parser = argparse.ArgumentParser(
         prog="python -m reliability.gpu", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--part", action="append", choices=list(PARTS), help="only this one; may be repeated")
+    parser.add_argument("--part", action="append", choices=list(PARTS), help="run only this part; may be repeated")
     parser.add_argument("--device", default="cuda:0", help="cuda, cuda:N, or cpu for a rehearsal (default: cuda:0)")
-    parser.add_argument("--tiny", action="store_true", help="small sizes, to try the program out")
-    parser.add_argument("--folder", type=Path, help="keep checkpoints and bundles there, or use them")
-    parser.add_argument("--json", type=Path, dest="file", help="write all figures there")
-    parser.add_argument("--markdown", type=Path, help="write the tables there, too")
+    parser.add_argument("--tiny", action="store_true", help="use small sizes, to try the program")
+    parser.add_argument("--folder", type=Path, help="folder in which checkpoints and bundles are kept and reused")
+    parser.add_argument("--json", type=Path, dest="file", help="file for all figures")
+    parser.add_argument("--markdown", type=Path, help="file for the tables")
     options = parser.parse_args(arguments)
     try:
         device = str(parse_device(options.device))
@@ -64,14 +64,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def chosen_parts(names: Sequence[str] | None) -> list[str]:
-    """Return the parts to run, in their order, with those that they need before them."""
+    """Return the parts to run, in order, each after the parts that it needs."""
     asked = set(names or PARTS)
     asked |= {needed for name in asked for needed in NEEDED.get(name, ())}
     return [name for name in PARTS if name in asked]
 
 
 def try_parts(names: Sequence[str], settings: Settings, file: Path | None) -> list[Outcome]:
-    """Run the parts one after the other; after each one `file` has all figures so far."""
+    """Run the parts one after another; after each part, `file` holds all figures so far."""
     started, outcomes = time.monotonic(), list[Outcome]()
     for name in names:
         part = PARTS[name]
@@ -91,7 +91,7 @@ def try_parts(names: Sequence[str], settings: Settings, file: Path | None) -> li
 
 
 def _cannot_run(before: Sequence[Outcome], left: float | None) -> str:
-    """Return why there is no use in starting another part, or an empty string."""
+    """Return why starting another part is useless, or an empty string."""
     if left is not None and left < 1:
         return "no time was left"
     if any(outcome.figures.get(USABLE) is False for outcome in before):
@@ -100,7 +100,7 @@ def _cannot_run(before: Sequence[Outcome], left: float | None) -> str:
 
 
 def succeeded(outcomes: Sequence[Outcome]) -> bool:
-    """Whether no part failed, and not all of them were skipped."""
+    """Return whether no part failed and at least one was not skipped."""
     statuses = {outcome.status for outcome in outcomes}
     return "failed" not in statuses and "passed" in statuses
 

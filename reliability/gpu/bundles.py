@@ -1,4 +1,4 @@
-"""Checkpoints and bundles that the parts run: made once in a folder, several at a time."""
+"""Make the checkpoints and bundles that the parts use, once in a folder, several at the same time."""
 
 from __future__ import annotations
 
@@ -18,13 +18,16 @@ from xlexport.sample import sample_checkpoint
 
 __all__ = ["FLOAT16", "TEXT_MODEL", "bundle_of", "checkpoint_of", "make_bundles", "shapes_of"]
 
-TEXT_MODEL = "text"  # the trained sample, since what float16 costs is measured on real text
-FLOAT16 = {"float16": "float32", "float16-memory": "float16"}  # bundles of it, and the precision of their memories
-GATE_TOKENS = "2048"  # float16 is slow on a CPU, where `quantize` measures; this program measures again, on the device
+TEXT_MODEL = "text"  # the trained sample, because the cost of float16 is measured on real text
+FLOAT16 = {
+    "float16": "float32",
+    "float16-memory": "float16",
+}  # its bundles in float16, and the precision of their memories
+GATE_TOKENS = "2048"  # `quantize` measures on the CPU, where float16 is slow; this program measures again on the device
 
 
 def shapes_of(settings: Settings) -> tuple[Shape, ...]:
-    """Return the shapes whose speed is measured."""
+    """Return the shapes for which speed is measured."""
     return TINY_SHAPES if settings.tiny else SHAPES
 
 
@@ -34,7 +37,7 @@ def checkpoint_of(settings: Settings, shape: Shape) -> Path:
 
 
 def bundle_of(settings: Settings, name: str) -> Path:
-    """Return the bundle of a shape, of `TEXT_MODEL` or of one in `FLOAT16`; its name has a digest of the exporter."""
+    """Return the bundle of a shape, `TEXT_MODEL` or a name in `FLOAT16`; its name has a digest of the exporter."""
     if settings.tiny and name == TEXT_MODEL:
         name = TINY_SHAPES[0].name
     tiny = "tiny-" if settings.tiny and name in FLOAT16 else ""
@@ -42,13 +45,13 @@ def bundle_of(settings: Settings, name: str) -> Path:
 
 
 def make_bundles(settings: Settings, record: Record) -> None:
-    """Write all that the other parts need and that is not in the folder yet.
+    """Write the checkpoints and bundles that the other parts need, unless they exist in the folder.
 
     Raises:
-        PartError: a conversion failed; what it wrote to stderr is above.
+        PartError: a conversion failed; its output on stderr comes before the message.
     """
     Path(settings.folder).mkdir(parents=True, exist_ok=True)
-    text = bundle_of(settings, TEXT_MODEL)  # in tiny sizes one of the shapes
+    text = bundle_of(settings, TEXT_MODEL)  # with tiny sizes it is one of the shapes
     with ThreadPoolExecutor(min(4, os.cpu_count() or 1)) as pool:
         # The largest shape first: it takes longest.
         shapes = [shape for shape in reversed(shapes_of(settings)) if bundle_of(settings, shape.name) != text]
@@ -61,7 +64,7 @@ def make_bundles(settings: Settings, record: Record) -> None:
 
 
 def write_checkpoint(path: str, config: dict[str, Any]) -> None:
-    """Write random weights of this shape; a document begins with memory of zeros, so that it is full at once."""
+    """Write random weights of this shape; documents begin with memory of zeros, so that it is full from the start."""
     import torch
 
     from xltraining.checkpoint import save_checkpoint
@@ -101,7 +104,7 @@ def _make_checkpoint(settings: Settings, shape: Shape) -> Path:
 
 
 def _convert(checkpoint: Path, bundle: Path, options: Sequence[str]) -> None:
-    """Two segments are verified: the parts themselves compare all that is scored with PyTorch."""
+    """Convert a checkpoint and verify only two segments, because the parts compare all their scores with PyTorch."""
     _run("convert", checkpoint, bundle, ["--segments", "2", *options])
 
 

@@ -1,4 +1,4 @@
-"""Steps that CUDA captured and replays, against plain runs of the same steps on the same device."""
+"""Compare steps that CUDA captured and replays with plain runs of the same steps on the same device."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ __all__ = ["captured_against_plain"]
 BATCHES, TINY_BATCHES = (1, 8), (1, 3)
 STEPS, TINY_STEPS = 200, 24
 RESTART = 9  # the step before which a row begins a new document
-SPELL = 3  # steps of one memory before the other one's turn
+SPELL = 3  # steps of one memory before the other memory's turn
 RESULTS = {"score": "log_prob", "generate": "logits"}
-# As in `tests/export/test_cuda_graphs.py`: with all sizes known ONNX Runtime folds and fuses more, so sums round
+# As in `tests/export/test_cuda_graphs.py`: if all sizes are known, ONNX Runtime folds and fuses more, so sums round
 # otherwise.
 WITHIN = 1e-4
 
 
 def captured_against_plain(settings: Settings, record: Record) -> None:
-    """Walk two memories in turns, for each purpose and batch size; a row restarts on the way.
+    """Step two memories in turns, for each purpose and batch size; one row restarts on the way.
 
     On a CPU the same steps run in sessions of fixed sizes, and nothing is captured.
 
     Raises:
-        PartError: results differ, or a shape that came again and again got no session of its own.
+        PartError: results differ, or a repeated shape did not get its own session.
     """
     folder = bundle_of(settings, TEXT_MODEL)
     plain = load(folder, device=settings.device)
@@ -55,11 +55,11 @@ def captured_against_plain(settings: Settings, record: Record) -> None:
     sessions = {key: len(session._walks) for key, session in fixed._open.items()}
     record({"sessions": len(sessions), "captures": sum(sessions.values())})
     if len(sessions) != len(largest) or any(walks < 1 for walks in sessions.values()):
-        raise PartError(f"{len(largest)} shapes came again and again, but {len(sessions)} have sessions of their own")
+        raise PartError(f"{len(largest)} shapes were repeated, but {len(sessions)} have their own sessions")
 
 
 def _walk(model: Model, purpose: str, batch_size: int, steps: int) -> Sequence[npt.NDArray[Any]]:
-    """Results of all steps: two memories take turns, each on a text of its own."""
+    """Return the results of all steps; two memories take turns, each on its own text."""
     evaluation = model.evaluation()
     S = evaluation.segment_len
     assert S is not None

@@ -1,4 +1,4 @@
-"""What float16 costs on this device, in bits per token of a real text; float32 is compared with a CPU first."""
+"""Measure the cost of float16 on this device in bits per token of real text, after comparing float32 with a CPU."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from xlruntime import load
 __all__ = ["float16_against_float32"]
 
 TOKENS, TINY_TOKENS = 20_000, 500
-# Bits per token. Of float32 rounding in another order is left, of float16 what `xlexport quantize` allows.
+# Bits per token: for float32 only rounding in another order, for float16 the limit of `xlexport quantize`.
 MOST_FLOAT32, MOST_FLOAT16 = 1e-4, 0.01
 
 
@@ -24,7 +24,7 @@ def float16_against_float32(settings: Settings, record: Record) -> None:
     """Score the text on the CPU in float32, and on the device in float32 and both kinds of float16.
 
     Raises:
-        PartError: a difference is too large, or not a number.
+        PartError: a difference is too large or not a number.
     """
     text = bundle_of(settings, TEXT_MODEL)
     reader = load(text)

@@ -1,4 +1,4 @@
-"""Ten thousand segments: buffers stay where they are, only their own slots change, and memory does not grow."""
+"""Run ten thousand segments: buffers stay in place, only a segment's own slots change, and memory does not grow."""
 
 from __future__ import annotations
 
@@ -18,25 +18,25 @@ __all__ = ["Megabytes", "many_segments_in_place", "megabytes"]
 BUNDLE = golden_bundle(EMPTY)
 SEGMENTS, TINY_SEGMENTS = 10_000, 300
 ROWS = 2
-# A copy of the rings a segment would cost more than 10 kB each time, 90 MB after the first tenth.
+# A copy of the rings in each segment would cost more than 10 kB, which is 90 MB after the first tenth.
 MOST_GROWTH = 16.0
 WITHIN = {"cpu": 0.0, "cuda": 1e-5}  # as in `tests/runtime/test_cuda.py`: kernels may sum in any order
 
 
 @dataclass(frozen=True)
 class Megabytes:
-    """Memory of this process, and what is in use on the device by all."""
+    """Memory of this process, and memory that all processes use on the device."""
 
     resident: float
     device: float
 
     def beyond(self, before: Megabytes) -> float:
-        """Return the larger growth of the two."""
+        """Return the larger of both growths."""
         return max(self.resident - before.resident, self.device - before.device)
 
 
 def megabytes(settings: Settings) -> Megabytes:
-    """Measure both; on a CPU the device has no memory of its own."""
+    """Measure both; a CPU device does not have separate memory."""
     gc.collect()
     used = 0.0
     if settings.on_cuda:
@@ -48,11 +48,11 @@ def megabytes(settings: Settings) -> Megabytes:
 
 
 def many_segments_in_place(settings: Settings, record: Record) -> None:
-    """Walk with rings bound in place and as a pure function, and compare both after each segment.
+    """Step with rings bound in place and as a pure function, and compare both after each segment.
 
     Raises:
-        PartError: memory grew, or a ring's rows were written elsewhere than on the device.
-        AssertionError: results differ, a buffer moved, or a slot changed that is not the segment's own.
+        PartError: memory grew, or a ring's rows were not written by the device.
+        AssertionError: results differ, a buffer moved, or a slot changed that does not belong to the segment.
     """
     model = load(BUNDLE, device=settings.device, threads=None if settings.on_cuda else 1)
     _check_writers(model)
@@ -75,7 +75,7 @@ def many_segments_in_place(settings: Settings, record: Record) -> None:
 
 
 def _check_writers(model: Model) -> None:
-    """See that the device itself writes to every ring."""
+    """Check that the device itself writes to every ring."""
     rings = [entry for entry in model.bundle.memory if entry.layout == "ring"]
     here = model.placement("score").get(model.device.provider, {}).get("ScatterND", 0)
     if here != len(rings):

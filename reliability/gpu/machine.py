@@ -1,4 +1,4 @@
-"""What the machine has, and whether PyTorch and ONNX Runtime can use the GPU in one process, as the tests do."""
+"""Describe the machine, and check that PyTorch and ONNX Runtime can use the GPU in one process, as the tests do."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def describe_machine(settings: Settings, record: Record) -> None:
 
 
 def _use_onnxruntime(settings: Settings, record: Record) -> None:
-    """See that ONNX Runtime can use the device at all: if not, no other part can."""
+    """Check that ONNX Runtime can use the device; otherwise no other part can."""
     record({USABLE: False})
     _score(settings)
     record({USABLE: True})
@@ -64,7 +64,7 @@ def _score(settings: Settings) -> None:
 
 
 def _driver(index: int) -> str | None:
-    """Return what nvidia-smi says about the device, if that program is there."""
+    """Return the description of the device by nvidia-smi, if that program is installed."""
     query = "name,driver_version,memory.total"
     command = ["nvidia-smi", f"--id={index}", f"--query-gpu={query}", "--format=csv,noheader"]
     try:

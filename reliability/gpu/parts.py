@@ -1,4 +1,4 @@
-"""What the parts of the trial share: their settings, how they report, and what became of each."""
+"""Types that the parts of the trial share: settings, reports and outcomes."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ __all__ = ["NEEDS_CUDA", "Outcome", "Part", "PartError", "Record", "Settings", "
 
 NEEDS_CUDA = "needs CUDA"
 
-Record = Callable[[Mapping[str, Any]], None]  # keeps figures (plain JSON), even if the part fails later
+Record = Callable[[Mapping[str, Any]], None]  # stores figures (plain JSON), even if the part fails later
 Status = Literal["passed", "failed", "skipped"]
 
 
 class PartError(Exception):
-    """A part found something wrong; the message is one line."""
+    """A part found an error; the message is one line."""
 
 
 @dataclass(frozen=True)
 class Settings:
-    """What every part is given.
+    """The settings that every part gets.
 
     Attributes:
-        device: `cpu`, `cuda` or `cuda:N`; a CPU rehearses.
-        tiny: small sizes, to try the program out.
-        folder: where checkpoints and bundles are.
+        device: `cpu`, `cuda` or `cuda:N`; with a CPU the trial is only rehearsed.
+        tiny: whether to use small sizes, to try the program.
+        folder: the folder of checkpoints and bundles.
     """
 
     device: str
@@ -34,7 +34,7 @@ class Settings:
 
     @property
     def on_cuda(self) -> bool:
-        """Whether this is no rehearsal."""
+        """Whether the device is a GPU, so that this is not a rehearsal."""
         return self.device != "cpu"
 
     @property
@@ -48,9 +48,9 @@ class Part:
     """One part of the trial.
 
     Attributes:
-        seconds: it is ended after so many.
-        run: does it; raises `PartError`, or anything else, if something is wrong.
-        needs_cuda: on a CPU its code is rehearsed, but shows nothing about a GPU, so it never counts as passed there.
+        seconds: time limit, after which the part is ended.
+        run: runs the part; raises `PartError` or any other error if something is wrong.
+        needs_cuda: whether the part never counts as passed on a CPU, where its code is only rehearsed.
     """
 
     name: str
@@ -62,11 +62,11 @@ class Part:
 
 @dataclass
 class Outcome:
-    """What became of a part.
+    """The outcome of a part.
 
     Attributes:
-        reason: of a failure or of being skipped, one line.
-        figures: what was measured, also before a failure.
+        reason: why it failed or was skipped, in one line.
+        figures: all measurements, also those before a failure.
     """
 
     name: str
@@ -76,7 +76,7 @@ class Outcome:
     figures: dict[str, Any] = field(default_factory=dict)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return it as JSON."""
+        """Return the outcome as JSON."""
         return asdict(self)
 
     def __str__(self) -> str:

@@ -1,4 +1,4 @@
-"""`strict_device`: of every graph, the device computes everything but the sizes of tensors."""
+"""Check with `strict_device` that the device computes everything in every graph except sizes of tensors."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ __all__ = ["strictly_placed"]
 
 
 def strictly_placed(settings: Settings, record: Record) -> None:
-    """Open every graph of all bundles, one after the other, and record what another provider computes.
+    """Open every graph of all bundles, one after another, and record the nodes that another provider computes.
 
     Raises:
-        PartError: says which graphs were refused.
+        PartError: a graph was refused; the message names the bundles.
     """
     bundles = {path.parent.name: path for path in sorted(GOLDEN.glob("*/bundle"))}
     made = (*(shape.name for shape in shapes_of(settings)), TEXT_MODEL, *FLOAT16)
@@ -37,7 +37,7 @@ def strictly_placed(settings: Settings, record: Record) -> None:
 
 
 def _elsewhere(folder: Path, settings: Settings) -> dict[str, Any]:
-    """Nodes that another provider computes, by graph, provider and operator."""
+    """Return the nodes that another provider computes, by graph, provider and operator."""
     model = load(folder, device=settings.device, strict_device=True)
     found = {}
     for purpose in model.bundle.graphs:

@@ -1,4 +1,4 @@
-"""All parts of the trial, in the order in which they run."""
+"""All parts of the trial, in their order."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from reliability.gpu.speed import measure_speed
 
 __all__ = ["NEEDED", "PARTS", "TOTAL_SECONDS"]
 
-TOTAL_SECONDS = 595  # of all parts: the last one gets what the others leave
+TOTAL_SECONDS = 595  # for all parts; the last part gets the remaining time
 PARTS = {
     part.name: part
     for part in (
@@ -28,5 +28,5 @@ PARTS = {
         Part("speed", "the bundle, PyTorch eager and torch.compile", 130, measure_speed),
     )
 }
-# Parts that run first, asked for or not: the tables of speed name the machine.
+# Parts that always run first, because the tables of speed name the machine.
 NEEDED = {"speed": ("machine", "bundles"), **{name: ("bundles",) for name in ("placement", "capture", "float16")}}

@@ -1,4 +1,4 @@
-"""A part in a process of its own: a crash, or a kernel that never ends, costs that part alone."""
+"""Run a part in a separate process, so that a crash or an endless kernel affects only that part."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ from reliability.gpu.parts import NEEDS_CUDA, Outcome, Part, Settings
 __all__ = ["run_apart", "run_here"]
 
 FIGURES, ERROR = "figures.json", "error.txt"
-GRACE = 5.0  # seconds between asking a process to end and ending it
+GRACE = 5.0  # seconds between asking a process to end and killing it
 
 
 def run_apart(part: Part, settings: Settings, seconds: float | None) -> Outcome:
-    """Run a part in a process of its own, and end that with all its children after so many seconds (None: never)."""
+    """Run a part in a separate process, and end it with all its children after `seconds` (None: never)."""
     started = time.monotonic()
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch)
         process = subprocess.Popen(
             [sys.executable, "-m", "reliability.gpu.running", part.name, json.dumps(asdict(settings)), scratch],
             cwd=ROOT,
-            stdout=2,  # standard error: the tables alone go to standard output
+            stdout=2,  # standard error, because only the tables go to standard output
             start_new_session=True,  # so that its children can be ended with it
         )
         try:
@@ -55,7 +55,7 @@ def run_here(part: Part, settings: Settings) -> Outcome:
 
 
 def _run(part: Part, settings: Settings, figures: dict[str, Any], file: Path | None = None) -> str:
-    """Run it and return why it failed, or an empty string; figures are kept as they come."""
+    """Run a part and return why it failed, or an empty string; figures are stored immediately."""
 
     def record(found: Mapping[str, Any]) -> None:
         figures.update(found)
@@ -65,7 +65,7 @@ def _run(part: Part, settings: Settings, figures: dict[str, Any], file: Path | N
 
     try:
         part.run(settings, record)
-    except Exception as error:  # of any kind: the other parts go on
+    except Exception as error:  # errors of any kind: the other parts continue
         traceback.print_exc()
         return _one_line(error)
     return ""
@@ -80,7 +80,7 @@ def _outcome(part: Part, settings: Settings, seconds: float, reason: str, figure
 
 
 def _reason(folder: Path, status: int) -> str:
-    """Why a process that has ended failed, or an empty string."""
+    """Return why an ended process failed, or an empty string."""
     if (folder / ERROR).exists():
         return (folder / ERROR).read_text("utf-8")
     if status < 0:
@@ -94,7 +94,7 @@ def _figures(folder: Path) -> dict[str, Any]:
 
 
 def _end_all(process: subprocess.Popen[bytes]) -> None:
-    """End the process and its children, gently at first."""
+    """Ask the process and its children to end, then kill them."""
     for number in (signal.SIGTERM, signal.SIGKILL):
         try:
             os.killpg(process.pid, number)

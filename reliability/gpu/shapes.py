@@ -1,4 +1,4 @@
-"""The three shapes whose speed is measured, and the settings of a step of each."""
+"""The three shapes for which speed is measured, and the settings of a step of each."""
 
 from __future__ import annotations
 
@@ -10,11 +10,12 @@ __all__ = ["SHAPES", "TINY_SHAPES", "Shape"]
 
 @dataclass(frozen=True)
 class Shape:
-    """A Transformer-XL with random weights, and a step of it on full memory.
+    """A Transformer-XL with random weights, and one of its steps on full memory.
 
     Attributes:
         config: fields of a `TransformerXLConfig` that differ from its defaults.
-        cuda_graphs: whether its bundle has a graph that scores at fixed sizes; a vocabulary in clusters has none.
+        cuda_graphs: whether its bundle has a graph that scores at fixed sizes; this needs a vocabulary without
+        clusters.
     """
 
     name: str
@@ -25,7 +26,7 @@ class Shape:
 
     @property
     def cuda_graphs(self) -> bool:
-        """Whether the number of targets in each cluster cannot change the sizes of a step."""
+        """Whether a step has fixed sizes, which do not depend on the number of targets in each cluster."""
         return not self.config.get("cutoffs")
 
 

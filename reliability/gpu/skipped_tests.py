@@ -1,4 +1,4 @@
-"""The tests with the marker `cuda`: a missing GPU skips them, so that there one that skips has failed."""
+"""Run the tests with the marker `cuda`, which skip without a GPU. With a GPU, a skipped test counts as failed."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from reliability.gpu.parts import PartError, Record, Settings
 
 __all__ = ["judge", "run_skipped_tests"]
 
-# A library may warn about a driver or a package of this machine, which is no reason for a test to fail.
+# A library may warn about a driver or a package of this machine, which must not fail a test.
 PYTEST = [sys.executable, "-m", "pytest", "-q", "-m", "cuda", "-W", "default", "-p", "no:cacheprovider"]
 
 
 def run_skipped_tests(settings: Settings, record: Record) -> None:
-    """Run them; on a CPU see only that pytest finds them.
+    """Run the tests; on a CPU only check that pytest finds them.
 
     Raises:
-        PartError: a test failed or was skipped, or there is none.
+        PartError: a test failed or was skipped, or no test was found.
     """
     if not settings.on_cuda:
         found = subprocess.run(
@@ -41,10 +41,10 @@ def run_skipped_tests(settings: Settings, record: Record) -> None:
 
 
 def judge(results: str, record: Record) -> None:
-    """Count what a JUnit file says.
+    """Count the results in a JUnit file.
 
     Raises:
-        PartError: names the tests that did not pass.
+        PartError: tests did not pass; the message names them.
     """
     bad = []
     cases = list(ElementTree.fromstring(results).iter("testcase"))

@@ -1,7 +1,7 @@
-"""Speed of three shapes at three batch sizes: the bundle, plain and captured, PyTorch eager and `torch.compile`.
+"""Measure three shapes at three batch sizes: the bundle (plain and captured), PyTorch eager and `torch.compile`.
 
-Every side is a process of its own. Those of one shape get ready at the same time, since compilations take longest, and
-then take turns on the device.
+Every side is a separate process. The sides of one shape prepare at the same time, because compilations take longest,
+and then take turns on the device.
 """
 
 from __future__ import annotations
@@ -33,20 +33,20 @@ SIDES: Mapping[str, tuple[Callable[..., Any], bool]] = {
 ROUNDS, REPEATS = 3, 10
 TINY_ROUNDS, TINY_REPEATS = 1, 2
 READY_AT_ONCE = 8  # processes; each compiles with few threads
-# Nats, ten times what correct sides were seen to differ by on a CPU; `benchmarks` calls it another computation.
+# Nats: ten times the largest difference of correct sides on a CPU; `benchmarks` calls more "another computation".
 ROUNDING = 1e-3
 
 
 def side_name(side: str, batch_size: int) -> str:
-    """Return the name of a side at one batch size, as the figures have it."""
+    """Return the name of a side at one batch size, as in the figures."""
     return f"{side}, batch {batch_size}"
 
 
 def measure_speed(settings: Settings, record: Record) -> None:
-    """Measure shape by shape; a side that cannot run is left out of the others' turns.
+    """Measure shape by shape; a side that cannot run is left out.
 
     Raises:
-        PartError: a side did not run, or computes something else than the bundle.
+        PartError: a side did not run, or its scores differ from the bundle's.
     """
     problems: list[str] = []
     shapes: dict[str, Any] = {}
@@ -66,7 +66,7 @@ def measure_speed(settings: Settings, record: Record) -> None:
 
 
 def _measure_shape(settings: Settings, shape: Shape) -> tuple[dict[str, Any], dict[str, str]]:
-    """Figures of the sides that got ready, and why the others did not."""
+    """Return the figures of the sides that were ready, and the reasons why the others were not."""
     threads = os.cpu_count() or 1
     batches = TINY_BATCHES if settings.tiny else BATCHES
     with (

@@ -1,7 +1,7 @@
-"""Steps of one model by the bundle and by PyTorch, on one device: the sides that `speed.py` measures.
+"""The sides that `speed.py` measures: steps of one model by the bundle and by PyTorch, on one device.
 
-All sides score the same tokens behind the same full memory at every step, and end a step with the scores on the CPU. So
-the device has done all its work when a step's time is taken, and their scores can be compared.
+All sides score the same tokens after the same full memory in every step, and a step ends with the scores on the CPU. So
+a step's time includes all work of the device, and the scores can be compared.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from benchmarks.sides import Ready
 
 __all__ = ["WARM", "by_bundle", "by_pytorch"]
 
-WARM = 8  # steps of every side before the first turn: shapes get a captured session with their fifth
+WARM = 8  # steps of every side before the first turn; a shape gets a captured session with its fifth step
 
 
 def by_bundle(folder: str, device: str, threads: int, work: Mapping[str, int], captured: bool) -> Ready:
@@ -40,7 +40,7 @@ def by_bundle(folder: str, device: str, threads: int, work: Mapping[str, int], c
 
 
 def by_pytorch(checkpoint: str, device: str, threads: int, work: Mapping[str, int], compiled: bool) -> Ready:
-    """Steps of the eager model with the paper's memory of hidden states, or of what `torch.compile` makes of it."""
+    """Steps of the eager model with the paper's memory of hidden states, or of its `torch.compile` form."""
     import torch
     from torch._inductor import config as inductor
 
@@ -50,7 +50,7 @@ def by_pytorch(checkpoint: str, device: str, threads: int, work: Mapping[str, in
 
     torch.set_num_threads(threads)
     if compiled:
-        # With torch 2.13 it overwrites what is still needed in models of three layers and more: scores are off by nats.
+        # With torch 2.13 it overwrites values that models of three or more layers still need: scores are off by nats.
         inductor.inplace_buffers = False
     source = load(Path(checkpoint))
     built = source.build_model()
@@ -84,5 +84,5 @@ def by_pytorch(checkpoint: str, device: str, threads: int, work: Mapping[str, in
 
 
 def _facts(work: Mapping[str, int]) -> dict[str, Any]:
-    """Scores of equal batch sizes are compared."""
+    """Return the facts about a side; the scores of sides with the same batch size are compared."""
     return {"tokens": work["batch_size"] * work["segment_len"], "model": f"batch {work['batch_size']}"}

@@ -1,4 +1,4 @@
-"""The trial as Markdown, for BENCHMARKS.md: the table of speed, and what became of each part."""
+"""The trial as Markdown, for BENCHMARKS.md: the table of speed, and the outcome of each part."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ HEAD = ("segment / memory", "batch", "bundle, ms", "tokens/s", "with CUDA graphs
 
 
 def markdown(outcomes: Sequence[Outcome], device: str, tiny: bool) -> str:
-    """Return both tables; a rehearsal says in its first line that it is one."""
+    """Return both tables; the first line of a rehearsal says that it is one."""
     found = {outcome.name: outcome for outcome in outcomes}
     machine = found["machine"].figures if "machine" in found else {}
     lines = []
@@ -44,7 +44,7 @@ def _machine_line(machine: Mapping[str, Any], device: str) -> str:
 
 
 def _speed(shapes: Mapping[str, Any]) -> list[str]:
-    """Medians of all steps, in milliseconds; in brackets times the bundle's."""
+    """Return a table of the medians of all steps in milliseconds, with ratios to the bundle in brackets."""
     lines = []
     for figures in shapes.values():
         sides = figures.get("sides")

@@ -1,14 +1,14 @@
-"""Search for inputs that harm the readers, guided by the branches that each input takes.
+"""Search for inputs that harm the readers, guided by the branches that each input reaches.
 
     python -m reliability.guided                              a minute, which all targets share
-    python -m reliability.guided --seconds 3600 --jobs 2      an hour
-    python -m reliability.guided --runs 50000000 --jobs 2     until so many inputs have been read
+    python -m reliability.guided --seconds 3600 --jobs 2      an hour, two processes
+    python -m reliability.guided --runs 50000000 --jobs 2     until this number of inputs has been read
     python -m reliability.guided --targets pickle,manifest    two of the targets
-    python -m reliability.guided --repeat pickle FILE         one input, and what comes of it; needs no atheris
+    python -m reliability.guided --repeat pickle FILE         one input and its result; needs no atheris
 
 An input may give a result or an error of ours. Anything else is a finding: another error, a message that a terminal
-cannot show, more than 2 seconds of the processor, more than 256 MB of memory, a process that ends. Seconds in the table
-are the processor's, too: other programs on the machine do not change them much.
+cannot show, more than 2 seconds of processor time, more than 256 MB of memory, or a process that ends. Seconds in the
+table are also processor time, so other programs on the machine do not change them much.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ from reliability.guided.turns import Turn, finish_turn, import_readers, start_tu
 
 NEEDED = (
     "atheris is not installed: pip install 'xlexport[fuzz]'. It has wheels for CPython 3.11 to 3.13 on Linux, x86-64. "
-    "Elsewhere the kept inputs are read by: pytest tests/reliability/test_guided.py"
+    "On other systems, read the kept inputs with: pytest tests/reliability/test_guided.py"
 )
-LONGEST_TURN = 30.0  # seconds: an end before the end has seen every target
+LONGEST_TURN = 30.0  # seconds; short turns reach every target before the deadline
 LONGEST_LINE = 500
 COLUMNS = (
     *("target", "executions", "seconds", "a second", "branches", "features", "corpus", "slowest", "memory"),
@@ -45,7 +45,7 @@ FINDINGS = Path("guided_findings")
 
 @dataclass
 class Total:
-    """Sums over the turns of one target; coverage and corpus are those of the last."""
+    """Sums over the turns of one target; coverage and corpus come from the last turn."""
 
     target: str
     executions: int = 0
@@ -64,7 +64,7 @@ class Total:
 
 
 class Search:
-    """Turns of all targets, several at a time."""
+    """Turns of all targets, several at the same time."""
 
     def __init__(self, names: Sequence[str], work: Path, findings: Findings, jobs: int) -> None:
         self.totals = {name: Total(name) for name in names}
@@ -76,7 +76,7 @@ class Search:
         return sum(total.executions for total in self.totals.values())
 
     def round(self, seconds: float) -> None:
-        """Give every target one turn of so many seconds."""
+        """Give every target one turn of this number of seconds."""
         waiting = list(self.totals)
         while waiting or self._running:
             while waiting and len(self._running) < self.jobs:
@@ -114,7 +114,7 @@ def table(totals: Sequence[Total], findings: dict[str, int]) -> str:
 
 
 def repeat(name: str, file: Path) -> int:
-    """Read one input, and say what came of it."""
+    """Read one input and print the result."""
     with tempfile.TemporaryDirectory() as folder:
         target = make_target(name, Path(folder))
         began = time.process_time()
@@ -124,9 +124,9 @@ def repeat(name: str, file: Path) -> int:
 
 
 def search(names: Sequence[str], seconds: float, runs: int | None, jobs: int, folder: Path, keep: bool) -> int:
-    """Search, print the table and the findings; returns the exit status."""
+    """Run the search, print the table and the findings, and return the exit status."""
     for name in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS"):
-        os.environ.setdefault(name, "1")  # threads would not live on in the processes of the turns
+        os.environ.setdefault(name, "1")  # threads would not survive in the forked processes of the turns
     deadline = time.monotonic() + seconds
     findings = Findings(folder, f"{time.time()} {os.getpid()}")
     import_readers(names)
@@ -157,7 +157,7 @@ def search(names: Sequence[str], seconds: float, runs: int | None, jobs: int, fo
 
 
 def run_rounds(running: Search, deadline: float, runs: int | None) -> None:
-    """Run rounds up to the deadline, or if `runs` is given, until so many inputs have been read."""
+    """Run rounds up to the deadline, or with `runs` until this number of inputs has been read."""
     rounds = 0
     while rounds == 0 or (time.monotonic() < deadline - 1 if runs is None else running.executions < runs):
         share = (deadline - time.monotonic()) * running.jobs / len(running.totals)
@@ -170,13 +170,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         prog="python -m reliability.guided", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--targets", help=f"of {', '.join(TARGETS)}; separated by commas")
-    parser.add_argument("--seconds", type=float, default=60.0, help="for all targets together (60)")
-    parser.add_argument("--runs", type=int, help="inputs of all targets together, in place of --seconds")
-    parser.add_argument("--jobs", type=int, default=1, help="processes at a time (1)")
+    parser.add_argument("--targets", help=f"names separated by commas, from {', '.join(TARGETS)}")
+    parser.add_argument("--seconds", type=float, default=60.0, help="seconds for all targets together (60)")
+    parser.add_argument("--runs", type=int, help="number of inputs for all targets together, instead of --seconds")
+    parser.add_argument("--jobs", type=int, default=1, help="number of parallel processes (1)")
     parser.add_argument("--findings", type=Path, default=FINDINGS, help=f"folder for inputs of findings ({FINDINGS})")
     parser.add_argument(
-        "--minimize", action="store_true", help="keep the inputs that reach something new, the smallest first"
+        "--minimize", action="store_true", help="keep only inputs that reach something new, preferring small ones"
     )
     parser.add_argument("--repeat", nargs=2, metavar=("TARGET", "FILE"), help="read one input")
     chosen = parser.parse_args()

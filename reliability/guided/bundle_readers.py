@@ -1,4 +1,4 @@
-"""Targets: `bundle.json` and the evaluation settings in it."""
+"""Targets: `bundle.json` and its evaluation settings."""
 
 from __future__ import annotations
 
@@ -52,13 +52,13 @@ class Manifest(Target):
         bundle = read_bundle(self._folder, check_files=False)
         written = bundle.to_json()
         if Bundle.from_json(written, MANIFEST).fingerprint != bundle.fingerprint:
-            raise BrokenPromiseError("a manifest that is written again is another one")
+            raise BrokenPromiseError("a manifest changes when it is written again")
         return bundle.settings.capacity(), bundle_rows(bundle, self._folder)
 
 
 @dataclass(frozen=True)
 class _Choice:
-    """What a bundle declares, and what a caller or a saved stream chooses."""
+    """The rules that a bundle declares, and the choices of a caller or a saved stream."""
 
     rules: EvaluationRules
     chosen: Mapping[str, int | bool]
@@ -97,11 +97,11 @@ class Evaluation(Target):
             settings = choice.rules.choose(**choice.chosen)
         except OptionError:
             raise
-        except (TypeError, ValueError) as error:  # as those who call it expect
+        except (TypeError, ValueError) as error:  # the errors that callers expect
             raise BundleError(f"rules: {first_line(error)}.") from error
         for rules in (choice.rules.adopt(settings), choice.rules):
             if rules.choose(**settings.to_dict()).to_dict() != settings.to_dict():
-                raise BrokenPromiseError("a choice that is chosen again is another one")
+                raise BrokenPromiseError("a choice changes when it is chosen again")
         rings = choice.rules.rings
         return (
             settings.inputs(),

@@ -1,4 +1,4 @@
-"""Targets: the configurations that come with checkpoints, and weights that fit the first of each."""
+"""Targets: the configurations of checkpoints, with weights that fit the first seed of each."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def _renamed(tensors: Mapping[str, Tensor], name_of: Callable[[str], str]) -> di
 
 
 class _Folders(Target):
-    """Two folders of weights; the text of the configuration says which of them it is put into."""
+    """A configuration with one of two folders of weights; its text decides which one."""
 
     errors = (CheckpointError,)
     longest = 2048
@@ -65,7 +65,7 @@ class _Folders(Target):
         self._files = [InputFile(place / "config.json") for place in self._folders]
 
     def make(self, transformer_xl: Path, reformer: Path) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Write the weights; returns the configurations that fit them."""
+        """Write the weights and return configurations that fit them."""
         raise BrokenPromiseError("a target without weights")
 
     def seeds(self) -> Iterable[bytes]:
@@ -129,7 +129,7 @@ def _huggingface_reformer_name(name: str) -> str:
 
 
 class GivenConfig(_Folders):
-    """What a user gives with `--config FILE` for a state dict: of the authors' code, or of reformer-pytorch."""
+    """A file for `--config FILE` with a state dict: of the authors' code, or of reformer-pytorch."""
 
     words = (*_words(CUT.to_dict()), b'"source"', b'"bucket_size"', b'"heads"', b'"causal"', b'"num_buckets"',
              b'"max_length"', b'"max_seq_len"', b'"ff_activation"', b'"use_full_attn"', b'"dim_head"')  # fmt: skip

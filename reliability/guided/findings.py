@@ -1,4 +1,4 @@
-"""What must not come of an input, and the smallest input of which it comes, in a file."""
+"""Findings: results that no input may have, each with a file that holds the smallest input."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["Finding", "Findings"]
 
 @dataclass(frozen=True)
 class Finding:
-    """Something that must not come of an input of `target`, and how often it came in this search."""
+    """A forbidden result of an input of `target`, and how often it occurred in this search."""
 
     target: str
     kind: str
@@ -24,10 +24,10 @@ class Finding:
 
 
 class Findings:
-    """The findings of one search, in a folder that may hold those of earlier ones; several processes add to it.
+    """The findings of one search, in a folder that may hold earlier findings; several processes add to it.
 
     Args:
-        search: a mark of this search, which no other one has.
+        search: a unique mark of this search.
     """
 
     def __init__(self, folder: Path, search: str) -> None:
@@ -37,7 +37,7 @@ class Findings:
     def keep(self, target: str, outcome: Outcome, raw: bytes) -> None:
         """Count a finding, and keep its input if it is the smallest.
 
-        Findings are the same if target and kind are, and for errors of a wrong class also class and place.
+        Findings are the same if target and kind are equal, and for errors of a wrong class also class and place.
         """
         name, place = outcome.said.partition(":")[0], outcome.said.rpartition(" at ")[2]
         mark = f"{outcome.kind} {name} {place}" if outcome.kind == "wrong error" else outcome.kind
@@ -53,7 +53,7 @@ class Findings:
         about.write_text(json.dumps(fields, indent=1) + "\n", "utf-8")
 
     def found(self) -> list[Finding]:
-        """Return those of this search."""
+        """Return the findings of this search."""
         every = ((about, json.loads(about.read_text("utf-8"))) for about in sorted(self._folder.glob("*.json")))
         return [
             Finding(fields["target"], fields["kind"], fields["said"], fields["times"], about.with_suffix(""))

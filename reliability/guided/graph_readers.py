@@ -1,4 +1,4 @@
-"""Target: the check of a graph file before ONNX Runtime gets it."""
+"""Target: the check of a graph file before ONNX Runtime opens it."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class GraphFile(Target):
 
 
 def _model(nodes: list[NodeProto]) -> ModelProto:
-    """Return a model whose weight `w` lies in a file beside it."""
+    """Return a model whose weight `w` is in another file of the same folder."""
     sizes = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [2]) for name in ("x", "y")]
     weight = TensorProto(name="w", data_type=TensorProto.FLOAT, dims=[2], data_location=TensorProto.EXTERNAL)
     for key, value in {"location": DATA, "offset": "0", "length": "8"}.items():

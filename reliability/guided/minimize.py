@@ -1,4 +1,4 @@
-"""The kept corpus: of all inputs the smallest ones that reach every line after every other, and say every message."""
+"""Reduce the kept corpus to the smallest inputs that reach every pair of successive lines and every message."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ from reliability.guided.targets import make_target, read_corpus
 
 __all__ = ["MOST_BYTES", "Kept", "minimize"]
 
-MOST_BYTES = 32_000  # of a target; inputs that a person has named are kept in any case
-MADE = re.compile("[0-9a-f]{40}")  # the name of an input that a search has found
+MOST_BYTES = 32_000  # of a target; inputs named by a person are always kept
+MADE = re.compile("[0-9a-f]{40}")  # name of an input that a search has found
 SAID = re.compile(r"[\d,.'\"]+")
 
 
 @dataclass
 class Kept:
-    """What a target's corpus consists of."""
+    """The size of a target's corpus."""
 
     inputs: int
     bytes: int
 
 
 def minimize(name: str, new: Iterable[bytes], corpus: Path) -> Kept:
-    """Write the corpus of a target again: what it has, and what is new, without what reaches nothing more."""
+    """Write the corpus of a target again, with new inputs and without inputs that reach nothing more."""
     folder = corpus / name
     folder.mkdir(parents=True, exist_ok=True)
     before = read_corpus(name, corpus)
@@ -57,9 +57,9 @@ def minimize(name: str, new: Iterable[bytes], corpus: Path) -> Kept:
 
 
 def reaches(target: Target, raw: bytes) -> set[object] | None:
-    """Return pairs of lines of our modules, one run after the other, and the message without values; None of findings.
+    """Return pairs of successive lines of our modules, and the message without values; None for a finding.
 
-    An input of a finding is kept under a name once the reader is repaired.
+    When the reader is repaired, a person keeps the input of a finding under a name.
     """
     found: set[object] = set()
 

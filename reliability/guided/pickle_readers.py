@@ -29,14 +29,14 @@ STORAGE = bytes(range(64))
 
 
 class _RunsCode:
-    """What a pickle must never do: its reading would call `print`."""
+    """An object that a pickle must never create: reading it would call `print`."""
 
     def __reduce__(self) -> tuple[Any, ...]:
         return print, ("this was run",)
 
 
 class _Plain:
-    """An object with attributes, which the reader makes a record of."""
+    """An object with attributes, which the reader turns into a record."""
 
     def __init__(self) -> None:
         self.sizes, self.name = [1, 2], "plain"
@@ -66,7 +66,7 @@ def _saved(value: Any, archive: bool) -> bytes:
 
 
 def _used(value: Any) -> list[Any]:
-    """Look at what was read, as a reader of checkpoints does."""
+    """Use what was read as a reader of checkpoints does."""
     parts = value.values() if isinstance(value, dict) else value if isinstance(value, list) else [value]
     return [
         part.flatten()[-1].item() if isinstance(part, torch.Tensor) and part.numel() else type(part) for part in parts
@@ -93,7 +93,7 @@ class Pickle(_File):
 
 
 class Summary(_File):
-    """A file of which only names and texts are asked."""
+    """A file of which only names and texts are read."""
 
     def seeds(self) -> Iterable[bytes]:
         yield from (pickle.dumps(value, protocol) for value in _values() for protocol in (2, 4))
@@ -104,7 +104,7 @@ class Summary(_File):
 
 
 class TorchPickle(_File):
-    """The pickle within an archive that is sound otherwise, with the storages 0 and 1."""
+    """The pickle in an otherwise sound archive with the storages 0 and 1."""
 
     def seeds(self) -> Iterable[bytes]:
         for value in _tensors():
@@ -138,7 +138,7 @@ class TorchArchive(_File):
 
 
 class TorchLegacy(_File):
-    """What follows the magic number of an older file: pickles one after the other, and the numbers."""
+    """The content after the magic number of an older file: several pickles, and the numbers."""
 
     def seeds(self) -> Iterable[bytes]:
         yield from (_saved(value, archive=False).removeprefix(MAGIC) for value in _tensors())

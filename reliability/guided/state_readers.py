@@ -1,4 +1,4 @@
-"""Targets: states of streams and of `score --resume`, as bytes and with fields of any kind under a digest that fits."""
+"""Targets: states of streams and of `score --resume`, as bytes and with any fields under a matching digest."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ TEXT = b"It was the best of times, it was the worst of times. " * 3
 
 
 class _Streams(Target):
-    """A model, and a stream of it that was saved."""
+    """A model and one of its saved streams."""
 
     errors: ClassVar[tuple[type[Exception], ...]] = (XlruntimeError,)
     longest = 1 << 13
@@ -49,7 +49,7 @@ class _Streams(Target):
         self._file = InputFile(folder / NAME.decode())
 
     def restore(self) -> object:
-        """Read the file, and let the stream go on."""
+        """Read the file and continue the stream."""
         stream = self._model.restore(self._file.path)
         return stream.feed(TEXT[20:23]).log_probs
 
@@ -69,7 +69,7 @@ class StreamBytes(_Streams):
 
 
 class _Fields(_Streams):
-    """A state whose fields are the input, with tensors that are sound and without a look at the digest."""
+    """A state whose fields are the input; its tensors are sound, and the digest is not checked."""
 
     def parts(self, sound: bytes) -> tuple[dict[str, Any], dict[str, Any], bytes]:
         """Return fields, header and tensors of a sound state."""
@@ -103,23 +103,23 @@ class StreamFields(_Fields):
 
 
 class _Interrupted(Exception):
-    """A run ends here."""
+    """An exception that ends a run."""
 
 
 class _Silent:
-    """Shows nothing of a run, and may interrupt it after so many steps."""
+    """A reporter that shows nothing, and can interrupt a run after a number of steps."""
 
     def __init__(self, steps: int = 1 << 30) -> None:
         self._steps = steps
 
     def tell(self, line: str) -> None:
-        """Nothing."""
+        """Do nothing."""
 
     def fail(self, document: str, error: Exception) -> None:
-        """Nothing."""
+        """Do nothing."""
 
     def total(self, fields: Mapping[str, Any]) -> None:
-        """Nothing."""
+        """Do nothing."""
 
     def resumed(self, totals: Totals) -> None:
         """Use what was read."""
@@ -132,11 +132,11 @@ class _Silent:
             raise _Interrupted
 
     def clear(self) -> None:
-        """Nothing."""
+        """Do nothing."""
 
 
 class RunFields(_Fields):
-    """The fields of a run of `score` that was interrupted, after those that say which run it is."""
+    """The fields of an interrupted run of `score`, after the fields that identify the run."""
 
     errors = (XlruntimeError, XlexportError)
     words = (
@@ -167,7 +167,7 @@ class RunFields(_Fields):
             output.close()
 
     def _interrupted(self) -> bytes:
-        """Return the state that a run leaves which is interrupted after a few steps."""
+        """Return the state of a run that was interrupted after a few steps."""
         with mock.patch("xlexport.scoring.resume.BUSY", 0), contextlib.suppress(_Interrupted):
             self._score(_Silent(steps=3), 0.0, resume=False)
         return PartialFile(self._output).state_path.read_bytes()

@@ -1,4 +1,4 @@
-"""What a target of guided fuzzing is, and what may come of one input: a result, or an error of ours."""
+"""A target of guided fuzzing, and the allowed results of one input: a value, or an error of ours."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ __all__ = ["BrokenPromiseError", "InputFile", "Target", "judge"]
 
 
 class BrokenPromiseError(Exception):
-    """A reader gave a result, but not the one that a plainer way of reading gives."""
+    """A reader gave another result than a plainer way of reading."""
 
 
 class Target(Protocol):
-    """One reader of foreign bytes. It is made once a process, with a folder of its own for files.
+    """One reader of foreign bytes. Each process makes it once, with a folder for its files.
 
     Attributes:
-        errors: classes of ours that the reader may raise; any other error is a finding.
-        longest: bytes of the longest input that is tried.
-        words: what inputs are made of, which guessing would find late.
-        of_library: a library reads most of the input.
+        errors: our classes of errors that the reader may raise; any other error is a finding.
+        longest: bytes of the longest input to try.
+        words: parts of inputs that guessing would find late.
+        of_library: whether a library reads most of the input.
     """
 
     errors: ClassVar[tuple[type[Exception], ...]]
@@ -35,14 +35,14 @@ class Target(Protocol):
         """Prepare what every input needs."""
 
     def seeds(self) -> Iterable[bytes]:
-        """Make the inputs to begin with: sound ones of each kind, and some that do harm."""
+        """Yield the first inputs: sound ones of each kind, and some harmful ones."""
 
     def read(self, raw: bytes) -> object:
-        """Let the reader read one input, and use what it gives."""
+        """Read one input with the reader, and use the result."""
 
 
 class InputFile:
-    """A file that gets new content many thousand times a second. Each content has its own time of change."""
+    """A file whose content changes many thousand times a second. Each content has a different modification time."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -53,17 +53,17 @@ class InputFile:
         os.close(self._file)
 
     def write(self, raw: bytes) -> Path:
-        """Replace the content; returns the path."""
+        """Replace the content and return the path."""
         self._written += 1
         os.ftruncate(self._file, 0)
         os.pwrite(self._file, raw, 0)
-        # The clock of files is too coarse: a reader that keeps what it read last would not see the change.
+        # The clock of files is too coarse: a reader with a cache would not see the change.
         os.utime(self._file, ns=(self._written, self._written))
         return self.path
 
 
 def judge(target: Target, raw: bytes) -> Outcome:
-    """Read one input and say what came of it: a result (`right`), a refusal, or one of `reliability.judging.BUGS`."""
+    """Read one input and return the outcome: `right`, a refusal, or one of `reliability.judging.BUGS`."""
     try:
         target.read(raw)
     except KeyboardInterrupt:

@@ -1,4 +1,4 @@
-"""The targets by name, and the corpus that is kept of each."""
+"""The targets by name, and the kept corpus of each."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["CORPUS", "PACKAGES", "TARGETS", "import_readers", "make_target", "re
 
 PACKAGE = "reliability.guided"
 CORPUS = Path(__file__).resolve().parent / "corpus"
-PACKAGES = ("xlexport", "xlruntime", "xltraining")  # whose branches guide the search; no library's do
+PACKAGES = ("xlexport", "xlruntime", "xltraining")  # the search follows the branches of these, not of libraries
 TARGETS = {  # name: module, relative to this package if it begins with a dot; class
     "pickle": (".pickle_readers", "Pickle"),
     "summary": (".pickle_readers", "Summary"),

@@ -55,7 +55,7 @@ class TensorFlowIndex(Target):
 
 
 class TensorFlowTable(TensorFlowIndex):
-    """The same with checksums that are always right, so that the search gets behind them."""
+    """The same with checksums that are always right, so that the search can go beyond them."""
 
     def read(self, raw: bytes) -> object:
         with mock.patch.object(tensorflow_bundle, "_masked_crc", lambda data: mock.ANY):

@@ -1,4 +1,4 @@
-"""Targets: documents as `xlexport score` reads them. Where there is a plainer way of reading, both must agree."""
+"""Targets: documents as `xlexport score` reads them. If there is a plainer way of reading, both must agree."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ __all__ = ["Gzip", "Ids", "JsonIds", "JsonLines", "Utf8", "Words"]
 
 TEXTS = ("", "plain text\nof two lines", "naïve 日本 \U0001f642\r\n\r\n e\u0301 \u2028 end", "\ufefflone \x00 nul")
 MOST_IDS = 1000
-STEP = 1 << 12  # tokens that are asked for at once
+STEP = 1 << 12  # tokens requested at once
 
 
 class _Documents(Target):
-    """A file of documents, each of which is read to its end or refused."""
+    """A file of documents; each is read to its end or refused."""
 
     errors = (TextError, TokenError)
     reading = Reading()
@@ -40,7 +40,7 @@ class _Documents(Target):
         self._file = InputFile(folder / f"documents{self.suffix}")
 
     def documents(self, raw: bytes) -> list[list[int] | None]:
-        """Return the tokens of each document; None for those that are refused."""
+        """Return the tokens of each document, or None for a refused document."""
         path, tokenizer = self._file.write(raw), ByteTokenizer()
         found: list[list[int] | None] = []
         for document in documents([Input(str(path), path)], self.reading, io.BytesIO(), keep=False):
@@ -56,7 +56,7 @@ class _Documents(Target):
         return found
 
     def expected(self, raw: bytes) -> list[list[int] | None]:
-        """Return what the plainest way of reading gives."""
+        """Return the result of the plainest way of reading."""
         raise BrokenPromiseError("nothing to compare with")
 
     def read(self, raw: bytes) -> object:
@@ -67,7 +67,7 @@ class _Documents(Target):
 
 
 class JsonLines(_Documents):
-    """JSON lines with a text each."""
+    """JSON lines, each with a text."""
 
     reading = Reading(field="text", id_field="id")
     words: ClassVar[tuple[bytes, ...]] = (
@@ -103,7 +103,7 @@ class JsonLines(_Documents):
 
 
 class JsonIds(JsonLines):
-    """JSON lines with a list of token ids each."""
+    """JSON lines, each with a list of token ids."""
 
     reading = Reading(field="text", ids=True)
     words = (b'{"text": [', b"[1, 2]", b"true", b"-1", b"1000", b"1.0", b"9223372036854775808", b"[[1]]", b"null")
@@ -145,7 +145,7 @@ class Gzip(_Documents):
     """A packed text, of one member or several."""
 
     suffix = ".gz"
-    longest = 1024  # which unpacked is a thousand times as long
+    longest = 1024  # unpacked it is a thousand times as long
     of_library = True
     words = (b"\x1f\x8b\x08", b"\x00\x00\x00\x00", b"\x02\xff", b"name\x00")
 
@@ -173,7 +173,7 @@ def _unpacked(raw: bytes, named: bool = False) -> bytes | None:
 
 
 class _Cut:
-    """A file that gives fewer bytes than asked for: the readers see every cut that there can be."""
+    """A file that returns fewer bytes than requested, so that readers see every possible cut."""
 
     def __init__(self, raw: bytes, step: int) -> None:
         self._file, self._step = io.BytesIO(raw), step
@@ -183,7 +183,7 @@ class _Cut:
 
 
 class Utf8(Target):
-    """A text in UTF-8 that is cut into pieces, whose length is the first byte."""
+    """A text in UTF-8, cut into pieces; the first byte is their length."""
 
     errors = (TextError,)
     longest = 512
@@ -223,7 +223,7 @@ class Utf8(Target):
 
 
 class Words(Target):
-    """A text that a vocabulary cuts into tokens; the first byte chooses the vocabulary, the second where it is cut."""
+    """A text that a vocabulary tokenizes; the first byte chooses the vocabulary, the second the length of pieces."""
 
     errors = (TextError, TokenError)
     longest = 512
@@ -273,7 +273,7 @@ class Words(Target):
     def _tokens(self, tokenizer: VocabularyTokenizer, raw: bytes, step: int) -> object:
         """Return the tokens with their places and counts; None if the text is refused.
 
-        What is refused first, a word or a byte, depends on the cuts.
+        Whether a word or a byte is refused first depends on the cuts.
         """
         counts, pieces = TextCounts(), [TokenPiece(*(np.zeros(0, np.int64) for _ in range(3)))]
         try:

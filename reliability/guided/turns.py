@@ -1,4 +1,4 @@
-"""One turn of a target: a process of its own that atheris feeds, and what it leaves to know."""
+"""One turn of a target: a separate process that atheris feeds, and its results."""
 
 from __future__ import annotations
 
@@ -28,32 +28,32 @@ from reliability.judging import Outcome
 
 __all__ = ["MOST_MEGABYTES", "MOST_SECONDS", "Turn", "Watched", "finish_turn", "import_readers", "start_turn"]
 
-MOST_SECONDS = 2.0  # of the processor's time for one input: on a busy machine the clock says nothing
-MOST_MEGABYTES = 256  # that one input may take more than all before it
-HANG_SECONDS = 30  # by the clock; then the process ends, and says what it was reading
-DATA_BYTES = 3 << 30  # that a process may take, libraries included
+MOST_SECONDS = 2.0  # processor time for one input, because wall time means nothing on a busy machine
+MOST_MEGABYTES = 256  # that one input may take in addition to all inputs before it
+HANG_SECONDS = 30  # wall time; then the process ends and reports its input
+DATA_BYTES = 3 << 30  # limit of a process, including libraries
 PROCESS_MEGABYTES = 2048  # in memory
 LARGEST_INPUT = 1 << 20
-DIED = {"crash": "ended", "timeout": "hung", "oom": "memory"}  # what libFuzzer calls the input at which it ended
+DIED = {"crash": "ended", "timeout": "hung", "oom": "memory"}  # libFuzzer's names for the input at which it ended
 MESSAGES = 128  # counters for the messages of a library
-VALUES = re.compile(r"[`'\"].*[`'\"]|[^A-Za-z .:,]+")  # what messages say of one input alone
+VALUES = re.compile(r"[`'\"].*[`'\"]|[^A-Za-z .:,]+")  # parts of messages that belong to one input
 STATUS = re.compile(r"cov: (\d+) ft: (\d+) corp: (\d+)/")
 
 
 class Shared:
-    """Memory that a process shares with the one that has started it: it is there whatever ends the process."""
+    """Memory that a process shares with its parent; it remains when the process ends in any way."""
 
     def __init__(self) -> None:
         self._memory = mmap.mmap(-1, LARGEST_INPUT + mmap.PAGESIZE)
         self._figures = (ctypes.c_double * 4).from_buffer(self._memory)  # executions, slowest, megabytes, length
 
     def begin(self, raw: bytes) -> None:
-        """Say what is read now."""
+        """Store the input that is read now."""
         self._figures[3] = len(raw)
         self._memory[mmap.PAGESIZE : mmap.PAGESIZE + len(raw)] = raw
 
     def end(self, seconds: float, megabytes: float) -> None:
-        """Say what it took."""
+        """Store the time and memory that it took."""
         figures = self._figures
         figures[0] += 1
         figures[1] = max(figures[1], seconds)
@@ -61,7 +61,7 @@ class Shared:
 
     @property
     def figures(self) -> tuple[int, float, float]:
-        """Executions, seconds of the slowest, and megabytes at most."""
+        """Executions, seconds of the slowest one, and the largest number of megabytes."""
         return int(self._figures[0]), self._figures[1], self._figures[2]
 
     @property
@@ -72,12 +72,12 @@ class Shared:
 
 @dataclass
 class Turn:
-    """A process, and what came of it.
+    """A process and its results.
 
     Attributes:
-        shared: what the process tells while it runs.
-        coverage: branches of our modules that were seen; features: those with how often, as libFuzzer counts.
-        inputs: of the corpus, which is in `folder / "corpus"`.
+        shared: memory in which the process reports while it runs.
+        coverage: number of reached branches of our modules; features: branches with their counts, as libFuzzer counts.
+        inputs: number of inputs in the corpus `folder / "corpus"`.
     """
 
     target: str
@@ -95,7 +95,7 @@ class Turn:
 
 @contextlib.contextmanager
 def _instrumented() -> Iterator[None]:
-    """Within it, our modules are imported with counters at their branches."""
+    """Import our modules with counters at their branches in this context."""
     import atheris
 
     with contextlib.redirect_stderr(io.StringIO()), atheris.instrument_imports(include=[*targets.PACKAGES]):
@@ -103,17 +103,17 @@ def _instrumented() -> Iterator[None]:
 
 
 def import_readers(names: Iterable[str]) -> None:
-    """Import the readers of targets with counters, once, before processes for the turns are made."""
+    """Import the readers of targets once, with counters, before the processes of the turns start."""
     with _instrumented():
         targets.import_readers(names)
 
 
 def start_turn(target: str, folder: Path, findings: Findings, seconds: float) -> Turn:
-    """Begin a turn of so many seconds in a process of its own.
+    """Start a turn of this number of seconds in a separate process.
 
     Args:
-        folder: of the target; its inputs stay there for the next turn.
-        findings: where inputs are kept that must not have come through.
+        folder: the target's folder; its inputs stay there for the next turn.
+        findings: receives the inputs of findings.
     """
     (folder / "corpus").mkdir(parents=True, exist_ok=True)
     shared = Shared()
@@ -155,10 +155,10 @@ def _fuzz(name: str, folder: Path, findings: Findings, deadline: float, corpus: 
 
 
 class Watched:
-    """Judges inputs one after the other, and keeps those of findings.
+    """Judges inputs one after the other, and keeps the inputs of findings.
 
     Args:
-        deadline: of `time.monotonic`, when the process shall end.
+        deadline: time of `time.monotonic` at which the process must end.
     """
 
     def __init__(self, name: str, target: Target, findings: Findings, shared: Shared, deadline: float) -> None:
@@ -166,12 +166,14 @@ class Watched:
         self._name, self._findings, self._shared, self._deadline = name, findings, shared, deadline
         self._peak = 0.0
         self._atheris: Any = None
-        if target.of_library:  # it has no counters at its branches: its message is all that shows where an input led
+        if (
+            target.of_library
+        ):  # a library has no counters at its branches, so only its message shows what an input reached
             self._atheris = importlib.import_module("atheris")
             self._messages = [self._atheris._reserve_counter() for _ in range(MESSAGES)]
 
     def warm_up(self, raw: bytes) -> None:
-        """Judge a first input, for which libraries may be loaded."""
+        """Judge a first input, during which libraries may be loaded."""
         outcome = judge(self.target, raw)
         self._peak = _most_megabytes()
         if outcome.is_bug:
@@ -184,12 +186,12 @@ class Watched:
         seconds, peak = time.process_time() - began, _most_megabytes()
         self._shared.end(seconds, peak)
         taken = 0.0
-        if peak > self._peak:  # an input that takes less than one before it does not show
+        if peak > self._peak:  # only an input that takes more than all before it can be measured
             taken, self._peak = max(peak - self._peak, peak - _megabytes()), peak
         if self._atheris is not None:
             self._atheris._trace_branch(self._messages[zlib.crc32(VALUES.sub("", outcome.said).encode()) % MESSAGES])
         if time.monotonic() > self._deadline:
-            os.kill(os.getpid(), signal.SIGUSR1)  # libFuzzer then ends in its own way
+            os.kill(os.getpid(), signal.SIGUSR1)  # libFuzzer then ends the process itself
         if taken > MOST_MEGABYTES:
             outcome = Outcome("memory", f"{taken:,.0f} MB; {outcome.kind}: {outcome.said}")
         elif seconds > MOST_SECONDS:
@@ -207,7 +209,7 @@ def _megabytes() -> float:
 
 
 def finish_turn(turn: Turn, findings: Findings, status: int, seconds: float) -> None:
-    """Note what came of a process that has ended with this status, and took so many seconds of the processor."""
+    """Note the results of a process that ended with this status, and its seconds of processor time."""
     turn.seconds = seconds
     turn.executions, turn.slowest, turn.megabytes = turn.shared.figures
     log = (turn.folder / "log").read_text("utf-8", "replace")

@@ -51,7 +51,7 @@ class VocabularyFile(Target):
 
 
 class _OfBundle(Target):
-    """A tokenizer's file in a bundle: it is opened, reads a text, and gives it back."""
+    """A tokenizer's file in a bundle: it is opened, encodes a text, and decodes it."""
 
     errors = (XlruntimeError,)
     kind: Any = "vocabulary"

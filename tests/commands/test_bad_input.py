@@ -1,4 +1,4 @@
-"""Bad input: one line that says what, where and how to repair it; exit 1; nothing written and nothing run."""
+"""Bad input gives one line with problem, place and repair, and exit status 1; nothing is written or run."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ PROSE = b"It was the best of times, it was the worst of times.\n"
 
 
 class Payload:
-    """Unpickling it creates a folder."""
+    """An object whose unpickling creates a folder."""
 
     def __init__(self, witness: Path) -> None:
         self.witness = witness
@@ -96,7 +96,7 @@ def test_checkpoint_that_is_none(
 
 
 def test_checkpoint_in_a_folder_that_is_missing(refuse: Callable[..., str], tmp_path: Path) -> None:
-    """The checkpoint is what must be mended, not the bundle that would stand beside it."""
+    """Report the missing checkpoint, not the folder of the bundle."""
     assert "model.pt: no such file or folder" in refuse("convert", tmp_path / "absent" / "model.pt")
 
 
@@ -113,7 +113,7 @@ def test_bundle_in_place_of_a_checkpoint(bundle: Path, refuse: Callable[..., str
     assert "already a bundle. Use it with `xlexport score`" in error
 
 
-# Where a bundle goes.
+# The output path of a bundle.
 
 
 def test_output_that_is_taken(
@@ -151,7 +151,7 @@ def remove_the_manifest(folder: Path) -> None:
 
 
 def change_manifest(folder: Path, **changes: Any) -> None:
-    """On purpose, so its own digest goes."""
+    """Change the manifest, and remove its own digest so that the change counts as deliberate."""
     edit_manifest(folder, lambda manifest: manifest.update(changes))
 
 
@@ -237,7 +237,7 @@ def test_graph_that_onnxruntime_cannot_load(own_bundle: Path, prose: Path, refus
     assert "convert the checkpoint again" in error
 
 
-@pytest.mark.parametrize("use", sorted(USES.keys() - {"inspect"}))  # which takes checkpoints too
+@pytest.mark.parametrize("use", sorted(USES.keys() - {"inspect"}))  # `inspect` also reads checkpoints
 def test_bundle_that_is_none(
     use: str, prose: Path, checkpoint: Path, refuse: Callable[..., str], tmp_path: Path
 ) -> None:
@@ -295,7 +295,7 @@ def test_ids_that_are_no_numbers(content: str, bundle: Path, refuse: Callable[..
 
 @pytest.fixture
 def words_bundle(reuse_export: None, checkpoint: Path, invoke: Invoke, tmp_path: Path) -> Path:
-    """A bundle whose tokenizer needs text."""
+    """Return a bundle whose tokenizer needs text."""
     tokenizers = pytest.importorskip("tokenizers")
     tokenizer = tokenizers.Tokenizer(tokenizers.models.WordLevel({"[UNK]": 0, "the": 1}, unk_token="[UNK]"))
     tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()

@@ -1,4 +1,4 @@
-"""Bad settings on the command line: one line that says what and how to repair it; exit 1; nothing written."""
+"""Bad settings on the command line give one line with problem and repair, and exit status 1; nothing is written."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_settings_out_of_range(
 def test_more_memory_than_there_is(
     bundle: Path, prose: Path, command: Callable[..., list[str]], environment: dict[str, str]
 ) -> None:
-    """In a process that may have 4 GB, so that the machine that runs the tests is not asked for what it has."""
+    """Limit the process to 4 GB, so that the test does not use all memory of the machine."""
     line = command("score", bundle, prose, "--mem-len", "20000000", "--same-length", "--threads", "1")
     limited = ["bash", "-c", 'ulimit -v 4000000 && exec "$@"', "bash", *line]
     done = subprocess.run(limited, capture_output=True, text=True, env=environment, timeout=120, check=False)

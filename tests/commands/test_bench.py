@@ -1,4 +1,4 @@
-"""`xlexport bench`: figures, sweeps, profiles and plots as they are printed, and what is refused."""
+"""`xlexport bench`: printed figures, sweeps, profiles and plots, and refusals."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 XL, BAND, CHUNK = (
     str(GOLDEN / name / "bundle") for name in ("pre_lnorm_same_length_zeros", "reformer_band", "reformer_chunk")
 )
-# Those of the design come first, and keep their names.
+# The fields of the design come first and keep their names.
 DESIGN_FIELDS = [
     "segment_len",
     "mem_len",
@@ -67,14 +67,14 @@ QUICK = ("--repeats", "2", "--rounds", "1", "--threads", "1")
 
 @pytest.fixture(autouse=True)
 def small_machine(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Rates of this machine are not what these tests are about."""
+    """Measure the machine's rates with tiny sizes, because these tests do not need the right rates."""
     monkeypatch.setattr("xlexport.bench.hardware.SGEMM_SIZE", 64)
     monkeypatch.setattr("xlexport.bench.hardware.COPY_BYTES", 1 << 16)
 
 
 @pytest.fixture
 def scratch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Where temporary files stand, and the command runs."""
+    """Return the folder of temporary files, in which the command runs."""
     folder = tmp_path / "scratch"
     folder.mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(folder))
@@ -90,7 +90,7 @@ def test_bench_as_json(against: bool, bundle: Path, checkpoint: Path, invoke: In
     assert list(found) == [*DESIGN_FIELDS, *MORE_FIELDS]
     assert (found["segment_len"], found["mem_len"], found["batch_size"], found["threads"]) == (8, 9, 3, 1)
     assert (found["device"], found["dtype"], found["purpose"]) == ("cpu", "float32", "score")
-    # A kernel shares a process's time out to user and system by ticks, so that either alone may be 0.
+    # A kernel divides a process's time between user and system by ticks, so either of them may be 0.
     shares = [found[f"{mode}_ms_per_segment"] for mode in ("user", "system")]
     assert min(shares) >= 0 and sum(shares) > 0
     figures = [name for name, value in found.items() if isinstance(value, float) and value not in shares]
@@ -123,7 +123,7 @@ def test_bench_for_people(invoke: Invoke) -> None:
 
 @pytest.mark.parametrize(("folder", "memory", "segment"), [(XL, 12, 1), (BAND, 12, 1), (CHUNK, 0, 96)])
 def test_generating_token_by_token(folder: str, memory: int, segment: int, invoke: Invoke) -> None:
-    """A document that is one step costs a step over all of it for each token."""
+    """Check that a model that reads whole documents needs a step over the whole document for each token."""
     found = invoke("bench", folder, "--purpose", "generate", "--batch-size", "2", *QUICK, "--json").succeeded().object
     assert (found["purpose"], found["segment_len"], found["mem_len"]) == ("generate", segment, memory)
     assert found["tokens_per_second"] == pytest.approx(2 / found["ms_per_segment_p50"] * 1000)
@@ -154,7 +154,7 @@ def test_sweep_as_json_is_an_object_a_combination(invoke: Invoke) -> None:
     shown = invoke("bench", BAND, *QUICK, "--segment-len", "3,40", "--profile", "--json").succeeded()
     few, many = shown.objects
     assert (few["segment_len"], many["segment_len"]) == (3, 40)
-    assert few["peak_rss_mb"] > 0 and many["peak_rss_mb"] is None  # which would have the first one's in it
+    assert few["peak_rss_mb"] > 0 and many["peak_rss_mb"] is None  # the peak would include the first measurement
     assert few["load_seconds"] == many["load_seconds"]
     operators = [{entry["operator"] for entry in found["profile"]} for found in (few, many)]
     assert "Loop" not in operators[0] and "Loop" in operators[1]  # there is a graph for few tokens
@@ -218,7 +218,7 @@ def test_profile_that_is_stopped_leaves_no_file(
 
 @pytest.mark.full
 def test_bench_that_is_stopped(command: Callable[..., list[str]], environment: dict[str, str], tmp_path: Path) -> None:
-    """What is measured so far is printed, and no temporary file is left."""
+    """Print the results so far and leave no temporary file."""
     line = command("bench", XL, "--threads", "1", "--rounds", "1", "--repeats", "1", "--json", "--profile")
     line += ["--mem-len", ",".join(map(str, range(1, 2000)))]  # takes minutes
     scratch = tmp_path / "scratch"
@@ -238,7 +238,7 @@ def test_bench_that_is_stopped(command: Callable[..., list[str]], environment: d
     assert process.returncode == terminal.INTERRUPTED
     failure = json.loads(err)
     assert f"Error: {failure['error']} {failure['repair']}" == INTERRUPTED
-    assert not {path.name for path in scratch.iterdir()} - {".ses"}  # ONNX Runtime's own, from when it is imported
+    assert not {path.name for path in scratch.iterdir()} - {".ses"}  # made by ONNX Runtime when it is imported
 
 
 # Plots.
@@ -285,7 +285,7 @@ def test_plot_that_is_stopped_leaves_nothing(invoke: Invoke, tmp_path: Path, mon
     assert not list(tmp_path.iterdir())
 
 
-# The eager model beside it.
+# Comparison with the eager model.
 
 
 def test_bench_refuses_the_checkpoint_of_another_shape(
@@ -298,7 +298,7 @@ def test_bench_refuses_the_checkpoint_of_another_shape(
 
 @pytest.mark.full
 def test_memory_of_a_bench_is_the_bundle_alone(bundle: Path, checkpoint: Path, call: Invoke) -> None:
-    """What the eager model beside it needs, PyTorch above all, is not counted."""
+    """Do not count the memory of the eager model and of PyTorch."""
     options = ("--repeats", "1", "--rounds", "1", "--threads", "1", "--json")
     alone = call("bench", bundle, *options).succeeded().object["peak_rss_mb"]
     beside = call("bench", bundle, *options, "--against", checkpoint).succeeded().object["peak_rss_mb"]

@@ -1,4 +1,4 @@
-"""SIGTERM and a second Ctrl-C end a command that is within a call of ONNX Runtime, however long that lasts."""
+"""SIGTERM and a second Ctrl-C end a command during a call of ONNX Runtime of any length."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.helpers.made_graphs import endless, graph, made_bundle, model
 from tests.runtime.test_damaged_bundles import seal
 
 SECONDS = 120
-# The command itself, which says when the call begins, and is less patient than it is otherwise.
+# The command itself. It prints when the call begins, and has shorter time limits than usual.
 DRIVER = """
 import sys
 from xlruntime import providers, session
@@ -43,7 +43,7 @@ AT_ONCE = "Error: ended at once, within a call that did not return. Run the comm
 
 
 def billion_laughs() -> bytes:
-    """Functions that ONNX Runtime expands for longer than anybody waits; xlruntime's own check would refuse them."""
+    """Return nested functions that ONNX Runtime would expand forever; xlruntime's own check would refuse them."""
     opsets = [helper.make_opsetid("", 20), helper.make_opsetid("ai.xlexport", 1)]
     functions = [
         helper.make_function("ai.xlexport", "f0", ["x"], ["y"], [helper.make_node("Neg", ["x"], ["y"])], opsets)
@@ -70,7 +70,7 @@ def bundle(tmp_path: Path) -> Path:
 def process(
     request: pytest.FixtureRequest, bundle: Path, tmp_path: Path, environment: dict[str, str]
 ) -> Iterator[subprocess.Popen[str]]:
-    """`score`, in a call that does not return."""
+    """Start `score` in a call that does not return."""
     if request.param == "load":
         (bundle / "score.onnx").write_bytes(billion_laughs())
         seal(bundle, "score.onnx")
@@ -86,7 +86,7 @@ def process(
         for said in started.stderr:
             if said == "calling\n":
                 break
-        time.sleep(0.5)  # until it is within the call; a signal that comes earlier is handled in good order
+        time.sleep(0.5)  # wait until it is in the call; an earlier signal is handled in good order
         assert started.poll() is None
         yield started
     finally:

@@ -1,4 +1,4 @@
-"""`xlexport completion`: its scripts, tried in the shells that are installed."""
+"""`xlexport completion`: its scripts, run in the shells that are installed."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from xlexport.commands.completion import SHELLS, VARIABLE
 if TYPE_CHECKING:
     from tests.helpers.invoking import Invoke
 
-# What a shell does when Tab is pressed after the words, and then prints what it would offer.
+# The work of a shell when Tab is pressed after the words; then it prints its offers.
 OFFERED = {
     "bash": """
 source script

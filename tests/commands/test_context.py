@@ -1,4 +1,4 @@
-"""`xlexport context`: points of a curve are what `Model.score` says, RECL is that of the losses; what is refused."""
+"""`xlexport context`: points of a curve equal `Model.score`, RECL follows from the losses, and bad input is refused."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def losses_of(model: xlruntime.Model, text: bytes, mem_len: int) -> Any:
 
 
 def test_points_are_what_score_says(invoke: Invoke, tmp_path: Path) -> None:
-    """Several documents side by side, at every length that was tried, RECL's among them."""
+    """Compare several documents in a batch at every length that was tried, including the lengths of RECL."""
     files = [write(tmp_path / "one.txt"), write(tmp_path / "two.txt", b"Once upon a time, in a land far away.")]
     report = invoke("context", EMPTY, *files, *RECL, "--batch-size", "2", "--json").succeeded().object
     assert report["documents"] == [str(file) for file in files]
@@ -75,7 +75,7 @@ def test_points_are_what_score_says(invoke: Invoke, tmp_path: Path) -> None:
 
 
 def test_recl_is_that_of_the_losses(invoke: Invoke, tmp_path: Path) -> None:
-    """Of a group of two, whose baseline is the better of both."""
+    """Compute RECL for a group of two models; the baseline is the better one."""
     text = write(tmp_path / "text.txt")
     line = ("context", EMPTY, text, "--beside", ZEROS, *RECL, "--lengths", "6", "--longest", "20", "--json")
     report = invoke(*line).succeeded().object
@@ -128,7 +128,7 @@ def test_memories_too_short_for_recl_are_measured_without_it(invoke: Invoke, tmp
     found = invoke("context", EMPTY, write(tmp_path / "text.txt"), "--threads", "1", "--json").succeeded()
     assert found.object["recl"] is None
     assert [length["mem_len"] for length in found.object["models"][0]["lengths"]] == [1, 3, 6, 12, 24]
-    assert found.err.startswith("without RECL: no memory has --start + --step = 200 tokens, the longest 24\n")
+    assert found.err.startswith("without RECL: no memory has --start + --step = 200 tokens, the longest has 24\n")
 
 
 def test_standard_input_serves_every_model(invoke: Invoke) -> None:
@@ -139,7 +139,7 @@ def test_standard_input_serves_every_model(invoke: Invoke) -> None:
 
 
 def test_what_score_reads_is_read(invoke: Invoke, tmp_path: Path) -> None:
-    """Folders, packed files, JSON lines; each model of a group reads them anew."""
+    """Read folders, packed files and JSON lines; each model of a group reads them again."""
     folder = tmp_path / "folder"
     folder.mkdir()
     (folder / "a.txt.gz").write_bytes(gzip.compress(PROSE))
@@ -160,7 +160,7 @@ def test_segments_of_their_own_are_told_of(invoke: Invoke, tmp_path: Path) -> No
     found = invoke("context", FREE, "--ids", ids, "--no-recl", "--lengths", "4", "--threads", "1").succeeded()
     assert found.err.splitlines() == [
         "1 pass over 60 tokens",
-        "Without same_length a token sees its segment so far and the memory: `context` is the mean.",
+        "Without same_length a token sees the memory and the earlier tokens of its segment: `context` is the mean.",
     ]
     assert "bits per token" in found.out
 
@@ -229,14 +229,14 @@ def test_bundles_and_texts_that_are_refused(invoke: Invoke, tmp_path: Path) -> N
     assert "none.txt: No such file" in invoke("context", EMPTY, tmp_path / "none.txt", *RECL).error
     (tmp_path / "empty").mkdir()
     empty = invoke("context", EMPTY, tmp_path / "empty", *RECL)
-    assert "no document in there; looked for files." in empty.err.splitlines()[-1]
+    assert "no documents found; looked for files." in empty.err.splitlines()[-1]
     assert "no such" in invoke("context", tmp_path / "none.bundle", text, *RECL).error
     assert "1 of at least 2 tokens, so nothing to score" in invoke("context", EMPTY, "-", *RECL, stdin=b"x").error
     assert "short.txt: 1 of at least 2 tokens" in invoke("context", EMPTY, short, *RECL).error
 
 
 def with_words(folder: Path) -> Path:
-    """A bundle of words instead of bytes."""
+    """Return a bundle of words instead of bytes."""
     words = Vocabulary("words", ("<unk>", "<eos>", "a", "b", *(f"w{n}" for n in range(25))), "<unk>", None, "<eos>")
     file = folder.with_name("vocabulary.json")
     file.write_text(words.to_json(), "utf-8")

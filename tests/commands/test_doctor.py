@@ -1,4 +1,4 @@
-"""The doctor looks at what is really there."""
+"""`xlexport doctor` checks the real installation."""
 
 from __future__ import annotations
 

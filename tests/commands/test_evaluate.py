@@ -1,4 +1,4 @@
-"""`xlexport evaluate`: a corpus scored as published scores were computed."""
+"""`xlexport evaluate` scores a corpus as the authors of published scores did."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def corpus(tmp_path: Path) -> Path:
 
 
 def walked(bundle: Path, corpus: Path, *how: Any, **settings: Any) -> dict[str, Any]:
-    """The same without the command line."""
+    """Return the score from the library, without the command line."""
     model = xlruntime.load(bundle, threads=1)
     read = xlruntime.protocols.read_corpus(model, xlruntime.Document(str(corpus), corpus))
     streams = xlruntime.protocols.arrange(read, model.evaluation(**settings), *how)
@@ -193,7 +193,7 @@ def test_evaluate_of_no_corpus(bundle: Path, tmp_path: Path, invoke: Invoke) -> 
 
 
 def test_evaluate_reads_what_score_reads(bundle: Path, prose: Path, tmp_path: Path, invoke: Invoke) -> None:
-    """Packed, as the one line of a file, alone in a folder, or on standard input, a corpus scores the same."""
+    """Score a corpus in a packed file, as a JSON line, in a folder and from standard input: all scores are equal."""
     text = prose.read_bytes()
     folder = tmp_path / "corpus"
     folder.mkdir()

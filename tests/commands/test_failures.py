@@ -1,4 +1,4 @@
-"""With --json a command that fails prints one object on standard error, for programs; without, a line for people."""
+"""A command that fails prints one object on standard error with --json, and otherwise one line for people."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the commands print: data on standard output, with the names that the design promises; all else on the other."""
+"""Commands print data on standard output, with the names of the design, and everything else on standard error."""
 
 from __future__ import annotations
 
@@ -152,7 +152,7 @@ def test_totals_leave_standard_output_to_the_tokens(bundle: Path, prose: Path, i
 
 @pytest.mark.parametrize("batch_size", [1, 2, 8])
 def test_several_documents(batch_size: int, bundle: Path, invoke: Invoke, tmp_path: Path) -> None:
-    """In the order given, each as if it were alone."""
+    """Score documents in the given order, each independently of the others."""
     paths = []
     for number, length in enumerate((80, 2, 40, 9, 79)):
         paths.append(tmp_path / f"{number}.txt")
@@ -183,7 +183,7 @@ def test_token_ids(bundle: Path, prose: Path, invoke: Invoke, tmp_path: Path) ->
 def test_text_of_any_bytes(bundle: Path, invoke: Invoke) -> None:
     shown = invoke("score", bundle, "-", "--per-token", stdin=bytes(range(256)) * 2).succeeded()
     assert [found["id"] for found in shown.objects] == (list(range(256)) * 2)[1:]
-    assert shown.objects[199]["token"] == "\ufffd"  # a byte that is no character alone
+    assert shown.objects[199]["token"] == "\ufffd"  # a byte that is not a whole character
 
 
 # verify
@@ -262,7 +262,7 @@ def test_generate_with_a_seed_is_repeatable(bundle: Path, invoke: Invoke) -> Non
 
 
 def test_generate_against_scores(bundle: Path, invoke: Invoke) -> None:
-    """Temperature 0 takes the token that scores best."""
+    """Check that temperature 0 takes the token with the best score."""
     found = invoke("generate", bundle, "It was", "-n", "1", "--temperature", "0", "--json").succeeded().object
     model = xlruntime.load(bundle, threads=1)
     scores = [model.stream().feed([*b"It was", candidate]).log_probs[-1] for candidate in range(256)]

@@ -1,4 +1,4 @@
-"""`--device` and `--strict-device` reach the sessions, and where nodes run is shown."""
+"""`--device` and `--strict-device` reach the sessions, and `inspect` shows where nodes run."""
 
 from __future__ import annotations
 

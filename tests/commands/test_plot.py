@@ -1,4 +1,4 @@
-"""`xlexport plot`: what is drawn, the numbers behind it, and what is refused."""
+"""`xlexport plot`: the drawing, its numbers, and refusals."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def is_picture(path: Path) -> bool:
 
 
 def test_bits_are_those_of_the_tokens(invoke: Invoke, text: Path, tmp_path: Path) -> None:
-    """Windows of bytes against sums over the bytes in them; the whole against what `score` says."""
+    """Compare windows with sums over their bytes, and the end of the curve with `score`."""
     other = tmp_path / "other.txt"
     other.write_bytes(TEXT[:100])
     line = ("plot", "bits", EMPTY, text, other, "--window", "50", "--batch-size", "2", "--threads", "1", "--json")
@@ -67,7 +67,7 @@ def test_bits_are_those_of_the_tokens(invoke: Invoke, text: Path, tmp_path: Path
 
 
 def test_long_tokens_spread_over_what_they_cover() -> None:
-    """Ids count tokens; a window that is no divisor ends with a shorter one, and no bit is lost."""
+    """Spread a token's bits over its length. Ids count tokens; a last shorter window loses no bit."""
     model = xlruntime.load(FREE, threads=1)
     ids = np.arange(23) % 29
     (curve,) = bits_along(model, [xlruntime.Document("ids", ids)], unit="token", window=5)
@@ -78,7 +78,7 @@ def test_long_tokens_spread_over_what_they_cover() -> None:
 
 
 def test_white_space_between_words_counts(invoke: Invoke, tmp_path: Path) -> None:
-    """That after the first token, too: the end of the curve is what `score` says."""
+    """Count white space after the first token, too: the end of the curve equals `score`."""
     words, path = with_words(tmp_path / "words.bundle"), tmp_path / "text.txt"
     path.write_bytes(b"a b c d\na b\n")
     (curve,) = invoke("plot", "bits", words, path, "--window", "3", "--json", "--threads", "1").succeeded().object
@@ -117,7 +117,7 @@ class Terminal(io.StringIO):
 
 @pytest.mark.parametrize("name", ["_x", "$x$", "$\\frac$"])
 def test_names_are_shown_as_they_are(name: str) -> None:
-    """None is a formula, and none is left out of a legend."""
+    """Show every name in the legend, and none as a formula."""
     figure = pytest.importorskip("matplotlib.figure").Figure()
     axes = figure.add_subplot()
     axes.plot([1], label=plain(name))
@@ -140,7 +140,7 @@ def test_attention_is_drawn(bundle: Path, checkpoint: Path, invoke: Invoke, text
 
 
 def test_attention_as_numbers(bundle: Path, checkpoint: Path, invoke: Invoke) -> None:
-    """Over the text of every Python, under settings of the command's own."""
+    """Use Python's built-in documentation topics, and the command's own settings."""
     line = ("plot", "attention", bundle, checkpoint, "--tokens", "40", "--mem-len", "6", "--same-length", "--json")
     found = invoke(*line).succeeded().object
     assert (found["tokens"], found["segment_len"], found["mem_len"]) == (40, 8, 6)

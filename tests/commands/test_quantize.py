@@ -1,4 +1,4 @@
-"""`quantize` and `convert --dtype`: what they print and write, what runs on it, and one line where they refuse."""
+"""`quantize` and `convert --dtype`: their output, commands on the result, and refusals in one line."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ FEW = ("--tokens", "2048", "--max-delta-bits", "0.5", "--threads", "1")
 
 @pytest.fixture(scope="module")
 def int8(bundle: Path, call: Invoke, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Finished]:
-    """Made by the command itself; tests leave it as it is."""
+    """Return a bundle that the command made; tests must not change it."""
     folder = tmp_path_factory.mktemp("int8") / "tiny.int8"
     return folder, call("quantize", bundle, "-o", folder, "--dtype", "int8", *FEW).succeeded()
 
@@ -35,7 +35,7 @@ def int8(bundle: Path, call: Invoke, tmp_path_factory: pytest.TempPathFactory) -
 def test_report_for_people(int8: tuple[Path, Finished]) -> None:
     folder, done = int8
     rows = dict(line.split("  ", 1) for line in done.out.splitlines())
-    assert rows["quantized"].strip() == "9 of 9 products to int8"
+    assert rows["quantized"].strip() == "9 of 9 weight matrices to int8"
     assert rows["measured on"].strip().startswith("2,048 tokens of the topics of Python ")
     assert rows["bits per token"].strip().endswith("(≤ 0.5)")
     assert done.err.splitlines()[-1] == f"wrote {folder}"
@@ -54,7 +54,7 @@ def test_inspect_shows_precision_and_what_was_kept(bundle: Path, invoke: Invoke,
     output = tmp_path / "out"
     invoke("quantize", bundle, "-o", output, "--dtype", "int8", "--keep-float", "head*", *FEW).succeeded()
     shown = " ".join(invoke("inspect", output).succeeded().out.split())
-    assert "precision int8 quantized 8 of 9 products to int8 float32: head.clusters.0 asked for" in shown
+    assert "precision int8 quantized 8 of 9 weight matrices to int8 float32: head.clusters.0 asked for" in shown
 
 
 @pytest.mark.full

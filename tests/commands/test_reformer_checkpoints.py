@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """Settings alone: they are judged before any weights are read."""
+    """Write only the settings, which are checked before any weights are read."""
     path = tmp_path / "reformer"
     path.mkdir()
     settings = {"model_type": "reformer", "is_decoder": True, "num_buckets": None, "attn_layers": ["local", "lsh"]}

@@ -1,4 +1,4 @@
-"""Commands that are stopped, or whose reader or disk gives up: nothing half-written, and no traceback."""
+"""A stopped command, a closed pipe or a full disk leaves no unfinished output and shows no traceback."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ SECONDS = 120
 
 @pytest.fixture
 def start(command: Callable[..., list[str]], environment: dict[str, str]) -> Iterator[Start]:
-    """Start a command line in a process of its own, which does not outlive the test."""
+    """Start a command line in a separate process, which ends with the test."""
     started: list[subprocess.Popen[bytes]] = []
 
     def begin(
@@ -56,7 +56,7 @@ def start(command: Callable[..., list[str]], environment: dict[str, str]) -> Ite
 
 
 def wait_for_line(stream: IO[bytes] | None, word: str) -> None:
-    """Read on until a line holds `word`."""
+    """Read until a line contains `word`."""
     assert stream is not None
     for line in stream:
         if word in line.decode():
@@ -65,9 +65,9 @@ def wait_for_line(stream: IO[bytes] | None, word: str) -> None:
 
 
 def rest(process: subprocess.Popen[bytes]) -> tuple[bytes, str]:
-    """What is left of both streams once the process has ended.
+    """Return the rest of both streams after the process has ended.
 
-    Not `communicate`, which reads beside the buffers that `wait_for_line` has filled, and so loses what is in them.
+    `communicate` would lose the text in the buffers that `wait_for_line` has filled.
     """
     assert process.stdout is not None and process.stderr is not None
     with ThreadPoolExecutor(1) as beside:
@@ -134,7 +134,7 @@ def test_score_that_is_stopped(bundle: Path, long_text: Path, start: Start) -> N
 
 @pytest.mark.full
 def test_reader_that_has_read_enough(bundle: Path, long_text: Path, start: Start) -> None:
-    """As with `| head -1`: no traceback, no complaint."""
+    """End without a traceback or a message, as before `| head -1`."""
     process = start("score", bundle, long_text, "--per-token", "--threads", "1")
     assert process.stdout is not None and process.stderr is not None
     assert json.loads(process.stdout.readline())["index"] == 1
@@ -169,7 +169,7 @@ def test_reader_that_is_gone_at_once(bundle: Path, command: Callable[..., list[s
 def test_training_that_is_asked_to_end_saves_and_goes_on(
     start: Start, invoke: Invoke, prose: Path, tmp_path: Path
 ) -> None:
-    """SIGTERM, as a machine that shuts down sends it, does what Ctrl-C does."""
+    """Send SIGTERM, as a machine that shuts down does: it acts like Ctrl-C."""
     size = ("--n-layer", "1", "--n-head", "1", "--d-model", "8", "--d-head", "4", "--d-inner", "8")
     run = ("train", prose, "-o", tmp_path / "run", *size, "--tgt-len", "8", "--mem-len", "8", "--batch-size", "2")
     process = start(*run, "--steps", "1000000", "--log-every", "5", "--threads", "1")

@@ -1,4 +1,4 @@
-"""No control character of a file reaches a terminal; what is no terminal gets texts as they are."""
+"""No control character of a file reaches a terminal; files and pipes get unchanged texts."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from xlruntime.bundle import MANIFEST
 
 HOSTILE = "\x1b]0;PWN\x07\x1b[2J\x9b31m\x85\u202e\u2066\x7f\ud800"
 BYTES = GOLDEN / "post_lnorm_same_length_empty" / "bundle"
-# Who may write to the standard streams without the functions of `terminal.py`, and what.
+# Modules that may write to the standard streams without the functions of `terminal.py`, and their output.
 WRITERS = {
     "xlexport/terminal.py": "all of it",
     "xlexport/progress_bar.py": "a bar, whose lines are escaped",
@@ -52,7 +52,7 @@ def out(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Stre
 
 
 def run_into(out: Stream, *arguments: str | Path) -> str:
-    """Run a command that succeeds; return what it writes there."""
+    """Run a command that succeeds, and return its output."""
     with contextlib.redirect_stdout(out):
         assert run([*map(str, arguments), *([] if arguments[0] == "inspect" else ["--threads", "1"])]) == 0
     return out.shown()
@@ -138,7 +138,7 @@ def test_generate_from_a_hostile_prompt(options: list[str], out: Stream) -> None
 
 
 def test_only_the_terminal_module_prints() -> None:
-    """A command that prints on its own would print what a file holds."""
+    """Check that no other module prints, because it could print control characters of a file."""
     sources = {str(path.relative_to(ROOT)): path.read_text("utf-8") for path in (ROOT / "xlexport").rglob("*.py")}
     assert "xlexport/commands/inspect.py" in sources
     writers = {name for name, source in sources.items() if WRITES.search(_code(source))}
@@ -147,7 +147,7 @@ def test_only_the_terminal_module_prints() -> None:
 
 
 def _code(source: str) -> str:
-    """A source without its texts of several lines, such as the program that `demo` shows."""
+    """Return a source without its strings of several lines, such as the program in `demo`."""
     return re.sub(r'"""(.|\n)*?"""', "", source)
 
 

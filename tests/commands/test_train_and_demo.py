@@ -1,4 +1,4 @@
-"""`xlexport train` from its first step to the resumed last one, and `xlexport demo` on a stand-in for its sample."""
+"""`xlexport train` from its first step to a resumed last step, and `xlexport demo` with a small sample."""
 
 from __future__ import annotations
 
@@ -159,7 +159,7 @@ def test_fresh_weights_never_replace_a_trained_checkpoint(prose: Path, invoke: I
 
 @pytest.fixture
 def tiny_demo(checkpoint: Path, reuse_export: None, monkeypatch: pytest.MonkeyPatch) -> str:
-    """The demo's sample, text and times made small, its graphs those of the other tests; returns the text."""
+    """Make the demo's sample, text and times small, with the graphs of other tests, and return the text."""
     text = "It was the season of Light, it was the season of Darkness. " * 40
     monkeypatch.setattr("xlexport.commands.demo.sample_checkpoint", lambda: checkpoint)
     monkeypatch.setattr("xlexport.commands.demo.sample_text", lambda: text)

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     Invoke = Callable[..., Finished]
 
 COMMANDS = sorted(all_commands())
-# Commands that do something: of a group, its own.
+# Commands that do something, including the commands of groups.
 DOING: dict[str, click.Command] = {
     name: command for name, command in all_commands().items() if not isinstance(command, click.Group)
 } | {
@@ -59,10 +59,10 @@ def test_long_options_hold_to_one_spelling(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["score", "context", "plot bits", "evaluate", "report"])
-def test_documents_that_must_not_be_read_are_no_wrong_usage(
+def test_unreadable_document_is_not_a_usage_error(
     name: str, invoke: Invoke, prose: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """The command says what is wrong with a document, as with any that it cannot score."""
+    """Check that the command itself reports the document, like any other document that it cannot score."""
     monkeypatch.setattr("os.access", lambda path, mode: False)  # root may read everything
     given = ("--json",) if name == "plot bits" else ()
     shown = invoke(*name.split(), tmp_path / "absent.bundle", prose, *given)
@@ -148,7 +148,7 @@ def test_doctor_finds_this_installation_good(invoke: Invoke) -> None:
     assert checks["graphs on cpu"]["ok"] is True
 
 
-def test_doctor_fails_where_something_must_be_mended(invoke: Invoke, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_doctor_fails_if_something_must_be_repaired(invoke: Invoke, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("xlexport.commands.doctor.TINY_MODEL", b"not a graph")
     shown = invoke("doctor")
     assert shown.code == 1

@@ -1,4 +1,4 @@
-"""Vocabularies on the command line: `convert --tokenizer`, and what `score` and `generate` then say."""
+"""Vocabularies on the command line: `convert --tokenizer`, then `score` and `generate`."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ LETTERS = tuple("_abcdefghijklmnopqrstuvwxyz")
 
 @pytest.fixture
 def bundle_of(reuse_export: None, checkpoint: Path, invoke: Invoke, tmp_path: Path) -> Callable[..., tuple[Path, str]]:
-    """`bundle_of(symbols, *options)`: the bundle, filled up to 256 symbols, and what `convert` said."""
+    """Return `bundle_of(symbols, *options)`, which gives a bundle filled up to 256 symbols and `convert`'s messages."""
 
     def made(symbols: tuple[str, ...], *options: str) -> tuple[Path, str]:
         fillers = (f"<{number}>" for number in range(256 - len(symbols)))
@@ -54,7 +54,9 @@ def test_style_is_passed_on(bundle_of: BundleOf) -> None:
     assert "Vocabulary of 256 words, lower-cased, between" in bundle_of(WORDS, "--vocab-style", "ptb")[1]
 
 
-def test_what_has_no_symbol_is_told_once_for_each_document(bundle_of: BundleOf, invoke: Invoke, tmp_path: Path) -> None:
+def test_text_without_a_symbol_is_reported_once_for_each_document(
+    bundle_of: BundleOf, invoke: Invoke, tmp_path: Path
+) -> None:
     bundle, said = bundle_of(LETTERS, "--vocab-style", "text8")
     assert "_ for a space, newlines left out, refuses what is unknown." in said
     for name, content in (("a", "To be\r\nor not\n"), ("b", "one line")):
@@ -70,9 +72,9 @@ def test_what_has_no_symbol_is_told_once_for_each_document(bundle_of: BundleOf, 
     assert f"{tmp_path / 'c'}: ',' in line 2 not in the vocabulary of 256 characters" in refused.error
 
 
-def test_newlines_that_are_read_as_spaces_are_told(bundle_of: BundleOf, invoke: Invoke, tmp_path: Path) -> None:
+def test_newlines_that_are_read_as_spaces_are_reported(bundle_of: BundleOf, invoke: Invoke, tmp_path: Path) -> None:
     (tmp_path / "it.txt").write_text("the sea\nof the sea\n", "utf-8")
-    said = "The tokenizer takes newlines for spaces"
+    said = "The tokenizer reads newlines as spaces"
     for symbols, told in ((WORDS, False), (WORDS[1:], True)):
         bundle, _ = bundle_of(symbols, "--force")
         assert (said in invoke("score", bundle, tmp_path / "it.txt").succeeded().err) == told

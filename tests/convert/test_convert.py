@@ -263,8 +263,8 @@ def test_chosen_settings_stay_with_the_bundle(reuse_export: None, bytes_bundle: 
     assert set(source.notes) <= set(told)
     assert read_bundle(tmp_path / "bundle").provenance["notes"] == list(source.notes)
     readme = (tmp_path / "bundle" / "README.md").read_text()
-    assert "What was chosen, or is left out:\n\n- Segments are 8 tokens.\n- The optimizer is left out.\n" in readme
-    assert "What was chosen" not in (bytes_bundle.folder / "README.md").read_text()
+    assert "Choices and omitted parts:\n\n- Segments are 8 tokens.\n- The optimizer is left out.\n" in readme
+    assert "Choices" not in (bytes_bundle.folder / "README.md").read_text()
 
 
 @pytest.mark.parametrize("weight", thinned(WEIGHTS, WEIGHTS[1:6:2]))

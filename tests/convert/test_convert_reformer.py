@@ -87,7 +87,7 @@ def test_readme_of_a_band(band: ConvertedReformer) -> None:
 
 def test_readme_of_whole_documents(chunk: ConvertedReformer) -> None:
     readme = (chunk.folder / "README.md").read_text()
-    assert "A document is one step, of at most 128 tokens; nothing is carried between them." in readme
+    assert "Each document is one step of at most 128 tokens. No memory is carried between documents." in readme
     assert f"over {chunk.report.segments} documents" in readme
     assert "memory" not in readme
 
@@ -119,9 +119,11 @@ def test_options_become_the_defaults_of_the_bundle(reuse_band: None, band: Conve
     assert (report.segments, report.tokens, report.segment_len, report.mem_len) == (6, 96, 16, 9)
     evaluation = read_bundle(tmp_path / "bundle").settings
     assert (evaluation.segment_len, evaluation["mem_len"], evaluation.restart) == (16, 9, True)
-    documents = "at most 1,024 tokens; longer ones begin again there"
-    assert f"Documents have {documents}." in (tmp_path / "bundle" / "README.md").read_text()
-    assert dict(bundle_rows(read_bundle(tmp_path / "bundle"), tmp_path / "bundle"))["documents"] == f"of {documents}"
+    documents = "Documents have at most 1,024 tokens; in longer ones position and memory are then reset."
+    assert documents in (tmp_path / "bundle" / "README.md").read_text()
+    assert dict(bundle_rows(read_bundle(tmp_path / "bundle"), tmp_path / "bundle"))["documents"] == (
+        "of at most 1,024 tokens; longer ones begin again there"
+    )
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Fixtures of the tests of pages: the bundle of the sample checkpoint, and folders to run commands in."""
+"""Fixtures for the tests of pages: the bundle of the sample checkpoint, and folders in which commands run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The documentation site: a page for each person, a reference for each module, and nothing that the network loads."""
+"""The documentation site: a page for each kind of user, a reference for each module, nothing from the network."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A target with planted bugs, to show that the search finds them and keeps what shows them."""
+"""A target with planted bugs, to show that the search finds them and keeps their inputs."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def _run_on() -> None:
         pass
 
 
-HARM: Mapping[bytes, Callable[[], object]] = {  # what ends the process, or would never end
+HARM: Mapping[bytes, Callable[[], object]] = {  # actions that end the process or never end
     b"abort": os.abort,
     b"segfault": lambda: ctypes.string_at(0),
     b"hang": _run_on,
@@ -30,7 +30,7 @@ HARM: Mapping[bytes, Callable[[], object]] = {  # what ends the process, or woul
 
 
 class Planted(Target):
-    """Reads a header; some bytes in it do what no input may do."""
+    """A reader of a header; some bytes in it cause forbidden results."""
 
     errors = (ValueError,)
 

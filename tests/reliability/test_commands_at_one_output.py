@@ -1,4 +1,4 @@
-"""Four processes run one command with the same output: one whole result stays, and the others say why they failed."""
+"""Four processes run one command with the same output: one complete result stays, and the others report why."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ PROCESSES = 4
 GOLDEN = golden_bundle(EMPTY)
 PROGRAM = """
 import sys
-import xlexport.convert, xlexport.scoring.run  # so that all begin their work together
+import xlexport.convert, xlexport.scoring.run  # so that all processes begin their work together
 from tests.helpers.export_cache import cached_exports
 from xlexport.commands import run
 
@@ -33,7 +33,7 @@ with cached_exports():
 
 @pytest.fixture
 def lines(tmp_path: Path) -> dict[str, tuple[str, ...]]:
-    """The arguments of each command, without its output."""
+    """Return the arguments of each command, without its output."""
     text = tmp_path / "prose.txt"
     text.write_bytes(PROSE * 40)
     checkpoint = write_checkpoint(tmp_path / "tiny.pt")
@@ -48,7 +48,7 @@ def lines(tmp_path: Path) -> dict[str, tuple[str, ...]]:
 
 
 def run_at_once(line: tuple[str, ...]) -> list[tuple[int, str]]:
-    """Exit status and standard error of each process."""
+    """Run the processes and return the exit status and standard error of each."""
     processes = [
         subprocess.Popen(
             [sys.executable, "-c", PROGRAM, *line],

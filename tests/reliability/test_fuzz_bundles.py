@@ -27,7 +27,7 @@ from xlruntime.spec import Bundle
 
 pytestmark = pytest.mark.full
 
-# The same cases every time, however slow the machine is at the moment.
+# The same cases every time, even on a slow machine.
 STEADY = settings(derandomize=True, database=None, deadline=None, suppress_health_check=list(HealthCheck))
 ANY_JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(),

@@ -1,4 +1,4 @@
-"""The trial for a GPU (`python -m reliability.gpu`), rehearsed on a CPU and on a CUDA device that is pretended."""
+"""The trial for a GPU (`python -m reliability.gpu`), rehearsed on a CPU and on a pretended CUDA device."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The kept inputs of guided fuzzing, which harm no reader; and that the search finds what is planted."""
+"""The kept inputs of guided fuzzing harm no reader, and the search finds planted bugs."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ SEARCH = (
 @pytest.mark.parametrize("name", TARGETS)
 def test_kept_inputs_give_results_or_errors_of_ours(name: str, tmp_path: Path) -> None:
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of what a command prints, other tests judge
+        warnings.simplefilter("ignore")  # other tests check the output of commands
         target = make_target(name, tmp_path)
         inputs = [*target.seeds(), *read_corpus(name).values()]
         outcomes = [judge(target, raw) for raw in inputs]
@@ -53,7 +53,7 @@ def test_corpus_is_small_and_of_the_targets() -> None:
 
 @pytest.fixture
 def watched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Watched, Findings, dict[str, float]]:
-    """A watched target with planted bugs, its findings, and what inputs take."""
+    """Return a watched target with planted bugs, its findings, and the cost of inputs."""
     taken = {"seconds": 0.0, "megabytes": 100.0}
     monkeypatch.setattr("reliability.guided.turns._most_megabytes", lambda: taken["megabytes"])
     monkeypatch.setattr("reliability.guided.turns._megabytes", lambda: 100.0)

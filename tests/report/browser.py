@@ -33,7 +33,7 @@ ELEMENT = "element-6066-11e4-a52e-4f735466cecf"  # how the protocol marks a refe
 
 
 def missing_browser() -> str | None:
-    """What is not installed, for the reason of a skip."""
+    """Return the names of missing programs, as the reason of a skip."""
     missing = [names[0] for names in NAMES if not any(map(shutil.which, names))]
     return f"{' and '.join(missing)} not found on PATH" if missing else None
 
@@ -54,12 +54,12 @@ class Browser:
         self._call("POST", "/timeouts", {"script": 60_000, "pageLoad": 120_000})
 
     def open(self, page: Path) -> None:
-        """Go to a file, and wait until its script is done with it."""
+        """Open a file, and wait until its script is done."""
         self._call("POST", "/url", {"url": page.resolve().as_uri()})
         self.wait("document.documentElement.classList.contains('ready')")
 
     def run(self, script: str, *arguments: Any) -> Any:
-        """The value of `return …`, or of a promise."""
+        """Run a script and return its value, or the value of its promise."""
         return self._call("POST", "/execute/sync", {"script": script, "args": list(arguments)})
 
     def wait(self, condition: str, seconds: float = 60) -> None:
@@ -70,12 +70,12 @@ class Browser:
             time.sleep(0.02)
 
     def keys(self, *keys: str) -> None:
-        """Press keys, wherever the focus is."""
+        """Press keys at the current focus."""
         actions = [{"type": kind, "value": key} for key in keys for kind in ("keyDown", "keyUp")]
         self._act({"type": "key", "id": "keyboard", "actions": actions})
 
     def point(self, selector: str, click: bool = False, x: int = 0, y: int = 0) -> None:
-        """Move the mouse to the middle of an element, or so many pixels from it."""
+        """Move the mouse to the middle of an element, or to a number of pixels from it."""
         found = self._call("POST", "/element", {"using": "css selector", "value": selector})
         origin = {ELEMENT: found[ELEMENT]}
         actions: list[dict[str, Any]] = [{"type": "pointerMove", "duration": 0, "x": x, "y": y, "origin": origin}]
@@ -84,30 +84,30 @@ class Browser:
         self._act({"type": "pointer", "id": "mouse", "parameters": {"pointerType": "mouse"}, "actions": actions})
 
     def resize(self, width: int, height: int) -> None:
-        """Set the size of the window's inside."""
+        """Set the inner size of the window."""
         self.devtools(
             "Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=False
         )
 
     def prefer(self, scheme: str, **features: str) -> None:
-        """What the system prefers: `light` or `dark`."""
+        """Set the system's preference: `light` or `dark`."""
         named = {"prefers-color-scheme": scheme, **features}
         self.devtools("Emulation.setEmulatedMedia", features=[{"name": n, "value": v} for n, v in named.items()])
 
     def devtools(self, command: str, **parameters: Any) -> Any:
-        """A command of the DevTools protocol."""
+        """Run a command of the DevTools protocol."""
         return self._call("POST", "/goog/cdp/execute", {"cmd": command, "params": parameters})
 
     def picture(self, file: Path) -> None:
-        """Save what the window shows as PNG."""
+        """Save the content of the window as PNG."""
         file.write_bytes(base64.b64decode(self._call("GET", "/screenshot")))
 
     def printed(self) -> bytes:
-        """The page as PDF."""
+        """Return the page as PDF."""
         return base64.b64decode(self._call("POST", "/print", {"background": True}))
 
     def log(self) -> list[str]:
-        """What the console said since the last call, network and policy errors included."""
+        """Return the console's messages since the last call, including network and policy errors."""
         return [entry["message"] for entry in self._call("POST", "/se/log", {"type": "browser"})]
 
     def quit(self) -> None:
@@ -131,7 +131,7 @@ class Browser:
 
 @contextmanager
 def open_browser(folder: Path, width: int = 1280, height: int = 860) -> Iterator[Browser]:
-    """A browser with a profile of its own in `folder`."""
+    """Open a browser with its own profile in `folder`."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]

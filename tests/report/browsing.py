@@ -1,4 +1,4 @@
-"""Fixtures of the tests in a browser: pages, and a browser that shows them."""
+"""Fixtures for the tests in a browser: pages, and browsers that show them."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def model() -> Model:
 
 @pytest.fixture(scope="module")
 def pages(model: Model, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Pages about a hostile document and about a long one."""
+    """Pages about a hostile document and a long document."""
     folder = tmp_path_factory.mktemp("pages")
     write_report(model, Document("hostile.txt", HOSTILE), folder / "hostile.html")
     write_report(model, Document("long.txt", LONG), folder / "long.html", top=2, segment_len=256)
@@ -46,13 +46,13 @@ def scores(model: Model) -> list[TokenScores]:
 
 @pytest.fixture
 def hostile(browser: Browser, pages: Path) -> Iterator[Browser]:
-    """A browser that shows the hostile document; nothing may go wrong in it."""
+    """Open the page of the hostile document in a browser; the test fails if the console shows an error."""
     yield from shown(browser, pages / "hostile.html")
 
 
 @pytest.fixture
 def long(browser: Browser, pages: Path) -> Iterator[Browser]:
-    """The same of the long one."""
+    """Open the page of the long document in the same way."""
     yield from shown(browser, pages / "long.html")
 
 
@@ -75,7 +75,7 @@ def card(browser: Browser) -> str:
 
 
 def span_of(browser: Browser, token: int) -> str:
-    """The selector of what shows a token, scrolled into view."""
+    """Scroll a token into view and return the selector of its element."""
     selector = f"[data-t='{token}']"
     browser.run(f'document.querySelector("{selector}").scrollIntoView({{block: "center"}})')
     return selector

@@ -1,4 +1,4 @@
-"""What the tests of `report` share: a hostile document, and reading back what a page holds."""
+"""Helpers for the tests of `report`: a hostile document, and a reader of a page's data."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ Array = npt.NDArray[np.int64]
 
 @dataclass
 class Page:
-    """A page's data, unpacked as its script does it, but by other code."""
+    """A page's data, unpacked like the page's script does, but with other code."""
 
     about: dict[str, Any]
     labels: dict[str, str]

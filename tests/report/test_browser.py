@@ -1,4 +1,4 @@
-"""Pages of `xlexport report` in a headless Chromium: what is drawn, pointed at, typed and jumped to."""
+"""Pages of `xlexport report` in a headless Chromium: drawing, pointing, typing and jumping."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_right_to_left_lines_begin_at_the_right(hostile: Browser) -> None:
 
 
 def test_bits_of_a_word_are_those_of_its_bytes(hostile: Browser, scores: list[TokenScores]) -> None:
-    """Every byte counts once, in the word before a space or in that behind it, and from each the word is the same."""
+    """Count every byte once, in the word before a space or the word after it; each byte leads to the same word."""
     bits = np.rint(-all_columns(scores, "log_probs") / np.log(2) * 100) / 100  # as the page has them
     word = " caf\u00e9".encode()  # behind a word that ends with a character of two bytes, as it does
     first = HOSTILE.index(word)
@@ -177,7 +177,7 @@ def test_colour_by_word_and_by_entropy(hostile: Browser) -> None:
 
 
 def test_scale_count_keys_and_overview_follow_the_mode(hostile: Browser, scores: list[TokenScores]) -> None:
-    """Also the handle: each mode has its own scale and what counts as surprising on it."""
+    """Check that each mode has its own scale and its own limit of surprising tokens, with the handle."""
     entropy = np.rint(all_columns(scores, "entropy") / np.log(2) * 100) / 100
     seen = """
         const of = (id) => document.getElementById(id);
@@ -207,7 +207,7 @@ def test_scale_count_keys_and_overview_follow_the_mode(hostile: Browser, scores:
 
 
 def test_lines_that_end_in_two_characters_show_one_mark(hostile: Browser, scores: list[TokenScores]) -> None:
-    """Both can be reached, and a carriage return without a line feed is shown by name."""
+    """Reach both characters with keys, and show a carriage return without a line feed by name."""
     end = HOSTILE.index(b"\r\n")
     selector = span_of(hostile, end)
     classes, shown_text = hostile.run(
@@ -231,7 +231,7 @@ def test_lines_that_end_in_two_characters_show_one_mark(hostile: Browser, scores
 
 
 def test_borders_of_longer_tokens_are_seen(browser: Browser, model: Model, tmp_path: Path) -> None:
-    """Of a document in words, but not of one in bytes, and of words only where they begin."""
+    """Show borders in a document of words but not of bytes, and only at the beginning of words."""
     write_report(model, Document("ids", np.arange(100, 400) % 256), tmp_path / "bytes.html")
     bundle = GOLDEN.parents[1] / "pre_lnorm_empty" / "bundle"  # has no tokenizer: numbers stand for tokens
     words = load(bundle, threads=1)
@@ -303,7 +303,7 @@ def test_search_folds_accents_and_nothing_else(
 
 
 def test_keys_go_on_from_what_is_seen(long: Browser) -> None:
-    """After a jump not from the token that was marked before it; and each press counts while the window moves."""
+    """Continue after a jump from the new place, not from the old mark; each press counts while the window moves."""
     token = "+/token ([\\d,]+) of/.exec(document.querySelector('#card').innerText)[1].replaceAll(',', '')"
     long.keys("n")
     card(long)
@@ -354,7 +354,7 @@ def test_text_tools_and_footer_share_their_edges(hostile: Browser) -> None:
 
 @pytest.mark.parametrize("width", [320, 400, 700, 1920])
 def test_nothing_is_wider_than_the_window(hostile: Browser, width: int) -> None:
-    """And all of the tools are in sight, in two rows on a telephone."""
+    """Show all tools within the window, in two rows on a telephone."""
     hostile.resize(width, 700)
     assert hostile.run("return document.documentElement.scrollWidth") <= width
     tools = hostile.run("""

@@ -1,4 +1,4 @@
-"""`xlexport report` without a browser: what a page holds, what it must never hold, its colours, and the command."""
+"""`xlexport report` without a browser: required and forbidden content of a page, its colours, and the command."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def test_page_holds_the_text_and_its_scores(
     assert page.text.encode("utf-8", "surrogateescape") == HOSTILE
     assert page.columns["ids"].tolist() == list(HOSTILE)
     assert page.columns["bits"][0] == NO_SCORE
-    # Half a hundredth of a bit is what rounding may change.
+    # Rounding may change half a hundredth of a bit.
     np.testing.assert_allclose(page.columns["bits"][1:] / 100, -scored("log_probs") / np.log(2), atol=0.00501)
     np.testing.assert_allclose(page.columns["entropy"][1:] / 100, scored("entropy") / np.log(2), atol=0.00501)
     assert (page.columns["rank"][1:] == scored("rank")).all()
@@ -107,7 +107,7 @@ def test_nothing_of_the_document_is_markup_or_script(invoke: Invoke, hostile: Pa
     assert html.unescape(page.split("<title>")[1].split("</title>")[0]) == title
     assert read_page(page).about["title"] == title
     kinds = re.findall(r"<script\b([^>]*)>", page)
-    assert sum("text/plain" not in kind for kind in kinds) == 2, kinds  # what the page knows, and its program
+    assert sum("text/plain" not in kind for kind in kinds) == 2, kinds  # the page's data and its program
     assert page.count("</script") == len(kinds)
 
 
@@ -134,7 +134,7 @@ def test_same_input_gives_the_same_page(invoke: Invoke, hostile: Path) -> None:
 
 @pytest.mark.parametrize("theme", THEMES)
 def test_text_is_readable_on_the_whole_scale(theme: str) -> None:
-    """4.5 is what the Web Content Accessibility Guidelines ask of text of this size (level AA)."""
+    """Check contrasts of at least 4.5, as the Web Content Accessibility Guidelines require (level AA)."""
     assert len(scale(theme)) == LEVELS
     assert min(contrast(INK[theme], colour) for colour in (PAGE[theme], *scale(theme))) >= 4.5
     style = Path(xlexport.report.page.__file__).with_name("assets").joinpath("report.css").read_text("utf-8")
@@ -188,7 +188,7 @@ def test_characters_are_counted_in_utf16() -> None:
 def test_token_ids_become_text() -> None:
     raw = "h\u00e9\U0001f600".encode() + b"\xff"
     ids = np.frombuffer(raw, np.uint8).astype(np.int64) + 2
-    text = page_text.text_of_ids(np.concatenate([[0], ids]), ByteTokenizer(first_id=2))  # 0 is no byte
+    text = page_text.text_of_ids(np.concatenate([[0], ids]), ByteTokenizer(first_id=2))  # 0 is not a byte
     assert text.after.tolist() == [0, 0, 1, 2, 2, 4, 4, 4, 4, 5]
     assert text.units.tobytes().decode("utf-16-le", "surrogatepass") == raw.decode("utf-8", "surrogateescape")
     numbers = page_text.text_of_ids(np.array([3, 14]), NoTokenizer())
@@ -264,7 +264,7 @@ def test_places_that_cannot_be_written_to(invoke: Invoke, tmp_path: Path, prose:
     assert "no such folder" in invoke("report", GOLDEN, prose, "-o", tmp_path / "none" / "page.html").error
     link = tmp_path / "link.html"
     link.symlink_to(tmp_path / "nowhere")
-    assert "leads nowhere" in invoke("report", GOLDEN, prose, "-o", link, "--force").error
+    assert "a link to a missing file" in invoke("report", GOLDEN, prose, "-o", link, "--force").error
     link.unlink()
     os.mkfifo(link)
     assert "not a file" in invoke("report", GOLDEN, prose, "-o", link, "--force").error
@@ -321,7 +321,7 @@ def test_model_is_named_by_what_it_is_and_by_its_folder_where_that_tells_more(
 def test_what_the_scores_do_not_cover_is_said_as_score_says_it(
     reuse_export: None, checkpoint: Path, invoke: Invoke, tmp_path: Path
 ) -> None:
-    """On stderr and on the page: the segment length, newlines that are spaces, unknown words."""
+    """Report segment length, newlines read as spaces, and unknown words on stderr and on the page."""
     vocabulary, bundle, source = tmp_path / "vocab.txt", tmp_path / "words.bundle", tmp_path / "it.txt"
     vocabulary.write_text("\n".join(("<unk>", "the", "sea", *(f"<{number}>" for number in range(253)))))
     invoke("convert", checkpoint, "-o", bundle, "--tokenizer", vocabulary, "--segments", "2").succeeded()
@@ -329,7 +329,7 @@ def test_what_the_scores_do_not_cover_is_said_as_score_says_it(
     told = invoke("report", bundle, source).succeeded().err.splitlines()
     scored = invoke("score", bundle, source, "--json").succeeded().err.replace(f"{source.parent}/", "")
     notes = read_page(source.with_suffix(".html").read_text("utf-8")).about["notes"]
-    for words in ("depend on the segment length", "takes newlines for spaces", "2 of 6 tokens replace text"):
+    for words in ("depend on the segment length", "reads newlines as spaces", "2 of 6 tokens replace text"):
         (line,) = (line for line in told if words in line)
         assert line in scored.splitlines()
         assert any(words in note for note in notes[1:]), words

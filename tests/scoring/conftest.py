@@ -1,4 +1,4 @@
-"""What tests of `xlexport score` share: golden bundles, which need no PyTorch, and documents for them."""
+"""Fixtures for the tests of `xlexport score`: golden bundles, which need no PyTorch, and documents."""
 
 from __future__ import annotations
 
@@ -52,13 +52,13 @@ Score = Callable[..., Scored]
 
 @pytest.fixture(scope="session")
 def bundle() -> Path:
-    """It reads bytes, eight at a time, and sees the last twelve, wherever a document is cut."""
+    """Return a bundle that reads eight bytes at a time, and sees the last twelve at every cut of a document."""
     return GOLDEN / "post_lnorm_same_length_empty" / "bundle"
 
 
 @pytest.fixture
 def score(bundle: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Score:
-    """`score(files…, options…, stdin=b"")` of that bundle, in this process; `bundle=` for another."""
+    """Return `score(files…, options…, stdin=b"")`, which runs in this process; `bundle=` chooses another bundle."""
 
     def scored(*arguments: str | Path, stdin: bytes = b"", bundle: Path = bundle) -> Scored:
         monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin)))
@@ -84,7 +84,7 @@ def texts(tmp_path: Path) -> list[Path]:
 
 @pytest.fixture
 def words_bundle(tmp_path: Path) -> Callable[[str, Path], Path]:
-    """`words_bundle(kind, file)`: a bundle of 29 tokens that reads text with this tokenizer."""
+    """Return `words_bundle(kind, file)`, which makes a bundle of 29 tokens that reads text with this tokenizer."""
 
     def made(kind: str, file: Path) -> Path:
         return with_tokenizer(golden_bundle("pre_lnorm_empty"), tmp_path / "words.bundle", file, kind=kind)

@@ -37,7 +37,7 @@ def test_json_lines(score: Score, tmp_path: Path) -> None:
 
 @pytest.mark.full
 def test_json_lines_are_not_held(tmp_path: Path) -> None:
-    """Of a document its own text alone is kept, until the lines or words in it are done."""
+    """Keep only a document's own text, until its lines or words are done."""
     path = tmp_path / "docs.jsonl"
     path.write_text('{"text": "some text"}\n' * 100_000)
     held = 0
@@ -83,7 +83,7 @@ def test_json_line_that_is_none_leaves_the_others(line: str, what: str, score: S
     assert failed == "1 of 3 documents could not be scored"
 
 
-def test_file_that_is_no_json_lines_is_not_told_of_line_by_line(score: Score, tmp_path: Path) -> None:
+def test_errors_of_a_file_without_json_lines_are_not_all_printed(score: Score, tmp_path: Path) -> None:
     paths = [tmp_path / name for name in ("six.txt", "fine.jsonl", "seven.txt")]
     for path, content in zip(paths, ("text\n" * 6, '{"text": "fine"}\n' + "{}\n" * 5, "text\n" * 7), strict=True):
         path.write_text(content)

@@ -1,4 +1,4 @@
-"""What `score` takes for documents: files, folders, patterns, standard input, JSON lines, gzip; and what it refuses."""
+"""Documents for `score`: files, folders, patterns, standard input, JSON lines and gzip, and refusals."""
 
 from __future__ import annotations
 
@@ -58,7 +58,8 @@ def test_folder_without_a_document(
     Path("books", "a.txt" if options else ".hidden").touch()
     shown = score("books", *options, *into)
     assert (shown.code, shown.out, os.listdir()) == (1, "", ["books"])
-    assert shown.err.splitlines()[1:] == [f"Error: books: no document in there; looked for {looked_for}. Give a text."]
+    repair = "Check the paths, or choose other files with --include."
+    assert shown.err.splitlines()[1:] == [f"Error: books: no documents found; looked for {looked_for}. {repair}"]
 
 
 @pytest.mark.parametrize("content", ["", "\n  \n"], ids=["empty", "blank"])
@@ -68,7 +69,7 @@ def test_json_lines_without_a_document(content: str, score: Score, tmp_path: Pat
     for into in ((), ("-o", tmp_path / "out.jsonl")):
         shown = score(path, "--field", "text", *into)
         assert (shown.code, shown.out, list(tmp_path.iterdir())) == (1, "", [path])
-        expected = "no document in there; looked for lines that are not blank. Give a text."
+        expected = "no documents found; looked for lines that are not blank."
         assert shown.err == f"Error: {path}: {expected}\n"
 
 
@@ -84,19 +85,19 @@ def test_bundle_is_no_folder_of_texts(score: Score, bundle: Path, texts: list[Pa
     assert shown.err.splitlines()[0] == f"{folder}: 5 files, without 1 bundle"
 
 
-def test_what_is_not_text_is_said(score: Score, texts: list[Path], tmp_path: Path) -> None:
+def test_files_that_are_not_text_are_reported(score: Score, texts: list[Path], tmp_path: Path) -> None:
     path, packed = tmp_path / "model.pt", tmp_path / "text.gz"
     path.write_bytes(b"PK\x03\x04\0\0 weights")
     packed.write_bytes(gzip.compress(TEXT.encode()))
     shown = score(texts[0], path, packed, "--json").succeeded()
-    assert shown.err.splitlines()[0] == f"{path}: not text, as zero bytes in there show; scored all the same."
+    assert shown.err.splitlines()[0] == f"{path}: not text (contains zero bytes), but scored nevertheless."
     assert "not text" not in score(texts[0], packed, "--json").succeeded().err
 
 
-def test_files_and_folders_that_must_not_be_read_leave_the_others(
+def test_unreadable_files_and_folders_leave_the_others(
     score: Score, texts: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As they are for everybody but root, who may run this."""
+    """Pretend missing permissions, because root may run this test and can read everything."""
     folder, closed = texts[0].parent, texts[0].parent / "closed"
     closed.mkdir()
     access, scandir, opened = os.access, os.scandir, Path.open
@@ -189,7 +190,7 @@ def test_pipe(score: Score, tmp_path: Path) -> None:
 
 
 def test_names_stay_on_their_line(score: Score, tmp_path: Path) -> None:
-    """Whatever they are, a terminal shows them and does not obey them; records have them as they are."""
+    """Show any name on a terminal without obeying it, and write it unchanged into records."""
     path, name = tmp_path / "docs.jsonl", "x\ny\x1b[31m\x9b\ud800\u2028 ü"
     path.write_text("".join(json.dumps({"text": text, "id": name}) + "\n" for text in ("some text", "x")))
     arguments = (path, "--field", "text", "--id-field", "id")
@@ -218,7 +219,7 @@ def test_strict_stops_at_the_first(score: Score, texts: list[Path], tmp_path: Pa
 
 
 def test_document_that_breaks_in_its_middle(score: Score, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Records of tokens that were scored before stay; it has no total."""
+    """Keep the records of tokens that were scored before the break, without a total."""
     monkeypatch.setattr("xlexport.scoring.inputs.CHUNK", 64)
     ids = tmp_path / "ids"
     ids.write_text("66 " * 400 + "999")
@@ -233,7 +234,7 @@ def test_document_that_breaks_in_its_middle(score: Score, monkeypatch: pytest.Mo
 def test_lines_and_words_before_a_break_stay(
     per: str, expected: list[int], score: Score, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """Also those that end in the tokens of the last step, which is exactly as long as what could be read."""
+    """Keep complete lines and words, also those in the last step, which ends exactly at the break."""
     read = TextSource.read
 
     def breaking(self: TextSource, size: int = -1) -> bytes:
@@ -249,7 +250,7 @@ def test_lines_and_words_before_a_break_stay(
     assert [record["bytes"] for record in shown.records] == expected
 
 
-def test_bad_documents_beside_others_in_a_batch(score: Score, texts: list[Path], tmp_path: Path) -> None:
+def test_bad_documents_and_good_ones_in_a_batch(score: Score, texts: list[Path], tmp_path: Path) -> None:
     alone = [score(path, "--json").succeeded().records[0]["nats"] for path in texts]
     given = [texts[0], tmp_path / "absent", *texts[1:3], tmp_path, *texts[3:]]
     (tmp_path / "x.txt").write_text("x")
@@ -261,7 +262,7 @@ def test_bad_documents_beside_others_in_a_batch(score: Score, texts: list[Path],
 
 
 def test_continuous(score: Score, texts: list[Path]) -> None:
-    """As one document: its scores are those of the texts joined."""
+    """Score all texts as one document, with the same scores as the joined text."""
     joined = b"".join(path.read_bytes() for path in texts)
     whole = score("-", "--per-token", stdin=joined).succeeded().records
     parts = score(*texts, "--per-token", "--continuous").succeeded().records

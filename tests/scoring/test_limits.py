@@ -1,4 +1,4 @@
-"""Files of strangers that unpack to gigabytes, lines without an end, and links that lead out of a folder."""
+"""Files from strangers: gzip that unpacks to gigabytes, endless lines, and links out of a folder."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ LINES = Reading(field="text", line_limits=SMALL)
 
 
 def bomb(path: Path, mebibytes: int, *, before: bytes = b"", after: bytes = b"") -> Path:
-    """A packed file: members of a MiB of `a`, and something before and behind them."""
+    """Write a packed file: members of one MiB of `a`, with other data before and after them."""
     member = gzip.compress(b"a" * MIB)
     path.write_bytes(gzip.compress(before) + member * mebibytes + gzip.compress(after))
     return path
@@ -41,7 +41,7 @@ def bomb(path: Path, mebibytes: int, *, before: bytes = b"", after: bytes = b"")
 
 @pytest.fixture
 def peak() -> Iterator[Callable[[], int]]:
-    """Bytes that Python has taken at most since the test began."""
+    """Return the largest number of bytes that Python has allocated since the test began."""
     tracemalloc.start()
     yield lambda: tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
@@ -146,7 +146,7 @@ def test_word_without_end_is_refused(tmp_path: Path, peak: Callable[[], int]) ->
 
 
 def test_lines_that_are_held_together_have_a_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As those that `context` and `plot` are given."""
+    """Limit the lines that `context` and `plot` hold together."""
     from xlexport.commands import documents as given
 
     path = tmp_path / "docs.jsonl"
@@ -209,7 +209,7 @@ def test_links_in_a_folder_are_not_followed(score: Score, tmp_path: Path, monkey
 @pytest.mark.full
 @pytest.mark.parametrize("command", ["report", "lines"])
 def test_four_gibibytes_in_four_megabytes(command: str, bundle: Path, tmp_path: Path) -> None:
-    """In a process whose memory is limited; a line is read to its end, so that one is a fourth as long."""
+    """Read it in a process with limited memory; a line is read to its end, so the line is a fourth as long."""
     path = bomb(
         tmp_path / "b.gz", 4096 if command == "report" else 1024, before=b'{"text": "', after=b'"}\n{"text": "last"}\n'
     )

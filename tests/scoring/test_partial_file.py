@@ -1,4 +1,4 @@
-"""FILE.partial: one run writes it, into no link, and what others complete meanwhile is never lost."""
+"""FILE.partial: only one run writes it, never through a link, and outputs of other runs are never lost."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def a_pipe(partial: Path) -> None:
 def test_only_a_file_of_a_run_is_written_to(
     make: Callable[[Path], None], option: str | None, score: Score, texts: list[Path], tmp_path: Path
 ) -> None:
-    """Who may write into the folder may have put something else there."""
+    """Refuse other files, because anybody who may write into the folder may have put them there."""
     victim = tmp_path / "victim"
     victim.write_text("mine")
     make(tmp_path / "out.csv.partial")
@@ -83,7 +83,7 @@ def test_two_runs_on_one_file(score: Score, texts: list[Path], tmp_path: Path) -
 
 
 def test_run_that_ends_as_another_begins(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Between opening and locking, what was opened became the other one's output, which nothing may shorten."""
+    """Do not shorten a file that became another run's output between opening and locking."""
     output = PartialFile(tmp_path / "out.csv")
     output.partial.write_text("all of it")
     lock = fcntl.flock

@@ -1,4 +1,4 @@
-"""The bar on a terminal, and what is said of many documents at the end."""
+"""The bar on a terminal, and the summary of many documents at the end."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def test_bars_of_other_commands_are_gone_when_an_error_ends_them(monkeypatch: py
         raise KeyboardInterrupt
     picture, last = terminal.getvalue().rsplit("\r", 1)
     assert f"{'█' * 6}{'░' * 18} counting" in picture and "25%" in picture
-    assert last == "\x1b[K\x1b[?25h"  # what is said next has the line to itself, and there is a cursor again
+    assert last == "\x1b[K\x1b[?25h"  # the next message starts on an empty line, and the cursor is visible again
 
 
 def test_what_is_not_known_is_not_said(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -103,7 +103,7 @@ def test_what_is_not_known_is_not_said(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "0 documents" in terminal.getvalue() and "left" not in terminal.getvalue() and "%" not in terminal.getvalue()
 
 
-def test_sizes_of_files_tell_nothing_of_ids(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sizes_of_files_do_not_count_ids(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.stderr", Terminal())
     path = tmp_path / "a.txt"
     path.write_bytes(b"1 2 3 4 5 6 7 8 9 10")
@@ -148,7 +148,7 @@ def test_totals_go_on_from_their_state(total: DocumentScore) -> None:
 
 
 def on_terminal(bundle: Path, text: Path, output: Path, stop: bool) -> tuple[int, str]:
-    """Exit status of scoring a text twice into a file, and what a terminal was given; `stop`: Ctrl-C at the bar."""
+    """Return the exit status of scoring a text twice into a file, and the terminal's output; `stop`: press Ctrl-C."""
     master, terminal = pty.openpty()
     line = [sys.executable, "-m", "xlexport", "score", str(bundle), str(text), str(text), "--segment-len", "64", "-o"]
     before = signal.signal(signal.SIGINT, signal.SIG_DFL)  # inherited: tests may themselves run in the background
@@ -161,7 +161,7 @@ def on_terminal(bundle: Path, text: Path, output: Path, stop: bool) -> tuple[int
     while process.poll() is None or shown[-1:] != b"\n":
         try:
             shown += os.read(master, 1 << 16)
-        except OSError:  # how Linux says that the other end is closed
+        except OSError:  # on Linux: the other end is closed
             break
         if stop and b"tokens/s" in shown:
             process.send_signal(signal.SIGINT)
@@ -180,7 +180,7 @@ def test_bar_on_a_real_terminal(bundle: Path, tmp_path: Path) -> None:
     assert "bits per byte together" in pictures[-2]
 
 
-def test_what_is_said_of_ctrl_c_begins_a_line(bundle: Path, tmp_path: Path) -> None:
+def test_message_about_ctrl_c_starts_a_line(bundle: Path, tmp_path: Path) -> None:
     text = tmp_path / "text"
     text.write_bytes(b"All work and no play makes Jack a dull boy.\n" * 200_000)
     code, shown = on_terminal(bundle, text, tmp_path / "out.csv", stop=True)

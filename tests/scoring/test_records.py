@@ -1,4 +1,4 @@
-"""Records of tokens, words, lines and documents: their fields, formats, and that all levels say the same sums."""
+"""Records of tokens, words, lines and documents: their fields, formats, and equal sums on all levels."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ AWKWARD = {
 
 
 def test_words_and_lines_of_bytes(score: Score) -> None:
-    """A word has the white space before it, the last one also what is behind; a line has its newline."""
+    """Count white space before a word for the word (after the last word, too), and a newline for its line."""
     tokens = score("-", "--per", "token", stdin=TEXT.encode()).succeeded().records
     raw = TEXT.encode()
     surprisal = {record["start"]: -record["log_prob"] for record in tokens}
@@ -83,7 +83,7 @@ def test_sums_are_those_of_the_document(text: str, options: tuple[str, ...], sco
 
 
 def cut_words(text: str) -> list[str]:
-    """Words between ASCII white space, at most a thousand bytes of each."""
+    """Return the words between ASCII white space, at most a thousand bytes of each."""
     words = text.translate(dict.fromkeys(map(ord, "\t\n\r\v\f"), " ")).split(" ")
     shown = [word.encode()[:1000].decode("utf-8", "replace") for word in words if word]
     return shown or [""]
@@ -91,7 +91,7 @@ def cut_words(text: str) -> list[str]:
 
 @pytest.fixture
 def word_piece(tmp_path: Path) -> Path:
-    """A tokenizer whose tokens are words, pieces of them, and two words together."""
+    """Return a tokenizer whose tokens are words, parts of words, and two words together."""
     tokenizers = pytest.importorskip("tokenizers")
     vocabulary = ["[UNK]", "the", "best", "of", "times", ",", "it", "was", "wor", "##st", "##s", "wisdom", "age"]
     tokenizer = tokenizers.Tokenizer(
@@ -104,7 +104,7 @@ def word_piece(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def bpe(tmp_path: Path) -> Path:
-    """One whose tokens begin with the space before a word, span several words, or are white space alone."""
+    """Return a tokenizer whose tokens begin with the space before a word, span several words, or are white space."""
     tokenizers = pytest.importorskip("tokenizers")
     symbols = [*"Ġtheofsanb", "Ċ", "th", "the", "Ġthe", "of", "Ġof", "Ġofs", "ĊĊ", "Ġb", "Ċs"]
     merges = [("t", "h"), ("th", "e"), ("Ġ", "the"), ("o", "f"), ("Ġ", "of"), ("Ċ", "Ċ"), ("Ġ", "b"), ("Ċ", "s")]
@@ -116,7 +116,7 @@ def bpe(tmp_path: Path) -> Path:
 
 
 def test_words_of_a_tokenizer(words_bundle: Callable[..., Path], bpe: Path, score: Score) -> None:
-    """A token that begins with a space belongs to the word after it, of white space alone too."""
+    """Count a token that begins with a space for the word after it, also if it is only white space."""
     bundle, text = words_bundle("tokenizers", bpe), "the of\n\nof b the"
     tokens = score("-", "--per", "token", stdin=text.encode(), bundle=bundle).succeeded().records
     assert [text[record["start"] : record["end"]] for record in tokens] == [" of", "\n\n", "of", " b", " the"]
@@ -151,7 +151,7 @@ def test_token_that_begins_with_a_newline_belongs_to_the_line_after_it(
     ],
 )
 @pytest.mark.parametrize("tokenizer", ["word_piece", "words", "characters", "bytes"])
-def test_sums_whatever_the_tokenizer(
+def test_sums_with_every_tokenizer(
     tokenizer: str,
     text: str,
     words_bundle: Callable[..., Path],
@@ -224,12 +224,12 @@ def test_csv_says_what_json_lines_say(level: str, score: Score, texts: list[Path
 
 
 def in_csv(value: object) -> str:
-    """As CSV writes a JSON value: numbers as Python does, booleans as JSON does."""
+    """Return a JSON value as CSV writes it: numbers as Python does, booleans as JSON does."""
     return "" if value is None else json.dumps(value) if isinstance(value, bool) else str(value)
 
 
 def test_json_is_json(score: Score, tmp_path: Path) -> None:
-    """The same that the json module writes: numbers, names and tokens of all kinds."""
+    """Compare numbers, names and tokens of all kinds with the output of the json module."""
     path = tmp_path / 'bytes "and" – \\n.txt'
     path.write_bytes(bytes(range(256)) * 2)
     for level in ("token", "word", "document"):
@@ -238,7 +238,7 @@ def test_json_is_json(score: Score, tmp_path: Path) -> None:
 
 
 def test_files_are_the_same_each_time(score: Score, texts: list[Path], tmp_path: Path) -> None:
-    """So they leave out how fast it was, which standard output has."""
+    """Leave out the speed, which only standard output shows."""
     for name in ("a.jsonl", "b.jsonl"):
         score(*texts, "-o", tmp_path / name, "--batch-size", "2").succeeded()
     assert (tmp_path / "a.jsonl").read_bytes() == (tmp_path / "b.jsonl").read_bytes()
@@ -258,7 +258,7 @@ def test_numbers_that_json_does_not_have(score: Score, monkeypatch: pytest.Monke
 
 
 def test_closing_summary(score: Score, texts: list[Path]) -> None:
-    """Mean and standard error over documents, and all of them as one."""
+    """Print mean and standard error over documents, and the figure of all together."""
     shown = score(*texts, "--json").succeeded()
     values = [record["bits_per_byte"] for record in shown.records]
     mean = sum(values) / len(values)

@@ -1,4 +1,4 @@
-"""Runs that stop anywhere go on with --resume, and write what an undisturbed run writes, byte for byte."""
+"""Runs that stop anywhere continue with --resume, and write the same bytes as an undisturbed run."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ from xlruntime.tokenizers.vocabulary import Vocabulary
 
 
 class Killed(BaseException):
-    """Ends a run as nothing in it expects."""
+    """An exception that ends a run, and that no code in it expects."""
 
 
 @pytest.fixture
 def stop_after(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
-    """`stop_after(n)`: let the next run end when it has saved n states, and has written more than they know of."""
+    """Return `stop_after(n)`: the next run then ends after n saved states and some more output."""
     save = SavedRun.save
 
     def stop(number: int) -> None:
@@ -52,7 +52,7 @@ def stop_after(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
 
 @pytest.fixture
 def at_each_step(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let `--save-every 0` mean it, however long a state takes."""
+    """Let `--save-every 0` save after every step, even if writing a state takes long."""
     monkeypatch.setattr("xlexport.scoring.resume.BUSY", 0)
 
 
@@ -83,8 +83,8 @@ def test_stopped_after_any_state(
     at_each_step: None,
     tmp_path: Path,
 ) -> None:
-    """In-process: at every state that a run saves, another begins where it left off, over and over."""
-    if characters:  # whose places are not those of bytes
+    """Stop a run in this process at each of its states in turn, and continue it every time."""
+    if characters:  # whose offsets differ from those of bytes
         vocabulary = Vocabulary("characters", (*"abcdefghijklmnopqrstuvwxyz _",), unk="_")
         (tmp_path / "vocabulary.json").write_text(vocabulary.to_json(), "utf-8")
         bundle = words_bundle("vocabulary", tmp_path / "vocabulary.json")
@@ -114,7 +114,7 @@ def test_stopped_after_any_state(
 
 @pytest.mark.full
 def test_killed_processes(bundle: Path, tmp_path: Path) -> None:
-    """A few kills of reliability/kill_and_resume.py."""
+    """Run a few kills of reliability/kill_and_resume.py."""
     runs = Runs(bundle, tmp_path, 4000, 0.05, ways=("words, three at a time", "tokens"))
     outcome, rng = Outcome(), random.Random(0)
     for way in (*runs.ways, *runs.ways):
@@ -131,7 +131,7 @@ def test_documents_for_killing_are_of_all_kinds(tmp_path: Path) -> None:
 
 @pytest.fixture
 def stopped(score: Score, texts: list[Path], at_each_step: None, tmp_path: Path) -> Path:
-    """The output of a run that was stopped in its middle."""
+    """Return the output path of a run that was stopped in its middle."""
     output = tmp_path / "out.jsonl"
     with pytest.MonkeyPatch.context() as patch:
         save = SavedRun.save
@@ -186,7 +186,9 @@ def test_other_versions_are_refused(
     assert "NumPy was " in score(*texts, "-o", stopped, "--resume", "--per", "token").refusal
 
 
-def test_version_of_what_tokenizes_is_told(words_bundle: Callable[[str, Path], Path], tmp_path: Path) -> None:
+def test_version_of_the_tokenizer_library_is_reported(
+    words_bundle: Callable[[str, Path], Path], tmp_path: Path
+) -> None:
     tokenizers = pytest.importorskip("tokenizers")
     tokenizers.Tokenizer(tokenizers.models.WordLevel({"it": 0}, "it")).save(str(tmp_path / "tokenizer.json"))
     model = load(words_bundle("tokenizers", tmp_path / "tokenizer.json"), threads=1)
@@ -274,7 +276,7 @@ def test_nothing_scored_leaves_no_file(score: Score, tmp_path: Path) -> None:
 def test_errors_name_the_file_that_was_given(
     method: str, score: Score, texts: list[Path], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """And not those beside it that it grows in."""
+    """Name the output, not the temporary files in which it grows."""
 
     def fail(*arguments: Any, **_: Any) -> None:
         raise OSError(errno.EACCES, "Permission denied", f"{tmp_path}/.hidden.tmp")
@@ -298,7 +300,7 @@ def test_how_far_a_run_was(done: int, what: str, tmp_path: Path) -> None:
 
 
 def test_disk_that_is_full(score: Score, texts: list[Path], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """The state of before stays, and the run goes on from it once there is room."""
+    """Keep the previous state, and continue from it when there is space again."""
     score(*texts, "-o", tmp_path / "whole.csv", "--per", "token").succeeded()
     left = 3000
 

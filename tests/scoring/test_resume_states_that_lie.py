@@ -1,4 +1,4 @@
-"""States of `score --resume` whose digest fits, but whose fields no run can have left."""
+"""States of `score --resume` with a matching digest, but with fields that no run can have written."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ VALUES = (None, -1, 2**63, "x")
 
 
 class Stopped(BaseException):
-    """Ends a run as nothing in it expects."""
+    """An exception that ends a run, and that no code in it expects."""
 
 
 class Run:
-    """A run that was stopped after its fourth state."""
+    """A run that was stopped after its fourth saved state."""
 
     def __init__(self, way: str, score: Score, folder: Path) -> None:
         folder.mkdir()
@@ -61,7 +61,7 @@ class Run:
         self.fields, self.arrays = read_state(self.state, KIND, VERSION, "")
 
     def resume(self, how: Change) -> str:
-        """Go on from a changed state; return the error, or nothing if the output is that of an undisturbed run."""
+        """Continue from a changed state; return the error, or nothing if the output equals an undisturbed run's."""
         fields, arrays = copy.deepcopy(self.fields), dict(self.arrays)
         how(fields, arrays)
         write_state(self.state, KIND, VERSION, fields, arrays)
@@ -137,7 +137,7 @@ def test_state_that_no_run_has_is_refused(way: str, how: Change, said: str, run:
 
 
 def leaves(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
-    """The path of every field, lists and objects included."""
+    """Yield the path of every field, including lists and objects."""
     if path:
         yield path
     for name, part in value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ():
@@ -147,7 +147,7 @@ def leaves(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
 @pytest.mark.full
 @pytest.mark.parametrize("way", WAYS)
 def test_every_field_is_checked(way: str, run: Callable[[str], Run]) -> None:
-    """No change of one field ends in a traceback, nor in another output unless nothing could know of it."""
+    """Change one field at a time: no traceback, and no other output unless the change cannot be detected."""
     stopped = run(way)
     refused = 0
     for path in leaves(stopped.fields):

@@ -1,4 +1,4 @@
-"""The command line: one file a command, imported when the command is asked for.
+"""The command line: one file for each command, imported only when the command runs.
 
 Data goes to stdout, everything else to stderr. Exit status: 0 done, 1 failed, 2 wrong usage, 130 interrupted.
 """
@@ -19,15 +19,15 @@ from xlexport.terminal import INTERRUPTED, Failure, failure, tell, tell_usage
 
 __all__ = ["LazyGroup", "cli", "main", "run"]
 
-# What `xlexport --help` shows of each command: it imports none of them.
+# What `xlexport --help` shows of each command without importing it.
 COMMANDS = {
     "bench": "Compare BUNDLE's speed with what the machine can do.",
     "completion": "Print the script that completes commands in a shell.",
     "context": "Measure how far BUNDLE's memory reaches.",
-    "convert": "Turn CHECKPOINT into a bundle, verified to be equal.",
-    "demo": "Run the main job on the sample checkpoint.",
+    "convert": "Convert CHECKPOINT to a bundle, verified against the trained model.",
+    "demo": "Convert, verify and run the sample checkpoint.",
     "doctor": "Check the installation and suggest fixes.",
-    "evaluate": "Score CORPUS as published scores were computed.",
+    "evaluate": "Reproduce a paper's figure: score CORPUS in parallel streams.",
     "generate": "Continue PROMPT with BUNDLE. Needs no PyTorch.",
     "inspect": "Check the bundle or checkpoint at PATH, and show what is in it.",
     "plot": "Draw documents and models into .png or .svg files.",
@@ -40,7 +40,7 @@ COMMANDS = {
 
 
 class LazyGroup(click.Group):
-    """A group that imports a command's module when that command is asked for."""
+    """A group that imports a command's module only when that command is needed."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return sorted(COMMANDS)
@@ -57,7 +57,7 @@ class LazyGroup(click.Group):
     ) -> tuple[str | None, click.Command | None, list[str]]:
         try:
             return super().resolve_command(ctx, args)
-        except click.NoSuchCommand as error:  # which looks for similar names among the commands that are imported
+        except click.NoSuchCommand as error:  # super() imports all commands to find similar names
             raise click.NoSuchCommand(error.command_name, possibilities=COMMANDS, ctx=ctx) from None
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -68,7 +68,7 @@ class LazyGroup(click.Group):
 @click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
 @click.version_option(__version__)
 def cli() -> None:
-    """Transformer-XL and Reformer language models as ONNX step graphs that carry their memory."""
+    """Convert Transformer-XL and Reformer models to ONNX and score text of any length with them, without PyTorch."""
 
 
 def run(arguments: Sequence[str]) -> int:
@@ -101,6 +101,6 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def main() -> None:
-    """Entry point of the `xlexport` command."""
+    """Run the `xlexport` command and exit with its status."""
     handle_signals()
     sys.exit(run(sys.argv[1:]))

@@ -32,13 +32,13 @@ bench_options = all_of(
         "--segment-len",
         type=Integers(some=True),
         metavar=SWEPT,
-        help="Tokens in one step. Several, here and below: every combination is measured.  [default: the model's own]",
+        help="Tokens in one step. Several values, here and below: every combination.  [default: the model's own]",
     ),
     click.option(
         "--mem-len",
         type=Integers(some=True),
         metavar=SWEPT,
-        help="Rows of memory that a layer keeps.  [default: the model's own]",
+        help="How many earlier tokens each layer remembers.  [default: the model's own]",
     ),
     click.option("--batch-size", type=Integers(some=True, at_least=1), metavar=SWEPT, default="1", show_default=True),
     click.option(
@@ -49,7 +49,9 @@ bench_options = all_of(
     ),
     settings_options,
     device_options,
-    click.option("--repeats", type=click.IntRange(1), default=7, show_default=True, help="Steps of a side in a round."),
+    click.option(
+        "--repeats", type=click.IntRange(1), default=7, show_default=True, help="Steps of each side in a round."
+    ),
     click.option("--rounds", type=click.IntRange(1), default=3, show_default=True),
     click.option("--profile", is_flag=True, help="Show where the time of a step goes, by operator and provider."),
     click.option(
@@ -63,8 +65,8 @@ bench_options = all_of(
 
 @click.command()
 @click.argument("bundle", type=PATH)
-@click.option("--against", type=PATH, help="Run the eager model of this checkpoint beside it.")
-@click.option("--json", "as_json", is_flag=True, help="Print an object a combination.")
+@click.option("--against", type=PATH, help="Compare with the eager model of this checkpoint.")
+@click.option("--json", "as_json", is_flag=True, help="Print one object for each combination.")
 @bench_options
 @checkpoint_options
 def bench(
@@ -76,7 +78,7 @@ def bench(
     config: dict[str, Any] | None,
     **options: Any,
 ) -> None:
-    """Measure BUNDLE's speed beside the machine's own, and beside the eager model."""
+    """Compare BUNDLE's speed with what the machine can do, and with the eager model."""
     from xlexport.extras import require
 
     require("convert")
@@ -93,7 +95,7 @@ def bench(
 
 
 def _print_reports(reports: Iterator[BenchReport], combinations: int, as_json: bool, plot: Path | None) -> None:
-    """Print each report when it is there, and draw the plot of all."""
+    """Print each report as soon as it is complete, and draw the plot of all."""
     from xlexport.bench.plot import draw_plot
     from xlexport.bench.report import case_name, profile_lines, report_rows, table_header, table_line
 

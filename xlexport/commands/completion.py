@@ -1,4 +1,4 @@
-"""The script that lets a shell complete the commands, options and files of `xlexport`."""
+"""The script with which a shell completes the commands, options and files of `xlexport`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from click.shell_completion import get_completion_class
 __all__ = ["SHELLS", "VARIABLE", "completion"]
 
 SHELLS = ("bash", "zsh", "fish")
-VARIABLE = "_XLEXPORT_COMPLETE"  # click answers the script's questions if this is set
+VARIABLE = "_XLEXPORT_COMPLETE"  # if this is set, click answers the script's questions
 
 
 @click.command()
@@ -24,5 +24,5 @@ def completion(shell: str) -> None:
     It takes effect in the next shell that you open.
     """
     script = get_completion_class(shell)
-    assert script is not None  # click has all three
+    assert script is not None  # click supports all three shells
     click.echo(script(click.get_current_context().find_root().command, {}, "xlexport", VARIABLE).source())

@@ -32,7 +32,7 @@ __all__ = ["Numbers", "ReclChoice", "context"]
 
 
 class Numbers(click.ParamType[tuple[float, ...]]):
-    """Numbers separated by commas."""
+    """A list of numbers separated by commas."""
 
     name = "numbers"
 
@@ -47,10 +47,10 @@ class Numbers(click.ParamType[tuple[float, ...]]):
 
 @dataclass(frozen=True)
 class ReclChoice:
-    """Where to look for RECL; options of the same names.
+    """The context lengths at which to look for RECL; the fields are options of the same names.
 
     Attributes:
-        with_recl: None: if the longest memory is long enough.
+        with_recl: whether to find RECL; None: only if the longest memory is long enough.
     """
 
     with_recl: bool | None
@@ -62,7 +62,7 @@ class ReclChoice:
 
     @property
     def wanted(self) -> ReclOptions | None:
-        """The same for the library; None: RECL is not wanted."""
+        """Return the same choice as the library takes it, or None without RECL."""
         from xlexport.analysis.context import ReclOptions
 
         if self.with_recl is False:
@@ -75,11 +75,13 @@ recl_options = all_of(
         "--recl/--no-recl",
         "with_recl",
         default=None,
-        help="Find RECL, too.  [default: where the longest memory has --start + --step tokens]",
+        help="Find RECL, too.  [default: if the longest memory has --start + --step tokens]",
     ),
     click.option("--start", type=int, default=100, show_default=True, help="RECL: the first context length."),
-    click.option("--step", type=int, default=100, show_default=True, help="RECL: how much longer each next one is."),
-    click.option("--longest", type=int, help="RECL: no context beyond it.  [default: the longest of --lengths]"),
+    click.option(
+        "--step", type=int, default=100, show_default=True, help="RECL: by how many tokens each next context is longer."
+    ),
+    click.option("--longest", type=int, help="RECL: the longest context to try.  [default: the longest of --lengths]"),
     click.option(
         "--hard",
         "shares",
@@ -87,7 +89,7 @@ recl_options = all_of(
         metavar="R[,R…]",
         default="0.1,0.5,1",
         show_default=True,
-        help="RECL: shares of tokens that count, the hardest ones with the shorter context.",
+        help="RECL: which shares of the tokens count: those hardest to predict with the shorter context.",
     ),
     click.option(
         "--threshold",
@@ -103,7 +105,7 @@ recl_options = all_of(
 @click.command()
 @click.argument("bundle", type=PATH)
 @click.argument("files", nargs=-1, required=True, type=DOCUMENT)
-@click.option("--beside", type=PATH, multiple=True, help="Another bundle of the group; may be given several times.")
+@click.option("--beside", type=PATH, multiple=True, help="Another bundle to compare with; may be given several times.")
 @click.option(
     "--lengths",
     type=Integers(some=True, at_least=1),
@@ -111,12 +113,19 @@ recl_options = all_of(
     help="Memory lengths to try.  [default: from a sixteenth of the model's own to twice it, doubled]",
 )
 @recl_options
-@click.option("--full-context", is_flag=True, help="Count only tokens with the longest memory's number before them.")
+@click.option(
+    "--full-context",
+    is_flag=True,
+    help="Count only tokens that have at least as many tokens before them as the longest memory.",
+)
 @reading_options
 @batch_option
 @click.option("--json", "as_json", is_flag=True, help="Print one object.")
 @click.option(
-    "--plot", type=OUTPUT, metavar="FILE", help="Draw this .png or .svg file, or draw it anew (needs matplotlib)."
+    "--plot",
+    type=OUTPUT,
+    metavar="FILE",
+    help="Draw this .png or .svg file; replace it if it exists (needs matplotlib).",
 )
 @any_memory_options
 @runtime_options
@@ -136,7 +145,7 @@ def context(
 ) -> None:
     """Measure how far BUNDLE's memory reaches: loss of FILES by memory length, and RECL. Needs no PyTorch.
 
-    RECL is the relative effective context length of the Transformer-XL paper, for BUNDLE and those --beside it.
+    RECL is the relative effective context length of the Transformer-XL paper, for BUNDLE and each bundle of --beside.
     """
     from xlexport.analysis.context import default_lengths, measure_context
     from xlexport.analysis.context_rows import context_lines
@@ -150,10 +159,10 @@ def context(
     documents = documents_given(files, selection)
     models = [open_bundle(folder, **runtime) for folder in (bundle, *beside)]
     lengths = lengths or default_lengths(models)
-    carried = not any(model.bundle.evaluation.whole for model in models)  # else there is nothing to measure
+    carried = not any(model.bundle.evaluation.whole for model in models)  # otherwise there is nothing to measure
     shortest = recl.start + recl.step
     if carried and recl.with_recl is None and recl.longest is None and max(lengths) < shortest:
-        tell(f"without RECL: no memory has --start + --step = {shortest} tokens, the longest {max(lengths)}")
+        tell(f"without RECL: no memory has --start + --step = {shortest} tokens, the longest has {max(lengths)}")
         wanted = None
     with progress_bar("scoring") as progress:
         report = measure_context(
@@ -168,7 +177,9 @@ def context(
             **evaluation,
         )
     if any(model.evaluation(**evaluation).segmentation_matters for model in models):
-        tell("Without same_length a token sees its segment so far and the memory: `context` is the mean.")
+        tell(
+            "Without same_length a token sees the memory and the earlier tokens of its segment: `context` is the mean."
+        )
     if as_json:
         print_json(report.to_dict())
     else:

@@ -34,7 +34,7 @@ __all__ = ["convert"]
         type=click.Choice(["float32", *DTYPES]),
         default="float32",
         show_default=True,
-        help="Of the bundle: it is converted and verified in float32, then quantized, measured on --text.",
+        help="Precision of the bundle. It is converted and verified in float32, then quantized and measured on --text.",
     )
 )
 @conversion_options
@@ -49,7 +49,7 @@ def convert(
     as_json: bool,
     **options: Any,
 ) -> None:
-    """Turn CHECKPOINT into a bundle, verified against the trained model. Nothing is written unless it is equal."""
+    """Convert CHECKPOINT to a bundle and verify it against the trained model. If they differ, nothing is written."""
     from xlexport.extras import require
 
     require("convert")
@@ -60,7 +60,7 @@ def convert(
     from xlruntime.bundle import read_bundle
 
     output = output or checkpoint.parent / f"{checkpoint.stem}.bundle"
-    if checkpoint.exists():  # else the missing checkpoint is what must be repaired first
+    if checkpoint.exists():  # otherwise the missing checkpoint must be reported first
         check_output(output, force)
     source = checkpoints.load(checkpoint, format_name, config)
     report = write_bundle(source, output, ConversionOptions.of(**options), force=force, tell=tell)

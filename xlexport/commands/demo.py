@@ -1,4 +1,4 @@
-"""The main job on the shipped sample: convert it, show that it is equal, score a long text without PyTorch."""
+"""Convert the sample checkpoint, show that the bundle is equal, and score a long text without PyTorch."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ if TYPE_CHECKING:
 
 __all__ = ["DemoResult", "demo", "result_dict", "result_rows", "run_demo"]
 
-SCORING_SECONDS = 60  # a slice of the text if the whole would take longer
+SCORING_SECONDS = 60  # score only a part of the text if all of it would take longer
 TRIAL_BYTES = 10_000
 EAGER_SECONDS = 5
-# Run in a process of its own, which checks at its end that it never imported PyTorch.
+# This runs in its own process, which checks at the end that it never imported PyTorch.
 SCORE_WITHOUT_TORCH = """
 import json, sys, xlruntime
 folder, text, length = sys.argv[1], sys.argv[2], int(sys.argv[3])
@@ -43,7 +43,7 @@ print(json.dumps(score.to_dict()))
 
 @dataclass(frozen=True)
 class DemoResult:
-    """What the demo's table shows."""
+    """The figures that the demo's table shows."""
 
     checkpoint: Path
     bundle: Path
@@ -55,14 +55,14 @@ class DemoResult:
 
 
 def run_demo(folder: Path, tell: Callable[[str], None]) -> DemoResult:
-    """Run it, with the bundle and the text in `folder`.
+    """Run the demo, with the bundle and the text in `folder`.
 
     Args:
         tell: called with a line for each stage.
 
     Raises:
         CheckpointNotFoundError: the installation has no sample checkpoint.
-        XlexportError: a stage failed; says which.
+        XlexportError: a stage failed; the message names it.
     """
     from xlexport.checkpoints import load
     from xlexport.convert import ConversionOptions, convert
@@ -70,7 +70,7 @@ def run_demo(folder: Path, tell: Callable[[str], None]) -> DemoResult:
     source = load(sample_checkpoint())
     tell(f"converting {sample_checkpoint()}")
     started = time.perf_counter()
-    bundle = folder / "demo.bundle"  # names of our own: what stands there is replaced
+    bundle = folder / "demo.bundle"  # these are the demo's own names, so existing files are replaced
     parity = convert(source, bundle, ConversionOptions(), force=True, tell=tell)
     convert_seconds = time.perf_counter() - started
 
@@ -97,7 +97,7 @@ def _score(bundle: Path, text: Path, length: int) -> dict[str, Any]:
 
 
 def _eager_tokens_per_second(source: SourceCheckpoint, parity: ParityReport, text: bytes) -> float:
-    """Speed of the eager model with its memory full, over a few seconds."""
+    """Measure the speed of the eager model with its memory full, over a few seconds."""
     import torch
 
     eager = source.build_model()
@@ -119,7 +119,7 @@ def _eager_tokens_per_second(source: SourceCheckpoint, parity: ParityReport, tex
 
 
 def result_rows(result: DemoResult) -> list[tuple[str, str]]:
-    """The demo's table."""
+    """Return the rows of the demo's table."""
     parity, score = result.parity, result.score
     speed = score["tokens_per_second"]
     return [
@@ -134,7 +134,7 @@ def result_rows(result: DemoResult) -> list[tuple[str, str]]:
 
 
 def result_dict(result: DemoResult) -> dict[str, Any]:
-    """The demo's figures, for JSON."""
+    """Return the demo's figures for JSON."""
     return {
         "convert_seconds": result.convert_seconds,
         "verify": result.parity.to_dict(per_segment=False),
@@ -149,7 +149,7 @@ def result_dict(result: DemoResult) -> dict[str, Any]:
 @click.option("-o", "--output", type=PATH, help="Keep demo.bundle and demo.txt in this folder.")
 @click.option("--json", "as_json", is_flag=True, help="Print one object.")
 def demo(output: Path | None, as_json: bool) -> None:
-    """Run the main job on the sample checkpoint: convert, verify, and score a long text without PyTorch."""
+    """Convert and verify the sample checkpoint, then score a long text without PyTorch."""
     from xlexport.extras import require
 
     require("convert")

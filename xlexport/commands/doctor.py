@@ -1,4 +1,4 @@
-"""What is installed, what it is good for, and how to mend what is wrong."""
+"""Check what is installed and what works with it, and suggest how to repair the rest."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ PURPOSES = {
     "text": "bundles with a tokenizer.json or a SentencePiece model",
     "plot": "plots of `plot`, `context` and `bench`",
 }
-DISTRIBUTIONS = {"onnx_ir": "onnx-ir"}  # where pip's name is not the module's
-# What ONNX Runtime and its kernels choose their code by; the rest of the flags do not matter here.
+DISTRIBUTIONS = {"onnx_ir": "onnx-ir"}  # modules whose name on the package index differs
+# The flags by which ONNX Runtime and its kernels choose their code.
 INSTRUCTION_SETS = (
     *("avx", "avx2", "fma", "f16c", "avx_vnni", "avx512f", "avx512bw", "avx512_vnni", "avx512_bf16", "avx512_fp16"),
     *("amx_tile", "amx_int8", "amx_bf16", "asimd", "asimddp", "i8mm", "bf16", "sve", "sve2"),
@@ -45,18 +45,18 @@ TINY_MODEL = bytes.fromhex(
 
 @dataclass(frozen=True)
 class Check:
-    """One finding."""
+    """The result of one check."""
 
     name: str
     ok: bool | None
-    """True: good; False: must be mended; None: for information, something optional is absent."""
+    """True: good; False: must be repaired; None: only for information, something optional is missing."""
     detail: str
     repair: str | None = None
-    """What to type or do, where `ok` is not True."""
+    """What to type or do if `ok` is not True."""
 
 
 def run_checks() -> list[Check]:
-    """Look at everything; no check keeps another from running."""
+    """Run all checks; the failure of one does not stop the others."""
     checks = [_python(), _numpy(), _onnxruntime()]
     if checks[-1].ok:
         checks += [_session(Device("cpu")), _cuda()]
@@ -141,7 +141,7 @@ def _cores() -> Check:
 
 
 def _cgroup_cores() -> float | None:
-    """Cores that a container's quota allows, where there is one; ONNX Runtime does not heed it."""
+    """Return the cores that a container's quota allows, if there is one; ONNX Runtime ignores it."""
     quota, _, period = (_read("/sys/fs/cgroup/cpu.max") or "max").strip().partition(" ")
     return int(quota) / int(period) if quota.isdigit() and period.isdigit() else None
 
@@ -169,7 +169,7 @@ def _instruction_sets() -> Check:
 
 
 def _failed(name: str, error: XlexportError | XlruntimeError, ok: bool | None = False) -> Check:
-    """Return an error as a finding."""
+    """Return an error as the result of a check."""
     return Check(name, ok, error.message.removesuffix("."), error.repair)
 
 
@@ -188,7 +188,7 @@ def doctor(as_json: bool) -> None:
     if as_json:
         print_json([asdict(check) for check in checks])
     else:
-        marks = {True: "ok", False: "FAILED", None: "-"}
+        marks = {True: "ok", False: "FAILED", None: "info"}
         print_table(
             [
                 (f"{marks[check.ok]:6} {check.name}", check.detail + (f". {check.repair}" if check.repair else ""))

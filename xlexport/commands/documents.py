@@ -1,4 +1,4 @@
-"""The documents that commands other than `score` are given, read as `score` reads them."""
+"""Read the documents of commands other than `score` in the same way as `score`."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ if TYPE_CHECKING:
 
 __all__ = ["documents_given", "only_document_given"]
 
-ALL_LIMITS = Limits(operations=1 << 40, seconds=math.inf)  # of lines of JSON that are held together
+ALL_LIMITS = Limits(operations=1 << 40, seconds=math.inf)  # of all JSON lines that are held in memory
 DOCUMENT_COST, ID_COST = 2000, 40  # bytes of memory for a document, and for a token id in a list
 
 
 def documents_given(files: Sequence[Path], selection: Selection) -> list[Document]:
-    """Return the documents in files, folders, patterns and standard input; none is opened yet but lines of JSON.
+    """Return the documents in files, folders, patterns and standard input; only JSON lines are opened already.
 
     Raises:
-        TextError: there is none, or lines exceed the limits. OSError: JSON lines cannot be read.
+        TextError: no document is found, or lines exceed the limits. OSError: JSON lines cannot be read.
     """
     from xlexport.scoring.documents import documents
     from xlexport.scoring.inputs import find_inputs, nothing_in
@@ -47,10 +47,10 @@ def documents_given(files: Sequence[Path], selection: Selection) -> list[Documen
 
 
 def only_document_given(file: Path, selection: Selection) -> Document:
-    """Return the one document of a file, a folder, a pattern or standard input; it is not opened yet.
+    """Return the only document of a file, a folder, a pattern or standard input, still unopened.
 
     Raises:
-        TextError: there are several, or none. OSError: JSON lines cannot be read.
+        TextError: there are several documents, or none. OSError: JSON lines cannot be read.
     """
     from xlexport.scoring.documents import only_document
     from xlexport.scoring.inputs import find_inputs

@@ -46,9 +46,10 @@ def evaluate(
     runtime: dict[str, Any],
     **evaluation: Any,
 ) -> None:
-    """Score CORPUS as published scores were computed: as parallel streams. Needs no PyTorch.
+    """Reproduce a paper's figure: cut CORPUS into parallel streams, as its authors did. Needs no PyTorch.
 
-    CORPUS is one document: a file, packed by gzip or not, or '-' for standard input.
+    CORPUS is one document: a file, which may be packed by gzip, or '-' for standard input.
+    For your own documents use `score`.
     """
 
     from xlexport.bundles import open_bundle
@@ -67,7 +68,7 @@ def evaluate(
 
 
 def corpus_rows(score: CorpusScore) -> list[tuple[str, str]]:
-    """A CorpusScore for people; what does not occur is left out."""
+    """Return the rows of a CorpusScore for people; rows that do not apply are left out."""
     unit = score.unit
     text = f", {score.bytes:,} bytes" if score.bytes and unit != "byte" else ""
     chosen = "".join(f", {name} {json.dumps(value)}" for name, value in score.settings.items())

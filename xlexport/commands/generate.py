@@ -23,9 +23,9 @@ __all__ = ["generate"]
 @click.option("--file", "prompt_file", type=click.File("rb"), help="Read the prompt from a file or '-'.")
 @click.option("-n", "--max-tokens", type=click.IntRange(0), default=200, show_default=True)
 @click.option("--temperature", type=float, default=1.0, show_default=True, help="0 takes the likeliest token.")
-@click.option("--top-k", type=int, help="Only the k likeliest tokens.")
-@click.option("--top-p", type=float, help="Only the likeliest tokens that together reach this probability.")
-@click.option("--seed", type=int, help="Of the random draws.")
+@click.option("--top-k", type=int, help="Draw only from the k likeliest tokens.")
+@click.option("--top-p", type=float, help="Draw only from the likeliest tokens that together reach this probability.")
+@click.option("--seed", type=int, help="Seed of the random draws.")
 @click.option("--json", "as_json", is_flag=True, help="Print one object with prompt, text and token ids.")
 @runtime_options
 @document_options
@@ -61,7 +61,7 @@ def generate(
 
 
 def _print_generated(prompt: bytes, tokens: Iterator[int], tokenizer: Tokenizer, as_json: bool) -> None:
-    """Print the continuation: one object, or the text once it is complete (a character may be several tokens)."""
+    """Print the continuation as one object, or as text once characters are complete: one may be several tokens."""
     import numpy as np
 
     from xlruntime.documents import continuation

@@ -1,4 +1,4 @@
-"""What is in a bundle or a checkpoint, for people and for programs."""
+"""Describe a bundle or a checkpoint, for people and for programs."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ if TYPE_CHECKING:
 
 __all__ = ["bundle_rows", "checkpoint_object", "checkpoint_rows", "inspect", "placement_of", "placement_rows"]
 
-Placement = dict[str, dict[str, dict[str, int]]]  # by graph, execution provider and operator: how many nodes
+Placement = dict[str, dict[str, dict[str, int]]]  # number of nodes by graph, execution provider and operator
 
 
 def bundle_rows(bundle: Bundle, folder: Path) -> list[tuple[str, str]]:
-    """Names and values for a table, of the bundle in `folder`.
+    """Return names and values that describe the bundle in `folder`, for a table.
 
     Raises:
-        BundleError: the manifest's paperwork is not what xlexport writes.
+        BundleError: the manifest's config, provenance or memory are not what xlexport writes.
     """
     try:
         return _bundle_rows(bundle, folder)
@@ -70,7 +70,7 @@ def _bundle_rows(bundle: Bundle, folder: Path) -> list[tuple[str, str]]:
 
 
 def placement_of(folder: Path, device: str) -> Placement:
-    """Where ONNX Runtime runs the nodes of each graph of the bundle in `folder` on this machine.
+    """Return where ONNX Runtime runs the nodes of each graph of the bundle in `folder` on this machine.
 
     Raises:
         ProviderError, OptionError, BundleError: as `xlruntime.load`.
@@ -80,7 +80,7 @@ def placement_of(folder: Path, device: str) -> Placement:
 
 
 def placement_rows(placement: Placement) -> list[tuple[str, str]]:
-    """Names and values for a table; operators are named where they do not all run in one place."""
+    """Return names and values for a table, with operators if they do not all run on one provider."""
     rows = []
     for purpose, providers in placement.items():
         for provider, operators in providers.items():
@@ -98,7 +98,10 @@ def _tokenizer(bundle: Bundle, folder: Path) -> str:
 
 
 def checkpoint_rows(source: SourceCheckpoint) -> list[tuple[str, str]]:
-    """Names and values for a table: what it is, and under `note` what was chosen for the user or would be lost."""
+    """Return names and values that describe a checkpoint, for a table.
+
+    Rows `note` say what was chosen for the user or would be lost.
+    """
     found = architecture(source.architecture)
     settings, fields = found.checkpoint_settings(source.config, source.needs), found.evaluation_fields
     hyper_parameters = {name: value for name, value in source.config.items() if name not in fields.values()}
@@ -115,7 +118,7 @@ def checkpoint_rows(source: SourceCheckpoint) -> list[tuple[str, str]]:
 
 
 def checkpoint_object(source: SourceCheckpoint) -> dict[str, Any]:
-    """The same as one object. An evaluation setting that the checkpoint does not hold is None, and in `needs`."""
+    """Return the same as one object. An evaluation setting that the checkpoint lacks is None and listed in `needs`."""
     tokenizer = source.tokenizer
     if isinstance(tokenizer, Vocabulary):
         rules = {name: value for name, value in asdict(tokenizer).items() if name != "symbols"}
@@ -156,7 +159,7 @@ def _listed(config: Mapping[str, Any]) -> str:
 
 
 def _lower(value: Any) -> str:
-    """As JSON and the options have it."""
+    """Return a boolean in lower case, as JSON and the options write it."""
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
@@ -166,8 +169,12 @@ def _shape(shape: tuple[int | str, ...]) -> str:
 
 @click.command()
 @click.argument("path", type=PATH)
-@click.option("--json", "as_json", is_flag=True, help="Print the whole manifest, or all that is known of a checkpoint.")
-@click.option("--device", help="Open a bundle there, too, and show which execution provider computes how many nodes.")
+@click.option(
+    "--json", "as_json", is_flag=True, help="Print the whole manifest, or everything known about a checkpoint."
+)
+@click.option(
+    "--device", help="Also open a bundle on this device, and show how many nodes each execution provider computes."
+)
 @checkpoint_options
 def inspect(
     path: Path, as_json: bool, device: str | None, format_name: str | None, config: dict[str, Any] | None

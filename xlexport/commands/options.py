@@ -49,7 +49,7 @@ Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 
 
 class Integers(click.ParamType[tuple[int, ...]]):
-    """Integers separated by commas: with `some` one or more, none of them smaller than `at_least`."""
+    """A list of integers separated by commas: with `some` at least one, none smaller than `at_least`."""
 
     name = "integers"
 
@@ -71,7 +71,7 @@ class Integers(click.ParamType[tuple[int, ...]]):
 
 
 class Names(click.ParamType[tuple[str, ...]]):
-    """Names separated by commas."""
+    """A list of names separated by commas."""
 
     name = "names"
 
@@ -80,7 +80,7 @@ class Names(click.ParamType[tuple[str, ...]]):
 
 
 class OutputFile(click.Path):
-    """A file to write, whose name must not be that of a folder."""
+    """A file to write; the name of a folder is refused."""
 
     def __init__(self) -> None:
         super().__init__(path_type=Path, readable=False, allow_dash=True)
@@ -93,17 +93,17 @@ class OutputFile(click.Path):
 
 PATH = click.Path(path_type=Path)
 OUTPUT = OutputFile()
-# Not checked here: of several documents, one that cannot be read is told of and the others are scored.
+# click does not check these files: `score` reports the unreadable ones and scores the others.
 DOCUMENT = click.Path(path_type=Path, allow_dash=True, readable=False)
 
 
 def all_of(*options: Decorator) -> Decorator:
-    """One decorator for several options."""
+    """Return one decorator for several options."""
     return lambda function: functools.reduce(lambda decorated, option: option(decorated), reversed(options), function)
 
 
 def grouped(name: str, kind: type[Any]) -> Decorator:
-    """Let a command have one argument `name`: a dataclass made of the options that are called as its fields."""
+    """Return a decorator that collects the options named like the fields of a dataclass in one argument `name`."""
     names = [field.name for field in dataclasses.fields(kind)]
 
     def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -118,7 +118,7 @@ def grouped(name: str, kind: type[Any]) -> Decorator:
 
 @dataclasses.dataclass(frozen=True)
 class Selection:
-    """How files become documents; options of the same names.
+    """How files become documents; the fields are options of the same names.
 
     Raises:
         click.UsageError: they do not go together.
@@ -136,7 +136,7 @@ class Selection:
 
     @property
     def reading(self) -> Reading:
-        """The same for the library."""
+        """Return the same choices as the library takes them."""
         from xlexport.scoring.inputs import Reading
 
         reading = Reading(self.ids, self.field, self.id_field)
@@ -152,15 +152,20 @@ class Selection:
 reading_options = all_of(
     click.option("--field", metavar="NAME", help="The files are JSON lines, each with a document in this field."),
     click.option(
-        "--id-field", metavar="NAME", help="With --field: the field that names a document, where there is one."
+        "--id-field", metavar="NAME", help="With --field: the field that holds a document's name, if there is one."
     ),
-    click.option("--include", multiple=True, metavar="PATTERN", help="Of folders, take only files named so: '*.txt'."),
+    click.option(
+        "--include",
+        multiple=True,
+        metavar="PATTERN",
+        help="From folders, take only files with names like this: '*.txt'.",
+    ),
     click.option("--ids", is_flag=True, help="The files hold token ids separated by white space, not text."),
     click.option(
         "--max-document-bytes",
         type=click.IntRange(1),
         metavar="N",
-        help="Longest document of those that are held whole: lines of JSON, and texts for a tokenizer.json or a "
+        help="Limit for documents that are read as a whole: lines of JSON, and texts for a tokenizer.json or a "
         "SentencePiece model.  [default: 64 MiB and 16 MiB]",
     ),
     grouped("selection", Selection),
@@ -221,7 +226,7 @@ def _for_architectures(option: Option, titles: Sequence[str]) -> str:
 
 _segment_len = declared(SEGMENT_LEN, help=f"{SEGMENT_LEN.help}  [default: the model's own]")
 _mem_len = declared(MEM_LEN, help=f"{MEM_LEN.help}  [default: the model's own]")
-settings_options = _of_architectures("evaluation_options")  # if the command has options of its own for lengths
+settings_options = _of_architectures("evaluation_options")  # for commands that define their own options for lengths
 evaluation_options = all_of(_segment_len, _mem_len, settings_options)
 attention_options = all_of(_segment_len, _mem_len, _of_architectures("evaluation_options", feature="attention-plot"))
 
@@ -229,10 +234,10 @@ _restart = click.option(
     "--restart",
     is_flag=True,
     default=None,
-    help="Let a document that is longer than the model can read begin again there, instead of refusing it.",
+    help="Reset position and memory when a document exceeds the model's maximum length, instead of failing.",
 )
 document_options = all_of(evaluation_options, _restart)
-# If the command itself tries memory lengths.
+# For the command that tries memory lengths itself.
 any_memory_options = all_of(_segment_len, settings_options, _restart)
 
 conversion_options = all_of(
@@ -241,7 +246,7 @@ conversion_options = all_of(
         type=click.Choice(["onnx", "torchscript", "exported-program"]),
         default="onnx",
         show_default=True,
-        help="What the graphs are. All but onnx run by PyTorch alone, and are to be trusted like programs.",
+        help="Format of the graphs. All but onnx need PyTorch and can run code: open only bundles that you trust.",
     ),
     click.option(
         "--tokenizer",
@@ -253,13 +258,13 @@ conversion_options = all_of(
         "--vocab-style",
         metavar="STYLE",
         help="How text becomes a vocabulary's symbols: wikitext, ptb, lm1b, enwik8, text8 or characters.  "
-        "[default: found out from the symbols]",
+        "[default: recognized by the symbols]",
     ),
     click.option(
         "--text",
         "verify_text",
         type=click.Path(path_type=Path),
-        help="Text to verify on.  [default: one that every Python brings]",
+        help="Text to verify on.  [default: Python's built-in documentation topics]",
     ),
     click.option("--segments", "verify_segments", type=click.IntRange(1), help="Segments to verify."),
     _of_architectures("conversion_options"),
@@ -267,7 +272,7 @@ conversion_options = all_of(
 )
 
 
-# What `convert` lets choose of how a model is evaluated; a conversion's own option of the same name goes before.
+# Evaluation settings that `convert` offers; a conversion option of the same name takes precedence.
 conversion_settings = all_of(
     _segment_len,
     _mem_len,
@@ -276,11 +281,13 @@ conversion_settings = all_of(
 
 
 def _with_buckets(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Let `config` hold what the options that stand beside it say."""
+    """Put the values of the related options into `config`."""
 
     @functools.wraps(function)
     def merged(config: dict[str, Any] | None, num_buckets: Any, max_length: int | None, **values: Any) -> Any:
-        buckets = num_buckets[0] if num_buckets and len(num_buckets) == 1 else num_buckets  # as a file has one number
+        buckets = (
+            num_buckets[0] if num_buckets and len(num_buckets) == 1 else num_buckets
+        )  # a file also has a single number
         said = {"num_buckets": buckets, "max_length": max_length}
         given = {name: value for name, value in said.items() if value is not None}
         return function(config={**(config or {}), **given} if given else config, **values)
@@ -293,26 +300,26 @@ checkpoint_options = all_of(
         "--format",
         "format_name",
         type=click.Choice(FORMATS),
-        help="Format of the checkpoint.  [default: found out from the content]",
+        help="Format of the checkpoint.  [default: recognized by the content]",
     ),
     click.option(
         "--config",
         metavar="FILE",
         type=click.Path(path_type=Path),
         callback=_read_config,
-        help="JSON file with hyper-parameters that the checkpoint does not hold, or evaluation settings of training.",
+        help="JSON file with hyper-parameters or evaluation settings that the checkpoint does not hold.",
     ),
     click.option(
         "--num-buckets",
         metavar="N[,M]",
         type=Integers(),
-        help="Buckets of a round of hashing, or factors of their number, where a Reformer checkpoint does not say.",
+        help="Buckets of a round of hashing, or factors of their number, if a Reformer checkpoint does not say.",
     ),
     click.option(
         "--max-length",
         metavar="T",
         type=click.IntRange(1),
-        help="Instead: as many buckets as its own code has for documents of T tokens.",
+        help="Instead of --num-buckets: as many as its own code has for documents of T tokens.",
     ),
     _with_buckets,
 )
@@ -322,18 +329,18 @@ device_options = all_of(
     click.option(
         "--strict-device",
         is_flag=True,
-        help="Fail where the CPU would compute what the device has no kernel for, sizes of tensors left aside.",
+        help="Fail if the CPU would compute more than sizes of tensors because the device has no kernel.",
     ),
     click.option(
         "--cuda-graphs",
         is_flag=True,
-        help="Capture steps of one shape and replay them, where the bundle was converted for it.",
+        help="Capture steps of one shape and replay them, if the bundle was converted for it.",
     ),
 )
 
 
 def _as_runtime(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Let `runtime` hold what `open_bundle` takes."""
+    """Put the arguments of `open_bundle` into `runtime`."""
 
     @functools.wraps(function)
     def merged(**values: Any) -> Any:
@@ -354,12 +361,12 @@ runtime_options = all_of(
         "--step-timeout",
         metavar="SECONDS",
         type=click.FloatRange(0, min_open=True),
-        help="Fail if one step takes longer, for a bundle of a stranger.  [default: no limit]",
+        help="Fail if one step takes longer, for bundles from strangers.  [default: no limit]",
     ),
     click.option(
         "--trust",
         is_flag=True,
-        help="Run a bundle of TorchScript or exported programs, too, by PyTorch. That runs code that is in it.",
+        help="Also run bundles of TorchScript or exported programs, with PyTorch. This runs code in the bundle.",
     ),
     _as_runtime,
 )
@@ -370,16 +377,16 @@ protocol_options = all_of(
         type=click.Choice(PROTOCOLS),
         default=PROTOCOLS[0],
         show_default=True,
-        help="Whose walk: streams of equal length; the same after a warm-up; or one stream.",
+        help="How to walk the corpus: in streams of equal length; the same after a warm-up; or in one stream.",
     ),
     click.option(
         "--batch-size",
         type=click.IntRange(1),
-        help="Parallel streams, on which the score depends.  [default: the protocol's own: 10, 16 or 1]",
+        help="Number of parallel streams; the score depends on it.  [default: the protocol's own: 10, 16 or 1]",
     ),
     click.option(
         "--sentences/--no-sentences",
         default=None,
-        help="Pack sentences into the streams.  [default: as kimiyoung does, where the vocabulary marks them]",
+        help="Pack sentences into the streams.  [default: as kimiyoung does, if the vocabulary marks them]",
     ),
 )

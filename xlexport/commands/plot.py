@@ -31,9 +31,9 @@ output_option = click.option(
     "--output",
     type=OUTPUT,
     metavar="FILE",
-    help="The .png or .svg file to draw; one that is there is replaced.  [default: none with --json]",
+    help="The .png or .svg file to draw; an existing file is replaced.  [default: none with --json]",
 )
-json_option = click.option("--json", "as_json", is_flag=True, help="Print what is drawn, as one object.")
+json_option = click.option("--json", "as_json", is_flag=True, help="Print the numbers of the plot as one object.")
 
 
 @click.group()
@@ -55,7 +55,7 @@ def _check(output: Path | None, as_json: bool) -> None:
 @click.argument("files", nargs=-1, required=True, type=DOCUMENT)
 @output_option
 @click.option(
-    "--window", type=click.IntRange(1), help="Length of a window.  [default: such that at most 200 are drawn]"
+    "--window", type=click.IntRange(1), help="Length of a window.  [default: chosen so that at most 200 are drawn]"
 )
 @reading_options
 @batch_option
@@ -73,7 +73,7 @@ def bits(
     runtime: dict[str, Any],
     **evaluation: Any,
 ) -> None:
-    """Draw bits per byte along FILES: in windows, and from the beginning on. Needs no PyTorch."""
+    """Draw bits per byte along FILES: in windows, and cumulative from the beginning. Needs no PyTorch."""
     _check(output, as_json)
     from xlexport.analysis.bits_along import bits_along, unit_along
     from xlexport.bundles import open_bundle
@@ -105,7 +105,11 @@ def bits(
 @click.argument("file", required=False, type=PATH)
 @output_option
 @click.option(
-    "--tokens", type=click.IntRange(1), default=20_000, show_default=True, help="Queries to average over, at most."
+    "--tokens",
+    type=click.IntRange(1),
+    default=20_000,
+    show_default=True,
+    help="Largest number of queries to average over.",
 )
 @json_option
 @checkpoint_options
@@ -123,7 +127,8 @@ def attention(
 ) -> None:
     """Draw how far back each head of CHECKPOINT attends over FILE, with BUNDLE's tokens and settings.
 
-    Without FILE over a text that every Python brings. Graphs do not give attention weights: the eager model does.
+    Without FILE, the text is Python's built-in documentation topics. The attention weights come from the eager model,
+    because graphs do not return them.
     """
     _check(output, as_json)
     from xlexport.extras import require

@@ -16,7 +16,7 @@ __all__ = ["precision_options", "quantization_rows", "quantize"]
 
 
 def precision_options(dtype: Decorator) -> Decorator:
-    """`dtype` and what goes with it."""
+    """Return a decorator for `dtype` and its related options."""
     return all_of(
         dtype,
         click.option(
@@ -30,14 +30,14 @@ def precision_options(dtype: Decorator) -> Decorator:
             "--keep-float",
             metavar="NAME",
             multiple=True,
-            help="A product that stays float32, such as layers.0.qkv; * stands for anything. Several may be given.",
+            help="A weight matrix that stays float32, such as layers.0.qkv; * matches anything. May be repeated.",
         ),
         click.option(
             "--memory-dtype",
             type=click.Choice(["float32", "float16"]),
             default="float32",
             show_default=True,
-            help="Of carried memories; float16 goes with --dtype float16.",
+            help="Precision of carried memories; float16 needs --dtype float16.",
         ),
     )
 
@@ -58,14 +58,14 @@ def precision_options(dtype: Decorator) -> Decorator:
     "texts",
     type=PATH,
     multiple=True,
-    help="Real text to measure the cost on; may be given several times.  [default: for bytes, one that every Python "
-    "brings; else it must be given]",
+    help="A file like the model's training text, to measure the cost on; may be given several times.  [default, only "
+    "for bundles that read bytes: Python's built-in documentation topics]",
 )
 @click.option("--ids", "as_ids", is_flag=True, help="The texts hold token ids separated by white space.")
 @click.option(
     "--tokens",
     type=click.IntRange(2048),
-    help="Of the text, to measure on.  [default: 16,384, or as many as fill the memory twice]",
+    help="Tokens of the text to measure on.  [default: 16,384, or as many as fill the memory twice]",
 )
 @click.option("--force", is_flag=True, help="Replace an existing bundle.")
 @click.option("--json", "as_json", is_flag=True, help="Print one object.")
@@ -79,7 +79,7 @@ def quantize(
     as_json: bool,
     **options: Any,
 ) -> None:
-    """Write BUNDLE in a lower precision. Nothing is written if that costs too many bits per token of real text."""
+    """Write BUNDLE in a lower precision. If that costs too many bits per token of real text, nothing is written."""
     from xlexport.extras import require
 
     require("convert")
@@ -97,10 +97,10 @@ def quantize(
 
 
 def quantization_rows(report: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """A QuantizationReport's fields for people."""
+    """Return the rows of a QuantizationReport's fields for people."""
     kept, texts = report["kept"], ", ".join(str(file["name"]) for file in report["text"])
     return [
-        ("quantized", f"{report['products'] - len(kept)} of {report['products']} products to {report['dtype']}"),
+        ("quantized", f"{report['products'] - len(kept)} of {report['products']} weight matrices to {report['dtype']}"),
         *((f"float32: {name}", why) for name, why in kept.items()),
         ("memories", report["memory_dtype"]),
         ("measured on", f"{report['tokens']:,} tokens of {texts}"),

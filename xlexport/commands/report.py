@@ -20,7 +20,7 @@ ENDINGS = (".html", ".htm")
 
 
 def _page(context: click.Context, parameter: click.Parameter, given: str | None) -> Path | None:
-    """The page that -o names, which has to look like one: browsers and servers go by the ending."""
+    """Return the page that -o names, if its ending is one that browsers and servers know as a page."""
     if given is None:
         return None
     if given == "-":
@@ -44,9 +44,13 @@ def _page(context: click.Context, parameter: click.Parameter, given: str | None)
 )
 @click.option("--force", is_flag=True, help="Replace an existing file.")
 @click.option(
-    "--top", type=click.IntRange(0, 10), default=5, show_default=True, help="Likeliest tokens to show for each token."
+    "--top",
+    type=click.IntRange(0, 10),
+    default=5,
+    show_default=True,
+    help="Number of likeliest tokens to show for each token.",
 )
-@click.option("--title", help="Of the page.  [default: FILE's name]")
+@click.option("--title", help="Title of the page.  [default: FILE's name]")
 @reading_options
 @document_options
 @runtime_options
@@ -75,7 +79,7 @@ def report(
     output = output or file.with_suffix(".html")
     if not is_stdin and output.resolve() == file.resolve():
         raise click.UsageError(f"{output} is the file to report on. Give another one with -o.")
-    if is_stdin or file.exists():  # else the missing file is what must be mended first
+    if is_stdin or file.exists():  # otherwise the missing file must be reported first
         check_file(output, force)
     document = read_for_page(only_document_given(file, selection))
     if selection.field is None and not is_stdin:

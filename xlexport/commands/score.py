@@ -41,7 +41,7 @@ ENDINGS: dict[str, Format] = {".jsonl": "jsonl", ".ndjson": "jsonl", ".json": "j
 
 @dataclass(frozen=True)
 class RecordOptions:
-    """What records are of, and how they are written; options of the same names.
+    """The unit of a record and its format; the fields are options of the same names.
 
     Raises:
         click.UsageError: they do not go together.
@@ -64,16 +64,16 @@ class RecordOptions:
 
     @property
     def level(self) -> Level:
-        """What there is a record of."""
+        """The unit of one record."""
         return "token" if self.per_token else self.per or "document"
 
     @property
     def alternatives(self) -> int | None:
-        """How many likeliest tokens a token's record has; None: no detail at all."""
+        """The number of likeliest tokens in a token's record; None: no detail at all."""
         return self.top if self.top is not None else 0 if self.detail else None
 
     def format_for(self, output: Path | None) -> Format:
-        """Return how records are written there; None: standard output."""
+        """Return the format of the records in `output`; None: standard output."""
         if self.as_json or self.kind is not None:
             return self.kind or "jsonl"
         if output is None:
@@ -85,7 +85,7 @@ class RecordOptions:
 
 @dataclass(frozen=True)
 class OutputOptions:
-    """Where records go; options of the same names.
+    """Where records are written; the fields are options of the same names.
 
     Raises:
         click.UsageError: they do not go together.
@@ -104,7 +104,7 @@ class OutputOptions:
 
     @property
     def path(self) -> Path | None:
-        """The file to write; None: standard output."""
+        """Return the file to write; None: standard output."""
         return None if str(self.output) == "-" else self.output
 
 
@@ -112,7 +112,10 @@ input_options = all_of(
     reading_options,
     click.option("--strict", is_flag=True, help="Stop at the first document that cannot be scored."),
     click.option(
-        "--continuous", is_flag=True, help="Carry memory on from document to document, in the order they are given."
+        "--continuous",
+        is_flag=True,
+        help="Carry memory from each document to the next, in the order given. Nothing is put between them: end each "
+        "with a newline.",
     ),
     batch_option,
 )
@@ -121,14 +124,14 @@ record_options = all_of(
     click.option(
         "--per",
         type=click.Choice(LEVELS),
-        help="What there is a record of; totals then go to stderr.  [default: document]",
+        help="Write one record for each document, line, word or token; totals go to stderr.  [default: document]",
     ),
     click.option("--per-token", is_flag=True, help="The same as --per token."),
     click.option(
         "--format",
         "kind",
         type=click.Choice(["jsonl", "csv"]),
-        help="Of the records.  [default: by the ending of --output; on stdout jsonl, for documents a line each]",
+        help="Format of the records.  [default: by the ending of --output; on stdout jsonl, and text for documents]",
     ),
     click.option("--json", "as_json", is_flag=True, help="The same as --format jsonl; totals on stderr are JSON, too."),
     click.option(
@@ -144,17 +147,15 @@ output_options = all_of(
     click.option(
         "-o", "--output", type=OUTPUT, metavar="FILE", help="Write to FILE, which appears when it is complete."
     ),
-    click.option("--force", is_flag=True, help="Replace FILE, or what an interrupted run has left of it."),
-    click.option(
-        "--resume", is_flag=True, help="Go on with an interrupted run; the output is the same, byte for byte."
-    ),
+    click.option("--force", is_flag=True, help="Replace FILE, or the rest of an interrupted run."),
+    click.option("--resume", is_flag=True, help="Continue an interrupted run; the output is the same, byte for byte."),
     click.option(
         "--save-every",
         type=click.FloatRange(0),
         metavar="SECONDS",
         default=10.0,
         show_default=True,
-        help="How often a run with --output saves what --resume goes on from.",
+        help="How often a run with --output saves the state from which --resume continues.",
     ),
     grouped("writing", OutputOptions),
 )
@@ -182,7 +183,7 @@ def score(
 ) -> None:
     """Score FILES with BUNDLE, each as one document of any length. Needs no PyTorch.
 
-    FILES are files, folders, quoted patterns ('books/**/*.txt') or '-' for standard input, any of them packed by gzip.
+    FILES are files, folders, quoted patterns ('books/**/*.txt') or '-' for standard input; gzip is unpacked.
     `score` reports a document that it cannot read and continues with the others; the exit status is then 1.
     """
     if selection.ids and record.level in ("line", "word"):
@@ -199,7 +200,7 @@ def score(
     if file is not None:
         file.check(writing.force, writing.resume)
         if writing.resume and file.path.exists() and not file.partial.exists():
-            file.forget_state()  # of a run that was killed after its last step
+            file.forget_state()  # left by a run that was killed after its last step
             tell(
                 f"{file.path}: complete already, so nothing was done. Options and inputs were not compared with those "
                 "it was made of; --force scores them again."
@@ -252,7 +253,7 @@ def score(
 
 
 class _Reporter:
-    """What `score` shows on standard error: lines for a person, or with --json objects; and a bar on a terminal."""
+    """What `score` prints to standard error: lines for people, or objects with --json; on a terminal also a bar."""
 
     def __init__(self, bar: DocumentsBar, as_json: bool) -> None:
         self._bar, self._as_json = bar, as_json
@@ -281,7 +282,7 @@ class _Reporter:
 
 
 class _StandardOutput:
-    """Records on standard output, which a reader sees step by step; on a terminal in what that can show."""
+    """Records on standard output, written step by step; on a terminal only what it can show."""
 
     def __init__(self, reporter: _Reporter, kind: Format) -> None:
         self._file = sys.stdout.buffer
@@ -301,7 +302,7 @@ class _StandardOutput:
 
 
 def _check_inputs(inputs: Sequence[Input], reading: Reading, output: Path | None, resume: bool) -> None:
-    """Refuse inputs that the options do not go with; say which are not text."""
+    """Refuse inputs that do not fit the options, and report files that are not text."""
     from xlruntime.messages import listed
 
     paths = [given.path for given in inputs if given.path is not None]
@@ -310,4 +311,4 @@ def _check_inputs(inputs: Sequence[Input], reading: Reading, output: Path | None
     if resume and not all(given.repeatable for given in inputs):
         raise click.UsageError("--resume reads its inputs again, but standard input and pipes are gone. Give files.")
     if reading.field is None and not reading.ids and (binary := [given.name for given in inputs if given.is_binary]):
-        tell(f"{listed(binary)}: not text, as zero bytes in there show; scored all the same.")
+        tell(f"{listed(binary)}: not text (contains zero bytes), but scored nevertheless.")

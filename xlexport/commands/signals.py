@@ -1,7 +1,7 @@
-"""Ctrl-C and SIGTERM: they end a command in good order, or at once if it is within a call that does not return.
+"""Ctrl-C and SIGTERM end a command in good order, or at once if it is in a call that does not return.
 
-Python handles a signal between two of its own instructions. ONNX Runtime and PyTorch may not return for hours. So a
-thread, which runs meanwhile, ends the process if the first signal stays without effect for long, or a second one comes.
+Python handles a signal only between two of its own instructions, and ONNX Runtime or PyTorch may not return for hours.
+So a thread ends the process if the first signal has no effect for long, or if a second one arrives.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ _noticed = threading.Event()  # whether Python has handled a SIGTERM
 
 
 def handle_signals() -> None:
-    """Let SIGTERM do what Ctrl-C does, and let both end calls that do not return. Only for the process of a command."""
+    """Make SIGTERM act like Ctrl-C, and let both end calls that do not return. Only for the process of a command."""
     reading, writing = os.pipe()
     os.set_blocking(writing, False)
-    signal.set_wakeup_fd(writing, warn_on_full_buffer=False)  # written to at once, also during a call that lasts
+    signal.set_wakeup_fd(writing, warn_on_full_buffer=False)  # Python writes here at once, also during a long call
     signal.signal(signal.SIGTERM, _end_as_after_ctrl_c)
     threading.Thread(target=_watch, args=(reading,), name="signals", daemon=True).start()
 
 
 def _end_as_after_ctrl_c(number: int, frame: FrameType | None) -> None:
-    """Clean up, or save, as a training run does, also where a shell's background jobs ignore Ctrl-C."""
+    """Let the command clean up or save, even if the shell makes background jobs ignore Ctrl-C."""
     _noticed.set()
     handler = signal.getsignal(signal.SIGINT)
     if not callable(handler):
@@ -58,6 +58,6 @@ def _end_unless_noticed() -> None:
 
 
 def _end(number: int) -> None:
-    """End the process from any thread, with the status that shells give to what a signal has ended."""
+    """End the process from any thread, with the status that shells use after a signal."""
     os.write(2, b"Error: ended at once, within a call that did not return. Run the command again.\n")
     os._exit(128 + number)

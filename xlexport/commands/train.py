@@ -1,4 +1,4 @@
-"""Options of `train`: what a run may choose of a model's configuration and of its training.
+"""The `train` command and its options: choices of the model's configuration and of its training.
 
 `architectures/<name>/training.py` declares the options of a model, `xltraining/training_config.py` those of a run.
 """
@@ -26,11 +26,15 @@ __all__ = ["ARCHITECTURE_OPTIONS", "TRAINING_OPTIONS", "model_config", "train", 
 
 
 TRAINED = {one.name: one for one in architectures() if one.training_options}
-# Of each architecture, fields of its configuration by name.
+# For each architecture, the fields of its configuration by name.
 ARCHITECTURE_OPTIONS = {name: {option.name: option for option in one.training_options} for name, one in TRAINED.items()}
 _COMMON = (
     Option(
-        "task", "choice", "Text FILES, or copying a random word (no FILES).", "bytes", choices=("bytes", "duplication")
+        "task",
+        "choice",
+        "Train on text FILES, or on copying a random word (no FILES).",
+        "bytes",
+        choices=("bytes", "duplication"),
     ),
     Option("word_length", "integer", "Symbols of the word that the duplication task repeats.", 255),
     Option("steps", "integer", "Updates in all; 0 writes a fresh model.", 10_000),
@@ -41,19 +45,19 @@ _COMMON = (
     Option(
         "learning_rate",
         "number",
-        "Highest learning rate; for Adafactor a part of each weight's size, such as 0.1.",
+        "Highest learning rate; for Adafactor relative to each weight's size, such as 0.1.",
         2e-3,
     ),
-    Option("min_lr_ratio", "number", "Learning rate at the end, as a part of the highest.", 0.02),
+    Option("min_lr_ratio", "number", "Learning rate at the end, as a fraction of the highest.", 0.02),
     Option("warmup_steps", "integer", "Updates until the highest learning rate.", 300),
     Option("weight_decay", "number", "Weight decay.", 0.0),
     Option("clip", "number", "Largest norm of the gradient.", 1.0),
-    Option("seed", "integer", "Of the first weights and of dropout.", 0),
+    Option("seed", "integer", "Seed of the initial weights and of dropout.", 0),
     Option("log_every", "integer", "Updates between lines of log.jsonl.", 50),
     Option("eval_every", "integer", "Updates between evaluations.", 500),
     Option("checkpoint_every", "integer", "Updates between checkpoints.", 500),
     Option("device", "text", "cpu, cuda or cuda:N.", "cpu"),
-    Option("bf16", "boolean", "bfloat16 autocast.  [default: on CUDA where it can]", None),
+    Option("bf16", "boolean", "bfloat16 autocast.  [default: on CUDA devices that support it]", None),
     Option("threads", "integer", "CPU threads.  [default: all cores]", None),
 )
 _RUN_OPTIONS = {name: one.run_options for name, one in TRAINED.items()}
@@ -62,7 +66,7 @@ _MODEL_OPTIONS = {name: entry for options in ARCHITECTURE_OPTIONS.values() for n
 
 
 def train_options(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Options for the architecture, for what a run may choose of the model (those given), and for the training."""
+    """Add the options for the architecture, the model (only values that are given) and the training."""
 
     @functools.wraps(function)
     def collected(architecture: str, **values: Any) -> Any:
@@ -86,7 +90,7 @@ def train_options(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _shown_defaults(name: str) -> str:
-    """Each architecture's default of an option; one that only one has says so."""
+    """Return each architecture's default of an option as help; if only one has the option, its name comes first."""
     defaults = {
         architecture: _shown(options[name].default)
         for architecture, options in ARCHITECTURE_OPTIONS.items()
@@ -109,7 +113,7 @@ def _shown(default: Any) -> str:
 
 
 def _refuse_what_does_not_count(architecture: str, model: dict[str, Any], training: dict[str, Any]) -> None:
-    """A given option that this run would not look at is a mistake."""
+    """Refuse options that were given but have no effect on this run."""
     problems = []
     foreign = [name for name in model if name not in ARCHITECTURE_OPTIONS[architecture]]
     if foreign:
@@ -140,10 +144,10 @@ def _is_given(name: str) -> bool:
 
 
 def model_config(architecture: str, given: dict[str, Any], training: dict[str, Any]) -> ModelConfig:
-    """The model's configuration from the options given; what others decide is computed.
+    """Return the model's configuration from the options given; fields that depend on others are computed.
 
     Raises:
-        ConfigError: the options do not go together.
+        ConfigError: the options contradict each other.
     """
     from xltraining.architectures import config_from
     from xltraining.duplication import N_TOKEN, sequence_length
@@ -211,7 +215,7 @@ def _resumed(
     """Return what the run in `out_dir` was started with; options of this command line take the place of its own.
 
     Raises:
-        ConfigError: the options do not go together.
+        ConfigError: the options contradict each other.
         XltrainingError: the folder holds no run that can be resumed.
     """
     from dataclasses import replace

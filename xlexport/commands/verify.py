@@ -1,4 +1,4 @@
-"""The `verify` command, and how a report of parity is shown."""
+"""The `verify` command, and the table of a parity report."""
 
 from __future__ import annotations
 
@@ -20,8 +20,10 @@ __all__ = ["parity_rows", "verify"]
 @click.command()
 @click.argument("bundle", type=PATH)
 @click.argument("checkpoint", type=PATH)
-@click.option("--text", type=PATH, help="Text to walk.  [default: one that every Python brings]")
-@click.option("--segments", type=click.IntRange(1), help="How many.  [default: until the memory has wrapped twice]")
+@click.option("--text", type=PATH, help="Text to compare on.  [default: Python's built-in documentation topics]")
+@click.option(
+    "--segments", type=click.IntRange(1), help="Number of segments.  [default: until the memory has wrapped twice]"
+)
 @click.option("--json", "as_json", is_flag=True, help="Print the report as JSON, with the figures of each segment.")
 @checkpoint_options
 @runtime_options
@@ -62,7 +64,7 @@ def verify(
 
 
 def parity_rows(report: ParityReport) -> list[tuple[str, str]]:
-    """A ParityReport for people."""
+    """Return the rows of a ParityReport for people."""
     tolerance = report.tolerance
     behind = "" if report.detail_segments == report.segments else f", first {report.detail_segments} segments"
     memory = ("largest memory difference", f"{report.max_abs_memory_diff:.2e} (≤ {tolerance['memory']:g})")
@@ -77,11 +79,17 @@ def parity_rows(report: ParityReport) -> list[tuple[str, str]]:
             "largest log-probability difference",
             f"{report.max_abs_log_prob_diff:.2e} nats (≤ {tolerance['log_prob']:g})",
         ),
-        ("of other tokens, relative", f"{report.max_distribution_diff:.2e} (≤ {tolerance['log_prob']:g}){behind}"),
+        (
+            "for tokens not in the text, relative",
+            f"{report.max_distribution_diff:.2e} (≤ {tolerance['log_prob']:g}){behind}",
+        ),
         *([] if report.whole else [memory]),
-        ("bits per token", f"{report.bits_per_token:.4f}, graph {report.delta_bits_per_token:+.1e}"),
+        (
+            "bits per token",
+            f"{report.bits_per_token:.4f}, bundle minus trained model {report.delta_bits_per_token:+.1e}",
+        ),
         ("same best token", f"{report.top1_agreement:.2%}{behind}"),
-        ("drift, last third to first", "-" if report.drift is None else f"{report.drift:.2f}"),
+        ("growth of the difference along the text", "-" if report.drift is None else f"{report.drift:.2f} (1 = none)"),
         *_lsh_rows(report),
         ("equal", "yes" if report.passed else "NO"),
     ]

@@ -1,1 +1,1 @@
-"""Pages for the browser: a text coloured by how surprising a bundle finds it."""
+"""Web pages that show a text coloured by how surprising a bundle finds it."""

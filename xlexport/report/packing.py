@@ -1,9 +1,8 @@
-"""Scores of a document's tokens, packed for a page: columns of small integers, deflated, in base64.
+"""Pack the scores of a document's tokens for a page: columns of small integers, deflated, in base64.
 
-Tokens are packed CHUNK at a time, each chunk in two blocks: `main`, which a page reads when it opens (text, where
-tokens end, surprisal, entropy), and `detail`, which it reads when somebody looks there. A block is its columns one
-after another; a column of b-byte integers is all their lowest bytes, then all their next ones, and so on: that deflates
-best.
+Each CHUNK of tokens becomes two blocks. A page reads `main` (text, ends of tokens, surprisal, entropy) when it opens,
+and `detail` when somebody looks at these tokens. A block is the sequence of its columns. A column of b-byte integers
+holds all lowest bytes first, then all next bytes, and so on, because this order deflates best.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ from xlruntime.scores import LN2
 __all__ = ["CHUNK", "NO_SCORE", "Chunk", "Packer", "bytes_for", "pack", "planes"]
 
 CHUNK = 1 << 16  # tokens
-STEPS = 100  # in a bit, of surprisal and entropy
+STEPS = 100  # steps per bit, for surprisal and entropy
 NO_SCORE = 0xFFFF  # surprisal of a token without context
 
 Array = npt.NDArray[Any]
@@ -32,11 +31,11 @@ Array = npt.NDArray[Any]
 
 @dataclass(frozen=True)
 class Chunk:
-    """Consecutive tokens, packed.
+    """A packed sequence of consecutive tokens.
 
     Attributes:
-        tokens, units: how many, and how many UTF-16 units of text they cover.
-        width_bytes: of an integer in the column of widths.
+        tokens, units: number of tokens, and number of UTF-16 units of their text.
+        width_bytes: bytes of an integer in the column of widths.
         main: units (2 bytes), width of each token in them, surprisal and entropy (2 bytes each, in hundredths of a bit,
             NO_SCORE: none). A token that shares a character with the one before it has width 0; text between tokens is
             the later one's.
@@ -54,7 +53,7 @@ class Chunk:
 
 @dataclass
 class _Columns:
-    """Of tokens that are not packed yet."""
+    """Columns of tokens that are not packed yet."""
 
     ends: Array
     ids: Array
@@ -71,10 +70,10 @@ class _Columns:
 
 
 class Packer:
-    """Packs parts of one document, scored with `detail=top`, in the order in which they come.
+    """Packs the parts of one document, scored with `detail=top`, in their order.
 
     Attributes:
-        used: ids of the tokens that occur in the text, or among the likeliest.
+        used: ids of the tokens that occur in the text or among the likeliest tokens.
     """
 
     def __init__(self, text: PageText, vocab_size: int, top: int) -> None:
@@ -90,7 +89,7 @@ class Packer:
         return [int(token) for token in np.flatnonzero(self._is_used)]
 
     def add(self, part: TokenScores) -> Iterator[Chunk]:
-        """Take a part; gives the chunks that it completes, with the document's last part all that is left."""
+        """Take a part and return the chunks that it completes; the document's last part completes all chunks."""
         if part.first is not None:
             none = np.zeros(1, np.int64)
             unscored = none + NO_SCORE
@@ -123,7 +122,7 @@ class Packer:
         self._waiting.append(_Columns(ends, ids, bits, rank, entropy, context, top_ids, top_roots))
 
     def _chunks(self, at_least: int) -> Iterator[Chunk]:
-        """Pack what waits as long as there is so much of it."""
+        """Pack the waiting tokens while there are enough of them."""
         count = sum(len(columns.ids) for columns in self._waiting)
         if count < at_least:
             return
@@ -153,22 +152,22 @@ class Packer:
 
 
 def planes(values: Array, size: int) -> bytes:
-    """Whole numbers of at least 0 (n,) in `size` bytes each: the lowest bytes of all, then the next ones."""
+    """Write non-negative integers (n,) in `size` bytes each: the lowest bytes of all, then the next bytes."""
     numbers = np.ascontiguousarray(values, "<i8").view(np.uint8).reshape(-1, 8)
     return numbers[:, :size].T.tobytes()
 
 
 def pack(raw: bytes) -> str:
-    """Deflated, with zlib's header, in base64."""
+    """Deflate bytes, with zlib's header, and return them in base64."""
     return base64.b64encode(zlib.compress(raw, 9)).decode("ascii")
 
 
 def bytes_for(largest: int) -> int:
-    """Bytes of an integer that holds 0 to `largest`."""
+    """Return the number of bytes of an integer that holds 0 to `largest`."""
     return max(1, (largest.bit_length() + 7) // 8)
 
 
 def _hundredths(bits: npt.NDArray[np.float64]) -> Array:
-    """Rounded to hundredths; what is not a number has no score."""
+    """Return bits in whole hundredths; NaN becomes NO_SCORE."""
     rounded = np.rint(bits * STEPS).clip(0, NO_SCORE - 1)
     return np.where(np.isnan(rounded), NO_SCORE, rounded).astype(np.int64)

@@ -30,19 +30,20 @@ from xlruntime.model import Model
 
 __all__ = ["read_for_page", "write_report"]
 
-LONGEST_BYTES = 32 << 20  # of a document: browsers do not open pages much longer than what it gives
+LONGEST_BYTES = 32 << 20  # of a document: browsers do not open much longer pages
 SCRIPTS = ("data.js", "text.js", "measures.js", "panels.js", "report.js")  # parts of one module, in this order
-LEAST_CEILING = 12  # bits of a token that end the scale: those of a blind guess, but no fewer than these
-PLAIN_NAMES = {"bundle", "model", "checkpoint", "out", "output"}  # of folders; they name no model
+LEAST_CEILING = 12  # bits at the end of the scale for tokens: the bits of a blind guess, but at least this many
+PLAIN_NAMES = {"bundle", "model", "checkpoint", "out", "output"}  # names of folders that do not describe a model
 LEVELS = 16  # colours of the scale, those of colours.css
-WORD_CEILING = 32  # bits of a word that end the scale, unless a token's does later
+WORD_CEILING = 32  # bits at the end of the scale for words, or the end of the tokens' scale if that is larger
 
 
 def read_for_page(document: Document) -> Document:
-    """Return a document with the bytes or token ids that its source gives, not more than a page can hold.
+    """Return a document with the bytes or token ids of its source, up to the limit of a page.
 
     Raises:
-        TextError: there are more. OSError, TokenError: it cannot be read, or does not hold token ids.
+        TextError: the document exceeds the limit.
+        OSError, TokenError: the document cannot be read, or does not hold token ids.
     """
     source: Any = document.source
     if isinstance(source, str | bytes | np.ndarray | list):
@@ -62,7 +63,7 @@ def read_for_page(document: Document) -> Document:
 
 def _too_long(name: str, found: str) -> TextError:
     return TextError(
-        f"{name}: {found}, but at most {LONGEST_BYTES:,} are possible: browsers open no longer page.",
+        f"{name}: {found}, but at most {LONGEST_BYTES:,} are possible, because browsers cannot open longer pages.",
         repair="Give a part of it.",
     )
 
@@ -81,11 +82,11 @@ def write_report(
     """Score `document` and write the page about it, whole or not at all.
 
     Args:
-        document: whose source is bytes or token ids.
-        top: likeliest tokens that the page shows for each, 0 to 10.
-        title: of the page; None is the document's name.
+        document: a document whose source is bytes or token ids.
+        top: number of likeliest tokens that the page shows for each token, 0 to 10.
+        title: the page's title; None: the document's name.
         force: replace a file at `output`.
-        progress: called with how far scoring is, and the document's length, both in what its offsets count.
+        progress: called with the scored length and the document's length, both in the unit of its offsets.
         evaluation: settings, see `Model.evaluation`.
 
     Raises:
@@ -116,7 +117,7 @@ def write_report(
         progress(reached, len(text.after) - 1)
     if summary is None or not summary.scored_tokens:
         raise TextError(f"{document.name}: fewer than 2 tokens, so nothing to score.", repair="Give a longer text.")
-    title = (title or document.name).encode("utf-8", "replace").decode()  # names of files may be any bytes
+    title = (title or document.name).encode("utf-8", "replace").decode()  # a file name may hold any bytes
     about = _about(model, settings, summary, chunks, top, title)
     labels = pack(json.dumps(token_labels(packer.used, model.tokenizer)).encode("ascii"))
     with (
@@ -130,9 +131,9 @@ def write_report(
 def _about(
     model: Model, settings: EvaluationSettings, summary: DocumentScore, chunks: Iterable[Chunk], top: int, title: str
 ) -> dict[str, Any]:
-    """What a page knows besides its blocks."""
+    """Return the data of a page except its blocks."""
     vocab_size = model.bundle.vocab_size
-    uniform = math.ceil(math.log2(vocab_size))  # bits of a blind guess, the most that entropy can be
+    uniform = math.ceil(math.log2(vocab_size))  # bits of a blind guess, which is the largest possible entropy
     token = max(LEAST_CEILING, uniform)
     return {
         "title": title,
@@ -152,7 +153,7 @@ def _about(
 
 
 def _figures(summary: DocumentScore) -> list[tuple[str, str]]:
-    """The document's totals, the most telling first."""
+    """Return the document's totals, the most informative first."""
     same = _counts_bytes(summary)
     rows = [
         ("bits per byte", summary.bits_per_byte, ".3f"),
@@ -167,19 +168,19 @@ def _figures(summary: DocumentScore) -> list[tuple[str, str]]:
 
 
 def _counts_bytes(summary: DocumentScore) -> bool:
-    """Whether each token is a byte."""
+    """Return whether each token is a byte."""
     return summary.bytes == summary.tokens and summary.bits_per_byte == summary.bits_per_token
 
 
 def _notes(model: Model, settings: EvaluationSettings, summary: DocumentScore) -> list[str]:
-    """What a reader must know of how the document was scored, in sentences: first the model, then what to beware of."""
+    """Return sentences about how the document was scored: first the model, then the caveats."""
     memory = "the whole document in one step" if settings.whole else f"segments of {settings.segment_len:,}"
     notes = [f"{_model_name(model)}; {memory}" + ("." if settings.whole else f", memory {settings.most_rows:,}.")]
     return [*notes, *caveats(settings, model.tokenizer), *losses(summary)]
 
 
 def _model_name(model: Model) -> str:
-    """What computed the scores: architecture, sizes, and the bundle's name where it tells more than that it is one."""
+    """Return a description of the model: architecture, sizes, and the bundle's name unless it is in PLAIN_NAMES."""
     bundle = model.bundle
     layers = bundle.config.get("n_layer") or len(bundle.config.get("attn_layers", ()))
     sizes = [f"{layers} layers of {bundle.config['d_model']:,}"] if layers and "d_model" in bundle.config else []
@@ -195,7 +196,7 @@ def _model_name(model: Model) -> str:
 
 
 def _page(about: Mapping[str, Any], labels: str, chunks: Iterable[Chunk]) -> Iterator[str]:
-    """The page, piece by piece. Nothing of the document is markup or script in it: its text is in packed blocks."""
+    """Yield the page in pieces. The document never becomes markup or script, because its text is in packed blocks."""
     style = _file("colours.css") + _file("report.css")
     script = "".join(_file(name) for name in SCRIPTS)
     values = {
@@ -221,7 +222,7 @@ def _block(name: str, packed: str) -> str:
 
 
 def _filled(template: str, values: Mapping[str, str]) -> str:
-    """A template with its {{names}} replaced, in one pass: what is put in is not looked at again."""
+    """Return a template with its {{names}} replaced in one pass; names in inserted values are not replaced."""
     return re.sub(r"\{\{(\w+)\}\}", lambda match: values[match[1]], template)
 
 
@@ -230,5 +231,5 @@ def _file(name: str) -> str:
 
 
 def _digest(content: str) -> str:
-    """What a content security policy calls an inline script or style by."""
+    """Return the digest by which a content security policy names an inline script or style."""
     return f"'sha256-{base64.b64encode(hashlib.sha256(content.encode()).digest()).decode()}'"

@@ -1,4 +1,4 @@
-"""A document's text as a page shows it: in UTF-16, as JavaScript counts, and where each token ends in it."""
+"""A document's text as a page shows it: in UTF-16, as JavaScript counts, with the end of each token."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ __all__ = ["PageText", "text_of_bytes", "text_of_ids", "token_labels"]
 
 @dataclass(frozen=True)
 class PageText:
-    """A text. Bytes that are not UTF-8 stand in it as Python's `surrogateescape` writes them, byte 0xff as U+DCFF.
+    """A text. Bytes that are not UTF-8 appear as Python's `surrogateescape` writes them: byte 0xff is U+DCFF.
 
     Attributes:
         units: (u,) UTF-16 code units.
-        after: (n + 1,) for each offset into the document, in what its tokens' `ends` count (bytes, characters or
-            tokens), the units before it; a character counts as soon as its first byte does.
+        after: (n + 1,) for each offset into the document, the number of units before it. Offsets are in the unit of
+        the tokens' `ends` (bytes, characters or tokens). A character counts from its first byte on.
     """
 
     units: npt.NDArray[np.uint16]
@@ -31,7 +31,7 @@ class PageText:
 
 
 def text_of_bytes(raw: bytes, tokenizer: Tokenizer) -> PageText:
-    """The text of a document that was given as bytes."""
+    """Return the text of a document that was given as bytes."""
     text = raw.decode("utf-8", "surrogateescape")
     points = np.frombuffer(text.encode("utf-32-le", "surrogatepass"), np.uint32)
     units = 1 + (points > 0xFFFF)
@@ -45,7 +45,7 @@ def text_of_bytes(raw: bytes, tokenizer: Tokenizer) -> PageText:
 
 
 def text_of_ids(ids: Ids, tokenizer: Tokenizer) -> PageText:
-    """The text of a document that was given as token ids."""
+    """Return the text of a document that was given as token ids."""
     if _counts_bytes(tokenizer):
         parts = [_bytes_of(tokenizer, token) for token in ids.tolist()]
         ends = np.cumsum([0, *map(len, parts)])
@@ -58,7 +58,7 @@ def text_of_ids(ids: Ids, tokenizer: Tokenizer) -> PageText:
 
 
 def token_labels(ids: Sequence[int], tokenizer: Tokenizer) -> dict[int, str]:
-    """What each token stands for, bytes as in a `PageText`."""
+    """Return the text of each token, with bytes as in a `PageText`."""
     if _counts_bytes(tokenizer):
         return {token: _bytes_of(tokenizer, token).decode("utf-8", "surrogateescape") for token in ids}
     if isinstance(tokenizer, VocabularyTokenizer):
@@ -67,13 +67,13 @@ def token_labels(ids: Sequence[int], tokenizer: Tokenizer) -> dict[int, str]:
 
 
 def _continued(tokenizer: Tokenizer, before: np.int64, token: np.int64) -> str:
-    """What `token` adds to the text of `before`: many tokenizers drop the space of a first token."""
+    """Return the text that `token` adds after `before`, because many tokenizers drop the space of a first token."""
     known, both = tokenizer.decode(np.array([before])), tokenizer.decode(np.array([before, token]))
     return both.removeprefix(known) if both.startswith(known) else tokenizer.decode(np.array([token]))
 
 
 def _counts_bytes(tokenizer: Tokenizer) -> bool:
-    """Whether its tokens are bytes, and their offsets too."""
+    """Return whether its tokens are bytes, and offsets count bytes too."""
     if isinstance(tokenizer, VocabularyTokenizer):
         return tokenizer.vocabulary.kind == "bytes"
     return isinstance(tokenizer, ByteTokenizer)

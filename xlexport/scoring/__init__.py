@@ -1,1 +1,1 @@
-"""What `score` does: inputs become documents, scores become records, and records become files."""
+"""The work of `score`: inputs become documents, scores become records, and records become files."""

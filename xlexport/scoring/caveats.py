@@ -1,4 +1,4 @@
-"""What must be said about scores: what they depend on, and what of a document they do not cover."""
+"""Caveats about scores: what they depend on, and which parts of a document they do not cover."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from xlruntime.evaluation import EvaluationSettings
 
 __all__ = ["NEWLINES_MERGED", "caveats", "losses", "nothing_to_score"]
 
-NEWLINES_MERGED = "The tokenizer takes newlines for spaces, so the bits do not encode where lines end."
+NEWLINES_MERGED = "The tokenizer reads newlines as spaces, so bits per byte exclude the cost of line breaks."
 
 
 def nothing_to_score(score: DocumentScore) -> TextError | None:
-    """What is wrong with a document that has no token with a score; its first token has no context."""
+    """Return the error for a document without a scored token, or None. The first token is never scored."""
     if score.scored_tokens:
         return None
     return TextError(
@@ -21,7 +21,7 @@ def nothing_to_score(score: DocumentScore) -> TextError | None:
 
 
 def caveats(evaluation: EvaluationSettings, tokenizer: Tokenizer) -> list[str]:
-    """Return what scores depend on, or do not cover, in every document."""
+    """Return sentences about what the scores of every document depend on or do not cover."""
     found = []
     if evaluation.segmentation_matters:
         found.append(f"Without same_length the scores depend on the segment length, which is {evaluation.segment_len}.")
@@ -31,12 +31,12 @@ def caveats(evaluation: EvaluationSettings, tokenizer: Tokenizer) -> list[str]:
 
 
 def losses(score: DocumentScore) -> list[str]:
-    """What of a document the tokens do not hold, on which its bits per byte depend."""
+    """Return sentences about text of a document that its tokens lose, which changes its bits per byte."""
     found = []
     if score.dropped_bytes:
         found.append(
             f"{score.dropped_bytes:,} bytes have no symbol in the vocabulary (newlines), so they were left out; "
-            "ratios are of what is covered, as in published figures."
+            "ratios cover only the rest, as in published figures."
         )
     if score.unknown_tokens:
         found.append(

@@ -1,6 +1,6 @@
-"""Documents of files: text, token ids or lines of JSON, packed by gzip or not. They open when their turn comes.
+"""Documents from files of text, token ids or JSON lines, which gzip may have packed. A document opens at its turn.
 
-A document that cannot be read fails when it is read, as part of the scoring: the caller can go on with the next.
+A document that cannot be read fails only then, as part of the scoring, so the caller can continue with the next one.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ from xlruntime.limits import Limits, read_at_most
 
 __all__ = ["KEPT_LIMITS", "documents", "documents_by_input", "ids_of_words", "kept", "only_document"]
 
-KEPT_LIMITS = Limits(bytes=64 << 20)  # of a document that is read more than once; `context` takes 24 times as much
-MARK = b"\xef\xbb\xbf"  # that some editors put before UTF-8
-SHOWN = 40  # characters of what was found
+KEPT_LIMITS = Limits(bytes=64 << 20)  # for a document that is read more than once; `context` needs 24 times as much
+MARK = b"\xef\xbb\xbf"  # byte-order mark that some editors write before UTF-8
+SHOWN = 40  # characters of a wrong value that a message shows
 
 
 def documents(inputs: Sequence[Input], reading: Reading, stdin: BinaryIO, keep: bool) -> Iterator[Document]:
-    """The documents in inputs, none of which is opened before it is read.
+    """Yield the documents in inputs. A document is not opened before it is read.
 
     Args:
-        keep: their sources are `TextSource`s that keep what is read until `let_go`.
+        keep: whether their sources are `TextSource`s that keep what is read until `let_go`.
     """
     return (document for _, document in documents_by_input(inputs, reading, stdin, keep))
 
@@ -40,9 +40,9 @@ def documents(inputs: Sequence[Input], reading: Reading, stdin: BinaryIO, keep: 
 def documents_by_input(
     inputs: Sequence[Input], reading: Reading, stdin: BinaryIO, keep: bool
 ) -> Iterator[tuple[Input, Document]]:
-    """The documents, as `documents` gives them, each with the input that it is in."""
+    """Yield the same documents as `documents`, each with its input."""
     for given in inputs:
-        is_text = reading.field is None  # and not lines, of which each document keeps its own text
+        is_text = reading.field is None  # a document from JSON lines keeps its own text
         source = TextSource(given.name, partial(open_input, given, stdin), given.repeatable, keep and is_text)
         if not is_text:
             yield from ((given, document) for document in json_lines(source, reading, keep))
@@ -53,10 +53,10 @@ def documents_by_input(
 
 
 def only_document(inputs: Sequence[Input], reading: Reading, stdin: BinaryIO) -> Document:
-    """Return the one document in inputs, which is not opened unless it is a line of JSON.
+    """Return the only document in inputs; it is not opened unless it is a line of JSON.
 
     Raises:
-        TextError: there are several, or none.
+        TextError: there are several documents, or none.
     """
     found = list(itertools.islice(documents(inputs, reading, stdin, keep=False), 2))
     names = ", ".join(given.name for given in inputs[:2])
@@ -70,10 +70,10 @@ def only_document(inputs: Sequence[Input], reading: Reading, stdin: BinaryIO) ->
 
 
 def kept(document: Document, limits: Limits = KEPT_LIMITS) -> Document:
-    """Return a document that can be read several times: what only can be read once is read now.
+    """Return a document that can be read several times; if its source can be read only once, it is read now.
 
     Raises:
-        OSError, TextError, TokenError: it cannot be read, exceeds the limits, or does not hold token ids.
+        OSError, TextError, TokenError: the document cannot be read, exceeds the limits, or does not hold token ids.
     """
     source: Any = document.source
     if isinstance(source, str | bytes | Path | np.ndarray | list):
@@ -89,7 +89,7 @@ def kept(document: Document, limits: Limits = KEPT_LIMITS) -> Document:
 
 
 def _ids(source: TextSource) -> Iterator[Ids]:
-    """Token ids separated by white space, piece by piece."""
+    """Yield token ids that are separated by white space, in pieces."""
     left = source.read(len(MARK)).removeprefix(MARK)
     while raw := source.read(CHUNK):
         raw = left + raw
@@ -102,10 +102,10 @@ def _ids(source: TextSource) -> Iterator[Ids]:
 
 
 def ids_of_words(words: Sequence[bytes], name: str) -> Ids:
-    """Token ids that are written as numbers.
+    """Return token ids from their decimal numbers.
 
     Raises:
-        TokenError: one is not, or has more than 64 bits.
+        TokenError: a word is not a number, or has more than 64 bits.
     """
     ids = np.empty(len(words), np.int64)
     for place, word in enumerate(words):
@@ -118,7 +118,7 @@ def ids_of_words(words: Sequence[bytes], name: str) -> Ids:
 
 
 def _no_ids(name: str, found: str) -> TokenError:
-    """That a document does not hold token ids."""
+    """Return the error for a document that does not hold token ids."""
     return TokenError(
         f"{name}: not token ids separated by white space (found {found}).", repair="Leave out --ids for text."
     )

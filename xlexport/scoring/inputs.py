@@ -1,4 +1,4 @@
-"""Which files arguments stand for: files, folders, patterns and standard input."""
+"""Find the inputs that arguments name: files, folders, patterns and standard input."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ STDIN = "standard input"
 GZIP = b"\x1f\x8b"
 CHUNK = 1 << 20
 JSON_LINES = ("*.jsonl", "*.ndjson", "*.jsonl.gz", "*.ndjson.gz")
-LISTED = 1000  # files up to which each one's digest is kept
+LISTED = 1000  # up to this many files, the digest of each is kept
 LINE_LIMITS = Limits(bytes=64 << 20)  # of a line of JSON
-LOOKED_AT = 1024  # bytes of a file's beginning, in which text has no zero byte
+LOOKED_AT = 1024  # bytes at the beginning of a file; text has no zero byte in them
 
 
 @dataclass(frozen=True)
@@ -38,12 +38,12 @@ class Input:
 
     @property
     def repeatable(self) -> bool:
-        """Whether it can be read again, as a pipe cannot."""
+        """Whether it can be read again, unlike a pipe."""
         return self.path is not None and (os.path.isfile(self.path) or not os.path.exists(self.path))
 
     @property
     def size(self) -> int | None:
-        """Bytes of its text, unpacked; None where only reading would tell."""
+        """Bytes of its text, unpacked; None if only reading it would show."""
         if self.path is None or not os.path.isfile(self.path):
             return None
         try:
@@ -51,14 +51,14 @@ class Input:
                 size = os.fstat(file.fileno()).st_size
                 if size < 18 or file.read(2) != GZIP:
                     return size
-                file.seek(-4, os.SEEK_END)  # where gzip says it, for files up to 4 GB of one member
+                file.seek(-4, os.SEEK_END)  # gzip writes the size here; right for files of one member up to 4 GB
                 return max(int.from_bytes(file.read(4), "little"), size)
         except OSError:
             return None
 
     @property
     def is_binary(self) -> bool:
-        """Whether it is a file whose beginning is nothing that text begins with."""
+        """Whether it is a file whose beginning has a zero byte, unlike text."""
         if self.path is None or not os.path.isfile(self.path):
             return False
         try:
@@ -71,14 +71,14 @@ class Input:
 
 @dataclass(frozen=True)
 class Reading:
-    """How inputs become documents.
+    """Rules for turning inputs into documents.
 
     Attributes:
-        ids: they hold token ids, not text.
-        field: they are JSON lines, each an object with a document in this field; None: each input is a document.
-        id_field: the field that names such a document; it may be missing.
-        line_limits: how long a line of JSON may be, which is held whole.
-        document_limits: how long a document may be that a tokenizer reads whole, see `Document`.
+        ids: whether inputs hold token ids instead of text.
+        field: the field of each JSON line that holds a document; None: each input is one document.
+        id_field: the field of a JSON line that holds the document's name; it may be missing.
+        line_limits: longest line of JSON; a line is held in memory as a whole.
+        document_limits: longest document for a tokenizer that reads it as a whole, see `Document`.
     """
 
     ids: bool = False
@@ -95,15 +95,15 @@ def find_inputs(
     leave_out: Sequence[Path],
     tell: Callable[[str], None],
 ) -> list[Input]:
-    """The files that arguments stand for, in their order: a folder for those in it, a pattern for what it matches.
+    """Return the inputs that arguments name, in the same order, with the files in folders and the matches of patterns.
 
     Args:
-        include: patterns of file names; of a folder, others are left out.
-        leave_out: files being written, never taken from folders or patterns.
+        include: patterns of file names; other files in a folder are left out.
+        leave_out: files that are being written; they are never taken from folders or patterns.
         tell: called with a line that says which files of a folder are taken.
 
     Raises:
-        TextError: there is none, or a folder is a bundle and no pattern says what is wanted of it.
+        TextError: no input is found, or a folder is a bundle and no pattern selects files in it.
     """
     patterns = include or (JSON_LINES if reading.field is not None else ())
     named = _named(patterns)
@@ -122,13 +122,14 @@ def find_inputs(
         else:
             inputs.append(Input(name, argument))
     if not inputs:
-        raise nothing_in([str(argument) for argument in arguments], f"files{named}")
+        repair = "Check the paths, or choose other files with --include."
+        raise nothing_in([str(argument) for argument in arguments], f"files{named}", repair)
     return inputs
 
 
-def nothing_in(arguments: Sequence[str], looked_for: str) -> TextError:
-    """Return the error that says that nothing given has a document."""
-    return TextError(f"{', '.join(arguments)}: no document in there; looked for {looked_for}.", repair="Give a text.")
+def nothing_in(arguments: Sequence[str], looked_for: str, repair: str | None = None) -> TextError:
+    """Return the error for arguments without any document."""
+    return TextError(f"{', '.join(arguments)}: no documents found; looked for {looked_for}.", repair=repair)
 
 
 def _named(patterns: Sequence[str]) -> str:
@@ -136,7 +137,7 @@ def _named(patterns: Sequence[str]) -> str:
 
 
 def _matching(pattern: str, patterns: Sequence[str], unwanted: set[str], tell: Callable[[str], None]) -> list[Input]:
-    """What a pattern of paths matches; without the links in it, but for those before its first mark."""
+    """Return the matches of a pattern of paths, without links after its first wildcard."""
     inputs: list[Input] = []
     folders: set[Path] = set()
     links = 0
@@ -144,7 +145,7 @@ def _matching(pattern: str, patterns: Sequence[str], unwanted: set[str], tell: C
     for match in sorted(glob.glob(pattern, recursive=True)) or [pattern]:
         path = Path(match)
         if not folders.isdisjoint(path.parents):
-            continue  # '**' gives folders and what is in them, which comes with its folder
+            continue  # '**' matches folders and also their content, which is taken with the folder
         if any(found.is_symlink() for found in (path, *path.parents) if len(found.parts) > named):
             links += 1
         elif os.path.isdir(path):
@@ -167,12 +168,12 @@ def _in_folder(folder: Path, patterns: Sequence[str], unwanted: set[str], tell: 
             continue
         hidden += sum(name.startswith(".") for name in folders)
         folders[:] = [name for name in folders if not name.startswith(".")]
-        links += sum(os.path.islink(os.path.join(here, name)) for name in folders)  # which `walk` does not follow
+        links += sum(os.path.islink(os.path.join(here, name)) for name in folders)  # `walk` does not follow them
         for name in files:
             path = Path(here, name)
             if name.startswith("."):
                 hidden += 1
-            elif path.is_symlink():  # it may lead to any file, so only an argument of its own is followed
+            elif path.is_symlink():  # it may lead to any file, so a link is followed only if it is an argument itself
                 links += 1
             elif os.path.realpath(path) in unwanted or not os.path.isfile(path):
                 continue
@@ -186,12 +187,12 @@ def _in_folder(folder: Path, patterns: Sequence[str], unwanted: set[str], tell: 
     )
     left_out = " and ".join(what for n, what in counts if n)
     tell(f"{folder}: {counted(len(taken), 'file')}{_named(patterns)}{f', without {left_out}' if left_out else ''}")
-    taken += [Path(error.filename) for error in closed]  # which cannot be read, as is then said
+    taken += [Path(error.filename) for error in closed]  # reading these fails, and `score` reports it
     return [Input(str(path), path) for path in sorted(taken, key=lambda path: path.parts)]
 
 
 def digest_inputs(inputs: Sequence[Input]) -> dict[str, Any]:
-    """What tells whether inputs are the same ones again: their names and contents."""
+    """Return the names and digests of inputs, to recognize the same inputs in a later run."""
     everything = hashlib.sha256()
     files: list[list[str]] = []
     for given in inputs:
@@ -213,8 +214,8 @@ def digest_inputs(inputs: Sequence[Input]) -> dict[str, Any]:
 
 
 def extent(inputs: Sequence[Input], reading: Reading) -> tuple[int | None, int | None]:
-    """Return how many documents inputs have, and bytes of their text; None: only reading shows it."""
+    """Return the number of documents in inputs, and the bytes of their text; None if only reading shows it."""
     sizes = [given.size for given in inputs]
     known = [size for size in sizes if size is not None]
-    of_text = len(known) == len(sizes) and not reading.ids  # places in a file of ids say nothing of bytes
+    of_text = len(known) == len(sizes) and not reading.ids  # offsets in a file of ids do not count bytes
     return len(inputs) if reading.field is None else None, sum(known) if of_text else None

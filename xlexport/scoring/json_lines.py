@@ -1,4 +1,4 @@
-"""JSON lines: a document in a field of each line."""
+"""Documents from JSON lines: one field of each line holds a document."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from xlruntime.messages import listed
 __all__ = ["json_lines"]
 
 SHOWN = 40  # characters of what was found
-LONGEST_NAME = 1000  # characters: every record has the name of its document
-MEMORY_OF_LINE = 16  # bytes that the values of a line may take, for a byte that it may have
+LONGEST_NAME = 1000  # characters; every record repeats the name of its document
+MEMORY_OF_LINE = 16  # bytes of memory for the values of a line, per byte of its limit
 
 
 def json_lines(source: TextSource, reading: Reading, keep: bool) -> Iterator[Document]:
-    """Yield a document for each line that is not blank. If a line is not such an object, reading its document fails."""
+    """Yield a document for each line that is not blank. Reading it fails if the line is not such an object."""
     number = 0
     lines = io.BufferedReader(source, CHUNK)
     while True:
@@ -34,7 +34,7 @@ def json_lines(source: TextSource, reading: Reading, keep: bool) -> Iterator[Doc
             is_whole = len(line) <= reading.line_limits.bytes or line.endswith(b"\n")
             while not is_whole and not lines.readline(CHUNK).endswith(b"\n") and lines.peek(1):
                 pass
-        except (TextError, OSError) as error:  # nothing can be read behind it
+        except (TextError, OSError) as error:  # nothing after it can be read
             yield Document(source.name if number == 0 else name, _refused(error))
             return
         if not line:
@@ -69,7 +69,7 @@ def _too_long(name: str, limits: Limits) -> TextError:
 
 
 def _refused(error: Exception) -> BinaryIO:
-    """A source that fails when it is read."""
+    """Return a source that raises an error when it is read."""
 
     def fail() -> BinaryIO:
         raise error
@@ -78,10 +78,10 @@ def _refused(error: Exception) -> BinaryIO:
 
 
 def _field_of(line: bytes, name: str, reading: Reading) -> tuple[Any, str]:
-    """What the field of a line of JSON holds, and the document's name.
+    """Return the content of a JSON line's field and the document's name.
 
     Args:
-        name: of the document if `id_field` has none.
+        name: the document's name if `id_field` has none.
 
     Raises:
         TextError: the line is not an object, exceeds the limits, or its field has another type.
@@ -130,6 +130,6 @@ def _json_problem(error: ValueError | RecursionError) -> str:
 
 
 def _json_kind(value: Any) -> str:
-    """What JSON calls a value like this."""
+    """Return JSON's name for the type of a value."""
     kinds = {bool: "true or false", str: "a string", list: "a list", dict: "an object", type(None): "null"}
     return kinds.get(type(value), "a number")

@@ -1,4 +1,4 @@
-"""Records as JSON lines or CSV. They come as columns, many at a time, since there may be one for every token."""
+"""Write records as JSON lines or CSV. They come as columns, many at a time, since every token may have one."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from xlruntime.messages import one_line
 __all__ = ["Columns", "Encoded", "Format", "document_line", "encoder", "json_value"]
 
 Format = Literal["text", "jsonl", "csv"]
-Columns = Mapping[str, Any]  # a list each, or one value for all
+Columns = Mapping[str, Any]  # each value is a list, or one value for all records
 
 
 @dataclass(frozen=True)
@@ -24,9 +24,9 @@ class Encoded:
 
 
 def encoder(kind: Format, header: bool) -> Callable[[Columns], bytes]:
-    """What makes bytes of columns; of CSV the first ones begin with their names if `header`.
+    """Return a function that encodes columns as bytes. With `header`, the first bytes of CSV hold the column names.
 
-    `text` is for documents alone: a line for people.
+    Only documents can have the format `text`: a line for people.
     """
     if kind == "text":
         return lambda columns: f"{one_line(document_line(columns))}\n".encode()
@@ -34,7 +34,7 @@ def encoder(kind: Format, header: bool) -> Callable[[Columns], bytes]:
 
 
 def document_line(fields: Mapping[str, Any]) -> str:
-    """A document's total for people, from the fields of its DocumentScore."""
+    """Return a document's total as a line for people, from the fields of its DocumentScore."""
     per_byte = "" if fields["bits_per_byte"] is None else f"{fields['bits_per_byte']:.4f} bits per byte, "
     speed = f", {fields['tokens_per_second']:,.0f} tokens/s" if "tokens_per_second" in fields else ""
     return (
@@ -56,14 +56,14 @@ def _json_lines(columns: Columns) -> bytes:
         else:
             encoded.append([json_value(values, known)] * _length(columns))
     text = "".join([template % row for row in zip(*encoded, strict=True)])
-    return text.encode("utf-8", "backslashreplace")  # half a surrogate pair, of a file's name, becomes JSON's escape
+    return text.encode("utf-8", "backslashreplace")  # a lone surrogate in the name of a file becomes JSON's escape
 
 
 def json_value(value: Any, known: dict[str, str]) -> str:
-    """Write a string, number, boolean or None as json.dumps does, but quickly; what JSON does not have becomes null.
+    """Write a string, number, boolean or None as json.dumps does, but faster; numbers that JSON lacks become null.
 
     Args:
-        known: of strings, those that have been written before.
+        known: strings that have been written before, and their JSON.
     """
     if value is None:
         return "null"
@@ -77,14 +77,14 @@ def json_value(value: Any, known: dict[str, str]) -> str:
 
 
 def _number(value: int) -> str:
-    """A whole number, or true or false."""
+    """Return an integer or a boolean as JSON."""
     return str(value).lower() if value is True or value is False else str(value)
 
 
 class _Csv:
-    """RFC 4180 but for the newlines, which are single ones; what is None or not finite is empty.
+    """CSV as in RFC 4180, but lines end with a single newline. None and numbers that are not finite are empty.
 
-    Not the csv module's writer, which in some versions of Python leaves a carriage return unquoted.
+    The csv module's writer is not used because in some versions of Python it leaves a carriage return unquoted.
     """
 
     def __init__(self, header: bool) -> None:

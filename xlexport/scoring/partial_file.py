@@ -16,14 +16,14 @@ from xlruntime.atomic_output import move_into_place, remove_remains, try_lock
 __all__ = ["REPAIR", "PartialFile"]
 
 REPAIR = "Begin again with --force."
-LEAVE_LINKS = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)  # nor wait for the other end of a pipe
+LEAVE_LINKS = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)  # and never wait for the other end of a pipe
 
 
 class PartialFile:
-    """Bytes that become FILE when all are there; until then they are in FILE.partial.
+    """An output that becomes FILE when it is complete; until then its bytes are in FILE.partial.
 
     Attributes:
-        path: FILE; partial: where it grows; state_path: the state beside it.
+        path: FILE; partial: the growing file; state_path: the state in the same folder.
     """
 
     def __init__(self, path: Path) -> None:
@@ -39,12 +39,12 @@ class PartialFile:
         return int(self._file.tell())
 
     def check(self, force: bool, resume: bool) -> None:
-        """Refuse to replace what is there, now and when FILE appears.
+        """Refuse to replace existing files, now and when FILE appears.
 
         Raises:
             OutputFolderError: its folder does not exist.
-            OutputExistsError: FILE is not a file, or FILE or FILE.partial is there and neither `force` nor `resume`;
-                or FILE.partial is nothing that a run has left.
+            OutputExistsError: FILE is not a file; FILE or FILE.partial exists without `force` or `resume`; or
+            FILE.partial was not left by a run.
         """
         self._may_replace = force or resume
         check_file(self.path, force=True)
@@ -58,10 +58,10 @@ class PartialFile:
         check_file(self.path, force or resume)
 
     def open(self, keep: int | None = None) -> None:
-        """Begin to write: from the start, or after the first `keep` bytes of what an earlier run has left.
+        """Begin to write, from the start or after the first `keep` bytes that an earlier run has left.
 
         Raises:
-            ResumeError: it has left fewer, or another run writes it or has just completed it.
+            ResumeError: FILE.partial has fewer bytes, or another run writes it or has just completed it.
             OutputExistsError: as `check`, if it appeared meanwhile. OSError: the file cannot be written.
         """
         check_file(self.path, self._may_replace)  # another run may have completed it since `check`
@@ -87,24 +87,24 @@ class PartialFile:
         self._file.seek(0, os.SEEK_END)
 
     def write(self, raw: bytes) -> None:
-        """More of the output."""
+        """Append bytes to the output."""
         with naming(self.path):
             self._file.write(raw)
 
     def flush(self) -> None:
-        """Nothing to do: nobody reads a file that is not complete."""
+        """Do nothing, because nobody reads an incomplete file."""
 
     def sync(self) -> None:
-        """Have on disk what was written."""
+        """Make sure that everything written is on the disk."""
         with naming(self.path):
             self._file.flush()
             os.fsync(self._file.fileno())
 
     def publish(self) -> None:
-        """Everything is there: let FILE appear.
+        """Publish the complete output as FILE.
 
         Raises:
-            OutputExistsError: it has appeared meanwhile, and must not be replaced.
+            OutputExistsError: FILE has appeared meanwhile and must not be replaced.
         """
         self.sync()
         move_into_place(self.partial, self.path, lambda: check_file(self.path, self._may_replace))
@@ -112,24 +112,24 @@ class PartialFile:
         self.forget_state()
 
     def discard(self) -> None:
-        """Let nothing be left."""
+        """Remove the unfinished output and its state."""
         self.close()
         self.partial.unlink(missing_ok=True)
         self.forget_state()
 
     def forget_state(self) -> None:
-        """Remove the state, and what a run that was killed as it wrote one has left."""
+        """Remove the state, and the remains of a run that was killed while it wrote one."""
         self.state_path.unlink(missing_ok=True)
         remove_remains(self.state_path)
 
     def close(self) -> None:
-        """Leave it as it is."""
+        """Close the unfinished output and keep it."""
         if self._file is not None:
             with contextlib.suppress(OSError):  # a full disk has been reported before
                 self._file.close()
 
     def _check_partial(self, status: os.stat_result) -> None:
-        """Refuse links, which lead to a file of somebody else, and pipes and the like."""
+        """Refuse links, which may lead to another person's file, and anything else that is not a plain file."""
         if stat.S_ISREG(status.st_mode) and status.st_nlink <= 1:
             return
         what = "a link" if stat.S_ISREG(status.st_mode) or stat.S_ISLNK(status.st_mode) else "not a file"
@@ -143,7 +143,7 @@ def _open_no_link(path: str, flags: int, new: bool) -> int:
 
 
 def _lock(file: Any, path: Path) -> None:
-    """Refuse a second run on the same file; if system and file system have such locks."""
+    """Refuse a second run on the same file, if the system and the file system support locks."""
     locked = try_lock(file.fileno())
     if locked is False:
         raise ResumeError(f"{path}: another run is writing it.", repair="Wait for its end, or give another name.")

@@ -1,4 +1,4 @@
-"""What `score` writes of the parts that a scorer yields: records of documents, lines, words or tokens, as columns."""
+"""Turn the parts that a scorer yields into records of documents, lines, words or tokens, as columns."""
 
 from __future__ import annotations
 
@@ -24,34 +24,34 @@ Level = Literal["document", "line", "word", "token"]
 
 
 class Records(Protocol):
-    """Makes records of the parts that a scorer yields."""
+    """An object that turns the parts of a scorer into records."""
 
     def begin(self, number: int, document: Document) -> None:
         """Learn of a document before it is read."""
 
     def take(self, part: TokenScores) -> list[Columns]:
-        """The records that became complete, in order."""
+        """Return the records that a part completes, in order."""
 
     def state(self) -> Any:
-        """For JSON: what is not complete yet."""
+        """Return what is not complete yet, for JSON."""
 
     def restore(self, state: Any, saved: SavedScorer) -> None:
-        """Go on from a state; only then `begin` the documents that are not done.
+        """Continue from a state. Only after that, `begin` the documents that are not done.
 
         Raises:
-            ValueError: it is not a state of such records, or not of the documents of `saved`; says what is wrong.
+            ValueError: the state does not fit such records or the documents of `saved`; the message says why.
         """
 
     def check_sources(self) -> None:
-        """Compare the documents with the state, once they have been read again as far as they were.
+        """Compare the documents with the state, after reading them again up to the same place.
 
         Raises:
-            ValueError: one ended before that.
+            ValueError: a document ended before that place.
         """
 
 
 def make_records(level: Level, kind: Format, tokenizer: Tokenizer, alternatives: bool, with_speed: bool) -> Records:
-    """Records of one level.
+    """Return an object that makes records of one level.
 
     Args:
         kind: the format, on which the columns of alternatives depend.
@@ -72,9 +72,9 @@ class _SavedDocuments:
 
 
 def _document_record(fields: Any) -> dict[str, Any]:
-    """Check what `document_fields` made, without the speed, and JSON has kept."""
+    """Check and return a document's record that was restored from JSON; it has no speed."""
     if not isinstance(fields, dict):
-        raise ValueError("done has something else than a record")
+        raise ValueError("done holds a value that is not a record")
     names = {field.name for field in dataclasses.fields(DocumentScore)}
     settings = {name: value for name, value in fields.items() if name not in names}
     rest = {name: value for name, value in fields.items() if name in names}
@@ -83,15 +83,15 @@ def _document_record(fields: Any) -> dict[str, Any]:
 
 
 class _DocumentRecords:
-    """A record a document, in the order of the documents."""
+    """Makes one record for each document, in the order of the documents."""
 
     def __init__(self, with_speed: bool) -> None:
         self._with_speed = with_speed
-        self._done: dict[int, dict[str, Any] | None] = {}  # those behind one that is not; None: it failed
+        self._done: dict[int, dict[str, Any] | None] = {}  # finished documents after an unfinished one; None: it failed
         self._following = 0
 
     def begin(self, number: int, document: Document) -> None:
-        """Nothing to do."""
+        """Do nothing."""
 
     def take(self, part: TokenScores) -> list[Columns]:
         if part.error is not None:
@@ -109,7 +109,7 @@ class _DocumentRecords:
         return {"following": self._following, "done": sorted(self._done.items())}
 
     def check_sources(self) -> None:
-        """Nothing to do."""
+        """Do nothing."""
 
     def restore(self, state: Any, saved: SavedScorer) -> None:
         read = read_fields(_SavedDocuments, state)
@@ -125,7 +125,7 @@ class _DocumentRecords:
 
 
 def document_fields(score: DocumentScore, with_speed: bool) -> dict[str, Any]:
-    """A document's record."""
+    """Return a document's record."""
     fields = score.to_dict()
     if not with_speed:
         del fields["tokens_per_second"]
@@ -133,7 +133,7 @@ def document_fields(score: DocumentScore, with_speed: bool) -> dict[str, Any]:
 
 
 class _TokenRecords:
-    """A record a token."""
+    """Makes one record for each token."""
 
     def __init__(self, tokenizer: Tokenizer, kind: str, alternatives: bool) -> None:
         self._tokenizer = tokenizer
@@ -142,14 +142,14 @@ class _TokenRecords:
         self._texts: dict[int, str] = {}
 
     def begin(self, number: int, document: Document) -> None:
-        """Nothing to do."""
+        """Do nothing."""
 
     def state(self) -> Any:
-        """Nothing is ever incomplete."""
+        """Return None, because a token's record is never incomplete."""
         return None
 
     def check_sources(self) -> None:
-        """Nothing to do."""
+        """Do nothing."""
 
     def restore(self, state: Any, saved: SavedScorer) -> None:
         if state is not None:
@@ -204,13 +204,13 @@ class _TokenRecords:
 
 
 class _UnitRecords:
-    """A record a line or word."""
+    """Makes one record for each line or word."""
 
     def __init__(self, by: Literal["line", "word"], tokenizer: Tokenizer) -> None:
         self._by = by
         self._tokenizer = tokenizer
         self._splitters: dict[int, UnitSplitter] = {}
-        self._saved: dict[str, SavedSplitter] = {}  # states of documents that have not begun again
+        self._saved: dict[str, SavedSplitter] = {}  # states of documents that have not been opened again
 
     def begin(self, number: int, document: Document) -> None:
         source: Any = document.source

@@ -1,7 +1,7 @@
-"""The state from which an interrupted run goes on.
+"""The state from which an interrupted run continues.
 
-FILE.partial.state holds what the run is of, how much of FILE.partial belongs to the state, and all that is needed to
-write the rest of it byte for byte.
+FILE.partial.state identifies the run. It says how much of FILE.partial belongs to the state, and holds everything that
+is needed to write the rest byte for byte.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ __all__ = ["SavedFields", "SavedRun", "changes", "of_a_state", "read_run"]
 
 KIND = "xlexport score run"
 VERSION = 1
-BUSY = 20  # a state is written when the run has worked so many times as long as writing one takes
+BUSY = 20  # the run works at least this many times as long as writing a state takes
 
 
 class SavedRun:
-    """Writes the state of a run now and then.
+    """Writes the state of a run from time to time.
 
     Args:
-        run: what tells whether another run is the same one (`changes`).
-        every: seconds between two states; more where a state takes long to write.
+        run: fields that are equal only for the same run (`changes`).
+        every: seconds between two states; more if a state takes long to write.
     """
 
     def __init__(self, output: PartialFile, run: Mapping[str, Any], every: float) -> None:
@@ -47,11 +47,11 @@ class SavedRun:
 
     @property
     def due(self) -> bool:
-        """Whether it is time for the next."""
+        """Whether it is time to write the next state."""
         return time.monotonic() >= self._due
 
     def save(self, fields: Mapping[str, Any], arrays: Mapping[str, npt.NDArray[Any]]) -> None:
-        """Write the output as far as it is, and what it takes to go on from there."""
+        """Write the output so far, and the state that is needed to continue from there."""
         began = time.monotonic()
         self._output.sync()
         state = {"run": self._run, "position": self._output.position, **fields}
@@ -63,11 +63,11 @@ class SavedRun:
 
 @dataclass(frozen=True)
 class SavedFields:
-    """Hold the fields of a state, as JSON has kept them.
+    """The fields of a state, as read from JSON.
 
     Attributes:
-        run: what it is of; position: bytes of FILE.partial that belong to it.
-        scorer: for `read_scorer`; records: for `Records.restore`; totals: sums over the documents that are done.
+        run: fields that identify the run; position: bytes of FILE.partial that belong to the state.
+        scorer: for `read_scorer`; records: for `Records.restore`; totals: sums over the finished documents.
     """
 
     run: Mapping[str, Any]
@@ -78,16 +78,16 @@ class SavedFields:
 
     @property
     def done(self) -> int:
-        """Documents that are done, with a score or without."""
+        """Number of finished documents, with or without a score."""
         return self.totals.documents + self.totals.failed
 
 
 def read_run(output: PartialFile, run: Mapping[str, Any]) -> tuple[SavedFields, dict[str, npt.NDArray[Any]]] | None:
-    """Read the state of the same run, as it was saved last; None if there is none yet.
+    """Read the last saved state of the same run; None if there is none yet.
 
     Raises:
-        ResumeError: it is of another run, and says what changed; or its fields are not those of a run.
-        StateError: it is damaged.
+        ResumeError: the state belongs to another run (the message says what changed), or its fields are not a run's.
+        StateError: the state is damaged.
     """
     if not os.path.lexists(output.state_path) or not output.partial.exists():
         return None
@@ -109,7 +109,7 @@ def read_run(output: PartialFile, run: Mapping[str, Any]) -> tuple[SavedFields, 
 
 @contextlib.contextmanager
 def of_a_state(output: PartialFile) -> Iterator[None]:
-    """Let what is wrong with a state be an error about its file.
+    """Turn an error about a state into one that names its file.
 
     Raises:
         ResumeError: names the file.
@@ -123,7 +123,7 @@ def of_a_state(output: PartialFile) -> Iterator[None]:
 
 
 def changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
-    """What is not as it was, for people; nested mappings are gone through."""
+    """Return sentences for people about what has changed, also in nested mappings."""
     found = []
     for name in {**before, **now}:
         old, new = before.get(name), now.get(name)
@@ -140,7 +140,7 @@ def changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
 
 @dataclass(frozen=True)
 class _Inputs:
-    """What `digest_inputs` says of the inputs."""
+    """The result of `digest_inputs`."""
 
     count: int
     sha256: str

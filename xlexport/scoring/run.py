@@ -1,4 +1,4 @@
-"""A scoring run: documents in, records out, a state now and then, and what is said on the way."""
+"""A scoring run: read documents, write records, report, and save a state from time to time."""
 
 from __future__ import annotations
 
@@ -32,17 +32,17 @@ from xlruntime.scorer_state import SavedScorer, read_scorer, resume_scorer, scor
 
 __all__ = ["Reporter", "RunOptions", "Sink", "describe_run", "score_run"]
 
-MOST_REPORTED_ERRORS = 5  # of one file of JSON lines; more are only counted
+MOST_REPORTED_ERRORS = 5  # from one file of JSON lines; further errors are only counted
 
 
 @dataclass(frozen=True)
 class RunOptions:
-    """What is asked for, beside model and evaluation settings.
+    """The choices of a run, except model and evaluation settings.
 
     Attributes:
-        per: what there is a record of; kind: how records are written.
+        per: the unit of one record; kind: the format of the records.
         reading: how inputs become documents.
-        detail: how many likeliest tokens a token's record has, with rank and entropy; None: none of these.
+        detail: number of likeliest tokens in a token's record, with rank and entropy; None: no detail at all.
         strict: whether the first document that fails ends the run.
     """
 
@@ -62,11 +62,11 @@ class Sink(Protocol):
         """More of them."""
 
     def flush(self) -> None:
-        """Let readers have what was written."""
+        """Make everything written so far visible to readers."""
 
 
 class Reporter(Protocol):
-    """Show a person or a program what happens in a run, in addition to its records."""
+    """An object that shows a person or a program what happens in a run, in addition to its records."""
 
     def tell(self, line: str) -> None:
         """Show a line."""
@@ -75,24 +75,27 @@ class Reporter(Protocol):
         """Show why a document has no score."""
 
     def total(self, fields: Mapping[str, Any]) -> None:
-        """Show the total of a document, if records are of its parts."""
+        """Show the total of a document, if the records describe its parts."""
 
     def resumed(self, totals: Totals) -> None:
         """Count documents that an earlier process scored."""
 
     def take(self, part: TokenScores) -> None:
-        """Count what a step scored."""
+        """Count the tokens that a step scored."""
 
     def clear(self) -> None:
-        """Take what shows progress from the terminal."""
+        """Remove the progress line from the terminal."""
 
 
 def describe_run(
     model: Model, settings: EvaluationSettings, options: RunOptions, inputs: Sequence[Input]
 ) -> dict[str, Any]:
-    """What the bytes of a run's output depend on, but for the processor, for JSON. Reads the inputs."""
+    """Return everything that the bytes of a run's output depend on, except the processor, for JSON.
+
+    This reads the inputs.
+    """
     reading, tokenizer = options.reading, model.bundle.tokenizer
-    library = {tokenizer.kind} & {"tokenizers", "sentencepiece"}  # kinds that are called as what runs them
+    library = {tokenizer.kind} & {"tokenizers", "sentencepiece"}  # kinds with the name of the library that runs them
     return {
         "bundle": model.bundle.fingerprint,
         "tokenizer": {
@@ -135,16 +138,17 @@ def score_run(
     save_every: float = 10.0,
     resume: bool = False,
 ) -> Totals:
-    """Score all documents; report and count the ones that fail.
+    """Score all documents, and report and count failures.
 
     Args:
-        sink: where records are written. A run into a `PartialFile` can go on later if its inputs can be read again.
-        save_every: seconds between two states of a run that can go on.
-        resume: go on with the state of `sink`, if there is one.
+        sink: receives the records. A run into a `PartialFile` can continue later if its inputs can be read again.
+        save_every: seconds between two states of a run that can continue later.
+        resume: continue from the state of `sink`, if there is one.
 
     Raises:
-        ResumeError, StateError: it is of another run, or damaged. XlruntimeError, OSError: with `strict`, of the first
-        document that fails; else of what is no fault of a document.
+        ResumeError, StateError: the state belongs to another run, or is damaged.
+        XlruntimeError, OSError: with `strict`, the error of the first document that fails; otherwise only errors that
+        no document causes.
     """
     scorer = Scorer(
         model,
@@ -182,7 +186,7 @@ def score_run(
                 scorer_fields, scorer_arrays = scorer_state(scorer)
                 saving.save({"scorer": scorer_fields, **session.state()}, scorer_arrays)
     finally:
-        reporter.clear()  # what is said of an error, or of Ctrl-C, begins its own line
+        reporter.clear()  # a message about an error or Ctrl-C starts on its own line
     return session.end()
 
 
@@ -196,7 +200,7 @@ def _resuming(output: PartialFile, fields: SavedFields) -> str:
 
 
 class _Session:
-    """What a run keeps between its steps, apart from the scorer."""
+    """Everything that a run keeps between its steps, except the scorer."""
 
     def __init__(
         self,
@@ -221,11 +225,11 @@ class _Session:
         self._in_file = in_file
         self._noted = False
         self._of_lines = options.reading.field is not None
-        self._file_of: dict[int, str] = {}  # of documents that are not done, where an input has several
-        self._errors: Counter[str] = Counter()  # of such an input
+        self._file_of: dict[int, str] = {}  # of unfinished documents, if an input has several
+        self._errors: Counter[str] = Counter()  # number of errors of such an input
 
     def begun(self, given: Iterator[tuple[Input, Document]], saved: SavedScorer | None = None) -> Iterator[Document]:
-        """Yield the documents, each after the records learn of it; those that were done before are passed by."""
+        """Yield the documents that are not done yet, each after the records learn of it."""
         taken, active = (0, {}) if saved is None else (saved.taken, saved.active)
         for number, (file, document) in enumerate(given):
             if number >= taken or number in active:
@@ -235,10 +239,10 @@ class _Session:
             yield document
 
     def restore(self, scorer: Scorer, fields: SavedFields, arrays: Mapping[str, npt.NDArray[Any]]) -> SavedScorer:
-        """Go on from a state, once all of it is checked; return what `resume_scorer` takes.
+        """Check all of a state, continue from it, and return the argument of `resume_scorer`.
 
         Raises:
-            StateError, ValueError: it is not the state of such a run.
+            StateError, ValueError: the state does not fit such a run.
         """
         saved = read_scorer(scorer, fields.scorer, arrays)
         if fields.done != saved.taken - len(saved.active):
@@ -249,11 +253,11 @@ class _Session:
         return saved
 
     def check_sources(self) -> None:
-        """Compare the documents with the state, as `Records.check_sources`."""
+        """Compare the documents with the state, like `Records.check_sources`."""
         self._records.check_sources()
 
     def take(self, parts: Sequence[TokenScores]) -> None:
-        """Write and count what a step gave."""
+        """Write and count the results of a step."""
         for given in parts:
             part = self._judged(given)
             raw = b"".join(self._encode(columns) for columns in self._records.take(part))
@@ -268,7 +272,7 @@ class _Session:
         self._sink.flush()
 
     def _judged(self, part: TokenScores) -> TokenScores:
-        """A document with nothing to score has failed."""
+        """Return a part with an error if its document ends without a score, else the part itself."""
         error = None if part.summary is None else nothing_to_score(part.summary)
         if error is None:
             return part
@@ -289,7 +293,7 @@ class _Session:
         assert part.summary is not None
         self._totals.add(part.summary)
         self._file_of.pop(part.number, None)
-        if not self._noted:  # not before: if nothing can be scored, the error is all there is to say
+        if not self._noted:  # not earlier: if nothing can be scored, only the error matters
             for said in caveats(self._settings, self._model.tokenizer):
                 self._reporter.tell(said)
             self._noted = True
@@ -299,11 +303,11 @@ class _Session:
             self._reporter.tell(f"{part.summary.document}: {said}")
 
     def state(self) -> dict[str, Any]:
-        """For JSON."""
+        """Return the state for JSON."""
         return {"records": self._records.state(), "totals": asdict(self._totals)}
 
     def end(self) -> Totals:
-        """All documents are done: say what there was."""
+        """Report the totals, after all documents are done, and return them."""
         totals = self._totals
         for file, errors in self._errors.items():
             if errors > MOST_REPORTED_ERRORS:

@@ -1,4 +1,4 @@
-"""The bytes of a document: opened when they are first read, and unpacked if they are gzip's."""
+"""The bytes of a document: opened at the first read, and unpacked if they are gzip data."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ __all__ = ["TextSource", "open_input"]
 
 
 class TextSource(io.RawIOBase):
-    """A document's bytes: opened at the first read, closed at the end; may keep what was read.
+    """A document's bytes: opened at the first read, closed at the end. It can keep the bytes that were read.
 
     Attributes:
-        at_hand: whether it is all there, and need not be waited for.
-        kept: with `keep`, the bytes read that have not been let go, from byte number `base` on.
-        base: may be set before the first read: nothing before it is kept.
-        held: bytes that it takes before it is read; of a line of JSON.
+        at_hand: whether all bytes are available without waiting.
+        kept: with `keep`, the bytes from number `base` on that were read and not let go.
+        base: number of the first kept byte; it may be set before the first read.
+        held: bytes of memory that the source takes before it is read (a line of JSON).
     """
 
     def __init__(self, name: str, opener: Callable[[], BinaryIO], at_hand: bool, keep: bool = False) -> None:
@@ -43,7 +43,7 @@ class TextSource(io.RawIOBase):
         return True
 
     def read(self, size: int = -1) -> bytes:
-        """As of any binary file, but with fewer bytes only at the end.
+        """Read like any binary file, but return fewer bytes only at the end.
 
         Raises:
             TextError: packed data is broken. OSError: it cannot be opened or read.
@@ -71,13 +71,13 @@ class TextSource(io.RawIOBase):
         return self._read
 
     def readinto(self, buffer: Any) -> int:
-        """As of any binary file."""
+        """Read into a buffer like any binary file."""
         raw = self.read(len(buffer))
         buffer[: len(raw)] = raw
         return len(raw)
 
     def close(self) -> None:
-        """Close what it reads."""
+        """Close the underlying file."""
         if self._file is not None:
             self._file.close()
         super().close()
@@ -89,21 +89,21 @@ class TextSource(io.RawIOBase):
 
 
 def open_input(given: Input, stdin: BinaryIO) -> BinaryIO:
-    """Open the bytes of an input, unpacked if its content is gzip's or its name says so."""
+    """Open the bytes of an input, unpacked if its content is gzip data or its name says so."""
     if given.path is None:
         file: Any = _Shared(stdin if hasattr(stdin, "peek") else io.BufferedReader(cast(io.RawIOBase, stdin)))
     elif glob.has_magic(given.name) and not os.path.lexists(given.path):
         raise FileNotFoundError(f"{given.name}: no file matches. Check the pattern.")
     else:
         if os.path.isdir(given.path):
-            os.scandir(given.path).close()  # fails if it may not be read
+            os.scandir(given.path).close()  # fails without permission to read it
         file = given.path.open("rb")
     named = given.path is not None and given.path.suffix == ".gz"
     return cast(BinaryIO, _Unpacked(file) if named or file.peek(2)[:2] == GZIP else file)
 
 
 def _read(file: BinaryIO, size: int) -> bytes:
-    """Read at most `size` bytes, with no more memory than what is there takes; Python's files reserve all of it."""
+    """Read at most `size` bytes. This takes memory only for existing bytes; Python's files reserve `size` bytes."""
     if size <= CHUNK:
         return file.read(size)
     parts: list[bytes] = []
@@ -120,7 +120,7 @@ class _Shared:
         self.read, self.peek = file.read, file.peek
 
     def close(self) -> None:
-        """Nothing to do."""
+        """Do nothing."""
 
 
 class _Unpacked(gzip.GzipFile):

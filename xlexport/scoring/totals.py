@@ -13,9 +13,9 @@ __all__ = ["Totals"]
 
 @dataclass
 class Totals:
-    """Sums over the documents that were scored, and mean and spread of each one's own figure.
+    """Sums over the scored documents, and mean and spread of their figures.
 
-    Figures are bits per byte where all documents have bytes, else bits per token.
+    Figures are bits per byte if all documents have bytes, else bits per token.
     """
 
     documents: int = 0
@@ -32,7 +32,7 @@ class Totals:
     token_squares: float = 0.0
 
     def problems(self) -> list[str]:
-        """Return what no sums can be; scores that are not finite make figures that are not finite."""
+        """Return what is wrong with the sums. Figures that are not finite are allowed, because scores may be so."""
         counts = {name: value for name, value in vars(self).items() if isinstance(value, int)}
         found = [f"{name} is {str(value)[:20]}, expected at least 0" for name, value in counts.items() if value < 0]
         if self.without_bytes > self.documents:
@@ -42,7 +42,7 @@ class Totals:
         return found
 
     def add(self, score: DocumentScore) -> None:
-        """Count a document that was scored to its end."""
+        """Add a document that was scored to its end."""
         self.documents += 1
         self.tokens += score.tokens
         self.scored_tokens += score.scored_tokens
@@ -61,7 +61,7 @@ class Totals:
             )
 
     def summary(self) -> str:
-        """One line: how many documents, all of them as one, and mean and standard error over them."""
+        """Return one line: the number of documents, the figure of all together, mean and standard error."""
         per_byte = not self.without_bytes and self.scored_bytes > 0
         unit, amount = ("byte", self.scored_bytes) if per_byte else ("token", self.scored_tokens)
         mean, squares = (self.byte_mean, self.byte_squares) if per_byte else (self.token_mean, self.token_squares)
@@ -74,6 +74,6 @@ class Totals:
 
 
 def _more(mean: float, squares: float, value: float, n: int) -> tuple[float, float]:
-    """Mean and sum of squared deviations with the n-th value."""
+    """Return the mean and the sum of squared deviations after adding the n-th value."""
     before, mean = mean, mean + (value - mean) / n
     return mean, squares + (value - before) * (value - mean)

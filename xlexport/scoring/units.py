@@ -1,9 +1,9 @@
-"""Lines and words of documents: the scores of their tokens added up, while the text goes by.
+"""Lines and words of documents: sums of the scores of their tokens, computed while the text is read.
 
-A word is what stands between white space (ASCII), and has the white space before it; the last word of a document also
-has that behind it. A line ends with its newline. A token counts where its first byte stands that is not white space;
-one of white space alone counts for the word after it, and for the line in which it begins. So each token, byte and
-character of a document counts once, and the sums are those of the document.
+A word is a text between white space (ASCII). It includes the white space before it; the last word of a document also
+includes the white space after it. A line ends with its newline. A token counts for the unit that holds its first byte
+that is not white space. A token of white space alone counts for the word after it, and for the line in which it begins.
+So each token, byte and character of a document counts once, and the sums over its units are the document's sums.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from xlruntime.tokenizers.vocabulary_tokenizer import VocabularyTokenizer
 
 __all__ = ["SavedSplitter", "Unit", "UnitSplitter"]
 
-SPACES = b" \t\n\r\v\f"  # what TextCounts takes for white space
+SPACES = b" \t\n\r\v\f"  # the white space of TextCounts
 IS_SPACE = np.isin(np.arange(256), np.frombuffer(SPACES, np.uint8))
 NEWLINE = ord("\n")
-LARGEST = 2**62  # of a count: far from overflowing
+LARGEST = 2**62  # limit of a count, far from overflow
 LONGEST_WORD = 1000  # bytes of a word that are kept to show it
 
 Array = npt.NDArray[np.int64]
@@ -33,16 +33,16 @@ Array = npt.NDArray[np.int64]
 
 @dataclass
 class Unit:
-    """A line or a word, as far as it has been read.
+    """The part of a line or a word that has been read so far.
 
     Attributes:
         index: place among the document's units, from 0.
-        start, end: where it stands, in what the tokens' offsets count; of a word without the white space around it.
-        tokens, scored_tokens, words, chars, bytes: what is in it; the white space before a word is.
-        scored_chars, scored_bytes: those that scored tokens stand for.
-        nats: of the scored tokens together.
-        context: how many tokens the prediction of its first scored token attended to; None: it has none.
-        text: of a word, UTF-8 without the white space, as bytes in Latin-1: at most LONGEST_WORD.
+        start, end: its place, in the unit of the tokens' offsets; for a word without the white space around it.
+        tokens, scored_tokens, words, chars, bytes: numbers of each in it, with the white space before a word.
+        scored_chars, scored_bytes: numbers of characters and bytes that scored tokens represent.
+        nats: sum of the scored tokens' surprisal.
+        context: how many tokens the prediction of its first scored token attended to; None: no token has a score.
+        text: a word's UTF-8 bytes as Latin-1 characters, without white space: at most LONGEST_WORD.
     """
 
     index: int
@@ -60,7 +60,7 @@ class Unit:
     text: str = ""
 
     def problems(self) -> list[str]:
-        """Return what no unit can be."""
+        """Return what is wrong with the unit."""
         counts = {name: value for name, value in vars(self).items() if isinstance(value, int)}
         found = [
             f"{name} is {str(value)[:20]}, expected 0 to {LARGEST}"
@@ -72,7 +72,7 @@ class Unit:
         return found
 
     def add(self, other: Unit) -> None:
-        """Count what is in `other` as well."""
+        """Add the counts of `other`."""
         for name in ("tokens", "scored_tokens", "words", "chars", "bytes", "scored_chars", "scored_bytes", "nats"):
             setattr(self, name, getattr(self, name) + getattr(other, name))
         self.context = other.context if self.context is None else self.context
@@ -81,7 +81,7 @@ class Unit:
 
 @dataclass(frozen=True)
 class SavedSplitter:
-    """Hold what a `UnitSplitter` saves; the fields are its own, and `base` is that of its source."""
+    """The state of a `UnitSplitter`: its own fields, and the `base` of its source."""
 
     base: int
     chars: int
@@ -92,7 +92,7 @@ class SavedSplitter:
     held: Unit | None
 
     def problems(self) -> list[str]:
-        """Return what no splitter can have left."""
+        """Return what is wrong with the state."""
         places = {"base": LARGEST, "chars": self.base, "before": 255, "anchor": self.base, "opened": self.base}
         found = [
             f"{name} is {str(value)[:20]}, expected 0 to {most}"
@@ -106,8 +106,8 @@ class UnitSplitter:
     """Splits one document into lines or words, part by part.
 
     Args:
-        source: keeps the document's text, of which only what is not split yet stays.
-        tokenizer: of the model; tells what offsets count, and whether what stands between tokens has no token.
+        source: keeps the part of the document's text that is not split yet.
+        tokenizer: the model's; decides what offsets count, and whether text between tokens has no token.
     """
 
     def __init__(self, by: Literal["line", "word"], source: TextSource, tokenizer: Tokenizer) -> None:
@@ -118,13 +118,13 @@ class UnitSplitter:
         self._drops = vocabulary is not None and vocabulary.kind != "words"
         self._chars = 0  # characters before source.base
         self._before = NEWLINE  # the byte before it
-        self._anchor = 0  # where the last token counted
+        self._anchor = 0  # the place for which the last token counted
         self._opened = 0  # where the open unit begins
         self._open = Unit(0, 0, 0)
-        self._held: Unit | None = None  # the last word, until there is another
+        self._held: Unit | None = None  # the last word, until another one begins
 
     def take(self, part: TokenScores) -> list[Unit]:
-        """The units that the next tokens complete; with the document's last ones, all that are left."""
+        """Return the units that the next tokens complete; with the document's last tokens, all remaining units."""
         source, ended = self._source, part.summary is not None
         raw = self._text(part, ended)
         starts, ends, unscored = self._places(part, raw)
@@ -146,33 +146,33 @@ class UnitSplitter:
         return self._completed(units, ended)
 
     def give_up(self) -> list[Unit]:
-        """What is complete of a document that cannot be read on."""
+        """Return the complete units of a document whose reading failed."""
         return [] if self._held is None else [self._held]
 
     def state(self) -> dict[str, Any]:
-        """For JSON: all that `restore` needs."""
+        """Return everything that `restore` needs, for JSON."""
         saved = SavedSplitter(
             self._source.base, self._chars, self._before, self._anchor, self._opened, self._open, self._held
         )
         return asdict(saved)
 
     def restore(self, saved: SavedSplitter) -> None:
-        """Go on from a state, with a source that has not been read yet."""
+        """Continue from a state, with a source that has not been read yet."""
         self._source.base, self._chars, self._before = saved.base, saved.chars, saved.before
         self._anchor, self._opened = saved.anchor, saved.opened
         self._open, self._held = saved.open, saved.held
 
     def check_source(self) -> None:
-        """Compare the source with the state, once it has been read again as far as it was.
+        """Compare the source with the state, after reading it again up to the same place.
 
         Raises:
-            ValueError: it ended before that.
+            ValueError: the source ended before that place.
         """
         if self._source.base > self._source.tell():
             raise ValueError(f"base is {self._source.base}, but only {self._source.tell()} bytes were read")
 
     def _text(self, part: TokenScores, ended: bool) -> npt.NDArray[np.uint8]:
-        """The text from source.base on, as far as the tokens reach, and what tells whether a word ends there."""
+        """Return the text from source.base to the end of the tokens, and one more byte that shows if a word ends."""
         kept = self._source.kept
         if ended:
             return np.frombuffer(bytes(kept), np.uint8)
@@ -181,7 +181,7 @@ class UnitSplitter:
         return np.frombuffer(bytes(memoryview(kept)[: max(reach, 0) + 1]), np.uint8)
 
     def _places(self, part: TokenScores, raw: npt.NDArray[np.uint8]) -> tuple[Array, Array, int]:
-        """Where tokens begin and end in `raw`, in bytes, and how many of them have no score (the first one)."""
+        """Return where tokens begin and end in `raw`, in bytes, and the number without a score (the first one)."""
         first = part.first
         unscored = 0 if first is None else len(first)
         starts, ends = part.starts, part.ends
@@ -196,7 +196,7 @@ class UnitSplitter:
         return starts, np.clip(ends, starts, len(raw)), unscored
 
     def _edges(self, raw: npt.NDArray[np.uint8], is_space: npt.NDArray[np.bool_], done: int) -> Array:
-        """Where units begin in `raw`, as far as `done`, but for the one that is open."""
+        """Return the places up to `done` at which units begin in `raw`, without the open unit."""
         if self._by_word:
             before = np.concatenate([[IS_SPACE[self._before]], is_space[:-1]])
             found = np.flatnonzero(is_space & ~before)
@@ -206,7 +206,7 @@ class UnitSplitter:
         return found[first:last]
 
     def _split(self, raw: npt.NDArray[np.uint8], is_space: npt.NDArray[np.bool_], edges: Array) -> list[Unit]:
-        """The open unit and those that begin in `raw`, with the text that is in it."""
+        """Return the open unit and the units that begin in `raw`, with the counts of that text."""
         bounds = np.concatenate([[0], edges, [len(raw)]])
         leads = np.concatenate([[0], np.cumsum((raw & 0xC0) != 0x80)])
         begins = np.flatnonzero(~is_space & np.concatenate([[IS_SPACE[self._before]], is_space[:-1]]))
@@ -253,7 +253,7 @@ class UnitSplitter:
     def _leave_out(
         self, units: list[Unit], edges: Array, raw: npt.NDArray[np.uint8], starts: Array, ends: Array, unscored: int
     ) -> None:
-        """Take what has no score from the counts: what the first token stands for, and what no token does."""
+        """Subtract text without a score from the counts: that of the first token, and text that has no token."""
         missing = np.zeros(len(raw), np.bool_)
         if self._drops:
             begun = np.bincount(starts, minlength=len(raw) + 1) - np.bincount(ends, minlength=len(raw) + 1)
@@ -276,7 +276,7 @@ class UnitSplitter:
             units[n].scored_chars -= chars
 
     def _completed(self, units: list[Unit], ended: bool) -> list[Unit]:
-        """Those to which nothing can be added any more."""
+        """Return the units that are complete."""
         *done, self._open = units
         if self._held is not None:
             done.insert(0, self._held)
@@ -294,7 +294,7 @@ class UnitSplitter:
 
 
 def _anchors(starts: Array, ends: Array, is_space: npt.NDArray[np.bool_]) -> Array:
-    """Where each token counts: at its first byte that is not white space, or else where it begins."""
+    """Return the place for which each token counts: its first byte that is not white space, or else its beginning."""
     inside = np.append(np.flatnonzero(~is_space), len(is_space))
     found = inside[np.searchsorted(inside[:-1], starts)]
     return np.where(found < ends, found, starts)
