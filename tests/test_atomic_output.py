@@ -17,7 +17,7 @@ from typing import NoReturn
 import pytest
 from safetensors import SafetensorError
 
-from tests.helpers.outputs import beside, is_whole, publish, write_bundle
+from tests.helpers.outputs import is_whole, neighbours, publish, write_bundle
 from xlexport.atomic_output import file, writing
 from xlexport.bundles import check_output, digests, publishing
 from xlexport.errors import OutputExistsError
@@ -62,7 +62,7 @@ def test_new_bundle_appears_whole(output: Path) -> None:
         write_bundle(folder, "new")
         assert not output.exists()
     assert is_whole(output, "new")
-    assert not beside(output)
+    assert not neighbours(output)
 
 
 def test_old_bundle_is_replaced_in_the_end(old: Path, way_to_exchange: str) -> None:
@@ -70,7 +70,7 @@ def test_old_bundle_is_replaced_in_the_end(old: Path, way_to_exchange: str) -> N
         write_bundle(folder, "new")
         assert is_whole(old, "old")
     assert is_whole(old, "new")
-    assert not beside(old)
+    assert not neighbours(old)
 
 
 @pytest.mark.parametrize("error", [RuntimeError, KeyboardInterrupt, SystemExit])
@@ -82,7 +82,7 @@ def test_failure_leaves_the_old_output(error: type[BaseException], force: bool, 
         write_bundle(folder, "new")
         raise error
     assert is_whole(output, "old") if force else not output.exists()
-    assert not beside(output)
+    assert not neighbours(output)
 
 
 def test_failed_exchange_leaves_the_old_bundle(old: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -98,7 +98,7 @@ def test_failed_exchange_leaves_the_old_bundle(old: Path, monkeypatch: pytest.Mo
     with pytest.raises(OSError, match="Input/output"), publishing(old, force=True) as folder:
         write_bundle(folder, "new")
     assert is_whole(old, "old")
-    assert not beside(old)
+    assert not neighbours(old)
 
 
 def test_failed_sync_of_the_folder_does_not_fail_a_complete_bundle(
@@ -190,7 +190,7 @@ def test_bundle_that_appears_meanwhile_is_not_replaced(output: Path) -> None:
         write_bundle(folder, "new")
         write_bundle(output, "from elsewhere")
     assert is_whole(output, "from elsewhere")
-    assert not beside(output)
+    assert not neighbours(output)
 
 
 def test_missing_parent_folder_is_named(tmp_path: Path) -> None:
@@ -259,7 +259,7 @@ def run_and_kill(point: str, output: Path) -> None:
     command = [sys.executable, "-c", KILLED, point, str(output)]
     killed = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     assert killed.returncode == -signal.SIGKILL, killed.stderr
-    assert beside(output)
+    assert neighbours(output)
 
 
 @pytest.mark.parametrize("point", ["begun", "writing", "settling", "published"])
@@ -268,7 +268,7 @@ def test_killed_before_the_first_bundle_is_there(point: str, output: Path) -> No
     assert is_whole(output, "new") if point == "published" else not output.exists()
     publish(output, "next")
     assert is_whole(output, "next")
-    assert not beside(output)
+    assert not neighbours(output)
 
 
 @pytest.mark.parametrize("point", ["begun", "writing", "settling", "before the exchange", "after the exchange"])
@@ -277,7 +277,7 @@ def test_killed_while_replacing_a_bundle(point: str, old: Path) -> None:
     assert is_whole(old, "new" if point == "after the exchange" else "old")
     publish(old, "next")
     assert is_whole(old, "next")
-    assert not beside(old)
+    assert not neighbours(old)
 
 
 def test_bundle_that_a_killed_process_had_set_aside_comes_back(old: Path) -> None:
@@ -287,7 +287,7 @@ def test_bundle_that_a_killed_process_had_set_aside_comes_back(old: Path) -> Non
     with pytest.raises(OutputExistsError, match="Add --force"), publishing(old):
         pytest.fail("the block must not run")
     assert is_whole(old, "old")
-    assert not beside(old)
+    assert not neighbours(old)
 
 
 # A full disk.
@@ -313,7 +313,7 @@ def test_file_that_cannot_grow_leaves_the_old_bundle(old: Path) -> None:
     limited = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     assert limited.stdout == "File too large\n", limited.stderr
     assert is_whole(old, "old")
-    assert not beside(old)
+    assert not neighbours(old)
 
 
 def cut_short_by_numpy() -> NoReturn:

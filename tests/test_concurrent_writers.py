@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.helpers.outputs import beside, is_whole, publish, write_bundle
+from tests.helpers.outputs import is_whole, neighbours, publish, write_bundle
 from tests.helpers.paths import ROOT
 from xlexport.atomic_output import check_file, file
 from xlexport.bundles import publishing
@@ -58,17 +58,17 @@ def test_folders_of_others_are_left_alone(output: Path) -> None:
     with alive.open("r+") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         publish(output, "new")
-    assert beside(output) == sorted(names)
+    assert neighbours(output) == sorted(names)
     assert all(is_whole(output.with_name(name), "theirs") for name in names[1:])
     publish(output, "new")  # the lock is free now
-    assert beside(output) == sorted(names[2:])
+    assert neighbours(output) == sorted(names[2:])
 
 
 def test_remains_without_a_lock_file_are_removed(output: Path) -> None:
     """Remove them, because a writer makes its lock file first and removes it last."""
     remains(output, DEAD).unlink()
     publish(output, "new")
-    assert not beside(output)
+    assert not neighbours(output)
 
 
 def test_lock_file_that_was_replaced_meanwhile_is_not_removed(output: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -104,7 +104,7 @@ def test_lock_file_that_is_removed_before_it_is_locked_is_replaced(
     publish(output, "new")
     assert len(locked) == 2
     assert is_whole(output, "new")
-    assert not beside(output)
+    assert not neighbours(output)
 
 
 def test_file_system_without_locks_keeps_all_leftovers(output: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -116,9 +116,9 @@ def test_file_system_without_locks_keeps_all_leftovers(output: Path, monkeypatch
         patch.setattr(fcntl, "flock", refused)
         publish(output, "new")
         assert is_whole(output, "new")
-        assert beside(output) == [lock.name.removesuffix(".lock"), lock.name]
+        assert neighbours(output) == [lock.name.removesuffix(".lock"), lock.name]
     publish(output, "next")
-    assert not beside(output)
+    assert not neighbours(output)
 
 
 def test_links_in_the_place_of_lock_files_are_not_followed(output: Path) -> None:
@@ -202,7 +202,7 @@ def test_processes_with_the_same_number_publish_whole_bundles(output: Path) -> N
     assert [process.communicate()[1] for process in processes] == [""] * 4
     assert seen
     assert any(is_whole(old, word) for word in words)
-    assert not beside(old)
+    assert not neighbours(old)
 
 
 @pytest.mark.parametrize("force", [False, True])
@@ -230,7 +230,7 @@ def test_threads_that_publish_to_one_place(
             done = [word for word in pool.map(one, range(8)) if word != "refused"]
         assert len(done) == (8 if force else 1)
         assert any(is_whole(output, word) for word in done)
-        assert not beside(output)
+        assert not neighbours(output)
 
 
 @pytest.mark.parametrize("force", [False, True])
@@ -252,7 +252,7 @@ def test_threads_that_write_one_file(force: bool, tmp_path: Path) -> None:
             done = [word for word in pool.map(one, range(8)) if word != "refused"]
         assert len(done) == (8 if force else 1)
         assert output.read_text() in [word * 1000 for word in done]
-        assert not beside(output)
+        assert not neighbours(output)
 
 
 def test_threads_that_save_one_state(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from .messages import first_line
 __all__ = ["Budget", "Limits", "parse_json", "read_at_most", "read_json"]
 
 REPAIR = "Copy the file again, or write it again."
+PIECE = 1 << 20  # bytes that are read at once
 TIME_EVERY = 1 << 12  # operations between two checks of the clock
 JSON_ARRAY, JSON_OBJECT, JSON_VALUE = 72, 232, 100  # bytes in Python, with the place in its container
 
@@ -79,9 +80,13 @@ def read_at_most(file: BinaryIO, budget: Budget) -> bytes:
         RepairableError: of the budget's class, if the file is longer.
         OSError: the file cannot be read.
     """
-    raw = file.read(budget.bytes + 1)
-    budget.charge(len(raw))
-    return raw
+    pieces: list[bytes] = []
+    left = budget.bytes + 1
+    while left and (piece := file.read(min(left, PIECE))):  # read(left) would reserve all of it
+        pieces.append(piece)
+        left -= len(piece)
+    budget.charge(budget.bytes + 1 - left)
+    return b"".join(pieces)
 
 
 def parse_json(raw: bytes, budget: Budget) -> Any:

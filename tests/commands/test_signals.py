@@ -91,7 +91,7 @@ def test_convert_that_is_stopped_leaves_nothing(
 ) -> None:
     process = start("convert", checkpoint, "-o", tmp_path / "out", "--segments", "100000", on_ctrl_c=on_ctrl_c)
     wait_for_line(process.stderr, stage)
-    assert [path.name.startswith(".out.xlexport-") for path in tmp_path.iterdir()] == [True]
+    assert [path.name.startswith(".out.xlexport-") for path in tmp_path.iterdir()] == [True, True]  # and its lock
     process.send_signal(number)
     out, err = rest(process)
     assert (process.returncode, out) == (INTERRUPTED, b""), err
@@ -107,7 +107,9 @@ def test_convert_that_is_killed_is_cleaned_up_by_the_next(
     wait_for_line(process.stderr, "exporting")
     process.kill()
     process.wait()
-    assert [path.name for path in tmp_path.iterdir()] == [f".out.xlexport-{process.pid}"]
+    left = sorted(path.name for path in tmp_path.iterdir())
+    assert [name.startswith(".out.xlexport-") for name in left] == [True, True]
+    assert left[1] == f"{left[0]}.lock"
     invoke("convert", checkpoint, "-o", tmp_path / "out", "--segments", "2").succeeded()
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
     read_bundle(tmp_path / "out")

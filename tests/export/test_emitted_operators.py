@@ -26,7 +26,7 @@ QUANTIZED = {  # together they hold all that quantize writes
 
 
 def operators(nodes: Iterable[onnx.NodeProto]) -> Iterator[tuple[str, str]]:
-    """(domain, operator) of nodes, and of those in their graphs."""
+    """Return (domain, operator) of nodes, and of those in their graphs."""
     for node in nodes:
         yield node.domain.removeprefix("ai.onnx"), node.op_type
         for attribute in node.attribute:
@@ -35,7 +35,7 @@ def operators(nodes: Iterable[onnx.NodeProto]) -> Iterator[tuple[str, str]]:
 
 
 def emitted(folders: Iterable[Path]) -> set[tuple[str, str]]:
-    """What is in the graphs of bundles, read by ONNX itself."""
+    """Return the operators in the graphs of bundles, read by ONNX itself."""
     found: set[tuple[str, str]] = set()
     for path in (path for folder in folders for path in sorted(folder.glob("*.onnx"))):
         model = onnx.load(path, load_external_data=False)

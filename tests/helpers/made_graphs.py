@@ -32,20 +32,20 @@ def graph(
     initializers: Iterable[onnx.TensorProto] = (),
     outputs: Iterable[str] = ("log_prob",),
 ) -> onnx.GraphProto:
-    """A graph that takes tokens and targets (B, S). Its outputs have types and shapes that nothing declares."""
+    """Return a graph that takes tokens and targets (B, S). Its outputs have types and shapes that nothing declares."""
     taken = [helper.make_tensor_value_info(name, TensorProto.INT64, TOKENS) for name in ("tokens", "targets")]
     given = [helper.make_empty_tensor_value_info(name) for name in outputs]
     return helper.make_graph(nodes, "made", taken, given, list(initializers))
 
 
 def model(made: onnx.GraphProto, functions: Sequence[onnx.FunctionProto] = (), *domains: str) -> onnx.ModelProto:
-    """A model of the opset and IR version that bundles have."""
+    """Return a model of the opset and IR version that bundles have."""
     opsets = [helper.make_opsetid("", 20), *(helper.make_opsetid(domain, 1) for domain in ("ai.xlexport", *domains))]
     return helper.make_model(made, opset_imports=opsets, functions=functions, ir_version=10)
 
 
 def external(name: str, location: str, size: int) -> onnx.TensorProto:
-    """A tensor of bytes that lies in another file."""
+    """Return a tensor of bytes that lies in another file."""
     tensor = TensorProto(name=name, data_type=TensorProto.UINT8, dims=[size])
     tensor.data_location = TensorProto.EXTERNAL
     tensor.external_data.add(key="location", value=location)
@@ -91,7 +91,7 @@ def made_bundle(
 
 
 def endless() -> onnx.ModelProto:
-    """A graph whose step never returns once a target is the id 255: a loop of 2^62 rounds, else of none."""
+    """Return a graph whose step never returns once a target is the id 255: a loop of 2^62 rounds, else of none."""
     body = helper.make_graph(
         [helper.make_node("Identity", ["go_on"], ["still"]), helper.make_node("Sin", ["x"], ["y"])],
         "body",
@@ -119,5 +119,5 @@ def endless() -> onnx.ModelProto:
 
 
 def constant(name: str, array: object) -> onnx.TensorProto:
-    """An initializer."""
+    """Return an initializer."""
     return onnx.numpy_helper.from_array(np.asarray(array), name)

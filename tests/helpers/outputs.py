@@ -1,4 +1,4 @@
-"""Bundles that are told from each other by a word, for tests of how outputs appear."""
+"""Bundles that differ by a word, for tests of how outputs appear."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from pathlib import Path
 from xlexport.bundles import publishing
 from xlruntime.bundle import MANIFEST
 
-__all__ = ["beside", "is_whole", "publish", "write_bundle"]
+__all__ = ["is_whole", "neighbours", "publish", "write_bundle"]
 
 
 def write_bundle(folder: Path, word: str) -> None:
-    """Something that is taken for a bundle, told from others by `word`."""
+    """Write a folder that passes for a bundle, and whose files hold `word`."""
     folder.mkdir(exist_ok=True)
     (folder / MANIFEST).write_text(word)
     (folder / "score.onnx").write_text(word * 1000)
@@ -22,8 +22,8 @@ def is_whole(folder: Path, word: str) -> bool:
     return files == [MANIFEST, "score.onnx"] and (folder / "score.onnx").read_text() == word * 1000
 
 
-def beside(output: Path) -> list[str]:
-    """What stands in the folder of `output` other than it."""
+def neighbours(output: Path) -> list[str]:
+    """Return the other names in the folder of `output`."""
     return sorted(path.name for path in output.parent.iterdir() if path != output)
 
 

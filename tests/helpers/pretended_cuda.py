@@ -69,7 +69,7 @@ class Binding:
 
 
 def open_session(path: str, sess_options: Any, providers: Any, enable_fallback: int) -> Any:
-    """`onnxruntime.InferenceSession` of both devices."""
+    """Return an `onnxruntime.InferenceSession` for either device."""
     assert not enable_fallback
     if providers == [CPU]:
         return import_onnxruntime().InferenceSession(path, sess_options, providers=providers)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import click
 from click.shell_completion import get_completion_class
 
+from xlexport.terminal import print_text
+
 __all__ = ["SHELLS", "VARIABLE", "completion"]
 
 SHELLS = ("bash", "zsh", "fish")
@@ -25,4 +27,4 @@ def completion(shell: str) -> None:
     """
     script = get_completion_class(shell)
     assert script is not None  # click supports all three shells
-    click.echo(script(click.get_current_context().find_root().command, {}, "xlexport", VARIABLE).source())
+    print_text(script(click.get_current_context().find_root().command, {}, "xlexport", VARIABLE).source())
