@@ -326,7 +326,7 @@ def cut_short_by_safetensors() -> NoReturn:
 
 @pytest.mark.parametrize("write", [cut_short_by_numpy, cut_short_by_safetensors])
 def test_write_that_was_cut_short_is_reported_as_a_full_disk(write: Callable[[], NoReturn], tmp_path: Path) -> None:
-    with pytest.raises(OSError, match="cannot be written whole") as caught, writing(tmp_path / "weights.data"):
+    with pytest.raises(OSError, match="cannot be written completely") as caught, writing(tmp_path / "weights.data"):
         write()
     assert (caught.value.errno, caught.value.filename) == (errno.ENOSPC, str(tmp_path / "weights.data"))
 

@@ -89,7 +89,7 @@ def test_readme_of_whole_documents(chunk: ConvertedReformer) -> None:
     readme = (chunk.folder / "README.md").read_text()
     assert "Each document is one step of at most 128 tokens. No memory is carried between documents." in readme
     assert f"over {chunk.report.segments} documents" in readme
-    assert "memory" not in readme
+    assert readme.count("memory") == 1  # it says that there is none, and nothing else
 
 
 def test_scores_against_eager(band: ConvertedReformer, chunk: ConvertedReformer) -> None:

@@ -165,7 +165,7 @@ def test_streams_are_scored_and_continued_alike(made: Made) -> None:
 
 def test_runtime_refuses_them_and_says_what_runs_them(made: Made) -> None:
     for opened in (xlruntime.load, open_bundle):
-        with pytest.raises(BundleError, match=rf"{made.format}, which PyTorch runs.* --trust.* --to onnx\.$"):
+        with pytest.raises(BundleError, match=rf"{made.format}, which needs PyTorch.* --trust.* --to onnx\.$"):
             opened(made.folder)
     assert open_bundle(made.folder, trust=True).session("score").providers == ["PyTorch"]
     assert open_bundle(made.onnx.folder, trust=True).session("score").providers == ["CPUExecutionProvider"]
