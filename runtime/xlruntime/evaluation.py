@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from .errors import OptionError
-from .messages import listed, named, one_line
+from .messages import listed, named, one_line, shown
 
 __all__ = [
     "UNBOUNDED_WINDOW",
@@ -66,9 +66,9 @@ class Setting:
     def problem(self, value: object) -> str | None:
         """Return the problem of a value, or None if it can be chosen."""
         if self.type == "boolean":
-            return None if isinstance(value, bool) else f"is {value!r}, expected true or false"
+            return None if isinstance(value, bool) else f"is {shown(value)}, expected true or false"
         if isinstance(value, bool) or not isinstance(value, int):
-            return f"is {value!r}, expected a whole number"
+            return f"is {shown(value)}, expected a whole number"
         least = -LARGEST_LENGTH if self.minimum is None else self.minimum
         most = LARGEST_LENGTH if self.maximum is None else self.maximum
         if least <= value <= most or value == self.off:
@@ -139,11 +139,11 @@ class EvaluationRules:
     def _ring_problems(self, symbol: str, ring: Ring) -> Iterator[str]:
         rows = self.settings.get(ring.rows)
         if rows is None or rows.type != "integer" or rows.minimum is None or rows.minimum < 0 or rows.off is not None:
-            yield f"ring {symbol!r} keeps {ring.rows!r} rows, which is not an integer setting of at least 0"
+            yield f"ring {shown(symbol)} keeps {shown(ring.rows)} rows, which is not an integer setting of at least 0"
         if ring.same_length is not None:
             limit = self.settings.get(ring.same_length)
             if limit is None or limit.type != "boolean":
-                yield f"ring {symbol!r} is limited by {ring.same_length!r}, which is not a boolean setting"
+                yield f"ring {shown(symbol)} is limited by {shown(ring.same_length)}, which is not a boolean setting"
 
     @property
     def longest_part(self) -> int | None:

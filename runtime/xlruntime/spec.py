@@ -31,7 +31,7 @@ from .errors import BundleError
 from .evaluation import EvaluationRules, EvaluationSettings
 from .json_fields import read_fields
 from .limits import Limits, parse_json
-from .messages import named, shown
+from .messages import listed, named, shown
 from .tensor_kinds import LARGEST_AXIS, check_kind
 
 __all__ = [
@@ -318,7 +318,7 @@ class Bundle:
                 yield f"memory {named(entry.input)} {problem}"
         strange = [entry.input for entry in self.memory if entry.input not in inputs or entry.output not in outputs]
         if strange:
-            yield f"memory that the score graph does not take or return: {', '.join(map(repr, strange[:5]))}"
+            yield f"memory that the score graph does not take or return: {listed(map(shown, strange))}"
         if len({entry.input for entry in self.memory} | {entry.output for entry in self.memory}) < 2 * len(self.memory):
             yield "memories share an input or output"
         for purpose, graph in self.graphs.items():

@@ -53,6 +53,7 @@ CASES: list[tuple[Callable[[Manifest], Any], str]] = [
     (memory(shape=["batch", 2, "capacity", 0]), "an axis of memory_key_0 is 0"),
     (memory(shape=["batch", 2, "capacity", 2**31]), "an axis of memory_key_0 is 2147483648"),
     (memory(shape=["batch", 2, "", 7]), "an axis of memory_key_0 is ''"),
+    (memory(input="a" * 5000), f"memory that the score graph does not take or return: '{'a' * 40}'."),
     (memory(input="memory_value_0", output="new_memory_value_0"), "memories share an input or output"),
     (lambda m: m["graphs"]["score"]["inputs"][0].update(dtype="complex64"), "is 'complex64', expected one of"),
     (lambda m: m["graphs"]["score"]["inputs"].append(m["graphs"]["score"]["inputs"][0]), "have the same name"),
