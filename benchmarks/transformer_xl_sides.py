@@ -22,7 +22,7 @@ import numpy.typing as npt
 from benchmarks.measuring import code_digest
 from benchmarks.sides import Ready, run_once, text_ids
 
-__all__ = ["SHAPE", "TINY", "Case", "hugging_face", "our_eager", "ours", "prepared"]
+__all__ = ["SHAPE", "TINY", "Case", "hugging_face", "our_eager", "ours", "prepared", "scoring_module"]
 
 SHAPE = {"n_token": 256, "n_layer": 12, "d_model": 512, "n_head": 8, "d_head": 64, "d_inner": 2048}
 TINY = {"n_token": 256, "n_layer": 2, "d_model": 64, "n_head": 4, "d_head": 16, "d_inner": 128}
@@ -115,17 +115,7 @@ def our_eager(checkpoint: str, threads: int, plain: dict[str, Any], form: str) -
     model = load(Path(checkpoint)).build_model().eval()
     settings = {"mem_len": case.mem_len, "clamp_len": case.clamp_len, "same_length": case.same_length}
     model = model.with_evaluation(**settings)
-
-    class Step(torch.nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.model = model
-
-        def forward(self, tokens: torch.Tensor, targets: torch.Tensor, *memory: torch.Tensor) -> Any:
-            hidden, new = self.model(tokens, list(memory))
-            return self.model.log_probs(hidden, targets), *new
-
-    return _torch_side(Step(), model.first_memory(1), case, form)
+    return _torch_side(scoring_module(model), model.first_memory(1), case, form)
 
 
 def hugging_face(checkpoint: str, threads: int, plain: dict[str, Any], form: str) -> Ready:
@@ -214,3 +204,19 @@ def _walk(segment_len: int) -> Walk:
         return ids[:, :-1].copy(), ids[:, 1:].copy()
 
     return walk
+
+
+def scoring_module(model: Any) -> Any:
+    """Return a module whose step takes tokens, targets and memory, and returns log-probabilities and the new memory."""
+    import torch
+
+    class Step(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.model = model
+
+        def forward(self, tokens: torch.Tensor, targets: torch.Tensor, *memory: torch.Tensor) -> Any:
+            hidden, new = self.model(tokens, list(memory))
+            return self.model.log_probs(hidden, targets), *new
+
+    return Step().eval()

@@ -79,6 +79,10 @@ def test_docstrings_of_functions_begin_with_a_verb() -> None:
     assert found == []
 
 
+def test_readme_is_read_to_its_end() -> None:
+    assert len((ROOT / "README.md").read_text("utf-8").split()) <= 800
+
+
 def test_the_rules_find_what_they_forbid(tmp_path: Path) -> None:
     page = tmp_path / "page.md"
     page.write_text("It stands here.\nThis is no error.\nIt is no longer here, and --beside is an option.\n")

@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from benchmarks.sides import Ready
+from benchmarks.transformer_xl_sides import scoring_module
 
 __all__ = ["WARM", "by_bundle", "by_pytorch"]
 
@@ -59,16 +60,8 @@ def by_pytorch(checkpoint: str, device: str, threads: int, work: Mapping[str, in
     config = {"n_token": model.config.n_token, "cutoffs": model.config.cutoffs}
     ids = Work("score", cast(Any, None), work["segment_len"], work["batch_size"]).ids(config)
 
-    class Step(torch.nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.model = model
-
-        def forward(self, tokens: torch.Tensor, targets: torch.Tensor, *memory: torch.Tensor) -> Any:
-            hidden, new = self.model(tokens, list(memory))
-            return self.model.log_probs(hidden, targets), *new
-
-    run: Any = torch.compile(Step().eval(), dynamic=False) if compiled else Step().eval()
+    module = scoring_module(model)
+    run: Any = torch.compile(module, dynamic=False) if compiled else module
     state = model.first_memory(work["batch_size"])
 
     @torch.inference_mode()

@@ -28,7 +28,6 @@ NOT_RUN = {
     ("README.md", "python -m venv .venv && . .venv/bin/activate"): INSTALLS,
     ("README.md", "converted           checkpoint.pt in 15 s"): "output of demo: tests/commands/test_train_and_demo.py",
     ("README.md", "pip install -e '.[cpu,convert,train,dev]' -c constraints.txt && pytest"): INSTALLS,
-    ("README.md", "xlexport/commands/       the command line, one file a command"): DRAWING,
     ("docs/bench.md", "xlexport bench BUNDLE [--against CHECKPOINT] [--purpose score|generate] [--profile] [--json]"): (
         SYNOPSIS
     ),

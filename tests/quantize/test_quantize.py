@@ -184,9 +184,9 @@ def test_int8_scores_do_not_depend_on_segments(quantized: Callable[[Path, str], 
 
 @pytest.mark.parametrize("memory_dtype", ["float32", "float16"])
 def test_float16_dtypes(memory_dtype: str, tmp_path: Path) -> None:
-    told: list[str] = []
-    quantize(BYTES, tmp_path / "half", options("float16", memory_dtype=memory_dtype), tell=told.append)
-    assert "float16 is for CUDA; on a CPU it gives correct results, but slowly" in told
+    lines: list[str] = []
+    quantize(BYTES, tmp_path / "half", options("float16", memory_dtype=memory_dtype), tell=lines.append)
+    assert "float16 is for CUDA; on a CPU it gives correct results, but slowly" in lines
     model = load(tmp_path / "half", threads=1)
     tensors = {tensor.name: tensor.dtype for tensor in model.bundle.graphs["score"].inputs}
     assert tensors["memory_key_0"] == tensors["memory_value_1"] == memory_dtype
@@ -260,11 +260,11 @@ def test_outlier_layer_is_found_and_kept(copied: Path, tmp_path: Path) -> None:
 
 
 def test_gate_fails_closed(tmp_path: Path) -> None:
-    told: list[str] = []
+    lines: list[str] = []
     with pytest.raises(QuantizationError, match=r"1e-09 allowed; keeping 4 of 9 products in float32, .*: still"):
-        quantize(BYTES, tmp_path / "out", options("weight-int4", max_delta_bits=1e-9), tell=told.append)
+        quantize(BYTES, tmp_path / "out", options("weight-int4", max_delta_bits=1e-9), tell=lines.append)
     assert not list(tmp_path.iterdir())
-    assert any("measuring each product alone" in line for line in told)
+    assert any("measuring each product alone" in line for line in lines)
 
 
 def test_products_of_keep_float_stay_float32(tmp_path: Path) -> None:
