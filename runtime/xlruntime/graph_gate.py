@@ -23,6 +23,7 @@ __all__ = ["DOMAIN", "EMITTED", "GRAPH_LIMITS", "OPERATORS", "check_graph", "rea
 DOMAIN = "ai.xlexport"  # of the functions in a file; all other operators are standard ones
 GRAPH_LIMITS = Limits(operations=5_000_000)  # fields of all messages; the sample's largest graph has 11,000
 MOST_NODES = 100_000  # once all functions are expanded; the sample's largest graph has 560
+SHORT = 64  # bytes of an attribute that is compared with earlier ones before it is read
 DEEPEST = 16  # graphs within nodes and functions within functions; xlexport writes 2
 REPAIR = "Convert the checkpoint again; open untrusted bundles only in a sandbox."
 
@@ -146,6 +147,7 @@ class _Walk:
         self.locations: set[str] = set()
         self.strange: dict[str, None] = {}  # problems, each once, in order
         self._sizes: dict[_Name, tuple[int, int]] = {}
+        self._empty: set[bytes] = set()  # attributes without inner messages, which most nodes have: `axis` and the like
         # Messages not yet read: kind, begin, end, their scope, and the number of graphs around them in this scope.
         self.waiting: list[tuple[int, int, int, _Scope, int]] = [(MODEL, 0, len(content), self.main, 0)]
         while self.waiting:
@@ -166,21 +168,27 @@ class _Walk:
         messages, texts, wanted = MESSAGES[kind]
         found, count = fields(self.content, begin, end, wanted)
         self.budget.charge(0, 1 + count)
+        if kind == ATTRIBUTE and not found and end - begin <= SHORT:
+            self._empty.add(self.content[begin:end])
+            return
         said: dict[str, str] = {}
         for number, value_begin, value_end in found:
-            if number in messages:
-                self.waiting.append((messages[number], value_begin, value_end, scope, depth))
+            if (inner := messages.get(number)) is not None:
+                is_short = inner == ATTRIBUTE and value_end - value_begin <= SHORT
+                if not is_short or self.content[value_begin:value_end] not in self._empty:
+                    self.waiting.append((inner, value_begin, value_end, scope, depth))
             else:
                 said[texts[number]] = self.content[value_begin:value_end].decode("utf-8", "backslashreplace")
         if kind == NODE:
-            self._node(_name(said), scope, depth)
+            scope.nodes += 1
+            if "domain" in said or said.get("name") not in OPERATORS:
+                self._node(_name(said), scope, depth)
         elif kind == FUNCTION:
             self._function(_name(said), scope)
         elif kind == ENTRY and said.get("key") == "location":
             self._location(said.get("value", ""))
 
     def _node(self, name: _Name, scope: _Scope, depth: int) -> None:
-        scope.nodes += 1
         if name[0] == DOMAIN:
             scope.calls[name] += 1
             scope.deepest_call[name] = max(scope.deepest_call.get(name, 0), depth)

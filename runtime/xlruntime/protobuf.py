@@ -27,29 +27,29 @@ def fields(data: bytes, start: int, end: int, wanted: Container[int]) -> tuple[l
     found, count, place = [], 0, start
     while place < end:
         begin, tag = place, data[place]
-        if tag < 128:
+        if 8 <= tag < 128:
             place += 1
         else:
             tag, place = _varint(data, begin, end)
+            if not 8 <= tag < LARGEST_TAG:
+                raise ValueError(f"no field has number {tag >> 3}, as at byte {begin}")
         wire_type = tag & 7
         if wire_type == BYTES:
             if place < end and (size := data[place]) < 128:
                 place += 1
             else:
                 size, place = _varint(data, place, end)
+            after = place + size
+            if tag >> 3 in wanted:
+                found.append((tag >> 3, place, after))
         elif wire_type == VARINT:
-            size = 1 if place < end and data[place] < 128 else _varint(data, place, end)[1] - place
+            after = place + 1 if place < end and data[place] < 128 else _varint(data, place, end)[1]
         elif wire_type in (FIXED64, FIXED32):
-            size = 8 if wire_type == FIXED64 else 4
+            after = place + (8 if wire_type == FIXED64 else 4)
         else:
             raise ValueError(f"no field has wire type {wire_type}, as at byte {begin}")
-        if not 8 <= tag < LARGEST_TAG:
-            raise ValueError(f"no field has number {tag >> 3}, as at byte {begin}")
-        after = place + size
         if after > end:
             raise ValueError(f"the field at byte {begin} ends outside its message")
-        if wire_type == BYTES and tag >> 3 in wanted:
-            found.append((tag >> 3, place, after))
         count += 1
         place = after
     return found, count
