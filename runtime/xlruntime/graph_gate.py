@@ -165,20 +165,7 @@ class _Walk:
             if depth > DEEPEST:
                 self.strange[f"graphs within nodes are more than {DEEPEST} deep"] = None
                 return
-        messages, texts, wanted = MESSAGES[kind]
-        found, count = fields(self.content, begin, end, wanted)
-        self.budget.charge(0, 1 + count)
-        if kind == ATTRIBUTE and not found and end - begin <= SHORT:
-            self._empty.add(self.content[begin:end])
-            return
-        said: dict[str, str] = {}
-        for number, value_begin, value_end in found:
-            if (inner := messages.get(number)) is not None:
-                is_short = inner == ATTRIBUTE and value_end - value_begin <= SHORT
-                if not is_short or self.content[value_begin:value_end] not in self._empty:
-                    self.waiting.append((inner, value_begin, value_end, scope, depth))
-            else:
-                said[texts[number]] = self.content[value_begin:value_end].decode("utf-8", "backslashreplace")
+        said = self._read(kind, begin, end, scope, depth)
         if kind == NODE:
             scope.nodes += 1
             if "domain" in said or said.get("name") not in OPERATORS:
@@ -187,6 +174,23 @@ class _Walk:
             self._function(_name(said), scope)
         elif kind == ENTRY and said.get("key") == "location":
             self._location(said.get("value", ""))
+
+    def _read(self, kind: int, begin: int, end: int, scope: _Scope, depth: int) -> dict[str, str]:
+        """Return the texts of a message, and let its inner messages wait."""
+        messages, texts, wanted = MESSAGES[kind]
+        found, count = fields(self.content, begin, end, wanted)
+        self.budget.charge(0, 1 + count)
+        if kind == ATTRIBUTE and not found and end - begin <= SHORT:
+            self._empty.add(self.content[begin:end])
+        said: dict[str, str] = {}
+        for number, value_begin, value_end in found:
+            if (inner := messages.get(number)) is not None:
+                is_short = inner == ATTRIBUTE and value_end - value_begin <= SHORT
+                if not is_short or self.content[value_begin:value_end] not in self._empty:
+                    self.waiting.append((inner, value_begin, value_end, scope, depth))
+            else:
+                said[texts[number]] = self.content[value_begin:value_end].decode("utf-8", "backslashreplace")
+        return said
 
     def _node(self, name: _Name, scope: _Scope, depth: int) -> None:
         if name[0] == DOMAIN:
