@@ -87,6 +87,7 @@ def make_report(
 ) -> ParityReport:
     """Combine and judge the figures of all segments; `totals` are those of LSH attention, if the model has it."""
     tokens = sum(segment.tokens for segment in found)
+    tolerance = tolerance.for_text(tokens)
     eager_nats = sum(segment.eager_nats for segment in found)
     graph_nats = sum(segment.graph_nats for segment in found)
     detailed = [(segment, segment.top1_agreement) for segment in found if segment.top1_agreement is not None]

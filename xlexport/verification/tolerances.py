@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from dataclasses import dataclass
 
 from xlexport.errors import ParityError
 from xlruntime.spec import Bundle
 
 __all__ = ["TOLERANCES", "Tolerance", "tolerance_of"]
+
+LONG_TEXT = 1000  # tokens
 
 
 @dataclass(frozen=True)
@@ -17,8 +20,17 @@ class Tolerance:
 
     log_prob: float  # nats, of any target; for all other tokens relative, see _scaled
     memory: float  # of any number in any memory
-    delta_bits_per_token: float  # of the whole text
+    delta_bits_per_token: float  # of a text of at least LONG_TEXT tokens
     flip_margin: float  # if the eager model would choose another bucket: its relative advantage
+
+    def for_text(self, tokens: int) -> Tolerance:
+        """Return the tolerance for a text of `tokens` tokens.
+
+        Errors of single tokens have both signs, so their mean falls with the square root of their number. The limit of
+        the mean is therefore larger for a text of fewer than `LONG_TEXT` tokens.
+        """
+        shortness = max(1.0, math.sqrt(LONG_TEXT / tokens))
+        return dataclasses.replace(self, delta_bits_per_token=self.delta_bits_per_token * shortness)
 
 
 # float32: two orders of summation may differ by this much. Other precisions: three to five times the rounding errors
