@@ -114,7 +114,7 @@ def test_nothing_is_left_where_the_cost_is_too_high(
     [
         (("--max-delta-bits", "-1"), "max_delta_bits is -1, expected a number above 0"),
         (("--memory-dtype", "float16"), "which needs dtype float16"),
-        (("--keep-float", "layers.7.qkv"), "keep_float is layers.7.qkv, but the products are layers.0.qkv, "),
+        (("--keep-float", "layers.7.qkv"), "keep_float is layers.7.qkv, but the weight matrices are layers.0.qkv, "),
         (("--text", "absent.txt"), "absent.txt: no such file"),
         (("--text", "."), ".: a folder"),
         (("--text", "README.md", "--ids"), "README.md: not token ids separated by white space"),

@@ -261,7 +261,7 @@ def test_outlier_layer_is_found_and_kept(copied: Path, tmp_path: Path) -> None:
 
 def test_gate_fails_closed(tmp_path: Path) -> None:
     lines: list[str] = []
-    with pytest.raises(QuantizationError, match=r"1e-09 allowed; keeping 4 of 9 products in float32, .*: still"):
+    with pytest.raises(QuantizationError, match=r"1e-09 allowed; keeping 4 of 9 weight matrices in float32, .*: still"):
         quantize(BYTES, tmp_path / "out", options("weight-int4", max_delta_bits=1e-9), tell=lines.append)
     assert not list(tmp_path.iterdir())
     assert any("measuring each product alone" in line for line in lines)
@@ -293,7 +293,7 @@ def test_fewest_products_are_kept_worst_first(needed: int) -> None:
 @pytest.mark.parametrize("delta", [1.0, float("nan")])
 def test_more_than_half_is_refused(delta: float) -> None:
     names = ["a", "b", "c", "d"]
-    with pytest.raises(QuantizationError, match="keeping 2 of 4 products"):
+    with pytest.raises(QuantizationError, match="keeping 2 of 4 weight matrices"):
         products_to_keep(
             names, frozenset("a"), 0.5, lambda keep: difference(delta), lambda name: 1.0, lambda line: None
         )
@@ -314,7 +314,7 @@ def test_nan_does_not_pass() -> None:
         (BYTES, {"max_delta_bits": 0.0}, [], "max_delta_bits is 0, expected a number above 0"),
         (BYTES, {"max_delta_bits": float("nan")}, [], "max_delta_bits is nan, expected a number above 0"),
         (BYTES, {"memory_dtype": "float16"}, [], "memory_dtype is float16, which needs dtype float16"),
-        (BYTES, {"keep_float": ("layers.9.*",)}, [], r"keep_float is layers.9.\*, but the products are layers.0.qkv, "),
+        (BYTES, {"keep_float": ("layers.9.*",)}, [], r"keep_float is layers.9.\*, but the weight matrices are layers.0.qkv, "),
         (BYTES, {}, ["short"], "short: 78 tokens, at least 2,048 are needed"),
         (BYTES, {}, ["absent"], "absent: no such file"),
         (BAND, {}, [], "the bundle takes token ids, so a real text for it must be given as token ids"),
@@ -332,7 +332,7 @@ def test_refusals(source: Path, changes: dict[str, Any], texts: list[str], what:
 
 def test_bundle_without_products_is_refused(tmp_path: Path) -> None:
     (tmp_path / "ids").write_text("1 2 3 " * 1000)
-    with pytest.raises(QuantizationError, match="has no products of weights"):
+    with pytest.raises(QuantizationError, match="has no weight matrices"):
         quantize(
             GOLDEN / "late_reader" / "bundle", tmp_path / "out", options("int8"), texts=[tmp_path / "ids"], as_ids=True
         )

@@ -12,7 +12,7 @@ from xlexport.errors import ExportError
 __all__ = ["MEM_LEN", "SEGMENT_LEN", "check_choices", "collected"]
 
 SEGMENT_LEN = Option("segment_len", "integer", "Tokens in one step.", minimum=1)
-MEM_LEN = Option("mem_len", "integer", "Rows of memory that a layer keeps.", minimum=1)
+MEM_LEN = Option("mem_len", "integer", "Earlier tokens that each layer remembers.", minimum=1)
 
 
 def collected(options: str, *, feature: str | None = None) -> dict[Option, tuple[str, ...]]:

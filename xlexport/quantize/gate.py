@@ -87,7 +87,7 @@ def products_to_keep(
     found = measure(always)
     if found.within(limit):
         return {}, found
-    tell(f"{found.delta_bits_per_token:+.4f} bits per token, {limit:g} allowed: measuring each product alone")
+    tell(f"{found.delta_bits_per_token:+.4f} bits per token, {limit:g} allowed: measuring each weight matrix alone")
     effects = {name: effect_of(name) for name in names if name not in always}
     worst = sorted(effects, key=lambda name: -_rank(effects[name]))
     most = len(names) // 2 - len(always)
@@ -96,7 +96,7 @@ def products_to_keep(
     while True:  # double the number until it is enough; then search between the last two numbers
         enough = min(enough, most)
         if enough <= few:
-            share = f"keeping {few + len(always)} of {len(names)} products in float32, {', '.join(worst[: few or 3])}"
+            share = f"keeping {few + len(always)} of {len(names)} weight matrices in float32, {', '.join(worst[: few or 3])}"
             still = f"still {found.delta_bits_per_token:+.4f}" if few else "cannot be kept"
             raise QuantizationError(
                 f"quantized, the bundle gives {first.delta_bits_per_token:+.4f} bits per token, {limit:g} allowed; "

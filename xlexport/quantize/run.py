@@ -137,7 +137,7 @@ def quantize_into(
     """
     names = product_names(exact.folder, exact.bundle)
     if not names:
-        raise QuantizationError(f"{exact.folder}: has no products of weights, so there is nothing to quantize.")
+        raise QuantizationError(f"{exact.folder}: has no weight matrices, so there is nothing to quantize.")
     if options.dtype == "float16":
         tell("float16 is for CUDA; on a CPU it gives correct results, but slowly")
     asked = _asked_for(names, options.keep_float)
@@ -171,7 +171,7 @@ def quantize_into(
 def _asked_for(names: Sequence[str], patterns: Sequence[str]) -> frozenset[str]:
     unknown = [pattern for pattern in patterns if not any(fnmatchcase(name, pattern) for name in names)]
     if unknown:
-        raise QuantizationError(f"keep_float is {', '.join(unknown)}, but the products are {', '.join(names)}.")
+        raise QuantizationError(f"keep_float is {', '.join(unknown)}, but the weight matrices are {', '.join(names)}.")
     return frozenset(name for name in names if any(fnmatchcase(name, pattern) for pattern in patterns))
 
 

@@ -17,7 +17,7 @@ TRAINING_OPTIONS = (
     Option("d_head", "integer", "Width of a head.", 64),
     Option("d_inner", "integer", "Width inside the feed-forward blocks.", 1024),
     Option("tgt_len", "integer", "Tokens in a segment.", 512),
-    Option("mem_len", "integer", "Rows of memory that a layer keeps.", 512),
+    Option("mem_len", "integer", "Earlier tokens that each layer remembers.", 512),
     Option("n_hashes", "integer", "Rounds of hashing.", 2),
     Option("n_buckets", "integers", "Buckets of a round, or even factors of their number, such as 64,128.", (32,)),
     Option("chunk_length", "integer", "Most keys that a token sees in a round of hashing.", 64),

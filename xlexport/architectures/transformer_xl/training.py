@@ -19,7 +19,7 @@ TRAINING_OPTIONS = (
     ),
     Option("div_val", "integer", "Divisor of the embedding width from each cluster to the next.", 1),
     Option("tgt_len", "integer", "Tokens in a segment.", 128),
-    Option("mem_len", "integer", "Rows of memory that a layer keeps.", 128),
+    Option("mem_len", "integer", "Earlier tokens that each layer remembers.", 128),
     Option("clamp_len", "integer", "Largest distinct distance in tokens; -1: no limit.", -1),
     Option("dropout", "number", "Dropout.", 0.1),
     Option("dropatt", "number", "Dropout of attention weights.", 0.0),
