@@ -264,7 +264,7 @@ def test_gate_fails_closed(tmp_path: Path) -> None:
     with pytest.raises(QuantizationError, match=r"1e-09 allowed; keeping 4 of 9 weight matrices in float32, .*: still"):
         quantize(BYTES, tmp_path / "out", options("weight-int4", max_delta_bits=1e-9), tell=lines.append)
     assert not list(tmp_path.iterdir())
-    assert any("measuring each product alone" in line for line in lines)
+    assert any("measuring each weight matrix alone" in line for line in lines)
 
 
 def test_products_of_keep_float_stay_float32(tmp_path: Path) -> None:
