@@ -12,16 +12,15 @@ from typing import TYPE_CHECKING, Any, Literal
 import click
 
 from xlexport.choices import LEVELS
+from xlexport.commands.input_options import ItemSelection, item_options
 from xlexport.commands.options import (
     DOCUMENT,
     OUTPUT,
     PATH,
-    Selection,
     all_of,
     batch_option,
     document_options,
     grouped,
-    reading_options,
     runtime_options,
 )
 from xlexport.progress_bar import DocumentsBar
@@ -29,7 +28,7 @@ from xlexport.terminal import Failure, Interrupted, escaped_json, failure, print
 from xlruntime.messages import many_lines
 
 if TYPE_CHECKING:
-    from xlexport.scoring.inputs import Input, Reading
+    from xlexport.scoring.inputs import Input
     from xlexport.scoring.output_formats import Format
     from xlexport.scoring.records import Level
     from xlexport.scoring.totals import Totals
@@ -109,14 +108,8 @@ class OutputOptions:
 
 
 input_options = all_of(
-    reading_options,
+    item_options,
     click.option("--strict", is_flag=True, help="Stop at the first document that cannot be scored."),
-    click.option(
-        "--continuous",
-        is_flag=True,
-        help="Carry memory from each document to the next, in the order given. Nothing is put between them: end each "
-        "with a newline.",
-    ),
     batch_option,
 )
 
@@ -174,9 +167,8 @@ def score(
     files: tuple[Path, ...],
     record: RecordOptions,
     writing: OutputOptions,
-    selection: Selection,
+    selection: ItemSelection,
     strict: bool,
-    continuous: bool,
     batch_size: int,
     runtime: dict[str, Any],
     **evaluation: Any,
@@ -184,11 +176,12 @@ def score(
     """Score FILES with BUNDLE, each as one document of any length. Needs no PyTorch.
 
     FILES are files, folders, quoted patterns ('books/**/*.txt') or '-' for standard input; gzip is unpacked.
+    With --field, each row of JSON lines or of a table is a document.
     `score` reports a document that it cannot read and continues with the others; the exit status is then 1.
     """
     if selection.ids and record.level in ("line", "word"):
         raise click.UsageError(f"--ids has no text to find a {record.level} in. Use --per token or --per document.")
-    if continuous and batch_size > 1:
+    if selection.continuous and batch_size > 1:
         raise click.UsageError("--continuous scores documents one after another. Leave out --batch-size.")
     output, kind = writing.path, record.format_for(writing.path)
     from xlexport.bundles import open_bundle
@@ -209,7 +202,7 @@ def score(
     reading = selection.reading
     written = [] if file is None else [file.path, file.partial, file.state_path]
     inputs = find_inputs(files, selection.include, reading, written, tell)
-    _check_inputs(inputs, reading, output, writing.resume)
+    _check_inputs(inputs, output, writing.resume)
     model = open_bundle(bundle, **runtime)
     options = RunOptions(
         per=record.level,
@@ -217,7 +210,8 @@ def score(
         reading=reading,
         batch_size=batch_size,
         detail=record.alternatives,
-        continuous=continuous,
+        continuous=selection.continuous,
+        separator=selection.between,
         strict=strict,
     )
     reporter = _Reporter(DocumentsBar(*extent(inputs, reading)), record.as_json)
@@ -301,14 +295,10 @@ class _StandardOutput:
             self._file.flush()
 
 
-def _check_inputs(inputs: Sequence[Input], reading: Reading, output: Path | None, resume: bool) -> None:
-    """Refuse inputs that do not fit the options, and report files that are not text."""
-    from xlruntime.messages import listed
-
+def _check_inputs(inputs: Sequence[Input], output: Path | None, resume: bool) -> None:
+    """Refuse inputs that do not fit the options."""
     paths = [given.path for given in inputs if given.path is not None]
     if output is not None and os.path.realpath(output) in map(os.path.realpath, paths):
         raise click.UsageError(f"{output} is an input, which the output would replace. Give another.")
     if resume and not all(given.repeatable for given in inputs):
         raise click.UsageError("--resume reads its inputs again, but standard input and pipes are gone. Give files.")
-    if reading.field is None and not reading.ids and (binary := [given.name for given in inputs if given.is_binary]):
-        tell(f"{listed(binary)}: not text (contains zero bytes), but scored nevertheless.")

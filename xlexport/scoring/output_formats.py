@@ -99,7 +99,7 @@ class _Csv:
             else [_csv_value(values, known)] * n
             for values in columns.values()
         ]
-        names = [",".join(columns)] if self._header else []
+        names = [",".join(_csv_value(name, known) for name in columns)] if self._header else []
         self._header = False
         text = "".join(f"{row}\n" for row in [*names, *map(",".join, zip(*encoded, strict=True))])
         return text.encode("utf-8", "backslashreplace")
