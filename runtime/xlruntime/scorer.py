@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ from .evaluation import EvaluationSettings
 from .memory import BatchMemory
 from .scores import DocumentScore, TokenScores, total_score
 from .stream import warn_not_finite
+from .word_ends import WordEnds
 
 __all__ = ["Scorer", "Walk"]
 
@@ -55,6 +56,10 @@ class Scorer:
         continuous: carry memory from document to document, in order, in one row. Only the very first token has no
             context; `index` still counts each document's own tokens.
         keep_going: end an unreadable document with a part that has an `error`, instead of raising the error.
+        bos: id of a token that the model reads before each document, so that the first token has a score, too. It does
+            not belong to the document. If `continuous`, only the first document has it.
+        starts_word: (n_token,) whether a token begins with white space. If given, parts have `word_ends`. That needs
+            each prediction's full distribution, so each token runs twice, the second time in steps of a word.
 
     Raises:
         OptionError: a setting is out of range, or does not apply to this bundle.
@@ -74,6 +79,8 @@ class Scorer:
         *,
         continuous: bool = False,
         keep_going: bool = False,
+        bos: int | None = None,
+        starts_word: npt.NDArray[np.bool_] | None = None,
     ) -> None:
         if batch_size < 1:
             raise OptionError(f"batch size is {batch_size}, at least 1 is needed.")
@@ -81,18 +88,26 @@ class Scorer:
             _check_detail(engine, detail)
         if continuous:
             _check_continuous(evaluation, batch_size)
+        if bos is not None and not 0 <= bos < engine.bundle.vocab_size:
+            raise OptionError(f"bos is {bos}, expected 0 to {engine.bundle.vocab_size - 1}.")
+        if starts_word is not None and batch_size > 1:
+            raise OptionError(f"the ends of words are for one document at a time, but batch size is {batch_size}.")
         self.engine = engine
         self.evaluation = evaluation
         self.batch_size = 1 if evaluation.whole else batch_size
         self.detail = detail
         self.continuous = continuous
         self.keep_going = keep_going
+        self.bos = bos
+        self._word_ends = None if starts_word is None else WordEnds(engine, evaluation, starts_word)
         self.memory: BatchMemory | None = None
         self.rows: list[Walk | None] = []
         self.taken = 0
         self.last: int | None = None
         self._purpose = "score" if detail is None else "detail"
         self._longest_step = engine.longest_step(self._purpose, evaluation.segment_len)
+        if self._word_ends is not None and evaluation.segmentation_matters:  # both passes need equal segments
+            self._longest_step = min(self._longest_step, engine.longest_step("generate", evaluation.segment_len))
 
     def documents(self, documents: Iterable[Document | Source]) -> Iterator[DocumentScore]:
         """Yield the total of each document, in the order of the documents."""
@@ -153,10 +168,12 @@ class Scorer:
         walk = Walk(number, reader, 0, position=0)
         try:
             longest = self.evaluation.longest_part
-            if longest is not None and not self.evaluation.restart and reader.at_hand and reader.has(longest + 2):
-                self._refuse_more_than(longest, document.name)
-            if self.last is not None:
-                walk.held, walk.unscored = self.last, 0
+            before = self.bos if self.last is None else self.last
+            most = None if longest is None else longest + (before is None)  # tokens that the model reads or predicts
+            if most is not None and not self.evaluation.restart and reader.at_hand and reader.has(most + 1):
+                self._refuse_more_than(most, document.name)
+            if before is not None:
+                walk.held, walk.unscored = before, 0
             elif len(first := reader.take(1)):
                 walk.held, walk.position, walk.first = int(first.ids[0]), 1, first
             if not reader.at_end:
@@ -178,9 +195,12 @@ class Scorer:
         detail = {} if self.detail is None else _no_detail(self.detail)
         return TokenPiece(none, none, none), np.zeros(0, np.float32), none, detail
 
-    def _refuse_more_than(self, longest: int, name: str) -> None:
-        """Raise TextError for a document with more tokens than the model can read, unless it may restart."""
-        check_length(longest + 2, self.evaluation, name, f"more than {longest + 1:,} tokens")
+    def _refuse_more_than(self, most: int, name: str) -> None:
+        """Raise TextError for a document with more than `most` tokens, unless it may restart."""
+        longest = self.evaluation.longest_part
+        assert longest is not None
+        before = " and the one before them" if most == longest else ""
+        check_length(longest + 2, self.evaluation, name, f"more than {most:,} tokens{before}")
 
     def _make_room(self, memory: BatchMemory) -> Iterator[TokenScores]:
         """Restart all rows without positions left, idle ones too; yield ends of documents that must not restart."""
@@ -188,7 +208,7 @@ class Scorer:
             walk = self.rows[row]
             if walk is not None:
                 try:
-                    self._refuse_more_than(int(memory.position[row]), walk.name)
+                    self._refuse_more_than(int(memory.position[row]) + walk.unscored, walk.name)
                 except UNREADABLE as error:
                     yield self._failed(self._leave(row), error)
             memory.restart(row)
@@ -213,6 +233,7 @@ class Scorer:
             tokens[row, : len(piece)] = np.concatenate([[self._walk(row).held], piece.ids[:-1]])
             targets[row, : len(piece)] = piece.ids
         context = memory.context(S)
+        ends = None if self._word_ends is None else self._word_ends.before(memory, tokens[0], targets[0])
         outputs = self.engine.step(self._purpose, memory, tokens, targets)
         log_prob = outputs["log_prob"]
         for row, piece in pieces.items():
@@ -222,6 +243,9 @@ class Scorer:
                 warn_not_finite(walk.name, walk.position + n)
             detail = {} if self.detail is None else _detail_of(outputs, row, n, self.detail)
             scores = self._scores(walk, piece, log_prob[row, :n].copy(), context[row, :n], detail)
+            if self._word_ends is not None:
+                last = None if scores.summary is None else self._word_ends.after(memory, walk.held)
+                scores = replace(scores, word_ends=ends, last_word_end=last)
             found.append(scores)
             if scores.summary is not None or scores.error is not None:
                 self._leave(row)
@@ -245,7 +269,7 @@ class Scorer:
         piece: TokenPiece,
         log_probs: npt.NDArray[np.float32],
         context: npt.NDArray[np.int64],
-        detail: Mapping[str, npt.NDArray[Any]],
+        detail: Mapping[str, Any],
         error: Exception | None = None,
     ) -> TokenScores:
         """Count `piece` as scored; with the last piece, add the document's total."""
@@ -329,4 +353,4 @@ def _no_detail(k: int) -> dict[str, npt.NDArray[Any]]:
 def _name(source: Source, number: int) -> str:
     if isinstance(source, Path):
         return str(source)
-    return str(getattr(source, "name", f"document {number}"))
+    return str(getattr(source, "name", f"document {number + 1}"))

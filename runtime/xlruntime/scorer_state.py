@@ -80,19 +80,20 @@ class SavedScorer:
         for row in walking:
             found += _outside("number", row.number, self.taken - 1) + _outside("held", row.held, most)
             found += _outside("position", row.position, LARGEST_COUNT)
-            found += self._of_row(row)
+            found += self._of_row(row, scorer.bos)
         if not found:
             found += self._without_memory(walking) if self.memory is None else self._of_memory(self.memory, scorer)
         return found
 
-    def _of_row(self, row: _Row) -> list[str]:
+    def _of_row(self, row: _Row, bos: int | None) -> list[str]:
         found = []
-        if row.unscored != (1 if self.last is None else 0):
-            found.append(f"unscored is {row.unscored}, but last is {self.last}")
+        before = bos if self.last is None else self.last
+        if row.unscored != (1 if before is None else 0):
+            found.append(f"unscored is {row.unscored}, but the token before the document is {before}")
         if row.position < row.unscored:
             found.append(f"position is {row.position}, but {row.unscored} token had no context")
-        if row.position == 0 and row.held != self.last:
-            found.append(f"held is {row.held}, but last is {self.last}")
+        if row.position == 0 and row.held != before:
+            found.append(f"held is {row.held}, but the token before the document is {before}")
         if row.log_prob_sum > LARGEST_LOG_PROB * row.position:
             found.append(f"log_prob_sum is {row.log_prob_sum}, expected at most 0")
         return found
