@@ -14,6 +14,7 @@ EXTRAS: Mapping[str, tuple[str, ...]] = {
     "train": ("torch", "tqdm"),
     "text": ("sentencepiece", "tokenizers"),
     "plot": ("matplotlib",),
+    "tables": ("pyarrow",),
 }
 """Extra -> the modules that it installs; the names are those of pyproject.toml."""
 
