@@ -8,7 +8,7 @@ FORMATS = ("xltraining", "kimiyoung", "nvidia", "huggingface", "reformer_pytorch
 DTYPES = ("int8", "weight-int8", "weight-int4", "float16")
 """Precisions other than float32, as in `xlexport.quantize`."""
 
-LEVELS = ("document", "line", "word", "token")
+LEVELS = ("document", "line", "word", "region", "token")
 """Units of one record of `score`."""
 
 PROTOCOLS = ("kimiyoung", "nvidia", "document")

@@ -16,6 +16,7 @@ import numpy as np
 
 from xlexport.scoring.inputs import CHUNK, Input, Reading, nothing_in
 from xlexport.scoring.json_lines import json_lines
+from xlexport.scoring.regions import RegionSource
 from xlexport.scoring.text_source import TextSource, open_input
 from xlruntime import Document, TextError, TokenError
 from xlruntime.documents import Ids
@@ -43,7 +44,10 @@ def documents_by_input(
     """Yield the same documents as `documents`, each with its input."""
     for given in inputs:
         is_text = reading.field is None  # a document from JSON lines keeps its own text
-        source = TextSource(given.name, partial(open_input, given, stdin), given.repeatable, keep and is_text)
+        opener = partial(open_input, given, stdin)
+        source = TextSource(given.name, opener, given.repeatable, keep and is_text)
+        if reading.regions and is_text:
+            source = RegionSource(given.name, opener, given.repeatable, reading.document_limits, keep)
         if not is_text:
             yield from ((given, document) for document in json_lines(source, reading, keep))
         elif reading.ids:

@@ -77,6 +77,8 @@ class Reading:
         ids: whether inputs hold token ids instead of text.
         field: the field of each JSON line that holds a document; None: each input is one document.
         id_field: the field of a JSON line that holds the document's name; it may be missing.
+        regions: whether the text of a document has marks between its regions, unless `region_field` is given.
+        region_field: the field of a JSON line that holds its regions.
         line_limits: longest line of JSON; a line is held in memory as a whole.
         document_limits: longest document for a tokenizer that reads it as a whole, see `Document`.
     """
@@ -84,6 +86,8 @@ class Reading:
     ids: bool = False
     field: str | None = None
     id_field: str | None = None
+    regions: bool = False
+    region_field: str | None = None
     line_limits: Limits = LINE_LIMITS
     document_limits: Limits = DOCUMENT_LIMITS
 

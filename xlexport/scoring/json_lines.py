@@ -10,6 +10,7 @@ from functools import partial
 from typing import Any, BinaryIO, cast
 
 from xlexport.scoring.inputs import CHUNK, Reading
+from xlexport.scoring.regions import RegionSource, regions_of_field
 from xlexport.scoring.text_source import TextSource
 from xlruntime import Document, TextError
 from xlruntime.documents import utf8_bytes
@@ -45,14 +46,19 @@ def json_lines(source: TextSource, reading: Reading, keep: bool) -> Iterator[Doc
         try:
             if not is_whole:
                 raise _too_long(name, reading.line_limits)
-            text, own_name = _field_of(line, name, reading)
+            text, own_name, regions = _field_of(line, name, reading)
+            edges = [] if regions is None else regions_of_field(text, regions, str(reading.region_field), name)
         except TextError as error:
             yield Document(name, _refused(error))
             continue
         if reading.ids:
             yield Document(own_name, cast(Any, text))
         else:
-            held = TextSource(own_name, partial(_text, text, own_name), True, keep)
+            opener = partial(_text, text, own_name)
+            held = TextSource(own_name, opener, True, keep)
+            if reading.regions and reading.region_field is None:
+                held = RegionSource(own_name, opener, True, reading.document_limits, keep)
+            held.edges = edges
             held.held = len(line)
             yield Document(own_name, cast(BinaryIO, held), reading.document_limits)
 
@@ -77,8 +83,8 @@ def _refused(error: Exception) -> BinaryIO:
     return cast(BinaryIO, TextSource("", fail, at_hand=True))
 
 
-def _field_of(line: bytes, name: str, reading: Reading) -> tuple[Any, str]:
-    """Return the content of a JSON line's field and the document's name.
+def _field_of(line: bytes, name: str, reading: Reading) -> tuple[Any, str, Any]:
+    """Return the content of a JSON line's field, the document's name, and the content of `region_field` or None.
 
     Args:
         name: the document's name if `id_field` has none.
@@ -102,8 +108,9 @@ def _field_of(line: bytes, name: str, reading: Reading) -> tuple[Any, str]:
     text = value.get(field)
     if isinstance(text, list if ids else str):
         own = value.get(id_field) if id_field is not None else None
+        regions = value.get(reading.region_field, "") if reading.region_field is not None else None
         if own is None:
-            return text, name
+            return text, name, regions
         own_name = own if isinstance(own, str) else json.dumps(own, ensure_ascii=False)
         if len(own_name) > LONGEST_NAME:
             raise TextError(
@@ -111,7 +118,7 @@ def _field_of(line: bytes, name: str, reading: Reading) -> tuple[Any, str]:
                 f"{LONGEST_NAME:,}.",
                 repair="Check --id-field.",
             )
-        return text, own_name
+        return text, own_name, regions
     what = "token ids in a list" if ids else "text"
     fields = listed(repr(other[:SHOWN]) for other in value) or "nothing"
     found = f"{_json_kind(text)} there" if field in value else f"only {fields}"

@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from xlexport import __version__
+from xlexport.scoring.bos import bos_token
 from xlexport.scoring.caveats import caveats, losses, nothing_to_score
 from xlexport.scoring.documents import documents_by_input
 from xlexport.scoring.inputs import Input, Reading, digest_inputs
@@ -29,6 +30,7 @@ from xlruntime.messages import counted
 from xlruntime.providers import import_onnxruntime
 from xlruntime.scorer import Scorer
 from xlruntime.scorer_state import SavedScorer, read_scorer, resume_scorer, scorer_state
+from xlruntime.tokenizers.white_space import starts_word
 
 __all__ = ["Reporter", "RunOptions", "Sink", "describe_run", "score_run"]
 
@@ -43,6 +45,8 @@ class RunOptions:
         per: the unit of one record; kind: the format of the records.
         reading: how inputs become documents.
         detail: number of likeliest tokens in a token's record, with rank and entropy; None: no detail at all.
+        bos: name or text of a token that the model reads before each document; None: none.
+        corrected: whether words and regions have surprisal with the correction for boundaries, too.
         strict: whether the first document that fails ends the run.
     """
 
@@ -53,6 +57,8 @@ class RunOptions:
     detail: int | None = None
     continuous: bool = False
     strict: bool = False
+    bos: str | None = None
+    corrected: bool = False
 
 
 class Sink(Protocol):
@@ -109,6 +115,9 @@ def describe_run(
             "--batch-size": options.batch_size,
             "--detail, --top": options.detail,
             "--continuous": options.continuous,
+            "--bos": options.bos,
+            "--boundary": "corrected" if options.corrected else "plain",
+            "--region-field": reading.region_field,
             "--ids": reading.ids,
             "--field": reading.field,
             "--id-field": reading.id_field,
@@ -157,6 +166,8 @@ def score_run(
         options.detail,
         continuous=options.continuous,
         keep_going=not options.strict,
+        bos=None if options.bos is None else bos_token(options.bos, model.tokenizer),
+        starts_word=starts_word(model.tokenizer, model.bundle.vocab_size) if options.corrected else None,
     )
     output = sink if isinstance(sink, PartialFile) else None
     repeatable = output is not None and all(given.repeatable for given in inputs)
@@ -164,7 +175,7 @@ def score_run(
     found = read_run(output, run) if output is not None and resume and repeatable else None
     begun = found is not None and found[0].position > 0
     session = _Session(model, settings, options, inputs, sink, reporter, begun)
-    given = documents_by_input(inputs, options.reading, stdin, options.per in ("line", "word"))
+    given = documents_by_input(inputs, options.reading, stdin, options.per in ("line", "word", "region"))
     if output is None or found is None:
         if output is not None:
             output.open()
@@ -217,7 +228,7 @@ class _Session:
         self._sink, self._reporter = sink, reporter
         self._started, self._tokens = time.monotonic(), 0
         self._records: Records = make_records(
-            options.per, options.kind, model.tokenizer, options.detail is not None, with_speed=not in_file
+            options.per, options.kind, model.tokenizer, options.detail is not None, not in_file, options.corrected
         )
         self._encode: Callable[[Columns], bytes] = encoder(options.kind, header=not begun)
         self._totals = Totals()
@@ -315,6 +326,11 @@ class _Session:
         if totals.documents and (self._several or (self._in_file and self._options.per == "document")):
             speed = self._tokens / max(time.monotonic() - self._started, 1e-9)  # of this process
             self._reporter.tell(f"{totals.summary()}, {speed:,.0f} tokens/s")
+        if totals.without_first and self._options.per in ("line", "word", "region"):
+            self._reporter.tell(
+                f"The first {self._options.per} of {counted(totals.without_first, 'document')} has no complete score "
+                "(complete is false), because the model reads no token before it. --bos gives it one."
+            )
         if totals.failed and self._several:
             self._reporter.tell(
                 f"{totals.failed:,} of {counted(totals.documents + totals.failed, 'document')} could not be scored"

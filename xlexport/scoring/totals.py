@@ -30,6 +30,7 @@ class Totals:
     byte_squares: float = 0.0
     token_mean: float = 0.0
     token_squares: float = 0.0
+    without_first: int = 0  # documents whose first token has no score
 
     def problems(self) -> list[str]:
         """Return what is wrong with the sums. Figures that are not finite are allowed, because scores may be so."""
@@ -49,6 +50,7 @@ class Totals:
         self.bytes += score.bytes
         self.scored_bytes += score.scored_bytes
         self.bits += score.bits
+        self.without_first += score.scored_tokens < score.tokens
         if score.bits_per_token is not None:
             self.token_mean, self.token_squares = _more(
                 self.token_mean, self.token_squares, score.bits_per_token, self.documents
