@@ -174,7 +174,7 @@ record_options = all_of(
         default="plain",
         show_default=True,
         help="corrected: also surprisal that includes the end of a word instead of the end of the word before it. "
-        "Takes two to ten times as long.",
+        "Takes about five times as long.",
     ),
     click.option(
         "--bos",

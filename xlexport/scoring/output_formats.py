@@ -46,9 +46,7 @@ def document_line(fields: Mapping[str, Any]) -> str:
         units = units[:1]  # tokens are bytes
     figures = ", ".join(f"{fields[f'bits_per_{unit}']:.4f} bits per {unit}" for unit in units)
     speed = f", {fields['tokens_per_second']:,.0f} tokens/s" if "tokens_per_second" in fields else ""
-    return (
-        f"{fields['document']}: {fields['tokens']:,} tokens, {figures}, perplexity  {fields['perplexity']:.4g}{speed}"
-    )
+    return f"{fields['document']}: {fields['tokens']:,} tokens, {figures}, perplexity {fields['perplexity']:.4g}{speed}"
 
 
 def _json_lines(columns: Columns) -> bytes:
