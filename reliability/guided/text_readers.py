@@ -17,7 +17,8 @@ from reliability.guided.target import BrokenPromiseError, InputFile, Target
 from xlexport.scoring.documents import documents
 from xlexport.scoring.inputs import Input, Reading
 from xlruntime import TextError, TokenError
-from xlruntime.documents import TextCounts, TokenPiece, TokenReader, text_pieces
+from xlruntime.documents import TextCounts, TokenPiece, text_pieces
+from xlruntime.token_reader import TokenReader
 from xlruntime.tokenizers import ByteTokenizer
 from xlruntime.tokenizers.vocabulary import Vocabulary
 from xlruntime.tokenizers.vocabulary_tokenizer import VocabularyTokenizer

@@ -136,7 +136,7 @@ def test_model_of_whole_documents(tmp_path: Path) -> None:
     longest = model.evaluation().longest_part
     assert longest is not None
     list(Scorer(model, model.evaluation(), bos=7).documents([np.zeros(longest, np.int64)]))
-    with pytest.raises(xlruntime.TextError, match=f"more than {longest:,} tokens and the one before them"):
+    with pytest.raises(xlruntime.TextError, match=f"more than {longest + 1:,} tokens with the one before it"):
         list(Scorer(model, model.evaluation(), bos=7).documents([np.zeros(longest + 1, np.int64)]))
 
 

@@ -220,7 +220,9 @@ class _UnitRecords:
     def begin(self, number: int, document: Document) -> None:
         source: Any = document.source
         assert isinstance(source, TextSource)
-        self._splitters[number] = splitter = UnitSplitter(self._by, source, self._tokenizer)
+        self._splitters[number] = splitter = UnitSplitter(
+            self._by, source, self._tokenizer, document.context is not None
+        )
         if str(number) in self._saved:
             splitter.restore(self._saved.pop(str(number)))
 

@@ -53,8 +53,8 @@ class Unit:
             LONGEST_TEXT.
         entropy_first, entropy_sum: entropy of the prediction of its first scored token, and the sum over its scored
             tokens, in nats; None if the scores have no such detail, or no token has a score.
-        begins: natural logarithm of the probability that the text before it ended there; 0 for the first unit; None:
-            not known, or a token continues over this place.
+        begins: natural logarithm of the probability that the text before it ended there; 0 for the first unit, unless
+            its first token ends the last word of a context; None: not known, or a token continues over this place.
         corrected: `nats` with the correction for boundaries; None if it cannot be known.
     """
 
@@ -142,9 +142,10 @@ class UnitSplitter:
     Args:
         source: keeps the part of the document's text that is not split yet.
         tokenizer: the model's; decides what offsets count, and whether text between tokens has no token.
+        follows: whether the document follows a context, whose last word its first token may end.
     """
 
-    def __init__(self, by: By, source: TextSource, tokenizer: Tokenizer) -> None:
+    def __init__(self, by: By, source: TextSource, tokenizer: Tokenizer, follows: bool = False) -> None:
         vocabulary = tokenizer.vocabulary if isinstance(tokenizer, VocabularyTokenizer) else None
         self._by = by
         self._holds_last = by != "line"  # it includes the white space after it
@@ -155,7 +156,7 @@ class UnitSplitter:
         self._before = NEWLINE  # the byte before it
         self._anchor = 0  # the place for which the last token counted
         self._opened = 0  # where the open unit begins
-        self._open = Unit(0, 0, 0, begins=0.0)
+        self._open = Unit(0, 0, 0, begins=None if follows else 0.0)
         self._held: Unit | None = None  # the last word or region, until another one begins
 
     def take(self, part: TokenScores) -> list[Unit]:
@@ -302,6 +303,9 @@ class UnitSplitter:
         """Find where units begin with certainty, and correct the units whose ends are then known."""
         assert part.word_ends is not None
         begun = units[1:]
+        if units[0].index == 0 and units[0].begins is None and len(part):
+            first_end = float(part.word_ends[0])  # known if the document's first token begins with white space
+            units[0].begins = first_end if math.isfinite(first_end) else 0.0
         if self._opened == self._source.base and units[0].index and units[0].begins is None:
             edges, begun = np.concatenate([[0], edges]), units  # the open unit begins with this part
         firsts = np.searchsorted(np.maximum.accumulate(ends), edges, "right").tolist()

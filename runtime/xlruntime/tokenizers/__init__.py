@@ -24,6 +24,7 @@ class ByteTokenizer:
 
     unk_id: int | None = None
     merges_newlines: bool = False
+    offsets_in_bytes: bool = True
 
     def __init__(self, first_id: int = 0) -> None:
         self.first_id = first_id
@@ -70,6 +71,7 @@ class NoTokenizer:
     vocab_size: int | None = None
     unk_id: int | None = None
     merges_newlines: bool = False
+    offsets_in_bytes: bool = False
 
     def encode(self, text: str | bytes) -> Ids:
         """Raise TextError."""

@@ -41,6 +41,7 @@ class _LibraryTokenizer:
     """
 
     growth: int
+    offsets_in_bytes: bool = False
 
     @abstractmethod
     def _tokens(self, text: str) -> tuple[list[int], list[tuple[int, int]]]:

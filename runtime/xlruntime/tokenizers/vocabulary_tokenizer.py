@@ -42,6 +42,7 @@ class VocabularyTokenizer:
         self.vocab_size: int | None = len(vocabulary)
         self.unk_id = vocabulary.id_of(vocabulary.unk)
         self.merges_newlines: bool = vocabulary.kind == "words" and vocabulary.line_end is None
+        self.offsets_in_bytes: bool = vocabulary.kind == "bytes"
         self._skip_unknown = skip_unknown
 
     def encode(self, text: str | bytes) -> Ids:
