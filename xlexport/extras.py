@@ -13,8 +13,8 @@ EXTRAS: Mapping[str, tuple[str, ...]] = {
     "convert": ("torch", "onnx", "onnx_ir", "onnxscript", "google_crc32c"),
     "train": ("torch", "tqdm"),
     "text": ("sentencepiece", "tokenizers"),
-    "plot": ("matplotlib",),
     "tables": ("pyarrow",),
+    "plot": ("matplotlib",),
 }
 """Extra -> the modules that it installs; the names are those of pyproject.toml."""
 

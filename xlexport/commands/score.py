@@ -12,16 +12,15 @@ from typing import TYPE_CHECKING, Any, Literal
 import click
 
 from xlexport.choices import LEVELS
+from xlexport.commands.input_options import ItemSelection, item_options
 from xlexport.commands.options import (
     DOCUMENT,
     OUTPUT,
     PATH,
-    Selection,
     all_of,
     batch_option,
     document_options,
     grouped,
-    reading_options,
     runtime_options,
 )
 from xlexport.extras import require
@@ -30,7 +29,7 @@ from xlexport.terminal import Failure, Interrupted, escaped_json, failure, print
 from xlruntime.messages import many_lines
 
 if TYPE_CHECKING:
-    from xlexport.scoring.inputs import Input, Reading
+    from xlexport.scoring.inputs import Input
     from xlexport.scoring.output_formats import Format
     from xlexport.scoring.records import Level
     from xlexport.scoring.totals import Totals
@@ -128,14 +127,8 @@ class OutputOptions:
 
 
 input_options = all_of(
-    reading_options,
+    item_options,
     click.option("--strict", is_flag=True, help="Stop at the first document that cannot be scored."),
-    click.option(
-        "--continuous",
-        is_flag=True,
-        help="Carry memory from each document to the next, in the order given. Nothing is put between them: end each "
-        "with a newline.",
-    ),
     batch_option,
 )
 
@@ -216,9 +209,8 @@ def score(
     files: tuple[Path, ...],
     record: RecordOptions,
     writing: OutputOptions,
-    selection: Selection,
+    selection: ItemSelection,
     strict: bool,
-    continuous: bool,
     batch_size: int,
     runtime: dict[str, Any],
     **evaluation: Any,
@@ -226,9 +218,10 @@ def score(
     """Score FILES with BUNDLE, each as one document of any length. Needs no PyTorch.
 
     FILES are files, folders, quoted patterns ('books/**/*.txt') or '-' for standard input; gzip is unpacked.
+    With --field, each row of JSON lines or of a table is a document.
     `score` reports a document that it cannot read and continues with the others; the exit status is then 1.
     """
-    _check_records(record, selection, continuous, batch_size)
+    _check_records(record, selection, batch_size)
     output, kind = writing.path, record.format_for(writing.path)
     from xlexport.bundles import open_bundle
     from xlexport.scoring.inputs import extent, find_inputs, nothing_in
@@ -248,7 +241,7 @@ def score(
     reading = replace(selection.reading, regions=record.level == "region", region_field=record.region_field)
     written = [] if file is None else [file.path, file.partial, file.state_path]
     inputs = find_inputs(files, selection.include, reading, written, tell)
-    _check_inputs(inputs, reading, output, writing.resume)
+    _check_inputs(inputs, output, writing.resume)
     model = open_bundle(bundle, **runtime)
     options = RunOptions(
         per=record.level,
@@ -256,7 +249,8 @@ def score(
         reading=reading,
         batch_size=batch_size,
         detail=record.alternatives,
-        continuous=continuous,
+        continuous=selection.continuous,
+        separator=selection.between,
         strict=strict,
         bos=record.bos,
         corrected=record.boundary == "corrected",
@@ -293,14 +287,14 @@ def score(
         click.get_current_context().exit(1)
 
 
-def _check_records(record: RecordOptions, selection: Selection, continuous: bool, batch_size: int) -> None:
+def _check_records(record: RecordOptions, selection: ItemSelection, batch_size: int) -> None:
     """Refuse records that the inputs or the other options do not allow."""
     if selection.ids and record.level in ("line", "word", "region"):
         raise click.UsageError(f"--ids has no text to find a {record.level} in. Use --per token or --per document.")
     if record.region_field is not None and selection.field is None:
-        raise click.UsageError("--region-field is a field of JSON lines. Give --field, too.")
-    if (continuous or record.boundary == "corrected") and batch_size > 1:
-        option = "--continuous" if continuous else "--boundary corrected"
+        raise click.UsageError("--region-field is for JSON lines and tables. Give --field, too.")
+    if (selection.continuous or record.boundary == "corrected") and batch_size > 1:
+        option = "--continuous" if selection.continuous else "--boundary corrected"
         raise click.UsageError(f"{option} scores documents one after another. Leave out --batch-size.")
 
 
@@ -363,14 +357,10 @@ class _StandardOutput:
             self._file.flush()
 
 
-def _check_inputs(inputs: Sequence[Input], reading: Reading, output: Path | None, resume: bool) -> None:
-    """Refuse inputs that do not fit the options, and report files that are not text."""
-    from xlruntime.messages import listed
-
+def _check_inputs(inputs: Sequence[Input], output: Path | None, resume: bool) -> None:
+    """Refuse inputs that do not fit the options."""
     paths = [given.path for given in inputs if given.path is not None]
     if output is not None and os.path.realpath(output) in map(os.path.realpath, paths):
         raise click.UsageError(f"{output} is an input, which the output would replace. Give another.")
     if resume and not all(given.repeatable for given in inputs):
         raise click.UsageError("--resume reads its inputs again, but standard input and pipes are gone. Give files.")
-    if reading.field is None and not reading.ids and (binary := [given.name for given in inputs if given.is_binary]):
-        tell(f"{listed(binary)}: not text (contains zero bytes), but scored nevertheless.")

@@ -9,6 +9,7 @@ from typing import Any, Literal, Protocol
 
 import numpy as np
 
+from xlexport.scoring.carried import with_columns
 from xlexport.scoring.output_formats import Columns, Encoded, Format, json_value
 from xlexport.scoring.text_source import TextSource
 from xlexport.scoring.units import By, SavedSplitter, Unit, UnitSplitter
@@ -79,9 +80,11 @@ def _document_record(fields: Any) -> dict[str, Any]:
     if not isinstance(fields, dict):
         raise ValueError("done holds a value that is not a record")
     names = {field.name for field in dataclasses.fields(DocumentScore)}
-    settings = {name: value for name, value in fields.items() if name not in names}
+    others = [value for name, value in fields.items() if name not in names]  # settings, and columns of the input
     rest = {name: value for name, value in fields.items() if name in names}
-    read_fields(DocumentScore, {**rest, "settings": settings, "tokens_per_second": 0.0})
+    if not all(value is None or isinstance(value, str | int | float) for value in others):
+        raise ValueError("done holds a record with a value that is neither text nor a number")
+    read_fields(DocumentScore, {**rest, "settings": {}, "tokens_per_second": 0.0})
     return fields
 
 
@@ -92,15 +95,16 @@ class _DocumentRecords:
         self._with_speed = with_speed
         self._done: dict[int, dict[str, Any] | None] = {}  # finished documents after an unfinished one; None: it failed
         self._following = 0
+        self._columns: dict[int, Columns] = {}  # of the input, for documents that are not finished
 
     def begin(self, number: int, document: Document) -> None:
-        """Do nothing."""
+        self._columns[number] = document.columns
 
     def take(self, part: TokenScores) -> list[Columns]:
-        if part.error is not None:
-            self._done[part.number] = None
-        elif part.summary is not None:
-            self._done[part.number] = document_fields(part.summary, self._with_speed)
+        if part.error is not None or part.summary is not None:
+            columns = self._columns.pop(part.number, {})
+            fields = None if part.summary is None else document_fields(part.summary, self._with_speed)
+            self._done[part.number] = None if fields is None else dict(with_columns(fields, columns))
         ready: list[Columns] = []
         while self._following in self._done:
             if (fields := self._done.pop(self._following)) is not None:

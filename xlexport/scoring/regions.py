@@ -59,6 +59,8 @@ def regions_of_field(text: str, given: Any, field: str, name: str) -> list[int]:
         TextError: the value is of another kind, or does not fit the text.
     """
     raw = utf8_bytes(text, name)
+    if given is None:
+        return _edges(raw, [], name)
     if isinstance(given, str) and MARK.decode() in given:
         marked, edges = marked_regions(utf8_bytes(given, name), name)
         if marked != raw:

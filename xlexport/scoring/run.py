@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import platform
 import time
 from collections import Counter
@@ -16,9 +17,11 @@ import numpy.typing as npt
 
 from xlexport import __version__
 from xlexport.scoring.bos import bos_token
+from xlexport.scoring.carried import own_columns, with_columns
 from xlexport.scoring.caveats import caveats, losses, nothing_to_score
 from xlexport.scoring.documents import documents_by_input
 from xlexport.scoring.inputs import Input, Reading, digest_inputs
+from xlexport.scoring.items import CarriedColumns
 from xlexport.scoring.output_formats import Columns, Format, encoder
 from xlexport.scoring.partial_file import PartialFile
 from xlexport.scoring.records import Level, Records, document_fields, make_records
@@ -44,6 +47,7 @@ class RunOptions:
     Attributes:
         per: the unit of one record; kind: the format of the records.
         reading: how inputs become documents.
+        separator: with `continuous`, the text between documents; its tokens belong to none of them.
         detail: number of likeliest tokens in a token's record, with rank and entropy; None: no detail at all.
         bos: name or text of a token that the model reads before each document; None: none.
         corrected: whether words and regions have surprisal with the correction for boundaries, too.
@@ -56,6 +60,7 @@ class RunOptions:
     batch_size: int = 1
     detail: int | None = None
     continuous: bool = False
+    separator: str = ""
     strict: bool = False
     bos: str | None = None
     corrected: bool = False
@@ -118,9 +123,13 @@ def describe_run(
             "--bos": options.bos,
             "--boundary": "corrected" if options.corrected else "plain",
             "--region-field": reading.region_field,
+            "--separator": [options.separator, reading.separator],
             "--ids": reading.ids,
             "--field": reading.field,
             "--id-field": reading.id_field,
+            "--context-field": reading.context_field,
+            "--keep": None if reading.keep is None else ",".join(reading.keep),
+            "--binary": reading.binary,
             "--max-document-bytes": [reading.line_limits.bytes, reading.document_limits.bytes],
             "--device": str(model.device),
             "--threads": model.threads,
@@ -165,6 +174,7 @@ def score_run(
         options.batch_size,
         options.detail,
         continuous=options.continuous,
+        separator=options.separator,
         keep_going=not options.strict,
         bos=None if options.bos is None else bos_token(options.bos, model.tokenizer),
         starts_word=starts_word(model.tokenizer, model.bundle.vocab_size) if options.corrected else None,
@@ -175,7 +185,10 @@ def score_run(
     found = read_run(output, run) if output is not None and resume and repeatable else None
     begun = found is not None and found[0].position > 0
     session = _Session(model, settings, options, inputs, sink, reporter, begun)
-    given = documents_by_input(inputs, options.reading, stdin, options.per in ("line", "word", "region"))
+    columns = CarriedColumns(options.reading, own_columns(options.per, settings.values), reporter.tell)
+    given = documents_by_input(inputs, options.reading, stdin, options.per in ("line", "word", "region"), columns)
+    first = next(given, None)  # an error about its columns comes before the output is opened
+    given = itertools.chain([] if first is None else [first], given)
     if output is None or found is None:
         if output is not None:
             output.open()
@@ -237,6 +250,7 @@ class _Session:
         self._noted = False
         self._of_lines = options.reading.field is not None
         self._file_of: dict[int, str] = {}  # of unfinished documents, if an input has several
+        self._columns: dict[int, Columns] = {}  # of unfinished documents, for the records of their parts
         self._errors: Counter[str] = Counter()  # number of errors of such an input
 
     def begun(self, given: Iterator[tuple[Input, Document]], saved: SavedScorer | None = None) -> Iterator[Document]:
@@ -246,6 +260,8 @@ class _Session:
             if number >= taken or number in active:
                 if self._of_lines:
                     self._file_of[number] = file.name
+                if self._options.per != "document":  # these records keep them until the documents before are done
+                    self._columns[number] = document.columns
                 self._records.begin(number, document)
             yield document
 
@@ -271,7 +287,10 @@ class _Session:
         """Write and count the results of a step."""
         for given in parts:
             part = self._judged(given)
-            raw = b"".join(self._encode(columns) for columns in self._records.take(part))
+            carried = self._columns.get(part.number, {})
+            raw = b"".join(self._encode(with_columns(record, carried)) for record in self._records.take(part))
+            if part.error is not None or part.summary is not None:
+                self._columns.pop(part.number, None)
             if raw:
                 self._sink.write(raw)
             if part.error is not None:
