@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -139,6 +140,17 @@ def test_token_over_a_boundary_has_no_correction(bpe: Path, score: Score) -> Non
     assert [record["word"] for record in shown] == ["the", "ofs", "tea", "the"]
     assert [record["corrected_nats"] is None for record in shown] == [False, True, True, False]
     assert all(record["complete"] for record in shown)
+
+
+@pytest.mark.parametrize("sentence", ["of the", " of the", "of"])
+def test_first_word_after_a_context(sentence: str, bpe: Path, score: Score, tmp_path: Path) -> None:
+    """Divide by the end of the context's last word, if the sentence's first token shows it."""
+    items = tmp_path / "items.jsonl"
+    items.write_text(json.dumps({"context": "oath tea", "sentence": sentence}))
+    line = ("--field", "sentence", "--context-field", "context", "--per", "word", "--boundary", "corrected")
+    shown = score(items, *line, "--bos", "<|endoftext|>", bundle=bpe).succeeded().records
+    _, right = run_bpe(bpe, "oath tea " + sentence.strip(), score)
+    assert [record["corrected_nats"] for record in shown] == pytest.approx(right[2:], abs=2e-4)
 
 
 def test_first_word_without_a_score_has_no_correction(score: Score) -> None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
-from xlexport.choices import LEVELS
+from xlexport.choices import LEVELS, RECORD_FORMATS
 from xlexport.commands.input_options import ItemSelection, item_options
 from xlexport.commands.options import (
     DOCUMENT,
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from xlexport.scoring.records import Level
     from xlexport.scoring.totals import Totals
 
-__all__ = ["OutputOptions", "RecordOptions", "score"]
+__all__ = ["OutputOptions", "RecordOptions", "format_of_ending", "score"]
 
 ENDINGS: dict[str, Format] = {
     ".jsonl": "jsonl",
@@ -44,6 +44,17 @@ ENDINGS: dict[str, Format] = {
     ".tsv": "tsv",
     ".parquet": "parquet",
 }
+
+
+def format_of_ending(output: Path) -> Format:
+    """Return the format of records in a file, by the ending of its name.
+
+    Raises:
+        click.UsageError: no format has this ending.
+    """
+    if output.suffix not in ENDINGS:
+        raise click.UsageError(f"{output}: no format of that ending; use {', '.join(ENDINGS)}, or give --format.")
+    return ENDINGS[output.suffix]
 
 
 @dataclass(frozen=True)
@@ -96,9 +107,7 @@ class RecordOptions:
             return self.kind or "jsonl"
         if output is None:
             return "text" if self.level == "document" else "jsonl"
-        if output.suffix not in ENDINGS:
-            raise click.UsageError(f"{output}: no format of that ending; use {', '.join(ENDINGS)}, or give --format.")
-        return ENDINGS[output.suffix]
+        return format_of_ending(output)
 
 
 @dataclass(frozen=True)
@@ -143,7 +152,7 @@ record_options = all_of(
     click.option(
         "--format",
         "kind",
-        type=click.Choice(["jsonl", "csv", "tsv", "parquet"]),
+        type=click.Choice(RECORD_FORMATS),
         help="Format of the records.  [default: by the ending of --output; on stdout jsonl, and text for documents]",
     ),
     click.option("--json", "as_json", is_flag=True, help="The same as --format jsonl; totals on stderr are JSON, too."),
