@@ -156,6 +156,9 @@ class Tokenizer(Protocol):
     def decode(self, ids: Ids | list[int]) -> str:
         """Return the text of token ids."""
 
+    def id_of(self, name: str) -> int | None:
+        """Return the id of the token that the vocabulary lists under this name; None if there is none."""
+
     def read(self, file: BinaryIO, name: str, counts: TextCounts, limits: Limits) -> Iterator[TokenPiece]:
         """Yield the tokens of a document in order, and add to `counts` on the way."""
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ from .memory import BatchMemory
 from .scores import DocumentScore, TokenScores, total_score
 from .stream import warn_not_finite
 from .token_reader import TokenReader
+from .word_ends import WordEnds
 
 __all__ = ["Scorer", "Walk"]
 
@@ -59,6 +60,10 @@ class Scorer:
         separator: with `continuous`, text between a document and the next, unless the first ends in white space. Its
             tokens are read, but belong to no document.
         keep_going: end an unreadable document with a part that has an `error`, instead of raising the error.
+        bos: id of a token that the model reads before each document, so that the first token has a score, too. It does
+            not belong to the document. If `continuous`, only the first document has it.
+        starts_word: (n_token,) whether a token begins with white space. If given, parts have `word_ends`. That needs
+            each prediction's full distribution, so each token runs twice, the second time in steps of a word.
 
     Raises:
         OptionError: a setting is out of range, or does not apply to this bundle.
@@ -80,6 +85,8 @@ class Scorer:
         continuous: bool = False,
         separator: str = "",
         keep_going: bool = False,
+        bos: int | None = None,
+        starts_word: npt.NDArray[np.bool_] | None = None,
     ) -> None:
         if batch_size < 1:
             raise OptionError(f"batch size is {batch_size}, at least 1 is needed.")
@@ -88,6 +95,10 @@ class Scorer:
         if continuous:
             _check_continuous(evaluation, batch_size)
             _check_separator(engine, separator)
+        if bos is not None and not 0 <= bos < engine.bundle.vocab_size:
+            raise OptionError(f"bos is {bos}, expected 0 to {engine.bundle.vocab_size - 1}.")
+        if starts_word is not None and batch_size > 1:
+            raise OptionError(f"the ends of words are for one document at a time, but batch size is {batch_size}.")
         self.engine = engine
         self.evaluation = evaluation
         self.batch_size = 1 if evaluation.whole else batch_size
@@ -95,6 +106,8 @@ class Scorer:
         self.continuous = continuous
         self.separator = separator
         self.keep_going = keep_going
+        self.bos = bos
+        self._word_ends = None if starts_word is None else WordEnds(engine, evaluation, starts_word)
         self.memory: BatchMemory | None = None
         self.rows: list[Walk | None] = []
         self.taken = 0
@@ -102,6 +115,8 @@ class Scorer:
         self.spaced = False
         self._purpose = "score" if detail is None else "detail"
         self._longest_step = engine.longest_step(self._purpose, evaluation.segment_len)
+        if self._word_ends is not None and evaluation.segmentation_matters:  # both passes need equal segments
+            self._longest_step = min(self._longest_step, engine.longest_step("generate", evaluation.segment_len))
 
     def documents(self, documents: Iterable[Document | Source]) -> Iterator[DocumentScore]:
         """Yield the total of each document, in the order of the documents."""
@@ -181,8 +196,10 @@ class Scorer:
         return self._scores(walk, *self._nothing())
 
     def reader(self, document: Document) -> TokenReader:
-        """Return the reader of the next document, which first returns the separator if one is due."""
+        """Return the reader of the next document, which first returns the separator or `bos` if one is due."""
         tokenizer, before = self.engine.tokenizer, None
+        if self.bos is not None and self.last is None:
+            before = np.array([self.bos], np.int64)
         if self.separator and self.last is not None and not self.spaced:
             before = tokenizer.encode_piece(self.separator, self.last)
         return TokenReader(document, tokenizer, self.engine.bundle.vocab_size, before)
@@ -206,7 +223,8 @@ class Scorer:
 
     def _refuse_more_than(self, longest: int, name: str) -> None:
         """Raise TextError for a document with more tokens than the model can read, unless it may restart."""
-        check_length(longest + 2, self.evaluation, name, f"more than {longest + 1:,} tokens")
+        with_bos = "" if self.bos is None else " with the one before it"
+        check_length(longest + 2, self.evaluation, name, f"more than {longest + 1:,} tokens{with_bos}")
 
     def _make_room(self, memory: BatchMemory) -> Iterator[TokenScores]:
         """Restart all rows without positions left, idle ones too; yield ends of documents that must not restart."""
@@ -239,8 +257,8 @@ class Scorer:
             tokens[row, : len(piece)] = np.concatenate([[self._walk(row).held], piece.ids[:-1]])
             targets[row, : len(piece)] = piece.ids
         context = memory.context(S)
-        outputs = self.engine.step(self._purpose, memory, tokens, targets)
-        log_prob = outputs["log_prob"]
+        ends = None if self._word_ends is None else self._word_ends.before(memory, tokens[0], targets[0])
+        log_prob = (outputs := self.engine.step(self._purpose, memory, tokens, targets))["log_prob"]
         for row, piece in pieces.items():
             walk, n, before = self._walk(row), len(piece), piece.context
             walk.context += before
@@ -250,6 +268,9 @@ class Scorer:
             own = slice(before, n)
             detail = {} if self.detail is None else _detail_of(outputs, row, own, self.detail)
             scores = self._scores(walk, piece, log_prob[row, own].copy(), context[row, own], detail)
+            if self._word_ends is not None and ends is not None:
+                last = None if scores.summary is None else self._word_ends.after(memory, walk.held)
+                scores = replace(scores, word_ends=ends[own], last_word_end=last)
             if before < n or scores.summary is not None or scores.error is not None:
                 found.append(scores)
             if scores.summary is not None or scores.error is not None:
@@ -273,7 +294,7 @@ class Scorer:
         piece: TokenPiece,
         log_probs: npt.NDArray[np.float32],
         context: npt.NDArray[np.int64],
-        detail: Mapping[str, npt.NDArray[Any]],
+        detail: Mapping[str, Any],
         error: Exception | None = None,
     ) -> TokenScores:
         """Count `piece` as read, and its own tokens as scored; with the last piece, add the document's total."""
@@ -376,4 +397,4 @@ def _no_detail(k: int) -> dict[str, npt.NDArray[Any]]:
 def _name(source: Source, number: int) -> str:
     if isinstance(source, Path):
         return str(source)
-    return str(getattr(source, "name", f"document {number}"))
+    return str(getattr(source, "name", f"document {number + 1}"))

@@ -35,7 +35,7 @@ def parts(model: Model, *documents: Document, **options: Any) -> list[TokenScore
 
 def joined(several: list[TokenScores]) -> TokenScores:
     names = ("index", "tokens", "starts", "ends", "log_probs", "context")
-    values = {name: np.concatenate([getattr(part, name) for part in several]) for name in names}
+    values: dict[str, Any] = {name: np.concatenate([getattr(part, name) for part in several]) for name in names}
     first = next((part.first for part in several if part.first is not None), None)
     last = several[-1]
     return TokenScores(last.document, last.number, **values, summary=last.summary, first=first, error=last.error)

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+import xlruntime
 from tests.helpers.manifests import with_tokenizer
 from tests.helpers.paths import GOLDEN, golden_bundle
 from xlexport.commands import run
@@ -68,6 +69,25 @@ def score(bundle: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.M
         return Scored(code, out, err)
 
     return scored
+
+
+@pytest.fixture
+def stopping() -> Callable[[pytest.MonkeyPatch, int], None]:
+    """Return `stopping(patch, n)`, which interrupts a run before it scores its n-th segment."""
+
+    def stop(patch: pytest.MonkeyPatch, number: int) -> None:
+        step, steps = xlruntime.Model.step, 0
+
+        def counted(self: xlruntime.Model, purpose: str, *arguments: Any) -> Any:
+            nonlocal steps
+            steps += purpose != "generate"
+            if steps == number:
+                raise KeyboardInterrupt
+            return step(self, purpose, *arguments)
+
+        patch.setattr(xlruntime.Model, "step", counted)
+
+    return stop
 
 
 @pytest.fixture

@@ -5,8 +5,9 @@ A document that cannot be read fails only then, as part of the scoring, so the c
 
 from __future__ import annotations
 
+import io
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -18,6 +19,7 @@ from xlexport.scoring.inputs import CHUNK, Input, Reading, nothing_in
 from xlexport.scoring.items import CarriedColumns, items
 from xlexport.scoring.json_lines import json_rows
 from xlexport.scoring.parquet_rows import parquet_rows
+from xlexport.scoring.regions import RegionSource
 from xlexport.scoring.rows import Row
 from xlexport.scoring.table_rows import table_rows
 from xlexport.scoring.text_source import TextSource, open_input
@@ -26,7 +28,7 @@ from xlruntime import Document, TextError
 from xlruntime.documents import Ids
 from xlruntime.limits import Limits, read_at_most
 
-__all__ = ["KEPT_LIMITS", "documents", "documents_by_input", "kept", "only_document"]
+__all__ = ["KEPT_LIMITS", "documents", "documents_by_input", "kept", "only_document", "table"]
 
 KEPT_LIMITS = Limits(bytes=64 << 20)  # for a document that is read more than once; `context` needs 24 times as much
 MARK = b"\xef\xbb\xbf"  # byte-order mark that some editors write before UTF-8
@@ -57,6 +59,8 @@ def documents_by_input(
         is_text = reading.field is None  # a document from a row keeps its own text
         opener = partial(open_input, given, stdin, reading.binary)
         source = TextSource(given.name, opener, given.repeatable, keep and is_text)
+        if reading.regions and is_text:
+            source = RegionSource(given.name, opener, given.repeatable, reading.document_limits, keep)
         if not is_text:
             rows = _rows(given, source, reading)
             yield from ((given, document) for document in items(rows, given.name, reading, keep, columns))
@@ -64,6 +68,13 @@ def documents_by_input(
             yield given, Document(given.name, _ids(source))
         else:
             yield given, Document(given.name, cast(BinaryIO, source), reading.document_limits)
+
+
+def table(path: Path) -> Callable[[], Iterator[Row]]:
+    """Return a function that reads the rows of a table from the first."""
+    given = Input(str(path), path)
+    opener = partial(open_input, given, io.BytesIO())
+    return lambda: _rows(given, TextSource(given.name, opener, given.repeatable), Reading())
 
 
 def _rows(given: Input, source: TextSource, reading: Reading) -> Iterator[Row]:

@@ -92,6 +92,8 @@ class Reading:
         context_field: the field of a row that holds the text before the document.
         keep: the columns that records repeat; None: all other columns of the first row.
         separator: the text between context and document, unless there is white space.
+        regions: whether the text of a document has marks between its regions, unless `region_field` is given.
+        region_field: the field of a row that holds its regions.
         binary: whether texts may have zero bytes, or be UTF-16.
         line_limits: longest row; a row is held in memory as a whole.
         document_limits: longest document for a tokenizer that reads it as a whole, see `Document`.
@@ -100,6 +102,8 @@ class Reading:
     ids: bool = False
     field: str | None = None
     id_field: str | None = None
+    regions: bool = False
+    region_field: str | None = None
     context_field: str | None = None
     keep: tuple[str, ...] | None = None
     separator: str = " "

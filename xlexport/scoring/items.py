@@ -10,6 +10,7 @@ from typing import Any, BinaryIO, cast
 
 from xlexport.scoring.inputs import Reading
 from xlexport.scoring.json_lines import json_kind
+from xlexport.scoring.regions import RegionSource, regions_of_field
 from xlexport.scoring.rows import MOST_COLUMNS, Row
 from xlexport.scoring.text_source import TextSource
 from xlexport.scoring.token_ids import ids_of_words
@@ -87,7 +88,8 @@ class CarriedColumns:
             self._check(names, name)
 
     def _others(self, row: Mapping[str, Any]) -> list[str]:
-        used = {self._reading.field, self._reading.context_field, self._reading.id_field}
+        reading = self._reading
+        used = {reading.field, reading.context_field, reading.id_field, reading.region_field}
         return [column for column in row if column not in used]
 
     def _check(self, names: list[str], where: str) -> None:
@@ -137,7 +139,13 @@ def _item(
     carried = {} if columns is None else columns.of(values, row.name, file)
     source: Any = content
     if isinstance(content, str):
-        source = TextSource(name, partial(_text, content, name), True, keep)
+        opener = partial(_text, content, name)
+        if reading.regions and reading.region_field is None:
+            source = RegionSource(name, opener, True, reading.document_limits, keep)
+        else:
+            source = TextSource(name, opener, True, keep)
+        if reading.region_field is not None:
+            source.edges = regions_of_field(content, values.get(reading.region_field), reading.region_field, row.name)
         source.held = row.size
     return Document(name, source, reading.document_limits, context, carried)
 

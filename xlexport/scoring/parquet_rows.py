@@ -43,7 +43,13 @@ def parquet_rows(given: Input, reading: Reading) -> Iterator[Row]:
             _check_groups(file.metadata, given.name)
             schema = file.schema_arrow
             check_header(schema.names, given.name, reading)
-            wanted = {reading.field, reading.context_field, reading.id_field, *(reading.keep or ())}
+            wanted = {
+                reading.field,
+                reading.context_field,
+                reading.id_field,
+                reading.region_field,
+                *(reading.keep or ()),
+            }
             columns = None if reading.keep is None else [name for name in schema.names if name in wanted]
             for batch in file.iter_batches(ROWS_AT_ONCE, columns=columns, use_threads=False):
                 for place in range(batch.num_rows):

@@ -58,6 +58,7 @@ def check_header(names: Sequence[str], name: str, reading: Reading, hint: str = 
         "--field": (reading.field,),
         "--context-field": (reading.context_field,),
         "--id-field": (reading.id_field,),
+        "--region-field": (reading.region_field,),
         "--keep": reading.keep or (),
     }
     for option, columns in wanted.items():

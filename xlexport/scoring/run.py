@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from xlexport import __version__
+from xlexport.scoring.bos import bos_token
 from xlexport.scoring.carried import own_columns, with_columns
 from xlexport.scoring.caveats import caveats, losses, nothing_to_score
 from xlexport.scoring.documents import documents_by_input
@@ -32,6 +33,7 @@ from xlruntime.messages import counted
 from xlruntime.providers import import_onnxruntime
 from xlruntime.scorer import Scorer
 from xlruntime.scorer_state import SavedScorer, read_scorer, resume_scorer, scorer_state
+from xlruntime.tokenizers.white_space import starts_word
 
 __all__ = ["Reporter", "RunOptions", "Sink", "describe_run", "score_run"]
 
@@ -47,6 +49,8 @@ class RunOptions:
         reading: how inputs become documents.
         separator: with `continuous`, the text between documents; its tokens belong to none of them.
         detail: number of likeliest tokens in a token's record, with rank and entropy; None: no detail at all.
+        bos: name or text of a token that the model reads before each document; None: none.
+        corrected: whether words and regions have surprisal with the correction for boundaries, too.
         strict: whether the first document that fails ends the run.
     """
 
@@ -58,6 +62,8 @@ class RunOptions:
     continuous: bool = False
     separator: str = ""
     strict: bool = False
+    bos: str | None = None
+    corrected: bool = False
 
 
 class Sink(Protocol):
@@ -114,6 +120,9 @@ def describe_run(
             "--batch-size": options.batch_size,
             "--detail, --top": options.detail,
             "--continuous": options.continuous,
+            "--bos": options.bos,
+            "--boundary": "corrected" if options.corrected else "plain",
+            "--region-field": reading.region_field,
             "--separator": [options.separator, reading.separator],
             "--ids": reading.ids,
             "--field": reading.field,
@@ -167,6 +176,8 @@ def score_run(
         continuous=options.continuous,
         separator=options.separator,
         keep_going=not options.strict,
+        bos=None if options.bos is None else bos_token(options.bos, model.tokenizer),
+        starts_word=starts_word(model.tokenizer, model.bundle.vocab_size) if options.corrected else None,
     )
     output = sink if isinstance(sink, PartialFile) else None
     repeatable = output is not None and all(given.repeatable for given in inputs)
@@ -175,7 +186,7 @@ def score_run(
     begun = found is not None and found[0].position > 0
     session = _Session(model, settings, options, inputs, sink, reporter, begun)
     columns = CarriedColumns(options.reading, own_columns(options.per, settings.values), reporter.tell)
-    given = documents_by_input(inputs, options.reading, stdin, options.per in ("line", "word"), columns)
+    given = documents_by_input(inputs, options.reading, stdin, options.per in ("line", "word", "region"), columns)
     first = next(given, None)  # an error about its columns comes before the output is opened
     given = itertools.chain([] if first is None else [first], given)
     if output is None or found is None:
@@ -230,7 +241,7 @@ class _Session:
         self._sink, self._reporter = sink, reporter
         self._started, self._tokens = time.monotonic(), 0
         self._records: Records = make_records(
-            options.per, options.kind, model.tokenizer, options.detail is not None, with_speed=not in_file
+            options.per, options.kind, model.tokenizer, options.detail is not None, not in_file, options.corrected
         )
         self._encode: Callable[[Columns], bytes] = encoder(options.kind, header=not begun)
         self._totals = Totals()
@@ -334,6 +345,11 @@ class _Session:
         if totals.documents and (self._several or (self._in_file and self._options.per == "document")):
             speed = self._tokens / max(time.monotonic() - self._started, 1e-9)  # of this process
             self._reporter.tell(f"{totals.summary()}, {speed:,.0f} tokens/s")
+        if totals.without_first and self._options.per in ("line", "word", "region"):
+            self._reporter.tell(
+                f"The first {self._options.per} of {counted(totals.without_first, 'document')} has no complete score "
+                "(complete is false), because the model reads no token before it. --bos gives it one."
+            )
         if totals.failed and self._several:
             self._reporter.tell(
                 f"{totals.failed:,} of {counted(totals.documents + totals.failed, 'document')} could not be scored"

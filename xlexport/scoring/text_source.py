@@ -8,7 +8,7 @@ import io
 import os
 import shlex
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, BinaryIO, cast
 
 from xlexport.scoring.inputs import CHUNK, GZIP, Input
@@ -33,6 +33,7 @@ class TextSource(io.RawIOBase):
         kept: with `keep`, the bytes from number `base` on that were read and not let go.
         base: number of the first kept byte; it may be set before the first read.
         held: bytes of memory that the source takes before it is read (a line of JSON).
+        edges: the bytes at which regions of the document begin, except the first.
     """
 
     def __init__(self, name: str, opener: Callable[[], BinaryIO], at_hand: bool, keep: bool = False) -> None:
@@ -42,6 +43,7 @@ class TextSource(io.RawIOBase):
         self.kept = bytearray()
         self.base = 0
         self.held = 0
+        self.edges: Sequence[int] = ()
         self._opener = opener
         self._file: BinaryIO | None = None
         self._keep = keep

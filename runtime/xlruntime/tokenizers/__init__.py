@@ -43,6 +43,10 @@ class ByteTokenizer:
         values = np.asarray(ids, np.int64) - self.first_id
         return values[(values >= 0) & (values < 256)].astype(np.uint8).tobytes().decode("utf-8", errors="replace")
 
+    def id_of(self, name: str) -> int | None:
+        """Return None: bytes have no names."""
+        return None
+
     def read(
         self, file: BinaryIO, name: str, counts: TextCounts, limits: Limits = DOCUMENT_LIMITS
     ) -> Iterator[TokenPiece]:
@@ -80,6 +84,10 @@ class NoTokenizer:
     def decode(self, ids: Ids | list[int]) -> str:
         """Return the ids themselves, separated by spaces."""
         return " ".join(str(int(token)) for token in ids)
+
+    def id_of(self, name: str) -> int | None:
+        """Return the id that `name` writes as a decimal number; None if it is not a number."""
+        return int(name) if name.isascii() and name.isdigit() and len(name) < 10 else None
 
     def read(
         self, file: BinaryIO, name: str, counts: TextCounts, limits: Limits = DOCUMENT_LIMITS

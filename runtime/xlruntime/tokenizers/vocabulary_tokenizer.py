@@ -82,6 +82,10 @@ class VocabularyTokenizer:
         raw = b"".join(bytes([int(part)]) if part.isdigit() else part.encode("utf-8") for part in parts)
         return raw.decode("utf-8", errors="replace")
 
+    def id_of(self, name: str) -> int | None:
+        """Return the id of a symbol; None if the vocabulary lacks it."""
+        return self.vocabulary.id_of(name)
+
     def read(
         self, file: BinaryIO, name: str, counts: TextCounts, limits: Limits = DOCUMENT_LIMITS
     ) -> Iterator[TokenPiece]:
