@@ -122,10 +122,12 @@ def test_columns_are_those_of_their_own_row(batch_size: str, per: str, score: Sc
     }
 
 
-@pytest.mark.parametrize("per", ["document", "line", "word", "token"])
+@pytest.mark.parametrize("per", list(OWN))
 def test_records_have_only_the_names_that_are_reserved(per: str, score: Score, tmp_path: Path) -> None:
     path = write(tmp_path, "i.jsonl", [{"sentence": "one two"}])
-    detail = ("--top", "3") if per == "token" else ()
+    detail: tuple[str, ...] = ("--top", "3") if per == "token" else () if per == "document" else ("--detail",)
+    if per in ("word", "region"):
+        detail += ("--boundary", "corrected")
     for kind in ("csv", "jsonl"):
         out = score(path, "--field", "sentence", "--per", per, *detail, "--format", kind).succeeded().out
         names = list(csv_rows(out)[0] if kind == "csv" else json.loads(out.splitlines()[0]))
