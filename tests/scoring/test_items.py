@@ -99,6 +99,14 @@ def test_columns_come_after_the_name_in_all_formats(score: Score, tmp_path: Path
         assert [rows[0][name] for name in names[1:]] == texts
 
 
+def test_table_without_a_field_is_a_text(score: Score, tmp_path: Path) -> None:
+    path = write(tmp_path, "i.csv")
+    shown = score(path, "--json").succeeded()
+    assert [record["bytes"] for record in shown.records] == [path.stat().st_size]
+    expected = f"{path}: read as text. For a document in each row, name its column with --field."
+    assert shown.err.splitlines() == [expected]
+
+
 def test_keep_chooses_columns(score: Score, tmp_path: Path) -> None:
     path = write(tmp_path, "i.csv")
     for keep, names in (("condition", ["condition"]), ("sentence, item", ["sentence", "item"]), ("", [])):

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from reliability.kill_and_resume import Outcome, Runs, write_documents
-from tests.scoring.conftest import Score
+from tests.scoring.conftest import Killed, Score, interrupted
 from xlexport.scoring.partial_file import PartialFile
 from xlexport.scoring.resume import SavedFields, SavedRun
 from xlexport.scoring.run import RunOptions, _resuming, describe_run
@@ -24,42 +24,6 @@ from xlexport.scoring.totals import Totals
 from xlexport.terminal import INTERRUPTED
 from xlruntime import load
 from xlruntime.tokenizers.vocabulary import Vocabulary
-
-
-class Killed(BaseException):
-    """An exception that ends a run, and that no code in it expects."""
-
-
-@pytest.fixture
-def stop_after(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
-    """Return `stop_after(n)`: the next run then ends after n saved states and some more output."""
-    save = SavedRun.save
-
-    def stop(number: int) -> None:
-        saved = 0
-
-        def saving(self: SavedRun, *arguments: Any) -> None:
-            nonlocal saved
-            if saved == number:
-                raise Killed
-            save(self, *arguments)
-            saved += 1
-
-        monkeypatch.setattr(SavedRun, "save", saving)
-
-    return stop
-
-
-@pytest.fixture
-def at_each_step(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let `--save-every 0` save after every step, even if writing a state takes long."""
-    monkeypatch.setattr("xlexport.scoring.resume.BUSY", 0)
-
-
-def interrupted(score: Score, *arguments: str | Path) -> None:
-    with pytest.raises(Killed):
-        score(*arguments, "--save-every", "0")
-
 
 OPTIONS: list[tuple[str, ...]] = [
     ("--per", "token", "--top", "2", "--batch-size", "2"),
@@ -110,77 +74,6 @@ def test_stopped_after_any_state(
     expected = next(line for line in totals.err.splitlines() if line.startswith("5 documents, "))
     assert summary.split(", ")[:3] == expected.split(", ")[:3]
     assert "1 of 6 documents could not be scored" in done.err
-
-
-@pytest.mark.parametrize(
-    "options",
-    [
-        ("--per", "document", "--batch-size", "4"),
-        ("--per", "word", "--batch-size", "2"),
-        ("--per", "token", "--continuous"),
-        ("--per", "line", "--continuous", "--separator", " – "),
-    ],
-    ids=" ".join,
-)
-@pytest.mark.parametrize("ending", ["jsonl", "csv"])
-def test_items_stopped_after_any_state(
-    options: tuple[str, ...],
-    ending: str,
-    score: Score,
-    stop_after: Callable[[int], None],
-    at_each_step: None,
-    tmp_path: Path,
-) -> None:
-    """Stop a run of documents with contexts and columns at each of its states in turn."""
-    path, whole, output = tmp_path / "items.jsonl", tmp_path / f"whole.{ending}", tmp_path / f"out.{ending}"
-    lengths = ((40, 3), (0, 60), (9, 30), (100, 1), (3, 0), (0, 20), (8, 8))
-    items = [
-        {"n": n, "rest": None if n % 2 else f"x,{n}", "before": "Die Suppe war süß. " * 6, "text": "Es war so. " * 6}
-        for n in range(len(lengths))
-    ]
-    for item, (before, text) in zip(items, lengths, strict=True):
-        item["before"], item["text"] = str(item["before"])[:before], str(item["text"])[:text]
-    path.write_text("".join(json.dumps(item) + "\n" for item in items))
-    given = (path, "--field", "text", "--context-field", "before", *options)
-    assert score(*given, "-o", whole).code == 1
-    stops = 0
-    while not output.exists():
-        stop_after(1 + stops % 3)
-        try:
-            score(*given, "-o", output, "--save-every", "0", "--resume")
-        except Killed:
-            stops += 1
-        assert stops < 100
-    assert stops > 3
-    assert output.read_bytes() == whole.read_bytes()
-
-
-@pytest.mark.parametrize(
-    ("changed", "reason"),
-    [
-        (("--context-field", "other"), "--context-field was before, now other"),
-        (("--context-field", "before", "--keep", "n"), "--keep was not given, now n"),
-        (("--context-field", "before", "--separator", "x"), "--separator was "),
-        (("--context-field", "before", "--binary"), "--binary was False, now True"),
-    ],
-    ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
-)
-def test_other_options_of_items_are_refused(
-    changed: tuple[str, ...],
-    reason: str,
-    score: Score,
-    stop_after: Callable[[int], None],
-    at_each_step: None,
-    tmp_path: Path,
-) -> None:
-    path, output = tmp_path / "items.jsonl", tmp_path / "out.jsonl"
-    item = {"n": 1, "before": "Die Suppe", "other": "Suppe", "text": "war süß. " * 9}
-    path.write_text(f"{json.dumps(item)}\n" * 2)
-    given = (path, "-o", output, "--field", "text", "--per", "token")
-    stop_after(2)
-    interrupted(score, *given, "--context-field", "before")
-    assert reason in score(*given, "--resume", *changed).refusal
-    score(*given, "--resume", "--context-field", "before").succeeded()
 
 
 @pytest.mark.full
