@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from tests.helpers.pages import python_of
 from tests.scoring.conftest import Score
 from xlexport.scoring.parquet_output import write_parquet
 
@@ -88,18 +89,17 @@ def test_parquet_needs_its_package(score: Score, texts: list[Path], tmp_path: Pa
     assert not list(tmp_path.glob("x.*"))
 
 
-def test_pandas_reads_words_as_they_are(score: Score, tmp_path: Path) -> None:
+def test_pandas_reads_words_as_they_are(score: Score, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Run the recipe of docs/scoring.md on words that pandas would read as missing."""
-    pandas = pytest.importorskip("pandas", reason="needs pandas")
-    (tmp_path / "a.txt").write_text('He said "NA" to null, None and nan')
-    score(tmp_path / "a.txt", "--per", "word", "-o", tmp_path / "words.csv").succeeded()
-    words = pandas.read_csv(tmp_path / "words.csv", keep_default_na=False, na_values=NUMBERS)
-    assert words["word"].tolist() == ["He", "said", '"NA"', "to", "null,", "None", "and", "nan"]
-    assert words["bits"].isna().tolist() == [False] * 8  # "e" of "He" has a score
-    assert words["complete"].dtype == bool and words["complete"].tolist() == [False] + [True] * 7
-    score("-", "--per", "word", "-o", tmp_path / "one.csv", stdin=b"I saw").succeeded()
-    one = pandas.read_csv(tmp_path / "one.csv", keep_default_na=False, na_values=NUMBERS)
-    assert one["bits"].isna().tolist() == [True, False] and one["bits"].mean() == one["bits"][1]
-
-
-NUMBERS = {name: [""] for name in ("nats", "bits", "corrected_nats", "corrected_bits", "context")}
+    pytest.importorskip("pandas", reason="needs pandas")
+    (tmp_path / "a.txt").write_text('I said "NA" to null, None and nan')
+    (tmp_path / "b.txt").write_text("He saw")
+    monkeypatch.chdir(tmp_path)
+    score("a.txt", "b.txt", "--per", "word", "-o", "words.csv").succeeded()
+    found: dict[str, Any] = {}
+    exec(compile(python_of("docs/scoring.md"), "docs/scoring.md", "exec"), found)
+    words, means = found["words"], found["means"]
+    assert words["word"].tolist() == ["I", "said", '"NA"', "to", "null,", "None", "and", "nan", "He", "saw"]
+    assert words["bits"].isna().tolist() == [True] + [False] * 9  # "e" of "He" has a score
+    assert words["complete"].tolist() == [False] + [True] * 7 + [False, True]
+    assert means.to_dict() == {"a.txt": pytest.approx(words["bits"][1:8].mean()), "b.txt": words["bits"][9]}

@@ -148,7 +148,7 @@ def _text(value: Any) -> str:
 
 
 def _number(value: Any, column: str, name: str) -> float | None:
-    """Return a number, or None if there is no value.
+    """Return a number, or None for an empty value.
 
     Raises:
         TextError: it is something else.

@@ -223,7 +223,7 @@ class SentencePieceTokenizer(_LibraryTokenizer):
         return str(self._processor.decode(ids))
 
     def id_of(self, name: str) -> int | None:
-        number = int(self._processor.piece_to_id(name))  # of the unknown token, if there is no such piece
+        number = int(self._processor.piece_to_id(name))  # of the unknown token, if the model lacks the piece
         return number if self._processor.id_to_piece(number) == name else None
 
     def _tokens(self, text: str) -> tuple[list[int], list[tuple[int, int]]]:
