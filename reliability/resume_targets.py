@@ -36,6 +36,7 @@ WAYS: tuple[tuple[Level, int, bool], ...] = (
 KNOWN_BY_NOTHING = (
     "position",
     "last",
+    "spaced",
     "records",
     "totals",
     "offset",

@@ -1,6 +1,6 @@
 """Choices that options and the library share. This module imports nothing, so that `--help` stays quick."""
 
-__all__ = ["DTYPES", "FORMATS", "LEVELS", "PROTOCOLS"]
+__all__ = ["DTYPES", "FORMATS", "LEVELS", "PROTOCOLS", "RECORD_FORMATS"]
 
 FORMATS = ("xltraining", "kimiyoung", "nvidia", "huggingface", "reformer_pytorch", "tensorflow", "state_dict")
 """Formats of checkpoints, as in `xlexport.checkpoints`."""
@@ -8,8 +8,11 @@ FORMATS = ("xltraining", "kimiyoung", "nvidia", "huggingface", "reformer_pytorch
 DTYPES = ("int8", "weight-int8", "weight-int4", "float16")
 """Precisions other than float32, as in `xlexport.quantize`."""
 
-LEVELS = ("document", "line", "word", "token")
+LEVELS = ("document", "line", "word", "region", "token")
 """Units of one record of `score`."""
 
 PROTOCOLS = ("kimiyoung", "nvidia", "document")
 """Ways to evaluate, as in `xlruntime.protocols`, which is too slow to import here; the first is the default."""
+
+RECORD_FORMATS = ("jsonl", "csv", "tsv", "parquet")
+"""Formats of records that `score` and `compare` write, as in `xlexport.scoring.output_formats`."""

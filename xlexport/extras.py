@@ -13,6 +13,7 @@ EXTRAS: Mapping[str, tuple[str, ...]] = {
     "convert": ("torch", "onnx", "onnx_ir", "onnxscript", "google_crc32c"),
     "train": ("torch", "tqdm"),
     "text": ("sentencepiece", "tokenizers"),
+    "tables": ("pyarrow",),
     "plot": ("matplotlib",),
 }
 """Extra -> the modules that it installs; the names are those of pyproject.toml."""

@@ -34,6 +34,7 @@ TARGETS = {  # name: module, relative to this package if it begins with a dot; c
     "evaluation": (".bundle_readers", "Evaluation"),
     "json-lines": (".text_readers", "JsonLines"),
     "json-ids": (".text_readers", "JsonIds"),
+    "table": (".text_readers", "Table"),
     "ids": (".text_readers", "Ids"),
     "gzip": (".text_readers", "Gzip"),
     "utf-8": (".text_readers", "Utf8"),

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import csv
 import gzip
 import io
 import json
+import re
 import zlib
 from collections.abc import Iterable
 from dataclasses import asdict
@@ -17,12 +19,13 @@ from reliability.guided.target import BrokenPromiseError, InputFile, Target
 from xlexport.scoring.documents import documents
 from xlexport.scoring.inputs import Input, Reading
 from xlruntime import TextError, TokenError
-from xlruntime.documents import TextCounts, TokenPiece, TokenReader, text_pieces
+from xlruntime.documents import TextCounts, TokenPiece, text_pieces
+from xlruntime.token_reader import TokenReader
 from xlruntime.tokenizers import ByteTokenizer
 from xlruntime.tokenizers.vocabulary import Vocabulary
 from xlruntime.tokenizers.vocabulary_tokenizer import VocabularyTokenizer
 
-__all__ = ["Gzip", "Ids", "JsonIds", "JsonLines", "Utf8", "Words"]
+__all__ = ["Gzip", "Ids", "JsonIds", "JsonLines", "Table", "Utf8", "Words"]
 
 TEXTS = ("", "plain text\nof two lines", "naïve 日本 \U0001f642\r\n\r\n e\u0301 \u2028 end", "\ufefflone \x00 nul")
 MOST_IDS = 1000
@@ -33,7 +36,7 @@ class _Documents(Target):
     """A file of documents; each is read to its end or refused."""
 
     errors = (TextError, TokenError)
-    reading = Reading()
+    reading = Reading(binary=True)
     suffix = ""
 
     def __init__(self, folder: Path) -> None:
@@ -69,7 +72,7 @@ class _Documents(Target):
 class JsonLines(_Documents):
     """JSON lines, each with a text."""
 
-    reading = Reading(field="text", id_field="id")
+    reading = Reading(field="text", id_field="id", binary=True)
     words: ClassVar[tuple[bytes, ...]] = (
         b'{"text":',
         b'"id"',
@@ -105,7 +108,7 @@ class JsonLines(_Documents):
 class JsonIds(JsonLines):
     """JSON lines, each with a list of token ids."""
 
-    reading = Reading(field="text", ids=True)
+    reading = Reading(field="text", ids=True, binary=True)
     words = (b'{"text": [', b"[1, 2]", b"true", b"-1", b"1000", b"1.0", b"9223372036854775808", b"[[1]]", b"null")
 
     def seeds(self) -> Iterable[bytes]:
@@ -122,10 +125,53 @@ class JsonIds(JsonLines):
         return ids if is_good and all(0 <= token < MOST_IDS for token in ids) else None
 
 
+class Table(_Documents):
+    """A table of comma-separated values, each row with a text."""
+
+    suffix = ".csv"
+    reading = Reading(field="text", binary=True)
+    words = (b'"', b'""', b",", b"\n", b"\r\n", b"\r", b"text", b"\xef\xbb\xbf", b'"\n"', b'",', b'\n,"', b"\xff")
+
+    def seeds(self) -> Iterable[bytes]:
+        for text in TEXTS:
+            file = io.StringIO()
+            csv.writer(file).writerows([["n", "text", ""], ["1", text, ""], ["2", 'a "b"', ","]])
+            yield file.getvalue().encode("utf-8")
+        yield b'\xef\xbb\xbftext\n\n"a\nb"c\n"d\n"\ne\xff\nf,g\n"h'
+        yield b"text,text\n1,2\n"
+        yield gzip.compress(b"text\npacked\n", mtime=0)
+
+    def expected(self, raw: bytes) -> list[list[int] | None]:
+        text = _unpacked(raw)
+        if text is None:
+            return [None]
+        lines = re.findall(rb"[^\n]*\n|[^\n]+", text)
+        decoded = map(lambda number: lines[number].decode("utf-8" if number else "utf-8-sig"), range(len(lines)))
+        reader = csv.reader(decoded, strict=True)
+        found: list[list[int] | None] = []
+        names: list[str] | None = None
+        while True:
+            try:
+                cells = next(reader, None)
+            except (csv.Error, UnicodeDecodeError):
+                found.append(None)
+                if names is None:
+                    return found
+                continue
+            if cells is None:
+                return found
+            if cells and names is None:
+                names = cells
+                if names.count("text") != 1 or any(name and names.count(name) > 1 for name in names):
+                    return [None]
+            elif cells and names is not None:
+                found.append(list(cells[names.index("text")].encode()) if len(cells) == len(names) else None)
+
+
 class Ids(_Documents):
     """A file of token ids, separated by white space."""
 
-    reading = Reading(ids=True)
+    reading = Reading(ids=True, binary=True)
     words = (b" ", b"\n", b"\t", b"-1", b"999", b"1000", b"1_0", b"\xef\xbb\xbf", b"0x1", b"9223372036854775808")
 
     def seeds(self) -> Iterable[bytes]:

@@ -7,11 +7,10 @@ from __future__ import annotations
 
 import builtins
 import codecs
-import io
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, BinaryIO, Protocol, cast
+from typing import Any, BinaryIO, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -22,12 +21,12 @@ from .limits import Limits
 
 __all__ = [
     "DOCUMENT_LIMITS",
+    "Context",
     "Document",
     "Ids",
     "Source",
     "TextCounts",
     "TokenPiece",
-    "TokenReader",
     "Tokenizer",
     "as_ids",
     "check_ids",
@@ -45,6 +44,7 @@ DOCUMENT_LIMITS = Limits(bytes=16 << 20)
 PIECE_BYTES = 1 << 14  # small compared to the memories, so that process memory stays flat
 
 Ids = npt.NDArray[np.int64]
+Context = str | bytes | npt.NDArray[np.integer[Any]] | list[int]
 Source = str | bytes | Path | BinaryIO | npt.NDArray[np.integer[Any]] | list[int] | Iterator[npt.NDArray[np.int64]]
 
 
@@ -58,11 +58,16 @@ class Document:
             arrays.
         limits: bounds for the whole document if its tokenizer reads it whole (tokenizer.json, SentencePiece), or for
             a single word if the vocabulary is of words.
+        context: what the model reads before the document, without a score of its own. A text is tokenized together with
+            the document's text; a token with text of both is the document's. Token ids stay as they are.
+        columns: values that belong to the document, for the caller; no score depends on them.
     """
 
     name: str
     source: Source
     limits: Limits = DOCUMENT_LIMITS
+    context: Context | None = None
+    columns: Mapping[str, Any] = field(default_factory=dict, compare=False)
 
 
 @dataclass(frozen=True)
@@ -72,7 +77,8 @@ class TokenPiece:
     Attributes:
         ids: (n,) token ids.
         starts: (n,) where each token begins in the document; ends: (n,) where it ends. The unit is bytes for tokens
-            that are bytes, characters for other text, and tokens for a document given as ids.
+            that are bytes, characters for other text, and tokens for a document given as ids. Tokens of the document's
+            context begin below 0 and end at 0 at the latest.
     """
 
     ids: Ids
@@ -81,6 +87,12 @@ class TokenPiece:
 
     def __len__(self) -> int:
         return len(self.ids)
+
+    @property
+    def context(self) -> int:
+        """Number of tokens at the beginning that belong to the document's context."""
+        own = (self.starts >= 0) | (self.ends > 0)
+        return int(own.argmax()) if own.any() else len(self)
 
 
 @dataclass
@@ -125,6 +137,10 @@ class Tokenizer(Protocol):
     def merges_newlines(self) -> bool:
         """Whether it reads a newline as a space, so that tokens do not show line ends."""
 
+    @property
+    def offsets_in_bytes(self) -> bool:
+        """Whether the offsets of its tokens count bytes, not characters."""
+
     def encode(self, text: str | bytes) -> Ids:
         """Return token ids (n,) of a whole text, the same as `read` yields."""
 
@@ -139,6 +155,9 @@ class Tokenizer(Protocol):
 
     def decode(self, ids: Ids | list[int]) -> str:
         """Return the text of token ids."""
+
+    def id_of(self, name: str) -> int | None:
+        """Return the id of the token that the vocabulary lists under this name; None if there is none."""
 
     def read(self, file: BinaryIO, name: str, counts: TextCounts, limits: Limits) -> Iterator[TokenPiece]:
         """Yield the tokens of a document in order, and add to `counts` on the way."""
@@ -295,96 +314,3 @@ def _not_utf8(name: str, at: int, byte: int) -> TextError:
         f"{name}: not UTF-8 at byte {at} (0x{byte:02x}), and this bundle's tokenizer needs text.",
         repair=f"Convert it, for instance: iconv -f latin1 -t utf-8 {name}",
     )
-
-
-class TokenReader:
-    """A reader that returns a document's tokens in the amounts that a step needs."""
-
-    def __init__(self, document: Document, tokenizer: Tokenizer, vocab_size: int) -> None:
-        self.document = document
-        self.counts = TextCounts()
-        self._vocab_size = vocab_size
-        self._unk_id = tokenizer.unk_id
-        self._read = 0
-        self._buffer = TokenPiece(*(np.zeros(0, np.int64) for _ in range(3)))
-        self._pieces = self._open(tokenizer)
-
-    def take(self, n: int) -> TokenPiece:
-        """Return the next `n` tokens; fewer only at the document's end.
-
-        Raises:
-            TokenError, TextError, OSError: as the document is read.
-        """
-        self._fill(n)
-        taken, self._buffer = _split(self._buffer, n)
-        return taken
-
-    @property
-    def at_hand(self) -> bool:
-        """Whether the whole document is available: reading it never waits, as reading a pipe can."""
-        source = self.document.source
-        if isinstance(source, Path):
-            return source.is_file()
-        return isinstance(source, str | bytes | np.ndarray | list | tuple) or bool(getattr(source, "at_hand", False))
-
-    def has(self, n: int) -> bool:
-        """Return whether at least `n` tokens are left; read ahead to find out, and keep what was read."""
-        self._fill(n)
-        return len(self._buffer) >= n
-
-    def _fill(self, n: int) -> None:
-        while len(self._buffer) < n:
-            piece = next(self._pieces, None)
-            if piece is None:
-                break
-            check_ids(piece.ids, self._vocab_size, self.document.name, self._read)
-            self._read += len(piece)
-            if self._unk_id is not None:
-                self.counts.unknown_tokens += int(np.count_nonzero(piece.ids == self._unk_id))
-            self._buffer = _join(self._buffer, piece)
-
-    @property
-    def at_end(self) -> bool:
-        """Whether no token is left; reads ahead to find out."""
-        return not self.has(1)
-
-    def _open(self, tokenizer: Tokenizer) -> Iterator[TokenPiece]:
-        source = self.document.source
-        if isinstance(source, Path):
-            with source.open("rb") as file:
-                yield from tokenizer.read(file, self.document.name, self.counts, self.document.limits)
-        elif isinstance(source, str | bytes):
-            raw = utf8_bytes(source, self.document.name)
-            yield from tokenizer.read(io.BytesIO(raw), self.document.name, self.counts, self.document.limits)
-        elif isinstance(source, np.ndarray | list | tuple):
-            ids = as_ids(source, self.document.name)
-            places = np.arange(len(ids), dtype=np.int64)
-            yield TokenPiece(ids, places, places + 1)
-        elif isinstance(source, io.TextIOBase):
-            raise TextError(
-                f"{self.document.name}: a file opened as text; bytes are needed.", repair="Open it with mode 'rb'."
-            )
-        elif hasattr(source, "read"):  # a file, though file-like objects need not inherit from anything
-            yield from tokenizer.read(cast(BinaryIO, source), self.document.name, self.counts, self.document.limits)
-        else:
-            before = 0
-            for given in source:
-                ids = as_ids(given, self.document.name)
-                places = np.arange(before, before + len(ids), dtype=np.int64)
-                before += len(ids)
-                yield TokenPiece(ids, places, places + 1)
-
-
-def _join(left: TokenPiece, right: TokenPiece) -> TokenPiece:
-    if not len(left):
-        return right
-    return TokenPiece(
-        np.concatenate([left.ids, right.ids]),
-        np.concatenate([left.starts, right.starts]),
-        np.concatenate([left.ends, right.ends]),
-    )
-
-
-def _split(piece: TokenPiece, n: int) -> tuple[TokenPiece, TokenPiece]:
-    head = TokenPiece(piece.ids[:n], piece.starts[:n], piece.ends[:n])
-    return head, TokenPiece(piece.ids[n:], piece.starts[n:], piece.ends[n:])

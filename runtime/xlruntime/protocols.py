@@ -23,12 +23,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from .documents import Document, TokenReader, check_length
+from .documents import Document, check_length
 from .engine import Engine
 from .errors import OptionError, TextError, TokenError, XlruntimeError
 from .evaluation import EvaluationSettings, SettingValue
 from .limits import Limits
 from .scores import LN2, flat_fields, perplexity
+from .token_reader import TokenReader
 from .tokenizers.vocabulary import Vocabulary
 
 __all__ = ["PROTOCOLS", "Corpus", "CorpusScore", "Protocol", "Streams", "arrange", "read_corpus", "walk"]

@@ -4,20 +4,22 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from .documents import Document, Source, TokenPiece, TokenReader, check_length
+from .documents import Document, Source, TokenPiece, check_length
 from .engine import Engine
-from .errors import OptionError, XlruntimeError
+from .errors import OptionError, TextError, XlruntimeError
 from .evaluation import EvaluationSettings
 from .memory import BatchMemory
 from .scores import DocumentScore, TokenScores, total_score
 from .stream import warn_not_finite
+from .token_reader import TokenReader
+from .word_ends import WordEnds
 
 __all__ = ["Scorer", "Walk"]
 
@@ -31,9 +33,10 @@ class Walk:
     number: int
     reader: TokenReader
     held: int  # the last token read; its successor is the next target
-    position: int  # index of the next target
+    position: int  # index of the next target, among the document's own tokens
+    context: int = 0  # number of tokens read of what comes before the document
     first: TokenPiece | None = None  # the document's first token, until a part has reported it
-    unscored: int = 1  # 0 if the first token has the context of the previous document
+    unscored: int = 1  # 0 if the first token has a context
     log_prob_sum: float = 0.0
     begun_at: int = 0  # the position at which this process began or resumed it
     started: float = field(default_factory=time.perf_counter)
@@ -55,7 +58,13 @@ class Scorer:
         detail: number of likeliest tokens to list, with rank and entropy; None: no such detail.
         continuous: carry memory from document to document, in order, in one row. Only the very first token has no
             context; `index` still counts each document's own tokens.
+        separator: with `continuous`, text between a document and the next, unless the first ends in white space. Its
+            tokens are read, but belong to no document.
         keep_going: end an unreadable document with a part that has an `error`, instead of raising the error.
+        bos: id of a token that the model reads before each document, so that the first token has a score, too. It does
+            not belong to the document. If `continuous`, only the first document has it.
+        starts_word: (n_token,) whether a token begins with white space. If given, parts have `word_ends`. That needs
+            each prediction's full distribution, so each token runs twice, the second time in steps of a word.
 
     Raises:
         OptionError: a setting is out of range, or does not apply to this bundle.
@@ -63,7 +72,8 @@ class Scorer:
     Attributes:
         memory, rows, taken: the state that `scorer_state` saves: the memory of the batch (None before the first step),
             the document of each row, and the number of documents taken so far.
-        last: the last token of the previous document, if `continuous`.
+        last: the last token of the previous document, if `continuous`; spaced: whether that document ended in white
+            space.
     """
 
     def __init__(
@@ -74,7 +84,10 @@ class Scorer:
         detail: int | None = None,
         *,
         continuous: bool = False,
+        separator: str = "",
         keep_going: bool = False,
+        bos: int | None = None,
+        starts_word: npt.NDArray[np.bool_] | None = None,
     ) -> None:
         if batch_size < 1:
             raise OptionError(f"batch size is {batch_size}, at least 1 is needed.")
@@ -82,18 +95,29 @@ class Scorer:
             _check_detail(engine, detail)
         if continuous:
             _check_continuous(evaluation, batch_size)
+            _check_separator(engine, separator)
+        if bos is not None and not 0 <= bos < engine.bundle.vocab_size:
+            raise OptionError(f"bos is {bos}, expected 0 to {engine.bundle.vocab_size - 1}.")
+        if starts_word is not None and batch_size > 1:
+            raise OptionError(f"the ends of words are for one document at a time, but batch size is {batch_size}.")
         self.engine = engine
         self.evaluation = evaluation
         self.batch_size = 1 if evaluation.whole else batch_size
         self.detail = detail
         self.continuous = continuous
+        self.separator = separator
         self.keep_going = keep_going
+        self.bos = bos
+        self._word_ends = None if starts_word is None else WordEnds(engine, evaluation, starts_word)
         self.memory: BatchMemory | None = None
         self.rows: list[Walk | None] = []
         self.taken = 0
         self.last: int | None = None
+        self.spaced = False
         self._purpose = "score" if detail is None else "detail"
         self._longest_step = engine.longest_step(self._purpose, evaluation.segment_len)
+        if self._word_ends is not None and evaluation.segmentation_matters:  # both passes need equal segments
+            self._longest_step = min(self._longest_step, engine.longest_step("generate", evaluation.segment_len))
 
     def documents(self, documents: Iterable[Document | Source]) -> Iterator[DocumentScore]:
         """Yield the total of each document, in the order of the documents."""
@@ -150,7 +174,7 @@ class Scorer:
         """Begin a document; return its end at once if it has nothing to score."""
         number, self.taken = self.taken, self.taken + 1
         document = given if isinstance(given, Document) else Document(_name(given, number), given)
-        reader = TokenReader(document, self.engine.tokenizer, self.engine.bundle.vocab_size)
+        reader = self.reader(document)
         walk = Walk(number, reader, 0, position=0)
         try:
             longest = self.evaluation.longest_part
@@ -159,14 +183,33 @@ class Scorer:
             if self.last is not None:
                 walk.held, walk.unscored = self.last, 0
             elif len(first := reader.take(1)):
-                walk.held, walk.position, walk.first = int(first.ids[0]), 1, first
+                walk.held = int(first.ids[0])
+                if first.context:
+                    walk.context, walk.unscored = 1, 0
+                else:
+                    walk.position, walk.first = 1, first
             if not reader.at_end:
                 return walk
         except UNREADABLE as error:
             return self._failed(walk, error)
-        if self.continuous and walk.position:
-            self.last = walk.held
+        if walk.position or walk.context:
+            self._end(walk)
         return self._scores(walk, *self._nothing())
+
+    def reader(self, document: Document) -> TokenReader:
+        """Return the reader of the next document, which first returns the separator or `bos` if one is due."""
+        tokenizer, before = self.engine.tokenizer, None
+        if self.bos is not None and self.last is None:
+            before = np.array([self.bos], np.int64)
+        if self.separator and self.last is not None and not self.spaced:
+            before = tokenizer.encode_piece(self.separator, self.last)
+        return TokenReader(document, tokenizer, self.engine.bundle.vocab_size, before)
+
+    def _end(self, walk: Walk) -> None:
+        """Remember how a document ended, for the next one."""
+        if self.continuous:
+            self.last = walk.held
+            self.spaced = walk.reader.ended_in_space or _is_space(self.engine, walk.held)
 
     def _failed(self, walk: Walk, error: Exception) -> TokenScores:
         """Return the last part of an unreadable document."""
@@ -181,7 +224,8 @@ class Scorer:
 
     def _refuse_more_than(self, longest: int, name: str) -> None:
         """Raise TextError for a document with more tokens than the model can read, unless it may restart."""
-        check_length(longest + 2, self.evaluation, name, f"more than {longest + 1:,} tokens")
+        with_bos = "" if self.bos is None else " with the one before it"
+        check_length(longest + 2, self.evaluation, name, f"more than {longest + 1:,} tokens{with_bos}")
 
     def _make_room(self, memory: BatchMemory) -> Iterator[TokenScores]:
         """Restart all rows without positions left, idle ones too; yield ends of documents that must not restart."""
@@ -214,16 +258,22 @@ class Scorer:
             tokens[row, : len(piece)] = np.concatenate([[self._walk(row).held], piece.ids[:-1]])
             targets[row, : len(piece)] = piece.ids
         context = memory.context(S)
-        outputs = self.engine.step(self._purpose, memory, tokens, targets)
-        log_prob = outputs["log_prob"]
+        ends = None if self._word_ends is None else self._word_ends.before(memory, tokens[0], targets[0])
+        log_prob = (outputs := self.engine.step(self._purpose, memory, tokens, targets))["log_prob"]
         for row, piece in pieces.items():
-            walk, n = self._walk(row), len(piece)
+            walk, n, before = self._walk(row), len(piece), piece.context
+            walk.context += before
             if not np.isfinite(log_prob[row]).all():
                 memory.restart(row, refill=True)
                 warn_not_finite(walk.name, walk.position + n)
-            detail = {} if self.detail is None else _detail_of(outputs, row, n, self.detail)
-            scores = self._scores(walk, piece, log_prob[row, :n].copy(), context[row, :n], detail)
-            found.append(scores)
+            own = slice(before, n)
+            detail = {} if self.detail is None else _detail_of(outputs, row, own, self.detail)
+            scores = self._scores(walk, piece, log_prob[row, own].copy(), context[row, own], detail)
+            if self._word_ends is not None and ends is not None:
+                last = None if scores.summary is None else self._word_ends.after(memory, walk.held)
+                scores = replace(scores, word_ends=ends[own], last_word_end=last)
+            if before < n or scores.summary is not None or scores.error is not None:
+                found.append(scores)
             if scores.summary is not None or scores.error is not None:
                 self._leave(row)
         return found
@@ -236,8 +286,7 @@ class Scorer:
     def _leave(self, row: int) -> Walk:
         """Release a row, and return the walk of its document."""
         walk, self.rows[row] = self._walk(row), None
-        if self.continuous:
-            self.last = walk.held
+        self._end(walk)
         return walk
 
     def _scores(
@@ -246,12 +295,12 @@ class Scorer:
         piece: TokenPiece,
         log_probs: npt.NDArray[np.float32],
         context: npt.NDArray[np.int64],
-        detail: Mapping[str, npt.NDArray[Any]],
+        detail: Mapping[str, Any],
         error: Exception | None = None,
     ) -> TokenScores:
-        """Count `piece` as scored; with the last piece, add the document's total."""
-        start, first = walk.position, walk.first
-        walk.position += len(piece)
+        """Count `piece` as read, and its own tokens as scored; with the last piece, add the document's total."""
+        start, first, before = walk.position, walk.first, piece.context
+        walk.position += len(piece) - before
         walk.first = None
         walk.log_prob_sum += float(log_probs.sum(dtype=np.float64))
         if len(piece):
@@ -268,9 +317,9 @@ class Scorer:
             document=walk.name,
             number=walk.number,
             index=np.arange(start, walk.position, dtype=np.int64),
-            tokens=piece.ids,
-            starts=piece.starts,
-            ends=piece.ends,
+            tokens=piece.ids[before:],
+            starts=piece.starts[before:],
+            ends=piece.ends[before:],
             log_probs=log_probs,
             context=context,
             summary=summary,
@@ -302,6 +351,25 @@ def _check_continuous(evaluation: EvaluationSettings, batch_size: int) -> None:
         raise OptionError(f"continuous: documents go one after another, so batch size must be 1, not {batch_size}.")
 
 
+def _check_separator(engine: Engine, separator: str) -> None:
+    """Raise OptionError if the tokenizer has no tokens for the separator."""
+    try:
+        if separator:
+            engine.tokenizer.encode_piece(separator, None)
+    except XlruntimeError as error:
+        raise OptionError(
+            f"separator: {error.message}", repair="Give another separator, or an empty one for none."
+        ) from error
+
+
+def _is_space(engine: Engine, token: int) -> bool:
+    """Return whether the text of a token ends in white space, as that of a line's end does."""
+    try:
+        return engine.tokenizer.decode([token])[-1:].isspace()
+    except TextError:  # the library cannot show a token on its own
+        return False
+
+
 def _check_detail(engine: Engine, detail: int) -> None:
     """Refuse more tokens than the detail graph lists, or any if the bundle lacks this graph."""
     engine.session("detail")
@@ -311,23 +379,23 @@ def _check_detail(engine: Engine, detail: int) -> None:
         raise OptionError(f"detail is {detail}, expected 0 to {most}, the likeliest tokens that this bundle lists.")
 
 
-def _detail_of(outputs: Mapping[str, npt.NDArray[Any]], row: int, n: int, k: int) -> dict[str, npt.NDArray[Any]]:
-    """Return copies of the detail outputs for the first `n` positions of a row, with `k` likeliest tokens."""
+def _detail_of(outputs: Mapping[str, npt.NDArray[Any]], row: int, at: slice, k: int) -> dict[str, npt.NDArray[Any]]:
+    """Return copies of the detail outputs for the positions `at` of a row, with `k` likeliest tokens."""
     return {
-        "rank": outputs["rank"][row, :n].astype(np.int64),
-        "entropy": outputs["entropy"][row, :n].astype(np.float64),
-        "top_ids": outputs["top_ids"][row, :n, :k].astype(np.int64),
-        "top_log_probs": outputs["top_log_probs"][row, :n, :k].astype(np.float64),
+        "rank": outputs["rank"][row, at].astype(np.int64),
+        "entropy": outputs["entropy"][row, at].astype(np.float64),
+        "top_ids": outputs["top_ids"][row, at, :k].astype(np.int64),
+        "top_log_probs": outputs["top_log_probs"][row, at, :k].astype(np.float64),
     }
 
 
 def _no_detail(k: int) -> dict[str, npt.NDArray[Any]]:
     """Return detail outputs for no positions."""
     none, no_ids = np.zeros((1, 0)), np.zeros((1, 0, k))
-    return _detail_of({"rank": none, "entropy": none, "top_ids": no_ids, "top_log_probs": no_ids}, 0, 0, k)
+    return _detail_of({"rank": none, "entropy": none, "top_ids": no_ids, "top_log_probs": no_ids}, 0, slice(0), k)
 
 
 def _name(source: Source, number: int) -> str:
     if isinstance(source, Path):
         return str(source)
-    return str(getattr(source, "name", f"document {number}"))
+    return str(getattr(source, "name", f"document {number + 1}"))

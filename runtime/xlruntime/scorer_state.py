@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from .documents import Document, TokenReader
+from .documents import Document
 from .errors import StateError, XlruntimeError
 from .json_fields import read_fields
 from .memory import BatchMemory, MemoryPlan
@@ -36,6 +36,7 @@ class _Row:
     number: int
     name: str
     held: int
+    context: int
     position: int
     unscored: int
     log_prob_sum: float
@@ -58,6 +59,7 @@ class SavedScorer:
 
     taken: int
     last: int | None
+    spaced: bool
     rows: tuple[_Row | None, ...]
     memory: _Counters | None
 
@@ -77,21 +79,29 @@ class SavedScorer:
         most = scorer.engine.bundle.vocab_size - 1
         if self.last is not None:
             found += _outside("last", self.last, most) if scorer.continuous else ["last is a token, expected null"]
+        elif self.spaced:
+            found.append("spaced is true, but last is null")
         for row in walking:
             found += _outside("number", row.number, self.taken - 1) + _outside("held", row.held, most)
             found += _outside("position", row.position, LARGEST_COUNT)
+            found += _outside("context", row.context, LARGEST_COUNT)
             found += self._of_row(row)
         if not found:
             found += self._without_memory(walking) if self.memory is None else self._of_memory(self.memory, scorer)
         return found
 
+    @property
+    def _unpredicted(self) -> int:
+        """Number of tokens at the beginning of a row's document, or of its context, that nothing predicts."""
+        return 1 if self.last is None else 0
+
     def _of_row(self, row: _Row) -> list[str]:
         found = []
-        if row.unscored != (1 if self.last is None else 0):
-            found.append(f"unscored is {row.unscored}, but last is {self.last}")
+        if row.unscored != (0 if row.context else self._unpredicted):
+            found.append(f"unscored is {row.unscored}, but last is {self.last} and context is {row.context}")
         if row.position < row.unscored:
             found.append(f"position is {row.position}, but {row.unscored} token had no context")
-        if row.position == 0 and row.held != self.last:
+        if row.position == row.context == 0 and row.held != self.last:
             found.append(f"held is {row.held}, but last is {self.last}")
         if row.log_prob_sum > LARGEST_LOG_PROB * row.position:
             found.append(f"log_prob_sum is {row.log_prob_sum}, expected at most 0")
@@ -99,7 +109,7 @@ class SavedScorer:
 
     def _without_memory(self, walking: list[_Row]) -> list[str]:
         """Return the reasons why this is not a state from before the first step."""
-        begun = [row for row in walking if row.position > row.unscored or row.log_prob_sum]
+        begun = [row for row in walking if row.context + row.position > self._unpredicted or row.log_prob_sum]
         if begun or len(walking) < len(self.rows):
             return ["memory is null, but documents were scored"]
         return []
@@ -124,7 +134,7 @@ class SavedScorer:
 
     def _is_at(self, row: _Row, position: int, scorer: Scorer) -> bool:
         """Return whether a row may have read `position` tokens since its last beginning or restart."""
-        read, evaluation = row.position - row.unscored, scorer.evaluation
+        read, evaluation = row.context + row.position - self._unpredicted, scorer.evaluation
         if not math.isfinite(row.log_prob_sum):  # the row restarted at an unknown place
             return scorer.continuous or position <= read
         if evaluation.whole:
@@ -138,13 +148,13 @@ def scorer_state(scorer: Scorer) -> tuple[dict[str, Any], dict[str, npt.NDArray[
     """Return fields for JSON, and tensors. Call it only between two steps of `Scorer.steps`."""
     memory = scorer.memory
     rows = tuple(None if walk is None else _row(walk) for walk in scorer.rows)
-    saved = SavedScorer(scorer.taken, scorer.last, rows, None if memory is None else _counters(memory))
+    saved = SavedScorer(scorer.taken, scorer.last, scorer.spaced, rows, None if memory is None else _counters(memory))
     arrays = {} if memory is None else {entry.input: memory.array(entry) for entry in memory.entries}
     return dataclasses.asdict(saved), arrays
 
 
 def _row(walk: Walk) -> _Row:
-    return _Row(walk.number, walk.name, walk.held, walk.position, walk.unscored, walk.log_prob_sum)
+    return _Row(walk.number, walk.name, walk.held, walk.context, walk.position, walk.unscored, walk.log_prob_sum)
 
 
 def _counters(memory: BatchMemory) -> _Counters:
@@ -206,7 +216,7 @@ def resume_scorer(
             )
         if number in active:
             opened[number] = document
-    scorer.taken, scorer.last = saved.taken, saved.last
+    scorer.taken, scorer.last, scorer.spaced = saved.taken, saved.last, saved.spaced
     scorer.rows = [None if row is None else _reopened(scorer, row, opened[row.number]) for row in saved.rows]
     memory = saved.memory
     if memory is not None:
@@ -219,17 +229,22 @@ def resume_scorer(
 
 def _reopened(scorer: Scorer, row: _Row, document: Document) -> Walk:
     """Return the walk of a document after reading it again up to the saved position."""
-    reader = TokenReader(document, scorer.engine.tokenizer, scorer.engine.bundle.vocab_size)
+    reader = scorer.reader(document)
     position, unscored = row.position, row.unscored
-    left, last = position, None
+    left, context, last = row.context + position, 0, None
     try:
         while left and len(piece := reader.take(min(left, SKIPPED))):
-            left, last = left - len(piece), piece
+            left, context, last = left - len(piece), context + piece.context, piece
     except (XlruntimeError, OSError) as error:
         raise StateError(
             f"{document.name}: cannot be read again ({error}).", repair="Give the same documents again."
         ) from error
-    same = document.name == row.name and not left and (last is None or int(last.ids[-1]) == row.held)
+    same = (
+        document.name == row.name
+        and not left
+        and context == row.context
+        and (last is None or int(last.ids[-1]) == row.held)
+    )
     if not same:
         raise StateError(f"{document.name}: not the text that was left there.", repair="Give the same documents again.")
     return Walk(
@@ -237,6 +252,7 @@ def _reopened(scorer: Scorer, row: _Row, document: Document) -> Walk:
         reader,
         row.held,
         position,
+        context,
         first=last if position == unscored == 1 else None,  # no part has reported it before the first step
         unscored=unscored,
         log_prob_sum=row.log_prob_sum,

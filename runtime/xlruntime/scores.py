@@ -83,6 +83,10 @@ class TokenScores:
             probabilities. These four are None unless `detail` was asked for.
         first: the document's first token, in its first part, if it has no context and so no score; else None.
         error: the error that ended this document without a total, while scoring goes on with the others; else None.
+        word_ends: (n,) natural logarithm of the probability that the next token begins with white space, at each place
+            with such a token; NaN elsewhere. None unless the scorer was asked for it.
+        last_word_end: the same after the document's last token, in its last part; None if the model has no position
+            left.
     """
 
     document: str
@@ -100,6 +104,8 @@ class TokenScores:
     top_log_probs: npt.NDArray[np.float64] | None = None
     first: TokenPiece | None = None
     error: Exception | None = None
+    word_ends: npt.NDArray[np.float64] | None = None
+    last_word_end: float | None = None
 
     def __len__(self) -> int:
         return len(self.tokens)

@@ -34,7 +34,7 @@ DOING: dict[str, click.Command] = {
 
 def test_commands_are_those_of_the_design() -> None:
     names = ["convert", "verify", "score", "evaluate", "generate", "inspect", "bench", "quantize", "train", "doctor"]
-    assert sorted([*names, "completion", "demo", "context", "plot", "report"]) == COMMANDS
+    assert sorted([*names, "compare", "completion", "demo", "context", "plot", "report"]) == COMMANDS
 
 
 @pytest.mark.parametrize("name", sorted(DOING))

@@ -121,7 +121,7 @@ def test_documents_of_every_kind_of_source(bytes_model: Model, tmp_path: Path) -
         found = list(bytes_model.score([*sources, Document("mine", path)]))
     assert [score.nats for score in found] == pytest.approx([found[0].nats] * 8, abs=1e-4)
     assert [score.document for score in found] == [
-        "document 0", "document 1", str(path), str(path), "document 4", "document 5", "document 6", "mine",
+        "document 1", "document 2", str(path), str(path), "document 5", "document 6", "document 7", "mine",
     ]  # fmt: skip
     assert [score.bytes for score in found] == [len(ids)] * 5 + [0, 0, len(ids)]
 

@@ -11,7 +11,8 @@ import pytest
 
 from xlruntime import BundleError, Document, Model, TextError, TokenError, spec
 from xlruntime import documents as text
-from xlruntime.documents import TextCounts, TokenReader
+from xlruntime.documents import TextCounts
+from xlruntime.token_reader import TokenReader
 from xlruntime.tokenizers import ByteTokenizer, NoTokenizer, make_tokenizer
 
 TEXT = "  Zwölf Boxkämpfer – 日本語 \t\n\x0b\x0cjagen\r\n🙂\xa0x  "

@@ -151,7 +151,7 @@ def test_score_that_is_not_finite_ends_with_its_document(
         return {**outputs, "log_prob": outputs["log_prob"] * np.float32(np.nan if steps == 1 else 1)}
 
     monkeypatch.setattr(Model, "step", poisoned)
-    with pytest.warns(NonFiniteScoreWarning, match="document 0"):
+    with pytest.warns(NonFiniteScoreWarning, match="document 1"):
         bad, good = chunk_model.score([ids[:20], ids[:20]])
     assert np.isnan(bad.nats)
     assert good.nats == -float(pure(chunk_model, ids[:20]).sum(dtype=np.float64))

@@ -85,13 +85,34 @@ def test_bundle_is_no_folder_of_texts(score: Score, bundle: Path, texts: list[Pa
     assert shown.err.splitlines()[0] == f"{folder}: 5 files, without 1 bundle"
 
 
-def test_files_that_are_not_text_are_reported(score: Score, texts: list[Path], tmp_path: Path) -> None:
+def test_files_that_are_not_text_are_refused(score: Score, texts: list[Path], tmp_path: Path) -> None:
     path, packed = tmp_path / "model.pt", tmp_path / "text.gz"
     path.write_bytes(b"PK\x03\x04\0\0 weights")
     packed.write_bytes(gzip.compress(TEXT.encode()))
-    shown = score(texts[0], path, packed, "--json").succeeded()
-    assert shown.err.splitlines()[0] == f"{path}: not text (contains zero bytes), but scored nevertheless."
-    assert "not text" not in score(texts[0], packed, "--json").succeeded().err
+    shown = score(texts[0], path, packed, "--format", "jsonl")
+    assert (shown.code, [record["document"] for record in shown.records]) == (1, [str(texts[0]), str(packed)])
+    expected = f"Error: {path}: not a text: byte 4 is zero. Leave it out, or score its bytes with --binary."
+    assert shown.err.splitlines()[0] == expected
+    assert names(score, texts[0], path, packed, "--binary") == [str(texts[0]), str(path), str(packed)]
+    packed.write_bytes(gzip.compress(path.read_bytes()))
+    assert "text.gz: not a text: byte 4 is zero." in score(packed).refusal
+    assert "standard input: not a text: byte 4 is zero." in score("-", stdin=path.read_bytes()).refusal
+    assert names(score, "-", "--binary", stdin=path.read_bytes()) == ["standard input"]
+
+
+@pytest.mark.parametrize("encoding", ["UTF-16", "UTF-16-BE", "UTF-32", "UTF-32-BE"])
+@pytest.mark.parametrize("options", [(), ("--field", "text"), ("--ids",)], ids=["text", "rows", "ids"])
+def test_texts_in_other_encodings_are_recognized(
+    encoding: str, options: tuple[str, ...], score: Score, tmp_path: Path
+) -> None:
+    path, family = tmp_path / "two words.csv", encoding[:6]
+    mark = "" if encoding == family else "\ufeff"  # Python writes a mark itself if the name has no order of bytes
+    path.write_bytes(f"{mark}text\n1 2\n".encode(encoding))
+    expected = f"text in {family}, expected UTF-8. Convert it: iconv -f {family} -t UTF-8 '{path}' > text.txt"
+    shown = score(path, *options)
+    assert (shown.code, shown.out, shown.err.splitlines()[0]) == (1, "", f"Error: {path}: {expected}")
+    if not options:
+        assert names(score, path, "--binary") == [str(path)]
 
 
 def test_unreadable_files_and_folders_leave_the_others(
@@ -265,7 +286,7 @@ def test_continuous(score: Score, texts: list[Path]) -> None:
     """Score all texts as one document, with the same scores as the joined text."""
     joined = b"".join(path.read_bytes() for path in texts)
     whole = score("-", "--per-token", stdin=joined).succeeded().records
-    parts = score(*texts, "--per-token", "--continuous").succeeded().records
+    parts = score(*texts, "--per-token", "--continuous", "--separator", "").succeeded().records
     assert [record["id"] for record in parts] == [record["id"] for record in whole]
     for part, record in zip(parts, whole, strict=True):
         assert part["log_prob"] == pytest.approx(record["log_prob"], abs=2e-5)
@@ -276,25 +297,60 @@ def test_continuous(score: Score, texts: list[Path]) -> None:
 
 
 @pytest.mark.parametrize(
+    ("options", "between"),
+    [((), b"\n"), (("--separator", r"\t"), b"\t"), (("--separator", r" \\n "), rb" \n "), (("--separator", ""), b"")],
+    ids=["newline", "tab", "backslash", "none"],
+)
+def test_separator_of_continuous_documents(
+    options: tuple[str, ...], between: bytes, score: Score, tmp_path: Path
+) -> None:
+    """Read the separator only after a document that does not end in white space, and score it in none."""
+    paths = [tmp_path / name for name in ("1", "2", "3")]
+    for path, text in zip(paths, (b"I saw the dog.", b"The dog barked.\n", b"So?"), strict=True):
+        path.write_bytes(text)
+    parts = score(*paths, "--per-token", "--continuous", *options).succeeded().records
+    joined = b"I saw the dog." + between + b"The dog barked.\nSo?"
+    whole = score("-", "--per-token", stdin=joined).succeeded().records
+    own = [*whole[:13], *whole[13 + len(between) :]]  # the very first token has no score
+    assert [record["id"] for record in parts] == list(b" saw the dog.The dog barked.\nSo?")
+    for part, record in zip(parts, own, strict=True):
+        assert part["log_prob"] == pytest.approx(record["log_prob"], abs=2e-5)
+    bytes_of = [record["bytes"] for record in score(*paths, "--continuous", *options, "--json").succeeded().records]
+    assert bytes_of == [14, 16, 3]
+
+
+@pytest.mark.parametrize(
     ("options", "what"),
     [
         (("--per", "word", "--per-token"), "--per-token is --per token, but --per is word."),
         (("--format", "csv", "--json"), "--json is --format jsonl, but --format is csv."),
-        (("--top", "3"), "--detail and --top are for tokens. Add --per token."),
-        (("--per", "line", "--detail"), "--detail and --top are for tokens. Add --per token."),
+        (("--top", "3"), "--top is for tokens. Add --per token."),
+        (("--detail",), "--detail is for parts of a document. Add --per token, word, region or line."),
+        (("--region-field", "r"), "--region-field is for regions. Add --per region."),
+        (("--per", "region", "--region-field", "r"), "--region-field is for JSON lines and tables. Give"),
+        (("--per", "line", "--boundary", "corrected"), "--boundary is for words and regions."),
+        (
+            ("--per", "word", "--boundary", "corrected", "--batch-size", "2"),
+            "--boundary corrected scores documents one",
+        ),
+        (("--format", "parquet"), "Parquet is a format of files. Give one with -o."),
         (("--top", "11", "--per-token"), "11 is not in the range 1<=x<=10"),
         (("--per", "word", "--ids"), "--ids has no text to find a word in."),
         (("--resume",), "--resume and --force are about an output file. Give it with -o."),
         (("-o", "x.jsonl", "--resume", "--force"), "Give one of them."),
-        (("-o", "x.txt"), "x.txt: no format of that ending; use .jsonl, .ndjson, .json, .csv, or give --format."),
-        (("--id-field", "id"), "--id-field is for JSON lines. Give --field, too."),
+        (("-o", "x.txt"), "x.txt: no format of that ending; use .jsonl, .ndjson, .json, .csv, .tsv, .parquet, or"),
+        (("--id-field", "id"), "--id-field is for JSON lines and tables. Give --field, too."),
+        (("--context-field", "c"), "--context-field is for JSON lines and tables. Give --field, too."),
+        (("--keep", "a,b"), "--keep is for JSON lines and tables. Give --field, too."),
+        (("--separator", "x"), "--separator is for --continuous and --context-field. Add one of them."),
+        (("--separator", "x", "--ids"), "--separator is text, but the files hold token ids. Leave it out."),
         (("--continuous", "--batch-size", "2"), "--continuous scores documents one after another."),
         (("-o", "x.jsonl/"), "'x.jsonl/' is the name of a folder. Give that of a file."),
         (("--mem-len", "0"), "'--mem-len': 0 is not in the range x>=1"),
         (("--segment-len", "0"), "'--segment-len': 0 is not in the range x>=1"),
         (("--n-hashes", "0"), "'--n-hashes': 0 is not in the range x>=1"),
         (("--clamp-len", "0"), "'--clamp-len': 0 is neither -1 (no clamp) nor at least 1."),
-        (("--per", "sentence"), "'sentence' is not one of 'document', 'line', 'word', 'token'"),
+        (("--per", "sentence"), "'sentence' is not one of 'document', 'line', 'word', 'region', 'token'"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
 )

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from tests.scoring.conftest import Score
-from xlexport.commands.options import Selection
+from xlexport.commands.input_options import Selection
 from xlexport.scoring.documents import documents, kept
 from xlexport.scoring.inputs import Input, Reading
 from xlruntime import Document, TextError

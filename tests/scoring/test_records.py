@@ -19,11 +19,11 @@ from xlruntime.tokenizers.vocabulary import Vocabulary
 
 SUMS = ("tokens", "scored_tokens", "chars", "bytes", "scored_chars", "scored_bytes", "nats", "bits")
 LINE_FIELDS = [
-    *("document", "line", "start", "end", "tokens", "scored_tokens", "words", "chars", "bytes"),
+    *("document", "line", "text", "start", "end", "tokens", "scored_tokens", "complete", "words", "chars", "bytes"),
     *("scored_chars", "scored_bytes", "nats", "bits", "bits_per_byte", "context"),
 ]
 WORD_FIELDS = [
-    *("document", "index", "word", "start", "end", "tokens", "scored_tokens", "chars", "bytes"),
+    *("document", "index", "word", "start", "end", "tokens", "scored_tokens", "complete", "chars", "bytes"),
     *("scored_chars", "scored_bytes", "nats", "bits", "context"),
 ]
 AWKWARD = {
@@ -76,7 +76,7 @@ def test_sums_are_those_of_the_document(text: str, options: tuple[str, ...], sco
     for level in ("line", "word"):
         records = score("-", "--per", level, *options, stdin=raw).succeeded().records
         for name in SUMS:
-            assert sum(record[name] for record in records) == pytest.approx(total[name], rel=1e-9), (level, name)
+            assert sum(record[name] or 0 for record in records) == pytest.approx(total[name], rel=1e-9), (level, name)
         assert sum(record.get("words", 1) for record in records) == max(total["words"], level == "word")
         assert sum(record["context"] is None for record in records) == sum(not r["scored_tokens"] for r in records)
     assert [record["word"] for record in records] == [word[:1000] for word in cut_words(text)]
@@ -125,7 +125,7 @@ def test_words_of_a_tokenizer(words_bundle: Callable[..., Path], bpe: Path, scor
     assert [record["tokens"] for record in words] == [1, 1, 2, 1, 1]
     assert [record["scored_tokens"] for record in words] == [0, 1, 2, 1, 1]
     nats = [-record["log_prob"] for record in tokens]
-    assert [record["nats"] for record in words] == pytest.approx([0, nats[0], nats[1] + nats[2], nats[3], nats[4]])
+    assert [record["nats"] for record in words] == pytest.approx([None, nats[0], nats[1] + nats[2], nats[3], nats[4]])
     lines = score("-", "--per", "line", stdin=text.encode(), bundle=bundle).succeeded().records
     assert [record["tokens"] for record in lines] == [3, 0, 3]  # "\n\n" counts where it begins
     assert [record["context"] for record in lines] == [1, None, 3]
@@ -176,7 +176,7 @@ def test_sums_with_every_tokenizer(
     for level in ("line", "word"):
         records = score("-", "--per", level, stdin=raw, bundle=bundle).succeeded().records
         for name in SUMS:
-            assert sum(record[name] for record in records) == pytest.approx(total[name], rel=1e-9), (level, name)
+            assert sum(record[name] or 0 for record in records) == pytest.approx(total[name], rel=1e-9), (level, name)
     assert [record["word"] for record in records] == text.split()
     in_bytes = tokenizer == "bytes"
     for record in records:
@@ -233,7 +233,7 @@ def test_json_is_json(score: Score, tmp_path: Path) -> None:
     path = tmp_path / 'bytes "and" – \\n.txt'
     path.write_bytes(bytes(range(256)) * 2)
     for level in ("token", "word", "document"):
-        for line in score(path, "--per", level, "--json").succeeded().out.splitlines():
+        for line in score(path, "--binary", "--per", level, "--json").succeeded().out.splitlines():
             assert json.dumps(json.loads(line), ensure_ascii=False) == line
 
 

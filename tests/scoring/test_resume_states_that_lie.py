@@ -120,7 +120,7 @@ def test_state_as_it_was_is_gone_on_from(way: str, run: Callable[[str], Run]) ->
         ("word", lambda f, a: f["records"].clear(), "records does not hold the documents that are not done"),
         ("word", lambda f, a: f["records"]["1"].update(before=256), "before is 256, expected 0 to 255"),
         ("word", lambda f, a: f["records"]["1"].update(base=10**6), "but only 78 bytes were read"),
-        ("word", lambda f, a: f["records"]["1"]["open"].update(text="時"), "text is not the bytes of a word"),
+        ("word", lambda f, a: f["records"]["1"]["open"].update(text="時"), "text is not the bytes of a text"),
         ("token", lambda f, a: f["scorer"]["rows"][0].update(unscored=0), "unscored is 0, but last is None"),
         ("document", lambda f, a: f["records"].update(following=0), "done does not hold the documents after the"),
         ("document", lambda f, a: f["records"]["done"].append([3, {}]), "document is missing"),

@@ -19,10 +19,11 @@ from xlexport.callbacks import Progress, no_progress
 from xlexport.errors import XlexportError
 from xlexport.scoring.documents import kept
 from xlruntime import Document, Model, TextError
-from xlruntime.documents import TextCounts, TokenReader
+from xlruntime.documents import TextCounts
 from xlruntime.errors import OptionError
 from xlruntime.evaluation import SettingValue
 from xlruntime.scores import LN2, perplexity, ratio
+from xlruntime.token_reader import TokenReader
 
 __all__ = [
     "ContextReport",

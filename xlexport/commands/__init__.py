@@ -22,6 +22,7 @@ __all__ = ["LazyGroup", "cli", "main", "run"]
 # What `xlexport --help` shows of each command without importing it.
 COMMANDS = {
     "bench": "Compare BUNDLE's speed with what the machine can do.",
+    "compare": "Compare two tables of score, record by record.",
     "completion": "Print the script that completes commands in a shell.",
     "context": "Measure how far BUNDLE's memory reaches.",
     "convert": "Convert CHECKPOINT to a bundle, verified against the trained model.",

@@ -9,17 +9,16 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from xlexport.commands.documents import documents_given
+from xlexport.commands.input_options import Selection, reading_options
 from xlexport.commands.options import (
     DOCUMENT,
     OUTPUT,
     PATH,
     Integers,
-    Selection,
     all_of,
     any_memory_options,
     batch_option,
     grouped,
-    reading_options,
     runtime_options,
 )
 from xlexport.progress_bar import progress_bar

@@ -28,6 +28,7 @@ PURPOSES = {
     "convert": "converting, verifying and the demo",
     "train": "training",
     "text": "bundles with a tokenizer.json or a SentencePiece model",
+    "tables": "Parquet files",
     "plot": "plots of `plot`, `context` and `bench`",
 }
 DISTRIBUTIONS = {"onnx_ir": "onnx-ir"}  # modules whose name on the package index differs

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from xlexport.commands.options import Selection
+from xlexport.commands.input_options import Selection
 from xlexport.terminal import tell
 from xlruntime.limits import Limits
 

@@ -9,13 +9,12 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from xlexport.commands.documents import only_document_given
+from xlexport.commands.input_options import Selection, reading_options
 from xlexport.commands.options import (
     DOCUMENT,
     PATH,
-    Selection,
     document_options,
     protocol_options,
-    reading_options,
     runtime_options,
 )
 from xlexport.progress_bar import progress_bar

@@ -7,16 +7,13 @@ import functools
 import os
 from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 from xlexport.architectures import Option
 from xlexport.architectures.choices import MEM_LEN, SEGMENT_LEN, collected
 from xlexport.choices import FORMATS, PROTOCOLS
-
-if TYPE_CHECKING:
-    from xlexport.scoring.inputs import Reading
 
 __all__ = [
     "DOCUMENT",
@@ -26,7 +23,6 @@ __all__ = [
     "Integers",
     "Names",
     "OutputFile",
-    "Selection",
     "all_of",
     "any_memory_options",
     "attention_options",
@@ -40,7 +36,6 @@ __all__ = [
     "evaluation_options",
     "grouped",
     "protocol_options",
-    "reading_options",
     "runtime_options",
     "settings_options",
 ]
@@ -118,61 +113,6 @@ def grouped(name: str, kind: type[Any]) -> Decorator:
 
     return decorate
 
-
-@dataclasses.dataclass(frozen=True)
-class Selection:
-    """How files become documents; the fields are options of the same names.
-
-    Raises:
-        click.UsageError: they do not go together.
-    """
-
-    field: str | None
-    id_field: str | None
-    include: tuple[str, ...]
-    ids: bool
-    max_document_bytes: int | None
-
-    def __post_init__(self) -> None:
-        if self.id_field is not None and self.field is None:
-            raise click.UsageError("--id-field is for JSON lines. Give --field, too.")
-
-    @property
-    def reading(self) -> Reading:
-        """Return the same choices as the library takes them."""
-        from xlexport.scoring.inputs import Reading
-
-        reading = Reading(self.ids, self.field, self.id_field)
-        if self.max_document_bytes is None:
-            return reading
-        line, document = (
-            dataclasses.replace(limits, bytes=self.max_document_bytes)
-            for limits in (reading.line_limits, reading.document_limits)
-        )
-        return dataclasses.replace(reading, line_limits=line, document_limits=document)
-
-
-reading_options = all_of(
-    click.option("--field", metavar="NAME", help="The files are JSON lines, each with a document in this field."),
-    click.option(
-        "--id-field", metavar="NAME", help="With --field: the field that holds a document's name, if there is one."
-    ),
-    click.option(
-        "--include",
-        multiple=True,
-        metavar="PATTERN",
-        help="From folders, take only files with names like this: '*.txt'.",
-    ),
-    click.option("--ids", is_flag=True, help="The files hold token ids separated by white space, not text."),
-    click.option(
-        "--max-document-bytes",
-        type=click.IntRange(1),
-        metavar="N",
-        help="Limit for documents that are read as a whole: lines of JSON, and texts for a tokenizer.json or a "
-        "SentencePiece model.  [default: 64 MiB and 16 MiB]",
-    ),
-    grouped("selection", Selection),
-)
 
 batch_option = click.option(
     "--batch-size", type=click.IntRange(1), default=1, show_default=True, help="Documents at a time."

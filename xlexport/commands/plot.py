@@ -8,16 +8,15 @@ from typing import Any
 import click
 
 from xlexport.commands.documents import documents_given
+from xlexport.commands.input_options import Selection, reading_options
 from xlexport.commands.options import (
     DOCUMENT,
     OUTPUT,
     PATH,
-    Selection,
     attention_options,
     batch_option,
     checkpoint_options,
     document_options,
-    reading_options,
     runtime_options,
 )
 from xlexport.progress_bar import progress_bar

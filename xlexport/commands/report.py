@@ -10,7 +10,8 @@ from typing import Any
 import click
 
 from xlexport.commands.documents import only_document_given
-from xlexport.commands.options import DOCUMENT, PATH, Selection, document_options, reading_options, runtime_options
+from xlexport.commands.input_options import Selection, reading_options
+from xlexport.commands.options import DOCUMENT, PATH, document_options, runtime_options
 from xlexport.progress_bar import progress_bar
 from xlexport.terminal import tell
 

@@ -4,39 +4,57 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
-from xlexport.choices import LEVELS
+from xlexport.choices import LEVELS, RECORD_FORMATS
+from xlexport.commands.input_options import ItemSelection, item_options
 from xlexport.commands.options import (
     DOCUMENT,
     OUTPUT,
     PATH,
-    Selection,
     all_of,
     batch_option,
     document_options,
     grouped,
-    reading_options,
     runtime_options,
 )
+from xlexport.extras import require
 from xlexport.progress_bar import DocumentsBar
 from xlexport.terminal import Failure, Interrupted, escaped_json, failure, print_json, standard_output, tell
-from xlruntime.messages import many_lines
+from xlruntime.messages import listed, many_lines
 
 if TYPE_CHECKING:
-    from xlexport.scoring.inputs import Input, Reading
+    from xlexport.scoring.inputs import Input
     from xlexport.scoring.output_formats import Format
     from xlexport.scoring.records import Level
     from xlexport.scoring.totals import Totals
 
-__all__ = ["OutputOptions", "RecordOptions", "score"]
+__all__ = ["OutputOptions", "RecordOptions", "format_of_ending", "score"]
 
-ENDINGS: dict[str, Format] = {".jsonl": "jsonl", ".ndjson": "jsonl", ".json": "jsonl", ".csv": "csv"}
+ENDINGS: dict[str, Format] = {
+    ".jsonl": "jsonl",
+    ".ndjson": "jsonl",
+    ".json": "jsonl",
+    ".csv": "csv",
+    ".tsv": "tsv",
+    ".parquet": "parquet",
+}
+
+
+def format_of_ending(output: Path) -> Format:
+    """Return the format of records in a file, by the ending of its name.
+
+    Raises:
+        click.UsageError: no format has this ending.
+    """
+    if output.suffix not in ENDINGS:
+        raise click.UsageError(f"{output}: no format of that ending; use {', '.join(ENDINGS)}, or give --format.")
+    return ENDINGS[output.suffix]
 
 
 @dataclass(frozen=True)
@@ -49,16 +67,25 @@ class RecordOptions:
 
     per: Level | None
     per_token: bool
-    kind: Literal["jsonl", "csv"] | None
+    kind: Literal["jsonl", "csv", "tsv", "parquet"] | None
     as_json: bool
     detail: bool
     top: int | None
+    region_field: str | None
+    boundary: Literal["plain", "corrected"]
+    bos: str | None
 
     def __post_init__(self) -> None:
         if self.per_token and self.per not in (None, "token"):
             raise click.UsageError(f"--per-token is --per token, but --per is {self.per}. Give one of them.")
-        if (self.detail or self.top is not None) and self.level != "token":
-            raise click.UsageError("--detail and --top are for tokens. Add --per token.")
+        if self.top is not None and self.level != "token":
+            raise click.UsageError("--top is for tokens. Add --per token.")
+        if self.detail and self.level == "document":
+            raise click.UsageError("--detail is for parts of a document. Add --per token, word, region or line.")
+        if self.region_field is not None and self.level != "region":
+            raise click.UsageError("--region-field is for regions. Add --per region.")
+        if self.boundary == "corrected" and self.level not in ("word", "region"):
+            raise click.UsageError("--boundary is for words and regions. Add --per word or --per region.")
         if self.as_json and self.kind not in (None, "jsonl"):
             raise click.UsageError(f"--json is --format jsonl, but --format is {self.kind}. Give one of them.")
 
@@ -74,13 +101,13 @@ class RecordOptions:
 
     def format_for(self, output: Path | None) -> Format:
         """Return the format of the records in `output`; None: standard output."""
+        if self.kind == "parquet" and output is None:
+            raise click.UsageError("Parquet is a format of files. Give one with -o.")
         if self.as_json or self.kind is not None:
             return self.kind or "jsonl"
         if output is None:
             return "text" if self.level == "document" else "jsonl"
-        if output.suffix not in ENDINGS:
-            raise click.UsageError(f"{output}: no format of that ending; use {', '.join(ENDINGS)}, or give --format.")
-        return ENDINGS[output.suffix]
+        return format_of_ending(output)
 
 
 @dataclass(frozen=True)
@@ -109,14 +136,8 @@ class OutputOptions:
 
 
 input_options = all_of(
-    reading_options,
+    item_options,
     click.option("--strict", is_flag=True, help="Stop at the first document that cannot be scored."),
-    click.option(
-        "--continuous",
-        is_flag=True,
-        help="Carry memory from each document to the next, in the order given. Nothing is put between them: end each "
-        "with a newline.",
-    ),
     batch_option,
 )
 
@@ -124,21 +145,44 @@ record_options = all_of(
     click.option(
         "--per",
         type=click.Choice(LEVELS),
-        help="Write one record for each document, line, word or token; totals go to stderr.  [default: document]",
+        help="Write one record for each document, line, word, region or token; totals go to stderr. Marks | in the "
+        "text separate regions, and are removed.  [default: document]",
     ),
     click.option("--per-token", is_flag=True, help="The same as --per token."),
     click.option(
         "--format",
         "kind",
-        type=click.Choice(["jsonl", "csv"]),
+        type=click.Choice(RECORD_FORMATS),
         help="Format of the records.  [default: by the ending of --output; on stdout jsonl, and text for documents]",
     ),
     click.option("--json", "as_json", is_flag=True, help="The same as --format jsonl; totals on stderr are JSON, too."),
     click.option(
-        "--detail", is_flag=True, help="With --per token: rank, and the entropy of each prediction (natural logarithm)."
+        "--detail",
+        is_flag=True,
+        help="Also entropies of the predictions, in nats; with --per token also the rank. Not for documents.",
     ),
     click.option(
         "--top", type=click.IntRange(1, 10), metavar="K", help="With --per token: also the K likeliest tokens."
+    ),
+    click.option(
+        "--region-field",
+        metavar="NAME",
+        help="With --per region and --field: the field with the regions, as the text with marks, or as the numbers of "
+        "the characters where they begin.",
+    ),
+    click.option(
+        "--boundary",
+        type=click.Choice(["plain", "corrected"]),
+        default="plain",
+        show_default=True,
+        help="corrected: also surprisal that includes the end of a word instead of the end of the word before it. "
+        "Takes about five times as long.",
+    ),
+    click.option(
+        "--bos",
+        metavar="TOKEN|TEXT",
+        help="Let the model read this token before each document, so that the first token has a score, too: a name "
+        r"such as '<eos>', or a text of one token such as '\n'.",
     ),
     grouped("record", RecordOptions),
 )
@@ -174,9 +218,8 @@ def score(
     files: tuple[Path, ...],
     record: RecordOptions,
     writing: OutputOptions,
-    selection: Selection,
+    selection: ItemSelection,
     strict: bool,
-    continuous: bool,
     batch_size: int,
     runtime: dict[str, Any],
     **evaluation: Any,
@@ -184,19 +227,17 @@ def score(
     """Score FILES with BUNDLE, each as one document of any length. Needs no PyTorch.
 
     FILES are files, folders, quoted patterns ('books/**/*.txt') or '-' for standard input; gzip is unpacked.
+    With --field, each row of JSON lines or of a table is a document.
     `score` reports a document that it cannot read and continues with the others; the exit status is then 1.
     """
-    if selection.ids and record.level in ("line", "word"):
-        raise click.UsageError(f"--ids has no text to find a {record.level} in. Use --per token or --per document.")
-    if continuous and batch_size > 1:
-        raise click.UsageError("--continuous scores documents one after another. Leave out --batch-size.")
+    _check_records(record, selection, batch_size)
     output, kind = writing.path, record.format_for(writing.path)
     from xlexport.bundles import open_bundle
     from xlexport.scoring.inputs import extent, find_inputs, nothing_in
     from xlexport.scoring.partial_file import PartialFile
     from xlexport.scoring.run import RunOptions, score_run
 
-    file = None if output is None else PartialFile(output)
+    file = None if output is None else PartialFile(output, _finisher(kind))
     if file is not None:
         file.check(writing.force, writing.resume)
         if writing.resume and file.path.exists() and not file.partial.exists():
@@ -206,10 +247,10 @@ def score(
                 "it was made of; --force scores them again."
             )
             return
-    reading = selection.reading
+    reading = replace(selection.reading, regions=record.level == "region", region_field=record.region_field)
     written = [] if file is None else [file.path, file.partial, file.state_path]
     inputs = find_inputs(files, selection.include, reading, written, tell)
-    _check_inputs(inputs, reading, output, writing.resume)
+    _check_inputs(inputs, reading.field is not None, output, writing.resume)
     model = open_bundle(bundle, **runtime)
     options = RunOptions(
         per=record.level,
@@ -217,8 +258,11 @@ def score(
         reading=reading,
         batch_size=batch_size,
         detail=record.alternatives,
-        continuous=continuous,
+        continuous=selection.continuous,
+        separator=selection.between,
         strict=strict,
+        bos=record.bos,
+        corrected=record.boundary == "corrected",
     )
     reporter = _Reporter(DocumentsBar(*extent(inputs, reading)), record.as_json)
     try:
@@ -250,6 +294,27 @@ def score(
             file.close()
     if totals.failed:
         click.get_current_context().exit(1)
+
+
+def _check_records(record: RecordOptions, selection: ItemSelection, batch_size: int) -> None:
+    """Refuse records that the inputs or the other options do not allow."""
+    if selection.ids and record.level in ("line", "word", "region"):
+        raise click.UsageError(f"--ids has no text to find a {record.level} in. Use --per token or --per document.")
+    if record.region_field is not None and selection.field is None:
+        raise click.UsageError("--region-field is for JSON lines and tables. Give --field, too.")
+    if (selection.continuous or record.boundary == "corrected") and batch_size > 1:
+        option = "--continuous" if selection.continuous else "--boundary corrected"
+        raise click.UsageError(f"{option} scores documents one after another. Leave out --batch-size.")
+
+
+def _finisher(kind: Format) -> Callable[[Path, Path], None] | None:
+    """Return what turns the complete records into a file of this format; None if they are such a file."""
+    if kind != "parquet":
+        return None
+    require("tables")
+    from xlexport.scoring.parquet_output import write_parquet
+
+    return write_parquet
 
 
 class _Reporter:
@@ -301,14 +366,13 @@ class _StandardOutput:
             self._file.flush()
 
 
-def _check_inputs(inputs: Sequence[Input], reading: Reading, output: Path | None, resume: bool) -> None:
-    """Refuse inputs that do not fit the options, and report files that are not text."""
-    from xlruntime.messages import listed
-
+def _check_inputs(inputs: Sequence[Input], has_rows: bool, output: Path | None, resume: bool) -> None:
+    """Refuse inputs that do not fit the options, and say which tables are read as text."""
     paths = [given.path for given in inputs if given.path is not None]
+    tables = [given.name for given in inputs if given.row_format != "json" and not has_rows]
+    if tables:
+        tell(f"{listed(tables)}: read as text. For a document in each row, name its column with --field.")
     if output is not None and os.path.realpath(output) in map(os.path.realpath, paths):
         raise click.UsageError(f"{output} is an input, which the output would replace. Give another.")
     if resume and not all(given.repeatable for given in inputs):
         raise click.UsageError("--resume reads its inputs again, but standard input and pipes are gone. Give files.")
-    if reading.field is None and not reading.ids and (binary := [given.name for given in inputs if given.is_binary]):
-        tell(f"{listed(binary)}: not text (contains zero bytes), but scored nevertheless.")

@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from xlexport.errors import QuantizationError
 from xlexport.sample import sample_text
-from xlexport.scoring.documents import ids_of_words
+from xlexport.scoring.token_ids import ids_of_words
 from xlruntime.documents import check_ids
 from xlruntime.evaluation import EvaluationSettings
 from xlruntime.model import Model

@@ -1,12 +1,13 @@
-"""Documents from files of text, token ids or JSON lines, which gzip may have packed. A document opens at its turn.
+"""Documents from files of text or token ids, and from rows of JSON lines and tables. A document opens at its turn.
 
 A document that cannot be read fails only then, as part of the scoring, so the caller can continue with the next one.
 """
 
 from __future__ import annotations
 
+import io
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -15,17 +16,22 @@ from typing import Any, BinaryIO, cast
 import numpy as np
 
 from xlexport.scoring.inputs import CHUNK, Input, Reading, nothing_in
-from xlexport.scoring.json_lines import json_lines
+from xlexport.scoring.items import CarriedColumns, items
+from xlexport.scoring.json_lines import json_rows
+from xlexport.scoring.parquet_rows import parquet_rows
+from xlexport.scoring.regions import RegionSource
+from xlexport.scoring.rows import Row
+from xlexport.scoring.table_rows import table_rows
 from xlexport.scoring.text_source import TextSource, open_input
-from xlruntime import Document, TextError, TokenError
+from xlexport.scoring.token_ids import ids_of_words, no_ids
+from xlruntime import Document, TextError
 from xlruntime.documents import Ids
 from xlruntime.limits import Limits, read_at_most
 
-__all__ = ["KEPT_LIMITS", "documents", "documents_by_input", "ids_of_words", "kept", "only_document"]
+__all__ = ["KEPT_LIMITS", "documents", "documents_by_input", "kept", "only_document", "table"]
 
 KEPT_LIMITS = Limits(bytes=64 << 20)  # for a document that is read more than once; `context` needs 24 times as much
 MARK = b"\xef\xbb\xbf"  # byte-order mark that some editors write before UTF-8
-SHOWN = 40  # characters of a wrong value that a message shows
 
 
 def documents(inputs: Sequence[Input], reading: Reading, stdin: BinaryIO, keep: bool) -> Iterator[Document]:
@@ -38,22 +44,50 @@ def documents(inputs: Sequence[Input], reading: Reading, stdin: BinaryIO, keep: 
 
 
 def documents_by_input(
-    inputs: Sequence[Input], reading: Reading, stdin: BinaryIO, keep: bool
+    inputs: Sequence[Input], reading: Reading, stdin: BinaryIO, keep: bool, columns: CarriedColumns | None = None
 ) -> Iterator[tuple[Input, Document]]:
-    """Yield the same documents as `documents`, each with its input."""
+    """Yield the same documents as `documents`, each with its input.
+
+    Args:
+        columns: chooses the columns that documents from rows have; None: they have none.
+
+    Raises:
+        TextError: columns have names that records use themselves.
+        MissingDependencyError: a Parquet file needs a package that is not installed.
+    """
     for given in inputs:
-        is_text = reading.field is None  # a document from JSON lines keeps its own text
-        source = TextSource(given.name, partial(open_input, given, stdin), given.repeatable, keep and is_text)
+        is_text = reading.field is None  # a document from a row keeps its own text
+        opener = partial(open_input, given, stdin, reading.binary)
+        source = TextSource(given.name, opener, given.repeatable, keep and is_text)
+        if reading.regions and is_text:
+            source = RegionSource(given.name, opener, given.repeatable, reading.document_limits, keep)
         if not is_text:
-            yield from ((given, document) for document in json_lines(source, reading, keep))
+            rows = _rows(given, source, reading)
+            yield from ((given, document) for document in items(rows, given.name, reading, keep, columns))
         elif reading.ids:
             yield given, Document(given.name, _ids(source))
         else:
             yield given, Document(given.name, cast(BinaryIO, source), reading.document_limits)
 
 
+def table(path: Path) -> Callable[[], Iterator[Row]]:
+    """Return a function that reads the rows of a table from the first."""
+    given = Input(str(path), path)
+    opener = partial(open_input, given, io.BytesIO())
+    return lambda: _rows(given, TextSource(given.name, opener, given.repeatable), Reading())
+
+
+def _rows(given: Input, source: TextSource, reading: Reading) -> Iterator[Row]:
+    kind = given.row_format
+    if kind == "json":
+        return json_rows(source, reading)
+    if kind == "parquet":
+        return parquet_rows(given, reading)
+    return table_rows(source, reading, "\t" if kind == "tsv" else ",")
+
+
 def only_document(inputs: Sequence[Input], reading: Reading, stdin: BinaryIO) -> Document:
-    """Return the only document in inputs; it is not opened unless it is a line of JSON.
+    """Return the only document in inputs; it is not opened unless it is a row.
 
     Raises:
         TextError: there are several documents, or none.
@@ -95,30 +129,7 @@ def _ids(source: TextSource) -> Iterator[Ids]:
         raw = left + raw
         cut = max(map(raw.rfind, (b" ", b"\n", b"\t", b"\r"))) + 1
         if not cut and len(raw) > CHUNK:
-            raise _no_ids(source.name, f"{len(raw):,} bytes without white space")
+            raise no_ids(source.name, f"{len(raw):,} bytes without white space")
         yield ids_of_words(raw[:cut].split(), source.name)
         left = raw[cut:]
     yield ids_of_words(left.split(), source.name)
-
-
-def ids_of_words(words: Sequence[bytes], name: str) -> Ids:
-    """Return token ids from their decimal numbers.
-
-    Raises:
-        TokenError: a word is not a number, or has more than 64 bits.
-    """
-    ids = np.empty(len(words), np.int64)
-    for place, word in enumerate(words):
-        try:
-            ids[place] = int(word)
-        except (ValueError, OverflowError) as error:
-            shown = word[:SHOWN].decode("utf-8", "backslashreplace")
-            raise _no_ids(name, repr(shown) + ("…" if len(word) > SHOWN else "")) from error
-    return ids
-
-
-def _no_ids(name: str, found: str) -> TokenError:
-    """Return the error for a document that does not hold token ids."""
-    return TokenError(
-        f"{name}: not token ids separated by white space (found {found}).", repair="Leave out --ids for text."
-    )

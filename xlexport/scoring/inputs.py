@@ -10,7 +10,7 @@ import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from xlruntime import TextError
 from xlruntime.bundle import MANIFEST
@@ -18,15 +18,30 @@ from xlruntime.documents import DOCUMENT_LIMITS
 from xlruntime.limits import Limits
 from xlruntime.messages import counted
 
-__all__ = ["CHUNK", "GZIP", "STDIN", "Input", "Reading", "digest_inputs", "extent", "find_inputs", "nothing_in"]
+__all__ = [
+    "CHUNK",
+    "GZIP",
+    "STDIN",
+    "Input",
+    "Reading",
+    "RowFormat",
+    "digest_inputs",
+    "extent",
+    "find_inputs",
+    "nothing_in",
+]
 
 STDIN = "standard input"
 GZIP = b"\x1f\x8b"
 CHUNK = 1 << 20
-JSON_LINES = ("*.jsonl", "*.ndjson", "*.jsonl.gz", "*.ndjson.gz")
+ROWS = (
+    *(f"*{ending}{packed}" for ending in (".jsonl", ".ndjson", ".csv", ".tsv") for packed in ("", ".gz")),
+    "*.parquet",
+)
+RowFormat = Literal["json", "csv", "tsv", "parquet"]
+ROW_FORMATS: dict[str, RowFormat] = {".csv": "csv", ".tsv": "tsv", ".parquet": "parquet"}
 LISTED = 1000  # up to this many files, the digest of each is kept
-LINE_LIMITS = Limits(bytes=64 << 20)  # of a line of JSON
-LOOKED_AT = 1024  # bytes at the beginning of a file; text has no zero byte in them
+LINE_LIMITS = Limits(bytes=64 << 20)  # of a row
 
 
 @dataclass(frozen=True)
@@ -57,16 +72,12 @@ class Input:
             return None
 
     @property
-    def is_binary(self) -> bool:
-        """Whether it is a file whose beginning has a zero byte, unlike text."""
-        if self.path is None or not os.path.isfile(self.path):
-            return False
-        try:
-            with self.path.open("rb") as file:
-                beginning = file.read(LOOKED_AT)
-        except OSError:
-            return False
-        return b"\0" in beginning and beginning[:2] != GZIP
+    def row_format(self) -> RowFormat:
+        """The format of its rows, if it has rows: by the ending of its name, or else JSON lines."""
+        if self.path is None:
+            return "json"
+        suffix = self.path.with_suffix("").suffix if self.path.suffix == ".gz" else self.path.suffix
+        return ROW_FORMATS.get(suffix.lower(), "json")
 
 
 @dataclass(frozen=True)
@@ -75,15 +86,28 @@ class Reading:
 
     Attributes:
         ids: whether inputs hold token ids instead of text.
-        field: the field of each JSON line that holds a document; None: each input is one document.
-        id_field: the field of a JSON line that holds the document's name; it may be missing.
-        line_limits: longest line of JSON; a line is held in memory as a whole.
+        field: the field of each row that holds a document; None: each input is one document. Rows are lines of JSON,
+            or rows of a table.
+        id_field: the field of a row that holds the document's name; it may be missing.
+        context_field: the field of a row that holds the text before the document.
+        keep: the columns that records repeat; None: all other columns of the first row.
+        separator: the text between context and document, unless there is white space.
+        regions: whether the text of a document has marks between its regions, unless `region_field` is given.
+        region_field: the field of a row that holds its regions.
+        binary: whether texts may have zero bytes, or be UTF-16.
+        line_limits: longest row; a row is held in memory as a whole.
         document_limits: longest document for a tokenizer that reads it as a whole, see `Document`.
     """
 
     ids: bool = False
     field: str | None = None
     id_field: str | None = None
+    regions: bool = False
+    region_field: str | None = None
+    context_field: str | None = None
+    keep: tuple[str, ...] | None = None
+    separator: str = " "
+    binary: bool = False
     line_limits: Limits = LINE_LIMITS
     document_limits: Limits = DOCUMENT_LIMITS
 
@@ -105,7 +129,7 @@ def find_inputs(
     Raises:
         TextError: no input is found, or a folder is a bundle and no pattern selects files in it.
     """
-    patterns = include or (JSON_LINES if reading.field is not None else ())
+    patterns = include or (ROWS if reading.field is not None else ())
     named = _named(patterns)
     inputs: list[Input] = []
     unwanted = {os.path.realpath(path) for path in leave_out}

@@ -1,92 +1,52 @@
-"""Documents from JSON lines: one field of each line holds a document."""
+"""Rows from JSON lines: each line is an object."""
 
 from __future__ import annotations
 
-import io
 import json
 from collections.abc import Iterator
 from dataclasses import replace
-from functools import partial
-from typing import Any, BinaryIO, cast
+from typing import Any
 
-from xlexport.scoring.inputs import CHUNK, Reading
-from xlexport.scoring.text_source import TextSource
-from xlruntime import Document, TextError
-from xlruntime.documents import utf8_bytes
-from xlruntime.limits import Limits, parse_json
-from xlruntime.messages import listed
+from xlexport.scoring.inputs import Reading
+from xlexport.scoring.rows import Row, too_long
+from xlexport.scoring.text_source import TextSource, bounded_lines
+from xlruntime import TextError
+from xlruntime.limits import parse_json
 
-__all__ = ["json_lines"]
+__all__ = ["json_kind", "json_rows"]
 
-SHOWN = 40  # characters of what was found
-LONGEST_NAME = 1000  # characters; every record repeats the name of its document
 MEMORY_OF_LINE = 16  # bytes of memory for the values of a line, per byte of its limit
 
 
-def json_lines(source: TextSource, reading: Reading, keep: bool) -> Iterator[Document]:
-    """Yield a document for each line that is not blank. Reading it fails if the line is not such an object."""
+def json_rows(source: TextSource, reading: Reading) -> Iterator[Row]:
+    """Yield a row for each line that is not blank."""
     number = 0
-    lines = io.BufferedReader(source, CHUNK)
+    lines = bounded_lines(source, reading.line_limits.bytes)
     while True:
         name = f"{source.name}:{number + 1}"
         try:
-            line = lines.readline(reading.line_limits.bytes + 1)  # the newline does not count
-            is_whole = len(line) <= reading.line_limits.bytes or line.endswith(b"\n")
-            while not is_whole and not lines.readline(CHUNK).endswith(b"\n") and lines.peek(1):
-                pass
+            line = next(lines, b"")
         except (TextError, OSError) as error:  # nothing after it can be read
-            yield Document(source.name if number == 0 else name, _refused(error))
+            yield Row(source.name if number == 0 else name, error)
             return
-        if not line:
+        if line == b"":
             return
         number += 1
-        if not line.strip():
-            continue
-        try:
-            if not is_whole:
-                raise _too_long(name, reading.line_limits)
-            text, own_name = _field_of(line, name, reading)
-        except TextError as error:
-            yield Document(name, _refused(error))
-            continue
-        if reading.ids:
-            yield Document(own_name, cast(Any, text))
-        else:
-            held = TextSource(own_name, partial(_text, text, own_name), True, keep)
-            held.held = len(line)
-            yield Document(own_name, cast(BinaryIO, held), reading.document_limits)
+        if line is None:
+            yield Row(name, too_long(name, reading.line_limits, "line"))
+        elif line.strip():
+            try:
+                yield Row(name, _object(line, name, reading), len(line))
+            except TextError as error:
+                yield Row(name, error)
 
 
-def _text(text: str, name: str) -> BinaryIO:
-    return io.BytesIO(utf8_bytes(text, name))
-
-
-def _too_long(name: str, limits: Limits) -> TextError:
-    return TextError(
-        f"{name}: a line of more than {limits.bytes:,} bytes.",
-        repair="Check that it is JSON lines, or allow longer ones: --max-document-bytes.",
-    )
-
-
-def _refused(error: Exception) -> BinaryIO:
-    """Return a source that raises an error when it is read."""
-
-    def fail() -> BinaryIO:
-        raise error
-
-    return cast(BinaryIO, TextSource("", fail, at_hand=True))
-
-
-def _field_of(line: bytes, name: str, reading: Reading) -> tuple[Any, str]:
-    """Return the content of a JSON line's field and the document's name.
-
-    Args:
-        name: the document's name if `id_field` has none.
+def _object(line: bytes, name: str, reading: Reading) -> dict[str, Any]:
+    """Return the object in a line of JSON.
 
     Raises:
-        TextError: the line is not an object, exceeds the limits, or its field has another type.
+        TextError: the line is not an object, or exceeds the limits.
     """
-    field, id_field, ids = reading.field, reading.id_field, reading.ids
     limits = replace(reading.line_limits, bytes=MEMORY_OF_LINE * reading.line_limits.bytes)
     try:
         value = parse_json(line.strip(), limits.budget(name, TextError))
@@ -98,24 +58,8 @@ def _field_of(line: bytes, name: str, reading: Reading) -> tuple[Any, str]:
             f"{name}: not JSON ({_json_problem(cause)}).", repair="With --field, each line is an object."
         ) from cause
     if not isinstance(value, dict):
-        raise TextError(f"{name}: {_json_kind(value)}, expected a JSON object with field {field!r}.")
-    text = value.get(field)
-    if isinstance(text, list if ids else str):
-        own = value.get(id_field) if id_field is not None else None
-        if own is None:
-            return text, name
-        own_name = own if isinstance(own, str) else json.dumps(own, ensure_ascii=False)
-        if len(own_name) > LONGEST_NAME:
-            raise TextError(
-                f"{name}: a name of {len(own_name):,} characters in field {id_field!r}, expected at most "
-                f"{LONGEST_NAME:,}.",
-                repair="Check --id-field.",
-            )
-        return text, own_name
-    what = "token ids in a list" if ids else "text"
-    fields = listed(repr(other[:SHOWN]) for other in value) or "nothing"
-    found = f"{_json_kind(text)} there" if field in value else f"only {fields}"
-    raise TextError(f"{name}: expected {what} in field {field!r}, found {found}.", repair="Check --field.")
+        raise TextError(f"{name}: {json_kind(value)}, expected a JSON object with field {reading.field!r}.")
+    return value
 
 
 def _json_problem(error: ValueError | RecursionError) -> str:
@@ -129,7 +73,7 @@ def _json_problem(error: ValueError | RecursionError) -> str:
     return "nested too deeply" if isinstance(error, RecursionError) else "a number of too many digits"
 
 
-def _json_kind(value: Any) -> str:
+def json_kind(value: Any) -> str:
     """Return JSON's name for the type of a value."""
     kinds = {bool: "true or false", str: "a string", list: "a list", dict: "an object", type(None): "null"}
     return kinds.get(type(value), "a number")

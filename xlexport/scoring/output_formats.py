@@ -1,4 +1,7 @@
-"""Write records as JSON lines or CSV. They come as columns, many at a time, since every token may have one."""
+"""Write records as JSON lines, CSV or TSV. They come as columns, many at a time, since every token may have one.
+
+Parquet begins as JSON lines, which `parquet_output` converts when all are there.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,8 @@ from xlruntime.messages import one_line
 
 __all__ = ["Columns", "Encoded", "Format", "document_line", "encoder", "json_value"]
 
-Format = Literal["text", "jsonl", "csv"]
+Format = Literal["text", "jsonl", "csv", "tsv", "parquet"]
+DELIMITERS = {"csv": ",", "tsv": "\t"}
 Columns = Mapping[str, Any]  # each value is a list, or one value for all records
 
 
@@ -30,17 +34,19 @@ def encoder(kind: Format, header: bool) -> Callable[[Columns], bytes]:
     """
     if kind == "text":
         return lambda columns: f"{one_line(document_line(columns))}\n".encode()
-    return _Csv(header).encode if kind == "csv" else _json_lines
+    if kind in DELIMITERS:
+        return _Csv(header, DELIMITERS[kind]).encode
+    return _json_lines
 
 
 def document_line(fields: Mapping[str, Any]) -> str:
     """Return a document's total as a line for people, from the fields of its DocumentScore."""
-    per_byte = "" if fields["bits_per_byte"] is None else f"{fields['bits_per_byte']:.4f} bits per byte, "
+    units = [unit for unit in ("byte", "token") if fields[f"bits_per_{unit}"] is not None]
+    if fields["scored_bytes"] == fields["scored_tokens"]:
+        units = units[:1]  # tokens are bytes
+    figures = ", ".join(f"{fields[f'bits_per_{unit}']:.4f} bits per {unit}" for unit in units)
     speed = f", {fields['tokens_per_second']:,.0f} tokens/s" if "tokens_per_second" in fields else ""
-    return (
-        f"{fields['document']}: {fields['tokens']:,} tokens, {per_byte}{fields['bits_per_token']:.4f} bits per token, "
-        f"perplexity {fields['perplexity']:.4g}{speed}"
-    )
+    return f"{fields['document']}: {fields['tokens']:,} tokens, {figures}, perplexity {fields['perplexity']:.4g}{speed}"
 
 
 def _json_lines(columns: Columns) -> bytes:
@@ -84,38 +90,39 @@ def _number(value: int) -> str:
 class _Csv:
     """CSV as in RFC 4180, but lines end with a single newline. None and numbers that are not finite are empty.
 
+    TSV has tabs instead of commas, and the same quotes.
+
     The csv module's writer is not used because in some versions of Python it leaves a carriage return unquoted.
     """
 
-    def __init__(self, header: bool) -> None:
-        self._header = header
+    def __init__(self, header: bool, delimiter: str) -> None:
+        self._header, self._delimiter = header, delimiter
 
     def encode(self, columns: Columns) -> bytes:
         known: dict[str, str] = {}
         n = _length(columns)
         encoded = [
-            [_csv_value(value, known) for value in values]
+            [self._value(value, known) for value in values]
             if isinstance(values, list)
-            else [_csv_value(values, known)] * n
+            else [self._value(values, known)] * n
             for values in columns.values()
         ]
-        names = [",".join(columns)] if self._header else []
+        names = [[self._value(name, known) for name in columns]] if self._header else []
         self._header = False
-        text = "".join(f"{row}\n" for row in [*names, *map(",".join, zip(*encoded, strict=True))])
+        text = "".join(f"{row}\n" for row in map(self._delimiter.join, [*names, *zip(*encoded, strict=True)]))
         return text.encode("utf-8", "backslashreplace")
 
-
-def _csv_value(value: Any, known: dict[str, str]) -> str:
-    if value is None:
-        return ""
-    if isinstance(value, float):
-        return repr(value) if math.isfinite(value) else ""
-    if isinstance(value, str):
-        if value not in known:
-            special = any(mark in value for mark in ',"\r\n')
-            known[value] = '"{}"'.format(value.replace('"', '""')) if special else value
-        return known[value]
-    return _number(value)
+    def _value(self, value: Any, known: dict[str, str]) -> str:
+        if value is None:
+            return ""
+        if isinstance(value, float):
+            return repr(value) if math.isfinite(value) else ""
+        if isinstance(value, str):
+            if value not in known:
+                special = any(mark in value for mark in (self._delimiter, '"', "\r", "\n"))
+                known[value] = '"{}"'.format(value.replace('"', '""')) if special else value
+            return known[value]
+        return _number(value)
 
 
 def _length(columns: Columns) -> int:

@@ -6,10 +6,11 @@ import contextlib
 import functools
 import os
 import stat
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from xlexport.atomic_output import check_file, naming
+from xlexport.atomic_output import check_file, file, naming
 from xlexport.errors import OutputExistsError, ResumeError
 from xlruntime.atomic_output import move_into_place, remove_remains, try_lock
 
@@ -22,12 +23,16 @@ LEAVE_LINKS = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)  # and
 class PartialFile:
     """An output that becomes FILE when it is complete; until then its bytes are in FILE.partial.
 
+    Args:
+        finish: writes FILE from the complete FILE.partial, if FILE has another format; None: both have the same bytes.
+
     Attributes:
         path: FILE; partial: the growing file; state_path: the state in the same folder.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, finish: Callable[[Path, Path], None] | None = None) -> None:
         self.path = path
+        self._finish = finish
         self.partial = path.with_name(path.name + ".partial")
         self.state_path = path.with_name(self.partial.name + ".state")
         self._file: Any = None
@@ -107,7 +112,12 @@ class PartialFile:
             OutputExistsError: FILE has appeared meanwhile and must not be replaced.
         """
         self.sync()
-        move_into_place(self.partial, self.path, lambda: check_file(self.path, self._may_replace))
+        if self._finish is None:
+            move_into_place(self.partial, self.path, self._check)
+        else:
+            with naming(self.path), file(self.path, self._check) as temporary:
+                self._finish(self.partial, temporary)
+            self.partial.unlink(missing_ok=True)
         self._file.close()
         self.forget_state()
 
@@ -127,6 +137,10 @@ class PartialFile:
         if self._file is not None:
             with contextlib.suppress(OSError):  # a full disk has been reported before
                 self._file.close()
+
+    def _check(self) -> None:
+        """Refuse to replace a FILE that has appeared meanwhile."""
+        check_file(self.path, self._may_replace)
 
     def _check_partial(self, status: os.stat_result) -> None:
         """Refuse links, which may lead to another person's file, and anything else that is not a plain file."""

@@ -1,4 +1,4 @@
-"""Turn the parts that a scorer yields into records of documents, lines, words or tokens, as columns."""
+"""Turn the parts that a scorer yields into records of documents, lines, words, regions or tokens, as columns."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ from typing import Any, Literal, Protocol
 
 import numpy as np
 
+from xlexport.scoring.carried import with_columns
 from xlexport.scoring.output_formats import Columns, Encoded, Format, json_value
 from xlexport.scoring.text_source import TextSource
-from xlexport.scoring.units import SavedSplitter, Unit, UnitSplitter
+from xlexport.scoring.units import By, SavedSplitter, Unit, UnitSplitter
 from xlruntime import Document, DocumentScore, TokenScores
 from xlruntime.documents import Tokenizer
 from xlruntime.json_fields import read_fields
@@ -20,7 +21,7 @@ from xlruntime.scores import LN2
 
 __all__ = ["Level", "Records", "document_fields", "make_records"]
 
-Level = Literal["document", "line", "word", "token"]
+Level = Literal["document", "line", "word", "region", "token"]
 
 
 class Records(Protocol):
@@ -50,19 +51,22 @@ class Records(Protocol):
         """
 
 
-def make_records(level: Level, kind: Format, tokenizer: Tokenizer, alternatives: bool, with_speed: bool) -> Records:
+def make_records(
+    level: Level, kind: Format, tokenizer: Tokenizer, detail: bool, with_speed: bool, corrected: bool = False
+) -> Records:
     """Return an object that makes records of one level.
 
     Args:
         kind: the format, on which the columns of alternatives depend.
-        alternatives: whether tokens show rank, entropy and likeliest tokens.
+        detail: whether tokens show rank, entropy and likeliest tokens, and lines, words and regions their entropies.
+        corrected: whether words and regions also show surprisal with the correction for boundaries.
         with_speed: whether documents show tokens_per_second, which differs from run to run.
     """
     if level == "document":
         return _DocumentRecords(with_speed)
     if level == "token":
-        return _TokenRecords(tokenizer, kind, alternatives)
-    return _UnitRecords(level, tokenizer)
+        return _TokenRecords(tokenizer, kind, detail)
+    return _UnitRecords(level, tokenizer, detail, corrected)
 
 
 @dataclass(frozen=True)
@@ -76,9 +80,11 @@ def _document_record(fields: Any) -> dict[str, Any]:
     if not isinstance(fields, dict):
         raise ValueError("done holds a value that is not a record")
     names = {field.name for field in dataclasses.fields(DocumentScore)}
-    settings = {name: value for name, value in fields.items() if name not in names}
+    others = [value for name, value in fields.items() if name not in names]  # settings, and columns of the input
     rest = {name: value for name, value in fields.items() if name in names}
-    read_fields(DocumentScore, {**rest, "settings": settings, "tokens_per_second": 0.0})
+    if not all(value is None or isinstance(value, str | int | float) for value in others):
+        raise ValueError("done holds a record with a value that is neither text nor a number")
+    read_fields(DocumentScore, {**rest, "settings": {}, "tokens_per_second": 0.0})
     return fields
 
 
@@ -89,15 +95,16 @@ class _DocumentRecords:
         self._with_speed = with_speed
         self._done: dict[int, dict[str, Any] | None] = {}  # finished documents after an unfinished one; None: it failed
         self._following = 0
+        self._columns: dict[int, Columns] = {}  # of the input, for documents that are not finished
 
     def begin(self, number: int, document: Document) -> None:
-        """Do nothing."""
+        self._columns[number] = document.columns
 
     def take(self, part: TokenScores) -> list[Columns]:
-        if part.error is not None:
-            self._done[part.number] = None
-        elif part.summary is not None:
-            self._done[part.number] = document_fields(part.summary, self._with_speed)
+        if part.error is not None or part.summary is not None:
+            columns = self._columns.pop(part.number, {})
+            fields = None if part.summary is None else document_fields(part.summary, self._with_speed)
+            self._done[part.number] = None if fields is None else dict(with_columns(fields, columns))
         ready: list[Columns] = []
         while self._following in self._done:
             if (fields := self._done.pop(self._following)) is not None:
@@ -185,7 +192,7 @@ class _TokenRecords:
             return {}
         ids, log_probs = part.top_ids.tolist(), part.top_log_probs.tolist()
         texts = [self._text(row) for row in ids]
-        if self._kind == "csv":
+        if self._kind != "jsonl":
             columns = {}
             for k in range(part.top_ids.shape[1]):
                 columns[f"top_{k + 1}_token"] = [row[k] for row in texts]
@@ -204,10 +211,12 @@ class _TokenRecords:
 
 
 class _UnitRecords:
-    """Makes one record for each line or word."""
+    """Makes one record for each line, word or region."""
 
-    def __init__(self, by: Literal["line", "word"], tokenizer: Tokenizer) -> None:
-        self._by = by
+    def __init__(self, by: By, tokenizer: Tokenizer, detail: bool, corrected: bool) -> None:
+        self._by: By = by
+        self._detail = detail
+        self._corrected = corrected
         self._tokenizer = tokenizer
         self._splitters: dict[int, UnitSplitter] = {}
         self._saved: dict[str, SavedSplitter] = {}  # states of documents that have not been opened again
@@ -215,7 +224,9 @@ class _UnitRecords:
     def begin(self, number: int, document: Document) -> None:
         source: Any = document.source
         assert isinstance(source, TextSource)
-        self._splitters[number] = splitter = UnitSplitter(self._by, source, self._tokenizer)
+        self._splitters[number] = splitter = UnitSplitter(
+            self._by, source, self._tokenizer, document.context is not None
+        )
         if str(number) in self._saved:
             splitter.restore(self._saved.pop(str(number)))
 
@@ -226,7 +237,7 @@ class _UnitRecords:
             units += splitter.give_up()
         if part.error is not None or part.summary is not None:
             del self._splitters[part.number]
-        return [_unit_columns(self._by, part.document, units)] if units else []
+        return [self._columns(part.document, units)] if units else []
 
     def state(self) -> Any:
         return {str(number): splitter.state() for number, splitter in self._splitters.items()}
@@ -242,23 +253,38 @@ class _UnitRecords:
         if problems := [found for splitter in self._saved.values() for found in splitter.problems()]:
             raise ValueError("; ".join(problems[:5]))
 
+    def _columns(self, document: str, units: list[Unit]) -> Columns:
+        by_line = self._by == "line"
+        first = 1 if by_line else 0  # lines are numbered as editors number them
+        named: dict[str, Any] = {
+            "document": document,
+            "line" if by_line else "index": [unit.index + first for unit in units],
+            "text" if by_line else self._by: [_text(unit) for unit in units],
+        }
+        named |= {name: [getattr(unit, name) for unit in units] for name in ("start", "end", "tokens", "scored_tokens")}
+        named["complete"] = [0 < unit.scored_tokens == unit.tokens for unit in units]
+        names = [*([] if self._by == "word" else ["words"]), "chars", "bytes", "scored_chars", "scored_bytes"]
+        named |= {name: [getattr(unit, name) for unit in units] for name in names}
+        nats = [unit.nats if unit.scored_tokens else None for unit in units]
+        named |= {"nats": nats, "bits": _bits(nats)}
+        if self._corrected:
+            corrected = [unit.corrected for unit in units]
+            named |= {"corrected_nats": corrected, "corrected_bits": _bits(corrected)}
+        if by_line:
+            named["bits_per_byte"] = [
+                None if bits is None or unit.scored_bytes <= 0 else bits / unit.scored_bytes
+                for unit, bits in zip(units, named["bits"], strict=True)
+            ]
+        if self._detail:
+            named |= {name: [getattr(unit, name) for unit in units] for name in ("entropy_first", "entropy_sum")}
+        named["context"] = [unit.context for unit in units]
+        return named
 
-def _unit_columns(by: str, document: str, units: list[Unit]) -> Columns:
-    bits = [unit.nats / LN2 for unit in units]
-    named: dict[str, Any] = {"document": document}
-    if by == "line":
-        named["line"] = [unit.index + 1 for unit in units]
-    else:
-        named["index"] = [unit.index for unit in units]
-        named["word"] = [unit.text.encode("latin-1").decode("utf-8", "replace") for unit in units]
-    names = ["start", "end", "tokens", "scored_tokens", *(["words"] if by == "line" else [])]
-    names += ["chars", "bytes", "scored_chars", "scored_bytes", "nats"]
-    named |= {name: [getattr(unit, name) for unit in units] for name in names}
-    named["bits"] = bits
-    if by == "line":
-        named["bits_per_byte"] = [
-            None if unit.scored_bytes <= 0 else value / unit.scored_bytes
-            for unit, value in zip(units, bits, strict=True)
-        ]
-    named["context"] = [unit.context for unit in units]
-    return named
+
+def _text(unit: Unit) -> str:
+    """Return the text of a unit, of a line without its newline."""
+    return unit.text.encode("latin-1").decode("utf-8", "replace").rstrip("\r\n")
+
+
+def _bits(nats: Sequence[float | None]) -> list[float | None]:
+    return [None if value is None else value / LN2 for value in nats]

@@ -27,7 +27,7 @@ from xlruntime.state_file import read_state, write_state
 __all__ = ["SavedFields", "SavedRun", "changes", "of_a_state", "read_run"]
 
 KIND = "xlexport score run"
-VERSION = 1
+VERSION = 2
 BUSY = 20  # the run works at least this many times as long as writing a state takes
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import platform
 import time
 from collections import Counter
@@ -15,9 +16,12 @@ import numpy as np
 import numpy.typing as npt
 
 from xlexport import __version__
+from xlexport.scoring.bos import bos_token
+from xlexport.scoring.carried import own_columns, with_columns
 from xlexport.scoring.caveats import caveats, losses, nothing_to_score
 from xlexport.scoring.documents import documents_by_input
 from xlexport.scoring.inputs import Input, Reading, digest_inputs
+from xlexport.scoring.items import CarriedColumns
 from xlexport.scoring.output_formats import Columns, Format, encoder
 from xlexport.scoring.partial_file import PartialFile
 from xlexport.scoring.records import Level, Records, document_fields, make_records
@@ -29,6 +33,7 @@ from xlruntime.messages import counted
 from xlruntime.providers import import_onnxruntime
 from xlruntime.scorer import Scorer
 from xlruntime.scorer_state import SavedScorer, read_scorer, resume_scorer, scorer_state
+from xlruntime.tokenizers.white_space import starts_word
 
 __all__ = ["Reporter", "RunOptions", "Sink", "describe_run", "score_run"]
 
@@ -42,7 +47,10 @@ class RunOptions:
     Attributes:
         per: the unit of one record; kind: the format of the records.
         reading: how inputs become documents.
+        separator: with `continuous`, the text between documents; its tokens belong to none of them.
         detail: number of likeliest tokens in a token's record, with rank and entropy; None: no detail at all.
+        bos: name or text of a token that the model reads before each document; None: none.
+        corrected: whether words and regions have surprisal with the correction for boundaries, too.
         strict: whether the first document that fails ends the run.
     """
 
@@ -52,7 +60,10 @@ class RunOptions:
     batch_size: int = 1
     detail: int | None = None
     continuous: bool = False
+    separator: str = ""
     strict: bool = False
+    bos: str | None = None
+    corrected: bool = False
 
 
 class Sink(Protocol):
@@ -109,9 +120,17 @@ def describe_run(
             "--batch-size": options.batch_size,
             "--detail, --top": options.detail,
             "--continuous": options.continuous,
+            "--bos": options.bos,
+            "--boundary": "corrected" if options.corrected else "plain",
+            "--region-field": reading.region_field,
+            "--separator": repr(options.separator),
+            "--separator after contexts": None if reading.context_field is None else repr(reading.separator),
             "--ids": reading.ids,
             "--field": reading.field,
             "--id-field": reading.id_field,
+            "--context-field": reading.context_field,
+            "--keep": None if reading.keep is None else ",".join(reading.keep),
+            "--binary": reading.binary,
             "--max-document-bytes": [reading.line_limits.bytes, reading.document_limits.bytes],
             "--device": str(model.device),
             "--threads": model.threads,
@@ -156,7 +175,10 @@ def score_run(
         options.batch_size,
         options.detail,
         continuous=options.continuous,
+        separator=options.separator,
         keep_going=not options.strict,
+        bos=None if options.bos is None else bos_token(options.bos, model.tokenizer),
+        starts_word=starts_word(model.tokenizer, model.bundle.vocab_size) if options.corrected else None,
     )
     output = sink if isinstance(sink, PartialFile) else None
     repeatable = output is not None and all(given.repeatable for given in inputs)
@@ -164,7 +186,10 @@ def score_run(
     found = read_run(output, run) if output is not None and resume and repeatable else None
     begun = found is not None and found[0].position > 0
     session = _Session(model, settings, options, inputs, sink, reporter, begun)
-    given = documents_by_input(inputs, options.reading, stdin, options.per in ("line", "word"))
+    columns = CarriedColumns(options.reading, own_columns(options.per, settings.values), reporter.tell)
+    given = documents_by_input(inputs, options.reading, stdin, options.per in ("line", "word", "region"), columns)
+    first = next(given, None)  # an error about its columns comes before the output is opened
+    given = itertools.chain([] if first is None else [first], given)
     if output is None or found is None:
         if output is not None:
             output.open()
@@ -217,7 +242,7 @@ class _Session:
         self._sink, self._reporter = sink, reporter
         self._started, self._tokens = time.monotonic(), 0
         self._records: Records = make_records(
-            options.per, options.kind, model.tokenizer, options.detail is not None, with_speed=not in_file
+            options.per, options.kind, model.tokenizer, options.detail is not None, not in_file, options.corrected
         )
         self._encode: Callable[[Columns], bytes] = encoder(options.kind, header=not begun)
         self._totals = Totals()
@@ -226,6 +251,7 @@ class _Session:
         self._noted = False
         self._of_lines = options.reading.field is not None
         self._file_of: dict[int, str] = {}  # of unfinished documents, if an input has several
+        self._columns: dict[int, Columns] = {}  # of unfinished documents, for the records of their parts
         self._errors: Counter[str] = Counter()  # number of errors of such an input
 
     def begun(self, given: Iterator[tuple[Input, Document]], saved: SavedScorer | None = None) -> Iterator[Document]:
@@ -235,6 +261,8 @@ class _Session:
             if number >= taken or number in active:
                 if self._of_lines:
                     self._file_of[number] = file.name
+                if self._options.per != "document":  # these records keep them until the documents before are done
+                    self._columns[number] = document.columns
                 self._records.begin(number, document)
             yield document
 
@@ -260,7 +288,10 @@ class _Session:
         """Write and count the results of a step."""
         for given in parts:
             part = self._judged(given)
-            raw = b"".join(self._encode(columns) for columns in self._records.take(part))
+            carried = self._columns.get(part.number, {})
+            raw = b"".join(self._encode(with_columns(record, carried)) for record in self._records.take(part))
+            if part.error is not None or part.summary is not None:
+                self._columns.pop(part.number, None)
             if raw:
                 self._sink.write(raw)
             if part.error is not None:
@@ -315,6 +346,11 @@ class _Session:
         if totals.documents and (self._several or (self._in_file and self._options.per == "document")):
             speed = self._tokens / max(time.monotonic() - self._started, 1e-9)  # of this process
             self._reporter.tell(f"{totals.summary()}, {speed:,.0f} tokens/s")
+        if totals.without_first and self._options.per in ("line", "word", "region"):
+            self._reporter.tell(
+                f"The first {self._options.per} of {counted(totals.without_first, 'document')} has no complete score "
+                "(complete is false), because the model reads no token before it. --bos gives it one."
+            )
         if totals.failed and self._several:
             self._reporter.tell(
                 f"{totals.failed:,} of {counted(totals.documents + totals.failed, 'document')} could not be scored"

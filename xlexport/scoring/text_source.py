@@ -6,14 +6,23 @@ import glob
 import gzip
 import io
 import os
+import shlex
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, BinaryIO, cast
 
 from xlexport.scoring.inputs import CHUNK, GZIP, Input
 from xlruntime import TextError
 
-__all__ = ["TextSource", "open_input"]
+__all__ = ["TextSource", "bounded_lines", "open_input"]
+
+LOOKED_AT = 1024  # bytes at the beginning of a text, which have no zero byte
+OTHER_ENCODINGS = {  # by the mark at the beginning; the longer marks come first
+    b"\xff\xfe\0\0": "UTF-32",
+    b"\0\0\xfe\xff": "UTF-32",
+    b"\xff\xfe": "UTF-16",
+    b"\xfe\xff": "UTF-16",
+}
 
 
 class TextSource(io.RawIOBase):
@@ -24,6 +33,7 @@ class TextSource(io.RawIOBase):
         kept: with `keep`, the bytes from number `base` on that were read and not let go.
         base: number of the first kept byte; it may be set before the first read.
         held: bytes of memory that the source takes before it is read (a line of JSON).
+        edges: the bytes at which regions of the document begin, except the first.
     """
 
     def __init__(self, name: str, opener: Callable[[], BinaryIO], at_hand: bool, keep: bool = False) -> None:
@@ -33,6 +43,7 @@ class TextSource(io.RawIOBase):
         self.kept = bytearray()
         self.base = 0
         self.held = 0
+        self.edges: Sequence[int] = ()
         self._opener = opener
         self._file: BinaryIO | None = None
         self._keep = keep
@@ -89,8 +100,16 @@ class TextSource(io.RawIOBase):
         self.base = before
 
 
-def open_input(given: Input, stdin: BinaryIO) -> BinaryIO:
-    """Open the bytes of an input, unpacked if its content is gzip data or its name says so."""
+def open_input(given: Input, stdin: BinaryIO, binary: bool = False) -> BinaryIO:
+    """Open the bytes of an input, unpacked if its content is gzip data or its name says so.
+
+    Args:
+        binary: whether to open it even if it is not a text in UTF-8.
+
+    Raises:
+        TextError: its beginning has a zero byte, or the mark of another encoding.
+        OSError, EOFError: it cannot be opened, or is broken gzip data.
+    """
     if given.path is None:
         file: Any = _Shared(stdin if hasattr(stdin, "peek") else io.BufferedReader(cast(io.RawIOBase, stdin)))
     elif glob.has_magic(given.name) and not os.path.lexists(given.path):
@@ -100,7 +119,43 @@ def open_input(given: Input, stdin: BinaryIO) -> BinaryIO:
             os.scandir(given.path).close()  # fails without permission to read it
         file = given.path.open("rb")
     named = given.path is not None and given.path.suffix == ".gz"
-    return cast(BinaryIO, _Unpacked(file) if named or file.peek(2)[:2] == GZIP else file)
+    opened: Any = _Unpacked(file) if named or file.peek(2)[:2] == GZIP else file
+    if not binary:
+        try:
+            _check_text(opened.peek(LOOKED_AT)[:LOOKED_AT], given.name)
+        except BaseException:
+            opened.close()
+            raise
+    return cast(BinaryIO, opened)
+
+
+def _check_text(beginning: bytes, name: str) -> None:
+    """Refuse a file that is not a text in UTF-8, also for bundles that read bytes."""
+    for mark, encoding in OTHER_ENCODINGS.items():
+        if beginning.startswith(mark):
+            raise TextError(
+                f"{name}: text in {encoding}, expected UTF-8.",
+                repair=f"Convert it: iconv -f {encoding} -t UTF-8 {shlex.quote(name)} > text.txt",
+            )
+    at = beginning.find(b"\0")
+    if at >= 0:
+        raise TextError(
+            f"{name}: not a text: byte {at:,} is zero.", repair="Leave it out, or score its bytes with --binary."
+        )
+
+
+def bounded_lines(source: TextSource, longest: int) -> Iterator[bytes | None]:
+    """Yield each line with its newline; None for a line of more than `longest` bytes.
+
+    Raises:
+        TextError, OSError: as the source is read.
+    """
+    lines = io.BufferedReader(source, CHUNK)
+    while line := lines.readline(longest + 1):  # the newline does not count
+        is_whole = len(line) <= longest or line.endswith(b"\n")
+        while not is_whole and not lines.readline(CHUNK).endswith(b"\n") and lines.peek(1):
+            pass
+        yield line if is_whole else None
 
 
 def _read(file: BinaryIO, size: int) -> bytes:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from xlruntime import DocumentScore
 from xlruntime.messages import counted
 
-__all__ = ["Totals"]
+__all__ = ["Totals", "added"]
 
 
 @dataclass
@@ -30,6 +30,7 @@ class Totals:
     byte_squares: float = 0.0
     token_mean: float = 0.0
     token_squares: float = 0.0
+    without_first: int = 0  # documents whose first token has no score
 
     def problems(self) -> list[str]:
         """Return what is wrong with the sums. Figures that are not finite are allowed, because scores may be so."""
@@ -49,14 +50,15 @@ class Totals:
         self.bytes += score.bytes
         self.scored_bytes += score.scored_bytes
         self.bits += score.bits
+        self.without_first += score.scored_tokens < score.tokens
         if score.bits_per_token is not None:
-            self.token_mean, self.token_squares = _more(
+            self.token_mean, self.token_squares = added(
                 self.token_mean, self.token_squares, score.bits_per_token, self.documents
             )
         if score.bits_per_byte is None:
             self.without_bytes += 1
         else:
-            self.byte_mean, self.byte_squares = _more(
+            self.byte_mean, self.byte_squares = added(
                 self.byte_mean, self.byte_squares, score.bits_per_byte, self.documents - self.without_bytes
             )
 
@@ -73,7 +75,7 @@ class Totals:
         return line
 
 
-def _more(mean: float, squares: float, value: float, n: int) -> tuple[float, float]:
+def added(mean: float, squares: float, value: float, n: int) -> tuple[float, float]:
     """Return the mean and the sum of squared deviations after adding the n-th value."""
     before, mean = mean, mean + (value - mean) / n
     return mean, squares + (value - before) * (value - mean)

@@ -1,13 +1,16 @@
-"""Lines and words of documents: sums of the scores of their tokens, computed while the text is read.
+"""Lines, words and regions of documents: sums of the scores of their tokens, computed while the text is read.
 
 A word is a text between white space (ASCII). It includes the white space before it; the last word of a document also
 includes the white space after it. A line ends with its newline. A token counts for the unit that holds its first byte
 that is not white space. A token of white space alone counts for the word after it, and for the line in which it begins.
+A region (`regions`) is cut where its source says, and otherwise treated as a word.
 So each token, byte and character of a document counts once, and the sums over its units are the document's sums.
 """
 
 from __future__ import annotations
 
+import itertools
+import math
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
@@ -20,29 +23,39 @@ from xlruntime.documents import Tokenizer
 from xlruntime.tokenizers import ByteTokenizer
 from xlruntime.tokenizers.vocabulary_tokenizer import VocabularyTokenizer
 
-__all__ = ["SavedSplitter", "Unit", "UnitSplitter"]
+By = Literal["line", "word", "region"]
+
+__all__ = ["By", "SavedSplitter", "Unit", "UnitSplitter"]
 
 SPACES = b" \t\n\r\v\f"  # the white space of TextCounts
 IS_SPACE = np.isin(np.arange(256), np.frombuffer(SPACES, np.uint8))
 NEWLINE = ord("\n")
 LARGEST = 2**62  # limit of a count, far from overflow
-LONGEST_WORD = 1000  # bytes of a word that are kept to show it
+LONGEST_TEXT = 1000  # bytes of a unit that are kept to show it
 
 Array = npt.NDArray[np.int64]
 
 
 @dataclass
 class Unit:
-    """The part of a line or a word that has been read so far.
+    """The part of a line, a word or a region that has been read so far.
 
     Attributes:
         index: place among the document's units, from 0.
-        start, end: its place, in the unit of the tokens' offsets; for a word without the white space around it.
+        start, end: its place, in the unit of the tokens' offsets; for a word or region without the white space
+            around it.
         tokens, scored_tokens, words, chars, bytes: numbers of each in it, with the white space before a word.
+        filled: whether it has more than white space.
         scored_chars, scored_bytes: numbers of characters and bytes that scored tokens represent.
         nats: sum of the scored tokens' surprisal.
         context: how many tokens the prediction of its first scored token attended to; None: no token has a score.
-        text: a word's UTF-8 bytes as Latin-1 characters, without white space: at most LONGEST_WORD.
+        text: its UTF-8 bytes as Latin-1 characters, of a word or region without the white space around it: at most
+            LONGEST_TEXT.
+        entropy_first, entropy_sum: entropy of the prediction of its first scored token, and the sum over its scored
+            tokens, in nats; None if the scores have no such detail, or no token has a score.
+        begins: natural logarithm of the probability that the text before it ended there; 0 for the first unit, unless
+            its first token ends the last word of a context; None: not known, or a token continues over this place.
+        corrected: `nats` with the correction for boundaries; None if it cannot be known.
     """
 
     index: int
@@ -51,6 +64,7 @@ class Unit:
     tokens: int = 0
     scored_tokens: int = 0
     words: int = 0
+    filled: bool = False
     chars: int = 0
     bytes: int = 0
     scored_chars: int = 0
@@ -58,6 +72,10 @@ class Unit:
     nats: float = 0.0
     context: int | None = None
     text: str = ""
+    entropy_first: float | None = None
+    entropy_sum: float | None = None
+    begins: float | None = None
+    corrected: float | None = None
 
     def problems(self) -> list[str]:
         """Return what is wrong with the unit."""
@@ -67,8 +85,8 @@ class Unit:
             for name, value in counts.items()
             if not 0 <= value <= LARGEST
         ]
-        if len(self.text) > LONGEST_WORD or not all(ord(mark) < 256 for mark in self.text):
-            found.append("text is not the bytes of a word")
+        if len(self.text) > LONGEST_TEXT or not all(ord(mark) < 256 for mark in self.text):
+            found.append("text is not the bytes of a text")
         return found
 
     def add(self, other: Unit) -> None:
@@ -76,7 +94,23 @@ class Unit:
         for name in ("tokens", "scored_tokens", "words", "chars", "bytes", "scored_chars", "scored_bytes", "nats"):
             setattr(self, name, getattr(self, name) + getattr(other, name))
         self.context = other.context if self.context is None else self.context
-        self.text = (self.text + other.text)[:LONGEST_WORD]
+        self.text = (self.text + other.text)[:LONGEST_TEXT]
+        self.add_entropy(other.entropy_first, other.entropy_sum)
+
+    def add_entropy(self, first: float | None, together: float | None) -> None:
+        """Add the entropies of further tokens."""
+        self.entropy_first = first if self.entropy_first is None else self.entropy_first
+        if together is not None:
+            self.entropy_sum = together + (self.entropy_sum or 0.0)
+
+    def correct(self, following: float | None) -> None:
+        """Compute `corrected`, if all tokens are scored.
+
+        Args:
+            following: natural logarithm of the probability that the text ends after it; None: not known.
+        """
+        if self.begins is not None and following is not None and self.scored_tokens == self.tokens > 0:
+            self.corrected = self.nats + self.begins - following
 
 
 @dataclass(frozen=True)
@@ -103,16 +137,18 @@ class SavedSplitter:
 
 
 class UnitSplitter:
-    """Splits one document into lines or words, part by part.
+    """Splits one document into lines, words or regions, part by part.
 
     Args:
         source: keeps the part of the document's text that is not split yet.
         tokenizer: the model's; decides what offsets count, and whether text between tokens has no token.
+        follows: whether the document follows a context, whose last word its first token may end.
     """
 
-    def __init__(self, by: Literal["line", "word"], source: TextSource, tokenizer: Tokenizer) -> None:
+    def __init__(self, by: By, source: TextSource, tokenizer: Tokenizer, follows: bool = False) -> None:
         vocabulary = tokenizer.vocabulary if isinstance(tokenizer, VocabularyTokenizer) else None
-        self._by_word = by == "word"
+        self._by = by
+        self._holds_last = by != "line"  # it includes the white space after it
         self._source = source
         self._in_bytes = isinstance(tokenizer, ByteTokenizer) or (vocabulary is not None and vocabulary.kind == "bytes")
         self._drops = vocabulary is not None and vocabulary.kind != "words"
@@ -120,8 +156,8 @@ class UnitSplitter:
         self._before = NEWLINE  # the byte before it
         self._anchor = 0  # the place for which the last token counted
         self._opened = 0  # where the open unit begins
-        self._open = Unit(0, 0, 0)
-        self._held: Unit | None = None  # the last word, until another one begins
+        self._open = Unit(0, 0, 0, begins=None if follows else 0.0)
+        self._held: Unit | None = None  # the last word or region, until another one begins
 
     def take(self, part: TokenScores) -> list[Unit]:
         """Return the units that the next tokens complete; with the document's last tokens, all remaining units."""
@@ -134,6 +170,8 @@ class UnitSplitter:
         anchors = np.maximum.accumulate(np.maximum(_anchors(starts, ends, is_space), self._anchor - source.base))
         units = self._split(raw[:done], is_space[:done], edges)
         self._count(units, part, np.searchsorted(edges, anchors, "right"), unscored)
+        if part.word_ends is not None:
+            self._correct(units, part, edges, starts, ends, unscored)
         self._leave_out(units, edges, raw[:done], starts, ends, unscored)
         if len(anchors):
             self._anchor = int(anchors[-1]) + source.base
@@ -197,7 +235,9 @@ class UnitSplitter:
 
     def _edges(self, raw: npt.NDArray[np.uint8], is_space: npt.NDArray[np.bool_], done: int) -> Array:
         """Return the places up to `done` at which units begin in `raw`, without the open unit."""
-        if self._by_word:
+        if self._by == "region":
+            found = np.array(self._source.edges, np.int64) - self._source.base
+        elif self._by == "word":
             before = np.concatenate([[IS_SPACE[self._before]], is_space[:-1]])
             found = np.flatnonzero(is_space & ~before)
         else:
@@ -211,21 +251,25 @@ class UnitSplitter:
         leads = np.concatenate([[0], np.cumsum((raw & 0xC0) != 0x80)])
         begins = np.flatnonzero(~is_space & np.concatenate([[IS_SPACE[self._before]], is_space[:-1]]))
         words = np.diff(np.searchsorted(begins, bounds)).tolist()
-        word_starts = np.append(begins, len(raw))[np.searchsorted(begins, bounds[:-1])]
+        inside = np.flatnonzero(~is_space)
+        first_places = np.append(inside, len(raw))[np.searchsorted(inside, bounds[:-1])]  # what is not white space
+        firsts = first_places.tolist()
         zero = (self._source.base, bounds) if self._in_bytes else (self._chars, leads[bounds])
         places = (zero[1] + zero[0]).tolist()
-        starts = (word_starts + zero[0] if self._in_bytes else leads[word_starts] + zero[0]).tolist()
+        starts = (first_places + zero[0] if self._in_bytes else leads[first_places] + zero[0]).tolist()
         sizes, chars = np.diff(bounds).tolist(), np.diff(leads[bounds]).tolist()
         units = [self._open, *(Unit(self._open.index + n, places[n], 0) for n in range(1, len(edges) + 1))]
-        text = raw.tobytes().decode("latin-1") if self._by_word else ""
+        text = raw.tobytes().decode("latin-1")
         limits = bounds.tolist()
         for n, unit in enumerate(units):
-            if self._by_word:
-                if words[n]:
+            begin = limits[n]
+            if self._holds_last and not unit.filled:  # white space before a word or region is not shown
+                begin = firsts[n]
+                if begin < limits[n + 1]:
                     unit.start = starts[n]
-                inside = words[n] or unit.words
-                if inside and len(unit.text) < LONGEST_WORD:
-                    unit.text = (unit.text + text[limits[n] : limits[n + 1]].strip(SPACES.decode()))[:LONGEST_WORD]
+            if len(unit.text) < LONGEST_TEXT:
+                unit.text += text[begin : min(limits[n + 1], begin + LONGEST_TEXT - len(unit.text))]
+            unit.filled = unit.filled or firsts[n] < limits[n + 1]
             unit.bytes += sizes[n]
             unit.chars += chars[n]
             unit.words += words[n]
@@ -242,6 +286,7 @@ class UnitSplitter:
         numbers = np.bincount(scored, minlength=len(units)).tolist()
         nats = np.bincount(scored, weights=-part.log_probs.astype(np.float64), minlength=len(units)).tolist()
         firsts = np.searchsorted(scored, np.arange(len(units))).tolist()
+        sums = [] if part.entropy is None else np.bincount(scored, weights=part.entropy, minlength=len(units)).tolist()
         for n, unit in enumerate(units):
             unit.tokens += tokens[n]
             if numbers[n]:
@@ -249,6 +294,31 @@ class UnitSplitter:
                 unit.nats += nats[n]
                 if unit.context is None:
                     unit.context = int(part.context[firsts[n]])
+                if part.entropy is not None:
+                    unit.add_entropy(float(part.entropy[firsts[n]]), sums[n])
+
+    def _correct(
+        self, units: list[Unit], part: TokenScores, edges: Array, starts: Array, ends: Array, unscored: int
+    ) -> None:
+        """Find where units begin with certainty, and correct the units whose ends are then known."""
+        assert part.word_ends is not None
+        begun = units[1:]
+        if units[0].index == 0 and units[0].begins is None and len(part):
+            first_end = float(part.word_ends[0])  # known if the document's first token begins with white space
+            units[0].begins = first_end if math.isfinite(first_end) else 0.0
+        if self._opened == self._source.base and units[0].index and units[0].begins is None:
+            edges, begun = np.concatenate([[0], edges]), units  # the open unit begins with this part
+        firsts = np.searchsorted(np.maximum.accumulate(ends), edges, "right").tolist()
+        for unit, edge, first in zip(begun, edges.tolist(), firsts, strict=True):
+            if unscored <= first < len(starts) and starts[first] >= edge:  # else a token continues over the edge
+                found = float(part.word_ends[first - unscored])
+                unit.begins = found if math.isfinite(found) else None
+        chain = units if self._held is None else [self._held, *units]
+        for unit, following in itertools.pairwise(chain):
+            if unit.corrected is None:
+                unit.correct(following.begins)
+        if part.summary is not None and chain[-1].filled:
+            chain[-1].correct(part.last_word_end)
 
     def _leave_out(
         self, units: list[Unit], edges: Array, raw: npt.NDArray[np.uint8], starts: Array, ends: Array, unscored: int
@@ -282,13 +352,13 @@ class UnitSplitter:
             done.insert(0, self._held)
             self._held = None
         if ended:
-            if self._by_word and not self._open.words and done:
+            if self._holds_last and not self._open.filled and done:
                 end = done[-1].end
                 done[-1].add(self._open)
                 done[-1].end = end
             elif self._open.bytes or self._open.tokens:
                 done.append(self._open)
-        elif self._by_word and not self._open.words and done:
+        elif self._holds_last and not self._open.filled and done:
             self._held = done.pop()
         return done
 

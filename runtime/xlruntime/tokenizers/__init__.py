@@ -24,6 +24,7 @@ class ByteTokenizer:
 
     unk_id: int | None = None
     merges_newlines: bool = False
+    offsets_in_bytes: bool = True
 
     def __init__(self, first_id: int = 0) -> None:
         self.first_id = first_id
@@ -41,6 +42,10 @@ class ByteTokenizer:
         """Return the text of the bytes; invalid UTF-8 becomes U+FFFD. Ids without a byte are left out."""
         values = np.asarray(ids, np.int64) - self.first_id
         return values[(values >= 0) & (values < 256)].astype(np.uint8).tobytes().decode("utf-8", errors="replace")
+
+    def id_of(self, name: str) -> int | None:
+        """Return None: bytes have no names."""
+        return None
 
     def read(
         self, file: BinaryIO, name: str, counts: TextCounts, limits: Limits = DOCUMENT_LIMITS
@@ -66,6 +71,7 @@ class NoTokenizer:
     vocab_size: int | None = None
     unk_id: int | None = None
     merges_newlines: bool = False
+    offsets_in_bytes: bool = False
 
     def encode(self, text: str | bytes) -> Ids:
         """Raise TextError."""
@@ -78,6 +84,10 @@ class NoTokenizer:
     def decode(self, ids: Ids | list[int]) -> str:
         """Return the ids themselves, separated by spaces."""
         return " ".join(str(int(token)) for token in ids)
+
+    def id_of(self, name: str) -> int | None:
+        """Return the id that `name` writes as a decimal number; None if it is not a number."""
+        return int(name) if name.isascii() and name.isdigit() and len(name) < 10 else None
 
     def read(
         self, file: BinaryIO, name: str, counts: TextCounts, limits: Limits = DOCUMENT_LIMITS

@@ -12,7 +12,7 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from ..documents import DOCUMENT_LIMITS, Ids, TextCounts, TokenPiece, utf8_text
-from ..errors import BundleError, TextError, XlruntimeError
+from ..errors import BundleError, OptionError, TextError, XlruntimeError
 from ..limits import Limits, read_at_most
 from ..messages import first_line
 from .sentencepiece_file import read_sentencepiece
@@ -27,6 +27,11 @@ MEASURED_AT_ONCE = 1024  # characters
 MOST_GROWTH = 2  # by the tokenizer, of a document at the length limit
 LONGEST_REASON = 200  # characters of a library's message
 
+META_SPACE = "\u2581"  # how SentencePiece and its like write a space
+# How tokens of each kind write white space at their beginning: a space, \t, \n, \v, \f and \r of ByteLevel.
+MARKS = {"ByteLevel": "\u0120\u0109\u010a\u010b\u010c\u010d", "Metaspace": META_SPACE, "Replace": META_SPACE}
+SPACE_BYTES = {f"<0x{byte:02X}>" for byte in b" \t\n\v\f\r"}  # tokens of single bytes
+
 
 class _LibraryTokenizer:
     """A library's tokenizer. Documents must be UTF-8, and are read whole: cuts would change tokens.
@@ -36,6 +41,7 @@ class _LibraryTokenizer:
     """
 
     growth: int
+    offsets_in_bytes: bool = False
 
     @abstractmethod
     def _tokens(self, text: str) -> tuple[list[int], list[tuple[int, int]]]:
@@ -48,6 +54,10 @@ class _LibraryTokenizer:
     @abstractmethod
     def _normalized(self, text: str) -> str:
         """Return the text that the library cuts into tokens."""
+
+    @abstractmethod
+    def id_of(self, name: str) -> int | None:
+        """Return the id of the token of this name; None if there is none."""
 
     @cached_property
     def merges_newlines(self) -> bool:
@@ -135,6 +145,25 @@ class TokenizersTokenizer(_LibraryTokenizer):
             self._tokenizer.no_padding()
             self.vocab_size: int | None = int(self._tokenizer.get_vocab_size())
             self.unk_id: int | None = self._unk_id(fields["model"])
+        self._kinds = _kinds({name: fields.get(name) for name in ("normalizer", "pre_tokenizer", "decoder")})
+
+    def word_starts(self) -> list[int]:
+        """Return the ids of tokens that begin with white space, and of special tokens except the unknown one.
+
+        Raises:
+            OptionError: the tokens do not show white space.
+        """
+        marks = {mark for kind, shown in MARKS.items() if kind in self._kinds for mark in shown}
+        if not marks:
+            raise OptionError(
+                "no correction for word boundaries: the tokens of this tokenizer.json do not show white space.",
+                repair="Leave it out.",
+            )
+        vocabulary: dict[str, int] = self._tokenizer.get_vocab(with_added_tokens=True)
+        found = {number for name, number in vocabulary.items() if name[:1] in marks or name in SPACE_BYTES}
+        added = self._tokenizer.get_added_tokens_decoder().items()
+        ends = {number for number, token in added if token.special and number != self.unk_id}
+        return sorted(found | ends) if found else []
 
     def _normalized(self, text: str) -> str:
         normalizer = self._tokenizer.normalizer
@@ -142,6 +171,10 @@ class TokenizersTokenizer(_LibraryTokenizer):
 
     def _text(self, ids: list[int]) -> str:
         return str(self._tokenizer.decode(ids))
+
+    def id_of(self, name: str) -> int | None:
+        number = self._tokenizer.token_to_id(name)
+        return None if number is None else int(number)
 
     def _tokens(self, text: str) -> tuple[list[int], list[tuple[int, int]]]:
         encoding = self._tokenizer.encode(text, add_special_tokens=False)
@@ -173,15 +206,39 @@ class SentencePieceTokenizer(_LibraryTokenizer):
             self.vocab_size: int | None = int(self._processor.vocab_size())
             self.unk_id: int | None = int(self._processor.unk_id())
 
+    def word_starts(self) -> list[int]:
+        """Return the ids of pieces that begin with white space, and of control pieces such as the end of a text."""
+        model = self._processor
+        names = [(number, model.id_to_piece(number)) for number in range(model.vocab_size())]
+        return [
+            number
+            for number, name in names
+            if name[:1] == META_SPACE or name in SPACE_BYTES or model.is_control(number)
+        ]
+
     def _normalized(self, text: str) -> str:
         return str(self._processor.normalize(text))
 
     def _text(self, ids: list[int]) -> str:
         return str(self._processor.decode(ids))
 
+    def id_of(self, name: str) -> int | None:
+        number = int(self._processor.piece_to_id(name))  # of the unknown token, if the model lacks the piece
+        return number if self._processor.id_to_piece(number) == name else None
+
     def _tokens(self, text: str) -> tuple[list[int], list[tuple[int, int]]]:
         encoding = self._processor.encode(text, return_type="offset_mapping", return_bytes=False)
         return encoding["ids"], encoding["offsets"]
+
+
+def _kinds(part: Any) -> set[str]:
+    """Return the types of all parts of a section of tokenizer.json."""
+    if isinstance(part, list):
+        return set().union(*map(_kinds, part))
+    if not isinstance(part, dict):
+        return set()
+    own = {part["type"]} if isinstance(part.get("type"), str) else set()
+    return own.union(*map(_kinds, part.values()))
 
 
 @contextlib.contextmanager

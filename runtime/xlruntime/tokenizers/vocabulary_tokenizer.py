@@ -42,6 +42,7 @@ class VocabularyTokenizer:
         self.vocab_size: int | None = len(vocabulary)
         self.unk_id = vocabulary.id_of(vocabulary.unk)
         self.merges_newlines: bool = vocabulary.kind == "words" and vocabulary.line_end is None
+        self.offsets_in_bytes: bool = vocabulary.kind == "bytes"
         self._skip_unknown = skip_unknown
 
     def encode(self, text: str | bytes) -> Ids:
@@ -80,6 +81,10 @@ class VocabularyTokenizer:
             return "".join(parts)
         raw = b"".join(bytes([int(part)]) if part.isdigit() else part.encode("utf-8") for part in parts)
         return raw.decode("utf-8", errors="replace")
+
+    def id_of(self, name: str) -> int | None:
+        """Return the id of a symbol; None if the vocabulary lacks it."""
+        return self.vocabulary.id_of(name)
 
     def read(
         self, file: BinaryIO, name: str, counts: TextCounts, limits: Limits = DOCUMENT_LIMITS

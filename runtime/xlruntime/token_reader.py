@@ -1,0 +1,210 @@
+"""Read the tokens of a document in the amounts that a step needs, after those of its context."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, BinaryIO, cast
+
+import numpy as np
+
+from .documents import Document, Ids, TextCounts, Tokenizer, TokenPiece, as_ids, check_ids, utf8_bytes, utf8_text
+from .errors import TextError
+
+__all__ = ["TokenReader"]
+
+SPACES = b" \t\n\r\v\f"
+
+
+class TokenReader:
+    """A reader that returns a document's tokens in the amounts that a step needs; first those of its context.
+
+    Args:
+        before: token ids to return even before the context, as if they belonged to it.
+
+    Attributes:
+        counts: counts of the document without its context.
+        ended_in_space: whether the last byte that was read of the document's text is white space.
+    """
+
+    def __init__(self, document: Document, tokenizer: Tokenizer, vocab_size: int, before: Ids | None = None) -> None:
+        self.document = document
+        self.counts = TextCounts()
+        self.ended_in_space = False
+        self._vocab_size = vocab_size
+        self._unk_id = tokenizer.unk_id
+        self._read = 0
+        self._buffer = _no_tokens()
+        self._pieces = self._open(tokenizer, before)
+
+    def take(self, n: int) -> TokenPiece:
+        """Return the next `n` tokens; fewer only at the document's end.
+
+        Raises:
+            TokenError, TextError, OSError: as the document is read.
+        """
+        self._fill(n)
+        taken, self._buffer = _split(self._buffer, n)
+        return taken
+
+    @property
+    def at_hand(self) -> bool:
+        """Whether the whole document is available: reading it never waits, as reading a pipe can."""
+        source = self.document.source
+        if isinstance(source, Path):
+            return source.is_file()
+        return isinstance(source, str | bytes | np.ndarray | list | tuple) or bool(getattr(source, "at_hand", False))
+
+    def has(self, n: int) -> bool:
+        """Return whether at least `n` tokens are left; read ahead to find out, and keep what was read."""
+        self._fill(n)
+        return len(self._buffer) >= n
+
+    def _fill(self, n: int) -> None:
+        while len(self._buffer) < n:
+            piece = next(self._pieces, None)
+            if piece is None:
+                break
+            own = piece.ids[piece.context :]
+            check_ids(piece.ids[: piece.context], self._vocab_size, f"{self.document.name}, in its context")
+            check_ids(own, self._vocab_size, self.document.name, self._read)
+            self._read += len(own)
+            if self._unk_id is not None:
+                self.counts.unknown_tokens += int(np.count_nonzero(own == self._unk_id))
+            self._buffer = _join(self._buffer, piece)
+
+    @property
+    def at_end(self) -> bool:
+        """Whether no token is left; reads ahead to find out."""
+        return not self.has(1)
+
+    def _open(self, tokenizer: Tokenizer, before: Ids | None) -> Iterator[TokenPiece]:
+        name, source, context = self.document.name, self.document.source, self.document.context
+        if before is not None:
+            yield _of_context(before)
+        text: str | bytes = b""
+        if isinstance(context, str | bytes):
+            text = context
+        elif context is not None:
+            yield _of_context(as_ids(context, f"{name}, in its context"))
+        if isinstance(source, Path):
+            with source.open("rb") as file:
+                yield from self._of_text(file, text, tokenizer)
+        elif isinstance(source, str | bytes):
+            yield from self._of_text(io.BytesIO(utf8_bytes(source, name)), text, tokenizer)
+        elif isinstance(source, io.TextIOBase):
+            raise TextError(f"{name}: a file opened as text; bytes are needed.", repair="Open it with mode 'rb'.")
+        elif hasattr(source, "read"):  # a file, though file-like objects need not inherit from anything
+            yield from self._of_text(cast(BinaryIO, source), text, tokenizer)
+        else:
+            if text:
+                yield _of_context(tokenizer.encode(text))
+            yield from _of_ids(source, name)
+
+    def _of_text(self, file: BinaryIO, context: str | bytes, tokenizer: Tokenizer) -> Iterator[TokenPiece]:
+        """Yield the tokens of a context and of a file, tokenized as one text; count only the file's text."""
+        name, limits = self.document.name, self.document.limits
+        raw = utf8_bytes(context, f"{name}, in its context")
+        if not raw:
+            plain = _Watched(file)
+            for piece in tokenizer.read(cast(BinaryIO, plain), name, self.counts, limits):
+                self.ended_in_space = plain.ended_in_space
+                yield piece
+            return
+        size = len(raw) if tokenizer.offsets_in_bytes else len(utf8_text(raw, f"{name}, in its context"))
+        joined = _Joined(raw, file, self.counts)
+        in_context = True
+        for piece in tokenizer.read(cast(BinaryIO, joined), name, joined.together, limits):
+            self.ended_in_space = joined.ended_in_space
+            joined.count()
+            moved = TokenPiece(piece.ids, piece.starts - size, piece.ends - size)
+            first = moved.context if in_context else 0
+            in_context = first == len(moved)
+            np.maximum(moved.starts[first:], 0, out=moved.starts[first:])
+            yield moved
+        joined.count()
+
+
+class _Watched:
+    """A file, and whether the last byte that was read is white space."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self.file = file
+        self.ended_in_space = False
+
+    def read(self, size: int = -1) -> bytes:
+        raw = self.file.read(size)
+        if raw:
+            self.ended_in_space = raw[-1] in SPACES
+        return raw
+
+
+class _Joined(_Watched):
+    """A context and the file after it, as one file.
+
+    Attributes:
+        together: the counts of both, which the tokenizer keeps.
+    """
+
+    def __init__(self, context: bytes, file: BinaryIO, counts: TextCounts) -> None:
+        super().__init__(file)
+        self.together = TextCounts()
+        self._context, self._counts = context, counts
+        self._left = io.BytesIO(context)
+        self._dropped: tuple[int, int] | None = None  # bytes and characters of the context
+
+    def read(self, size: int = -1) -> bytes:
+        """Return bytes of the context or of the file, never of both: so it shows which bytes were dropped."""
+        if raw := self._left.read(size):
+            return raw
+        if self._dropped is None:
+            self._dropped = self.together.dropped_bytes, self.together.dropped_chars
+        raw = super().read(size)
+        self._counts.add(raw)
+        return raw
+
+    def count(self) -> None:
+        """Set the counts of the file's text that only the tokenizer knows."""
+        own, both = self._counts, self.together
+        if self._dropped is not None:
+            own.dropped_bytes, own.dropped_chars = (
+                both.dropped_bytes - self._dropped[0],
+                both.dropped_chars - self._dropped[1],
+            )
+        size = len(self._context) if both.first_token_bytes > len(self._context) else 0  # no token before the file's
+        own.first_token_bytes = both.first_token_bytes - size
+        own.first_token_chars = both.first_token_chars - (len(self._context.decode("utf-8", "replace")) if size else 0)
+
+
+def _no_tokens() -> TokenPiece:
+    return TokenPiece(*(np.zeros(0, np.int64) for _ in range(3)))
+
+
+def _of_context(ids: Ids) -> TokenPiece:
+    return TokenPiece(ids, np.full(len(ids), -1, np.int64), np.zeros(len(ids), np.int64))
+
+
+def _of_ids(source: Any, name: str) -> Iterator[TokenPiece]:
+    """Yield the tokens of a document given as ids: an array, a list, or an iterator of arrays."""
+    before = 0
+    for given in [source] if isinstance(source, np.ndarray | list | tuple) else source:
+        ids = as_ids(given, name)
+        places = np.arange(before, before + len(ids), dtype=np.int64)
+        before += len(ids)
+        yield TokenPiece(ids, places, places + 1)
+
+
+def _join(left: TokenPiece, right: TokenPiece) -> TokenPiece:
+    if not len(left):
+        return right
+    return TokenPiece(
+        np.concatenate([left.ids, right.ids]),
+        np.concatenate([left.starts, right.starts]),
+        np.concatenate([left.ends, right.ends]),
+    )
+
+
+def _split(piece: TokenPiece, n: int) -> tuple[TokenPiece, TokenPiece]:
+    head = TokenPiece(piece.ids[:n], piece.starts[:n], piece.ends[:n])
+    return head, TokenPiece(piece.ids[n:], piece.starts[n:], piece.ends[n:])

@@ -1,0 +1,157 @@
+"""First words: empty where nothing was scored, and complete with a token before the document."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import xlruntime
+from tests.helpers.paths import golden_bundle
+from tests.scoring.conftest import TEXT, Score
+from xlexport.scoring.bos import bos_token
+from xlruntime import OptionError
+from xlruntime.scorer import Scorer
+from xlruntime.tokenizers import ByteTokenizer
+from xlruntime.tokenizers.vocabulary import Vocabulary
+
+NOTE = "no complete score (complete is false), because the model reads no token before it. --bos gives it one."
+
+
+def test_first_word_without_a_score_is_empty(score: Score, tmp_path: Path) -> None:
+    for name, text in {"a": "I saw", "b": "The dog", "c": "I", "d": "a b"}.items():
+        (tmp_path / name).write_text(text)
+    paths = [tmp_path / name for name in "abd"]
+    shown = score(*paths, "--per", "word", "--format", "csv").succeeded()
+    rows = list(csv.DictReader(io.StringIO(shown.out)))
+    assert [(row["word"], row["complete"], row["nats"] == row["bits"] == "") for row in rows] == [
+        *(("I", "false", True), ("saw", "true", False)),
+        *(("The", "false", False), ("dog", "true", False)),  # two of its three bytes have scores
+        *(("a", "false", True), ("b", "true", False)),
+    ]
+    assert f"The first word of 3 documents has {NOTE}" in shown.err.splitlines()
+    lines = score(paths[0], "--per", "word", "--json").succeeded()
+    assert next((record["nats"], record["bits"], record["complete"]) for record in lines.records) == (None, None, False)
+    assert f"The first word of 1 document has {NOTE}" in lines.err
+    assert NOTE not in score(*paths).succeeded().err
+
+
+@pytest.mark.parametrize("options", [(), ("--batch-size", "2"), ("--segment-len", "3"), ("--detail",)], ids=" ".join)
+def test_token_before_a_document_scores_all_of_it(
+    options: tuple[str, ...], bundle: Path, score: Score, texts: list[Path]
+) -> None:
+    """Compare with the same documents after the token's text, and leave the token out of records."""
+    every = score(*texts, "--per", "token", "--bos", r"\n", *options).succeeded().records
+    model = xlruntime.load(bundle, threads=1)
+    for path in texts:
+        raw = path.read_bytes()
+        (expected,) = model.score_tokens([b"\n" + raw], segment_len=len(raw))
+        found = [record for record in every if record["document"] == str(path)]
+        assert [record["index"] for record in found] == list(range(len(raw)))
+        assert [record["start"] for record in found] == list(range(len(raw)))
+        assert [record["log_prob"] for record in found] == pytest.approx(expected.log_probs.tolist(), abs=1e-5)
+        assert [record["context"] for record in found] == expected.context.tolist()
+    words = score(*texts, "--per", "word", "--bos", r"\n", *[o for o in options if o != "--detail"]).succeeded()
+    assert all(record["complete"] for record in words.records) and NOTE not in words.err
+    (total,) = score(texts[0], "--json", "--bos", r"\n").succeeded().records
+    assert total["scored_bytes"] == total["bytes"] == total["tokens"] == total["scored_tokens"] == 60
+
+
+def test_one_token_can_be_scored(score: Score) -> None:
+    (record,) = score("-", "--per", "word", "--bos", " ", "--json", stdin=b"I").succeeded().records
+    assert record["complete"] and record["nats"] > 0
+
+
+def test_continuous_documents_have_one_token_before_them(bundle: Path, score: Score, tmp_path: Path) -> None:
+    for name, text in {"a": "first ", "b": "second"}.items():
+        (tmp_path / name).write_text(text)
+    shown = score(tmp_path / "a", tmp_path / "b", "--continuous", "--bos", r"\n", "--per", "token").succeeded()
+    (expected,) = xlruntime.load(bundle, threads=1).score_tokens([b"\nfirst second"], segment_len=100)
+    assert [record["log_prob"] for record in shown.records] == pytest.approx(expected.log_probs.tolist(), abs=1e-5)
+
+
+def test_run_with_a_token_before_documents_resumes(
+    score: Score, texts: list[Path], tmp_path: Path, stopping: Callable[..., None]
+) -> None:
+    line = (*texts, "--per", "word", "--bos", r"\n", "--boundary", "corrected", "--detail")
+    score(*line, "-o", tmp_path / "whole.csv").succeeded()
+    with pytest.MonkeyPatch.context() as patch:
+        stopping(patch, 20)
+        assert score(*line, "-o", tmp_path / "cut.csv", "--save-every", "0").code == 130
+    other = score(*texts, "--per", "word", "--bos", " ", "-o", tmp_path / "cut.csv", "--resume")
+    assert other.code == 1 and "--bos was" in other.err
+    assert "going on after" in score(*line, "-o", tmp_path / "cut.csv", "--resume").succeeded().err
+    assert (tmp_path / "cut.csv").read_bytes() == (tmp_path / "whole.csv").read_bytes()
+
+
+def test_names_and_texts_of_tokens(words_bundle: Callable[..., Path], score: Score, tmp_path: Path) -> None:
+    vocabulary = Vocabulary("words", ("<eos>", "<unk>", "the", "of", "it"), unk="<unk>", line_end="<eos>")
+    file = tmp_path / "vocabulary.json"
+    file.write_text(vocabulary.to_json(), "utf-8")
+    tokenizer = xlruntime.load(words_bundle("vocabulary", file)).tokenizer
+    assert [bos_token(text, tokenizer) for text in ("<eos>", "of", r"\n")] == [0, 3, 0]
+    with pytest.raises(OptionError) as caught:
+        bos_token("nothing", tokenizer)
+    assert str(caught.value) == (
+        "--bos nothing: not a token of this vocabulary. Give one token, for instance --bos <eos>."
+    )
+    assert bos_token("17", xlruntime.load(golden_bundle("pre_lnorm_empty")).tokenizer) == 17
+    assert bos_token("A", ByteTokenizer(2)) == 67
+    refusal = score("-", "--bos", "<eos>", stdin=b"text").refusal
+    assert refusal == (
+        "Error: --bos <eos>: 5 tokens, expected the name or the text of one. Give one token, for instance --bos '\\n'."
+    )
+
+
+def test_names_of_library_tokenizers(words_bundle: Callable[..., Path], tmp_path: Path) -> None:
+    tokenizers = pytest.importorskip("tokenizers")
+    made = tokenizers.Tokenizer(tokenizers.models.WordLevel({"[UNK]": 0, "the": 1, "</s>": 2}, unk_token="[UNK]"))
+    made.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
+    made.save(str(tmp_path / "tokenizer.json"))
+    tokenizer = xlruntime.load(words_bundle("tokenizers", tmp_path / "tokenizer.json")).tokenizer
+    assert (bos_token("</s>", tokenizer), bos_token("the", tokenizer)) == (2, 1)
+    with pytest.raises(OptionError, match="not a token of this vocabulary"):
+        bos_token("dog", tokenizer)
+
+
+def test_token_outside_the_vocabulary_is_refused(bundle: Path) -> None:
+    model = xlruntime.load(bundle)
+    with pytest.raises(OptionError, match="bos is 256, expected 0 to 255"):
+        Scorer(model, model.evaluation(), bos=256)
+
+
+def test_model_of_whole_documents(tmp_path: Path) -> None:
+    """Score a document as its own model does after the token, and refuse one that is then too long."""
+    model = xlruntime.load(golden_bundle("reformer_chunk"), threads=1)
+    ids = np.arange(40) % 40
+    (expected,) = model.score([np.concatenate([[7], ids])])
+    (found,) = Scorer(model, model.evaluation(), bos=7).documents([ids])
+    assert found.nats == pytest.approx(expected.nats, abs=1e-4)
+    assert (found.tokens, found.scored_tokens) == (40, 40)
+    longest = model.evaluation().longest_part
+    assert longest is not None
+    list(Scorer(model, model.evaluation(), bos=7).documents([np.zeros(longest, np.int64)]))
+    with pytest.raises(xlruntime.TextError, match=f"more than {longest + 1:,} tokens with the one before it"):
+        list(Scorer(model, model.evaluation(), bos=7).documents([np.zeros(longest + 1, np.int64)]))
+
+
+def test_lines_show_their_texts(score: Score) -> None:
+    lines = score("-", "--per", "line", stdin=TEXT.encode()).succeeded().records
+    assert [record["text"] for record in lines] == [line.rstrip("\r\n") for line in TEXT.splitlines()]
+    long = score("-", "--per", "line", stdin=(b" " * 700 + b"x" * 5000 + b"\nend")).succeeded().records
+    assert [record["text"] for record in long] == [" " * 700 + "x" * 300, "end"]
+
+
+def test_totals_of_bytes_show_one_figure(score: Score, words_bundle: Callable[..., Path], tmp_path: Path) -> None:
+    shown = score("-", stdin=b"some text").succeeded().out
+    assert "bits per byte" in shown and "bits per token" not in shown
+    file = tmp_path / "vocabulary.json"
+    file.write_text(Vocabulary("words", ("<unk>", "some"), unk="<unk>").to_json(), "utf-8")
+    shown = score("-", stdin=b"some text", bundle=words_bundle("vocabulary", file)).succeeded().out
+    assert "bits per byte" in shown and "bits per token" in shown
+    assert json.loads(score("-", "--json", stdin=b"some text").succeeded().out)["bits_per_token"] > 0

@@ -1,0 +1,105 @@
+"""Records as TSV and Parquet."""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.helpers.pages import python_of
+from tests.scoring.conftest import Score
+from xlexport.scoring.parquet_output import write_parquet
+
+OPTIONS = {"document": (), "line": ("--detail",), "word": ("--bos", " "), "token": ("--top", "2")}
+
+
+@pytest.mark.parametrize("level", OPTIONS)
+def test_tsv_says_what_csv_says(level: str, score: Score, texts: list[Path], tmp_path: Path) -> None:
+    odd = tmp_path / "a\tname.txt"
+    odd.write_text('tabs\tand "quotes"\nnew, lines')
+    for ending in ("csv", "tsv"):
+        output = tmp_path / f"x.{ending}"
+        score(*texts, odd, "-o", output, "--per", level, *OPTIONS[level]).succeeded()
+    with (tmp_path / "x.csv").open(newline="") as commas, (tmp_path / "x.tsv").open(newline="") as tabs:
+        rows = list(csv.DictReader(commas))
+        assert list(csv.DictReader(tabs, delimiter="\t")) == rows
+    assert len(rows) > 5
+    shown = score("-", "--format", "tsv", stdin=b"text").succeeded().out
+    assert shown.startswith("document\ttokens\t")
+
+
+@pytest.mark.parametrize("level", OPTIONS)
+def test_parquet_says_what_json_lines_say(level: str, score: Score, texts: list[Path], tmp_path: Path) -> None:
+    parquet = pytest.importorskip("pyarrow.parquet", reason="needs pyarrow")
+    for ending in ("jsonl", "parquet"):
+        score(*texts, "-o", tmp_path / f"x.{ending}", "--per", level, *OPTIONS[level]).succeeded()
+    table = parquet.read_table(tmp_path / "x.parquet")
+    expected = []
+    for line in (tmp_path / "x.jsonl").read_text("utf-8").splitlines():
+        record = json.loads(line)
+        for k, entry in enumerate(record.pop("top", []), start=1):
+            record |= {f"top_{k}_{name}": value for name, value in entry.items()}
+        expected.append(record)
+    assert table.to_pylist() == expected
+    assert not [path for path in tmp_path.iterdir() if "partial" in path.name]
+
+
+def test_interrupted_parquet_resumes(
+    score: Score, texts: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stopping: Callable[..., None]
+) -> None:
+    pytest.importorskip("pyarrow", reason="needs pyarrow")
+    line = (*texts, "--per", "word")
+    score(*line, "-o", tmp_path / "whole.parquet").succeeded()
+    with monkeypatch.context() as patch:
+        stopping(patch, 20)
+        assert score(*line, "-o", tmp_path / "cut.parquet", "--save-every", "0").code == 130
+    assert not (tmp_path / "cut.parquet").exists()
+    score(*line, "-o", tmp_path / "cut.parquet", "--resume").succeeded()
+    assert (tmp_path / "cut.parquet").read_bytes() == (tmp_path / "whole.parquet").read_bytes()
+    assert "a file is there already" in score(*line, "-o", tmp_path / "cut.parquet").err
+
+
+def test_columns_have_one_type(tmp_path: Path) -> None:
+    parquet = pytest.importorskip("pyarrow.parquet", reason="needs pyarrow")
+    records: list[dict[str, Any]] = [
+        {"a": 1, "b": True, "c": None, "d": "x", "e": 2, "f": [1]},
+        {"a": 2.5, "b": None, "c": None, "d": 3, "e": 2**80, "g": 1},
+    ]
+    lines, output = tmp_path / "x.jsonl", tmp_path / "x.parquet"
+    lines.write_text("".join(json.dumps(record) + "\n" for record in records))
+    write_parquet(lines, output)
+    table = parquet.read_table(output)
+    assert {field.name: str(field.type) for field in table.schema} == {
+        **{"a": "double", "b": "bool", "c": "double", "d": "string", "e": "string", "f": "string", "g": "int64"},
+    }
+    assert table.to_pylist() == [
+        {"a": 1.0, "b": True, "c": None, "d": "x", "e": "2", "f": "[1]", "g": None},
+        {"a": 2.5, "b": None, "c": None, "d": "3", "e": str(2**80), "f": None, "g": 1},
+    ]
+
+
+def test_parquet_needs_its_package(score: Score, texts: list[Path], tmp_path: Path, monkeypatch: Any) -> None:
+    monkeypatch.setattr("xlexport.extras.EXTRAS", {"tables": ("no_such_module",)})
+    shown = score(texts[0], "-o", tmp_path / "x.parquet")
+    assert shown.code == 1 and "no_such_module not installed" in shown.err
+    assert not list(tmp_path.glob("x.*"))
+
+
+def test_pandas_reads_words_as_they_are(score: Score, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Run the recipe of docs/scoring.md on words that pandas would read as missing."""
+    pytest.importorskip("pandas", reason="needs pandas")
+    (tmp_path / "a.txt").write_text('I said "NA" to null, None and nan')
+    (tmp_path / "b.txt").write_text("He saw")
+    monkeypatch.chdir(tmp_path)
+    score("a.txt", "b.txt", "--per", "word", "-o", "words.csv").succeeded()
+    found: dict[str, Any] = {}
+    exec(compile(python_of("docs/scoring.md"), "docs/scoring.md", "exec"), found)
+    words, means = found["words"], found["means"]
+    assert words["word"].tolist() == ["I", "said", '"NA"', "to", "null,", "None", "and", "nan", "He", "saw"]
+    assert words["bits"].isna().tolist() == [True] + [False] * 9  # "e" of "He" has a score
+    assert words["complete"].tolist() == [False] + [True] * 7 + [False, True]
+    assert means.to_dict() == {"a.txt": pytest.approx(words["bits"][1:8].mean()), "b.txt": words["bits"][9]}

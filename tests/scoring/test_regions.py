@@ -1,0 +1,155 @@
+"""Regions of texts: marked by `|`, or given in another field."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.scoring.conftest import Score
+from xlexport.scoring.regions import marked_regions, regions_of_field
+from xlruntime import TextError
+
+MARKED = {
+    b"The horse| raced past| the barn": (b"The horse raced past the barn", ["The horse", "raced past", "the barn"]),
+    b"The horse |raced past |the barn\n": (b"The horse raced past the barn\n", ["The horse", "raced past", "the barn"]),
+    b"The horse | raced  past | the barn.": (
+        b"The horse raced  past the barn.",
+        ["The horse", "raced  past", "the barn."],
+    ),
+    b"|one|": (b"one", ["one"]),
+    b" | one |two|\n": (b" one two\n", ["one", "two"]),
+    b"un|believ|able": (b"unbelievable", ["un", "believ", "able"]),
+    "die Größe|der\tâge".encode(): ("die Größeder\tâge".encode(), ["die Größe", "der\tâge"]),
+    b"no marks": (b"no marks", ["no marks"]),
+    b"|": (b"", []),
+}
+
+
+@pytest.mark.parametrize("marked", MARKED, ids=str)
+def test_marks_are_removed(marked: bytes) -> None:
+    text, regions = MARKED[marked]
+    found, edges = marked_regions(marked, "it")
+    assert found == text
+    bounds = [0, *edges, len(text)]
+    parts = [text[a:b].decode() for a, b in itertools.pairwise(bounds)]
+    assert [part.strip() for part in parts if part.strip()] == regions
+    assert all(not part[-1:].isspace() for part in parts[:-1])
+
+
+@pytest.mark.parametrize("marked", [b"a||b", b"a| |b", b"a |\n| b"])
+def test_empty_region_is_refused(marked: bytes) -> None:
+    with pytest.raises(TextError, match=r"it: region 2 is empty\. Remove a mark\."):
+        marked_regions(marked, "it")
+
+
+def test_many_marks_take_linear_time() -> None:
+    """Let a million marks be done at once, and not after hours."""
+    text, edges = marked_regions(b"ab |" * 1_000_000, "it")
+    assert (len(text), len(edges)) == (3_000_000, 1_000_000)
+
+
+@pytest.mark.parametrize("options", [(), ("--segment-len", "3"), ("--segment-len", "200")], ids=" ".join)
+def test_regions_are_sums_of_their_tokens(options: tuple[str, ...], score: Score) -> None:
+    marked, text = "The horse |raced\npast | the – barn|.\n".encode(), "The horse raced\npast the – barn.\n".encode()
+    shown = score("-", "--per", "region", *options, stdin=marked).succeeded().records
+    assert list(shown[0]) == [
+        *("document", "index", "region", "start", "end", "tokens", "scored_tokens", "complete", "words"),
+        *("chars", "bytes", "scored_chars", "scored_bytes", "nats", "bits", "context"),
+    ]
+    assert [record["region"] for record in shown] == ["The horse", "raced\npast", "the – barn", "."]
+    assert [text[record["start"] : record["end"]].decode() for record in shown] == [r["region"] for r in shown]
+    assert [record["words"] for record in shown] == [2, 2, 3, 0]  # a word that has begun before is not counted again
+    tokens = score("-", "--per", "token", *options, stdin=text).succeeded().records
+    bounds = [1, 9, 20, 33, len(text)]
+    sums = [-sum(t["log_prob"] for t in tokens[a - 1 : b - 1]) for a, b in itertools.pairwise(bounds)]
+    assert [record["nats"] for record in shown] == pytest.approx(sums)
+    assert [record["bytes"] for record in shown] == [9, 11, 13, 2]
+
+
+def test_entropies_of_words_and_regions(score: Score) -> None:
+    """Show the entropy of the first token's prediction, and the sum over the tokens."""
+    tokens = score("-", "--per", "token", "--detail", stdin=b"The old man").succeeded().records
+    entropy = [record["entropy"] for record in tokens]  # of the bytes after the first
+    for level, given in (("word", b"The old man"), ("region", b"The| old| man"), ("line", b"The old man")):
+        shown = score("-", "--per", level, "--detail", stdin=given).succeeded().records
+        ends = [2, 6, 10] if level != "line" else [10]
+        for record, begin, end in zip(shown, [0, *ends], ends, strict=False):
+            assert record["entropy_first"] == pytest.approx(entropy[begin])
+            assert record["entropy_sum"] == pytest.approx(sum(entropy[begin:end]))
+    assert score("-", "--per", "word", "--detail", stdin=b"I saw").succeeded().records[0]["entropy_sum"] is None
+
+
+def lines_of(folder: Path, *records: dict[str, Any]) -> Path:
+    path = folder / "items.jsonl"
+    path.write_text("".join(json.dumps(record) + "\n" for record in records), "utf-8")
+    return path
+
+
+def test_regions_of_another_field(score: Score, tmp_path: Path) -> None:
+    text = "Größe âge end"
+    path = lines_of(
+        tmp_path,
+        {"text": text, "regions": "Größe | âge| end"},
+        {"text": text, "regions": [0, 6, 10]},
+        {"text": text, "regions": "6, 10"},
+        {"text": text, "regions": "[6 9]"},
+        {"text": text, "regions": 6},
+        {"text": text, "regions": ""},
+        {"text": text},
+    )
+    shown = score(path, "--field", "text", "--per", "region", "--region-field", "regions").succeeded().records
+    found: dict[str, list[str]] = {}
+    for record in shown:
+        found.setdefault(record["document"].rsplit(":")[-1], []).append(record["region"])
+    three = ["Größe", "âge", "end"]
+    assert list(found.values()) == [three, three, three, three, ["Größe", "âge end"], [text], [text]]
+
+
+def test_marks_in_a_field_of_json_lines(score: Score, tmp_path: Path) -> None:
+    path = lines_of(tmp_path, {"text": "one| two"}, {"text": "a||b"}, {"text": "three"})
+    shown = score(path, "--field", "text", "--per", "region")
+    assert [record["region"] for record in shown.records] == ["one", "two", "three"]
+    assert f"{path}:2: region 2 is empty. Remove a mark." in shown.err
+    assert shown.code == 1
+
+
+@pytest.mark.parametrize(
+    ("given", "what"),
+    [
+        ("one|three", "field 'r' without its marks differs from the text at byte 3."),
+        ([4, 2], "field 'r' holds [4, 2], expected rising numbers from 0 to 6."),
+        ([7], "field 'r' holds [7], expected rising numbers from 0 to 6."),
+        ("4 x", "field 'r' holds '4 x', expected rising numbers"),
+        ({"a": 1}, "expected rising numbers"),
+        ([True], "expected rising numbers"),
+        ([3, 4], "region 2 has only white space."),
+    ],
+)
+def test_regions_that_do_not_fit(given: Any, what: str) -> None:
+    with pytest.raises(TextError) as caught:
+        regions_of_field("one two", given, "r", "it")
+    assert str(caught.value).startswith("it: ") and what in str(caught.value)
+
+
+def test_marked_texts_have_the_limit_of_whole_documents(score: Score, tmp_path: Path) -> None:
+    shown = score("-", "--per", "region", "--max-document-bytes", "8", stdin=b"too long|for it")
+    assert shown.code == 1 and "standard input: " in shown.err
+
+
+def test_interrupted_regions_resume(
+    score: Score, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stopping: Callable[..., None]
+) -> None:
+    path = tmp_path / "text"
+    path.write_bytes(b"The horse |raced past | the barn|. " * 10)
+    line = (path, "--per", "region", "--bos", " ", "--boundary", "corrected")
+    score(*line, "-o", tmp_path / "whole.csv").succeeded()
+    with monkeypatch.context() as patch:
+        stopping(patch, 20)
+        assert score(*line, "-o", tmp_path / "cut.csv", "--save-every", "0").code == 130
+    score(*line, "-o", tmp_path / "cut.csv", "--resume").succeeded()
+    assert (tmp_path / "cut.csv").read_bytes() == (tmp_path / "whole.csv").read_bytes()

@@ -1,0 +1,128 @@
+"""Regions of a text, such as the parts that readers see one after another: marked by `|`, or given in another field.
+
+A region includes the white space before it, and the last one also the white space after it, as words do.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, BinaryIO
+
+import numpy as np
+import numpy.typing as npt
+
+from xlexport.scoring.text_source import TextSource
+from xlruntime import TextError
+from xlruntime.documents import utf8_bytes
+from xlruntime.limits import Limits, read_at_most
+from xlruntime.messages import shown
+
+__all__ = ["MARK", "RegionSource", "marked_regions", "regions_of_field"]
+
+MARK = b"|"
+SPACES = b" \t\n\r\v\f"
+REPAIR = f"Give regions separated by {MARK.decode()}, or the numbers of the characters where regions begin, from 0."
+
+
+def marked_regions(raw: bytes, name: str) -> tuple[bytes, list[int]]:
+    """Return a text without its marks, and the bytes of it at which regions begin, except the first.
+
+    If a mark has white space on both sides, the white space after it is left out, too. A mark at the beginning or the
+    end of the text does not count.
+
+    Raises:
+        TextError: a region is empty.
+    """
+    parts = raw.split(MARK)
+    first = 1 if len(parts) > 1 and not parts[0].strip(SPACES) else 0
+    last = len(parts) - (1 if len(parts) - first > 1 and not parts[-1].strip(SPACES) else 0)
+    text, begins = bytearray(), []
+    for number, part in enumerate(parts):
+        if first < number < last:
+            begins.append(len(text))
+            if not part.strip(SPACES):
+                raise TextError(f"{name}: region {number - first + 1} is empty.", repair="Remove a mark.")
+        text += part.lstrip(SPACES) if text[-1:].isspace() else part
+    return bytes(text), _edges(bytes(text), begins, name)
+
+
+def regions_of_field(text: str, given: Any, field: str, name: str) -> list[int]:
+    """Return the bytes of a text at which regions begin, except the first, from the value of another field.
+
+    Args:
+        given: the text with marks, or numbers of characters in a list or a text.
+
+    Raises:
+        TextError: the value is of another kind, or does not fit the text.
+    """
+    raw = utf8_bytes(text, name)
+    if given is None:
+        return _edges(raw, [], name)
+    if isinstance(given, str) and MARK.decode() in given:
+        marked, edges = marked_regions(utf8_bytes(given, name), name)
+        if marked != raw:
+            pairs = zip(marked, raw, strict=False)
+            at = next((place for place, (a, b) in enumerate(pairs) if a != b), min(len(marked), len(raw)))
+            raise TextError(
+                f"{name}: field {field!r} without its marks differs from the text at byte {at}.", repair=REPAIR
+            )
+        return edges
+    numbers = _numbers(given)
+    if (
+        numbers is None
+        or numbers != sorted(set(numbers))
+        or (numbers and not 0 <= numbers[0] <= numbers[-1] < len(text))
+    ):
+        raise TextError(
+            f"{name}: field {field!r} holds {shown(given)}, expected rising numbers from 0 to {len(text) - 1}.",
+            repair=REPAIR,
+        )
+    places = np.flatnonzero((np.frombuffer(raw, np.uint8) & 0xC0) != 0x80)  # of the characters
+    return _edges(raw, [int(places[number]) for number in numbers if number], name)
+
+
+def _numbers(given: Any) -> list[int] | None:
+    """Return whole numbers from a list or a text; None if the value holds something else."""
+    if isinstance(given, str):
+        words = given.strip().removeprefix("[").removesuffix("]").replace(",", " ").split()
+        if not all(word.isascii() and word.isdigit() and len(word) < 10 for word in words):
+            return None
+        return [int(word) for word in words]
+    values = given if isinstance(given, list) else [given]
+    return list(values) if all(type(value) is int for value in values) else None
+
+
+def _edges(raw: bytes, begins: Sequence[int], name: str) -> list[int]:
+    """Move each beginning before the white space in front of it; add that of the white space at the end.
+
+    Raises:
+        TextError: a region has only white space.
+    """
+    values = np.frombuffer(raw, np.uint8)
+    inside = np.flatnonzero(~np.isin(values, np.frombuffer(SPACES, np.uint8)))  # what is not white space
+    before: npt.NDArray[np.int64] = np.searchsorted(inside, np.array([*begins, len(raw)], np.int64))
+    counts = np.diff(before, prepend=0)
+    if begins and not counts.all():
+        raise TextError(
+            f"{name}: region {int(np.flatnonzero(counts == 0)[0]) + 1} has only white space.", repair=REPAIR
+        )
+    edges = [int(inside[count - 1]) + 1 for count in before.tolist() if count]
+    return edges if edges and edges[-1] < len(raw) else edges[:-1]
+
+
+class RegionSource(TextSource):
+    """A document with marked regions: it is read whole, and has no marks any more."""
+
+    def __init__(
+        self, name: str, opener: Callable[[], BinaryIO], at_hand: bool, limits: Limits, keep: bool = False
+    ) -> None:
+        super().__init__(name, partial(self._unmarked, opener, limits), at_hand, keep)
+
+    def _unmarked(self, opener: Callable[[], BinaryIO], limits: Limits) -> BinaryIO:
+        with contextlib.closing(opener()) as file:
+            raw = read_at_most(file, limits.budget(self.name, TextError))
+        text, self.edges = marked_regions(raw, self.name)
+        return io.BytesIO(text)
