@@ -134,6 +134,27 @@ def test_tokens_that_begin_with_a_space(text: str, bpe: Path, score: Score) -> N
     assert [record["corrected_nats"] for record in shown] == pytest.approx(right, abs=2e-4)
 
 
+def test_tokens_that_write_a_space_as_a_mark(words_bundle: Callable[..., Path], score: Score, tmp_path: Path) -> None:
+    """Know the spaces of Metaspace, white space as single bytes, and a mark before the first word without a space."""
+    tokenizers = pytest.importorskip("tokenizers")
+    symbols = ["<unk>", *"▁theofanb", "▁t", "▁th", "▁the", "of", "▁of", "<0x0A>", "</s>"]
+    merges = [("▁", "t"), ("▁t", "h"), ("▁th", "e"), ("o", "f"), ("▁", "of")]
+    ids = {symbol: n for n, symbol in enumerate(symbols)}
+    made = tokenizers.Tokenizer(tokenizers.models.BPE(ids, merges, unk_token="<unk>", byte_fallback=True))
+    made.pre_tokenizer = tokenizers.pre_tokenizers.Metaspace(split=False)
+    made.add_special_tokens(["</s>", "<unk>"])
+    made.save(str(tmp_path / "tokenizer.json"))
+    bundle = words_bundle("tokenizers", tmp_path / "tokenizer.json")
+    text = "the of then\nof nab"
+    options = ("--per", "word", "--boundary", "corrected", "--bos", "</s>")
+    shown = score("-", *options, stdin=text.encode(), bundle=bundle).succeeded().records
+    model = xlruntime.load(bundle, threads=1)
+    texts = {n: symbol.replace("▁", " ") for symbol, n in ids.items()} | {ids["<0x0A>"]: "\n", ids["</s>"]: "\n"}
+    right = expected(predictor(model), model.tokenizer.encode(text).tolist(), texts, ids["</s>"])
+    assert [record["word"] for record in shown] == text.split()
+    assert [record["corrected_nats"] for record in shown] == pytest.approx(right, abs=2e-4)
+
+
 def test_token_over_a_boundary_has_no_correction(bpe: Path, score: Score) -> None:
     """Leave both words empty, whose common token `s ` does not show where the first one ends."""
     shown, _ = run_bpe(bpe, "the ofs tea the", score)
