@@ -1,13 +1,6 @@
 // What stands around the text: totals, legend, the curve along the document, the overview, and the card about a token.
 const perUnit = about.hasBytes ? "bits per byte" : "bits per token";
 
-function element(tag, className, ...content) {
-  const made = document.createElement(tag);
-  if (className) made.className = className;
-  made.append(...content);
-  return made;
-}
-
 let palette = {}; // colours of the present theme as [r, g, b], for canvases
 
 function readPalette() {

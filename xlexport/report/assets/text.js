@@ -205,19 +205,6 @@ function draw(block) {
   if (view.current >= block.first && view.current < block.end) mark(view.current);
 }
 
-function fill(span, given) {
-  const string = unixLines(given);
-  if (string === "\n") span.classList.add("line");
-  let place = 0;
-  for (const { 0: character, index } of string.matchAll(HIDDEN)) {
-    const pill = document.createElement("i");
-    pill.textContent = glyph(character);
-    span.append(string.slice(place, index), pill);
-    place = index + character.length;
-  }
-  span.append(string.slice(place));
-}
-
 function erase(block) {
   wanted.delete(block);
   if (!block.drawn) return;
