@@ -19,12 +19,12 @@ from xlexport.report.html_page import LEVELS, page_pieces, page_title
 from xlexport.report.packing import CHUNK, Chunk, Packer, bytes_for, pack
 from xlexport.report.page_text import text_of_bytes, text_of_ids, token_labels
 from xlexport.scoring.caveats import caveats, losses
-from xlruntime import Document, DocumentScore, TextError
+from xlruntime import Document, DocumentScore, TextError, TokenScores
 from xlruntime.documents import as_ids, check_ids
 from xlruntime.evaluation import EvaluationSettings
 from xlruntime.model import Model
 
-__all__ = ["read_for_page", "write_report"]
+__all__ = ["model_note", "read_for_page", "write_report"]
 
 LONGEST_BYTES = 32 << 20  # of a document: browsers do not open much longer pages
 STYLES = ("colours.css", "report.css")
@@ -73,6 +73,7 @@ def write_report(
     title: str | None = None,
     force: bool = False,
     progress: Progress = no_progress,
+    watch: Callable[[TokenScores], None] = lambda part: None,
     **evaluation: Any,
 ) -> DocumentScore:
     """Score `document` and write the page about it, whole or not at all.
@@ -83,6 +84,7 @@ def write_report(
         title: the page's title; None: the document's name.
         force: replace a file at `output`.
         progress: called with the scored length and the document's length, both in the unit of its offsets.
+        watch: called with each part of the scores.
         evaluation: settings, see `Model.evaluation`.
 
     Raises:
@@ -108,6 +110,7 @@ def write_report(
     summary, reached = None, 0
     for part in model.score_tokens([document], detail=top, **evaluation):
         chunks += packer.add(part)
+        watch(part)
         summary = part.summary
         reached = int(part.ends.max(initial=reached))
         progress(reached, len(text.after) - 1)
@@ -177,9 +180,13 @@ def _counts_bytes(summary: DocumentScore) -> bool:
 
 def _notes(model: Model, settings: EvaluationSettings, summary: DocumentScore) -> list[str]:
     """Return sentences about how the document was scored: first the model, then the caveats."""
+    return [model_note(model, settings), *caveats(settings, model.tokenizer), *losses(summary)]
+
+
+def model_note(model: Model, settings: EvaluationSettings) -> str:
+    """Return a sentence about the model and its memory."""
     memory = "the whole document in one step" if settings.whole else f"segments of {settings.segment_len:,}"
-    notes = [f"{_model_name(model)}; {memory}" + ("." if settings.whole else f", memory {settings.most_rows:,}.")]
-    return [*notes, *caveats(settings, model.tokenizer), *losses(summary)]
+    return f"{_model_name(model)}; {memory}" + ("." if settings.whole else f", memory {settings.most_rows:,}.")
 
 
 def _model_name(model: Model) -> str:
