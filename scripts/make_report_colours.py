@@ -1,8 +1,9 @@
 """Print xlexport/report/assets/colours.css: scales from expected to surprising, for light and for dark pages.
 
-There is a warm scale, and a cool one for negative differences. Each runs in even steps of lightness in Oklab (https://bottosson.github.io/posts/oklab/), darker the more surprising on a
-light page and brighter on a dark one, so that its order does not depend on seeing hues. It stays on one side of middle
-lightness, so that one colour of text is readable on all of it.
+There is a warm scale, and a cool one for negative differences. Each runs in even steps of lightness in Oklab
+(https://bottosson.github.io/posts/oklab/), darker the more surprising on a light page and brighter on a dark one, so
+that its order does not depend on seeing hues. It stays on one side of middle lightness, so that one colour of text is
+readable on all of it.
 
     python scripts/make_report_colours.py > xlexport/report/assets/colours.css
 """
@@ -75,7 +76,7 @@ def scale(stops: Sequence[tuple[float, float, float]]) -> list[str]:
 
 
 def css_colours() -> str:
-    """Return custom properties for light and dark: `--page`, `--ink`, `--l0` … `--l15` and the cool `--c0` … `--c15`."""
+    """Return custom properties for light and dark: `--page`, `--ink`, `--l0` …, and the cool `--c0` …."""
     pairs = {"page": (PAGE["light"], PAGE["dark"]), "ink": (INK["light"], INK["dark"])}
     for letter, stops in (("l", STOPS), ("c", COOL_STOPS)):
         colours = zip(scale(stops["light"]), scale(stops["dark"]), strict=True)

@@ -21,8 +21,8 @@ from tests.helpers.invoking import PROSE, Invoke
 from tests.report.colours import INK, PAGE, SHEET, contrast, lightness, scale
 from tests.report.report_pages import FAMILY, GOLDEN, HOSTILE, Page, read_page
 from xlexport.report import page_text
-from xlexport.report.packing import NO_SCORE, bytes_for, planes
 from xlexport.report.html_page import LEVELS
+from xlexport.report.packing import NO_SCORE, bytes_for, planes
 from xlruntime import load
 from xlruntime.tokenizers import ByteTokenizer, NoTokenizer
 from xlruntime.tokenizers.vocabulary import Vocabulary

@@ -228,9 +228,8 @@ def _several(
     from xlruntime.messages import counted
 
     held, further = hold([document] for document in given)
-    sides = [
-        Side(str(path), model, model.evaluation(**evaluation)) for path, model in zip(bundles, models, strict=True)
-    ]
+    settings = [model.evaluation(**evaluation) for model in models]
+    sides = list(map(Side, map(str, bundles), models, settings))
     if len(sides) == 1:
         sides = [dataclasses.replace(sides[0], name="")]
     kept = [document for document in held if isinstance(document, Held)]

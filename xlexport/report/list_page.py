@@ -76,16 +76,13 @@ class ListReport:
         for side in self.sides:
             found += [said for said in caveats(side.settings, side.model.tokenizer) if said not in found]
         if self.further:
-            found.append(
-                f"{counted(self.further, 'further document')} left out: a page has at most {MOST_DOCUMENTS:,}."
-            )
+            further = counted(self.further, "further document")
+            found.append(f"{further} left out: a page has at most {MOST_DOCUMENTS:,}.")
         failed = sum(row.failed for row in self.left_out)
         if failed:
             found.append(f"{counted(failed, 'document')} could not be scored.")
-        if len(self.left_out) > failed:
-            found.append(
-                f"{counted(len(self.left_out) - failed, 'document')} left out, as the page has no room for more."
-            )
+        if too_long := len(self.left_out) - failed:
+            found.append(f"{counted(too_long, 'document')} left out, as the page has no room for more.")
         return found + self._words_without()
 
     def _words_without(self) -> list[str]:

@@ -6,7 +6,7 @@ import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -27,7 +27,7 @@ LONGEST_LABEL = 16  # characters of a word
 LONGEST_NAME = 90  # characters of a title, or of a document or side
 LINE_HEIGHT, WIDTH = 1.7, 8.0  # inches
 # Both sides differ in marker, filling and line style, so that they also differ in black and white.
-STYLES = (
+STYLES: tuple[dict[str, Any], ...] = (
     {"color": "black", "marker": "o", "markerfacecolor": "black", "linestyle": "-"},
     {"color": "0.35", "marker": "s", "markerfacecolor": "white", "linestyle": "--"},
 )
@@ -43,7 +43,7 @@ class _Line:
 
 
 def draw_words(rows: Sequence[Row], sides: Sequence[str], title: str, path: Path) -> list[str]:
-    """Draw bits by word, a marker for each word and one series for each side. Words have none unless all of their tokens have a score.
+    """Draw bits by word: one series for each side, with a marker for each word of which all tokens have a score.
 
     Returns:
         sentences about what the picture leaves out.
@@ -61,13 +61,11 @@ def draw_words(rows: Sequence[Row], sides: Sequence[str], title: str, path: Path
     drawn = lines[:MOST_LINES]
     figure = Figure(figsize=(WIDTH, 0.9 + LINE_HEIGHT * len(drawn)), layout="constrained")
     longest = max(FEWEST_WORDS, *(line.end - line.first for line in drawn))
-    highest = max(
-        (float(np.nanmax(part)) for line in drawn for part in _bits(line) if np.isfinite(part).any()), default=1
-    )
+    highest = max(float(np.nanmax(part, initial=1.0)) for line in drawn for part in _bits(line))
     for line, axes in zip(drawn, figure.subplots(len(drawn), 1, squeeze=False)[:, 0], strict=True):
         _draw_line(line, axes, sides)
         axes.set_xlim(-0.5, longest - 0.5)
-        axes.set_ylim(0, 1.08 * max(highest, 1.0))
+        axes.set_ylim(0, 1.08 * highest)
         if line.first == 0 and len(rows) > 1:
             axes.set_title(plain(_shown(line.row.name)), fontsize="small", loc="left")
     if len(sides) > 1:
@@ -107,12 +105,12 @@ def _shown(text: str, most: int = LONGEST_NAME) -> str:
 
 
 def _omissions(lines: Sequence[_Line], drawn: Sequence[_Line]) -> list[str]:
-    left = sum(line.end - line.first for line in lines[len(drawn) :])
+    shown, left = (sum(line.end - line.first for line in some) for some in (drawn, lines[len(drawn) :]))
     if not left:
         return []
     return [
-        f"The picture has the first {sum(line.end - line.first for line in drawn):,} words; {left:,} further ones are left "
-        f"out, because it has at most {MOST_LINES} lines of {LINE_WORDS} words."
+        f"The picture has the first {shown:,} words; {left:,} further ones are left out, because it has at most "
+        f"{MOST_LINES} lines of {LINE_WORDS} words."
     ]
 
 

@@ -1,4 +1,4 @@
-"""Score documents by word for a page: where each word is in its document, and its bits, as `score --per word` has them."""
+"""Score documents by word for a page: the place of each word in its document, and its bits as in `score --per word`."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def hold(documents: Iterable[Sequence[Document]]) -> tuple[list[Held | LeftOut],
             continue
         name, limits = same[0].name, same[0].limits
         try:
-            raw = [_bytes_of(document, room + 1) for document in same][0]
+            raw, *_ = [_bytes_of(document, room + 1) for document in same]  # each context may fail
         except (RepairableError, OSError) as error:
             rows.append(LeftOut(name, why_of(error, name), failed=True))
             continue
