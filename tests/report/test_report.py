@@ -297,11 +297,11 @@ def test_endings_of_pages(invoke: Invoke, tmp_path: Path, prose: Path) -> None:
         assert (tmp_path / name).is_file()
 
 
-def test_a_folder_is_no_document(invoke: Invoke, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    for folder in (".", tmp_path):
-        refused = invoke("report", GOLDEN, folder)
-        assert refused.code == 2 and "is a folder. A page is about one document: give a file." in refused.err
+def test_a_folder_with_one_document(invoke: Invoke, tmp_path: Path) -> None:
+    (tmp_path / "one").mkdir()
+    (tmp_path / "one" / "prose.txt").write_bytes(PROSE)
+    invoke("report", GOLDEN, tmp_path / "one").succeeded()
+    assert read_page((tmp_path / "one.html").read_text("utf-8")).about["title"] == "prose.txt"
 
 
 def test_model_is_named_by_what_it_is_and_by_its_folder_where_that_tells_more(

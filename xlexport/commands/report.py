@@ -229,9 +229,7 @@ def _several(
 
     held, further = hold([document] for document in given)
     settings = [model.evaluation(**evaluation) for model in models]
-    sides = list(map(Side, map(str, bundles), models, settings))
-    if len(sides) == 1:
-        sides = [dataclasses.replace(sides[0], name="")]
+    sides = list(map(Side, _names(bundles), models, settings))
     kept = [document for document in held if isinstance(document, Held)]
     bar = DocumentsBar(len(kept) * len(sides), sum(len(document.raw) for document in kept) * len(sides))
     try:
@@ -250,6 +248,14 @@ def _several(
     _draw(page, found.scored, [f"{letter}: {side.name}" for letter, side in zip("AB", sides, strict=False)], title)
     if any(left.failed for left in found.left_out):
         click.get_current_context().exit(1)
+
+
+def _names(bundles: Sequence[Path]) -> list[str]:
+    """Return the names of two sides, those of their folders if that is enough; the only side needs none."""
+    if len(bundles) == 1:
+        return [""]
+    folders = [path.resolve().name for path in bundles]
+    return folders if len(set(folders)) == len(folders) else list(map(str, bundles))
 
 
 def _draw(page: PageOptions, rows: Sequence[Row], sides: Sequence[str], title: str) -> None:

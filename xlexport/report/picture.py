@@ -13,6 +13,7 @@ import numpy.typing as npt
 
 from xlexport.figures import plain, save_picture
 from xlexport.report.rows import Row
+from xlruntime import TextError
 from xlruntime.messages import counted
 
 if TYPE_CHECKING:
@@ -49,6 +50,7 @@ def draw_words(rows: Sequence[Row], sides: Sequence[str], title: str, path: Path
         sentences about what the picture leaves out.
 
     Raises:
+        TextError: there are no words.
         OSError: the file cannot be written.
     """
     from matplotlib.figure import Figure  # without pyplot, which needs a display
@@ -58,6 +60,8 @@ def draw_words(rows: Sequence[Row], sides: Sequence[str], title: str, path: Path
         for row in rows
         for first in range(0, len(row.sides[0].starts), LINE_WORDS)
     ]
+    if not lines:
+        raise TextError(f"{title}: no words to draw, only white space.", repair="Give another text.")
     drawn = lines[:MOST_LINES]
     figure = Figure(figsize=(WIDTH, 0.9 + LINE_HEIGHT * len(drawn)), layout="constrained")
     longest = max(FEWEST_WORDS, *(line.end - line.first for line in drawn))
@@ -81,7 +85,8 @@ def draw_words(rows: Sequence[Row], sides: Sequence[str], title: str, path: Path
 
 def _bits(line: _Line) -> list[npt.NDArray[np.float64]]:
     """Return the bits of whole words; a part of a word would look like a word that is less surprising."""
-    return [np.where(side.whole, side.bits, np.nan)[line.first : line.end] for side in line.row.sides]
+    sides = [(side.bits, side.whole & np.isfinite(side.bits)) for side in line.row.sides]
+    return [np.where(is_whole, bits, np.nan)[line.first : line.end] for bits, is_whole in sides]
 
 
 def _draw_line(line: _Line, axes: Axes, sides: Sequence[str]) -> None:

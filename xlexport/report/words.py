@@ -16,7 +16,7 @@ from xlexport.scoring.caveats import nothing_to_score
 from xlexport.scoring.text_source import TextSource
 from xlexport.scoring.units import Unit, UnitSplitter
 from xlruntime import Document, DocumentScore, Model, TextError, TokenScores
-from xlruntime.documents import DOCUMENT_LIMITS, Tokenizer
+from xlruntime.documents import DOCUMENT_LIMITS, Context, Tokenizer, utf8_bytes
 from xlruntime.errors import RepairableError
 from xlruntime.evaluation import EvaluationSettings
 from xlruntime.limits import Limits
@@ -31,15 +31,21 @@ MOST_BYTES = 8 << 20  # of the text of all of them
 
 @dataclass(frozen=True)
 class Held:
-    """A document that is held in memory, so that several sides can score it."""
+    """A document that is held in memory, so that several sides can score it.
+
+    Attributes:
+        contexts: what the model reads before it; several, if the sides differ in it.
+    """
 
     name: str
     raw: bytes
     limits: Limits = DOCUMENT_LIMITS
+    contexts: tuple[Context | None, ...] = (None,)
 
     def document(self, side: int) -> Document:
         """Return the document for a side, from 0."""
-        return Document(self.name, io.BytesIO(self.raw), self.limits)
+        context = self.contexts[min(side, len(self.contexts) - 1)]
+        return Document(self.name, io.BytesIO(self.raw), self.limits, context)
 
 
 @dataclass(frozen=True)
@@ -108,13 +114,14 @@ def hold(documents: Iterable[Sequence[Document]]) -> tuple[list[Held | LeftOut],
         except (RepairableError, OSError) as error:
             rows.append(LeftOut(name, why_of(error, name), failed=True))
             continue
-        size = len(raw)
+        contexts = tuple(document.context for document in same)
+        size = len(raw) + sum(map(_size, contexts))
         if size > room:
             why = f"too long: a page has room for {MOST_BYTES:,} bytes of text in all"
             rows.append(LeftOut(name, why, failed=False))
             continue
         room -= size
-        rows.append(Held(name, raw, limits))
+        rows.append(Held(name, raw, limits, contexts))
     return rows, further
 
 
@@ -127,6 +134,10 @@ def _bytes_of(document: Document, most: int) -> bytes:
     """Return at most `most` bytes of a document."""
     source: Any = document.source
     return bytes(source.read(most))
+
+
+def _size(context: Context | None) -> int:
+    return 0 if context is None else len(utf8_bytes(context, "") if isinstance(context, str) else context)
 
 
 class WordCollector:
