@@ -46,14 +46,27 @@ def _page(context: click.Context, parameter: click.Parameter, given: str | None)
 
 @dataclass(frozen=True)
 class PageOptions:
-    """What a page shows, and where it is written; the fields are options of the same names."""
+    """What a page shows, and where it is written; the fields are options of the same names.
+
+    Raises:
+        click.UsageError: they do not go together.
+    """
 
     output: Path | None
     force: bool
     top: int | None
     title: str | None
     other: Path | None
+    context_fields: tuple[str, ...]
     picture: Path | None
+
+    def __post_init__(self) -> None:
+        if len(self.context_fields) > 2:
+            raise click.UsageError(f"--context-field {len(self.context_fields)} times: a page has two sides at most.")
+        if len(self.context_fields) == 2 and self.other is not None:
+            raise click.UsageError(
+                "A page compares two bundles or two contexts. Leave out --with or a --context-field."
+            )
 
     def output_for(self, files: Sequence[Path]) -> Path:
         """Return the file to write.
@@ -103,6 +116,14 @@ page_options = all_of(
         help="Also score with this bundle, as side B, and show A − B by word.",
     ),
     click.option(
+        "--context-field",
+        "context_fields",
+        multiple=True,
+        metavar="NAME",
+        help="With --field: the field with the text before each document, which has no score. Give it twice to compare "
+        "two contexts, as sides A and B.",
+    ),
+    click.option(
         "--picture",
         type=PATH,
         metavar="FILE",
@@ -132,6 +153,8 @@ def report(
     For one document, the page has every token. For several, it has a list, in which each opens its text by word. With
     two sides A and B, it also has the difference A − B of each word.
     """
+    if page.context_fields and selection.field is None:
+        raise click.UsageError("--context-field is for rows. Give --field, too.")
     output = page.output_for(files)
     from xlexport.bundles import open_bundle
     from xlexport.scoring.documents import documents
@@ -140,12 +163,17 @@ def report(
     written = [output, *([] if page.picture is None else [page.picture])]
     inputs = find_inputs(files, selection.include, selection.reading, written, tell)
     _check_outputs(page, output, inputs)
-    given = documents(inputs, selection.reading, sys.stdin.buffer, keep=False)
+    if len(page.context_fields) > 1 and not all(found.repeatable for found in inputs):
+        raise click.UsageError(
+            "Two contexts read their input twice, but standard input and pipes are gone. Give files."
+        )
+    readings = [dataclasses.replace(selection.reading, context_field=name) for name in page.context_fields or (None,)]
+    given = zip(*(documents(inputs, reading, sys.stdin.buffer, keep=False) for reading in readings), strict=True)
     first = list(itertools.islice(given, 2))
     if not first:
         raise nothing_in([found.name for found in inputs], "lines that are not blank")
-    if len(first) == 1 and page.other is None:
-        document = first[0]
+    if len(first) == 1 and page.other is None and not page.context_fields:
+        ((document,),) = first
         if selection.field is None and inputs[0].path is not None:
             document = dataclasses.replace(document, name=inputs[0].path.name)
         _one_document(open_bundle(bundle, **runtime), document, page, output, evaluation)
@@ -207,7 +235,7 @@ def _one_document(
         tell(said)
     for said in losses(score):
         tell(f"{score.document}: {said}")
-    tell(f"wrote {output}: {score.tokens:,} tokens, {output.stat().st_size / 1e6:,.1f} MB")
+    tell(f"wrote {output}: {score.tokens:,} tokens, {_size(output)}")
     if collector is not None:
         row = Row(document.name, (collector.words(),), None)
         _draw(page, [row], [""], page.title or document.name)
@@ -216,7 +244,7 @@ def _one_document(
 def _several(
     models: Sequence[Model],
     bundles: Sequence[Path],
-    given: Iterable[Document],
+    given: Iterable[tuple[Document, ...]],
     inputs: Sequence[Input],
     page: PageOptions,
     output: Path,
@@ -227,9 +255,13 @@ def _several(
     from xlexport.report.words import Held, hold
     from xlruntime.messages import counted
 
-    held, further = hold([document] for document in given)
-    settings = [model.evaluation(**evaluation) for model in models]
-    sides = list(map(Side, _names(bundles), models, settings))
+    held, further = hold(given)
+    contexts = [f"context: {name}" for name in page.context_fields] or [""]
+    sides = [
+        Side(", ".join(filter(None, (name, context))), model, model.evaluation(**evaluation))
+        for name, model in zip(_names(bundles), models, strict=True)
+        for context in contexts
+    ]
     kept = [document for document in held if isinstance(document, Held)]
     bar = DocumentsBar(len(kept) * len(sides), sum(len(document.raw) for document in kept) * len(sides))
     try:
@@ -243,11 +275,16 @@ def _several(
     for said in found.remarks:
         tell(said)
     words = sum(len(row.sides[0].starts) for row in found.scored)
-    size = output.stat().st_size / 1e6
-    tell(f"wrote {output}: {counted(len(found.scored), 'document')}, {counted(words, 'word')}, {size:,.1f} MB")
+    what = f"{counted(len(found.scored), 'document')}, {counted(words, 'word')}"
+    tell(f"wrote {output}: {what}, {_size(output)}")
     _draw(page, found.scored, [f"{letter}: {side.name}" for letter, side in zip("AB", sides, strict=False)], title)
     if any(left.failed for left in found.left_out):
         click.get_current_context().exit(1)
+
+
+def _size(file: Path) -> str:
+    size = file.stat().st_size
+    return f"{size / 1e6:,.1f} MB" if size >= 50_000 else f"{size / 1e3:,.0f} kB"
 
 
 def _names(bundles: Sequence[Path]) -> list[str]:
