@@ -23,6 +23,10 @@ ITEMS = [
     {"item": "1a", "sentence": "The cook stirred the soup with a spoon."},
     {"item": "1b", "sentence": "The cook stirred the soup with a table."},
 ]
+CONTEXTS = """item,kitchen,ship,sentence
+1,He was in the kitchen.,He was on the ship.,The cook stirred the soup.
+2,She was in the kitchen.,She was on the ship.,The captain looked at the sea.
+"""
 
 
 @pytest.fixture(scope="session")
@@ -48,6 +52,7 @@ def page_folder(converted: tuple[Path, str], tmp_path: Path) -> Path:
     if ALICE.is_file():
         (folder / ALICE.name).symlink_to(ALICE)
     texts = {"book.txt": topics["assignment"], "valid.txt": RIVER, "train.txt": (RIVER + WATER) * 8}
+    texts["contexts.csv"] = CONTEXTS
     for name, text in texts.items():
         (folder / name).write_text(text, "utf-8")
     (folder / "books").mkdir()

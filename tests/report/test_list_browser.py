@@ -24,7 +24,7 @@ pytestmark = [pytest.mark.full, pytest.mark.skipif(REASON is not None, reason=st
 
 NAME = "<img src=x onerror=document.title='broken'>\u202e</script>"
 LONG = "one two three four five six seven eight nine ten\n" * 60
-DOCUMENTS = [
+DOCUMENTS: list[Held | LeftOut] = [
     Held("1 spoon", b"The cook stirred the soup with a spoon.\n"),
     Held(NAME, HOSTILE),
     Held("3 long", LONG.encode()),

@@ -24,6 +24,7 @@ ITEMS = [
         "sentence": "caf\u00e9 \U0001f600 \u05e9\u05dc\u05d5\u05dd end",
     },
 ]
+CONTEXT = "<b onclick=alert(1)>ship</script>"  # a column's name
 STEP = 0.00051  # bits are kept in thousandths
 
 
@@ -140,6 +141,62 @@ def test_bundles_of_other_tokenizers_are_compared_where_both_score_the_same_text
     assert "1 word without A − B, because the sides do not score the same text of it." in notes
 
 
+@pytest.fixture
+def contexts(tmp_path: Path) -> Path:
+    path = tmp_path / "contexts.csv"
+    path.write_text(
+        f"id,kitchen,{CONTEXT},sentence\n"
+        "1,He was in the kitchen.,He was on the ship.,The cook stirred the soup.\n"
+        "2,She was in the kitchen.,,The captain\u2019s tea.\n",
+        "utf-8",
+    )
+    return path
+
+
+def test_two_contexts_are_compared_by_word(invoke: Invoke, contexts: Path) -> None:
+    options = (contexts, "--field", "sentence", "--id-field", "id")
+    fields = ("kitchen", CONTEXT)
+    page = read_list(
+        written(invoke, GOLDEN, *options, *(part for name in fields for part in ("--context-field", name)))
+    )
+    assert [name for name, _ in page.about["sides"]] == [f"context: {name}" for name in fields]
+    for side, name in enumerate(fields):
+        own = (*options, "--context-field", name, "--keep", "")
+        shown = [bits for document in page.documents for bits in document["bits"][side]]
+        records = scored(invoke, "word", GOLDEN, *own)
+        assert [bits / 1000 for bits in shown] == pytest.approx([record["bits"] for record in records], abs=STEP)
+        totals = [total["bits"] for total in scored(invoke, "document", GOLDEN, *own)]
+        assert [document["values"][1 + side] for document in page.documents] == totals
+    first, second = page.documents
+    assert first["partly"] == [[], []] and first["values"][3] == pytest.approx(first["values"][1] - first["values"][2])
+    assert second["partly"] == [[], [0]]  # an empty field is no context
+    assert second["difference"][1] is not None
+    assert any(note.startswith("B: 1 word (italic)") for note in page.about["notes"])
+
+
+def test_one_context(invoke: Invoke, contexts: Path) -> None:
+    options = (contexts, "--field", "sentence", "--context-field", "kitchen")
+    page = read_list(written(invoke, GOLDEN, *options))
+    totals = [total["bits"] for total in scored(invoke, "document", GOLDEN, *options, "--keep", "")]
+    assert [document["values"][1] for document in page.documents] == totals
+    assert page.about["sides"][0][0] == "context: kitchen"
+
+
+def test_item_without_a_context_field_is_left_out(invoke: Invoke, tmp_path: Path) -> None:
+    path = tmp_path / "items.jsonl"
+    path.write_text('{"s": "one two", "a": "x", "b": "y"}\n{"s": "three four", "a": "x"}\n')
+    done = invoke("report", GOLDEN, path, "--field", "s", "--context-field", "a", "--context-field", "b")
+    assert done.code == 1 and "expected text in field 'b', found only 's', 'a'" in done.err
+    page = read_list(path.with_suffix(".html").read_text("utf-8"))
+    assert ["why" in document for document in page.documents] == [False, True]
+
+
+def test_contexts_need_files_that_can_be_read_twice(invoke: Invoke, tmp_path: Path) -> None:
+    options = ("--field", "s", "--context-field", "a", "--context-field", "b", "-o", tmp_path / "page.html")
+    refused = invoke("report", GOLDEN, "-", *options, stdin=b"{}")
+    assert refused.code == 2 and "Two contexts read their input twice" in refused.err
+
+
 def test_bundle_without_a_tokenizer_is_refused(invoke: Invoke, prose: Path) -> None:
     bundle = GOLDEN.parents[1] / "pre_lnorm_empty" / "bundle"
     refused = invoke("report", GOLDEN, prose, "--with", bundle).error
@@ -203,6 +260,14 @@ def test_nothing_of_items_is_markup_or_script(invoke: Invoke, items: Path) -> No
     assert not re.search(r'\s(style|on\w+)="', own)
 
 
+def test_names_of_columns_are_not_markup(invoke: Invoke, contexts: Path) -> None:
+    options = ("--field", "sentence", "--context-field", "kitchen", "--context-field", CONTEXT)
+    page = written(invoke, GOLDEN, contexts, *options)
+    assert "onclick" in json.dumps(read_list(page).about)
+    assert "<b onclick" not in page and "ship</script>" not in page
+    assert page.count("</script") == len(re.findall(r"<script\b", page))
+
+
 def test_same_input_gives_the_same_list(invoke: Invoke, items: Path) -> None:
     options = (GOLDEN, items, "--field", "sentence", "--with", OTHER)
     assert written(invoke, *options) == written(invoke, *options)
@@ -230,6 +295,9 @@ def test_folder_of_documents(invoke: Invoke, tmp_path: Path, monkeypatch: pytest
         ((".",), "has no name to call the page by: give -o."),
         (("a.txt", "b.txt", "-o", "p.html", "--ids"), "--ids has no words to list or to compare."),
         (("a.txt", "b.txt", "-o", "p.html", "--top", "3"), "--top is for the tokens of a single document."),
+        (("a.txt", "--context-field", "x"), "--context-field is for rows. Give --field, too."),
+        (("a.txt", "--field", "s", *("--context-field", "x") * 3), "--context-field 3 times"),
+        (("a.txt", "--field", "s", *("--context-field", "x") * 2, "--with", "b"), "two bundles or two contexts"),
         (("a.txt", "b.html", "-o", "b.html", "--force"), "b.html is a file to report on"),
     ],
 )
