@@ -26,7 +26,7 @@ NAME = "<img src=x onerror=document.title='broken'>\u202e</script>"
 LONG = "one two three four five six seven eight nine ten\n" * 60
 DOCUMENTS: list[Held | LeftOut] = [
     Held("1 spoon", b"The cook stirred the soup with a spoon.\n"),
-    Held(NAME, HOSTILE),
+    Held(NAME, HOSTILE, contexts=(f"{NAME} before ", None)),
     Held("3 long", LONG.encode()),
     LeftOut("4 <b>missing</b>", "no such <i>file</i>", failed=True),
 ]
@@ -122,6 +122,7 @@ def test_hostile_texts_and_names_are_shown_as_they_are(two: Browser) -> None:
     assert (
         two.run("return document.images.length + document.querySelectorAll('main b, main i:not(.block i)').length") == 0
     )
+    assert texts(two, ".context") == [f"Context of A: {NAME} before ".replace("\u202e", "U+202E"), "Context of B: none"]
     assert texts(two, "#sides dd bdi") == [NAME.replace("\u202e", "U+202E"), "other"]
 
 

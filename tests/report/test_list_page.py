@@ -168,6 +168,8 @@ def test_two_contexts_are_compared_by_word(invoke: Invoke, contexts: Path) -> No
         totals = [total["bits"] for total in scored(invoke, "document", GOLDEN, *own)]
         assert [document["values"][1 + side] for document in page.documents] == totals
     first, second = page.documents
+    assert first["contexts"] == ["He was in the kitchen. ", "He was on the ship. "]
+    assert second["contexts"] == ["She was in the kitchen. ", ""]
     assert first["partly"] == [[], []] and first["values"][3] == pytest.approx(first["values"][1] - first["values"][2])
     assert second["partly"] == [[], [0]]  # an empty field is no context
     assert second["difference"][1] is not None

@@ -174,6 +174,7 @@ def _document(row: Row | LeftOut) -> dict[str, Any]:
     edges = np.stack([first.starts, first.ends], axis=1).reshape(-1)
     return {
         "name": row.name,
+        "contexts": row.contexts,
         "text": first.text,
         "spans": np.diff(edges, prepend=0).tolist(),  # deflates better than places
         "bits": [_steps(side.bits) for side in row.sides],

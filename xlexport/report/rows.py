@@ -27,11 +27,13 @@ class Row:
         sides: scores of A, and of B if there are two sides.
         difference: (n,) A − B by word, in bits. NaN unless both sides score the same text of the word: a side without
             context has no score of its first token, which may be a whole word for one tokenizer and a byte for another.
+        contexts: texts before the document, one for each side if they differ; empty if there is none.
     """
 
     name: str
     sides: tuple[WordScores, ...]
     difference: npt.NDArray[np.float64] | None
+    contexts: tuple[str, ...] = ()
 
     @property
     def compared(self) -> int:
@@ -66,7 +68,8 @@ def as_rows(given: Sequence[Held | LeftOut], sides: Sequence[Sequence[WordScores
             rows.append(LeftOut(held.name, why_of(errors[0], held.name), failed=True))
             continue
         words = tuple(result for result in found if isinstance(result, WordScores))
-        rows.append(Row(held.name, words, _difference(held.name, *words) if len(words) > 1 else None))
+        difference = _difference(held.name, *words) if len(words) > 1 else None
+        rows.append(Row(held.name, words, difference, held.texts_before()))
     return rows
 
 

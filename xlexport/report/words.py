@@ -16,7 +16,7 @@ from xlexport.scoring.caveats import nothing_to_score
 from xlexport.scoring.text_source import TextSource
 from xlexport.scoring.units import Unit, UnitSplitter
 from xlruntime import Document, DocumentScore, Model, TextError, TokenScores
-from xlruntime.documents import DOCUMENT_LIMITS, Context, Tokenizer, utf8_bytes
+from xlruntime.documents import DOCUMENT_LIMITS, Context, Tokenizer
 from xlruntime.errors import RepairableError
 from xlruntime.evaluation import EvaluationSettings
 from xlruntime.limits import Limits
@@ -41,6 +41,11 @@ class Held:
     raw: bytes
     limits: Limits = DOCUMENT_LIMITS
     contexts: tuple[Context | None, ...] = (None,)
+
+    def texts_before(self) -> tuple[str, ...]:
+        """Return the contexts as text, or nothing if there is none."""
+        texts = tuple(_text(context) for context in self.contexts)
+        return texts if any(texts) else ()
 
     def document(self, side: int) -> Document:
         """Return the document for a side, from 0."""
@@ -115,7 +120,7 @@ def hold(documents: Iterable[Sequence[Document]]) -> tuple[list[Held | LeftOut],
             rows.append(LeftOut(name, why_of(error, name), failed=True))
             continue
         contexts = tuple(document.context for document in same)
-        size = len(raw) + sum(map(_size, contexts))
+        size = len(raw) + sum(len(_text(context).encode("utf-8", "surrogatepass")) for context in contexts)
         if size > room:
             why = f"too long: a page has room for {MOST_BYTES:,} bytes of text in all"
             rows.append(LeftOut(name, why, failed=False))
@@ -136,8 +141,11 @@ def _bytes_of(document: Document, most: int) -> bytes:
     return bytes(source.read(most))
 
 
-def _size(context: Context | None) -> int:
-    return 0 if context is None else len(utf8_bytes(context, "") if isinstance(context, str) else context)
+def _text(context: Context | None) -> str:
+    """Return a context as Python text; token ids have none."""
+    if isinstance(context, bytes):
+        return context.decode("utf-8", "surrogateescape")
+    return context if isinstance(context, str) else ""
 
 
 class WordCollector:

@@ -1,4 +1,4 @@
-// A page of several documents, or of two sides. A document is {name, text, spans, bits, partly, difference, values}: `spans` is
+// A page of several documents, or of two sides. A document is {name, contexts, text, spans, bits, partly, difference, values}: `spans` is
 // by word how far it begins after the one before it, and how long it is, in UTF-16 units. `bits` has a list by word for
 // each side, `difference` is A − B, all in steps of a bit, null where there is no figure. `partly` has for each side the
 // words of which only a part has a score. A document that is left out is {name, why}.
@@ -127,6 +127,14 @@ function drawTable(shown) {
   return parent;
 }
 
+// What the model read before the document, below its text.
+function drawContexts({ contexts }) {
+  return contexts.map((context, side) => {
+    const which = contexts.length > 1 ? `Context of ${"AB"[side]}: ` : "Context: ";
+    return element("p", "context", which, element("bdi", "", context ? legible(context) : "none"));
+  });
+}
+
 function open(shown) {
   if (shown.row || shown.why !== undefined) return;
   const table = element("details", "", element("summary", "", "Words as a table"));
@@ -134,7 +142,7 @@ function open(shown) {
     if (table.open && table.childElementCount === 1) table.append(drawTable(shown));
   };
   table.open = isPair && shown.bits[0].length <= PIECE.table;
-  const cell = element("td", "", drawText(shown), table);
+  const cell = element("td", "", drawText(shown), ...drawContexts(shown), table);
   cell.colSpan = about.columns.length + 1;
   shown.row = element("tr", "opened", cell);
   shown.body.append(shown.row);
