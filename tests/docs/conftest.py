@@ -23,9 +23,9 @@ ITEMS = [
     {"item": "1a", "sentence": "The cook stirred the soup with a spoon."},
     {"item": "1b", "sentence": "The cook stirred the soup with a table."},
 ]
-CONTEXTS = """item,related,unrelated,sentence
-1,There was soup for dinner.,There was snow on the roof.,The cook stirred the soup.
-2,They sailed far out to sea.,They walked far into town.,The captain looked at the sea.
+CONTEXTS = """item,idiom,neutral,ending
+1,Once upon a,She never had a,time when she was happy.
+2,He shook his,He saw his,head and said nothing.
 """
 
 
