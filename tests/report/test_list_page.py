@@ -124,7 +124,7 @@ def test_one_document_with_two_bundles(invoke: Invoke, prose: Path) -> None:
 def test_bundles_of_other_tokenizers_are_compared_where_both_score_the_same_text(
     reuse_export: None, checkpoint: Path, invoke: Invoke, tmp_path: Path
 ) -> None:
-    """The first word has no score as a token, but two of three as bytes: it has no difference."""
+    """Leave the first word without a difference: as one token it has no score, but two of its three bytes have."""
     vocabulary, bundle, source = tmp_path / "vocab.txt", tmp_path / "words.bundle", tmp_path / "it.txt"
     vocabulary.write_text("\n".join(("<unk>", "the", "deep", "sea", *(f"<{number}>" for number in range(252)))))
     invoke("convert", checkpoint, "-o", bundle, "--tokenizer", vocabulary, "--segments", "2").succeeded()
@@ -171,7 +171,7 @@ def test_two_contexts_are_compared_by_word(invoke: Invoke, contexts: Path) -> No
     assert first["contexts"] == ["He was in the kitchen. ", "He was on the ship. "]
     assert second["contexts"] == ["She was in the kitchen. ", ""]
     assert first["partly"] == [[], []] and first["values"][3] == pytest.approx(first["values"][1] - first["values"][2])
-    assert second["partly"] == [[], [0]]  # an empty field is no context
+    assert second["partly"] == [[], [0]]  # an empty field means no context
     assert second["difference"][1] is not None
     assert any(note.startswith("B: 1 word (italic)") for note in page.about["notes"])
 

@@ -50,7 +50,7 @@ def draw_words(rows: Sequence[Row], sides: Sequence[str], title: str, path: Path
         sentences about what the picture leaves out.
 
     Raises:
-        TextError: there are no words.
+        TextError: the documents have only white space.
         OSError: the file cannot be written.
     """
     from matplotlib.figure import Figure  # without pyplot, which needs a display

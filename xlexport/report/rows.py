@@ -51,7 +51,7 @@ def as_rows(given: Sequence[Held | LeftOut], sides: Sequence[Sequence[WordScores
 
     Args:
         given: the documents of the page.
-        sides: for each side the results of those that are held, in order.
+        sides: for each side the results of the held documents, in order.
 
     Raises:
         TextError: the sides have other words in one document.

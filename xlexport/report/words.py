@@ -195,7 +195,7 @@ def score_words(
         watch: called with each part of the scores.
 
     Raises:
-        TextError: the bundle has no tokenizer, so there are no words.
+        TextError: the bundle has no tokenizer, and so no words.
     """
     if model.tokenizer.vocab_size is None:
         raise TextError(

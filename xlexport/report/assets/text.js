@@ -92,7 +92,7 @@ function estimateHeights() {
   }
 }
 
-// Whether what begins at `place` is drawn in one with what stands before it: accents, parts of an emoji, of a flag, and
+// Whether what begins at `place` is drawn in one with what is before it: accents, parts of an emoji, of a flag, and
 // the two characters that end a line in many files.
 function joins(place, unit) {
   if (text[place] === "\n") return text[place - 1] === "\r";
