@@ -44,7 +44,7 @@ def test_words_are_compared_if_both_sides_score_the_same_text(words: WordScores)
 
 
 def test_words_that_both_sides_score_whole_are_compared_without_equal_coverage(words: WordScores) -> None:
-    """A vocabulary without newlines covers fewer bytes of the white space before a word."""
+    """Compare with a vocabulary without newlines, which covers fewer bytes of the white space before a word."""
     whole = dataclasses.replace(words, whole=np.array([True] * 3))
     other = dataclasses.replace(whole, covered=whole.covered - 1)
     assert row_of(whole, other).compared == 3
