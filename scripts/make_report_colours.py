@@ -1,8 +1,9 @@
-"""Print xlexport/report/assets/colours.css: the scale from expected to surprising, for light and for dark pages.
+"""Print xlexport/report/assets/colours.css: scales from expected to surprising, for light and for dark pages.
 
-It runs in even steps of lightness in Oklab (https://bottosson.github.io/posts/oklab/), darker the more surprising on a
-light page and brighter on a dark one, so that its order does not depend on seeing hues. It stays on one side of middle
-lightness, so that one colour of text is readable on all of it.
+There is a warm scale, and a cool one for negative differences. Each runs in even steps of lightness in Oklab
+(https://bottosson.github.io/posts/oklab/), darker the more surprising on a light page and brighter on a dark one, so
+that its order does not depend on seeing hues. It stays on one side of middle lightness, so that one colour of text is
+readable on all of it.
 
     python scripts/make_report_colours.py > xlexport/report/assets/colours.css
 """
@@ -10,6 +11,7 @@ lightness, so that one colour of text is readable on all of it.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -36,6 +38,25 @@ STOPS = {
         (0.54, 0.125, 45),
     ),
 }
+# About the same lightness in blue; teal on dark pages, because the warm scale begins with indigo there.
+COOL_STOPS = {
+    "light": (
+        (0.985, 0.012, 240),
+        (0.92, 0.045, 235),
+        (0.855, 0.075, 240),
+        (0.79, 0.105, 247),
+        (0.725, 0.125, 255),
+        (0.66, 0.145, 262),
+    ),
+    "dark": (
+        (0.24, 0.02, 220),
+        (0.295, 0.05, 205),
+        (0.35, 0.06, 200),
+        (0.405, 0.07, 195),
+        (0.46, 0.08, 190),
+        (0.515, 0.09, 185),
+    ),
+}
 
 FROM_OKLAB = np.array(
     [[1, 0.3963377774, 0.2158037573], [1, -0.1055613458, -0.0638541728], [1, -0.0894841775, -1.2914855480]]
@@ -49,22 +70,25 @@ TO_LINEAR = np.array(
 )
 
 
-def scale(theme: str) -> list[str]:
-    """Return LEVELS colours (#rrggbb) from expected to surprising, for `light` or `dark`."""
-    stops = STOPS[theme]
+def scale(stops: Sequence[tuple[float, float, float]]) -> list[str]:
+    """Return LEVELS colours (#rrggbb) along the stops."""
     return [_hex(*_between(stops, level / (LEVELS - 1) * (len(stops) - 1))) for level in range(LEVELS)]
 
 
 def css_colours() -> str:
-    """Return custom properties for style sheets: `--page`, `--ink` and `--l0` … `--l15`, each for light and dark."""
+    """Return custom properties for light and dark: `--page`, `--ink`, `--l0` …, and the cool `--c0` …."""
     pairs = {"page": (PAGE["light"], PAGE["dark"]), "ink": (INK["light"], INK["dark"])}
-    pairs |= {f"l{level}": pair for level, pair in enumerate(zip(scale("light"), scale("dark"), strict=True))}
+    for letter, stops in (("l", STOPS), ("c", COOL_STOPS)):
+        colours = zip(scale(stops["light"]), scale(stops["dark"]), strict=True)
+        pairs |= {f"{letter}{level}": pair for level, pair in enumerate(colours)}
     properties = "".join(f"  --{name}: light-dark({light}, {dark});\n" for name, (light, dark) in pairs.items())
-    rules = "".join(f".l{level} {{ background: var(--l{level}); }}\n" for level in range(1, LEVELS))
+    rules = "".join(
+        f".{letter}{level} {{ background: var(--{letter}{level}); }}\n" for letter in "lc" for level in range(1, LEVELS)
+    )
     return f":root {{\n{properties}}}\n{rules}"
 
 
-def _between(stops: tuple[tuple[float, float, float], ...], place: float) -> tuple[float, float, float]:
+def _between(stops: Sequence[tuple[float, float, float]], place: float) -> tuple[float, float, float]:
     """Return lightness, chroma and hue at `place` stops from the first; hues take the shorter way round."""
     index = min(int(place), len(stops) - 2)
     (l0, c0, h0), (l1, c1, h1) = stops[index : index + 2]
@@ -88,5 +112,6 @@ def _hex(light: float, chroma: float, hue: float) -> str:
 
 
 if __name__ == "__main__":
-    print("/* The scale from expected (l0) to surprising (l15), made by scripts/make_report_colours.py. */")
+    print("/* Scales from expected (l0) to surprising (l15), and to negative differences (c15). Made by")
+    print("   scripts/make_report_colours.py. */")
     print(css_colours(), end="")

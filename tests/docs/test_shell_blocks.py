@@ -88,7 +88,12 @@ NOT_RUN = {
         "docs/reformer.md",
         "xlexport train --architecture reformer --task duplication --word-length 255 --attn-layers lsh --out run \\",
     ): "trains for hours",
-    ("docs/report.md", "xlexport report BUNDLE FILE [-o PAGE.html] [--top K] [--title TITLE] [--force]"): SYNOPSIS,
+    (
+        "docs/report.md",
+        "xlexport report BUNDLE FILES… [-o PAGE.html] [--with BUNDLE2] [--context-field NAME]… "
+        "[--picture FILE.svg|png] [--title TITLE] [--force]",
+    ): SYNOPSIS,
+    ("docs/report.md", "xlexport report BUNDLE items.jsonl --field sentence --with BUNDLE2"): SYNOPSIS,
     (
         "docs/scoring.md",
         "3 documents, 28,000 tokens: 2.1304 bits per byte together, 2.1460 ± 0.0137 a document (mean and standard "

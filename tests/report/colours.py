@@ -8,7 +8,7 @@ from importlib.resources import files
 import numpy as np
 import numpy.typing as npt
 
-from xlexport.report.page import LEVELS
+from xlexport.report.html_page import LEVELS
 
 __all__ = ["INK", "PAGE", "SHEET", "contrast", "lightness", "scale"]
 
@@ -31,9 +31,9 @@ TO_LINEAR = np.array(
 )
 
 
-def scale(theme: str) -> list[str]:
-    """Return the colours (#rrggbb) from expected to surprising, for `light` or `dark`."""
-    return [COLOURS[f"l{level}"][theme] for level in range(LEVELS)]
+def scale(theme: str, letter: str = "l") -> list[str]:
+    """Return the colours (#rrggbb) from expected to surprising, or with letter `c` to negative differences."""
+    return [COLOURS[f"{letter}{level}"][theme] for level in range(LEVELS)]
 
 
 def contrast(one: str, other: str) -> float:

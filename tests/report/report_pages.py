@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["GOLDEN", "HOSTILE", "Page", "read_page"]
+__all__ = ["GOLDEN", "HOSTILE", "ListPage", "Page", "read_list", "read_page"]
 
 from tests.helpers.paths import EMPTY, golden_bundle
 
@@ -69,6 +69,28 @@ def read_page(page: str) -> Page:
     columns = {name: np.concatenate([part[name] for part in parts], axis=-1) for name in parts[0]}
     labels = json.loads(zlib.decompress(base64.b64decode(blocks["labels"])))
     return Page(about, labels, text, np.concatenate(widths), columns)
+
+
+@dataclass
+class ListPage:
+    """The data of a page of several documents."""
+
+    about: dict[str, Any]
+    documents: list[dict[str, Any]]
+
+    def words(self, number: int) -> list[str]:
+        """Return the words of a document."""
+        units = self.documents[number]["text"].encode("utf-16-le", "surrogatepass")
+        edges = 2 * np.cumsum(self.documents[number]["spans"]).reshape(-1, 2)
+        return [units[start:end].decode("utf-16-le", "surrogatepass") for start, end in edges.tolist()]
+
+
+def read_list(page: str) -> ListPage:
+    """Unpack the blocks of a page of several documents."""
+    ((name, packed),) = re.findall(r'<script type="text/plain" id="([\w-]+)">([^<]*)</script>', page)
+    assert name == "packed"
+    (about,) = re.findall(r'<script type="application/json" id="about">(.*?)</script>', page)
+    return ListPage(json.loads(about), json.loads(zlib.decompress(base64.b64decode(packed))))
 
 
 def _columns(block: str, sizes: list[tuple[int, int]]) -> list[Array]:

@@ -27,7 +27,8 @@ from tests.report.browsing import (
 )
 from tests.report.colours import INK, PAGE, scale
 from tests.report.report_pages import FAMILY, GOLDEN, HOSTILE
-from xlexport.report.page import LEVELS, write_report
+from xlexport.report.html_page import LEVELS
+from xlexport.report.page import write_report
 from xlruntime import Document, Model, TokenScores, load
 
 REASON = missing_browser()

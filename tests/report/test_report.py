@@ -21,8 +21,8 @@ from tests.helpers.invoking import PROSE, Invoke
 from tests.report.colours import INK, PAGE, SHEET, contrast, lightness, scale
 from tests.report.report_pages import FAMILY, GOLDEN, HOSTILE, Page, read_page
 from xlexport.report import page_text
+from xlexport.report.html_page import LEVELS
 from xlexport.report.packing import NO_SCORE, bytes_for, planes
-from xlexport.report.page import LEVELS
 from xlruntime import load
 from xlruntime.tokenizers import ByteTokenizer, NoTokenizer
 from xlruntime.tokenizers.vocabulary import Vocabulary
@@ -47,7 +47,7 @@ def hostile(tmp_path: Path) -> Path:
 
 def written(invoke: Invoke, source: Path, *options: str) -> str:
     output = source.parent / "page.html"
-    invoke("report", GOLDEN, source, "-o", output, "--threads", "1", "--force", *options).succeeded()
+    invoke("report", GOLDEN, source, "-o", output, "--threads", "1", "--force", "--binary", *options).succeeded()
     return output.read_text("utf-8")
 
 
@@ -133,10 +133,11 @@ def test_same_input_gives_the_same_page(invoke: Invoke, hostile: Path) -> None:
 
 
 @pytest.mark.parametrize("theme", THEMES)
-def test_text_is_readable_on_the_whole_scale(theme: str) -> None:
+@pytest.mark.parametrize("letter", ["l", "c"])
+def test_text_is_readable_on_the_whole_scale(theme: str, letter: str) -> None:
     """Check contrasts of at least 4.5, as the Web Content Accessibility Guidelines require (level AA)."""
-    assert len(scale(theme)) == LEVELS
-    assert min(contrast(INK[theme], colour) for colour in (PAGE[theme], *scale(theme))) >= 4.5
+    assert len(scale(theme, letter)) == LEVELS
+    assert min(contrast(INK[theme], colour) for colour in (PAGE[theme], *scale(theme, letter))) >= 4.5
     style = Path(xlexport.report.page.__file__).with_name("assets").joinpath("report.css").read_text("utf-8")
     quiet, panel, accent = (
         re.findall(rf"--{name}: light-dark\((\S+), (\S+)\)", style)[0][THEMES.index(theme)]
@@ -147,8 +148,9 @@ def test_text_is_readable_on_the_whole_scale(theme: str) -> None:
 
 @pytest.mark.parametrize("theme", THEMES)
 @pytest.mark.parametrize("eyes", [None, *DEFICIENCIES])
-def test_scale_is_ordered_by_lightness_whatever_hues_are_seen(theme: str, eyes: str | None) -> None:
-    seen = [lightness(colour if eyes is None else _simulated(colour, eyes)) for colour in scale(theme)]
+@pytest.mark.parametrize("letter", ["l", "c"])
+def test_scale_is_ordered_by_lightness_whatever_hues_are_seen(theme: str, eyes: str | None, letter: str) -> None:
+    seen = [lightness(colour if eyes is None else _simulated(colour, eyes)) for colour in scale(theme, letter)]
     steps = np.diff(seen) * (-1 if theme == "light" else 1)
     assert steps.min() > 0.005, steps  # Oklab is made so that a difference of 0.02 is just seen: four levels at most
 
@@ -295,11 +297,11 @@ def test_endings_of_pages(invoke: Invoke, tmp_path: Path, prose: Path) -> None:
         assert (tmp_path / name).is_file()
 
 
-def test_a_folder_is_no_document(invoke: Invoke, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    for folder in (".", tmp_path):
-        refused = invoke("report", GOLDEN, folder)
-        assert refused.code == 2 and "is a folder. A page is about one document: give a file." in refused.err
+def test_a_folder_with_one_document(invoke: Invoke, tmp_path: Path) -> None:
+    (tmp_path / "one").mkdir()
+    (tmp_path / "one" / "prose.txt").write_bytes(PROSE)
+    invoke("report", GOLDEN, tmp_path / "one").succeeded()
+    assert read_page((tmp_path / "one.html").read_text("utf-8")).about["title"] == "prose.txt"
 
 
 def test_model_is_named_by_what_it_is_and_by_its_folder_where_that_tells_more(

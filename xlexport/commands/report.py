@@ -3,21 +3,32 @@
 from __future__ import annotations
 
 import dataclasses
+import glob
+import itertools
 import os
+import sys
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from xlexport.commands.documents import only_document_given
 from xlexport.commands.input_options import Selection, reading_options
-from xlexport.commands.options import DOCUMENT, PATH, document_options, runtime_options
-from xlexport.progress_bar import progress_bar
+from xlexport.commands.options import DOCUMENT, PATH, all_of, document_options, grouped, runtime_options
+from xlexport.progress_bar import DocumentsBar, progress_bar
 from xlexport.terminal import tell
 
-__all__ = ["report"]
+if TYPE_CHECKING:
+    from xlexport.report.rows import Row
+    from xlexport.scoring.inputs import Input
+    from xlruntime import Document, Model
+
+__all__ = ["PageOptions", "report"]
 
 ENDINGS = (".html", ".htm")
+TOP = 5
+MOST_SHOWN = 5  # documents that are left out and named on standard error
 
 
 def _page(context: click.Context, parameter: click.Parameter, given: str | None) -> Path | None:
@@ -33,65 +44,263 @@ def _page(context: click.Context, parameter: click.Parameter, given: str | None)
     return Path(given)
 
 
+@dataclass(frozen=True)
+class PageOptions:
+    """What a page shows, and where it is written; the fields are options of the same names.
+
+    Raises:
+        click.UsageError: they do not go together.
+    """
+
+    output: Path | None
+    force: bool
+    top: int | None
+    title: str | None
+    other: Path | None
+    context_fields: tuple[str, ...]
+    picture: Path | None
+
+    def __post_init__(self) -> None:
+        if len(self.context_fields) > 2:
+            raise click.UsageError(f"--context-field {len(self.context_fields)} times: a page has two sides at most.")
+        if len(self.context_fields) == 2 and self.other is not None:
+            raise click.UsageError(
+                "A page compares two bundles or two contexts. Leave out --with or a --context-field."
+            )
+
+    def output_for(self, files: Sequence[Path]) -> Path:
+        """Return the file to write.
+
+        Raises:
+            click.UsageError: none is given, and the documents have no name in common.
+        """
+        if self.output is not None:
+            return self.output
+        if len(files) > 1:
+            raise click.UsageError("Several files have no name to call the page by: give -o.")
+        (file,) = files
+        if str(file) == "-":
+            raise click.UsageError("Standard input has no name to call the page by: give -o.")
+        if not file.name or (glob.has_magic(str(file)) and not file.exists()):
+            raise click.UsageError(f"{file} has no name to call the page by: give -o.")
+        return file.with_name(f"{file.name}.html") if file.is_dir() else file.with_suffix(".html")
+
+    def title_for(self, inputs: Sequence[Input]) -> str:
+        """Return the title of a page of several documents."""
+        if self.title is not None:
+            return self.title
+        name = inputs[0].path.name if inputs[0].path is not None else inputs[0].name
+        return name if len(inputs) == 1 else f"{name} and {len(inputs) - 1:,} more"
+
+
+page_options = all_of(
+    click.option(
+        "-o",
+        "--output",
+        callback=_page,
+        metavar="PAGE",
+        help="HTML file to write.  [default: for one FILE its name without the suffix + .html]",
+    ),
+    click.option("--force", is_flag=True, help="Replace an existing file."),
+    click.option(
+        "--top",
+        type=click.IntRange(0, 10),
+        help=f"Number of likeliest tokens to show for each token of a single document.  [default: {TOP}]",
+    ),
+    click.option("--title", help="Title of the page.  [default: FILE's name]"),
+    click.option(
+        "--with",
+        "other",
+        type=PATH,
+        metavar="BUNDLE2",
+        help="Also score with this bundle, as side B, and show A − B by word.",
+    ),
+    click.option(
+        "--context-field",
+        "context_fields",
+        multiple=True,
+        metavar="NAME",
+        help="With --field: the field with the text before each document, which has no score. Give it twice to compare "
+        "two contexts, as sides A and B.",
+    ),
+    click.option(
+        "--picture",
+        type=PATH,
+        metavar="FILE",
+        help="Also draw surprisal by word in a .svg or .png file, for a paper. Needs matplotlib.",
+    ),
+    grouped("page", PageOptions),
+)
+
+
 @click.command()
 @click.argument("bundle", type=PATH)
-@click.argument("file", type=DOCUMENT)
-@click.option(
-    "-o",
-    "--output",
-    callback=_page,
-    metavar="PAGE",
-    help="HTML file to write.  [default: FILE without its suffix + .html]",
-)
-@click.option("--force", is_flag=True, help="Replace an existing file.")
-@click.option(
-    "--top",
-    type=click.IntRange(0, 10),
-    default=5,
-    show_default=True,
-    help="Number of likeliest tokens to show for each token.",
-)
-@click.option("--title", help="Title of the page.  [default: FILE's name]")
+@click.argument("files", nargs=-1, required=True, type=DOCUMENT)
+@page_options
 @reading_options
 @document_options
 @runtime_options
 def report(
     bundle: Path,
-    file: Path,
-    output: Path | None,
-    force: bool,
-    top: int,
-    title: str | None,
+    files: tuple[Path, ...],
+    page: PageOptions,
     selection: Selection,
     runtime: dict[str, Any],
     **evaluation: Any,
 ) -> None:
-    """Write a web page about FILE: its text coloured by how surprising BUNDLE finds it. One file, works offline."""
-    is_stdin = str(file) == "-"
-    if output is None and is_stdin:
-        raise click.UsageError("Standard input has no name to call the page by: give -o.")
-    from xlexport.atomic_output import check_file
+    """Write a web page about FILES: their text coloured by how surprising BUNDLE finds it. One file, works offline.
+
+    For one document, the page has every token. For several, it has a list, in which each opens its text by word. With
+    two sides A and B, it also has the difference A − B of each word.
+    """
+    if page.context_fields and selection.field is None:
+        raise click.UsageError("--context-field is for rows. Give --field, too.")
+    output = page.output_for(files)
     from xlexport.bundles import open_bundle
+    from xlexport.scoring.documents import documents
+    from xlexport.scoring.inputs import find_inputs, nothing_in
+
+    written = [output, *([] if page.picture is None else [page.picture])]
+    inputs = find_inputs(files, selection.include, selection.reading, written, tell)
+    _check_outputs(page, output, inputs)
+    if len(page.context_fields) > 1 and not all(found.repeatable for found in inputs):
+        raise click.UsageError(
+            "Two contexts read their input twice, but standard input and pipes are gone. Give files."
+        )
+    readings = [dataclasses.replace(selection.reading, context_field=name) for name in page.context_fields or (None,)]
+    given = zip(*(documents(inputs, reading, sys.stdin.buffer, keep=False) for reading in readings), strict=True)
+    first = list(itertools.islice(given, 2))
+    if not first:
+        raise nothing_in([found.name for found in inputs], "lines that are not blank")
+    if len(first) == 1 and page.other is None and not page.context_fields:
+        ((document,),) = first
+        if selection.field is None and inputs[0].path is not None:
+            document = dataclasses.replace(document, name=inputs[0].path.name)
+        _one_document(open_bundle(bundle, **runtime), document, page, output, evaluation)
+        return
+    if selection.ids:
+        raise click.UsageError("--ids has no words to list or to compare. Give one document, or text.")
+    if page.top is not None:
+        raise click.UsageError("--top is for the tokens of a single document. This page shows words: leave it out.")
+    bundles = [bundle] if page.other is None else [bundle, page.other]
+    models = [open_bundle(path, **runtime) for path in bundles]
+    _several(models, bundles, itertools.chain(first, given), inputs, page, output, evaluation)
+
+
+def _check_outputs(page: PageOptions, output: Path, inputs: Sequence[Input]) -> None:
+    """Refuse files that cannot be written, before any work is done; a missing input is reported before that."""
+    from xlexport.atomic_output import check_file
+    from xlexport.figures import check_picture
+
+    read = [os.path.realpath(given.path) for given in inputs if given.path is not None]
+    written = [output] if page.picture is None else [output, page.picture]
+    for path in written:
+        if os.path.realpath(path) in read:
+            raise click.UsageError(f"{path} is a file to report on, which the output would replace. Give another one.")
+    if page.picture is not None:
+        check_picture(page.picture)
+    if not read or any(map(os.path.exists, read)):
+        for path in written:
+            check_file(path, page.force)
+
+
+def _one_document(
+    model: Model, document: Document, page: PageOptions, output: Path, evaluation: dict[str, Any]
+) -> None:
+    """Write the page of one document with all its tokens."""
     from xlexport.report.page import read_for_page, write_report
+    from xlexport.report.rows import Row
+    from xlexport.report.words import WordCollector
     from xlexport.scoring.caveats import caveats, losses
 
-    if file.is_dir():
-        raise click.UsageError(f"{file} is a folder. A page is about one document: give a file.")
-    output = output or file.with_suffix(".html")
-    if not is_stdin and output.resolve() == file.resolve():
-        raise click.UsageError(f"{output} is the file to report on. Give another one with -o.")
-    if is_stdin or file.exists():  # otherwise the missing file must be reported first
-        check_file(output, force)
-    document = read_for_page(only_document_given(file, selection))
-    if selection.field is None and not is_stdin:
-        document = dataclasses.replace(document, name=file.name)
-    model = open_bundle(bundle, **runtime)
+    document = read_for_page(document)
+    collector = None
+    if page.picture is not None:
+        if not isinstance(document.source, bytes):
+            raise click.UsageError("--picture is drawn by word, but --ids has no words. Give text.")
+        collector = WordCollector(document.source, model.tokenizer)
     with progress_bar("scoring") as progress:
         score = write_report(
-            model, document, output, top=top, title=title, force=force, progress=progress, **evaluation
+            model,
+            document,
+            output,
+            top=TOP if page.top is None else page.top,
+            title=page.title,
+            force=page.force,
+            progress=progress,
+            watch=(lambda part: None) if collector is None else collector.take,
+            **evaluation,
         )
     for said in caveats(model.evaluation(**evaluation), model.tokenizer):
         tell(said)
     for said in losses(score):
         tell(f"{score.document}: {said}")
-    tell(f"wrote {output}: {score.tokens:,} tokens, {output.stat().st_size / 1e6:,.1f} MB")
+    tell(f"wrote {output}: {score.tokens:,} tokens, {_size(output)}")
+    if collector is not None:
+        row = Row(document.name, (collector.words(),), None)
+        _draw(page, [row], [""], page.title or document.name)
+
+
+def _several(
+    models: Sequence[Model],
+    bundles: Sequence[Path],
+    given: Iterable[tuple[Document, ...]],
+    inputs: Sequence[Input],
+    page: PageOptions,
+    output: Path,
+    evaluation: dict[str, Any],
+) -> None:
+    """Write the page of several documents, or of two sides."""
+    from xlexport.report.list_page import Side, score_sides, write_list
+    from xlexport.report.words import Held, hold
+    from xlruntime.messages import counted
+
+    held, further = hold(given)
+    contexts = [f"context: {name}" for name in page.context_fields] or [""]
+    sides = [
+        Side(", ".join(filter(None, (name, context))), model, model.evaluation(**evaluation))
+        for name, model in zip(_names(bundles), models, strict=True)
+        for context in contexts
+    ]
+    kept = [document for document in held if isinstance(document, Held)]
+    bar = DocumentsBar(len(kept) * len(sides), sum(len(document.raw) for document in kept) * len(sides))
+    try:
+        found = score_sides(held, further, sides, bar.take)
+    finally:
+        bar.clear()
+    title = page.title_for(inputs)
+    write_list(found, output, title=title, force=page.force)
+    for left in found.left_out[:MOST_SHOWN]:
+        tell(f"{left.name}: left out: {left.why}")
+    for said in found.remarks:
+        tell(said)
+    words = sum(len(row.sides[0].starts) for row in found.scored)
+    what = f"{counted(len(found.scored), 'document')}, {counted(words, 'word')}"
+    tell(f"wrote {output}: {what}, {_size(output)}")
+    _draw(page, found.scored, [f"{letter}: {side.name}" for letter, side in zip("AB", sides, strict=False)], title)
+    if any(left.failed for left in found.left_out):
+        click.get_current_context().exit(1)
+
+
+def _size(file: Path) -> str:
+    size = file.stat().st_size
+    return f"{size / 1e6:,.1f} MB" if size >= 50_000 else f"{size / 1e3:,.0f} kB"
+
+
+def _names(bundles: Sequence[Path]) -> list[str]:
+    """Return the names of two sides, those of their folders if that is enough; the only side needs none."""
+    if len(bundles) == 1:
+        return [""]
+    folders = [path.resolve().name for path in bundles]
+    return folders if len(set(folders)) == len(folders) else list(map(str, bundles))
+
+
+def _draw(page: PageOptions, rows: Sequence[Row], sides: Sequence[str], title: str) -> None:
+    """Draw the picture, if there should be one."""
+    if page.picture is None:
+        return
+    from xlexport.report.picture import draw_words
+
+    for said in draw_words(rows, sides, title, page.picture):
+        tell(said)
+    tell(f"wrote {page.picture}")

@@ -2,39 +2,35 @@
 
 from __future__ import annotations
 
-import base64
-import hashlib
-import html
 import json
 import math
-import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
-from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from xlexport import __version__, atomic_output
+from xlexport import atomic_output
 from xlexport.architectures import title_of
 from xlexport.atomic_output import check_file
 from xlexport.callbacks import Progress, no_progress
+from xlexport.report.html_page import LEVELS, page_pieces, page_title
 from xlexport.report.packing import CHUNK, Chunk, Packer, bytes_for, pack
 from xlexport.report.page_text import text_of_bytes, text_of_ids, token_labels
 from xlexport.scoring.caveats import caveats, losses
-from xlruntime import Document, DocumentScore, TextError
+from xlruntime import Document, DocumentScore, TextError, TokenScores
 from xlruntime.documents import as_ids, check_ids
 from xlruntime.evaluation import EvaluationSettings
 from xlruntime.model import Model
 
-__all__ = ["read_for_page", "write_report"]
+__all__ = ["model_note", "read_for_page", "write_report"]
 
 LONGEST_BYTES = 32 << 20  # of a document: browsers do not open much longer pages
-SCRIPTS = ("data.js", "text.js", "measures.js", "panels.js", "report.js")  # parts of one module, in this order
+STYLES = ("colours.css", "report.css")
+SCRIPTS = ("common.js", "data.js", "text.js", "measures.js", "panels.js", "report.js")
 LEAST_CEILING = 12  # bits at the end of the scale for tokens: the bits of a blind guess, but at least this many
 PLAIN_NAMES = {"bundle", "model", "checkpoint", "out", "output"}  # names of folders that do not describe a model
-LEVELS = 16  # colours of the scale, those of colours.css
 WORD_CEILING = 32  # bits at the end of the scale for words, or the end of the tokens' scale if that is larger
 
 
@@ -77,6 +73,7 @@ def write_report(
     title: str | None = None,
     force: bool = False,
     progress: Progress = no_progress,
+    watch: Callable[[TokenScores], None] = lambda part: None,
     **evaluation: Any,
 ) -> DocumentScore:
     """Score `document` and write the page about it, whole or not at all.
@@ -87,6 +84,7 @@ def write_report(
         title: the page's title; None: the document's name.
         force: replace a file at `output`.
         progress: called with the scored length and the document's length, both in the unit of its offsets.
+        watch: called with each part of the scores.
         evaluation: settings, see `Model.evaluation`.
 
     Raises:
@@ -112,20 +110,28 @@ def write_report(
     summary, reached = None, 0
     for part in model.score_tokens([document], detail=top, **evaluation):
         chunks += packer.add(part)
+        watch(part)
         summary = part.summary
         reached = int(part.ends.max(initial=reached))
         progress(reached, len(text.after) - 1)
     if summary is None or not summary.scored_tokens:
         raise TextError(f"{document.name}: fewer than 2 tokens, so nothing to score.", repair="Give a longer text.")
-    title = (title or document.name).encode("utf-8", "replace").decode()  # a file name may hold any bytes
+    title = page_title(title or document.name)
     about = _about(model, settings, summary, chunks, top, title)
     labels = pack(json.dumps(token_labels(packer.used, model.tokenizer)).encode("ascii"))
     with (
         atomic_output.file(output, lambda: check_file(output, force)) as path,
         path.open("w", encoding="utf-8", newline="\n") as file,
     ):
-        file.writelines(_page(about, labels, chunks))
+        file.writelines(page_pieces("template.html", STYLES, SCRIPTS, about, _blocks(labels, chunks)))
     return summary
+
+
+def _blocks(labels: str, chunks: Iterable[Chunk]) -> Iterator[tuple[str, str]]:
+    yield "labels", labels
+    for number, chunk in enumerate(chunks):
+        yield f"main-{number}", chunk.main
+        yield f"detail-{number}", chunk.detail
 
 
 def _about(
@@ -174,9 +180,13 @@ def _counts_bytes(summary: DocumentScore) -> bool:
 
 def _notes(model: Model, settings: EvaluationSettings, summary: DocumentScore) -> list[str]:
     """Return sentences about how the document was scored: first the model, then the caveats."""
+    return [model_note(model, settings), *caveats(settings, model.tokenizer), *losses(summary)]
+
+
+def model_note(model: Model, settings: EvaluationSettings) -> str:
+    """Return a sentence about the model and its memory."""
     memory = "the whole document in one step" if settings.whole else f"segments of {settings.segment_len:,}"
-    notes = [f"{_model_name(model)}; {memory}" + ("." if settings.whole else f", memory {settings.most_rows:,}.")]
-    return [*notes, *caveats(settings, model.tokenizer), *losses(summary)]
+    return f"{_model_name(model)}; {memory}" + ("." if settings.whole else f", memory {settings.most_rows:,}.")
 
 
 def _model_name(model: Model) -> str:
@@ -193,43 +203,3 @@ def _model_name(model: Model) -> str:
         *([] if name.removesuffix(".bundle").lower() in PLAIN_NAMES else [name]),
     ]
     return ", ".join(parts)
-
-
-def _page(about: Mapping[str, Any], labels: str, chunks: Iterable[Chunk]) -> Iterator[str]:
-    """Yield the page in pieces. The document never becomes markup or script, because its text is in packed blocks."""
-    style = _file("colours.css") + _file("report.css")
-    script = "".join(_file(name) for name in SCRIPTS)
-    values = {
-        "policy": f"default-src 'none'; script-src {_digest(script)}; style-src {_digest(style)}; base-uri 'none'; "
-        "form-action 'none'",
-        "title": html.escape(about["title"]),
-        "style": style,
-        "script": script,
-        "version": html.escape(__version__),
-        "about": json.dumps(about).replace("<", "\\u003c"),
-    }
-    before, _, after = _file("template.html").partition("{{blocks}}")
-    yield _filled(before, values)
-    yield _block("labels", labels)
-    for number, chunk in enumerate(chunks):
-        yield _block(f"main-{number}", chunk.main)
-        yield _block(f"detail-{number}", chunk.detail)
-    yield _filled(after, values)
-
-
-def _block(name: str, packed: str) -> str:
-    return f'<script type="text/plain" id="{name}">{packed}</script>\n'
-
-
-def _filled(template: str, values: Mapping[str, str]) -> str:
-    """Return a template with its {{names}} replaced in one pass; names in inserted values are not replaced."""
-    return re.sub(r"\{\{(\w+)\}\}", lambda match: values[match[1]], template)
-
-
-def _file(name: str) -> str:
-    return files("xlexport.report").joinpath("assets", name).read_text("utf-8")
-
-
-def _digest(content: str) -> str:
-    """Return the digest by which a content security policy names an inline script or style."""
-    return f"'sha256-{base64.b64encode(hashlib.sha256(content.encode()).digest()).decode()}'"

@@ -1,6 +1,4 @@
 // The document's text and numbers, unpacked from the blocks of this page (written by packing.py).
-const byId = (id) => document.getElementById(id);
-const about = JSON.parse(byId("about").textContent);
 const NO_SCORE = 0xffff;
 const STEPS = 100; // in a bit
 const N = about.tokens;
@@ -27,15 +25,6 @@ class Reader {
     }
     return values;
   }
-}
-
-async function unpacked(id) {
-  const binary = atob(byId(id).textContent);
-  byId(id).remove(); // it is read once
-  const bytes = new Uint8Array(binary.length);
-  for (let i = 0; i < bytes.length; i++) bytes[i] = binary.charCodeAt(i);
-  const inflated = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("deflate"));
-  return new Uint8Array(await new Response(inflated).arrayBuffer());
 }
 
 async function readDocument() {
@@ -123,9 +112,6 @@ function soon(action) {
   };
 }
 
-// Numbers and characters as people read them.
-const grouped = (number) => number.toLocaleString("en-US");
-
 function percent(probability) {
   if (probability >= 0.995) return `${(probability * 100).toFixed(1)} %`;
   if (probability >= 0.0995) return `${(probability * 100).toFixed(0)} %`;
@@ -136,30 +122,4 @@ function percent(probability) {
 function odds(surprisal) {
   const one = 2 ** surprisal;
   return one < 1e6 ? `1 in ${grouped(one < 10 ? +one.toFixed(1) : Math.round(one))}` : `1 in 2^${surprisal.toFixed(0)}`;
-}
-
-// What would not show, or would rearrange its surroundings: control characters, marks of direction, lone surrogates,
-// which stand for bytes that are not UTF-8.
-const HIDDEN =
-  /[\0-\x08\x0b-\x1f\x7f-\x9f\xad\u061c\u180e\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb]|\p{Surrogate}|\p{Noncharacter_Code_Point}/gu;
-
-const NAMES =
-  "NUL SOH STX ETX EOT ENQ ACK BEL BS HT LF VT FF CR SO SI DLE DC1 DC2 DC3 DC4 NAK SYN ETB CAN EM SUB ESC FS GS RS US".split(" ");
-
-function glyph(character) {
-  const code = character.codePointAt(0);
-  if (code < 0x20) return NAMES[code];
-  if (code === 0x7f) return "DEL";
-  if (code >= 0xdc80 && code <= 0xdcff) return `\\x${(code & 0xff).toString(16)}`;
-  return `U+${code.toString(16).toUpperCase().padStart(4, "0")}`;
-}
-
-const unixLines = (string) => string.replaceAll("\r\n", "\n"); // a line ends in one way, however it is written
-const legible = (string) => unixLines(string).replace(HIDDEN, glyph);
-const plural = (many, unit) => `${grouped(many)} ${unit}${many === 1 ? "" : "s"}`;
-
-function label(string) {
-  const some = string.slice(0, 100); // a word may be the whole document
-  const shown = [...legible(some.replaceAll("\n", "⏎").replaceAll("\t", "⇥").replaceAll(" ", "␣"))];
-  return shown.length > 40 ? `${shown.slice(0, 39).join("")}…` : shown.join("") || "∅";
 }

@@ -1,12 +1,5 @@
-// What stands around the text: totals, legend, the curve along the document, the overview, and the card about a token.
+// What surrounds the text: totals, legend, the curve along the document, the overview, and the card about a token.
 const perUnit = about.hasBytes ? "bits per byte" : "bits per token";
-
-function element(tag, className, ...content) {
-  const made = document.createElement(tag);
-  if (className) made.className = className;
-  made.append(...content);
-  return made;
-}
 
 let palette = {}; // colours of the present theme as [r, g, b], for canvases
 
@@ -138,7 +131,7 @@ strip.draw = () => {
   const { pen, width, height } = prepare(strip.ground, strip.canvas);
   const { course } = measure();
   const rows = Math.max(1, Math.floor(height));
-  const lane = width - 10; // search results stand in the rest
+  const lane = width - 10; // search results are in the rest
   const window = Math.max((3 / rows) * BINS, (30 / N) * BINS);
   const means = Array.from({ length: rows }, (_, row) => course.near((row + 0.5) / rows, window));
   const [low, high] = range(means);
@@ -202,7 +195,7 @@ card.hide = () => {
   card.token = -1;
 };
 
-// Shows a token's numbers beside it; gives them in words.
+// Shows a token's numbers next to it and returns them in words.
 card.show = async (token, pinned) => {
   if (card.pinned && !pinned) return "";
   card.token = token;
@@ -252,7 +245,7 @@ function cardContent(token, found) {
   return [head, facts, heading, list];
 }
 
-// A token that is a part of a character has no text of its own: its number tells it from others.
+// A token that is a part of a character has no text of its own: its number distinguishes it.
 function nameOf(id) {
   const own = labels[id] ?? "";
   return own.includes("\ufffd") ? `${label(own)} ${id}` : label(own);
@@ -265,7 +258,7 @@ function row(id, probability, isOwn) {
   return element("li", isOwn ? "own" : "", name, element("span", "bar", bar), element("span", "share", percent(probability)));
 }
 
-// Below the token, above it or beside it, where there is room; in a narrow window the style sheet puts it at the bottom.
+// Below the token, above it or next to it, if there is room; in a narrow window the style sheet puts it at the bottom.
 card.place = () => {
   const span = card.node.hidden ? null : spanOf(card.token);
   if (!span) return;

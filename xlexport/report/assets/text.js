@@ -92,7 +92,7 @@ function estimateHeights() {
   }
 }
 
-// Whether what begins at `place` is drawn in one with what stands before it: accents, parts of an emoji, of a flag, and
+// Whether what begins at `place` is drawn in one with what is before it: accents, parts of an emoji, of a flag, and
 // the two characters that end a line in many files.
 function joins(place, unit) {
   if (text[place] === "\n") return text[place - 1] === "\r";
@@ -203,19 +203,6 @@ function draw(block) {
   }
   block.node.replaceChildren(...spans);
   if (view.current >= block.first && view.current < block.end) mark(view.current);
-}
-
-function fill(span, given) {
-  const string = unixLines(given);
-  if (string === "\n") span.classList.add("line");
-  let place = 0;
-  for (const { 0: character, index } of string.matchAll(HIDDEN)) {
-    const pill = document.createElement("i");
-    pill.textContent = glyph(character);
-    span.append(string.slice(place, index), pill);
-    place = index + character.length;
-  }
-  span.append(string.slice(place));
 }
 
 function erase(block) {

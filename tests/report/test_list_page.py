@@ -1,0 +1,319 @@
+"""`xlexport report` of several documents, of items and of two bundles, without a browser."""
+
+from __future__ import annotations
+
+import html
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.helpers.invoking import PROSE, Invoke
+from tests.helpers.paths import ZEROS, golden_bundle
+from tests.report.report_pages import GOLDEN, HOSTILE, read_list
+from xlruntime import load
+
+OTHER = golden_bundle(ZEROS)  # reads bytes too, with other weights
+ITEMS = [
+    {"item": "1a", "sentence": "The cook stirred the soup with a spoon."},
+    {"item": "1b", "sentence": "The cook stirred  the soup with a table.\n"},
+    {
+        "item": "</script><img src=x onerror=alert(1)>{{about}}",
+        "sentence": "caf\u00e9 \U0001f600 \u05e9\u05dc\u05d5\u05dd end",
+    },
+]
+CONTEXT = "<b onclick=alert(1)>ship</script>"  # a column's name
+STEP = 0.00051  # bits are kept in thousandths
+
+
+@pytest.fixture
+def items(tmp_path: Path) -> Path:
+    path = tmp_path / "items.jsonl"
+    path.write_text("".join(json.dumps(item) + "\n" for item in ITEMS), "utf-8")
+    return path
+
+
+@pytest.fixture
+def texts(tmp_path: Path) -> list[Path]:
+    paths = [tmp_path / "a.txt", tmp_path / "b.txt"]
+    paths[0].write_bytes(PROSE)
+    paths[1].write_bytes(HOSTILE)
+    return paths
+
+
+def written(invoke: Invoke, *arguments: str | Path) -> str:
+    """Return the page that a command writes."""
+    output = Path(str(arguments[1])).parent / "page.html"
+    invoke("report", *arguments, "-o", output, "--force", "--threads", "1", "--binary").succeeded()
+    return output.read_text("utf-8")
+
+
+def scored(invoke: Invoke, level: str, bundle: Path, *arguments: str | Path) -> list[dict[str, Any]]:
+    """Return the records of `score`."""
+    done = invoke("score", bundle, *arguments, "--per", level, "--format", "jsonl", "--threads", "1")
+    return done.succeeded().objects
+
+
+def test_words_and_sums_of_items_are_those_of_score(invoke: Invoke, items: Path) -> None:
+    options = (items, "--field", "sentence", "--id-field", "item")
+    page = read_list(written(invoke, GOLDEN, *options))
+    records = scored(invoke, "word", GOLDEN, *options)
+    for number, total in enumerate(scored(invoke, "document", GOLDEN, *options)):
+        document = page.documents[number]
+        own = [record for record in records if record["document"] == document["name"]]
+        assert document["name"] == total["document"] == ITEMS[number]["item"]
+        assert document["text"] == ITEMS[number]["sentence"]
+        assert page.words(number) == [record["word"] for record in own] == ITEMS[number]["sentence"].split()
+        assert [bits / 1000 for bits in document["bits"][0]] == pytest.approx([r["bits"] for r in own], abs=STEP)
+        words, bits, per_word, per_byte = document["values"]
+        assert (words, bits, per_byte) == (len(own), total["bits"], total["bits_per_byte"])
+        assert per_word == pytest.approx(bits / words)
+        assert sum(record["bits"] for record in own) == pytest.approx(bits)
+        assert document["partly"] == [[0]]  # its first byte has no score
+    assert page.about["sides"][0][0] == ""
+    assert any(note.startswith("3 words (italic) with a score of only a part") for note in page.about["notes"])
+
+
+def test_totals_are_those_of_score(invoke: Invoke, texts: list[Path]) -> None:
+    page = read_list(written(invoke, GOLDEN, *texts))
+    scores = list(load(GOLDEN, threads=1).score([path.read_bytes() for path in texts]))
+    bits, scored_bytes = sum(score.bits for score in scores), sum(score.scored_bytes for score in scores)
+    words = sum(score.words for score in scores)
+    assert page.about["figures"] == [
+        ["bits per byte", f"{bits / scored_bytes:.3f}"],
+        ["bits per word", f"{bits / words:.3f}"],
+        ["bits", f"{bits:,.2f}"],
+        ["documents", "2"],
+        ["words", f"{words}"],
+    ]
+    assert page.documents[1]["text"].encode("utf-8", "surrogateescape") == HOSTILE
+    assert page.about["title"] == "a.txt and 1 more"
+
+
+def test_two_bundles_are_compared_by_word(invoke: Invoke, items: Path) -> None:
+    options = (items, "--field", "sentence", "--id-field", "item")
+    page = read_list(written(invoke, GOLDEN, *options, "--with", OTHER))
+    totals = [scored(invoke, "document", bundle, *options) for bundle in (GOLDEN, OTHER)]
+    a, b = (scored(invoke, "word", bundle, *options) for bundle in (GOLDEN, OTHER))
+    differences = [one["bits"] - other["bits"] for one, other in zip(a, b, strict=True)]
+    for side, records in enumerate((a, b)):
+        shown = [bits / 1000 for document in page.documents for bits in document["bits"][side]]
+        assert shown == pytest.approx([record["bits"] for record in records], abs=STEP)
+    shown = [bits / 1000 for document in page.documents for bits in document["difference"]]
+    assert shown == pytest.approx(differences, abs=STEP)
+    for document, one, other in zip(page.documents, *totals, strict=True):
+        words, of_a, of_b, difference, per_word = document["values"]
+        assert (of_a, of_b) == (one["bits"], other["bits"])
+        assert difference == pytest.approx(of_a - of_b, abs=1e-4)
+        assert per_word == pytest.approx(difference / words)
+    figures = dict(page.about["figures"])
+    assert figures["A, bits"] == f"{sum(total['bits'] for total in totals[0]):,.2f}"
+    assert figures["A − B, bits"] == f"{sum(differences):+,.2f}"
+    assert [name for name, _ in page.about["sides"]] == [str(GOLDEN), str(OTHER)]  # both folders are called `bundle`
+    assert max(map(abs, shown)) <= 2 * page.about["ceiling"]["difference"]
+
+
+def test_one_document_with_two_bundles(invoke: Invoke, prose: Path) -> None:
+    page = read_list(written(invoke, GOLDEN, prose, "--with", OTHER, "--title", "Times"))
+    assert [document["text"] for document in page.documents] == [PROSE.decode()]
+    assert page.about["title"] == "Times"
+
+
+def test_bundles_of_other_tokenizers_are_compared_where_both_score_the_same_text(
+    reuse_export: None, checkpoint: Path, invoke: Invoke, tmp_path: Path
+) -> None:
+    """Leave the first word without a difference: as one token it has no score, but two of its three bytes have."""
+    vocabulary, bundle, source = tmp_path / "vocab.txt", tmp_path / "words.bundle", tmp_path / "it.txt"
+    vocabulary.write_text("\n".join(("<unk>", "the", "deep", "sea", *(f"<{number}>" for number in range(252)))))
+    invoke("convert", checkpoint, "-o", bundle, "--tokenizer", vocabulary, "--segments", "2").succeeded()
+    source.write_text("the deep sea\n")
+    page = read_list(written(invoke, GOLDEN, source, "--with", bundle))
+    (document,) = page.documents
+    assert page.words(0) == ["the", "deep", "sea"]
+    assert document["bits"][1][0] is None and document["bits"][0][0] is not None
+    assert document["difference"][0] is None
+    assert all(value is not None for value in document["difference"][1:])
+    assert document["values"][3] == pytest.approx(sum(document["difference"][1:]) / 1000, abs=3 * STEP)
+    notes = page.about["notes"]
+    assert "B: 1 word without a score, because the first token of a document has no context." in notes
+    assert "1 word without A − B, because the sides do not score the same text of it." in notes
+
+
+@pytest.fixture
+def contexts(tmp_path: Path) -> Path:
+    path = tmp_path / "contexts.csv"
+    path.write_text(
+        f"id,kitchen,{CONTEXT},sentence\n"
+        "1,He was in the kitchen.,He was on the ship.,The cook stirred the soup.\n"
+        "2,She was in the kitchen.,,The captain\u2019s tea.\n",
+        "utf-8",
+    )
+    return path
+
+
+def test_two_contexts_are_compared_by_word(invoke: Invoke, contexts: Path) -> None:
+    options = (contexts, "--field", "sentence", "--id-field", "id")
+    fields = ("kitchen", CONTEXT)
+    page = read_list(
+        written(invoke, GOLDEN, *options, *(part for name in fields for part in ("--context-field", name)))
+    )
+    assert [name for name, _ in page.about["sides"]] == [f"context: {name}" for name in fields]
+    for side, name in enumerate(fields):
+        own = (*options, "--context-field", name, "--keep", "")
+        shown = [bits for document in page.documents for bits in document["bits"][side]]
+        records = scored(invoke, "word", GOLDEN, *own)
+        assert [bits / 1000 for bits in shown] == pytest.approx([record["bits"] for record in records], abs=STEP)
+        totals = [total["bits"] for total in scored(invoke, "document", GOLDEN, *own)]
+        assert [document["values"][1 + side] for document in page.documents] == totals
+    first, second = page.documents
+    assert first["contexts"] == ["He was in the kitchen. ", "He was on the ship. "]
+    assert second["contexts"] == ["She was in the kitchen. ", ""]
+    assert first["partly"] == [[], []] and first["values"][3] == pytest.approx(first["values"][1] - first["values"][2])
+    assert second["partly"] == [[], [0]]  # an empty field means no context
+    assert second["difference"][1] is not None
+    assert any(note.startswith("B: 1 word (italic)") for note in page.about["notes"])
+
+
+def test_one_context(invoke: Invoke, contexts: Path) -> None:
+    options = (contexts, "--field", "sentence", "--context-field", "kitchen")
+    page = read_list(written(invoke, GOLDEN, *options))
+    totals = [total["bits"] for total in scored(invoke, "document", GOLDEN, *options, "--keep", "")]
+    assert [document["values"][1] for document in page.documents] == totals
+    assert page.about["sides"][0][0] == "context: kitchen"
+
+
+def test_item_without_a_context_field_is_left_out(invoke: Invoke, tmp_path: Path) -> None:
+    path = tmp_path / "items.jsonl"
+    path.write_text('{"s": "one two", "a": "x", "b": "y"}\n{"s": "three four", "a": "x"}\n')
+    done = invoke("report", GOLDEN, path, "--field", "s", "--context-field", "a", "--context-field", "b")
+    assert done.code == 1 and "expected text in field 'b', found only 's', 'a'" in done.err
+    page = read_list(path.with_suffix(".html").read_text("utf-8"))
+    assert ["why" in document for document in page.documents] == [False, True]
+
+
+def test_contexts_need_files_that_can_be_read_twice(invoke: Invoke, tmp_path: Path) -> None:
+    options = ("--field", "s", "--context-field", "a", "--context-field", "b", "-o", tmp_path / "page.html")
+    refused = invoke("report", GOLDEN, "-", *options, stdin=b"{}")
+    assert refused.code == 2 and "Two contexts read their input twice" in refused.err
+
+
+def test_bundle_without_a_tokenizer_is_refused(invoke: Invoke, prose: Path) -> None:
+    bundle = GOLDEN.parents[1] / "pre_lnorm_empty" / "bundle"
+    refused = invoke("report", GOLDEN, prose, "--with", bundle).error
+    assert f"{bundle}: a bundle without a tokenizer" in refused
+    assert not prose.with_suffix(".html").exists()
+
+
+def test_documents_without_a_score_are_listed_with_the_reason(
+    invoke: Invoke, tmp_path: Path, texts: list[Path]
+) -> None:
+    (tmp_path / "x.txt").write_text("x")
+    output = tmp_path / "page.html"
+    done = invoke("report", GOLDEN, *texts, tmp_path / "x.txt", tmp_path / "none.txt", "-o", output, "--binary")
+    assert done.code == 1
+    assert f"{tmp_path / 'x.txt'}: left out: 1 of at least 2 tokens, so nothing to score." in done.err
+    assert "No such file" in done.err and "2 documents could not be scored." in done.err
+    page = read_list(output.read_text("utf-8"))
+    assert ["why" in document for document in page.documents] == [False, False, True, True]
+    assert "No such file" in page.documents[3]["why"]
+    assert "2 documents could not be scored." in page.about["notes"]
+
+
+def test_nothing_is_written_if_no_document_has_a_score(invoke: Invoke, tmp_path: Path) -> None:
+    for name in ("x.txt", "y.txt"):
+        (tmp_path / name).write_text("x")
+    output = tmp_path / "page.html"
+    refused = invoke("report", GOLDEN, tmp_path / "x.txt", tmp_path / "y.txt", "-o", output)
+    assert "x.txt: 1 of at least 2 tokens" in refused.error
+    assert not output.exists()
+
+
+def test_what_a_page_has_no_room_for_is_said(invoke: Invoke, items: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    options = (items, "--field", "sentence", "--id-field", "item", "--force")
+    monkeypatch.setattr("xlexport.report.words.MOST_DOCUMENTS", 2)
+    monkeypatch.setattr("xlexport.report.list_page.MOST_DOCUMENTS", 2)
+    done = invoke("report", GOLDEN, *options).succeeded()
+    page = read_list(items.with_suffix(".html").read_text("utf-8"))
+    said = "1 further document left out: a page has at most 2."
+    assert len(page.documents) == 2 and said in page.about["notes"] and said in done.err
+    monkeypatch.setattr("xlexport.report.words.MOST_BYTES", 79)
+    done = invoke("report", GOLDEN, *options).succeeded()  # 39 and 41 bytes
+    page = read_list(items.with_suffix(".html").read_text("utf-8"))
+    why = "too long: a page has room for 79 bytes of text in all"
+    assert page.documents[1] == {"name": "1b", "why": why}
+    assert f"1b: left out: {why}" in done.err and "1 document left out, as the page has no room for more." in done.err
+
+
+def test_nothing_of_items_is_markup_or_script(invoke: Invoke, items: Path) -> None:
+    title = "</title><script>alert('{{script}}')</script>"
+    page = written(
+        invoke, GOLDEN, items, "--field", "sentence", "--id-field", "item", "--title", title, "--with", OTHER
+    )
+    for word in ("onerror", "stirred", "{{about}}", "<script>alert"):
+        assert word not in page, word
+    assert html.unescape(page.split("<title>")[1].split("</title>")[0]) == title
+    kinds = re.findall(r"<script\b([^>]*)>", page)
+    assert sum("text/plain" not in kind for kind in kinds) == 2 and page.count("</script") == len(kinds)
+    own = re.sub(r'<script type="text/plain".*?</script>', "", page)
+    assert re.search(r"https?:|\b(src|href|srcset|action|formaction)=|@import|url\(|import\(", own) is None
+    assert re.search(r"\beval\b|\bFunction\b|innerHTML|outerHTML|insertAdjacent|document\.write|fetch\(", own) is None
+    assert not re.search(r'\s(style|on\w+)="', own)
+
+
+def test_names_of_columns_are_not_markup(invoke: Invoke, contexts: Path) -> None:
+    options = ("--field", "sentence", "--context-field", "kitchen", "--context-field", CONTEXT)
+    page = written(invoke, GOLDEN, contexts, *options)
+    assert "onclick" in json.dumps(read_list(page).about)
+    assert "<b onclick" not in page and "ship</script>" not in page
+    assert page.count("</script") == len(re.findall(r"<script\b", page))
+
+
+def test_same_input_gives_the_same_list(invoke: Invoke, items: Path) -> None:
+    options = (GOLDEN, items, "--field", "sentence", "--with", OTHER)
+    assert written(invoke, *options) == written(invoke, *options)
+
+
+def test_folder_of_documents(invoke: Invoke, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tmp_path / "v1.2"
+    folder.mkdir()
+    for name in ("a.txt", "b.txt"):
+        (folder / name).write_bytes(PROSE)
+    invoke("report", GOLDEN, folder).succeeded()
+    page = read_list((tmp_path / "v1.2.html").read_text("utf-8"))
+    assert [Path(document["name"]).name for document in page.documents] == ["a.txt", "b.txt"]
+    monkeypatch.chdir(folder)
+    invoke("report", GOLDEN, ".", "-o", "page.html").succeeded()
+    invoke("report", GOLDEN, ".", "-o", "page.html", "--force").succeeded()  # the page itself is not a document
+    assert len(read_list(Path("page.html").read_text("utf-8")).documents) == 2
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (("a.txt", "b.txt"), "Several files have no name to call the page by: give -o."),
+        (("*.txt",), "*.txt has no name to call the page by: give -o."),
+        ((".",), "has no name to call the page by: give -o."),
+        (("a.txt", "b.txt", "-o", "p.html", "--ids"), "--ids has no words to list or to compare."),
+        (("a.txt", "b.txt", "-o", "p.html", "--top", "3"), "--top is for the tokens of a single document."),
+        (("a.txt", "--context-field", "x"), "--context-field is for rows. Give --field, too."),
+        (("a.txt", "--field", "s", *("--context-field", "x") * 3), "--context-field 3 times"),
+        (("a.txt", "--field", "s", *("--context-field", "x") * 2, "--with", "b"), "two bundles or two contexts"),
+        (("a.txt", "b.html", "-o", "b.html", "--force"), "b.html is a file to report on"),
+    ],
+)
+def test_options_that_do_not_go_together(
+    invoke: Invoke, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: tuple[str, ...], words: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("a.txt", "b.txt", "b.html"):
+        Path(name).write_text("1 2 3")
+    refused = invoke("report", GOLDEN, *options)
+    assert refused.code == 2 and words in refused.err
+    assert Path("b.html").read_text() == "1 2 3"
+
+
+def test_documents_are_in_the_order_of_the_input(invoke: Invoke, items: Path) -> None:
+    page = read_list(written(invoke, GOLDEN, items, "--field", "sentence"))
+    assert [document["name"] for document in page.documents] == [f"{items}:{line}" for line in (1, 2, 3)]
