@@ -15,7 +15,7 @@ import click
 
 from xlexport import __version__
 from xlexport.commands.signals import handle_signals
-from xlexport.terminal import INTERRUPTED, Failure, failure, tell, tell_usage
+from xlexport.terminal import INTERRUPTED, Failure, failure, tell_problem, tell_usage
 
 __all__ = ["LazyGroup", "cli", "main", "run"]
 
@@ -77,7 +77,7 @@ def run(arguments: Sequence[str]) -> int:
     Every expected failure is one line on standard error: a sentence, or with `--json` an object.
     """
     as_json = "--json" in itertools.takewhile(lambda argument: argument != "--", arguments)
-    warnings.showwarning = lambda message, *_, **__: tell(f"Warning: {message}")
+    warnings.showwarning = lambda message, *_, **__: tell_problem(f"Warning: {message}")
     try:
         result = cli.main(list(arguments), prog_name="xlexport", standalone_mode=False)
         return result if isinstance(result, int) else 0

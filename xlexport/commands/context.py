@@ -23,7 +23,7 @@ from xlexport.commands.options import (
     runtime_options,
 )
 from xlexport.progress_bar import progress_bar
-from xlexport.terminal import print_json, print_line, tell
+from xlexport.terminal import print_json, print_line, quiet_option, tell
 
 if TYPE_CHECKING:
     from xlexport.analysis.context import ReclOptions
@@ -121,6 +121,7 @@ recl_options = all_of(
 @reading_options
 @batch_option
 @click.option("--json", "as_json", is_flag=True, help="Print one object.")
+@quiet_option
 @click.option(
     "--plot",
     type=OUTPUT,

@@ -16,7 +16,8 @@ from xlexport.commands.options import (
 )
 from xlexport.commands.quantize import precision_options, quantization_rows
 from xlexport.commands.verify import parity_rows
-from xlexport.terminal import print_json, print_table, tell
+from xlexport.progress_bar import stages
+from xlexport.terminal import print_json, print_table, quiet_option, tell
 
 __all__ = ["convert"]
 
@@ -28,6 +29,7 @@ __all__ = ["convert"]
 )
 @click.option("--force", is_flag=True, help="Replace an existing bundle.")
 @click.option("--json", "as_json", is_flag=True, help="Print the parity report as JSON.")
+@quiet_option
 @precision_options(
     click.option(
         "--dtype",
@@ -62,8 +64,10 @@ def convert(
     output = output or checkpoint.parent / f"{checkpoint.stem}.bundle"
     if checkpoint.exists():  # otherwise the missing checkpoint must be reported first
         check_output(output, force)
-    source = checkpoints.load(checkpoint, format_name, config)
-    report = write_bundle(source, output, ConversionOptions.of(**options), force=force, tell=tell)
+    with stages(f"reading {checkpoint}") as stage:
+        source = checkpoints.load(checkpoint, format_name, config)
+        chosen = ConversionOptions.of(**options)
+        report = write_bundle(source, output, chosen, force=force, tell=stage.tell, progress=stage.progress)
     quantized = read_bundle(output, check_files=False).provenance.get("quantization")
     if as_json:
         figures = report.to_dict(per_segment=False)

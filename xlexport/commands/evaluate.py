@@ -19,12 +19,12 @@ from xlexport.commands.options import (
     runtime_options,
 )
 from xlexport.progress_bar import progress_bar
-from xlexport.terminal import print_json, print_table
+from xlexport.terminal import print_json, print_table, quiet_option, tell_problem
 
 if TYPE_CHECKING:
-    from xlruntime.protocols import CorpusScore
+    from xlruntime.protocols import CorpusScore, Streams
 
-__all__ = ["corpus_rows", "evaluate"]
+__all__ = ["corpus_rows", "evaluate", "short_streams"]
 
 
 @click.command()
@@ -33,6 +33,7 @@ __all__ = ["corpus_rows", "evaluate"]
 @protocol_options
 @reading_options
 @click.option("--json", "as_json", is_flag=True, help="Print one object.")
+@quiet_option
 @runtime_options
 @document_options
 def evaluate(
@@ -59,12 +60,27 @@ def evaluate(
     model = open_bundle(bundle, **runtime)
     settings = model.evaluation(**evaluation)
     streams = arrange(read_corpus(model, document), settings, protocol, batch_size, sentences)
+    if (warning := short_streams(streams)) is not None:
+        tell_problem(f"Warning: {warning}")
     with progress_bar("evaluating") as progress:
         found = walk(model, streams, progress)
     if as_json:
         print_json(found.to_dict())
     else:
         print_table(corpus_rows(found))
+
+
+def short_streams(streams: Streams) -> str | None:
+    """Return a warning if no stream fills the memory, though longer streams could; else None."""
+    from xlruntime.protocols import PROTOCOLS
+
+    length, rows = streams.tokens.shape[1], streams.evaluation.most_rows
+    if PROTOCOLS[streams.protocol].one_stream or length >= rows:
+        return None
+    return (
+        f"streams have {length:,} {streams.corpus.unit}s, the memory {rows:,}, so it is never full; for one document "
+        "use `score` or --protocol document."
+    )
 
 
 def corpus_rows(score: CorpusScore) -> list[tuple[str, str]]:

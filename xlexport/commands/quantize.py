@@ -10,7 +10,8 @@ import click
 
 from xlexport.choices import DTYPES
 from xlexport.commands.options import PATH, Decorator, all_of
-from xlexport.terminal import print_json, print_table, tell
+from xlexport.progress_bar import stages
+from xlexport.terminal import print_json, print_table, quiet_option, tell
 
 __all__ = ["precision_options", "quantization_rows", "quantize"]
 
@@ -69,6 +70,7 @@ def precision_options(dtype: Decorator) -> Decorator:
 )
 @click.option("--force", is_flag=True, help="Replace an existing bundle.")
 @click.option("--json", "as_json", is_flag=True, help="Print one object.")
+@quiet_option
 @click.option("--threads", type=click.IntRange(1), help="Threads of one step.  [default: all cores]")
 def quantize(
     bundle: Path,
@@ -86,9 +88,10 @@ def quantize(
     from xlexport.quantize.run import QuantizeOptions
     from xlexport.quantize.run import quantize as write_bundle
 
-    report = write_bundle(
-        bundle, output, QuantizeOptions(**options), texts=texts, as_ids=as_ids, force=force, tell=tell
-    )
+    with stages(f"reading {bundle}") as stage:
+        report = write_bundle(
+            bundle, output, QuantizeOptions(**options), texts=texts, as_ids=as_ids, force=force, tell=stage.tell
+        )
     if as_json:
         print_json({"bundle": str(output), **report.to_dict()})
     else:

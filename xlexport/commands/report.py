@@ -12,7 +12,7 @@ import click
 from xlexport.commands.documents import only_document_given
 from xlexport.commands.options import DOCUMENT, PATH, Selection, document_options, reading_options, runtime_options
 from xlexport.progress_bar import progress_bar
-from xlexport.terminal import tell
+from xlexport.terminal import quiet_option, tell
 
 __all__ = ["report"]
 
@@ -51,6 +51,7 @@ def _page(context: click.Context, parameter: click.Parameter, given: str | None)
     help="Number of likeliest tokens to show for each token.",
 )
 @click.option("--title", help="Title of the page.  [default: FILE's name]")
+@quiet_option
 @reading_options
 @document_options
 @runtime_options

@@ -25,7 +25,17 @@ from xlexport.commands.options import (
     runtime_options,
 )
 from xlexport.progress_bar import DocumentsBar
-from xlexport.terminal import Failure, Interrupted, escaped_json, failure, print_json, standard_output, tell
+from xlexport.terminal import (
+    Failure,
+    Interrupted,
+    escaped_json,
+    failure,
+    is_quiet,
+    print_json,
+    quiet_option,
+    standard_output,
+    tell,
+)
 from xlruntime.messages import many_lines
 
 if TYPE_CHECKING:
@@ -157,6 +167,7 @@ output_options = all_of(
         show_default=True,
         help="How often a run with --output saves the state from which --resume continues.",
     ),
+    quiet_option,
     grouped("writing", OutputOptions),
 )
 
@@ -272,6 +283,8 @@ class _Reporter:
         from xlexport.scoring.output_formats import document_line
 
         self.clear()
+        if is_quiet():
+            return
         if self._as_json:
             print_json(dict(fields), err=True)
         else:

@@ -16,7 +16,8 @@ from xlexport.architectures import FIRST, Option, architectures
 from xlexport.architectures import architecture as known_architecture
 from xlexport.architectures.options import flags
 from xlexport.commands.options import PATH, declared
-from xlexport.terminal import INTERRUPTED, tell
+from xlexport.progress_bar import progress_lines
+from xlexport.terminal import INTERRUPTED, is_quiet, quiet_option, tell
 
 if TYPE_CHECKING:
     from xltraining.language_model import ModelConfig
@@ -166,6 +167,7 @@ def model_config(architecture: str, given: dict[str, Any], training: dict[str, A
 )
 @click.option("--valid", "valid_files", multiple=True, type=PATH, help="Held-out text; may be given several times.")
 @click.option("--resume", is_flag=True, help="Go on with the run in --out; more --steps lead it further.")
+@quiet_option
 @train_options
 def train(
     files: tuple[Path, ...],
@@ -189,6 +191,7 @@ def train(
         )
     else:
         config, training_config = model_config(architecture, model, training), TrainingConfig(**training)
+    progress, steps = progress_lines("training"), training_config.steps
     result = run_training(
         config,
         training_config,
@@ -197,6 +200,8 @@ def train(
         out_dir=out_dir,
         resume=resume,
         report=tell,
+        on_step=lambda step: progress(step, steps),
+        show_bar=not is_quiet(),
     )
     if result.interrupted:
         tell(f"stopped at step {result.step:,}; go on with --resume")
