@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from xlexport.commands.documents import only_document_given
+from xlexport.commands.long_help import LongCommand, headed
 from xlexport.commands.options import (
     DOCUMENT,
     PATH,
@@ -27,15 +28,21 @@ if TYPE_CHECKING:
 __all__ = ["corpus_rows", "evaluate", "short_streams"]
 
 
-@click.command()
+@click.command(
+    cls=LongCommand,
+    examples=(
+        ("xlexport evaluate bundle test.txt", "Ten parallel streams, as in the script of the Transformer-XL paper."),
+        ("xlexport evaluate bundle test.txt --protocol nvidia --batch-size 4", "Four streams, after a warm-up."),
+        ("xlexport evaluate bundle test.txt --protocol document --json", "One stream, the same as `score`."),
+    ),
+)
 @click.argument("bundle", type=PATH)
 @click.argument("corpus", type=DOCUMENT)
-@protocol_options
-@reading_options
-@click.option("--json", "as_json", is_flag=True, help="Print one object.")
-@quiet_option
-@runtime_options
-@document_options
+@headed("Protocol", protocol_options)
+@headed("Input", reading_options)
+@headed("Output", click.option("--json", "as_json", is_flag=True, help="Print one object."), quiet_option)
+@headed("Device", runtime_options)
+@headed("Model settings", document_options)
 def evaluate(
     bundle: Path,
     corpus: Path,

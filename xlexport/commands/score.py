@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import click
 
 from xlexport.choices import LEVELS
+from xlexport.commands.long_help import LongCommand, headed
 from xlexport.commands.options import (
     DOCUMENT,
     OUTPUT,
@@ -172,14 +173,21 @@ output_options = all_of(
 )
 
 
-@click.command()
+@click.command(
+    cls=LongCommand,
+    examples=(
+        ("xlexport score bundle book.txt", "Bits per byte of one text."),
+        ("xlexport score bundle texts --include '*.txt' --per word -o words.csv", "Every word of a folder's texts."),
+        ("xlexport score bundle items.jsonl --field text --per token --top 5", "Tokens, each with likelier ones."),
+    ),
+)
 @click.argument("bundle", type=PATH)
 @click.argument("files", nargs=-1, required=True, type=DOCUMENT)
-@record_options
-@output_options
-@input_options
-@runtime_options
-@document_options
+@headed("Records", record_options)
+@headed("Output", output_options)
+@headed("Input", input_options)
+@headed("Device", runtime_options)
+@headed("Model settings", document_options)
 def score(
     bundle: Path,
     files: tuple[Path, ...],

@@ -15,6 +15,7 @@ import click
 from xlexport.architectures import FIRST, Option, architectures
 from xlexport.architectures import architecture as known_architecture
 from xlexport.architectures.options import flags
+from xlexport.commands.long_help import LongCommand
 from xlexport.commands.options import PATH, declared
 from xlexport.progress_bar import progress_lines
 from xlexport.terminal import INTERRUPTED, is_quiet, quiet_option, tell
@@ -63,7 +64,26 @@ _COMMON = (
 )
 _RUN_OPTIONS = {name: one.run_options for name, one in TRAINED.items()}
 TRAINING_OPTIONS = {option.name: option for options in (_COMMON, *_RUN_OPTIONS.values()) for option in options}
+_RUN_NAMES = {name: {option.name for option in options} for name, options in _RUN_OPTIONS.items()}
 _MODEL_OPTIONS = {name: entry for options in ARCHITECTURE_OPTIONS.values() for name, entry in options.items()}
+
+
+def _headings() -> dict[str, list[str]]:
+    """Return the names of options by heading; options of one architecture have a heading of their own."""
+    device = ["device", "bf16", "threads"]
+    found = {
+        "Run": ["out_dir", "valid_files", "resume", "quiet", "architecture", "task", "word_length"],
+        "Device": device,
+    }
+    for name in (*_MODEL_OPTIONS, *TRAINING_OPTIONS):
+        owners = [one for one in TRAINED if name in ARCHITECTURE_OPTIONS[one] or name in _RUN_NAMES[one]]
+        if len(owners) == 1:
+            found.setdefault(f"{TRAINED[owners[0]].title} only", []).append(name)
+        elif owners:
+            found.setdefault("Model settings", []).append(name)
+        elif name not in (*found["Run"], *device):
+            found.setdefault("Training", []).append(name)
+    return found
 
 
 def train_options(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -160,7 +180,15 @@ def model_config(architecture: str, given: dict[str, Any], training: dict[str, A
     return config_from(architecture, values)
 
 
-@click.command()
+@click.command(
+    cls=LongCommand,
+    examples=(
+        ("xlexport train book.txt --valid other.txt --out run", "Train, and report bits per byte of held-out text."),
+        ("xlexport train --out run --resume --steps 20000", "Go on, and further than before."),
+        ("xlexport train book.txt --out run --architecture reformer --chunk-length 32", "Another kind of model."),
+    ),
+    headings=_headings(),
+)
 @click.argument("files", nargs=-1, type=PATH)
 @click.option(
     "-o", "--out", "--output", "out_dir", required=True, type=PATH, help="Folder for checkpoint.pt and log.jsonl."
