@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,9 @@ from tests.helpers import export_cache
 from tests.helpers.export_cache import CACHE
 from tests.helpers.figures import FIGURES
 from tests.helpers.paths import SHARED_DATA
+
+# No line of progress, which a busy machine would add to the output that tests compare; also in other processes.
+os.environ["XLEXPORT_PROGRESS_SECONDS"] = "inf"
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -4,6 +4,6 @@
 `xltraining` trains the models. Importing this package does not import PyTorch or ONNX Runtime.
 """
 
-__all__ = ["__version__"]
+from xlruntime import __version__  # all three packages come in one distribution
 
-__version__ = "0.1.0"
+__all__ = ["__version__"]

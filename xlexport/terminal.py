@@ -22,16 +22,20 @@ __all__ = [
     "Interrupted",
     "escaped_json",
     "failure",
+    "is_quiet",
     "print_json",
     "print_line",
     "print_table",
     "print_text",
+    "quiet_option",
     "standard_output",
     "tell",
+    "tell_problem",
     "tell_usage",
 ]
 
 STDOUT = "standard output"
+QUIET = "xlexport.quiet"  # a key of click's context
 INTERRUPTED = 130  # exit status after Ctrl-C or SIGTERM, as in shells
 
 
@@ -41,8 +45,34 @@ class Interrupted(click.ClickException):
     exit_code = INTERRUPTED
 
 
+def _be_quiet(context: click.Context, parameter: click.Parameter, value: bool) -> None:
+    context.meta[QUIET] = value
+
+
+quiet_option = click.option(
+    "-q",
+    "--quiet",
+    is_flag=True,
+    expose_value=False,
+    callback=_be_quiet,
+    help="Print neither progress nor notes on stderr, only errors and warnings.",
+)
+
+
+def is_quiet() -> bool:
+    """Return whether the command that runs was given --quiet."""
+    context = click.get_current_context(silent=True)
+    return context is not None and bool(context.meta.get(QUIET))
+
+
 def tell(message: str) -> None:
-    """Print a line on standard error, for the person at the terminal."""
+    """Print a note on standard error, for the person at the terminal; print nothing with --quiet."""
+    if not is_quiet():
+        tell_problem(message)
+
+
+def tell_problem(message: str) -> None:
+    """Print an error or a warning on standard error, also with --quiet."""
     click.echo(one_line(message), err=True)
 
 
@@ -141,7 +171,7 @@ class Failure:
         if as_json:
             print_json({"error": self.error, "repair": self.repair, "type": self.type}, err=True)
         else:
-            tell(f"Error: {self.text}")
+            tell_problem(f"Error: {self.text}")
 
 
 def failure(error: Exception) -> Failure | None:

@@ -1,6 +1,6 @@
 """Run xlexport bundles on ONNX Runtime, without PyTorch.
 
-For example::
+The logger "xlruntime" reports what opening a bundle does, at the levels INFO and DEBUG. For example::
 
     import xlruntime
 
@@ -9,8 +9,11 @@ For example::
     stream.feed("Call me Ishmael. ").log_probs  # natural logarithms, one a token
 """
 
+import logging
+
 from .documents import Document
 from .errors import (
+    ArgumentError,
     BundleError,
     BundleNotFoundError,
     OptionError,
@@ -26,8 +29,10 @@ from .generation import Sampling
 from .model import Model, load
 from .scores import DocumentScore, TokenScores
 from .stream import NonFiniteScoreWarning, Scores, Stream
+from .words import WordScores
 
 __all__ = [
+    "ArgumentError",
     "BundleError",
     "BundleNotFoundError",
     "Document",
@@ -45,6 +50,12 @@ __all__ = [
     "TokenError",
     "TokenScores",
     "VocabularyError",
+    "WordScores",
     "XlruntimeError",
+    "__version__",
     "load",
 ]
+
+__version__ = "0.1.0"
+
+logging.getLogger(__name__).addHandler(logging.NullHandler())  # an application decides what is shown

@@ -7,6 +7,7 @@ not even sizes are computed there: they are constants here.
 
 from __future__ import annotations
 
+import logging
 import threading
 import weakref
 from collections import Counter, OrderedDict
@@ -27,6 +28,8 @@ from .session import running
 from .spec import Bundle, Graph
 
 __all__ = ["FixedSession", "FixedSessions"]
+
+logger = logging.getLogger(__name__)
 
 STEADY = 4  # ordinary steps of one shape before it gets a session of its own
 KEPT = 4  # shapes whose sessions stay open: each has its own copy of the weights on the device
@@ -169,6 +172,7 @@ class FixedSessions:
             if key not in self._open:
                 if self._seen[key] <= STEADY:
                     return None
+                logger.info("%s: opening it for one shape: %s", self._folder / graph.file, sizes)
                 while len(self._open) >= KEPT:
                     self._open.popitem(last=False)
                 with self._files.unchanged():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from dataclasses import replace
 from pathlib import Path
@@ -18,13 +19,15 @@ from .errors import BundleError, OptionError
 from .evaluation import EvaluationSettings, SettingValue
 from .graph_outputs import OutputCheck
 from .memory import BatchMemory, MemoryPlan, check_room
-from .messages import first_line
+from .messages import first_line, named
 from .placement import count_placed
 from .session import GraphSession, Session, SessionFactory
 from .spec import FIRST_MEMORY_FILE, Bundle, Graph
 from .tokenizers import make_tokenizer
 
 __all__ = ["Engine"]
+
+logger = logging.getLogger(__name__)
 
 KEPT_CONSTANTS = 4  # sets of positional keys kept for later streams
 
@@ -74,9 +77,21 @@ class Engine:
         self._sessions: dict[str, Session] = {}
         self._fixed: FixedSessions | None = None
         self._constants: dict[tuple[tuple[str, int], ...], dict[str, Any]] = {}
+        limit = "none" if deadline is None else f"{deadline.seconds:g} s"
+        logger.info("%s: device %s, threads %s, step_timeout %s", folder, device, threads or "as many as cores", limit)
         self.session("score")  # fail now, not at the first document
         with self._files.unchanged():
             self._first_values = self._read_first_values()
+
+    def __repr__(self) -> str:
+        settings = self.bundle.settings
+        chosen = {"segment_len": settings.segment_len, **settings.values}
+        size = sum(file.size for file in self.bundle.files.values())
+        return (
+            f"{type(self).__name__}({named(self.folder)!r}: {self.bundle.architecture}, {self.bundle.precision}, "
+            f"{self.bundle.vocab_size:,} tokens ({self.bundle.tokenizer.kind}), "
+            f"{', '.join(f'{name} {value}' for name, value in chosen.items())}, {self.device}, {size / 1e6:,.1f} MB)"
+        )
 
     def session(self, purpose: str) -> Session:
         """Return the session of one graph, opened when first needed.
@@ -103,6 +118,7 @@ class Engine:
                 f"{self.folder / graph.file}: its metadata differs from the manifest.",
                 repair="Convert the checkpoint again.",
             )
+        logger.info("%s: graph %s runs on %s", self.folder / graph.file, purpose, ", ".join(session.providers))
         return session
 
     def _open_onnx(self, purpose: str, graph: Graph) -> Session:
@@ -138,12 +154,24 @@ class Engine:
 
         `load` does so for `cuda_graphs`. Without CUDA graphs it has no benefit.
         """
+        logger.info("%s: steps of repeated shapes run in graphs of fixed shape", self.folder)
         self._fixed = FixedSessions(self.folder, self.bundle, self.device, self.threads, self._files, self._deadline)
 
-    def release(self, purpose: str) -> None:
-        """Close the session of one graph and free its memory. The session opens again when it is needed."""
+    def release(self, purpose: str | None = None) -> None:
+        """Close the session of one graph and free its memory. The session opens again when it is needed.
+
+        Args:
+            purpose: the graph; None: all graphs, with what was computed for them.
+        """
         with self._lock:
-            self._sessions.pop(purpose, None)
+            if purpose is not None:
+                self._sessions.pop(purpose, None)
+                return
+            self._sessions.clear()
+            self._constants.clear()
+            if self._fixed is not None:
+                self.use_fixed()
+        logger.debug("%s: all graphs closed", self.folder)
 
     def evaluation(
         self, segment_len: int | None = None, restart: SettingValue | None = None, **settings: SettingValue | None
@@ -269,6 +297,7 @@ class Engine:
         key = tuple((tensor.name, given[tensor.name]) for tensor in graph.inputs if tensor.name in given)
         with self._lock:
             if key not in self._constants:
+                logger.debug("%s: computing the keys of distances for %s", self.folder, dict(key))
                 session = self._open("positions")  # not kept open: it holds weights and buffers of its own
                 self._constants[key] = session.run_on_device({name: np.array([n], np.int64) for name, n in key})
                 while len(self._constants) > KEPT_CONSTANTS:  # a stream that still uses one holds it itself

@@ -10,12 +10,14 @@
         ├── TextError (ValueError)                          text cannot be scored
         ├── VocabularyError (ValueError)                    symbols or rules do not form a vocabulary
         ├── OptionError (ValueError)                        a setting is out of range
+        ├── ArgumentError (TypeError)                       an argument is of another kind than expected
         └── StepTimeoutError (TimeoutError)                 a step took longer than `step_timeout`
 
 Every message is one line: the place, the problem, and the expected and found values. The repair is a field.
 """
 
 __all__ = [
+    "ArgumentError",
     "BundleError",
     "BundleNotFoundError",
     "OptionError",
@@ -77,6 +79,10 @@ class VocabularyError(XlruntimeError, ValueError):
 
 class OptionError(XlruntimeError, ValueError):
     """A setting is out of range, or settings contradict each other; the message lists all problems."""
+
+
+class ArgumentError(XlruntimeError, TypeError):
+    """An argument is of another kind than expected, such as one text instead of a list of texts."""
 
 
 class StepTimeoutError(XlruntimeError, TimeoutError):

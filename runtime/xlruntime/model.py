@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import logging
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -14,14 +17,18 @@ from .deadline import Deadline
 from .devices import parse_device
 from .documents import Document, Source
 from .engine import Engine
-from .errors import OptionError
+from .errors import ArgumentError, OptionError
 from .evaluation import SettingValue
 from .generation import Sampling, generate_whole
+from .messages import shown
 from .scorer import Scorer
 from .scores import DocumentScore, TokenScores
 from .stream import Stream, restore_stream
+from .words import WordScores, word_scores
 
 __all__ = ["Model", "load"]
+
+logger = logging.getLogger(__name__)
 
 
 def load(
@@ -64,8 +71,12 @@ def load(
     deadline = None if step_timeout is None else Deadline(step_timeout)
     bundle = read_bundle(path, check_files=False)
     files = BundleFiles(path, bundle)  # before digests are compared, to notice files replaced meanwhile
+    size = sum(file.size for file in bundle.files.values())
+    checked = "compared with their digests" if check_files else "not compared with their digests"
+    logger.info("%s: opening %s, %s", path, bundle.architecture, bundle.precision)
     if check_files:
         check_digests(path, bundle.files)
+    logger.info("%s: %d files, %s bytes, %s", path, len(bundle.files), f"{size:,}", checked)
     if cuda_graphs and not any(purpose.endswith("_fixed") for purpose in bundle.graphs):
         raise OptionError(
             f"{path}: no graphs for cuda_graphs.", repair="Convert the checkpoint again with --cuda-graphs."
@@ -79,8 +90,17 @@ def load(
 class Model(Engine):
     """An open bundle, for scoring and generating. Safe to share between threads.
 
-    Its methods take evaluation settings as keywords; see `evaluation`.
+    Its methods take evaluation settings as keywords; see `evaluation`. You need not close it. At the end of a `with`
+    block it closes its graphs and frees their memory; if it is used later, they open again.
     """
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.release()
 
     def stream(self, *, capacity: int | None = None, **settings: SettingValue | None) -> Stream:
         """Return a stream: a walk through one document.
@@ -118,9 +138,54 @@ class Model(Engine):
             settings: see `evaluation`.
 
         Raises:
+            ArgumentError: `documents` is one document, not a list.
             OptionError, TokenError, TextError, OSError: a setting or a document is not usable.
         """
-        return Scorer(self, self.evaluation(**settings), batch_size).documents(documents)
+        several = _several(documents, "score")
+        return Scorer(self, self.evaluation(**settings), batch_size).documents(several)
+
+    def surprisal(
+        self, texts: Iterable[str | Document], *, batch_size: int = 1, **settings: SettingValue | None
+    ) -> Iterator[WordScores]:
+        """Score whole texts as `score` does, and yield the surprisal of each text's words in input order.
+
+        Words and sums are those of `xlexport score --per word`. All scores of a text are held in memory.
+
+        Args:
+            texts: texts, or `Document`s whose sources are texts.
+
+        Raises:
+            ArgumentError: `texts` is one text, not a list, or one of them is not a text.
+            OptionError, TextError: a setting or a text is not usable.
+        """
+        scorer = Scorer(self, self.evaluation(**settings), batch_size)
+        return self._words(scorer, _several(texts, "surprisal"))
+
+    def _words(self, scorer: Scorer, texts: Iterable[Document | Source]) -> Iterator[WordScores]:
+        """Yield the words of each text as soon as the text and all texts before it are scored."""
+        held: dict[int, str] = {}  # texts that are not complete
+        parts: dict[int, list[TokenScores]] = {}
+        done: dict[int, WordScores] = {}
+        following = 0
+
+        def holding() -> Iterator[Document | Source]:
+            for number, given in enumerate(texts):
+                source = given.source if isinstance(given, Document) else given
+                if not isinstance(source, str):
+                    raise ArgumentError(
+                        f"surprisal: text {number} is {shown(source)}, not a text, so it has no words.",
+                        repair="Give a str, or use score_tokens.",
+                    )
+                held[number] = source
+                yield given
+
+        for part in scorer.tokens(holding()):
+            parts.setdefault(part.number, []).append(part)
+            if part.summary is not None:
+                done[part.number] = word_scores(held.pop(part.number), self.tokenizer, parts.pop(part.number))
+            while following in done:
+                yield done.pop(following)
+                following += 1
 
     def score_tokens(
         self,
@@ -137,9 +202,11 @@ class Model(Engine):
             prediction's entropy. The `detail` graph then runs in place of `score`, with the same scores.
 
         Raises:
+            ArgumentError: `documents` is one document, not a list.
             OptionError: as `score`, or the bundle lists fewer top-k tokens.
         """
-        return Scorer(self, self.evaluation(**settings), batch_size, detail).tokens(documents)
+        several = _several(documents, "score_tokens")
+        return Scorer(self, self.evaluation(**settings), batch_size, detail).tokens(several)
 
     def generate(
         self,
@@ -159,3 +226,38 @@ class Model(Engine):
         if evaluation.whole:
             return generate_whole(self, evaluation, prompt, max_tokens, sampling or Sampling())
         return Stream(self, evaluation).generate(prompt, max_tokens=max_tokens, sampling=sampling)
+
+
+def _several(documents: Iterable[Any], method: str) -> Iterator[Any]:
+    """Return the documents of a list, one by one.
+
+    A text is iterable, too: its characters would be scored as documents.
+
+    Raises:
+        ArgumentError: it is one document, not a list of them; or, at its turn, one of them is a number.
+    """
+    given = None
+    if isinstance(documents, str | bytes | bytearray):
+        given = "text"
+    elif isinstance(documents, Path | Document):
+        given = "path" if isinstance(documents, Path) else "document"
+    elif hasattr(documents, "read"):
+        given = "file"
+    elif isinstance(documents, np.ndarray) and documents.ndim == 1 and documents.dtype.kind in "iu":
+        given = "ids"
+    if given is not None or isinstance(documents, Mapping) or not isinstance(documents, Iterable):
+        raise ArgumentError(
+            f"{method}: expected a list of documents, found {shown(documents)}.",
+            repair=f"Give a list: model.{method}([{given or 'text'}])",
+        )
+    return _not_numbers(documents, method)
+
+
+def _not_numbers(documents: Iterable[Any], method: str) -> Iterator[Any]:
+    for number, document in enumerate(documents):
+        if isinstance(document, int | float | np.number):
+            raise ArgumentError(
+                f"{method}: document {number} is the number {shown(document)}.",
+                repair=f"Give a list of documents, each with its token ids: model.{method}([ids])",
+            )
+        yield document

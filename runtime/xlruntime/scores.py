@@ -5,15 +5,17 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from importlib import import_module
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from .documents import TextCounts, TokenPiece
+from .errors import XlruntimeError
 from .evaluation import EvaluationSettings, SettingValue
 
-__all__ = ["LN2", "DocumentScore", "TokenScores", "flat_fields", "perplexity", "ratio", "total_score"]
+__all__ = ["LN2", "DocumentScore", "TokenScores", "data_frame", "flat_fields", "perplexity", "ratio", "total_score"]
 
 LN2 = math.log(2)
 LARGEST_MEAN = 700  # nats; e to a larger power overflows a float
@@ -110,6 +112,11 @@ class TokenScores:
     def __len__(self) -> int:
         return len(self.tokens)
 
+    def __repr__(self) -> str:
+        end = "" if self.error is None else f", {type(self.error).__name__}"
+        end = end if self.summary is None else ", the last of the document"
+        return f"TokenScores({self.document!r}: {len(self)} tokens{end})"
+
 
 def flat_fields(score: Any) -> dict[str, Any]:
     """Return the fields of a score by name, each of its `settings` as a field of its own."""
@@ -117,6 +124,21 @@ def flat_fields(score: Any) -> dict[str, Any]:
     for name, value in vars(score).items():
         fields |= value if name == "settings" else {name: value}
     return fields
+
+
+def data_frame(columns: Mapping[str, Any]) -> Any:
+    """Return a `pandas.DataFrame` of these columns.
+
+    Raises:
+        XlruntimeError: pandas is not installed.
+    """
+    try:
+        pandas = import_module("pandas")
+    except ModuleNotFoundError as error:
+        raise XlruntimeError(
+            f"to_pandas: Python has no module {error.name}.", repair="Install it: pip install pandas"
+        ) from error
+    return pandas.DataFrame(dict(columns))
 
 
 def total_score(

@@ -12,11 +12,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from .documents import check_length, encode
+from .documents import Tokenizer, check_length, encode
 from .engine import Engine
 from .errors import OptionError, TextError
 from .evaluation import EvaluationSettings
 from .generation import Sampling, draw_tokens
+from .scores import LN2, data_frame
 from .stream_state import SavedStream, read_stream, write_stream
 
 __all__ = ["NonFiniteScoreWarning", "Scores", "Stream", "restore_stream", "warn_not_finite"]
@@ -35,15 +36,48 @@ class Scores:
         tokens: (n,) token ids.
         log_probs: (n,) natural logarithms of the tokens' probabilities.
         context: (n,) number of tokens of the document that each prediction attended to.
+        tokenizer: the model's, which `text` and `to_pandas` use.
     """
 
     index: npt.NDArray[np.int64]
     tokens: npt.NDArray[np.int64]
     log_probs: npt.NDArray[np.float32]
     context: npt.NDArray[np.int64]
+    tokenizer: Tokenizer
+
+    @property
+    def bits(self) -> npt.NDArray[np.float64]:
+        """The surprisal of each token (n,), in bits."""
+        return -self.log_probs.astype(np.float64) / LN2
+
+    @property
+    def text(self) -> str:
+        """The text of the tokens."""
+        return self.tokenizer.decode(self.tokens) if len(self) else ""
 
     def __len__(self) -> int:
         return len(self.tokens)
+
+    def __repr__(self) -> str:
+        place = f" from {self.index[0]}" if len(self) else ""
+        return f"Scores({len(self)} tokens{place}, {self.bits.sum():.2f} bits)"
+
+    def to_pandas(self) -> Any:
+        """Return a `pandas.DataFrame` with a row for each token, whose columns are named as in `score --per token`.
+
+        Raises:
+            XlruntimeError: pandas is not installed.
+        """
+        return data_frame(
+            {
+                "index": self.index,
+                "token": [self.tokenizer.decode([token]) for token in self.tokens.tolist()],
+                "id": self.tokens,
+                "log_prob": self.log_probs,
+                "surprisal_bits": self.bits,
+                "context": self.context,
+            }
+        )
 
 
 class Stream:
@@ -79,6 +113,9 @@ class Stream:
             )
         self.pending: int | None = None
         self.position = 0  # tokens fed so far
+
+    def __repr__(self) -> str:
+        return f"Stream({self.position:,} tokens read, memory of {self.memory.nbytes:,} bytes)"
 
     def feed(self, source: str | bytes | npt.NDArray[np.int64] | list[int]) -> Scores:
         """Take the next piece of the document, of any length.
@@ -218,10 +255,15 @@ class Stream:
         first = self.position
         parts = [self._step(segment, refill) for segment in self._segments(targets)]
         if not parts:
-            return _no_scores()
+            return self._no_scores()
         log_probs = np.concatenate([log_prob for log_prob, _ in parts])
         context = np.concatenate([seen for _, seen in parts])
-        return Scores(np.arange(first, first + len(targets), dtype=np.int64), targets, log_probs, context)
+        index = np.arange(first, first + len(targets), dtype=np.int64)
+        return Scores(index, targets, log_probs, context, self.engine.tokenizer)
+
+    def _no_scores(self) -> Scores:
+        none = np.zeros(0, np.int64)
+        return Scores(none, none, np.zeros(0, np.float32), none, self.engine.tokenizer)
 
     def _step(
         self, targets: npt.NDArray[np.int64], refill: bool
@@ -275,8 +317,3 @@ def restore_stream(engine: Engine, file: Path, capacity: int | None = None) -> S
     stream.memory.position[0] = saved.history
     stream.pending, stream.position = saved.pending, saved.position
     return stream
-
-
-def _no_scores() -> Scores:
-    none = np.zeros(0, np.int64)
-    return Scores(none, none, np.zeros(0, np.float32), none)

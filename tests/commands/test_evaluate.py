@@ -221,3 +221,27 @@ def test_documentation_names_every_field_and_only_options_that_there_are() -> No
     }
     assert set(re.findall(r"--[a-z][a-z-]*", text)) - options == set()
     assert all(f"**`{protocol}`**" in text for protocol in PROTOCOLS)
+
+
+@pytest.mark.parametrize(
+    ("options", "length"),
+    [
+        ((), 47),  # 480 bytes in ten streams
+        (("--batch-size", "4"), None),  # 119
+        (("--mem-len", "30"), None),
+        (("--protocol", "document"), None),
+        (("--protocol", "document", "--mem-len", "1000"), None),
+        (("--batch-size", "24"), 19),
+    ],
+)
+def test_streams_that_are_shorter_than_the_memory(
+    options: tuple[str, ...], length: int | None, bundle: Path, corpus: Path, invoke: Invoke
+) -> None:
+    options = ("--mem-len", "60", *options) if "--mem-len" not in options else options
+    for quiet in ((), ("--quiet",)):  # a warning, not a note
+        shown = invoke("evaluate", bundle, corpus, *options, *quiet).succeeded()
+        expected = (
+            f"Warning: streams have {length} bytes, the memory 60, so it is never full; for one document use `score` "
+            "or --protocol document.\n"
+        )
+        assert shown.err == ("" if length is None else expected)

@@ -314,7 +314,12 @@ def test_nan_does_not_pass() -> None:
         (BYTES, {"max_delta_bits": 0.0}, [], "max_delta_bits is 0, expected a number above 0"),
         (BYTES, {"max_delta_bits": float("nan")}, [], "max_delta_bits is nan, expected a number above 0"),
         (BYTES, {"memory_dtype": "float16"}, [], "memory_dtype is float16, which needs dtype float16"),
-        (BYTES, {"keep_float": ("layers.9.*",)}, [], r"keep_float is layers.9.\*, but the weight matrices are layers.0.qkv, "),
+        (
+            BYTES,
+            {"keep_float": ("layers.9.*",)},
+            [],
+            r"keep_float is layers.9.\*, but the weight matrices are layers.0",
+        ),
         (BYTES, {}, ["short"], "short: 78 tokens, at least 2,048 are needed"),
         (BYTES, {}, ["absent"], "absent: no such file"),
         (BAND, {}, [], "the bundle takes token ids, so a real text for it must be given as token ids"),

@@ -35,7 +35,7 @@ def test_messages_are_those_that_are_raised(
     exec(compile(python_of("docs/api.md"), "docs/api.md", "exec"), {})
     shown = capsys.readouterr().out
     promised = re.findall(r"print\(error\)\s+# (.*)", PAGE)
-    assert len(promised) == 2
+    assert len(promised) == 3
     assert all(message in shown for message in promised)
 
 

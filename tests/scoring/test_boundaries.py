@@ -40,10 +40,10 @@ def predictor(model: xlruntime.Model, segment_len: int | None = None) -> Predict
 
 
 def expected(predict: Predict, ids: list[int], texts: Mapping[int, str], bos: int) -> list[float]:
-    """Return the corrected surprisal of each word, by the definition: full distributions at every place.
+    r"""Return the corrected surprisal of each word, by the definition: full distributions at every place.
 
     Args:
-        texts: the text of each token; special ones that end a text are "\\n".
+        texts: the text of each token; special ones that end a text are "\n".
     """
     spaces = [token for token, text in texts.items() if text[:1] and text[0] in SPACES]
     words: list[list[int]] = [[]]

@@ -1,4 +1,4 @@
-"""The bar on a terminal, and the summary of many documents at the end."""
+"""The bar on a terminal, the lines elsewhere, and the summary of many documents at the end."""
 
 from __future__ import annotations
 
@@ -8,13 +8,15 @@ import pty
 import signal
 import subprocess
 import sys
+import threading
 from dataclasses import asdict, replace
 from pathlib import Path
 
+import click
 import numpy as np
 import pytest
 
-from xlexport.progress_bar import DocumentsBar, duration, progress_bar
+from xlexport.progress_bar import DocumentsBar, Stages, duration, progress_bar, stages
 from xlexport.scoring.inputs import Input, Reading, extent
 from xlexport.scoring.totals import Totals
 from xlexport.terminal import INTERRUPTED
@@ -65,10 +67,122 @@ def test_bar_says_how_far_it_is(total: DocumentScore, monkeypatch: pytest.Monkey
     assert terminal.getvalue().endswith("\r\x1b[K")
 
 
-def test_nothing_where_there_is_no_terminal() -> None:
-    stream = io.StringIO()
-    DocumentsBar(2, 200, stream).take(part_of(0, 10))
-    assert stream.getvalue() == ""
+class Watch:
+    """A clock that a test sets, and the lines on a standard error that is not a terminal."""
+
+    def __init__(self, capsys: pytest.CaptureFixture[str]) -> None:
+        self.now = 100.0
+        self._capsys, self._shown = capsys, ""
+
+    def __call__(self) -> float:
+        return self.now
+
+    def after(self, seconds: float) -> None:
+        """Set the time to so many seconds after the beginning."""
+        self.now = 100.0 + seconds
+
+    @property
+    def lines(self) -> list[str]:
+        self._shown += self._capsys.readouterr().err
+        return self._shown.splitlines()
+
+
+@pytest.fixture
+def watch(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Watch:
+    monkeypatch.delenv("XLEXPORT_PROGRESS_SECONDS")  # the tests' own value
+    return Watch(capsys)
+
+
+def test_lines_where_there_is_no_terminal(watch: Watch, total: DocumentScore) -> None:
+    progress = DocumentsBar(2, 200, clock=watch)
+    for end, seconds in ((10, 1), (20, 14.9), (30, 15), (40, 29.9), (50, 31)):
+        watch.after(seconds)
+        progress.take(part_of(0, end))
+    assert watch.lines == [
+        "scoring: 0 of 2 documents  2 tokens/s  15%  1:25 left",
+        "scoring: 0 of 2 documents  2 tokens/s  25%  1:33 left",
+    ]
+    watch.after(40)
+    progress.clear()  # before another line
+    watch.after(54)
+    progress.take(part_of(0, 100, total))
+    assert len(watch.lines) == 2
+    watch.after(55)
+    progress.take(part_of(1, 10))
+    assert watch.lines[2].startswith("scoring: 1 of 2 documents")
+
+
+def test_other_commands_print_lines_where_there_is_no_terminal(watch: Watch) -> None:
+    with progress_bar("counting", watch) as progress:
+        for done, seconds in ((1_000, 14), (2_000, 16), (3_000, 30), (4_000, 31)):
+            watch.after(seconds)
+            progress(done, 8_000)
+    assert watch.lines == ["counting: 2,000 of 8,000 (25%), 0:16", "counting: 4,000 of 8,000 (50%), 0:31"]
+
+
+def test_stages_name_what_takes_long(watch: Watch) -> None:
+    found = Stages("reading it", watch)
+    found.tell("exporting the graphs")
+    times = iter([1, 14, 15, 29, 30])  # of the glances of a thread, while the stage reports nothing
+
+    def ended(seconds: float) -> bool:
+        at = next(times, None)
+        watch.after(at or 0)
+        return at is None
+
+    found.glance_until(ended)
+    watch.after(31)
+    found.tell("verifying 20 segments")
+    for done, seconds in ((1, 45), (5, 46), (6, 47)):
+        watch.after(seconds)
+        found.progress(done, 20)
+    assert watch.lines == [
+        "exporting the graphs",
+        "exporting the graphs: 0:15",
+        "exporting the graphs: 0:30",
+        "verifying 20 segments",
+        "verifying 20 segments: 5 of 20 (25%), 0:46",
+    ]
+
+
+def test_stages_on_a_terminal_are_a_bar(monkeypatch: pytest.MonkeyPatch) -> None:
+    terminal = Terminal()
+    monkeypatch.setattr("sys.stderr", terminal)
+    with stages("reading it") as found:
+        found.tell("verifying")
+        found.glance()
+        assert terminal.getvalue() == "verifying\n"
+        found.progress(5, 20)
+    assert terminal.getvalue() == f"verifying\n\r 25% {'█' * 6}{'░' * 18} verifying\x1b[K\r\x1b[K"
+
+
+def test_thread_of_stages_ends_with_them() -> None:
+    def running() -> bool:
+        return "progress" in [thread.name for thread in threading.enumerate()]
+
+    with pytest.raises(KeyboardInterrupt), stages("reading it"):
+        assert running()
+        raise KeyboardInterrupt
+    assert not running()
+
+
+@pytest.mark.parametrize(("given", "expected"), [("2", 2), ("0", 3), ("inf", 0)])
+def test_environment_says_how_often_lines_come(
+    given: str, expected: int, watch: Watch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XLEXPORT_PROGRESS_SECONDS", given)
+    with progress_bar("counting", watch) as progress:
+        for seconds in (1, 2, 4):
+            watch.after(seconds)
+            progress(1, 3)
+    assert len(watch.lines) == expected
+
+
+@pytest.mark.parametrize("given", ["often", "-1", "nan", ""])
+def test_environment_with_another_value(given: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XLEXPORT_PROGRESS_SECONDS", given)
+    with pytest.raises(click.UsageError, match=f"XLEXPORT_PROGRESS_SECONDS is '{given}', expected a number of seconds"):
+        DocumentsBar(None, None)
 
 
 @pytest.mark.parametrize("kind", ["dumb", "xterm"])

@@ -112,7 +112,11 @@ class TrainingRun:
         return self.out_dir / CHECKPOINT_NAME
 
     def go(
-        self, interrupt: threading.Event, report: Callable[[str], None], on_step: Callable[[int], None]
+        self,
+        interrupt: threading.Event,
+        report: Callable[[str], None],
+        on_step: Callable[[int], None],
+        show_bar: bool = True,
     ) -> TrainingResult:
         """Train to the end, or until `interrupt` is set; then finish the current update and save."""
         config, unit = self.config, self.task.unit
@@ -122,7 +126,8 @@ class TrainingRun:
             raise CheckpointWriteError(
                 f"{self.out_dir}: the output folder cannot be made ({error.strerror}).", repair="Choose another place."
             ) from error
-        bar = tqdm(total=config.steps, initial=self.step, unit="step", disable=None, dynamic_ncols=True)  # on stderr
+        hidden = None if show_bar else True  # None: unless stderr is a terminal
+        bar = tqdm(total=config.steps, initial=self.step, unit="step", disable=hidden, dynamic_ncols=True)  # on stderr
         # A new run starts a new log, even if a run that was killed before its first checkpoint left one.
         with bar, (self.out_dir / LOG_NAME).open("a" if self.step else "w", encoding="utf-8") as log:
             since, logged_step = time.perf_counter(), self.step

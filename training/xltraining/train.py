@@ -37,6 +37,7 @@ def train(
     resume: bool = False,
     report: Callable[[str], None] | None = None,
     on_step: Callable[[int], None] = lambda step: None,
+    show_bar: bool = True,
 ) -> TrainingResult:
     """Train a model, or resume a run that was stopped.
 
@@ -53,6 +54,7 @@ def train(
             than before extend a run: from there on, the learning rate follows the longer schedule.
         report: called with one line of text at each evaluation and at the end; None prints it to stderr.
         on_step: called after each update with the number of updates so far.
+        show_bar: whether to show a bar on stderr, if it is a terminal.
 
     Raises:
         ConfigError, DataError: the configuration or the text is invalid; nothing was written.
@@ -81,7 +83,7 @@ def train(
             run.restore()
             report(f"resuming {checkpoint} at step {run.step:,}")
         with _interruptible() as interrupt:
-            return run.go(interrupt, report, on_step)
+            return run.go(interrupt, report, on_step, show_bar)
 
 
 def _print_beside_bar(line: str) -> None:

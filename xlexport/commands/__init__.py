@@ -15,7 +15,7 @@ import click
 
 from xlexport import __version__
 from xlexport.commands.signals import handle_signals
-from xlexport.terminal import INTERRUPTED, Failure, failure, tell, tell_usage
+from xlexport.terminal import INTERRUPTED, Failure, failure, tell_problem, tell_usage
 
 __all__ = ["LazyGroup", "cli", "main", "run"]
 
@@ -43,6 +43,10 @@ COMMANDS = {
 class LazyGroup(click.Group):
     """A group that imports a command's module only when that command is needed."""
 
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Read `help COMMAND` as `COMMAND --help`."""
+        return super().parse_args(ctx, [*args[1:], "--help"] if args[:1] == ["help"] else args)
+
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Return the names of all commands."""
         return sorted(COMMANDS)
@@ -68,6 +72,10 @@ class LazyGroup(click.Group):
         """Write the list of commands without importing them."""
         with formatter.section("Commands"):
             formatter.write_dl(sorted(COMMANDS.items()))
+        formatter.write_paragraph()
+        formatter.write_text(
+            "`xlexport help COMMAND` or `xlexport COMMAND -h` shows what a command does, and its options."
+        )
 
 
 @click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
@@ -82,7 +90,7 @@ def run(arguments: Sequence[str]) -> int:
     Every expected failure is one line on standard error: a sentence, or with `--json` an object.
     """
     as_json = "--json" in itertools.takewhile(lambda argument: argument != "--", arguments)
-    warnings.showwarning = lambda message, *_, **__: tell(f"Warning: {message}")
+    warnings.showwarning = lambda message, *_, **__: tell_problem(f"Warning: {message}")
     try:
         result = cli.main(list(arguments), prog_name="xlexport", standalone_mode=False)
         return result if isinstance(result, int) else 0

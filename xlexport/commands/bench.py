@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from xlexport.commands.long_help import LongCommand, headed
 from xlexport.commands.options import PATH, Integers, all_of, checkpoint_options, device_options, settings_options
 from xlexport.terminal import print_json, print_line, print_table, tell
 
@@ -40,7 +41,14 @@ bench_options = all_of(
         metavar=SWEPT,
         help="How many earlier tokens each layer remembers.  [default: the model's own]",
     ),
-    click.option("--batch-size", type=Integers(some=True, at_least=1), metavar=SWEPT, default="1", show_default=True),
+    click.option(
+        "--batch-size",
+        type=Integers(some=True, at_least=1),
+        metavar=SWEPT,
+        default="1",
+        show_default=True,
+        help="Documents at a time.",
+    ),
     click.option(
         "--threads",
         type=Integers(some=True, at_least=1),
@@ -52,7 +60,9 @@ bench_options = all_of(
     click.option(
         "--repeats", type=click.IntRange(1), default=7, show_default=True, help="Steps of each side in a round."
     ),
-    click.option("--rounds", type=click.IntRange(1), default=3, show_default=True),
+    click.option(
+        "--rounds", type=click.IntRange(1), default=3, show_default=True, help="Rounds, in which all sides take turns."
+    ),
     click.option("--profile", is_flag=True, help="Show where the time of a step goes, by operator and provider."),
     click.option(
         "--plot",
@@ -63,12 +73,25 @@ bench_options = all_of(
 )
 
 
-@click.command()
+@click.command(
+    cls=LongCommand,
+    examples=(
+        ("xlexport bench bundle", "Tokens per second, and what the machine can do."),
+        ("xlexport bench bundle --against checkpoint.pt --threads 1,2", "How much faster than the eager model."),
+        ("xlexport bench bundle --segment-len 1,16,128 --batch-size 1,8 --plot speed.png", "Six combinations."),
+    ),
+    headings={
+        "Model settings": ["segment_len", "mem_len"],
+        "Measurement": ["purpose", "batch_size", "repeats", "rounds", "profile"],
+        "Device": ["threads", "device", "strict_device", "cuda_graphs"],
+        "Output": ["plot"],
+    },
+)
 @click.argument("bundle", type=PATH)
-@click.option("--against", type=PATH, help="Compare with the eager model of this checkpoint.")
-@click.option("--json", "as_json", is_flag=True, help="Print one object for each combination.")
-@bench_options
-@checkpoint_options
+@headed("Checkpoint", click.option("--against", type=PATH, help="Compare with the eager model of this checkpoint."))
+@headed("Output", click.option("--json", "as_json", is_flag=True, help="Print one object for each combination."))
+@headed("Model settings", bench_options)
+@headed("Checkpoint", checkpoint_options)
 def bench(
     bundle: Path,
     against: Path | None,

@@ -10,6 +10,7 @@ import click
 
 from xlexport.commands.documents import documents_given
 from xlexport.commands.input_options import Selection, reading_options
+from xlexport.commands.long_help import LongCommand, headed
 from xlexport.commands.options import (
     DOCUMENT,
     OUTPUT,
@@ -22,7 +23,7 @@ from xlexport.commands.options import (
     runtime_options,
 )
 from xlexport.progress_bar import progress_bar
-from xlexport.terminal import print_json, print_line, tell
+from xlexport.terminal import print_json, print_line, quiet_option, tell
 
 if TYPE_CHECKING:
     from xlexport.analysis.context import ReclOptions
@@ -102,33 +103,48 @@ recl_options = all_of(
 )
 
 
-@click.command()
+@click.command(
+    cls=LongCommand,
+    examples=(
+        ("xlexport context bundle book.txt", "Bits by memory length, from short to twice the model's own."),
+        ("xlexport context bundle book.txt --lengths 16,64 --plot context.png", "Two memory lengths, and a figure."),
+        ("xlexport context bundle book.txt --beside other.bundle --no-recl", "Two models in one table."),
+    ),
+)
 @click.argument("bundle", type=PATH)
 @click.argument("files", nargs=-1, required=True, type=DOCUMENT)
-@click.option("--beside", type=PATH, multiple=True, help="Another bundle to compare with; may be given several times.")
-@click.option(
-    "--lengths",
-    type=Integers(some=True, at_least=1),
-    metavar="N[,M…]",
-    help="Memory lengths to try.  [default: from a sixteenth of the model's own to twice it, doubled]",
+@headed(
+    "Measurement",
+    click.option(
+        "--beside", type=PATH, multiple=True, help="Another bundle to compare with; may be given several times."
+    ),
+    click.option(
+        "--lengths",
+        type=Integers(some=True, at_least=1),
+        metavar="N[,M…]",
+        help="Memory lengths to try.  [default: from a sixteenth of the model's own to twice it, doubled]",
+    ),
+    recl_options,
+    click.option(
+        "--full-context",
+        is_flag=True,
+        help="Count only tokens that have at least as many tokens before them as the longest memory.",
+    ),
 )
-@recl_options
-@click.option(
-    "--full-context",
-    is_flag=True,
-    help="Count only tokens that have at least as many tokens before them as the longest memory.",
+@headed("Input", reading_options, batch_option)
+@headed(
+    "Output",
+    click.option("--json", "as_json", is_flag=True, help="Print one object."),
+    quiet_option,
+    click.option(
+        "--plot",
+        type=OUTPUT,
+        metavar="FILE",
+        help="Draw this .png or .svg file; replace it if it exists (needs matplotlib).",
+    ),
 )
-@reading_options
-@batch_option
-@click.option("--json", "as_json", is_flag=True, help="Print one object.")
-@click.option(
-    "--plot",
-    type=OUTPUT,
-    metavar="FILE",
-    help="Draw this .png or .svg file; replace it if it exists (needs matplotlib).",
-)
-@any_memory_options
-@runtime_options
+@headed("Model settings", any_memory_options)
+@headed("Device", runtime_options)
 def context(
     bundle: Path,
     files: tuple[Path, ...],

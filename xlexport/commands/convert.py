@@ -8,6 +8,7 @@ from typing import Any
 import click
 
 from xlexport.choices import DTYPES
+from xlexport.commands.long_help import LongCommand, headed
 from xlexport.commands.options import (
     PATH,
     checkpoint_options,
@@ -16,30 +17,55 @@ from xlexport.commands.options import (
 )
 from xlexport.commands.quantize import precision_options, quantization_rows
 from xlexport.commands.verify import parity_rows
-from xlexport.terminal import print_json, print_table, tell
+from xlexport.progress_bar import stages
+from xlexport.terminal import print_json, print_table, quiet_option, tell
 
 __all__ = ["convert"]
 
 
-@click.command()
+@click.command(
+    cls=LongCommand,
+    examples=(
+        ("xlexport convert checkpoint.pt -o bundle", "Convert, and verify on Python's documentation topics."),
+        (
+            "xlexport convert model_folder -o bundle --text valid.txt",
+            "A folder of Hugging Face, verified on your text.",
+        ),
+        ("xlexport convert checkpoint.pt -o small --dtype weight-int8 --text valid.txt", "Also quantize it."),
+    ),
+    headings={
+        "Output": ["to"],
+        "Verification": ["verify_text", "verify_segments"],
+        "Tokenizer": ["tokenizer", "vocab_style"],
+        "Device": ["threads"],
+    },
+)
 @click.argument("checkpoint", type=PATH)
-@click.option(
-    "-o", "--output", type=PATH, help="Bundle folder to write.  [default: CHECKPOINT without its suffix + .bundle]"
-)
-@click.option("--force", is_flag=True, help="Replace an existing bundle.")
-@click.option("--json", "as_json", is_flag=True, help="Print the parity report as JSON.")
-@precision_options(
+@headed(
+    "Output",
     click.option(
-        "--dtype",
-        type=click.Choice(["float32", *DTYPES]),
-        default="float32",
-        show_default=True,
-        help="Precision of the bundle. It is converted and verified in float32, then quantized and measured on --text.",
-    )
+        "-o", "--output", type=PATH, help="Bundle folder to write.  [default: CHECKPOINT without its suffix + .bundle]"
+    ),
+    click.option("--force", is_flag=True, help="Replace an existing bundle."),
+    click.option("--json", "as_json", is_flag=True, help="Print the parity report as JSON."),
+    quiet_option,
 )
-@conversion_options
-@checkpoint_options
-@conversion_settings
+@headed(
+    "Precision",
+    precision_options(
+        click.option(
+            "--dtype",
+            type=click.Choice(["float32", *DTYPES]),
+            default="float32",
+            show_default=True,
+            help="Precision of the bundle. It is converted and verified in float32, then quantized and measured on "
+            "--text.",
+        )
+    ),
+)
+@headed("Model settings", conversion_options)
+@headed("Checkpoint", checkpoint_options)
+@headed("Model settings", conversion_settings)
 def convert(
     checkpoint: Path,
     output: Path | None,
@@ -62,8 +88,10 @@ def convert(
     output = output or checkpoint.parent / f"{checkpoint.stem}.bundle"
     if checkpoint.exists():  # otherwise the missing checkpoint must be reported first
         check_output(output, force)
-    source = checkpoints.load(checkpoint, format_name, config)
-    report = write_bundle(source, output, ConversionOptions.of(**options), force=force, tell=tell)
+    with stages(f"reading {checkpoint}") as stage:
+        source = checkpoints.load(checkpoint, format_name, config)
+        chosen = ConversionOptions.of(**options)
+        report = write_bundle(source, output, chosen, force=force, tell=stage.tell, progress=stage.progress)
     quantized = read_bundle(output, check_files=False).provenance.get("quantization")
     if as_json:
         figures = report.to_dict(per_segment=False)

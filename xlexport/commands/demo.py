@@ -16,8 +16,9 @@ import click
 
 from xlexport.commands.options import PATH
 from xlexport.errors import XlexportError
+from xlexport.progress_bar import stages
 from xlexport.sample import sample_checkpoint, sample_text
-from xlexport.terminal import print_json, print_table, tell
+from xlexport.terminal import print_json, print_table
 
 if TYPE_CHECKING:
     from xlexport.checkpoints import SourceCheckpoint
@@ -156,7 +157,8 @@ def demo(output: Path | None, as_json: bool) -> None:
     with tempfile.TemporaryDirectory() as scratch:
         folder = output or Path(scratch)
         folder.mkdir(parents=True, exist_ok=True)
-        result = run_demo(folder, tell)
+        with stages("converting the sample") as stage:
+            result = run_demo(folder, stage.tell)
     if as_json:
         print_json(result_dict(result))
     else:

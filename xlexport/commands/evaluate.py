@@ -10,6 +10,7 @@ import click
 
 from xlexport.commands.documents import only_document_given
 from xlexport.commands.input_options import Selection, reading_options
+from xlexport.commands.long_help import LongCommand, headed
 from xlexport.commands.options import (
     DOCUMENT,
     PATH,
@@ -18,22 +19,29 @@ from xlexport.commands.options import (
     runtime_options,
 )
 from xlexport.progress_bar import progress_bar
-from xlexport.terminal import print_json, print_table
+from xlexport.terminal import print_json, print_table, quiet_option, tell_problem
 
 if TYPE_CHECKING:
-    from xlruntime.protocols import CorpusScore
+    from xlruntime.protocols import CorpusScore, Streams
 
-__all__ = ["corpus_rows", "evaluate"]
+__all__ = ["corpus_rows", "evaluate", "short_streams"]
 
 
-@click.command()
+@click.command(
+    cls=LongCommand,
+    examples=(
+        ("xlexport evaluate bundle test.txt", "Ten parallel streams, as in the script of the Transformer-XL paper."),
+        ("xlexport evaluate bundle test.txt --protocol nvidia --batch-size 4", "Four streams, after a warm-up."),
+        ("xlexport evaluate bundle test.txt --protocol document --json", "One stream, the same as `score`."),
+    ),
+)
 @click.argument("bundle", type=PATH)
 @click.argument("corpus", type=DOCUMENT)
-@protocol_options
-@reading_options
-@click.option("--json", "as_json", is_flag=True, help="Print one object.")
-@runtime_options
-@document_options
+@headed("Protocol", protocol_options)
+@headed("Input", reading_options)
+@headed("Output", click.option("--json", "as_json", is_flag=True, help="Print one object."), quiet_option)
+@headed("Device", runtime_options)
+@headed("Model settings", document_options)
 def evaluate(
     bundle: Path,
     corpus: Path,
@@ -57,12 +65,27 @@ def evaluate(
     model = open_bundle(bundle, **runtime)
     settings = model.evaluation(**evaluation)
     streams = arrange(read_corpus(model, document), settings, protocol, batch_size, sentences)
+    if (warning := short_streams(streams)) is not None:
+        tell_problem(f"Warning: {warning}")
     with progress_bar("evaluating") as progress:
         found = walk(model, streams, progress)
     if as_json:
         print_json(found.to_dict())
     else:
         print_table(corpus_rows(found))
+
+
+def short_streams(streams: Streams) -> str | None:
+    """Return a warning if no stream fills the memory, though longer streams could; else None."""
+    from xlruntime.protocols import PROTOCOLS
+
+    length, rows = streams.tokens.shape[1], streams.evaluation.most_rows
+    if PROTOCOLS[streams.protocol].one_stream or length >= rows:
+        return None
+    return (
+        f"streams have {length:,} {streams.corpus.unit}s, the memory {rows:,}, so it is never full; for one document "
+        "use `score` or --protocol document."
+    )
 
 
 def corpus_rows(score: CorpusScore) -> list[tuple[str, str]]:

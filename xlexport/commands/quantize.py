@@ -9,8 +9,10 @@ from typing import Any
 import click
 
 from xlexport.choices import DTYPES
+from xlexport.commands.long_help import LongCommand, headed
 from xlexport.commands.options import PATH, Decorator, all_of
-from xlexport.terminal import print_json, print_table, tell
+from xlexport.progress_bar import stages
+from xlexport.terminal import print_json, print_table, quiet_option, tell
 
 __all__ = ["precision_options", "quantization_rows", "quantize"]
 
@@ -42,34 +44,57 @@ def precision_options(dtype: Decorator) -> Decorator:
     )
 
 
-@click.command()
+@click.command(
+    cls=LongCommand,
+    examples=(
+        ("xlexport quantize bundle -o fast --dtype int8", "A faster bundle for CPUs."),
+        (
+            "xlexport quantize bundle -o small --dtype weight-int4 --text valid.txt",
+            "The smallest, measured on your text.",
+        ),
+        (
+            "xlexport quantize bundle -o fast --dtype int8 --keep-float 'head.*'",
+            "Leave some weight matrices as they are.",
+        ),
+    ),
+)
 @click.argument("bundle", type=PATH)
-@click.option("-o", "--output", type=PATH, required=True, help="Bundle folder to write.")
-@precision_options(
+@headed(
+    "Precision",
+    precision_options(
+        click.option(
+            "--dtype",
+            type=click.Choice(DTYPES),
+            required=True,
+            help="int8: dynamic, for speed on a CPU. weight-int8, weight-int4: blocks, for size. float16: for CUDA.",
+        )
+    ),
+)
+@headed(
+    "Input",
     click.option(
-        "--dtype",
-        type=click.Choice(DTYPES),
-        required=True,
-        help="int8: dynamic, for speed on a CPU. weight-int8, weight-int4: blocks, for size. float16: for CUDA.",
-    )
+        "--text",
+        "texts",
+        type=PATH,
+        multiple=True,
+        help="A file like the model's training text, to measure the cost on; may be given several times.  [default, "
+        "only for bundles that read bytes: Python's built-in documentation topics]",
+    ),
+    click.option("--ids", "as_ids", is_flag=True, help="The texts hold token ids separated by white space."),
+    click.option(
+        "--tokens",
+        type=click.IntRange(2048),
+        help="Tokens of the text to measure on.  [default: 16,384, or as many as fill the memory twice]",
+    ),
 )
-@click.option(
-    "--text",
-    "texts",
-    type=PATH,
-    multiple=True,
-    help="A file like the model's training text, to measure the cost on; may be given several times.  [default, only "
-    "for bundles that read bytes: Python's built-in documentation topics]",
+@headed(
+    "Output",
+    click.option("-o", "--output", type=PATH, required=True, help="Bundle folder to write."),
+    click.option("--force", is_flag=True, help="Replace an existing bundle."),
+    click.option("--json", "as_json", is_flag=True, help="Print one object."),
+    quiet_option,
 )
-@click.option("--ids", "as_ids", is_flag=True, help="The texts hold token ids separated by white space.")
-@click.option(
-    "--tokens",
-    type=click.IntRange(2048),
-    help="Tokens of the text to measure on.  [default: 16,384, or as many as fill the memory twice]",
-)
-@click.option("--force", is_flag=True, help="Replace an existing bundle.")
-@click.option("--json", "as_json", is_flag=True, help="Print one object.")
-@click.option("--threads", type=click.IntRange(1), help="Threads of one step.  [default: all cores]")
+@headed("Device", click.option("--threads", type=click.IntRange(1), help="Threads of one step.  [default: all cores]"))
 def quantize(
     bundle: Path,
     output: Path,
@@ -86,9 +111,10 @@ def quantize(
     from xlexport.quantize.run import QuantizeOptions
     from xlexport.quantize.run import quantize as write_bundle
 
-    report = write_bundle(
-        bundle, output, QuantizeOptions(**options), texts=texts, as_ids=as_ids, force=force, tell=tell
-    )
+    with stages(f"reading {bundle}") as stage:
+        report = write_bundle(
+            bundle, output, QuantizeOptions(**options), texts=texts, as_ids=as_ids, force=force, tell=stage.tell
+        )
     if as_json:
         print_json({"bundle": str(output), **report.to_dict()})
     else:

@@ -17,7 +17,7 @@ import click
 from xlexport.commands.input_options import Selection, reading_options
 from xlexport.commands.options import DOCUMENT, PATH, all_of, document_options, grouped, runtime_options
 from xlexport.progress_bar import DocumentsBar, progress_bar
-from xlexport.terminal import tell
+from xlexport.terminal import quiet_option, tell
 
 if TYPE_CHECKING:
     from xlexport.report.rows import Row
@@ -137,6 +137,7 @@ page_options = all_of(
 @click.argument("bundle", type=PATH)
 @click.argument("files", nargs=-1, required=True, type=DOCUMENT)
 @page_options
+@quiet_option
 @reading_options
 @document_options
 @runtime_options

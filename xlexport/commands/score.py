@@ -13,6 +13,7 @@ import click
 
 from xlexport.choices import LEVELS, RECORD_FORMATS
 from xlexport.commands.input_options import ItemSelection, item_options
+from xlexport.commands.long_help import LongCommand, headed
 from xlexport.commands.options import (
     DOCUMENT,
     OUTPUT,
@@ -25,7 +26,17 @@ from xlexport.commands.options import (
 )
 from xlexport.extras import require
 from xlexport.progress_bar import DocumentsBar
-from xlexport.terminal import Failure, Interrupted, escaped_json, failure, print_json, standard_output, tell
+from xlexport.terminal import (
+    Failure,
+    Interrupted,
+    escaped_json,
+    failure,
+    is_quiet,
+    print_json,
+    quiet_option,
+    standard_output,
+    tell,
+)
 from xlruntime.messages import listed, many_lines
 
 if TYPE_CHECKING:
@@ -201,18 +212,26 @@ output_options = all_of(
         show_default=True,
         help="How often a run with --output saves the state from which --resume continues.",
     ),
+    quiet_option,
     grouped("writing", OutputOptions),
 )
 
 
-@click.command()
+@click.command(
+    cls=LongCommand,
+    examples=(
+        ("xlexport score bundle book.txt", "Bits per byte of one text."),
+        ("xlexport score bundle texts --include '*.txt' --per word -o words.csv", "Every word of a folder's texts."),
+        ("xlexport score bundle items.jsonl --field text --per token --top 5", "Tokens, each with likelier ones."),
+    ),
+)
 @click.argument("bundle", type=PATH)
 @click.argument("files", nargs=-1, required=True, type=DOCUMENT)
-@record_options
-@output_options
-@input_options
-@runtime_options
-@document_options
+@headed("Records", record_options)
+@headed("Output", output_options)
+@headed("Input", input_options)
+@headed("Device", runtime_options)
+@headed("Model settings", document_options)
 def score(
     bundle: Path,
     files: tuple[Path, ...],
@@ -337,6 +356,8 @@ class _Reporter:
         from xlexport.scoring.output_formats import document_line
 
         self.clear()
+        if is_quiet():
+            return
         if self._as_json:
             print_json(dict(fields), err=True)
         else:

@@ -15,8 +15,10 @@ import click
 from xlexport.architectures import FIRST, Option, architectures
 from xlexport.architectures import architecture as known_architecture
 from xlexport.architectures.options import flags
+from xlexport.commands.long_help import LongCommand
 from xlexport.commands.options import PATH, declared
-from xlexport.terminal import INTERRUPTED, tell
+from xlexport.progress_bar import progress_lines
+from xlexport.terminal import INTERRUPTED, is_quiet, quiet_option, tell
 
 if TYPE_CHECKING:
     from xltraining.language_model import ModelConfig
@@ -62,7 +64,26 @@ _COMMON = (
 )
 _RUN_OPTIONS = {name: one.run_options for name, one in TRAINED.items()}
 TRAINING_OPTIONS = {option.name: option for options in (_COMMON, *_RUN_OPTIONS.values()) for option in options}
+_RUN_NAMES = {name: {option.name for option in options} for name, options in _RUN_OPTIONS.items()}
 _MODEL_OPTIONS = {name: entry for options in ARCHITECTURE_OPTIONS.values() for name, entry in options.items()}
+
+
+def _headings() -> dict[str, list[str]]:
+    """Return the names of options by heading; options of one architecture have a heading of their own."""
+    device = ["device", "bf16", "threads"]
+    found = {
+        "Run": ["out_dir", "valid_files", "resume", "quiet", "architecture", "task", "word_length"],
+        "Device": device,
+    }
+    for name in (*_MODEL_OPTIONS, *TRAINING_OPTIONS):
+        owners = [one for one in TRAINED if name in ARCHITECTURE_OPTIONS[one] or name in _RUN_NAMES[one]]
+        if len(owners) == 1:
+            found.setdefault(f"{TRAINED[owners[0]].title} only", []).append(name)
+        elif owners:
+            found.setdefault("Model settings", []).append(name)
+        elif name not in (*found["Run"], *device):
+            found.setdefault("Training", []).append(name)
+    return found
 
 
 def train_options(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -159,13 +180,22 @@ def model_config(architecture: str, given: dict[str, Any], training: dict[str, A
     return config_from(architecture, values)
 
 
-@click.command()
+@click.command(
+    cls=LongCommand,
+    examples=(
+        ("xlexport train book.txt --valid other.txt --out run", "Train, and report bits per byte of held-out text."),
+        ("xlexport train --out run --resume --steps 20000", "Go on, and further than before."),
+        ("xlexport train book.txt --out run --architecture reformer --chunk-length 32", "Another kind of model."),
+    ),
+    headings=_headings(),
+)
 @click.argument("files", nargs=-1, type=PATH)
 @click.option(
     "-o", "--out", "--output", "out_dir", required=True, type=PATH, help="Folder for checkpoint.pt and log.jsonl."
 )
 @click.option("--valid", "valid_files", multiple=True, type=PATH, help="Held-out text; may be given several times.")
 @click.option("--resume", is_flag=True, help="Go on with the run in --out; more --steps lead it further.")
+@quiet_option
 @train_options
 def train(
     files: tuple[Path, ...],
@@ -189,6 +219,7 @@ def train(
         )
     else:
         config, training_config = model_config(architecture, model, training), TrainingConfig(**training)
+    progress, steps = progress_lines("training"), training_config.steps
     result = run_training(
         config,
         training_config,
@@ -197,6 +228,8 @@ def train(
         out_dir=out_dir,
         resume=resume,
         report=tell,
+        on_step=lambda step: progress(step, steps),
+        show_bar=not is_quiet(),
     )
     if result.interrupted:
         tell(f"stopped at step {result.step:,}; go on with --resume")

@@ -9,7 +9,7 @@ import click
 
 from xlexport.commands.options import PATH, checkpoint_options, evaluation_options, runtime_options
 from xlexport.progress_bar import progress_bar
-from xlexport.terminal import print_json, print_table
+from xlexport.terminal import print_json, print_table, quiet_option
 
 if TYPE_CHECKING:
     from xlexport.verification.parity import ParityReport
@@ -25,6 +25,7 @@ __all__ = ["parity_rows", "verify"]
     "--segments", type=click.IntRange(1), help="Number of segments.  [default: until the memory has wrapped twice]"
 )
 @click.option("--json", "as_json", is_flag=True, help="Print the report as JSON, with the figures of each segment.")
+@quiet_option
 @checkpoint_options
 @runtime_options
 @evaluation_options

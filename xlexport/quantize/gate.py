@@ -96,7 +96,8 @@ def products_to_keep(
     while True:  # double the number until it is enough; then search between the last two numbers
         enough = min(enough, most)
         if enough <= few:
-            share = f"keeping {few + len(always)} of {len(names)} weight matrices in float32, {', '.join(worst[: few or 3])}"
+            named = ", ".join(worst[: few or 3])
+            share = f"keeping {few + len(always)} of {len(names)} weight matrices in float32, {named}"
             still = f"still {found.delta_bits_per_token:+.4f}" if few else "cannot be kept"
             raise QuantizationError(
                 f"quantized, the bundle gives {first.delta_bits_per_token:+.4f} bits per token, {limit:g} allowed; "

@@ -20,15 +20,13 @@ import numpy.typing as npt
 from xlexport.scoring.text_source import TextSource
 from xlruntime import TokenScores
 from xlruntime.documents import Tokenizer
-from xlruntime.tokenizers import ByteTokenizer
 from xlruntime.tokenizers.vocabulary_tokenizer import VocabularyTokenizer
+from xlruntime.words import IS_SPACE, byte_places, counts_bytes, token_anchors, word_edges
 
 By = Literal["line", "word", "region"]
 
 __all__ = ["By", "SavedSplitter", "Unit", "UnitSplitter"]
 
-SPACES = b" \t\n\r\v\f"  # the white space of TextCounts
-IS_SPACE = np.isin(np.arange(256), np.frombuffer(SPACES, np.uint8))
 NEWLINE = ord("\n")
 LARGEST = 2**62  # limit of a count, far from overflow
 LONGEST_TEXT = 1000  # bytes of a unit that are kept to show it
@@ -150,7 +148,7 @@ class UnitSplitter:
         self._by = by
         self._holds_last = by != "line"  # it includes the white space after it
         self._source = source
-        self._in_bytes = isinstance(tokenizer, ByteTokenizer) or (vocabulary is not None and vocabulary.kind == "bytes")
+        self._in_bytes = counts_bytes(tokenizer)
         self._drops = vocabulary is not None and vocabulary.kind != "words"
         self._chars = 0  # characters before source.base
         self._before = NEWLINE  # the byte before it
@@ -167,7 +165,7 @@ class UnitSplitter:
         is_space = IS_SPACE[raw]
         done = len(raw) if ended else int(ends.max(initial=0))
         edges = self._edges(raw, is_space, done)
-        anchors = np.maximum.accumulate(np.maximum(_anchors(starts, ends, is_space), self._anchor - source.base))
+        anchors = np.maximum.accumulate(np.maximum(token_anchors(starts, ends, is_space), self._anchor - source.base))
         units = self._split(raw[:done], is_space[:done], edges)
         self._count(units, part, np.searchsorted(edges, anchors, "right"), unscored)
         if part.word_ends is not None:
@@ -225,21 +223,15 @@ class UnitSplitter:
         starts, ends = part.starts, part.ends
         if first is not None:
             starts, ends = np.concatenate([first.starts, starts]), np.concatenate([first.ends, ends])
-        if self._in_bytes:
-            starts, ends = starts - self._source.base, ends - self._source.base
-        else:
-            places = np.append(np.flatnonzero((raw & 0xC0) != 0x80), len(raw))  # of the characters, and the end
-            starts, ends = (places[np.clip(at - self._chars, 0, len(places) - 1)] for at in (starts, ends))
-        starts = np.clip(starts, 0, len(raw))
-        return starts, np.clip(ends, starts, len(raw)), unscored
+        before = self._source.base if self._in_bytes else self._chars
+        return *byte_places(starts - before, ends - before, raw, self._in_bytes), unscored
 
     def _edges(self, raw: npt.NDArray[np.uint8], is_space: npt.NDArray[np.bool_], done: int) -> Array:
         """Return the places up to `done` at which units begin in `raw`, without the open unit."""
         if self._by == "region":
             found = np.array(self._source.edges, np.int64) - self._source.base
         elif self._by == "word":
-            before = np.concatenate([[IS_SPACE[self._before]], is_space[:-1]])
-            found = np.flatnonzero(is_space & ~before)
+            found = word_edges(is_space, bool(IS_SPACE[self._before]))
         else:
             found = np.flatnonzero(np.concatenate([[self._before], raw[:-1]]) == NEWLINE)
         first, last = np.searchsorted(found, (self._opened - self._source.base + 1, done + 1))
@@ -361,10 +353,3 @@ class UnitSplitter:
         elif self._holds_last and not self._open.filled and done:
             self._held = done.pop()
         return done
-
-
-def _anchors(starts: Array, ends: Array, is_space: npt.NDArray[np.bool_]) -> Array:
-    """Return the place for which each token counts: its first byte that is not white space, or else its beginning."""
-    inside = np.append(np.flatnonzero(~is_space), len(is_space))
-    found = inside[np.searchsorted(inside[:-1], starts)]
-    return np.where(found < ends, found, starts)

@@ -173,6 +173,7 @@ class TokenizersTokenizer(_LibraryTokenizer):
         return str(self._tokenizer.decode(ids))
 
     def id_of(self, name: str) -> int | None:
+        """Return the id of the token of this name; None if there is none."""
         number = self._tokenizer.token_to_id(name)
         return None if number is None else int(number)
 
@@ -223,6 +224,7 @@ class SentencePieceTokenizer(_LibraryTokenizer):
         return str(self._processor.decode(ids))
 
     def id_of(self, name: str) -> int | None:
+        """Return the id of the piece of this name; None if there is none."""
         number = int(self._processor.piece_to_id(name))  # of the unknown token, if the model lacks the piece
         return number if self._processor.id_to_piece(number) == name else None
 

@@ -1,0 +1,95 @@
+"""Help of long commands: options under headings, and examples that are right; `-h` and `help` everywhere."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from pathlib import Path
+
+import click
+import pytest
+
+from tests.helpers.command_table import all_commands
+from tests.helpers.invoking import PROSE, Invoke
+from tests.helpers.paths import GOLDEN
+from xlexport.commands.long_help import HEADINGS, LongCommand, headed
+
+LONG = {name: command for name, command in all_commands().items() if isinstance(command, LongCommand)}
+EXAMPLES = [(name, line) for name, command in LONG.items() for line, _ in command.examples]
+
+
+def headings(shown: str) -> list[str]:
+    return re.findall(r"^(\w.*):$", shown, re.MULTILINE)
+
+
+def test_commands_with_many_options_have_headings_and_examples() -> None:
+    assert {"score", "train", "convert", "evaluate", "quantize", "bench", "context"} <= LONG.keys()
+    assert all(len(command.examples) == 3 for command in LONG.values())
+
+
+@pytest.mark.parametrize("name", LONG)
+def test_every_option_has_a_heading(name: str, invoke: Invoke) -> None:
+    options = [option for option in LONG[name].params if isinstance(option, click.Option)]
+    assert len({LONG[name].heading_of(option) for option in options}) >= 4
+    assert not [option.name for option in options if LONG[name].heading_of(option) == "Other options"]
+    shown = headings(invoke(name, "-h").succeeded().out)
+    assert shown[0] == "Examples" and shown[-1] == "Other options"  # --help alone
+    known = [heading for heading in HEADINGS if heading in shown]
+    assert shown[1 : 1 + len(known)] == known
+
+
+def test_options_of_one_architecture_are_apart(invoke: Invoke) -> None:
+    shown = invoke("train", "--help").succeeded().out
+    assert {"Transformer-XL only", "Reformer only"} <= set(headings(shown))
+    assert shown.index("--d-model") < shown.index("Transformer-XL only") < shown.index("--pre-lnorm")
+    assert shown.index("--pre-lnorm") < shown.index("Reformer only") < shown.index("\n  --chunk-length")
+
+
+@pytest.mark.parametrize(("name", "line"), EXAMPLES, ids=[line for _, line in EXAMPLES])
+def test_examples_are_understood(name: str, line: str) -> None:
+    program, command, *arguments = shlex.split(line)
+    assert (program, command) == ("xlexport", name)
+    assert LONG[name].make_context(name, arguments).params
+
+
+@pytest.mark.parametrize("line", [line for name, line in EXAMPLES if name in ("score", "evaluate", "context")])
+def test_examples_run(line: str, invoke: Invoke, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for folder in ("bundle", "other.bundle"):
+        Path(folder).symlink_to(GOLDEN / "post_lnorm_same_length_empty" / "bundle")
+    Path("texts").mkdir()
+    for file in ("book.txt", "texts/a.txt"):
+        Path(file).write_bytes(PROSE)
+    Path("test.txt").write_bytes(PROSE * 3)
+    Path("items.jsonl").write_text('{"text": "It was the best of times."}\n')
+    arguments = shlex.split(line)[1:]
+    assert invoke(*arguments).succeeded().out or Path("words.csv").exists()
+
+
+@pytest.mark.parametrize("name", [*all_commands(), "plot bits", "plot attention"])
+def test_three_ways_to_ask_for_help(name: str, invoke: Invoke) -> None:
+    shown = invoke(*name.split(), "--help").succeeded().out
+    assert shown.startswith(f"Usage: xlexport {name} ")
+    assert invoke(*name.split(), "-h").succeeded().out == shown
+    assert invoke("help", *name.split()).succeeded().out == shown
+
+
+def test_help_without_a_command(invoke: Invoke) -> None:
+    shown = invoke("help").succeeded().out
+    assert shown == invoke("--help").succeeded().out
+    assert "`xlexport help COMMAND` or `xlexport COMMAND -h` shows" in shown
+    failed = invoke("help", "scroe")
+    assert failed.code == 2 and "Did you mean 'score'?" in failed.err
+
+
+def test_headings_belong_to_the_options_that_are_given() -> None:
+    @click.command(cls=LongCommand, examples=(), headings={"Fourth": ["d"]})
+    @click.option("--a")
+    @headed("Second", click.option("--b"), headed("Inner", click.option("--c")))
+    @headed("Third", click.option("--d"), click.option("--e"))
+    def command() -> None:
+        """Do nothing."""
+
+    assert isinstance(command, LongCommand)
+    found = {option.name: command.heading_of(option) for option in command.params}
+    assert found == {"a": "Other options", "b": "Second", "c": "Second", "d": "Fourth", "e": "Third"}

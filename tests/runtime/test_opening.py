@@ -1,0 +1,81 @@
+"""What opening a bundle logs, what a `with` block closes, and the version."""
+
+from __future__ import annotations
+
+import logging
+import subprocess
+import sys
+import tomllib
+from importlib import metadata
+from pathlib import Path
+
+import pytest
+
+import xlexport
+import xlruntime
+from tests.helpers.paths import ROOT
+from xlruntime import Model
+
+USE = "import sys, xlruntime; print(len(list(xlruntime.load(sys.argv[1], threads=1).score(['some text']))))"
+SHOW = "import logging; logging.basicConfig(level='DEBUG'); "
+
+
+def test_opening_says_what_it_does(bytes_model: Model, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.DEBUG, "xlruntime")
+    model = xlruntime.load(bytes_model.folder, threads=1, step_timeout=60)
+    said = {(record.levelname, record.getMessage()) for record in caplog.records}
+    folder = bytes_model.folder
+    size = sum(file.size for file in model.bundle.files.values())
+    assert {
+        ("INFO", f"{folder}: opening transformer_xl, float32"),
+        ("INFO", f"{folder}: {len(model.bundle.files)} files, {size:,} bytes, compared with their digests"),
+        ("INFO", f"{folder}: device cpu, threads 1, step_timeout 60 s"),
+        ("INFO", f"{folder / 'score.onnx'}: graph score runs on CPUExecutionProvider"),
+    } <= said
+    assert not any("generate" in message for _, message in said)  # not open yet
+    caplog.clear()
+    list(model.generate("some", max_tokens=1))
+    assert f"{folder / 'generate.onnx'}: graph generate runs on CPUExecutionProvider" in caplog.text
+    assert any(record.levelname == "DEBUG" and "for {'capacity': 20" in record.message for record in caplog.records)
+    model.use_fixed()
+    assert "steps of repeated shapes run in graphs of fixed shape" in caplog.text
+    assert all(record.name.startswith("xlruntime.") for record in caplog.records)
+
+
+@pytest.mark.parametrize("asked", [False, True])
+def test_nothing_is_shown_unless_an_application_asks(asked: bool, bytes_model: Model) -> None:
+    line = [sys.executable, "-c", (SHOW if asked else "") + USE, str(bytes_model.folder)]
+    done = subprocess.run(line, capture_output=True, text=True, check=True)
+    assert done.stdout == "1\n"
+    assert ("INFO:xlruntime.engine:" in done.stderr) if asked else done.stderr == ""
+
+
+def test_library_leaves_handlers_to_the_application() -> None:
+    kinds = [type(handler) for handler in logging.getLogger("xlruntime").handlers]
+    assert logging.NullHandler in kinds and logging.getLogger("xlruntime").level == logging.NOTSET
+
+
+def test_graphs_are_closed_at_the_end_of_a_block(bytes_model: Model, caplog: pytest.LogCaptureFixture) -> None:
+    def opened() -> list[str]:
+        """Return the graphs that were opened since the last call."""
+        found = [
+            record.args[1] for record in caplog.records if isinstance(record.args, tuple) and "graph" in record.msg
+        ]
+        caplog.clear()
+        return sorted(map(str, found))
+
+    with xlruntime.load(bytes_model.folder, threads=1) as model:
+        caplog.set_level(logging.INFO, "xlruntime")
+        (before,) = model.score(["some text"])
+        assert opened() == ["positions"]  # score has been open since `load`
+    (after,) = model.score(["some text"])
+    assert opened() == ["positions", "score"]
+    assert before.nats == after.nats
+
+
+def test_version_has_one_source() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))
+    source = Path(project["tool"]["hatch"]["version"]["path"])
+    assert ROOT / source == ROOT / "runtime/xlruntime/__init__.py"
+    assert f'__version__ = "{xlruntime.__version__}"' in (ROOT / source).read_text("utf-8").splitlines()
+    assert xlruntime.__version__ == xlexport.__version__ == metadata.version("xlexport")

@@ -1,0 +1,86 @@
+"""Help of commands with many options: examples first, then the options under headings."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import click
+
+from xlexport.commands.options import Decorator, all_of
+
+__all__ = ["HEADINGS", "LongCommand", "headed"]
+
+OTHER = "Other options"
+# In the order in which help shows them; options under further headings and those without one follow.
+HEADINGS = (
+    "Input",
+    "Run",
+    "Protocol",
+    "Precision",
+    "Measurement",
+    "Records",
+    "Output",
+    "Verification",
+    "Tokenizer",
+    "Checkpoint",
+    "Training",
+    "Model settings",
+    "Device",
+)
+
+
+def headed(heading: str, *options: Decorator) -> Decorator:
+    """Return one decorator for options that help shows under a heading of a `LongCommand`."""
+
+    def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
+        before = list(getattr(function, "__click_params__", ()))
+        decorated = all_of(*options)(function)
+        for parameter in getattr(decorated, "__click_params__", ()):
+            if not any(parameter is other for other in before):
+                vars(parameter)["heading"] = heading
+        return decorated
+
+    return decorate
+
+
+class LongCommand(click.Command):
+    """A command with many options.
+
+    Args:
+        examples: command lines, each with what it does.
+        headings: names of parameters by heading, for options that belong elsewhere than the rest of their group.
+    """
+
+    def __init__(
+        self,
+        *args: Any,
+        examples: Sequence[tuple[str, str]],
+        headings: Mapping[str, Sequence[str]] | None = None,
+        **more: Any,
+    ) -> None:
+        super().__init__(*args, **more)
+        self.examples = examples
+        self._headings = {name: heading for heading, names in (headings or {}).items() for name in names}
+
+    def format_help_text(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write what the command does, then its examples."""
+        super().format_help_text(ctx, formatter)
+        with formatter.section("Examples"):
+            formatter.write_dl(list(self.examples))
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the options under their headings."""
+        sections: dict[str, list[tuple[str, str]]] = {heading: [] for heading in HEADINGS}
+        for parameter in self.get_params(ctx):
+            record = parameter.get_help_record(ctx) if isinstance(parameter, click.Option) else None
+            if record is not None:
+                sections.setdefault(self.heading_of(parameter), []).append(record)
+        for heading, records in sections.items():
+            if records:
+                with formatter.section(heading):
+                    formatter.write_dl(records)
+
+    def heading_of(self, parameter: click.Parameter) -> str:
+        """Return the heading under which help shows an option."""
+        return self._headings.get(str(parameter.name)) or vars(parameter).get("heading", OTHER)
