@@ -237,6 +237,8 @@ class Bundle:
         for graph in fields["graphs"].values():
             if graph["format"] == IMPLIED["format"]:  # older runtimes refuse the field
                 del graph["format"]
+        if not self.evaluation.reads_last:  # also refused by older runtimes, which would not follow it
+            del fields["evaluation"]["reads_last"]
         return json.dumps({**fields, DIGEST_KEY: _digest(fields)}, indent=1) + "\n"
 
     @classmethod

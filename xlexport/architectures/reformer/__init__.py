@@ -107,6 +107,7 @@ class ReformerArchitecture(Architecture):
             rings={} if whole else {"capacity": Ring("mem_len", window_extra=1, length=None)},
             max_positions=config["max_positions"] or None,
             whole=whole,
+            reads_last=whole and config.get("reads_last", False),  # bundles of earlier versions lack it
         )
 
     def build_step(self, model: Reformer, choices: Mapping[str, Any]) -> Step:

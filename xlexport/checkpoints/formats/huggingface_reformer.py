@@ -139,6 +139,7 @@ def _settings(
         problems.append(f"it holds its own configuration, so {', '.join(map(ascii, foreign))} cannot be given")
     values = {field: _plain(content.get(key, default)) for key, (field, default) in FIELDS.items()}
     values |= {"rule": "chunk", "self_mask": -1e5, "dropout": 0.0, "hash_seed": content.get("hash_seed") or 0}
+    values["reads_last"] = True  # the labels of `ReformerModelWithLMHead` are the tokens that it reads
     values["activation"] = ACTIVATIONS.get(str(content.get("hidden_act", "relu")))
     values |= _positions(content, notes)
     values |= evaluation_lengths(given, values["max_positions"])
