@@ -65,7 +65,7 @@ def load(
     bundle = read_bundle(path, check_files=False)
     files = BundleFiles(path, bundle)  # before digests are compared, to notice files replaced meanwhile
     if check_files:
-        check_digests(path, bundle.files)
+        check_digests(path, bundle.guarded_files)
     if cuda_graphs and not any(purpose.endswith("_fixed") for purpose in bundle.graphs):
         raise OptionError(
             f"{path}: no graphs for cuda_graphs.", repair="Convert the checkpoint again with --cuda-graphs."

@@ -148,23 +148,6 @@ def test_scores_are_near_those_of_float32(source: Path, dtype: str, quantized: C
     assert len(drawn) == 5
 
 
-@pytest.mark.parametrize("tokens", [2048, 96])
-def test_graphs_that_read_the_last_token_are_checked(
-    tokens: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Check with a text of many documents, and of exactly one: no score has the prediction after its last token."""
-    monkeypatch.setattr("xlexport.quantize.gate_text.FEWEST_TOKENS", 90)
-    source = Path(shutil.copytree(CHUNK, tmp_path / "source"))
-    edit_manifest(source, lambda manifest: manifest["evaluation"].update(reads_last=True))
-    text = tmp_path / "ids.txt"
-    text.write_text(" ".join(map(str, random_ids(tokens, seed=3, vocab_size=40))))
-    report = quantize(source, tmp_path / "out", options("float16", tokens=None), texts=[text], as_ids=True)
-    assert report.tokens == tokens - 1
-    monkeypatch.setattr("xlexport.quantize.run.GRAPHS_AGREE", 1e-9)
-    with pytest.raises(QuantizationError, match=r"^(detail|generate): differs from the graph that was measured"):
-        quantize(source, tmp_path / "other", options("float16", tokens=None), texts=[text], as_ids=True)
-
-
 def test_manifest_says_what_was_done(quantized: Callable[[Path, str], Path]) -> None:
     folder = quantized(BYTES, "int8")
     bundle, exact = read_bundle(folder), read_bundle(BYTES)

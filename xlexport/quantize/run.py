@@ -29,7 +29,7 @@ from xlexport.quantize.graphs import product_names, write_graphs
 from xlexport.quantize.precisions import PRECISIONS, Precision
 from xlexport.quantize.report import REPORT_FILE, QuantizationReport
 from xlruntime import spec
-from xlruntime.bundle import read_bundle
+from xlruntime.bundle import changed_descriptions, read_bundle
 from xlruntime.devices import Device
 from xlruntime.documents import Ids
 from xlruntime.graph_gate import read_graph
@@ -124,7 +124,7 @@ def quantize(
     with publishing(output, force) as folder:
         exact = load(source, threads=options.threads, check_files=False)
         for graph in bundle.graphs.values():  # onnx-ir reads them next
-            read_graph(source / graph.file, bundle.files)
+            read_graph(source / graph.file, bundle.guarded_files)
         return quantize_into(exact, folder, options, gate_text(exact, texts, as_ids, options.tokens), tell)
 
 
@@ -224,9 +224,12 @@ class _Attempts:
 
 
 def _copy_others(exact: Model, folder: Path) -> None:
-    """Copy the files that quantization does not change: tokenizer, first rows, parity report of the float32 graphs."""
-    made_anew = {WEIGHTS_FILE, "README.md", *(graph.file for graph in exact.bundle.graphs.values())}
-    for name in exact.bundle.files.keys() - made_anew:
+    """Copy the files that quantization does not change: tokenizer, first rows, parity report of the float32 graphs.
+
+    A parity report that was edited is left out, because the new bundle's digests would vouch for it.
+    """
+    written = {WEIGHTS_FILE, "README.md", *(graph.file for graph in exact.bundle.graphs.values())}
+    for name in exact.bundle.files.keys() - written - changed_descriptions(exact.folder, exact.bundle).keys():
         shutil.copyfile(exact.folder / name, folder / name)
 
 
