@@ -16,7 +16,7 @@ from xlexport.architectures.choices import check_choices
 from xlexport.architectures.options import flags
 from xlexport.atomic_output import writing
 from xlexport.bundle_readme import bundle_readme
-from xlexport.bundles import check_output, digests, open_bundle, publishing, write_manifest
+from xlexport.bundles import PARITY_FILE, check_output, digests, open_bundle, publishing, write_manifest
 from xlexport.callbacks import Progress, no_progress
 from xlexport.checkpoints import SourceCheckpoint
 from xlexport.errors import ExportError
@@ -151,7 +151,7 @@ def convert(
         tell(f"verifying up to {segments} {walk} against the eager model")
         report = verify(exported, source.build_model, ids, segments=segments, progress=progress)
         report.require_passed()
-        (folder / "parity.json").write_text(json.dumps(report.to_dict(), indent=1) + "\n", "utf-8")
+        (folder / PARITY_FILE).write_text(json.dumps(report.to_dict(), indent=1) + "\n", "utf-8")
         (folder / "README.md").write_text(bundle_readme(bundle, report), "utf-8")
         write_manifest(folder, _describe(source, memory, graphs, evaluation, tokenizer.spec, folder))
         if quantization is not None:
@@ -257,6 +257,7 @@ def _describe(
             "format": source.format,
             "sources": {path.name: digest.sha256 for path, digest in source.files.items()},
             "notes": list(source.notes),
+            "parameters": source.parameters,
             "versions": {
                 "python": platform.python_version(),
                 **{name: version(name) for name in ("xlexport", "torch", "onnx", "onnxscript", "onnx-ir")},

@@ -128,17 +128,6 @@ def test_wrong_usage(arguments: list[str], what: str, invoke: Invoke) -> None:
     assert "Traceback" not in shown.err
 
 
-def test_inspect_shows_what_is_in_a_bundle(bundle: Path, invoke: Invoke) -> None:
-    rows = dict(re.split(r"  +", line, maxsplit=1) for line in invoke("inspect", bundle).succeeded().out.splitlines())
-    assert rows["architecture"] == "transformer_xl"
-    assert rows["segment, memory, clamp"] == "8, 20, -1"
-    assert rows["tokenizer"] == "bytes, vocabulary 256"
-    # 2 layers of keys and values for 28 slots of 2 heads of 8 numbers of 4 bytes: 7 kB
-    assert rows["memory of a stream"] == "0.0 MB in 4 tensors"
-    assert rows["graph score"] == "log_prob (batch, segment) float32"
-    assert rows["weights.data"].startswith(f"{(bundle / 'weights.data').stat().st_size:,} bytes, SHA-256 ")
-
-
 def test_doctor_finds_this_installation_good(invoke: Invoke) -> None:
     shown = invoke("doctor").succeeded()
     assert re.search(r"^ok +onnxruntime +onnxruntime", shown.out, re.M)
