@@ -1,6 +1,6 @@
 """Score a file of any length, and show the places that surprised the model most. Your file: 02_score_a_file.py FILE
 
-Needs: pip install 'xlexport[cpu]', and `bundle/` from 01_convert.py. No PyTorch.
+Needs: pip install '.[cpu]' in a clone, and `bundle/` from 01_convert.py. No PyTorch.
 """
 
 import heapq

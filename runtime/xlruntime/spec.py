@@ -269,7 +269,7 @@ class Bundle:
             raise BundleError(
                 f"{where}: format version {str(found)[:20]} is newer than {FORMAT_VERSION}, the newest this xlexport "
                 "reads.",
-                repair="Upgrade it (pip install -U xlexport), or convert the checkpoint again.",
+                repair="Install a newer xlexport, or convert the checkpoint again.",
             )
         if found < FORMAT_VERSION:
             raise BundleError(

@@ -191,7 +191,7 @@ SPOILED = [
     (
         make_it_newer,
         f"format version {FORMAT_VERSION + 1} is newer than {FORMAT_VERSION}",
-        "Upgrade it (pip install -U",
+        "Install a newer xlexport",
     ),
     (
         make_it_older,

@@ -156,7 +156,7 @@ def test_newer_format_is_refused_before_anything_else(bundle_copy: Path) -> None
     (bundle_copy / "bundle.json").write_text(f'{{"format_version": {FORMAT_VERSION + 1}}}', "utf-8")
     message = refusal(bundle_copy)
     assert f"format version {FORMAT_VERSION + 1} is newer than {FORMAT_VERSION}" in message
-    assert "pip install -U xlexport" in message
+    assert "Install a newer xlexport" in message
 
 
 def test_older_format_is_refused_before_anything_else(bundle_copy: Path) -> None:
