@@ -31,13 +31,16 @@ def install_command(modules: Iterable[str]) -> str:
     return f"pip install {' '.join(DISTRIBUTIONS.get(name, name) for name in modules)}"
 
 
-def require(extra: str) -> None:
+def require(extra: str, *further: str) -> None:
     """Check that an extra is installed before its packages are imported.
+
+    Args:
+        further: other modules that are needed, too.
 
     Raises:
         MissingDependencyError: it is not; lists all modules that are missing.
     """
-    missing = missing_modules(extra)
+    missing = [*missing_modules(extra), *(name for name in further if importlib.util.find_spec(name) is None)]
     if missing:
         raise MissingDependencyError(
             f"{', '.join(missing)} not installed, needed here.",

@@ -51,8 +51,9 @@ def convert(
 ) -> None:
     """Convert CHECKPOINT to a bundle and verify it against the trained model. If they differ, nothing is written."""
     from xlexport.extras import require
+    from xlexport.tokenizer_choice import tokenizer_library
 
-    require("convert")
+    require("convert", *tokenizer_library(checkpoint, options["tokenizer"]))
     from xlexport import checkpoints
     from xlexport.bundles import check_output
     from xlexport.convert import ConversionOptions

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from xltraining.reformer_config import ReformerConfig
 
-__all__ = ["NAME", "is_config", "load"]
+__all__ = ["NAME", "TOKENIZERS", "is_config", "load"]
 
 NAME = "huggingface"
 CONFIG = "config.json"
