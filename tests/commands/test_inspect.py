@@ -61,3 +61,19 @@ def test_inspect_shows_size_and_verification(bundle: Path, invoke: Invoke, tmp_p
     assert shown["verified"] == "unknown: parity.json is not there, or is not as it was written"
     size = (bundle / "parity.json").stat().st_size
     assert shown["note"] == f"parity.json has 16 bytes, expected {size}; it was changed after the bundle was written."
+
+
+def test_convert_and_inspect_name_the_text_of_the_verification(
+    reuse_export: None, checkpoint: Path, prose: Path, invoke: Invoke, tmp_path: Path
+) -> None:
+    few = ("--segments", "3", "--threads", "1")
+    shown = invoke("convert", checkpoint, "-o", tmp_path / "default", *few).succeeded()
+    said = re.search(
+        r"^verified on +(the topics of Python .*'s language reference); give --text for yours$", shown.out, re.M
+    )
+    assert said is not None
+    shown = invoke("convert", checkpoint, "-o", tmp_path / "own", "--text", prose, *few).succeeded()
+    assert re.search(rf"^verified on +{re.escape(str(prose))}$", shown.out, re.M)
+    for name, text in (("default", said[1]), ("own", str(prose))):
+        rows = invoke("inspect", tmp_path / name).succeeded().out
+        assert re.search(rf"^verified +yes, on [\d,]+ tokens of {re.escape(text)}$", rows, re.M)

@@ -200,6 +200,7 @@ def test_vocabulary_becomes_part_of_the_bundle(
     assert any(line.startswith("Vocabulary of 256 words") for line in told)
     manifest = read_bundle(tmp_path / "bundle")
     assert manifest.tokenizer == spec.Tokenizer("vocabulary", "vocabulary.json")
+    assert manifest.provenance["verified_on"].startswith("the topics of Python ")
     model = load_bundle(tmp_path / "bundle", threads=1)
     assert model.stream().feed("the word7\nTHE\n").tokens.tolist() == [17, 0, 1, 0]
 

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import shutil
+from dataclasses import replace
 from pathlib import Path
+from typing import Literal
 
 import pytest
 
 from tests.helpers.ids import random_ids
-from tests.helpers.manifests import edit_manifest
+from tests.helpers.manifests import edit_manifest, give_tokenizer
 from tests.helpers.paths import GOLDEN
 from xlexport.errors import QuantizationError
 from xlexport.quantize.run import QuantizeOptions, quantize
+from xlexport.verification.walked_text import verify_text
 from xlruntime.bundle import read_bundle
+from xlruntime.model import load
+from xlruntime.tokenizers.vocabulary import Vocabulary
 
 OPTIONS = QuantizeOptions("float16", max_delta_bits=1.0, threads=1)
 
@@ -58,3 +63,31 @@ def test_parity_report_that_was_changed_is_left_out(change: str, source: Path, t
     quantize(source, tmp_path / "after", OPTIONS, texts=[text], as_ids=True)
     assert "parity.json" not in read_bundle(tmp_path / "after").files
     assert (tmp_path / "after" / "README.md").is_file()
+
+
+def reading(symbols: tuple[str, ...], kind: Literal["words", "bytes"], folder: Path) -> Path:
+    """Return a bundle of 256 tokens that reads text with this vocabulary."""
+    shutil.copytree(GOLDEN / "post_lnorm_same_length_empty" / "bundle", folder)
+    (folder / "vocabulary.json").write_text(Vocabulary(kind, symbols).to_json(), "utf-8")
+    give_tokenizer(folder, "vocabulary", "vocabulary.json")
+    return folder
+
+
+def test_default_text_is_that_of_the_verification(tmp_path: Path) -> None:
+    """Check that a bundle of symbols, for which a text had to be given once, is measured on what verified it."""
+    source = reading(tuple(map(str, range(256))), "bytes", tmp_path / "source")
+    model = load(source, threads=1)
+    text = verify_text(model.bundle.tokenizer, 256, model.tokenizer, None)
+    options = replace(OPTIONS, tokens=2048)
+    report = quantize(source, tmp_path / "out", options)
+    assert [file["name"] for file in report.text] == [text.name]
+    (tmp_path / "ids.txt").write_text(" ".join(map(str, text.ids[:2049].tolist())))
+    again = quantize(source, tmp_path / "again", options, texts=[tmp_path / "ids.txt"], as_ids=True)
+    assert (again.bits_per_token, again.tokens) == (report.bits_per_token, 2048)
+
+
+def test_vocabulary_that_lacks_the_default_text_needs_another(tmp_path: Path) -> None:
+    source = reading(tuple(f"λόγος{number}" for number in range(256)), "words", tmp_path / "source")
+    with pytest.raises(QuantizationError, match=r"vocabulary has too few words of the topics of .*Add --text with"):
+        quantize(source, tmp_path / "out", OPTIONS)
+    assert not (tmp_path / "out").exists()

@@ -65,10 +65,25 @@ def convert(
         check_output(output, force)
     source = checkpoints.load(checkpoint, format_name, config)
     report = write_bundle(source, output, ConversionOptions.of(**options), force=force, tell=tell)
-    quantized = read_bundle(output, check_files=False).provenance.get("quantization")
+    bundle = read_bundle(output, check_files=False)
+    quantized, text = bundle.provenance.get("quantization"), bundle.provenance["verified_on"]
     if as_json:
         figures = report.to_dict(per_segment=False)
-        print_json({"bundle": str(output), **figures, **({"quantization": quantized} if quantized else {})})
+        print_json(
+            {
+                "bundle": str(output),
+                "verified_on": text,
+                **figures,
+                **({"quantization": quantized} if quantized else {}),
+            }
+        )
     else:
-        print_table([*parity_rows(report), *(quantization_rows(quantized) if quantized else [])])
+        given = "" if options["verify_text"] is not None else "; give --text for yours"
+        print_table(
+            [
+                ("verified on", f"{text}{given}"),
+                *parity_rows(report),
+                *(quantization_rows(quantized) if quantized else []),
+            ]
+        )
     tell(f"wrote {output}")

@@ -98,7 +98,7 @@ def quantize(
     """Quantize the float32 bundle `source` and write it to `output`, but only if it is complete and within the limit.
 
     Args:
-        texts: real text to measure on; if empty and the bundle reads bytes, Python's language reference.
+        texts: real text to measure on; if empty, Python's language reference.
         as_ids: the texts are files of token ids.
         tell: called with a line for each stage.
 
