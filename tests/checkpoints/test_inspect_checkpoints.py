@@ -203,7 +203,10 @@ def test_commands_that_read_checkpoints_take_the_same_options(command: str) -> N
         (lambda path: None, "no such file or folder"),
         (lambda path: path.mkdir(), "a folder without a checkpoint. Give a checkpoint of a known format: "),
         (lambda path: path.write_text("It was the best of times"), "not a PyTorch checkpoint. Give a checkpoint of a"),
-        (lambda path: torch.save({"weight": torch.zeros(2)}, path), "of an unknown kind (its first names: 'weight'"),
+        (
+            lambda path: torch.save({"weight": torch.zeros(2)}, path),
+            "or Reformer weights in it (tensors: weight). Give",
+        ),
     ],
     ids=["absent", "folder", "text", "other"],
 )

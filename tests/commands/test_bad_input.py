@@ -74,7 +74,7 @@ CHECKPOINTS = [
     (hostile_pickle, "holds Python objects that could run code"),
     (
         of_another_kind,
-        "a checkpoint of an unknown kind (its first names: 'epoch', 'model', 'weight'). Give a checkpoint",
+        "no Transformer-XL or Reformer weights in it (tensors: model.weight). Give a checkpoint",
     ),
 ]
 
