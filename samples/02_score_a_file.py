@@ -1,4 +1,6 @@
-"""Score a file of any length, and show the places that surprised the model most. Your file: 02_score_a_file.py FILE
+"""Score a file of any length, and show the places that surprised the model most.
+
+For a file of yours: 02_score_a_file.py FILE
 
 Needs: pip install '.[cpu]' in a clone, and `bundle/` from 01_convert.py. No PyTorch.
 """

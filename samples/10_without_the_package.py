@@ -1,6 +1,7 @@
 """Score a document with only onnxruntime, numpy and json; docs/bundle_format.md specifies the files of a bundle.
 
-Needs: pip install onnxruntime, and `bundle/` from 01_convert.py or of another Transformer-XL that reads bytes."""
+Needs: pip install onnxruntime, and `bundle/` from 01_convert.py or of another Transformer-XL that reads bytes.
+"""
 
 import json
 from pathlib import Path

@@ -118,6 +118,7 @@ def requirements(project: dict[str, dict[str, list[str]]], extras: tuple[str, ..
 
 
 def main() -> None:
+    """Write the constraints and all lists of hashes."""
     declared = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))
     entries = locked(sys.argv[1:])
     CONSTRAINTS.write_text(CONSTRAINTS_HEAD + "\n".join(pins_of(entries)) + "\n", "utf-8")

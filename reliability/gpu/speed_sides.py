@@ -22,7 +22,7 @@ WARM = 8  # steps of every side before the first turn; a shape gets a captured s
 
 
 def by_bundle(folder: str, device: str, threads: int, work: Mapping[str, int], captured: bool) -> Ready:
-    """Steps of the bundle; `captured`: replayed as CUDA graphs (on a CPU: in sessions of fixed sizes)."""
+    """Return steps of the bundle; `captured`: replayed as CUDA graphs (on a CPU: in sessions of fixed sizes)."""
     import xlruntime
     from xlexport.bench.roofline import step_floor
     from xlexport.bench.runners import GraphSide, Work
@@ -41,7 +41,7 @@ def by_bundle(folder: str, device: str, threads: int, work: Mapping[str, int], c
 
 
 def by_pytorch(checkpoint: str, device: str, threads: int, work: Mapping[str, int], compiled: bool) -> Ready:
-    """Steps of the eager model with the paper's memory of hidden states, or of its `torch.compile` form."""
+    """Return steps of the eager model with the paper's memory of hidden states, or of its `torch.compile` form."""
     import torch
     from torch._inductor import config as inductor
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +18,10 @@ __all__ = ["OutputCheck", "require_kind"]
 
 LARGEST_LOG_PROB = 1e-3  # rounding may raise a logarithm of 1 above zero
 ENTROPY_ERROR = 0.01  # in nats, relative to 1 + the largest entropy; float16 rounds as coarsely
+FEW_VALUES = 32  # up to so many, as in a step of one token, lists are faster than NumPy's reductions
 
 Array = npt.NDArray[Any]
-_Rule = Callable[[Array], str | None]  # the problem of the values, or None
-_Expected = tuple[str, np.dtype[Any], tuple[int, ...], _Rule | None]
+_Expected = tuple[str, np.dtype[Any], tuple[int, ...], float, float | None]  # the last two: smallest, largest value
 
 
 class OutputCheck:
@@ -30,7 +30,7 @@ class OutputCheck:
     def __init__(self, file: Path, outputs: Iterable[Tensor], vocab_size: int) -> None:
         """Prepare the comparison for the graph in `file`."""
         self._file, self._outputs = file, tuple(outputs)
-        self._rules = _rules(vocab_size)
+        self._ranges = _ranges(vocab_size)
         self._prepared: tuple[int, int, list[_Expected]] = (0, 0, [])  # batch, segment; most steps have the same sizes
 
     def require(self, found: Mapping[str, Array], batch: int, segment: int) -> None:
@@ -44,12 +44,14 @@ class OutputCheck:
         prepared = self._prepared
         if prepared[:2] != (batch, segment):
             prepared = self._prepared = batch, segment, self._prepare(batch, segment)
-        for name, dtype, shape, rule in prepared[2]:
+        for name, dtype, shape, least, most in prepared[2]:  # all in one loop: a step of one token may be short
             array = found.get(name)
             if array is None or array.dtype != dtype or array.shape != shape:
                 self._require_kind(found, name, {"batch": batch, "segment": segment})
-            elif rule is not None and (problem := rule(array)):
-                raise _not_as_described(self._file, f"output {name} {problem}")
+            elif most is not None:
+                for value in array.ravel().tolist() if array.size <= FEW_VALUES else _extremes(array):
+                    if value < least or value > most:  # false if it is NaN
+                        self._require_range(array, name)
 
     def _prepare(self, batch: int, segment: int) -> list[_Expected]:
         sizes = {"batch": batch, "segment": segment}
@@ -58,7 +60,7 @@ class OutputCheck:
                 tensor.name,
                 np.dtype(tensor.dtype),
                 tuple(sizes.get(axis, -1) if isinstance(axis, str) else axis for axis in tensor.shape),
-                self._rules.get(tensor.name),
+                *self._ranges.get(tensor.name, (-math.inf, None)),
             )
             for tensor in self._outputs
         ]
@@ -68,6 +70,14 @@ class OutputCheck:
             raise _not_as_described(self._file, f"output {named(name)} is missing")
         (tensor,) = (tensor for tensor in self._outputs if tensor.name == name)
         require_kind(self._file, tensor, found[name], sizes)
+
+    def _require_range(self, array: Array, name: str) -> None:
+        least, most = self._ranges[name]
+        values = array[np.isfinite(array)] if least == -math.inf else array[~np.isnan(array)]
+        if values.size and (values.min() < least or values.max() > most):
+            expected = "logarithms of probabilities, at most 0" if least == -math.inf else f"{least:.6g} to {most:.6g}"
+            found = f"values from {values.min():g} to {values.max():g}"
+            raise _not_as_described(self._file, f"output {name} has {found}, expected {expected}")
 
 
 def require_kind(file: Path, tensor: Tensor, found: Any, sizes: Mapping[str, int] | None = None) -> None:
@@ -100,30 +110,18 @@ def _not_as_described(file: Path, problem: str) -> BundleError:
     return BundleError(f"{file}: {problem}.", repair="Convert the checkpoint again.")
 
 
-def _rules(vocab_size: int) -> dict[str, _Rule]:
-    """Return the rules for the values of known outputs."""
+def _ranges(vocab_size: int) -> dict[str, tuple[float, float]]:
+    """Return the smallest and the largest value of known outputs."""
     slack = ENTROPY_ERROR * (1 + math.log(vocab_size))
     return {
-        "log_prob": _log_probs,
-        "top_log_probs": _log_probs,
-        "rank": _within(1, vocab_size),
-        "top_ids": _within(0, vocab_size - 1),
-        "entropy": _within(-slack, math.log(vocab_size) + slack),
+        "log_prob": (-math.inf, LARGEST_LOG_PROB),
+        "top_log_probs": (-math.inf, LARGEST_LOG_PROB),
+        "rank": (1, vocab_size),
+        "top_ids": (0, vocab_size - 1),
+        "entropy": (-slack, math.log(vocab_size) + slack),
     }
 
 
-def _log_probs(array: Array) -> str | None:
-    largest = np.fmax.reduce(array, axis=None)  # ignores NaN
-    if largest > LARGEST_LOG_PROB and (largest := array[np.isfinite(array)].max(initial=0)) > LARGEST_LOG_PROB:
-        return f"has {largest:g}, expected logarithms of probabilities, which are at most 0"
-    return None
-
-
-def _within(least: float, most: float) -> _Rule:
-    def rule(array: Array) -> str | None:
-        smallest, largest = np.fmin.reduce(array, axis=None), np.fmax.reduce(array, axis=None)
-        if smallest < least or largest > most:
-            return f"has values from {smallest:g} to {largest:g}, expected {least:.6g} to {most:.6g}"
-        return None
-
-    return rule
+def _extremes(array: Array) -> tuple[float, float]:
+    """Return the smallest and the largest value, without NaN."""
+    return np.fmin.reduce(array, axis=None), np.fmax.reduce(array, axis=None)

@@ -53,7 +53,7 @@ def many_lines(text: str) -> str:
 
 
 def one_line(text: str) -> str:
-    """Return a text in one line: line ends and terminal commands become escapes, such as \\n.
+    r"""Return a text in one line: line ends and terminal commands become escapes, such as \n.
 
     Names of files and documents may contain any characters.
     """

@@ -40,6 +40,7 @@ class Walk:
 
     @property
     def name(self) -> str:
+        """The document's name."""
         return self.reader.document.name
 
 

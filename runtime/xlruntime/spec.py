@@ -173,8 +173,11 @@ class Graph:
 
 @dataclass(frozen=True)
 class Tokenizer:
-    """The tokenizer of a bundle: `bytes` (id = byte + first_id), `none` (ids only), or a kind with a file:
-    `vocabulary` (see `Vocabulary`), `tokenizers` or `sentencepiece` (files of these libraries)."""
+    """The tokenizer of a bundle.
+
+    Its kind is `bytes` (id = byte + first_id), `none` (ids only), or one with a file: `vocabulary` (see `Vocabulary`),
+    `tokenizers` or `sentencepiece` (files of these libraries).
+    """
 
     kind: Literal["bytes", "vocabulary", "tokenizers", "sentencepiece", "none"]
     file: str | None = None

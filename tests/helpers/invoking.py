@@ -1,5 +1,7 @@
-"""Code that the command line tests share: a tiny checkpoint, its bundle, and functions to run
-commands in this process and in another."""
+"""Code that the tests of the command line share.
+
+It makes a tiny checkpoint and its bundle, and runs commands in this process and in another.
+"""
 
 from __future__ import annotations
 

@@ -32,6 +32,7 @@ exported_configurations = pytest.mark.parametrize(
         for configuration in TABLE
     ],
     ids=str,
+    scope="module",  # pytest then runs all tests of a configuration in turn, so a worker exports it once
 )
 
 
@@ -62,8 +63,8 @@ def run_pure(model: Model, purpose: str, memory: BatchMemory, tokens: Tensor, ta
     return {name: torch.from_numpy(array) for name, array in model.session(purpose).run(feeds).items()}
 
 
-@exported_configurations
 @pytest.mark.parametrize("batch_size", [1, 3])
+@exported_configurations
 @torch.no_grad()
 def test_graphs_against_huggingface_over_segments(
     configuration: Configuration, batch_size: int, exported: Exported, figures: Figures

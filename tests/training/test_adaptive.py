@@ -54,7 +54,7 @@ def embedding_by_definition(model: TransformerXL, token: int) -> Tensor:
 
 
 def log_prob_by_definition(model: TransformerXL, hidden: Tensor, token: int) -> Tensor:
-    """Return log P(cluster) + log P(token | cluster); the head's rows after the shortlist are clusters 1, 2, …"""
+    """Return log P(cluster) + log P(token | cluster); the head's rows after the shortlist are the clusters."""
     weights = {name: tensor.double() for name, tensor in model.state_dict().items()}
     hidden = hidden.double()
 

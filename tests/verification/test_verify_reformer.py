@@ -114,7 +114,7 @@ def test_band_equals_model_under_other_settings(changes: dict[str, Any], band: C
 
 @pytest.mark.full
 def test_documents_end_with_the_positions(band: ConvertedReformer) -> None:
-    """Walk 1,399 tokens with 1,024 positions: segments of 100 end at 1,000, 1,024, 1,124 …"""
+    """Walk 1,399 tokens with 1,024 positions: segments of 100 end at 1,000, 1,024, 1,124 and so on."""
     model = band.open()
     report = check(band, model, segments=20, evaluation=model.evaluation(segment_len=100))
     report.require_passed()

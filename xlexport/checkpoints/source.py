@@ -32,6 +32,7 @@ class Note(str):
     options: tuple[str, ...]
 
     def __new__(cls, text: str, options: Iterable[str] = ()) -> Note:
+        """Make a note that names the options with which its user can answer."""
         note = super().__new__(cls, text)
         note.options = tuple(options)
         return note

@@ -43,9 +43,11 @@ class LazyGroup(click.Group):
     """A group that imports a command's module only when that command is needed."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
+        """Return the names of all commands."""
         return sorted(COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Import and return one command."""
         if cmd_name not in COMMANDS:
             return None
         command = getattr(importlib.import_module(f"xlexport.commands.{cmd_name}"), cmd_name)
@@ -55,12 +57,14 @@ class LazyGroup(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Find the command in the arguments; an unknown one is compared with all names."""
         try:
             return super().resolve_command(ctx, args)
         except click.NoSuchCommand as error:  # super() imports all commands to find similar names
             raise click.NoSuchCommand(error.command_name, possibilities=COMMANDS, ctx=ctx) from None
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the list of commands without importing them."""
         with formatter.section("Commands"):
             formatter.write_dl(sorted(COMMANDS.items()))
 

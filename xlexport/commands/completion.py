@@ -16,7 +16,7 @@ VARIABLE = "_XLEXPORT_COMPLETE"  # if this is set, click answers the script's qu
 @click.command()
 @click.argument("shell", type=click.Choice(SHELLS))
 def completion(shell: str) -> None:
-    """Print the script that completes xlexport's commands and options in SHELL.
+    r"""Print the script that completes xlexport's commands and options in SHELL.
 
     \b
     For bash, in ~/.bashrc:   eval "$(xlexport completion bash)"

@@ -37,6 +37,7 @@ class Numbers(click.ParamType[tuple[float, ...]]):
     name = "numbers"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[float, ...]:
+        """Return the numbers of an option."""
         if isinstance(value, tuple):
             return value
         try:

@@ -51,7 +51,6 @@ def evaluate(
     CORPUS is one document: a file, which may be packed by gzip, or '-' for standard input.
     For your own documents use `score`.
     """
-
     from xlexport.bundles import open_bundle
     from xlruntime.protocols import arrange, read_corpus, walk
 

@@ -57,6 +57,7 @@ class Integers(click.ParamType[tuple[int, ...]]):
         self.some, self.at_least = some, at_least
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[int, ...]:
+        """Return the integers of an option."""
         if isinstance(value, tuple):
             return value
         try:
@@ -76,6 +77,7 @@ class Names(click.ParamType[tuple[str, ...]]):
     name = "names"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, ...]:
+        """Return the names of an option."""
         return value if isinstance(value, tuple) else tuple(part.strip() for part in value.split(",") if part.strip())
 
 
@@ -86,6 +88,7 @@ class OutputFile(click.Path):
         super().__init__(path_type=Path, readable=False, allow_dash=True)
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Return the path of an option."""
         if isinstance(value, str) and value.endswith(("/", os.sep)):
             self.fail(f"{value!r} is the name of a folder. Give that of a file.", param, ctx)
         return super().convert(value, param, ctx)

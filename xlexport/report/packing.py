@@ -86,6 +86,7 @@ class Packer:
 
     @property
     def used(self) -> list[int]:
+        """The ids of all tokens that occurred."""
         return [int(token) for token in np.flatnonzero(self._is_used)]
 
     def add(self, part: TokenScores) -> Iterator[Chunk]:

@@ -40,6 +40,7 @@ class TextSource(io.RawIOBase):
         self._ended = False
 
     def readable(self) -> bool:
+        """Return True, as binary files must."""
         return True
 
     def read(self, size: int = -1) -> bytes:

@@ -193,6 +193,7 @@ class Machine:
         return value
 
     def mark(self) -> Any:
+        """Mark the place on the stack at which a container's items begin."""
         self.marks.append(len(self.stack))
         return NOTHING
 
@@ -207,6 +208,7 @@ class Machine:
         return value
 
     def get(self, index: int) -> Any:
+        """Return a remembered value."""
         value = self.memo[index]
         if value is NOTHING or index < 0:
             raise LookupError("nothing there")
@@ -241,6 +243,7 @@ class Machine:
         return target
 
     def name(self, name: str) -> Name:
+        """Return a class or function as its name; nothing is imported."""
         self.charge(RECORD + sys.getsizeof(name))
         self.names[name] = is_known(name)
         return Name(name)
@@ -256,6 +259,7 @@ class Machine:
         return builder(self, *arguments)
 
     def build(self, target: Any, state: Any) -> Any:
+        """Keep the attributes that the pickle gives to an object."""
         if type(state) is dict:
             self.charge(WORD_PLACE * len(state))  # the machine may look through it again and again
             if any(type(name) is str and name.startswith("__") for name in state):
@@ -267,6 +271,7 @@ class Machine:
         return target
 
     def refer(self, reference: Any) -> Any:
+        """Return what a persistent reference names, such as a storage of an archive."""
         if not self.persistent:
             raise BadFileError("its pickle refers to something outside of it")
         self.charge(RECORD)
