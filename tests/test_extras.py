@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import importlib.util
+import re
 import tomllib
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.helpers.paths import ROOT
 from xlexport.errors import MissingDependencyError
-from xlexport.extras import EXTRAS, missing_modules, require
+from xlexport.extras import EXTRAS, install_command, missing_modules, require
 
+PLACES = ("xlexport", "runtime", "training", "reliability", "benchmarks", "samples", "scripts", "docs", ".ci")
+# No package index has xlexport, so `pip install xlexport` and `pip install 'xlexport[cpu]'` cannot work.
+IMPOSSIBLE = re.compile(r"""pip3? (?:install|download) (?:[\w\[\],=<>'"-]+ )*?['"]?xlexport\b(?![\w/.-])""")
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
 
 
@@ -47,7 +52,44 @@ def test_missing_modules_are_named_together_with_the_repair(monkeypatch: pytest.
 
     monkeypatch.setattr(importlib.util, "find_spec", find_spec)
     assert missing_modules("convert") == ["onnx", "onnx_ir"]
-    with pytest.raises(MissingDependencyError, match=r"onnx, onnx_ir .*pip install 'xlexport\[convert\]'"):
+    with pytest.raises(MissingDependencyError, match=r"onnx, onnx_ir .*Install them: pip install onnx onnx-ir\.$"):
         require("convert")
     with pytest.raises(ImportError):
         require("convert")
+
+
+def test_no_command_installs_xlexport_from_an_index() -> None:
+    kinds = {".py", ".md", ".sh", ".toml", ".txt", ""}
+    files = [path for place in PLACES for path in (ROOT / place).rglob("*") if path.is_file() and path.suffix in kinds]
+    files += [path for path in ROOT.glob("*.md") if path.name != "CHANGELOG.md"]  # it is a history
+    assert len(files) > 300
+    assert [str(path) for path in files if IMPOSSIBLE.search(text_of(path))] == []
+
+
+def text_of(path: Path) -> str:
+    """Return the text of a file with its broken strings and lines joined."""
+    return re.sub(r'"\s*\n\s*f?"|\s*\n\s*', " ", path.read_text("utf-8", errors="ignore"))
+
+
+@pytest.mark.parametrize(
+    ("text", "impossible"),
+    [
+        ("pip install xlexport", True),
+        ("pip install -U 'xlexport[cpu]'", True),
+        ('pip install "xlexport"', True),
+        ("pip install onnxruntime 'xlexport[cpu,convert]'", True),
+        ("pip install '.[cpu]' -c constraints.txt` in a clone of xlexport", False),
+        ("pip install xlexport/dist/xlexport.whl", False),
+        ("pip install tokenizers", False),
+    ],
+)
+def test_impossible_commands_are_recognized(text: str, impossible: bool) -> None:
+    assert bool(IMPOSSIBLE.search(text)) == impossible
+
+
+@pytest.mark.parametrize("extra", EXTRAS)
+def test_install_command_names_the_packages_themselves(extra: str) -> None:
+    command = install_command(EXTRAS[extra])
+    assert command.startswith("pip install ")
+    declared = {requirement.partition(">")[0] for requirement in PROJECT["optional-dependencies"][extra]}
+    assert set(command.removeprefix("pip install ").split()) == declared

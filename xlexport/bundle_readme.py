@@ -57,12 +57,12 @@ def _how_to_score(bundle: spec.Bundle) -> str:
     kind = bundle.graphs["score"].format
     if kind == "onnx":
         return (
-            "Score a document, without PyTorch: `pip install 'xlexport[cpu]'`, then `xlexport score THIS_FOLDER "
-            "document.txt`."
+            "Score a document, without PyTorch: `pip install '.[cpu]' -c constraints.txt` in a clone of xlexport, "
+            "then\n`xlexport score THIS_FOLDER document.txt`."
         )
     return f"""The graphs have the format {kind}, and PyTorch runs them. Loading them executes code in the
-files, so open them only if you trust their author. Score a document: `pip install 'xlexport[cpu,convert]'`, then
-`xlexport score --trust THIS_FOLDER document.txt`."""
+files, so open them only if you trust their author. Score a document: `pip install '.[cpu,convert]' -c constraints.txt`
+in a clone of xlexport, then `xlexport score --trust THIS_FOLDER document.txt`."""
 
 
 def _defaults(evaluation: EvaluationSettings) -> str:

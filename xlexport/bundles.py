@@ -10,22 +10,28 @@ from typing import TYPE_CHECKING, Any
 import xlruntime
 from xlexport import atomic_output
 from xlexport.errors import OutputExistsError
-from xlruntime.bundle import MANIFEST, digest_file, is_bundle, read_bundle
+from xlruntime.bundle import MANIFEST, changed_descriptions, digest_file, is_bundle, read_bundle
+from xlruntime.errors import BundleError
+from xlruntime.limits import Limits, read_json
 from xlruntime.spec import Bundle, FileDigest
 
 if TYPE_CHECKING:
     from xlruntime.model import Model
 
 __all__ = [
+    "PARITY_FILE",
     "SMALL_TENSOR_BYTES",
     "WEIGHTS_FILE",
     "check_output",
     "digests",
     "open_bundle",
     "publishing",
+    "stored_parity",
     "write_manifest",
 ]
 
+PARITY_FILE = "parity.json"  # the figures of the verification
+PARITY_LIMITS = Limits(bytes=64 << 20)
 WEIGHTS_FILE = "weights.data"  # for all graphs of a bundle
 SMALL_TENSOR_BYTES = 1024  # smaller initializers stay in the graph, where shape inference can see them
 
@@ -96,6 +102,19 @@ def digests(folder: Path) -> dict[str, FileDigest]:
     return {
         path.name: digest_file(path) for path in sorted(folder.iterdir()) if path.is_file() and path.name != MANIFEST
     }
+
+
+def stored_parity(folder: Path, bundle: Bundle) -> dict[str, Any] | None:
+    """Return the figures with which a bundle was verified; None if it has none, or the file is not as it was written.
+
+    Raises:
+        BundleError: the file is larger than any report.
+        OSError: it cannot be read.
+    """
+    if PARITY_FILE not in bundle.files or PARITY_FILE in changed_descriptions(folder, bundle):
+        return None
+    figures = read_json(folder / PARITY_FILE, PARITY_LIMITS, BundleError)
+    return figures if isinstance(figures, dict) else None
 
 
 def write_manifest(folder: Path, bundle: Bundle) -> None:

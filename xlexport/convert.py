@@ -16,21 +16,22 @@ from xlexport.architectures.choices import check_choices
 from xlexport.architectures.options import flags
 from xlexport.atomic_output import writing
 from xlexport.bundle_readme import bundle_readme
-from xlexport.bundles import check_output, digests, open_bundle, publishing, write_manifest
+from xlexport.bundles import PARITY_FILE, check_output, digests, open_bundle, publishing, write_manifest
 from xlexport.callbacks import Progress, no_progress
 from xlexport.checkpoints import SourceCheckpoint
 from xlexport.errors import ExportError
 from xlexport.export.onnx import export_onnx
-from xlexport.quantize.gate_text import check_texts, gate_text
+from xlexport.quantize.gate_text import check_texts, gate_text, require_default_text
 from xlexport.quantize.run import QuantizeOptions, check_options, quantize_into
 from xlexport.tokenizer_choice import choose_tokenizer
 from xlexport.verification import default_segments, verify
 from xlexport.verification.parity import ParityReport
-from xlexport.verification.walked_text import check_verify_text, verify_ids
+from xlexport.verification.walked_text import check_verify_text, verify_text
 from xlruntime import spec
 from xlruntime.errors import OptionError
 from xlruntime.evaluation import EvaluationRules
 from xlruntime.model import load
+from xlruntime.tokenizers import make_tokenizer
 
 __all__ = ["ConversionOptions", "convert"]
 
@@ -134,26 +135,29 @@ def convert(
     with publishing(output, force) as published:
         folder = published if quantization is None else published / "float32"
         folder.mkdir(exist_ok=True)
+        tokenizer.write(folder)
+        reader = make_tokenizer(tokenizer.spec, folder)
+        text = verify_text(tokenizer.spec, source.config["n_token"], reader, options.verify_text)
+        if quantization is not None and not texts:
+            require_default_text(tokenizer.spec, reader)
         tell("exporting the step graphs")
         step = architecture(source.architecture).build_step(source.build_model(), options.settings)
         graphs = _export(step, folder, options.to)
         _write_first_rows(step, folder)
-        tokenizer.write(folder)
         memory = step.memory
         step.discard()  # torch's exporter keeps references to it, so deleting it would free nothing
-        bundle = _describe(source, memory, graphs, evaluation, tokenizer.spec, folder)
+        bundle = _describe(source, memory, graphs, evaluation, tokenizer.spec, text.name, folder)
         write_manifest(folder, bundle)
 
         exported = open_bundle(folder, trust=True, threads=options.threads)
-        ids = verify_ids(bundle, exported.tokenizer, options.verify_text)
         segments = options.verify_segments or default_segments(evaluation.choose())
         walk = "documents" if evaluation.whole else f"segments of {evaluation.segment_len} tokens"
         tell(f"verifying up to {segments} {walk} against the eager model")
-        report = verify(exported, source.build_model, ids, segments=segments, progress=progress)
+        report = verify(exported, source.build_model, text.ids, segments=segments, progress=progress)
         report.require_passed()
-        (folder / "parity.json").write_text(json.dumps(report.to_dict(), indent=1) + "\n", "utf-8")
+        (folder / PARITY_FILE).write_text(json.dumps(report.to_dict(), indent=1) + "\n", "utf-8")
         (folder / "README.md").write_text(bundle_readme(bundle, report), "utf-8")
-        write_manifest(folder, _describe(source, memory, graphs, evaluation, tokenizer.spec, folder))
+        write_manifest(folder, replace(bundle, files=digests(folder)))
         if quantization is not None:
             exact = load(folder, threads=options.threads, check_files=False)
             quantize_into(exact, published, quantization, gate_text(exact, texts), tell)
@@ -242,6 +246,7 @@ def _describe(
     graphs: Mapping[str, spec.Graph],
     evaluation: EvaluationRules,
     tokenizer: spec.Tokenizer,
+    verified_on: str,
     folder: Path,
 ) -> spec.Bundle:
     return spec.Bundle(
@@ -257,6 +262,8 @@ def _describe(
             "format": source.format,
             "sources": {path.name: digest.sha256 for path, digest in source.files.items()},
             "notes": list(source.notes),
+            "parameters": source.parameters,
+            "verified_on": verified_on,
             "versions": {
                 "python": platform.python_version(),
                 **{name: version(name) for name in ("xlexport", "torch", "onnx", "onnxscript", "onnx-ir")},

@@ -2,7 +2,8 @@
 
     XlexportError (RepairableError)
     ├── CheckpointError (ValueError)                        a checkpoint that cannot be converted
-    │   └── CheckpointNotFoundError (FileNotFoundError)     no such file or folder
+    │   ├── CheckpointNotFoundError (FileNotFoundError)     no such file or folder
+    │   └── MissingAnswerError                              the user must give a setting that it lacks
     ├── ExportError (RuntimeError)                          a model that cannot become step graphs
     ├── ParityError (RuntimeError)                          step graphs that do not compute what the model computes
     ├── QuantizationError (RuntimeError)                    a bundle that cannot be quantized, or would lose too much
@@ -14,12 +15,16 @@
 Every message is one line: what is wrong, where, what was expected and what was found. How to repair it is a field.
 """
 
+from collections.abc import Mapping
+from typing import Any
+
 from xlruntime.errors import RepairableError
 
 __all__ = [
     "CheckpointError",
     "CheckpointNotFoundError",
     "ExportError",
+    "MissingAnswerError",
     "MissingDependencyError",
     "OutputExistsError",
     "OutputFolderError",
@@ -40,6 +45,27 @@ class CheckpointError(XlexportError, ValueError):
 
 class CheckpointNotFoundError(CheckpointError, FileNotFoundError):
     """The path of a checkpoint does not exist, or is a folder without a checkpoint."""
+
+
+class MissingAnswerError(CheckpointError):
+    """A checkpoint lacks a setting without which its model cannot be made."""
+
+    def __init__(
+        self,
+        message: str = "",
+        repair: str | None = None,
+        placeholders: Mapping[str, Any] | None = None,
+        fields: tuple[str, ...] = (),
+    ) -> None:
+        """Keep what is needed to describe the checkpoint all the same.
+
+        Args:
+            repair: the options that give the setting.
+            placeholders: settings with which the checkpoint can be read, for nothing but to describe it.
+            fields: fields of the configuration that these settings fill.
+        """
+        super().__init__(message, repair)
+        self.placeholders, self.fields = placeholders or {}, fields
 
 
 class ExportError(XlexportError, RuntimeError):

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import platform
 from pathlib import Path
 
 from xlexport.errors import CheckpointNotFoundError
 
-__all__ = ["sample_checkpoint", "sample_text"]
+__all__ = ["sample_checkpoint", "sample_text", "sample_text_name"]
 
 SAMPLE = Path("transformer_xl_bytes", "checkpoint.pt")
 
@@ -33,3 +34,8 @@ def sample_text() -> str:
     from pydoc_data.topics import topics
 
     return "\n\n".join(topics[name] for name in sorted(topics))
+
+
+def sample_text_name() -> str:
+    """Return what `sample_text` is, for people; it differs between versions of Python."""
+    return f"the topics of Python {platform.python_version()}'s language reference"

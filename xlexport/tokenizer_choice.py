@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+import shlex
 from dataclasses import dataclass
 from pathlib import Path
 
 from xlexport.architectures import architecture
 from xlexport.checkpoints import SourceCheckpoint
+from xlexport.checkpoints.formats.huggingface import TOKENIZERS, VOCABULARIES
 from xlexport.checkpoints.vocabularies import describe_vocabulary, read_vocabulary, restyled
 from xlexport.errors import ExportError
 from xlruntime import spec
 from xlruntime.tokenizers import make_tokenizer
 from xlruntime.tokenizers.vocabulary import VOCABULARY_FORMAT, Vocabulary
 
-__all__ = ["TokenizerChoice", "choose_tokenizer"]
+__all__ = ["TokenizerChoice", "choose_tokenizer", "tokenizer_library"]
 
 FILES = {"vocabulary": "vocabulary.json", "tokenizers": "tokenizer.json", "sentencepiece": "tokenizer.model"}
+NEARBY = (
+    *("cache.pt", "cache.pkl", "vocab.pkl", "vocab.bin", "vocab.txt", "vocabulary.json"),
+    *("tokenizer.json", "spiece.model", "tokenizer.model"),
+)
 _CHOICES = (
     "--tokenizer with a vocab.txt, cache.pt, vocab.pkl, tokenizer.json or SentencePiece model, {}or "
     "--tokenizer none for a bundle that takes token ids only"
@@ -79,8 +85,26 @@ def choose_tokenizer(
     if isinstance(own, Vocabulary):
         where = f"the vocabulary in {next(iter(source.files), 'the checkpoint')}"
         return _from_vocabulary(own if vocab_style is None else restyled(own, where, vocab_style), where, n_token)
-    file = next(iter(source.files), "the checkpoint")
-    raise ExportError(f"{file}: does not say what its {n_token:,} tokens are.", repair=f"Give {_choices(source)}.")
+    file = next(iter(source.files), Path("the checkpoint"))
+    nearby = next((file.parent / name for name in NEARBY if (file.parent / name).is_file()), None)
+    hint = "" if nearby is None else f"--tokenizer {shlex.quote(str(nearby))}, which is in its folder, or "
+    raise ExportError(
+        f"{file}: does not say what its {n_token:,} tokens are.", repair=f"Give {hint}{_choices(source)}."
+    )
+
+
+def tokenizer_library(checkpoint: Path, chosen: str | None) -> list[str]:
+    """Return the library that the tokenizer of a conversion needs, if any, without reading the checkpoint.
+
+    Args:
+        chosen: as for `choose_tokenizer`.
+    """
+    if chosen in ("none", "bytes"):
+        return []
+    names = () if chosen is not None or any((checkpoint / name).is_file() for name in VOCABULARIES) else TOKENIZERS
+    files = [checkpoint / name for name in names] if chosen is None else [Path(chosen)]
+    file = next((file for file in files if file.is_file()), None)
+    return [] if file is None or (kind := _kind(file)) == "vocabulary" else [kind]
 
 
 def _choices(source: SourceCheckpoint) -> str:

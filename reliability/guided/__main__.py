@@ -31,7 +31,7 @@ from reliability.guided.targets import CORPUS, TARGETS, make_target
 from reliability.guided.turns import Turn, finish_turn, import_readers, start_turn
 
 NEEDED = (
-    "atheris is not installed: pip install 'xlexport[fuzz]'. It has wheels for CPython 3.11 to 3.13 on Linux, x86-64. "
+    "atheris is not installed: pip install atheris. It has wheels for CPython 3.11 to 3.13 on Linux, x86-64. "
     "On other systems, read the kept inputs with: pytest tests/reliability/test_guided.py"
 )
 LONGEST_TURN = 30.0  # seconds; short turns reach every target before the deadline

@@ -108,4 +108,5 @@ class Evaluation(Target):
             settings.widest_window,
             [settings.slots(ring) for ring in rings],
             settings.longest_part,
+            settings.longest_document,
         )

@@ -10,7 +10,7 @@ from .errors import BundleError, BundleNotFoundError
 from .limits import read_at_most
 from .spec import MANIFEST_LIMITS, Bundle, FileDigest
 
-__all__ = ["MANIFEST", "check_digests", "digest_file", "is_bundle", "read_bundle"]
+__all__ = ["MANIFEST", "changed_descriptions", "check_digests", "digest_file", "is_bundle", "read_bundle"]
 
 MANIFEST = "bundle.json"
 CHUNK = 1 << 20
@@ -32,7 +32,7 @@ def digest_file(path: Path) -> FileDigest:
 
 
 def read_bundle(folder: Path, check_files: bool = True) -> Bundle:
-    """Read the manifest of `folder` and check the files it lists.
+    """Read the manifest of `folder` and check the files it lists, except descriptions for people.
 
     Neither ONNX Runtime nor the ONNX checker notices a flipped byte in a weights file; the digests do.
 
@@ -57,7 +57,7 @@ def read_bundle(folder: Path, check_files: bool = True) -> Bundle:
         raw = read_at_most(file, MANIFEST_LIMITS.budget(str(manifest), BundleError))
     bundle = Bundle.from_json(raw, str(manifest))
     if check_files:
-        check_digests(folder, bundle.files)
+        check_digests(folder, bundle.guarded_files)
     return bundle
 
 
@@ -70,6 +70,12 @@ def check_digests(folder: Path, files: Mapping[str, FileDigest]) -> None:
     problems = [problem for name, wanted in files.items() if (problem := _problem(folder / name, wanted))]
     if problems:
         raise BundleError(f"{folder}: {'; '.join(problems)}.", repair="Copy it again, or convert the checkpoint again.")
+
+
+def changed_descriptions(folder: Path, bundle: Bundle) -> dict[str, str]:
+    """Return the descriptions of a bundle that are not as they were written, by name, with the difference."""
+    found = {name: _problem(folder / name, bundle.files[name]) for name in bundle.files.keys() - bundle.guarded_files}
+    return {name: problem for name, problem in sorted(found.items()) if problem is not None}
 
 
 def _problem(path: Path, wanted: FileDigest) -> str | None:

@@ -183,7 +183,7 @@ class FixedSessions:
                         self._threads,
                         sizes,
                         memory,
-                        self._bundle.files,
+                        self._bundle.guarded_files,
                         self._deadline,
                     )
             self._open.move_to_end(key)

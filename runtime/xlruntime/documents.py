@@ -205,18 +205,19 @@ def check_length(tokens: int, evaluation: EvaluationSettings, name: str, found: 
     """Refuse a document that is longer than the model can read, unless it may restart.
 
     Args:
-        tokens: number of tokens in the document; the model need not read the last one.
+        tokens: number of tokens in the document.
         found: the length as the message shows it; None: `tokens`.
 
     Raises:
         TextError: the document is too long; the message has the longest length.
     """
-    longest = evaluation.longest_part
-    if longest is not None and tokens > longest + 1 and not evaluation.restart:
+    longest, most = evaluation.longest_part, evaluation.longest_document
+    if longest is not None and most is not None and tokens > most and not evaluation.restart:
+        one_more = "" if evaluation.reads_last else " and predicts one more"
         more = " or give a larger segment_len," if evaluation.whole and longest != evaluation.max_positions else ""
         raise TextError(
-            f"{name}: {found or f'{tokens:,} tokens'}, but at most {longest + 1:,} are possible: the model reads "
-            f"{longest:,} tokens of a document and predicts one more.",
+            f"{name}: {found or f'{tokens:,} tokens'}, but at most {most:,} are possible: the model reads "
+            f"{longest:,} tokens of a document{one_more}.",
             repair=f"Make it shorter,{more} or let it begin again every {longest:,} tokens (restart=True, --restart).",
         )
 

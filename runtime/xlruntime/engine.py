@@ -137,7 +137,7 @@ class Engine:
             self.device,
             self.threads,
             self.strict_device,
-            data_files=self.bundle.files,
+            data_files=self.bundle.guarded_files,
             deadline=self._deadline,
         )
 

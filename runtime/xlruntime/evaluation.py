@@ -116,6 +116,8 @@ class EvaluationRules:
         max_positions: most tokens of a document that the model can read; None: any number.
         restart: default for whether a longer document begins again at each multiple of `max_positions`.
         whole: whether a document is one step, without carried memory.
+        reads_last: whether the model also reads a document's last token, and the prediction after it is dropped. Only
+            with `whole`, if later tokens change earlier scores.
     """
 
     segment_len: int
@@ -125,6 +127,7 @@ class EvaluationRules:
     max_positions: int | None = None
     restart: bool = False
     whole: bool = False
+    reads_last: bool = False
 
     def __post_init__(self) -> None:
         problems = [f"the setting {name!r} is the runtime's own" for name in OWN if name in self.settings]
@@ -132,6 +135,8 @@ class EvaluationRules:
             problems += self._ring_problems(symbol, ring)
         if self.whole and self.rings:
             problems.append("a document is one step, so nothing is kept in rings")
+        if self.reads_last and not self.whole:
+            problems.append("reads_last is true, but a document is not one step")
         problems += _walk_problems(self, self.segment_len, self.restart)
         if problems:
             raise OptionError(f"evaluation settings: {'; '.join(problems)}.")
@@ -149,7 +154,7 @@ class EvaluationRules:
     def longest_part(self) -> int | None:
         """Most tokens of a document that are read before it is refused or restarts; None: any number.
 
-        One more can be scored, because the last one is not read.
+        One more can be scored, because the last one is not read unless `reads_last`.
         """
         return _longest_part(self, self.segment_len)
 
@@ -233,6 +238,11 @@ class EvaluationSettings:
         return self.rules.whole
 
     @property
+    def reads_last(self) -> bool:
+        """Whether the model also reads a document's last token."""
+        return self.rules.reads_last
+
+    @property
     def max_positions(self) -> int | None:
         """Most tokens of a document that the model can read; None: any number."""
         return self.rules.max_positions
@@ -260,6 +270,12 @@ class EvaluationSettings:
     def longest_part(self) -> int | None:
         """Most tokens of a document that are read before it is refused or restarts; None: any number."""
         return _longest_part(self.rules, self.segment_len)
+
+    @property
+    def longest_document(self) -> int | None:
+        """Most tokens of a document that is scored without a restart; None: any number."""
+        longest = self.longest_part
+        return longest if longest is None or self.reads_last else longest + 1
 
     @property
     def most_rows(self) -> int:

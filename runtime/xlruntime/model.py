@@ -75,7 +75,7 @@ def load(
     checked = "compared with their digests" if check_files else "not compared with their digests"
     logger.info("%s: opening %s, %s", path, bundle.architecture, bundle.precision)
     if check_files:
-        check_digests(path, bundle.files)
+        check_digests(path, bundle.guarded_files)
     logger.info("%s: %d files, %s bytes, %s", path, len(bundle.files), f"{size:,}", checked)
     if cuda_graphs and not any(purpose.endswith("_fixed") for purpose in bundle.graphs):
         raise OptionError(

@@ -320,8 +320,7 @@ def walk(engine: Engine, streams: Streams, progress: Callable[[int, int], None] 
         XlruntimeError: a log-probability is not finite, so a mean cannot be computed.
     """
     evaluation, corpus = streams.evaluation, streams.corpus
-    S = evaluation.segment_len
-    longest = engine.longest_step("score", S)
+    longest = engine.longest_step("score", evaluation.segment_len)
     B, N = streams.tokens.shape
     memory = engine.new_memory(evaluation, B)
     nats, start = 0.0, 0
@@ -331,9 +330,13 @@ def walk(engine: Engine, streams: Streams, progress: Callable[[int, int], None] 
             for row in range(B):
                 memory.restart(row)
         border = streams.warmup if start < streams.warmup else N
-        segment = slice(start, min(start + min(longest, int(memory.room[0])), border))
+        most = min(longest, int(memory.room[0]))
+        segment = slice(start, min(start + most, border))
         tokens, targets = (np.ascontiguousarray(ids[:, segment], np.int64) for ids in (streams.tokens, streams.targets))
-        log_prob = engine.step("score", memory, tokens, targets)["log_prob"]
+        S = segment.stop - start
+        if evaluation.reads_last and most > S:  # the streams end: their last tokens are read, with any targets
+            tokens, targets = (np.concatenate([ids, targets[:, -1:]], axis=1) for ids in (tokens, targets))
+        log_prob = engine.step("score", memory, tokens, targets)["log_prob"][:, :S]
         if not np.isfinite(log_prob).all():
             row, column = np.argwhere(~np.isfinite(log_prob))[0]
             raise XlruntimeError(
@@ -362,13 +365,13 @@ def walk(engine: Engine, streams: Streams, progress: Callable[[int, int], None] 
         unknown_tokens=corpus.unknown_tokens,
         bytes=corpus.bytes,
         dropped_bytes=corpus.dropped_bytes,
-        warmup_segments=streams.warmup // S,
+        warmup_segments=streams.warmup // evaluation.segment_len,
         unit=corpus.unit,
         nats=nats,
         nats_per_token=mean,
         bits_per_token=mean / LN2,
         perplexity=perplexity(mean),
-        segment_len=S,
+        segment_len=evaluation.segment_len,
         settings=evaluation.values,
         restart=evaluation.restart,
         first_memory=evaluation.first_memory,

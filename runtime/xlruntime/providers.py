@@ -31,8 +31,8 @@ __all__ = [
 ]
 
 WHEELS = ("onnxruntime", "onnxruntime-gpu")  # both have the module `onnxruntime`: the later one overwrites the other
-INSTALL = "pip install 'xlexport[cpu]', or 'xlexport[gpu]' for CUDA"
-REINSTALL = "pip uninstall -y onnxruntime onnxruntime-gpu && pip install 'xlexport[cpu]' (or 'xlexport[gpu]' for CUDA)"
+INSTALL = "pip install onnxruntime, or onnxruntime-gpu for CUDA"
+REINSTALL = "pip uninstall -y onnxruntime onnxruntime-gpu && pip install onnxruntime (or onnxruntime-gpu for CUDA)"
 OLDEST = (1, 24, 1)  # earlier versions read weights from any file that a graph names
 FATAL_ONLY = 4  # ONNX Runtime's log severity; it also raises the errors that it logs
 # Fused sum and layer normalization: on a CPU several times as slow as separate nodes, which costs 3 to 10% of a step.
@@ -205,7 +205,7 @@ def _require_cuda(ort: ModuleType, device: Device) -> None:
         raise ProviderError(
             f"device {device}: onnxruntime {ort.__version__} has no {device.provider} (it has {', '.join(available)}).",
             repair=(
-                "Install the CUDA build: pip uninstall -y onnxruntime && pip install 'xlexport[gpu]'; or use device "
+                "Install the CUDA build: pip uninstall -y onnxruntime && pip install onnxruntime-gpu; or use device "
                 "cpu."
             ),
         )

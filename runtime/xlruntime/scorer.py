@@ -177,9 +177,9 @@ class Scorer:
         reader = self.reader(document)
         walk = Walk(number, reader, 0, position=0)
         try:
-            longest = self.evaluation.longest_part
-            if longest is not None and not self.evaluation.restart and reader.at_hand and reader.has(longest + 2):
-                self._refuse_more_than(longest, document.name)
+            longest = self.evaluation.longest_document
+            if longest is not None and not self.evaluation.restart and reader.at_hand and reader.has(longest + 1):
+                self._refuse_longer(document.name)
             if self.last is not None:
                 walk.held, walk.unscored = self.last, 0
             elif len(first := reader.take(1)):
@@ -222,10 +222,12 @@ class Scorer:
         detail = {} if self.detail is None else _no_detail(self.detail)
         return TokenPiece(none, none, none), np.zeros(0, np.float32), none, detail
 
-    def _refuse_more_than(self, longest: int, name: str) -> None:
-        """Raise TextError for a document with more tokens than the model can read, unless it may restart."""
+    def _refuse_longer(self, name: str) -> None:
+        """Raise TextError for a document with more tokens than can be scored, unless it may restart."""
+        longest = self.evaluation.longest_document
+        assert longest is not None
         with_bos = "" if self.bos is None else " with the one before it"
-        check_length(longest + 2, self.evaluation, name, f"more than {longest + 1:,} tokens{with_bos}")
+        check_length(longest + 1, self.evaluation, name, f"more than {longest:,} tokens{with_bos}")
 
     def _make_room(self, memory: BatchMemory) -> Iterator[TokenScores]:
         """Restart all rows without positions left, idle ones too; yield ends of documents that must not restart."""
@@ -233,7 +235,7 @@ class Scorer:
             walk = self.rows[row]
             if walk is not None:
                 try:
-                    self._refuse_more_than(int(memory.position[row]), walk.name)
+                    self._refuse_longer(walk.name)
                 except UNREADABLE as error:
                     yield self._failed(self._leave(row), error)
             memory.restart(row)
@@ -246,16 +248,20 @@ class Scorer:
         for row, walk in enumerate(self.rows):
             if walk is not None:
                 try:
-                    pieces[row] = walk.reader.take(longest)
+                    pieces[row] = self._take(walk, longest)
                 except UNREADABLE as error:
                     found.append(self._failed(self._leave(row), error))
         if not pieces:
             return found
         B, S = len(self.rows), max(len(piece) for piece in pieces.values())
+        if self.evaluation.reads_last and longest > S:
+            S += 1  # for the document's last token, whose prediction is dropped
         tokens = np.zeros((B, S), np.int64)
         targets = np.zeros((B, S), np.int64)
         for row, piece in pieces.items():
-            tokens[row, : len(piece)] = np.concatenate([[self._walk(row).held], piece.ids[:-1]])
+            read = np.concatenate([[self._walk(row).held], piece.ids])
+            n = S if self.evaluation.reads_last else len(piece)
+            tokens[row, :n] = read[:n]
             targets[row, : len(piece)] = piece.ids
         context = memory.context(S)
         ends = None if self._word_ends is None else self._word_ends.before(memory, tokens[0], targets[0])
@@ -277,6 +283,13 @@ class Scorer:
             if scores.summary is not None or scores.error is not None:
                 self._leave(row)
         return found
+
+    def _take(self, walk: Walk, longest: int) -> TokenPiece:
+        """Return the targets of the next step, at most `longest`."""
+        piece = walk.reader.take(longest)
+        if self.evaluation.reads_last and len(piece) == longest:
+            self._refuse_longer(walk.name)  # the last of them could not be read
+        return piece
 
     def _walk(self, row: int) -> Walk:
         walk = self.rows[row]

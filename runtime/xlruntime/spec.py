@@ -35,6 +35,7 @@ from .messages import listed, named, shown
 from .tensor_kinds import LARGEST_AXIS, check_kind
 
 __all__ = [
+    "DESCRIPTIONS",
     "FIRST_MEMORY_FILE",
     "FORMAT_VERSION",
     "MANIFEST_LIMITS",
@@ -54,6 +55,7 @@ FORMAT_VERSION = 3
 METADATA_KEY = "xlexport.graph"  # key of a graph's spec in the file's metadata
 DIGEST_KEY = "manifest_sha256"  # key of the SHA-256 of the rest of the manifest
 FIRST_MEMORY_FILE = "first_memory.safetensors"  # first rows of a fresh memory, unless they are zero
+DESCRIPTIONS = ("README.md", "parity.json", "quantization.json")  # for people; nothing runs them
 COMPUTING = (".onnx", ".data", ".pt", ".pt2", ".safetensors")
 MANIFEST_LIMITS = Limits(bytes=1 << 26, operations=1_000_000)  # the sample takes 0.6 MB and 5,000 values
 LONGEST_NAME = 255  # bytes, on most file systems
@@ -234,12 +236,19 @@ class Bundle:
         """The files that determine the numbers that this bundle computes."""
         return {name: digest for name, digest in self.files.items() if name.endswith(COMPUTING)}
 
+    @property
+    def guarded_files(self) -> dict[str, FileDigest]:
+        """The files that must be those of their digests: all but descriptions, which people may edit."""
+        return {name: digest for name, digest in self.files.items() if name not in DESCRIPTIONS}
+
     def to_json(self) -> str:
         """Return `bundle.json` as text, with its own digest."""
         fields = dataclasses.asdict(self)
         for graph in fields["graphs"].values():
             if graph["format"] == IMPLIED["format"]:  # older runtimes refuse the field
                 del graph["format"]
+        if not self.evaluation.reads_last:  # also refused by older runtimes, which would not follow it
+            del fields["evaluation"]["reads_last"]
         return json.dumps({**fields, DIGEST_KEY: _digest(fields)}, indent=1) + "\n"
 
     @classmethod
@@ -263,7 +272,7 @@ class Bundle:
             raise BundleError(
                 f"{where}: format version {str(found)[:20]} is newer than {FORMAT_VERSION}, the newest this xlexport "
                 "reads.",
-                repair="Upgrade it (pip install -U xlexport), or convert the checkpoint again.",
+                repair="Install a newer xlexport, or convert the checkpoint again.",
             )
         if found < FORMAT_VERSION:
             raise BundleError(
@@ -292,7 +301,7 @@ class Bundle:
         outside = [name for name in self.files if not _is_file_name(name)]
         if outside:
             raise BundleError(f"{where}: file names must stay inside the bundle, found {ascii(outside)[:200]}.")
-        unlisted = ", ".join(sorted(str(name) for name in used - set(self.files)))
+        unlisted = ", ".join(sorted(str(name) for name in used - set(self.guarded_files)))
         if unlisted:
             raise BundleError(
                 f"{where}: files are used but have no digest: {named(unlisted)}.", repair="Convert it again."

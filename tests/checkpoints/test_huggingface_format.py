@@ -248,6 +248,25 @@ def test_vocabulary_in_the_folder_is_read(write: Callable[[Path, list[str]], Non
     assert any("Moses" in note for note in source.notes)
 
 
+@pytest.mark.parametrize("name", ["tokenizer.json", "spiece.model"])
+def test_library_s_tokenizer_in_the_folder_is_used(name: str, folder: Path) -> None:
+    save(huggingface_oracle(), folder)
+    (folder / name).write_text("{}")
+    source = load(folder)
+    assert source.tokenizer == folder / name
+    assert folder / name in source.files
+    assert not any("Moses" in note for note in source.notes)
+
+
+def test_vocabulary_comes_before_a_library_s_tokenizer_and_the_other_is_named(folder: Path) -> None:
+    vocabulary_text(save(huggingface_oracle(), folder), ["<eos>", "<unk>", *(f"word{index}" for index in range(38))])
+    (folder / "tokenizer.json").write_text("{}")
+    source = load(folder)
+    assert isinstance(source.tokenizer, Vocabulary)
+    chosen = f"vocab.txt is the tokenizer. --tokenizer {folder / 'tokenizer.json'} chooses that file."
+    assert chosen in source.notes
+
+
 def test_missing_vocabulary_gives_no_tokenizer(folder: Path) -> None:
     assert load(save(huggingface_oracle(), folder)).tokenizer is None
 

@@ -13,11 +13,12 @@ from tests.checkpoints.refusals import refusal
 from tests.checkpoints.test_huggingface_format import change_config
 from tests.checkpoints.test_huggingface_reformer_format import computes, make
 from xlexport.checkpoints import load
+from xlexport.errors import MissingAnswerError
 
 
 def test_missing_buckets_must_be_given(tmp_path: Path) -> None:
     folder = make(num_buckets=None).save(tmp_path / "reformer")
-    message = refusal(folder)
+    message = refusal(folder, MissingAnswerError)
     assert "config.json has no num_buckets" in message
     assert "--num-buckets N (or N,M for two factors), or --max-length T" in message
     for given, factors in ((6, [6]), ([4, 6], [4, 6]), ((8,), [8])):

@@ -86,6 +86,7 @@ def test_configuration_is_that_of_the_folder(folder: Path) -> None:
         "local_chunk_length": 8,
         "local_chunks_before": 1,
         "rule": "chunk",
+        "reads_last": True,
         "tgt_len": 2048,
         "mem_len": 2048,
         "position": "axial",

@@ -60,8 +60,9 @@ def test_table_of_every_format(format: str, inspect: Inspect, tmp_path: Path) ->
     rows = inspect(path).rows
     table = dict(rows)
     assert table["checkpoint"] == f"{format}, transformer_xl"
-    assert "n_layer 2, n_head 2, d_model 12" in table["config"]
-    assert "cutoffs [8, 15, 30], div_val 2" in table["config"]
+    config = ", ".join(value for name, value in rows if name == "config")
+    assert "n_layer 2, n_head 2, d_model 12" in config
+    assert "cutoffs [8, 15, 30], div_val 2" in config
     assert table["parameters"] == f"{sum(parameter.numel() for parameter in oracle.model.parameters()):,}"
     assert (table["segment_len"], table["mem_len"], table["clamp_len"], table["same_length"]) == (
         "6",
@@ -105,11 +106,12 @@ def test_object_of_every_format(format: str, inspect: Inspect, tmp_path: Path) -
 
 def test_vocabulary_is_described(inspect: Inspect, tmp_path: Path) -> None:
     path = huggingface(make_oracle(), tmp_path)
-    assert dict(inspect(path).rows)["vocabulary"] == (
-        "not in the checkpoint: give that of its 40 tokens with --tokenizer"
-    )
+    rows = dict(inspect(path).rows)
+    assert rows["vocabulary"] == "not in the checkpoint: give that of its 40 tokens with --tokenizer"
+    assert rows["needs"] == "--tokenizer FILE, or --tokenizer none for token ids only"
     (path / "vocab.txt").write_text("\n".join(["<eos>", "<unk>", *(f"word{index}" for index in range(38))]))
-    assert dict(inspect(path).rows)["vocabulary"].startswith("Vocabulary of 40 words, ")
+    rows = dict(inspect(path).rows)
+    assert rows["vocabulary"].startswith("Vocabulary of 40 words, ") and "needs" not in rows
     found = json.loads(inspect(path, "--json").out)["tokenizer"]
     assert (found["kind"], found["size"], found["line_end"]) == ("words", 40, "<eos>")
 
@@ -201,7 +203,10 @@ def test_commands_that_read_checkpoints_take_the_same_options(command: str) -> N
         (lambda path: None, "no such file or folder"),
         (lambda path: path.mkdir(), "a folder without a checkpoint. Give a checkpoint of a known format: "),
         (lambda path: path.write_text("It was the best of times"), "not a PyTorch checkpoint. Give a checkpoint of a"),
-        (lambda path: torch.save({"weight": torch.zeros(2)}, path), "of an unknown kind (its first names: 'weight'"),
+        (
+            lambda path: torch.save({"weight": torch.zeros(2)}, path),
+            "or Reformer weights in it (tensors: weight). Give",
+        ),
     ],
     ids=["absent", "folder", "text", "other"],
 )

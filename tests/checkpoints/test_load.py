@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import save_file
 
 from tests.checkpoints.refusals import refusal
 from xlexport.checkpoints import SourceCheckpoint, format_names, load, safe_pickle
@@ -229,11 +230,24 @@ def test_names_in_a_hostile_file_cannot_reach_the_terminal(tmp_path: Path) -> No
     assert "system" in message
 
 
+def test_safetensors_of_another_model_names_its_tensors(tmp_path: Path) -> None:
+    path = tmp_path / "other.safetensors"
+    save_file({"fc.weight": torch.zeros(2), "fc.bias": torch.zeros(2)}, path)
+    assert refusal(path).endswith(
+        "no Transformer-XL or Reformer weights in it (tensors: fc.bias, fc.weight). Give a checkpoint of a known "
+        "format: docs/checkpoints.md lists them."
+    )
+
+
 @pytest.mark.parametrize(
     ("content", "what"),
     [
-        ({"model": OrderedDict(weight=torch.zeros(2)), "epoch": 3}, "unknown kind (its first names: 'model', 'weight'"),
-        (torch.zeros(3), "unknown kind"),
+        ({"model": OrderedDict(weight=torch.zeros(2)), "epoch": 3}, "Reformer weights in it (tensors: model.weight)."),
+        (
+            OrderedDict((f"fc{n}.\x1b", torch.zeros(2)) for n in range(9)),
+            "(tensors: fc0.\\x1b, fc1.\\x1b, fc2.\\x1b, …).",
+        ),
+        (torch.zeros(3), "no Transformer-XL or Reformer weights in it. Give a checkpoint of a known format: docs/"),
         ({"format": "xltraining", "version": 99, "config": {}, "state_dict": {}}, "version 99"),
         ({"format": "xltraining", "version": 1, "config": {"n_layer": -1}, "state_dict": {}}, "n_layer"),
         (
@@ -241,7 +255,7 @@ def test_names_in_a_hostile_file_cannot_reach_the_terminal(tmp_path: Path) -> No
             "word_emb.clusters.0.table is missing",
         ),
     ],
-    ids=["other", "tensor", "newer", "configuration", "weights"],
+    ids=["other", "names", "tensor", "newer", "configuration", "weights"],
 )
 def test_archive_that_cannot_be_converted(content: object, what: str, tmp_path: Path) -> None:
     path = tmp_path / "model.pt"

@@ -109,11 +109,39 @@ def test_options_come_before_what_the_configuration_says(inspect: Inspect, unsai
     assert (found["architecture"], found["tokenizer"]) == ("reformer", "bytes")
 
 
-def test_missing_buckets_are_asked_for(inspect: Inspect, unsaid: Path) -> None:
+def test_checkpoint_without_buckets_is_described(inspect: Inspect, unsaid: Path) -> None:
+    """Check that all but the buckets is shown as if they were given, and that the last line asks for them."""
+
+    def text(rows: list[tuple[str, str]]) -> str:
+        return ", ".join(f"{name} {value}" if name != "config" else value for name, value in rows)
+
+    *shown, (name, needs) = inspect(unsaid).rows
+    given = text(inspect(unsaid, "--num-buckets", 4).rows)
+    assert text(shown) == given.replace("n_buckets [4]", "n_buckets ?").replace("of 4 buckets", "of ? buckets")
+    assert name == "needs"
+    assert needs.startswith("--num-buckets N (or N,M for two factors), or --max-length T for the number of ")
+    assert needs.endswith(
+        ": config.json has no num_buckets, which transformers sets at the first document that it sees"
+    )
+    found = json.loads(inspect(unsaid, "--json").out)
+    assert (found["config"]["n_buckets"], found["needs"]) == (None, ["num_buckets"])
+    assert found["parameters"] == json.loads(inspect(unsaid, "--num-buckets", 4, "--json").out)["parameters"]
+
+
+def test_checkpoint_without_buckets_is_not_converted(unsaid: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["convert", str(unsaid), "-o", str(unsaid.parent / "bundle")]) == 1
+    assert capsys.readouterr().err == (
+        f"Error: {unsaid}: config.json has no num_buckets, which transformers sets at the first document that it sees. "
+        "Give --num-buckets N (or N,M for two factors), or --max-length T for the number of a document of T tokens.\n"
+    )
+    assert not (unsaid.parent / "bundle").exists()
+
+
+def test_other_problems_are_listed_with_the_missing_buckets(inspect: Inspect, unsaid: Path) -> None:
+    change_config(unsaid, is_decoder=False)
     shown = inspect(unsaid)
-    assert (shown.code, shown.out) == (1, "")
-    assert shown.err.startswith(f"Error: {unsaid}: config.json has no num_buckets")
-    assert shown.err.count("\n") == 1
+    assert shown.code == 1
+    assert "is_decoder is not true" in shown.err and "config.json has no num_buckets" in shown.err
 
 
 @pytest.mark.parametrize("given", [["--num-buckets", "x"], ["--max-length", "0"], ["--max-length", "x"]])

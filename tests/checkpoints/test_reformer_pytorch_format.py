@@ -64,6 +64,7 @@ def test_configuration_is_what_tensors_and_arguments_say(path: Path) -> None:
         "local_chunk_length": 16,
         "local_chunks_before": 1,
         "rule": "chunk",
+        "reads_last": False,
         "tgt_len": 128,
         "mem_len": 128,
         "position": "axial_sum",

@@ -74,7 +74,7 @@ CHECKPOINTS = [
     (hostile_pickle, "holds Python objects that could run code"),
     (
         of_another_kind,
-        "a checkpoint of an unknown kind (its first names: 'epoch', 'model', 'weight'). Give a checkpoint",
+        "no Transformer-XL or Reformer weights in it (tensors: model.weight). Give a checkpoint",
     ),
 ]
 
@@ -191,7 +191,7 @@ SPOILED = [
     (
         make_it_newer,
         f"format version {FORMAT_VERSION + 1} is newer than {FORMAT_VERSION}",
-        "Upgrade it (pip install -U",
+        "Install a newer xlexport",
     ),
     (
         make_it_older,

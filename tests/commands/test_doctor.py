@@ -36,12 +36,12 @@ def test_tiny_model_has_the_versions_of_a_bundle(tmp_path: Path) -> None:
 
 def test_missing_onnxruntime_is_found_and_keeps_nothing_else_from_running(monkeypatch: pytest.MonkeyPatch) -> None:
     def import_onnxruntime() -> None:
-        raise ProviderError("ONNX Runtime is not installed.", repair="Install it: pip install 'xlexport[cpu]'.")
+        raise ProviderError("ONNX Runtime is not installed.", repair="Install it: pip install onnxruntime.")
 
     monkeypatch.setattr(xlexport.commands.doctor, "import_onnxruntime", import_onnxruntime)
     checks = by_name(run_checks())
     assert checks["onnxruntime"] == Check(
-        "onnxruntime", False, "ONNX Runtime is not installed", "Install it: pip install 'xlexport[cpu]'."
+        "onnxruntime", False, "ONNX Runtime is not installed", "Install it: pip install onnxruntime."
     )
     assert "graphs on cpu" not in checks
     assert "memory" in checks
@@ -55,7 +55,7 @@ def test_runtime_too_old_for_the_graphs_is_found(monkeypatch: pytest.MonkeyPatch
     check = by_name(run_checks())["graphs on cpu"]
     assert check.ok is False
     assert "Unsupported model IR version: 10" in check.detail
-    assert check.repair == "Upgrade it: pip install -U 'xlexport[cpu]'."
+    assert check.repair == "Upgrade it: pip install -U onnxruntime."
 
 
 def test_absent_extra_is_information_with_the_line_to_type(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -66,7 +66,7 @@ def test_absent_extra_is_information_with_the_line_to_type(monkeypatch: pytest.M
     assert checks["train"].ok is True
     assert checks["convert"].ok is None
     assert checks["convert"].detail.endswith("; missing onnx")
-    assert checks["convert"].repair == "pip install 'xlexport[convert]'"
+    assert checks["convert"].repair == "pip install onnx"
 
 
 def test_container_limits_are_heeded(monkeypatch: pytest.MonkeyPatch) -> None:

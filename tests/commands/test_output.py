@@ -285,6 +285,10 @@ def test_inspect_as_json_is_the_manifest(bundle: Path, invoke: Invoke) -> None:
     found = invoke("inspect", bundle, "--json").succeeded().object
     manifest = read_bundle(bundle)
     assert found["fingerprint"] == manifest.fingerprint
+    assert found["provenance"]["parameters"] > 1000
+    figures = json.loads((bundle / "parity.json").read_text("utf-8"))
+    assert found["parity"] == {name: value for name, value in figures.items() if name != "per_segment"}
+    assert found["changed"] == {}
     assert found["format_version"] == FORMAT_VERSION
     assert found["files"].keys() == manifest.files.keys()
     assert found["graphs"].keys() == {"score", "generate", "detail", "positions"}

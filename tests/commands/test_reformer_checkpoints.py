@@ -25,11 +25,16 @@ def folder(tmp_path: Path) -> Path:
     return path
 
 
-@pytest.mark.parametrize("command", ["convert", "inspect"])
-def test_buckets_that_are_missing_are_asked_for(invoke: Invoke, folder: Path, command: str) -> None:
+def test_buckets_that_are_missing_are_asked_for(invoke: Invoke, folder: Path) -> None:
     asked = f"Error: {folder}: config.json has no num_buckets"
-    assert invoke(command, folder).error.startswith(asked)
-    assert not invoke(command, folder, "--max-length", "100").error.startswith(asked)
+    assert invoke("convert", folder).error.startswith(asked)
+    assert not invoke("convert", folder, "--max-length", "100").error.startswith(asked)
+
+
+def test_folder_without_buckets_and_weights_is_not_described(invoke: Invoke, folder: Path) -> None:
+    shown = invoke("inspect", folder)
+    assert (shown.code, shown.out) == (1, "")
+    assert shown.error.startswith(f"Error: {folder}: none of model.safetensors, pytorch_model.bin in it")
 
 
 @pytest.mark.parametrize(("given", "shown"), [("7", "7"), ("8,7", "(8, 7)"), ("0", "0")])

@@ -128,17 +128,6 @@ def test_wrong_usage(arguments: list[str], what: str, invoke: Invoke) -> None:
     assert "Traceback" not in shown.err
 
 
-def test_inspect_shows_what_is_in_a_bundle(bundle: Path, invoke: Invoke) -> None:
-    rows = dict(re.split(r"  +", line, maxsplit=1) for line in invoke("inspect", bundle).succeeded().out.splitlines())
-    assert rows["architecture"] == "transformer_xl"
-    assert rows["segment, memory, clamp"] == "8, 20, -1"
-    assert rows["tokenizer"] == "bytes, vocabulary 256"
-    # 2 layers of keys and values for 28 slots of 2 heads of 8 numbers of 4 bytes: 7 kB
-    assert rows["memory of a stream"] == "0.0 MB in 4 tensors"
-    assert rows["graph score"] == "log_prob (batch, segment) float32"
-    assert rows["weights.data"].startswith(f"{(bundle / 'weights.data').stat().st_size:,} bytes, SHA-256 ")
-
-
 def test_doctor_finds_this_installation_good(invoke: Invoke) -> None:
     shown = invoke("doctor").succeeded()
     assert re.search(r"^ok +onnxruntime +onnxruntime", shown.out, re.M)
@@ -187,10 +176,10 @@ def test_commands_in_an_installation_without_torch(
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr == (
         "Error: torch, onnx, onnx_ir, onnxscript, google_crc32c not installed, needed here. "
-        "Install it: pip install 'xlexport[convert]'.\n"
+        "Install them: pip install torch onnx onnx-ir onnxscript google-crc32c.\n"
     )
     done = call("train", prose, "-o", tmp_path / "run")
-    assert "Install it: pip install 'xlexport[train]'." in done.stderr
+    assert re.search(r"Install (it|them): pip install torch( tqdm)?\.", done.stderr)
 
 
 @pytest.mark.parametrize(
@@ -207,5 +196,5 @@ def test_commands_in_an_installation_without_torch(
 def test_package_that_is_not_installed(
     command: tuple[str, ...], extra: str, invoke: Invoke, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("xlexport.extras.missing_modules", lambda name: ["torch"])
-    assert f"torch not installed, needed here. Install it: pip install 'xlexport[{extra}]'." in invoke(*command).error
+    monkeypatch.setattr("xlexport.extras.missing_modules", lambda name: ["torch"] if name == extra else [])
+    assert "torch not installed, needed here. Install it: pip install torch." in invoke(*command).error

@@ -106,6 +106,6 @@ def test_bundle_says_which_vocabulary_it_has(bundle_of: BundleOf, invoke: Invoke
     bundle, _ = bundle_of(WORDS)
     manifest = json.loads((bundle / "bundle.json").read_text("utf-8"))
     assert manifest["tokenizer"] == {"kind": "vocabulary", "file": "vocabulary.json", "first_id": 0}
-    shown = invoke("inspect", bundle).succeeded().out
+    shown = invoke("inspect", bundle, "--verbose").succeeded().out
     assert "Vocabulary of 256 words, between white space" in shown
     assert "vocabulary.json" in shown

@@ -211,6 +211,7 @@ def test_text_to_verify_on(reuse_export: None, bytes_bundle: Converted, tmp_path
     text.write_bytes(bytes(range(256)))
     report = convert(bytes_bundle.source, output, ConversionOptions(verify_text=text))
     assert report.tokens == 160  # 20 segments of 8
+    assert read_bundle(output).provenance["verified_on"] == str(text)
 
 
 def test_ids_to_verify_on(ids_bundle: Converted, tmp_path: Path) -> None:

@@ -266,6 +266,13 @@ def test_inspect_of_bundles(band: ConvertedReformer, chunk: ConvertedReformer, t
     assert "overflow, by LSH layer" not in dict(bundle_rows(read_bundle(band.folder), tmp_path))  # no parity.json
 
 
+def test_bundle_without_the_newest_field_is_of_the_same_model() -> None:
+    """Check that `bench --against` takes bundles that were converted before the field `reads_last` existed."""
+    config = {"n_hashes": 2, "reads_last": True, "d_model": 8}
+    assert architecture("reformer").same_model(config, {"n_hashes": 1, "d_model": 8})
+    assert not architecture("reformer").same_model(config, {"n_hashes": 1, "d_model": 9})
+
+
 def test_inspect_of_a_checkpoint(band: ConvertedReformer) -> None:
     rows = dict(checkpoint_rows(band.source))
     assert rows["layers"] == "4 layers (1 local, 2 lsh, 1 full): local, lsh, full, lsh"

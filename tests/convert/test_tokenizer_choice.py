@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -10,9 +11,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from xlexport.checkpoints import SourceCheckpoint
+from xlexport.commands import run
 from xlexport.convert import ConversionOptions, convert
 from xlexport.errors import CheckpointError, ExportError
-from xlexport.tokenizer_choice import choose_tokenizer
+from xlexport.tokenizer_choice import choose_tokenizer, tokenizer_library
 from xlexport.verification.walked_text import verify_ids
 from xlruntime import load as load_bundle
 from xlruntime import spec
@@ -67,6 +69,56 @@ def test_checkpoint_with_its_own_vocabulary() -> None:
     restyled = choose_tokenizer(source_of(20, vocabulary), vocab_style="ptb")
     assert Vocabulary.from_json((restyled.content or b"").decode(), "it") == replace(vocabulary, lower_case=True)
     assert choose_tokenizer(source_of(20, vocabulary), "none").spec == spec.Tokenizer("none")
+
+
+def test_file_in_the_folder_of_the_checkpoint_is_named(tmp_path: Path) -> None:
+    """Check that a checkpoint that does not say its tokenizer names the files next to it: vocabularies first."""
+    digest = spec.FileDigest("0" * 64, 1)
+    source = replace(source_of(267_735, None), files={tmp_path / "model.pt": digest})
+    for name in ("tokenizer.json", "cache.pt"):
+        (tmp_path / name).touch()
+        with pytest.raises(ExportError) as caught:
+            choose_tokenizer(source)
+        assert str(caught.value).startswith(
+            f"{tmp_path / 'model.pt'}: does not say what its 267,735 tokens are. "
+            f"Give --tokenizer {tmp_path / name}, which is in its folder, or --tokenizer with a vocab.txt, "
+        )
+
+
+@pytest.mark.parametrize(
+    ("files", "chosen", "library"),
+    [
+        (["tokenizer.json"], None, ["tokenizers"]),
+        (["spiece.model", "tokenizer.json"], None, ["sentencepiece"]),
+        (["vocab.txt", "tokenizer.json"], None, []),
+        (["vocab.txt", "tokenizer.json"], "tokenizer.json", ["tokenizers"]),
+        (["tokenizer.json"], "bytes", []),
+        (["tokenizer.json"], "none", []),
+        ([], "absent.json", []),
+        ([], None, []),
+    ],
+)
+def test_library_of_a_tokenizer_is_known_before_the_checkpoint_is_read(
+    files: list[str], chosen: str | None, library: list[str], tmp_path: Path, write: Write
+) -> None:
+    for name in files:
+        write(name, "{}" if name.endswith(".json") else "a\n")
+    given = str(tmp_path / chosen) if chosen not in (None, "bytes", "none") else chosen
+    assert tokenizer_library(tmp_path, given) == library
+
+
+def test_missing_library_is_named_with_the_other_packages(
+    write: Write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Check that one try is enough to learn everything that must be installed."""
+    real = importlib.util.find_spec
+    absent = {"onnxscript", "tokenizers"}
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name, *more: None if name in absent else real(name, *more))
+    write("tokenizer.json", "{}")
+    assert run(["convert", str(tmp_path), "-o", str(tmp_path / "bundle")]) == 1
+    assert capsys.readouterr().err == (
+        "Error: onnxscript, tokenizers not installed, needed here. Install them: pip install onnxscript tokenizers.\n"
+    )
 
 
 def test_checkpoint_that_does_not_say_lists_the_choices() -> None:
@@ -148,6 +200,7 @@ def test_vocabulary_becomes_part_of_the_bundle(
     assert any(line.startswith("Vocabulary of 256 words") for line in told)
     manifest = read_bundle(tmp_path / "bundle")
     assert manifest.tokenizer == spec.Tokenizer("vocabulary", "vocabulary.json")
+    assert manifest.provenance["verified_on"].startswith("the topics of Python ")
     model = load_bundle(tmp_path / "bundle", threads=1)
     assert model.stream().feed("the word7\nTHE\n").tokens.tolist() == [17, 0, 1, 0]
 

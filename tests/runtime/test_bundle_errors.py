@@ -13,7 +13,7 @@ import pytest
 
 from tests.helpers.manifests import edit_manifest
 from xlruntime import BundleError, BundleNotFoundError, Model, load
-from xlruntime.bundle import is_bundle, read_bundle
+from xlruntime.bundle import changed_descriptions, is_bundle, read_bundle
 from xlruntime.spec import FORMAT_VERSION, Bundle
 
 Change = Callable[[dict[str, Any]], Any]
@@ -39,8 +39,44 @@ def test_every_file_is_listed(bundle_copy: Path) -> None:
     assert {"score.onnx", "weights.data", "first_memory.safetensors", "parity.json"} <= set(on_disk)
 
 
-def test_flipped_byte_in_any_file_is_noticed(bundle_copy: Path) -> None:
-    for name in listed_files(bundle_copy):
+DESCRIPTIONS = ["README.md", "parity.json"]
+
+
+@pytest.mark.parametrize("change", ["edited", "empty", "missing", "a folder"])
+@pytest.mark.parametrize("name", DESCRIPTIONS)
+def test_descriptions_may_change(name: str, change: str, bundle_copy: Path) -> None:
+    """Check that people may edit or delete what no program runs; the manifest still shows that it changed."""
+    path, bundle = bundle_copy / name, read_bundle(bundle_copy)
+    assert changed_descriptions(bundle_copy, bundle) == {}
+    size = path.stat().st_size
+    if change == "edited":
+        path.write_text(f"{path.read_text('utf-8')}More.\n", "utf-8")
+    else:
+        path.unlink()
+        if change == "empty":
+            path.touch()
+        if change == "a folder":
+            path.mkdir()
+    load(bundle_copy)
+    assert read_bundle(bundle_copy) == bundle
+    found = {"edited": f"has {size + 6} bytes, expected {size}", "empty": f"has 0 bytes, expected {size}"}
+    assert changed_descriptions(bundle_copy, bundle) == {name: f"{name} {found.get(change, 'is missing')}"}
+
+
+@pytest.mark.parametrize("name", DESCRIPTIONS)
+def test_description_cannot_be_a_file_that_is_used(name: str, bundle_copy: Path) -> None:
+    """Check that nothing without a guarding digest is run or read as part of the model."""
+    shutil.copyfile(bundle_copy / "score.onnx", bundle_copy / name)
+    edit_manifest(bundle_copy, lambda manifest: manifest["graphs"]["score"].update(file=name))
+    assert f"files are used but have no digest: {name}" in refusal(bundle_copy)
+    edit_manifest(bundle_copy, lambda manifest: manifest["graphs"]["score"].update(file="score.onnx"))
+    edit_manifest(bundle_copy, lambda manifest: manifest.update(tokenizer={"kind": "vocabulary", "file": name}))
+    assert f"files are used but have no digest: {name}" in refusal(bundle_copy)
+
+
+def test_flipped_byte_in_any_file_that_is_used_is_noticed(bundle_copy: Path) -> None:
+    assert set(DESCRIPTIONS) < set(listed_files(bundle_copy))
+    for name in set(listed_files(bundle_copy)) - set(DESCRIPTIONS):
         path = bundle_copy / name
         content = path.read_bytes()
         for place in (0, len(content) // 2, len(content) - 1):
@@ -53,14 +89,14 @@ def test_flipped_byte_in_any_file_is_noticed(bundle_copy: Path) -> None:
 
 def test_missing_and_truncated_files_are_all_listed(bundle_copy: Path) -> None:
     (bundle_copy / "weights.data").unlink()
-    (bundle_copy / "README.md").unlink()
+    (bundle_copy / "detail.onnx").unlink()
     score = bundle_copy / "score.onnx"
     size = score.stat().st_size
     score.write_bytes(score.read_bytes()[:-1])
     message = refusal(bundle_copy)
     for problem in (
         "weights.data is missing",
-        "README.md is missing",
+        "detail.onnx is missing",
         f"score.onnx has {size - 1} bytes, expected {size}",
     ):
         assert problem in message
@@ -120,7 +156,7 @@ def test_newer_format_is_refused_before_anything_else(bundle_copy: Path) -> None
     (bundle_copy / "bundle.json").write_text(f'{{"format_version": {FORMAT_VERSION + 1}}}', "utf-8")
     message = refusal(bundle_copy)
     assert f"format version {FORMAT_VERSION + 1} is newer than {FORMAT_VERSION}" in message
-    assert "pip install -U xlexport" in message
+    assert "Install a newer xlexport" in message
 
 
 def test_older_format_is_refused_before_anything_else(bundle_copy: Path) -> None:

@@ -139,6 +139,18 @@ def test_longest_part_of_a_document() -> None:
     assert dataclasses.replace(WHOLE, max_positions=3).choose().longest_part == 3
 
 
+def test_longest_document() -> None:
+    assert OURS.choose().longest_document is None
+    assert ring_rules(max_positions=100).choose().longest_document == 101
+    assert WHOLE.choose().longest_document == 9
+    assert dataclasses.replace(WHOLE, reads_last=True).choose().longest_document == 8
+
+
+def test_last_token_is_read_only_by_models_of_whole_documents() -> None:
+    with pytest.raises(OptionError, match="reads_last is true, but a document is not one step"):
+        ring_rules(reads_last=True)
+
+
 def test_no_segment_is_longer_than_a_document_can_be() -> None:
     short = ring_rules(max_positions=100)
     assert short.choose(segment_len=101).segment_len == 100

@@ -5,14 +5,18 @@ The golden Reformer of rule `chunk` has 40 tokens and reads up to 96 tokens of a
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pytest
 
-from xlruntime import Document, Model, NonFiniteScoreWarning, OptionError, Sampling, TextError, TokenError
+from tests.helpers.manifests import edit_manifest
+from xlruntime import Document, Model, NonFiniteScoreWarning, OptionError, Sampling, TextError, TokenError, load
+from xlruntime.bundle import read_bundle
 from xlruntime.protocols import Corpus, arrange, walk
 
 LIMIT = 96
@@ -170,3 +174,88 @@ def test_corpus_of_whole_documents(chunk_model: Model, ids: Ids, close: Callable
     parts = [pure(chunk_model, ids[start : start + LIMIT + 1]) for start in (0, 96, 192)]
     found = walk(chunk_model, arrange(corpus, chunk_model.evaluation(restart=True), "document"))
     close(found.nats_per_token, -np.concatenate(parts).mean(dtype=np.float64))
+
+
+@pytest.fixture
+def last_model(chunk_model: Model, tmp_path: Path) -> Model:
+    """Return the same model with the rule of Hugging Face's loss: a document's last token is read too."""
+    folder = shutil.copytree(chunk_model.folder, tmp_path / "bundle")
+    edit_manifest(folder, lambda manifest: manifest["evaluation"].update(reads_last=True))
+    return load(folder, threads=1)
+
+
+def with_last(model: Model, ids: Ids) -> npt.NDArray[np.float32]:
+    """Return log-probabilities (n - 1,) from the graph alone, which reads all of `ids` (n,)."""
+    targets = np.append(ids[1:], 7)  # the last target does not matter
+    return np.asarray(model.session("score").run({"tokens": ids[None], "targets": targets[None]})["log_prob"][0, :-1])
+
+
+def test_last_token_is_read_and_its_prediction_dropped(
+    last_model: Model, chunk_model: Model, random_ids: Callable[..., Any]
+) -> None:
+    documents = [random_ids(length, seed=length, vocab_size=40) for length in (50, 96, 1, 2, 17, 0)]
+    for detail in (None, 3):
+        found = [scores for scores in last_model.score_tokens(documents, detail=detail) if len(scores)]
+        assert [scores.number for scores in found] == [0, 1, 3, 4]
+        for scores in found:
+            ids = documents[scores.number]
+            np.testing.assert_array_equal(scores.log_probs, with_last(chunk_model, ids))
+            np.testing.assert_array_equal(scores.context, np.arange(1, len(ids)))
+            if detail is not None:
+                assert scores.rank is not None and len(scores.rank) == len(ids) - 1
+    totals = list(last_model.score(documents, batch_size=4))
+    assert [total.scored_tokens for total in totals] == [49, 95, 0, 1, 16, 0]
+    assert np.abs(with_last(chunk_model, documents[0]) - pure(chunk_model, documents[0])).max() > 0.01
+
+
+@pytest.mark.parametrize("at_hand", [True, False])
+def test_document_has_at_most_as_many_tokens_as_positions(at_hand: bool, last_model: Model, ids: Ids) -> None:
+    def given(n: int) -> Any:
+        return ids[:n] if at_hand else iter([ids[:n]])
+
+    assert next(last_model.score([given(LIMIT)])).scored_tokens == LIMIT - 1
+    for length in (LIMIT + 1, LIMIT + 2):
+        with pytest.raises(
+            TextError, match=r"more than 96 tokens, .* at most 96 are possible: the model reads 96 tokens of"
+        ):
+            list(last_model.score([given(length)]))
+    with pytest.raises(TextError, match=r"97 tokens, but at most 96 are possible"):
+        last_model.generate(ids[:90], max_tokens=7)
+
+
+@pytest.mark.parametrize("length", [96, 97, 98, 192, 193, 250])
+def test_last_token_is_read_in_the_last_part(length: int, last_model: Model, chunk_model: Model, ids: Ids) -> None:
+    scores = list(last_model.score_tokens([ids[:length]], restart=True))
+    found = np.concatenate([part.log_probs for part in scores])
+    starts = range(0, length - 1, LIMIT)
+    expected = [
+        (pure if length - start > LIMIT else with_last)(chunk_model, ids[start : min(start + LIMIT + 1, length)])
+        for start in starts
+    ]
+    np.testing.assert_array_equal(found, np.concatenate(expected))
+
+
+def test_corpus_whose_last_tokens_are_read(
+    last_model: Model, chunk_model: Model, ids: Ids, close: Callable[..., None]
+) -> None:
+    corpus = Corpus("corpus", ids.astype(np.int32))
+    evaluation = last_model.evaluation()
+    with pytest.raises(TextError, match=r"corpus: streams of 97 tokens, but at most 96 are possible"):
+        arrange(Corpus("corpus", corpus.ids[:97]), evaluation, "document")
+    rows = ids[:249].reshape(3, 83)
+    found = walk(last_model, arrange(corpus, evaluation, "kimiyoung", 3))
+    close(found.nats_per_token, -np.mean([with_last(chunk_model, row) for row in rows], dtype=np.float64))
+    assert found.scored_tokens == 3 * 82
+    for length in (96, 97, 250):
+        corpus = Corpus("corpus", ids[:length].astype(np.int32))
+        found = walk(last_model, arrange(corpus, last_model.evaluation(restart=True), "document"))
+        (score,) = last_model.score([ids[:length]], restart=True)
+        close(found.nats, score.nats)
+
+
+def test_rule_is_written_only_if_it_is_used(chunk_model: Model, last_model: Model) -> None:
+    """Check that bundles without the rule stay readable for runtimes that do not know it."""
+    assert '"reads_last": true' in last_model.bundle.to_json()
+    assert "reads_last" not in chunk_model.bundle.to_json()
+    assert read_bundle(last_model.folder).evaluation.reads_last
+    assert not chunk_model.bundle.evaluation.reads_last

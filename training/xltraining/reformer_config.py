@@ -26,7 +26,7 @@ _AT_LEAST_ONE = (
 )
 _INTEGERS = (*_AT_LEAST_ONE, "chunks_before", "local_chunks_before", "max_positions", "hash_seed", "ff_chunk")
 _TUPLES_OF_INTEGERS = ("n_buckets", "axial_shape", "axial_dims")
-_BOOLEANS = ("scale_scores", "attention_bias", "redraw_hashes")
+_BOOLEANS = ("reads_last", "scale_scores", "attention_bias", "redraw_hashes")
 _NUMBERS = ("dropout", "dropatt", "layer_norm_epsilon", "self_mask")
 _CHOICES = {
     "rule": ("band", "chunk"),
@@ -78,6 +78,8 @@ class ReformerConfig(ModelConfig):
     local_chunks_before: int = 1
     rule: Literal["band", "chunk"] = "band"
     """Which keys LSH attention covers (see `xltraining.lsh`)."""
+    reads_last: bool = False
+    """Rule `chunk`: scoring also feeds a document's last token, and drops the prediction after it (Hugging Face)."""
     tgt_len: int = 512
     """Tokens in a training segment, and the default segment length afterwards."""
     mem_len: int = 512

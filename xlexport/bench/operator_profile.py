@@ -48,7 +48,7 @@ def profile_step(side: GraphSide) -> list[OperatorTime]:
         graph = model.bundle.graphs[side.graph]
         prefix = str(Path(scratch, "profile"))
         session = GraphSession(
-            model.folder, graph, model.device, model.threads, profile=prefix, data_files=model.bundle.files
+            model.folder, graph, model.device, model.threads, profile=prefix, data_files=model.bundle.guarded_files
         )
         for _ in range(1 + STEPS):
             side.step_in(session)

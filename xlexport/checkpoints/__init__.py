@@ -12,7 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol
 
-from xlexport.checkpoints.files import WEIGHTS, read_json
+from xlexport.checkpoints.files import WEIGHTS, read_json, safetensors_names
 from xlexport.checkpoints.formats import (
     huggingface,
     kimiyoung,
@@ -22,7 +22,7 @@ from xlexport.checkpoints.formats import (
     tensorflow,
     xltraining,
 )
-from xlexport.checkpoints.safe_pickle import summarize
+from xlexport.checkpoints.safe_pickle import read, summarize
 from xlexport.checkpoints.source import SourceCheckpoint
 from xlexport.errors import CheckpointError, CheckpointNotFoundError
 from xlruntime.bundle import is_bundle
@@ -31,6 +31,8 @@ from xlruntime.spec import FileDigest
 
 __all__ = ["FORMATS", "CheckpointFormat", "SourceCheckpoint", "format_names", "load"]
 
+KNOWN = "Give a checkpoint of a known format: docs/checkpoints.md lists them."
+SHOWN, LONGEST_NAME = 3, 60  # tensors that a message names, and characters of a name
 VOCABULARIES = ("Vocab", "Corpus", "LMCorpus")  # classes in the authors' cache.pt
 
 
@@ -119,13 +121,9 @@ def _check_something_there(path: Path) -> None:
     if path.is_dir() or not path.exists():
         return
     if not path.is_file():
-        raise CheckpointError(f"{path}: neither a file nor a folder.", repair=_known())
+        raise CheckpointError(f"{path}: neither a file nor a folder.", repair=KNOWN)
     if path.stat().st_size == 0:
         raise CheckpointError(f"{path}: the file is empty.", repair="Copy or save the checkpoint again.")
-
-
-def _known() -> str:
-    return f"Give a checkpoint of a known format: {', '.join(format_names())}."
 
 
 def _unknown(path: Path) -> CheckpointError:
@@ -133,13 +131,19 @@ def _unknown(path: Path) -> CheckpointError:
     if path.is_dir():
         return _unknown_folder(path)
     is_weights = path.name in WEIGHTS and (path.parent / "config.json").is_file()
+    if path.suffix == ".safetensors" and not is_weights and (names := safetensors_names(path)):
+        return _foreign(path, sorted(names))
     if is_weights or path.suffix == ".safetensors" or path.name == "config.json":
         return CheckpointError(
             f"{path}: one file of a checkpoint.", repair=f"Give the folder that it is in: {path.parent}."
         )
+    return _unknown_pickle(path)
+
+
+def _unknown_pickle(path: Path) -> CheckpointError:
     summary = summarize(path)
     if summary is None or not (summary.strings or summary.globals):
-        return CheckpointError(f"{path}: not a PyTorch checkpoint.", repair=_known())
+        return CheckpointError(f"{path}: not a PyTorch checkpoint.", repair=KNOWN)
     if any(name.rpartition(".")[2] in VOCABULARIES for name in summary.globals):
         return CheckpointError(
             f"{path}: a vocabulary.", repair="Give it with --tokenizer, and the checkpoint that belongs to it."
@@ -148,11 +152,38 @@ def _unknown(path: Path) -> CheckpointError:
         named = _quoted(summary.foreign_globals)
         return CheckpointError(
             f"{path}: holds Python objects that could run code ({named}); nothing was run.",
-            repair=f"Save plain tensors instead. {_known()}",
+            repair=f"Save plain tensors instead. {KNOWN}",
         )
-    return CheckpointError(
-        f"{path}: a checkpoint of an unknown kind (its first names: {_quoted(summary.strings)}).", repair=_known()
-    )
+    return _foreign(path, _tensor_names(path))
+
+
+def _foreign(path: Path, tensors: Sequence[str]) -> CheckpointError:
+    """Say that a file is of another model, and name its first tensors."""
+    names = [ascii(name[:LONGEST_NAME])[1:-1] for name in tensors[:SHOWN]]
+    more = ", …" if len(tensors) > SHOWN else ""
+    found = f" (tensors: {', '.join(names)}{more})" if names else ""
+    return CheckpointError(f"{path}: no Transformer-XL or Reformer weights in it{found}.", repair=KNOWN)
+
+
+def _tensor_names(path: Path) -> list[str]:
+    """Return the names of the tensors in a file of `torch.save`; none if it cannot be read."""
+    try:
+        import torch
+
+        content = read(path)
+    except (CheckpointError, ImportError):
+        return []
+    found: list[str] = []
+
+    def collect(value: Any, name: str) -> None:
+        if isinstance(value, torch.Tensor):
+            found.append(name)
+        elif isinstance(value, Mapping):
+            for key, inner in value.items():
+                collect(inner, f"{name}.{key}" if name else str(key))
+
+    collect(content, "")
+    return [name for name in found if name]
 
 
 def _unknown_folder(path: Path) -> CheckpointError:
@@ -174,7 +205,7 @@ def _unknown_folder(path: Path) -> CheckpointError:
     if (path / "config.json").is_file():
         kind = read_json(path / "config.json").get("model_type")
         says = f" of a Transformer-XL or Reformer (its config.json says {ascii(kind)[:40]})" if kind is not None else ""
-    return CheckpointNotFoundError(f"{path}: a folder without a checkpoint{says}.", repair=_known())
+    return CheckpointNotFoundError(f"{path}: a folder without a checkpoint{says}.", repair=KNOWN)
 
 
 def _quoted(names: Sequence[str]) -> str:

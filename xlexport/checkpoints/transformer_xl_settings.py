@@ -250,7 +250,7 @@ def torch_source(
     code_base: CodeBase,
     *,
     files: Iterable[Path],
-    tokenizer: str | Vocabulary | None = None,
+    tokenizer: str | Vocabulary | Path | None = None,
     notes: Iterable[str] = (),
     tables_are_cut: bool = False,
 ) -> SourceCheckpoint:

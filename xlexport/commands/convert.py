@@ -77,8 +77,9 @@ def convert(
 ) -> None:
     """Convert CHECKPOINT to a bundle and verify it against the trained model. If they differ, nothing is written."""
     from xlexport.extras import require
+    from xlexport.tokenizer_choice import tokenizer_library
 
-    require("convert")
+    require("convert", *tokenizer_library(checkpoint, options["tokenizer"]))
     from xlexport import checkpoints
     from xlexport.bundles import check_output
     from xlexport.convert import ConversionOptions
@@ -92,10 +93,25 @@ def convert(
         source = checkpoints.load(checkpoint, format_name, config)
         chosen = ConversionOptions.of(**options)
         report = write_bundle(source, output, chosen, force=force, tell=stage.tell, progress=stage.progress)
-    quantized = read_bundle(output, check_files=False).provenance.get("quantization")
+    bundle = read_bundle(output, check_files=False)
+    quantized, text = bundle.provenance.get("quantization"), bundle.provenance["verified_on"]
     if as_json:
         figures = report.to_dict(per_segment=False)
-        print_json({"bundle": str(output), **figures, **({"quantization": quantized} if quantized else {})})
+        print_json(
+            {
+                "bundle": str(output),
+                "verified_on": text,
+                **figures,
+                **({"quantization": quantized} if quantized else {}),
+            }
+        )
     else:
-        print_table([*parity_rows(report), *(quantization_rows(quantized) if quantized else [])])
+        given = "" if options["verify_text"] is not None else "; give --text for yours"
+        print_table(
+            [
+                ("verified on", f"{text}{given}"),
+                *parity_rows(report),
+                *(quantization_rows(quantized) if quantized else []),
+            ]
+        )
     tell(f"wrote {output}")

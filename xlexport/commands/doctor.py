@@ -14,7 +14,7 @@ import click
 import numpy as np
 
 from xlexport.errors import XlexportError
-from xlexport.extras import EXTRAS, missing_modules
+from xlexport.extras import DISTRIBUTIONS, EXTRAS, install_command, missing_modules
 from xlexport.sample import sample_checkpoint
 from xlexport.terminal import print_json, print_table
 from xlruntime.devices import Device
@@ -31,7 +31,6 @@ PURPOSES = {
     "tables": "Parquet files",
     "plot": "plots of `plot`, `context` and `bench`",
 }
-DISTRIBUTIONS = {"onnx_ir": "onnx-ir"}  # modules whose name on the package index differs
 # The flags by which ONNX Runtime and its kernels choose their code.
 INSTRUCTION_SETS = (
     *("avx", "avx2", "fma", "f16c", "avx_vnni", "avx512f", "avx512bw", "avx512_vnni", "avx512_bf16", "avx512_fp16"),
@@ -94,7 +93,7 @@ def _session(device: Device) -> Check:
         try:
             result = open_session(path, device, threads=1).run(None, {"x": np.array([0.0, 30.0], np.float32)})[0]
         except BundleError as error:
-            return Check(name, False, error.message.removesuffix("."), "Upgrade it: pip install -U 'xlexport[cpu]'.")
+            return Check(name, False, error.message.removesuffix("."), "Upgrade it: pip install -U onnxruntime.")
         except ProviderError as error:
             return _failed(name, error)
     good = result.tolist() == [0.0, 30.0]
@@ -104,7 +103,7 @@ def _session(device: Device) -> Check:
 def _cuda() -> Check:
     if "CUDAExecutionProvider" in import_onnxruntime().get_available_providers():
         return _session(Device("cuda"))
-    repair = "For an NVIDIA GPU: pip uninstall -y onnxruntime && pip install 'xlexport[gpu]'."
+    repair = "For an NVIDIA GPU: pip uninstall -y onnxruntime && pip install onnxruntime-gpu."
     return Check("graphs on cuda:0", None, "this ONNX Runtime is built for the CPU", repair)
 
 
@@ -114,7 +113,7 @@ def _extra(extra: str) -> Check:
     detail = f"for {PURPOSES[extra]}: {', '.join(found) or 'nothing installed'}"
     if not missing:
         return Check(extra, True, detail)
-    return Check(extra, None, f"{detail}; missing {', '.join(missing)}", f"pip install 'xlexport[{extra}]'")
+    return Check(extra, None, f"{detail}; missing {', '.join(missing)}", install_command(missing))
 
 
 def _version(module: str) -> str:

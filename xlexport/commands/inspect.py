@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,11 +10,14 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from xlexport.architectures import architecture, find
+from xlexport.architectures.options import flags
+from xlexport.bundles import PARITY_FILE, WEIGHTS_FILE, stored_parity
 from xlexport.checkpoints.vocabularies import describe_vocabulary
 from xlexport.commands.options import PATH, checkpoint_options
 from xlexport.commands.quantize import quantization_rows
+from xlexport.errors import MissingAnswerError
 from xlexport.terminal import print_json, print_table
-from xlruntime.bundle import MANIFEST
+from xlruntime.bundle import MANIFEST, changed_descriptions
 from xlruntime.errors import BundleError
 from xlruntime.model import load
 from xlruntime.spec import Bundle
@@ -25,48 +28,111 @@ from xlruntime.tokenizers.vocabulary_tokenizer import VocabularyTokenizer
 if TYPE_CHECKING:
     from xlexport.checkpoints import SourceCheckpoint
 
-__all__ = ["bundle_rows", "checkpoint_object", "checkpoint_rows", "inspect", "placement_of", "placement_rows"]
+__all__ = [
+    "bundle_object",
+    "bundle_rows",
+    "checkpoint_object",
+    "checkpoint_rows",
+    "inspect",
+    "placement_of",
+    "placement_rows",
+]
 
+CONFIG_WIDTH = 90  # characters of a line
 Placement = dict[str, dict[str, dict[str, int]]]  # number of nodes by graph, execution provider and operator
 
 
-def bundle_rows(bundle: Bundle, folder: Path) -> list[tuple[str, str]]:
+def bundle_rows(bundle: Bundle, folder: Path, verbose: bool = False) -> list[tuple[str, str]]:
     """Return names and values that describe the bundle in `folder`, for a table.
+
+    Args:
+        verbose: also return digests, versions, and the outputs of graphs.
 
     Raises:
         BundleError: the manifest's config, provenance or memory are not what xlexport writes.
     """
     try:
-        return _bundle_rows(bundle, folder)
-    except (AttributeError, KeyError, TypeError) as error:
+        return [*_bundle_rows(bundle, folder), *(_detailed_rows(bundle) if verbose else [])]
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
         what = ascii(f"{type(error).__name__}: {error}")[1:200]
         raise BundleError(
-            f"{folder / MANIFEST}: config, provenance or memory are not what xlexport writes ({what}).",
+            f"{folder / MANIFEST}: config, provenance, memory or {PARITY_FILE} are not what xlexport writes ({what}).",
             repair="Convert it again.",
         ) from error
 
 
 def _bundle_rows(bundle: Bundle, folder: Path) -> list[tuple[str, str]]:
-    rows = [
+    changed = changed_descriptions(folder, bundle)
+    return [
         ("architecture", bundle.architecture),
-        ("config", _listed(bundle.config)),
-        ("tokenizer", _tokenizer(bundle, folder)),
+        ("parameters", _parameters(bundle)),
+        ("size", _size(bundle)),
         ("precision", bundle.precision),
+        *_parity_rows(bundle, folder),
         *(quantization_rows(quantized) if (quantized := bundle.provenance.get("quantization")) else []),
-        ("graphs are", ", ".join(sorted({graph.format for graph in bundle.graphs.values()}))),
+        ("tokenizer", _tokenizer(bundle, folder)),
+        *_config_rows(bundle.config),
         *([] if (found := find(bundle.architecture)) is None else found.bundle_rows(bundle, folder)),
-        ("fingerprint", bundle.fingerprint),
+        ("graphs", f"{', '.join(bundle.graphs)} ({', '.join(sorted({g.format for g in bundle.graphs.values()}))})"),
+        ("converted from", ", ".join(bundle.provenance["sources"])),
+        *(("note", note) for note in bundle.provenance.get("notes", [])),
+        *(("note", f"{problem}; it was changed after the bundle was written.") for problem in changed.values()),
     ]
+
+
+def _detailed_rows(bundle: Bundle) -> list[tuple[str, str]]:
+    rows = [("fingerprint", bundle.fingerprint)]
     rows += [(f"converted from {name}", f"SHA-256 {sha256}") for name, sha256 in bundle.provenance["sources"].items()]
     rows += [("versions", ", ".join(f"{name} {version}" for name, version in bundle.provenance["versions"].items()))]
-    rows += [("note", note) for note in bundle.provenance.get("notes", [])]
     for purpose, graph in bundle.graphs.items():
         carried = {entry.output for entry in bundle.memory}
         outputs = [tensor for tensor in graph.outputs if tensor.name not in carried]
         shown = ", ".join(f"{tensor.name} {_shape(tensor.shape)} {tensor.dtype}" for tensor in outputs[:5])
         rows.append((f"graph {purpose}", shown + (", …" if len(outputs) > 5 else "")))
-    rows += [(name, f"{digest.size:,} bytes, SHA-256 {digest.sha256[:16]}…") for name, digest in bundle.files.items()]
+    rows += [(name, f"{digest.size:,} bytes, SHA-256 {digest.sha256}") for name, digest in bundle.files.items()]
     return rows
+
+
+def _parameters(bundle: Bundle) -> str:
+    if (count := bundle.provenance.get("parameters")) is not None:
+        return f"{count:,}"
+    quantized, weights = bundle.provenance.get("quantization"), bundle.files.get(WEIGHTS_FILE)
+    if quantized is None and weights is None:
+        return "not recorded"
+    size = quantized["float32_weights_bytes"] if quantized is not None else weights.size if weights is not None else 0
+    return f"about {size // 4:,}, by the size of {WEIGHTS_FILE}"  # bundles of earlier versions have no count
+
+
+def _size(bundle: Bundle) -> str:
+    weights, total = bundle.files.get(WEIGHTS_FILE), sum(digest.size for digest in bundle.files.values())
+    inside = "" if weights is None else f", {weights.size / 1e6:,.1f} MB of it weights"
+    return f"{total / 1e6:,.1f} MB in {len(bundle.files)} files{inside}"
+
+
+def _parity_rows(bundle: Bundle, folder: Path) -> list[tuple[str, str]]:
+    figures = stored_parity(folder, bundle)
+    if figures is None:
+        return [("verified", f"unknown: {PARITY_FILE} is not there, or is not as it was written")]
+    where = ", in float32 before quantization" if "quantization" in bundle.provenance else ""
+    text = f" of {on}" if (on := bundle.provenance.get("verified_on")) else ""
+    difference = f"{figures['max_abs_log_prob_diff']:.2e} nats at most, {figures['delta_bits_per_token']:+.1e} bits"
+    return [
+        ("verified", f"{'yes' if figures['passed'] is True else 'NO'}{where}, on {figures['tokens']:,} tokens{text}"),
+        ("bundle minus model", f"{difference} per token on average"),
+    ]
+
+
+def bundle_object(bundle: Bundle, folder: Path) -> dict[str, Any]:
+    """Return the manifest as one object, with its fingerprint, the figures of the verification, and changed files."""
+    figures = stored_parity(folder, bundle)
+    if figures is not None:
+        figures = {name: value for name, value in figures.items() if name != "per_segment"}
+    return {
+        **asdict(bundle),
+        "fingerprint": bundle.fingerprint,
+        "parity": figures,
+        "changed": changed_descriptions(folder, bundle),
+    }
 
 
 def placement_of(folder: Path, device: str) -> Placement:
@@ -97,28 +163,43 @@ def _tokenizer(bundle: Bundle, folder: Path) -> str:
     return f"{bundle.tokenizer.kind}, vocabulary {bundle.vocab_size:,}"
 
 
-def checkpoint_rows(source: SourceCheckpoint) -> list[tuple[str, str]]:
+def checkpoint_rows(source: SourceCheckpoint, missing: MissingAnswerError | None = None) -> list[tuple[str, str]]:
     """Return names and values that describe a checkpoint, for a table.
 
-    Rows `note` say what was chosen for the user or would be lost.
+    Rows `note` say what was chosen for the user or would be lost. Rows `needs` say what the user must give.
+
+    Args:
+        missing: the setting for which the source has placeholders.
     """
     found = architecture(source.architecture)
-    settings, fields = found.checkpoint_settings(source.config, source.needs), found.evaluation_fields
-    hyper_parameters = {name: value for name, value in source.config.items() if name not in fields.values()}
+    config = {**source.config, **dict.fromkeys(missing.fields if missing else (), "?")}
+    settings, fields = found.checkpoint_settings(config, source.needs), found.evaluation_fields
+    hyper_parameters = {name: value for name, value in config.items() if name not in fields.values()}
     return [
         ("checkpoint", f"{source.format}, {source.architecture}"),
-        ("config", _listed(hyper_parameters)),
+        *_config_rows(hyper_parameters),
         ("parameters", f"{source.parameters:,}"),
-        ("vocabulary", _vocabulary(source.tokenizer, source.config["n_token"])),
+        ("vocabulary", _vocabulary(source.tokenizer, config["n_token"])),
         *((name, _setting(name, settings[name])) for name in fields),
-        *found.checkpoint_rows(source.config, settings),
+        *found.checkpoint_rows(config, settings),
         *((path.name, f"{digest.size:,} bytes, SHA-256 {digest.sha256}") for path, digest in source.files.items()),
         *(("note", note) for note in source.notes),
+        *(("needs", needed) for needed in _needs(source, missing)),
     ]
 
 
-def checkpoint_object(source: SourceCheckpoint) -> dict[str, Any]:
-    """Return the same as one object. An evaluation setting that the checkpoint lacks is None and listed in `needs`."""
+def _needs(source: SourceCheckpoint, missing: MissingAnswerError | None) -> Iterator[str]:
+    """Yield what `convert` needs in addition to the checkpoint."""
+    if missing is not None:
+        yield f"{(missing.repair or '').removeprefix('Give ').removesuffix('.')}: {_problem(missing)}"
+    if source.needs:
+        yield flags(source.needs)
+    if source.tokenizer is None:
+        yield "--tokenizer FILE, or --tokenizer none for token ids only"
+
+
+def checkpoint_object(source: SourceCheckpoint, missing: MissingAnswerError | None = None) -> dict[str, Any]:
+    """Return the same as one object. What the checkpoint lacks is None; `needs` lists settings to give."""
     tokenizer = source.tokenizer
     if isinstance(tokenizer, Vocabulary):
         rules = {name: value for name, value in asdict(tokenizer).items() if name != "symbols"}
@@ -128,14 +209,19 @@ def checkpoint_object(source: SourceCheckpoint) -> dict[str, Any]:
     return {
         "format": source.format,
         "architecture": source.architecture,
-        "config": dict(source.config),
+        "config": {**source.config, **dict.fromkeys(missing.fields if missing else ())},
         "parameters": source.parameters,
         "tokenizer": tokenizer_object,
         "evaluation": architecture(source.architecture).checkpoint_settings(source.config, source.needs),
-        "needs": source.needs,
+        "needs": [*source.needs, *(missing.placeholders if missing else ())],
         "notes": source.notes,
         "files": {path.name: asdict(digest) for path, digest in source.files.items()},
     }
+
+
+def _problem(missing: MissingAnswerError) -> str:
+    """Return the problem without the path, which the user has just given."""
+    return missing.message.partition(": ")[2].removesuffix(".")
 
 
 def _setting(name: str, value: Any) -> str:
@@ -154,13 +240,28 @@ def _vocabulary(tokenizer: str | Vocabulary | Path | None, n_token: int) -> str:
     return f"{tokenizer.name if isinstance(tokenizer, Path) else tokenizer}, {n_token:,} tokens"
 
 
+def _config_rows(config: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Return a configuration in lines that fit a terminal."""
+    lines: list[str] = []
+    for pair in _pairs(config):
+        if lines and len(lines[-1]) + len(pair) < CONFIG_WIDTH:
+            lines[-1] += f", {pair}"
+        else:
+            lines.append(pair)
+    return [("config", line) for line in lines]
+
+
 def _listed(config: Mapping[str, Any]) -> str:
-    return ", ".join(f"{name} {_lower(value)}" for name, value in config.items())
+    return ", ".join(_pairs(config))
+
+
+def _pairs(config: Mapping[str, Any]) -> Iterator[str]:
+    return (f"{name} {_lower(value)}" for name, value in config.items())
 
 
 def _lower(value: Any) -> str:
-    """Return a boolean in lower case, as JSON and the options write it."""
-    return str(value).lower() if isinstance(value, bool) else str(value)
+    """Return a boolean in lower case, as JSON and the options write it, and `none` for None."""
+    return str(value).lower() if isinstance(value, bool) or value is None else str(value)
 
 
 def _shape(shape: tuple[int | str, ...]) -> str:
@@ -172,12 +273,18 @@ def _shape(shape: tuple[int | str, ...]) -> str:
 @click.option(
     "--json", "as_json", is_flag=True, help="Print the whole manifest, or everything known about a checkpoint."
 )
+@click.option("--verbose", is_flag=True, help="Also show a bundle's digests, versions, and outputs of graphs.")
 @click.option(
     "--device", help="Also open a bundle on this device, and show how many nodes each execution provider computes."
 )
 @checkpoint_options
 def inspect(
-    path: Path, as_json: bool, device: str | None, format_name: str | None, config: dict[str, Any] | None
+    path: Path,
+    as_json: bool,
+    verbose: bool,
+    device: str | None,
+    format_name: str | None,
+    config: dict[str, Any] | None,
 ) -> None:
     """Check the bundle or checkpoint at PATH, and show what is in it."""
     from xlexport import checkpoints
@@ -185,15 +292,18 @@ def inspect(
 
     if is_bundle(path):
         manifest = read_bundle(path)
-        found, rows = {**asdict(manifest), "fingerprint": manifest.fingerprint}, bundle_rows(manifest, path)
+        found, rows = bundle_object(manifest, path), bundle_rows(manifest, path, verbose)
         if device is not None:
             found["placement"] = placement = placement_of(path, device)
             rows += placement_rows(placement)
     elif device is not None:
         raise click.UsageError("--device is for bundles: a checkpoint does not run.")
     else:
-        source = checkpoints.load(path, format_name, config)
-        found, rows = checkpoint_object(source), checkpoint_rows(source)
+        try:
+            source, missing = checkpoints.load(path, format_name, config), None
+        except MissingAnswerError as error:
+            source, missing = checkpoints.load(path, format_name, {**(config or {}), **error.placeholders}), error
+        found, rows = checkpoint_object(source, missing), checkpoint_rows(source, missing)
     if as_json:
         print_json(found)
     else:

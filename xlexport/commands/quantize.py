@@ -77,8 +77,8 @@ def precision_options(dtype: Decorator) -> Decorator:
         "texts",
         type=PATH,
         multiple=True,
-        help="A file like the model's training text, to measure the cost on; may be given several times.  [default, "
-        "only for bundles that read bytes: Python's built-in documentation topics]",
+        help="A file like the model's training text, to measure the cost on; may be given several times.  [default: as "
+        "`convert`, Python's built-in documentation topics]",
     ),
     click.option("--ids", "as_ids", is_flag=True, help="The texts hold token ids separated by white space."),
     click.option(

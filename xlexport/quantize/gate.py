@@ -13,9 +13,9 @@ from xlexport.errors import QuantizationError
 from xlruntime.documents import Document
 from xlruntime.model import Model
 
-__all__ = ["Difference", "LogProbs", "compare", "log_probs", "products_to_keep"]
+__all__ = ["Difference", "LogProbs", "compare", "documents", "log_probs", "products_to_keep"]
 
-LONGEST_DOCUMENT = 4096  # tokens, if each document is one step
+LONGEST_DOCUMENT = 4097  # tokens, if each document is one step
 
 LogProbs = npt.NDArray[np.float32]
 
@@ -36,16 +36,21 @@ class Difference:
         return abs(self.delta_bits_per_token) <= limit
 
 
-def log_probs(model: Model, ids: npt.NDArray[np.int64]) -> LogProbs:
-    """Return log-probabilities in nats of all tokens of a text, except the first token of each document."""
-    longest = model.bundle.evaluation.longest_part
-    if longest is None:
-        longest = len(ids)
-    elif model.bundle.evaluation.whole:
+def documents(model: Model, ids: npt.NDArray[np.int64]) -> list[npt.NDArray[np.int64]]:
+    """Cut a text into documents that the model can read.
+
+    A document begins with the last token of the one before it, so all tokens but the first are scored.
+    """
+    settings = model.bundle.settings
+    longest = settings.longest_document or len(ids) + 1
+    if settings.whole:
         longest = min(longest, LONGEST_DOCUMENT)
-    # A document has one token more than the model reads. A rest of one token has nothing to score.
-    documents = [ids[start : start + longest + 1] for start in range(0, max(1, len(ids) - 1), longest)]
-    scores = model.score_tokens([Document("the text", document) for document in documents])
+    return [ids[start : start + longest] for start in range(0, max(1, len(ids) - 1), max(1, longest - 1))]
+
+
+def log_probs(model: Model, ids: npt.NDArray[np.int64]) -> LogProbs:
+    """Return log-probabilities in nats of all tokens of a text but the first."""
+    scores = model.score_tokens([Document("the text", document) for document in documents(model, ids)])
     return np.concatenate([piece.log_probs for piece in scores])
 
 

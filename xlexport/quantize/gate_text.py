@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import platform
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,14 +11,16 @@ import numpy as np
 import numpy.typing as npt
 
 from xlexport.errors import QuantizationError
-from xlexport.sample import sample_text
+from xlexport.sample import sample_text, sample_text_name
 from xlexport.scoring.token_ids import ids_of_words
+from xlexport.verification.walked_text import WalkedText, default_text
+from xlruntime.documents import Tokenizer as TextTokenizer
 from xlruntime.documents import check_ids
 from xlruntime.evaluation import EvaluationSettings
 from xlruntime.model import Model
 from xlruntime.spec import Tokenizer
 
-__all__ = ["GateText", "check_texts", "default_tokens", "gate_text"]
+__all__ = ["GateText", "check_texts", "default_tokens", "gate_text", "require_default_text"]
 
 FEWEST_TOKENS = 2_048  # with fewer, a hundredth of a bit may be chance
 USUAL_TOKENS = 16_384
@@ -55,18 +56,28 @@ def check_texts(tokenizer: Tokenizer, texts: Sequence[Path], as_ids: bool = Fals
             "the bundle takes token ids, so a real text for it must be given as token ids.",
             repair="Use `xlexport quantize` on the float32 bundle with --ids and --text with files of ids.",
         )
-    if not texts and tokenizer.kind != "bytes":
-        raise QuantizationError(
-            f"the bundle's tokenizer is {tokenizer.kind}, so a real text for it must be given.",
-            repair="Add --text with text files like the model's training text.",
-        )
     missing = [f"{path}: {'a folder' if path.is_dir() else 'no such file'}" for path in texts if not path.is_file()]
     if missing:
         raise FileNotFoundError(f"{'; '.join(missing)}. Give text files.")
 
 
+def require_default_text(tokenizer: Tokenizer, reader: TextTokenizer) -> WalkedText:
+    """Return the default text.
+
+    Raises:
+        QuantizationError: the bundle's tokenizer cannot read it.
+    """
+    found = default_text(tokenizer, reader)
+    if found is None:
+        raise QuantizationError(
+            f"the bundle's vocabulary has too few words of {sample_text_name()}, the default text.",
+            repair="Add --text with text files like the model's training text.",
+        )
+    return found
+
+
 def gate_text(model: Model, texts: Sequence[Path] = (), as_ids: bool = False, tokens: int | None = None) -> GateText:
-    """Read the beginning of `texts`, or of Python's language reference for a byte tokenizer without texts.
+    """Read the beginning of `texts`, or without texts of the default text, which also verifies bundles.
 
     Args:
         as_ids: the files hold token ids separated by white space.
@@ -77,15 +88,12 @@ def gate_text(model: Model, texts: Sequence[Path] = (), as_ids: bool = False, to
         TokenError, TextError, OSError: the text does not fit the bundle, or cannot be read.
     """
     check_texts(model.bundle.tokenizer, texts, as_ids)
-    contents = {str(path): path.read_bytes() for path in texts}
-    if not contents:
-        name = f"the topics of Python {platform.python_version()}'s language reference"
-        contents = {name: sample_text().encode("utf-8")}
-    pieces = []
-    for name, content in contents.items():
-        found = ids_of_words(content.split(), name) if as_ids else model.tokenizer.encode(content)
-        check_ids(found, model.bundle.vocab_size, name)
-        pieces.append(found)
+    if texts:
+        contents = {str(path): path.read_bytes() for path in texts}
+        pieces = [_ids_of(model, content, name, as_ids) for name, content in contents.items()]
+    else:
+        default = require_default_text(model.bundle.tokenizer, model.tokenizer)
+        contents, pieces = {default.name: sample_text().encode("utf-8")}, [default.ids]
     ids = np.concatenate(pieces)
     if len(ids) < FEWEST_TOKENS:
         raise QuantizationError(
@@ -98,3 +106,9 @@ def gate_text(model: Model, texts: Sequence[Path] = (), as_ids: bool = False, to
         for name, content in contents.items()
     )
     return GateText(ids[: (tokens or default_tokens(model.bundle.settings)) + 1], files)
+
+
+def _ids_of(model: Model, content: bytes, name: str, as_ids: bool) -> npt.NDArray[np.int64]:
+    found = ids_of_words(content.split(), name) if as_ids else model.tokenizer.encode(content)
+    check_ids(found, model.bundle.vocab_size, name)
+    return found

@@ -11,7 +11,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -23,14 +23,15 @@ from xlexport import __version__
 from xlexport.bundle_readme import quantized_readme
 from xlexport.bundles import WEIGHTS_FILE, check_output, digests, publishing, write_manifest
 from xlexport.errors import QuantizationError
-from xlexport.quantize.gate import LogProbs, compare, log_probs, products_to_keep
+from xlexport.quantize.gate import LogProbs, compare, documents, log_probs, products_to_keep
 from xlexport.quantize.gate_text import GateText, check_texts, gate_text
 from xlexport.quantize.graphs import product_names, write_graphs
 from xlexport.quantize.precisions import PRECISIONS, Precision
 from xlexport.quantize.report import REPORT_FILE, QuantizationReport
 from xlruntime import spec
-from xlruntime.bundle import read_bundle
+from xlruntime.bundle import changed_descriptions, read_bundle
 from xlruntime.devices import Device
+from xlruntime.documents import Ids
 from xlruntime.graph_gate import read_graph
 from xlruntime.model import Model, load
 
@@ -97,7 +98,7 @@ def quantize(
     """Quantize the float32 bundle `source` and write it to `output`, but only if it is complete and within the limit.
 
     Args:
-        texts: real text to measure on; if empty and the bundle reads bytes, Python's language reference.
+        texts: real text to measure on; if empty, Python's language reference.
         as_ids: the texts are files of token ids.
         tell: called with a line for each stage.
 
@@ -123,7 +124,7 @@ def quantize(
     with publishing(output, force) as folder:
         exact = load(source, threads=options.threads, check_files=False)
         for graph in bundle.graphs.values():  # onnx-ir reads them next
-            read_graph(source / graph.file, bundle.files)
+            read_graph(source / graph.file, bundle.guarded_files)
         return quantize_into(exact, folder, options, gate_text(exact, texts, as_ids, options.tokens), tell)
 
 
@@ -223,9 +224,12 @@ class _Attempts:
 
 
 def _copy_others(exact: Model, folder: Path) -> None:
-    """Copy the files that quantization does not change: tokenizer, first rows, parity report of the float32 graphs."""
-    made_anew = {WEIGHTS_FILE, "README.md", *(graph.file for graph in exact.bundle.graphs.values())}
-    for name in exact.bundle.files.keys() - made_anew:
+    """Copy the files that quantization does not change: tokenizer, first rows, parity report of the float32 graphs.
+
+    A parity report that was edited is left out, because the new bundle's digests would vouch for it.
+    """
+    written = {WEIGHTS_FILE, "README.md", *(graph.file for graph in exact.bundle.graphs.values())}
+    for name in exact.bundle.files.keys() - written - changed_descriptions(exact.folder, exact.bundle).keys():
         shutil.copyfile(exact.folder / name, folder / name)
 
 
@@ -235,21 +239,17 @@ def _check_graphs(model: Model, text: GateText, wanted: LogProbs) -> None:
     Raises:
         QuantizationError: a graph differs too much.
     """
-    evaluation = model.bundle.settings
     for purpose in model.bundle.graphs.keys() - {"positions"}:
-        memory = model.new_memory(evaluation)
-        segment = min(model.longest_step(purpose, evaluation.segment_len), len(text.ids) - 1, 1_024)
-        for start in range(0, CHECKED_SEGMENTS * segment, segment):
-            if start + segment >= len(text.ids) or (memory.room < segment).any():
+        memory = model.new_memory(model.bundle.settings)
+        for start, tokens, targets, measured in _segments(model, purpose, text, wanted):
+            if (memory.room < len(tokens)).any():
                 break
-            tokens, targets = text.ids[None, start : start + segment], text.ids[None, start + 1 : start + segment + 1]
-            outputs = model.step(purpose, memory, tokens, targets)
+            outputs = model.step(purpose, memory, tokens[None], targets[None])
             if "log_prob" in outputs:
-                found, expected = outputs["log_prob"][0], wanted[start : start + segment]
+                found, expected = outputs["log_prob"][0, : len(measured)], measured
             else:
                 logits = outputs["logits"][0].astype(np.float64)
-                found = logits[targets[0, -1]] - np.logaddexp.reduce(logits)
-                expected = wanted[start + segment - 1]
+                found, expected = logits[targets[-1]] - np.logaddexp.reduce(logits), measured[-1]
             if not np.abs(found - expected).max() <= GRAPHS_AGREE:
                 raise QuantizationError(
                     f"{purpose}: differs from the graph that was measured by {np.abs(found - expected).max():.3g} nats "
@@ -257,3 +257,25 @@ def _check_graphs(model: Model, text: GateText, wanted: LogProbs) -> None:
                     repair="Report this.",
                 )
         model.release(purpose)
+
+
+def _segments(model: Model, purpose: str, text: GateText, wanted: LogProbs) -> Iterator[tuple[int, Ids, Ids, LogProbs]]:
+    """Yield the place, tokens, targets and expected log-probabilities of the first segments for a graph.
+
+    A model that reads a document in one step gets the first document exactly as it was measured.
+    """
+    evaluation = model.bundle.settings
+    if not evaluation.whole:
+        S = min(model.longest_step(purpose, evaluation.segment_len), len(text.ids) - 1, 1_024)
+        for start in range(0, min(CHECKED_SEGMENTS * S, len(text.ids) - S), S):
+            stop = start + S
+            yield start, text.ids[start:stop], text.ids[start + 1 : stop + 1], wanted[start:stop]
+        return
+    document = documents(model, text.ids)[0]
+    tokens = document if evaluation.reads_last else document[:-1]
+    targets = np.append(document[1:], document[0])[: len(tokens)]
+    expected = wanted[: len(document) - 1]
+    if evaluation.reads_last and purpose == "generate":  # no score has what it predicts after the last token
+        memory = model.new_memory(evaluation)
+        expected = model.step("score", memory, tokens[None], targets[None])["log_prob"][0]
+    yield 0, tokens, targets, expected

@@ -1,23 +1,33 @@
-"""The token ids that a bundle is verified on."""
+"""The token ids that a bundle is verified on, and the default text, which `quantize` also measures on."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 
 from xlexport.errors import ExportError
-from xlexport.sample import sample_text
+from xlexport.sample import sample_text, sample_text_name
 from xlruntime import spec
 from xlruntime.documents import Tokenizer, check_ids
 from xlruntime.tokenizers.vocabulary import Vocabulary
 from xlruntime.tokenizers.vocabulary_tokenizer import VocabularyTokenizer
 
-__all__ = ["check_verify_text", "verify_ids"]
+__all__ = ["WalkedText", "check_verify_text", "default_text", "verify_ids", "verify_text"]
 
 RANDOM_IDS = 100_000
+RANDOM = "random token ids"
 FEWEST_KNOWN = 1_000  # with fewer known words or characters of the sample text, random ids verify more
+
+
+@dataclass(frozen=True)
+class WalkedText:
+    """Token ids (n,), and what they are, for people."""
+
+    ids: npt.NDArray[np.int64]
+    name: str
 
 
 def check_verify_text(tokenizer: spec.Tokenizer, text: Path | None) -> None:
@@ -32,32 +42,51 @@ def check_verify_text(tokenizer: spec.Tokenizer, text: Path | None) -> None:
         raise ExportError(f"{text}: the file is empty.", repair="Use another text.")
 
 
-def verify_ids(bundle: spec.Bundle, tokenizer: Tokenizer, text: Path | None) -> npt.NDArray[np.int64]:
-    """Return token ids to verify on: those of `text` or of the sample text, or random ids.
+def verify_text(tokenizer: spec.Tokenizer, vocab_size: int, reader: Tokenizer, text: Path | None) -> WalkedText:
+    """Return the tokens to verify on: those of `text` or of the default text, or random ids.
 
-    Tokens of the sample text that a vocabulary lacks are omitted, because unknown words verify little.
+    Args:
+        tokenizer: the bundle's entry, and `reader` what it declares.
 
     Raises:
         TokenError, TextError, OSError: the text does not fit the bundle, or cannot be read.
     """
-    check_verify_text(bundle.tokenizer, text)
+    check_verify_text(tokenizer, text)
     if text is not None:
-        ids = tokenizer.encode(text.read_bytes())
-    elif bundle.tokenizer.kind == "none":
-        ids = _random_ids(bundle.vocab_size)
-    elif isinstance(tokenizer, VocabularyTokenizer):
-        ids = _known_ids(tokenizer.vocabulary)
+        found = WalkedText(reader.encode(text.read_bytes()), str(text))
     else:
-        ids = tokenizer.encode(sample_text().encode("utf-8"))
-    check_ids(ids, bundle.vocab_size, str(text or "the sample text"))
-    return ids
+        found = default_text(tokenizer, reader) or WalkedText(_random_ids(vocab_size), RANDOM)
+    check_ids(found.ids, vocab_size, found.name)
+    return found
 
 
-def _known_ids(vocabulary: Vocabulary) -> npt.NDArray[np.int64]:
+def default_text(tokenizer: spec.Tokenizer, reader: Tokenizer) -> WalkedText | None:
+    """Return the real text for bundles whose user gives none; None if the tokenizer cannot read it.
+
+    Tokens of the text that a vocabulary lacks are omitted, because unknown words verify and measure little.
+
+    Args:
+        tokenizer: the bundle's entry, and `reader` what it declares.
+    """
+    if tokenizer.kind == "none":
+        return None
+    if isinstance(reader, VocabularyTokenizer):
+        ids = _known_ids(reader.vocabulary)
+        return None if ids is None else WalkedText(ids, sample_text_name())
+    return WalkedText(reader.encode(sample_text().encode("utf-8")), sample_text_name())
+
+
+def verify_ids(bundle: spec.Bundle, tokenizer: Tokenizer, text: Path | None) -> npt.NDArray[np.int64]:
+    """Return the token ids of `verify_text` for an open bundle."""
+    return verify_text(bundle.tokenizer, bundle.vocab_size, tokenizer, text).ids
+
+
+def _known_ids(vocabulary: Vocabulary) -> npt.NDArray[np.int64] | None:
+    """Return the ids of the sample text's known tokens; None if there are too few."""
     ids = VocabularyTokenizer(vocabulary, skip_unknown=True).encode(sample_text().encode("utf-8"))
     marks = [vocabulary.id_of(symbol) for symbol in (vocabulary.line_start, vocabulary.line_end)]
     known = np.count_nonzero(~np.isin(ids, [number for number in marks if number is not None]))
-    return ids if known >= FEWEST_KNOWN else _random_ids(len(vocabulary))
+    return ids if known >= FEWEST_KNOWN else None
 
 
 def _random_ids(n_token: int) -> npt.NDArray[np.int64]:

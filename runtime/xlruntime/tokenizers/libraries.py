@@ -262,5 +262,6 @@ def _errors_of_library(kind: type[XlruntimeError], what: str) -> Iterator[None]:
 
 def _not_installed(package: str, path: Path) -> XlruntimeError:
     return XlruntimeError(
-        f"{path.name} needs the {package} package, which is not installed.", repair="pip install 'xlexport[text]'"
+        f"{path.name} needs the {package} package, which is not installed.",
+        repair=f"Install it: pip install {package}.",
     )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
@@ -73,7 +72,7 @@ class ReformerArchitecture(Architecture):
             scope=LSH_SCOPE,
         ),
     )
-    converted_fields = ("rule", "n_hashes")
+    converted_fields = ("rule", "n_hashes", "reads_last")  # bundles of earlier versions lack the last one
     evaluation_fields: ClassVar[Mapping[str, str]] = {"segment_len": "tgt_len", "mem_len": "mem_len"}
     training_options = TRAINING_OPTIONS
     run_options = RUN_OPTIONS
@@ -107,6 +106,7 @@ class ReformerArchitecture(Architecture):
             rings={} if whole else {"capacity": Ring("mem_len", window_extra=1, length=None)},
             max_positions=config["max_positions"] or None,
             whole=whole,
+            reads_last=whole and config.get("reads_last", False),  # bundles of earlier versions lack it
         )
 
     def build_step(self, model: Reformer, choices: Mapping[str, Any]) -> Step:
@@ -233,7 +233,7 @@ class ReformerArchitecture(Architecture):
                 ("documents", _longest(evaluation)),
                 ("memory of a stream", stream_memory(bundle)),
             ]
-        if overflow := _overflow(folder):
+        if overflow := _overflow(bundle, folder):
             rows.append(("overflow, by LSH layer", ", ".join(f"{fraction:.2%}" for fraction in overflow)))
         return rows
 
@@ -312,13 +312,11 @@ def _longest(evaluation: EvaluationSettings) -> str:
     return f"{most}; longer ones begin again there" if evaluation.restart else most
 
 
-def _overflow(folder: Path) -> list[float]:
+def _overflow(bundle: spec.Bundle, folder: Path) -> list[float]:
     """Return the overflow of each LSH layer on the text that verified a bundle; empty if unknown."""
-    try:
-        report = json.loads((folder / "parity.json").read_text("utf-8"))
-    except (OSError, ValueError):
-        return []
-    found = report.get("overflow_fraction_per_layer") if isinstance(report, dict) else None
+    from xlexport.bundles import stored_parity
+
+    found = (stored_parity(folder, bundle) or {}).get("overflow_fraction_per_layer")
     return [float(fraction) for fraction in found or []]
 
 

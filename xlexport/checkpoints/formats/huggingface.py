@@ -7,6 +7,7 @@ Only the settings among the keys of `config.json` are read. Weights in safetenso
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,11 +24,12 @@ from xlruntime.messages import shown
 if TYPE_CHECKING:
     from xlruntime.tokenizers.vocabulary import Vocabulary
 
-__all__ = ["NAME", "SPELLINGS", "is_config", "load", "matches", "settings_of"]
+__all__ = ["NAME", "SPELLINGS", "TOKENIZERS", "VOCABULARIES", "is_config", "load", "matches", "settings_of"]
 
 NAME = "huggingface"
 CONFIG = "config.json"
 MODEL_TYPE = "transfo-xl"
+TOKENIZERS = huggingface_reformer_format.TOKENIZERS  # files of libraries, which both models may have
 VOCABULARIES = ("vocab.pkl", "vocab.bin", "vocab.txt")
 SPELLINGS = {  # of keys for which transformers has two names
     "vocab_size": "n_token",
@@ -84,16 +86,14 @@ def load(path: Path, config: Mapping[str, Any] | None = None) -> SourceCheckpoin
     stated, notes = settings_of(content, str(config_file))
     settings = with_evaluation(path, stated, config)
     files, tensors = read_weights(path)
-    tokenizer, vocabulary_file = _vocabulary(path)
-    if tokenizer is not None and tokenizer.kind == "words":
-        notes.append(MOSES)
+    tokenizer, tokenizer_file = _tokenizer(path, notes)
     return torch_source(
         path,
         NAME,
         plain_names(tensors),
         settings,
         CODE_BASES[NAME],
-        files=[config_file, *files, *([] if vocabulary_file is None else [vocabulary_file])],
+        files=[config_file, *files, *([] if tokenizer_file is None else [tokenizer_file])],
         tokenizer=tokenizer,
         notes=notes,
     )
@@ -136,12 +136,18 @@ def settings_of(config: Mapping[str, Any], where: str) -> tuple[dict[str, Any], 
     return {**assumed, **settings}, notes
 
 
-def _vocabulary(folder: Path) -> tuple[Vocabulary | None, Path | None]:
-    """Return the vocabulary in the folder of the weights, and its file."""
+def _tokenizer(folder: Path, notes: list[str]) -> tuple[Vocabulary | Path | None, Path | None]:
+    """Return the tokenizer in the folder of the weights and its file: transformers' own vocabulary, or a library's."""
     from xlexport.checkpoints.vocabularies import read_vocabulary
 
+    library = next((inside(folder, name) for name in TOKENIZERS if (folder / name).is_file()), None)
     for name in VOCABULARIES:
         if (folder / name).is_file():
             file = inside(folder, name)
-            return read_vocabulary(file), file
-    return None, None
+            vocabulary = read_vocabulary(file)
+            if vocabulary.kind == "words":
+                notes.append(MOSES)
+            if library is not None:
+                notes.append(f"{name} is the tokenizer. --tokenizer {shlex.quote(str(library))} chooses that file.")
+            return vocabulary, file
+    return library, library

@@ -23,7 +23,7 @@ from xlexport.checkpoints.reformer_settings import (
 )
 from xlexport.checkpoints.source import SourceCheckpoint
 from xlexport.checkpoints.tensor_mapping import Origin
-from xlexport.errors import CheckpointError
+from xlexport.errors import CheckpointError, MissingAnswerError
 from xlexport.extras import require
 from xlruntime.messages import shown
 
@@ -32,11 +32,15 @@ if TYPE_CHECKING:
 
     from xltraining.reformer_config import ReformerConfig
 
-__all__ = ["NAME", "is_config", "load"]
+__all__ = ["NAME", "TOKENIZERS", "is_config", "load"]
 
 NAME = "huggingface"
 CONFIG = "config.json"
 MODEL_TYPE = "reformer"
+NO_BUCKETS = f"{CONFIG} has no num_buckets, which transformers sets at the first document that it sees"
+GIVE_BUCKETS = (
+    "Give --num-buckets N (or N,M for two factors), or --max-length T for the number of a document of T tokens."
+)
 TOKENIZERS = ("spiece.model", "tokenizer.json")  # in the order of preference
 MOST_AXES, LARGEST_SIZE = 8, 1 << 31  # of positions, as in `ReformerConfig`
 BYTES = 258  # tokens of google/reformer-enwik8, which has no tokenizer: bytes + 2
@@ -139,6 +143,7 @@ def _settings(
         problems.append(f"it holds its own configuration, so {', '.join(map(ascii, foreign))} cannot be given")
     values = {field: _plain(content.get(key, default)) for key, (field, default) in FIELDS.items()}
     values |= {"rule": "chunk", "self_mask": -1e5, "dropout": 0.0, "hash_seed": content.get("hash_seed") or 0}
+    values["reads_last"] = True  # the labels of `ReformerModelWithLMHead` are the tokens that it reads
     values["activation"] = ACTIVATIONS.get(str(content.get("hidden_act", "relu")))
     values |= _positions(content, notes)
     values |= evaluation_lengths(given, values["max_positions"])
@@ -150,8 +155,12 @@ def _settings(
             "In such documents, transformers counts the keys of a chunk several times."
         )
     buckets = _buckets(content, given, values, problems, notes)
+    lacks_buckets = buckets is None and _lacks_buckets(content, given, layers)
     if problems:
-        raise CheckpointError(f"{path}: {'; '.join(problems)}.")
+        problems += [NO_BUCKETS] if lacks_buckets else []
+        raise CheckpointError(f"{path}: {'; '.join(problems)}.", repair=GIVE_BUCKETS if lacks_buckets else None)
+    if lacks_buckets:
+        raise MissingAnswerError(f"{path}: {NO_BUCKETS}.", GIVE_BUCKETS, {"num_buckets": 2}, ("n_buckets",))
     return {**values, **({} if buckets is None else {"n_buckets": buckets})}, notes
 
 
@@ -212,14 +221,15 @@ def _buckets(
         if length is not None or chosen not in (None, factors):
             problems.append(f"num_buckets is {shown(stated)} in {CONFIG}: leave out --num-buckets and --max-length")
         return factors
-    if chosen is None and length is None and not wrong:
-        problems.append(
-            f"{CONFIG} has no num_buckets, which transformers sets at the first document that it sees: give "
-            "--num-buckets N (or N,M for two factors), or --max-length T for the number of a document of T tokens"
-        )
     if length is None or wrong:
         return chosen
     return _buckets_for(length, values, content.get("max_position_embeddings", 4096), problems, notes)
+
+
+def _lacks_buckets(content: Mapping[str, Any], given: Mapping[str, Any] | None, layers: object) -> bool:
+    """Return whether neither the folder nor the user says how many buckets the hashing layers have."""
+    hashes = isinstance(layers, tuple) and "lsh" in layers
+    return hashes and content.get("num_buckets") is None and not set(BUCKET_CHOICES) & set(given or ())
 
 
 def _buckets_for(
