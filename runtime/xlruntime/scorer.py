@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from .detail import check_detail, detail_of, no_detail
 from .documents import Document, Source, TokenPiece, check_length
 from .engine import Engine
 from .errors import OptionError, TextError, XlruntimeError
@@ -92,7 +93,7 @@ class Scorer:
         if batch_size < 1:
             raise OptionError(f"batch size is {batch_size}, at least 1 is needed.")
         if detail is not None:
-            _check_detail(engine, detail)
+            check_detail(engine, detail)
         if continuous:
             _check_continuous(evaluation, batch_size)
             _check_separator(engine, separator)
@@ -219,7 +220,7 @@ class Scorer:
 
     def _nothing(self) -> tuple[TokenPiece, npt.NDArray[np.float32], npt.NDArray[np.int64], dict[str, Any]]:
         none = np.zeros(0, np.int64)
-        detail = {} if self.detail is None else _no_detail(self.detail)
+        detail = {} if self.detail is None else no_detail(self.detail)
         return TokenPiece(none, none, none), np.zeros(0, np.float32), none, detail
 
     def _refuse_longer(self, name: str) -> None:
@@ -273,7 +274,7 @@ class Scorer:
                 memory.restart(row, refill=True)
                 warn_not_finite(walk.name, walk.position + n)
             own = slice(before, n)
-            detail = {} if self.detail is None else _detail_of(outputs, row, own, self.detail)
+            detail = {} if self.detail is None else detail_of(outputs, row, own, self.detail)
             scores = self._scores(walk, piece, log_prob[row, own].copy(), context[row, own], detail)
             if self._word_ends is not None and ends is not None:
                 last = None if scores.summary is None else self._word_ends.after(memory, walk.held)
@@ -381,31 +382,6 @@ def _is_space(engine: Engine, token: int) -> bool:
         return engine.tokenizer.decode([token])[-1:].isspace()
     except TextError:  # the library cannot show a token on its own
         return False
-
-
-def _check_detail(engine: Engine, detail: int) -> None:
-    """Refuse more tokens than the detail graph lists, or any if the bundle lacks this graph."""
-    engine.session("detail")
-    (top_ids,) = (tensor for tensor in engine.bundle.graphs["detail"].outputs if tensor.name == "top_ids")
-    most = top_ids.shape[-1]
-    if detail < 0 or (isinstance(most, int) and detail > most):
-        raise OptionError(f"detail is {detail}, expected 0 to {most}, the likeliest tokens that this bundle lists.")
-
-
-def _detail_of(outputs: Mapping[str, npt.NDArray[Any]], row: int, at: slice, k: int) -> dict[str, npt.NDArray[Any]]:
-    """Return copies of the detail outputs for the positions `at` of a row, with `k` likeliest tokens."""
-    return {
-        "rank": outputs["rank"][row, at].astype(np.int64),
-        "entropy": outputs["entropy"][row, at].astype(np.float64),
-        "top_ids": outputs["top_ids"][row, at, :k].astype(np.int64),
-        "top_log_probs": outputs["top_log_probs"][row, at, :k].astype(np.float64),
-    }
-
-
-def _no_detail(k: int) -> dict[str, npt.NDArray[Any]]:
-    """Return detail outputs for no positions."""
-    none, no_ids = np.zeros((1, 0)), np.zeros((1, 0, k))
-    return _detail_of({"rank": none, "entropy": none, "top_ids": no_ids, "top_log_probs": no_ids}, 0, slice(0), k)
 
 
 def _name(source: Source, number: int) -> str:
