@@ -19,10 +19,12 @@ RIVER = "The old man walked slowly down to the river.\n"
 WATER = "The old man walked. Slowly, the water rose.\n"
 ALICE = SHARED_DATA / "alice29.txt"
 CONVERT = "xlexport convert checkpoint.pt -o bundle"
-ITEMS = [
-    {"item": "1a", "sentence": "The cook stirred the soup with a spoon."},
-    {"item": "1b", "sentence": "The cook stirred the soup with a table."},
-]
+ITEMS = """item,condition,preamble,sentence
+1,steam,The kitchen was full of steam.,The cook stirred the pot.
+1,dust,The road was full of dust.,The cook stirred the pot.
+2,night,It was a dark night.,The moon was high.
+2,none,,The moon was high.
+"""
 
 
 @pytest.fixture(scope="session")
@@ -53,7 +55,7 @@ def page_folder(converted: tuple[Path, str], tmp_path: Path) -> Path:
     (folder / "books").mkdir()
     (folder / "books/one.txt").write_text(RIVER, "utf-8")
     (folder / "books/two.txt").write_text(WATER, "utf-8")
-    (folder / "items.jsonl").write_text("".join(json.dumps(item) + "\n" for item in ITEMS), "utf-8")
+    (folder / "items.csv").write_text(ITEMS, "utf-8")
     with gzip.open(folder / "corpus.jsonl.gz", "wt", encoding="utf-8") as file:
         file.writelines(json.dumps({"text": text}) + "\n" for text in (RIVER, WATER))
     return folder

@@ -16,6 +16,7 @@ import xlruntime
 from tests.helpers.manifests import with_tokenizer
 from tests.helpers.paths import GOLDEN, golden_bundle
 from xlexport.commands import run
+from xlexport.scoring.resume import SavedRun
 
 TEXT = (
     "It was the best of times,\n it was the worst of times;\r\n\n\tit was the âge of wisdom –\n"
@@ -110,3 +111,38 @@ def words_bundle(tmp_path: Path) -> Callable[[str, Path], Path]:
         return with_tokenizer(golden_bundle("pre_lnorm_empty"), tmp_path / "words.bundle", file, kind=kind)
 
     return made
+
+
+class Killed(BaseException):
+    """An exception that ends a run, and that no code in it expects."""
+
+
+@pytest.fixture
+def stop_after(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
+    """Return `stop_after(n)`: the next run then ends after n saved states and some more output."""
+    save = SavedRun.save
+
+    def stop(number: int) -> None:
+        saved = 0
+
+        def saving(self: SavedRun, *arguments: Any) -> None:
+            nonlocal saved
+            if saved == number:
+                raise Killed
+            save(self, *arguments)
+            saved += 1
+
+        monkeypatch.setattr(SavedRun, "save", saving)
+
+    return stop
+
+
+@pytest.fixture
+def at_each_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let `--save-every 0` save after every step, even if writing a state takes long."""
+    monkeypatch.setattr("xlexport.scoring.resume.BUSY", 0)
+
+
+def interrupted(score: Score, *arguments: str | Path) -> None:
+    with pytest.raises(Killed):
+        score(*arguments, "--save-every", "0")

@@ -99,6 +99,14 @@ def test_columns_come_after_the_name_in_all_formats(score: Score, tmp_path: Path
         assert [rows[0][name] for name in names[1:]] == texts
 
 
+def test_table_without_a_field_is_a_text(score: Score, tmp_path: Path) -> None:
+    path = write(tmp_path, "i.csv")
+    shown = score(path, "--json").succeeded()
+    assert [record["bytes"] for record in shown.records] == [path.stat().st_size]
+    expected = f"{path}: read as text. For a document in each row, name its column with --field."
+    assert shown.err.splitlines() == [expected]
+
+
 def test_keep_chooses_columns(score: Score, tmp_path: Path) -> None:
     path = write(tmp_path, "i.csv")
     for keep, names in (("condition", ["condition"]), ("sentence, item", ["sentence", "item"]), ("", [])):
@@ -122,10 +130,12 @@ def test_columns_are_those_of_their_own_row(batch_size: str, per: str, score: Sc
     }
 
 
-@pytest.mark.parametrize("per", ["document", "line", "word", "token"])
+@pytest.mark.parametrize("per", list(OWN))
 def test_records_have_only_the_names_that_are_reserved(per: str, score: Score, tmp_path: Path) -> None:
     path = write(tmp_path, "i.jsonl", [{"sentence": "one two"}])
-    detail = ("--top", "3") if per == "token" else ()
+    detail: tuple[str, ...] = ("--top", "3") if per == "token" else () if per == "document" else ("--detail",)
+    if per in ("word", "region"):
+        detail += ("--boundary", "corrected")
     for kind in ("csv", "jsonl"):
         out = score(path, "--field", "sentence", "--per", per, *detail, "--format", kind).succeeded().out
         names = list(csv_rows(out)[0] if kind == "csv" else json.loads(out.splitlines()[0]))

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from reliability.kill_and_resume import Outcome, Runs, write_documents
-from tests.scoring.conftest import Score
+from tests.scoring.conftest import Killed, Score, interrupted
 from xlexport.scoring.partial_file import PartialFile
 from xlexport.scoring.resume import SavedFields, SavedRun
 from xlexport.scoring.run import RunOptions, _resuming, describe_run
@@ -24,42 +24,6 @@ from xlexport.scoring.totals import Totals
 from xlexport.terminal import INTERRUPTED
 from xlruntime import load
 from xlruntime.tokenizers.vocabulary import Vocabulary
-
-
-class Killed(BaseException):
-    """An exception that ends a run, and that no code in it expects."""
-
-
-@pytest.fixture
-def stop_after(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
-    """Return `stop_after(n)`: the next run then ends after n saved states and some more output."""
-    save = SavedRun.save
-
-    def stop(number: int) -> None:
-        saved = 0
-
-        def saving(self: SavedRun, *arguments: Any) -> None:
-            nonlocal saved
-            if saved == number:
-                raise Killed
-            save(self, *arguments)
-            saved += 1
-
-        monkeypatch.setattr(SavedRun, "save", saving)
-
-    return stop
-
-
-@pytest.fixture
-def at_each_step(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let `--save-every 0` save after every step, even if writing a state takes long."""
-    monkeypatch.setattr("xlexport.scoring.resume.BUSY", 0)
-
-
-def interrupted(score: Score, *arguments: str | Path) -> None:
-    with pytest.raises(Killed):
-        score(*arguments, "--save-every", "0")
-
 
 OPTIONS: list[tuple[str, ...]] = [
     ("--per", "token", "--top", "2", "--batch-size", "2"),

@@ -26,7 +26,7 @@ from xlexport.commands.options import (
 from xlexport.extras import require
 from xlexport.progress_bar import DocumentsBar
 from xlexport.terminal import Failure, Interrupted, escaped_json, failure, print_json, standard_output, tell
-from xlruntime.messages import many_lines
+from xlruntime.messages import listed, many_lines
 
 if TYPE_CHECKING:
     from xlexport.scoring.inputs import Input
@@ -250,7 +250,7 @@ def score(
     reading = replace(selection.reading, regions=record.level == "region", region_field=record.region_field)
     written = [] if file is None else [file.path, file.partial, file.state_path]
     inputs = find_inputs(files, selection.include, reading, written, tell)
-    _check_inputs(inputs, output, writing.resume)
+    _check_inputs(inputs, reading.field is not None, output, writing.resume)
     model = open_bundle(bundle, **runtime)
     options = RunOptions(
         per=record.level,
@@ -366,9 +366,12 @@ class _StandardOutput:
             self._file.flush()
 
 
-def _check_inputs(inputs: Sequence[Input], output: Path | None, resume: bool) -> None:
-    """Refuse inputs that do not fit the options."""
+def _check_inputs(inputs: Sequence[Input], has_rows: bool, output: Path | None, resume: bool) -> None:
+    """Refuse inputs that do not fit the options, and say which tables are read as text."""
     paths = [given.path for given in inputs if given.path is not None]
+    tables = [given.name for given in inputs if given.row_format != "json" and not has_rows]
+    if tables:
+        tell(f"{listed(tables)}: read as text. For a document in each row, name its column with --field.")
     if output is not None and os.path.realpath(output) in map(os.path.realpath, paths):
         raise click.UsageError(f"{output} is an input, which the output would replace. Give another.")
     if resume and not all(given.repeatable for given in inputs):
