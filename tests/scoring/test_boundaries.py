@@ -106,7 +106,8 @@ def bpe(tmp_path: Path, words_bundle: Callable[..., Path]) -> Path:
     """Return a bundle whose tokens begin with the space before a word, or are white space, or continue over it."""
     tokenizers = pytest.importorskip("tokenizers")
     symbols = [*"Ġtheofsanb", "Ċ", "th", "the", "Ġthe", "of", "Ġof", "sĠ", "ĊĊ", "Ġb", "ĠofĠb"]
-    merges = [("t", "h"), ("th", "e"), ("Ġ", "the"), ("o", "f"), ("Ġ", "of"), ("Ċ", "Ċ"), ("s", "Ġ"), ("Ġ", "b"), ("Ġof", "Ġb")]
+    pairs = ("t h", "th e", "Ġ the", "o f", "Ġ of", "Ċ Ċ", "s Ġ", "Ġ b", "Ġof Ġb")
+    merges = [tuple(pair.split()) for pair in pairs]
     tokenizer = tokenizers.Tokenizer(tokenizers.models.BPE({symbol: n for n, symbol in enumerate(symbols)}, merges))
     tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     tokenizer.add_special_tokens(["<|endoftext|>"])
