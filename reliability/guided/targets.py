@@ -36,6 +36,7 @@ TARGETS = {  # name: module, relative to this package if it begins with a dot; c
     "json-ids": (".text_readers", "JsonIds"),
     "table": (".text_readers", "Table"),
     "ids": (".text_readers", "Ids"),
+    "regions": (".text_readers", "Regions"),
     "gzip": (".text_readers", "Gzip"),
     "utf-8": (".text_readers", "Utf8"),
     "words": (".text_readers", "Words"),

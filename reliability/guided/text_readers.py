@@ -25,7 +25,7 @@ from xlruntime.tokenizers import ByteTokenizer
 from xlruntime.tokenizers.vocabulary import Vocabulary
 from xlruntime.tokenizers.vocabulary_tokenizer import VocabularyTokenizer
 
-__all__ = ["Gzip", "Ids", "JsonIds", "JsonLines", "Table", "Utf8", "Words"]
+__all__ = ["Gzip", "Ids", "JsonIds", "JsonLines", "Regions", "Table", "Utf8", "Words"]
 
 TEXTS = ("", "plain text\nof two lines", "naïve 日本 \U0001f642\r\n\r\n e\u0301 \u2028 end", "\ufefflone \x00 nul")
 MOST_IDS = 1000
@@ -185,6 +185,29 @@ class Ids(_Documents):
         except ValueError:
             ids = None
         return [ids if ids is not None and all(0 <= token < MOST_IDS for token in ids) else None]
+
+
+class Regions(_Documents):
+    """A text with marks between regions, which are removed."""
+
+    reading = Reading(regions=True, binary=True)
+    words = (b"|", b" | ", b"||", b"|\n", b"\t|", b"\xc3\xa9")
+
+    def seeds(self) -> Iterable[bytes]:
+        yield from (b"The horse | raced |past\n", b"|one|", b" | a |\n", b"a||b", b"| |", b"un|kind", b"", b"no mark")
+
+    def expected(self, raw: bytes) -> list[list[int] | None]:
+        packed = _unpacked(raw)
+        if packed is None:
+            return [None]
+        regions = packed.split(b"|")
+        if len(regions) > 1 and not regions[0].strip():
+            del regions[0]
+        if len(regions) > 1 and not regions[-1].strip():
+            del regions[-1]
+        if len(regions) > 1 and not all(region.strip() for region in regions):
+            return [None]
+        return [list(re.sub(rb"(?<=[ \t\n\r\v\f])\|+[ \t\n\r\v\f]*", b"", packed).replace(b"|", b""))]
 
 
 class Gzip(_Documents):

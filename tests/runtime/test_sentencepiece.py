@@ -13,6 +13,7 @@ import pytest
 from xlruntime import BundleError, Model, TextError, XlruntimeError, load
 from xlruntime.documents import TextCounts
 from xlruntime.tokenizers.libraries import SentencePieceTokenizer
+from xlruntime.tokenizers.white_space import starts_word
 
 sentencepiece = pytest.importorskip("sentencepiece")
 
@@ -51,6 +52,17 @@ def test_text_there_and_back(model_file: Path) -> None:
     assert tokenizer.decode(ids) == "the cat"
     assert tokenizer.encode("").tolist() == []
     assert tokenizer.merges_newlines
+
+
+def test_pieces_that_begin_with_white_space(model_file: Path) -> None:
+    tokenizer = SentencePieceTokenizer(model_file)
+    found = starts_word(tokenizer, 40)
+    pieces = sentencepiece.SentencePieceProcessor(model_file=str(model_file))
+    names = {pieces.id_to_piece(number) for number in np.flatnonzero(found).tolist()}
+    assert {"<s>", "</s>", "▁mat"} <= names and "<unk>" not in names
+    assert all(name in ("<s>", "</s>") or name.startswith("▁") for name in names)
+    assert tokenizer.id_of("▁mat") == pieces.piece_to_id("▁mat")
+    assert tokenizer.id_of("dog") is None
 
 
 def test_offsets_are_characters(model: Model) -> None:

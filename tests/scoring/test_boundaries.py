@@ -105,8 +105,9 @@ def test_segments_that_matter(
 def bpe(tmp_path: Path, words_bundle: Callable[..., Path]) -> Path:
     """Return a bundle whose tokens begin with the space before a word, or are white space, or continue over it."""
     tokenizers = pytest.importorskip("tokenizers")
-    symbols = [*"Ġtheofsanb", "Ċ", "th", "the", "Ġthe", "of", "Ġof", "sĠ", "ĊĊ", "Ġb"]
-    merges = [("t", "h"), ("th", "e"), ("Ġ", "the"), ("o", "f"), ("Ġ", "of"), ("Ċ", "Ċ"), ("s", "Ġ"), ("Ġ", "b")]
+    symbols = [*"Ġtheofsanb", "Ċ", "th", "the", "Ġthe", "of", "Ġof", "sĠ", "ĊĊ", "Ġb", "ĠofĠb"]
+    pairs = ("t h", "th e", "Ġ the", "o f", "Ġ of", "Ċ Ċ", "s Ġ", "Ġ b", "Ġof Ġb")
+    merges = [tuple(pair.split()) for pair in pairs]
     tokenizer = tokenizers.Tokenizer(tokenizers.models.BPE({symbol: n for n, symbol in enumerate(symbols)}, merges))
     tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     tokenizer.add_special_tokens(["<|endoftext|>"])
@@ -134,12 +135,37 @@ def test_tokens_that_begin_with_a_space(text: str, bpe: Path, score: Score) -> N
     assert [record["corrected_nats"] for record in shown] == pytest.approx(right, abs=2e-4)
 
 
+def test_tokens_that_write_a_space_as_a_mark(words_bundle: Callable[..., Path], score: Score, tmp_path: Path) -> None:
+    """Know the spaces of Metaspace, white space as single bytes, and a mark before the first word without a space."""
+    tokenizers = pytest.importorskip("tokenizers")
+    symbols = ["<unk>", *"▁theofanb", "▁t", "▁th", "▁the", "of", "▁of", "<0x0A>", "</s>"]
+    merges = [("▁", "t"), ("▁t", "h"), ("▁th", "e"), ("o", "f"), ("▁", "of")]
+    ids = {symbol: n for n, symbol in enumerate(symbols)}
+    made = tokenizers.Tokenizer(tokenizers.models.BPE(ids, merges, unk_token="<unk>", byte_fallback=True))
+    made.pre_tokenizer = tokenizers.pre_tokenizers.Metaspace(split=False)
+    made.add_special_tokens(["</s>", "<unk>"])
+    made.save(str(tmp_path / "tokenizer.json"))
+    bundle = words_bundle("tokenizers", tmp_path / "tokenizer.json")
+    text = "the of then\nof nab"
+    options = ("--per", "word", "--boundary", "corrected", "--bos", "</s>")
+    shown = score("-", *options, stdin=text.encode(), bundle=bundle).succeeded().records
+    model = xlruntime.load(bundle, threads=1)
+    texts = {n: symbol.replace("▁", " ") for symbol, n in ids.items()} | {ids["<0x0A>"]: "\n", ids["</s>"]: "\n"}
+    right = expected(predictor(model), model.tokenizer.encode(text).tolist(), texts, ids["</s>"])
+    assert [record["word"] for record in shown] == text.split()
+    assert [record["corrected_nats"] for record in shown] == pytest.approx(right, abs=2e-4)
+
+
 def test_token_over_a_boundary_has_no_correction(bpe: Path, score: Score) -> None:
     """Leave both words empty, whose common token `s ` does not show where the first one ends."""
     shown, _ = run_bpe(bpe, "the ofs tea the", score)
     assert [record["word"] for record in shown] == ["the", "ofs", "tea", "the"]
     assert [record["corrected_nats"] is None for record in shown] == [False, True, True, False]
     assert all(record["complete"] for record in shown)
+    shown, _ = run_bpe(bpe, "the of b the", score)  # the token of two words begins with white space itself
+    assert [record["tokens"] for record in shown] == [1, 1, 0, 1]
+    assert [record["corrected_nats"] is None for record in shown] == [False, True, True, False]
+    assert [record["complete"] for record in shown] == [True, True, False, True]
 
 
 @pytest.mark.parametrize("sentence", ["of the", " of the", "of"])
