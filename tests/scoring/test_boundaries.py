@@ -105,8 +105,9 @@ def test_segments_that_matter(
 def bpe(tmp_path: Path, words_bundle: Callable[..., Path]) -> Path:
     """Return a bundle whose tokens begin with the space before a word, or are white space, or continue over it."""
     tokenizers = pytest.importorskip("tokenizers")
-    symbols = [*"Ġtheofsanb", "Ċ", "th", "the", "Ġthe", "of", "Ġof", "sĠ", "ĊĊ", "Ġb"]
-    merges = [("t", "h"), ("th", "e"), ("Ġ", "the"), ("o", "f"), ("Ġ", "of"), ("Ċ", "Ċ"), ("s", "Ġ"), ("Ġ", "b")]
+    symbols = [*"Ġtheofsanb", "Ċ", "th", "the", "Ġthe", "of", "Ġof", "sĠ", "ĊĊ", "Ġb", "ĠofĠb"]
+    pairs = ("t h", "th e", "Ġ the", "o f", "Ġ of", "Ċ Ċ", "s Ġ", "Ġ b", "Ġof Ġb")
+    merges = [tuple(pair.split()) for pair in pairs]
     tokenizer = tokenizers.Tokenizer(tokenizers.models.BPE({symbol: n for n, symbol in enumerate(symbols)}, merges))
     tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     tokenizer.add_special_tokens(["<|endoftext|>"])
@@ -161,6 +162,10 @@ def test_token_over_a_boundary_has_no_correction(bpe: Path, score: Score) -> Non
     assert [record["word"] for record in shown] == ["the", "ofs", "tea", "the"]
     assert [record["corrected_nats"] is None for record in shown] == [False, True, True, False]
     assert all(record["complete"] for record in shown)
+    shown, _ = run_bpe(bpe, "the of b the", score)  # the token of two words begins with white space itself
+    assert [record["tokens"] for record in shown] == [1, 1, 0, 1]
+    assert [record["corrected_nats"] is None for record in shown] == [False, True, True, False]
+    assert [record["complete"] for record in shown] == [True, True, False, True]
 
 
 @pytest.mark.parametrize("sentence", ["of the", " of the", "of"])

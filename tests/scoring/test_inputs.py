@@ -110,7 +110,8 @@ def test_texts_in_other_encodings_are_recognized(
     path.write_bytes(f"{mark}text\n1 2\n".encode(encoding))
     expected = f"text in {family}, expected UTF-8. Convert it: iconv -f {family} -t UTF-8 '{path}' > text.txt"
     shown = score(path, *options)
-    assert (shown.code, shown.out, shown.err.splitlines()[0]) == (1, "", f"Error: {path}: {expected}")
+    assert (shown.code, shown.out) == (1, "")
+    assert f"Error: {path}: {expected}" in shown.err.splitlines()
     if not options:
         assert names(score, path, "--binary") == [str(path)]
 
