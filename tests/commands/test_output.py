@@ -181,7 +181,7 @@ def test_token_ids(bundle: Path, prose: Path, invoke: Invoke, tmp_path: Path) ->
 
 
 def test_text_of_any_bytes(bundle: Path, invoke: Invoke) -> None:
-    shown = invoke("score", bundle, "-", "--per-token", stdin=bytes(range(256)) * 2).succeeded()
+    shown = invoke("score", bundle, "-", "--per-token", "--binary", stdin=bytes(range(256)) * 2).succeeded()
     assert [found["id"] for found in shown.objects] == (list(range(256)) * 2)[1:]
     assert shown.objects[199]["token"] == "\ufffd"  # a byte that is not a whole character
 
@@ -228,7 +228,7 @@ def test_convert_as_json(reuse_export: None, checkpoint: Path, invoke: Invoke, t
     shown = invoke("convert", checkpoint, "-o", output, *options).succeeded()
     found = shown.object
     assert next(iter(found)) == "bundle" and found["bundle"] == str(output)
-    assert set(found) == {"bundle", *VERIFY_FIELDS, *MORE_VERIFY_FIELDS}
+    assert set(found) == {"bundle", "verified_on", *VERIFY_FIELDS, *MORE_VERIFY_FIELDS}
     assert (found["mem_len"], found["segments"], found["passed"]) == (11, 4, True)
     assert shown.err.splitlines()[0] == f"read {checkpoint}: xltraining, transformer_xl"
     assert shown.err.splitlines()[-1] == f"wrote {output}"

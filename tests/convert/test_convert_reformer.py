@@ -268,9 +268,9 @@ def test_inspect_of_bundles(band: ConvertedReformer, chunk: ConvertedReformer, t
 
 def test_bundle_without_the_newest_field_is_of_the_same_model() -> None:
     """Check that `bench --against` takes bundles that were converted before the field `reads_last` existed."""
-    config = {"n_hashes": 2, "reads_last": True, "d_model": 8}
-    assert architecture("reformer").same_model(config, {"n_hashes": 1, "d_model": 8})
-    assert not architecture("reformer").same_model(config, {"n_hashes": 1, "d_model": 9})
+    config = {"rule": "chunk", "n_hashes": 2, "reads_last": True, "d_model": 8}
+    assert architecture("reformer").same_model(config, {"rule": "chunk", "n_hashes": 1, "d_model": 8})
+    assert not architecture("reformer").same_model(config, {"rule": "chunk", "n_hashes": 1, "d_model": 9})
 
 
 def test_inspect_of_a_checkpoint(band: ConvertedReformer) -> None:

@@ -67,7 +67,7 @@ def test_poisoned_row_leaves_its_neighbours_alone(
         return step(self, purpose, memory, *segment)
 
     monkeypatch.setattr(Model, "step", poisoned)
-    with pytest.warns(NonFiniteScoreWarning, match="document 1: .* before token 33;") as caught:
+    with pytest.warns(NonFiniteScoreWarning, match="document 2: .* before token 33;") as caught:
         found = by_document(model, documents)
     assert len(caught) == 1
     for neighbour in (0, 2):
