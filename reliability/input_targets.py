@@ -16,11 +16,13 @@ from reliability.bundle_targets import CLOSE, TEXT, Sample, samples
 from reliability.damage import VALUES, damage_bytes, damage_json
 from reliability.judging import Outcome, judged
 from xlexport.commands import run
+from xlexport.scoring.text_source import LOOKED_AT
 from xlruntime import Model, XlruntimeError, load
 
 __all__ = ["Inputs"]
 
 BYTES, WHOLE = "post_lnorm_same_length_empty", "pre_lnorm_empty"
+UTF_16 = (b"\xff\xfe", b"\xfe\xff")  # marks; those of UTF-32 begin with one, or have a zero byte
 WORDS = ("vocabulary", "tokenizers", "sentencepiece")
 CLEAR_DEPTHS = (100, 5000, 200_000)  # levels of nesting; between these, the caller decides whether Python can read it
 NO_IDS = ([-1], [256], [2**63], [1.5], [[1]], [None], ["a"], [True, 300], [3, 10**30])
@@ -48,9 +50,11 @@ class Inputs:
         if kind == "feeds":
             return self._feeds(rng, model)
         raw, options = self._file(rng, kind)
+        binary = rng.random() < 0.5
+        options += ["--binary"] if binary else []
         file = self._folder / ("document.gz" if kind == "gzip" else "document")
         file.write_bytes(raw)
-        expected = _expected(raw, kind, model, sample)
+        expected = _expected(raw, kind, model, sample, binary)
         return judged(
             lambda: self._scored(sample.folder, [str(file), *options], expected),
             (XlruntimeError,),
@@ -122,11 +126,13 @@ class Inputs:
         )
 
 
-def _expected(raw: bytes, kind: str, model: Model, sample: Sample) -> Documents:
+def _expected(raw: bytes, kind: str, model: Model, sample: Sample, binary: bool) -> Documents:
     """Return each document's ids, read in the plainest way."""
     try:
         if kind == "gzip":
             raw = gzip.decompress(raw)
+        if not binary and (raw.startswith(UTF_16) or b"\0" in raw[:LOOKED_AT]):
+            return [None]
         if kind == "ids":
             found: Documents = [[int(word) for word in raw.removeprefix(b"\xef\xbb\xbf").split()]]
         elif "lines" in kind:

@@ -27,7 +27,6 @@ sizes = {"batch": 1, "capacity": C}
 memory = {e["input"]: np.zeros([sizes.get(n, n) for n in e["shape"]], e["dtype"]) for e in bundle["memory"]}
 step = InferenceSession(folder / "score.onnx")
 names = [output.name for output in step.get_outputs()]
-
 ids = np.frombuffer(topics["assignment"].encode(), np.uint8).astype(np.int64) + bundle["tokenizer"].get("first_id", 0)
 log_probs = np.zeros(0, np.float32)
 for offset in range(0, len(ids) - 1, S):

@@ -23,7 +23,7 @@ def headings(shown: str) -> list[str]:
 
 
 def test_commands_with_many_options_have_headings_and_examples() -> None:
-    assert {"score", "train", "convert", "evaluate", "quantize", "bench", "context"} <= LONG.keys()
+    assert {"score", "train", "convert", "evaluate", "quantize", "bench", "context", "report", "verify"} <= LONG.keys()
     assert all(len(command.examples) == 3 for command in LONG.values())
 
 
@@ -61,7 +61,7 @@ def test_examples_run(line: str, invoke: Invoke, tmp_path: Path, monkeypatch: py
     for file in ("book.txt", "texts/a.txt"):
         Path(file).write_bytes(PROSE)
     Path("test.txt").write_bytes(PROSE * 3)
-    Path("items.jsonl").write_text('{"text": "It was the best of times."}\n')
+    Path("items.csv").write_text("preamble,sentence\nIt was the best of times.,It was the worst.\n")
     arguments = shlex.split(line)[1:]
     assert invoke(*arguments).succeeded().out or Path("words.csv").exists()
 

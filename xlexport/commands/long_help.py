@@ -19,6 +19,7 @@ HEADINGS = (
     "Protocol",
     "Precision",
     "Measurement",
+    "Page",
     "Records",
     "Output",
     "Verification",

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from xlexport.commands.input_options import Selection, reading_options
+from xlexport.commands.long_help import LongCommand, headed
 from xlexport.commands.options import DOCUMENT, PATH, all_of, document_options, grouped, runtime_options
 from xlexport.progress_bar import DocumentsBar, progress_bar
 from xlexport.terminal import quiet_option, tell
@@ -133,14 +134,25 @@ page_options = all_of(
 )
 
 
-@click.command()
+@click.command(
+    cls=LongCommand,
+    examples=(
+        ("xlexport report bundle book.txt", "book.html: every token, with likelier ones."),
+        ("xlexport report bundle items.csv --field sentence -o items.html", "A list of items, each by word."),
+        (
+            "xlexport report bundle items.csv --field sentence --with bundle2 -o sides.html --picture sides.svg",
+            "Two bundles, their difference, and a picture.",
+        ),
+    ),
+    headings={"Output": ("output", "force", "picture")},
+)
 @click.argument("bundle", type=PATH)
 @click.argument("files", nargs=-1, required=True, type=DOCUMENT)
-@page_options
-@quiet_option
-@reading_options
-@document_options
-@runtime_options
+@headed("Page", page_options)
+@headed("Output", quiet_option)
+@headed("Input", reading_options)
+@headed("Device", runtime_options)
+@headed("Model settings", document_options)
 def report(
     bundle: Path,
     files: tuple[Path, ...],

@@ -221,8 +221,11 @@ output_options = all_of(
     cls=LongCommand,
     examples=(
         ("xlexport score bundle book.txt", "Bits per byte of one text."),
-        ("xlexport score bundle texts --include '*.txt' --per word -o words.csv", "Every word of a folder's texts."),
-        ("xlexport score bundle items.jsonl --field text --per token --top 5", "Tokens, each with likelier ones."),
+        ("xlexport score bundle texts --include '*.txt' --per token --top 5", "Tokens, each with likelier ones."),
+        (
+            "xlexport score bundle items.csv --field sentence --context-field preamble --per word -o words.csv",
+            "Every word of experimental items, after their contexts.",
+        ),
     ),
 )
 @click.argument("bundle", type=PATH)

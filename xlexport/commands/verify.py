@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from xlexport.commands.long_help import LongCommand, headed
 from xlexport.commands.options import PATH, checkpoint_options, evaluation_options, runtime_options
 from xlexport.progress_bar import progress_bar
 from xlexport.terminal import print_json, print_table, quiet_option
@@ -17,18 +18,31 @@ if TYPE_CHECKING:
 __all__ = ["parity_rows", "verify"]
 
 
-@click.command()
+@click.command(
+    cls=LongCommand,
+    examples=(
+        ("xlexport verify bundle checkpoint.pt", "On the text that `convert` used."),
+        ("xlexport verify bundle checkpoint.pt --text book.txt --segments 200", "On your text, for longer."),
+        ("xlexport verify bundle checkpoint.pt --mem-len 1000", "With other settings than the model's own."),
+    ),
+)
 @click.argument("bundle", type=PATH)
 @click.argument("checkpoint", type=PATH)
-@click.option("--text", type=PATH, help="Text to compare on.  [default: Python's built-in documentation topics]")
-@click.option(
-    "--segments", type=click.IntRange(1), help="Number of segments.  [default: until the memory has wrapped twice]"
+@headed(
+    "Input",
+    click.option("--text", type=PATH, help="Text to compare on.  [default: Python's built-in documentation topics]"),
+    click.option(
+        "--segments", type=click.IntRange(1), help="Number of segments.  [default: until the memory has wrapped twice]"
+    ),
 )
-@click.option("--json", "as_json", is_flag=True, help="Print the report as JSON, with the figures of each segment.")
-@quiet_option
-@checkpoint_options
-@runtime_options
-@evaluation_options
+@headed(
+    "Output",
+    click.option("--json", "as_json", is_flag=True, help="Print the report as JSON, with the figures of each segment."),
+    quiet_option,
+)
+@headed("Checkpoint", checkpoint_options)
+@headed("Device", runtime_options)
+@headed("Model settings", evaluation_options)
 def verify(
     bundle: Path,
     checkpoint: Path,
