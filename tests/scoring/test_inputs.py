@@ -35,6 +35,12 @@ def test_folder_is_taken_recursively_sorted_and_said(score: Score, tmp_path: Pat
     assert shown.err.splitlines()[0] == f"{folder}: 3 files named *.txt or c*, without 1 other and 2 hidden"
 
 
+def test_include_without_a_folder_is_noted(score: Score, texts: list[Path]) -> None:
+    shown = score(texts[0], "--include", "*.md", "--json").succeeded()
+    assert len(shown.records) == 1
+    assert shown.err.splitlines()[0].startswith("--include selects files in folders and patterns")
+
+
 @pytest.mark.parametrize(
     ("options", "looked_for"),
     [

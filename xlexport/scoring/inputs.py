@@ -145,6 +145,8 @@ def find_inputs(
             inputs += _matching(name, patterns, unwanted, tell)
         else:
             inputs.append(Input(name, argument))
+    if include and not any(os.path.isdir(path) or glob.has_magic(str(path)) for path in arguments):
+        tell("--include selects files in folders and patterns; files that are named are all taken")
     if not inputs:
         repair = "Check the paths, or choose other files with --include."
         raise nothing_in([str(argument) for argument in arguments], f"files{named}", repair)
