@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -272,7 +273,8 @@ class Scorer:
             walk.context += before
             if not np.isfinite(log_prob[row]).all():
                 memory.restart(row, refill=True)
-                warn_not_finite(walk.name, walk.position + n)
+                if math.isfinite(walk.log_prob_sum):  # once for a document
+                    warn_not_finite(walk.name, walk.position + n)
             own = slice(before, n)
             detail = {} if self.detail is None else detail_of(outputs, row, own, self.detail)
             scores = self._scores(walk, piece, log_prob[row, own].copy(), context[row, own], detail)
