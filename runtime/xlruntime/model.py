@@ -128,13 +128,19 @@ class Model(Engine):
         return restore_stream(self, Path(file), capacity)
 
     def score(
-        self, documents: Iterable[Document | Source], *, batch_size: int = 1, **settings: SettingValue | None
+        self,
+        documents: Iterable[Document | Source],
+        *,
+        batch_size: int = 1,
+        bos: int | None = None,
+        **settings: SettingValue | None,
     ) -> Iterator[DocumentScore]:
         """Score whole documents, `batch_size` at a time, each with its own memory; yield results in input order.
 
         Args:
             documents: texts, bytes, paths, open binary files, token ids, or `Document`s, which have names.
             batch_size: documents in a batch. A document that the model reads in one step is always alone in its batch.
+            bos: id of a token that the model reads before each document, so that its first token has a score, too.
             settings: see `evaluation`.
 
         Raises:
@@ -142,10 +148,15 @@ class Model(Engine):
             OptionError, TokenError, TextError, OSError: a setting or a document is not usable.
         """
         several = _several(documents, "score")
-        return Scorer(self, self.evaluation(**settings), batch_size).documents(several)
+        return Scorer(self, self.evaluation(**settings), batch_size, bos=bos).documents(several)
 
     def surprisal(
-        self, texts: Iterable[str | Document], *, batch_size: int = 1, **settings: SettingValue | None
+        self,
+        texts: Iterable[str | Document],
+        *,
+        batch_size: int = 1,
+        bos: int | None = None,
+        **settings: SettingValue | None,
     ) -> Iterator[WordScores]:
         """Score whole texts as `score` does, and yield the surprisal of each text's words in input order.
 
@@ -153,12 +164,13 @@ class Model(Engine):
 
         Args:
             texts: texts, or `Document`s whose sources are texts.
+            bos: see `score`. Without it a text's first token has no score, and its word is not complete.
 
         Raises:
             ArgumentError: `texts` is one text, not a list, or one of them is not a text.
             OptionError, TextError: a setting or a text is not usable.
         """
-        scorer = Scorer(self, self.evaluation(**settings), batch_size)
+        scorer = Scorer(self, self.evaluation(**settings), batch_size, bos=bos)
         return self._words(scorer, _several(texts, "surprisal"))
 
     def _words(self, scorer: Scorer, texts: Iterable[Document | Source]) -> Iterator[WordScores]:
@@ -193,6 +205,7 @@ class Model(Engine):
         *,
         batch_size: int = 1,
         detail: int | None = None,
+        bos: int | None = None,
         **settings: SettingValue | None,
     ) -> Iterator[TokenScores]:
         """Score documents as `score` does, but yield every token's score as soon as it is known; keep none of them.
@@ -206,7 +219,7 @@ class Model(Engine):
             OptionError: as `score`, or the bundle lists fewer top-k tokens.
         """
         several = _several(documents, "score_tokens")
-        return Scorer(self, self.evaluation(**settings), batch_size, detail).tokens(several)
+        return Scorer(self, self.evaluation(**settings), batch_size, detail, bos=bos).tokens(several)
 
     def generate(
         self,

@@ -52,3 +52,16 @@ def test_words_of_a_vocabulary(
 ) -> None:
     (tmp_path / "vocabulary.json").write_text(VOCABULARIES[vocabulary].to_json(), "utf-8")
     check_words(TEXTS[kind], words_bundle("vocabulary", tmp_path / "vocabulary.json"), score)
+
+
+def test_token_before_each_text_gives_its_first_word_a_score(bundle: Path, score: Score) -> None:
+    records = score("-", "--per", "word", "--bos", "\\n", stdin=TEXT.encode(), bundle=bundle).succeeded().records
+    model = xlruntime.load(bundle, threads=1)
+    (found,) = model.surprisal([TEXT], bos=ord("\n"))
+    assert found.complete.all()
+    assert found.bits.tolist() == pytest.approx([record["bits"] for record in records], rel=1e-12)
+    (total,) = model.score([TEXT], bos=ord("\n"))
+    (tokens,) = [part.summary for part in model.score_tokens([TEXT], bos=ord("\n")) if part.summary is not None]
+    assert total.bits == tokens.bits == pytest.approx(found.bits.sum(), rel=1e-12)
+    with pytest.raises(xlruntime.OptionError, match="bos is 256, expected 0 to 255"):
+        next(model.score([TEXT], bos=256))
