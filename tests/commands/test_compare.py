@@ -132,7 +132,10 @@ def test_tables_that_do_not_match(invoke: Invoke, tmp_path: Path) -> None:
         assert (shown.code, shown.out) == (1, "")
         return str(shown.error).replace(str(tmp_path) + "/", "")
 
-    same = "Make both tables from the same documents in the same order, or choose columns with --by."
+    same = (
+        "Make both tables from the same documents in the same order, or choose columns, "
+        "for instance --by item,index,word."
+    )
     assert refusal("a", "word") == f"Error: word.csv:3: word is 'cat', but 'dog' in a.csv:3. {same}"
     assert refusal("a", "short") == f"Error: a.csv:3: a row that the other table does not have. {same}"
     assert refusal("short", "a") == f"Error: a.csv:3: a row that the other table does not have. {same}"

@@ -19,11 +19,12 @@ RIVER = "The old man walked slowly down to the river.\n"
 WATER = "The old man walked. Slowly, the water rose.\n"
 ALICE = SHARED_DATA / "alice29.txt"
 CONVERT = "xlexport convert checkpoint.pt -o bundle"
+CONVERTED_IN_README = "xlexport convert samples/transformer_xl_bytes/checkpoint.pt -o bundle"  # the same checkpoint
 ITEMS = """item,condition,preamble,sentence
-1,steam,The kitchen was full of steam.,The cook stirred the pot.
-1,dust,The road was full of dust.,The cook stirred the pot.
-2,night,It was a dark night.,The moon was high.
-2,none,,The moon was high.
+1,related,The kitchen was full of steam.,The cook stirred the pot.
+1,unrelated,The road was full of dust.,The cook stirred the pot.
+2,related,It was a dark night.,The moon was high.
+2,unrelated,It was a loud party.,The moon was high.
 """
 JSON_ITEMS = [
     {"item": "1a", "sentence": "The cook stirred the soup with a spoon."},
@@ -53,6 +54,7 @@ def page_folder(converted: tuple[Path, str], tmp_path: Path) -> Path:
     folder.mkdir()
     made, _ = converted
     (folder / "checkpoint.pt").symlink_to(SAMPLE)
+    (folder / "samples").symlink_to(ROOT / "samples")
     for name in ("bundle", "transformer_xl.bundle"):
         (folder / name).symlink_to(made / "bundle")
     if ALICE.is_file():
@@ -75,4 +77,4 @@ def page_folder(converted: tuple[Path, str], tmp_path: Path) -> Path:
 def run_command(converted: tuple[Path, str], page_folder: Path) -> Callable[[str], str]:
     """Run a command of a page in the page's folder. The conversion that made the bundle is not run again."""
     made, printed = converted
-    return lambda line: printed if line == CONVERT else run_in_shell(line, page_folder, made)
+    return lambda line: printed if line in (CONVERT, CONVERTED_IN_README) else run_in_shell(line, page_folder, made)

@@ -6,8 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.docs.conftest import ITEMS
 from tests.helpers.pages import PAGES, blocks_of, python_of
 from tests.helpers.paths import EMPTY, golden_bundle
+from xlexport.commands import run
 from xlruntime.tokenizers.vocabulary import Vocabulary
 
 HERE = ["docs/protocols.md", "docs/start_embedding.md", "docs/start_reading_experiments.md", "docs/vocabularies.md"]
@@ -33,5 +35,10 @@ def test_python_of_page_runs(page: str, tmp_path: Path, monkeypatch: pytest.Monk
         Path("bundle/vocabulary.json").write_text(WORDS.to_json(), "utf-8")
     else:
         Path("bundle").symlink_to(golden_bundle(EMPTY))
+    if page == "docs/start_reading_experiments.md":
+        pytest.importorskip("pandas", reason="needs pandas")
+        Path("items.csv").write_text(ITEMS, "utf-8")
+        options = ["--field", "sentence", "--context-field", "preamble", "--per", "word", "-o", "words.csv"]
+        assert run(["score", "bundle", "items.csv", *options]) == 0
     Path("test.txt").write_text("It was the best of times, it was the worst of times.\n" * 40, "utf-8")
     exec(compile(python_of(page), page, "exec"), {})

@@ -20,7 +20,7 @@ from xlruntime.scorer import Scorer
 from xlruntime.tokenizers import ByteTokenizer
 from xlruntime.tokenizers.vocabulary import Vocabulary
 
-NOTE = "no complete score (complete is false), because the model reads no token before it. --bos gives it one."
+NOTE = r"no complete score (complete is false), because the model reads no token before it. --bos '\n' gives it one."
 
 
 def test_first_word_without_a_score_is_empty(score: Score, tmp_path: Path) -> None:

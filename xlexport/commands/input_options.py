@@ -96,6 +96,12 @@ class ItemSelection(Selection):
         return "" if self.ids or not self.continuous else "\n" if self.separator is None else self.separator
 
 
+def _one_context(context: click.Context, parameter: click.Parameter, given: tuple[str, ...]) -> str | None:
+    if len(given) > 1:
+        raise click.UsageError("--context-field is given twice, but a document has one context. `report` compares two.")
+    return given[0] if given else None
+
+
 _file_options = all_of(
     click.option(
         "--field",
@@ -132,6 +138,8 @@ item_options = all_of(
     click.option(
         "--context-field",
         metavar="NAME",
+        multiple=True,
+        callback=_one_context,
         help="With --field: the field with the text that the model reads before the document. It is not scored.",
     ),
     click.option(

@@ -37,10 +37,10 @@ from xlexport.terminal import (
     standard_output,
     tell,
 )
-from xlruntime.messages import listed, many_lines
+from xlruntime.messages import many_lines
 
 if TYPE_CHECKING:
-    from xlexport.scoring.inputs import Input, Reading
+    from xlexport.scoring.inputs import Input
     from xlexport.scoring.output_formats import Format
     from xlexport.scoring.records import Level
     from xlexport.scoring.totals import Totals
@@ -272,7 +272,7 @@ def score(
     reading = replace(selection.reading, regions=record.level == "region", region_field=record.region_field)
     written = [] if file is None else [file.path, file.partial, file.state_path]
     inputs = find_inputs(files, selection.include, reading, written, tell)
-    _check_inputs(inputs, reading, output, writing.resume)
+    _check_inputs(inputs, output, writing.resume)
     model = open_bundle(bundle, **runtime)
     options = RunOptions(
         per=record.level,
@@ -390,12 +390,9 @@ class _StandardOutput:
             self._file.flush()
 
 
-def _check_inputs(inputs: Sequence[Input], reading: Reading, output: Path | None, resume: bool) -> None:
-    """Refuse inputs that do not fit the options, and say which tables are read as text."""
+def _check_inputs(inputs: Sequence[Input], output: Path | None, resume: bool) -> None:
+    """Refuse inputs that the output would replace, or that cannot be read again."""
     paths = [given.path for given in inputs if given.path is not None]
-    tables = [given.name for given in inputs if given.row_format != "json"]
-    if tables and reading.field is None and not reading.ids:
-        tell(f"{listed(tables)}: read as text. For a document in each row, name its column with --field.")
     if output is not None and os.path.realpath(output) in map(os.path.realpath, paths):
         raise click.UsageError(f"{output} is an input, which the output would replace. Give another.")
     if resume and not all(given.repeatable for given in inputs):

@@ -17,7 +17,9 @@ __all__ = ["Comparison", "Summary", "Table"]
 
 PLACES = (("document",), ("index", "line"), ("word", "region", "text", "token"))  # one column of each, if both have it
 VALUES = ("bits", "surprisal_bits")
-SAME = "Make both tables from the same documents in the same order, or choose columns with --by."
+SAME = (
+    "Make both tables from the same documents in the same order, or choose columns, for instance --by item,index,word."
+)
 
 Table = Callable[[], Iterator[Row]]  # reads the rows from the first
 

@@ -16,7 +16,7 @@ from xlruntime import TextError
 from xlruntime.bundle import MANIFEST
 from xlruntime.documents import DOCUMENT_LIMITS
 from xlruntime.limits import Limits
-from xlruntime.messages import counted
+from xlruntime.messages import counted, listed
 
 __all__ = [
     "CHUNK",
@@ -147,6 +147,9 @@ def find_inputs(
             inputs.append(Input(name, argument))
     if include and not any(os.path.isdir(path) or glob.has_magic(str(path)) for path in arguments):
         tell("--include selects files in folders and patterns; files that are named are all taken")
+    tables = [given.name for given in inputs if given.row_format != "json"]
+    if tables and reading.field is None and not reading.ids:
+        tell(f"{listed(tables)}: read as text. For a document in each row, name its column with --field.")
     if not inputs:
         repair = "Check the paths, or choose other files with --include."
         raise nothing_in([str(argument) for argument in arguments], f"files{named}", repair)

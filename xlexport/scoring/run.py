@@ -33,6 +33,7 @@ from xlruntime.messages import counted
 from xlruntime.providers import import_onnxruntime
 from xlruntime.scorer import Scorer
 from xlruntime.scorer_state import SavedScorer, read_scorer, resume_scorer, scorer_state
+from xlruntime.tokenizers import ByteTokenizer
 from xlruntime.tokenizers.white_space import starts_word
 
 __all__ = ["Reporter", "RunOptions", "Sink", "describe_run", "score_run"]
@@ -347,9 +348,10 @@ class _Session:
             speed = self._tokens / max(time.monotonic() - self._started, 1e-9)  # of this process
             self._reporter.tell(f"{totals.summary()}, {speed:,.0f} tokens/s")
         if totals.without_first and self._options.per in ("line", "word", "region"):
+            token = r"'\n'" if isinstance(self._model.tokenizer, ByteTokenizer) else "TOKEN"
             self._reporter.tell(
                 f"The first {self._options.per} of {counted(totals.without_first, 'document')} has no complete score "
-                "(complete is false), because the model reads no token before it. --bos gives it one."
+                f"(complete is false), because the model reads no token before it. --bos {token} gives it one."
             )
         if totals.failed and self._several:
             self._reporter.tell(
