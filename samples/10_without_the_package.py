@@ -13,10 +13,10 @@ from onnxruntime import InferenceSession
 folder = Path("bundle")
 bundle = json.loads((folder / "bundle.json").read_text("utf-8"))
 rules = bundle["evaluation"]
-assert bundle["tokenizer"]["kind"] == "bytes" and rules["first_memory"] == "empty"
+assert bundle["tokenizer"]["kind"] == "bytes" and not any(entry.get("first_value") for entry in bundle["memory"])
 values = {name: setting["default"] for name, setting in rules["settings"].items()}
 ring, S = rules["rings"]["capacity"], rules["segment_len"]
-M = values[ring["rows"]]
+M, starts_full = values[ring["rows"]], rules.get("first_memory") == "zeros"  # rows of zeros, as Hugging Face has
 C = M + S  # slots of a ring: the memory of the first token, and the segment
 window = M + ring["window_extra"] if values[ring["same_length"]] else 2**62
 positions = InferenceSession(folder / "positions.onnx")
@@ -32,7 +32,7 @@ log_probs = np.zeros(0, np.float32)
 for offset in range(0, len(ids) - 1, S):
     targets = ids[offset + 1 : offset + 1 + S]
     feeds = {"tokens": ids[offset : offset + len(targets)][None], "targets": targets[None]}
-    counters = {"offset": [offset % C], "memory_length": [min(offset, M)], "window": [window]}
+    counters = {"offset": [offset % C], "memory_length": [M if starts_full else min(offset, M)], "window": [window]}
     feeds |= {name: np.array(value) for name, value in counters.items()} | constants | memory
     outputs = dict(zip(names, step.run(names, feeds), strict=True))
     log_probs = np.append(log_probs, outputs["log_prob"][0])

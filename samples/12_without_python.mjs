@@ -8,7 +8,8 @@ import ort from "onnxruntime-node";
 const file = process.argv[2] ?? "12_without_python.mjs";
 const bundle = JSON.parse(readFileSync("bundle/bundle.json", "utf8"));
 const rules = bundle.evaluation;
-if (bundle.tokenizer.kind !== "bytes" || rules.first_memory !== "empty") throw new Error("not a bundle of this kind");
+if (bundle.tokenizer.kind !== "bytes") throw new Error("the tokenizer is not of bytes: make ids with its own library");
+if (bundle.memory.some((entry) => entry.first_value)) throw new Error("memories begin with first_memory.safetensors");
 
 const int64 = (values, shape = [values.length]) =>
   new ort.Tensor("int64", BigInt64Array.from(values, (value) => BigInt(value)), shape);
@@ -41,7 +42,7 @@ for (let offset = 0; offset < ids.length - 1; offset += S) {
     tokens: int64(ids.slice(offset, offset + targets.length), [1, targets.length]),
     targets: int64(targets, [1, targets.length]),
     offset: int64([offset % C]),
-    memory_length: int64([Math.min(offset, M)]),
+    memory_length: int64([rules.first_memory === "zeros" ? M : Math.min(offset, M)]),
     window: int64([window]),
     ...constants,
     ...memory,

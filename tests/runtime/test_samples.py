@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import os
 import runpy
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -13,8 +14,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tests.helpers.manifests import edit_manifest
 from tests.helpers.paths import ROOT
-from xlruntime import Model
+from xlruntime import Model, load
 
 pytestmark = pytest.mark.full
 
@@ -75,9 +77,11 @@ def test_samples_are_numbered_and_list_their_requirements() -> None:
         assert docstring is not None and "Needs: pip install" in docstring
 
 
+@pytest.mark.parametrize("first_memory", ["empty", "zeros"])
 def test_bundle_is_read_without_the_package(
-    folder_with_a_bundle: Path,
+    first_memory: str,
     bytes_model: Model,
+    tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     close: Callable[..., None],
     capsys: pytest.CaptureFixture[str],
@@ -85,10 +89,13 @@ def test_bundle_is_read_without_the_package(
     source = ALONE.read_text("utf-8")
     assert imported(source) == {"json", "pathlib", "pydoc_data", "numpy", "onnxruntime"}
     assert len(source.splitlines()) <= 40
-    monkeypatch.chdir(folder_with_a_bundle)
+    monkeypatch.chdir(tmp_path)
+    shutil.copytree(bytes_model.folder, "bundle")
+    edit_manifest(Path("bundle"), lambda manifest: manifest["evaluation"].update(first_memory=first_memory))
+    model = load("bundle", threads=1)
     names = runpy.run_path(str(ALONE))
-    ids, capacity = names["ids"], bytes_model.bundle.settings.capacity()
+    ids, capacity = names["ids"], model.bundle.settings.capacity()
     assert len(ids) > 100 * capacity  # the ring wrapped many times
-    expected = np.concatenate([part.log_probs for part in bytes_model.score_tokens([ids])])
+    expected = np.concatenate([part.log_probs for part in model.score_tokens([ids])])
     assert capsys.readouterr().out.startswith(f"{len(ids):,} bytes, ")
     close(names["log_probs"], expected, within=1e-5)  # another number of threads may sum in another order
