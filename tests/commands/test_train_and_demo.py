@@ -76,7 +76,9 @@ def test_train_writes_a_checkpoint_and_a_log(prose: Path, invoke: Invoke, tmp_pa
     error = invoke(*command, "--steps", "4").error
     assert f"{out / 'checkpoint.pt'}: the checkpoint exists already. Resume that run or choose another folder." in error
     error = invoke(*command, "--steps", "3", "--d-inner", "9", "--resume").error
-    assert "belongs to another run: d_inner was 8, is now 9; 4 steps are done, but steps is now 3." in error
+    assert "belongs to another run: d_inner was 8, is now 9" in error
+    error = invoke("train", "-o", out, "--resume", "--steps", "3").error
+    assert f"{out / 'checkpoint.pt'}: 4 steps are done, but steps is now 3. Give more steps." in error
     assert digest_file(out / "checkpoint.pt") == before
 
 

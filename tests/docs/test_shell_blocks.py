@@ -77,6 +77,10 @@ NOT_RUN = {
         "--device cuda",
     ): "trains for hours",
     (
+        "docs/protocols.md",
+        "xlexport evaluate BUNDLE test.txt --segment-len 80 --mem-len 2100 --clamp-len 820 --same-length",
+    ): SYNOPSIS,
+    (
         "docs/quantization.md",
         "xlexport quantize BUNDLE -o OUT --dtype int8|weight-int8|weight-int4|float16 [--text FILE…]",
     ): (SYNOPSIS),

@@ -273,8 +273,11 @@ class TrainingRun:
             for name in here
             if here[name] != there.get(name) and name not in _FREE_TO_CHANGE
         ]
-        if self.config.steps < state["step"]:
-            differences.append(f"{state['step']:,} steps are done, but steps is now {self.config.steps:,}")
+        if not differences and self.config.steps < state["step"]:
+            raise CheckpointError(
+                f"{self.checkpoint}: {state['step']:,} steps are done, but steps is now {self.config.steps:,}.",
+                repair="Give more steps.",
+            )
         if differences:
             raise CheckpointError(
                 f"{self.checkpoint}: belongs to another run: {'; '.join(differences)}.",
