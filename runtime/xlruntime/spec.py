@@ -58,7 +58,7 @@ FIRST_MEMORY_FILE = "first_memory.safetensors"  # first rows of a fresh memory, 
 DESCRIPTIONS = ("README.md", "parity.json", "quantization.json")  # for people; nothing runs them
 COMPUTING = (".onnx", ".data", ".pt", ".pt2", ".safetensors")
 MANIFEST_LIMITS = Limits(bytes=1 << 26, operations=1_000_000)  # the sample takes 0.6 MB and 5,000 values
-LONGEST_NAME = 255  # bytes, on most file systems
+LONGEST_NAME, LARGEST_FILE = 255, 1 << 62  # bytes; names have at most 255 on most file systems
 # Defaults that manifest and metadata leave out.
 IMPLIED: Mapping[str, Any] = {"layout": "ring", "max_segment": None, "format": "onnx"}
 
@@ -200,8 +200,8 @@ class FileDigest:
     size: int
 
     def __post_init__(self) -> None:
-        if re.fullmatch("[0-9a-f]{64}", self.sha256) is None or self.size < 0:
-            raise ValueError(f"{ascii(self.sha256)[:70]} and {self.size} bytes, expected a SHA-256 and a size")
+        if re.fullmatch("[0-9a-f]{64}", self.sha256) is None or not 0 <= self.size <= LARGEST_FILE:
+            raise ValueError(f"{ascii(self.sha256)[:70]} and {shown(self.size)} bytes, expected a SHA-256 and a size")
 
 
 @dataclass(frozen=True)

@@ -53,7 +53,7 @@ def bundle_rows(bundle: Bundle, folder: Path, verbose: bool = False) -> list[tup
     """
     try:
         return [*_bundle_rows(bundle, folder), *(_detailed_rows(bundle) if verbose else [])]
-    except (AttributeError, KeyError, TypeError, ValueError) as error:
+    except (AttributeError, KeyError, OverflowError, TypeError, ValueError) as error:
         what = ascii(f"{type(error).__name__}: {error}")[1:200]
         raise BundleError(
             f"{folder / MANIFEST}: config, provenance, memory or {PARITY_FILE} are not what xlexport writes ({what}).",
