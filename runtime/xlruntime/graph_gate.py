@@ -154,29 +154,11 @@ class _Walk:
             self._message(*self.waiting.pop())
 
     def _message(self, kind: int, begin: int, end: int, scope: _Scope, depth: int) -> None:
-        if kind == TRAINING:
-            self.strange["it holds a training graph"] = None
-            return
-        if kind == FUNCTION:
-            scope, depth = _Scope(), 0
-        elif kind == GRAPH:
-            depth += 1
-            scope.depth = max(scope.depth, depth)
+        """Read one message; its inner messages wait."""
+        if kind in (GRAPH, FUNCTION, TRAINING):
+            scope, depth = self._enter(kind, scope, depth)
             if depth > DEEPEST:
-                self.strange[f"graphs within nodes are more than {DEEPEST} deep"] = None
                 return
-        said = self._read(kind, begin, end, scope, depth)
-        if kind == NODE:
-            scope.nodes += 1
-            if "domain" in said or said.get("name") not in OPERATORS:
-                self._node(_name(said), scope, depth)
-        elif kind == FUNCTION:
-            self._function(_name(said), scope)
-        elif kind == ENTRY and said.get("key") == "location":
-            self._location(said.get("value", ""))
-
-    def _read(self, kind: int, begin: int, end: int, scope: _Scope, depth: int) -> dict[str, str]:
-        """Return the texts of a message, and let its inner messages wait."""
         messages, texts, wanted = MESSAGES[kind]
         found, count = fields(self.content, begin, end, wanted)
         self.budget.charge(0, 1 + count)
@@ -190,9 +172,30 @@ class _Walk:
                     self.waiting.append((inner, value_begin, value_end, scope, depth))
             else:
                 said[texts[number]] = self.content[value_begin:value_end].decode("utf-8", "backslashreplace")
-        return said
+        if kind == NODE:
+            self._node(said, scope, depth)
+        elif kind == FUNCTION:
+            self._function(_name(said), scope)
+        elif kind == ENTRY and said.get("key") == "location":
+            self._location(said.get("value", ""))
 
-    def _node(self, name: _Name, scope: _Scope, depth: int) -> None:
+    def _enter(self, kind: int, scope: _Scope, depth: int) -> tuple[_Scope, int]:
+        """Return the scope of a function or graph, and the number of graphs around its nodes."""
+        if kind == TRAINING:
+            self.strange["it holds a training graph"] = None
+            return scope, DEEPEST + 1
+        if kind == FUNCTION:
+            return _Scope(), 0
+        scope.depth = max(scope.depth, depth + 1)
+        if depth == DEEPEST:
+            self.strange[f"graphs within nodes are more than {DEEPEST} deep"] = None
+        return scope, depth + 1
+
+    def _node(self, said: dict[str, str], scope: _Scope, depth: int) -> None:
+        scope.nodes += 1
+        if "domain" not in said and said.get("name") in OPERATORS:  # most nodes
+            return
+        name = _name(said)
         if name[0] == DOMAIN:
             scope.calls[name] += 1
             scope.deepest_call[name] = max(scope.deepest_call.get(name, 0), depth)

@@ -50,7 +50,7 @@ class Budget:
         self.limits, self.name, self.error, self.repair = limits, name, error, repair
         self.bytes, self.operations = limits.bytes, limits.operations
         self._deadline = time.thread_time() + limits.seconds
-        self._next_look = self.operations - TIME_EVERY
+        self._next_look = max(0, self.operations - TIME_EVERY)
 
     def charge(self, size: int = 0, operations: int = 1) -> None:
         """Count bytes before they are allocated, and operations before they run.
@@ -60,14 +60,18 @@ class Budget:
         """
         self.bytes -= size
         self.operations -= operations
+        if self.bytes < 0 or self.operations < self._next_look:
+            self._look()
+
+    def _look(self) -> None:
+        """Compare all limits, of which time is the slowest to read."""
         if self.bytes < 0:
             raise self._exceeded(f"{self.limits.bytes:,} bytes of memory")
         if self.operations < 0:
             raise self._exceeded(f"{self.limits.operations:,} operations")
-        if self.operations <= self._next_look:
-            self._next_look = self.operations - TIME_EVERY
-            if time.thread_time() > self._deadline:
-                raise self._exceeded(f"{self.limits.seconds:g} seconds")
+        self._next_look = max(0, self.operations - TIME_EVERY)
+        if time.thread_time() > self._deadline:
+            raise self._exceeded(f"{self.limits.seconds:g} seconds")
 
     def _exceeded(self, limit: str) -> RepairableError:
         return self.error(f"{self.name}: reading it would take more than {limit}.", "Check where the file comes from.")
