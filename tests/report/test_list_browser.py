@@ -10,7 +10,7 @@ import pytest
 
 from tests.helpers.paths import ZEROS, golden_bundle
 from tests.report.browser import Browser, missing_browser
-from tests.report.browsing import HEIGHT, WIDTH
+from tests.report.browsing import HEIGHT, WIDTH, shown
 from tests.report.colours import scale
 from tests.report.report_pages import GOLDEN, HOSTILE, ListPage, read_list
 from tests.report.test_browser import rgb
@@ -43,15 +43,6 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> Path:
     )
     write_list(score_sides(DOCUMENTS[:1], 0, sides), folder / "single.html", title="Single")
     return folder
-
-
-def shown(browser: Browser, page: Path) -> Iterator[Browser]:
-    browser.resize(WIDTH, HEIGHT)
-    browser.prefer("light")
-    browser.open(page)
-    yield browser
-    assert browser.log() == []
-    assert browser.run("return performance.getEntriesByType('resource').length") == 0
 
 
 @pytest.fixture
