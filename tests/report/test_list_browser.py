@@ -10,7 +10,7 @@ import pytest
 
 from tests.helpers.paths import ZEROS, golden_bundle
 from tests.report.browser import Browser, missing_browser
-from tests.report.browsing import HEIGHT, WIDTH, shown
+from tests.report.browsing import shown
 from tests.report.colours import scale
 from tests.report.report_pages import GOLDEN, HOSTILE, ListPage, read_list
 from tests.report.test_browser import rgb
