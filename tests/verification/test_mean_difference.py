@@ -1,13 +1,15 @@
-"""`verify` limits the mean difference of a text, in bits per token."""
+"""`verify` limits the mean difference of a text, in bits per token, and names a text that the model does not know."""
 
 from __future__ import annotations
 
+import dataclasses
 from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
 
 from tests.helpers.breaking import Arrays, after_step
+from xlexport.errors import ParityError
 from xlexport.verification import verify
 from xlruntime import Model
 from xlruntime import load as load_bundle
@@ -49,3 +51,10 @@ def test_rounding_of_one_token_in_a_short_text_passes(bundle: Model, bytes_bundl
     assert report.tokens == 45
     assert abs(report.delta_bits_per_token) > 1e-6
     assert report.passed
+
+
+def test_text_that_the_model_does_not_know_is_named(bundle: Model, bytes_bundle: Converted) -> None:
+    report = verify(bundle, lambda: bytes_bundle.model, IDS[:46], segments=8)
+    for bits, repair in ((report.bits_per_token, "Make sure that bundle and checkpoint belong"), (31.0, "Give --text")):
+        with pytest.raises(ParityError, match=repair):
+            dataclasses.replace(report, passed=False, bits_per_token=bits).require_passed()

@@ -16,6 +16,11 @@ from xlruntime.evaluation import EvaluationSettings
 
 __all__ = ["ParityReport", "make_report"]
 
+MOST_BITS = 16.0  # per token; a model that knows its text needs fewer
+IMPROBABLE = (
+    "The text is improbable for the model, and rounding grows with that. Give --text with one that the model knows."
+)
+
 
 @dataclass(frozen=True)
 class ParityReport:
@@ -67,7 +72,9 @@ class ParityReport:
             f"({self.tolerance['memory']:g}), {self.delta_bits_per_token:+.3g} bits per token "
             f"({self.tolerance['delta_bits_per_token']:g}){self._lsh_failure()}; first segment over tolerance: "
             f"{self.first_segment_over_tolerance}.",
-            repair="Make sure that bundle and checkpoint belong together.",
+            repair=IMPROBABLE
+            if self.bits_per_token > MOST_BITS
+            else "Make sure that bundle and checkpoint belong together.",
         )
 
     def _lsh_failure(self) -> str:
