@@ -23,6 +23,7 @@ import torch
 import xlruntime
 from tests.helpers.export_cache import cached_exports
 from tests.helpers.paths import ROOT
+from tests.helpers.tiers import thinned
 from xlexport import torch_runtime as torch_session
 from xlexport.bundles import open_bundle, write_manifest
 from xlexport.checkpoints import load as load_checkpoint
@@ -61,7 +62,7 @@ class Made:
         return torch_session.load(self.folder)
 
 
-@pytest.fixture(scope="module", params=FORMATS)
+@pytest.fixture(scope="module", params=thinned(FORMATS, [TORCHSCRIPT]))
 def made(request: pytest.FixtureRequest, ids_bundle: Converted, tmp_path_factory: pytest.TempPathFactory) -> Made:
     folder = tmp_path_factory.mktemp(request.param) / "bundle"
     with cached_exports():
