@@ -65,6 +65,13 @@ def measure_speed(settings: Settings, record: Record) -> None:
         raise PartError(f"{len(problems)} problems, first: {problems[0]}")
 
 
+def _sides_of(shape: Shape, tiny: bool) -> list[str]:
+    """Return the sides of a shape; a rehearsal compiles one shape only, as compilations take longest."""
+    if shape.cuda_graphs:
+        return list(SIDES)
+    return [side for side in SIDES if side != CAPTURED and not (tiny and side == COMPILED)]
+
+
 def _measure_shape(settings: Settings, shape: Shape) -> tuple[dict[str, Any], dict[str, str]]:
     """Return the figures of the sides that were ready, and the reasons why the others were not."""
     threads = os.cpu_count() or 1
@@ -76,8 +83,7 @@ def _measure_shape(settings: Settings, shape: Shape) -> tuple[dict[str, Any], di
         starting = {
             side_name(side, batch_size): pool.submit(_start, settings, shape, side, batch_size, scratch)
             for batch_size in batches
-            for side in SIDES
-            if side != CAPTURED or shape.cuda_graphs
+            for side in _sides_of(shape, settings.tiny)
         }
         ready, failed = _wait(starting)
         figures: dict[str, Any] = {"title": shape.title, "segment_len": shape.segment_len, "mem_len": shape.mem_len}

@@ -250,5 +250,5 @@ def test_the_whole_rehearsal(folder: str, tmp_path: Path) -> None:
     assert {parts[name]["reason"] for name in skipped} == {NEEDS_CUDA}
     assert parts["tests"]["figures"]["collected"] > 20
     assert len(parts["speed"]["figures"]["shapes"]["tiny"]["sides"]) == 4
-    assert len(parts["speed"]["figures"]["shapes"]["tiny-clusters"]["sides"]) == 3
+    assert len(parts["speed"]["figures"]["shapes"]["tiny-clusters"]["sides"]) == 2
     assert tables.read_text() == done.stdout
