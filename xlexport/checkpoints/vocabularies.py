@@ -197,7 +197,7 @@ def _symbols(fields: _Fields, where: str) -> tuple[str, ...]:
 def _from_table(ids: Mapping[Any, Any], where: str) -> tuple[str, ...]:
     """Return the symbols in the order of their ids, which must be 0, 1, 2 … without a gap."""
     problems = [
-        f"{str(symbol)[:40]!r} has id {str(number)[:40]}"
+        f"{str(symbol)[:40]!r} has id {repr(number)[:40]}"
         for symbol, number in ids.items()
         if type(symbol) is not str or not _is_id(number)
     ]

@@ -175,7 +175,7 @@ def _check_model(model: dict[str, Any], budget: Budget) -> None:
         for token in vocabulary:
             _check_token(token, budget)
     for name, value in model.items():
-        _need(not isinstance(value, str) or len(value) <= LONGEST_TEXT, budget, f"{name} of the model", value)
+        _need(not isinstance(value, str) or len(value) <= LONGEST_TEXT, budget, f"{shown(name)} of the model", value)
     longest = model.get("max_input_chars_per_word", 0)
     _need(type(longest) is int and longest <= LONGEST_WORD, budget, "max_input_chars_per_word", longest)
 
