@@ -199,7 +199,6 @@ def test_sides_that_fail_or_compute_something_else_are_reported(monkeypatch: pyt
         "tiny, torch.compile, batch 2: no compiler",
         "tiny, bundle, CUDA graphs, batch 2: its scores are not the bundle's",
         "tiny, PyTorch eager, batch 2: its scores are not the bundle's",
-        "tiny-clusters, torch.compile, batch 2: no compiler",
         "tiny-clusters, PyTorch eager, batch 2: its scores are not the bundle's",
     ]
     assert list(found.figures["shapes"]["tiny"]["sides"]) == [side_name(side, 2) for side in (BUNDLE, CAPTURED, EAGER)]
