@@ -210,7 +210,7 @@ def test_objects_that_only_torch_reads(value: Any, found: str | None, tmp_path: 
     """Refuse or keep as records the objects that no language model needs: long keys, deep nesting, other tensors."""
     path = tmp_path / "value.pt"
     torch.save({"value": value}, path)
-    assert "value" in torch.load(path, weights_only=False)
+    assert "value" in torch.load(path, weights_only=False)  # trusted: the line above wrote it
     if found is None:
         with pytest.raises(CheckpointError):
             read(path)

@@ -1,6 +1,6 @@
 // A page of several documents, or of two sides. A document is {name, contexts, text, spans, bits, partly, difference, values}: `spans` is
 // by word how far it begins after the one before it, and how long it is, in UTF-16 units. `bits` has a list by word for
-// each side, `difference` is A − B, all in steps of a bit, null where there is no figure. `partly` has for each side the
+// each side, `difference` is A − B, all in steps of a bit, null if a figure is missing. `partly` has for each side the
 // words of which only a part has a score. A document that is left out is {name, why}.
 const isPair = about.sides.length > 1;
 const MODES = isPair ? [["difference", "A − B"], ["0", "A"], ["1", "B"]] : [["0", "word"]];
