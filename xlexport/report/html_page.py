@@ -28,7 +28,8 @@ def page_pieces(
     """Yield a page in pieces. Documents never become markup or script, because their text is in packed blocks.
 
     Args:
-        template, styles, scripts: names of files in `assets`; the scripts are the parts of one module, in this order.
+        template: name of a file in `assets`, which begins with `<body>`; `head.html` comes before it.
+        styles, scripts: names of files in `assets`; the scripts are the parts of one module, in this order.
         about: the data that the script reads first; `title` is also the page's title.
         blocks: name and packed content of each block.
     """
@@ -43,7 +44,7 @@ def page_pieces(
         "version": html.escape(__version__),
         "about": json.dumps(about).replace("<", "\\u003c"),
     }
-    before, _, after = _file(template).partition("{{blocks}}")
+    before, _, after = (_file("head.html") + _file(template)).partition("{{blocks}}")
     yield _filled(before, values)
     for name, packed in blocks:
         yield f'<script type="text/plain" id="{name}">{packed}</script>\n'
