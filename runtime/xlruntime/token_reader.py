@@ -9,12 +9,21 @@ from typing import Any, BinaryIO, cast
 
 import numpy as np
 
-from .documents import Document, Ids, TextCounts, Tokenizer, TokenPiece, as_ids, check_ids, utf8_bytes, utf8_text
+from .documents import (
+    SPACES,
+    Document,
+    Ids,
+    TextCounts,
+    Tokenizer,
+    TokenPiece,
+    as_ids,
+    check_ids,
+    utf8_bytes,
+    utf8_text,
+)
 from .errors import TextError
 
 __all__ = ["TokenReader"]
-
-SPACES = b" \t\n\r\v\f"
 
 
 class TokenReader:

@@ -14,14 +14,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from .documents import Tokenizer, utf8_bytes
+from .documents import IS_SPACE, SPACES, Tokenizer, utf8_bytes
 from .scores import LN2, DocumentScore, TokenScores, data_frame
 from .tokenizers import ByteTokenizer
 from .tokenizers.vocabulary_tokenizer import VocabularyTokenizer
 
 __all__ = [
-    "IS_SPACE",
-    "SPACES",
     "WordScores",
     "byte_places",
     "counts_bytes",
@@ -29,9 +27,6 @@ __all__ = [
     "word_edges",
     "word_scores",
 ]
-
-SPACES = b" \t\n\r\v\f"  # the white space of TextCounts
-IS_SPACE = np.isin(np.arange(256), np.frombuffer(SPACES, np.uint8))
 
 Array = npt.NDArray[np.int64]
 

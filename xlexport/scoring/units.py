@@ -19,9 +19,9 @@ import numpy.typing as npt
 
 from xlexport.scoring.text_source import TextSource
 from xlruntime import TokenScores
-from xlruntime.documents import Tokenizer
+from xlruntime.documents import IS_SPACE, Tokenizer
 from xlruntime.tokenizers.vocabulary_tokenizer import VocabularyTokenizer
-from xlruntime.words import IS_SPACE, byte_places, counts_bytes, token_anchors, word_edges
+from xlruntime.words import byte_places, counts_bytes, token_anchors, word_edges
 
 By = Literal["line", "word", "region"]
 

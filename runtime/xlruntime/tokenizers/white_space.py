@@ -5,16 +5,14 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from ..documents import Tokenizer
+from ..documents import SPACES, Tokenizer
 from ..errors import OptionError
 from . import ByteTokenizer
 from .libraries import SentencePieceTokenizer, TokenizersTokenizer
 from .vocabulary import is_byte
 from .vocabulary_tokenizer import VocabularyTokenizer
 
-__all__ = ["SPACES", "starts_word"]
-
-SPACES = " \t\n\r\v\f"  # the white space of `TextCounts`
+__all__ = ["starts_word"]
 
 
 def starts_word(tokenizer: Tokenizer, vocab_size: int) -> npt.NDArray[np.bool_]:
@@ -36,7 +34,7 @@ def starts_word(tokenizer: Tokenizer, vocab_size: int) -> npt.NDArray[np.bool_]:
 
 def _ids(tokenizer: Tokenizer) -> list[int]:
     if isinstance(tokenizer, ByteTokenizer):
-        return [tokenizer.first_id + ord(space) for space in SPACES]
+        return [tokenizer.first_id + space for space in SPACES]
     if isinstance(tokenizer, TokenizersTokenizer | SentencePieceTokenizer):
         return tokenizer.word_starts()
     if not isinstance(tokenizer, VocabularyTokenizer):
@@ -54,8 +52,8 @@ def _ids(tokenizer: Tokenizer) -> list[int]:
 
 def _is_space(symbol: str, kind: str) -> bool:
     if kind == "bytes":
-        return is_byte(symbol) and chr(int(symbol)) in SPACES
-    return symbol[:1] in SPACES
+        return is_byte(symbol) and int(symbol) in SPACES
+    return symbol != "" and symbol[0].encode("utf-8", "replace") in SPACES
 
 
 def _refusal(why: str) -> OptionError:
