@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "band_plan.h"
+#include "indices.h"
 #include "level.h"
 #include "scratch.h"
 

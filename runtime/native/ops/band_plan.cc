@@ -2,6 +2,8 @@
 
 #include <string.h>
 
+#include "indices.h"
+
 namespace xlexport {
 namespace {
 
@@ -66,15 +68,6 @@ struct Places {
 };
 
 }  // namespace
-
-bool all_below(const int64_t* numbers, int64_t count, int64_t limit) {
-  uint64_t signs = 0;  // the highest bit is set if a number is negative, or larger than limit - 1
-  for (int64_t k = 0; k < count; ++k) {
-    const uint64_t number = static_cast<uint64_t>(numbers[k]);
-    signs |= number | (static_cast<uint64_t>(limit - 1) - number);
-  }
-  return signs >> 63 == 0;
-}
 
 Plan plan_band(const BandWork& work, int32_t* scratch, int64_t head, int64_t round) {
   const int32_t C = static_cast<int32_t>(work.C), S = static_cast<int32_t>(work.S), W = static_cast<int32_t>(work.W);
