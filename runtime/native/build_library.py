@@ -28,7 +28,7 @@ LEVELS = {  # flags of the files with inner loops, by the end of their names
         "-mprefer-vector-width=512",
     ),
 }
-# zig checks for undefined behaviour unless it is asked not to, and would build a C++ library, which kernels do not need.
+# Unless asked, zig checks for undefined behaviour, and builds a C++ library, which kernels do not need.
 ZIG = ("-fno-sanitize=undefined", "-nostdlib++", "-s")
 
 

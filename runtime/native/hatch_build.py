@@ -19,7 +19,7 @@ class NativeBuildHook(BuildHookInterface[Any]):
     """Compiles the library for one platform."""
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
-        """Compile, and set the tag of the wheel.
+        """Build the library, and set the tag of the wheel.
 
         Args:
             version: `standard`, or `editable` for a wheel that leads to this folder.
@@ -31,7 +31,7 @@ class NativeBuildHook(BuildHookInterface[Any]):
 
         name = os.environ.get(PLATFORM) or this_platform()
         if name not in PLATFORMS:
-            raise ValueError(f"{PLATFORM} is {name}, expected one of {', '.join(PLATFORMS)}. Build on or for one of them.")
+            raise ValueError(f"{PLATFORM}: no library can be built for {name}, only for {', '.join(PLATFORMS)}.")
         self._scratch = tempfile.TemporaryDirectory()
         library = f"xlexport_ops/libxlexport_ops{PLATFORMS[name].suffix}"
         output = Path(self.root if version == "editable" else self._scratch.name, library)
