@@ -1,6 +1,8 @@
 // The entry point that ONNX Runtime calls: add all kernels to a session, as domain `ai.xlexport`.
 #include "gather.h"
 #include "level.h"
+#include "relative_attention.h"
+#include "relative_attention_plan.h"
 #include "sort.h"
 
 #if defined(_WIN32)
@@ -17,6 +19,8 @@ namespace {
 
 const OrtCustomOp* const kOperators[] = {
     xlexport::custom_op<xlexport::Gather>(),
+    xlexport::custom_op<xlexport::RelativeAttention>(),
+    xlexport::custom_op<xlexport::RelativeAttentionPlan>(),
     xlexport::custom_op<xlexport::Sort>(),
 };
 
