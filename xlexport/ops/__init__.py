@@ -1,4 +1,4 @@
-"""The custom operators of LSH attention, one in each file; `docs/custom_ops.md` specifies them.
+"""The custom operators, one in each file; `docs/custom_ops.md` specifies them.
 
 Each is a PyTorch operator that exports to one ONNX node, and an ONNX function of standard operators. The ONNX file
 holds both. A runtime with a kernel of that name uses the kernel; every other runtime runs the function's body.
@@ -20,6 +20,8 @@ from xlexport.ops.band_attention import LSHBandAttention, lsh_band_attention
 from xlexport.ops.chunk_attention import LSHChunkAttention, lsh_chunk_attention
 from xlexport.ops.domain import DOMAIN, OPSET, VERSION
 from xlexport.ops.gather import LSHGather, lsh_gather
+from xlexport.ops.relative_attention import RelativeAttention, relative_attention
+from xlexport.ops.relative_attention_plan import RelativeAttentionPlan, relative_attention_plan
 from xlexport.ops.sort import LSHSort, lsh_sort
 
 __all__ = [
@@ -30,10 +32,12 @@ __all__ = [
     "lsh_chunk_attention",
     "lsh_gather",
     "lsh_sort",
+    "relative_attention",
+    "relative_attention_plan",
     "translations",
 ]
 
-_INT64 = "tensor(int64)"
+_INT64, _FLOAT = "tensor(int64)", "tensor(float)"
 _FLOATS = ("T", ["tensor(float)", "tensor(float16)", "tensor(bfloat16)", "tensor(double)"], "Any kind of row.")
 
 
@@ -70,6 +74,11 @@ class _Operator:
         return record
 
 
+_PLAN = {
+    "write_index": _INT64,
+    **dict.fromkeys(("near_mask", "newest_far", "oldest_far"), _FLOAT),
+    "near_sizes": _INT64,
+}
 _OPERATORS = (
     _Operator(torch.ops.xlexport.lsh_sort.default, LSHSort, {"buckets": _INT64}, {"order": _INT64, "inverse": _INT64}),
     _Operator(torch.ops.xlexport.lsh_gather.default, LSHGather, {"rows": "T", "index": _INT64}, {"gathered": "T"}),
@@ -92,6 +101,27 @@ _OPERATORS = (
             **dict.fromkeys(("chunk_length", "chunks_before", "multiple"), OpSchema.AttrType.INT),
             "self_mask": OpSchema.AttrType.FLOAT,
         },
+    ),
+    _Operator(
+        torch.ops.xlexport.relative_attention_plan.default,
+        RelativeAttentionPlan,
+        {
+            "tokens": _INT64,
+            **dict.fromkeys(("memory_key", "position_key"), _FLOAT),
+            **dict.fromkeys(("offset", "memory_length", "window"), _INT64),
+        },
+        _PLAN,
+    ),
+    _Operator(
+        torch.ops.xlexport.relative_attention.default,
+        RelativeAttention,
+        {
+            **dict.fromkeys(("qkv", "content_bias", "position_bias"), _FLOAT),
+            **dict.fromkeys(("memory_key", "memory_value", "position_key"), _FLOAT),
+            **dict.fromkeys(("offset", "memory_length", "window"), _INT64),
+            **_PLAN,
+        },
+        dict.fromkeys(("attended", "new_memory_key", "new_memory_value"), _FLOAT),
     ),
 )
 
