@@ -135,7 +135,10 @@ def translations() -> dict[Callable[..., Any], Callable[..., Any]]:
 
 
 def add_functions(model: ir.Model) -> None:
-    """Add the bodies of the model's custom nodes and the import of their domain, if it has such nodes."""
+    """Add the bodies of the model's custom nodes and the import of their domain, if it has such nodes.
+
+    An output that has no content in PyTorch gets no shape, because its shape is another one in the body.
+    """
     bodies = {
         entry.function.name: ir.serde.deserialize_function(entry.function.to_function_proto()) for entry in _OPERATORS
     }
@@ -144,6 +147,9 @@ def add_functions(model: ir.Model) -> None:
         if inside := _custom(bodies[name]):
             bodies[name].opset_imports[DOMAIN] = VERSION  # onnxscript omits it
             used |= inside
+    for value in (value for node in model.graph if node.domain == DOMAIN for value in node.outputs):
+        if value.shape is not None and 0 in value.shape:
+            value.shape = None
     model.opset_imports.pop(DOMAIN, None)
     for name in sorted(used):
         model.functions[bodies[name].identifier()] = bodies[name]
