@@ -1,6 +1,7 @@
 // The inner loops of kernels, compiled once for each instruction set; the best one that the processor has runs.
 #pragma once
 
+#include "band_work.h"
 #include "relative_attention_step.h"
 
 namespace xlexport {
@@ -9,6 +10,7 @@ namespace xlexport {
 struct Level {
   const char* name;
   AttentionLoops attention;
+  BandLoops band;
 };
 
 extern const Level level_base;  // what every processor of this architecture has: SSE2 or NEON

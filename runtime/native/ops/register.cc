@@ -1,4 +1,5 @@
 // The entry point that ONNX Runtime calls: add all kernels to a session, as domain `ai.xlexport`.
+#include "band_attention.h"
 #include "gather.h"
 #include "level.h"
 #include "relative_attention.h"
@@ -18,6 +19,7 @@
 namespace {
 
 const OrtCustomOp* const kOperators[] = {
+    xlexport::custom_op<xlexport::BandAttention>(),
     xlexport::custom_op<xlexport::Gather>(),
     xlexport::custom_op<xlexport::RelativeAttention>(),
     xlexport::custom_op<xlexport::RelativeAttentionPlan>(),
