@@ -20,12 +20,23 @@ from xlexport.ops.band_attention import LSHBandAttention, lsh_band_attention
 from xlexport.ops.chunk_attention import LSHChunkAttention, lsh_chunk_attention
 from xlexport.ops.domain import DOMAIN, OPSET, VERSION
 from xlexport.ops.gather import LSHGather, lsh_gather
+from xlexport.ops.local_attention import (
+    LocalAttention,
+    LocalAttentionPlan,
+    LocalFewAttention,
+    local_attention,
+    local_attention_plan,
+    local_few_attention,
+)
 from xlexport.ops.sort import LSHSort, lsh_sort
 
 __all__ = [
     "DOMAIN",
     "VERSION",
     "add_functions",
+    "local_attention",
+    "local_attention_plan",
+    "local_few_attention",
     "lsh_band_attention",
     "lsh_chunk_attention",
     "lsh_gather",
@@ -34,6 +45,7 @@ __all__ = [
 ]
 
 _INT64 = "tensor(int64)"
+_FLOAT = "tensor(float)"
 _FLOATS = ("T", ["tensor(float)", "tensor(float16)", "tensor(bfloat16)", "tensor(double)"], "Any kind of row.")
 
 
@@ -70,6 +82,8 @@ class _Operator:
         return record
 
 
+_LOCAL_INPUTS = {**dict.fromkeys(("query", "key", "value"), _FLOAT), "position": _INT64, "mask": _FLOAT}
+_LOCAL_ATTRIBUTES = dict.fromkeys(("chunk_length", "chunks_before"), OpSchema.AttrType.INT)
 _OPERATORS = (
     _Operator(torch.ops.xlexport.lsh_sort.default, LSHSort, {"buckets": _INT64}, {"order": _INT64, "inverse": _INT64}),
     _Operator(torch.ops.xlexport.lsh_gather.default, LSHGather, {"rows": "T", "index": _INT64}, {"gathered": "T"}),
@@ -92,6 +106,27 @@ _OPERATORS = (
             **dict.fromkeys(("chunk_length", "chunks_before", "multiple"), OpSchema.AttrType.INT),
             "self_mask": OpSchema.AttrType.FLOAT,
         },
+    ),
+    _Operator(
+        torch.ops.xlexport.local_attention_plan.default,
+        LocalAttentionPlan,
+        {"tokens": _INT64, "position": _INT64},
+        {"mask": _FLOAT, "index": _INT64},
+        dict.fromkeys(("chunk_length", "chunks_before", "kept", "block_length"), OpSchema.AttrType.INT),
+    ),
+    _Operator(
+        torch.ops.xlexport.local_attention.default,
+        LocalAttention,
+        {**_LOCAL_INPUTS, "index": _INT64},
+        {"attended": _FLOAT},
+        _LOCAL_ATTRIBUTES,
+    ),
+    _Operator(
+        torch.ops.xlexport.local_few_attention.default,
+        LocalFewAttention,
+        _LOCAL_INPUTS,
+        {"attended": _FLOAT},
+        _LOCAL_ATTRIBUTES,
     ),
 )
 

@@ -1,11 +1,14 @@
 // The inner loops of kernels, compiled once for each instruction set; the best one that the processor has runs.
 #pragma once
 
+#include "local_attention_block.h"
+
 namespace xlexport {
 
 // The inner loops of one instruction set. Add a function pointer for each `.inc` file.
 struct Level {
   const char* name;
+  LocalLoops local;
 };
 
 extern const Level level_base;  // what every processor of this architecture has: SSE2 or NEON

@@ -1,6 +1,7 @@
 // The entry point that ONNX Runtime calls: add all kernels to a session, as domain `ai.xlexport`.
 #include "gather.h"
 #include "level.h"
+#include "local_attention.h"
 #include "sort.h"
 
 #if defined(_WIN32)
@@ -17,6 +18,9 @@ namespace {
 
 const OrtCustomOp* const kOperators[] = {
     xlexport::custom_op<xlexport::Gather>(),
+    xlexport::custom_op<xlexport::LocalAttention>(),
+    xlexport::custom_op<xlexport::LocalAttentionPlan>(),
+    xlexport::custom_op<xlexport::LocalFewAttention>(),
     xlexport::custom_op<xlexport::Sort>(),
 };
 
