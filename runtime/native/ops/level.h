@@ -2,6 +2,7 @@
 #pragma once
 
 #include "band_work.h"
+#include "local_attention_block.h"
 #include "relative_attention_step.h"
 
 namespace xlexport {
@@ -11,6 +12,7 @@ struct Level {
   const char* name;
   AttentionLoops attention;
   BandLoops band;
+  LocalLoops local;
 };
 
 extern const Level level_base;  // what every processor of this architecture has: SSE2 or NEON

@@ -2,6 +2,7 @@
 #include "band_attention.h"
 #include "gather.h"
 #include "level.h"
+#include "local_attention.h"
 #include "relative_attention.h"
 #include "relative_attention_plan.h"
 #include "sort.h"
@@ -23,6 +24,9 @@ const OrtCustomOp* const kOperators[] = {
     xlexport::custom_op<xlexport::Gather>(),
     xlexport::custom_op<xlexport::RelativeAttention>(),
     xlexport::custom_op<xlexport::RelativeAttentionPlan>(),
+    xlexport::custom_op<xlexport::LocalAttention>(),
+    xlexport::custom_op<xlexport::LocalAttentionPlan>(),
+    xlexport::custom_op<xlexport::LocalFewAttention>(),
     xlexport::custom_op<xlexport::Sort>(),
 };
 
