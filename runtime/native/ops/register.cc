@@ -2,6 +2,9 @@
 #include "band_attention.h"
 #include "gather.h"
 #include "level.h"
+#include "local_attention.h"
+#include "relative_attention.h"
+#include "relative_attention_plan.h"
 #include "sort.h"
 
 #if defined(_WIN32)
@@ -19,6 +22,11 @@ namespace {
 const OrtCustomOp* const kOperators[] = {
     xlexport::custom_op<xlexport::BandAttention>(),
     xlexport::custom_op<xlexport::Gather>(),
+    xlexport::custom_op<xlexport::RelativeAttention>(),
+    xlexport::custom_op<xlexport::RelativeAttentionPlan>(),
+    xlexport::custom_op<xlexport::LocalAttention>(),
+    xlexport::custom_op<xlexport::LocalAttentionPlan>(),
+    xlexport::custom_op<xlexport::LocalFewAttention>(),
     xlexport::custom_op<xlexport::Sort>(),
 };
 
