@@ -49,8 +49,8 @@ OrtStatus* check(const Context& run, const Tensor* given, BandWork* work, int64_
 OrtStatus* refusal(const Context& run, Plan plan, const BandWork& work) {
   const char* const input = plan == Plan::kOrder ? "order" : "rank";
   const long long last = work.C - 1;
-  if (plan == Plan::kRepeated) {
-    return failure(run.api, "LSHBandAttention: rank has one number twice, expected the inverse of order");
+  if (plan == Plan::kNotInverse) {
+    return failure(run.api, "LSHBandAttention: rank is not the inverse of order for all queries");
   }
   return failure(run.api, "LSHBandAttention: %s has an index out of range, expected 0 to %lld", input, last);
 }
