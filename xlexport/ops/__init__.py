@@ -20,6 +20,14 @@ from xlexport.ops.band_attention import LSHBandAttention, lsh_band_attention
 from xlexport.ops.chunk_attention import LSHChunkAttention, lsh_chunk_attention
 from xlexport.ops.domain import DOMAIN, OPSET, VERSION
 from xlexport.ops.gather import LSHGather, lsh_gather
+from xlexport.ops.local_attention import (
+    LocalAttention,
+    LocalAttentionPlan,
+    LocalFewAttention,
+    local_attention,
+    local_attention_plan,
+    local_few_attention,
+)
 from xlexport.ops.relative_attention import RelativeAttention, relative_attention
 from xlexport.ops.relative_attention_plan import RelativeAttentionPlan, relative_attention_plan
 from xlexport.ops.sort import LSHSort, lsh_sort
@@ -28,6 +36,9 @@ __all__ = [
     "DOMAIN",
     "VERSION",
     "add_functions",
+    "local_attention",
+    "local_attention_plan",
+    "local_few_attention",
     "lsh_band_attention",
     "lsh_chunk_attention",
     "lsh_gather",
@@ -79,6 +90,8 @@ _PLAN = {
     **dict.fromkeys(("near_mask", "newest_far", "oldest_far"), _FLOAT),
     "near_sizes": _INT64,
 }
+_LOCAL_INPUTS = {**dict.fromkeys(("query", "key", "value"), _FLOAT), "position": _INT64, "mask": _FLOAT}
+_LOCAL_ATTRIBUTES = dict.fromkeys(("chunk_length", "chunks_before"), OpSchema.AttrType.INT)
 _OPERATORS = (
     _Operator(torch.ops.xlexport.lsh_sort.default, LSHSort, {"buckets": _INT64}, {"order": _INT64, "inverse": _INT64}),
     _Operator(torch.ops.xlexport.lsh_gather.default, LSHGather, {"rows": "T", "index": _INT64}, {"gathered": "T"}),
@@ -122,6 +135,27 @@ _OPERATORS = (
             **_PLAN,
         },
         dict.fromkeys(("attended", "new_memory_key", "new_memory_value"), _FLOAT),
+    ),
+    _Operator(
+        torch.ops.xlexport.local_attention_plan.default,
+        LocalAttentionPlan,
+        {"tokens": _INT64, "position": _INT64},
+        {"mask": _FLOAT, "index": _INT64},
+        dict.fromkeys(("chunk_length", "chunks_before", "kept", "block_length"), OpSchema.AttrType.INT),
+    ),
+    _Operator(
+        torch.ops.xlexport.local_attention.default,
+        LocalAttention,
+        {**_LOCAL_INPUTS, "index": _INT64},
+        {"attended": _FLOAT},
+        _LOCAL_ATTRIBUTES,
+    ),
+    _Operator(
+        torch.ops.xlexport.local_few_attention.default,
+        LocalFewAttention,
+        _LOCAL_INPUTS,
+        {"attended": _FLOAT},
+        _LOCAL_ATTRIBUTES,
     ),
 )
 
