@@ -117,7 +117,7 @@ def test_torch_and_body_against_the_definition(case: Case) -> None:
 
 
 def test_rows_that_nobody_sees_have_no_effect() -> None:
-    """Replace all rows but those that some query sees, and the positional keys of the other distances."""
+    """Replace all rows that no query sees, and the positional keys of the other distances."""
     case = Case(length=(4,), window=8)
     inputs = case.inputs()
     other = tuple(tensor.clone() for tensor in inputs)

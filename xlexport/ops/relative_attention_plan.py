@@ -30,12 +30,17 @@ def relative_attention_plan(
         position_key: (H, d, 1 + near); only its sizes count.
         offset, memory_length, window: as in `relative_attention`.
     """
-    return tokens.new_empty(0), *(memory_key.new_empty(0) for _ in range(3)), tokens.new_empty(0)
+    return _nothing(tokens, memory_key)
 
 
 @relative_attention_plan.register_fake
 def _(tokens: Tensor, memory_key: Tensor, *_: object) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    return tokens.new_empty(0), *(memory_key.new_empty(0) for _ in range(3)), tokens.new_empty(0)
+    return _nothing(tokens, memory_key)
+
+
+def _nothing(tokens: Tensor, memory_key: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    near_mask, newest_far, oldest_far = (memory_key.new_empty(0) for _ in range(3))
+    return tokens.new_empty(0), near_mask, newest_far, oldest_far, tokens.new_empty(0)
 
 
 @script(OPSET, default_opset=op)
