@@ -87,8 +87,8 @@ OrtStatus* BandAttention::compute(Context& run) const {
   const auto lay_out = [&](Parts parts) {
     const int64_t plans = heads * work.R * S;
     work.total = parts.take<float>(heads * S);
-    work.sorted = parts.take<int32_t>(plans), work.first = parts.take<int32_t>(plans);
-    work.end = parts.take<int32_t>(plans);
+    work.sorted = parts.take<int32_t>(plans), work.position = parts.take<int32_t>(plans);
+    work.first = parts.take<int32_t>(plans), work.end = parts.take<int32_t>(plans);
     return parts.bytes();
   };
   const Memory shared(lay_out(Parts(nullptr)));
