@@ -57,7 +57,7 @@ typedef enum xlr_status {
   XLR_ERROR_FILE = 9,             /* a file cannot be read or written */
   XLR_ERROR_MEMORY = 10,          /* there is too little memory */
   XLR_ERROR_STOPPED = 11,         /* the caller's function asked to stop */
-  XLR_ERROR_NOT_FINITE = 12,      /* the model gave logits that are not finite */
+  XLR_ERROR_RUNTIME = 12,         /* anything else reported on purpose, such as logits that are not finite */
   XLR_ERROR_INTERNAL = 13         /* an error in this library */
 } xlr_status;
 
