@@ -121,10 +121,18 @@ const std::string& Model::graph_for(const std::string& purpose, std::int64_t seg
 }
 
 const Session& Model::session(const std::string& name) {
+  if (const Session* opened = opened_session(name)) return *opened;
+  const std::lock_guard<std::mutex> one_at_a_time(opening_);
+  if (const Session* opened = opened_session(name)) return *opened;
+  auto made = open(name);
   const std::lock_guard<std::mutex> guard(lock_);
-  auto& opened = sessions_[name];
-  if (opened == nullptr) opened = open(name);
-  return *opened;
+  return *(sessions_[name] = std::move(made));
+}
+
+const Session* Model::opened_session(const std::string& name) {
+  const std::lock_guard<std::mutex> guard(lock_);
+  const auto found = sessions_.find(name);
+  return found == sessions_.end() ? nullptr : found->second.get();
 }
 
 std::unique_ptr<Session> Model::open(const std::string& name) {
@@ -161,7 +169,7 @@ std::shared_ptr<const Constants> Model::constants(const EvaluationSettings& eval
   for (const Tensor& tensor : graph->inputs) {
     if (const auto* number = given.find(tensor.name)) key.push_back(*number);
   }
-  const std::lock_guard<std::mutex> guard(lock_);
+  const std::lock_guard<std::mutex> one_at_a_time(opening_);
   for (const auto& [known, values] : constants_) {
     if (known == key) return values;
   }

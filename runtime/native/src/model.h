@@ -57,6 +57,7 @@ class Model {
   const std::string& graph_for(const std::string& purpose, std::int64_t segment) const;
 
   const Session& session(const std::string& name);
+  const Session* opened_session(const std::string& name);
   std::unique_ptr<Session> open(const std::string& name);
   std::shared_ptr<const Constants> constants(const EvaluationSettings& evaluation, std::int64_t capacity);
 
@@ -70,7 +71,8 @@ class Model {
   BundleFiles files_;
   std::unique_ptr<Tokenizer> tokenizer_;
   NamedList<HeldTensor> first_values_;
-  std::mutex lock_;  // of what follows
+  std::mutex opening_;  // held while a graph opens, which may take seconds, and for constants_
+  std::mutex lock_;     // of sessions_
   std::map<std::string, std::unique_ptr<Session>> sessions_;
   std::vector<std::pair<ConstantsKey, std::shared_ptr<const Constants>>> constants_;  // the newest last
 };
