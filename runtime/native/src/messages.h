@@ -14,7 +14,7 @@ std::string python_repr(std::string_view text);   // repr of a str
 std::string python_ascii(std::string_view text);  // ascii of a str
 
 std::string shown(std::string_view text);      // a text, cut if it is long, in quotes
-std::string shown(const json::Value& value);   // a value of any kind, cut if it is long
+std::string shown_value(const json::Value& value); // a value of any kind, cut if it is long
 std::string named(std::string_view name);      // a name from a file, without quotes
 std::string one_line(std::string_view text);   // characters that a terminal cannot show become escapes
 std::string with_commas(std::int64_t number);  // 1,234,567

@@ -1,6 +1,9 @@
 // Values by name, in the order in which a file has them.
 #pragma once
 
+#include <cstddef>
+#include <functional>
+#include <map>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -11,15 +14,24 @@ namespace xlruntime {
 template <class T>
 class NamedList {
  public:
-  void add(std::string name, T value) { entries_.emplace_back(std::move(name), std::move(value)); }
+  // A name that is there already keeps its place, and gets the new value.
+  void add(std::string name, T value) {
+    if (T* known = find(name)) {
+      *known = std::move(value);
+      return;
+    }
+    places_.emplace(name, entries_.size());
+    entries_.emplace_back(std::move(name), std::move(value));
+  }
 
   const T* find(std::string_view name) const {
-    for (const auto& [known, value] : entries_) {
-      if (known == name) return &value;
-    }
-    return nullptr;
+    const auto place = places_.find(name);
+    return place == places_.end() ? nullptr : &entries_[place->second].second;
   }
-  T* find(std::string_view name) { return const_cast<T*>(static_cast<const NamedList*>(this)->find(name)); }
+  T* find(std::string_view name) {
+    const auto place = places_.find(name);
+    return place == places_.end() ? nullptr : &entries_[place->second].second;
+  }
   bool contains(std::string_view name) const { return find(name) != nullptr; }
 
   std::size_t size() const { return entries_.size(); }
@@ -31,6 +43,7 @@ class NamedList {
 
  private:
   std::vector<std::pair<std::string, T>> entries_;
+  std::map<std::string, std::size_t, std::less<>> places_;
 };
 
 }  // namespace xlruntime
