@@ -194,12 +194,13 @@ json::Object EvaluationSettings::to_json() const {
   return fields;
 }
 
-void check_length(std::int64_t tokens, const EvaluationSettings& evaluation, const std::string& name) {
+void check_length(std::int64_t tokens, const EvaluationSettings& evaluation, const std::string& name,
+                  const std::string& found) {
   const auto longest = evaluation.longest_part(), most = evaluation.longest_document();
   if (!longest || tokens <= *most || evaluation.restart()) return;
   const bool can_grow = evaluation.whole() && longest != evaluation.max_positions();
   throw Error(ErrorCode::text,
-              name + ": " + with_commas(tokens) + " tokens, but at most " + with_commas(*most) +
+              name + ": " + (found.empty() ? with_commas(tokens) + " tokens" : found) + ", but at most " + with_commas(*most) +
                   " are possible: the model reads " + with_commas(*longest) + " tokens of a document" +
                   (evaluation.reads_last() ? "" : " and predicts one more") + ".",
               std::string("Make it shorter,") + (can_grow ? " or give a larger segment_len," : "") +

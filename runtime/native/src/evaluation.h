@@ -122,7 +122,9 @@ struct EvaluationRules {
   EvaluationSettings choose(const EvaluationChoice& choice = {}) const;
 };
 
-// Throws ErrorCode::text: a document of `tokens` is longer than the model can read, and may not restart.
-void check_length(std::int64_t tokens, const EvaluationSettings& evaluation, const std::string& name);
+// Throws ErrorCode::text: a document of `tokens` is longer than the model can read, and may not restart. `found` is the
+// length as the message shows it; empty: `tokens`.
+void check_length(std::int64_t tokens, const EvaluationSettings& evaluation, const std::string& name,
+                  const std::string& found = "");
 
 }  // namespace xlruntime

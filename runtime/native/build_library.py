@@ -1,0 +1,68 @@
+"""Build the library of kernels from its sources.
+
+python build_library.py -o libxlexport_ops.so [--compiler g++]
+"""
+
+from __future__ import annotations
+
+import argparse
+import subprocess
+import sys
+import tempfile
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+__all__ = ["build"]
+
+SOURCES = Path(__file__).parent / "ops"
+FLAGS = (
+    *("-std=c++17", "-O3", "-fPIC", "-fvisibility=hidden", "-fno-exceptions", "-fno-rtti"),
+    *("-ffp-contract=fast", "-fno-math-errno", "-fno-trapping-math", "-Wall", "-Wextra"),
+)
+LEVELS = {  # flags of the files with inner loops, by the end of their names
+    "avx2": ("-mavx2", "-mfma", "-mbmi2"),
+    "avx512": ("-march=x86-64-v4", "-mprefer-vector-width=512"),
+}
+
+
+def build(
+    output: Path, compiler: list[str], version: str, target: str = "x86_64", flags: list[str] | None = None
+) -> None:
+    """Compile all sources and link them into the shared library `output`.
+
+    Args:
+        compiler: the command, such as `["g++"]`.
+        version: the version that the library reports.
+        target: the architecture, which decides on the instruction sets.
+        flags: additional flags, such as those of a sanitizer.
+    """
+    sources = [
+        source
+        for source in sorted(SOURCES.glob("*.cc"))
+        if target.startswith("x86_64") or source.stem.removeprefix("level_") not in LEVELS
+    ]
+    with tempfile.TemporaryDirectory() as scratch:
+
+        def compile_one(source: Path) -> Path:
+            made = Path(scratch) / f"{source.stem}.o"
+            own = LEVELS.get(source.stem.removeprefix("level_"), ())
+            named = [f'-DXLEXPORT_OPS_VERSION="{version}"'] if source.stem == "register" else []
+            subprocess.run([*compiler, *FLAGS, *own, *named, *(flags or []), "-c", source, "-o", made], check=True)
+            return made
+
+        with ThreadPoolExecutor() as pool:
+            objects = list(pool.map(compile_one, sources))
+        subprocess.run([*compiler, "-shared", *(flags or []), "-o", output, *objects], check=True)
+
+
+def main() -> None:
+    """Build with the arguments of the command line."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("-o", "--output", type=Path, default=Path("libxlexport_ops.so"))
+    parser.add_argument("--compiler", default="g++", help='such as g++ or "python -m ziglang c++"')
+    arguments = parser.parse_args()
+    build(arguments.output, arguments.compiler.split(), "development")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,20 @@
+// The inner loops of kernels, compiled once for each instruction set; the best one that the processor has runs.
+#pragma once
+
+namespace xlexport {
+
+// The inner loops of one instruction set. Add a function pointer for each `.inc` file.
+struct Level {
+  const char* name;
+};
+
+extern const Level level_base;  // what every processor of this architecture has: SSE2 or NEON
+#if defined(__x86_64__)
+extern const Level level_avx2;
+extern const Level level_avx512;
+#endif
+
+// Return the level for this processor. XLEXPORT_OPS_INSTRUCTION_SET (`base`, `avx2`, `avx512`) can only lower it.
+const Level& level();
+
+}  // namespace xlexport
