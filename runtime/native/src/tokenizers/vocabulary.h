@@ -20,13 +20,10 @@ enum class VocabularyKind {
   bytes,       // decimal numbers of bytes, "32" for a space
 };
 
-// The largest honest file, as Python's runtime bounds it.
-inline constexpr Limits kTokenizerLimits{std::int64_t{512} << 20, 8'000'000};
-
 class Vocabulary {
  public:
   // Throws ErrorCode::bundle: the file is no vocabulary, or its parts do not fit together; lists all problems.
-  static Vocabulary read(const std::filesystem::path& path, Limits limits = kTokenizerLimits);
+  static Vocabulary read(const std::filesystem::path& path, Limits limits = {});
   static Vocabulary from_json(json::Value value, const std::string& where);
 
   Vocabulary(const Vocabulary&) = delete;
@@ -36,7 +33,7 @@ class Vocabulary {
 
   std::size_t size() const { return symbols.size(); }
   std::optional<std::int64_t> id_of(std::string_view symbol) const;
-  std::optional<std::int64_t> id_of(const std::optional<std::string>& symbol) const;
+  std::optional<std::int64_t> id_of_role(const std::optional<std::string>& symbol) const;
   const char* kind_name() const;
 
   VocabularyKind kind = VocabularyKind::words;
