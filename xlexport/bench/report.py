@@ -21,6 +21,7 @@ class BenchReport:
     batch_size: int
     threads: int | None
     device: str
+    kernels: str  # for custom operators
     dtype: str
     tokens_per_second: float
     ms_per_segment_p50: float
@@ -56,6 +57,7 @@ def report_rows(report: BenchReport) -> list[tuple[str, str]]:
     rows = [
         ("step", f"{report.purpose}, {case_name(report)}"),
         ("on", f"{report.device}{threads}, {report.dtype}"),
+        ("kernels", report.kernels),
         ("tokens/s", _amount(report.tokens_per_second)),
         (
             "ms a step",
