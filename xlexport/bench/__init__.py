@@ -205,7 +205,6 @@ def _measure(
         batch_size=work.batch_size,
         threads=model.threads,
         device=str(model.device),
-        kernels=model.kernels_used(side.graph),
         dtype=model.bundle.precision,
         tokens_per_second=work.tokens / median,
         ms_per_segment_p50=median * 1e3,
@@ -231,6 +230,7 @@ def _measure(
         floor_ms=_ms(floor.seconds(best)),
         floor=floor.bound(best),
         fraction_of_floor=None if (least := floor.seconds(best)) is None else least / median,
+        kernels=model.kernels_used(side.graph),
         profile=profile_step(side) if settings.profile else None,
     )
 

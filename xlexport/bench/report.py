@@ -21,7 +21,6 @@ class BenchReport:
     batch_size: int
     threads: int | None
     device: str
-    kernels: str  # for custom operators
     dtype: str
     tokens_per_second: float
     ms_per_segment_p50: float
@@ -47,6 +46,7 @@ class BenchReport:
     floor_ms: float | None
     floor: Literal["arithmetic", "bytes"] | None  # the larger of the two times
     fraction_of_floor: float | None  # floor_ms over the median time
+    kernels: str  # for custom operators
     profile: Sequence[OperatorTime] | None
 
 

@@ -1,4 +1,4 @@
-"""The custom operators of LSH attention, one in each file; `docs/custom_ops.md` specifies them.
+"""The custom operators, one in each file; `docs/custom_ops.md` specifies them.
 
 Each is a PyTorch operator that exports to one ONNX node, and an ONNX function of standard operators. The ONNX file
 holds both. A runtime with a kernel of that name uses the kernel; every other runtime runs the function's body.
@@ -20,20 +20,35 @@ from xlexport.ops.band_attention import LSHBandAttention, lsh_band_attention
 from xlexport.ops.chunk_attention import LSHChunkAttention, lsh_chunk_attention
 from xlexport.ops.domain import DOMAIN, OPSET, VERSION
 from xlexport.ops.gather import LSHGather, lsh_gather
+from xlexport.ops.local_attention import (
+    LocalAttention,
+    LocalAttentionPlan,
+    LocalFewAttention,
+    local_attention,
+    local_attention_plan,
+    local_few_attention,
+)
+from xlexport.ops.relative_attention import RelativeAttention, relative_attention
+from xlexport.ops.relative_attention_plan import RelativeAttentionPlan, relative_attention_plan
 from xlexport.ops.sort import LSHSort, lsh_sort
 
 __all__ = [
     "DOMAIN",
     "VERSION",
     "add_functions",
+    "local_attention",
+    "local_attention_plan",
+    "local_few_attention",
     "lsh_band_attention",
     "lsh_chunk_attention",
     "lsh_gather",
     "lsh_sort",
+    "relative_attention",
+    "relative_attention_plan",
     "translations",
 ]
 
-_INT64 = "tensor(int64)"
+_INT64, _FLOAT = "tensor(int64)", "tensor(float)"
 _FLOATS = ("T", ["tensor(float)", "tensor(float16)", "tensor(bfloat16)", "tensor(double)"], "Any kind of row.")
 
 
@@ -70,6 +85,13 @@ class _Operator:
         return record
 
 
+_PLAN = {
+    "write_index": _INT64,
+    **dict.fromkeys(("near_mask", "newest_far", "oldest_far"), _FLOAT),
+    "near_sizes": _INT64,
+}
+_LOCAL_INPUTS = {**dict.fromkeys(("query", "key", "value"), _FLOAT), "position": _INT64, "mask": _FLOAT}
+_LOCAL_ATTRIBUTES = dict.fromkeys(("chunk_length", "chunks_before"), OpSchema.AttrType.INT)
 _OPERATORS = (
     _Operator(torch.ops.xlexport.lsh_sort.default, LSHSort, {"buckets": _INT64}, {"order": _INT64, "inverse": _INT64}),
     _Operator(torch.ops.xlexport.lsh_gather.default, LSHGather, {"rows": "T", "index": _INT64}, {"gathered": "T"}),
@@ -93,6 +115,48 @@ _OPERATORS = (
             "self_mask": OpSchema.AttrType.FLOAT,
         },
     ),
+    _Operator(
+        torch.ops.xlexport.relative_attention_plan.default,
+        RelativeAttentionPlan,
+        {
+            "tokens": _INT64,
+            **dict.fromkeys(("memory_key", "position_key"), _FLOAT),
+            **dict.fromkeys(("offset", "memory_length", "window"), _INT64),
+        },
+        _PLAN,
+    ),
+    _Operator(
+        torch.ops.xlexport.relative_attention.default,
+        RelativeAttention,
+        {
+            **dict.fromkeys(("qkv", "content_bias", "position_bias"), _FLOAT),
+            **dict.fromkeys(("memory_key", "memory_value", "position_key"), _FLOAT),
+            **dict.fromkeys(("offset", "memory_length", "window"), _INT64),
+            **_PLAN,
+        },
+        dict.fromkeys(("attended", "new_memory_key", "new_memory_value"), _FLOAT),
+    ),
+    _Operator(
+        torch.ops.xlexport.local_attention_plan.default,
+        LocalAttentionPlan,
+        {"tokens": _INT64, "position": _INT64},
+        {"mask": _FLOAT, "index": _INT64},
+        dict.fromkeys(("chunk_length", "chunks_before", "kept", "block_length"), OpSchema.AttrType.INT),
+    ),
+    _Operator(
+        torch.ops.xlexport.local_attention.default,
+        LocalAttention,
+        {**_LOCAL_INPUTS, "index": _INT64},
+        {"attended": _FLOAT},
+        _LOCAL_ATTRIBUTES,
+    ),
+    _Operator(
+        torch.ops.xlexport.local_few_attention.default,
+        LocalFewAttention,
+        _LOCAL_INPUTS,
+        {"attended": _FLOAT},
+        _LOCAL_ATTRIBUTES,
+    ),
 )
 
 
@@ -105,7 +169,10 @@ def translations() -> dict[Callable[..., Any], Callable[..., Any]]:
 
 
 def add_functions(model: ir.Model) -> None:
-    """Add the bodies of the model's custom nodes and the import of their domain, if it has such nodes."""
+    """Add the bodies of the model's custom nodes and the import of their domain, if it has such nodes.
+
+    An output that has no content in PyTorch gets no shape, because its shape is another one in the body.
+    """
     bodies = {
         entry.function.name: ir.serde.deserialize_function(entry.function.to_function_proto()) for entry in _OPERATORS
     }
@@ -114,6 +181,9 @@ def add_functions(model: ir.Model) -> None:
         if inside := _custom(bodies[name]):
             bodies[name].opset_imports[DOMAIN] = VERSION  # onnxscript omits it
             used |= inside
+    for value in (value for node in model.graph if node.domain == DOMAIN for value in node.outputs):
+        if value.shape is not None and 0 in value.shape:
+            value.shape = None
     model.opset_imports.pop(DOMAIN, None)
     for name in sorted(used):
         model.functions[bodies[name].identifier()] = bodies[name]

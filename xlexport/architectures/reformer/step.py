@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from xlexport.architectures.detail import describe, described
 from xlexport.architectures.reformer.hashing import hash_buckets
 from xlexport.architectures.reformer.layers import AttentionStep, FeedForwardStep, attend_fully
-from xlexport.architectures.reformer.local import LocalReach, attend_locally
+from xlexport.architectures.reformer.local import LocalReach
 from xlexport.architectures.reformer.lsh_band import Reach, attend_few, attend_long
 from xlexport.architectures.ring import Ring
 from xlexport.architectures.step import Form, example_of, traced_outputs
@@ -204,7 +204,7 @@ class _Carried:
         self.made: dict[str, Tensor] = {}
         self.overflow: list[Tensor] = []
         if "local" in config.attn_layers:
-            self.local = LocalReach(given["position"], S, config.local_chunk_length, config.local_chunks_before, few)
+            self.local = LocalReach(config, tokens, given["position"], config.local_rows, few)
         rings = [entry.input for entry in step.memory if entry.layout == "ring"]
         if rings:
             C = given[rings[0]].shape[2]
@@ -243,7 +243,7 @@ class _Carried:
             name = f"memory_{kind}_{layer.index}"
             rows.append(torch.cat([self.given[name], own], dim=2))  # (B, H, rows + S, d)
             self.made[f"new_{name}"] = rows[-1][:, :, S:]
-        return attend_locally(query * layer.local_scale, rows[0], rows[1], self.local)
+        return self.local.attend(query * layer.local_scale, rows[0], rows[1])
 
     def _write(self, name: str, rows: Tensor, axis: int) -> Tensor:
         self.made[f"new_{name}"] = self.ring.write(self.given[name], rows, axis)
@@ -258,19 +258,16 @@ class _Whole:
         B, T = tokens.shape
         self.places = torch.arange(T).expand(B, T)
         self.made: dict[str, Tensor] = {}
-        self.local = LocalReach(
-            torch.zeros(B, dtype=torch.int64), T, config.local_chunk_length, config.local_chunks_before, few=False
-        )
+        if "local" in config.attn_layers:
+            self.local = LocalReach(config, tokens, torch.zeros(B, dtype=torch.int64), kept=0, few=False)
 
     def attend(self, layer: AttentionStep, normed: Tensor) -> Tensor:
         """Compute a layer's attention (B, H, T, d) from normalised rows (B, T, D); add its bucket ids to `made`."""
-        B, T, _ = normed.shape
+        T = normed.shape[1]
         value = layer.heads(normed, layer.value)
         if layer.kind == "local":
             query, key = (layer.turned(layer.heads(normed, part), self.places) for part in (layer.query, layer.key))
-            nothing = torch.zeros(B, layer.n_head, self.config.local_rows, layer.d_head)
-            keys, values = (torch.cat([nothing, part], dim=2) for part in (key, value))
-            return attend_locally(query * layer.local_scale, keys, values, self.local)
+            return self.local.attend(query * layer.local_scale, key, value)
         query_key = layer.heads(normed, layer.query_key)
         turned = layer.turned(query_key, self.places)
         if layer.kind == "full":
