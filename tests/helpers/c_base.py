@@ -9,7 +9,7 @@ import json
 import os
 import shutil
 import subprocess
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,7 @@ from filelock import FileLock
 import xlruntime
 from tests.helpers.paths import ROOT
 
-__all__ = ["CRefusal", "ask", "base_program", "refusal_of"]
+__all__ = ["CRefusal", "ask", "base_program", "outcome"]
 
 NATIVE = ROOT / "runtime" / "native"
 CACHE = ROOT / ".pytest_cache" / "native"
@@ -123,9 +123,11 @@ def _plain(value: object) -> str:
     return value.hex() if isinstance(value, bytes) else os.fspath(value)  # type: ignore[call-overload, no-any-return]
 
 
-def refusal_of(error: Exception) -> CRefusal:
-    """Return what the C runtime should say if Python raised `error`."""
-    if isinstance(error, xlruntime.XlruntimeError):
-        return CRefusal(type(error).__name__, error.message, error.repair or "")
-    assert isinstance(error, OSError)
-    return CRefusal("OSError", str(error), "")
+def outcome(attempt: Callable[[], Any]) -> Any:
+    """Return what an attempt of Python or of C returns; of a refusal, the kind, message and repair."""
+    try:
+        return attempt()
+    except CRefusal as refusal:
+        return refusal.kind, refusal.message, refusal.repair
+    except xlruntime.XlruntimeError as error:
+        return type(error).__name__, error.message, error.repair or ""
