@@ -23,6 +23,13 @@ from xlruntime.limits import Limits
 
 GRAPHS = sorted(GOLDEN.glob("*/bundle/*.onnx"))
 SAMPLES = 1500  # damaged graphs
+NUMBERS = (1, 2, 4, 5, 6, 7, 8, 10, 11, 13, 15, 20, 22, 25)  # of fields that matter
+VALUES = (b"", b"Add", b"location", b"\xff\xe9")
+NOT_MESSAGES = [
+    *(b"", b"\x0b", b"\x0c", b"\x07", b"\x00\x00", b"\x3a", b"\x3a\x05ab", b"\x3a" + b"\xff" * 12, b"\x80" * 11),
+    *(b"\x09abc", b"\x3a" + b"\xff" * 9 + b"\x7f", b"\x3a" + b"\xff" * 9 + b"\x01", b"\xff" * 9 + b"\x01"),
+    *(b"\x08" + b"\xff" * 9 + b"\x7f", b"\x3a" + b"\x80" * 9 + b"\x00", b"\x80\x80\x80\x80\x10\x00"),
+]
 
 
 def both(content: bytes, data_files: Iterable[str] = (), limits: Limits | None = None) -> tuple[Any, Any]:
@@ -132,8 +139,8 @@ def test_random_fields() -> None:
     def message(depth: int) -> bytes:
         parts = b""
         for _ in range(rng.randrange(1, 6)):
-            number, wire_type = rng.choice((1, 2, 4, 5, 6, 7, 8, 10, 11, 13, 15, 20, 22, 25)), rng.choice((2, 2, 2, 0, 1, 5))
-            value = message(depth - 1) if depth and rng.random() < 0.7 else rng.choice((b"", b"Add", b"location", b"\xff\xe9"))
+            number, wire_type = rng.choice(NUMBERS), rng.choice((2, 2, 2, 0, 1, 5))
+            value = message(depth - 1) if depth and rng.random() < 0.7 else rng.choice(VALUES)
             size = {0: b"\x01", 1: bytes(8), 5: bytes(4), 2: bytes([len(value) % 128 | 128, len(value) // 128]) + value}
             tag = number << 3 | wire_type
             parts += (bytes([tag]) if tag < 128 else bytes([tag % 128 | 128, tag // 128])) + size[wire_type]
@@ -145,13 +152,7 @@ def test_random_fields() -> None:
         assert theirs == ours, content.hex()
 
 
-@pytest.mark.parametrize(
-    "content",
-    [b"", b"\x0b", b"\x0c", b"\x07", b"\x00\x00", b"\x3a", b"\x3a\x05ab", b"\x3a" + b"\xff" * 12, b"\x80" * 11]
-    + [b"\x09abc", b"\x3a" + b"\xff" * 9 + b"\x7f", b"\x3a" + b"\xff" * 9 + b"\x01", b"\xff" * 9 + b"\x01"]
-    + [b"\x08" + b"\xff" * 9 + b"\x7f", b"\x3a" + b"\x80" * 9 + b"\x00", b"\x80\x80\x80\x80\x10\x00"],
-    ids=bytes.hex,
-)
+@pytest.mark.parametrize("content", NOT_MESSAGES, ids=bytes.hex)
 def test_bytes_that_are_not_a_message(content: bytes) -> None:
     ours, theirs = both(content)
     assert theirs == ours
@@ -185,12 +186,8 @@ def test_link_out_of_the_folder(tmp_path: Path) -> None:
     assert ask("graph_file", path=inside / "score.onnx", data_files=["weights.data"]) == ask("sha256", text=content)
     os.symlink(inside, tmp_path / "turn")  # the folder itself may be a link
     ask("graph_file", path=tmp_path / "turn" / "score.onnx", data_files=["weights.data"])
-    with pytest.raises(CRefusal, match="which bundle.json does not list"):
+    with pytest.raises(CRefusal, match=r"which bundle\.json does not list"):
         ask("graph_file", path=inside / "score.onnx", data_files=[])
-
-
-def kinds(array: np.ndarray[Any, Any]) -> str:
-    return str(array.dtype)
 
 
 CHECKS: list[tuple[str, list[float], str]] = [
