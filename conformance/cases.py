@@ -24,7 +24,7 @@ SAMPLINGS: tuple[dict[str, Any], ...] = (
     {"temperature": 0},
     {"seed": 1},
     {"temperature": 0.7, "top_k": 5, "seed": 2},
-    {"temperature": 1.3, "top_p": 0.8, "seed": 12345678901234567890123},
+    {"temperature": 1.3, "top_p": 0.8, "seed": "12345678901234567890123"},
     {"temperature": 0.9, "top_k": 20, "top_p": 0.6, "seed": 0},
 )
 TEXTS = {

@@ -40,10 +40,10 @@ class Comparison:
 
     def _numbers(self, expected: Any, found: Any, where: str, relative: bool = False) -> None:
         wanted, given = list(_flat(expected)), list(_flat(found))
-        if [type(value) is type(None) for value in wanted] != [type(value) is type(None) for value in given]:
+        if len(wanted) != len(given) or not all(map(_alike, wanted, given)):
             self.problems.append(f"{where} is {_short(found)}, expected {_short(expected)}")
             return
-        pairs = [(a, b) for a, b in zip(wanted, given, strict=True) if a is not None and b is not None]
+        pairs = [(a, b) for a, b in zip(wanted, given, strict=True) if isinstance(a, float | int)]
         differences = [abs(a - b) / (max(1.0, abs(a)) if relative else 1.0) for a, b in pairs]
         largest = max(differences, default=0.0)
         self.largest = max(self.largest, largest)
@@ -62,7 +62,12 @@ class Comparison:
                     return
 
 
-def _flat(value: Any) -> Iterator[float | None]:
+def _alike(a: Any, b: Any) -> bool:
+    """Return whether both are numbers, or else equal."""
+    return isinstance(b, float | int) if isinstance(a, float | int) else bool(a == b)
+
+
+def _flat(value: Any) -> Iterator[Any]:
     if isinstance(value, Mapping):
         value = [value[name] for name in sorted(value)]
     if isinstance(value, list):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import math
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
@@ -103,6 +104,8 @@ class Player:
             found |= {"top_ids": joined("top_ids").tolist(), "top_log_probs": floats(joined("top_log_probs"))}
         found["counts"] = {name: getattr(total, name) for name in SUMMARY}
         found["totals"] = {name: getattr(total, name) for name in RATIOS}
+        if found["totals"]["perplexity"] == math.inf:  # JSON has no such number
+            found["totals"]["perplexity"] = "Infinity"
         return found
 
     def _stream(self, action: Action) -> dict[str, Any]:
@@ -126,7 +129,10 @@ class Player:
 
     def _generate(self, action: Action) -> dict[str, Any]:
         prompt = self._source(action["prompt"]) if "prompt" in action else None
-        options: dict[str, Any] = {"max_tokens": action["max_tokens"], "sampling": Sampling(**action["sampling"])}
+        sampling = dict(action["sampling"])
+        if isinstance(sampling.get("seed"), str):
+            sampling["seed"] = int(sampling["seed"])
+        options: dict[str, Any] = {"max_tokens": action["max_tokens"], "sampling": Sampling(**sampling)}
         if "stream" in action:
             drawn = self._streams[action["stream"]].generate(prompt, **options)
         else:

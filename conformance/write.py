@@ -44,7 +44,7 @@ def write_kit(folder: Path, samples: Path | None = None, names: Iterable[str] = 
     for case in (*honest_cases(folder), *refusals(folder)):
         problems += record(folder, case)
         cases.append(case["name"])
-        (folder / "cases" / f"{case['name']}.json").write_text(json.dumps(case) + "\n", "utf-8")
+        (folder / "cases" / f"{case['name']}.json").write_text(json.dumps(case, allow_nan=False) + "\n", "utf-8")
     assert not problems, "\n".join(problems)
     kit = {"kit_version": KIT_VERSION, "format_version": FORMAT_VERSION, "cases": cases}
     (folder / "kit.json").write_text(json.dumps(kit, indent=1) + "\n", "utf-8")
