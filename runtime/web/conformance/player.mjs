@@ -4,12 +4,22 @@
 
 const CODE = "utf-8";
 const SUMMARY = {
-  tokens: "tokens", scored_tokens: "scoredTokens", unknown_tokens: "unknownTokens", words: "words", chars: "chars",
-  bytes: "bytes", dropped_chars: "droppedChars", dropped_bytes: "droppedBytes",
+  tokens: "tokens",
+  scored_tokens: "scoredTokens",
+  unknown_tokens: "unknownTokens",
+  words: "words",
+  chars: "chars",
+  bytes: "bytes",
+  dropped_chars: "droppedChars",
+  dropped_bytes: "droppedBytes",
 };
 const RATIOS = {
-  nats: "nats", bits: "bits", bits_per_byte: "bitsPerByte", bits_per_char: "bitsPerChar",
-  bits_per_token: "bitsPerToken", perplexity: "perplexity",
+  nats: "nats",
+  bits: "bits",
+  bits_per_byte: "bitsPerByte",
+  bits_per_char: "bitsPerChar",
+  bits_per_token: "bitsPerToken",
+  perplexity: "perplexity",
 };
 const COMPUTED = new Set(["log_probs", "entropy", "top_log_probs", "totals"]);
 
@@ -127,7 +137,9 @@ export class Player {
     const { xlexport } = header.__metadata__;
     const { fingerprint, evaluation, ...fields } = JSON.parse(xlexport);
     const names = ["capacity", "offset", "memory_length", "history", "pending", "position"];
-    const tensors = Object.keys(header).filter((name) => name !== "__metadata__").sort();
+    const tensors = Object.keys(header)
+      .filter((name) => name !== "__metadata__")
+      .sort();
     const kinds = { F16: "float16", F32: "float32", F64: "float64", I32: "int32", I64: "int64" };
     return {
       fingerprint,
@@ -246,7 +258,10 @@ function mapped(names, object) {
 
 function flat(value) {
   if (Array.isArray(value)) return value.flatMap(flat);
-  if (value !== null && typeof value === "object") return Object.keys(value).sort().flatMap((name) => flat(value[name]));
+  if (value !== null && typeof value === "object")
+    return Object.keys(value)
+      .sort()
+      .flatMap((name) => flat(value[name]));
   return [value];
 }
 

@@ -17,7 +17,9 @@ const { values, positionals } = parseArgs({
 });
 const [kit] = positionals;
 if (kit === undefined) {
-  console.error("node conformance/run.mjs KIT [--only TEXT] [--not TEXT] [--within NATS] [--states FOLDER] [--keep FOLDER]");
+  console.error(
+    "node conformance/run.mjs KIT [--only TEXT] [--not TEXT] [--within NATS] [--states FOLDER] [--keep FOLDER]",
+  );
   process.exit(2);
 }
 if (values.keep) mkdirSync(values.keep, { recursive: true });

@@ -7,7 +7,11 @@ const MOST = 60_000;
 export async function bundled() {
   const { outputFiles } = await build({
     entryPoints: [new URL("../dist/browser.js", import.meta.url).pathname],
-    bundle: true, minify: true, format: "esm", write: false, external: ["onnxruntime-web", "onnxruntime-web/*"],
+    bundle: true,
+    minify: true,
+    format: "esm",
+    write: false,
+    external: ["onnxruntime-web", "onnxruntime-web/*"],
   });
   return outputFiles[0].contents;
 }

@@ -5,16 +5,33 @@ import { named, shown } from "./messages.js";
 
 /** The numbers of a tensor. float16 are 16 bits each, in a Uint16Array if JavaScript lacks Float16Array. */
 export type Numbers =
-  | Float32Array | Float64Array | Int8Array | Int16Array | Int32Array | BigInt64Array
-  | Uint8Array | Uint16Array | Uint32Array | BigUint64Array;
+  | Float32Array
+  | Float64Array
+  | Int8Array
+  | Int16Array
+  | Int32Array
+  | BigInt64Array
+  | Uint8Array
+  | Uint16Array
+  | Uint32Array
+  | BigUint64Array;
 
 type Maker = { new (size: number): Numbers; new (buffer: ArrayBuffer): Numbers; BYTES_PER_ELEMENT: number };
 
 const Halves = ((globalThis as Record<string, unknown>)["Float16Array"] ?? Uint16Array) as Maker;
 const MAKERS: Record<string, Maker> = {
-  float16: Halves, float32: Float32Array, float64: Float64Array, bool: Uint8Array,
-  int8: Int8Array, int16: Int16Array, int32: Int32Array, int64: BigInt64Array,
-  uint8: Uint8Array, uint16: Uint16Array, uint32: Uint32Array, uint64: BigUint64Array,
+  float16: Halves,
+  float32: Float32Array,
+  float64: Float64Array,
+  bool: Uint8Array,
+  int8: Int8Array,
+  int16: Int16Array,
+  int32: Int32Array,
+  int64: BigInt64Array,
+  uint8: Uint8Array,
+  uint16: Uint16Array,
+  uint32: Uint32Array,
+  uint64: BigUint64Array,
 };
 /** The largest size of an axis. */
 export const LARGEST_AXIS = 2 ** 31 - 1;

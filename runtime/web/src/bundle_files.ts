@@ -19,17 +19,17 @@ export interface Progress {
 export class BundleFiles {
   readonly bundle: Bundle;
   readonly where: string;
-  private readonly source: Source;
-  private readonly check: boolean;
-  private readonly digests: Record<string, FileDigest>;
-  private readonly kept = new Map<string, Uint8Array<ArrayBuffer>>();
+  readonly #source: Source;
+  readonly #check: boolean;
+  readonly #digests: Record<string, FileDigest>;
+  readonly #kept = new Map<string, Uint8Array<ArrayBuffer>>();
 
   private constructor(source: Source, bundle: Bundle, check: boolean) {
-    this.source = source;
+    this.#source = source;
     this.bundle = bundle;
     this.where = source.where;
-    this.check = check;
-    this.digests = guardedFiles(bundle);
+    this.#check = check;
+    this.#digests = guardedFiles(bundle);
   }
 
   /**
@@ -43,17 +43,18 @@ export class BundleFiles {
     const raw = await source.read(MANIFEST, MANIFEST_LIMITS.bytes, () => undefined);
     if (raw === null) {
       throw new BundleNotFoundError(
-        `${source.where}: no ${MANIFEST} in it, so not a bundle.`, "Make one with `xlexport convert CHECKPOINT`.",
+        `${source.where}: no ${MANIFEST} in it, so not a bundle.`,
+        "Make one with `xlexport convert CHECKPOINT`.",
       );
     }
     const files = new BundleFiles(source, await readBundle(raw, manifest), check);
-    if (check) await files.checkAll(report);
+    if (check) await files.#checkAll(report);
     return files;
   }
 
   /** Names of the files that may hold weights. */
   get names(): ReadonlySet<string> {
-    return new Set(Object.keys(this.digests));
+    return new Set(Object.keys(this.#digests));
   }
 
   /** Return the place of a file, for messages. */
@@ -67,17 +68,17 @@ export class BundleFiles {
    * @throws BundleError - the file is missing, or not the one of its digest.
    */
   async read(name: string): Promise<Uint8Array<ArrayBuffer>> {
-    const found = this.kept.get(name) ?? (await this.fresh(name, () => undefined));
+    const found = this.#kept.get(name) ?? (await this.#fresh(name, () => undefined));
     if (typeof found === "string") throw new BundleError(`${this.where}: ${found}.`, COPY);
     return found;
   }
 
-  private async checkAll(report: (progress: Progress) => void): Promise<void> {
-    const total = Object.values(this.digests).reduce((sum, digest) => sum + digest.size, 0);
+  async #checkAll(report: (progress: Progress) => void): Promise<void> {
+    const total = Object.values(this.#digests).reduce((sum, digest) => sum + digest.size, 0);
     let loaded = 0;
     const problems: string[] = [];
-    for (const name of Object.keys(this.digests)) {
-      const found = await this.fresh(name, (bytes) => {
+    for (const name of Object.keys(this.#digests)) {
+      const found = await this.#fresh(name, (bytes) => {
         loaded += bytes;
         report({ file: name, loaded, total });
       });
@@ -87,11 +88,11 @@ export class BundleFiles {
   }
 
   /** Return the content of a file, or the problem of it. */
-  private async fresh(name: string, progress: (bytes: number) => void): Promise<Uint8Array<ArrayBuffer> | string> {
-    const wanted = this.digests[name] as FileDigest;
-    const content = await this.source.read(name, wanted.size, progress);
+  async #fresh(name: string, progress: (bytes: number) => void): Promise<Uint8Array<ArrayBuffer> | string> {
+    const wanted = this.#digests[name] as FileDigest;
+    const content = await this.#source.read(name, wanted.size, progress);
     if (content === null) return `${name} is missing`;
-    if (this.check) {
+    if (this.#check) {
       if (content.length > wanted.size) return `${name} has more than ${wanted.size} bytes`;
       if (content.length < wanted.size) return `${name} has ${content.length} bytes, expected ${wanted.size}`;
       const found = await sha256(content);
@@ -100,7 +101,7 @@ export class BundleFiles {
         return `${name} was changed (SHA-256 ${is}…, expected ${was}…)`;
       }
     }
-    if (this.source.keep) this.kept.set(name, content);
+    if (this.#source.keep) this.#kept.set(name, content);
     return content;
   }
 }

@@ -104,28 +104,21 @@ export const EVALUATION: Kind = record(
 
 /** The rules for walking a bundle's documents, and the settings that a caller may choose. */
 export class EvaluationRules implements RuleFields {
-  readonly segment_len: number;
-  readonly settings: Record<string, Setting>;
-  readonly rings: Record<string, Ring>;
-  readonly first_memory: "empty" | "zeros";
-  readonly max_positions: number | null;
-  readonly restart: boolean;
-  readonly whole: boolean;
-  readonly reads_last: boolean;
+  readonly segment_len!: number;
+  readonly settings!: Record<string, Setting>;
+  readonly rings!: Record<string, Ring>;
+  readonly first_memory!: "empty" | "zeros";
+  readonly max_positions!: number | null;
+  readonly restart!: boolean;
+  readonly whole!: boolean;
+  readonly reads_last!: boolean;
 
   constructor(fields: RuleFields) {
-    this.segment_len = fields.segment_len;
-    this.settings = fields.settings;
-    this.rings = fields.rings;
-    this.first_memory = fields.first_memory;
-    this.max_positions = fields.max_positions;
-    this.restart = fields.restart;
-    this.whole = fields.whole;
-    this.reads_last = fields.reads_last;
+    Object.assign(this, fields);
     const problems = OWN.filter((name) => Object.hasOwn(this.settings, name)).map(
       (name) => `the setting '${name}' is the runtime's own`,
     );
-    for (const [symbol, ring] of Object.entries(this.rings)) problems.push(...this.ringProblems(symbol, ring));
+    for (const [symbol, ring] of Object.entries(this.rings)) problems.push(...this.#ringProblems(symbol, ring));
     if (this.whole && Object.keys(this.rings).length) {
       problems.push("a document is one step, so nothing is kept in rings");
     }
@@ -134,7 +127,7 @@ export class EvaluationRules implements RuleFields {
     if (problems.length) throw new FieldError(`evaluation settings: ${problems.join("; ")}.`);
   }
 
-  private *ringProblems(symbol: string, ring: Ring): Iterable<string> {
+  *#ringProblems(symbol: string, ring: Ring): Iterable<string> {
     const rows = own(this.settings, ring.rows);
     if (rows?.type !== "integer" || rows.minimum === null || rows.minimum < 0 || rows.off !== null) {
       yield `ring ${shown(symbol)} keeps ${shown(ring.rows)} rows, which is not an integer setting of at least 0`;
@@ -196,7 +189,7 @@ export class EvaluationSettings {
 
   /** Whether scores depend on `segment_len` and on the ends of feeds. */
   get segmentationMatters(): boolean {
-    return Object.values(this.rules.rings).some((ring) => !this.isEqual(ring));
+    return Object.values(this.rules.rings).some((ring) => !this.#isEqual(ring));
   }
 
   /** Most tokens of a document that are read before it is refused or restarts; null: any number. */
@@ -212,12 +205,12 @@ export class EvaluationSettings {
 
   /** Rows of earlier segments in the ring that keeps the most; 0 if there is none. */
   get mostRows(): number {
-    return Math.max(0, ...this.symbols.map((symbol) => this.rows(symbol)));
+    return Math.max(0, ...this.#symbols.map((symbol) => this.rows(symbol)));
   }
 
   /** Most keys that a query sees in any ring, itself included; unbounded without rings. */
   get widestWindow(): number {
-    return this.symbols.length ? Math.max(...this.symbols.map((symbol) => this.window(symbol))) : UNBOUNDED_WINDOW;
+    return this.#symbols.length ? Math.max(...this.#symbols.map((symbol) => this.window(symbol))) : UNBOUNDED_WINDOW;
   }
 
   /** The slots that the largest ring needs: a step must not overwrite rows that its first query sees. */
@@ -225,19 +218,19 @@ export class EvaluationSettings {
     return this.mostRows + this.segmentLen;
   }
 
-  private get symbols(): string[] {
+  get #symbols(): string[] {
     return Object.keys(this.rules.rings);
   }
 
   /** Return the rows of earlier segments that rings of this capacity keep. */
   rows(symbol: string): number {
-    return Number(this.values[this.ring(symbol).rows]);
+    return Number(this.values[this.#ring(symbol).rows]);
   }
 
   /** Return the most keys that a query sees in rings of this capacity, itself included. */
   window(symbol: string): number {
-    const ring = this.ring(symbol);
-    return this.isEqual(ring) ? this.rows(symbol) + ring.window_extra : UNBOUNDED_WINDOW;
+    const ring = this.#ring(symbol);
+    return this.#isEqual(ring) ? this.rows(symbol) + ring.window_extra : UNBOUNDED_WINDOW;
   }
 
   /** Return the slots of rings of this symbol if the largest ring has `capacity` slots. */
@@ -264,11 +257,11 @@ export class EvaluationSettings {
     return { segment_len: this.segmentLen, restart: this.restart, ...this.values };
   }
 
-  private ring(symbol: string): Ring {
+  #ring(symbol: string): Ring {
     return this.rules.rings[symbol] as Ring;
   }
 
-  private isEqual(ring: Ring): boolean {
+  #isEqual(ring: Ring): boolean {
     return ring.same_length === null || Boolean(this.values[ring.same_length]);
   }
 }
@@ -280,7 +273,8 @@ export function own<T>(object: Record<string, T>, name: string): T | undefined {
 
 /** Return the problem of a setting's value, or null if it can be chosen. */
 function problemOf(setting: Setting, value: unknown): string | null {
-  if (setting.type === "boolean") return typeof value === "boolean" ? null : `is ${shown(value)}, expected true or false`;
+  if (setting.type === "boolean")
+    return typeof value === "boolean" ? null : `is ${shown(value)}, expected true or false`;
   if (typeof value !== "number" || !Number.isInteger(value)) return `is ${shown(value)}, expected a whole number`;
   const least = setting.minimum ?? -LARGEST_LENGTH;
   const most = setting.maximum ?? LARGEST_LENGTH;

@@ -26,7 +26,8 @@ export class Sampling {
   constructor({ temperature = 1, topK = null, topP = null, seed = null }: SamplingOptions = {}) {
     const problems = [];
     if (!(temperature >= 0)) problems.push(`temperature is ${temperature}, at least 0 is needed`);
-    if (topK !== null && !(topK >= 1 && Number.isInteger(topK))) problems.push(`top_k is ${topK}, at least 1 is needed`);
+    if (topK !== null && !(topK >= 1 && Number.isInteger(topK)))
+      problems.push(`top_k is ${topK}, at least 1 is needed`);
     if (topP !== null && !(topP > 0 && topP <= 1)) {
       problems.push(`top_p is ${topP}, expected more than 0 and at most 1`);
     }
@@ -52,7 +53,7 @@ export class Sampling {
     const top = logits[likeliest] as number;
     const scores = Float64Array.from(logits, (logit) => (logit - top) / this.temperature);
     const probabilities = scores.map(Math.exp);
-    const tokens = this.candidates(scores, probabilities);
+    const tokens = this.#candidates(scores, probabilities);
     const total = sum(tokens.map((token) => probabilities[token] as number));
     const reached = cumulated(tokens.map((token) => (probabilities[token] as number) / total));
     const last = reached.at(-1) as number;
@@ -62,15 +63,14 @@ export class Sampling {
   }
 
   /** Return the tokens that may be drawn: all in order, or likeliest first and equal ones by id. */
-  private candidates(scores: Float64Array, probabilities: Float64Array): number[] {
+  #candidates(scores: Float64Array, probabilities: Float64Array): number[] {
     const V = scores.length;
     const k = Math.min(this.topK ?? V, V);
     if (k === V && this.topP === null) return Array.from({ length: V }, (_, token) => token);
     // Only the candidates are sorted: to sort a large vocabulary takes longer than many steps. The less likely tokens
     // together have less probability than 1 - topP, so none of them is needed.
     const values = k < V ? scores : probabilities;
-    const least =
-      k < V ? (scores.toSorted()[V - k] as number) : ((1 - (this.topP ?? 1)) / V) * sum([...probabilities]);
+    const least = k < V ? (scores.toSorted()[V - k] as number) : ((1 - (this.topP ?? 1)) / V) * sum([...probabilities]);
     const tokens: number[] = [];
     values.forEach((value, token) => value >= least && tokens.push(token));
     tokens.sort((a, b) => (scores[b] as number) - (scores[a] as number) || a - b);

@@ -28,7 +28,8 @@ const LAYOUTS: Record<Message, Layout> = {
   graph: { messages: { 1: "node", 5: "tensor", 15: "sparse" }, texts: {} },
   node: { messages: { 5: "attribute" }, texts: { 4: "name", 7: "domain", 8: "overload" } },
   attribute: {
-    messages: { 5: "tensor", 6: "graph", 10: "tensor", 11: "graph", 22: "sparse", 23: "sparse" }, texts: {},
+    messages: { 5: "tensor", 6: "graph", 10: "tensor", 11: "graph", 22: "sparse", 23: "sparse" },
+    texts: {},
   },
   tensor: { messages: { 13: "entry" }, texts: {} },
   sparse: { messages: { 1: "tensor", 2: "tensor" }, texts: {} },
@@ -103,96 +104,96 @@ function texts(content: Uint8Array, found: Field[], layout: Layout): Record<stri
 /** One pass over a file, which records its contents. */
 class Walk {
   readonly locations = new Set<string>();
-  private readonly content: Uint8Array;
-  private readonly dataFiles: ReadonlySet<string>;
-  private readonly budget: Budget;
-  private readonly main = new Scope();
-  private readonly functions = new Map<string, Scope>();
-  private readonly operators = new Set<string>();
-  private readonly strange = new Set<string>(); // problems, each once, in order
-  private readonly sizes = new Map<string, [nodes: number, depth: number]>();
-  private readonly waiting: Waiting[];
+  readonly #content: Uint8Array;
+  readonly #dataFiles: ReadonlySet<string>;
+  readonly #budget: Budget;
+  readonly #main = new Scope();
+  readonly #functions = new Map<string, Scope>();
+  readonly #operators = new Set<string>();
+  readonly #strange = new Set<string>(); // problems, each once, in order
+  readonly #sizes = new Map<string, [nodes: number, depth: number]>();
+  readonly #waiting: Waiting[];
 
   constructor(content: Uint8Array, file: string, dataFiles: ReadonlySet<string>) {
-    this.content = content;
-    this.dataFiles = dataFiles;
-    this.budget = new Budget(GRAPH_LIMITS, file, BundleError);
-    this.budget.charge(content.length);
-    this.waiting = [["model", 0, content.length, this.main, 0]];
-    for (let next = this.waiting.pop(); next; next = this.waiting.pop()) this.message(...next);
+    this.#content = content;
+    this.#dataFiles = dataFiles;
+    this.#budget = new Budget(GRAPH_LIMITS, file, BundleError);
+    this.#budget.charge(content.length);
+    this.#waiting = [["model", 0, content.length, this.#main, 0]];
+    for (let next = this.#waiting.pop(); next; next = this.#waiting.pop()) this.#message(...next);
   }
 
   /** Read one message; its inner messages wait. */
-  private message(kind: Message, begin: number, end: number, scope: Scope, depth: number): void {
+  #message(kind: Message, begin: number, end: number, scope: Scope, depth: number): void {
     if (kind === "graph" || kind === "function" || kind === "training") {
-      [scope, depth] = this.enter(kind, scope, depth);
+      [scope, depth] = this.#enter(kind, scope, depth);
       if (depth > DEEPEST) return;
     }
     const layout = LAYOUTS[kind];
-    const [found, count] = fields(this.content, begin, end, WANTED.get(kind) as Set<number>);
-    this.budget.charge(0, 1 + count);
+    const [found, count] = fields(this.#content, begin, end, WANTED.get(kind) as Set<number>);
+    this.#budget.charge(0, 1 + count);
     for (const [number, first, last] of found) {
       const inner = layout.messages[number];
-      if (inner !== undefined) this.waiting.push([inner, first, last, scope, depth]);
+      if (inner !== undefined) this.#waiting.push([inner, first, last, scope, depth]);
     }
-    if (kind === "node") this.node(texts(this.content, found, layout), scope, depth);
-    else if (kind === "function") this.function(nameOf(texts(this.content, found, layout)), scope);
-    else if (kind === "entry") this.entry(texts(this.content, found, layout));
+    if (kind === "node") this.#node(texts(this.#content, found, layout), scope, depth);
+    else if (kind === "function") this.#function(nameOf(texts(this.#content, found, layout)), scope);
+    else if (kind === "entry") this.#entry(texts(this.#content, found, layout));
   }
 
   /** Return the scope of a function or graph, and the number of graphs around its nodes. */
-  private enter(kind: Message, scope: Scope, depth: number): [Scope, number] {
+  #enter(kind: Message, scope: Scope, depth: number): [Scope, number] {
     if (kind === "training") {
-      this.strange.add("it holds a training graph");
+      this.#strange.add("it holds a training graph");
       return [scope, DEEPEST + 1];
     }
     if (kind === "function") return [new Scope(), 0];
     scope.depth = Math.max(scope.depth, depth + 1);
-    if (depth === DEEPEST) this.strange.add(`graphs within nodes are more than ${DEEPEST} deep`);
+    if (depth === DEEPEST) this.#strange.add(`graphs within nodes are more than ${DEEPEST} deep`);
     return [scope, depth + 1];
   }
 
-  private node(said: Record<string, string>, scope: Scope, depth: number): void {
+  #node(said: Record<string, string>, scope: Scope, depth: number): void {
     scope.nodes += 1;
     const [domain, name] = parts(nameOf(said));
     if (domain === DOMAIN) {
       const call = scope.calls.get(nameOf(said)) ?? { times: 0, deepest: 0 };
       scope.calls.set(nameOf(said), { times: call.times + 1, deepest: Math.max(call.deepest, depth) });
     } else if (domain || !OPERATORS.has(name)) {
-      this.operators.add(nameOf(said));
+      this.#operators.add(nameOf(said));
     }
   }
 
-  private function(name: string, scope: Scope): void {
+  #function(name: string, scope: Scope): void {
     if (parts(name)[0] !== DOMAIN) {
-      this.strange.add(`it holds the function ${shownName(name)}, expected functions of ${DOMAIN} only`);
-    } else if (this.functions.has(name)) {
-      this.strange.add(`it holds the function ${shownName(name)} twice`);
+      this.#strange.add(`it holds the function ${shownName(name)}, expected functions of ${DOMAIN} only`);
+    } else if (this.#functions.has(name)) {
+      this.#strange.add(`it holds the function ${shownName(name)} twice`);
     }
-    this.functions.set(name, scope);
+    this.#functions.set(name, scope);
   }
 
-  private entry(said: Record<string, string>): void {
+  #entry(said: Record<string, string>): void {
     if (said["key"] !== "location") return;
     const location = said["value"] ?? "";
     this.locations.add(location);
-    if (!this.dataFiles.has(location)) {
-      this.strange.add(`its weights lie in ${named(location)}, which bundle.json does not list`);
+    if (!this.#dataFiles.has(location)) {
+      this.#strange.add(`its weights lie in ${named(location)}, which bundle.json does not list`);
     }
   }
 
   /** Yield the problems of the file. */
   *problems(): Iterable<string> {
-    if (this.operators.size) {
-      const names = listed([...this.operators].map(shownName).sort());
+    if (this.#operators.size) {
+      const names = listed([...this.#operators].map(shownName).sort());
       yield `it holds operators that xlexport does not write (${names})`;
     }
-    yield* [...this.strange].slice(0, 5);
-    if (this.strange.size) return;
+    yield* [...this.#strange].slice(0, 5);
+    if (this.#strange.size) return;
     try {
       let nodes = 0; // also of functions that nothing calls
-      for (const scope of this.functions.values()) nodes += scope.nodes;
-      if (Math.max(nodes, this.size(this.main, [])[0]) > MOST_NODES) {
+      for (const scope of this.#functions.values()) nodes += scope.nodes;
+      if (Math.max(nodes, this.#size(this.#main, [])[0]) > MOST_NODES) {
         yield `it has more than ${counted(MOST_NODES)} nodes, its functions expanded`;
       }
     } catch (problem) {
@@ -202,15 +203,15 @@ class Walk {
   }
 
   /** Return the number of nodes and the depth of a scope after all its calls are expanded. */
-  private size(scope: Scope, callers: string[]): [nodes: number, depth: number] {
+  #size(scope: Scope, callers: string[]): [nodes: number, depth: number] {
     if (callers.length > DEEPEST) throw new FunctionProblem(`functions within functions are more than ${DEEPEST} deep`);
     let { nodes, depth } = scope;
     for (const [name, call] of scope.calls) {
-      const called = this.functions.get(name);
+      const called = this.#functions.get(name);
       if (called === undefined) throw new FunctionProblem(`it calls ${shownName(name)}, which it does not hold`);
       if (callers.includes(name)) throw new FunctionProblem(`the function ${shownName(name)} calls itself`);
-      const inner = this.sizes.get(name) ?? this.size(called, [...callers, name]);
-      this.sizes.set(name, inner);
+      const inner = this.#sizes.get(name) ?? this.#size(called, [...callers, name]);
+      this.#sizes.set(name, inner);
       nodes += call.times * inner[0];
       depth = Math.max(depth, call.deepest + 1 + inner[1]);
     }

@@ -16,7 +16,11 @@ const ENTROPY_ERROR = 0.01; // in nats, relative to 1 + the largest entropy; flo
  * @throws BundleError - an output differs; the message has the file, the output, and the expected and found values.
  */
 export function requireOutputs(
-  file: string, outputs: readonly Tensor[], found: Record<string, OrtTensor>, segment: number, vocabSize: number,
+  file: string,
+  outputs: readonly Tensor[],
+  found: Record<string, OrtTensor>,
+  segment: number,
+  vocabSize: number,
 ): void {
   const ranges = rangesOf(vocabSize);
   for (const tensor of outputs) {
@@ -33,7 +37,10 @@ export function requireOutputs(
  * @param sizes - sizes of named axes; named axes without an entry may have any size.
  */
 export function requireKind(
-  file: string, tensor: Tensor, found: OrtTensor | undefined, sizes: Record<string, number> = {},
+  file: string,
+  tensor: Tensor,
+  found: OrtTensor | undefined,
+  sizes: Record<string, number> = {},
 ): void {
   if (found === undefined) throw notAsDescribed(file, `output ${named(tensor.name)} is missing`);
   const expected = tensor.shape.map((axis) => (typeof axis === "number" ? axis : sizes[axis]));

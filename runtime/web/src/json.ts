@@ -28,10 +28,23 @@ const NUMBER = /-?(?:0|[1-9]\d*)(\.\d+)?([eE][-+]?\d+)?/y;
 const SPACE = /[ \t\n\r]*/y;
 const PLAIN = /[^"\\\u0000-\u001f]*/y;
 const ESCAPES: Record<string, string> = {
-  '"': '"', "\\": "\\", "/": "/", b: "\b", f: "\f", n: "\n", r: "\r", t: "\t",
+  '"': '"',
+  "\\": "\\",
+  "/": "/",
+  b: "\b",
+  f: "\f",
+  n: "\n",
+  r: "\r",
+  t: "\t",
 };
 const WRITTEN: Record<string, string> = {
-  '"': '\\"', "\\": "\\\\", "\b": "\\b", "\f": "\\f", "\n": "\\n", "\r": "\\r", "\t": "\\t",
+  '"': '\\"',
+  "\\": "\\\\",
+  "\b": "\\b",
+  "\f": "\\f",
+  "\n": "\\n",
+  "\r": "\\r",
+  "\t": "\\t",
 };
 
 /** Return whether a value is an object, not a list, null or a number. */
@@ -45,114 +58,114 @@ export function parse(text: string): Json {
 }
 
 class Parser {
-  private readonly text: string;
-  private place = 0;
-  private depth = 0;
+  readonly #text: string;
+  #place = 0;
+  #depth = 0;
 
   constructor(text: string) {
-    this.text = text;
+    this.#text = text;
   }
 
   whole(): Json {
-    const value = this.value();
-    this.match(SPACE);
-    if (this.place < this.text.length) throw this.wrong("more text after the value");
+    const value = this.#value();
+    this.#match(SPACE);
+    if (this.#place < this.#text.length) throw this.#wrong("more text after the value");
     return value;
   }
 
-  private value(): Json {
-    this.match(SPACE);
-    const first = this.text[this.place];
-    if (first === "{") return this.nested(() => this.object());
-    if (first === "[") return this.nested(() => this.list());
-    if (first === '"') return this.string();
+  #value(): Json {
+    this.#match(SPACE);
+    const first = this.#text[this.#place];
+    if (first === "{") return this.#nested(() => this.#object());
+    if (first === "[") return this.#nested(() => this.#list());
+    if (first === '"') return this.#string();
     for (const [word, value] of WORDS) {
-      if (this.text.startsWith(word, this.place)) {
-        this.place += word.length;
+      if (this.#text.startsWith(word, this.#place)) {
+        this.#place += word.length;
         return value;
       }
     }
-    return this.number();
+    return this.#number();
   }
 
-  private nested<T>(read: () => T): T {
-    if (++this.depth > DEEPEST) throw this.wrong("lists and objects within each other too deep");
-    this.place += 1;
+  #nested<T>(read: () => T): T {
+    if (++this.#depth > DEEPEST) throw this.#wrong("lists and objects within each other too deep");
+    this.#place += 1;
     const value = read();
-    this.depth -= 1;
+    this.#depth -= 1;
     return value;
   }
 
-  private object(): JsonObject {
+  #object(): JsonObject {
     const object = Object.create(null) as JsonObject;
-    if (this.ends("}")) return object;
+    if (this.#ends("}")) return object;
     for (;;) {
-      this.match(SPACE);
-      if (this.text[this.place] !== '"') throw this.wrong("a name is missing");
-      const name = this.string();
-      if (!this.ends(":")) throw this.wrong("a colon is missing");
-      object[name] = this.value();
-      if (this.ends("}")) return object;
-      if (!this.ends(",")) throw this.wrong("a comma is missing");
+      this.#match(SPACE);
+      if (this.#text[this.#place] !== '"') throw this.#wrong("a name is missing");
+      const name = this.#string();
+      if (!this.#ends(":")) throw this.#wrong("a colon is missing");
+      object[name] = this.#value();
+      if (this.#ends("}")) return object;
+      if (!this.#ends(",")) throw this.#wrong("a comma is missing");
     }
   }
 
-  private list(): Json[] {
+  #list(): Json[] {
     const list: Json[] = [];
-    if (this.ends("]")) return list;
+    if (this.#ends("]")) return list;
     for (;;) {
-      list.push(this.value());
-      if (this.ends("]")) return list;
-      if (!this.ends(",")) throw this.wrong("a comma is missing");
+      list.push(this.#value());
+      if (this.#ends("]")) return list;
+      if (!this.#ends(",")) throw this.#wrong("a comma is missing");
     }
   }
 
-  private string(): string {
+  #string(): string {
     let value = "";
-    this.place += 1;
+    this.#place += 1;
     for (;;) {
-      value += this.match(PLAIN);
-      const next = this.text[this.place++];
+      value += this.#match(PLAIN);
+      const next = this.#text[this.#place++];
       if (next === '"') return value;
-      if (next !== "\\") throw this.wrong("a text without an end");
-      const escape = this.text[this.place++] ?? "";
+      if (next !== "\\") throw this.#wrong("a text without an end");
+      const escape = this.#text[this.#place++] ?? "";
       if (escape === "u") {
-        const code = this.text.slice(this.place, this.place + 4);
-        if (!/^[0-9a-fA-F]{4}$/.test(code)) throw this.wrong("an escape that is not one");
+        const code = this.#text.slice(this.#place, this.#place + 4);
+        if (!/^[0-9a-fA-F]{4}$/.test(code)) throw this.#wrong("an escape that is not one");
         value += String.fromCharCode(parseInt(code, 16));
-        this.place += 4;
+        this.#place += 4;
       } else if (ESCAPES[escape] !== undefined) {
         value += ESCAPES[escape];
       } else {
-        throw this.wrong("an escape that is not one");
+        throw this.#wrong("an escape that is not one");
       }
     }
   }
 
-  private number(): Json {
-    const start = this.place;
-    const text = this.match(NUMBER);
-    if (text === "" || text === "-") throw this.wrong("a value is missing", start);
+  #number(): Json {
+    const start = this.#place;
+    const text = this.#match(NUMBER);
+    if (text === "" || text === "-") throw this.#wrong("a value is missing", start);
     if (/[.eE]/.test(text)) return new Float(Number(text));
-    if (text.length > MOST_DIGITS) throw this.wrong("a number of too many digits", start);
+    if (text.length > MOST_DIGITS) throw this.#wrong("a number of too many digits", start);
     return Number.isSafeInteger(Number(text)) ? Number(text) + 0 : BigInt(text);
   }
 
-  private ends(mark: string): boolean {
-    this.match(SPACE);
-    if (this.text[this.place] !== mark) return false;
-    this.place += 1;
+  #ends(mark: string): boolean {
+    this.#match(SPACE);
+    if (this.#text[this.#place] !== mark) return false;
+    this.#place += 1;
     return true;
   }
 
-  private match(pattern: RegExp): string {
-    pattern.lastIndex = this.place;
-    const found = pattern.exec(this.text)?.[0] ?? "";
-    this.place += found.length;
+  #match(pattern: RegExp): string {
+    pattern.lastIndex = this.#place;
+    const found = pattern.exec(this.#text)?.[0] ?? "";
+    this.#place += found.length;
     return found;
   }
 
-  private wrong(what: string, place = this.place): SyntaxError {
+  #wrong(what: string, place = this.#place): SyntaxError {
     return new SyntaxError(`${what} at character ${place}`);
   }
 }

@@ -25,21 +25,21 @@ export interface MemoryPlan {
 /** A carried tensor, which several memories may hold; it is never changed. */
 class Carried {
   readonly tensor: OrtTensor;
-  private users = 1;
+  #users = 1;
 
   constructor(tensor: OrtTensor) {
     this.tensor = tensor;
   }
 
   hold(): this {
-    this.users += 1;
+    this.#users += 1;
     return this;
   }
 
   /** Free a buffer on the GPU with its last user. JavaScript frees all others. */
   leave(): void {
-    this.users -= 1;
-    if (this.users === 0 && this.tensor.location === "gpu-buffer") this.tensor.dispose();
+    this.#users -= 1;
+    if (this.#users === 0 && this.tensor.location === "gpu-buffer") this.tensor.dispose();
   }
 }
 
@@ -57,24 +57,26 @@ export class DocumentMemory {
   memoryLength: number;
   /** Number of tokens read of the document since its last restart. */
   position = 0;
-  private carried = new Map<string, Carried>();
+  readonly #carried: Map<string, Carried>;
 
-  constructor(plan: MemoryPlan) {
+  /** Begin a document. */
+  constructor(plan: MemoryPlan, carried?: Map<string, Carried>) {
     this.plan = plan;
-    this.memoryLength = this.firstLength;
-    for (const entry of plan.entries) this.carried.set(entry.input, new Carried(firstTensor(plan, entry)));
+    this.memoryLength = this.#firstLength;
+    const fresh = (entry: Memory): [string, Carried] => [entry.input, new Carried(firstTensor(plan, entry))];
+    this.#carried = carried ?? new Map(plan.entries.map(fresh));
   }
 
   /** Longest step that does not overwrite rows that its first query sees. */
   get maxSegment(): number {
-    return this.evaluation.maxSegment(this.plan.capacity);
+    return this.#evaluation.maxSegment(this.plan.capacity);
   }
 
   /** Tokens that can still be read before the document must end or restart. */
   get room(): number {
-    const longest = this.evaluation.longestPart;
+    const longest = this.#evaluation.longestPart;
     if (longest === null) return UNBOUNDED_WINDOW;
-    if (this.evaluation.rules.whole) return this.position > 0 ? 0 : longest;
+    if (this.#evaluation.rules.whole) return this.position > 0 ? 0 : longest;
     return longest - this.position;
   }
 
@@ -83,12 +85,12 @@ export class DocumentMemory {
     return this.plan.entries.reduce((sum, entry) => sum + product(sizesOf(this.plan, entry)) * bytesOf(entry.dtype), 0);
   }
 
-  private get evaluation(): EvaluationSettings {
+  get #evaluation(): EvaluationSettings {
     return this.plan.evaluation;
   }
 
-  private get firstLength(): number {
-    return this.evaluation.rules.first_memory === "zeros" ? this.evaluation.mostRows : 0;
+  get #firstLength(): number {
+    return this.#evaluation.rules.first_memory === "zeros" ? this.#evaluation.mostRows : 0;
   }
 
   /** Return the inputs of a step: carried tensors, constants, counters and settings. */
@@ -96,15 +98,15 @@ export class DocumentMemory {
     const { runtime, constants, capacity } = this.plan;
     const number = (value: number): OrtTensor => runtime.int64([value]);
     const feeds: Record<string, OrtTensor> = { ...constants, position: number(this.position) };
-    for (const [symbol, ring] of Object.entries(this.evaluation.rules.rings)) {
-      feeds[ring.offset] = number(this.offset % this.evaluation.slots(symbol, capacity));
+    for (const [symbol, ring] of Object.entries(this.#evaluation.rules.rings)) {
+      feeds[ring.offset] = number(this.offset % this.#evaluation.slots(symbol, capacity));
       if (ring.length !== null) {
-        feeds[ring.length] = number(Math.min(this.memoryLength, this.evaluation.rows(symbol)));
+        feeds[ring.length] = number(Math.min(this.memoryLength, this.#evaluation.rows(symbol)));
       }
-      if (ring.window !== null) feeds[ring.window] = number(this.evaluation.window(symbol));
+      if (ring.window !== null) feeds[ring.window] = number(this.#evaluation.window(symbol));
     }
-    for (const [name, value] of Object.entries(this.evaluation.inputs())) feeds[name] = number(value);
-    for (const [name, carried] of this.carried) feeds[name] = carried.tensor;
+    for (const [name, value] of Object.entries(this.#evaluation.inputs())) feeds[name] = number(value);
+    for (const [name, carried] of this.#carried) feeds[name] = carried.tensor;
     return feeds;
   }
 
@@ -112,15 +114,15 @@ export class DocumentMemory {
   context(segmentLen: number): number[] {
     const steps = Array.from({ length: segmentLen }, (_, step) => step + 1);
     if (this.plan.entries.some((entry) => entry.layout === "state")) return steps.map((step) => this.position + step);
-    const kept = Math.min(this.position, this.evaluation.mostRows);
-    return steps.map((step) => Math.min(kept + step, this.evaluation.widestWindow));
+    const kept = Math.min(this.position, this.#evaluation.mostRows);
+    return steps.map((step) => Math.min(kept + step, this.#evaluation.widestWindow));
   }
 
   /** Take what a step of `segmentLen` tokens has returned. */
   advance(outputs: Record<string, OrtTensor>, segmentLen: number): void {
-    for (const entry of this.plan.entries) this.put(entry.input, outputs[entry.output] as OrtTensor);
+    for (const entry of this.plan.entries) this.#put(entry.input, outputs[entry.output] as OrtTensor);
     this.offset += segmentLen;
-    this.memoryLength = Math.min(this.memoryLength + segmentLen, this.evaluation.mostRows);
+    this.memoryLength = Math.min(this.memoryLength + segmentLen, this.#evaluation.mostRows);
     this.position += segmentLen;
   }
 
@@ -132,32 +134,33 @@ export class DocumentMemory {
    * if the old rows may not be finite.
    */
   restart(refill = false): void {
-    const all = refill || this.evaluation.rules.first_memory === "zeros";
+    const all = refill || this.#evaluation.rules.first_memory === "zeros";
     for (const entry of this.plan.entries) {
-      if (all || entry.layout === "state") this.put(entry.input, firstTensor(this.plan, entry));
+      if (all || entry.layout === "state") this.#put(entry.input, firstTensor(this.plan, entry));
     }
-    this.memoryLength = this.firstLength;
+    this.memoryLength = this.#firstLength;
     this.position = 0;
   }
 
   /** Return a memory with the same contents, which goes on independently. */
   copy(): DocumentMemory {
-    const twin = Object.create(DocumentMemory.prototype) as DocumentMemory;
-    const carried = new Map([...this.carried].map(([name, one]) => [name, one.hold()]));
-    return Object.assign(twin, this, { carried });
+    const carried = new Map([...this.#carried].map(([name, one]) => [name, one.hold()]));
+    const twin = new DocumentMemory(this.plan, carried);
+    [twin.offset, twin.memoryLength, twin.position] = [this.offset, this.memoryLength, this.position];
+    return twin;
   }
 
   /** Free what only this memory holds. */
   release(): void {
-    for (const carried of this.carried.values()) carried.leave();
-    this.carried.clear();
+    for (const carried of this.#carried.values()) carried.leave();
+    this.#carried.clear();
   }
 
   /** Return the carried tensors on the CPU. */
   async arrays(): Promise<Map<string, HostTensor>> {
     const found = new Map<string, HostTensor>();
     for (const entry of this.plan.entries) {
-      const tensor = this.carried.get(entry.input)?.tensor as OrtTensor;
+      const tensor = this.#carried.get(entry.input)?.tensor as OrtTensor;
       const data = (await tensor.getData()) as Numbers;
       found.set(entry.input, { dtype: entry.dtype, shape: sizesOf(this.plan, entry), data });
     }
@@ -172,9 +175,9 @@ export class DocumentMemory {
       const sizes = sizesOf(this.plan, entry);
       let data = saved.data;
       if (symbol !== null && capacity !== this.plan.capacity) {
-        const slots = this.evaluation.slots(symbol, this.plan.capacity);
-        const savedSlots = this.evaluation.slots(symbol, capacity);
-        const kept = Math.min(this.evaluation.rows(symbol), slots, savedSlots);
+        const slots = this.#evaluation.slots(symbol, this.plan.capacity);
+        const savedSlots = this.#evaluation.slots(symbol, capacity);
+        const kept = Math.min(this.#evaluation.rows(symbol), slots, savedSlots);
         data = firstArray(this.plan, entry);
         const axis = entry.shape.indexOf(symbol);
         const [outer, inner] = [product(sizes.slice(0, axis)), product(sizes.slice(axis + 1))];
@@ -185,14 +188,14 @@ export class DocumentMemory {
           }
         }
       }
-      this.put(entry.input, this.plan.runtime.tensor(entry.dtype, data, sizes));
+      this.#put(entry.input, this.plan.runtime.tensor(entry.dtype, data, sizes));
     }
     this.offset = offset;
   }
 
-  private put(input: string, tensor: OrtTensor): void {
-    this.carried.get(input)?.leave();
-    this.carried.set(input, new Carried(tensor));
+  #put(input: string, tensor: OrtTensor): void {
+    this.#carried.get(input)?.leave();
+    this.#carried.set(input, new Carried(tensor));
   }
 }
 
@@ -224,7 +227,8 @@ function firstArray(plan: MemoryPlan, entry: Memory): Numbers {
     if (!(error instanceof RangeError)) throw error;
     throw new OptionError(
       `the memory of ${counted(plan.capacity)} slots is larger than this program may have.`,
-      "Choose a smaller mem_len or segment_len.", error,
+      "Choose a smaller mem_len or segment_len.",
+      error,
     );
   }
   const value = entry.first_value === null ? null : (plan.firstValues[entry.first_value]?.data as Float32Array);

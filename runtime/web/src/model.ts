@@ -106,7 +106,8 @@ export class Model extends Engine {
    *     model reads before each document; and settings.
    */
   async *scoreTokens(
-    documents: Documents, { detail = null, bos = null, ...settings }: ScoreOptions & { detail?: number | null } = {},
+    documents: Documents,
+    { detail = null, bos = null, ...settings }: ScoreOptions & { detail?: number | null } = {},
   ): AsyncGenerator<TokenScores> {
     const scorer = new Scorer(this, this.evaluation(settings), detail, bos);
     yield* scorer.tokens(several(documents, "scoreTokens"));
@@ -118,7 +119,7 @@ export class Model extends Engine {
     const evaluation = this.evaluation(settings as Settings);
     const rule = sampling instanceof Sampling ? sampling : new Sampling(sampling);
     if (evaluation.rules.whole) {
-      yield* this.generateWhole(prompt, maxTokens, rule, settings as Settings);
+      yield* this.#generateWhole(prompt, maxTokens, rule, settings as Settings);
       return;
     }
     const stream = await Stream.open(this, evaluation);
@@ -130,8 +131,11 @@ export class Model extends Engine {
   }
 
   /** Continue a document that the model reads in one step: read it again for each token. */
-  private async *generateWhole(
-    prompt: Piece, maxTokens: number, sampling: Sampling, settings: Settings,
+  async *#generateWhole(
+    prompt: Piece,
+    maxTokens: number,
+    sampling: Sampling,
+    settings: Settings,
   ): AsyncGenerator<number> {
     if (!(maxTokens >= 0)) throw new OptionError(`max_tokens is ${maxTokens}, at least 0 is needed.`);
     const evaluation = this.evaluation(settings);

@@ -53,17 +53,17 @@ export function setPlatform(chosen: Platform): void {
 export class Runtime {
   readonly ort: Ort;
   readonly device: Device;
-  private readonly provider: string;
-  private readonly threads: number | null;
-  private readonly parallel: boolean;
-  private last: Promise<unknown> = Promise.resolve();
+  readonly #provider: string;
+  readonly #threads: number | null;
+  readonly #parallel: boolean;
+  #last: Promise<unknown> = Promise.resolve();
 
   private constructor(ort: Ort, device: Device, provider: string, threads: number | null, parallel: boolean) {
     this.ort = ort;
     this.device = device;
-    this.provider = provider;
-    this.threads = threads;
-    this.parallel = parallel;
+    this.#provider = provider;
+    this.#threads = threads;
+    this.#parallel = parallel;
   }
 
   /**
@@ -104,32 +104,32 @@ export class Runtime {
    * @param data - files of weights by name.
    * @param kept - outputs that stay on the device.
    */
-  async session(
-    content: Uint8Array, data: Record<string, Uint8Array>, kept: readonly string[],
-  ): Promise<OrtSession> {
+  async session(content: Uint8Array, data: Record<string, Uint8Array>, kept: readonly string[]): Promise<OrtSession> {
     const onDevice = this.device === "webgpu" && kept.length > 0;
     const options = {
-      executionProviders: [this.provider],
+      executionProviders: [this.#provider],
       logSeverityLevel: 3, // errors; they are raised, too
       externalData: Object.entries(data).map(([path, bytes]) => ({ path, data: bytes })),
-      ...(this.threads === null ? {} : { intraOpNumThreads: this.threads }),
+      ...(this.#threads === null ? {} : { intraOpNumThreads: this.#threads }),
       ...(onDevice ? { preferredOutputLocation: Object.fromEntries(kept.map((name) => [name, "gpu-buffer"])) } : {}),
     };
-    return this.alone(() => this.ort.InferenceSession.create(content, options as never));
+    return this.#alone(() => this.ort.InferenceSession.create(content, options as never));
   }
 
   /** Run a session. */
   async run(
-    session: OrtSession, feeds: Record<string, OrtTensor>, outputs: readonly string[],
+    session: OrtSession,
+    feeds: Record<string, OrtTensor>,
+    outputs: readonly string[],
   ): Promise<Record<string, OrtTensor>> {
-    return this.alone(() => session.run(feeds, outputs));
+    return this.#alone(() => session.run(feeds, outputs));
   }
 
   /** Call a function when no other call runs, if this platform allows only one at a time. */
-  private async alone<T>(call: () => Promise<T>): Promise<T> {
-    if (this.parallel) return call();
-    const result = this.last.then(call);
-    this.last = result.catch(() => undefined);
+  async #alone<T>(call: () => Promise<T>): Promise<T> {
+    if (this.#parallel) return call();
+    const result = this.#last.then(call);
+    this.#last = result.catch(() => undefined);
     return result;
   }
 }
@@ -140,6 +140,10 @@ export async function importModule<T>(name: string, load: () => Promise<unknown>
     const module = (await load()) as Record<string, unknown>;
     return (module["InferenceSession"] ? module : module["default"]) as T;
   } catch (error) {
-    throw new ProviderError(`${name} cannot be loaded (${firstLine(error)}).`, `Install it: npm install ${name}`, error);
+    throw new ProviderError(
+      `${name} cannot be loaded (${firstLine(error)}).`,
+      `Install it: npm install ${name}`,
+      error,
+    );
   }
 }

@@ -36,7 +36,9 @@ export function numberField(data: Uint8Array, start: number, end: number, wanted
 
 /** Call `visit` with each field of a message, and return their number. */
 function walk(
-  data: Uint8Array, start: number, end: number,
+  data: Uint8Array,
+  start: number,
+  end: number,
   visit: (number: number, wireType: WireType, first: number, after: number) => void,
 ): number {
   let count = 0;
@@ -44,7 +46,8 @@ function walk(
   while (place < end) {
     const begin = place;
     const [tag, value] = varint(data, begin, end);
-    if (!(tag >= 8 && tag < LARGEST_TAG)) throw new MessageError(`no field has number ${tag >>> 3}, as at byte ${begin}`);
+    if (!(tag >= 8 && tag < LARGEST_TAG))
+      throw new MessageError(`no field has number ${tag >>> 3}, as at byte ${begin}`);
     const number = Math.floor(tag / 8);
     let [first, after] = [value, value];
     const wireType = tag % 8;

@@ -8,30 +8,30 @@ const [MIX_L, MIX_R] = [0xca01f9dd, 0x4973f715];
 
 /** A generator PCG64 (XSL-RR), seeded as NumPy's `SeedSequence` does. */
 export class Random {
-  private state = 0n;
-  private readonly increment: bigint;
+  #state = 0n;
+  readonly #increment: bigint;
 
   constructor(seed: bigint) {
     const words = seedWords(seed, 8).map(BigInt);
     const long = (at: number): bigint => (words[at] as bigint) | ((words[at + 1] as bigint) << WORD);
     const pair = (at: number): bigint => (long(at) << 64n) | long(at + 2);
-    this.increment = ((pair(4) << 1n) | 1n) & MASK128;
-    this.advance();
-    this.state = (this.state + pair(0)) & MASK128;
-    this.advance();
+    this.#increment = ((pair(4) << 1n) | 1n) & MASK128;
+    this.#advance();
+    this.#state = (this.#state + pair(0)) & MASK128;
+    this.#advance();
   }
 
   /** Return a number of at least 0 and below 1, in steps of 2^-53. */
   next(): number {
-    this.advance();
-    const turn = this.state >> 122n;
-    const mixed = ((this.state >> 64n) ^ this.state) & MASK64;
+    this.#advance();
+    const turn = this.#state >> 122n;
+    const mixed = ((this.#state >> 64n) ^ this.#state) & MASK64;
     const turned = ((mixed >> turn) | (mixed << (64n - turn))) & MASK64;
     return Number(turned >> 11n) / 2 ** 53;
   }
 
-  private advance(): void {
-    this.state = (this.state * MULTIPLIER + this.increment) & MASK128;
+  #advance(): void {
+    this.#state = (this.#state * MULTIPLIER + this.#increment) & MASK128;
   }
 }
 

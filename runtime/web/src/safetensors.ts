@@ -29,7 +29,8 @@ const LONG = Object.fromEntries(Object.entries(SHORT).map(([short, dtype]) => [d
  * @throws SafetensorsError - the bytes are not such a file.
  */
 export function readSafetensors(
-  raw: Uint8Array, read: (header: Uint8Array) => Json = (header) => parse(new TextDecoder().decode(header)),
+  raw: Uint8Array,
+  read: (header: Uint8Array) => Json = (header) => parse(new TextDecoder().decode(header)),
 ): { tensors: Record<string, HostTensor>; metadata: JsonObject } {
   const view = new DataView(raw.buffer, raw.byteOffset, raw.byteLength);
   const size = raw.length < 8 ? 0 : Number(view.getBigUint64(0, true));

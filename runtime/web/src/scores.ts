@@ -77,7 +77,11 @@ export function bits(logProbs: Iterable<number>): number {
  * @param unscored - 1 if the first token had no context, else 0.
  */
 export function totalScore(
-  document: string, counts: TextCounts, tokens: number, unscored: number, logProbSum: number,
+  document: string,
+  counts: TextCounts,
+  tokens: number,
+  unscored: number,
+  logProbSum: number,
   evaluation: EvaluationSettings,
 ): DocumentScore {
   const scored = Math.max(tokens - unscored, 0);

@@ -21,14 +21,14 @@ export interface Source {
 export class UrlSource implements Source {
   readonly where: string;
   readonly keep = true;
-  private readonly base: URL;
+  readonly #base: URL;
 
   constructor(address: string | URL) {
     const text = String(address);
     const folder = text.endsWith("/") ? text : `${text}/`;
     const page = (globalThis as { location?: { href: string } }).location?.href;
     if (!URL.canParse(folder, page)) throw new BundleNotFoundError(`${text}: not an address of a bundle.`);
-    this.base = new URL(folder, page);
+    this.#base = new URL(folder, page);
     this.where = text.replace(/\/$/, "");
   }
 
@@ -37,10 +37,10 @@ export class UrlSource implements Source {
     let size = 0;
     const parts: Uint8Array[] = [];
     try {
-      const response = await fetch(new URL(encodeURIComponent(name), this.base));
+      const response = await fetch(new URL(encodeURIComponent(name), this.#base));
       if (response.status === 404 || response.status === 410) return null;
       if (!response.ok) throw new BundleError(`${file}: the server answered ${response.status}.`, "Load it again.");
-      for (const reader = response.body?.getReader(); reader; ) {
+      for (const reader = response.body?.getReader(); reader;) {
         const { done, value } = await reader.read();
         if (done) break;
         parts.push(value);
@@ -54,7 +54,9 @@ export class UrlSource implements Source {
     } catch (error) {
       if (error instanceof BundleError) throw error;
       throw new BundleError(
-        `${file}: could not be loaded (${firstLine(error)}).`, "Check the connection, and load it again.", error,
+        `${file}: could not be loaded (${firstLine(error)}).`,
+        "Check the connection, and load it again.",
+        error,
       );
     }
     return joined(parts, size);
@@ -65,23 +67,26 @@ export class UrlSource implements Source {
 export class FilesSource implements Source {
   readonly where: string;
   readonly keep = false;
-  private readonly files: ReadonlyMap<string, Blob | Uint8Array>;
+  readonly #files: ReadonlyMap<string, Blob | Uint8Array>;
 
   /** Take files by name. */
   constructor(files: ReadonlyMap<string, Blob | Uint8Array>, where = "the chosen files") {
-    this.files = files;
+    this.#files = files;
     this.where = where;
   }
 
   /** Return the files of a list, such as `input.files` of a page. Folders in front of the names do not matter. */
   static of(list: Iterable<File>): FilesSource {
     const files = [...list];
-    const folder = files.find((file) => file.name === "bundle.json")?.webkitRelativePath.split("/").at(-2);
+    const folder = files
+      .find((file) => file.name === "bundle.json")
+      ?.webkitRelativePath.split("/")
+      .at(-2);
     return new FilesSource(new Map(files.map((file) => [file.name, file])), folder);
   }
 
   async read(name: string, most: number, progress: (bytes: number) => void): Promise<Uint8Array<ArrayBuffer> | null> {
-    const file = this.files.get(name);
+    const file = this.#files.get(name);
     if (file === undefined) return null;
     const part = file instanceof Uint8Array ? file.slice(0, most + 1) : await blobBytes(file.slice(0, most + 1), name);
     progress(part.length);

@@ -2,9 +2,7 @@
 
 import { checkKind, type Axis } from "./arrays.js";
 import { EVALUATION, type EvaluationRules } from "./evaluation.js";
-import {
-  anything, choice, either, FieldError, list, map, nothing, readFields, record, text, whole,
-} from "./fields.js";
+import { anything, choice, either, FieldError, list, map, nothing, readFields, record, text, whole } from "./fields.js";
 import { BundleError } from "./errors.js";
 import { textSha256 } from "./digest.js";
 import { dumps, isObject, parse, type Json, type JsonObject } from "./json.js";
@@ -113,7 +111,10 @@ const GRAPH = record(
     if (graph.max_segment !== null && graph.max_segment < 1) {
       throw new FieldError(`max_segment is ${graph.max_segment}, expected a whole number of at least 1`);
     }
-    for (const [what, tensors] of [["inputs", graph.inputs], ["outputs", graph.outputs]] as const) {
+    for (const [what, tensors] of [
+      ["inputs", graph.inputs],
+      ["outputs", graph.outputs],
+    ] as const) {
       if (new Set(tensors.map((tensor) => tensor.name)).size < tensors.length) {
         throw new FieldError(`${what} of ${named(graph.file)} have the same name`);
       }

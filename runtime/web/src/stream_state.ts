@@ -45,13 +45,17 @@ const SAVED = record({
 
 /** Return the content of a state's file. */
 export async function writeStream(
-  saved: SavedStream, arrays: ReadonlyMap<string, HostTensor>,
+  saved: SavedStream,
+  arrays: ReadonlyMap<string, HostTensor>,
 ): Promise<Uint8Array<ArrayBuffer>> {
   const state: JsonObject = { kind: KIND, version: VERSION, ...(saved as unknown as JsonObject) };
   state["sha256"] = await digestOf(state, arrays);
   const parts = [safetensorsHeader({ xlexport: dumps(state) }, arrays)];
   for (const array of arrays.values()) parts.push(bytes(array.data));
-  return joined(parts, parts.reduce((size, part) => size + part.length, 0));
+  return joined(
+    parts,
+    parts.reduce((size, part) => size + part.length, 0),
+  );
 }
 
 /**
@@ -60,7 +64,9 @@ export async function writeStream(
  * @throws StateError - the bytes are not a stream's state, are damaged, or belong to another bundle.
  */
 export async function readStream(
-  engine: Engine, raw: Uint8Array, name: string,
+  engine: Engine,
+  raw: Uint8Array,
+  name: string,
 ): Promise<{ saved: SavedStream; evaluation: EvaluationSettings; arrays: Record<string, HostTensor> }> {
   const { state, arrays } = await readState(raw, name);
   if (state["fingerprint"] !== engine.fingerprint) {
@@ -101,7 +107,8 @@ export async function readStream(
 
 /** Return the fields and tensors of a state, whose digest is right. */
 async function readState(
-  raw: Uint8Array, name: string,
+  raw: Uint8Array,
+  name: string,
 ): Promise<{ state: JsonObject; arrays: Record<string, HostTensor> }> {
   const budget = new Budget(LIMITS, name, StateError);
   let state: Json;
@@ -138,7 +145,12 @@ async function digestOf(state: JsonObject, arrays: ReadonlyMap<string, HostTenso
     const shape = array.shape.length === 1 ? `(${array.shape[0]},)` : `(${array.shape.join(", ")})`;
     parts.push(new TextEncoder().encode(`${name} ${array.dtype} ${shape}`), bytes(array.data));
   }
-  return sha256(joined(parts, parts.reduce((size, part) => size + part.length, 0)));
+  return sha256(
+    joined(
+      parts,
+      parts.reduce((size, part) => size + part.length, 0),
+    ),
+  );
 }
 
 /** Return the reasons why no walk under these settings can have this state. */

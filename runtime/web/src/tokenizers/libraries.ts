@@ -34,15 +34,28 @@ interface SentencePiece {
 
 /** A library's tokenizer. Documents must be UTF-8, and are read whole: cuts would change tokens. */
 class LibraryTokenizer implements Tokenizer {
+  readonly vocabSize: number | null;
+  readonly unkId: number | null;
+  readonly #ids: (text: string) => ArrayLike<number | bigint>;
+  readonly #text: (ids: number[]) => string;
+  readonly #find: (name: string) => number | null;
+
   constructor(
-    readonly vocabSize: number | null, readonly unkId: number | null,
-    private readonly ids: (text: string) => ArrayLike<number | bigint>,
-    private readonly text: (ids: number[]) => string,
-    private readonly find: (name: string) => number | null,
-  ) {}
+    vocabSize: number | null,
+    unkId: number | null,
+    ids: (text: string) => ArrayLike<number | bigint>,
+    text: (ids: number[]) => string,
+    find: (name: string) => number | null,
+  ) {
+    this.vocabSize = vocabSize;
+    this.unkId = unkId;
+    this.#ids = ids;
+    this.#text = text;
+    this.#find = find;
+  }
 
   encode(text: string | Uint8Array): number[] {
-    return this.encoded(utf8Text(text, "the text"), "the text");
+    return this.#encoded(utf8Text(text, "the text"), "the text");
   }
 
   encodePiece(text: string | Uint8Array): number[] {
@@ -50,11 +63,11 @@ class LibraryTokenizer implements Tokenizer {
   }
 
   decode(ids: Iterable<number>): string {
-    return ofLibrary(TextError, "the library cannot turn the token ids into text", () => this.text([...ids]));
+    return ofLibrary(TextError, "the library cannot turn the token ids into text", () => this.#text([...ids]));
   }
 
   idOf(name: string): number | null {
-    return this.find(name);
+    return this.#find(name);
   }
 
   async *read(parts: AsyncIterable<Uint8Array>, name: string, counts: TextCounts): AsyncIterable<TokenPiece> {
@@ -69,21 +82,21 @@ class LibraryTokenizer implements Tokenizer {
       }
     }
     const text = utf8Text(Uint8Array.from(held.flat()), name);
-    const ids = this.encoded(text, name);
-    const first = this.firstToken(text, ids);
+    const ids = this.#encoded(text, name);
+    const first = this.#firstToken(text, ids);
     counts.firstTokenChars = [...first].length;
     counts.firstTokenBytes = new TextEncoder().encode(first).length;
     yield { ids, starts: null, ends: null };
   }
 
-  private encoded(text: string, name: string): number[] {
+  #encoded(text: string, name: string): number[] {
     return ofLibrary(TextError, `${name}: the bundle's tokenizer fails on this text`, () => {
-      return Array.from(this.ids(text), Number);
+      return Array.from(this.#ids(text), Number);
     });
   }
 
   /** Return the text of the first token. The libraries give no places of tokens, so it is decoded. */
-  private firstToken(text: string, ids: readonly number[]): string {
+  #firstToken(text: string, ids: readonly number[]): string {
     if (!ids.length) return "";
     const decoded = this.decode(ids.slice(0, 1));
     return text.startsWith(decoded) ? decoded : "";
@@ -115,7 +128,9 @@ export async function huggingFace(raw: Uint8Array, where: string, given: unknown
 /** Return the tokenizer of a SentencePiece model at `where`. */
 export async function sentencePiece(raw: Uint8Array, where: string, given: unknown): Promise<Tokenizer> {
   const { SentencePieceProcessor } = await library<{ SentencePieceProcessor: new () => SentencePiece }>(
-    SENTENCE_PIECE, where, given,
+    SENTENCE_PIECE,
+    where,
+    given,
   );
   const pieces = piecesOf(raw, where);
   const processor = new SentencePieceProcessor();
@@ -129,7 +144,8 @@ export async function sentencePiece(raw: Uint8Array, where: string, given: unkno
     throw new BundleError(`${where}: not a SentencePiece model (${firstLine(error)}).`, null, error);
   }
   return new LibraryTokenizer(
-    pieces.names.length, pieces.unknown,
+    pieces.names.length,
+    pieces.unknown,
     (text) => processor.encodeIds(text),
     (ids) => processor.decodeIds(Int32Array.from(ids)),
     (name) => (pieces.names.includes(name) ? pieces.names.indexOf(name) : null),
@@ -159,7 +175,9 @@ async function library<T>(name: string, where: string, given: unknown): Promise<
     return (await import(/* @vite-ignore */ /* webpackIgnore: true */ name)) as T;
   } catch (error) {
     throw new XlruntimeError(
-      `${where} needs the package ${name}, which cannot be loaded.`, `Install it: npm install ${name}`, error,
+      `${where} needs the package ${name}, which cannot be loaded.`,
+      `Install it: npm install ${name}`,
+      error,
     );
   }
 }

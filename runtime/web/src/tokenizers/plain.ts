@@ -7,15 +7,15 @@ import { utf8Bytes, type TextCounts, type Tokenizer, type TokenPiece } from "./t
 export class ByteTokenizer implements Tokenizer {
   readonly unkId = null;
   readonly vocabSize: number;
-  private readonly firstId: number;
+  readonly #firstId: number;
 
   constructor(firstId = 0) {
-    this.firstId = firstId;
+    this.#firstId = firstId;
     this.vocabSize = firstId + 256;
   }
 
   encode(text: string | Uint8Array): number[] {
-    return Array.from(utf8Bytes(text, "the text"), (byte) => byte + this.firstId);
+    return Array.from(utf8Bytes(text, "the text"), (byte) => byte + this.#firstId);
   }
 
   encodePiece(text: string | Uint8Array): number[] {
@@ -23,7 +23,7 @@ export class ByteTokenizer implements Tokenizer {
   }
 
   decode(ids: Iterable<number>): string {
-    const bytes = [...ids].map((id) => id - this.firstId).filter((byte) => byte >= 0 && byte < 256);
+    const bytes = [...ids].map((id) => id - this.#firstId).filter((byte) => byte >= 0 && byte < 256);
     return new TextDecoder("utf-8", { ignoreBOM: true }).decode(Uint8Array.from(bytes));
   }
 

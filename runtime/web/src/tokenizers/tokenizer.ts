@@ -25,7 +25,7 @@ export class TextCounts {
   droppedBytes = 0; // covered by no token, as the vocabulary has no symbol for them: newlines
   droppedChars = 0;
   unknownTokens = 0;
-  private inWord = false;
+  #inWord = false;
 
   /** Count the next bytes of the document: UTF-8 characters, and words between ASCII white space. */
   add(piece: Uint8Array): void {
@@ -33,8 +33,8 @@ export class TextCounts {
     for (const byte of piece) {
       if ((byte & 0xc0) !== 0x80) this.chars += 1;
       const inside = !isSpace(byte);
-      if (inside && !this.inWord) this.words += 1;
-      this.inWord = inside;
+      if (inside && !this.#inWord) this.words += 1;
+      this.#inWord = inside;
     }
   }
 }
@@ -64,8 +64,12 @@ export function isSpace(byte: number | undefined): boolean {
 
 /** Return token ids, within the vocabulary, of the next piece of a document given as text or ids. */
 export function encode(
-  source: string | Uint8Array | Ids, tokenizer: Tokenizer, vocabSize: number, name: string,
-  previous: number | null = null, first = 0,
+  source: string | Uint8Array | Ids,
+  tokenizer: Tokenizer,
+  vocabSize: number,
+  name: string,
+  previous: number | null = null,
+  first = 0,
 ): number[] {
   const text = typeof source === "string" || source instanceof Uint8Array;
   const ids = text ? tokenizer.encodePiece(source, previous) : asIds(source, name);
@@ -113,7 +117,8 @@ export function utf8Bytes(text: string | Uint8Array, name: string): Uint8Array {
   const at = [...text].findIndex((one) => /^[\ud800-\udfff]$/.test(one));
   if (at >= 0) {
     throw new TextError(
-      `${name}: character ${at} is half of a surrogate pair, which UTF-8 cannot hold.`, "Give bytes, or replace it.",
+      `${name}: character ${at} is half of a surrogate pair, which UTF-8 cannot hold.`,
+      "Give bytes, or replace it.",
     );
   }
   return new TextEncoder().encode(text);
@@ -128,40 +133,40 @@ export function utf8Text(text: string | Uint8Array, name: string): string {
 
 /** A decoder of UTF-8 that arrives in pieces; bytes may be cut anywhere. */
 export class Utf8Decoder {
-  private readonly name: string;
-  private held = new Uint8Array(0);
-  private before = 0; // bytes before the held ones
+  readonly #name: string;
+  #held = new Uint8Array(0);
+  #before = 0; // bytes before the held ones
 
   constructor(name: string) {
-    this.name = name;
+    this.#name = name;
   }
 
   /** Return the characters that the next bytes complete. */
   take(raw: Uint8Array): string {
-    const all = new Uint8Array(this.held.length + raw.length);
-    all.set(this.held);
-    all.set(raw, this.held.length);
+    const all = new Uint8Array(this.#held.length + raw.length);
+    all.set(this.#held);
+    all.set(raw, this.#held.length);
     const end = all.length - unfinished(all);
-    const text = this.decoded(all.subarray(0, end));
-    this.before += end;
-    this.held = all.slice(end);
+    const text = this.#decoded(all.subarray(0, end));
+    this.#before += end;
+    this.#held = all.slice(end);
     return text;
   }
 
   /** Raise TextError if the text ends within a character; else return "". */
   end(): string {
-    return this.decoded(this.held);
+    return this.#decoded(this.#held);
   }
 
-  private decoded(raw: Uint8Array): string {
+  #decoded(raw: Uint8Array): string {
     try {
       return new TextDecoder("utf-8", { fatal: true, ignoreBOM: true }).decode(raw);
     } catch {
       const at = firstInvalid(raw);
       const byte = (raw[at] as number).toString(16).padStart(2, "0");
       throw new TextError(
-        `${this.name}: not UTF-8 at byte ${this.before + at} (0x${byte}), and this bundle's tokenizer needs text.`,
-        `Convert it, for instance: iconv -f latin1 -t utf-8 ${this.name}`,
+        `${this.#name}: not UTF-8 at byte ${this.#before + at} (0x${byte}), and this bundle's tokenizer needs text.`,
+        `Convert it, for instance: iconv -f latin1 -t utf-8 ${this.#name}`,
       );
     }
   }

@@ -34,7 +34,7 @@ export class Vocabulary {
     this.lower_case = lower_case ?? false;
     this.space = space ?? null;
     this.index = new Map(symbols.map((symbol, number) => [symbol, number]));
-    const problems = [...this.problems()];
+    const problems = [...this.#problems()];
     if (problems.length) throw new VocabularyError(`${problems.join("; ")}.`);
   }
 
@@ -67,7 +67,7 @@ export class Vocabulary {
     return symbol === null ? null : (this.index.get(symbol) ?? null);
   }
 
-  private *problems(): Iterable<string> {
+  *#problems(): Iterable<string> {
     const wrong = this.symbols.flatMap((symbol, number) => (isText(symbol) ? [] : [`${number} is ${shown(symbol)}`]));
     if (wrong.length) {
       yield `symbols must be text that is not empty, but symbol ${listed(wrong)}`;
@@ -78,7 +78,7 @@ export class Vocabulary {
       const twice = new Set(this.symbols.filter((symbol, number) => this.index.get(symbol) !== number));
       yield `symbols occur more than once: ${listed([...twice].map(shown))}`;
     }
-    const strange = this.symbols.filter((symbol) => !this.isOfKind(symbol));
+    const strange = this.symbols.filter((symbol) => !this.#isOfKind(symbol));
     if (strange.length) yield `symbols that are not ${this.kind}: ${listed(strange.map(shown))}`;
     for (const role of ROLES) {
       const symbol = this[role];
@@ -86,7 +86,10 @@ export class Vocabulary {
         yield `${role} is ${shown(symbol)}, which is not a symbol of the vocabulary`;
       }
     }
-    for (const [role, kind] of [["space", "characters"], ["line_start", "words"]] as const) {
+    for (const [role, kind] of [
+      ["space", "characters"],
+      ["line_start", "words"],
+    ] as const) {
       if (this[role] !== null && this.kind !== kind) {
         yield `${role} is ${shown(this[role])}, expected None for ${this.kind}`;
       }
@@ -94,7 +97,7 @@ export class Vocabulary {
     if (typeof this.lower_case !== "boolean") yield `lower_case is ${shown(this.lower_case)}, expected true or false`;
   }
 
-  private isOfKind(symbol: string): boolean {
+  #isOfKind(symbol: string): boolean {
     if (this.kind === "words" || /^[<[].+[>\]]$/s.test(symbol)) return true;
     return this.kind === "characters" ? [...symbol].length === 1 : isByte(symbol);
   }
