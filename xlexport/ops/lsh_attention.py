@@ -14,7 +14,7 @@ from onnxscript import opset20 as op
 from torch import Tensor, library
 from torch.nn import functional as F
 
-from xlexport.ops.band_attention import EXCLUDED, LSHBandAttention, lsh_band_attention
+from xlexport.ops.band_attention import EXCLUDED, lsh_band_attention
 from xlexport.ops.domain import OPSET
 from xlexport.ops.sort import LSHSort, lsh_sort
 
@@ -130,7 +130,8 @@ def LSHAttention(
     overflow = op.ReduceSum(op.Slice(more_of_new, zero, rounds, op.Constant(value_ints=[2])), [1, 2], keepdims=0)
     latest = op.GatherElements(op.Max(lowest, op.Slice(before, one, C + one, three)), rank, axis=3)
 
-    found, highest = LSHBandAttention(
+    # As a node of the domain: onnxscript would pass another function's attribute as an input.
+    found, highest = OPSET.LSHBandAttention(
         key, value, length, order, rank, place, latest, slot, rounds, chunk_length=chunk_length
     )
     attended = op.Where(op.Unsqueeze(highest > -1e30, three), found, own_value)

@@ -1,13 +1,17 @@
 // The inner loops of kernels, compiled once for each instruction set; the best one that the processor has runs.
 #pragma once
 
+#include "band_work.h"
 #include "local_attention_block.h"
+#include "ring_work.h"
 
 namespace xlexport {
 
 // The inner loops of one instruction set. Add a function pointer for each `.inc` file.
 struct Level {
   const char* name;
+  BandLoops band;
+  FewLoops few;
   LocalLoops local;
 };
 

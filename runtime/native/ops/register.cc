@@ -1,7 +1,9 @@
 // The entry point that ONNX Runtime calls: add all kernels to a session, as domain `ai.xlexport`.
+#include "band_attention.h"
 #include "gather.h"
 #include "level.h"
 #include "local_attention.h"
+#include "lsh_attention.h"
 #include "sort.h"
 
 #if defined(_WIN32)
@@ -17,7 +19,11 @@
 namespace {
 
 const OrtCustomOp* const kOperators[] = {
+    xlexport::custom_op<xlexport::BandAttention>(),
     xlexport::custom_op<xlexport::Gather>(),
+    xlexport::custom_op<xlexport::LSHAttention>(),
+    xlexport::custom_op<xlexport::LSHFewAttention>(),
+    xlexport::custom_op<xlexport::LSHFewAttentionPlan>(),
     xlexport::custom_op<xlexport::LocalAttention>(),
     xlexport::custom_op<xlexport::LocalAttentionPlan>(),
     xlexport::custom_op<xlexport::LocalFewAttention>(),

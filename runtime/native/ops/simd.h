@@ -20,6 +20,7 @@ constexpr int kLanes = XLEXPORT_LANES;
 
 typedef float Floats __attribute__((vector_size(4 * XLEXPORT_LANES)));
 typedef int32_t Ints __attribute__((vector_size(4 * XLEXPORT_LANES)));
+typedef uint32_t Unsigned __attribute__((vector_size(4 * XLEXPORT_LANES)));
 
 inline Floats load(const float* from) {
   Floats loaded;
