@@ -1,4 +1,4 @@
-"""The custom operators of LSH attention, one in each file; `docs/custom_ops.md` specifies them.
+"""The custom operators, one in each file; `docs/custom_ops.md` specifies them.
 
 Each is a PyTorch operator that exports to one ONNX node, and an ONNX function of standard operators. The ONNX file
 holds both. A runtime with a kernel of that name uses the kernel; every other runtime runs the function's body.
@@ -35,6 +35,8 @@ from xlexport.ops.local_attention import (
     local_few_attention,
 )
 from xlexport.ops.lsh_attention import LSHAttention, lsh_attention
+from xlexport.ops.relative_attention import RelativeAttention, relative_attention
+from xlexport.ops.relative_attention_plan import RelativeAttentionPlan, relative_attention_plan
 from xlexport.ops.sort import LSHSort, lsh_sort
 
 __all__ = [
@@ -51,12 +53,12 @@ __all__ = [
     "lsh_few_attention_plan",
     "lsh_gather",
     "lsh_sort",
+    "relative_attention",
+    "relative_attention_plan",
     "translations",
 ]
 
-_INT64 = "tensor(int64)"
-_INT32 = "tensor(int32)"
-_FLOAT = "tensor(float)"
+_INT64, _INT32, _FLOAT = "tensor(int64)", "tensor(int32)", "tensor(float)"
 _FLOATS = ("T", ["tensor(float)", "tensor(float16)", "tensor(bfloat16)", "tensor(double)"], "Any kind of row.")
 
 
@@ -93,6 +95,11 @@ class _Operator:
         return record
 
 
+_PLAN = {
+    "write_index": _INT64,
+    **dict.fromkeys(("near_mask", "newest_far", "oldest_far"), _FLOAT),
+    "near_sizes": _INT64,
+}
 _LOCAL_INPUTS = {**dict.fromkeys(("query", "key", "value"), _FLOAT), "position": _INT64, "mask": _FLOAT}
 _LOCAL_ATTRIBUTES = dict.fromkeys(("chunk_length", "chunks_before"), OpSchema.AttrType.INT)
 _RINGS = {"key": _FLOAT, "value": _FLOAT, "buckets": _INT32}
@@ -119,6 +126,27 @@ _OPERATORS = (
             **dict.fromkeys(("chunk_length", "chunks_before", "multiple"), OpSchema.AttrType.INT),
             "self_mask": OpSchema.AttrType.FLOAT,
         },
+    ),
+    _Operator(
+        torch.ops.xlexport.relative_attention_plan.default,
+        RelativeAttentionPlan,
+        {
+            "tokens": _INT64,
+            **dict.fromkeys(("memory_key", "position_key"), _FLOAT),
+            **dict.fromkeys(("offset", "memory_length", "window"), _INT64),
+        },
+        _PLAN,
+    ),
+    _Operator(
+        torch.ops.xlexport.relative_attention.default,
+        RelativeAttention,
+        {
+            **dict.fromkeys(("qkv", "content_bias", "position_bias"), _FLOAT),
+            **dict.fromkeys(("memory_key", "memory_value", "position_key"), _FLOAT),
+            **dict.fromkeys(("offset", "memory_length", "window"), _INT64),
+            **_PLAN,
+        },
+        dict.fromkeys(("attended", "new_memory_key", "new_memory_value"), _FLOAT),
     ),
     _Operator(
         torch.ops.xlexport.local_attention_plan.default,
@@ -173,7 +201,10 @@ def translations() -> dict[Callable[..., Any], Callable[..., Any]]:
 
 
 def add_functions(model: ir.Model) -> None:
-    """Add the bodies of the model's custom nodes and the import of their domain, if it has such nodes."""
+    """Add the bodies of the model's custom nodes and the import of their domain, if it has such nodes.
+
+    The outputs of plans get no shape, because those of kernels are empty.
+    """
     bodies = {
         entry.function.name: ir.serde.deserialize_function(entry.function.to_function_proto()) for entry in _OPERATORS
     }
@@ -183,6 +214,10 @@ def add_functions(model: ir.Model) -> None:
         if inside := _custom(bodies[name]):
             bodies[name].opset_imports[DOMAIN] = VERSION  # onnxscript omits it
             waiting |= inside - used
+    for node in model.graph:
+        if node.domain == DOMAIN and node.op_type.endswith("Plan"):
+            for value in node.outputs:
+                value.shape = None
     model.opset_imports.pop(DOMAIN, None)
     for name in sorted(used):
         model.functions[bodies[name].identifier()] = bodies[name]

@@ -3,6 +3,7 @@
 
 #include "band_work.h"
 #include "local_attention_block.h"
+#include "relative_attention_step.h"
 #include "ring_work.h"
 
 namespace xlexport {
@@ -10,6 +11,7 @@ namespace xlexport {
 // The inner loops of one instruction set. Add a function pointer for each `.inc` file.
 struct Level {
   const char* name;
+  AttentionLoops attention;
   BandLoops band;
   FewLoops few;
   LocalLoops local;

@@ -4,6 +4,8 @@
 #include "level.h"
 #include "local_attention.h"
 #include "lsh_attention.h"
+#include "relative_attention.h"
+#include "relative_attention_plan.h"
 #include "sort.h"
 
 #if defined(_WIN32)
@@ -24,6 +26,8 @@ const OrtCustomOp* const kOperators[] = {
     xlexport::custom_op<xlexport::LSHAttention>(),
     xlexport::custom_op<xlexport::LSHFewAttention>(),
     xlexport::custom_op<xlexport::LSHFewAttentionPlan>(),
+    xlexport::custom_op<xlexport::RelativeAttention>(),
+    xlexport::custom_op<xlexport::RelativeAttentionPlan>(),
     xlexport::custom_op<xlexport::LocalAttention>(),
     xlexport::custom_op<xlexport::LocalAttentionPlan>(),
     xlexport::custom_op<xlexport::LocalFewAttention>(),
