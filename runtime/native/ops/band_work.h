@@ -4,6 +4,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "always_inline.h"
+
 namespace xlexport {
 
 struct BandWork {
@@ -20,7 +22,7 @@ struct BandWork {
   int32_t *sorted, *position;  // the queries in sorted order, and the sorted positions of these
   int32_t *first, *end;  // of each query: the sorted positions that it covers, which lie in its chunk or the one before
 
-  int64_t row_length() const { return (d + 15) / 16 * 16; }  // of rows in scratch memory, a multiple of all vectors
+  XLEXPORT_INLINE int64_t row_length() const { return (d + 15) / 16 * 16; }  // of rows in scratch memory, a multiple of all vectors
 };
 
 // Functions of one instruction set.
