@@ -126,7 +126,24 @@ def test_final_sigma(text: str) -> None:
     assert lowered(text) == text.lower()
 
 
-@pytest.mark.parametrize("text", ["", "plain", "it's", 'a"b', "'\"", "\\", "\n\t\r\x00", "é\x85\u200b", "\ud800", "a" * 150, "é" * 101, "\U0001f600\U000e0001", "'" * 60])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "plain",
+        "it's",
+        'a"b',
+        "'\"",
+        "\\",
+        "\n\t\r\x00",
+        "é\x85\u200b",
+        "\ud800",
+        "a" * 150,
+        "é" * 101,
+        "\U0001f600\U000e0001",
+        "'" * 60,
+    ],
+)
 def test_texts_in_messages(text: str) -> None:
     found = {
         name: bytes.fromhex(value).decode("utf-8", "surrogatepass")
@@ -137,7 +154,10 @@ def test_texts_in_messages(text: str) -> None:
 
 
 def test_shown_values() -> None:
-    rng, document = random.Random(3), {"list": VALUES[:-1], "a": {"text": "f" + "ü" * 50, "b": [1, 2.5, [[[[[[[]]]]]]]]}}
+    rng, document = (
+        random.Random(3),
+        {"list": VALUES[:-1], "a": {"text": "f" + "ü" * 50, "b": [1, 2.5, [[[[[[[]]]]]]]]}},
+    )
     for _ in range(500):
         text = damage_json(document, rng, (50,)).encode()
         found = bytes.fromhex(ask("json", text=text)["shown"]).decode("utf-8", "surrogatepass")
