@@ -1,11 +1,13 @@
 """Build the library of kernels from its sources.
 
-python build_library.py -o libxlexport_ops.so [--compiler g++]
+python build_library.py -o libxlexport_ops.so [--compiler "python -m ziglang c++"]
 """
 
 from __future__ import annotations
 
 import argparse
+import platform
+import shlex
 import shutil
 import subprocess
 import sys
@@ -33,20 +35,21 @@ ZIG = ("-fno-sanitize=undefined", "-nostdlib++", "-s")
 
 
 def build(
-    output: Path, compiler: Sequence[str], version: str, target: str = "x86_64", flags: Sequence[str] = ()
+    output: Path, compiler: Sequence[str], version: str, target: str | None = None, flags: Sequence[str] = ()
 ) -> None:
     """Compile all sources and link them into the shared library `output`.
 
     Args:
         compiler: the command, such as `["g++"]`.
         version: the version that the library reports.
-        target: the architecture, which decides on the instruction sets.
+        target: the architecture, which decides on the instruction sets; None: that of this machine.
         flags: additional flags, such as those of a sanitizer.
     """
+    has_levels = (target or platform.machine()).lower().startswith(("x86_64", "amd64"))
     sources = [
         source
         for source in sorted(SOURCES.glob("*.cc"))
-        if target.startswith("x86_64") or source.stem.removeprefix("level_") not in LEVELS
+        if has_levels or source.stem.removeprefix("level_") not in LEVELS
     ]
     with tempfile.TemporaryDirectory() as scratch:
 
@@ -77,9 +80,10 @@ def main() -> None:
     """Build with the arguments of the command line."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("-o", "--output", type=Path, default=Path("libxlexport_ops.so"))
-    parser.add_argument("--compiler", default="g++", help='such as g++ or "python -m ziglang c++"')
+    parser.add_argument("--compiler", default="g++", help='such as clang++ or "python -m ziglang c++"')
+    parser.add_argument("--flags", default="", help="more flags, such as those of a sanitizer")
     arguments = parser.parse_args()
-    build(arguments.output, arguments.compiler.split(), "development")
+    build(arguments.output, shlex.split(arguments.compiler), "development", flags=shlex.split(arguments.flags))
 
 
 if __name__ == "__main__":

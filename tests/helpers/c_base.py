@@ -7,9 +7,8 @@ import functools
 import hashlib
 import json
 import os
-import shutil
 import subprocess
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -18,12 +17,10 @@ import pytest
 from filelock import FileLock
 
 import xlruntime
-from tests.helpers.paths import ROOT
+from tests.helpers.native import CACHE, NATIVE, compiler
 
-__all__ = ["CRefusal", "ask", "base_program", "refusal_of"]
+__all__ = ["CRefusal", "ask", "base_program", "outcome"]
 
-NATIVE = ROOT / "runtime" / "native"
-CACHE = ROOT / ".pytest_cache" / "native"
 FLAGS = ("-std=c++17", "-O1", "-g", "-Wall", "-Wextra", "-Werror")
 # The sources that know no ONNX Runtime.
 PARTS = (
@@ -34,7 +31,7 @@ PARTS = (
 )
 
 
-class CRefusal(Exception):  # noqa: N818  # it is what a test looks at, not a failure
+class CRefusal(Exception):
     """An error of the C runtime.
 
     Attributes:
@@ -53,10 +50,10 @@ def base_program(flags: tuple[str, ...] = (), main: str = "base_commands") -> Pa
         flags: additional flags, such as `-fsanitize=address`.
         main: the file of runtime/native/tests with the main function.
     """
-    compiler = os.environ.get("CXX") or next(filter(shutil.which, ("c++", "g++", "clang++")), None)
-    if compiler is None:
+    found = compiler()
+    if found is None:
         pytest.skip("no C++ compiler: install g++ or clang, or name one in CXX")
-    command = (*compiler.split(), *FLAGS, *flags)
+    command = (*found.split(), *FLAGS, *flags)
     headers = [*(NATIVE / "src").rglob("*.h"), *(NATIVE / "src").rglob("*.inc")]
     common = _digest([*map(str, command), *map(_content, sorted(headers))])
     sources = [*(NATIVE / "src" / f"{part}.cc" for part in PARTS), NATIVE / "tests" / f"{main}.cc"]
@@ -91,7 +88,8 @@ def _digest(parts: Iterable[str]) -> str:
 
 @functools.cache
 def _running() -> subprocess.Popen[str]:
-    process = subprocess.Popen([base_program()], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    flags = tuple(os.environ.get("C_BASE_FLAGS", "").split())  # such as those of a sanitizer
+    process = subprocess.Popen([base_program(flags)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     atexit.register(process.kill)
     return process
 
@@ -120,12 +118,14 @@ def ask(do: str, **fields: Any) -> Any:
 
 
 def _plain(value: object) -> str:
-    return value.hex() if isinstance(value, bytes) else os.fspath(value)  # type: ignore[call-overload, no-any-return]
+    return value.hex() if isinstance(value, bytes) else os.fspath(value)  # type: ignore[call-overload]
 
 
-def refusal_of(error: Exception) -> CRefusal:
-    """Return what the C runtime should say if Python raised `error`."""
-    if isinstance(error, xlruntime.XlruntimeError):
-        return CRefusal(type(error).__name__, error.message, error.repair or "")
-    assert isinstance(error, OSError)
-    return CRefusal("OSError", str(error), "")
+def outcome(attempt: Callable[[], Any]) -> Any:
+    """Return what an attempt of Python or of C returns; of a refusal, the kind, message and repair."""
+    try:
+        return attempt()
+    except CRefusal as refusal:
+        return refusal.kind, refusal.message, refusal.repair
+    except xlruntime.XlruntimeError as error:
+        return type(error).__name__, error.message, error.repair or ""

@@ -52,6 +52,8 @@ def on_step(model: Model, purpose: str, change: Change, number: int | None = Non
     open_session, done = model.session, [0]
 
     class Changed:
+        nodes = ()  # a report counts those that kernels compute
+
         def step(self, feeds: Arrays, memory: BatchMemory) -> Arrays:
             outputs, advance = open_session(purpose).step(feeds, memory), memory.advance
 

@@ -42,7 +42,8 @@ def relative_attention(
         qkv: (B, S, 3·H·d), queries divided by sqrt(d), keys and values.
         content_bias, position_bias: (H, 1, d), u and v, divided by sqrt(d).
         memory_key, memory_value: (B, H, C, d) in the order of slots, S <= C.
-        position_key: (H, d, 1 + near), a zero column, then the keys of the distances near - 1 … 0.
+        position_key: (H, d, 1 + near), a zero column, then the keys of the distances near - 1 … 0. A larger distance
+            has the key zero. If near < C, so have the distances above near - S.
         offset: (1,) int64, the slot of the first new row; counts modulo C.
         memory_length: (B,) int64, rows that each batch row may see before this step.
         window: (1,) int64, the largest number of keys that a query sees, itself included.
@@ -95,6 +96,8 @@ def RelativeAttention(
     near_sizes: INT64[...],
 ) -> tuple[FLOAT[...], FLOAT[...], FLOAT[...]]:
     """Compute `relative_attention` in standard operators, with the plan instead of counters.
+
+    Only the newest `near` rows get positional scores. Older ones are so far from all queries that theirs are zero.
 
     Positional scores have a column for each distance, and column 0 is zero. To shift them (Appendix B), drop the first
     S of the flat scores, which moves row i left by S - i. Then column j of row i has the distance near - S + i - j. The

@@ -30,12 +30,17 @@ def relative_attention_plan(
         position_key: (H, d, 1 + near); only its sizes count.
         offset, memory_length, window: as in `relative_attention`.
     """
-    return tokens.new_empty(0), *(memory_key.new_empty(0) for _ in range(3)), tokens.new_empty(0)
+    return _nothing(tokens, memory_key)
 
 
 @relative_attention_plan.register_fake
 def _(tokens: Tensor, memory_key: Tensor, *_: object) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    return tokens.new_empty(0), *(memory_key.new_empty(0) for _ in range(3)), tokens.new_empty(0)
+    return _nothing(tokens, memory_key)
+
+
+def _nothing(tokens: Tensor, memory_key: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    near_mask, newest_far, oldest_far = (memory_key.new_empty(0) for _ in range(3))
+    return tokens.new_empty(0), near_mask, newest_far, oldest_far, tokens.new_empty(0)
 
 
 @script(OPSET, default_opset=op)
@@ -59,6 +64,8 @@ def RelativeAttentionPlan(
         newest_far, oldest_far: (B, H, S, …), the masks of far rows by slot, which are also all their positional scores.
         near_sizes: (2), how many near rows are at the slots from `cut`, and how many below it.
     """
+    begin = op.Constant(value_int=0)
+    by_one = op.Constant(value_int=1)
     one = op.Constant(value_ints=[1])
     zero = op.Constant(value_ints=[0])
     last = op.Constant(value_ints=[3])
@@ -69,19 +76,19 @@ def RelativeAttentionPlan(
     S = op.Shape(tokens, start=1)
     near = op.Shape(position_key, start=2) - one
     far = C - near
-    steps = op.Range(0, op.Squeeze(S), 1)
+    steps = op.Range(begin, op.Squeeze(S), by_one)
 
     rows = op.Concat(B, H, S, one, axis=0)
-    batch = op.Expand(op.Reshape(op.Range(0, op.Squeeze(B), 1), op.Constant(value_ints=[-1, 1, 1, 1])), rows)
-    head = op.Expand(op.Reshape(op.Range(0, op.Squeeze(H), 1), op.Constant(value_ints=[-1, 1, 1])), rows)
+    batch = op.Expand(op.Reshape(op.Range(begin, op.Squeeze(B), by_one), op.Constant(value_ints=[-1, 1, 1, 1])), rows)
+    head = op.Expand(op.Reshape(op.Range(begin, op.Squeeze(H), by_one), op.Constant(value_ints=[-1, 1, 1])), rows)
     slot = op.Expand(op.Reshape(op.Mod(offset + steps, C), column), rows)
     write_index = op.Concat(batch, head, slot, axis=3)
 
     queries = op.Reshape(steps, column)
-    distance = C - S + queries - op.Range(0, op.Squeeze(C), 1)  # (S, C) by age; negative after the query
+    distance = C - S + queries - op.Range(begin, op.Squeeze(C), by_one)  # (S, C) by age; negative after the query
     reach = op.Min(op.Reshape(memory_length, op.Constant(value_ints=[-1, 1, 1])) + queries, window - one)  # (B, S, 1)
-    seen = op.And(distance >= 0, distance <= reach)  # (B, S, C)
-    mask = op.Unsqueeze(op.Where(seen, 0.0, op.Constant(value_float=float("-inf"))), one)
+    seen = op.And(distance >= zero, distance <= reach)  # (B, S, C)
+    mask = op.Unsqueeze(op.Where(seen, op.Constant(value_float=0.0), op.Constant(value_float=float("-inf"))), one)
     near_mask = op.Slice(mask, far, C, last)
 
     cut = op.Mod(offset + S, C)

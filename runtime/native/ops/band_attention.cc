@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "band_plan.h"
+#include "indices.h"
 #include "level.h"
 #include "scratch.h"
 
@@ -10,7 +11,8 @@ namespace xlexport {
 namespace {
 
 constexpr int64_t kMost = 1 << 30;      // rows, so that sorted positions are small integers
-constexpr int64_t kQueriesOfTask = 2048;  // in sorted order; a task reads the rows of one more chunk
+constexpr int64_t kQueriesOfTask = 1024;  // in sorted order
+constexpr int64_t kTasks = 32;            // at a time, for all threads
 
 // Return an error unless all shapes agree; set the sizes of the run.
 OrtStatus* check(const Context& run, const Tensor* given, BandWork* work, int64_t* B) {
@@ -47,8 +49,8 @@ OrtStatus* check(const Context& run, const Tensor* given, BandWork* work, int64_
 OrtStatus* refusal(const Context& run, Plan plan, const BandWork& work) {
   const char* const input = plan == Plan::kOrder ? "order" : "rank";
   const long long last = work.C - 1;
-  if (plan == Plan::kRepeated) {
-    return failure(run.api, "LSHBandAttention: rank has one number twice, expected the inverse of order");
+  if (plan == Plan::kNotInverse) {
+    return failure(run.api, "LSHBandAttention: rank is not the inverse of order for all queries");
   }
   return failure(run.api, "LSHBandAttention: %s has an index out of range, expected 0 to %lld", input, last);
 }
@@ -101,7 +103,7 @@ OrtStatus* BandAttention::compute(Context& run) const {
     if (made != Plan::kMade) __atomic_store_n(&refused, static_cast<int>(made), __ATOMIC_RELAXED);
     return made == Plan::kMade;
   };
-  if (S <= kQueriesOfTask / 8) {  // a task does all rounds of a head
+  if (S <= kQueriesOfTask / 4) {  // a task does all rounds of a head
     XLEXPORT_TRY(run_with_scratch(run, name, heads, for_plan > for_loops ? for_plan : for_loops, [&](char* scratch, int64_t head) {
       for (int64_t round = 0; round < work.rounds; ++round) {
         if (!plan(scratch, head, round)) return;
@@ -114,13 +116,18 @@ OrtStatus* BandAttention::compute(Context& run) const {
     plan(scratch, task / work.rounds, task % work.rounds);
   }));
   if (refused != static_cast<int>(Plan::kMade)) return refusal(run, static_cast<Plan>(refused), work);
+  // A round adds to the results of the one before. A few heads at a time stay in the cache for all rounds.
   const int64_t blocks = (S + kQueriesOfTask - 1) / kQueriesOfTask;
-  for (int64_t round = 0; round < work.rounds; ++round) {  // a round adds to the results of the one before
-    XLEXPORT_TRY(run_with_scratch(run, name, heads * blocks, for_loops, [&](char* scratch, int64_t task) {
-      const int64_t begin = task % blocks * kQueriesOfTask;
-      const int64_t end = begin + kQueriesOfTask < S ? begin + kQueriesOfTask : S;
-      loops.attend(work, scratch, task / blocks, round, begin, end);
-    }));
+  const int64_t together = blocks < kTasks ? kTasks / blocks : 1;
+  for (int64_t head = 0; head < heads; head += together) {
+    const int64_t count = head + together < heads ? together : heads - head;
+    for (int64_t round = 0; round < work.rounds; ++round) {
+      XLEXPORT_TRY(run_with_scratch(run, name, count * blocks, for_loops, [&](char* scratch, int64_t task) {
+        const int64_t begin = task % blocks * kQueriesOfTask;
+        const int64_t end = begin + kQueriesOfTask < S ? begin + kQueriesOfTask : S;
+        loops.attend(work, scratch, head + task / blocks, round, begin, end);
+      }));
+    }
   }
   return nullptr;
 }

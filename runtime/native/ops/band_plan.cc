@@ -2,11 +2,13 @@
 
 #include <string.h>
 
+#include "indices.h"
+
 namespace xlexport {
 namespace {
 
 // Sort the queries by rank if they are few: heap sort of rank · 2^32 + query, so that nothing has the size of C.
-bool sort_few(const int64_t* rank, int32_t S, int64_t* keys, int32_t* sorted) {
+void sort_few(const int64_t* rank, int32_t S, int64_t* keys, int32_t* sorted) {
   for (int32_t s = 0; s < S; ++s) keys[s] = rank[s] << 32 | s;
   const auto sink = [keys](int32_t from, int32_t count) {
     const int64_t moved = keys[from];
@@ -24,22 +26,17 @@ bool sort_few(const int64_t* rank, int32_t S, int64_t* keys, int32_t* sorted) {
     keys[count] = most;
     sink(0, count);
   }
-  for (int32_t k = 0; k < S; ++k) {
-    if (k > 0 && keys[k] >> 32 == keys[k - 1] >> 32) return false;
-    sorted[k] = static_cast<int32_t>(keys[k]);
-  }
-  return true;
+  for (int32_t k = 0; k < S; ++k) sorted[k] = static_cast<int32_t>(keys[k]);
 }
 
-// Sort the queries by rank if they are many: write each at its rank and collect them. False if a rank occurs twice.
-bool sort_many(const int64_t* rank, int32_t S, int32_t C, int32_t* at, int32_t* sorted) {
+// Sort the queries by rank if they are many: write each at its rank and collect them.
+void sort_many(const int64_t* rank, int32_t S, int32_t C, int32_t* at, int32_t* sorted) {
   memset(at, 0xFF, static_cast<size_t>(C) * sizeof *at);
   for (int32_t s = 0; s < S; ++s) at[rank[s]] = s;
   int32_t found = 0;
   for (int32_t position = 0; position < C; ++position) {
     if (at[position] >= 0) sorted[found++] = at[position];
   }
-  return found == S;
 }
 
 // The places of one head and round in sorted order.
@@ -67,15 +64,6 @@ struct Places {
 
 }  // namespace
 
-bool all_below(const int64_t* numbers, int64_t count, int64_t limit) {
-  uint64_t signs = 0;  // the highest bit is set if a number is negative, or larger than limit - 1
-  for (int64_t k = 0; k < count; ++k) {
-    const uint64_t number = static_cast<uint64_t>(numbers[k]);
-    signs |= number | (static_cast<uint64_t>(limit - 1) - number);
-  }
-  return signs >> 63 == 0;
-}
-
 Plan plan_band(const BandWork& work, int32_t* scratch, int64_t head, int64_t round) {
   const int32_t C = static_cast<int32_t>(work.C), S = static_cast<int32_t>(work.S), W = static_cast<int32_t>(work.W);
   const int64_t row = head * work.R + round;
@@ -88,10 +76,14 @@ Plan plan_band(const BandWork& work, int32_t* scratch, int64_t head, int64_t rou
   int32_t* const end = work.end + row * S;
   if (!all_below(order, C, C)) return Plan::kOrder;
   if (!all_below(new_rank, S, C)) return Plan::kRank;
-  const bool few = static_cast<int64_t>(S) * 16 < C;
-  const bool different = few ? sort_few(new_rank, S, reinterpret_cast<int64_t*>(scratch), sorted)
-                             : sort_many(new_rank, S, C, scratch, sorted);
-  if (!different) return Plan::kRepeated;
+  for (int32_t s = 0; s < S; ++s) {
+    if (order[new_rank[s]] != C - S + s) return Plan::kNotInverse;
+  }
+  if (static_cast<int64_t>(S) * 16 < C) {
+    sort_few(new_rank, S, reinterpret_cast<int64_t*>(scratch), sorted);
+  } else {
+    sort_many(new_rank, S, C, scratch, sorted);
+  }
 
   const Places places = {order, work.place + row * C};
   int32_t guess = 0;  // neighbours have the same first position, or in a full bucket the next one

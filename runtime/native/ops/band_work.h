@@ -28,7 +28,7 @@ struct BandLoops {
   size_t (*scratch)(const BandWork& work);  // bytes
   // Attend the queries sorted[begin] … sorted[end - 1] of one round, and join the result to that of earlier rounds.
   // `head` is b · H + h.
-  void (*attend)(const BandWork& work, char* scratch, int64_t head, int64_t round, int64_t begin, int64_t end);
+  void (*attend)(const BandWork& work, char* memory, int64_t head, int64_t round, int64_t begin, int64_t end);
 };
 
 }  // namespace xlexport

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "band_work.h"
+#include "chunk_work.h"
 #include "local_attention_block.h"
 #include "relative_attention_step.h"
 
@@ -12,6 +13,7 @@ struct Level {
   const char* name;
   AttentionLoops attention;
   BandLoops band;
+  ChunkLoops chunk;
   LocalLoops local;
 };
 

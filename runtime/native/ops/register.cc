@@ -1,5 +1,6 @@
 // The entry point that ONNX Runtime calls: add all kernels to a session, as domain `ai.xlexport`.
 #include "band_attention.h"
+#include "chunk_attention.h"
 #include "gather.h"
 #include "level.h"
 #include "local_attention.h"
@@ -21,6 +22,7 @@ namespace {
 
 const OrtCustomOp* const kOperators[] = {
     xlexport::custom_op<xlexport::BandAttention>(),
+    xlexport::custom_op<xlexport::ChunkAttention>(),
     xlexport::custom_op<xlexport::Gather>(),
     xlexport::custom_op<xlexport::RelativeAttention>(),
     xlexport::custom_op<xlexport::RelativeAttentionPlan>(),

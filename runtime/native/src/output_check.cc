@@ -54,6 +54,9 @@ std::int64_t wanted_size(const Axis& axis, std::int64_t batch, std::int64_t segm
 template <class T>
 void require(const std::string& file, const std::string& name, const T* values, std::size_t size, const Range& range) {
   const bool is_log = range.least == -HUGE_VAL;
+  // The bounds in the precision of the output, or rounding alone could put a value beyond them.
+  const double smallest = static_cast<double>(static_cast<T>(is_log ? 0 : range.least));
+  const double largest = static_cast<double>(static_cast<T>(range.most));
   double least = HUGE_VAL, most = -HUGE_VAL;
   for (std::size_t i = 0; i < size; ++i) {
     const double value = static_cast<double>(values[i]);
@@ -61,7 +64,7 @@ void require(const std::string& file, const std::string& name, const T* values, 
     least = value < least ? value : least;
     most = value > most ? value : most;
   }
-  if (least > most || (least >= range.least && most <= range.most)) return;
+  if (least > most || ((is_log || least >= smallest) && most <= largest)) return;
   throw not_as_described(
       file, "output " + name + " has values from " + digits(least, "%g") + " to " + digits(most, "%g") + ", expected " +
                 (is_log ? "logarithms of probabilities, at most 0"

@@ -58,7 +58,7 @@ class Header {
  public:
   Header(const Budget& budget, const json::Object& fields, std::int64_t data_size) : budget_(budget) {
     for (const auto& [name, value] : fields) {
-      if (first_wrong_byte(name) != std::string_view::npos) throw damaged("a name has half of a surrogate pair");
+      require_utf8(name);
       if (name == "__metadata__") {
         read_metadata(value);
       } else {
@@ -89,8 +89,15 @@ class Header {
     if (object == nullptr) throw damaged("its metadata is not an object");
     for (const auto& [name, text] : *object) {
       if (text.as<std::string>() == nullptr) throw damaged("its metadata " + named(name) + " is not text");
+      require_utf8(name);
+      require_utf8(*text.as<std::string>());
       metadata.add(name, *text.as<std::string>());
     }
+  }
+
+  // Refuse half of a surrogate pair, which an escape may hold.
+  void require_utf8(const std::string& text) const {
+    if (first_wrong_byte(text) != std::string_view::npos) throw damaged("its header has half of a surrogate pair");
   }
 
   Place read_place(const std::string& name, const json::Value& value) const {

@@ -162,9 +162,10 @@ ReadStream read_stream(const std::filesystem::path& path, const Bundle& bundle, 
       throw StateProblem{joined(problems, "; ")};
     }
     if (!are_equal(evaluation.to_json(), saved.evaluation)) {
-      std::vector<std::string> names;
+      std::vector<std::string> names, found;
       for (const auto& [name, value] : evaluation.to_json()) names.push_back(name);
-      throw StateProblem{"evaluation is " + shown_value(saved.evaluation) + ", expected " + list_of_names(names)};
+      for (const auto& [name, value] : saved.evaluation) found.push_back(python_repr(name) + ": " + shown_value(value));
+      throw StateProblem{"evaluation is {" + joined(found, ", ") + "}, expected " + list_of_names(names)};
     }
     // Check the sizes before any memory is allocated for them.
     const auto problems = tensor_problems(state.tensors, bundle, evaluation, saved.capacity);

@@ -1,0 +1,9 @@
+"""Fixtures of the tests of native code."""
+
+from __future__ import annotations
+
+from tests.helpers.fixtures import one_thread
+from tests.helpers.invoking import invoke
+from tests.helpers.native import kernel_library
+
+__all__ = ["invoke", "kernel_library", "one_thread"]
