@@ -102,7 +102,8 @@ def _recorder(function: OnnxFunction[..., Any]) -> Callable[..., Any]:
         VERSION,
         inputs=[OpSchema.FormalParameter(name, _TYPES[types[name][0]]) for name in proto.input],
         outputs=[
-            OpSchema.FormalParameter(*e) for e in zip(proto.output, map(_TYPES.get, types["return"]), strict=True)
+            OpSchema.FormalParameter(name, _TYPES[kind])
+            for name, kind in zip(proto.output, types["return"], strict=True)
         ],
         attributes=[OpSchema.Attribute(name, _ATTRIBUTES[written[name]], "") for name in proto.attribute],
     )
