@@ -30,8 +30,8 @@ struct AttentionStep {
   float* partial;                // (B, H, parts, S, d + 2) if there are several parts: sums, then largest score and weight
 };
 
-// Blocks of queries that one head has.
-inline int64_t attention_blocks(int64_t S) {
+// Blocks of queries that one head has. Static, because no instruction set may use the copy of another.
+static inline int64_t attention_blocks(int64_t S) {
   const int64_t units = (S + kQueryUnit - 1) / kQueryUnit, most = kQueryBlock / kQueryUnit;
   return (units + most - 1) / most;
 }
