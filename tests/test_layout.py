@@ -9,7 +9,7 @@ from tests.helpers.paths import ROOT
 from xlexport.commands import COMMANDS
 
 MOST_LINES = 400
-FOLDERS = ("xlexport", "runtime/xlruntime", "training/xltraining", "tests", "benchmarks", "reliability")
+FOLDERS = ("xlexport", "runtime/xlruntime", "training/xltraining", "tests", "benchmarks", "reliability", "conformance")
 HELPERS_OF_COMMANDS = {"__init__", "options"}
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from tests.helpers.paths import ROOT
 
-CODE = ("xlexport", "runtime", "training", "benchmarks", "reliability", "samples", "tests", "scripts")
+CODE = ("xlexport", "runtime", "training", "benchmarks", "reliability", "conformance", "samples", "tests", "scripts")
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *ROOT.glob("samples/**/*.md")])
 SOURCES = sorted(path for folder in CODE for path in (ROOT / folder).rglob("*.py"))
 BANNED = re.compile(

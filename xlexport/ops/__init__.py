@@ -19,6 +19,12 @@ from onnxscript.values import Op
 from xlexport.ops.band_attention import LSHBandAttention, lsh_band_attention
 from xlexport.ops.chunk_attention import LSHChunkAttention, lsh_chunk_attention
 from xlexport.ops.domain import DOMAIN, OPSET, VERSION
+from xlexport.ops.few_attention import (
+    LSHFewAttention,
+    LSHFewAttentionPlan,
+    lsh_few_attention,
+    lsh_few_attention_plan,
+)
 from xlexport.ops.gather import LSHGather, lsh_gather
 from xlexport.ops.local_attention import (
     LocalAttention,
@@ -28,6 +34,7 @@ from xlexport.ops.local_attention import (
     local_attention_plan,
     local_few_attention,
 )
+from xlexport.ops.lsh_attention import LSHAttention, lsh_attention
 from xlexport.ops.relative_attention import RelativeAttention, relative_attention
 from xlexport.ops.relative_attention_plan import RelativeAttentionPlan, relative_attention_plan
 from xlexport.ops.sort import LSHSort, lsh_sort
@@ -39,8 +46,11 @@ __all__ = [
     "local_attention",
     "local_attention_plan",
     "local_few_attention",
+    "lsh_attention",
     "lsh_band_attention",
     "lsh_chunk_attention",
+    "lsh_few_attention",
+    "lsh_few_attention_plan",
     "lsh_gather",
     "lsh_sort",
     "relative_attention",
@@ -48,7 +58,7 @@ __all__ = [
     "translations",
 ]
 
-_INT64, _FLOAT = "tensor(int64)", "tensor(float)"
+_INT64, _INT32, _FLOAT = "tensor(int64)", "tensor(int32)", "tensor(float)"
 _FLOATS = ("T", ["tensor(float)", "tensor(float16)", "tensor(bfloat16)", "tensor(double)"], "Any kind of row.")
 
 
@@ -92,6 +102,8 @@ _PLAN = {
 }
 _LOCAL_INPUTS = {**dict.fromkeys(("query", "key", "value"), _FLOAT), "position": _INT64, "mask": _FLOAT}
 _LOCAL_ATTRIBUTES = dict.fromkeys(("chunk_length", "chunks_before"), OpSchema.AttrType.INT)
+_RINGS = {"key": _FLOAT, "value": _FLOAT, "buckets": _INT32}
+_REACH = dict.fromkeys(("position", "offset", "window", "rounds"), _INT64)
 _OPERATORS = (
     _Operator(torch.ops.xlexport.lsh_sort.default, LSHSort, {"buckets": _INT64}, {"order": _INT64, "inverse": _INT64}),
     _Operator(torch.ops.xlexport.lsh_gather.default, LSHGather, {"rows": "T", "index": _INT64}, {"gathered": "T"}),
@@ -157,6 +169,26 @@ _OPERATORS = (
         {"attended": _FLOAT},
         _LOCAL_ATTRIBUTES,
     ),
+    _Operator(
+        torch.ops.xlexport.lsh_attention.default,
+        LSHAttention,
+        {**_RINGS, "length": _FLOAT, "own_value": _FLOAT, **_REACH},
+        {"attended": _FLOAT, "overflow": _INT64},
+        dict.fromkeys(("chunk_length", "n_buckets"), OpSchema.AttrType.INT),
+    ),
+    _Operator(
+        torch.ops.xlexport.lsh_few_attention_plan.default,
+        LSHFewAttentionPlan,
+        {"tokens": _INT64, "buckets": _INT32, **dict.fromkeys(("position", "offset", "window"), _INT64)},
+        {"priority": _INT32},
+    ),
+    _Operator(
+        torch.ops.xlexport.lsh_few_attention.default,
+        LSHFewAttention,
+        {**_RINGS, "query": _FLOAT, "own": _INT32, "own_value": _FLOAT, **_REACH, "priority": _INT32},
+        {"attended": _FLOAT, "overflow": _INT64},
+        {"chunk_length": OpSchema.AttrType.INT},
+    ),
 )
 
 
@@ -171,19 +203,21 @@ def translations() -> dict[Callable[..., Any], Callable[..., Any]]:
 def add_functions(model: ir.Model) -> None:
     """Add the bodies of the model's custom nodes and the import of their domain, if it has such nodes.
 
-    An output that has no content in PyTorch gets no shape, because its shape is another one in the body.
+    The outputs of plans get no shape, because those of kernels are empty.
     """
     bodies = {
         entry.function.name: ir.serde.deserialize_function(entry.function.to_function_proto()) for entry in _OPERATORS
     }
-    used = _custom(model.graph)
-    for name in sorted(used):
+    used, waiting = set[str](), _custom(model.graph)
+    while waiting:
+        used.add(name := waiting.pop())
         if inside := _custom(bodies[name]):
             bodies[name].opset_imports[DOMAIN] = VERSION  # onnxscript omits it
-            used |= inside
-    for value in (value for node in model.graph if node.domain == DOMAIN for value in node.outputs):
-        if value.shape is not None and 0 in value.shape:
-            value.shape = None
+            waiting |= inside - used
+    for node in model.graph:
+        if node.domain == DOMAIN and node.op_type.endswith("Plan"):
+            for value in node.outputs:
+                value.shape = None
     model.opset_imports.pop(DOMAIN, None)
     for name in sorted(used):
         model.functions[bodies[name].identifier()] = bodies[name]

@@ -5,6 +5,7 @@
 #include "chunk_work.h"
 #include "local_attention_block.h"
 #include "relative_attention_step.h"
+#include "ring_work.h"
 
 namespace xlexport {
 
@@ -14,6 +15,7 @@ struct Level {
   AttentionLoops attention;
   BandLoops band;
   ChunkLoops chunk;
+  FewLoops few;
   LocalLoops local;
 };
 

@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "level.h"
+#include "scratch.h"
 
 namespace xlexport {
 namespace {
@@ -92,41 +93,26 @@ void write_ring(const AttentionStep& step, int part, int64_t head, const float* 
   }
 }
 
-// Run `work(task, scratch)` for each task, with memory for `numbers` numbers each.
-template <typename Work>
-OrtStatus* parallel_with_scratch(const Context& run, int64_t tasks, int64_t numbers, Work work) {
-  int failed = 0;
-  XLEXPORT_TRY(run.parallel(static_cast<size_t>(tasks), [&](size_t task) {
-    void* const memory = malloc(static_cast<size_t>(numbers) * sizeof(float) + 64);
-    if (memory == nullptr) {
-      __atomic_store_n(&failed, 1, __ATOMIC_RELAXED);
-      return;
-    }
-    const uintptr_t aligned = (reinterpret_cast<uintptr_t>(memory) + 63) / 64 * 64;
-    work(static_cast<int64_t>(task), reinterpret_cast<float*>(aligned));
-    free(memory);
-  }));
-  if (failed) return failure(run.api, "no memory for %lld numbers", static_cast<long long>(numbers));
-  return nullptr;
+// Run the tasks of a step on the threads of the session, each thread with scratch of `numbers` numbers.
+OrtStatus* run_tasks(const Context& run, const AttentionStep& step, int64_t tasks, int64_t numbers,
+                     void (*attend)(const AttentionStep&, int64_t, float*)) {
+  const size_t bytes = static_cast<size_t>(numbers) * sizeof(float);
+  return run_with_scratch(run, RelativeAttention::name, tasks, bytes, [&, attend](char* scratch, int64_t task) {
+    attend(step, task, reinterpret_cast<float*>(scratch));
+  });
 }
 
 OrtStatus* attend_few(const Context& run, AttentionStep step, const AttentionLoops& loops) {
-  const int64_t heads = step.B * step.H, most = (step.C + kPart - 1) / kPart;
-  step.parts = kTasks / heads < most ? kTasks / heads : most;
+  const int64_t heads = step.B * step.H, wanted = kTasks / heads, most = step.C / kPart;
+  step.parts = wanted < most ? wanted : most;
   if (step.parts < 1) step.parts = 1;
-  if (step.parts > 1) {
-    const int64_t numbers = heads * step.parts * step.S * (step.d + 2);
-    step.partial = static_cast<float*>(malloc(static_cast<size_t>(numbers) * sizeof(float)));
-    if (step.partial == nullptr) return failure(run.api, "no memory for %lld numbers", static_cast<long long>(numbers));
-  }
-  OrtStatus* const status =
-      parallel_with_scratch(run, heads * step.parts, loops.few_scratch(step.d),
-                            [&](int64_t task, float* scratch) { loops.attend_few(step, task, scratch); });
-  if (status == nullptr && step.parts > 1) {
-    for (int64_t head = 0; head < heads; ++head) loops.merge_parts(step, head);
-  }
-  free(step.partial);
-  return status;
+  const int64_t partial = step.parts == 1 ? 0 : heads * step.parts * step.S * (step.d + 2);
+  const Memory memory(static_cast<size_t>(partial) * sizeof(float));
+  step.partial = reinterpret_cast<float*>(memory.data());
+  if (step.partial == nullptr) return failure(run.api, "no memory for %lld numbers", static_cast<long long>(partial));
+  XLEXPORT_TRY(run_tasks(run, step, heads * step.parts, loops.few_scratch(step), loops.attend_few));
+  for (int64_t head = 0; head < heads && step.parts > 1; ++head) loops.merge_parts(step, head);
+  return nullptr;
 }
 
 }  // namespace
@@ -159,8 +145,7 @@ OrtStatus* RelativeAttention::compute(Context& run) const {
   step.value = new_value;
   const AttentionLoops& loops = level().attention;
   if (step.S <= kFewQueries) return attend_few(run, step, loops);
-  return parallel_with_scratch(run, heads * attention_blocks(step.S), loops.block_scratch(step.d),
-                               [&](int64_t task, float* scratch) { loops.attend_block(step, task, scratch); });
+  return run_tasks(run, step, heads * attention_blocks(step.S), loops.block_scratch(step), loops.attend_block);
 }
 
 }  // namespace xlexport

@@ -34,8 +34,8 @@ inline int64_t attention_blocks(int64_t S) {
 
 // The loops of one instruction set. A task needs scratch of so many numbers, aligned to 64 bytes.
 struct AttentionLoops {
-  int64_t (*block_scratch)(int64_t d);
-  int64_t (*few_scratch)(int64_t d);
+  int64_t (*block_scratch)(const AttentionStep& step);
+  int64_t (*few_scratch)(const AttentionStep& step);
   void (*attend_block)(const AttentionStep& step, int64_t task, float* scratch);  // task: batch row, head, block
   void (*attend_few)(const AttentionStep& step, int64_t task, float* scratch);    // task: batch row, head, part
   void (*merge_parts)(const AttentionStep& step, int64_t head);                   // head: batch row, head
