@@ -36,6 +36,7 @@ from xlexport.ops.local_attention import (
 )
 from xlexport.ops.lsh_attention import LSHAttention, lsh_attention
 from xlexport.ops.relative_attention import RelativeAttention, relative_attention
+from xlexport.ops.relative_attention_int8 import RelativeAttentionInt8, relative_attention_int8
 from xlexport.ops.relative_attention_plan import RelativeAttentionPlan, relative_attention_plan
 from xlexport.ops.sort import LSHSort, lsh_sort
 
@@ -54,11 +55,12 @@ __all__ = [
     "lsh_gather",
     "lsh_sort",
     "relative_attention",
+    "relative_attention_int8",
     "relative_attention_plan",
     "translations",
 ]
 
-_INT64, _INT32, _FLOAT = "tensor(int64)", "tensor(int32)", "tensor(float)"
+_INT64, _INT32, _INT8, _FLOAT = "tensor(int64)", "tensor(int32)", "tensor(int8)", "tensor(float)"
 _FLOATS = ("T", ["tensor(float)", "tensor(float16)", "tensor(bfloat16)", "tensor(double)"], "Any kind of row.")
 
 
@@ -147,6 +149,20 @@ _OPERATORS = (
             **_PLAN,
         },
         dict.fromkeys(("attended", "new_memory_key", "new_memory_value"), _FLOAT),
+    ),
+    _Operator(
+        torch.ops.xlexport.relative_attention_int8.default,
+        RelativeAttentionInt8,
+        {
+            **dict.fromkeys(("qkv", "content_bias", "position_bias"), _FLOAT),
+            **{"memory_key": _INT8, "memory_key_scale": _FLOAT, "memory_value": _INT8, "memory_value_scale": _FLOAT},
+            **{"position_key": _FLOAT, "offset": _INT64, "memory_length": _INT64, "window": _INT64},
+            **_PLAN,
+        },
+        {
+            **{"attended": _FLOAT, "new_memory_key": _INT8, "new_memory_key_scale": _FLOAT},
+            **{"new_memory_value": _INT8, "new_memory_value_scale": _FLOAT},
+        },
     ),
     _Operator(
         torch.ops.xlexport.local_attention_plan.default,
