@@ -42,7 +42,7 @@ def test_local_attention(
         (kernel,), (body,) = kernel_and_body(name, [*given, *plan], 1, kernel_library, **chunks)
         assert np.abs(kernel - body).max() <= TOLERANCE
         results.append(kernel)
-    assert np.array_equal(*results)
+    assert np.array_equal(results[0], results[1])
 
 
 def test_plans_of_kernels_are_empty(kernel_library: Path) -> None:
