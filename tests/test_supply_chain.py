@@ -101,14 +101,18 @@ def test_constraints_and_hashes_name_the_same_versions() -> None:
 
 
 def test_build_requirements_are_pinned() -> None:
-    build = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["build-system"]["requires"]
-    installer = hashes(REQUIREMENTS / "installer.txt")
+    build, native = (
+        tomllib.loads((ROOT / folder / "pyproject.toml").read_text("utf-8"))["build-system"]["requires"]
+        for folder in (".", "runtime/native")
+    )
+    installer, for_native = (hashes(REQUIREMENTS / f"{name}.txt") for name in ("installer", "native"))
     assert set(build) <= installer.keys() and [name_of(pin) for pin in build] == ["hatchling"]
+    assert set(native) <= for_native.keys() and [name_of(pin) for pin in native] == ["hatchling", "ziglang"]
     assert closure(build) | {"pip"} <= {name_of(pin) for pin in installer}
-    extras = {name_of(pin): pin for pin in pins(HASHES)}
-    for pin, found in installer.items():
-        if name_of(pin) in extras:
-            assert hashes(HASHES)[pin] == found
+    assert {name_of(pin) for pin in for_native} == {*(name_of(pin) for pin in installer), "ziglang"} - {"pip"}
+    known = {name_of(pin): {pin: found} for pin, found in (*hashes(HASHES).items(), *installer.items())}
+    for pin, found in (*installer.items(), *for_native.items()):
+        assert known.get(name_of(pin), {pin: found}) == {pin: found}
 
 
 @pytest.mark.parametrize("name", EXTRAS)

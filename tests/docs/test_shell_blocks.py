@@ -146,7 +146,7 @@ MASKS = (
     (r"(?m)^((?:eager )?tokens/s +).*", r"\1<speed>"),
     (r"[-+]?\b\d(?:\.\d+)?e[-+]\d\d\b", "<difference by rounding>"),
     (r"(growth of the difference along the text +)[\d.]+", r"\1<ratio of differences by rounding>"),
-    (r"(?m)^(kernels +).*", r"\1<those that are installed>"),
+    (r"(?m)^(kernels +).*", r"\1<what is installed>"),
 )
 NUMBER = re.compile(r"\d[\d,]*(?:\.\d+)?")
 CLOSE = 1e-4  # another processor sums float32 in another order: 4 digits of a score agree
