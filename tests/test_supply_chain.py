@@ -9,6 +9,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tarfile
 import tomllib
 import zipfile
 from importlib import metadata
@@ -213,6 +214,11 @@ def test_wheel_and_sdist_are_the_same_bytes_wherever_they_are_built(tmp_path: Pa
     second = build(tmp_path / "another folder", 0o077, 1_700_000_000, "Asia/Tokyo")
     assert {Path(name).suffix for name in first} == {".gz", ".whl"}
     assert first == second
+    # The kernels are a distribution of their own: in the sources of this one, not in its wheel.
+    (archive,), (wheel,) = (list((tmp_path / "one/dist").glob(f"*{ending}")) for ending in (".gz", ".whl"))
+    with tarfile.open(archive) as sources:
+        assert any(name.endswith("/runtime/native/pyproject.toml") for name in sources.getnames())
+    assert not any("native" in name for name in zipfile.ZipFile(wheel).namelist())
 
 
 @pytest.mark.full
