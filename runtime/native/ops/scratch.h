@@ -16,7 +16,7 @@ class Memory {
   Memory(const Memory&) = delete;
   Memory& operator=(const Memory&) = delete;
 
-  // Return the first byte, or null if there was no memory.
+  // Return the first byte, or null without enough memory.
   char* data() const {
     if (block_ == nullptr) return nullptr;
     return reinterpret_cast<char*>((reinterpret_cast<uintptr_t>(block_) + 63) & ~static_cast<uintptr_t>(63));
