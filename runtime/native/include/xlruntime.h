@@ -18,6 +18,9 @@
  * Ownership. What a function opens, the caller closes. A stream or a model that is NULL is closed without effect. A stream
  * keeps what it needs of its model, so both may be closed in any order. Results of a stream stay valid until its next call.
  *
+ * Functions of the caller run in the thread that made the call. They may use the model, but not the stream that calls them,
+ * and must not leave with longjmp or an exception.
+ *
  * Structs that the caller fills begin with their size. Set it with the _INIT macros, so that later versions of this library
  * accept programs that were compiled with an earlier header.
  */
