@@ -149,7 +149,7 @@ def convert(
         bundle = _describe(source, memory, graphs, evaluation, tokenizer.spec, text.name, folder)
         write_manifest(folder, bundle)
 
-        exported = open_bundle(folder, trust=True, threads=options.threads)
+        exported = open_bundle(folder, trust=True, threads=options.threads, ops="none")  # what every machine has
         segments = options.verify_segments or default_segments(evaluation.choose())
         walk = "documents" if evaluation.whole else f"segments of {evaluation.segment_len} tokens"
         tell(f"verifying up to {segments} {walk} against the eager model")
@@ -159,7 +159,7 @@ def convert(
         (folder / "README.md").write_text(bundle_readme(bundle, report), "utf-8")
         write_manifest(folder, replace(bundle, files=digests(folder)))
         if quantization is not None:
-            exact = load(folder, threads=options.threads, check_files=False)
+            exact = load(folder, threads=options.threads, check_files=False, ops="none")
             quantize_into(exact, published, quantization, gate_text(exact, texts), tell)
             shutil.rmtree(folder)
     return report

@@ -49,6 +49,7 @@ def load(
     strict_device: bool = False,
     cuda_graphs: bool = False,
     step_timeout: float | None = None,
+    ops: str | Path = "auto",
 ) -> Model:
     """Open a bundle of TorchScript or of exported programs, which executes code in it: open only trusted bundles.
 
@@ -59,11 +60,12 @@ def load(
         check_files: compare every file with its digest. Files that hold code are always compared.
         strict_device, cuda_graphs: as in `xlruntime.load`; without effect here.
         step_timeout: None. PyTorch cannot end a step, and code in the bundle could do anything else instead.
+        ops: `auto` or `none`, both without effect. Kernels of ONNX Runtime are of no use to PyTorch.
 
     Raises:
         MissingDependencyError: PyTorch is not installed.
         BundleNotFoundError, BundleError: the bundle is missing or broken, or ONNX Runtime must run it.
-        OptionError: another device, CUDA graphs, or a time limit were chosen.
+        OptionError: another device, CUDA graphs, a time limit or a library of kernels were chosen.
     """
     require("convert")
     if threads is not None and threads < 1:
@@ -76,6 +78,10 @@ def load(
     if step_timeout is not None:
         raise OptionError(
             f"{folder}: PyTorch runs this bundle, and cannot end a step.", repair="Leave step_timeout out."
+        )
+    if ops not in ("auto", "none"):
+        raise OptionError(
+            f"{folder}: PyTorch runs this bundle, and cannot use the kernels of {ops}.", repair="Leave ops out."
         )
     bundle = read_bundle(Path(folder), check_files)
     if threads is not None:

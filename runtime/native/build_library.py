@@ -1,18 +1,22 @@
 """Build the library of kernels from its sources.
 
-python build_library.py -o libxlexport_ops.so [--compiler g++]
+python build_library.py -o libxlexport_ops.so [--compiler "python -m ziglang c++"]
 """
 
 from __future__ import annotations
 
 import argparse
+import platform
+import shlex
+import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-__all__ = ["build"]
+__all__ = ["build", "build_for"]
 
 SOURCES = Path(__file__).parent / "ops"
 FLAGS = (
@@ -21,47 +25,65 @@ FLAGS = (
 )
 LEVELS = {  # flags of the files with inner loops, by the end of their names
     "avx2": ("-mavx2", "-mfma", "-mbmi2"),
-    "avx512": ("-march=x86-64-v4", "-mprefer-vector-width=512"),
+    "avx512": (  # what x86-64-v4 means, in words that GCC and zig share
+        *("-mavx2", "-mfma", "-mbmi2", "-mavx512f", "-mavx512vl", "-mavx512dq", "-mavx512bw", "-mavx512cd"),
+        "-mprefer-vector-width=512",
+    ),
 }
+# Unless asked, zig checks for undefined behaviour, and builds a C++ library, which kernels do not need.
+ZIG = ("-fno-sanitize=undefined", "-nostdlib++", "-s")
 
 
 def build(
-    output: Path, compiler: list[str], version: str, target: str = "x86_64", flags: list[str] | None = None
+    output: Path, compiler: Sequence[str], version: str, target: str | None = None, flags: Sequence[str] = ()
 ) -> None:
     """Compile all sources and link them into the shared library `output`.
 
     Args:
         compiler: the command, such as `["g++"]`.
         version: the version that the library reports.
-        target: the architecture, which decides on the instruction sets.
+        target: the architecture, which decides on the instruction sets; None: that of this machine.
         flags: additional flags, such as those of a sanitizer.
     """
+    has_levels = (target or platform.machine()).lower().startswith(("x86_64", "amd64"))
     sources = [
         source
         for source in sorted(SOURCES.glob("*.cc"))
-        if target.startswith("x86_64") or source.stem.removeprefix("level_") not in LEVELS
+        if has_levels or source.stem.removeprefix("level_") not in LEVELS
     ]
     with tempfile.TemporaryDirectory() as scratch:
 
+        def run(*arguments: str | Path) -> None:
+            # In the scratch folder, where a linker for Windows also leaves a file that nobody needs.
+            subprocess.run([*compiler, *flags, *arguments], cwd=scratch, check=True)
+
         def compile_one(source: Path) -> Path:
-            made = Path(scratch) / f"{source.stem}.o"
+            made = Path(scratch, f"{source.stem}.o")
             own = LEVELS.get(source.stem.removeprefix("level_"), ())
             named = [f'-DXLEXPORT_OPS_VERSION="{version}"'] if source.stem == "register" else []
-            subprocess.run([*compiler, *FLAGS, *own, *named, *(flags or []), "-c", source, "-o", made], check=True)
+            run(*FLAGS, *own, *named, "-c", source.resolve(), "-o", made)
             return made
 
         with ThreadPoolExecutor() as pool:
             objects = list(pool.map(compile_one, sources))
-        subprocess.run([*compiler, "-shared", *(flags or []), "-o", output, *objects], check=True)
+        linked = Path(scratch, output.name)
+        run("-shared", "-o", linked, *objects)
+        shutil.move(linked, output)
+
+
+def build_for(target: str, output: Path, version: str) -> None:
+    """Build with the package ziglang for the platform that zig calls `target`, such as `x86_64-linux-gnu.2.17`."""
+    build(output, [sys.executable, "-m", "ziglang", "c++", "-target", target], version, target, ZIG)
 
 
 def main() -> None:
     """Build with the arguments of the command line."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("-o", "--output", type=Path, default=Path("libxlexport_ops.so"))
-    parser.add_argument("--compiler", default="g++", help='such as g++ or "python -m ziglang c++"')
+    parser.add_argument("--compiler", default="g++", help='such as clang++ or "python -m ziglang c++"')
+    parser.add_argument("--flags", default="", help="more flags, such as those of a sanitizer")
     arguments = parser.parse_args()
-    build(arguments.output, arguments.compiler.split(), "development")
+    build(arguments.output, shlex.split(arguments.compiler), "development", flags=shlex.split(arguments.flags))
 
 
 if __name__ == "__main__":

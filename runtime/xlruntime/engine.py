@@ -18,6 +18,7 @@ from .devices import Device
 from .errors import BundleError, OptionError
 from .evaluation import EvaluationSettings, SettingValue
 from .graph_outputs import OutputCheck
+from .kernels import Kernels, describe_kernels
 from .memory import BatchMemory, MemoryPlan, check_room
 from .messages import first_line, named
 from .placement import count_placed
@@ -42,6 +43,7 @@ class Engine:
         device: where steps run and memories live.
         threads: threads of one step; None: ONNX Runtime chooses.
         strict_device: whether the device must compute everything but the sizes of tensors.
+        kernels: the library of kernels for custom operators; None: their bodies run.
     """
 
     def __init__(
@@ -55,6 +57,7 @@ class Engine:
         open_session: SessionFactory | None = None,
         files: BundleFiles | None = None,
         deadline: Deadline | None = None,
+        kernels: Kernels | None = None,
     ) -> None:
         """Open a bundle.
 
@@ -62,12 +65,14 @@ class Engine:
             open_session: opens the session of a graph; None opens ONNX files with ONNX Runtime.
             files: the state of the bundle's files when they were checked; None: their state now.
             deadline: the time limit of each step; None: no limit.
+            kernels: the library of kernels for custom operators; None: their bodies run.
         """
         self.folder = folder
         self.bundle = bundle
         self.device = device
         self.threads = threads
         self.strict_device = strict_device
+        self.kernels = kernels
         self.tokenizer = make_tokenizer(bundle.tokenizer, folder)
         self._open_session = open_session or self._open_onnx
         self._files = files or BundleFiles(folder, bundle)
@@ -79,6 +84,7 @@ class Engine:
         self._constants: dict[tuple[tuple[str, int], ...], dict[str, Any]] = {}
         limit = "none" if deadline is None else f"{deadline.seconds:g} s"
         logger.info("%s: device %s, threads %s, step_timeout %s", folder, device, threads or "as many as cores", limit)
+        logger.info("%s: kernels %s", folder, kernels or "none")
         self.session("score")  # fail now, not at the first document
         with self._files.unchanged():
             self._first_values = self._read_first_values()
@@ -139,6 +145,7 @@ class Engine:
             self.strict_device,
             data_files=self.bundle.guarded_files,
             deadline=self._deadline,
+            kernels=self.kernels,
         )
 
     def placement(self, purpose: str) -> dict[str, dict[str, int]]:
@@ -148,6 +155,14 @@ class Engine:
             OptionError: the bundle has no graph for `purpose`.
         """
         return count_placed(self.session(purpose).nodes)
+
+    def kernels_used(self, purpose: str) -> str:
+        """Return which kernels of custom operators run in a graph, for people.
+
+        Raises:
+            OptionError: the bundle has no graph for `purpose`.
+        """
+        return describe_kernels(self.kernels, self.session(purpose).nodes)
 
     def use_fixed(self) -> None:
         """Run later steps of a repeated shape in a session for that shape alone.

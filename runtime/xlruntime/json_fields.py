@@ -61,7 +61,7 @@ def _read_dataclass(kind: Any, value: dict[str, Any], where: str, problems: list
     before = len(problems)
     hints = _hints(kind)
     for field in dataclasses.fields(kind):
-        needed = field.default is dataclasses.MISSING
+        needed = field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
         if needed and field.name not in value:
             problems.append(f"{_inner(where, field.name)} is missing")
     problems += [f"{_inner(where, name)} is unknown" for name in value if name not in hints]

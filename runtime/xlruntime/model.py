@@ -20,6 +20,7 @@ from .engine import Engine
 from .errors import ArgumentError, OptionError
 from .evaluation import SettingValue
 from .generation import Sampling, generate_whole
+from .kernels import find_kernels
 from .messages import shown
 from .scorer import Scorer
 from .scores import DocumentScore, TokenScores
@@ -40,6 +41,7 @@ def load(
     strict_device: bool = False,
     cuda_graphs: bool = False,
     step_timeout: float | None = None,
+    ops: str | Path = "auto",
 ) -> Model:
     """Open a bundle.
 
@@ -54,10 +56,13 @@ def load(
             this (`xlexport convert --cuda-graphs`). Each shape needs its own copy of the weights.
         step_timeout: seconds after which a step is ended, up to a quarter late; None: no limit. A single operator is
             never interrupted.
+        ops: kernels for the custom operators of the graphs, on the CPU. `auto`: those of the package `xlexport-ops`, if
+            it is installed; `none`: the standard operators in the graphs; or the path of a library, which is code.
 
     Raises:
         BundleNotFoundError, BundleError: the bundle is missing or broken.
-        ProviderError: ONNX Runtime or the device is missing, or with `strict_device` a node runs on another device.
+        ProviderError: ONNX Runtime or the device is missing, or with `strict_device` a node runs on another device; or
+            the library of kernels is missing or cannot be loaded.
         OptionError: the device, the number of threads or `step_timeout` is malformed, or `cuda_graphs` is not possible
             with this device or bundle.
     """
@@ -69,6 +74,7 @@ def load(
             f"cuda_graphs needs a CUDA device, but the device is {where}.", repair="Leave it out, or choose cuda."
         )
     deadline = None if step_timeout is None else Deadline(step_timeout)
+    kernels = find_kernels(ops, where)
     bundle = read_bundle(path, check_files=False)
     files = BundleFiles(path, bundle)  # before digests are compared, to notice files replaced meanwhile
     size = sum(file.size for file in bundle.files.values())
@@ -81,7 +87,7 @@ def load(
         raise OptionError(
             f"{path}: no graphs for cuda_graphs.", repair="Convert the checkpoint again with --cuda-graphs."
         )
-    model = Model(path, bundle, where, threads, strict_device, files=files, deadline=deadline)
+    model = Model(path, bundle, where, threads, strict_device, files=files, deadline=deadline, kernels=kernels)
     if cuda_graphs:
         model.use_fixed()
     return model

@@ -32,12 +32,13 @@ class PlacedNode:
     name: str
     operator: str
     provider: str  # "CUDAExecutionProvider"
+    domain: str = ""  # of the operator; empty for ONNX's own
 
 
 def placed_nodes(session: Any) -> tuple[PlacedNode, ...]:
     """Return all nodes of an `onnxruntime.InferenceSession` that was opened with `RECORD_PLACEMENT`."""
     return tuple(
-        PlacedNode(node.name, node.op_type, part.ep_name)
+        PlacedNode(node.name, node.op_type, part.ep_name, node.domain)
         for part in session.get_provider_graph_assignment_info()
         for node in part.get_nodes()
     )

@@ -18,6 +18,7 @@ import numpy.typing as npt
 from .devices import Device
 from .errors import BundleError, ProviderError
 from .graph_gate import read_graph
+from .kernels import Kernels
 from .messages import first_line
 from .placement import RECORD_PLACEMENT, SIZE_OPERATORS, placed_nodes, require_placement
 
@@ -142,6 +143,7 @@ def open_session(
     sizes: Mapping[str, int] | None = None,
     profile: str | None = None,
     data_files: Collection[str] = (),
+    kernels: Kernels | None = None,
 ) -> Any:
     """Open an `onnxruntime.InferenceSession` of the graph in `path`, only on `device`.
 
@@ -154,15 +156,19 @@ def open_session(
             CUDA captures each run as a CUDA graph. Such a session needs bindings whose buffers stay in place.
         profile: path prefix of the file for ONNX Runtime's profile of all runs; None: no profile.
         data_files: names of files in the same folder that may hold the graph's weights.
+        kernels: the library of kernels for custom operators, on the CPU; None: their bodies run.
 
     Raises:
         BundleError: xlexport cannot have written the graph, or ONNX Runtime cannot load it.
-        ProviderError: the device's execution provider is missing, does not start, or with `strict` lacks a kernel.
+        ProviderError: the device's execution provider is missing, does not start, or with `strict` lacks a kernel; or
+            ONNX Runtime cannot use `kernels`.
     """
     ort = import_onnxruntime()
     options = session_options(threads)
     if device.kind == "cpu":
         options.add_session_config_entry("optimization.disable_specified_optimizers", SLOWER_FUSION)
+        if kernels is not None:
+            _register(options, kernels)
     if profile is not None:
         options.enable_profiling = True
         options.profile_file_prefix = profile
@@ -196,6 +202,16 @@ def open_session(
         allowed = SIZE_OPERATORS if sizes is None else frozenset()
         require_placement(placed_nodes(session), device.provider, f"device {device}: {path}", allowed)
     return session
+
+
+def _register(options: Any, kernels: Kernels) -> None:
+    try:
+        options.register_custom_ops_library(str(kernels.path))
+    except onnxruntime_errors() as error:
+        raise ProviderError(
+            f"{kernels.path}: ONNX Runtime cannot use {kernels} ({first_line(error)}).",
+            repair="Install ONNX Runtime and xlexport-ops again, or choose ops none: the results are the same.",
+        ) from error
 
 
 def _require_cuda(ort: ModuleType, device: Device) -> None:

@@ -13,6 +13,7 @@ from .deadline import Deadline
 from .devices import Device
 from .errors import BundleError, StepTimeoutError
 from .graph_outputs import require_kind
+from .kernels import Kernels
 from .memory import BatchMemory
 from .messages import first_line, listed, named
 from .placement import PlacedNode, placed_nodes
@@ -93,6 +94,7 @@ class GraphSession:
         profile: see `open_session`.
         data_files: names of the bundle's files; the graph must not use others.
         deadline: the time limit of each run; None: no limit.
+        kernels: the library of kernels for custom operators; None: their bodies run.
 
     Raises:
         BundleError: ONNX Runtime cannot load the file, or the file is not the graph that the bundle describes.
@@ -109,6 +111,7 @@ class GraphSession:
         profile: str | None = None,
         data_files: Collection[str] = (),
         deadline: Deadline | None = None,
+        kernels: Kernels | None = None,
     ) -> None:
         self.graph = graph
         self.device = device
@@ -116,7 +119,13 @@ class GraphSession:
         self.outputs = [tensor.name for tensor in graph.outputs]
         self._file = folder / graph.file
         self._session = open_session(
-            self._file, device, threads, strict=strict_device, profile=profile, data_files=data_files
+            self._file,
+            device,
+            threads,
+            strict=strict_device,
+            profile=profile,
+            data_files=data_files,
+            kernels=kernels,
         )
         self._deadline = deadline
         given = {tensor.name for tensor in self._session.get_outputs()}

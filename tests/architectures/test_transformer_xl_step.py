@@ -16,6 +16,7 @@ from torch import Tensor
 
 from xlexport.architectures import architecture
 from xlexport.architectures.detail import TOP_K
+from xlexport.architectures.transformer_xl.sliced_attention import SlicedAttention
 from xlexport.architectures.transformer_xl.step import TransformerXLStep, project_memory
 from xltraining.transformer_xl import TransformerXL
 
@@ -74,6 +75,27 @@ def test_step_against_eager_over_mixed_segments(
         untie_r=untie_r,
         clamp_len=clamp_len,
     )
+    driver = ring_driver(TransformerXLStep(model))
+    log_prob, memory = walk(model, driver, cut_segments(random_ids(1 + sum(MIXED_LENGTHS)), MIXED_LENGTHS))
+    assert driver.offset > 3 * driver.capacity
+    assert log_prob <= LOG_PROB_TOLERANCE
+    assert memory <= MEMORY_TOLERANCE
+
+
+@pytest.mark.parametrize("clamp_len", [-1, 11])
+@pytest.mark.parametrize("first_memory", ["empty", "zeros"])
+def test_step_of_custom_operators_against_eager(
+    first_memory: str,
+    clamp_len: int,
+    make_model: MakeModel,
+    ring_driver: type[RingDriver],
+    cut_segments: Cut,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Check the operators' PyTorch form, which ONNX graphs are traced with and no other step uses."""
+    model = make_model(first_memory=first_memory, clamp_len=clamp_len)
+    monkeypatch.setattr(torch.onnx, "is_in_onnx_export", lambda: True)
+    monkeypatch.setattr(SlicedAttention, "by_slot", None)  # the plain form, which must not run
     driver = ring_driver(TransformerXLStep(model))
     log_prob, memory = walk(model, driver, cut_segments(random_ids(1 + sum(MIXED_LENGTHS)), MIXED_LENGTHS))
     assert driver.offset > 3 * driver.capacity

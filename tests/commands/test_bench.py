@@ -60,6 +60,7 @@ MORE_FIELDS = [
     "floor_ms",
     "floor",
     "fraction_of_floor",
+    "kernels",
 ]
 INTERRUPTED = "Error: interrupted; no unfinished output was left. Run the command again."
 QUICK = ("--repeats", "2", "--rounds", "1", "--threads", "1")
@@ -115,8 +116,8 @@ def test_bench_as_json(against: bool, bundle: Path, checkpoint: Path, invoke: In
 def test_bench_for_people(invoke: Invoke) -> None:
     shown = invoke("bench", XL, *QUICK).succeeded()
     rows = dict(line.split("  ", 1) for line in shown.out.splitlines())
-    names = ["step", "on", "tokens/s", "ms a step", "processor", "arithmetic", "bytes", "floor", "load", "peak memory"]
-    assert list(rows) == names
+    names = ["step", "on", "kernels", "tokens/s", "ms a step", "processor", "arithmetic", "bytes", "floor", "load"]
+    assert list(rows) == [*names, "peak memory"]
     assert rows["step"].strip() == "score, segment 8, memory 12, batch 1"
     assert rows["on"].strip() == "cpu, 1 thread, float32"
 

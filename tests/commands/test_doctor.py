@@ -48,7 +48,7 @@ def test_missing_onnxruntime_is_found_and_keeps_nothing_else_from_running(monkey
 
 
 def test_runtime_too_old_for_the_graphs_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    def open_session(path: Path, device: object, threads: int) -> None:
+    def open_session(path: Path, device: object, threads: int, **options: object) -> None:
         raise BundleError(f"{path}: ONNX Runtime 1.16.0 cannot load it (Unsupported model IR version: 10). Convert.")
 
     monkeypatch.setattr(xlexport.commands.doctor, "open_session", open_session)

@@ -20,11 +20,13 @@ def test_inspect_shows_where_the_nodes_of_each_graph_run(bundle: Path, invoke: C
     shown = invoke("inspect", bundle, "--device", "cpu").succeeded().out.splitlines()
     plain = invoke("inspect", bundle).succeeded().out.splitlines()
     rows = [line.split() for line in shown if line.startswith("nodes of ")]
+    kernels = [line.split() for line in shown if line.startswith("kernels of ")]
+    assert [row[2] for row in kernels] == [row[2] for row in rows]
     assert [(row[2], row[4:]) for row in rows] == [
         (purpose, ["on", CPU]) for purpose in ("score", "generate", "detail", "positions")
     ]
     assert {" ".join(line.split()) for line in shown} - {" ".join(line.split()) for line in plain} == {
-        " ".join(row) for row in rows
+        " ".join(row) for row in (*rows, *kernels)
     }
     found = invoke("inspect", bundle, "--device", "cpu", "--json").succeeded().object["placement"]
     assert [f"{sum(found[row[2]][CPU].values()):,}" for row in rows] == [row[3] for row in rows]
@@ -32,9 +34,11 @@ def test_inspect_shows_where_the_nodes_of_each_graph_run(bundle: Path, invoke: C
 
 
 def test_operators_are_listed_where_nodes_run_in_two_places() -> None:
-    assert placement_rows({"score": {CUDA: {"MatMul": 1200, "Add": 3}, CPU: {"Shape": 2}}}) == [
+    placement = {"score": {CUDA: {"MatMul": 1200, "Add": 3}, CPU: {"Shape": 2}}}
+    assert placement_rows(placement, {"score": "none"}) == [
         ("nodes of score", f"1,203 on {CUDA}: MatMul 1200, Add 3"),
         ("nodes of score", f"2 on {CPU}: Shape 2"),
+        ("kernels of score", "none"),
     ]
 
 
@@ -65,9 +69,10 @@ def test_strict_device_reaches_the_runtime(
     monkeypatch.setattr("xlexport.bench.load", load)
     others: dict[str, list[Path | str]] = {"verify": [checkpoint], "bench": [], "generate": ["text"]}
     second = others.get(command, [prose])
-    line = [command, bundle, *second, "--device", "cuda:1", "--threads", "2", *(["--strict-device"] if strict else [])]
+    line = [command, bundle, *second, "--device", "cuda:1", "--threads", "2", "--ops", "none"]
+    line += [*(["--strict-device"] if strict else [])]
     assert invoke(*line).error == "Error: device cuda:1: asked for."
-    assert asked == [{"device": "cuda:1", "strict_device": strict, "cuda_graphs": False, "threads": 2}]
+    assert asked == [{"device": "cuda:1", "ops": "none", "strict_device": strict, "cuda_graphs": False, "threads": 2}]
 
 
 def test_profile_names_providers_where_not_all_of_it_runs_on_the_cpu() -> None:

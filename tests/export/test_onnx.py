@@ -18,6 +18,7 @@ import torch
 
 from tests.helpers.paths import ROOT
 from xlexport.architectures.transformer_xl.step import TransformerXLStep
+from xlexport.ops import DOMAIN
 from xlruntime import spec
 from xlruntime.bundle import read_bundle
 
@@ -83,12 +84,14 @@ def test_files(bytes_bundle: Converted) -> None:
 
 @pytest.mark.parametrize("purpose", GRAPHS)
 def test_versions(purpose: str, bytes_bundle: Converted) -> None:
-    """Expect opset 20 and IR 10, which onnxruntime and onnxruntime-web both load, and only the standard domain."""
+    """Expect opset 20 and IR 10, which onnxruntime and onnxruntime-web both load, and bodies of all custom nodes."""
     model = open_graph(bytes_bundle.folder, purpose)
     assert model.ir_version == 10
-    assert [(entry.domain, entry.version) for entry in model.opset_import] == [("", 20)]
-    assert {node.domain for node in model.graph.node} == {""}
-    assert not model.functions
+    custom = [] if purpose == "positions" else ["RelativeAttentionPlan", *["RelativeAttention" for _ in LAYERS]]
+    assert [node.op_type for node in model.graph.node if node.domain] == custom
+    imports = [("", 20), (DOMAIN, 1)] if custom else [("", 20)]
+    assert [(entry.domain, entry.version) for entry in model.opset_import] == imports
+    assert sorted(function.name for function in model.functions) == sorted(set(custom))
     onnx.checker.check_model(bytes_bundle.folder / f"{purpose}.onnx", full_check=True)
 
 
@@ -171,8 +174,8 @@ def test_each_graph_computes_only_what_it_gives(bytes_bundle: Converted) -> None
     assert not {"LogSoftmax", "GatherElements"} & kinds["generate"].keys()
     for purpose in STEPS:
         assert not {"Sin", "Cos", "If", "Loop"} & kinds[purpose].keys(), purpose
-        assert kinds[purpose]["ScatterND"] == len(RINGS)
-    assert not {"ScatterND", "Softmax", "LayerNormalization", "TopK"} & kinds["positions"].keys()
+        assert kinds[purpose]["RelativeAttention"] == len(LAYERS)
+    assert not {"RelativeAttention", "Softmax", "LayerNormalization", "TopK"} & kinds["positions"].keys()
     assert not [kind for counts in kinds.values() for kind in counts if kind.startswith("Random")]
 
     for purpose in GRAPHS:  # and every node leads to an output

@@ -34,6 +34,7 @@ from xlruntime.errors import BundleError, BundleNotFoundError
 
 BYTES = GOLDEN / "post_lnorm_same_length_empty" / "bundle"  # nine products: four in each layer, and the head
 FIRST_ROWS = GOLDEN / "pre_lnorm_same_length_zeros" / "bundle"
+OPERATORS = GOLDEN / "relative_attention" / "bundle"  # the graphs of newer code, with custom operators of attention
 BAND, CHUNK = GOLDEN / "reformer_band" / "bundle", GOLDEN / "reformer_chunk" / "bundle"
 # Nats of any token in random models with large weights, where one rounded number matters more than in a trained model:
 # three to five times the observed errors; a wrong weight in a product causes whole nats.
@@ -136,7 +137,9 @@ def test_int8_weights_are_those_of_the_float32_graph(quantized: Callable[[Path, 
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize(
-    "source", thinned([BYTES, FIRST_ROWS, BAND, CHUNK], [BYTES, CHUNK]), ids=lambda path: path.parent.name
+    "source",
+    thinned([BYTES, FIRST_ROWS, OPERATORS, BAND, CHUNK], [BYTES, OPERATORS, CHUNK]),
+    ids=lambda path: path.parent.name,
 )
 def test_scores_are_near_those_of_float32(source: Path, dtype: str, quantized: Callable[[Path, str], Path]) -> None:
     folder = quantized(source, dtype)
@@ -182,10 +185,11 @@ def test_int8_scores_do_not_depend_on_segments(quantized: Callable[[Path, str], 
     assert parts.bits_per_token == pytest.approx(whole.bits_per_token, abs=2e-3)
 
 
+@pytest.mark.parametrize("source", [BYTES, OPERATORS], ids=lambda path: path.parent.name)
 @pytest.mark.parametrize("memory_dtype", ["float32", "float16"])
-def test_float16_dtypes(memory_dtype: str, tmp_path: Path) -> None:
+def test_float16_dtypes(memory_dtype: str, source: Path, tmp_path: Path) -> None:
     lines: list[str] = []
-    quantize(BYTES, tmp_path / "half", options("float16", memory_dtype=memory_dtype), tell=lines.append)
+    quantize(source, tmp_path / "half", options("float16", memory_dtype=memory_dtype), tell=lines.append)
     assert "float16 is for CUDA; on a CPU it gives correct results, but slowly" in lines
     model = load(tmp_path / "half", threads=1)
     tensors = {tensor.name: tensor.dtype for tensor in model.bundle.graphs["score"].inputs}
@@ -193,8 +197,11 @@ def test_float16_dtypes(memory_dtype: str, tmp_path: Path) -> None:
     assert tensors["position_key_0"] == "float16"
     assert {tensor.name: tensor.dtype for tensor in model.bundle.graphs["detail"].outputs}["log_prob"] == "float32"
     ids = random_ids(60, seed=3, vocab_size=256)
-    difference = log_probs(model, ids) - log_probs(load(BYTES, threads=1), ids)
+    difference = log_probs(model, ids) - log_probs(load(source, threads=1), ids)
     assert 0 < np.abs(difference).max() <= NEAR["float16"]
+    graph = ir.load(tmp_path / "half" / "score.onnx").graph
+    assert {node.inputs[0].dtype for node in graph if node.op_type == "Softmax"} == {ir.DataType.FLOAT16}
+    assert not [node for node in graph if node.op_type == "Cast" and node.inputs[0] in graph.inputs]
     stream = model.stream()
     stream.feed(ids[:30])
     stream.save(tmp_path / "stream.safetensors")

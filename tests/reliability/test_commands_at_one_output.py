@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -16,18 +18,33 @@ from xlruntime import load
 
 pytestmark = pytest.mark.full
 
+RunAtOnce = Callable[[tuple[str, ...]], list[tuple[int, str]]]
+
 PROCESSES = 4
 GOLDEN = golden_bundle(EMPTY)
 PROGRAM = """
-import sys
-import xlexport.convert, xlexport.scoring.run  # so that all processes begin their work together
+import json, os, sys
+import xlexport.convert, xlexport.scoring.run  # once for all processes, which are forks of this one
 from tests.helpers.export_cache import cached_exports
 from xlexport.commands import run
 
-with cached_exports():
-    print("ready", flush=True)
-    input()
-    sys.exit(run(sys.argv[1:]))
+def begin(arguments, errors, gate, end):
+    process = os.fork()
+    if process:
+        return process
+    os.close(end)
+    os.read(gate, 1)  # until nobody holds the other end, so that all begin their work together
+    with open(errors, "w") as sys.stderr, open(os.devnull, "w") as sys.stdout, cached_exports():
+        status = run(arguments)
+    os._exit(status)
+
+for line in sys.stdin:
+    arguments, files = json.loads(line)
+    gate, end = os.pipe()
+    processes = [begin([*arguments], errors, gate, end) for errors in files]
+    os.close(end)
+    print(json.dumps([os.waitstatus_to_exitcode(os.waitpid(each, 0)[1]) for each in processes]), flush=True)
+    os.close(gate)
 """
 
 
@@ -47,30 +64,31 @@ def lines(tmp_path: Path) -> dict[str, tuple[str, ...]]:
     return {name: (*line, "--threads", "1") for name, line in lines.items()}
 
 
-def run_at_once(line: tuple[str, ...]) -> list[tuple[int, str]]:
-    """Run the processes and return the exit status and standard error of each."""
-    processes = [
-        subprocess.Popen(
-            [sys.executable, "-c", PROGRAM, *line],
-            cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-            env={**os.environ, "OMP_NUM_THREADS": "1"},
-        )
-        for _ in range(PROCESSES)
-    ]  # fmt: skip
-    for process in processes:
-        assert process.stdout is not None
-        assert process.stdout.readline() == "ready\n"
-    for process in processes:
-        assert process.stdin is not None
-        process.stdin.write("\n")
-        process.stdin.flush()
-    said = [process.communicate()[1] for process in processes]
-    return [(process.returncode, err) for process, err in zip(processes, said, strict=True)]
+@pytest.fixture
+def run_at_once(tmp_path: Path) -> Iterator[RunAtOnce]:
+    """Return a function that runs the processes and returns the exit status and standard error of each."""
+    files = [tmp_path / f"{number}.txt" for number in range(PROCESSES)]
+    with subprocess.Popen(
+        [sys.executable, "-c", PROGRAM],
+        cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"},
+    ) as parent:  # fmt: skip
+        assert parent.stdin is not None and parent.stdout is not None
+        given, found = parent.stdin, parent.stdout
+
+        def start(line: tuple[str, ...]) -> list[tuple[int, str]]:
+            given.write(json.dumps([line, list(map(str, files))]) + "\n")
+            given.flush()
+            statuses = json.loads(found.readline())
+            return [(status, file.read_text("utf-8")) for status, file in zip(statuses, files, strict=True)]
+
+        yield start
 
 
 @pytest.mark.usefixtures("cached_exports")
 @pytest.mark.parametrize("command", ["convert", "quantize", "score", "report"])
-def test_one_whole_result_stays(command: str, lines: dict[str, tuple[str, ...]], tmp_path: Path) -> None:
+def test_one_whole_result_stays(
+    command: str, lines: dict[str, tuple[str, ...]], run_at_once: RunAtOnce, tmp_path: Path
+) -> None:
     if command == "quantize":
         assert run([*lines["convert"], "-o", str(tmp_path / "float.bundle")]) == 0
     ending = {"score": ".jsonl", "report": ".html"}.get(command, ".bundle")

@@ -39,6 +39,7 @@ MORE_FIELDS = (
     "segment_len",
     "mem_len",
     "whole",
+    "kernels",
     "bits_per_token",
     "per_segment",
     "detail_segments",

@@ -71,6 +71,7 @@ def sweep(
     config: Mapping[str, Any] | None = None,
     purpose: Purpose = "score",
     device: str = "cpu",
+    ops: str | Path = "auto",
     strict_device: bool = False,
     cuda_graphs: bool = False,
     repeats: int = 7,
@@ -85,7 +86,7 @@ def sweep(
             Runtime's choice of threads.
         against: a checkpoint whose eager model is measured too.
         format, config: of that checkpoint, as in `checkpoints.load`.
-        device, strict_device, cuda_graphs: as in `xlruntime.load`.
+        device, ops, strict_device, cuda_graphs: as in `xlruntime.load`.
         purpose: `score`, or `generate` (one token after the other, without the time to draw a token).
         profile: also measure the time of each operator.
         evaluation: other settings of the evaluation, see `Model.evaluation`.
@@ -105,7 +106,9 @@ def sweep(
     for number, count in enumerate(dict.fromkeys(threads)):
         import_onnxruntime()  # once for each process, so it is not part of loading
         started = time.perf_counter()
-        model = load(folder, device=device, threads=count, strict_device=strict_device, cuda_graphs=cuda_graphs)
+        model = load(
+            folder, device=device, threads=count, strict_device=strict_device, cuda_graphs=cuda_graphs, ops=ops
+        )
         load_seconds = time.perf_counter() - started
         works = _works(model, sizes, settings)
         peak = None
@@ -227,6 +230,7 @@ def _measure(
         floor_ms=_ms(floor.seconds(best)),
         floor=floor.bound(best),
         fraction_of_floor=None if (least := floor.seconds(best)) is None else least / median,
+        kernels=model.kernels_used(side.graph),
         profile=profile_step(side) if settings.profile else None,
     )
 

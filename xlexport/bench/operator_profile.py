@@ -48,7 +48,13 @@ def profile_step(side: GraphSide) -> list[OperatorTime]:
         graph = model.bundle.graphs[side.graph]
         prefix = str(Path(scratch, "profile"))
         session = GraphSession(
-            model.folder, graph, model.device, model.threads, profile=prefix, data_files=model.bundle.guarded_files
+            model.folder,
+            graph,
+            model.device,
+            model.threads,
+            profile=prefix,
+            data_files=model.bundle.guarded_files,
+            kernels=model.kernels,
         )
         for _ in range(1 + STEPS):
             side.step_in(session)

@@ -46,6 +46,7 @@ class BenchReport:
     floor_ms: float | None
     floor: Literal["arithmetic", "bytes"] | None  # the larger of the two times
     fraction_of_floor: float | None  # floor_ms over the median time
+    kernels: str  # for custom operators
     profile: Sequence[OperatorTime] | None
 
 
@@ -56,6 +57,7 @@ def report_rows(report: BenchReport) -> list[tuple[str, str]]:
     rows = [
         ("step", f"{report.purpose}, {case_name(report)}"),
         ("on", f"{report.device}{threads}, {report.dtype}"),
+        ("kernels", report.kernels),
         ("tokens/s", _amount(report.tokens_per_second)),
         (
             "ms a step",

@@ -83,7 +83,7 @@ bench_options = all_of(
     headings={
         "Model settings": ["segment_len", "mem_len"],
         "Measurement": ["purpose", "batch_size", "repeats", "rounds", "profile"],
-        "Device": ["threads", "device", "strict_device", "cuda_graphs"],
+        "Device": ["threads", "device", "ops", "strict_device", "cuda_graphs"],
         "Output": ["plot"],
     },
 )

@@ -13,17 +13,20 @@ from pathlib import Path
 import click
 import numpy as np
 
+from xlexport import __version__
 from xlexport.errors import XlexportError
 from xlexport.extras import DISTRIBUTIONS, EXTRAS, install_command, missing_modules
 from xlexport.sample import sample_checkpoint
 from xlexport.terminal import print_json, print_table
 from xlruntime.devices import Device
 from xlruntime.errors import BundleError, ProviderError, XlruntimeError
+from xlruntime.kernels import DISTRIBUTION, Kernels, find_kernels
 from xlruntime.providers import import_onnxruntime, installed_wheels, open_session
 
 __all__ = ["OLDEST_PYTHON", "TINY_MODEL", "Check", "doctor", "run_checks"]
 
 OLDEST_PYTHON = (3, 11)
+INSTALL_KERNELS = "pip install ./runtime/native"
 PURPOSES = {
     "convert": "converting, verifying and the demo",
     "train": "training",
@@ -59,7 +62,7 @@ def run_checks() -> list[Check]:
     """Run all checks; the failure of one does not stop the others."""
     checks = [_python(), _numpy(), _onnxruntime()]
     if checks[-1].ok:
-        checks += [_session(Device("cpu")), _cuda()]
+        checks += [_session(Device("cpu")), _cuda(), _kernels()]
     checks += [_extra(name) for name in EXTRAS]
     return [*checks, _sample(), _cores(), _memory(), _instruction_sets()]
 
@@ -87,17 +90,27 @@ def _onnxruntime() -> Check:
 def _session(device: Device) -> Check:
     """Run a graph of the opset and IR version that bundles have."""
     name = f"graphs on {device}"
+    try:
+        result = _run_tiny(device)
+    except BundleError as error:
+        return Check(name, False, error.message.removesuffix("."), "Upgrade it: pip install -U onnxruntime.")
+    except ProviderError as error:
+        return _failed(name, error)
+    good = result == [0.0, 30.0]
+    return Check(name, good, "opset 20, IR 10: " + ("runs" if good else f"wrong result {result}"))
+
+
+def _run_tiny(device: Device, kernels: Kernels | None = None) -> list[float]:
+    """Return what a small graph makes of 0 and 30.
+
+    Raises:
+        BundleError, ProviderError: as `open_session`.
+    """
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "tiny.onnx")
         path.write_bytes(TINY_MODEL)
-        try:
-            result = open_session(path, device, threads=1).run(None, {"x": np.array([0.0, 30.0], np.float32)})[0]
-        except BundleError as error:
-            return Check(name, False, error.message.removesuffix("."), "Upgrade it: pip install -U onnxruntime.")
-        except ProviderError as error:
-            return _failed(name, error)
-    good = result.tolist() == [0.0, 30.0]
-    return Check(name, good, "opset 20, IR 10: " + ("runs" if good else f"wrong result {result}"))
+        session = open_session(path, device, threads=1, kernels=kernels)
+        return list(map(float, session.run(None, {"x": np.array([0.0, 30.0], np.float32)})[0]))
 
 
 def _cuda() -> Check:
@@ -105,6 +118,23 @@ def _cuda() -> Check:
         return _session(Device("cuda"))
     repair = "For an NVIDIA GPU: pip uninstall -y onnxruntime && pip install onnxruntime-gpu."
     return Check("graphs on cuda:0", None, "this ONNX Runtime is built for the CPU", repair)
+
+
+def _kernels() -> Check:
+    """Let ONNX Runtime load the kernels for custom operators, if they are installed."""
+    try:
+        kernels = find_kernels("auto", Device("cpu"))
+        if kernels is not None:
+            _run_tiny(Device("cpu"), kernels)
+    except (BundleError, ProviderError) as error:
+        return _failed("kernels", error)
+    if kernels is None:
+        repair = f"For faster steps on a CPU, in a copy of the repository: {INSTALL_KERNELS}."
+        return Check("kernels", None, f"{DISTRIBUTION} is not installed: bodies of standard operators run", repair)
+    if kernels.version != __version__:
+        detail = f"{kernels}, but xlexport is {__version__}: operators that changed run as bodies"
+        return Check("kernels", None, detail, f"Install the same version: {INSTALL_KERNELS}.")
+    return Check("kernels", True, f"{kernels}: {kernels.path}")
 
 
 def _extra(extra: str) -> Check:

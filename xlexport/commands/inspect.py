@@ -13,13 +13,13 @@ from xlexport.architectures import architecture, find
 from xlexport.architectures.options import flags
 from xlexport.bundles import PARITY_FILE, WEIGHTS_FILE, stored_parity
 from xlexport.checkpoints.vocabularies import describe_vocabulary
-from xlexport.commands.options import PATH, checkpoint_options
+from xlexport.commands.options import PATH, checkpoint_options, ops_option
 from xlexport.commands.quantize import quantization_rows
 from xlexport.errors import MissingAnswerError
 from xlexport.terminal import print_json, print_table
 from xlruntime.bundle import MANIFEST, changed_descriptions
 from xlruntime.errors import BundleError
-from xlruntime.model import load
+from xlruntime.model import Model, load
 from xlruntime.spec import Bundle
 from xlruntime.tokenizers import make_tokenizer
 from xlruntime.tokenizers.vocabulary import Vocabulary
@@ -135,23 +135,20 @@ def bundle_object(bundle: Bundle, folder: Path) -> dict[str, Any]:
     }
 
 
-def placement_of(folder: Path, device: str) -> Placement:
-    """Return where ONNX Runtime runs the nodes of each graph of the bundle in `folder` on this machine.
-
-    Raises:
-        ProviderError, OptionError, BundleError: as `xlruntime.load`.
-    """
-    model = load(folder, device=device, check_files=False)
-    return {purpose: model.placement(purpose) for purpose in model.bundle.graphs}
+def placement_of(model: Model) -> tuple[Placement, dict[str, str]]:
+    """Return where ONNX Runtime runs the nodes of each graph on this machine, and which kernels each graph uses."""
+    purposes = list(model.bundle.graphs)
+    return {name: model.placement(name) for name in purposes}, {name: model.kernels_used(name) for name in purposes}
 
 
-def placement_rows(placement: Placement) -> list[tuple[str, str]]:
+def placement_rows(placement: Placement, kernels: Mapping[str, str]) -> list[tuple[str, str]]:
     """Return names and values for a table, with operators if they do not all run on one provider."""
     rows = []
     for purpose, providers in placement.items():
         for provider, operators in providers.items():
             listed = _listed(operators) if len(providers) > 1 else ""
             rows.append((f"nodes of {purpose}", f"{sum(operators.values()):,} on {provider}{listed and ': ' + listed}"))
+        rows.append((f"kernels of {purpose}", kernels[purpose]))
     return rows
 
 
@@ -277,12 +274,14 @@ def _shape(shape: tuple[int | str, ...]) -> str:
 @click.option(
     "--device", help="Also open a bundle on this device, and show how many nodes each execution provider computes."
 )
+@ops_option
 @checkpoint_options
 def inspect(
     path: Path,
     as_json: bool,
     verbose: bool,
     device: str | None,
+    ops: str,
     format_name: str | None,
     config: dict[str, Any] | None,
 ) -> None:
@@ -290,12 +289,16 @@ def inspect(
     from xlexport import checkpoints
     from xlruntime.bundle import is_bundle, read_bundle
 
+    if ops != "auto" and device is None:
+        raise click.UsageError("--ops is for bundles that run. Give --device, too.")
+
     if is_bundle(path):
         manifest = read_bundle(path)
         found, rows = bundle_object(manifest, path), bundle_rows(manifest, path, verbose)
         if device is not None:
-            found["placement"] = placement = placement_of(path, device)
-            rows += placement_rows(placement)
+            model = load(path, device=device, ops=ops, check_files=False)
+            found["placement"], found["kernels"] = placed = placement_of(model)
+            rows += placement_rows(*placed)
     elif device is not None:
         raise click.UsageError("--device is for bundles: a checkpoint does not run.")
     else:

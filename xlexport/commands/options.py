@@ -35,6 +35,7 @@ __all__ = [
     "document_options",
     "evaluation_options",
     "grouped",
+    "ops_option",
     "protocol_options",
     "runtime_options",
     "settings_options",
@@ -267,8 +268,18 @@ checkpoint_options = all_of(
     _with_buckets,
 )
 
+ops_option = click.option(
+    "--ops",
+    metavar="auto|none|FILE",
+    default="auto",
+    show_default=True,
+    help="Kernels for the graphs' own operators, on the CPU: those of xlexport-ops if it is installed, none, or a "
+    "library that you trust like a program.",
+)
+
 device_options = all_of(
     click.option("--device", default="cpu", show_default=True, help="cpu, cuda or cuda:N."),
+    ops_option,
     click.option(
         "--strict-device",
         is_flag=True,
@@ -287,7 +298,7 @@ def _as_runtime(function: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(function)
     def merged(**values: Any) -> Any:
-        runtime = {name: values.pop(name) for name in ("device", "strict_device", "cuda_graphs", "threads")}
+        runtime = {name: values.pop(name) for name in ("device", "ops", "strict_device", "cuda_graphs", "threads")}
         if values.pop("trust"):
             runtime["trust"] = True
         if (seconds := values.pop("step_timeout")) is not None:

@@ -140,7 +140,7 @@ def attention(
     from xlexport.verification.compare import check_sizes
     from xlexport.verification.walked_text import verify_ids
 
-    opened = xlruntime.load(bundle)
+    opened = xlruntime.load(bundle, ops="none")  # for its tokenizer and settings; no graph runs
     require_support(opened.bundle.architecture, "attention-plot", str(bundle))
     settings = opened.evaluation(**evaluation)
     ids = verify_ids(opened.bundle, opened.tokenizer, file)

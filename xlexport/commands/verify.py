@@ -90,6 +90,7 @@ def parity_rows(report: ParityReport) -> list[tuple[str, str]]:
         walked = ("documents", f"{report.segments}, of {report.tokens:,} tokens together")
     return [
         walked,
+        ("kernels", report.kernels),
         (
             "largest log-probability difference",
             f"{report.max_abs_log_prob_diff:.2e} nats (≤ {tolerance['log_prob']:g})",

@@ -3,6 +3,7 @@
 There are three kinds of nodes. Products and normalisations compute in float16 (inside them, ONNX Runtime accumulates in
 float32). Nodes that only move or add numbers have the dtype of their inputs. All other nodes compute in float32, for
 example logarithms of probabilities, angles, custom operators, and products that are kept. Casts connect the kinds.
+The custom operators of `INLINED` are replaced by their bodies before, so that the same rules hold for their nodes.
 """
 
 from __future__ import annotations
@@ -13,17 +14,18 @@ from onnx_ir.passes.common import RemoveUnusedNodesPass
 
 from xlexport.quantize.matmuls import WeightStore, find_products
 
-__all__ = ["OPSET", "POSITION_KEY", "rewrite"]
+__all__ = ["INLINED", "OPSET", "POSITION_KEY", "rewrite"]
 
 OPSET = 20
 POSITION_KEY = "position_key_"
 FLOAT, HALF = ir.DataType.FLOAT, ir.DataType.FLOAT16
 LARGEST = 65504.0  # in float16
+INLINED = frozenset({"RelativeAttention", "RelativeAttentionPlan"})  # operators whose bodies compute in float16, too
 IN_HALF = {"Gemm", "LayerNormalization", "MatMul", "Softmax"}
 FOLLOWS = {
     *("Add", "Concat", "Expand", "Flatten", "Gather", "Gelu", "Identity", "Max", "Min", "Mul", "Neg", "Pad", "Relu"),
-    *("GatherElements", "GatherND", "Reshape", "ScatterElements", "ScatterND", "Slice", "Split", "Squeeze", "Sub"),
-    *("Tanh", "Tile", "Transpose", "Unsqueeze", "Where"),
+    *("GatherElements", "GatherND", "Reshape", "ScatterElements", "ScatterND", "Shape", "Slice", "Split", "Squeeze"),
+    *("Sub", "Tanh", "Tile", "Transpose", "Unsqueeze", "Where"),
 }
 
 
@@ -83,7 +85,10 @@ class _Rewriter:
     def _half(self, value: ir.Value) -> ir.Value:
         """Return a weight or constant in float16."""
         assert value.const_value is not None
-        return self.store.value(self.graph, f"{value.name}.float16", value.const_value.numpy().astype(np.float16))
+        name, array = f"{value.name}.float16", value.const_value.numpy().astype(np.float16)
+        if value.const_value.size == 1:  # the name may be that of another number in another graph
+            return WeightStore().value(self.graph, name, array)
+        return self.store.value(self.graph, name, array)
 
     def _insert_cast(self, value: ir.Value, dtype: ir.DataType, before: ir.Node) -> ir.Value:
         cast = ir.node("Cast", [value], {"to": dtype})

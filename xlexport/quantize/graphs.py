@@ -8,6 +8,12 @@ from pathlib import Path
 
 import numpy as np
 import onnx_ir as ir
+from onnx_ir.passes.common import (
+    InlinePass,
+    LiftConstantsToInitializersPass,
+    RemoveUnusedOpsetsPass,
+    ShapeInferencePass,
+)
 
 from xlexport.atomic_output import writing
 from xlexport.bundles import SMALL_TENSOR_BYTES, WEIGHTS_FILE
@@ -59,6 +65,7 @@ def write_graphs(
     for purpose in purposes or tuple(bundle.graphs):
         old = bundle.graphs[purpose]
         model = ir.load(source / old.file)
+        _inline(model, precision.inlined)
         graph = replace(
             old,
             inputs=tuple(precision.tensor(tensor, memories) for tensor in old.inputs),
@@ -75,6 +82,14 @@ def write_graphs(
         models[purpose], graphs[purpose] = model, graph
     _write(models, {purpose: graph.file for purpose, graph in graphs.items()}, folder)
     return replace(bundle, graphs=graphs, memory=memory, precision=precision.name)
+
+
+def _inline(model: ir.Model, names: frozenset[str]) -> None:
+    """Replace nodes of these custom operators by their bodies, with types and constants like the graph's own."""
+    if InlinePass(criteria=lambda function: function.name in names)(model).modified:
+        LiftConstantsToInitializersPass(lift_all_constants=True, size_limit=0)(model)
+        RemoveUnusedOpsetsPass()(model)
+        ShapeInferencePass()(model)
 
 
 def _set_opset(model: ir.Model, opset: int) -> None:

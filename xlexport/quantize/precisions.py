@@ -26,12 +26,14 @@ class Precision:
     Attributes:
         rewrite: changes all products of a graph in place, except the products to keep in float32.
         opset: the opset of the resulting graphs.
+        inlined: names of custom operators whose nodes are replaced by their bodies before.
         half: whether activations and positional keys are float16, and memories if the options say so.
     """
 
     name: str
     rewrite: Rewrite
     opset: int
+    inlined: frozenset[str] = frozenset()
     half: bool = False
 
     def tensor(self, tensor: spec.Tensor, memories: Mapping[str, str]) -> spec.Tensor:
@@ -49,6 +51,6 @@ PRECISIONS = {
         Precision("int8", int8.rewrite, int8.OPSET),
         Precision("weight-int8", functools.partial(blocks.rewrite, bits=8), blocks.OPSET),
         Precision("weight-int4", functools.partial(blocks.rewrite, bits=4), blocks.OPSET),
-        Precision("float16", float16.rewrite, float16.OPSET, half=True),
+        Precision("float16", float16.rewrite, float16.OPSET, float16.INLINED, half=True),
     )
 }

@@ -140,6 +140,7 @@ def describe_run(
             "xlexport": __version__,
             "ONNX Runtime": import_onnxruntime().__version__,
             "NumPy": np.__version__,
+            "kernels": str(model.kernels or "none"),
             **{name: import_module(name).__version__ for name in library},
             "machine": platform.machine(),
         },

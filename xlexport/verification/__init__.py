@@ -65,6 +65,7 @@ def verify(
             f"the text has {len(ids)} tokens; at least 2 are needed to compare.", repair="Give a longer text."
         )
     evaluation = evaluation or model.bundle.settings
+    kernels = model.kernels_used("score")
     for purpose in model.bundle.graphs:
         model.release(purpose)
     found_architecture = architecture(model.bundle.architecture)
@@ -75,4 +76,4 @@ def verify(
         progress(next(done), segments)
 
     found, totals = walk(found_architecture, model, build_eager, ids, segments, evaluation, walked)
-    return make_report(found, evaluation, tolerance_of(model.bundle), totals)
+    return make_report(found, evaluation, tolerance_of(model.bundle), totals, kernels)

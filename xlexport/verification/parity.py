@@ -52,6 +52,7 @@ class ParityReport:
     flip_effect_bits_per_token: float | None
     overflow_fraction_per_layer: list[float] | None  # of the LSH layers
     overflow_mismatches: int | None  # tokens and layers whose overflow differs between graph and eager model
+    kernels: str  # for custom operators
     per_segment: list[SegmentDifference]
 
     def to_dict(self, per_segment: bool = True) -> dict[str, Any]:
@@ -91,6 +92,7 @@ def make_report(
     evaluation: EvaluationSettings,
     tolerance: Tolerance,
     totals: LSHTotals | None = None,
+    kernels: str = "none",
 ) -> ParityReport:
     """Combine and judge the figures of all segments; `totals` are those of LSH attention, if the model has it."""
     tokens = sum(segment.tokens for segment in found)
@@ -139,6 +141,7 @@ def make_report(
         flip_effect_bits_per_token=None if totals is None else totals.flip_effect_bits_per_token,
         overflow_fraction_per_layer=overflow,
         overflow_mismatches=None if overflow is None else lsh.overflow_mismatches,
+        kernels=kernels,
         per_segment=found,
     )
 

@@ -30,6 +30,7 @@ __attribute__((format(printf, 2, 3))) inline OrtStatus* failure(const OrtApi* ap
 // A tensor of a run: its shape and its numbers, which lie row by row.
 struct Tensor {
   const void* data = nullptr;
+  int type = ort::kAny;
   int rank = 0;
   int64_t shape[kMostAxes] = {};
 
@@ -75,6 +76,7 @@ struct Context {
       status = failure(api, "input %zu has %zu axes, expected at most %d", index, rank, kMostAxes);
     }
     if (status == nullptr) status = ort::GetDimensions::call(api, info, tensor->shape, rank);
+    if (status == nullptr) status = ort::GetTensorElementType::call(api, info, &tensor->type);
     ort::ReleaseTensorTypeAndShapeInfo::call(api, info);
     if (status != nullptr) return status;
     tensor->rank = static_cast<int>(rank);

@@ -1,11 +1,22 @@
 // The inner loops of kernels, compiled once for each instruction set; the best one that the processor has runs.
 #pragma once
 
+#include "band_work.h"
+#include "chunk_work.h"
+#include "local_attention_block.h"
+#include "relative_attention_step.h"
+#include "ring_work.h"
+
 namespace xlexport {
 
 // The inner loops of one instruction set. Add a function pointer for each `.inc` file.
 struct Level {
   const char* name;
+  AttentionLoops attention;
+  BandLoops band;
+  ChunkLoops chunk;
+  FewLoops few;
+  LocalLoops local;
 };
 
 extern const Level level_base;  // what every processor of this architecture has: SSE2 or NEON

@@ -1,6 +1,12 @@
 // The entry point that ONNX Runtime calls: add all kernels to a session, as domain `ai.xlexport`.
+#include "band_attention.h"
+#include "chunk_attention.h"
 #include "gather.h"
 #include "level.h"
+#include "local_attention.h"
+#include "lsh_attention.h"
+#include "relative_attention.h"
+#include "relative_attention_plan.h"
 #include "sort.h"
 
 #if defined(_WIN32)
@@ -16,7 +22,17 @@
 namespace {
 
 const OrtCustomOp* const kOperators[] = {
+    xlexport::custom_op<xlexport::BandAttention>(),
+    xlexport::custom_op<xlexport::ChunkAttention>(),
     xlexport::custom_op<xlexport::Gather>(),
+    xlexport::custom_op<xlexport::LSHAttention>(),
+    xlexport::custom_op<xlexport::LSHFewAttention>(),
+    xlexport::custom_op<xlexport::LSHFewAttentionPlan>(),
+    xlexport::custom_op<xlexport::RelativeAttention>(),
+    xlexport::custom_op<xlexport::RelativeAttentionPlan>(),
+    xlexport::custom_op<xlexport::LocalAttention>(),
+    xlexport::custom_op<xlexport::LocalAttentionPlan>(),
+    xlexport::custom_op<xlexport::LocalFewAttention>(),
     xlexport::custom_op<xlexport::Sort>(),
 };
 

@@ -7,12 +7,20 @@
 #include <stdint.h>
 #include <string.h>
 
+// Write out all rounds of the loop that follows, so that an array of vectors stays in registers.
+#if defined(__clang__)
+#define XLEXPORT_UNROLL _Pragma("clang loop unroll(full)")
+#else
+#define XLEXPORT_UNROLL _Pragma("GCC unroll 16")
+#endif
+
 namespace {
 
 constexpr int kLanes = XLEXPORT_LANES;
 
 typedef float Floats __attribute__((vector_size(4 * XLEXPORT_LANES)));
 typedef int32_t Ints __attribute__((vector_size(4 * XLEXPORT_LANES)));
+typedef uint32_t Unsigned __attribute__((vector_size(4 * XLEXPORT_LANES)));
 
 inline Floats load(const float* from) {
   Floats loaded;
@@ -20,9 +28,17 @@ inline Floats load(const float* from) {
   return loaded;
 }
 
+inline Ints load(const int32_t* from) {
+  Ints loaded;
+  memcpy(&loaded, from, sizeof loaded);
+  return loaded;
+}
+
 inline void store(float* to, Floats numbers) { memcpy(to, &numbers, sizeof numbers); }
 
 inline Floats broadcast(float number) { return number - Floats{}; }  // -0 stays -0
+
+inline Ints broadcast(int32_t number) { return number - Ints{}; }
 
 inline Floats select(Ints mask, Floats yes, Floats no) {
   return reinterpret_cast<Floats>((mask & reinterpret_cast<Ints>(yes)) | (~mask & reinterpret_cast<Ints>(no)));

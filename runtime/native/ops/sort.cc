@@ -5,26 +5,43 @@
 namespace xlexport {
 namespace {
 
-// Merge sort of places by id, stable; `order` and `scratch` hold N places each.
-void sort_row(const int64_t* ids, int64_t N, int64_t* order, int64_t* scratch) {
-  for (int64_t place = 0; place < N; ++place) order[place] = place;
-  int64_t* from = order;
-  int64_t* to = scratch;
-  for (int64_t width = 1; width < N; width *= 2) {
-    for (int64_t begin = 0; begin < N; begin += 2 * width) {
-      const int64_t middle = begin + width < N ? begin + width : N;
-      const int64_t end = begin + 2 * width < N ? begin + 2 * width : N;
-      int64_t left = begin, right = middle;
-      for (int64_t k = begin; k < end; ++k) {
-        const bool take_left = left < middle && (right >= end || ids[from[left]] <= ids[from[right]]);
-        to[k] = take_left ? from[left++] : from[right++];
-      }
-    }
-    int64_t* const other = from;
-    from = to;
-    to = other;
+constexpr int kMostBits = 11;  // of a digit: its counters stay in the first cache
+
+// Sort one row by counting, digit by digit from the lowest; each pass is stable. Bucket ids are small, so there is
+// mostly one pass. The inverse is the second buffer until it is written.
+void sort_row(const int64_t* ids, int64_t N, int64_t* order, int64_t* inverse) {
+  int64_t least = ids[0], most = ids[0];
+  for (int64_t place = 1; place < N; ++place) {
+    least = ids[place] < least ? ids[place] : least;
+    most = ids[place] > most ? ids[place] : most;
   }
-  if (from != order) memcpy(order, from, static_cast<size_t>(N) * sizeof *order);
+  const uint64_t lowest = static_cast<uint64_t>(least), range = static_cast<uint64_t>(most) - lowest;
+  const int bits = range == 0 ? 1 : 64 - __builtin_clzll(range);
+  const int passes = (bits + kMostBits - 1) / kMostBits, digit = (bits + passes - 1) / passes;
+  const uint64_t mask = (uint64_t{1} << digit) - 1;
+  int64_t* to = passes % 2 == 1 ? order : inverse;
+  const int64_t* from = nullptr;  // the places as they lie
+  for (int pass = 0; pass < passes; ++pass) {
+    const int shift = pass * digit;
+    const auto digit_of = [=](int64_t place) { return (static_cast<uint64_t>(ids[place]) - lowest) >> shift & mask; };
+    int64_t next[1 << kMostBits];  // of each digit: where its next place goes
+    memset(next, 0, static_cast<size_t>(mask + 1) * sizeof *next);
+    for (int64_t place = 0; place < N; ++place) ++next[digit_of(place)];
+    int64_t before = 0;
+    for (uint64_t value = 0; value <= mask; ++value) {
+      const int64_t count = next[value];
+      next[value] = before;
+      before += count;
+    }
+    if (from == nullptr) {
+      for (int64_t place = 0; place < N; ++place) to[next[digit_of(place)]++] = place;
+    } else {
+      for (int64_t k = 0; k < N; ++k) to[next[digit_of(from[k])]++] = from[k];
+    }
+    from = to;
+    to = to == order ? inverse : order;
+  }
+  for (int64_t k = 0; k < N; ++k) inverse[order[k]] = k;
 }
 
 }  // namespace
@@ -41,8 +58,7 @@ OrtStatus* Sort::compute(Context& run) const {
   const int64_t* const ids = buckets.as<int64_t>();
   return run.parallel(static_cast<size_t>(rows), [=](size_t row) {
     const int64_t begin = static_cast<int64_t>(row) * N;
-    sort_row(ids + begin, N, order + begin, inverse + begin);  // the inverse is the scratch until it is written
-    for (int64_t k = 0; k < N; ++k) inverse[begin + order[begin + k]] = k;
+    sort_row(ids + begin, N, order + begin, inverse + begin);
   });
 }
 

@@ -50,8 +50,19 @@ struct OrtCustomOp {
 
 namespace ort {
 
-// Element types of tensors, as ONNX numbers them.
-enum ElementType : int { kFloat = 1, kUint8 = 2, kInt8 = 3, kInt32 = 6, kInt64 = 7, kBool = 9, kFloat16 = 10, kDouble = 11, kBfloat16 = 16 };
+// Element types of tensors, as ONNX numbers them. An input and outputs declared as kAny are of one type.
+enum ElementType : int {
+  kAny = 0,
+  kFloat = 1,
+  kUint8 = 2,
+  kInt8 = 3,
+  kInt32 = 6,
+  kInt64 = 7,
+  kBool = 9,
+  kFloat16 = 10,
+  kDouble = 11,
+  kBfloat16 = 16,
+};
 
 enum ErrorCode : int { kFail = 1, kInvalidArgument = 2 };
 

@@ -19,8 +19,8 @@ from torch import Tensor, nn
 from xlexport.architectures.detail import describe, described
 from xlexport.architectures.reformer.hashing import hash_buckets
 from xlexport.architectures.reformer.layers import AttentionStep, FeedForwardStep, attend_fully
-from xlexport.architectures.reformer.local import LocalReach, attend_locally
-from xlexport.architectures.reformer.lsh_band import Reach, attend_few, attend_long
+from xlexport.architectures.reformer.local import LocalReach
+from xlexport.architectures.reformer.lsh_band import Reach
 from xlexport.architectures.ring import Ring
 from xlexport.architectures.step import Form, example_of, traced_outputs
 from xlruntime import spec
@@ -204,12 +204,12 @@ class _Carried:
         self.made: dict[str, Tensor] = {}
         self.overflow: list[Tensor] = []
         if "local" in config.attn_layers:
-            self.local = LocalReach(given["position"], S, config.local_chunk_length, config.local_chunks_before, few)
+            self.local = LocalReach(config, tokens, given["position"], config.local_rows, few)
         rings = [entry.input for entry in step.memory if entry.layout == "ring"]
         if rings:
             C = given[rings[0]].shape[2]
             self.ring = Ring(S, C, given["offset"])
-            self.reach = Reach(given["position"], given["window"], given["n_hashes"], config.n_hashes, self.ring)
+            self.reach = Reach(tokens, given["position"], given["window"], given["n_hashes"], self.ring)
 
     def attend(self, layer: AttentionStep, normed: Tensor) -> Tensor:
         """Compute a layer's attention (B, H, S, d) from normalised rows (B, S, D); add its new memory to `made`."""
@@ -226,10 +226,10 @@ class _Carried:
         buckets = self._write(f"memory_bucket_{layer.index}", own, 3)
         W = self.config.chunk_length
         if self.few:
-            attended, overflow = attend_few(key, value, buckets, own_key * length, own, own_value, W, self.reach)
+            attended, overflow = self.reach.attend_few(key, value, buckets, own_key * length, own, own_value, W)
         else:
-            attended, overflow = attend_long(
-                key, value, buckets, length.squeeze(3), own_value, self.config.buckets, W, self.reach
+            attended, overflow = self.reach.attend_long(
+                key, value, buckets, length.squeeze(3), own_value, W, self.config.buckets
             )
         self.overflow.append(overflow)
         self.made["overflow"] = torch.stack(self.overflow, dim=2).to(torch.int32)
@@ -243,7 +243,7 @@ class _Carried:
             name = f"memory_{kind}_{layer.index}"
             rows.append(torch.cat([self.given[name], own], dim=2))  # (B, H, rows + S, d)
             self.made[f"new_{name}"] = rows[-1][:, :, S:]
-        return attend_locally(query * layer.local_scale, rows[0], rows[1], self.local)
+        return self.local.attend(query * layer.local_scale, rows[0], rows[1])
 
     def _write(self, name: str, rows: Tensor, axis: int) -> Tensor:
         self.made[f"new_{name}"] = self.ring.write(self.given[name], rows, axis)
@@ -258,19 +258,16 @@ class _Whole:
         B, T = tokens.shape
         self.places = torch.arange(T).expand(B, T)
         self.made: dict[str, Tensor] = {}
-        self.local = LocalReach(
-            torch.zeros(B, dtype=torch.int64), T, config.local_chunk_length, config.local_chunks_before, few=False
-        )
+        if "local" in config.attn_layers:
+            self.local = LocalReach(config, tokens, torch.zeros(B, dtype=torch.int64), kept=0, few=False)
 
     def attend(self, layer: AttentionStep, normed: Tensor) -> Tensor:
         """Compute a layer's attention (B, H, T, d) from normalised rows (B, T, D); add its bucket ids to `made`."""
-        B, T, _ = normed.shape
+        T = normed.shape[1]
         value = layer.heads(normed, layer.value)
         if layer.kind == "local":
             query, key = (layer.turned(layer.heads(normed, part), self.places) for part in (layer.query, layer.key))
-            nothing = torch.zeros(B, layer.n_head, self.config.local_rows, layer.d_head)
-            keys, values = (torch.cat([nothing, part], dim=2) for part in (key, value))
-            return attend_locally(query * layer.local_scale, keys, values, self.local)
+            return self.local.attend(query * layer.local_scale, key, value)
         query_key = layer.heads(normed, layer.query_key)
         turned = layer.turned(query_key, self.places)
         if layer.kind == "full":

@@ -16,20 +16,24 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from xlexport.architectures.detail import describe, described
-from xlexport.architectures.ring import Ring, reach_mask
 from xlexport.architectures.step import Form, example_of, traced_outputs
-from xlexport.architectures.transformer_xl.gathered_ring import GatheredRing
+from xlexport.architectures.transformer_xl.gathered_attention import GatheredAttention
+from xlexport.architectures.transformer_xl.sliced_attention import SlicedAttention, size_of
+from xlexport.architectures.transformer_xl.slot_attention import SlotAttention
 from xlruntime import spec
 from xltraining.transformer_xl import TransformerXL, TransformerXLLayer
 
-__all__ = ["RingStep", "StepLayer", "TransformerXLStep", "project_memory"]
+if TYPE_CHECKING:
+    from xlexport.architectures.transformer_xl.operator_attention import OperatorAttention
+
+__all__ = ["StepLayer", "TransformerXLStep", "project_memory"]
 
 FIXED = Form("fixed")  # all shapes follow from the inputs' shapes, as CUDA graphs require
 
@@ -40,7 +44,7 @@ class StepLayer(nn.Module):
     def __init__(self, model: TransformerXL, index: int) -> None:
         super().__init__()
         config, layer = model.config, cast(TransformerXLLayer, model.layers[index])
-        self.n_head, self.d_head, self.pre_lnorm = config.n_head, config.d_head, config.pre_lnorm
+        self.pre_lnorm = config.pre_lnorm
         attention = layer.attention
         scale = 1.0 / math.sqrt(config.d_head)
         query, key, value = attention.qkv.weight.detach().chunk(3)
@@ -62,27 +66,16 @@ class StepLayer(nn.Module):
         memory_key: Tensor,
         memory_value: Tensor,
         position_key: Tensor,
-        ring: RingStep | GatheredRing,
+        attention: SlotAttention | OperatorAttention,
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Compute the next hidden states from `hidden` (B, S, D) and the layer's two rings (B, H, C, d_head).
 
         Returns:
             hidden states (B, S, D), and the two rings with this step's rows.
         """
-        B, S, _ = hidden.shape
-        H, d_head = self.n_head, self.d_head
         normed = self.attention_norm(hidden) if self.pre_lnorm else hidden
-        query, key, value = (
-            part.view(B, S, H, d_head).transpose(1, 2)  # (B, H, S, d_head)
-            for part in self.qkv(normed).chunk(3, dim=-1)
-        )
-        memory_key = ring.write(memory_key, key)
-        memory_value = ring.write(memory_value, value)
-
-        content = torch.matmul(query + self.content_bias, memory_key.transpose(2, 3))  # (B, H, S, C)
-        position = ring.by_slot(torch.matmul(query + self.position_bias, position_key))  # (B, H, S, C)
-        weights = torch.softmax(content + position, dim=-1)
-        attended = torch.matmul(weights, memory_value).transpose(1, 2).reshape(B, S, H * d_head)  # (B, S, H·d_head)
+        layer = self.content_bias, self.position_bias, memory_key, memory_value, position_key
+        attended, memory_key, memory_value = attention.attend(self.qkv(normed), *layer)
         hidden = hidden + self.output(attended)
         if not self.pre_lnorm:
             hidden = self.attention_norm(hidden)
@@ -92,78 +85,6 @@ class StepLayer(nn.Module):
         if not self.pre_lnorm:
             hidden = self.feed_forward_norm(hidden)
         return hidden, memory_key, memory_value
-
-
-class RingStep:
-    """The parts of one step that all layers share: slots to write, the mask, and the order of positional scores.
-
-    By age, the newest `near` rows have positional keys. The older rows are far: their positional score is zero.
-    """
-
-    def __init__(
-        self,
-        tokens: Tensor,
-        memory_key: Tensor,
-        position_key: Tensor,
-        offset: Tensor,
-        memory_length: Tensor,
-        window: Tensor,
-    ) -> None:
-        B, S = tokens.shape
-        _, H, C, _ = memory_key.shape
-        near = position_key.shape[2] - 1
-        far = C - near
-        self.S, self.near = S, near
-        self.ring = Ring(S, C, offset)
-        steps = torch.arange(S)
-        # Distance of each row, by age, from each query; negative for tokens after the query.
-        distance = (C - S) + steps.view(S, 1) - torch.arange(C).view(1, C)  # (S, C)
-        mask = reach_mask(distance, steps, memory_length, window)
-        self.near_mask = mask[..., far:]  # (B, 1, S, near)
-
-        # Slots below `cut` hold the newest rows, the others the oldest.
-        cut = torch.remainder(offset + S, self.ring.capacity)
-        newest_near = torch.minimum(cut, torch.full((1,), near))
-        self.newest_near = _size(newest_near, near)
-        newest_far = _size(cut - newest_near, far)
-        # One tensor for all layers, because the score of a far row has no positional part.
-        far_mask = mask[..., :far].expand(B, H, S, far)
-        self.newest_far = far_mask.narrow(3, far - newest_far, newest_far)
-        self.oldest_far = far_mask.narrow(3, 0, far - newest_far)
-
-    def write(self, memory: Tensor, rows: Tensor) -> Tensor:
-        """Write `rows` (B, H, S, d_head) into the ring (B, H, C, d_head) at this step's slots."""
-        return self.ring.write(memory, rows, axis=2)
-
-    def by_slot(self, scores: Tensor) -> Tensor:
-        """Shift the scores (B, H, S, 1 + near) of distances, add the mask, and reorder them by slot.
-
-        Column 0 is the zero column. This is the shift of Appendix B without padding: dropping the first S flat scores
-        moves row i left by S - i. Then column j of row i has the distance near - S + i - j. The zero column ends up
-        at places that the mask hides.
-
-        Returns:
-            (B, H, S, C)
-        """
-        B, H, S, _ = scores.shape
-        by_age = scores.flatten(2)[..., S:].view(B, H, S, self.near) + self.near_mask  # oldest first
-        newest = by_age.narrow(3, self.near - self.newest_near, self.newest_near)
-        oldest = by_age.narrow(3, 0, self.near - self.newest_near)
-        return torch.cat([self.newest_far, newest, self.oldest_far, oldest], dim=3)
-
-
-def _size(count: Tensor, largest: int | None = None, smallest: int = 0) -> int:
-    """Return the number in a tensor as the size of an axis, from `smallest` to `largest`.
-
-    Under `torch.jit.trace` it stays a tensor, so that the trace records it; a Python number would be fixed.
-    """
-    if torch.jit.is_tracing():  # type: ignore[attr-defined]  # missing in torch's `__all__`
-        return cast(int, count.view(()))
-    size = cast(int, count.item())
-    torch._check(size >= smallest)
-    if largest is not None:
-        torch._check(size <= largest)
-    return size
 
 
 class TransformerXLStep(nn.Module):
@@ -280,7 +201,7 @@ class TransformerXLStep(nn.Module):
         """Compute one segment: return the outputs of all `purposes`, each once, in the order of `traced_outputs`."""
         given = dict(zip((entry.name for entry in self.inputs), inputs, strict=True))
         targets = given["targets"]
-        hidden, made = self._run_layers(given, RingStep)
+        hidden, made = self._run_layers(given, _attention_class())
         made["log_prob"] = self.head.log_probs(hidden, targets)
         made["logits"] = self.head.logits(hidden[:, -1])
         clusters = self.head.log_probs_within_clusters(hidden.flatten(0, 1))
@@ -288,23 +209,23 @@ class TransformerXLStep(nn.Module):
         for index, position_key in enumerate(self.positions(given["capacity"], given["mem_len"], given["clamp_len"])):
             made[f"position_key_{index}"] = position_key
         if self.cuda_graphs:
-            hidden, fixed = self._run_layers(given, GatheredRing)
+            hidden, fixed = self._run_layers(given, GatheredAttention)
             fixed |= {"log_prob": self.head.log_probs(hidden, targets), "logits": self.head.logits(hidden[:, -1])}
             made |= {f"{FIXED.prefix}.{name}": value for name, value in fixed.items()}
         return tuple(made[name] for name in traced_outputs(self))
 
     def _run_layers(
-        self, given: Mapping[str, Tensor], kind: type[RingStep | GatheredRing]
+        self, given: Mapping[str, Tensor], kind: type[SlicedAttention | GatheredAttention | OperatorAttention]
     ) -> tuple[Tensor, dict[str, Tensor]]:
         """Run all layers; return the last hidden states (B, S, D) and the written rings by output name."""
         tokens, made = given["tokens"], {}
         shared = ("memory_key_0", "position_key_0", "offset", "memory_length", "window")
-        ring = kind(tokens, *(given[name] for name in shared))
+        attention = kind(tokens, *(given[name] for name in shared))
         hidden = self.word_emb(tokens) * self.embedding_scale
         for index, layer in enumerate(self._layers):
             key, value = f"memory_key_{index}", f"memory_value_{index}"
             hidden, made[f"new_{key}"], made[f"new_{value}"] = layer(
-                hidden, given[key], given[value], given[f"position_key_{index}"], ring
+                hidden, given[key], given[value], given[f"position_key_{index}"], attention
             )
         return hidden, made
 
@@ -333,7 +254,7 @@ class TransformerXLStep(nn.Module):
         config = self.config
         clamped_near = torch.minimum(capacity, clamp_len + capacity - mem_len)
         near = torch.where(clamp_len > 0, clamped_near, capacity)
-        count = _size(near, smallest=1)
+        count = size_of(near, smallest=1)
         distance = torch.arange(count, -1, -1)  # the first entry becomes the zero column
         clamped = torch.where(clamp_len > 0, torch.minimum(distance, clamp_len), distance).to(torch.float32)
         angle = clamped.unsqueeze(1) * self.inverse_frequency  # (1 + near, D / 2)
@@ -355,6 +276,15 @@ class TransformerXLStep(nn.Module):
         """Release all weights, including the trained model's; neither can run afterwards."""
         for parameter in self.parameters():
             parameter.data = torch.empty(0)
+
+
+def _attention_class() -> type[SlicedAttention | OperatorAttention]:
+    """Return custom operators for ONNX graphs; other formats and PyTorch itself compute without them."""
+    if torch.onnx.is_in_onnx_export():
+        from xlexport.architectures.transformer_xl.operator_attention import OperatorAttention
+
+        return OperatorAttention
+    return SlicedAttention
 
 
 def project_memory(model: TransformerXL, memory: list[Tensor]) -> Iterator[tuple[str, Tensor]]:

@@ -1,8 +1,8 @@
-"""The ring of a Transformer-XL step in which all shapes follow from the inputs' shapes alone, not from `offset`.
+"""The attention of a Transformer-XL step in which all shapes follow from the inputs' shapes alone, not from `offset`.
 
 A captured CUDA graph replays kernels with the sizes recorded at capture. A kernel whose sizes depend on a value would
 keep the first value's sizes. So here one gather, at an index computed from `offset`, puts positional scores in ring
-order. On a CPU it takes longer than the slices of `RingStep`.
+order. On a CPU it takes longer than the slices of `SlicedAttention`.
 """
 
 from __future__ import annotations
@@ -11,12 +11,13 @@ import torch
 from torch import Tensor
 
 from xlexport.architectures.ring import Ring, reach_mask
+from xlexport.architectures.transformer_xl.slot_attention import SlotAttention
 
-__all__ = ["GatheredRing"]
+__all__ = ["GatheredAttention"]
 
 
-class GatheredRing:
-    """A replacement for `xlexport.architectures.transformer_xl.step.RingStep` with the same arguments."""
+class GatheredAttention(SlotAttention):
+    """A replacement for `SlicedAttention` with the same arguments."""
 
     def __init__(
         self,
@@ -36,14 +37,10 @@ class GatheredRing:
         self.mask = reach_mask(distance, steps, memory_length, window)
 
         # Index into the flat scores (S · (1 + near)): the near distances of row i, oldest first, begin at
-        # S + i · near (see `RingStep.by_slot`). Far rows take entry 0, which is in the zero column.
+        # S + i · near (see `SlicedAttention.by_slot`). Far rows take entry 0, which is in the zero column.
         count = torch.full((1,), near)  # a tensor: comparisons with a SymInt do not convert
         place = S + steps * count + (count - 1 - age.view(1, C))  # (S, C)
         self.place = torch.where(age.view(1, C) < count, place, 0).view(S * C)
-
-    def write(self, memory: Tensor, rows: Tensor) -> Tensor:
-        """Write `rows` (B, H, S, d_head) into the ring (B, H, C, d_head) at this step's slots."""
-        return self.ring.write(memory, rows, axis=2)
 
     def by_slot(self, scores: Tensor) -> Tensor:
         """Shift the scores (B, H, S, 1 + near) of distances, reorder them by slot, and add the mask.

@@ -1,0 +1,21 @@
+#pragma once
+
+#include "kernel.h"
+
+namespace xlexport {
+
+// RelativeAttention: write a step's rows into two rings and attend to what each query sees. See docs/custom_ops.md.
+//
+// Its last five inputs come from RelativeAttentionPlan; only the body needs them.
+struct RelativeAttention {
+  static constexpr const char* name = "RelativeAttention";
+  static constexpr ort::ElementType inputs[] = {ort::kFloat, ort::kFloat, ort::kFloat, ort::kFloat, ort::kFloat,
+                                                ort::kFloat, ort::kInt64, ort::kInt64, ort::kInt64, ort::kInt64,
+                                                ort::kFloat, ort::kFloat, ort::kFloat, ort::kInt64};
+  static constexpr ort::ElementType outputs[] = {ort::kFloat, ort::kFloat, ort::kFloat};
+
+  OrtStatus* create(const Attributes&) { return nullptr; }
+  OrtStatus* compute(Context& run) const;
+};
+
+}  // namespace xlexport

@@ -1,0 +1,153 @@
+"""The operators of relative attention: their definition, PyTorch, and the bodies of standard operators."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+import torch
+from torch import Tensor, library
+
+from tests.helpers.lone_node import lone_node
+from xlexport.ops import relative_attention, relative_attention_plan
+
+Array = npt.NDArray[Any]
+TOLERANCE = 5e-6  # float32, other order of sums
+UNBOUNDED = 1 << 40
+
+plan_body = lone_node("RelativeAttentionPlan", 6, 5)
+attention_body = lone_node("RelativeAttention", 14, 3)
+
+
+@dataclass(frozen=True)
+class Case:
+    """Sizes and counters of one step; `length` has one entry for each batch row."""
+
+    S: int = 5
+    C: int = 17
+    H: int = 2
+    d: int = 6
+    near: int = 17
+    offset: int = 3
+    length: tuple[int, ...] = (12,)
+    window: int = UNBOUNDED
+
+    def inputs(self, seed: int = 0) -> tuple[Tensor, ...]:
+        """Return the inputs of `relative_attention` before the plan."""
+        random = torch.Generator().manual_seed(seed)
+        B, (S, C, H, d) = len(self.length), (self.S, self.C, self.H, self.d)
+        shapes = [(B, S, 3 * H * d), (H, 1, d), (H, 1, d), (B, H, C, d), (B, H, C, d), (H, d, self.near + 1)]
+        floats = [torch.randn(shape, generator=random) for shape in shapes]
+        floats[-1][:, :, : 1 if self.near == C else S] = 0.0  # with fewer keys than slots, the farthest are zero
+        return (*floats, *map(torch.tensor, ([self.offset], list(self.length), [self.window])))
+
+
+CASES = [
+    Case(),
+    Case(length=(0,)),  # empty memory
+    Case(offset=14),  # the new rows wrap
+    Case(offset=12),  # the newest row is in the last slot
+    Case(window=1),
+    Case(window=7, offset=9),
+    Case(length=(12, 0, 5), offset=15),  # a batch with a row that restarted
+    Case(S=1, near=4, length=(16,)),
+    Case(S=1, C=1, near=1, length=(0,), offset=0),
+    Case(S=17, length=(0, 0)),  # a segment as long as the ring
+    Case(near=1, offset=16),
+    Case(near=9, offset=8, length=(12, 3)),
+    Case(near=9, offset=15, window=11),
+    Case(H=1, d=1),
+    Case(H=3, d=41, S=3),
+    Case(H=8, d=16, S=37, C=150, near=90, offset=140, length=(113, 60)),
+]
+
+
+def defined(inputs: tuple[Tensor, ...]) -> tuple[Array, Array, Array]:
+    """Compute the operator as docs/custom_ops.md defines it: one query, one key at a time, in float64."""
+    qkv, u, v, key, value, positions, *counters = (tensor.numpy() for tensor in inputs)
+    offset, length, window = int(counters[0][0]), counters[1], int(counters[2][0])
+    (B, S, _), (_, H, C, d), near = qkv.shape, key.shape, positions.shape[2] - 1
+    new = qkv.reshape(B, S, 3, H, d)
+    key, value, attended = key.copy(), value.copy(), np.zeros((B, S, H, d))
+    for i in range(S):
+        key[:, :, (offset + i) % C], value[:, :, (offset + i) % C] = new[:, i, 1], new[:, i, 2]
+    for b, h, i in itertools.product(range(B), range(H), range(S)):
+        query, rows, scores = new[b, i, 0, h].astype(np.float64), [], []
+        for age in range(C):
+            slot, distance = (offset + S + age) % C, C - S + i - age
+            if 0 <= distance <= min(length[b] + i, window - 1):
+                position = positions[h, :, near - distance] if distance < near else 0.0
+                scores.append(np.sum((query + u[h, 0]) * key[b, h, slot] + (query + v[h, 0]) * position))
+                rows.append(value[b, h, slot].astype(np.float64))
+        weights = np.exp(np.array(scores) - max(scores))
+        attended[b, i, h] = weights @ np.array(rows) / weights.sum()
+    return attended.reshape(B, S, H * d), key, value
+
+
+def tokens_of(inputs: tuple[Tensor, ...]) -> Tensor:
+    return torch.zeros(inputs[0].shape[:2], dtype=torch.int64)
+
+
+def by_body(inputs: tuple[Tensor, ...]) -> list[Array]:
+    arrays = [tensor.numpy() for tensor in inputs]
+    plan = plan_body(tokens_of(inputs).numpy(), arrays[3], arrays[5], *arrays[6:])
+    return attention_body(*arrays, *plan)
+
+
+def in_torch(inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+    plan = relative_attention_plan(tokens_of(inputs), inputs[3], inputs[5], *inputs[6:])
+    made: tuple[Tensor, ...] = relative_attention(*inputs, *plan)
+    return made
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_torch_and_body_against_the_definition(case: Case) -> None:
+    inputs = case.inputs()
+    before = [tensor.clone() for tensor in inputs]
+    wanted = defined(inputs)
+    for made in (in_torch(inputs), by_body(inputs)):
+        assert np.abs(np.asarray(made[0]) - wanted[0]).max() <= TOLERANCE
+        assert np.array_equal(made[1], wanted[1])
+        assert np.array_equal(made[2], wanted[2])
+    assert all(map(torch.equal, inputs, before))
+
+
+def test_rows_that_nobody_sees_have_no_effect() -> None:
+    """Replace all rows that no query sees, and the positional keys of the other distances."""
+    case = Case(length=(4,), window=8)
+    inputs = case.inputs()
+    other = tuple(tensor.clone() for tensor in inputs)
+    seen = [(case.offset - 1 - k) % case.C for k in range(4)]
+    hidden = [slot for slot in range(case.C) if slot not in seen]
+    other[3][:, :, hidden], other[4][:, :, hidden] = 1e3, -1e3
+    other[5][:, :, 1 : 1 + case.near - 8] = 1e3  # distances of 8 and more
+    for compute in (in_torch, by_body):
+        assert torch.equal(torch.as_tensor(compute(inputs)[0]), torch.as_tensor(compute(other)[0]))
+
+
+def test_offset_counts_modulo_the_capacity() -> None:
+    near, far = Case(offset=11).inputs(), Case(offset=11 - 17 * 10**9).inputs()
+    for compute in (in_torch, by_body):
+        made = zip(compute(near), compute(far), strict=True)
+        assert all(np.array_equal(np.asarray(one), np.asarray(other)) for one, other in made)
+
+
+def test_plan_in_torch_has_no_content() -> None:
+    """Check that PyTorch behaves like a kernel, so that a graph never takes a plan from one side only."""
+    inputs = Case().inputs()
+    plan = relative_attention_plan(tokens_of(inputs), inputs[3], inputs[5], *inputs[6:])
+    assert [(tuple(tensor.shape), tensor.dtype) for tensor in plan] == [
+        ((0,), dtype) for dtype in (torch.int64, torch.float32, torch.float32, torch.float32, torch.int64)
+    ]
+
+
+def test_operators_are_what_torch_expects() -> None:
+    inputs = Case(length=(3, 0)).inputs()
+    checks = ("test_schema", "test_faketensor")
+    planned = (tokens_of(inputs), inputs[3], inputs[5], *inputs[6:])
+    library.opcheck(relative_attention_plan, planned, test_utils=checks)
+    library.opcheck(relative_attention, (*inputs, *relative_attention_plan(*planned)), test_utils=checks)

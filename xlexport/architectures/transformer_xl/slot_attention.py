@@ -1,0 +1,64 @@
+"""Attention over rings in the order of slots, in plain PyTorch; subclasses bring positional scores into that order."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+
+import torch
+from torch import Tensor
+
+from xlexport.architectures.ring import Ring
+
+__all__ = ["SlotAttention"]
+
+
+class SlotAttention(ABC):
+    """The attention of one step: the parts that all layers share, and `attend` for each layer.
+
+    Attributes:
+        ring: the slots that the step writes.
+    """
+
+    ring: Ring
+
+    @abstractmethod
+    def by_slot(self, scores: Tensor) -> Tensor:
+        """Shift the scores (B, H, S, 1 + near) of distances, reorder them by slot, and add the mask.
+
+        Column 0 is the zero column.
+
+        Returns:
+            (B, H, S, C)
+        """
+
+    def attend(
+        self,
+        qkv: Tensor,
+        content_bias: Tensor,
+        position_bias: Tensor,
+        memory_key: Tensor,
+        memory_value: Tensor,
+        position_key: Tensor,
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Write the keys and values of `qkv` (B, S, 3·H·d_head) into the rings, and compute attention to all slots.
+
+        Args:
+            content_bias, position_bias: (H, 1, d_head), u and v.
+            memory_key, memory_value: (B, H, C, d_head).
+            position_key: (H, d_head, 1 + near).
+
+        Returns:
+            attended (B, S, H·d_head), and the two rings with this step's rows.
+        """
+        (B, S, _), (H, _, d_head) = qkv.shape, content_bias.shape
+        query, key, value = (
+            part.view(B, S, H, d_head).transpose(1, 2)  # (B, H, S, d_head)
+            for part in qkv.chunk(3, dim=-1)
+        )
+        memory_key = self.ring.write(memory_key, key, axis=2)
+        memory_value = self.ring.write(memory_value, value, axis=2)
+        content = torch.matmul(query + content_bias, memory_key.transpose(2, 3))  # (B, H, S, C)
+        position = self.by_slot(torch.matmul(query + position_bias, position_key))  # (B, H, S, C)
+        weights = torch.softmax(content + position, dim=-1)
+        attended = torch.matmul(weights, memory_value).transpose(1, 2).reshape(B, S, H * d_head)
+        return attended, memory_key, memory_value
