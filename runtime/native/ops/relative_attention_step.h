@@ -4,6 +4,8 @@
 
 #include <stdint.h>
 
+#include "always_inline.h"
+
 namespace xlexport {
 
 constexpr int64_t kQueryUnit = 16;   // queries of a block come in units, so that they fill vectors
@@ -30,8 +32,8 @@ struct AttentionStep {
   float* partial;                // (B, H, parts, S, d + 2) if there are several parts: sums, then largest score and weight
 };
 
-// Blocks of queries that one head has. Static, because no instruction set may use the copy of another.
-static inline int64_t attention_blocks(int64_t S) {
+// Blocks of queries that one head has.
+XLEXPORT_INLINE int64_t attention_blocks(int64_t S) {
   const int64_t units = (S + kQueryUnit - 1) / kQueryUnit, most = kQueryBlock / kQueryUnit;
   return (units + most - 1) / most;
 }
