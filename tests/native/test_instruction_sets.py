@@ -16,6 +16,7 @@ FLAGS = {
     "avx2": ("-mavx2", "-mfma", "-mbmi2"),
     "avx512": ("-mavx512f", "-mavx512vl", "-mavx512dq", "-mavx512bw", "-mavx512cd", "-mfma", "-mbmi2"),
 }
+FLAGS["vnni"] = (*FLAGS["avx512"], "-mavx512vnni")
 
 
 @pytest.mark.skipif(platform.machine() not in ("x86_64", "AMD64"), reason="instruction sets of x86-64")
@@ -35,4 +36,5 @@ def test_no_function_is_shared_between_instruction_sets(level: str, tmp_path: Pa
     listed = subprocess.run([nm, "--demangle", "--defined-only", made], check=True, capture_output=True, text=True)
     symbols = [line.split(maxsplit=2)[1:] for line in listed.stdout.splitlines()]
     assert [name for kind, name in symbols if kind in "WVu" or kind == "T"] == []
-    assert [kind for kind, name in symbols if name == f"xlexport::level_{level}"] == ["D"]
+    table = "vnni_int8_attention" if level == "vnni" else f"level_{level}"
+    assert [kind for kind, name in symbols if name == f"xlexport::{table}"] == ["D"]

@@ -65,10 +65,10 @@ inline Case make_case() {
   return made;
 }
 
-// Compute what the operator returns: attended, and both rings. `query` changes the sum of a query and its content bias.
-template <typename Query>
+// Compute what the operator returns: attended, and both rings. `change` is called with the sum of a query and a bias.
+template <typename Change>
 void reference(const Case& c, std::vector<double>* attended, std::vector<float>* key, std::vector<float>* value,
-               Query query) {
+               Change change) {
   const int64_t B = c.B, H = c.H, S = c.S, C = c.C, d = c.d, wide = 1 + c.near;
   auto part = [&](int64_t b, int64_t i, int64_t which, int64_t h) {
     return c.qkv.data() + (((b * S + i) * 3 + which) * H + h) * d;
@@ -88,9 +88,13 @@ void reference(const Case& c, std::vector<double>* attended, std::vector<float>*
       }
       for (int64_t i = 0; i < S; ++i) {
         const float* const given = part(b, i, 0, h);
-        std::vector<float> content(given, given + d);
-        for (int64_t k = 0; k < d; ++k) content[static_cast<size_t>(k)] += c.content_bias[static_cast<size_t>(h * d + k)];
-        query(&content);
+        auto biased = [&](const std::vector<float>& bias) {
+          std::vector<float> sum(given, given + d);
+          for (int64_t k = 0; k < d; ++k) sum[static_cast<size_t>(k)] += bias[static_cast<size_t>(h * d + k)];
+          change(&sum);
+          return sum;
+        };
+        const std::vector<float> content = biased(c.content_bias), rotated = biased(c.position_bias);
         double most = -INFINITY, sum = 0;
         for (int64_t age = 0; age < C; ++age) {
           const int64_t distance = C - S + i - age, slot = (c.offset + S + age) % C;
@@ -102,7 +106,7 @@ void reference(const Case& c, std::vector<double>* attended, std::vector<float>*
           for (int64_t k = 0; k < d; ++k) {
             own += double{content[static_cast<size_t>(k)]} * keys[slot * d + k];
             if (distance >= c.near) continue;
-            own += (double{given[k]} + c.position_bias[static_cast<size_t>(h * d + k)]) *
+            own += double{rotated[static_cast<size_t>(k)]} *
                    c.position_key[static_cast<size_t>((h * d + k) * wide + c.near - distance)];
           }
           most = own > most ? own : most;

@@ -13,8 +13,8 @@
 namespace {
 
 constexpr double kTolerance = 2e-5;       // few queries: only rows are rounded, and the reference has the same rows
-// Blocks of queries also round weights to 15 bits. A number of a query that lies between two steps of 8 bits may become
-// the other one than in the reference; that is rare, so it hardly changes the mean.
+// Blocks of queries also round weights to 15 bits. A number that lies between two steps of 8 bits may become the other one
+// than in the reference; that is rare, so it hardly changes the mean.
 constexpr double kBlockTolerance = 2e-2, kMeanTolerance = 5e-5;
 
 // Rows of 8-bit numbers with a scale each.
@@ -59,6 +59,21 @@ void round_query(std::vector<float>* query) {
   for (float& number : *query) number = std::nearbyint(number * (127 / largest)) * (largest * (1.0f / 127));
 }
 
+// Round positional keys, each column with its own scale, as blocks of queries do.
+void round_positions(Case* c) {
+  const int64_t wide = 1 + c->near;
+  for (int64_t h = 0; h < c->H; ++h) {
+    for (int64_t column = 0; column < wide; ++column) {
+      std::vector<float> own;
+      for (int64_t k = 0; k < c->d; ++k) own.push_back(c->position_key[static_cast<size_t>((h * c->d + k) * wide + column)]);
+      round_query(&own);
+      for (int64_t k = 0; k < c->d; ++k) {
+        c->position_key[static_cast<size_t>((h * c->d + k) * wide + column)] = own[static_cast<size_t>(k)];
+      }
+    }
+  }
+}
+
 // Return the largest difference, and add the sum of all differences and their number.
 double compare(Case c, double* sum, double* count) {
   fake::Run run;
@@ -82,6 +97,7 @@ double compare(Case c, double* sum, double* count) {
 
   const bool few = c.S <= xlexport::kFewQueries;
   round_step(&c);
+  if (!few) round_positions(&c);
   std::vector<double> attended;
   std::vector<float> key, value;
   reference(c, &attended, &key, &value, [&](std::vector<float>* query) {
