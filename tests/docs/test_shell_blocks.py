@@ -38,6 +38,9 @@ NOT_RUN = {
         "bundle/bundle.json: format version 2 is of an earlier xlexport, this one reads 3. Convert the checkpoint "
         "again: xlexport convert checkpoint.pt -o bundle --force",
     ): MESSAGE,
+    ("docs/c_interface.md", "cmake -S runtime/native -B build && cmake --build build --parallel"): (
+        "tests/native/test_c_programs.py builds it"
+    ),
     ("docs/checkpoints.md", "xlexport inspect model.pt                       # what is it, and what is missing?"): (
         SYNOPSIS
     ),
@@ -136,6 +139,9 @@ OTHER_LANGUAGES = {
     "console": "tests/test_signing.py",
     "python": "tests/docs/test_python_blocks.py",
     "json": "tests/runtime/test_bundle_format_page.py",
+    "c": "tests/native/test_c_programs.py",
+    "cpp": "tests/native/test_c_programs.py",
+    "cmake": "tests/native/test_c_programs.py",
     "{eval-rst}": "scripts/docs",
     "{toctree}": "scripts/docs",
 }

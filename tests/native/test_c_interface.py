@@ -59,7 +59,7 @@ def check_score(python: Model, c: CModel, source: Any, *, detail: int | None = N
     total, found = c.score(source, detail=-1 if detail is None else detail, **options)
     summary = expected[-1].summary
     assert summary is not None
-    names = ("index", "tokens", "starts", "ends", "log_probs", "context")
+    names: tuple[str, ...] = ("index", "tokens", "starts", "ends", "log_probs", "context")
     names += () if detail is None else ("rank", "entropy", "top_ids", "top_log_probs")
     expected = [part for part in expected if len(part)]
     assert len(found) == len(expected)
@@ -188,7 +188,7 @@ def test_draws_without_a_seed_differ(both: Both) -> None:
 def test_states_are_those_of_python(name: str, both: Both, tmp_path: Path) -> None:
     python, c = both(name)
     ours, theirs, more = c.stream(), python.stream(), ids_for(python, 33, seed=9)
-    for piece in [[], *pieces_of(ids_for(python, sum(PIECES)))]:
+    for piece in pieces_of(ids_for(python, sum(PIECES))):  # the first one is empty
         ours.feed(piece)
         theirs.feed(piece)
         ours.save(tmp_path / "c.state")
@@ -302,7 +302,7 @@ def test_a_bundle_that_is_replaced_while_it_is_open(c_runtime: CRuntime, tmp_pat
 
 
 def test_a_library_that_is_not_onnxruntime(c_runtime: CRuntime, tmp_path: Path) -> None:
-    with pytest.raises(CError, match="ONNX Runtime cannot be loaded .*missing.so") as found:
+    with pytest.raises(CError, match=r"ONNX Runtime cannot be loaded .*missing\.so") as found:
         c_runtime.load(golden_bundle(EMPTY), ort=tmp_path / "missing.so")
     assert found.value.status == "PROVIDER"
     assert "XLRUNTIME_ONNXRUNTIME" in found.value.repair
@@ -339,7 +339,7 @@ def test_scores_that_are_not_finite_reset_the_memory(c_runtime: CRuntime, tmp_pa
     python, c = xlruntime.load(folder, threads=1).stream(), c_runtime.load(folder).stream()
     for piece in ([1, 2, 3, 4, 5], [6, 7], [8]):
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", xlruntime.stream.NonFiniteScoreWarning)
+            warnings.simplefilter("ignore", xlruntime.NonFiniteScoreWarning)
             expected = python.feed(piece)
         found = c.feed(piece)
         equal(found, expected, ("log_probs", "context", "index"))

@@ -4,6 +4,8 @@
 
 #include <stdint.h>
 
+#include "always_inline.h"
+
 namespace xlexport {
 
 constexpr int64_t kQueryUnit = 16;   // queries of a block come in units, so that they fill vectors
@@ -27,7 +29,7 @@ struct AttentionStep {
 };
 
 // Blocks of queries that one head has.
-inline int64_t attention_blocks(int64_t S) {
+XLEXPORT_INLINE int64_t attention_blocks(int64_t S) {
   const int64_t units = (S + kQueryUnit - 1) / kQueryUnit, most = kQueryBlock / kQueryUnit;
   return (units + most - 1) / most;
 }
