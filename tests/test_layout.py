@@ -1,4 +1,4 @@
-"""The layout of the sources: Python and C++ files stay short, and the table of commands names the files that define them."""
+"""The layout of the sources: files stay short, and the table of commands names the files that define them."""
 
 from __future__ import annotations
 

@@ -125,6 +125,7 @@ def test_unknown_platform_is_refused(tmp_path: Path) -> None:
 @pytest.mark.full
 @pytest.mark.skipif(find_spec("xlexport_ops") is None, reason="xlexport-ops is not installed")
 def test_installed_package_is_found_and_of_this_version() -> None:
-    show = "from xlruntime.kernels import *; from xlruntime.devices import Device; print(find_kernels('auto', Device('cpu')))"
+    show = "from xlruntime.kernels import *; from xlruntime.devices import Device; "
+    show += "print(find_kernels('auto', Device('cpu')))"
     done = subprocess.run([sys.executable, "-c", show], check=True, capture_output=True, text=True)
     assert done.stdout.startswith(f"xlexport-ops {xlexport.__version__} (")
