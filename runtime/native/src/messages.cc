@@ -147,9 +147,10 @@ std::string one_line(std::string_view text) {
   return out;
 }
 
-std::string with_commas(std::int64_t number) {
-  std::string digits = std::to_string(number);
-  const std::size_t first = number < 0 ? 1 : 0;
+std::string with_commas(std::int64_t number) { return grouped(std::to_string(number)); }
+
+std::string grouped(std::string digits) {
+  const std::size_t first = digits[0] == '-' ? 1 : 0;
   for (std::size_t place = digits.size(); place > first + 3;) {
     place -= 3;
     digits.insert(place, ",");

@@ -18,6 +18,7 @@ std::string shown_value(const json::Value& value); // a value of any kind, cut i
 std::string named(std::string_view name);      // a name from a file, without quotes
 std::string one_line(std::string_view text);   // characters that a terminal cannot show become escapes
 std::string with_commas(std::int64_t number);  // 1,234,567
+std::string grouped(std::string digits);       // the same, of a number in digits
 std::string counted(std::int64_t n, std::string_view what);  // "1 node", "2 nodes"
 std::string joined(const std::vector<std::string>& parts, std::string_view separator);
 std::string listed(const std::vector<std::string>& items);  // the first five, and how many more

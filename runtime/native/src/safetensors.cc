@@ -218,7 +218,7 @@ SafetensorsFile read_safetensors(const std::filesystem::path& path, Budget& budg
     }
   }
   if (follow < 0 || header_size > static_cast<std::uint64_t>(follow)) {
-    throw budget.damaged("its header has " + std::to_string(header_size) + " bytes, but only " +
+    throw budget.damaged("its header has " + grouped(std::to_string(header_size)) + " bytes, but only " +
                          with_commas(std::max<std::int64_t>(follow, 0)) + " follow");
   }
   const auto size = static_cast<std::int64_t>(header_size);
