@@ -19,7 +19,7 @@ from filelock import FileLock
 import xlruntime
 from tests.helpers.native import CACHE, NATIVE, compiler
 
-__all__ = ["CRefusal", "ask", "base_program", "outcome"]
+__all__ = ["CRefusal", "ask", "base_program", "fuzz_program", "outcome"]
 
 FLAGS = ("-std=c++17", "-O1", "-g", "-Wall", "-Wextra", "-Werror")
 # The sources that know no ONNX Runtime.
@@ -43,34 +43,44 @@ class CRefusal(Exception):
         self.kind, self.message, self.repair = kind, message, repair
 
 
-def base_program(flags: tuple[str, ...] = (), main: str = "base_commands") -> Path:
-    """Return the program, compiled once for all sessions of the same sources.
+def base_program(flags: tuple[str, ...] = ()) -> Path:
+    """Return the program of the commands, compiled once for all sessions of the same sources.
 
     Args:
         flags: additional flags, such as `-fsanitize=address`.
-        main: the file of runtime/native/tests with the main function.
     """
+    return _program("base_commands", [*PARTS, "../tests/base_commands"], [], flags)
+
+
+def fuzz_program(flags: tuple[str, ...] = ()) -> Path:
+    """Return the fuzzer, compiled with these flags."""
+    return _program("fuzz_main", [*PARTS, "../tests/fuzz_base"], ["../tests/fuzz_main"], flags)
+
+
+def _program(name: str, parts: list[str], apart: list[str], flags: tuple[str, ...]) -> Path:
+    """Compile and link sources, of which all but `apart` report the places that a run reaches, if there are any."""
     found = compiler()
     if found is None:
         pytest.skip("no C++ compiler: install g++ or clang, or name one in CXX")
     command = (*found.split(), *FLAGS, *flags)
+    traced = ("-fsanitize-coverage=trace-pc",) if apart else ()
     headers = [*(NATIVE / "src").rglob("*.h"), *(NATIVE / "src").rglob("*.inc")]
-    common = _digest([*map(str, command), *map(_content, sorted(headers))])
-    sources = [*(NATIVE / "src" / f"{part}.cc" for part in PARTS), NATIVE / "tests" / f"{main}.cc"]
+    common = _digest([*command, *traced, *map(_content, sorted(headers))])
     CACHE.mkdir(parents=True, exist_ok=True)
 
-    def compile_one(source: Path) -> Path:
-        made = CACHE / f"{source.stem}-{_digest([common, _content(source)])}.o"
+    def compile_one(part: str) -> Path:
+        source, own = NATIVE / "src" / f"{part}.cc", () if part in apart else traced
+        made = CACHE / f"{source.stem}-{_digest([common, *own, _content(source)])}.o"
         if not made.is_file():
             partial = made.with_suffix(f".{os.getpid()}")
-            subprocess.run([*command, "-c", source, "-o", partial], check=True)
+            subprocess.run([*command, *own, "-c", source, "-o", partial], check=True)
             partial.rename(made)
         return made
 
     with FileLock(CACHE / f"{common}.lock"):  # other workers need the same objects
         with ThreadPoolExecutor(os.cpu_count()) as pool:
-            objects = list(pool.map(compile_one, sources))
-        program = CACHE / f"{main}-{_digest(file.name for file in objects)}"
+            objects = list(pool.map(compile_one, [*parts, *apart]))
+        program = CACHE / f"{name}-{_digest(file.name for file in objects)}"
         if not program.is_file():
             partial = program.with_suffix(f".{os.getpid()}")
             subprocess.run([*command, *objects, "-o", partial], check=True)

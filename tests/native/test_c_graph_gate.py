@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import random
 from collections.abc import Callable, Iterable
@@ -183,7 +184,8 @@ def test_link_out_of_the_folder(tmp_path: Path) -> None:
     (inside / "weights.data").unlink()
     (inside / "other.data").write_bytes(bytes(8))
     (inside / "weights.data").symlink_to("other.data")
-    assert ask("graph_file", path=inside / "score.onnx", data_files=["weights.data"]) == ask("sha256", text=content)
+    found = ask("graph_file", path=inside / "score.onnx", data_files=["weights.data"])
+    assert found == hashlib.sha256(content).hexdigest()
     os.symlink(inside, tmp_path / "turn")  # the folder itself may be a link
     ask("graph_file", path=tmp_path / "turn" / "score.onnx", data_files=["weights.data"])
     with pytest.raises(CRefusal, match=r"which bundle\.json does not list"):

@@ -200,8 +200,9 @@ void check_length(std::int64_t tokens, const EvaluationSettings& evaluation, con
   if (!longest || tokens <= *most || evaluation.restart()) return;
   const bool can_grow = evaluation.whole() && longest != evaluation.max_positions();
   throw Error(ErrorCode::text,
-              name + ": " + (found.empty() ? with_commas(tokens) + " tokens" : found) + ", but at most " + with_commas(*most) +
-                  " are possible: the model reads " + with_commas(*longest) + " tokens of a document" +
+              name + ": " + (found.empty() ? with_commas(tokens) + " tokens" : found) + ", but at most " +
+                  with_commas(*most) + " are possible: the model reads " + with_commas(*longest) +
+                  " tokens of a document" +
                   (evaluation.reads_last() ? "" : " and predicts one more") + ".",
               std::string("Make it shorter,") + (can_grow ? " or give a larger segment_len," : "") +
                   " or let it begin again every " + with_commas(*longest) + " tokens (restart=True, --restart).");

@@ -235,8 +235,9 @@ class Parser {
     stream.imbue(std::locale::classic());
     double value = 0;
     stream >> value;
-    if (stream.fail() && (value >= std::numeric_limits<double>::max() || value <= std::numeric_limits<double>::lowest())) {
-      return value < 0 ? -std::numeric_limits<double>::infinity() : std::numeric_limits<double>::infinity();
+    using Double = std::numeric_limits<double>;
+    if (stream.fail() && (value >= Double::max() || value <= Double::lowest())) {
+      return value < 0 ? -Double::infinity() : Double::infinity();
     }
     return value;
   }

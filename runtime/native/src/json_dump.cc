@@ -37,7 +37,8 @@ std::string written(double value) {
   }
   if (point <= 0) return result + "0." + std::string(static_cast<std::size_t>(-point), '0') + digits;
   if (point >= n) return result + digits + std::string(static_cast<std::size_t>(point - n), '0') + ".0";
-  return result + digits.substr(0, static_cast<std::size_t>(point)) + "." + digits.substr(static_cast<std::size_t>(point));
+  const auto place = static_cast<std::size_t>(point);
+  return result + digits.substr(0, place) + "." + digits.substr(place);
 }
 
 void append_escape(std::string& out, char32_t code) {

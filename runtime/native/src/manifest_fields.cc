@@ -150,9 +150,8 @@ class ManifestReader : FieldReader {
                              digest.size = clamped(v);
                            }};
     if (!object(value, where, {text("sha256", digest.sha256), size_field})) return;
-    const bool is_digest = digest.sha256.size() == 64 && std::all_of(digest.sha256.begin(), digest.sha256.end(), [](char m) {
-      return (m >= '0' && m <= '9') || (m >= 'a' && m <= 'f');
-    });
+    const bool is_digest =
+        digest.sha256.size() == 64 && digest.sha256.find_first_not_of("0123456789abcdef") == std::string::npos;
     if (is_digest && digest.size >= 0 && digest.size <= kLargestFile) return;
     refuse(python_ascii(digest.sha256).substr(0, 70) + " and " + shown_value(size) +
            " bytes, expected a SHA-256 and a size");

@@ -3,11 +3,16 @@
 #include <algorithm>
 #include <cstring>
 
+#if defined(__x86_64__)
+#include <cpuid.h>
+#include <immintrin.h>
+#endif
+
 namespace xlruntime {
 
 namespace {
 
-constexpr std::uint32_t kRounds[64] = {
+alignas(16) constexpr std::uint32_t kRounds[64] = {
     0x428a2f98, 0x71374491, 0xb5c0fbcf, 0xe9b5dba5, 0x3956c25b, 0x59f111f1, 0x923f82a4, 0xab1c5ed5,
     0xd807aa98, 0x12835b01, 0x243185be, 0x550c7dc3, 0x72be5d74, 0x80deb1fe, 0x9bdc06a7, 0xc19bf174,
     0xe49b69c1, 0xefbe4786, 0x0fc19dc6, 0x240ca1cc, 0x2de92c6f, 0x4a7484aa, 0x5cb0a9dc, 0x76f988da,
@@ -19,7 +24,9 @@ constexpr std::uint32_t kRounds[64] = {
 
 std::uint32_t turn(std::uint32_t value, int bits) { return value >> bits | value << (32 - bits); }
 
-void add_blocks(std::array<std::uint32_t, 8>& state, const std::uint8_t* data, std::size_t blocks) {
+using State = std::array<std::uint32_t, 8>;
+
+void add_blocks_anywhere(State& state, const std::uint8_t* data, std::size_t blocks) {
   std::uint32_t w[64];
   for (; blocks > 0; --blocks, data += 64) {
     for (int i = 0; i < 16; ++i) {
@@ -43,6 +50,55 @@ void add_blocks(std::array<std::uint32_t, 8>& state, const std::uint8_t* data, s
   }
 }
 
+#if defined(__x86_64__)
+
+bool has_sha_instructions() {
+  unsigned a, b, c, d;
+  if (!__get_cpuid(1, &a, &b, &c, &d) || !(c & bit_SSE4_1) || !(c & bit_SSSE3)) return false;
+  return __get_cpuid_count(7, 0, &a, &b, &c, &d) && (b & 1u << 29) != 0;
+}
+
+// Four rounds an instruction pair. The instructions want the state as (a, b, e, f) and (c, d, g, h), high to low.
+__attribute__((target("sha,sse4.1,ssse3"))) void add_blocks_x86(State& state, const std::uint8_t* data,
+                                                                std::size_t blocks) {
+  const auto load = [](const void* at) { return _mm_loadu_si128(static_cast<const __m128i*>(at)); };
+  const __m128i big_endian = _mm_set_epi64x(0x0c0d0e0f08090a0b, 0x0405060700010203);
+  __m128i half = _mm_shuffle_epi32(load(&state[0]), 0xb1), other = _mm_shuffle_epi32(load(&state[4]), 0x1b);
+  __m128i abef = _mm_alignr_epi8(half, other, 8), cdgh = _mm_blend_epi16(other, half, 0xf0);
+  for (; blocks > 0; --blocks, data += 64) {
+    const __m128i abef_before = abef, cdgh_before = cdgh;
+    __m128i w[16];  // the schedule, four words each
+    for (int i = 0; i < 16; ++i) {
+      if (i < 4) {
+        w[i] = _mm_shuffle_epi8(load(data + 16 * i), big_endian);
+      } else {
+        const __m128i seventh = _mm_alignr_epi8(w[i - 1], w[i - 2], 4);
+        const __m128i sum = _mm_add_epi32(_mm_sha256msg1_epu32(w[i - 4], w[i - 3]), seventh);
+        w[i] = _mm_sha256msg2_epu32(sum, w[i - 1]);
+      }
+      const __m128i rounds = _mm_add_epi32(w[i], load(&kRounds[4 * i]));
+      cdgh = _mm_sha256rnds2_epu32(cdgh, abef, rounds);
+      abef = _mm_sha256rnds2_epu32(abef, cdgh, _mm_shuffle_epi32(rounds, 0x0e));
+    }
+    abef = _mm_add_epi32(abef, abef_before);
+    cdgh = _mm_add_epi32(cdgh, cdgh_before);
+  }
+  half = _mm_shuffle_epi32(abef, 0x1b);
+  other = _mm_shuffle_epi32(cdgh, 0xb1);
+  _mm_storeu_si128(reinterpret_cast<__m128i*>(&state[0]), _mm_blend_epi16(half, other, 0xf0));
+  _mm_storeu_si128(reinterpret_cast<__m128i*>(&state[4]), _mm_alignr_epi8(other, half, 8));
+}
+
+#endif
+
+void add_blocks(State& state, const std::uint8_t* data, std::size_t blocks, [[maybe_unused]] bool portable) {
+#if defined(__x86_64__)
+  static const bool is_fast = has_sha_instructions();
+  if (is_fast && !portable) return add_blocks_x86(state, data, blocks);
+#endif
+  add_blocks_anywhere(state, data, blocks);
+}
+
 }  // namespace
 
 void Sha256::update(const void* data, std::size_t size) {
@@ -56,9 +112,9 @@ void Sha256::update(const void* data, std::size_t size) {
     bytes += taken;
     size -= taken;
     if (held + taken < 64) return;
-    add_blocks(state_, block_.data(), 1);
+    add_blocks(state_, block_.data(), 1, portable_);
   }
-  add_blocks(state_, bytes, size / 64);
+  add_blocks(state_, bytes, size / 64, portable_);
   if (size % 64 > 0) std::memcpy(block_.data(), bytes + size / 64 * 64, size % 64);
 }
 

@@ -211,7 +211,18 @@ Value parsed(const Object& command) {
 Value answer(const Object& command) {
   const std::string& what = text(command, "do");
   if (what == "json") return parsed(command);
-  if (what == "sha256") return sha256(from_hex(text(command, "text")));
+  if (what == "sha256") {  // in parts, with the processor's instructions and without
+    const std::string raw = from_hex(text(command, "text"));
+    const auto middle = static_cast<std::size_t>(number(command, "middle"));
+    Array found;
+    for (const bool portable : {false, true}) {
+      Sha256 sum(portable);
+      sum.update(std::string_view(raw).substr(0, middle));
+      sum.update(std::string_view(raw).substr(middle));
+      found.push_back(sum.hexadecimal());
+    }
+    return found;
+  }
   if (what == "digest") return digest_file(text(command, "path")).sha256;
   if (what == "classes") return classes(command);
   if (what == "texts") return texts_of(command);
@@ -240,7 +251,8 @@ Value answer(const Object& command) {
     const Limits limits = command.find("limits") != nullptr ? limits_of(command) : kGraphLimits;
     if (what == "graph_file") return sha256(read_graph(text(command, "path"), files, limits));
     Array found;
-    for (const auto& name : check_graph(from_hex(text(command, "text")), "score.onnx", files, limits)) found.push_back(name);
+    const auto names = check_graph(from_hex(text(command, "text")), "score.onnx", files, limits);
+    for (const std::string& name : names) found.push_back(name);
     return found;
   }
   if (what == "state") {

@@ -33,7 +33,8 @@ class ByteTokenizer : public Tokenizer {
   std::string decode(const std::vector<std::int64_t>& ids) const override {
     std::string text;
     for (const std::int64_t id : ids) {  // ids without a byte are left out
-      if (id >= first_id_ && id < first_id_ + 256) text += static_cast<char>(static_cast<unsigned char>(id - first_id_));
+      if (id < first_id_ || id >= first_id_ + 256) continue;
+      text += static_cast<char>(static_cast<unsigned char>(id - first_id_));
     }
     return replace_wrong_bytes(text);
   }

@@ -58,7 +58,7 @@ std::string repeated_symbols(const std::vector<std::string>& symbols) {
 
 bool is_byte_symbol(std::string_view symbol) {
   const bool is_number = !symbol.empty() && symbol.size() <= 3 &&
-                         std::all_of(symbol.begin(), symbol.end(), [](char mark) { return mark >= '0' && mark <= '9'; });
+                         symbol.find_first_not_of("0123456789") == std::string_view::npos;
   return is_number && (symbol.size() == 1 || symbol[0] != '0') && std::stoi(std::string(symbol)) < 256;
 }
 
