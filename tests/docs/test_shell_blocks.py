@@ -79,6 +79,14 @@ NOT_RUN = {
         "python -m benchmarks.duplication_table --out RUNS --word-length 511 --steps 150000 --seconds 1e9 --until 2 "
         "--device cuda",
     ): "trains for hours",
+    ("docs/native.md", "pip install ./runtime/native"): INSTALLS,
+    ("docs/native.md", "ok     kernels            xlexport-ops 0.1.0 (avx512): …/xlexport_ops/libxlexport_ops.so"): (
+        "output of doctor: tests/native/test_choosing_kernels.py"
+    ),
+    ("docs/native.md", "python runtime/native/build_wheels.py -o dist"): "tests/native/test_packaging.py",
+    ("docs/native.md", "python runtime/native/build_library.py -o libxlexport_ops.so --compiler g++"): (
+        "needs a C++ compiler: tests/native builds the library"
+    ),
     (
         "docs/protocols.md",
         "xlexport evaluate BUNDLE test.txt --segment-len 80 --mem-len 2100 --clamp-len 820 --same-length",
@@ -144,6 +152,7 @@ MASKS = (
     (r"(?m)^((?:eager )?tokens/s +).*", r"\1<speed>"),
     (r"[-+]?\b\d(?:\.\d+)?e[-+]\d\d\b", "<difference by rounding>"),
     (r"(growth of the difference along the text +)[\d.]+", r"\1<ratio of differences by rounding>"),
+    (r"(?m)^(kernels +).*", r"\1<what is installed>"),
 )
 NUMBER = re.compile(r"\d[\d,]*(?:\.\d+)?")
 CLOSE = 1e-4  # another processor sums float32 in another order: 4 digits of a score agree

@@ -24,9 +24,7 @@ NEVER = -(2**30)  # a priority below that of every key
 
 
 @library.custom_op("xlexport::lsh_few_attention_plan", mutates_args=())
-def lsh_few_attention_plan(
-    tokens: Tensor, buckets: Tensor, position: Tensor, offset: Tensor, window: Tensor
-) -> Tensor:
+def lsh_few_attention_plan(tokens: Tensor, buckets: Tensor, position: Tensor, offset: Tensor, window: Tensor) -> Tensor:
     """Return the priority (B, 1, 1, S, C) int32 of each slot for each query: the latest key has the highest.
 
     Args:

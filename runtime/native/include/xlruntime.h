@@ -45,7 +45,7 @@ extern "C" {
 typedef enum xlr_status {
   XLR_OK = 0,
   XLR_ERROR_BUNDLE = 1,           /* a bundle is broken, changed or too new */
-  XLR_ERROR_BUNDLE_NOT_FOUND = 2, /* there is no bundle in the folder */
+  XLR_ERROR_BUNDLE_NOT_FOUND = 2, /* the folder has no bundle */
   XLR_ERROR_PROVIDER = 3,         /* ONNX Runtime is missing, too old or cannot be loaded */
   XLR_ERROR_STATE = 4,            /* a saved state is damaged or of another bundle */
   XLR_ERROR_TOKEN = 5,            /* token ids are outside the vocabulary */
