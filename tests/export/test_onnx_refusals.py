@@ -52,6 +52,12 @@ def raise_the_ir_version(model: ir.Model) -> None:
     model.ir_version = 11
 
 
+def cast_to_float64(model: ir.Model) -> None:
+    wide = ir.Value(name="wide", type=ir.TensorType(ir.DataType.DOUBLE), shape=ir.Shape([]))
+    to = ir.AttrInt64("to", ir.DataType.DOUBLE)
+    model.graph.append(ir.Node("", "Cast", [model.graph.outputs[0]], [to], outputs=[wide], name="wide"))
+
+
 def draw_at_random(model: ir.Model) -> None:
     model.graph.append(ir.node("RandomNormal", [], {"shape": [2]}))
 
@@ -65,6 +71,7 @@ def draw_at_random(model: ir.Model) -> None:
         (raise_the_opset, r"opset 24, IR 10; expected 20, 10"),
         (raise_the_ir_version, r"opset 20, IR 11; expected 20, 10"),
         (draw_at_random, r"RandomNormal node: not repeatable"),
+        (cast_to_float64, r"Cast node: float64, which GPUs in browsers lack; wide: float64"),
     ],
 )
 def test_saved_file_that_does_not_match_its_spec_is_refused(

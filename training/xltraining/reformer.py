@@ -16,9 +16,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
+from xltraining.angles import angles
 from xltraining.errors import ConfigError, DataError
 from xltraining.language_model import LanguageModel, placed, plain
-from xltraining.reformer_attention import Attended, Context, LocalAttention, SharedAttention, angles
+from xltraining.reformer_attention import Attended, Context, LocalAttention, SharedAttention
 from xltraining.reformer_config import ReformerConfig
 from xltraining.reversible import ReversibleLayer, run_layers
 from xltraining.training_config import TrainingConfig

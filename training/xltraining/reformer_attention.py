@@ -10,6 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from xltraining.angles import angles
 from xltraining.lsh import (
     Buckets,
     Dropout,
@@ -24,7 +25,7 @@ from xltraining.lsh import (
 )
 from xltraining.reformer_config import ReformerConfig
 
-__all__ = ["Attended", "Attention", "Context", "LocalAttention", "SharedAttention", "angles", "local_attention"]
+__all__ = ["Attended", "Attention", "Context", "LocalAttention", "SharedAttention", "local_attention"]
 
 
 @dataclass(frozen=True)
@@ -53,17 +54,6 @@ class Attended:
     """The segment's bucket ids, and the ids that the vectors alone would choose."""
     overflow: Tensor | None = None
     """(B,S) int64: pairs of head and round with more than W keys to cover."""
-
-
-def angles(positions: Tensor, width: int) -> Tensor:
-    """Return angles (N, width/2) of positions (N,) in [0, 2π), float32, with wavelengths from 2π to 10000·2π.
-
-    They are computed in float64: in float32, an angle of a million radians has an error of up to 0.03, which depends on
-    how it was computed.
-    """
-    exponents = torch.arange(0, width, 2, device=positions.device).double() / width
-    turn = torch.tensor(2 * math.pi, dtype=torch.float64)  # a plain number would be exported in float32
-    return torch.remainder(positions.double()[:, None] / 10000**exponents, turn).float()
 
 
 def _rotate(vectors: Tensor, positions: Tensor) -> Tensor:

@@ -148,7 +148,7 @@ def _check_saved(path: Path, graph: spec.Graph) -> None:
 
 
 def _operator_problems(model: ir.Model) -> Iterator[str]:
-    """Yield the problems of a model: random numbers, custom nodes without function, or functions without node."""
+    """Yield the problems of a model: random numbers, float64, and custom nodes and functions without each other."""
     nodes = list(model.graph.all_nodes())
     nodes += [node for function in model.functions.values() for node in function.all_nodes()]
     custom = {node.op_identifier() for node in nodes if node.domain == DOMAIN}
@@ -158,6 +158,18 @@ def _operator_problems(model: ir.Model) -> Iterator[str]:
     if model.opset_imports.get(DOMAIN) != (VERSION if custom else None):
         yield f"{DOMAIN} {model.opset_imports.get(DOMAIN)} imported, expected {VERSION if custom else None}"
     yield from (f"{node.op_type} node: not repeatable" for node in nodes if node.op_type.startswith("Random"))
+    wide = {f"{node.op_type} node" for node in nodes if any(map(_is_wide, node.attributes.values()))}
+    wide |= {str(value.name) for node in nodes for value in node.outputs if value.dtype == ir.DataType.DOUBLE}
+    wide |= {name for name, value in model.graph.initializers.items() if value.dtype == ir.DataType.DOUBLE}
+    yield from (f"{name}: float64, which GPUs in browsers lack" for name in sorted(wide))
+
+
+def _is_wide(attribute: ir.Attr) -> bool:
+    """Return whether an attribute holds float64, or casts to it."""
+    if attribute.type == ir.AttributeType.TENSOR:
+        return bool(attribute.as_tensor().dtype == ir.DataType.DOUBLE)
+    casts = attribute.name == "to" and attribute.type == ir.AttributeType.INT
+    return casts and attribute.as_int() == ir.DataType.DOUBLE
 
 
 def _axes(value: ir.Value) -> tuple[int | str | None, ...]:

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from xlexport.architectures.reformer.lsh_chunk import KEY_EPSILON, ChunkLSH
 from xltraining.reformer import Reformer
-from xltraining.reformer_attention import angles
+from xltraining.angles import angles
 
 __all__ = ["AttentionStep", "FeedForwardStep", "attend_fully"]
 
