@@ -13,13 +13,6 @@ namespace xlruntime {
 
 namespace {
 
-// A size of up to 64 bits, in groups of three digits.
-std::string size_with_commas(std::uint64_t size) {
-  if (size < 1000) return std::to_string(size);
-  const std::string last = std::to_string(1000 + size % 1000);
-  return with_commas(static_cast<std::int64_t>(size / 1000)) + "," + last.substr(1);
-}
-
 struct Type {
   const char* name;  // in a file
   const char* dtype;
@@ -225,7 +218,7 @@ SafetensorsFile read_safetensors(const std::filesystem::path& path, Budget& budg
     }
   }
   if (follow < 0 || header_size > static_cast<std::uint64_t>(follow)) {
-    throw budget.damaged("its header has " + size_with_commas(header_size) + " bytes, but only " +
+    throw budget.damaged("its header has " + grouped(std::to_string(header_size)) + " bytes, but only " +
                          with_commas(std::max<std::int64_t>(follow, 0)) + " follow");
   }
   const auto size = static_cast<std::int64_t>(header_size);
