@@ -245,9 +245,7 @@ class CModel:
 
     def restore(self, file: Path, capacity: int = 0) -> CStream:
         stream = c_void_p()
-        self.runtime.call(
-            "xlr_stream_restore", self.handle, str(file).encode(), c_int64(capacity), byref(stream)
-        )
+        self.runtime.call("xlr_stream_restore", self.handle, str(file).encode(), c_int64(capacity), byref(stream))
         return CStream(self.runtime, stream)
 
 
