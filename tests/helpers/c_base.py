@@ -88,7 +88,8 @@ def _digest(parts: Iterable[str]) -> str:
 
 @functools.cache
 def _running() -> subprocess.Popen[str]:
-    process = subprocess.Popen([base_program()], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    flags = tuple(os.environ.get("C_BASE_FLAGS", "").split())  # such as those of a sanitizer
+    process = subprocess.Popen([base_program(flags)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     atexit.register(process.kill)
     return process
 

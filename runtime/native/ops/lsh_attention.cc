@@ -2,17 +2,14 @@
 
 #include <string.h>
 
-#include "level.h"
+#include "band_rounds.h"
 #include "ring_order.h"
-#include "scratch.h"
 
 namespace xlexport {
 namespace {
 
-constexpr int64_t kFew = 8;             // queries whose keys are found without a sort
-constexpr int64_t kTogether = 256;      // queries up to which a task does all rounds of a head
-constexpr int64_t kQueriesOfTask = 512;  // in sorted order
-constexpr int64_t kMost = 1 << 30;      // rows, so that sorted positions are small integers
+constexpr int64_t kFew = 8;         // queries whose keys are found without a sort
+constexpr int64_t kMost = 1 << 30;  // rows, so that sorted positions are small integers
 
 OrtStatus* read_chunk_length(const Attributes& attributes, const char* name, int64_t* chunk_length) {
   XLEXPORT_TRY(attributes.read("chunk_length", chunk_length));
@@ -119,8 +116,9 @@ OrtStatus* attend_sorted(const Context& run, const char* name, const RingWork& w
     slot = parts.take<int64_t>(C);
     band.slot = slot;
     band.highest = parts.take<float>(heads * S), band.total = parts.take<float>(heads * S);
-    band.sorted = parts.take<int32_t>(heads * work.R * S), band.first = parts.take<int32_t>(heads * work.R * S);
-    band.end = parts.take<int32_t>(heads * work.R * S);
+    const int64_t plans = heads * work.R * S;
+    band.sorted = parts.take<int32_t>(plans), band.position = parts.take<int32_t>(plans);
+    band.first = parts.take<int32_t>(plans), band.end = parts.take<int32_t>(plans);
     return parts.bytes();
   };
   const Memory shared(lay_out(Parts(nullptr)));
@@ -136,7 +134,7 @@ OrtStatus* attend_sorted(const Context& run, const char* name, const RingWork& w
     if (!counted) __atomic_store_n(&countable, false, __ATOMIC_RELAXED);
     return counted;
   };
-  if (S <= kTogether) {
+  if (S <= kQueriesOfHead) {
     const size_t bytes = for_order > for_loops ? for_order : for_loops;
     XLEXPORT_TRY(run_with_scratch(run, name, heads, bytes, [&](char* scratch, int64_t head) {
       for (int64_t round = 0; round < work.rounds; ++round) {
@@ -149,15 +147,9 @@ OrtStatus* attend_sorted(const Context& run, const char* name, const RingWork& w
     XLEXPORT_TRY(run_with_scratch(run, name, heads * work.rounds, for_order, [&](char* scratch, int64_t task) {
       order(scratch, task / work.rounds, task % work.rounds);
     }));
-    const int64_t blocks = (S + kQueriesOfTask - 1) / kQueriesOfTask;
-    for (int64_t round = 0; countable && round < work.rounds; ++round) {  // a round adds to the one before
-      XLEXPORT_TRY(run_with_scratch(run, name, heads * blocks, for_loops, [&](char* scratch, int64_t task) {
-        const int64_t begin = task % blocks * kQueriesOfTask, head = task / blocks;
-        const int64_t end = begin + kQueriesOfTask < S ? begin + kQueriesOfTask : S;
-        loops.attend(band, scratch, head, round, begin, end);
-        if (round + 1 < work.rounds) return;
-        const int32_t* const sorted = band.sorted + (head * work.R + round) * S;
-        for (int64_t k = begin; k < end; ++k) attend_to_themselves(work, band.highest, head, sorted[k]);
+    if (countable) {
+      XLEXPORT_TRY(attend_rounds(run, name, band, heads, [&](int64_t head, int64_t query) {
+        attend_to_themselves(work, band.highest, head, query);
       }));
     }
   }

@@ -47,6 +47,7 @@ bool order_ring(const RingWork& work, const BandWork& band, char* scratch, int64
   place(0, oldest_slot);
 
   int32_t* const sorted = band.sorted + row * S;
+  int32_t* const sorted_position = band.position + row * S;
   int32_t* const first = band.first + row * S;
   int32_t* const end = band.end + row * S;
   int64_t* const overflow = work.overflow + head / work.H * S;
@@ -60,7 +61,8 @@ bool order_ring(const RingWork& work, const BandWork& band, char* scratch, int64
     int64_t begins = position - W > bucket ? position - W : bucket;
     if (begins < least) begins = least;
     while (begins < position && order[begins] < oldest) ++begins;
-    sorted[found++] = static_cast<int32_t>(query);
+    sorted[found] = static_cast<int32_t>(query);
+    sorted_position[found++] = static_cast<int32_t>(position);
     first[query] = static_cast<int32_t>(begins);
     end[query] = static_cast<int32_t>(position);
     least = begins;

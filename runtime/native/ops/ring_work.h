@@ -5,6 +5,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "always_inline.h"
+
 namespace xlexport {
 
 struct RingWork {
@@ -20,13 +22,13 @@ struct RingWork {
   int64_t* overflow;         // (B, S)
 
   // Return how many slots before its own a query may see; `head` is b · H + h.
-  int64_t reach(int64_t head, int64_t query) const {
+  XLEXPORT_INLINE int64_t reach(int64_t head, int64_t query) const {
     const int64_t earlier = position[head / H] + query, existing = C - S + query;
     const int64_t least = earlier < window - 1 ? earlier : window - 1;
     return least < existing ? least : existing;
   }
   // Return the slot of a query.
-  int64_t slot(int64_t query) const { return (offset + query) % C; }
+  XLEXPORT_INLINE int64_t slot(int64_t query) const { return (offset + query) % C; }
 };
 
 // Functions of one instruction set.
