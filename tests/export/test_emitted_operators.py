@@ -85,7 +85,11 @@ def test_list_holds_just_what_is_written(
     for dtype, source in QUANTIZED.items():
         quantize(source, tmp_path / dtype, QuantizeOptions(dtype, max_delta_bits=9.0, tokens=2048, threads=1))
         folders.append(tmp_path / dtype)
-    found = emitted(folders)
+    sizes = {"d_model": 24, "d_head": 12, "d_inner": 32}
+    rings = convert_tiny(tmp_path_factory, "int8_rings", ConversionOptions(threads=1), n_token=256, **sizes)
+    int8 = QuantizeOptions("int8", max_delta_bits=9.0, memory_dtype="int8", tokens=512, threads=1)
+    quantize(rings.folder, tmp_path / "rings", int8)
+    found = emitted([*folders, tmp_path / "rings"])
     assert {domain for domain, _ in found} == {"", DOMAIN}
     assert {name for domain, name in found if not domain} == EMITTED
 

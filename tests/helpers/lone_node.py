@@ -25,6 +25,7 @@ KINDS = {
     np.dtype("float64"): onnx.TensorProto.DOUBLE,
     np.dtype("int32"): onnx.TensorProto.INT32,
     np.dtype("int64"): onnx.TensorProto.INT64,
+    np.dtype("int8"): onnx.TensorProto.INT8,
 }
 
 

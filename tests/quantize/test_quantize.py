@@ -33,8 +33,8 @@ from xlruntime.bundle import digest_file, read_bundle
 from xlruntime.errors import BundleError, BundleNotFoundError
 
 BYTES = GOLDEN / "post_lnorm_same_length_empty" / "bundle"  # nine products: four in each layer, and the head
-FIRST_ROWS = GOLDEN / "pre_lnorm_same_length_zeros" / "bundle"
-OPERATORS = GOLDEN / "relative_attention" / "bundle"  # the graphs of newer code, with custom operators of attention
+FIRST_ROWS, OPERATORS = (GOLDEN / name / "bundle" for name in ("pre_lnorm_same_length_zeros", "relative_attention"))
+TRANSFORMERS = [BYTES, FIRST_ROWS, OPERATORS]
 BAND, CHUNK = GOLDEN / "reformer_band" / "bundle", GOLDEN / "reformer_chunk" / "bundle"
 # Nats of any token in random models with large weights, where one rounded number matters more than in a trained model:
 # three to five times the observed errors; a wrong weight in a product causes whole nats.
@@ -137,9 +137,7 @@ def test_int8_weights_are_those_of_the_float32_graph(quantized: Callable[[Path, 
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize(
-    "source",
-    thinned([BYTES, FIRST_ROWS, OPERATORS, BAND, CHUNK], [BYTES, OPERATORS, CHUNK]),
-    ids=lambda path: path.parent.name,
+    "source", thinned([*TRANSFORMERS, BAND, CHUNK], [BYTES, OPERATORS, CHUNK]), ids=lambda path: path.parent.name
 )
 def test_scores_are_near_those_of_float32(source: Path, dtype: str, quantized: Callable[[Path, str], Path]) -> None:
     folder = quantized(source, dtype)
