@@ -19,6 +19,8 @@ from tests.native.test_c_json import VALUES
 from tests.native.test_c_tokenizers import RAW, VOCABULARIES
 from xlruntime.state_file import write_state
 
+pytestmark = pytest.mark.full  # compiles C++
+
 SANITIZERS = ("-fsanitize=address,undefined", "-fno-sanitize-recover=all")
 LONGEST = 60_000  # bytes of an input to begin with
 JSON, MANIFEST, GRAPH, STATE, VOCABULARY = (bytes([kind]) for kind in range(5))
@@ -62,12 +64,10 @@ def test_few_inputs_of_a_fuzzer(tmp_path: Path) -> None:
     assert found > given > 60 and places > 1000
 
 
-@pytest.mark.full
 def test_many_inputs_of_a_fuzzer_under_sanitizers(tmp_path: Path) -> None:
     fuzz(30_000, SANITIZERS, tmp_path)
 
 
-@pytest.mark.full
 def test_all_tests_under_sanitizers() -> None:
     base_program(SANITIZERS)
     tests = sorted(path for path in Path(__file__).parent.glob("test_c_*.py") if path.name != Path(__file__).name)

@@ -22,6 +22,8 @@ from tests.runtime.test_graph_gate import SCALE, SCORED, call, function, laughs,
 from xlruntime.graph_gate import check_graph, read_graph
 from xlruntime.limits import Limits
 
+pytestmark = pytest.mark.full  # compiles C++
+
 GRAPHS = sorted(GOLDEN.glob("*/bundle/*.onnx"))
 SAMPLES = 1500  # damaged graphs
 NUMBERS = (1, 2, 4, 5, 6, 7, 8, 10, 11, 13, 15, 20, 22, 25)  # of fields that matter

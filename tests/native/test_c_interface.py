@@ -22,6 +22,8 @@ from tests.helpers.paths import BAND, CHUNK, EMPTY, GOLDEN, ZEROS, golden_bundle
 from xlruntime import Model, Sampling
 from xlruntime.bundle import digest_file
 
+pytestmark = pytest.mark.full  # compiles C++
+
 __all__ = ["c_runtime"]
 
 NAMES = sorted(path.parent.name for path in GOLDEN.glob("*/bundle"))

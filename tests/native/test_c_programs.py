@@ -18,6 +18,8 @@ from xlexport.checkpoints import load as load_checkpoint
 from xlexport.convert import ConversionOptions, convert
 from xlruntime import Sampling
 
+pytestmark = pytest.mark.full  # compiles C++
+
 PAGE = "docs/c_interface.md"
 TEXT = "The old man walked down to the river."
 EXERCISE = "exercise_c_interface"
@@ -126,7 +128,6 @@ def test_a_program_without_onnxruntime_is_refused_in_one_line(tmp_path: Path) ->
     assert "ONNX Runtime cannot be loaded" in done.stderr
 
 
-@pytest.mark.full
 def test_a_project_finds_the_package(tmp_path: Path) -> None:
     built = build_c_runtime(targets=("all",))
     run("cmake", "--install", built, "--prefix", tmp_path / "prefix")
@@ -140,7 +141,6 @@ def test_a_project_finds_the_package(tmp_path: Path) -> None:
         assert run(project / "build" / f"program_{kind}", golden_bundle(EMPTY)).startswith(f"{len(TEXT) - 1} tokens")
 
 
-@pytest.mark.full
 @pytest.mark.parametrize("sanitizers", SANITIZED)
 def test_sanitizers_find_nothing(sanitizers: str, tmp_path: Path) -> None:
     built = build_c_runtime(sanitizers, (EXERCISE, "xlscore"))
@@ -151,7 +151,6 @@ def test_sanitizers_find_nothing(sanitizers: str, tmp_path: Path) -> None:
     assert run(built / "xlscore", golden_bundle(EMPTY), tmp_path / "text.txt", environment=SANITIZED[sanitizers]) != ""
 
 
-@pytest.mark.full
 def test_alice_has_the_bits_of_python(shared_data: Path, tmp_path: Path) -> None:
     sample = NATIVE.parents[1] / "samples" / "transformer_xl_bytes" / "checkpoint.pt"
     convert(load_checkpoint(sample), tmp_path / "bundle", ConversionOptions())

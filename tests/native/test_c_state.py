@@ -30,6 +30,8 @@ from xlruntime.limits import Limits
 from xlruntime.state_file import read_state, write_state
 from xlruntime.stream_state import KIND, VERSION, read_stream
 
+pytestmark = pytest.mark.full  # compiles C++
+
 LIMITS = Limits()
 HEADERS = (
     *(b"[]", b"{", b"{}", b'{"__metadata__": []}'),

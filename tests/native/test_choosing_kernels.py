@@ -26,6 +26,8 @@ from xlruntime.errors import OptionError, ProviderError
 from xlruntime.kernels import BODIES, Kernels, describe_kernels, find_kernels
 from xlruntime.placement import PlacedNode
 
+pytestmark = pytest.mark.full  # compiles C++
+
 CPU = Device("cpu")
 
 

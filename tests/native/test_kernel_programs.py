@@ -14,6 +14,8 @@ import pytest
 
 from tests.helpers.native import build_kernels, build_with
 
+pytestmark = pytest.mark.full  # compiles C++
+
 PROGRAMS = ("lsh", "relative_attention")
 ARM = "aarch64-linux-musl"  # linked statically, so an emulator needs no libraries of that platform
 SANITIZERS = {"address": "-fsanitize=address,undefined -fno-sanitize-recover=all", "thread": "-fsanitize=thread"}
@@ -30,27 +32,23 @@ def run(command: list[str | Path], shapes: int, level: str | None = None) -> str
     return done.stdout
 
 
-@pytest.mark.full
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_kernels_equal_a_plain_reference(name: str) -> None:
     run([build_kernels(program=name)], 200)
 
 
-@pytest.mark.full
 @pytest.mark.parametrize("level", ["base", "avx2"])
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_lower_instruction_sets_equal_it_too(name: str, level: str) -> None:
     assert run([build_kernels(program=name)], 300, level).startswith((f"{level}:", "base:"))
 
 
-@pytest.mark.full
 @pytest.mark.parametrize("sanitizer", SANITIZERS)
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_sanitizers_find_nothing(name: str, sanitizer: str) -> None:
     run([build_kernels(f"-g -O1 {SANITIZERS[sanitizer]}", name)], 100)
 
 
-@pytest.mark.full
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_kernels_equal_it_on_arm(name: str) -> None:
     emulator = shutil.which("qemu-aarch64")

@@ -12,6 +12,8 @@ from tests.helpers.paths import golden_bundle
 from xlruntime.devices import Device
 from xlruntime.kernels import Kernels, find_kernels
 
+pytestmark = pytest.mark.full  # compiles C++
+
 NAMES = ("relative_attention", "reformer_band", "reformer_chunk")
 
 

@@ -14,6 +14,8 @@ from onnxruntime.capi.onnxruntime_pybind11_state import Fail, InvalidArgument
 from tests.helpers.kernel_and_body import kernel_and_body as both
 from tests.helpers.kernel_and_body import run_node as run
 
+pytestmark = pytest.mark.full  # compiles C++
+
 Array = npt.NDArray[Any]
 Given = list[Array]
 

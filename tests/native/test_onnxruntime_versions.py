@@ -25,6 +25,8 @@ import numpy as np
 import onnxruntime
 import xlruntime
 
+pytestmark = pytest.mark.full  # compiles C++
+
 library, *folders = sys.argv[1:]
 found = {}
 for folder in folders:
@@ -39,7 +41,6 @@ print(json.dumps([onnxruntime.__version__, found]))
 """
 
 
-@pytest.mark.full
 @pytest.mark.parametrize("python", [sys.executable, *PYTHONS])
 def test_kernels_equal_bodies(python: str, kernel_library: Path) -> None:
     folders = [str(path) for path in sorted(GOLDEN.glob("*/bundle"))]

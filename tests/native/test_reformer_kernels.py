@@ -10,6 +10,8 @@ from onnxruntime.capi.onnxruntime_pybind11_state import InvalidArgument
 
 from tests.helpers.kernel_and_body import Given, kernel_and_body, run_node
 
+pytestmark = pytest.mark.full  # compiles C++
+
 # Weighted means of values of about 1: float32, sums in another order, exponentials of 2 units of the last place.
 TOLERANCE = 1e-5
 
