@@ -72,6 +72,7 @@ MORE_VERIFY_FIELDS = [
     "flip_effect_bits_per_token",
     "overflow_fraction_per_layer",
     "overflow_mismatches",
+    "kernels",
 ]
 PROSE = "It was the best of times, it was the worst of times,\nit was the âge of wisdom.\n"
 

@@ -11,6 +11,8 @@ import pytest
 
 from tests.helpers.native import NATIVE, compiler
 
+pytestmark = pytest.mark.full  # compiles C++
+
 FLAGS = {
     "base": (),
     "avx2": ("-mavx2", "-mfma", "-mbmi2"),

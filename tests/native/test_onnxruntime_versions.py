@@ -16,6 +16,8 @@ import pytest
 
 from tests.helpers.paths import GOLDEN, ROOT
 
+pytestmark = pytest.mark.full  # compiles C++
+
 PYTHONS = [path for path in os.environ.get("XLEXPORT_TEST_PYTHONS", "").split(os.pathsep) if path]
 TOLERANCE = 1e-5  # nats
 OPERATORS = ("LSHSort", "LSHGather", "LSHBandAttention", "LSHChunkAttention", "RelativeAttention")  # of golden bundles
@@ -24,8 +26,6 @@ import json, sys
 import numpy as np
 import onnxruntime
 import xlruntime
-
-pytestmark = pytest.mark.full  # compiles C++
 
 library, *folders = sys.argv[1:]
 found = {}

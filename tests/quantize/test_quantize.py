@@ -388,9 +388,6 @@ def test_numbers_too_large_for_float16_stay_float32(copied: Path, tmp_path: Path
     assert np.abs(log_probs(model, ids) - log_probs(exact, ids)).max() <= NEAR["float16"]
 
 
-# Tolerances.
-
-
 def test_tolerances_by_precision(quantized: Callable[[Path, str], Path]) -> None:
     assert tuple(PRECISIONS) == DTYPES
     assert TOLERANCES.keys() == {"float32", *PRECISIONS}
