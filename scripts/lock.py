@@ -22,6 +22,7 @@ CONSTRAINTS = ROOT / "constraints.txt"
 REQUIREMENTS = ROOT / "requirements"
 HASHES = REQUIREMENTS / "hashes.txt"
 INSTALLER = REQUIREMENTS / "installer.txt"
+NATIVE = REQUIREMENTS / "native.txt"
 EXTRAS = {
     "demo": ("cpu", "convert"),
     "test": ("cpu", "convert", "train", "dev"),
@@ -55,6 +56,7 @@ HASHES_HEAD = """\
 """
 
 INSTALLER_HEAD = "# Written by scripts/lock.py: a pip that takes hashes from constraints, and what builds the wheel.\n"
+NATIVE_HEAD = "# Written by scripts/lock.py: what builds xlexport-ops, the kernels in runtime/native.\n"
 CPU_HEAD = """\
 # Written by scripts/lock.py: as a further constraint it leaves only PyTorch's CPU builds, of an index that offers them.
 #   PIP_CONSTRAINT=requirements/torch_cpu.txt pip install -r requirements/demo.txt
@@ -102,12 +104,19 @@ def locked(arguments: list[str]) -> list[str]:
     return entries
 
 
-def locked_installer(build_backend: list[str]) -> list[str]:
-    """Return the pins and hashes of pip and of what builds the wheel; what the extras need too has their version."""
+def write_build_list(lock: Path, head: str, wanted: list[str]) -> None:
+    """Write the pins and hashes of what builds a wheel; what the extras need too has their version."""
     with tempfile.TemporaryDirectory() as folder:
-        names = Path(folder) / "installer.in"
-        names.write_text("\n".join(["pip>=26.1", *build_backend]), "utf-8")
-        return compiled(INSTALLER, [str(names)], ["--constraints", str(CONSTRAINTS)])
+        names = Path(folder) / "names.in"
+        names.write_text("\n".join(wanted), "utf-8")
+        entries = compiled(lock, [str(names)], ["--constraints", str(CONSTRAINTS)])
+    lock.write_text(head + "--only-binary :all:\n" + "\n".join(entries) + "\n", "utf-8")
+
+
+def build_requirements(project: Path) -> list[str]:
+    """Return what a project file says that builds it."""
+    found: list[str] = tomllib.loads(project.read_text("utf-8"))["build-system"]["requires"]
+    return found
 
 
 def requirements(project: dict[str, dict[str, list[str]]], extras: tuple[str, ...]) -> str:
@@ -123,8 +132,8 @@ def main() -> None:
     entries = locked(sys.argv[1:])
     CONSTRAINTS.write_text(CONSTRAINTS_HEAD + "\n".join(pins_of(entries)) + "\n", "utf-8")
     HASHES.write_text(HASHES_HEAD + "\n".join(entries) + "\n", "utf-8")
-    installer = locked_installer(declared["build-system"]["requires"])
-    INSTALLER.write_text(INSTALLER_HEAD + "--only-binary :all:\n" + "\n".join(installer) + "\n", "utf-8")
+    write_build_list(INSTALLER, INSTALLER_HEAD, ["pip>=26.1", *build_requirements(ROOT / "pyproject.toml")])
+    write_build_list(NATIVE, NATIVE_HEAD, build_requirements(ROOT / "runtime" / "native" / "pyproject.toml"))
     for name, extras in EXTRAS.items():
         (REQUIREMENTS / f"{name}.txt").write_text(requirements(declared["project"], extras), "utf-8")
 

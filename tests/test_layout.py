@@ -1,4 +1,4 @@
-"""The layout of the sources: modules stay short, and the table of commands names the files that define them."""
+"""The layout of the sources: Python and C++ files stay short, and the table of commands names the files that define them."""
 
 from __future__ import annotations
 
@@ -9,13 +9,23 @@ from tests.helpers.paths import ROOT
 from xlexport.commands import COMMANDS
 
 MOST_LINES = 400
-FOLDERS = ("xlexport", "runtime/xlruntime", "training/xltraining", "tests", "benchmarks", "reliability")
+ENDINGS = (".py", ".c", ".cc", ".h", ".hpp", ".inc")
+FOLDERS = (
+    "xlexport",
+    "runtime/xlruntime",
+    "runtime/native",
+    "training/xltraining",
+    "tests",
+    "benchmarks",
+    "reliability",
+    "conformance",
+)
 HELPERS_OF_COMMANDS = {"__init__", "options"}
 
 
 def long_modules(root: Path, folders: tuple[str, ...], most: int = MOST_LINES) -> set[str]:
-    """Return the paths of the modules with more than `most` lines."""
-    files = [file for folder in folders for file in (root / folder).rglob("*.py")]
+    """Return the paths of the Python and C++ files with more than `most` lines."""
+    files = [file for folder in folders for file in (root / folder).rglob("*") if file.suffix in ENDINGS]
     assert files
     return {file.relative_to(root).as_posix() for file in files if len(file.read_text("utf-8").splitlines()) > most}
 
@@ -47,7 +57,8 @@ def test_table_names_the_files_that_define_commands() -> None:
 def test_the_checks_can_fail(tmp_path: Path) -> None:
     (tmp_path / "long.py").write_text("\n" * 11)
     (tmp_path / "short.py").write_text("\n" * 10)
-    assert long_modules(tmp_path, (".",), most=10) == {"long.py"}
+    (tmp_path / "long.inc").write_text("\n" * 11)
+    assert long_modules(tmp_path, (".",), most=10) == {"long.py", "long.inc"}
     assert commands_of("@click.command()\n@option\ndef f(): ...\n@click.command('g')\ndef h(): ...\ndef i(): ...") == [
         "f",
         "g",

@@ -9,6 +9,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tarfile
 import tomllib
 import zipfile
 from importlib import metadata
@@ -101,14 +102,18 @@ def test_constraints_and_hashes_name_the_same_versions() -> None:
 
 
 def test_build_requirements_are_pinned() -> None:
-    build = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["build-system"]["requires"]
-    installer = hashes(REQUIREMENTS / "installer.txt")
+    build, native = (
+        tomllib.loads((ROOT / folder / "pyproject.toml").read_text("utf-8"))["build-system"]["requires"]
+        for folder in (".", "runtime/native")
+    )
+    installer, for_native = (hashes(REQUIREMENTS / f"{name}.txt") for name in ("installer", "native"))
     assert set(build) <= installer.keys() and [name_of(pin) for pin in build] == ["hatchling"]
+    assert set(native) <= for_native.keys() and [name_of(pin) for pin in native] == ["hatchling", "ziglang"]
     assert closure(build) | {"pip"} <= {name_of(pin) for pin in installer}
-    extras = {name_of(pin): pin for pin in pins(HASHES)}
-    for pin, found in installer.items():
-        if name_of(pin) in extras:
-            assert hashes(HASHES)[pin] == found
+    assert {name_of(pin) for pin in for_native} == {*(name_of(pin) for pin in installer), "ziglang"} - {"pip"}
+    known = {name_of(pin): {pin: found} for pin, found in (*hashes(HASHES).items(), *installer.items())}
+    for pin, found in (*installer.items(), *for_native.items()):
+        assert known.get(name_of(pin), {pin: found}) == {pin: found}
 
 
 @pytest.mark.parametrize("name", EXTRAS)
@@ -209,6 +214,11 @@ def test_wheel_and_sdist_are_the_same_bytes_wherever_they_are_built(tmp_path: Pa
     second = build(tmp_path / "another folder", 0o077, 1_700_000_000, "Asia/Tokyo")
     assert {Path(name).suffix for name in first} == {".gz", ".whl"}
     assert first == second
+    # The kernels are a distribution of their own: in the sources of this one, not in its wheel.
+    (archive,), (wheel,) = (list((tmp_path / "one/dist").glob(f"*{ending}")) for ending in (".gz", ".whl"))
+    with tarfile.open(archive) as sources:
+        assert any(name.endswith("/runtime/native/pyproject.toml") for name in sources.getnames())
+    assert not any("native" in name for name in zipfile.ZipFile(wheel).namelist())
 
 
 @pytest.mark.full

@@ -1,6 +1,7 @@
-"""Build the library of kernels from its sources.
+"""Build the library of kernels from its sources, or a program that tests them.
 
 python build_library.py -o libxlexport_ops.so [--compiler "python -m ziglang c++"]
+python build_library.py -o lsh --program tests/lsh.cc
 """
 
 from __future__ import annotations
@@ -19,23 +20,31 @@ from pathlib import Path
 __all__ = ["build", "build_for"]
 
 SOURCES = Path(__file__).parent / "ops"
-FLAGS = (
-    *("-std=c++17", "-O3", "-fPIC", "-fvisibility=hidden", "-fno-exceptions", "-fno-rtti"),
-    *("-ffp-contract=fast", "-fno-math-errno", "-fno-trapping-math", "-Wall", "-Wextra"),
+FLAGS = ("-std=c++17", "-O3", "-Wall", "-Wextra")
+KERNEL_FLAGS = (
+    *("-fPIC", "-fvisibility=hidden", "-fno-exceptions", "-fno-rtti"),
+    *("-ffp-contract=fast", "-fno-math-errno", "-fno-trapping-math"),
+)
+AVX512 = (  # what x86-64-v4 means, in words that GCC and zig share
+    *("-mavx2", "-mfma", "-mbmi2", "-mavx512f", "-mavx512vl", "-mavx512dq", "-mavx512bw", "-mavx512cd"),
+    "-mprefer-vector-width=512",
 )
 LEVELS = {  # flags of the files with inner loops, by the end of their names
     "avx2": ("-mavx2", "-mfma", "-mbmi2"),
-    "avx512": (  # what x86-64-v4 means, in words that GCC and zig share
-        *("-mavx2", "-mfma", "-mbmi2", "-mavx512f", "-mavx512vl", "-mavx512dq", "-mavx512bw", "-mavx512cd"),
-        "-mprefer-vector-width=512",
-    ),
+    "avx512": AVX512,
+    "vnni": (*AVX512, "-mavx512vnni"),
 }
 # Unless asked, zig checks for undefined behaviour, and builds a C++ library, which kernels do not need.
 ZIG = ("-fno-sanitize=undefined", "-nostdlib++", "-s")
 
 
 def build(
-    output: Path, compiler: Sequence[str], version: str, target: str | None = None, flags: Sequence[str] = ()
+    output: Path,
+    compiler: Sequence[str],
+    version: str,
+    target: str | None = None,
+    flags: Sequence[str] = (),
+    program: Path | None = None,
 ) -> None:
     """Compile all sources and link them into the shared library `output`.
 
@@ -44,6 +53,7 @@ def build(
         version: the version that the library reports.
         target: the architecture, which decides on the instruction sets; None: that of this machine.
         flags: additional flags, such as those of a sanitizer.
+        program: a source with a main function, which is linked with the kernels into a program instead.
     """
     has_levels = (target or platform.machine()).lower().startswith(("x86_64", "amd64"))
     sources = [
@@ -58,16 +68,16 @@ def build(
             subprocess.run([*compiler, *flags, *arguments], cwd=scratch, check=True)
 
         def compile_one(source: Path) -> Path:
-            made = Path(scratch, f"{source.stem}.o")
+            made = Path(scratch, f"{source.parent.name}_{source.stem}.o")
             own = LEVELS.get(source.stem.removeprefix("level_"), ())
             named = [f'-DXLEXPORT_OPS_VERSION="{version}"'] if source.stem == "register" else []
-            run(*FLAGS, *own, *named, "-c", source.resolve(), "-o", made)
+            run(*FLAGS, *(KERNEL_FLAGS if source != program else ()), *own, *named, "-c", source.resolve(), "-o", made)
             return made
 
         with ThreadPoolExecutor() as pool:
-            objects = list(pool.map(compile_one, sources))
+            objects = list(pool.map(compile_one, [*sources, *([] if program is None else [program])]))
         linked = Path(scratch, output.name)
-        run("-shared", "-o", linked, *objects)
+        run(*(["-shared"] if program is None else ["-pthread"]), "-o", linked, *objects)
         shutil.move(linked, output)
 
 
@@ -81,10 +91,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("-o", "--output", type=Path, default=Path("libxlexport_ops.so"))
     parser.add_argument("--compiler", default="g++", help='such as clang++ or "python -m ziglang c++"')
+    parser.add_argument("--target", help="architecture, such as aarch64, if the compiler builds for another one")
     parser.add_argument("--flags", default="", help="more flags, such as those of a sanitizer")
-    arguments = parser.parse_args()
-    build(arguments.output, shlex.split(arguments.compiler), "development", flags=shlex.split(arguments.flags))
+    parser.add_argument("--program", type=Path, help="a source with a main function, to link with the kernels")
+    given = parser.parse_args()
+    compiler, flags = shlex.split(given.compiler), shlex.split(given.flags)
+    build(given.output, compiler, "development", given.target, flags, given.program)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -15,7 +15,7 @@ __all__ = ["NativeBuildHook"]
 PLATFORM = "XLEXPORT_OPS_PLATFORM"  # the environment variable that chooses another platform than this one
 
 
-class NativeBuildHook(BuildHookInterface[Any]):
+class NativeBuildHook(BuildHookInterface):  # type: ignore[misc]
     """Compiles the library for one platform."""
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from xlexport.architectures.reformer.lsh_band import Reach, attend_few, attend_long
+from xlexport.architectures.reformer.lsh_band import Reach
 from xlexport.architectures.ring import Ring
 
 H, R, d = 2, 3, 8
@@ -68,17 +68,18 @@ def walk(
         S = min(lengths[index % len(lengths)], T - start)
         part = slice(start, start + S)
         ring = Ring(S, C, torch.tensor([offset + start]))
-        reach = Reach(torch.full((B,), start), torch.tensor([mem_len + 1]), torch.tensor([rounds]), R, ring)
+        place = torch.full((B,), start)
+        reach = Reach(torch.zeros(B, S), place, torch.tensor([mem_len + 1]), torch.tensor([rounds]), ring)
         own = document.buckets[..., part].int()
         key = ring.write(key, document.key[:, :, part], 2)
         value = ring.write(value, document.value[:, :, part], 2)
         buckets = ring.write(buckets, own, 3)
         query, own_value = document.query[:, :, part], document.value[:, :, part]
         if few:
-            out, overflow = attend_few(key, value, buckets, query, own, own_value, W, reach)
+            out, overflow = reach.attend_few(key, value, buckets, query, own, own_value, W)
         else:
             length = query.norm(dim=-1)
-            out, overflow = attend_long(key, value, buckets, length, own_value, document.n_buckets, W, reach)
+            out, overflow = reach.attend_long(key, value, buckets, length, own_value, W, document.n_buckets)
         outs.append(out)
         overflows.append(overflow)
         start, index = start + S, index + 1
@@ -163,12 +164,12 @@ def test_rows_of_a_batch_at_different_positions(form: str) -> None:
     own = document.buckets[..., part].int()
     key, value = ring.write(key, document.key[:, :, part], 2), ring.write(value, document.value[:, :, part], 2)
     buckets = ring.write(buckets, own, 3)
-    reach = Reach(torch.tensor([0, 25]), torch.tensor([mem_len + 1]), torch.tensor([R]), R, ring)
+    reach = Reach(torch.zeros(2, S), torch.tensor([0, 25]), torch.tensor([mem_len + 1]), torch.tensor([R]), ring)
     query, own_value = document.query[:, :, part], document.value[:, :, part]
     if FORMS[form]:
-        out, _ = attend_few(key, value, buckets, query, own, own_value, W, reach)
+        out, _ = reach.attend_few(key, value, buckets, query, own, own_value, W)
     else:
-        out, _ = attend_long(key, value, buckets, query.norm(dim=-1), own_value, 4, W, reach)
+        out, _ = reach.attend_long(key, value, buckets, query.norm(dim=-1), own_value, W, 4)
     first, _ = defined(Document(query, own_value, document.buckets[..., part], 4), mem_len, W)
     assert (out[0] - first[0]).abs().max() < 1e-5
     assert (out[1] - first[1]).abs().max() > 0.1  # the other row does see them

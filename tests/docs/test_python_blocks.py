@@ -12,7 +12,13 @@ from tests.helpers.paths import EMPTY, golden_bundle
 from xlexport.commands import run
 from xlruntime.tokenizers.vocabulary import Vocabulary
 
-HERE = ["docs/protocols.md", "docs/start_embedding.md", "docs/start_reading_experiments.md", "docs/vocabularies.md"]
+HERE = [
+    "docs/native.md",
+    "docs/protocols.md",
+    "docs/start_embedding.md",
+    "docs/start_reading_experiments.md",
+    "docs/vocabularies.md",
+]
 WORDS = Vocabulary("words", ("<eos>", "<unk>", "the", "cat", "sat"), unk="<unk>", line_end="<eos>")
 ELSEWHERE = {
     "README.md": "tests/runtime/test_api_page.py",

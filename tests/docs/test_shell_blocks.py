@@ -38,6 +38,9 @@ NOT_RUN = {
         "bundle/bundle.json: format version 2 is of an earlier xlexport, this one reads 3. Convert the checkpoint "
         "again: xlexport convert checkpoint.pt -o bundle --force",
     ): MESSAGE,
+    ("docs/c_interface.md", "cmake -S runtime/native -B build && cmake --build build --parallel"): (
+        "tests/native/test_c_programs.py builds it"
+    ),
     ("docs/checkpoints.md", "xlexport inspect model.pt                       # what is it, and what is missing?"): (
         SYNOPSIS
     ),
@@ -76,6 +79,14 @@ NOT_RUN = {
         "python -m benchmarks.duplication_table --out RUNS --word-length 511 --steps 150000 --seconds 1e9 --until 2 "
         "--device cuda",
     ): "trains for hours",
+    ("docs/native.md", "pip install ./runtime/native"): INSTALLS,
+    ("docs/native.md", "ok     kernels            xlexport-ops 0.1.0 (avx512): …/xlexport_ops/libxlexport_ops.so"): (
+        "output of doctor: tests/native/test_choosing_kernels.py"
+    ),
+    ("docs/native.md", "python runtime/native/build_wheels.py -o dist"): "tests/native/test_packaging.py",
+    ("docs/native.md", "python runtime/native/build_library.py -o libxlexport_ops.so --compiler g++"): (
+        "needs a C++ compiler: tests/native builds the library"
+    ),
     (
         "docs/protocols.md",
         "xlexport evaluate BUNDLE test.txt --segment-len 80 --mem-len 2100 --clamp-len 820 --same-length",
@@ -128,6 +139,9 @@ OTHER_LANGUAGES = {
     "console": "tests/test_signing.py",
     "python": "tests/docs/test_python_blocks.py",
     "json": "tests/runtime/test_bundle_format_page.py",
+    "c": "tests/native/test_c_programs.py",
+    "cpp": "tests/native/test_c_programs.py",
+    "cmake": "tests/native/test_c_programs.py",
     "{eval-rst}": "scripts/docs",
     "{toctree}": "scripts/docs",
 }
@@ -138,6 +152,7 @@ MASKS = (
     (r"(?m)^((?:eager )?tokens/s +).*", r"\1<speed>"),
     (r"[-+]?\b\d(?:\.\d+)?e[-+]\d\d\b", "<difference by rounding>"),
     (r"(growth of the difference along the text +)[\d.]+", r"\1<ratio of differences by rounding>"),
+    (r"(?m)^(kernels +).*", r"\1<what is installed>"),
 )
 NUMBER = re.compile(r"\d[\d,]*(?:\.\d+)?")
 CLOSE = 1e-4  # another processor sums float32 in another order: 4 digits of a score agree

@@ -1,8 +1,9 @@
-"""A graph of one custom node, which runs the body of its operator."""
+"""A graph of one custom node, which runs the body of its operator or a kernel."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,32 +14,52 @@ import onnxruntime as ort
 
 from xlexport.export.onnx import IR_VERSION, OPSET
 from xlexport.ops import DOMAIN, add_functions
+from xlruntime.placement import RECORD_PLACEMENT
 
-__all__ = ["lone_node"]
+__all__ = ["lone_node", "lone_session"]
 
 Array = npt.NDArray[Any]
-KINDS = {np.dtype("float32"): onnx.TensorProto.FLOAT, np.dtype("int64"): onnx.TensorProto.INT64}
+KINDS = {
+    np.dtype("float32"): onnx.TensorProto.FLOAT,
+    np.dtype("float16"): onnx.TensorProto.FLOAT16,
+    np.dtype("float64"): onnx.TensorProto.DOUBLE,
+    np.dtype("int32"): onnx.TensorProto.INT32,
+    np.dtype("int64"): onnx.TensorProto.INT64,
+}
+
+
+def lone_session(
+    name: str, given: Sequence[Array], n_outputs: int, library: Path | None = None, threads: int = 1, **attributes: Any
+) -> ort.InferenceSession:
+    """Open a graph of one custom node with inputs x0, x1, … of the types of `given`, and of any shape.
+
+    The file has the body of the operator. With the library of kernels registered, its kernel runs instead.
+    """
+    taken = [onnx.helper.make_tensor_value_info(f"x{i}", KINDS[x.dtype], None) for i, x in enumerate(given)]
+    outputs = [onnx.ValueInfoProto(name=f"y{i}") for i in range(n_outputs)]
+    node = onnx.helper.make_node(
+        name, [value.name for value in taken], [value.name for value in outputs], domain=DOMAIN, **attributes
+    )
+    graph = onnx.helper.make_graph([node], "lone", taken, outputs)
+    imports = [onnx.helper.make_opsetid("", OPSET)]
+    model = ir.serde.deserialize_model(onnx.helper.make_model(graph, ir_version=IR_VERSION, opset_imports=imports))
+    add_functions(model)
+    options = ort.SessionOptions()
+    options.intra_op_num_threads = threads
+    options.log_severity_level = 4  # errors reach the test as exceptions
+    options.add_session_config_entry(RECORD_PLACEMENT, "1")
+    if library is not None:
+        options.register_custom_ops_library(str(library))
+    content = ir.serde.serialize_model(model).SerializeToString()
+    return ort.InferenceSession(content, options, providers=["CPUExecutionProvider"])
 
 
 def lone_node(name: str, n_inputs: int, n_outputs: int, **attributes: Any) -> Callable[..., list[Array]]:
-    """Open a graph of one custom node with inputs of any shape in plain ONNX Runtime, without registered operators."""
+    """Return a function that runs the body of one custom node in plain ONNX Runtime, without registered operators."""
 
     def run(*given: Array) -> list[Array]:
         assert len(given) == n_inputs
-        taken = [onnx.helper.make_tensor_value_info(f"x{i}", KINDS[x.dtype], None) for i, x in enumerate(given)]
-        outputs = [onnx.ValueInfoProto(name=f"y{i}") for i in range(n_outputs)]
-        node = onnx.helper.make_node(
-            name, [value.name for value in taken], [value.name for value in outputs], domain=DOMAIN, **attributes
-        )
-        graph = onnx.helper.make_graph([node], "lone", taken, outputs)
-        imports = [onnx.helper.make_opsetid("", OPSET)]
-        model = ir.serde.deserialize_model(onnx.helper.make_model(graph, ir_version=IR_VERSION, opset_imports=imports))
-        add_functions(model)
-        options = ort.SessionOptions()
-        options.intra_op_num_threads = 1
-        options.log_severity_level = 4  # errors reach the test as exceptions
-        content = ir.serde.serialize_model(model).SerializeToString()
-        session = ort.InferenceSession(content, options, providers=["CPUExecutionProvider"])
+        session = lone_session(name, given, n_outputs, **attributes)
         made: list[Array] = session.run(None, {f"x{i}": x for i, x in enumerate(given)})
         return made
 

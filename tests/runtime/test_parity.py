@@ -62,6 +62,7 @@ def test_golden_bundles_cover_all_variants() -> None:
         (False, True, "empty"),
         (True, True, "zeros"),
         (True, False, "empty"),
+        (True, False, "zeros"),
         (False, False, "zeros"),
     }
     assert {case.name for case in CASES} == {path.parent.name for path in GOLDEN.glob("*/bundle")} - MADE_UP

@@ -52,7 +52,7 @@ def on_step(model: Model, purpose: str, change: Change, number: int | None = Non
     open_session, done = model.session, [0]
 
     class Changed:
-        nodes = ()  # a report counts those that kernels compute
+        nodes = ()  # none, so a report counts no kernels
 
         def step(self, feeds: Arrays, memory: BatchMemory) -> Arrays:
             outputs, advance = open_session(purpose).step(feeds, memory), memory.advance
@@ -71,9 +71,6 @@ def on_step(model: Model, purpose: str, change: Change, number: int | None = Non
         return Changed() if of == purpose else open_session(of)
 
     model.session = session  # type: ignore[assignment, method-assign]
-
-
-# Equal.
 
 
 @pytest.mark.full

@@ -90,7 +90,6 @@ def parity_rows(report: ParityReport) -> list[tuple[str, str]]:
         walked = ("documents", f"{report.segments}, of {report.tokens:,} tokens together")
     return [
         walked,
-        ("kernels", report.kernels),
         (
             "largest log-probability difference",
             f"{report.max_abs_log_prob_diff:.2e} nats (≤ {tolerance['log_prob']:g})",
@@ -107,6 +106,7 @@ def parity_rows(report: ParityReport) -> list[tuple[str, str]]:
         ("same best token", f"{report.top1_agreement:.2%}{behind}"),
         ("growth of the difference along the text", "-" if report.drift is None else f"{report.drift:.2f} (1 = none)"),
         *_lsh_rows(report),
+        ("kernels", report.kernels),
         ("equal", "yes" if report.passed else "NO"),
     ]
 

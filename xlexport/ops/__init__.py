@@ -6,8 +6,9 @@ holds both. A runtime with a kernel of that name uses the kernel; every other ru
 
 from __future__ import annotations
 
+import inspect
+import re
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import Any
 
 import onnx_ir as ir
@@ -19,6 +20,12 @@ from onnxscript.values import Op
 from xlexport.ops.band_attention import LSHBandAttention, lsh_band_attention
 from xlexport.ops.chunk_attention import LSHChunkAttention, lsh_chunk_attention
 from xlexport.ops.domain import DOMAIN, OPSET, VERSION
+from xlexport.ops.few_attention import (
+    LSHFewAttention,
+    LSHFewAttentionPlan,
+    lsh_few_attention,
+    lsh_few_attention_plan,
+)
 from xlexport.ops.gather import LSHGather, lsh_gather
 from xlexport.ops.local_attention import (
     LocalAttention,
@@ -28,7 +35,9 @@ from xlexport.ops.local_attention import (
     local_attention_plan,
     local_few_attention,
 )
+from xlexport.ops.lsh_attention import LSHAttention, lsh_attention
 from xlexport.ops.relative_attention import RelativeAttention, relative_attention
+from xlexport.ops.relative_attention_int8 import RelativeAttentionInt8, relative_attention_int8
 from xlexport.ops.relative_attention_plan import RelativeAttentionPlan, relative_attention_plan
 from xlexport.ops.sort import LSHSort, lsh_sort
 
@@ -39,125 +48,39 @@ __all__ = [
     "local_attention",
     "local_attention_plan",
     "local_few_attention",
+    "lsh_attention",
     "lsh_band_attention",
     "lsh_chunk_attention",
+    "lsh_few_attention",
+    "lsh_few_attention_plan",
     "lsh_gather",
     "lsh_sort",
     "relative_attention",
+    "relative_attention_int8",
     "relative_attention_plan",
     "translations",
 ]
 
-_INT64, _FLOAT = "tensor(int64)", "tensor(float)"
-_FLOATS = ("T", ["tensor(float)", "tensor(float16)", "tensor(bfloat16)", "tensor(double)"], "Any kind of row.")
-
-
-@dataclass(frozen=True)
-class _Operator:
-    """One operator in PyTorch and in ONNX; inputs, then attributes, are in the order of the PyTorch operator."""
-
-    operator: Callable[..., Any]
-    function: OnnxFunction[..., Any]
-    inputs: dict[str, str]
-    outputs: dict[str, str]
-    attributes: dict[str, OpSchema.AttrType] = field(default_factory=dict)
-
-    def schema(self) -> OpSchema:
-        uses_rows = "T" in (*self.inputs.values(), *self.outputs.values())
-        return OpSchema(
-            self.function.name,
-            DOMAIN,
-            VERSION,
-            inputs=[OpSchema.FormalParameter(*entry) for entry in self.inputs.items()],
-            outputs=[OpSchema.FormalParameter(*entry) for entry in self.outputs.items()],
-            type_constraints=[_FLOATS] if uses_rows else [],
-            attributes=[OpSchema.Attribute(*entry, "") for entry in self.attributes.items()],
-        )
-
-    def recorder(self) -> Callable[..., Any]:
-        """Return a function that records one node, with attributes by name because a schema loses their order."""
-        node = Op(OPSET, self.function.name, self.schema())
-        count = len(self.inputs)
-
-        def record(*given: Any) -> Any:
-            return node(*given[:count], **dict(zip(self.attributes, given[count:], strict=True)))
-
-        return record
-
-
-_PLAN = {
-    "write_index": _INT64,
-    **dict.fromkeys(("near_mask", "newest_far", "oldest_far"), _FLOAT),
-    "near_sizes": _INT64,
+_OPERATORS: dict[Callable[..., Any], OnnxFunction[..., Any]] = {
+    getattr(torch.ops.xlexport, name).default: function
+    for name, function in (
+        ("lsh_sort", LSHSort),
+        ("lsh_gather", LSHGather),
+        ("lsh_band_attention", LSHBandAttention),
+        ("lsh_chunk_attention", LSHChunkAttention),
+        ("lsh_attention", LSHAttention),
+        ("lsh_few_attention_plan", LSHFewAttentionPlan),
+        ("lsh_few_attention", LSHFewAttention),
+        ("local_attention_plan", LocalAttentionPlan),
+        ("local_attention", LocalAttention),
+        ("local_few_attention", LocalFewAttention),
+        ("relative_attention_plan", RelativeAttentionPlan),
+        ("relative_attention", RelativeAttention),
+        ("relative_attention_int8", RelativeAttentionInt8),
+    )
 }
-_LOCAL_INPUTS = {**dict.fromkeys(("query", "key", "value"), _FLOAT), "position": _INT64, "mask": _FLOAT}
-_LOCAL_ATTRIBUTES = dict.fromkeys(("chunk_length", "chunks_before"), OpSchema.AttrType.INT)
-_OPERATORS = (
-    _Operator(torch.ops.xlexport.lsh_sort.default, LSHSort, {"buckets": _INT64}, {"order": _INT64, "inverse": _INT64}),
-    _Operator(torch.ops.xlexport.lsh_gather.default, LSHGather, {"rows": "T", "index": _INT64}, {"gathered": "T"}),
-    _Operator(
-        torch.ops.xlexport.lsh_band_attention.default,
-        LSHBandAttention,
-        {
-            **dict.fromkeys(("key", "value", "length"), "T"),
-            **dict.fromkeys(("order", "rank", "place", "lowest", "slot", "rounds"), _INT64),
-        },
-        {"attended": "T", "highest": "T"},
-        {"chunk_length": OpSchema.AttrType.INT},
-    ),
-    _Operator(
-        torch.ops.xlexport.lsh_chunk_attention.default,
-        LSHChunkAttention,
-        {**dict.fromkeys(("query", "key", "value"), "T"), **dict.fromkeys(("order", "rank", "full"), _INT64)},
-        {"attended": "T"},
-        {
-            **dict.fromkeys(("chunk_length", "chunks_before", "multiple"), OpSchema.AttrType.INT),
-            "self_mask": OpSchema.AttrType.FLOAT,
-        },
-    ),
-    _Operator(
-        torch.ops.xlexport.relative_attention_plan.default,
-        RelativeAttentionPlan,
-        {
-            "tokens": _INT64,
-            **dict.fromkeys(("memory_key", "position_key"), _FLOAT),
-            **dict.fromkeys(("offset", "memory_length", "window"), _INT64),
-        },
-        _PLAN,
-    ),
-    _Operator(
-        torch.ops.xlexport.relative_attention.default,
-        RelativeAttention,
-        {
-            **dict.fromkeys(("qkv", "content_bias", "position_bias"), _FLOAT),
-            **dict.fromkeys(("memory_key", "memory_value", "position_key"), _FLOAT),
-            **dict.fromkeys(("offset", "memory_length", "window"), _INT64),
-            **_PLAN,
-        },
-        dict.fromkeys(("attended", "new_memory_key", "new_memory_value"), _FLOAT),
-    ),
-    _Operator(
-        torch.ops.xlexport.local_attention_plan.default,
-        LocalAttentionPlan,
-        {"tokens": _INT64, "position": _INT64},
-        {"mask": _FLOAT, "index": _INT64},
-        dict.fromkeys(("chunk_length", "chunks_before", "kept", "block_length"), OpSchema.AttrType.INT),
-    ),
-    _Operator(
-        torch.ops.xlexport.local_attention.default,
-        LocalAttention,
-        {**_LOCAL_INPUTS, "index": _INT64},
-        {"attended": _FLOAT},
-        _LOCAL_ATTRIBUTES,
-    ),
-    _Operator(
-        torch.ops.xlexport.local_few_attention.default,
-        LocalFewAttention,
-        _LOCAL_INPUTS,
-        {"attended": _FLOAT},
-        _LOCAL_ATTRIBUTES,
-    ),
-)
+_TYPES = {name: f"tensor({name.lower()})" for name in ("FLOAT", "INT8", "INT32", "INT64")}  # onnxscript's and ONNX's
+_ATTRIBUTES = {"int": OpSchema.AttrType.INT, "float": OpSchema.AttrType.FLOAT}
 
 
 def translations() -> dict[Callable[..., Any], Callable[..., Any]]:
@@ -165,25 +88,52 @@ def translations() -> dict[Callable[..., Any], Callable[..., Any]]:
 
     The nodes are recorded by a schema, because the exporter replaces nodes of a function by the function's body.
     """
-    return {entry.operator: entry.recorder() for entry in _OPERATORS}
+    return {operator: _recorder(function) for operator, function in _OPERATORS.items()}
+
+
+def _recorder(function: OnnxFunction[..., Any]) -> Callable[..., Any]:
+    """Return a function that records one node of an ONNX function.
+
+    It takes inputs, then attributes, in the order of the PyTorch operator. A schema loses the order of attributes.
+    """
+    proto = function.to_function_proto()
+    written = inspect.get_annotations(function.function)  # as texts, such as "INT64[...]"
+    types = {name: re.findall(r"(\w+)\[\.\.\.\]", text) for name, text in written.items()}
+    schema = OpSchema(
+        function.name,
+        DOMAIN,
+        VERSION,
+        inputs=[OpSchema.FormalParameter(name, _TYPES[types[name][0]]) for name in proto.input],
+        outputs=[
+            OpSchema.FormalParameter(name, _TYPES[kind])
+            for name, kind in zip(proto.output, types["return"], strict=True)
+        ],
+        attributes=[OpSchema.Attribute(name, _ATTRIBUTES[written[name]], "") for name in proto.attribute],
+    )
+    node, count = Op(OPSET, function.name, schema), len(proto.input)
+
+    def record(*given: Any) -> Any:
+        return node(*given[:count], **dict(zip(proto.attribute, given[count:], strict=True)))
+
+    return record
 
 
 def add_functions(model: ir.Model) -> None:
     """Add the bodies of the model's custom nodes and the import of their domain, if it has such nodes.
 
-    An output that has no content in PyTorch gets no shape, because its shape is another one in the body.
+    The outputs of plans get no shape, because those of kernels are empty.
     """
-    bodies = {
-        entry.function.name: ir.serde.deserialize_function(entry.function.to_function_proto()) for entry in _OPERATORS
-    }
-    used = _custom(model.graph)
-    for name in sorted(used):
+    bodies = {each.name: ir.serde.deserialize_function(each.to_function_proto()) for each in _OPERATORS.values()}
+    used, waiting = set[str](), _custom(model.graph)
+    while waiting:
+        used.add(name := waiting.pop())
         if inside := _custom(bodies[name]):
             bodies[name].opset_imports[DOMAIN] = VERSION  # onnxscript omits it
-            used |= inside
-    for value in (value for node in model.graph if node.domain == DOMAIN for value in node.outputs):
-        if value.shape is not None and 0 in value.shape:
-            value.shape = None
+            waiting |= inside - used
+    for node in model.graph:
+        if node.domain == DOMAIN and node.op_type.endswith("Plan"):
+            for value in node.outputs:
+                value.shape = None
     model.opset_imports.pop(DOMAIN, None)
     for name in sorted(used):
         model.functions[bodies[name].identifier()] = bodies[name]

@@ -3,16 +3,13 @@
 #include <string.h>
 
 #include "band_plan.h"
+#include "band_rounds.h"
 #include "indices.h"
-#include "level.h"
-#include "scratch.h"
 
 namespace xlexport {
 namespace {
 
-constexpr int64_t kMost = 1 << 30;      // rows, so that sorted positions are small integers
-constexpr int64_t kQueriesOfTask = 1024;  // in sorted order
-constexpr int64_t kTasks = 32;            // at a time, for all threads
+constexpr int64_t kMost = 1 << 30;  // rows, so that sorted positions are small integers
 
 // Return an error unless all shapes agree; set the sizes of the run.
 OrtStatus* check(const Context& run, const Tensor* given, BandWork* work, int64_t* B) {
@@ -87,8 +84,8 @@ OrtStatus* BandAttention::compute(Context& run) const {
   const auto lay_out = [&](Parts parts) {
     const int64_t plans = heads * work.R * S;
     work.total = parts.take<float>(heads * S);
-    work.sorted = parts.take<int32_t>(plans), work.first = parts.take<int32_t>(plans);
-    work.end = parts.take<int32_t>(plans);
+    work.sorted = parts.take<int32_t>(plans), work.position = parts.take<int32_t>(plans);
+    work.first = parts.take<int32_t>(plans), work.end = parts.take<int32_t>(plans);
     return parts.bytes();
   };
   const Memory shared(lay_out(Parts(nullptr)));
@@ -103,7 +100,7 @@ OrtStatus* BandAttention::compute(Context& run) const {
     if (made != Plan::kMade) __atomic_store_n(&refused, static_cast<int>(made), __ATOMIC_RELAXED);
     return made == Plan::kMade;
   };
-  if (S <= kQueriesOfTask / 4) {  // a task does all rounds of a head
+  if (S <= kQueriesOfHead) {  // a task does all rounds of a head
     XLEXPORT_TRY(run_with_scratch(run, name, heads, for_plan > for_loops ? for_plan : for_loops, [&](char* scratch, int64_t head) {
       for (int64_t round = 0; round < work.rounds; ++round) {
         if (!plan(scratch, head, round)) return;
@@ -116,20 +113,7 @@ OrtStatus* BandAttention::compute(Context& run) const {
     plan(scratch, task / work.rounds, task % work.rounds);
   }));
   if (refused != static_cast<int>(Plan::kMade)) return refusal(run, static_cast<Plan>(refused), work);
-  // A round adds to the results of the one before. A few heads at a time stay in the cache for all rounds.
-  const int64_t blocks = (S + kQueriesOfTask - 1) / kQueriesOfTask;
-  const int64_t together = blocks < kTasks ? kTasks / blocks : 1;
-  for (int64_t head = 0; head < heads; head += together) {
-    const int64_t count = head + together < heads ? together : heads - head;
-    for (int64_t round = 0; round < work.rounds; ++round) {
-      XLEXPORT_TRY(run_with_scratch(run, name, count * blocks, for_loops, [&](char* scratch, int64_t task) {
-        const int64_t begin = task % blocks * kQueriesOfTask;
-        const int64_t end = begin + kQueriesOfTask < S ? begin + kQueriesOfTask : S;
-        loops.attend(work, scratch, head + task / blocks, round, begin, end);
-      }));
-    }
-  }
-  return nullptr;
+  return attend_rounds(run, name, work, heads, [](int64_t, int64_t) {});
 }
 
 }  // namespace xlexport

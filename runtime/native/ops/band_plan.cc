@@ -92,6 +92,7 @@ Plan plan_band(const BandWork& work, int32_t* scratch, int64_t head, int64_t rou
     const int32_t chunk = position - position % W;
     const int32_t window = chunk < W ? 0 : chunk - W, window_end = C - chunk < W ? C : chunk + W;
     if (guess < window || guess > position || (guess < position && places[guess] < new_lowest[s])) ++guess;
+    work.position[row * S + k] = position;
     first[s] = places.lower_bound(window, window_end, guess, new_lowest[s]);
     end[s] = places.lower_bound(window, window_end, position, new_place[s]);
     guess = first[s];

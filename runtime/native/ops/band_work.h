@@ -4,6 +4,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "always_inline.h"
+
 namespace xlexport {
 
 struct BandWork {
@@ -17,10 +19,10 @@ struct BandWork {
   float *attended, *highest;        // (B, H, S, d), (B, H, S): the results
   float* total;                     // (B, H, S): sums of exponentials
   // The plan of each round, (B, H, R, S): queries are numbered by age, from 0.
-  int32_t* sorted;        // the queries in sorted order
-  int32_t *first, *end;   // of each query: the sorted positions that it covers, which lie in its chunk or the one before
+  int32_t *sorted, *position;  // the queries in sorted order, and the sorted positions of these
+  int32_t *first, *end;  // of each query: the sorted positions that it covers, which lie in its chunk or the one before
 
-  int64_t row_length() const { return (d + 15) / 16 * 16; }  // of rows in scratch memory, a multiple of all vectors
+  XLEXPORT_INLINE int64_t row_length() const { return (d + 15) / 16 * 16; }  // of rows in scratch memory, a multiple of all vectors
 };
 
 // Functions of one instruction set.

@@ -4,6 +4,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "always_inline.h"
+
 namespace xlexport {
 
 struct ChunkWork {
@@ -17,11 +19,11 @@ struct ChunkWork {
   float* attended;                     // (B, H, T, d): the result
   float *highest, *total;              // (B, H, T): of the normalisers of earlier rounds, and the sum of their weights
 
-  int64_t row_length() const { return (d + 15) / 16 * 16; }  // of rows in scratch memory, a multiple of all vectors
+  XLEXPORT_INLINE int64_t row_length() const { return (d + 15) / 16 * 16; }  // of rows in scratch memory, a multiple of all vectors
 
   // Return which chunk of the ring of all rounds lies `distance` before a chunk. A ring with fewer chunks than that
   // shows the chunk itself once more.
-  int64_t chunk_before(int64_t chunk, int64_t distance) const {
+  XLEXPORT_INLINE int64_t chunk_before(int64_t chunk, int64_t distance) const {
     const int64_t count = R * chunks;
     return distance > count ? chunk : (chunk - distance + count) % count;
   }

@@ -4,7 +4,9 @@
 #include "gather.h"
 #include "level.h"
 #include "local_attention.h"
+#include "lsh_attention.h"
 #include "relative_attention.h"
+#include "relative_attention_int8.h"
 #include "relative_attention_plan.h"
 #include "sort.h"
 
@@ -24,7 +26,11 @@ const OrtCustomOp* const kOperators[] = {
     xlexport::custom_op<xlexport::BandAttention>(),
     xlexport::custom_op<xlexport::ChunkAttention>(),
     xlexport::custom_op<xlexport::Gather>(),
+    xlexport::custom_op<xlexport::LSHAttention>(),
+    xlexport::custom_op<xlexport::LSHFewAttention>(),
+    xlexport::custom_op<xlexport::LSHFewAttentionPlan>(),
     xlexport::custom_op<xlexport::RelativeAttention>(),
+    xlexport::custom_op<xlexport::RelativeAttentionInt8>(),
     xlexport::custom_op<xlexport::RelativeAttentionPlan>(),
     xlexport::custom_op<xlexport::LocalAttention>(),
     xlexport::custom_op<xlexport::LocalAttentionPlan>(),

@@ -3,6 +3,7 @@
 
 #include <stdlib.h>
 
+#include "always_inline.h"
 #include "kernel.h"
 
 namespace xlexport {
@@ -15,7 +16,7 @@ class Memory {
   Memory(const Memory&) = delete;
   Memory& operator=(const Memory&) = delete;
 
-  // Return the first byte, or null if there was no memory.
+  // Return the first byte, or null without enough memory.
   char* data() const {
     if (block_ == nullptr) return nullptr;
     return reinterpret_cast<char*>((reinterpret_cast<uintptr_t>(block_) + 63) & ~static_cast<uintptr_t>(63));
@@ -28,15 +29,15 @@ class Memory {
 // Parts of one block of memory, each at a multiple of 64 bytes. Without a block it only adds up sizes.
 class Parts {
  public:
-  explicit Parts(char* block) : block_(block) {}
+  XLEXPORT_INLINE explicit Parts(char* block) : block_(block) {}
 
   template <typename T>
-  T* take(int64_t count) {
+  XLEXPORT_INLINE T* take(int64_t count) {
     char* const part = block_ == nullptr ? nullptr : block_ + bytes_;
     bytes_ += (static_cast<size_t>(count) * sizeof(T) + 63) & ~static_cast<size_t>(63);
     return reinterpret_cast<T*>(part);
   }
-  size_t bytes() const { return bytes_; }
+  XLEXPORT_INLINE size_t bytes() const { return bytes_; }
 
  private:
   char* block_;

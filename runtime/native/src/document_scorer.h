@@ -33,7 +33,7 @@ struct ScoreOptions {
   std::optional<std::int64_t> detail;  // likeliest tokens to list
 };
 
-// `take` gets the scores of each step, and returns whether to go on; after it has stopped, there is no total.
+// `take` gets the scores of each step, and returns whether to go on; without a total if it has stopped.
 //
 // Throws ErrorCode::option, ErrorCode::text, ErrorCode::token, ErrorCode::file, ErrorCode::bundle.
 std::optional<DocumentTotal> score_document(Model& model, const EvaluationSettings& evaluation,

@@ -91,7 +91,7 @@ struct Bundle {
   NamedList<FileDigest> files;
 
   const Memory* memory_of_input(std::string_view name) const;
-  NamedList<FileDigest> computing_files() const;  // those that determine the numbers
+  NamedList<FileDigest> computing_files() const;  // the files that determine the numbers
   NamedList<FileDigest> guarded_files() const;    // all but descriptions, which people may edit
   std::string fingerprint() const;                // identity of this bundle's numbers
 

@@ -62,9 +62,9 @@ void check_room(const MemoryPlan& plan) {
   const double machine = machine_bytes();
   if (total <= (machine > 0 ? machine : kLargest)) return;
   throw Error(ErrorCode::option,
-              "the memory of 1 batch row of " + with_commas(plan.capacity) + " slots would take " + gigabytes(total) +
+              "the memory of 1 batch rows of " + with_commas(plan.capacity) + " slots would take " + gigabytes(total) +
                   ", but this machine has " + gigabytes(machine) + ".",
-              "Choose a smaller mem_len or segment_len.");
+              "Choose a smaller mem_len, segment_len or batch size.");
 }
 
 void StepNumbers::add(const Session& session, Bindings& inputs, const std::string& name,

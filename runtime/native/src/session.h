@@ -16,8 +16,8 @@ namespace xlruntime {
 
 // How sessions of a model are opened.
 struct SessionOptions {
-  int threads = 0;       // of one step; 0: ONNX Runtime chooses
-  bool kernels = true;   // whether our kernels compute our operators, not their bodies
+  int threads = 0;      // of one step; 0: ONNX Runtime chooses
+  bool kernels = true;  // whether our kernels compute our operators, not their bodies
 };
 
 // Named tensors that a graph reads, or that it writes in place. Names and values must outlive the run.
@@ -61,7 +61,7 @@ class Session {
   bool takes(const std::string& name) const { return inputs_.count(name) != 0; }
   const std::string& file() const { return file_; }
 
-  // Run the graph. `inputs` are those that it takes; `written` are its outputs that are memory. Returns all others, in
+  // Run the graph. `inputs` holds what it takes; `written` are its outputs that are memory. Returns all others, in
   // the order of the bundle, after their types and shapes were compared. Sizes of batch and segment of 0 are free.
   //
   // Throws ErrorCode::bundle: the graph cannot run, or an output is not as described; std::bad_alloc.

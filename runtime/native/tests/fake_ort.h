@@ -17,11 +17,13 @@ struct OrtStatus {
   std::string text;
 };
 struct OrtValue {
+  int type = ort::kAny;
   std::vector<int64_t> shape;
   void* data = nullptr;
   std::unique_ptr<char[]> own;
 };
 struct OrtTensorTypeAndShapeInfo {
+  int type;
   std::vector<int64_t> shape;
 };
 struct OrtKernelContext {
@@ -54,10 +56,14 @@ inline OrtStatus* get_output(OrtKernelContext* run, size_t index, const int64_t*
   return nullptr;
 }
 inline OrtStatus* get_shape(const OrtValue* value, OrtTensorTypeAndShapeInfo** info) {
-  *info = new OrtTensorTypeAndShapeInfo{value->shape};
+  *info = new OrtTensorTypeAndShapeInfo{value->type, value->shape};
   return nullptr;
 }
 inline void release_shape(OrtTensorTypeAndShapeInfo* info) { delete info; }
+inline OrtStatus* get_type(const OrtTensorTypeAndShapeInfo* info, int* type) {
+  *type = info->type;
+  return nullptr;
+}
 inline OrtStatus* get_rank(const OrtTensorTypeAndShapeInfo* info, size_t* rank) {
   *rank = info->shape.size();
   return nullptr;
@@ -97,6 +103,7 @@ inline const OrtApi* api() {
     set<ort::KernelContextGetOutput>(made, get_output);
     set<ort::GetTensorTypeAndShape>(made, get_shape);
     set<ort::ReleaseTensorTypeAndShapeInfo>(made, release_shape);
+    set<ort::GetTensorElementType>(made, get_type);
     set<ort::GetDimensionsCount>(made, get_rank);
     set<ort::GetDimensions>(made, get_sizes);
     set<ort::GetTensorMutableData>(made, get_data);
@@ -110,8 +117,9 @@ inline const OrtApi* api() {
 class Run {
  public:
   template <typename T>
-  void input(std::vector<int64_t> shape, const std::vector<T>& numbers) {
+  void input(std::vector<int64_t> shape, const std::vector<T>& numbers, int type = ort::kAny) {
     OrtValue value;
+    value.type = type;
     value.shape = std::move(shape);
     const size_t bytes = numbers.size() * sizeof(T);
     value.own.reset(new char[bytes]);

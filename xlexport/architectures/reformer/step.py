@@ -20,7 +20,7 @@ from xlexport.architectures.detail import describe, described
 from xlexport.architectures.reformer.hashing import hash_buckets
 from xlexport.architectures.reformer.layers import AttentionStep, FeedForwardStep, attend_fully
 from xlexport.architectures.reformer.local import LocalReach
-from xlexport.architectures.reformer.lsh_band import Reach, attend_few, attend_long
+from xlexport.architectures.reformer.lsh_band import Reach
 from xlexport.architectures.ring import Ring
 from xlexport.architectures.step import Form, example_of, traced_outputs
 from xlruntime import spec
@@ -209,7 +209,7 @@ class _Carried:
         if rings:
             C = given[rings[0]].shape[2]
             self.ring = Ring(S, C, given["offset"])
-            self.reach = Reach(given["position"], given["window"], given["n_hashes"], config.n_hashes, self.ring)
+            self.reach = Reach(tokens, given["position"], given["window"], given["n_hashes"], self.ring)
 
     def attend(self, layer: AttentionStep, normed: Tensor) -> Tensor:
         """Compute a layer's attention (B, H, S, d) from normalised rows (B, S, D); add its new memory to `made`."""
@@ -226,10 +226,10 @@ class _Carried:
         buckets = self._write(f"memory_bucket_{layer.index}", own, 3)
         W = self.config.chunk_length
         if self.few:
-            attended, overflow = attend_few(key, value, buckets, own_key * length, own, own_value, W, self.reach)
+            attended, overflow = self.reach.attend_few(key, value, buckets, own_key * length, own, own_value, W)
         else:
-            attended, overflow = attend_long(
-                key, value, buckets, length.squeeze(3), own_value, self.config.buckets, W, self.reach
+            attended, overflow = self.reach.attend_long(
+                key, value, buckets, length.squeeze(3), own_value, W, self.config.buckets
             )
         self.overflow.append(overflow)
         self.made["overflow"] = torch.stack(self.overflow, dim=2).to(torch.int32)

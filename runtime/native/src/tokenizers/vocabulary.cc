@@ -28,7 +28,7 @@ bool is_of_kind(std::string_view symbol, VocabularyKind kind) {
   return kind == VocabularyKind::characters ? count_characters(symbol) == 1 : is_byte_symbol(symbol);
 }
 
-// The symbols as text, or the problem of those that are not.
+// The symbols as text, or the problem of others.
 std::string read_symbols(json::Array& given, std::vector<std::string>& symbols) {
   std::vector<std::string> wrong;
   for (std::size_t i = 0; i < given.size(); ++i) {
@@ -107,7 +107,7 @@ Vocabulary Vocabulary::from_json(json::Value value, const std::string& where) {
       throw broken("the field " + named(name) + " is unknown");
     }
   }
-  if (symbols == nullptr) throw broken("its symbols are no list");
+  if (symbols == nullptr) throw broken("its symbols are not a list");
   if (!has_kind) throw broken("its kind is missing");
   const auto known = std::find_if(kKinds.begin(), kKinds.end(), [&kind](const char* name) {
     return kind.as<std::string>() != nullptr && *kind.as<std::string>() == name;

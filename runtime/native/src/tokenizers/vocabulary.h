@@ -22,7 +22,7 @@ enum class VocabularyKind {
 
 class Vocabulary {
  public:
-  // Throws ErrorCode::bundle: the file is no vocabulary, or its parts do not fit together; lists all problems.
+  // Throws ErrorCode::bundle: the file is not a vocabulary, or its parts do not fit together; lists all problems.
   static Vocabulary read(const std::filesystem::path& path, Limits limits = {});
   static Vocabulary from_json(json::Value value, const std::string& where);
 

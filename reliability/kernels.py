@@ -1,0 +1,224 @@
+"""Walk bundles with kernels and with bodies of the custom operators; compare all results, and prove that both ran.
+
+python -m reliability.kernels BUNDLE…                 the kernels of the package xlexport-ops
+python -m reliability.kernels BUNDLE… --ops LIBRARY   the kernels of a file
+python -m reliability.kernels BUNDLE… --tokens 20000 --segment-len 64
+
+Every graph walks the text of `xlexport verify` in segments of changing lengths, once with each. The proof is ONNX
+Runtime's profile of the steps: it has a custom operator by name only if a kernel computed it, because nodes without one
+become their bodies.
+"""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import json
+import sys
+import tempfile
+from collections import Counter
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from xlexport.verification.walked_text import verify_ids
+from xlruntime.bundle import read_bundle
+from xlruntime.devices import Device
+from xlruntime.graph_gate import DOMAIN
+from xlruntime.kernels import Kernels, find_kernels
+from xlruntime.memory import BatchMemory
+from xlruntime.model import Model
+from xlruntime.session import GraphSession
+from xlruntime.spec import Graph
+
+__all__ = ["LIMIT", "Compared", "compare_bundle", "main"]
+
+LIMIT = 1e-5  # nats; float32 sums in another order
+TOKENS = 2_000
+PARTS = (1.0, 0.25, 0.7)  # of the segment length; a single token comes after each of them
+ROWS = 2  # batch rows
+RESTART = (1, 3)  # the row that begins again, and the step before which it does
+CPU = Device("cpu")
+Ids = npt.NDArray[np.int64]
+
+
+@dataclass
+class Compared:
+    """The differences of one graph between kernels and bodies, and the custom operators that ran.
+
+    Attributes:
+        graph: the purpose, or its variant for few tokens.
+        log_prob: the largest difference of a log-probability, in nats.
+        memory: the largest difference of a number in the carried memories.
+        ran: how often each kernel ran in the profile of the walk with kernels.
+        without_kernel: custom operators of the graph that had no kernel in this walk.
+        in_bodies: custom operators that ran as kernels in the walk with bodies, which must be none.
+    """
+
+    bundle: str
+    graph: str
+    steps: int = 0
+    log_prob: float = 0.0
+    memory: float = 0.0
+    ran: Counter[str] = field(default_factory=Counter)
+    without_kernel: list[str] = field(default_factory=list)
+    in_bodies: list[str] = field(default_factory=list)
+
+    @property
+    def passed(self) -> bool:
+        """Return whether all kernels and all bodies ran, and gave the same."""
+        return not self.without_kernel and not self.in_bodies and self.log_prob <= LIMIT
+
+    def __str__(self) -> str:
+        ran = ", ".join(f"{count:,} {operator}" for operator, count in sorted(self.ran.items())) or "no custom operator"
+        missing = "".join(f"; no kernel for {operator}" for operator in self.without_kernel)
+        stray = "".join(f"; a kernel for {operator} without kernels" for operator in self.in_bodies)
+        return (
+            f"{self.bundle:28} {self.graph:12} {self.steps:5,} steps  log_prob {self.log_prob:.1e}  "
+            f"memory {self.memory:.1e}  {'ok  ' if self.passed else 'FAIL'}  {ran}{missing}{stray}"
+        )
+
+
+class _Side:
+    """A bundle with kernels or with bodies, whose sessions write profiles."""
+
+    def __init__(self, folder: Path, kernels: Kernels | None, threads: int | None, profiles: Path) -> None:
+        self.folder, self.profiles, self.opened = folder, profiles, dict[str, GraphSession]()
+        bundle = read_bundle(folder)
+        open_session = functools.partial(self._open, kernels, threads, bundle.guarded_files)
+        self.model = Model(folder, bundle, CPU, threads, open_session=open_session, kernels=kernels)
+
+    def _open(
+        self, kernels: Kernels | None, threads: int | None, files: Collection[str], purpose: str, graph: Graph
+    ) -> GraphSession:
+        prefix = str(self.profiles / f"{purpose}_{'kernels' if kernels else 'bodies'}")
+        session = GraphSession(self.folder, graph, CPU, threads, profile=prefix, data_files=files, kernels=kernels)
+        self.opened[purpose] = session
+        return session
+
+    def executed(self, graph: str) -> Counter[str]:
+        """Return how often the profile of a graph has each custom operator; this ends the profile."""
+        wanted = custom_operators(self.folder / self.model.bundle.graphs[graph].file)
+        events = json.loads(self.opened[graph].end_profiling().read_text("utf-8"))
+        runs = (event for event in events if event.get("cat") == "Node" and event["name"].endswith("_kernel_time"))
+        return Counter(operator for event in runs if (operator := event["args"]["op_name"]) in wanted)
+
+
+def custom_operators(path: Path) -> set[str]:
+    """Return the names of the custom operators among the nodes of an ONNX file's graph."""
+    import onnx
+
+    model = onnx.load(path, load_external_data=False)
+    return {node.op_type for node in model.graph.node if node.domain == DOMAIN}
+
+
+def compare_bundle(
+    folder: Path,
+    kernels: Kernels | None,
+    *,
+    tokens: int = TOKENS,
+    segment_len: int | None = None,
+    threads: int | None = None,
+) -> list[Compared]:
+    """Walk all graphs of a bundle with kernels and with bodies, and return what differed and what ran."""
+    found: dict[str, Compared] = {}
+    with tempfile.TemporaryDirectory() as profiles:
+        sides = [_Side(folder, given, threads, Path(profiles)) for given in (kernels, None)]
+        for purpose in ("score", "generate", "detail"):
+            for graph, differences in _walk(sides, purpose, tokens, segment_len):
+                one = found.setdefault(graph, Compared(_title(folder), graph))
+                one.steps += 1
+                one.log_prob = float(np.maximum(one.log_prob, differences[0]))  # NaN stays
+                one.memory = float(np.maximum(one.memory, differences[1]))
+        for one in found.values():
+            one.ran = sides[0].executed(one.graph)
+            one.in_bodies = sorted(sides[1].executed(one.graph))
+            own = custom_operators(folder / sides[0].model.bundle.graphs[one.graph].file)
+            one.without_kernel = sorted(own - one.ran.keys())
+    return list(found.values())
+
+
+def _walk(
+    sides: Sequence[_Side], purpose: str, tokens: int, segment_len: int | None
+) -> Iterator[tuple[str, tuple[float, float]]]:
+    """Yield the graph of each step, and the differences of its log-probabilities and memories."""
+    models = [side.model for side in sides]
+    longest = segment_len or _longest(models[0], purpose, tokens)
+    settings = models[0].evaluation(longest)
+    text = verify_ids(models[0].bundle, models[0].tokenizer, None)
+    memories = [model.new_memory(settings, ROWS) for model in models]
+    done, number = 0, 0
+    while done < tokens:
+        for memory in memories:
+            for row in range(ROWS):
+                if memory.room[row] < longest or (row, number) == RESTART:
+                    memory.restart(row)
+        length = 1 if number % 2 else max(1, int(longest * PARTS[number // 2 % len(PARTS)]))
+        ids = np.stack([np.take(text, range(at, at + length + 1), mode="wrap") for at in _begins(text, done)])
+        made = [
+            model.step(purpose, memory, ids[:, :-1], ids[:, 1:]) for model, memory in zip(models, memories, strict=True)
+        ]
+        yield models[0].graph_for(purpose, length), (_log_probs(made), _memories(models[0], memories))
+        done, number = done + length, number + 1
+
+
+def _longest(model: Model, purpose: str, tokens: int) -> int:
+    """Return a length of segments for which both graphs of a purpose run, if it has one for few tokens."""
+    settings, few = model.bundle.settings, model.bundle.graphs.get(f"{purpose}_few")
+    if settings.whole:
+        return min(settings.segment_len, tokens)
+    few_tokens = few.max_segment or 0 if few else 0
+    return model.longest_step(purpose, max(settings.segment_len, 2 * few_tokens))
+
+
+def _begins(text: Ids, done: int) -> list[int]:
+    """Return where the next step begins in the text, for each row."""
+    return [done + row * len(text) // ROWS for row in range(ROWS)]
+
+
+def _log_probs(made: Sequence[dict[str, npt.NDArray[Any]]]) -> float:
+    """Return the largest difference in nats; logits count as the log-probabilities that they give."""
+    rows = [outputs.get("log_prob", outputs.get("logits")) for outputs in made]
+    if "logits" in made[0]:
+        rows = [row - np.logaddexp.reduce(row.astype(np.float64), axis=-1, keepdims=True) for row in rows]
+    return float(np.abs(rows[0] - rows[1]).max())
+
+
+def _memories(model: Model, memories: Sequence[BatchMemory]) -> float:
+    pairs = ([memory.array(entry) for memory in memories] for entry in model.bundle.memory)
+    return max((float(np.abs(one.astype(np.float64) - other).max(initial=0)) for one, other in pairs), default=0.0)
+
+
+def _title(folder: Path) -> str:
+    return folder.parent.name if folder.name == "bundle" else folder.name
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Print a line for each graph; return 1 if one of them failed."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("bundles", nargs="+", type=Path, metavar="BUNDLE")
+    parser.add_argument("--ops", default="auto", help="a library of kernels, or auto: that of xlexport-ops")
+    parser.add_argument("--tokens", type=int, default=TOKENS, help="tokens of each walk")
+    parser.add_argument("--segment-len", type=int, help="tokens of the longest step; default: the bundle's own")
+    parser.add_argument("--threads", type=int)
+    chosen = parser.parse_args(arguments)
+    kernels = find_kernels(chosen.ops, CPU)
+    if kernels is None:
+        parser.error("xlexport-ops is not installed; give a library with --ops")
+    print(f"{kernels} against bodies; at most {LIMIT:g} nats allowed")
+    failed = False
+    for folder in chosen.bundles:
+        for one in compare_bundle(
+            folder, kernels, tokens=chosen.tokens, segment_len=chosen.segment_len, threads=chosen.threads
+        ):
+            failed |= not one.passed
+            print(one, flush=True)
+    return int(failed)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

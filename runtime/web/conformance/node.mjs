@@ -1,0 +1,12 @@
+// The kit's cases in this process.
+import * as xlruntime from "xlruntime";
+
+import { runCase } from "./player.mjs";
+
+export async function openRunner({ files, keep }) {
+  return {
+    within: 1e-4,
+    run: (name, within) => runCase(xlruntime, files, name, { within, keep, options: { threads: 1 } }),
+    close: async () => undefined,
+  };
+}

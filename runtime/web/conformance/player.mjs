@@ -1,0 +1,279 @@
+// Play the cases of a conformance kit, in Node or in a browser, and compare what they give with what is expected.
+//
+// The kit and its actions are described in conformance/README.md of the repository.
+
+const CODE = "utf-8";
+const SUMMARY = {
+  tokens: "tokens",
+  scored_tokens: "scoredTokens",
+  unknown_tokens: "unknownTokens",
+  words: "words",
+  chars: "chars",
+  bytes: "bytes",
+  dropped_chars: "droppedChars",
+  dropped_bytes: "droppedBytes",
+};
+const RATIOS = {
+  nats: "nats",
+  bits: "bits",
+  bits_per_byte: "bitsPerByte",
+  bits_per_char: "bitsPerChar",
+  bits_per_token: "bitsPerToken",
+  perplexity: "perplexity",
+};
+const COMPUTED = new Set(["log_probs", "entropy", "top_log_probs", "totals"]);
+
+/** One case while it is played: the open bundle, its streams and the states that they have saved. */
+export class Player {
+  /**
+   * @param xlruntime - the package.
+   * @param kit - how the kit is read: `list(folder)` names files, `read(path)` returns bytes, `state(name)` a state of
+   *     another runtime or null.
+   * @param options - of `load`.
+   */
+  constructor(xlruntime, kit, options = {}) {
+    this.xlruntime = xlruntime;
+    this.kit = kit;
+    this.options = { onWarning: () => undefined, ...options };
+    this.model = null;
+    this.streams = new Map();
+    this.states = new Map();
+  }
+
+  async play(action) {
+    return this[`do_${action.do}`](action);
+  }
+
+  /** Free what the case holds on a GPU. */
+  async end() {
+    for (const stream of this.streams.values()) await stream.close();
+    await this.model?.release();
+  }
+
+  async do_open({ bundle, files = {} }) {
+    const found = new Map();
+    for (const name of await this.kit.list(`bundles/${bundle}`)) {
+      if (!(name in files)) found.set(name, await this.kit.read(`bundles/${bundle}/${name}`));
+    }
+    for (const [name, path] of Object.entries(files)) if (path !== null) found.set(name, await this.kit.read(path));
+    await this.end();
+    this.model = await this.xlruntime.load(new this.xlruntime.FilesSource(found, bundle), this.options);
+    const { vocab_size, graphs } = this.model.bundle;
+    return { vocab_size, fingerprint: this.model.fingerprint, graphs: Object.keys(graphs).sort() };
+  }
+
+  async do_encode({ text }) {
+    return { ids: this.model.tokenizer.encode(await this.source(text)) };
+  }
+
+  async do_decode({ ids }) {
+    return { text: this.model.tokenizer.decode(ids) };
+  }
+
+  async do_score({ document, settings = {}, detail = null, bos = null }) {
+    const parts = [];
+    const documents = [{ name: "the document", source: await this.source(document) }];
+    for await (const part of this.model.scoreTokens(documents, { detail, bos, ...settings })) parts.push(part);
+    const joined = (name) => parts.flatMap((part) => Array.from(part[name]));
+    const found = { index: joined("index"), tokens: joined("tokens"), log_probs: joined("logProbs") };
+    found.context = joined("context");
+    if (parts.every((part) => part.starts !== null)) {
+      found.starts = joined("starts");
+      found.ends = joined("ends");
+    }
+    if (detail !== null) {
+      Object.assign(found, { rank: joined("rank"), entropy: joined("entropy"), top_ids: joined("topIds") });
+      found.top_log_probs = joined("topLogProbs").map((row) => Array.from(row));
+    }
+    const { summary } = parts.at(-1);
+    found.counts = mapped(SUMMARY, summary);
+    found.totals = mapped(RATIOS, summary);
+    if (found.totals.perplexity === Infinity) found.totals.perplexity = "Infinity";
+    return found;
+  }
+
+  async do_stream({ as, settings = {}, capacity = null }) {
+    const stream = await this.model.stream({ ...settings, ...(capacity === null ? {} : { capacity }) });
+    this.streams.set(as, stream);
+    return { capacity: stream.capacity, settings: stream.evaluation.toObject() };
+  }
+
+  async do_feed({ stream, piece }) {
+    return scored(await this.streams.get(stream).feed(await this.source(piece)));
+  }
+
+  async do_score_continuation({ stream, piece }) {
+    return scored(await this.streams.get(stream).scoreContinuation(await this.source(piece)));
+  }
+
+  async do_fork({ stream, as }) {
+    this.streams.set(as, await this.streams.get(stream).fork());
+    return { position: this.streams.get(as).position };
+  }
+
+  async do_reset({ stream }) {
+    await this.streams.get(stream).reset();
+    return { position: this.streams.get(stream).position };
+  }
+
+  async do_generate({ stream, prompt = null, max_tokens, sampling, settings = {} }) {
+    const { temperature = 1, top_k: topK = null, top_p: topP = null, seed = null } = sampling;
+    const rule = { temperature, topK, topP, seed: typeof seed === "string" ? BigInt(seed) : seed };
+    const options = { maxTokens: max_tokens, sampling: rule };
+    const given = prompt === null ? null : await this.source(prompt);
+    const ids = [];
+    const drawn = stream
+      ? this.streams.get(stream).generate(given, options)
+      : this.model.generate(given, { ...options, ...settings });
+    for await (const id of drawn) ids.push(id);
+    return { ids };
+  }
+
+  async do_save({ stream, as }) {
+    const raw = await this.streams.get(stream).save();
+    this.states.set(as, raw);
+    const size = Number(new DataView(raw.buffer).getBigUint64(0, true));
+    const header = JSON.parse(new TextDecoder(CODE).decode(raw.subarray(8, 8 + size)));
+    const { xlexport } = header.__metadata__;
+    const { fingerprint, evaluation, ...fields } = JSON.parse(xlexport);
+    const names = ["capacity", "offset", "memory_length", "history", "pending", "position"];
+    const tensors = Object.keys(header)
+      .filter((name) => name !== "__metadata__")
+      .sort();
+    const kinds = { F16: "float16", F32: "float32", F64: "float64", I32: "int32", I64: "int64" };
+    return {
+      fingerprint,
+      evaluation,
+      counters: Object.fromEntries(names.map((name) => [name, fields[name]])),
+      tensors: Object.fromEntries(tensors.map((name) => [name, [kinds[header[name].dtype], header[name].shape]])),
+    };
+  }
+
+  async do_restore({ state, as, capacity = null }) {
+    const raw =
+      this.states.get(state) ?? (await this.kit.state?.(state)) ?? (await this.kit.read(`states/${state}.safetensors`));
+    const stream = await this.model.restore(raw, capacity === null ? {} : { capacity });
+    this.streams.set(as, stream);
+    return { position: stream.position, settings: stream.evaluation.toObject() };
+  }
+
+  async source(given) {
+    if ("base64" in given) return Uint8Array.from(atob(given.base64), (one) => one.charCodeAt(0));
+    if ("file" in given) return this.kit.read(given.file);
+    return given.ids ?? given.text;
+  }
+}
+
+/**
+ * Play a case, and return its problems, the largest difference, and what was left out.
+ *
+ * @param within - allowed difference of log-probabilities and entropies, in nats; of totals, relative.
+ * @param keep - is called with the name and the content of states that the case saves.
+ */
+export async function runCase(xlruntime, kit, name, { within, keep = null, options = {} }) {
+  const { actions } = JSON.parse(new TextDecoder(CODE).decode(await kit.read(`cases/${name}.json`)));
+  const player = new Player(xlruntime, kit, options);
+  const compared = { problems: [], largest: 0, leftOut: new Set(), within };
+  for (const [number, action] of actions.entries()) {
+    const where = `${name}, action ${number} (${action.do})`;
+    let found;
+    try {
+      found = await player.play(action);
+    } catch (error) {
+      const wanted = action.error;
+      const fits = wanted && error.name === wanted.class && error.message.includes(wanted.says);
+      const expected = wanted ? `${wanted.class} with ${JSON.stringify(wanted.says)}` : "none";
+      if (!fits) compared.problems.push(`${where}: ${error.name}: ${error.message}; expected ${expected}`);
+      if (!fits && !(error instanceof xlruntime.XlruntimeError)) compared.problems.push(String(error.stack));
+      continue;
+    }
+    if (action.error) compared.problems.push(`${where}: nothing was refused, expected ${action.error.class}`);
+    else compare(action.expect, found, where, compared);
+    if (action.keep && keep) await keep(action.keep, player.states.get(action.as));
+  }
+  await player.end();
+  return compared;
+}
+
+function compare(expected, found, where, compared) {
+  for (const [name, value] of Object.entries(expected)) {
+    if (!(name in found)) {
+      if (name === "starts" || name === "ends") compared.leftOut.add("places of tokens");
+      else compared.problems.push(`${where}: ${name} is missing`);
+    } else if (COMPUTED.has(name)) {
+      numbers(value, found[name], `${where}: ${name}`, name === "totals", compared);
+    } else if (name === "top_ids") {
+      likeliest(expected, found, `${where}: ${name}`, compared);
+    } else if (canonical(value) !== canonical(found[name])) {
+      compared.problems.push(`${where}: ${name} is ${short(found[name])}, expected ${short(value)}`);
+    }
+  }
+}
+
+function numbers(expected, found, where, relative, compared) {
+  const [wanted, given] = [flat(expected), flat(found)];
+  if (wanted.length !== given.length || wanted.some((value, at) => !isSame(value, given[at]))) {
+    compared.problems.push(`${where} is ${short(found)}, expected ${short(expected)}`);
+    return;
+  }
+  let largest = 0;
+  wanted.forEach((value, at) => {
+    if (typeof value !== "number") return;
+    // Expected numbers are the shortest decimals of float32.
+    const difference = Math.abs((relative ? value : Math.fround(value)) - given[at]);
+    const bounded = difference / (relative ? Math.max(1, Math.abs(value)) : 1);
+    if (!(bounded <= largest)) largest = bounded;
+  });
+  if (!relative || largest > 1e-6) compared.largest = Math.max(compared.largest, largest);
+  if (!(largest <= compared.within)) {
+    compared.problems.push(`${where} differs by up to ${largest}, allowed ${compared.within}`);
+  }
+}
+
+/** Return whether both are numbers, or else equal. */
+function isSame(a, b) {
+  return typeof a === "number" ? typeof b === "number" : a === b;
+}
+
+/** Compare lists of ids. Equally likely ones, up to rounding, may be in another order. */
+function likeliest(expected, found, where, compared) {
+  expected.top_ids.forEach((wanted, place) => {
+    const [given, values] = [found.top_ids[place], expected.top_log_probs[place]];
+    const near = (a, b) => Math.abs(values[a] - values[b]) <= 2 * compared.within;
+    const wrong = wanted.some((id, rank) => {
+      if (id === given[rank] || near(rank, values.length - 1)) return false;
+      return !wanted.some((other, at) => near(rank, at) && other === given[rank]);
+    });
+    if (wrong) compared.problems.push(`${where}: place ${place} has ${given}, expected ${wanted}`);
+  });
+}
+
+function scored({ index, tokens, logProbs, context }) {
+  return { index, tokens, log_probs: Array.from(logProbs), context };
+}
+
+function mapped(names, object) {
+  return Object.fromEntries(Object.entries(names).map(([name, own]) => [name, object[own]]));
+}
+
+function flat(value) {
+  if (Array.isArray(value)) return value.flatMap(flat);
+  if (value !== null && typeof value === "object")
+    return Object.keys(value)
+      .sort()
+      .flatMap((name) => flat(value[name]));
+  return [value];
+}
+
+function canonical(value) {
+  return JSON.stringify(value, (_, inner) =>
+    inner !== null && typeof inner === "object" && !Array.isArray(inner)
+      ? Object.fromEntries(Object.entries(inner).sort())
+      : inner,
+  );
+}
+
+function short(value) {
+  const text = JSON.stringify(value);
+  return text.length <= 100 ? text : `${text.slice(0, 100)}…`;
+}

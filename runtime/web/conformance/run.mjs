@@ -1,0 +1,55 @@
+// Run a conformance kit in Node or in Chromium: node conformance/run.mjs KIT [--chromium [--device webgpu]] ...
+import { mkdirSync, readdirSync, readFileSync, writeFileSync, existsSync } from "node:fs";
+import { join } from "node:path";
+import { parseArgs } from "node:util";
+
+const { values, positionals } = parseArgs({
+  allowPositionals: true,
+  options: {
+    within: { type: "string" }, // allowed difference in nats
+    only: { type: "string", default: "" }, // run the cases with this text in their names
+    not: { type: "string", multiple: true, default: [] }, // leave out the cases with this text in their names
+    states: { type: "string" }, // a folder with states that another runtime has saved
+    keep: { type: "string" }, // write saved states here, for another runtime
+    chromium: { type: "boolean", default: false },
+    device: { type: "string", default: "cpu" },
+  },
+});
+const [kit] = positionals;
+if (kit === undefined) {
+  console.error(
+    "node conformance/run.mjs KIT [--only TEXT] [--not TEXT] [--within NATS] [--states FOLDER] [--keep FOLDER]",
+  );
+  process.exit(2);
+}
+if (values.keep) mkdirSync(values.keep, { recursive: true });
+const read = (path) => new Uint8Array(readFileSync(path));
+const files = {
+  list: async (folder) => readdirSync(join(kit, folder)),
+  read: async (path) => read(join(kit, path)),
+  state: async (name) => {
+    const path = values.states && join(values.states, `${name}.safetensors`);
+    return path && existsSync(path) ? read(path) : null;
+  },
+};
+const keep = values.keep && ((name, raw) => writeFileSync(join(values.keep, `${name}.safetensors`), raw));
+const { cases } = JSON.parse(readFileSync(join(kit, "kit.json"), "utf8"));
+const names = cases.filter((name) => name.includes(values.only) && !values.not.some((text) => name.includes(text)));
+
+const { openRunner } = await import(values.chromium ? "./chromium.mjs" : "./node.mjs");
+const runner = await openRunner({ files, kit, states: values.states, keep, device: values.device });
+const within = Number(values.within ?? runner.within);
+let [failed, largest] = [0, 0];
+const leftOut = new Set();
+for (const name of names) {
+  const found = await runner.run(name, within);
+  failed += Number(found.problems.length > 0);
+  largest = Math.max(largest, found.largest);
+  for (const one of found.leftOut) leftOut.add(one);
+  console.log(`${found.problems.length ? "failed" : "passed"}  ${name}  ${found.largest.toExponential(1)}`);
+  for (const problem of found.problems) console.log(`    ${problem}`);
+}
+await runner.close();
+if (leftOut.size) console.log(`not given: ${[...leftOut].join(", ")}`);
+console.log(`${names.length - failed} of ${names.length} cases passed; largest difference ${largest.toExponential(1)}`);
+process.exit(failed || !names.length ? 1 : 0);

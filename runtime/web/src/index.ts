@@ -1,0 +1,24 @@
+/**
+ * Run xlexport bundles on ONNX Runtime, in browsers and in Node.
+ *
+ *     import { load } from "xlruntime";
+ *
+ *     const model = await load("bundle");
+ *     const stream = await model.stream();
+ *     const { logProbs } = await stream.feed("Call me Ishmael. "); // natural logarithms, one a token
+ */
+
+export type { Progress } from "./bundle_files.js";
+export type { Document, DocumentSource } from "./documents.js";
+export * from "./errors.js";
+export type { EvaluationRules, EvaluationSettings, Ring, Setting, Settings, SettingValue } from "./evaluation.js";
+export { Sampling, type SamplingOptions } from "./generation.js";
+export { load, Model, type BundlePlace, type LoadOptions, type ScoreOptions } from "./model.js";
+export type { Device } from "./onnxruntime.js";
+export { bits, type Detail, type DocumentScore, type Scores, type TokenScores } from "./scores.js";
+export type { Documents } from "./scorer.js";
+export { FilesSource, UrlSource, type Source } from "./source.js";
+export type { Bundle, FileDigest, Graph, Memory, Tensor, TokenizerSpec } from "./spec.js";
+export { Stream, type GenerateOptions, type Piece } from "./stream.js";
+export type { Libraries } from "./tokenizers/libraries.js";
+export type { Ids, Tokenizer, TokenPiece } from "./tokenizers/tokenizer.js";

@@ -1,0 +1,184 @@
+/** Score whole documents, one after another. */
+
+import type { Numbers } from "./arrays.js";
+import { asDocument, TokenReader, type Document, type DocumentSource } from "./documents.js";
+import type { Engine } from "./engine.js";
+import { ArgumentError, OptionError } from "./errors.js";
+import type { EvaluationSettings } from "./evaluation.js";
+import type { DocumentMemory } from "./memory.js";
+import { counted, shown } from "./messages.js";
+import type { OrtTensor } from "./onnxruntime.js";
+import { totalScore, type Detail, type TokenScores } from "./scores.js";
+import { checkLength } from "./tokenizers/tokenizer.js";
+
+/** Documents: a list, or anything that yields them. */
+export type Documents = Iterable<DocumentSource | Document> | AsyncIterable<DocumentSource | Document>;
+
+/** A scorer of documents; each has its own memory. */
+export class Scorer {
+  readonly #purpose: "score" | "detail";
+  readonly #longestStep: number;
+  readonly #engine: Engine;
+  readonly #evaluation: EvaluationSettings;
+  readonly #detail: number | null;
+  readonly #bos: number | null;
+
+  /**
+   * @param detail - number of likeliest tokens to list, with rank and entropy; null: no such detail.
+   * @param bos - id of a token that the model reads before each document, so that its first token has a score, too.
+   */
+  constructor(engine: Engine, evaluation: EvaluationSettings, detail: number | null, bos: number | null) {
+    this.#engine = engine;
+    this.#evaluation = evaluation;
+    this.#detail = detail;
+    this.#bos = bos;
+    if (bos !== null && !(Number.isInteger(bos) && bos >= 0 && bos < engine.bundle.vocab_size)) {
+      throw new OptionError(`bos is ${bos}, expected 0 to ${engine.bundle.vocab_size - 1}.`);
+    }
+    this.#purpose = detail === null ? "score" : "detail";
+    this.#longestStep = engine.longestStep(this.#purpose, evaluation.segmentLen);
+  }
+
+  /** Yield the scores of every document's tokens, step by step. */
+  async *tokens(documents: Documents): AsyncGenerator<TokenScores> {
+    if (this.#detail !== null) await this.#checkDetail(this.#detail);
+    let number = 0;
+    for await (const given of documents as AsyncIterable<DocumentSource | Document>) {
+      const document = asDocument(given, number);
+      const reader = new TokenReader(document, this.#engine.tokenizer, this.#engine.bundle.vocab_size);
+      const memory = await this.#engine.newMemory(this.#evaluation);
+      try {
+        yield* this.#document(document.name, number, reader, memory);
+      } finally {
+        memory.release();
+        await reader.close();
+      }
+      number += 1;
+    }
+  }
+
+  async #checkDetail(detail: number): Promise<void> {
+    await this.#engine.session("detail");
+    const outputs = this.#engine.bundle.graphs["detail"]?.outputs ?? [];
+    const most = outputs.find((tensor) => tensor.name === "top_ids")?.shape.at(-1);
+    if (!(detail >= 0) || (typeof most === "number" && detail > most)) {
+      throw new OptionError(`detail is ${detail}, expected 0 to ${most}, the likeliest tokens that this bundle lists.`);
+    }
+  }
+
+  async *#document(
+    name: string,
+    number: number,
+    reader: TokenReader,
+    memory: DocumentMemory,
+  ): AsyncGenerator<TokenScores> {
+    const { rules } = this.#evaluation;
+    const longest = this.#evaluation.longestDocument;
+    let held = this.#bos;
+    const before = held === null ? 0 : 1;
+    if (longest !== null && !this.#evaluation.restart && (await reader.has(longest + 1 - before))) {
+      this.#refuseLonger(name);
+    }
+    let position = 0; // index of the next target
+    let first: number | null = null;
+    if (held === null) {
+      const ids = (await reader.take(1)).ids;
+      held = first = ids[0] ?? null;
+      position = ids.length;
+    }
+    let sum = 0;
+    let warned = false;
+    const part = (scored: Partial<TokenScores>, ended: boolean): TokenScores => {
+      const summary = ended ? totalScore(name, reader.counts, position, before ? 0 : 1, sum, this.#evaluation) : null;
+      const none = { index: [], tokens: [], starts: [], ends: [], logProbs: new Float32Array(0), context: [] };
+      const scores = { document: name, number, ...none, ...this.#noDetail(), ...scored, summary, first };
+      first = null;
+      return scores;
+    };
+    if (held === null || !(await reader.has(1))) {
+      yield part({}, true);
+      return;
+    }
+    for (let ended = false; !ended;) {
+      if (memory.room === 0) {
+        this.#refuseLonger(name);
+        memory.restart();
+      }
+      const most = Math.min(this.#longestStep, memory.room);
+      const piece = await reader.take(most);
+      if (rules.reads_last && piece.ids.length === most) this.#refuseLonger(name);
+      const targets = piece.ids.slice();
+      const tokens = [held, ...piece.ids.slice(0, -1)];
+      held = piece.ids.at(-1) as number;
+      if (rules.reads_last && most > targets.length) {
+        tokens.push(held); // its prediction is dropped
+        targets.push(0);
+      }
+      const context = memory.context(tokens.length).slice(0, piece.ids.length);
+      const outputs = await this.#engine.step(this.#purpose, memory, tokens, targets);
+      const all = outputs["log_prob"]?.data as Float32Array;
+      if (!all.every(Number.isFinite)) {
+        memory.restart(true);
+        if (!warned) this.#engine.warn(notFinite(name, position + piece.ids.length));
+        warned = true;
+      }
+      const logProbs = all.slice(0, piece.ids.length);
+      for (const logProb of logProbs) sum += logProb;
+      const index = piece.ids.map((_, at) => position + at);
+      position += piece.ids.length;
+      ended = !(await reader.has(1));
+      const detail = this.#detailOf(outputs, piece.ids.length);
+      const { starts, ends } = piece;
+      yield part({ index, tokens: piece.ids, starts, ends, logProbs, context, ...detail }, ended);
+    }
+  }
+
+  /** Raise TextError for a document with more tokens than can be scored, unless it may restart. */
+  #refuseLonger(name: string): void {
+    const longest = this.#evaluation.longestDocument;
+    if (longest === null) return;
+    const withBos = this.#bos === null ? "" : " with the one before it";
+    checkLength(longest + 1, this.#evaluation, name, `more than ${counted(longest)} tokens${withBos}`);
+  }
+
+  #noDetail(): Partial<Detail> {
+    return this.#detail === null ? {} : { rank: [], entropy: new Float32Array(0), topIds: [], topLogProbs: [] };
+  }
+
+  #detailOf(outputs: Record<string, OrtTensor>, n: number): Partial<Detail> {
+    const k = this.#detail;
+    if (k === null) return {};
+    const data = (name: string): Numbers => outputs[name]?.data as Numbers;
+    const listed = outputs["top_ids"]?.dims.at(-1) ?? 0;
+    const places = Array.from({ length: n }, (_, at) => at);
+    const [ids, values] = [data("top_ids"), data("top_log_probs") as Float32Array];
+    return {
+      rank: Array.from(data("rank").slice(0, n) as BigInt64Array, Number),
+      entropy: (data("entropy") as Float32Array).slice(0, n),
+      topIds: places.map((at) => Array.from(ids.slice(at * listed, at * listed + k) as BigInt64Array, Number)),
+      topLogProbs: places.map((at) => values.slice(at * listed, at * listed + k)),
+    };
+  }
+}
+
+/** Return a warning about scores that are not finite. */
+export function notFinite(name: string, position: number): string {
+  return `${name}: scores that are not finite before token ${position}; its memory was refilled with first values.`;
+}
+
+/** Refuse one document where a list is expected: a text would be scored letter by letter. */
+export function several(documents: unknown, method: string): Documents {
+  const isList =
+    typeof documents === "object" &&
+    documents !== null &&
+    !(documents instanceof Blob) &&
+    !ArrayBuffer.isView(documents) &&
+    !(documents instanceof ReadableStream) &&
+    !("source" in documents) &&
+    (Symbol.iterator in documents || Symbol.asyncIterator in documents);
+  if (isList) return documents as Documents;
+  throw new ArgumentError(
+    `${method}: expected a list of documents, found ${shown(documents)}.`,
+    `Give a list: model.${method}([document])`,
+  );
+}

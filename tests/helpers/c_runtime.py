@@ -1,0 +1,359 @@
+"""The C interface to bundles (runtime/native/include/xlruntime.h), called with ctypes."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable, Mapping
+from ctypes import POINTER, byref, c_char_p, c_double, c_float, c_int, c_int64, c_size_t, c_uint64, c_void_p
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from xlruntime import Sampling
+
+__all__ = ["STATUSES", "CError", "CModel", "CRuntime", "CScores", "CStream"]
+
+# In the order of xlr_status.
+STATUSES = (
+    *("OK", "BUNDLE", "BUNDLE_NOT_FOUND", "PROVIDER", "STATE", "TOKEN", "TEXT", "OPTION", "ARGUMENT", "FILE"),
+    *("MEMORY", "STOPPED", "RUNTIME", "INTERNAL"),
+)
+
+Text = str | bytes
+Ids = list[int] | npt.NDArray[np.int64]
+Settings = Mapping[str, int | bool]
+
+
+class _Sized(ctypes.Structure):
+    """A struct that begins with its size."""
+
+    def __init__(self, **fields: Any) -> None:
+        super().__init__(size=ctypes.sizeof(self), **fields)
+
+
+class _LoadOptions(_Sized):
+    _fields_ = [
+        *(("size", c_size_t), ("onnxruntime", c_char_p), ("threads", c_int)),
+        *(("check_files", c_int), ("kernels", c_int)),
+    ]
+
+
+class _SettingInfo(ctypes.Structure):
+    _fields_ = [
+        *(("name", c_char_p), ("meaning", c_char_p), ("value", c_int64), ("minimum", c_int64), ("maximum", c_int64)),
+        *(("off", c_int64), ("is_boolean", c_int), ("can_be_off", c_int)),
+    ]
+
+
+class _ModelInfo(ctypes.Structure):
+    _fields_ = [
+        *((name, c_char_p) for name in ("architecture", "precision", "tokenizer", "fingerprint", "onnxruntime")),
+        *(("vocab_size", c_int64), ("whole", c_int), ("setting_count", c_size_t)),
+        ("settings", POINTER(_SettingInfo)),
+    ]
+
+
+class _Setting(ctypes.Structure):
+    _fields_ = [("name", c_char_p), ("value", c_int64)]
+
+
+class _Scores(ctypes.Structure):
+    _fields_ = [
+        *(("count", c_size_t), ("index", POINTER(c_int64)), ("tokens", POINTER(c_int64))),
+        *(("log_probs", POINTER(c_float)), ("context", POINTER(c_int64))),
+        *(("starts", POINTER(c_int64)), ("ends", POINTER(c_int64)), ("detail", c_size_t)),
+        *(("rank", POINTER(c_int64)), ("entropy", POINTER(c_double))),
+        *(("top_ids", POINTER(c_int64)), ("top_log_probs", POINTER(c_double))),
+    ]
+
+
+class _DocumentScore(_Sized):
+    _fields_ = [
+        ("size", c_size_t),
+        *((name, c_int64) for name in ("tokens", "scored_tokens", "unknown_tokens", "words", "chars", "bytes")),
+        *((name, c_int64) for name in ("dropped_chars", "dropped_bytes", "scored_chars", "scored_bytes")),
+        *((name, c_double) for name in ("nats", "bits", "bits_per_byte", "bits_per_char", "bits_per_token")),
+        ("perplexity", c_double),
+    ]
+
+
+class _ScoreOptions(_Sized):
+    _fields_ = [
+        *(("size", c_size_t), ("settings", POINTER(_Setting)), ("setting_count", c_size_t)),
+        *(("bos", c_int64), ("detail", c_int)),
+    ]
+
+
+class _Sampling(_Sized):
+    _fields_ = [
+        *(("size", c_size_t), ("temperature", c_double), ("top_k", c_int64), ("top_p", c_double)),
+        *(("seed", c_uint64), ("has_seed", c_int)),
+    ]
+
+
+_TakeScores = ctypes.CFUNCTYPE(c_int, c_void_p, POINTER(_Scores))
+_TakeToken = ctypes.CFUNCTYPE(c_int, c_void_p, c_int64)
+
+
+class CError(Exception):
+    """An error of the C interface.
+
+    Attributes:
+        status: the name of its code, without XLR_ERROR_.
+        repair: the repair that it suggests.
+    """
+
+    def __init__(self, status: str, text: str, repair: str) -> None:
+        super().__init__(text)
+        self.status, self.repair = status, repair
+
+
+@dataclass(frozen=True)
+class CScores:
+    """Copies of the scores of one call, or of one step; None if the interface returned NULL."""
+
+    index: npt.NDArray[np.int64]
+    tokens: npt.NDArray[np.int64]
+    log_probs: npt.NDArray[np.float32]
+    context: npt.NDArray[np.int64]
+    starts: npt.NDArray[np.int64] | None
+    ends: npt.NDArray[np.int64] | None
+    rank: npt.NDArray[np.int64] | None
+    entropy: npt.NDArray[np.float64] | None
+    top_ids: npt.NDArray[np.int64] | None
+    top_log_probs: npt.NDArray[np.float64] | None
+
+
+class CRuntime:
+    """The loaded library."""
+
+    def __init__(self, library: Path, onnxruntime: Path) -> None:
+        self.library = ctypes.CDLL(str(library))
+        self.onnxruntime = onnxruntime
+        for name in ("xlr_error_text", "xlr_error_repair", "xlr_version"):
+            getattr(self.library, name).restype = c_char_p
+        self.library.xlr_model_get_info.restype = POINTER(_ModelInfo)
+        for name in ("position", "pending", "resets"):
+            getattr(self.library, f"xlr_stream_{name}").restype = c_int64
+        self.library.xlr_stream_memory_bytes.restype = c_size_t
+
+    def call(self, function: str, *arguments: Any) -> None:
+        """Call a function that returns a status; raise its error."""
+        status = getattr(self.library, function)(*arguments)
+        if status:
+            text, repair = self.library.xlr_error_text(), self.library.xlr_error_repair()
+            raise CError(STATUSES[status], text.decode(), repair.decode())
+
+    def load(
+        self, folder: Path, *, threads: int = 1, check_files: bool = True, kernels: bool = True, ort: Path | None = None
+    ) -> CModel:
+        options = _LoadOptions(
+            onnxruntime=str(ort or self.onnxruntime).encode(),
+            threads=threads,
+            check_files=check_files,
+            kernels=kernels,
+        )
+        model = c_void_p()
+        self.call("xlr_load", str(folder).encode(), byref(options), byref(model))
+        return CModel(self, model)
+
+
+class CModel:
+    """An open bundle."""
+
+    def __init__(self, runtime: CRuntime, handle: c_void_p) -> None:
+        self.runtime, self.handle = runtime, handle
+
+    def __del__(self) -> None:
+        self.runtime.library.xlr_model_close(self.handle)
+
+    @property
+    def info(self) -> Any:
+        return self.runtime.library.xlr_model_get_info(self.handle).contents
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        info = self.info
+        return {info.settings[i].name.decode(): info.settings[i] for i in range(info.setting_count)}
+
+    def encode(self, text: Text) -> npt.NDArray[np.int64]:
+        raw, ids, count = _bytes(text), POINTER(c_int64)(), c_size_t()
+        self.runtime.call("xlr_encode", self.handle, raw, c_size_t(len(raw)), byref(ids), byref(count))
+        found = _copy(ids, count.value)
+        self.runtime.library.xlr_free(ids)
+        assert found is not None
+        return found
+
+    def decode(self, ids: Ids) -> str:
+        text, size = c_void_p(), c_size_t()
+        self.runtime.call("xlr_decode", self.handle, *_ids(ids), byref(text), byref(size))
+        found = ctypes.string_at(text, size.value)
+        self.runtime.library.xlr_free(text)
+        return found.decode()
+
+    def score(
+        self,
+        source: Text | Path | Ids,
+        *,
+        bos: int = -1,
+        detail: int = -1,
+        stop: Callable[[], bool] | None = None,
+        **settings: int | bool,
+    ) -> tuple[Any, list[CScores]]:
+        """Return the total of a document, and the scores of its steps."""
+        chosen, count = _settings(settings)
+        options = _ScoreOptions(settings=chosen, setting_count=count, bos=bos, detail=detail)
+        total, parts = _DocumentScore(), []
+
+        def take(_: Any, scores: Any) -> int:
+            parts.append(_copied(scores.contents))
+            return stop is not None and stop()
+
+        if isinstance(source, Path):
+            name, given = "xlr_score_file", [str(source).encode()]
+        elif isinstance(source, str | bytes):
+            raw = _bytes(source)
+            name, given = "xlr_score_text", [raw, c_size_t(len(raw))]
+        else:
+            name, given = "xlr_score_ids", [*_ids(source)]
+        self.runtime.call(name, self.handle, *given, byref(options), _TakeScores(take), None, byref(total))
+        return total, parts
+
+    def generate(
+        self, prompt: Ids, max_tokens: int, sampling: Sampling | None = None, **settings: int | bool
+    ) -> list[int]:
+        tokens: list[int] = []
+        self.runtime.call(
+            "xlr_generate",
+            self.handle,
+            *_ids(prompt),
+            *_settings(settings),
+            c_size_t(max_tokens),
+            byref(_sampling(sampling)),
+            _taking(tokens),
+            None,
+        )
+        return tokens
+
+    def stream(self, capacity: int = 0, **settings: int | bool) -> CStream:
+        stream = c_void_p()
+        self.runtime.call("xlr_stream_open", self.handle, *_settings(settings), c_int64(capacity), byref(stream))
+        return CStream(self.runtime, stream)
+
+    def restore(self, file: Path, capacity: int = 0) -> CStream:
+        stream = c_void_p()
+        self.runtime.call("xlr_stream_restore", self.handle, str(file).encode(), c_int64(capacity), byref(stream))
+        return CStream(self.runtime, stream)
+
+
+class CStream:
+    """A walk through one document."""
+
+    def __init__(self, runtime: CRuntime, handle: c_void_p) -> None:
+        self.runtime, self.handle = runtime, handle
+
+    def __del__(self) -> None:
+        self.runtime.library.xlr_stream_close(self.handle)
+
+    def feed(self, source: Text | Ids) -> CScores:
+        return self._scores("feed", source)
+
+    def score_continuation(self, source: Text | Ids) -> CScores:
+        return self._scores("score", source)
+
+    def _scores(self, what: str, source: Text | Ids) -> CScores:
+        scores = POINTER(_Scores)()
+        if isinstance(source, str | bytes):
+            raw = _bytes(source)
+            self.runtime.call(f"xlr_stream_{what}_text", self.handle, raw, c_size_t(len(raw)), byref(scores))
+        else:
+            self.runtime.call(f"xlr_stream_{what}_ids", self.handle, *_ids(source), byref(scores))
+        return _copied(scores.contents)
+
+    def generate(self, prompt: Ids, max_tokens: int, sampling: Sampling | None = None) -> list[int]:
+        tokens: list[int] = []
+        self.runtime.call(
+            "xlr_stream_generate",
+            self.handle,
+            *_ids(prompt),
+            c_size_t(max_tokens),
+            byref(_sampling(sampling)),
+            _taking(tokens),
+            None,
+        )
+        return tokens
+
+    def fork(self) -> CStream:
+        twin = c_void_p()
+        self.runtime.call("xlr_stream_fork", self.handle, byref(twin))
+        return CStream(self.runtime, twin)
+
+    def reset(self) -> None:
+        self.runtime.call("xlr_stream_reset", self.handle)
+
+    def save(self, file: Path) -> None:
+        self.runtime.call("xlr_stream_save", self.handle, str(file).encode())
+
+    @property
+    def position(self) -> int:
+        return int(self.runtime.library.xlr_stream_position(self.handle))
+
+    @property
+    def pending(self) -> int:
+        return int(self.runtime.library.xlr_stream_pending(self.handle))
+
+    @property
+    def nbytes(self) -> int:
+        return int(self.runtime.library.xlr_stream_memory_bytes(self.handle))
+
+    @property
+    def resets(self) -> int:
+        return int(self.runtime.library.xlr_stream_resets(self.handle))
+
+
+def _bytes(text: Text) -> bytes:
+    return text.encode() if isinstance(text, str) else text
+
+
+def _ids(ids: Ids) -> tuple[Any, c_size_t]:
+    array = np.ascontiguousarray(ids, np.int64)
+    return (c_int64 * max(len(array), 1))(*array.tolist()), c_size_t(len(array))
+
+
+def _settings(settings: Settings) -> tuple[Any, c_size_t]:
+    given = [_Setting(name.encode(), int(value)) for name, value in settings.items()]
+    return (_Setting * max(len(given), 1))(*given), c_size_t(len(given))
+
+
+def _sampling(sampling: Sampling | None) -> _Sampling:
+    rule = sampling or Sampling()
+    return _Sampling(
+        temperature=rule.temperature,
+        top_k=rule.top_k or 0,
+        top_p=1.0 if rule.top_p is None else rule.top_p,
+        seed=rule.seed or 0,
+        has_seed=rule.seed is not None,
+    )
+
+
+def _taking(tokens: list[int]) -> Any:
+    def take(_: Any, token: int) -> int:
+        tokens.append(token)
+        return 0
+
+    return _TakeToken(take)
+
+
+def _copy(pointer: Any, *shape: int) -> Any:
+    return np.ctypeslib.as_array(pointer, shape).copy() if pointer else np.zeros(shape) if 0 in shape else None
+
+
+def _copied(scores: _Scores) -> CScores:
+    n, k = scores.count, scores.detail
+    shapes = {"top_ids": (n, k), "top_log_probs": (n, k)}
+    return CScores(
+        **{name: _copy(getattr(scores, name), *shapes.get(name, (n,))) for name in CScores.__dataclass_fields__}
+    )

@@ -1,0 +1,161 @@
+"""Programs on the C interface: the examples, those of the page, a project that finds the package, and sanitizers."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+import xlruntime
+from tests.helpers.c_library import NATIVE, build_c_runtime, find_onnxruntime
+from tests.helpers.pages import blocks_of
+from tests.helpers.paths import CHUNK, EMPTY, ZEROS, golden_bundle
+from xlexport.checkpoints import load as load_checkpoint
+from xlexport.convert import ConversionOptions, convert
+from xlruntime import Sampling
+
+PAGE = "docs/c_interface.md"
+TEXT = "The old man walked down to the river."
+EXERCISE = "exercise_c_interface"
+SANITIZED = {
+    "address,undefined": {
+        "ASAN_OPTIONS": "detect_leaks=1:detect_stack_use_after_return=1",
+        "UBSAN_OPTIONS": "halt_on_error=1:print_stacktrace=1",
+    },
+    # ONNX Runtime itself is not instrumented, so what it does to memory is not looked at.
+    "thread": {"TSAN_OPTIONS": "ignore_noninstrumented_modules=1:halt_on_error=1"},
+}
+PROJECT = """cmake_minimum_required(VERSION 3.16)
+project(found C CXX)
+find_package(xlruntime REQUIRED)
+foreach(kind shared static)
+  add_executable(program_${kind} program.c)
+  target_link_libraries(program_${kind} PRIVATE xlruntime::${kind})
+endforeach()
+"""
+
+
+def run(*command: str | Path, folder: Path | None = None, environment: Mapping[str, str] | None = None) -> str:
+    """Return the output of a program that finds ONNX Runtime through the environment."""
+    found = {**os.environ, "XLRUNTIME_ONNXRUNTIME": str(find_onnxruntime()), **(environment or {})}
+    done = subprocess.run(command, capture_output=True, env=found, cwd=folder, timeout=540, check=False)
+    assert done.returncode == 0, (done.stdout[-2000:] + done.stderr[-6000:]).decode(errors="replace")
+    return done.stdout.decode(errors="replace")
+
+
+def nats(folder: Path) -> float:
+    """Return what Python finds for the text of the page."""
+    return float(-xlruntime.load(folder).stream().feed(TEXT).log_probs.sum())
+
+
+def program_of_page(language: str, file: Path) -> None:
+    """Write the page's program in this language to a file."""
+    (block,) = (block for block in blocks_of(PAGE) if block.language == language)
+    file.write_text(block.text, "utf-8")
+
+
+@pytest.mark.parametrize("name", [EMPTY, CHUNK])
+def test_xlscore_prints_what_python_finds(name: str, tmp_path: Path) -> None:
+    folder = golden_bundle(name)
+    if name == CHUNK:
+        done = subprocess.run(
+            [build_c_runtime() / "xlscore", folder, NATIVE / "README.md"],
+            capture_output=True,
+            text=True,
+            env={**os.environ, "XLRUNTIME_ONNXRUNTIME": str(find_onnxruntime())},
+            check=False,
+        )
+        assert done.returncode == 1
+        assert "this bundle has no tokenizer, so it takes token ids, not text" in done.stderr
+        return
+    (tmp_path / "text.txt").write_text(TEXT * 40, "utf-8")
+    options = ("--setting", "mem_len=11", "--setting", "segment_len=6", "--threads", "1", "--bodies")
+    *tokens, total = run(
+        build_c_runtime() / "xlscore", folder, tmp_path / "text.txt", *options, "--tokens"
+    ).splitlines()
+    model = xlruntime.load(folder, threads=1, ops="none")
+    (expected,) = model.score([TEXT * 40], mem_len=11, segment_len=6)
+    assert f"bits {expected.bits!r}," in total
+    assert len(tokens) == expected.scored_tokens
+
+
+def test_examples_of_streams(tmp_path: Path) -> None:
+    folder, state = golden_bundle(EMPTY), tmp_path / "saved.state"
+    printed = run(build_c_runtime() / "stream", folder, state)
+    stream = xlruntime.load(folder).restore(state)
+    assert stream.position == 78
+    drawn = list(stream.generate(max_tokens=60, sampling=Sampling(temperature=0.8, seed=1)))
+    assert printed.endswith(bytes(drawn).decode(errors="replace") + "\n")
+    assert "The captain" not in printed
+    assert "yes: " in run(build_c_runtime() / "stream_cpp", folder)
+
+
+def test_example_in_rust(tmp_path: Path) -> None:
+    if shutil.which("rustc") is None:
+        pytest.skip("no Rust compiler: install rustc")
+    built = build_c_runtime()
+    run("rustc", "-O", "-L", built, "-l", "xlruntime", "-o", tmp_path / "stream", "-C", f"link-arg=-Wl,-rpath,{built}",
+        NATIVE / "examples" / "stream.rs", folder=tmp_path)  # fmt: skip
+    printed = run(tmp_path / "stream", golden_bundle(EMPTY), TEXT)
+    assert printed.startswith(f"{len(TEXT) - 1} tokens, ")
+
+
+def test_programs_of_the_page(tmp_path: Path) -> None:
+    folder, built = golden_bundle(EMPTY), build_c_runtime()
+    link = ["-I", str(NATIVE / "include"), "-L", str(built), "-lxlruntime", f"-Wl,-rpath,{built}"]
+    for compiler, language, flags in (("cc", "c", "-std=c99"), ("c++", "cpp", "-std=c++17")):
+        source = tmp_path / f"program.{language}"
+        program_of_page(language, source)
+        run(compiler, flags, "-Wall", "-Wextra", "-Werror", "-pedantic", source, *link, "-o", tmp_path / language)
+        (shown,) = run(tmp_path / language, folder).splitlines()
+        assert f"{nats(folder):.3f}"[:-1] in shown
+
+
+def test_a_program_without_onnxruntime_is_refused_in_one_line(tmp_path: Path) -> None:
+    program = build_c_runtime() / "xlscore"
+    environment = {**os.environ, "XLRUNTIME_ONNXRUNTIME": str(tmp_path / "missing.so")}
+    done = subprocess.run(
+        [program, golden_bundle(EMPTY), "x"], capture_output=True, text=True, env=environment, check=False
+    )
+    assert done.returncode == 1
+    assert done.stderr.count("\n") == 1
+    assert "ONNX Runtime cannot be loaded" in done.stderr
+
+
+@pytest.mark.full
+def test_a_project_finds_the_package(tmp_path: Path) -> None:
+    built = build_c_runtime(targets=("all",))
+    run("cmake", "--install", built, "--prefix", tmp_path / "prefix")
+    project = tmp_path / "project"
+    project.mkdir()
+    (project / "CMakeLists.txt").write_text(PROJECT, "utf-8")
+    program_of_page("c", project / "program.c")
+    run("cmake", "-S", project, "-B", project / "build", f"-DCMAKE_PREFIX_PATH={tmp_path / 'prefix'}")
+    run("cmake", "--build", project / "build")
+    for kind in ("shared", "static"):
+        assert run(project / "build" / f"program_{kind}", golden_bundle(EMPTY)).startswith(f"{len(TEXT) - 1} tokens")
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("sanitizers", SANITIZED)
+def test_sanitizers_find_nothing(sanitizers: str, tmp_path: Path) -> None:
+    built = build_c_runtime(sanitizers, (EXERCISE, "xlscore"))
+    for name in (EMPTY, ZEROS, "two_rings"):
+        (tmp_path / name).mkdir()
+        assert run(built / EXERCISE, golden_bundle(name), tmp_path / name, environment=SANITIZED[sanitizers]) == ""
+    (tmp_path / "text.txt").write_text(TEXT * 40, "utf-8")
+    assert run(built / "xlscore", golden_bundle(EMPTY), tmp_path / "text.txt", environment=SANITIZED[sanitizers]) != ""
+
+
+@pytest.mark.full
+def test_alice_has_the_bits_of_python(shared_data: Path, tmp_path: Path) -> None:
+    sample = NATIVE.parents[1] / "samples" / "transformer_xl_bytes" / "checkpoint.pt"
+    convert(load_checkpoint(sample), tmp_path / "bundle", ConversionOptions())
+    book = shared_data / "alice29.txt"
+    (expected,) = xlruntime.load(tmp_path / "bundle", ops="none").score([book])
+    printed = run(build_c_runtime() / "xlscore", tmp_path / "bundle", book, "--bodies")
+    assert f"bits {expected.bits!r}," in printed

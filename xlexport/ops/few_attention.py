@@ -1,0 +1,186 @@
+"""`ai.xlexport::LSHFewAttention`: the results of `LSHAttention` for a few queries, whose keys TopK finds.
+
+It suits one or a few tokens, and needs no sort. What all layers share, `LSHFewAttentionPlan` computes once; only the
+body needs it.
+"""
+
+from __future__ import annotations
+
+from typing import no_type_check
+
+import torch
+from onnxscript import FLOAT, INT32, INT64, script
+from onnxscript import opset20 as op
+from torch import Tensor, library
+from torch.nn import functional as F
+
+from xlexport.ops.band_attention import EXCLUDED
+from xlexport.ops.domain import OPSET
+from xlexport.ops.gather import LSHGather, lsh_gather
+
+__all__ = ["LSHFewAttention", "LSHFewAttentionPlan", "lsh_few_attention", "lsh_few_attention_plan"]
+
+NEVER = -(2**30)  # a priority below that of every key
+
+
+@library.custom_op("xlexport::lsh_few_attention_plan", mutates_args=())
+def lsh_few_attention_plan(tokens: Tensor, buckets: Tensor, position: Tensor, offset: Tensor, window: Tensor) -> Tensor:
+    """Return the priority (B, 1, 1, S, C) int32 of each slot for each query: the latest key has the highest.
+
+    Args:
+        tokens: (B, S), only for its shape; buckets: (B, H, R, C), only for its shape.
+        position, offset, window: as for `lsh_attention`.
+    """
+    S, C = tokens.shape[1], buckets.shape[3]
+    steps = torch.arange(S)
+    newest_first = torch.remainder(offset + (S - 1) - torch.arange(C), C)
+    distance = newest_first - (S - 1 - steps).unsqueeze(1)  # (S, C), negative for later rows
+    reach = torch.minimum(position.unsqueeze(1) + steps, window - 1).unsqueeze(2)  # (B, S, 1)
+    near = (distance > 0) & (distance <= reach)
+    return torch.where(near, -distance, NEVER).to(torch.int32).unsqueeze(1).unsqueeze(1)
+
+
+@lsh_few_attention_plan.register_fake
+def _(tokens: Tensor, buckets: Tensor, *_: object) -> Tensor:
+    return buckets.new_empty(tokens.shape[0], 1, 1, tokens.shape[1], buckets.shape[3])
+
+
+@library.custom_op("xlexport::lsh_few_attention", mutates_args=())
+def lsh_few_attention(
+    key: Tensor,
+    value: Tensor,
+    buckets: Tensor,
+    query: Tensor,
+    own: Tensor,
+    own_value: Tensor,
+    position: Tensor,
+    offset: Tensor,
+    window: Tensor,
+    rounds: Tensor,
+    priority: Tensor,
+    chunk_length: int,
+) -> tuple[Tensor, Tensor]:
+    """Compute `lsh_attention` by TopK.
+
+    Args:
+        key, value, buckets, position, offset, window, rounds, chunk_length: as for `lsh_attention`.
+        query: (B, H, S, d), scaled.
+        own: (B, H, R, S) int32, the newest rows of `buckets`; own_value: (B, H, S, d), those of `value`.
+        priority: what `lsh_few_attention_plan` returns.
+
+    Returns:
+        As `lsh_attention`.
+    """
+    B, H, C, d = key.shape
+    R, S = own.shape[2:]
+    W = chunk_length
+    active = torch.arange(R) < rounds
+    matches = buckets.unsqueeze(3) == own.unsqueeze(4)  # (B, H, R, S, C)
+    # Padding ensures that TopK has enough entries to choose from.
+    eligible = F.pad(torch.where(matches, priority, NEVER), (0, W + 1), value=NEVER)
+    best, slots = torch.topk(eligible, W + 1, dim=4)  # (B, H, R, S, W + 1)
+    overflow = ((best[..., W] > NEVER) & active.view(R, 1)).sum(dim=(1, 2))  # (B, S)
+    best, slots = best[..., :W], slots[..., :W].clamp(max=C - 1)
+
+    # Each key counts once: drop it if an earlier round has it too, in the query's bucket among its latest W.
+    everywhere = slots.reshape(B, H, 1, R * S * W).expand(B, H, R, R * S * W)
+    there = buckets.gather(3, everywhere).view(B, H, R, R, S, W)  # in each round, of the keys of each round
+    had = (there == own.view(B, H, R, 1, S, 1)) & (best.unsqueeze(2) >= best[..., W - 1 :].unsqueeze(3))
+    earlier = torch.arange(R)
+    had = had & (earlier.unsqueeze(1) < earlier).view(R, R, 1, 1)
+    fresh = (best > NEVER) & active.view(R, 1, 1) & ~had.any(dim=2)  # (B, H, R, S, W)
+
+    mask = fresh.transpose(2, 3).reshape(B, H, S, R * W)
+    index = slots.transpose(2, 3).reshape(B, H, S * R * W)
+    keys = lsh_gather(key, index).view(B, H, S, R * W, d)
+    values = lsh_gather(value, index).view(B, H, S, R * W, d)
+    scores = torch.where(mask, (keys @ query.unsqueeze(4)).squeeze(4), EXCLUDED)  # (B, H, S, R·W)
+    attended = (scores.softmax(dim=3).unsqueeze(3) @ values).squeeze(3)  # (B, H, S, d)
+    return torch.where(mask.any(dim=3, keepdim=True), attended, own_value), overflow
+
+
+@lsh_few_attention.register_fake
+def _(key: Tensor, value: Tensor, buckets: Tensor, query: Tensor, own: Tensor, *_: object) -> tuple[Tensor, Tensor]:
+    return torch.empty_like(query), query.new_empty(query.shape[0], query.shape[2], dtype=torch.int64)
+
+
+@script(OPSET, default_opset=op)
+@no_type_check  # onnxscript gives its tensors no arithmetic
+def LSHFewAttentionPlan(
+    tokens: INT64[...], buckets: INT32[...], position: INT64[...], offset: INT64[...], window: INT64[...]
+) -> INT32[...]:
+    """Compute `lsh_few_attention_plan` in standard operators."""
+    one = op.Constant(value_ints=[1])
+    S = op.Shape(tokens, start=1)
+    C = op.Shape(buckets, start=3)
+    steps = op.Range(0, op.Squeeze(S), 1)
+    newest_first = op.Mod(offset + S - one - op.Range(0, op.Squeeze(C), 1), C)
+    distance = newest_first - op.Unsqueeze(S - one - steps, one)  # (S, C)
+    reach = op.Unsqueeze(op.Min(op.Unsqueeze(position, one) + steps, window - one), [2])  # (B, S, 1)
+    near = op.And(distance > 0, distance <= reach)
+    priority = op.Unsqueeze(op.Cast(op.Where(near, op.Neg(distance), -1073741824), to=6), [1, 2])
+    return priority
+
+
+@script(OPSET, default_opset=op)
+@no_type_check  # onnxscript gives its tensors no arithmetic
+def LSHFewAttention(
+    key: FLOAT[...],
+    value: FLOAT[...],
+    buckets: INT32[...],
+    query: FLOAT[...],
+    own: INT32[...],
+    own_value: FLOAT[...],
+    position: INT64[...],
+    offset: INT64[...],
+    window: INT64[...],
+    rounds: INT64[...],
+    priority: INT32[...],
+    chunk_length: int,
+) -> tuple[FLOAT[...], INT64[...]]:
+    """Compute `lsh_few_attention` in standard operators."""
+    zero = op.Constant(value_ints=[0])
+    one = op.Constant(value_ints=[1])
+    two = op.Constant(value_ints=[2])
+    three = op.Constant(value_ints=[3])
+    four = op.Constant(value_ints=[4])
+    rest = op.Constant(value_ints=[-1])
+    never = op.Cast(-1073741824, to=6)
+    W = op.Reshape(chunk_length, one)
+    heads = op.Shape(key, start=0, end=2)  # B, H
+    C = op.Shape(key, start=2, end=3)
+    d = op.Shape(key, start=3)
+    R = op.Shape(own, start=2, end=3)
+    S = op.Shape(own, start=3)
+    earlier = op.Range(0, op.Squeeze(R), 1)
+    active = op.Unsqueeze(earlier < rounds, one)  # (R, 1)
+    matches = op.Equal(op.Unsqueeze(buckets, three), op.Unsqueeze(own, four))  # (B, H, R, S, C)
+    padding = op.Concat(op.Constant(value_ints=[0, 0, 0, 0, 0, 0, 0, 0, 0]), W + one, axis=0)
+    eligible = op.Pad(op.Where(matches, priority, never), padding, never)
+    chosen, places = op.TopK(eligible, W + one, axis=4)  # (B, H, R, S, W + 1)
+    more = op.And(op.Squeeze(op.Slice(chosen, W, W + one, four), four) > never, active)
+    overflow = op.ReduceSum(op.Cast(more, to=7), [1, 2], keepdims=0)
+    best = op.Slice(chosen, zero, W, four)
+    slots = op.Min(op.Slice(places, zero, W, four), C - one)
+
+    by_key = op.Reshape(slots, op.Concat(heads, one, rest, axis=0))  # (B, H, 1, R·S·W)
+    everywhere = op.Expand(by_key, op.Concat(one, one, R, one, axis=0))
+    there = op.Reshape(op.GatherElements(buckets, everywhere, axis=3), op.Concat(heads, R, R, S, W, axis=0))
+    last = op.Unsqueeze(op.Slice(best, W - one, W, four), three)  # (B, H, R, 1, S, 1)
+    same = op.Equal(there, op.Unsqueeze(op.Unsqueeze(own, three), [5]))
+    had = op.And(same, op.Unsqueeze(best, two) >= last)  # (B, H, R, R, S, W)
+    had = op.And(had, op.Unsqueeze(op.Unsqueeze(earlier, one) < earlier, [2, 3]))
+    any_had = op.Cast(op.ReduceMax(op.Cast(had, to=6), two, keepdims=0), to=9)
+    fresh = op.And(op.And(best > never, op.Unsqueeze(active, two)), op.Not(any_had))  # (B, H, R, S, W)
+
+    mask = op.Reshape(op.Transpose(fresh, perm=[0, 1, 3, 2, 4]), op.Concat(heads, S, R * W, axis=0))
+    index = op.Reshape(op.Transpose(slots, perm=[0, 1, 3, 2, 4]), op.Concat(heads, S * R * W, axis=0))
+    by_query = op.Concat(heads, S, R * W, d, axis=0)
+    keys = op.Reshape(LSHGather(key, index), by_query)
+    values = op.Reshape(LSHGather(value, index), by_query)
+    products = op.Squeeze(op.MatMul(keys, op.Unsqueeze(query, four)), four)
+    scores = op.Where(mask, products, -1e30)
+    found = op.Squeeze(op.MatMul(op.Unsqueeze(op.Softmax(scores, axis=-1), three), values), three)
+    some = op.Cast(op.ReduceMax(op.Cast(mask, to=6), three, keepdims=1), to=9)
+    attended = op.Where(some, found, own_value)
+    return attended, overflow
