@@ -10,13 +10,29 @@
 
 #include "xlruntime.h"
 
-static int print_token(void* user, int64_t token) {
+enum { MOST_DRAWN = 60 };
+
+/* Tokens of a continuation. One token of bytes may be a part of a character, so they are decoded together. */
+typedef struct drawn {
+  int64_t tokens[MOST_DRAWN];
+  size_t count;
+} drawn;
+
+static int keep_token(void* user, int64_t token) {
+  drawn* kept = user;
+  kept->tokens[kept->count++] = token;
+  return 0;
+}
+
+static xlr_status print_drawn(xlr_model* model, const drawn* kept) {
   char* text;
   size_t size;
-  if (xlr_decode(user, &token, 1, &text, &size) != XLR_OK) return 1;
+  const xlr_status status = xlr_decode(model, kept->tokens, kept->count, &text, &size);
+  if (status != XLR_OK) return status;
   fwrite(text, 1, size, stdout);
+  putchar('\n');
   xlr_free(text);
-  return 0;
+  return XLR_OK;
 }
 
 /* Print the bits of the tokens that a call has just scored. */
@@ -31,6 +47,7 @@ static int run(xlr_model* model, const char* state) {
                                        "at constant memory. "};
   static const char* const endings[] = {"The end.", "The xqz."};
   xlr_sampling sampling = XLR_SAMPLING_INIT;
+  drawn kept = {{0}, 0};
   xlr_stream *stream = NULL, *restored = NULL;
   const xlr_scores* scores;
   xlr_status status = xlr_stream_open(model, NULL, 0, 0, &stream);
@@ -49,9 +66,9 @@ static int run(xlr_model* model, const char* state) {
     sampling.temperature = 0.8;
     sampling.seed = 1;
     sampling.has_seed = 1;
-    status = xlr_stream_generate(restored, NULL, 0, 60, &sampling, print_token, model);
-    putchar('\n');
+    status = xlr_stream_generate(restored, NULL, 0, MOST_DRAWN, &sampling, keep_token, &kept);
   }
+  if (status == XLR_OK) status = print_drawn(model, &kept);
   xlr_stream_close(stream);
   xlr_stream_close(restored);
   return status != XLR_OK;
