@@ -4,8 +4,9 @@ python -m reliability.kernels BUNDLE…                 the kernels of the packa
 python -m reliability.kernels BUNDLE… --ops LIBRARY   the kernels of a file
 python -m reliability.kernels BUNDLE… --tokens 20000 --segment-len 64
 
-Every graph walks the same text in segments of changing lengths, once with each. The proof is ONNX Runtime's profile of
-the steps: it has a custom operator by name only if a kernel computed it, because nodes without one become their bodies.
+Every graph walks the text of `xlexport verify` in segments of changing lengths, once with each. The proof is ONNX
+Runtime's profile of the steps: it has a custom operator by name only if a kernel computed it, because nodes without one
+become their bodies.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from xlexport.verification.walked_text import verify_ids
 from xlruntime.bundle import read_bundle
 from xlruntime.devices import Device
 from xlruntime.graph_gate import DOMAIN
@@ -147,7 +149,7 @@ def _walk(
     models = [side.model for side in sides]
     longest = segment_len or _longest(models[0], purpose, tokens)
     settings = models[0].evaluation(longest)
-    rng = np.random.default_rng(0)
+    text = verify_ids(models[0].bundle, models[0].tokenizer, None)
     memories = [model.new_memory(settings, ROWS) for model in models]
     done, number = 0, 0
     while done < tokens:
@@ -156,7 +158,7 @@ def _walk(
                 if memory.room[row] < longest or (row, number) == RESTART:
                     memory.restart(row)
         length = 1 if number % 2 else max(1, int(longest * PARTS[number // 2 % len(PARTS)]))
-        ids = rng.integers(0, models[0].bundle.vocab_size, (ROWS, length + 1))
+        ids = np.stack([np.take(text, range(at, at + length + 1), mode="wrap") for at in _begins(text, done)])
         made = [
             model.step(purpose, memory, ids[:, :-1], ids[:, 1:]) for model, memory in zip(models, memories, strict=True)
         ]
@@ -171,6 +173,11 @@ def _longest(model: Model, purpose: str, tokens: int) -> int:
         return min(settings.segment_len, tokens)
     few_tokens = few.max_segment or 0 if few else 0
     return model.longest_step(purpose, max(settings.segment_len, 2 * few_tokens))
+
+
+def _begins(text: Ids, done: int) -> list[int]:
+    """Return where the next step begins in the text, for each row."""
+    return [done + row * len(text) // ROWS for row in range(ROWS)]
 
 
 def _log_probs(made: Sequence[dict[str, npt.NDArray[Any]]]) -> float:

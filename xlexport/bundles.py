@@ -26,6 +26,7 @@ __all__ = [
     "digests",
     "open_bundle",
     "publishing",
+    "scale_of",
     "stored_parity",
     "write_manifest",
 ]
@@ -51,6 +52,11 @@ def open_bundle(folder: str | Path, *, trust: bool = False, **options: Any) -> M
 
         return load(folder, **options)
     return xlruntime.load(folder, **options)
+
+
+def scale_of(ring: str) -> str:
+    """Return the name of the scales, one a row, of a ring of integers."""
+    return f"{ring}_scale"
 
 
 def check_output(output: Path, force: bool) -> None:

@@ -25,12 +25,14 @@ KERNEL_FLAGS = (
     *("-fPIC", "-fvisibility=hidden", "-fno-exceptions", "-fno-rtti"),
     *("-ffp-contract=fast", "-fno-math-errno", "-fno-trapping-math"),
 )
+AVX512 = (  # what x86-64-v4 means, in words that GCC and zig share
+    *("-mavx2", "-mfma", "-mbmi2", "-mavx512f", "-mavx512vl", "-mavx512dq", "-mavx512bw", "-mavx512cd"),
+    "-mprefer-vector-width=512",
+)
 LEVELS = {  # flags of the files with inner loops, by the end of their names
     "avx2": ("-mavx2", "-mfma", "-mbmi2"),
-    "avx512": (  # what x86-64-v4 means, in words that GCC and zig share
-        *("-mavx2", "-mfma", "-mbmi2", "-mavx512f", "-mavx512vl", "-mavx512dq", "-mavx512bw", "-mavx512cd"),
-        "-mprefer-vector-width=512",
-    ),
+    "avx512": AVX512,
+    "vnni": (*AVX512, "-mavx512vnni"),
 }
 # Unless asked, zig checks for undefined behaviour, and builds a C++ library, which kernels do not need.
 ZIG = ("-fno-sanitize=undefined", "-nostdlib++", "-s")

@@ -23,6 +23,7 @@ KINDS = {
     np.dtype("float32"): onnx.TensorProto.FLOAT,
     np.dtype("float16"): onnx.TensorProto.FLOAT16,
     np.dtype("float64"): onnx.TensorProto.DOUBLE,
+    np.dtype("int32"): onnx.TensorProto.INT32,
     np.dtype("int64"): onnx.TensorProto.INT64,
 }
 

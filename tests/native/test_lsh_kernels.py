@@ -11,31 +11,14 @@ import numpy.typing as npt
 import pytest
 from onnxruntime.capi.onnxruntime_pybind11_state import Fail, InvalidArgument
 
-from tests.helpers.lone_node import lone_session
-from xlexport.ops import DOMAIN
-from xlruntime.placement import placed_nodes
+from tests.helpers.kernel_and_body import kernel_and_body as both
+from tests.helpers.kernel_and_body import run_node as run
 
 Array = npt.NDArray[Any]
 Given = list[Array]
 
 # Weighted means of values of about 1: float32, sums in another order, exponentials of 2 units of the last place.
 TOLERANCE = 1e-5
-
-
-def run(name: str, given: Given, n_outputs: int, library: Path | None, **attributes: Any) -> list[Array]:
-    """Run one node by its kernel if there is a library, else by its body; check that this is what ran."""
-    session = lone_session(name, given, n_outputs, library, threads=2, **attributes)
-    custom = [node.operator for node in placed_nodes(session) if node.domain == DOMAIN]
-    assert custom == ([] if library is None else [name])
-    found: list[Array] = session.run(None, {f"x{i}": x for i, x in enumerate(given)})
-    return found
-
-
-def both(name: str, given: Given, n_outputs: int, library: Path, **attributes: Any) -> tuple[list[Array], list[Array]]:
-    """Return the results of the kernel and those of the body, of equal types and shapes."""
-    kernel, body = (run(name, given, n_outputs, which, **attributes) for which in (library, None))
-    assert [(x.dtype, x.shape) for x in kernel] == [(x.dtype, x.shape) for x in body]
-    return kernel, body
 
 
 def sorted_ids(ids: Array) -> tuple[Array, Array]:

@@ -36,10 +36,10 @@ def precision_options(dtype: Decorator) -> Decorator:
         ),
         click.option(
             "--memory-dtype",
-            type=click.Choice(["float32", "float16"]),
+            type=click.Choice(["float32", "float16", "int8"]),
             default="float32",
             show_default=True,
-            help="Precision of carried memories; float16 needs --dtype float16.",
+            help="Precision of carried memories; float16 and int8 need the same --dtype.",
         ),
     )
 
@@ -128,7 +128,7 @@ def quantization_rows(report: Mapping[str, Any]) -> list[tuple[str, str]]:
     return [
         ("quantized", f"{report['products'] - len(kept)} of {report['products']} weight matrices to {report['dtype']}"),
         *((f"float32: {name}", why) for name, why in kept.items()),
-        ("memories", report["memory_dtype"]),
+        ("memories", report["memory_dtype"] + (f": {report['memory_kept']}" if report["memory_kept"] else "")),
         ("measured on", f"{report['tokens']:,} tokens of {texts}"),
         (
             "bits per token",

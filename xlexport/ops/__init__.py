@@ -37,6 +37,7 @@ from xlexport.ops.local_attention import (
 )
 from xlexport.ops.lsh_attention import LSHAttention, lsh_attention
 from xlexport.ops.relative_attention import RelativeAttention, relative_attention
+from xlexport.ops.relative_attention_int8 import RelativeAttentionInt8, relative_attention_int8
 from xlexport.ops.relative_attention_plan import RelativeAttentionPlan, relative_attention_plan
 from xlexport.ops.sort import LSHSort, lsh_sort
 
@@ -55,6 +56,7 @@ __all__ = [
     "lsh_gather",
     "lsh_sort",
     "relative_attention",
+    "relative_attention_int8",
     "relative_attention_plan",
     "translations",
 ]
@@ -74,9 +76,10 @@ _OPERATORS: dict[Callable[..., Any], OnnxFunction[..., Any]] = {
         ("local_few_attention", LocalFewAttention),
         ("relative_attention_plan", RelativeAttentionPlan),
         ("relative_attention", RelativeAttention),
+        ("relative_attention_int8", RelativeAttentionInt8),
     )
 }
-_TYPES = {"FLOAT": "tensor(float)", "INT32": "tensor(int32)", "INT64": "tensor(int64)"}  # by onnxscript's names
+_TYPES = {name: f"tensor({name.lower()})" for name in ("FLOAT", "INT8", "INT32", "INT64")}  # onnxscript's and ONNX's
 _ATTRIBUTES = {"int": OpSchema.AttrType.INT, "float": OpSchema.AttrType.FLOAT}
 
 

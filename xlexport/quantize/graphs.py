@@ -18,6 +18,7 @@ from onnx_ir.passes.common import (
 from xlexport.atomic_output import writing
 from xlexport.bundles import SMALL_TENSOR_BYTES, WEIGHTS_FILE
 from xlexport.errors import QuantizationError
+from xlexport.quantize.int8_rings import RINGS, rounded_memory, rounded_tensors, use_int8_rings
 from xlexport.quantize.matmuls import WeightStore, find_products
 from xlexport.quantize.precisions import Precision
 from xlruntime import spec
@@ -49,15 +50,19 @@ def write_graphs(
 
     Args:
         source: the float32 bundle's folder.
-        keep: products that stay float32.
+        keep: products that stay float32; `RINGS` if rings do.
         purposes: the graphs to write; None: all.
 
     Returns:
         The bundle with the new graphs and its old files.
     """
-    memory = tuple(
-        replace(entry, dtype=memory_dtype if entry.dtype == "float32" else entry.dtype) for entry in bundle.memory
-    )
+    rings = {entry.input for entry in bundle.memory} if memory_dtype == "int8" and RINGS not in keep else set()
+    if memory_dtype == "int8":
+        memory = tuple(rounded_memory(bundle.memory, rings))
+    else:
+        memory = tuple(
+            replace(entry, dtype=memory_dtype if entry.dtype == "float32" else entry.dtype) for entry in bundle.memory
+        )
     memories = {name: entry.dtype for entry in memory for name in (entry.input, entry.output)}
     store = WeightStore()
     models: dict[str, ir.Model] = {}
@@ -66,10 +71,12 @@ def write_graphs(
         old = bundle.graphs[purpose]
         model = ir.load(source / old.file)
         _inline(model, precision.inlined)
+        if rings:
+            use_int8_rings(model)
         graph = replace(
             old,
-            inputs=tuple(precision.tensor(tensor, memories) for tensor in old.inputs),
-            outputs=tuple(precision.tensor(tensor, memories) for tensor in old.outputs),
+            inputs=tuple(precision.tensor(tensor, memories) for tensor in rounded_tensors(old.inputs, rings)),
+            outputs=tuple(precision.tensor(tensor, memories) for tensor in rounded_tensors(old.outputs, rings)),
         )
         for value, tensor in zip(
             [*model.graph.inputs, *model.graph.outputs], [*graph.inputs, *graph.outputs], strict=True

@@ -26,6 +26,7 @@ from xlexport.errors import QuantizationError
 from xlexport.quantize.gate import LogProbs, compare, documents, log_probs, products_to_keep
 from xlexport.quantize.gate_text import GateText, check_texts, gate_text
 from xlexport.quantize.graphs import product_names, write_graphs
+from xlexport.quantize.int8_rings import RINGS, ring_problem
 from xlexport.quantize.precisions import PRECISIONS, Precision
 from xlexport.quantize.report import REPORT_FILE, QuantizationReport
 from xlruntime import spec
@@ -53,7 +54,7 @@ class QuantizeOptions:
         dtype: `int8`, `weight-int8`, `weight-int4` or `float16`.
         max_delta_bits: the largest allowed difference from float32, in bits per token.
         keep_float: names of products that stay float32; `*` matches any characters.
-        memory_dtype: dtype of carried memories, `float32` or, with float16, also `float16`.
+        memory_dtype: dtype of carried memories, `float32`, or the precision itself if it is `float16` or `int8`.
         tokens: number of tokens to measure on; None: enough to fill the memory twice.
         threads: threads of one step; None: ONNX Runtime chooses.
     """
@@ -77,10 +78,10 @@ def check_options(options: QuantizeOptions) -> None:
         problems.append(f"dtype is {options.dtype}, expected {' or '.join(PRECISIONS)}")
     if not options.max_delta_bits > 0:
         problems.append(f"max_delta_bits is {options.max_delta_bits:g}, expected a number above 0")
-    if options.memory_dtype not in (FLOAT32, "float16"):
-        problems.append(f"memory_dtype is {options.memory_dtype}, expected float32 or float16")
-    elif options.memory_dtype != FLOAT32 and options.dtype != "float16":
-        problems.append(f"memory_dtype is {options.memory_dtype}, which needs dtype float16")
+    if options.memory_dtype not in (FLOAT32, "float16", "int8"):
+        problems.append(f"memory_dtype is {options.memory_dtype}, expected float32, float16 or int8")
+    elif options.memory_dtype not in (FLOAT32, options.dtype):
+        problems.append(f"memory_dtype is {options.memory_dtype}, which needs dtype {options.memory_dtype}")
     if problems:
         raise QuantizationError(f"{'; '.join(problems)}.")
 
@@ -141,17 +142,23 @@ def quantize_into(
         raise QuantizationError(f"{exact.folder}: has no weight matrices, so there is nothing to quantize.")
     if options.dtype == "float16":
         tell("float16 is for CUDA; on a CPU it gives correct results, but slowly")
-    asked = _asked_for(names, options.keep_float)
-    attempt = _Attempts(exact, folder, options, text, names, tell)
-    measured, found = products_to_keep(names, asked, options.max_delta_bits, attempt.measure, attempt.effect_of, tell)
-    kept = {name: "asked for" for name in names if name in asked}
+    parts = [*names, RINGS] if options.memory_dtype == "int8" else names
+    asked = _asked_for(parts, options.keep_float)
+    kept = {name: "asked for" for name in parts if name in asked}
+    if RINGS in parts and (problem := ring_problem(exact.folder, exact.bundle)):
+        kept[RINGS] = problem
+    attempt = _Attempts(exact, folder, options, text, parts, tell)
+    always = frozenset(kept)
+    measured, found = products_to_keep(parts, always, options.max_delta_bits, attempt.measure, attempt.effect_of, tell)
     kept |= {name: f"alone it moves log-probabilities by {effect:.2g} nats" for name, effect in measured.items()}
     _copy_others(exact, folder)
     bundle = write_graphs(exact.folder, exact.bundle, folder, attempt.precision, frozenset(kept), options.memory_dtype)
     _check_graphs(Model(folder, bundle, Device("cpu"), options.threads), text, attempt.log_probs[frozenset(kept)])
+    memory_kept = kept.pop(RINGS, None)
     report = QuantizationReport(
         dtype=options.dtype,
-        memory_dtype=options.memory_dtype,
+        memory_dtype=FLOAT32 if memory_kept else options.memory_dtype,
+        memory_kept=memory_kept,
         products=len(names),
         kept=kept,
         max_delta_bits=options.max_delta_bits,

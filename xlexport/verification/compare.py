@@ -14,6 +14,7 @@ import numpy.typing as npt
 
 from xlexport.architectures import architecture
 from xlexport.architectures.findings import SegmentDifference, largest
+from xlexport.bundles import scale_of
 from xlexport.errors import ParityError
 from xlexport.verification.expected import Expected, Ids
 
@@ -127,6 +128,8 @@ def memory_difference(memory: BatchMemory, rows: Iterable[NamedRows]) -> float:
             worst.append(largest(memory.array(entry)[0] - wanted))
             continue
         found = memory.by_age(entry, 0)
+        if (scale := entries.pop(scale_of(name), None)) is not None:
+            found = found * memory.by_age(scale, 0)[..., None]
         if entry.row_axis is None:
             worst.append(largest(found - wanted))
             continue

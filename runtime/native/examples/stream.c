@@ -10,8 +10,8 @@
 
 #include "xlruntime.h"
 
-static int print_token(void *user, int64_t token) {
-  char *text;
+static int print_token(void* user, int64_t token) {
+  char* text;
   size_t size;
   if (xlr_decode(user, &token, 1, &text, &size) != XLR_OK) return 1;
   fwrite(text, 1, size, stdout);
@@ -20,25 +20,26 @@ static int print_token(void *user, int64_t token) {
 }
 
 /* Print the bits of the tokens that a call has just scored. */
-static void print_bits(const char *what, const xlr_scores *scores) {
+static void print_bits(const char* what, const xlr_scores* scores) {
   double bits = 0;
   for (size_t i = 0; i < scores->count; ++i) bits -= scores->log_probs[i] / log(2);
   printf("%s: %zu tokens, %.2f bits\n", what, scores->count, bits);
 }
 
-static int run(xlr_model *model, const char *state) {
-  static const char *const pieces[] = {"The stream remembers what it has read: ", "piece after piece, ", "at constant memory. "};
-  static const char *const endings[] = {"The end.", "The xqz."};
+static int run(xlr_model* model, const char* state) {
+  static const char* const pieces[] = {"The stream remembers what it has read: ", "piece after piece, ",
+                                       "at constant memory. "};
+  static const char* const endings[] = {"The end.", "The xqz."};
   xlr_sampling sampling = XLR_SAMPLING_INIT;
   xlr_stream *stream = NULL, *restored = NULL;
-  const xlr_scores *scores;
+  const xlr_scores* scores;
   xlr_status status = xlr_stream_open(model, NULL, 0, 0, &stream);
 
   for (size_t i = 0; status == XLR_OK && i < sizeof pieces / sizeof *pieces; ++i) {
     status = xlr_stream_feed_text(stream, pieces[i], strlen(pieces[i]), &scores);
     if (status == XLR_OK) print_bits(pieces[i], scores);
   }
-  for (size_t i = 0; status == XLR_OK && i < sizeof endings / sizeof *endings; ++i) {  /* the stream stays as it was */
+  for (size_t i = 0; status == XLR_OK && i < sizeof endings / sizeof *endings; ++i) { /* the stream stays as it was */
     status = xlr_stream_score_text(stream, endings[i], strlen(endings[i]), &scores);
     if (status == XLR_OK) print_bits(endings[i], scores);
   }
@@ -56,8 +57,8 @@ static int run(xlr_model *model, const char *state) {
   return status != XLR_OK;
 }
 
-int main(int argc, char **argv) {
-  xlr_model *model;
+int main(int argc, char** argv) {
+  xlr_model* model;
   int failed;
   if (argc != 3) {
     fprintf(stderr, "usage: stream BUNDLE STATE\n");

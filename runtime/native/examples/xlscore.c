@@ -2,8 +2,8 @@
  *
  *     xlscore BUNDLE FILE [--setting NAME=VALUE] [--threads N] [--bodies] [--tokens]
  *
- * --setting may occur several times, such as --setting mem_len=256. --bodies runs the bodies of custom operators, not this
- * library's kernels. --tokens prints a line for each token: index, id, logarithm of the probability.
+ * --setting may occur several times, such as --setting mem_len=256. --bodies runs the bodies of custom operators, not
+ * this library's kernels. --tokens prints a line for each token: index, id, logarithm of the probability.
  */
 #include <errno.h>
 #include <stdio.h>
@@ -14,20 +14,20 @@
 
 enum { MOST_SETTINGS = 32 };
 
-static int fail(const char *what) {
+static int fail(const char* what) {
   fprintf(stderr, "xlscore: %s\n", what);
   return 1;
 }
 
 /* Read a whole number, and return whether the text is one. */
-static int read_number(const char *text, long long *number) {
-  char *end;
+static int read_number(const char* text, long long* number) {
+  char* end;
   errno = 0;
   *number = strtoll(text, &end, 10);
   return errno == 0 && end != text && *end == '\0';
 }
 
-static int print_tokens(void *user, const xlr_scores *scores) {
+static int print_tokens(void* user, const xlr_scores* scores) {
   (void)user;
   for (size_t i = 0; i < scores->count; ++i) {
     printf("%lld\t%lld\t%.9g\n", (long long)scores->index[i], (long long)scores->tokens[i], scores->log_probs[i]);
@@ -35,7 +35,7 @@ static int print_tokens(void *user, const xlr_scores *scores) {
   return ferror(stdout);
 }
 
-int main(int argc, char **argv) {
+int main(int argc, char** argv) {
   xlr_load_options load = XLR_LOAD_OPTIONS_INIT;
   xlr_score_options options = XLR_SCORE_OPTIONS_INIT;
   xlr_document_score total = XLR_DOCUMENT_SCORE_INIT;
@@ -54,7 +54,7 @@ int main(int argc, char **argv) {
       if (!read_number(argv[++i], &number) || number < 0 || number > 4096) return fail("--threads needs a number.");
       load.threads = (int)number;
     } else if (strcmp(argv[i], "--setting") == 0 && i + 1 < argc && options.setting_count < MOST_SETTINGS) {
-      char *equals = strchr(argv[++i], '=');
+      char* equals = strchr(argv[++i], '=');
       if (equals == NULL || !read_number(equals + 1, &number)) return fail("--setting needs NAME=NUMBER.");
       *equals = '\0';
       settings[options.setting_count].name = argv[i];
@@ -67,9 +67,10 @@ int main(int argc, char **argv) {
       return fail("usage: xlscore BUNDLE FILE [--setting NAME=VALUE] [--threads N] [--bodies] [--tokens]");
     }
   }
-  if (file == NULL) return fail("usage: xlscore BUNDLE FILE [--setting NAME=VALUE] [--threads N] [--bodies] [--tokens]");
+  if (file == NULL)
+    return fail("usage: xlscore BUNDLE FILE [--setting NAME=VALUE] [--threads N] [--bodies] [--tokens]");
 
-  xlr_model *model;
+  xlr_model* model;
   if (xlr_load(bundle, &load, &model) != XLR_OK) return fail(xlr_error_text());
   const xlr_status status = xlr_score_file(model, file, &options, take, NULL, &total);
   xlr_model_close(model);

@@ -15,11 +15,15 @@
  *
  * Threads. Any number of threads may share a model. Only one thread at a time may use a stream.
  *
- * Ownership. What a function opens, the caller closes. A stream or a model that is NULL is closed without effect. A stream
- * keeps what it needs of its model, so both may be closed in any order. Results of a stream stay valid until its next call.
+ * Ownership. What a function opens, the caller closes. A stream or a model that is NULL is closed without effect. A
+ * stream keeps what it needs of its model, so both may be closed in any order. Results of a stream stay valid until its
+ * next call.
  *
- * Structs that the caller fills begin with their size. Set it with the _INIT macros, so that later versions of this library
- * accept programs that were compiled with an earlier header.
+ * Functions of the caller run in the thread that made the call. They may use the model, but not the stream that calls
+ * them, and must not leave with longjmp or an exception.
+ *
+ * Structs that the caller fills begin with their size. Set it with the _INIT macros, so that later versions of this
+ * library accept programs that were compiled with an earlier header.
  */
 #ifndef XLRUNTIME_H
 #define XLRUNTIME_H
@@ -27,13 +31,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#if defined(_WIN32) && defined(XLRUNTIME_SHARED)
-#ifdef XLRUNTIME_BUILD
-#define XLR_API __declspec(dllexport)
-#else
-#define XLR_API __declspec(dllimport)
-#endif
-#elif defined(__GNUC__)
+#if defined(__GNUC__) && !defined(_WIN32)
 #define XLR_API __attribute__((visibility("default")))
 #else
 #define XLR_API
@@ -66,23 +64,23 @@ typedef struct xlr_stream xlr_stream; /* a walk through one document, with its m
 
 /* Return message and repair of this thread's last error in one line; "" if there was none. Never NULL. The text stays
  * valid until the thread's next failure. */
-XLR_API const char *xlr_error_text(void);
+XLR_API const char* xlr_error_text(void);
 
 /* Return only the repair that the last error suggests; "" if it suggests none. */
-XLR_API const char *xlr_error_repair(void);
+XLR_API const char* xlr_error_repair(void);
 
 /* Return the version of this library. */
-XLR_API const char *xlr_version(void);
+XLR_API const char* xlr_version(void);
 
 /* Free a buffer that xlr_encode or xlr_decode returned. */
-XLR_API void xlr_free(void *buffer);
+XLR_API void xlr_free(void* buffer);
 
 /* ---- models ---- */
 
 typedef struct xlr_load_options {
   size_t size;
-  const char *onnxruntime; /* file of ONNX Runtime's library, 1.24.1 or newer. NULL: the one that the environment variable
-                              XLRUNTIME_ONNXRUNTIME names, else the one that the system finds */
+  const char* onnxruntime; /* file of ONNX Runtime's library, 1.24.1 or newer. NULL: the one that the environment
+                              variable XLRUNTIME_ONNXRUNTIME names, else the one that the system finds */
   int threads;             /* threads of one step; 0 leaves the choice to ONNX Runtime */
   int check_files;         /* whether every file is compared with its digest. Turn this off only if something else
                               protects the files */
@@ -93,14 +91,14 @@ typedef struct xlr_load_options {
 #define XLR_LOAD_OPTIONS_INIT {sizeof(xlr_load_options), NULL, 0, 1, 1}
 
 /* Open the bundle in `folder`. `options` may be NULL for the defaults. */
-XLR_API xlr_status xlr_load(const char *folder, const xlr_load_options *options, xlr_model **model);
+XLR_API xlr_status xlr_load(const char* folder, const xlr_load_options* options, xlr_model** model);
 
-XLR_API void xlr_model_close(xlr_model *model);
+XLR_API void xlr_model_close(xlr_model* model);
 
 /* An evaluation setting that a bundle declares. Its value may be `minimum` to `maximum`, or `off` if `can_be_off`. */
 typedef struct xlr_setting_info {
-  const char *name;
-  const char *meaning; /* one line, with the unit */
+  const char* name;
+  const char* meaning; /* one line, with the unit */
   int64_t value;       /* the default; of a boolean 0 or 1 */
   int64_t minimum, maximum, off;
   int is_boolean, can_be_off;
@@ -108,28 +106,28 @@ typedef struct xlr_setting_info {
 
 typedef struct xlr_model_info {
   const char *architecture, *precision;
-  const char *tokenizer;   /* bytes, vocabulary, tokenizers, sentencepiece or none. This library has the first two; with
+  const char* tokenizer;   /* bytes, vocabulary, tokenizers, sentencepiece or none. This library has the first two; with
                               the others, give token ids */
-  const char *fingerprint; /* identity of the bundle's numbers, to which saved streams belong */
-  const char *onnxruntime; /* version of the ONNX Runtime that runs */
+  const char* fingerprint; /* identity of the bundle's numbers, to which saved streams belong */
+  const char* onnxruntime; /* version of the ONNX Runtime that runs */
   int64_t vocab_size;
-  int whole;               /* whether a document is one step: such a bundle has no streams */
+  int whole; /* whether a document is one step: such a bundle has no streams */
   size_t setting_count;
-  const xlr_setting_info *settings; /* segment_len first, then restart */
+  const xlr_setting_info* settings; /* segment_len first, then restart */
 } xlr_model_info;
 
 /* Return what is known about a model. It is valid until the model is closed. */
-XLR_API const xlr_model_info *xlr_model_get_info(const xlr_model *model);
+XLR_API const xlr_model_info* xlr_model_get_info(const xlr_model* model);
 
 /* Tokenize a whole text of `size` bytes, UTF-8 unless tokens are bytes. Free *ids with xlr_free. */
-XLR_API xlr_status xlr_encode(const xlr_model *model, const char *text, size_t size, int64_t **ids, size_t *count);
+XLR_API xlr_status xlr_encode(const xlr_model* model, const char* text, size_t size, int64_t** ids, size_t* count);
 
 /* Return the text of token ids, with a final zero byte that *size does not count. Free *text with xlr_free. */
-XLR_API xlr_status xlr_decode(const xlr_model *model, const int64_t *ids, size_t count, char **text, size_t *size);
+XLR_API xlr_status xlr_decode(const xlr_model* model, const int64_t* ids, size_t count, char** text, size_t* size);
 
 /* A chosen evaluation setting: segment_len, restart, or one that the bundle declares, such as mem_len. */
 typedef struct xlr_setting {
-  const char *name;
+  const char* name;
   int64_t value;
 } xlr_setting;
 
@@ -138,17 +136,17 @@ typedef struct xlr_setting {
 /* Scores of consecutive tokens. Pointers are NULL if there is nothing to point to. */
 typedef struct xlr_scores {
   size_t count;           /* tokens, n */
-  const int64_t *index;   /* (n) places of the tokens in the document, from 0 */
-  const int64_t *tokens;  /* (n) their ids */
-  const float *log_probs; /* (n) natural logarithms of their probabilities */
-  const int64_t *context; /* (n) number of tokens that each prediction attended to */
-  const int64_t *starts;  /* (n) where each token begins in a document that is scored whole, in bytes or characters */
-  const int64_t *ends;    /* (n) and where it ends */
+  const int64_t* index;   /* (n) places of the tokens in the document, from 0 */
+  const int64_t* tokens;  /* (n) their ids */
+  const float* log_probs; /* (n) natural logarithms of their probabilities */
+  const int64_t* context; /* (n) number of tokens that each prediction attended to */
+  const int64_t* starts;  /* (n) where each token begins in a document that is scored whole, in bytes or characters */
+  const int64_t* ends;    /* (n) and where it ends */
   size_t detail;          /* number k of likeliest tokens in the last two */
-  const int64_t *rank;    /* (n) rank of each token; 1 is the likeliest. NULL unless detail was asked for */
-  const double *entropy;  /* (n) entropy of each prediction, in nats */
-  const int64_t *top_ids; /* (n, k) the likeliest tokens, best first */
-  const double *top_log_probs; /* (n, k) natural logarithms of their probabilities */
+  const int64_t* rank;    /* (n) rank of each token; 1 is the likeliest. NULL unless detail was asked for */
+  const double* entropy;  /* (n) entropy of each prediction, in nats */
+  const int64_t* top_ids; /* (n, k) the likeliest tokens, best first */
+  const double* top_log_probs; /* (n, k) natural logarithms of their probabilities */
 } xlr_scores;
 
 /* The score of a whole document. Ratios are NaN if the divisor is 0. */
@@ -165,24 +163,25 @@ typedef struct xlr_document_score {
 
 typedef struct xlr_score_options {
   size_t size;
-  const xlr_setting *settings;
+  const xlr_setting* settings;
   size_t setting_count;
-  int64_t bos; /* id of a token that the model reads before the document, so that its first token has a score; -1: none */
-  int detail;  /* likeliest tokens to list, with rank and entropy: 0 to what the bundle lists; -1: no detail */
+  int64_t
+      bos; /* id of a token that the model reads before the document, so that its first token has a score; -1: none */
+  int detail; /* likeliest tokens to list, with rank and entropy: 0 to what the bundle lists; -1: no detail */
 } xlr_score_options;
 
 #define XLR_SCORE_OPTIONS_INIT {sizeof(xlr_score_options), NULL, 0, -1, -1}
 
 /* Take the scores of a step. Pointers are valid until it returns. Return 0 to go on; anything else stops. */
-typedef int (*xlr_scores_function)(void *user, const xlr_scores *scores);
+typedef int (*xlr_scores_function)(void* user, const xlr_scores* scores);
 
 /* Score a document in segments. `options`, `take` and `total` may be NULL. */
-XLR_API xlr_status xlr_score_text(xlr_model *model, const char *text, size_t size, const xlr_score_options *options,
-                                  xlr_scores_function take, void *user, xlr_document_score *total);
-XLR_API xlr_status xlr_score_file(xlr_model *model, const char *path, const xlr_score_options *options,
-                                  xlr_scores_function take, void *user, xlr_document_score *total);
-XLR_API xlr_status xlr_score_ids(xlr_model *model, const int64_t *ids, size_t count, const xlr_score_options *options,
-                                 xlr_scores_function take, void *user, xlr_document_score *total);
+XLR_API xlr_status xlr_score_text(xlr_model* model, const char* text, size_t size, const xlr_score_options* options,
+                                  xlr_scores_function take, void* user, xlr_document_score* total);
+XLR_API xlr_status xlr_score_file(xlr_model* model, const char* path, const xlr_score_options* options,
+                                  xlr_scores_function take, void* user, xlr_document_score* total);
+XLR_API xlr_status xlr_score_ids(xlr_model* model, const int64_t* ids, size_t count, const xlr_score_options* options,
+                                 xlr_scores_function take, void* user, xlr_document_score* total);
 
 /* ---- generation ---- */
 
@@ -199,59 +198,61 @@ typedef struct xlr_sampling {
 #define XLR_SAMPLING_INIT {sizeof(xlr_sampling), 1.0, 0, 1.0, 0, 0}
 
 /* Take a token that was drawn. Return 0 to go on; anything else stops after this token. */
-typedef int (*xlr_token_function)(void *user, int64_t token);
+typedef int (*xlr_token_function)(void* user, int64_t token);
 
-/* Continue a prompt by up to `max_tokens` tokens. `settings` may be NULL if there are none, `sampling` for the defaults. */
-XLR_API xlr_status xlr_generate(xlr_model *model, const int64_t *prompt, size_t count, const xlr_setting *settings,
-                                size_t setting_count, size_t max_tokens, const xlr_sampling *sampling,
-                                xlr_token_function take, void *user);
+/* Continue a prompt by up to `max_tokens` tokens. `settings` may be NULL if there are none, `sampling` for the
+ * defaults. */
+XLR_API xlr_status xlr_generate(xlr_model* model, const int64_t* prompt, size_t count, const xlr_setting* settings,
+                                size_t setting_count, size_t max_tokens, const xlr_sampling* sampling,
+                                xlr_token_function take, void* user);
 
 /* ---- streams ---- */
 
 /* Open a stream. `capacity` is the number of slots of the largest ring; 0 is just enough. */
-XLR_API xlr_status xlr_stream_open(xlr_model *model, const xlr_setting *settings, size_t setting_count, int64_t capacity,
-                                   xlr_stream **stream);
+XLR_API xlr_status xlr_stream_open(xlr_model* model, const xlr_setting* settings, size_t setting_count,
+                                   int64_t capacity, xlr_stream** stream);
 
-XLR_API void xlr_stream_close(xlr_stream *stream);
+XLR_API void xlr_stream_close(xlr_stream* stream);
 
-/* Take the next piece of the document, of any length, and return the new scores: of every token of the piece, except the
- * document's first token. A text may be cut between characters; for a vocabulary of words, cut between words. After an
- * error of the text or of a token the stream is unchanged. `scores` may be NULL. */
-XLR_API xlr_status xlr_stream_feed_text(xlr_stream *stream, const char *text, size_t size, const xlr_scores **scores);
-XLR_API xlr_status xlr_stream_feed_ids(xlr_stream *stream, const int64_t *ids, size_t count, const xlr_scores **scores);
+/* Take the next piece of the document, of any length, and return the new scores: of every token of the piece, except
+ * the document's first token. A text may be cut between characters; for a vocabulary of words, cut between words. After
+ * an error of the text or of a token the stream is unchanged. `scores` may be NULL. */
+XLR_API xlr_status xlr_stream_feed_text(xlr_stream* stream, const char* text, size_t size, const xlr_scores** scores);
+XLR_API xlr_status xlr_stream_feed_ids(xlr_stream* stream, const int64_t* ids, size_t count, const xlr_scores** scores);
 
 /* Return the scores that feeding would return, without changing the stream: to compare continuations. */
-XLR_API xlr_status xlr_stream_score_text(xlr_stream *stream, const char *text, size_t size, const xlr_scores **scores);
-XLR_API xlr_status xlr_stream_score_ids(xlr_stream *stream, const int64_t *ids, size_t count, const xlr_scores **scores);
+XLR_API xlr_status xlr_stream_score_text(xlr_stream* stream, const char* text, size_t size, const xlr_scores** scores);
+XLR_API xlr_status xlr_stream_score_ids(xlr_stream* stream, const int64_t* ids, size_t count,
+                                        const xlr_scores** scores);
 
 /* Continue the document, after a prompt if `count` is not 0. Drawn tokens become part of the document. */
-XLR_API xlr_status xlr_stream_generate(xlr_stream *stream, const int64_t *prompt, size_t count, size_t max_tokens,
-                                       const xlr_sampling *sampling, xlr_token_function take, void *user);
+XLR_API xlr_status xlr_stream_generate(xlr_stream* stream, const int64_t* prompt, size_t count, size_t max_tokens,
+                                       const xlr_sampling* sampling, xlr_token_function take, void* user);
 
 /* Open an independent stream at the same place of the same document. This copies the memory. */
-XLR_API xlr_status xlr_stream_fork(const xlr_stream *stream, xlr_stream **twin);
+XLR_API xlr_status xlr_stream_fork(const xlr_stream* stream, xlr_stream** twin);
 
 /* Forget the document; the next feed begins another. */
-XLR_API xlr_status xlr_stream_reset(xlr_stream *stream);
+XLR_API xlr_status xlr_stream_reset(xlr_stream* stream);
 
 /* Write the state to a file, which appears whole or not at all. Python's `Model.restore` reads it, too. */
-XLR_API xlr_status xlr_stream_save(const xlr_stream *stream, const char *file);
+XLR_API xlr_status xlr_stream_save(const xlr_stream* stream, const char* file);
 
-/* Go on with a stream that was saved here or by Python. `capacity` 0 keeps the saved slots, and is bit-equal to not having
- * stopped. */
-XLR_API xlr_status xlr_stream_restore(xlr_model *model, const char *file, int64_t capacity, xlr_stream **stream);
+/* Go on with a stream that was saved here or by Python. `capacity` 0 keeps the saved slots, and is bit-equal to not
+ * having stopped. */
+XLR_API xlr_status xlr_stream_restore(xlr_model* model, const char* file, int64_t capacity, xlr_stream** stream);
 
 /* Return the number of tokens taken of the document, the held one included. */
-XLR_API int64_t xlr_stream_position(const xlr_stream *stream);
+XLR_API int64_t xlr_stream_position(const xlr_stream* stream);
 
 /* Return the id of the token that waits for its successor; -1 before the first token. */
-XLR_API int64_t xlr_stream_pending(const xlr_stream *stream);
+XLR_API int64_t xlr_stream_pending(const xlr_stream* stream);
 
 /* Return the bytes of the carried memory. */
-XLR_API size_t xlr_stream_memory_bytes(const xlr_stream *stream);
+XLR_API size_t xlr_stream_memory_bytes(const xlr_stream* stream);
 
 /* Return how often scores were not finite, so that the memory was filled with its first values. */
-XLR_API int64_t xlr_stream_resets(const xlr_stream *stream);
+XLR_API int64_t xlr_stream_resets(const xlr_stream* stream);
 
 #ifdef __cplusplus
 }

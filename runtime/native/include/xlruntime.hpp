@@ -25,7 +25,8 @@ namespace xlr {
 
 class Error : public std::runtime_error {
  public:
-  explicit Error(xlr_status status) : std::runtime_error(xlr_error_text()), status_(status), repair_(xlr_error_repair()) {}
+  explicit Error(xlr_status status)
+      : std::runtime_error(xlr_error_text()), status_(status), repair_(xlr_error_repair()) {}
 
   xlr_status status() const { return status_; }
   const std::string& repair() const { return repair_; }
@@ -136,8 +137,8 @@ class Stream {
   Scores score_continuation(const Ids& ids) { return scores(xlr_stream_score_ids, ids.data(), ids.size()); }
 
   // Continue the document after `prompt`; `take` gets each drawn token, and returns whether to go on.
-  void generate(std::size_t max_tokens, std::function<bool(std::int64_t)> take,
-                const xlr_sampling& rule = sampling(), const Ids& prompt = {}) {
+  void generate(std::size_t max_tokens, std::function<bool(std::int64_t)> take, const xlr_sampling& rule = sampling(),
+                const Ids& prompt = {}) {
     internal::Caller<std::int64_t> caller(std::move(take));
     caller.finish(xlr_stream_generate(stream_.get(), prompt.data(), prompt.size(), max_tokens, &rule,
                                       internal::take_token, &caller));
@@ -195,22 +196,21 @@ class Model {
     return Stream(stream);
   }
 
-  // Score a text or a file; `take` gets the scores of each step, and returns whether to go on. If it stops, the total is
-  // empty.
+  // Score a text or a file; `take` gets the scores of each step, and returns whether to go on. If it stops, the total
+  // is empty.
   xlr_document_score score(std::string_view text, const xlr_score_options& options = score_options(),
                            std::function<bool(Scores)> take = always) {
     xlr_document_score total = XLR_DOCUMENT_SCORE_INIT;
     internal::Caller<Scores> caller(std::move(take));
-    caller.finish(xlr_score_text(model_.get(), text.data(), text.size(), &options, internal::take_scores, &caller,
-                                 &total));
+    caller.finish(
+        xlr_score_text(model_.get(), text.data(), text.size(), &options, internal::take_scores, &caller, &total));
     return total;
   }
   xlr_document_score score_file(const std::string& path, const xlr_score_options& options = score_options(),
                                 std::function<bool(Scores)> take = always) {
     xlr_document_score total = XLR_DOCUMENT_SCORE_INIT;
     internal::Caller<Scores> caller(std::move(take));
-    caller.finish(
-        xlr_score_file(model_.get(), path.c_str(), &options, internal::take_scores, &caller, &total));
+    caller.finish(xlr_score_file(model_.get(), path.c_str(), &options, internal::take_scores, &caller, &total));
     return total;
   }
 

@@ -19,6 +19,16 @@ unsigned saved_registers() {
   return low;
 }
 
+// AVX-512 with VNNI: only the loops for 8-bit rings have instructions of their own.
+Level with_vnni() {
+  Level made = level_avx512;
+  made.name = "avx512vnni";
+  made.int8_attention = vnni_int8_attention;
+  return made;
+}
+
+const Level level_vnni = with_vnni();
+
 const Level& best() {
   unsigned a, b, c, d;
   if (!__get_cpuid(1, &a, &b, &c, &d)) return level_base;
@@ -27,7 +37,7 @@ const Level& best() {
   if (!__get_cpuid_count(7, 0, &a, &b, &c, &d) || !(b & bit_AVX2)) return level_base;
   const unsigned wanted = bit_AVX512F | bit_AVX512VL | bit_AVX512DQ | bit_AVX512BW | bit_AVX512CD;
   if ((b & wanted) != wanted || (saved_registers() & 0xE6) != 0xE6) return level_avx2;
-  return level_avx512;
+  return (c & bit_AVX512VNNI) != 0 ? level_vnni : level_avx512;
 }
 
 const Level& chosen() {
@@ -36,6 +46,7 @@ const Level& chosen() {
   if (name == nullptr || &most == &level_base) return most;
   if (strcmp(name, "base") == 0) return level_base;
   if (strcmp(name, "avx2") == 0) return level_avx2;
+  if (strcmp(name, "avx512") == 0 && &most == &level_vnni) return level_avx512;
   return most;
 }
 #else

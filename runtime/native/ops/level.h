@@ -13,6 +13,7 @@ namespace xlexport {
 struct Level {
   const char* name;
   AttentionLoops attention;
+  Int8AttentionLoops int8_attention;
   BandLoops band;
   ChunkLoops chunk;
   FewLoops few;
@@ -23,9 +24,10 @@ extern const Level level_base;  // what every processor of this architecture has
 #if defined(__x86_64__)
 extern const Level level_avx2;
 extern const Level level_avx512;
+extern const Int8AttentionLoops vnni_int8_attention;  // for processors with AVX-512 that also have its dot products
 #endif
 
-// Return the level for this processor. XLEXPORT_OPS_INSTRUCTION_SET (`base`, `avx2`, `avx512`) can only lower it.
+// Return the level for this processor. XLEXPORT_OPS_INSTRUCTION_SET (`base`, `avx2`, `avx512`, `avx512vnni`) can only lower it.
 const Level& level();
 
 }  // namespace xlexport

@@ -6,6 +6,7 @@
 #include "local_attention.h"
 #include "lsh_attention.h"
 #include "relative_attention.h"
+#include "relative_attention_int8.h"
 #include "relative_attention_plan.h"
 #include "sort.h"
 
@@ -29,6 +30,7 @@ const OrtCustomOp* const kOperators[] = {
     xlexport::custom_op<xlexport::LSHFewAttention>(),
     xlexport::custom_op<xlexport::LSHFewAttentionPlan>(),
     xlexport::custom_op<xlexport::RelativeAttention>(),
+    xlexport::custom_op<xlexport::RelativeAttentionInt8>(),
     xlexport::custom_op<xlexport::RelativeAttentionPlan>(),
     xlexport::custom_op<xlexport::LocalAttention>(),
     xlexport::custom_op<xlexport::LocalAttentionPlan>(),

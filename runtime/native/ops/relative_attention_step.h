@@ -21,8 +21,12 @@ struct AttentionStep {
   const float* qkv;              // (B, S, 3, H, d)
   const float* content_bias;     // (H, d)
   const float* position_bias;    // (H, d)
-  const float* key;              // (B, H, C, d), this step's rows included
+  const float* key;              // (B, H, C, d), this step's rows included; null if rows are 8-bit numbers
   const float* value;            // (B, H, C, d), likewise
+  const int8_t* key8;            // (B, H, C, d), or null
+  const int8_t* value8;          // (B, H, C, d), or null
+  const float* key_scale;        // (B, H, C), or null
+  const float* value_scale;      // (B, H, C), or null
   const float* position_key;     // (H, d, 1 + near): a zero column, then distances near - 1 … 0
   float* attended;               // (B, S, H, d)
   float* partial;                // (B, H, parts, S, d + 2) if there are several parts: sums, then largest score and weight
@@ -41,6 +45,12 @@ struct AttentionLoops {
   void (*attend_block)(const AttentionStep& step, int64_t task, float* scratch);  // task: batch row, head, block
   void (*attend_few)(const AttentionStep& step, int64_t task, float* scratch);    // task: batch row, head, part
   void (*merge_parts)(const AttentionStep& step, int64_t head);                   // head: batch row, head
+};
+
+// Likewise for rings of 8-bit numbers.
+struct Int8AttentionLoops {
+  AttentionLoops loops;
+  float (*round_row)(const float* row, int64_t d, int8_t* rounded);  // returns the row's scale
 };
 
 }  // namespace xlexport

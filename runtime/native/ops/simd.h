@@ -40,12 +40,10 @@ inline Floats broadcast(float number) { return number - Floats{}; }  // -0 stays
 
 inline Ints broadcast(int32_t number) { return number - Ints{}; }
 
-inline Floats select(Ints mask, Floats yes, Floats no) {
-  return reinterpret_cast<Floats>((mask & reinterpret_cast<Ints>(yes)) | (~mask & reinterpret_cast<Ints>(no)));
-}
+inline Floats select(Ints mask, Floats yes, Floats no) { return mask ? yes : no; }
 
-inline Floats maximum(Floats a, Floats b) { return select(a > b, a, b); }
-inline Floats minimum(Floats a, Floats b) { return select(a < b, a, b); }
+inline Floats maximum(Floats a, Floats b) { return a > b ? a : b; }  // one instruction
+inline Floats minimum(Floats a, Floats b) { return a < b ? a : b; }
 
 inline float sum_of(Floats numbers) {
   float sum = 0;

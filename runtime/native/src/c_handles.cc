@@ -35,8 +35,8 @@ ModelInfo::ModelInfo(const Model& model) : fingerprint(model.bundle().fingerprin
   const EvaluationRules& rules = bundle.evaluation;
   settings.push_back({"segment_len", "tokens in one step; the longest document if a document is one step",
                       rules.segment_len, 1, kLargestLength, 0, 0, 0});
-  settings.push_back({"restart", "whether a document without positions left begins again", rules.restart ? 1 : 0, 0, 1,
-                      0, 1, 0});
+  settings.push_back(
+      {"restart", "whether a document without positions left begins again", rules.restart ? 1 : 0, 0, 1, 0, 1, 0});
   meanings.reserve(rules.settings.size());
   for (const auto& [name, setting] : rules.settings) {
     meanings.push_back(one_line(setting.meaning));

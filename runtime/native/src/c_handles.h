@@ -37,8 +37,8 @@ struct xlr_model {
 
 struct xlr_stream {
   std::unique_ptr<xlruntime::Stream> stream;
-  xlruntime::Scores scores;       // the last results
-  xlr_scores shown{};  // and as C sees them
+  xlruntime::Scores scores;  // the last results
+  xlr_scores shown{};        // and as C sees them
 };
 
 namespace xlruntime {

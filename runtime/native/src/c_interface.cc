@@ -12,7 +12,9 @@ using namespace xlruntime;
 
 namespace {
 
-double ratio(double amount, std::int64_t count) { return count > 0 ? amount / static_cast<double>(count) : std::nan(""); }
+double ratio(double amount, std::int64_t count) {
+  return count > 0 ? amount / static_cast<double>(count) : std::nan("");
+}
 
 xlr_document_score public_total(const DocumentTotal& total) {
   constexpr double kLargestMean = 700;  // nats; e to a larger power overflows
@@ -38,14 +40,13 @@ xlr_document_score public_total(const DocumentTotal& total) {
 }
 
 void score(xlr_model* model, const Document& document, const xlr_score_options* given, xlr_scores_function take,
-                 void* user, xlr_document_score* total) {
+           void* user, xlr_document_score* total) {
   require(model != nullptr, "model is NULL.");
   require(total == nullptr || total->size >= sizeof total->size,
           "total without its size; begin with XLR_DOCUMENT_SCORE_INIT.");
   const xlr_score_options chosen = options_of(given, XLR_SCORE_OPTIONS_INIT);
   Model& opened = *model->model;
-  const EvaluationSettings evaluation =
-      opened.evaluation(choice_of(opened, chosen.settings, chosen.setting_count));
+  const EvaluationSettings evaluation = opened.evaluation(choice_of(opened, chosen.settings, chosen.setting_count));
   ScoreOptions options;
   if (chosen.bos != -1) options.bos = chosen.bos;
   if (chosen.detail != -1) options.detail = chosen.detail;
@@ -70,7 +71,6 @@ void score(xlr_model* model, const Document& document, const xlr_score_options* 
     made.size = std::min(total->size, sizeof made);
     std::memcpy(total, &made, made.size);
   }
-
 }
 
 }  // namespace

@@ -110,10 +110,10 @@ class Walk {
     total.unknown_tokens = source_.unknown_tokens();
     const TextCounts& counts = total.counts;
     const bool leaves_first = unscored_ != 0;
-    total.scored_chars = std::max<std::int64_t>(
-        counts.chars - (leaves_first ? counts.first_token_chars : 0) - counts.dropped_chars, 0);
-    total.scored_bytes = std::max<std::int64_t>(
-        counts.bytes - (leaves_first ? counts.first_token_bytes : 0) - counts.dropped_bytes, 0);
+    total.scored_chars =
+        std::max<std::int64_t>(counts.chars - (leaves_first ? counts.first_token_chars : 0) - counts.dropped_chars, 0);
+    total.scored_bytes =
+        std::max<std::int64_t>(counts.bytes - (leaves_first ? counts.first_token_bytes : 0) - counts.dropped_bytes, 0);
     total.nats = 0.0 - log_prob_sum_;
     return total;
   }

@@ -34,8 +34,8 @@ struct MemoryPlan {
 // later.
 void check_room(const MemoryPlan& plan);
 
-// A carried tensor. A ring is read and written in place. Windows and states have two buffers that change places, because
-// a step may read the old one after it has written the new one.
+// A carried tensor. A ring is read and written in place. Windows and states have two buffers that change places,
+// because a step may read the old one after it has written the new one.
 struct CarriedBuffers {
   const Memory* entry;
   Buffer now;
@@ -116,8 +116,8 @@ class StreamMemory {
   std::int64_t most_rows_, widest_window_;
   bool has_states_ = false;
   std::vector<CarriedBuffers> carried_;
-  std::int64_t offset_ = 0;    // rows written to the rings so far
-  std::int64_t length_ = 0;    // visible rows of the ring that keeps the most
+  std::int64_t offset_ = 0;  // rows written to the rings so far
+  std::int64_t length_ = 0;  // visible rows of the ring that keeps the most
   std::int64_t position_ = 0;
 };
 

@@ -35,9 +35,8 @@ EvaluationSettings Model::evaluation(const EvaluationChoice& choice) const {
 
 std::unique_ptr<StreamMemory> Model::new_memory(const EvaluationSettings& evaluation, std::int64_t capacity) {
   if (evaluation.max_segment(capacity) < 1) {
-    throw Error(ErrorCode::option, "a capacity of " + std::to_string(capacity) +
-                                       " slots is too small for a segment: " + std::to_string(evaluation.most_rows()) +
-                                       " rows are kept.");
+    throw Error(ErrorCode::option, "a capacity of " + std::to_string(capacity) + " slots is too small for a segment: " +
+                                       std::to_string(evaluation.most_rows()) + " rows are kept.");
   }
   MemoryPlan plan{ort_, bundle_, first_values_, nullptr, evaluation, capacity};
   check_room(plan);  // before constants of such a capacity are made

@@ -41,7 +41,8 @@ class Model {
   // Run one segment of tokens on `memory`, and advance the memory by it. `targets` are the tokens after each of them.
   // `purpose` is score, generate or detail; if the bundle has a graph for few tokens, that one runs for short segments.
   //
-  // Returns the graph's outputs other than memory. Throws ErrorCode::option: the segment is too long; ErrorCode::bundle.
+  // Returns the graph's outputs other than memory. Throws ErrorCode::option: the segment is too long;
+  // ErrorCode::bundle.
   std::vector<Output> step(const std::string& purpose, StreamMemory& memory, const std::vector<std::int64_t>& tokens,
                            const std::vector<std::int64_t>& targets);
 

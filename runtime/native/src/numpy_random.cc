@@ -6,7 +6,8 @@
 namespace xlruntime {
 namespace {
 
-// The mixing of SeedSequence: a pool of four words, into which all words of the seed go, and from which the state comes.
+// The mixing of SeedSequence: a pool of four words, into which all words of the seed go, and from which the state
+// comes.
 constexpr std::size_t kPool = 4;
 
 class SeedPool {
@@ -103,8 +104,6 @@ NumpyRandom::Wide NumpyRandom::multiply(Wide a, Wide b) {
   return {carried + a.high * b.low + a.low * b.high, middle << 32 | (low_low & kHalf)};
 }
 
-void NumpyRandom::step() {
-  state_ = add(multiply(state_, {0x2360ed051fc65da4, 0x4385df649fccf645}), increment_);
-}
+void NumpyRandom::step() { state_ = add(multiply(state_, {0x2360ed051fc65da4, 0x4385df649fccf645}), increment_); }
 
 }  // namespace xlruntime

@@ -37,8 +37,8 @@ constexpr const char* kNames[] = {"libonnxruntime.so.1", "libonnxruntime.so"};
 using GetApiBase = const OrtApiBase* (*)();
 
 // Numpy's names of element types, by the numbers that ONNX gives them.
-constexpr const char* kTypes[] = {"",      "float32", "uint8",   "int8",    "uint16", "int16", "int32",
-                                  "int64", "",        "bool",    "float16", "float64", "uint32", "uint64"};
+constexpr const char* kTypes[] = {"",      "float32", "uint8", "int8",    "uint16",  "int16",  "int32",
+                                  "int64", "",        "bool",  "float16", "float64", "uint32", "uint64"};
 
 int element_type(std::string_view dtype) {
   const auto found = std::find(std::begin(kTypes), std::end(kTypes), dtype);
@@ -95,7 +95,8 @@ bool is_new_enough(const std::string& version) {
 
 const Onnxruntime& Onnxruntime::load(const std::string& file) {
   static std::mutex lock;
-  static auto& loaded = *new std::map<std::string, std::unique_ptr<Onnxruntime>>;  // never destroyed: threads may use it
+  static auto& loaded =
+      *new std::map<std::string, std::unique_ptr<Onnxruntime>>;  // never destroyed: threads may use it
   const char* named = std::getenv(kVariable);
   const std::string wanted = !file.empty() ? file : named == nullptr ? "" : named;
   const std::lock_guard<std::mutex> guard(lock);
@@ -108,10 +109,10 @@ Onnxruntime::Onnxruntime(const OrtApiBase* base, const std::string& file)
     : base_(base), version_(one_line(base->GetVersionString())) {
   if (!is_new_enough(version_)) {
     const std::string where = file.empty() ? "" : one_line(file) + ": ";
-    throw Error(ErrorCode::provider,
-                where + "ONNX Runtime is " + version_ +
-                    ", expected 1.24.1 or newer: earlier ones let a graph read any file.",
-                kRepair);
+    throw Error(
+        ErrorCode::provider,
+        where + "ONNX Runtime is " + version_ + ", expected 1.24.1 or newer: earlier ones let a graph read any file.",
+        kRepair);
   }
   api_ = base->GetApi(ORT_VERSION_OF_TABLE);
   call<ort::CreateEnv>(int{ort::kFatal}, "xlruntime", &env_);
@@ -168,9 +169,7 @@ void* Value::data() const {
   return data;
 }
 
-void Buffer::Free::operator()(void* memory) const {
-  ::operator delete(memory, std::align_val_t{kAlignment});
-}
+void Buffer::Free::operator()(void* memory) const { ::operator delete(memory, std::align_val_t{kAlignment}); }
 
 Buffer::Buffer(const Onnxruntime& ort, std::string dtype, std::vector<std::int64_t> shape)
     : dtype_(std::move(dtype)),

@@ -12,7 +12,7 @@ std::uint16_t half_of(float number) {
   const auto sign = static_cast<std::uint16_t>(bits >> 16 & 0x8000);
   bits &= 0x7fffffff;
   if (bits >= 0x477ff000) return sign | (bits > 0x7f800000 ? 0x7e00 : 0x7c00);  // rounds to infinity, or NaN
-  if (bits < 0x33000001) return sign;                                            // rounds to zero
+  if (bits < 0x33000001) return sign;                                           // rounds to zero
   const auto exponent = static_cast<int>(bits >> 23) - 127;
   const std::uint32_t mantissa = (bits & 0x7fffff) | 0x800000;
   const int dropped = exponent < -14 ? 13 + (-14 - exponent) : 13;  // bits: more of a subnormal number

@@ -26,7 +26,8 @@ struct Candidates {
 
 double sum(const std::vector<double>& numbers) { return numpy_sum(numbers.data(), numbers.size()); }
 
-// The tokens of which one can be among those of top_k and top_p. To sort a whole vocabulary takes longer than many steps.
+// The tokens of which one can be among those of top_k and top_p. To sort a whole vocabulary takes longer than many
+// steps.
 std::vector<std::int64_t> possible(const std::vector<double>& scores, const std::vector<double>& probabilities,
                                    std::size_t k, std::optional<double> top_p) {
   const std::size_t V = scores.size();

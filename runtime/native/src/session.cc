@@ -104,8 +104,8 @@ std::optional<std::string> Session::metadata() const {
   OrtModelMetadata* metadata = nullptr;
   ort_.call<ort::SessionGetModelMetadata>(static_cast<const OrtSession*>(session_), &metadata);
   char* found = nullptr;
-  ort_.call<ort::ModelMetadataLookupCustomMetadataMap>(static_cast<const OrtModelMetadata*>(metadata),
-                                                       ort_.allocator(), kMetadataKey, &found);
+  ort_.call<ort::ModelMetadataLookupCustomMetadataMap>(static_cast<const OrtModelMetadata*>(metadata), ort_.allocator(),
+                                                       kMetadataKey, &found);
   ort_.release<ort::ReleaseModelMetadata>(metadata);
   if (found == nullptr) return std::nullopt;
   std::string text = found;
@@ -123,8 +123,8 @@ std::vector<Output> Session::run(const Bindings& inputs, const Bindings& written
     values.push_back(nullptr);
   }
   try {
-    ort_.call<ort::Run>(session_, static_cast<const OrtRunOptions*>(nullptr), inputs.names.data(),
-                        inputs.values.data(), inputs.names.size(), names.data(), names.size(), values.data());
+    ort_.call<ort::Run>(session_, static_cast<const OrtRunOptions*>(nullptr), inputs.names.data(), inputs.values.data(),
+                        inputs.names.size(), names.data(), names.size(), values.data());
   } catch (const OrtFailure& failure) {
     const std::string reason = failure.what();
     if (reason.find("allocat") != std::string::npos) throw std::bad_alloc();

@@ -16,8 +16,8 @@ namespace xlruntime {
 
 // How sessions of a model are opened.
 struct SessionOptions {
-  int threads = 0;       // of one step; 0: ONNX Runtime chooses
-  bool kernels = true;   // whether our kernels compute our operators, not their bodies
+  int threads = 0;      // of one step; 0: ONNX Runtime chooses
+  bool kernels = true;  // whether our kernels compute our operators, not their bodies
 };
 
 // Named tensors that a graph reads, or that it writes in place. Names and values must outlive the run.

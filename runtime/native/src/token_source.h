@@ -52,7 +52,7 @@ class TokenSource {
   std::string piece_;
   std::size_t used_ = 0;  // bytes of the text, or ids, that were read
   bool ended_ = false;
-  TokenPiece waiting_;    // tokens that were read ahead, from place `first_` on
+  TokenPiece waiting_;  // tokens that were read ahead, from place `first_` on
   std::size_t first_ = 0;
   std::int64_t read_ = 0, unknown_ = 0;
   TextCounts none_;

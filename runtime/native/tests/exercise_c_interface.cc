@@ -48,7 +48,8 @@ int count(void* user, const xlr_scores* scores) {
 std::vector<float> feed(xlr_stream* stream, const std::vector<int64_t>& ids, const char* what) {
   const xlr_scores* scores = nullptr;
   expect(xlr_stream_feed_ids(stream, ids.data(), ids.size(), &scores) == XLR_OK, what);
-  return scores == nullptr ? std::vector<float>() : std::vector<float>(scores->log_probs, scores->log_probs + scores->count);
+  return scores == nullptr ? std::vector<float>()
+                           : std::vector<float>(scores->log_probs, scores->log_probs + scores->count);
 }
 
 void walk(xlr_model* model, const std::string& folder, unsigned seed) {
@@ -87,8 +88,10 @@ void documents(xlr_model* model) {
   options.bos = 1;
   expect(xlr_score_ids(model, ids.data(), ids.size(), &options, count, &scored, &total) == XLR_OK, "score ids");
   expect(scored == 300 && total.scored_tokens == 300 && std::isfinite(total.nats), "the total is wrong");
-  expect(xlr_score_ids(model, ids.data(), ids.size(), nullptr, nullptr, nullptr, nullptr) == XLR_OK, "score without results");
-  expect(xlr_score_ids(model, ids.data(), ids.size(), nullptr, count_and_stop, &scored, nullptr) == XLR_ERROR_STOPPED, "stop");
+  expect(xlr_score_ids(model, ids.data(), ids.size(), nullptr, nullptr, nullptr, nullptr) == XLR_OK,
+         "score without results");
+  expect(xlr_score_ids(model, ids.data(), ids.size(), nullptr, count_and_stop, &scored, nullptr) == XLR_ERROR_STOPPED,
+         "stop");
 }
 
 void errors(xlr_model* model, const std::string& folder) {
@@ -105,7 +108,8 @@ void errors(xlr_model* model, const std::string& folder) {
   expect(xlr_stream_open(model, nullptr, 0, -1, &stream) == XLR_ERROR_OPTION, "a negative capacity");
   expect(xlr_stream_restore(model, (folder + "/missing").c_str(), 0, &stream) == XLR_ERROR_FILE, "no state");
   std::ofstream(folder + "/broken.state") << "not a state";
-  expect(xlr_stream_restore(model, (folder + "/broken.state").c_str(), 0, &stream) == XLR_ERROR_STATE, "a broken state");
+  expect(xlr_stream_restore(model, (folder + "/broken.state").c_str(), 0, &stream) == XLR_ERROR_STATE,
+         "a broken state");
   expect(xlr_score_file(model, (folder + "/missing").c_str(), nullptr, nullptr, nullptr, nullptr) != XLR_OK, "no file");
   expect(xlr_score_ids(model, wrong, 2, nullptr, nullptr, nullptr, nullptr) == XLR_ERROR_TOKEN, "a wrong id");
   expect(xlr_stream_open(model, nullptr, 0, 0, &stream) == XLR_OK, "open");

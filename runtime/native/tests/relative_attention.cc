@@ -3,123 +3,16 @@
 // relative_attention [shapes] [seed]: prints the instruction set, the number of shapes and the largest difference.
 #include "../ops/relative_attention.h"
 
-#include <cmath>
-#include <cstdio>
-#include <cstdlib>
-#include <random>
+#include <cstring>
 
 #include "../ops/level.h"
 #include "../ops/relative_attention_plan.h"
 #include "fake_ort.h"
+#include "relative_attention_case.h"
 
 namespace {
 
 constexpr double kTolerance = 2e-5;  // of results, which are averages of values of about 1
-
-struct Case {
-  int64_t B, H, S, C, d, near, offset, window;
-  std::vector<int64_t> length;
-  std::vector<float> qkv, content_bias, position_bias, key, value, position_key;
-  bool in_place;
-};
-
-std::mt19937_64 random_bits;
-
-int64_t whole(int64_t least, int64_t most) {
-  return least + static_cast<int64_t>(random_bits() % static_cast<uint64_t>(most - least + 1));
-}
-bool coin(double chance) { return std::uniform_real_distribution<>()(random_bits) < chance; }
-int64_t at_most(int64_t a, int64_t b) { return a < b ? a : b; }
-
-std::vector<float> numbers(int64_t count, float deviation) {
-  std::normal_distribution<float> normal(0, deviation);
-  std::vector<float> made(static_cast<size_t>(count));
-  for (float& number : made) number = normal(random_bits);
-  return made;
-}
-
-// Return a size that is often small, sometimes large.
-int64_t size_up_to(int64_t most) { return coin(0.7) ? whole(1, at_most(most, 24)) : whole(1, most); }
-
-Case make_case() {
-  Case made;
-  made.B = whole(1, 3);
-  made.H = whole(1, 3);
-  made.S = size_up_to(300);
-  made.d = coin(0.5) ? size_up_to(128) : int64_t{1} << whole(0, 7);
-  made.C = made.S + (coin(0.1) ? 0 : size_up_to(900));
-  made.near = coin(0.3) ? made.C : coin(0.1) ? made.C + 3 : coin(0.1) ? 0 : whole(1, made.C);
-  made.offset = coin(0.2) ? 0 : whole(0, made.C - 1);
-  made.window = coin(0.3) ? int64_t{1} << 62 : coin(0.2) ? 1 : whole(1, made.C + 3);
-  for (int64_t b = 0; b < made.B; ++b) {
-    made.length.push_back(coin(0.2) ? 0 : coin(0.3) ? made.C - made.S : whole(0, made.C + 2));
-  }
-  made.in_place = coin(0.5);
-  const float deviation = coin(0.1) ? 3.0f : 1.0f;  // large scores: weights of one key only
-  const int64_t rows = made.B * made.H * made.C * made.d;
-  made.qkv = numbers(made.B * made.S * 3 * made.H * made.d, deviation / std::sqrt(static_cast<float>(made.d)));
-  for (int64_t i = 0; i < made.B * made.S; ++i) {  // the step's keys and values are as large as those of the rings
-    for (int64_t k = made.H * made.d; k < 3 * made.H * made.d; ++k) {
-      made.qkv[static_cast<size_t>(i * 3 * made.H * made.d + k)] *= std::sqrt(static_cast<float>(made.d)) / deviation;
-    }
-  }
-  made.content_bias = numbers(made.H * made.d, 1 / std::sqrt(static_cast<float>(made.d)));
-  made.position_bias = numbers(made.H * made.d, 1 / std::sqrt(static_cast<float>(made.d)));
-  made.key = numbers(rows, 1);
-  made.value = numbers(rows, 1);
-  made.position_key = numbers(made.H * made.d * (1 + made.near), 1);
-  for (int64_t k = 0; k < made.H * made.d; ++k) made.position_key[static_cast<size_t>(k * (1 + made.near))] = 0;
-  return made;
-}
-
-// Compute what the operator returns: attended, and both rings.
-void reference(const Case& c, std::vector<double>* attended, std::vector<float>* key, std::vector<float>* value) {
-  const int64_t B = c.B, H = c.H, S = c.S, C = c.C, d = c.d, wide = 1 + c.near;
-  auto part = [&](int64_t b, int64_t i, int64_t which, int64_t h) {
-    return c.qkv.data() + (((b * S + i) * 3 + which) * H + h) * d;
-  };
-  *key = c.key;
-  *value = c.value;
-  attended->assign(static_cast<size_t>(B * S * H * d), 0);
-  std::vector<double> score(static_cast<size_t>(C));
-  for (int64_t b = 0; b < B; ++b) {
-    for (int64_t h = 0; h < H; ++h) {
-      float* const keys = key->data() + (b * H + h) * C * d;
-      float* const values = value->data() + (b * H + h) * C * d;
-      for (int64_t i = 0; i < S; ++i) {
-        const int64_t slot = (c.offset + i) % C;
-        for (int64_t k = 0; k < d; ++k) keys[slot * d + k] = part(b, i, 1, h)[k];
-        for (int64_t k = 0; k < d; ++k) values[slot * d + k] = part(b, i, 2, h)[k];
-      }
-      for (int64_t i = 0; i < S; ++i) {
-        const float* const query = part(b, i, 0, h);
-        double most = -INFINITY, sum = 0;
-        for (int64_t age = 0; age < C; ++age) {
-          const int64_t distance = C - S + i - age, slot = (c.offset + S + age) % C;
-          const bool seen = distance >= 0 && distance <= at_most(c.length[static_cast<size_t>(b)] + i, c.window - 1);
-          double& own = score[static_cast<size_t>(age)];
-          own = -INFINITY;
-          if (!seen) continue;
-          own = 0;
-          for (int64_t k = 0; k < d; ++k) {
-            own += (double{query[k]} + c.content_bias[static_cast<size_t>(h * d + k)]) * keys[slot * d + k];
-            if (distance >= c.near) continue;
-            own += (double{query[k]} + c.position_bias[static_cast<size_t>(h * d + k)]) *
-                   c.position_key[static_cast<size_t>((h * d + k) * wide + c.near - distance)];
-          }
-          most = own > most ? own : most;
-        }
-        for (int64_t age = 0; age < C; ++age) sum += std::exp(score[static_cast<size_t>(age)] - most);
-        double* const result = attended->data() + ((b * S + i) * H + h) * d;
-        for (int64_t age = 0; age < C; ++age) {
-          const double weight = std::exp(score[static_cast<size_t>(age)] - most) / sum;
-          if (weight == 0) continue;
-          for (int64_t k = 0; k < d; ++k) result[k] += weight * values[(c.offset + S + age) % C * d + k];
-        }
-      }
-    }
-  }
-}
 
 void fill(fake::Run* run, const Case& c) {
   run->input({c.B, c.S, 3 * c.H * c.d}, c.qkv);
@@ -137,15 +30,6 @@ void fill(fake::Run* run, const Case& c) {
   run->threads(2);
 }
 
-[[noreturn]] void fail(const Case& c, const std::string& what) {
-  std::printf("%s: B %lld, H %lld, S %lld, C %lld, d %lld, near %lld, offset %lld, window %lld, length %lld, in place %d\n",
-              what.c_str(), static_cast<long long>(c.B), static_cast<long long>(c.H), static_cast<long long>(c.S),
-              static_cast<long long>(c.C), static_cast<long long>(c.d), static_cast<long long>(c.near),
-              static_cast<long long>(c.offset), static_cast<long long>(c.window), static_cast<long long>(c.length.empty() ? -1 : c.length[0]),
-              c.in_place);
-  std::exit(1);
-}
-
 double compare(const Case& c) {
   fake::Run run;
   fill(&run, c);
@@ -153,7 +37,7 @@ double compare(const Case& c) {
   if (!error.empty()) fail(c, error);
   std::vector<double> attended;
   std::vector<float> key, value;
-  reference(c, &attended, &key, &value);
+  reference(c, &attended, &key, &value, [](std::vector<float>*) {});
   double largest = 0;
   for (size_t k = 0; k < attended.size(); ++k) {
     const double difference = std::abs(attended[k] - run.result<float>(0)[k]);

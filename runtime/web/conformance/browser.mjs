@@ -22,18 +22,22 @@ export const FOLDERS = {
   sentencepiece: fileURLToPath(new URL("../node_modules/@sctg/sentencepiece-js/dist", import.meta.url)),
 };
 
+const BUFFER = "export const Buffer = { from: (text) => Uint8Array.from(atob(text), (one) => one.charCodeAt(0)) };";
 const IMPORTS = {
   xlruntime: "/dist/browser.js",
   "onnxruntime-web/wasm": "/ort/ort.wasm.min.mjs",
   "onnxruntime-web/webgpu": "/ort/ort.webgpu.min.mjs",
   "@huggingface/tokenizers": "/tokenizers/tokenizers.min.mjs",
   "@sctg/sentencepiece-js": "/sentencepiece/index.js",
+  // This library imports two modules of Node. Bundlers replace them; it needs only the base64 of one.
+  fs: "data:text/javascript,export default {}",
+  buffer: `data:text/javascript,${encodeURIComponent(BUFFER)}`,
 };
 
 /** Return a page that can import the package by its name. */
 export function page(body = "") {
   const imports = JSON.stringify({ imports: IMPORTS });
-  return `<!doctype html><meta charset="utf-8"><script type="importmap">${imports}</script>${body}`;
+  return `<!doctype html><meta charset="utf-8"><link rel="icon" href="data:,"><script type="importmap">${imports}</script>${body}`;
 }
 
 /** Return the path of Chromium, or null if there is none. */

@@ -3,15 +3,14 @@ import { FOLDERS, openBrowser, page as pageWith } from "./browser.mjs";
 import { serve } from "./server.mjs";
 
 export async function openRunner({ kit, states, keep, device }) {
-  const server = await serve({ ...FOLDERS, kit, states }, { "/": pageWith() });
+  const server = await serve({ ...FOLDERS, kit, states }, { "/": pageWith() }, keep);
   const browser = await openBrowser(device === "webgpu");
   const page = await browser.newPage();
   page.on("console", (message) => console.log(`    console: ${message.text()}`));
-  await page.exposeFunction("keep", (name, bytes) => keep?.(name, Uint8Array.from(bytes)));
   await page.goto(server.address);
   const run = (name, within) =>
     page.evaluate(
-      async ({ name, within, device, states }) => {
+      async ({ name, within, device, states, keeps }) => {
         const xlruntime = await import("xlruntime");
         const { runCase } = await import("/conformance/player.mjs");
         const fetched = async (path) => {
@@ -24,11 +23,11 @@ export async function openRunner({ kit, states, keep, device }) {
           state: (name) => (states ? fetched(`/states/${name}.safetensors`) : null),
         };
         const options = { device, threads: 1 };
-        const keep = (name, raw) => window.keep(name, Array.from(raw));
+        const keep = keeps ? (name, raw) => fetch(`/keep/${name}`, { method: "POST", body: raw }) : null;
         const found = await runCase(xlruntime, kit, name, { within, keep, options });
         return { ...found, leftOut: [...found.leftOut] };
       },
-      { name, within, device, states: Boolean(states) },
+      { name, within, device, states: Boolean(states), keeps: Boolean(keep) },
     );
   const close = async () => {
     await browser.close();

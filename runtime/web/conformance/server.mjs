@@ -15,11 +15,12 @@ const TYPES = {
  * Serve folders on a free port of this machine, and pages by their text.
  *
  * @returns its address, the paths that were asked for, and a function that ends it. `/list/NAME/FOLDER` names files.
+ *     `keep` is called with the name and the content of what a page posts to `/keep/NAME`.
  */
-export async function serve(folders, pages = {}) {
+export async function serve(folders, pages = {}, keep = null) {
   const asked = [];
-  const server = createServer(async ({ url }, response) => {
-    const path = normalize(decodeURIComponent(new URL(url, "http://localhost").pathname));
+  const server = createServer(async (request, response) => {
+    const path = normalize(decodeURIComponent(new URL(request.url, "http://localhost").pathname));
     asked.push(path);
     const headers = {
       "Cross-Origin-Opener-Policy": "same-origin",
@@ -29,7 +30,12 @@ export async function serve(folders, pages = {}) {
     try {
       const [, first, ...rest] = path.split("/");
       let content;
-      if (path in pages) [content, headers["Content-Type"]] = [pages[path], "text/html"];
+      if (first === "keep") {
+        const parts = [];
+        for await (const part of request) parts.push(part);
+        keep(rest[0], Buffer.concat(parts));
+        content = "";
+      } else if (path in pages) [content, headers["Content-Type"]] = [pages[path], "text/html"];
       else if (first === "list") content = JSON.stringify(await readdir(join(folders[rest[0]], ...rest.slice(1))));
       else content = await readFile(join(folders[first], ...rest));
       response.writeHead(200, headers).end(content);

@@ -1,0 +1,109 @@
+"""The operators of local attention: their definition, PyTorch, and the bodies of standard operators."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+import torch
+from torch import Tensor, library
+
+from tests.helpers.lone_node import lone_node
+from xlexport.ops import local_attention, local_attention_plan, local_few_attention
+
+Array = npt.NDArray[Any]
+TOLERANCE = 5e-6  # float32, other order of sums
+
+
+@dataclass(frozen=True)
+class Case:
+    """Sizes of one step; `position` has one entry for each batch row."""
+
+    S: int
+    c: int
+    before: int = 1
+    position: tuple[int, ...] = (0,)
+    kept: int | None = None
+    H: int = 3
+    d: int = 6
+
+    @property
+    def rows(self) -> int:
+        """Rows of keys before the step."""
+        return (self.before + 1) * self.c if self.kept is None else self.kept
+
+    def inputs(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Return queries, keys, values and positions."""
+        random = torch.Generator().manual_seed(0)
+        B = len(self.position)
+        query = torch.randn(B, self.H, self.S, self.d, generator=random)
+        key, value = torch.randn(2, B, self.H, self.rows + self.S, self.d, generator=random).unbind()
+        return query, key, value, torch.tensor(self.position)
+
+    def defined(self) -> Tensor:
+        """Compute the rule by its definition, in float64."""
+        query, key, value, _ = (part.double() for part in self.inputs())
+        out = torch.empty_like(query)
+        for b, place in enumerate(self.position):
+            for i in range(self.S):
+                oldest = max(0, ((place + i) // self.c - self.before) * self.c, place - self.rows)
+                seen = slice(oldest - place + self.rows, self.rows + i + 1)
+                weights = (key[b, :, seen] @ query[b, :, i].unsqueeze(2)).softmax(dim=1)  # (H, keys, 1)
+                out[b, :, i] = (weights * value[b, :, seen]).sum(dim=1)
+        return out
+
+
+CASES = [
+    Case(S=1, c=4),
+    Case(S=1, c=4, position=(11,)),
+    Case(S=5, c=4, position=(3, 0, 8)),
+    Case(S=16, c=4, position=(6,)),
+    Case(S=13, c=4, before=0, position=(2,)),
+    Case(S=13, c=4, before=3, position=(100,)),
+    Case(S=3, c=1, position=(5,)),
+    Case(S=9, c=20, position=(7,)),
+    Case(S=21, c=5, kept=0),  # a whole document
+    Case(S=6, c=5, kept=3, position=(40,)),  # fewer rows than a query could see
+    Case(S=6, c=5, kept=14, position=(4,), H=1),
+]
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_torch_and_bodies_against_the_definition(case: Case) -> None:
+    wanted = case.defined()
+    query, key, value, position = case.inputs()
+    tokens = torch.zeros(query.shape[0], case.S, dtype=torch.int64)
+    for block in (case.c, 0):
+        chunks = {"chunk_length": case.c, "chunks_before": case.before}
+        plan = local_attention_plan(tokens, position, case.c, case.before, case.rows, block)
+        plan_body = lone_node("LocalAttentionPlan", 2, 2, **chunks, kept=case.rows, block_length=block)
+        for found, same in zip(plan_body(tokens.numpy(), position.numpy()), plan, strict=True):
+            assert np.array_equal(found, same.numpy())
+        if block:
+            given = (query, key, value, position, *plan)
+            eager, body = local_attention(*given, case.c, case.before), lone_node("LocalAttention", 6, 1, **chunks)
+        else:
+            given = (query, key, value, position, plan[0])
+            eager, body = (
+                local_few_attention(*given, case.c, case.before),
+                lone_node("LocalFewAttention", 5, 1, **chunks),
+            )
+        assert (eager - wanted).abs().max() < TOLERANCE
+        (found,) = body(*(tensor.numpy() for tensor in given))
+        assert np.abs(found - wanted.numpy()).max() < TOLERANCE
+
+
+def test_operators_are_what_torch_expects() -> None:
+    """Check that operators have no aliases or mutations, and right shapes for tensors without content."""
+    checks = ("test_schema", "test_faketensor")
+    query, key, value, position = CASES[2].inputs()
+    tokens = torch.zeros(3, 5, dtype=torch.int64)
+    for block in (4, 0):
+        library.opcheck(local_attention_plan, (tokens, position, 4, 1, 8, block), test_utils=checks)
+    mask, index = local_attention_plan(tokens, position, 4, 1, 8, 4)
+    library.opcheck(local_attention, (query, key, value, position, mask, index, 4, 1), test_utils=checks)
+    mask, _ = local_attention_plan(tokens, position, 4, 1, 8, 0)
+    library.opcheck(local_few_attention, (query, key, value, position, mask, 4, 1), test_utils=checks)

@@ -1,0 +1,160 @@
+"""`ai.xlexport::RelativeAttentionInt8`: relative attention over rings of integers with one scale a row."""
+
+from __future__ import annotations
+
+from typing import no_type_check
+
+import torch
+from onnxscript import FLOAT, INT8, INT64, script
+from onnxscript import opset20 as op
+from torch import Tensor, library
+
+from xlexport.ops.domain import OPSET
+from xlexport.ops.relative_attention import relative_attention
+
+__all__ = ["RelativeAttentionInt8", "relative_attention_int8"]
+
+LARGEST = 127  # of a row's numbers; -128 is not used
+
+
+@library.custom_op("xlexport::relative_attention_int8", mutates_args=())
+def relative_attention_int8(
+    qkv: Tensor,
+    content_bias: Tensor,
+    position_bias: Tensor,
+    memory_key: Tensor,
+    memory_key_scale: Tensor,
+    memory_value: Tensor,
+    memory_value_scale: Tensor,
+    position_key: Tensor,
+    offset: Tensor,
+    memory_length: Tensor,
+    window: Tensor,
+    write_index: Tensor,
+    near_mask: Tensor,
+    newest_far: Tensor,
+    oldest_far: Tensor,
+    near_sizes: Tensor,
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """Compute `relative_attention` over rings of integers; new rows are rounded once, before anything reads them.
+
+    Args:
+        memory_key, memory_value: (B, H, C, d) int8.
+        memory_key_scale, memory_value_scale: (B, H, C); a row is its integers times its scale.
+
+    Returns:
+        attended (B, S, H·d), and the four rings with the new rows.
+    """
+    (B, S, _), (_, H, C, d) = qkv.shape, memory_key.shape
+    query, key, value = qkv.view(B, S, 3, H, d).permute(2, 0, 3, 1, 4)  # each (B, H, S, d)
+    slots = torch.remainder(offset + torch.arange(S, device=qkv.device), C)
+    (key, key_scale), (value, value_scale) = _rounded(key), _rounded(value)
+    memory_key = memory_key.index_copy(2, slots, key)
+    memory_key_scale = memory_key_scale.index_copy(2, slots, key_scale)
+    memory_value = memory_value.index_copy(2, slots, value)
+    memory_value_scale = memory_value_scale.index_copy(2, slots, value_scale)
+    rounded = torch.stack([query, key * key_scale.unsqueeze(3), value * value_scale.unsqueeze(3)])
+    attended, _, _ = relative_attention(
+        rounded.permute(1, 3, 0, 2, 4).reshape(B, S, 3 * H * d),
+        content_bias,
+        position_bias,
+        memory_key * memory_key_scale.unsqueeze(3),
+        memory_value * memory_value_scale.unsqueeze(3),
+        position_key,
+        *(offset, memory_length, window),
+        *(write_index, near_mask, newest_far, oldest_far, near_sizes),
+    )
+    return attended, memory_key, memory_key_scale, memory_value, memory_value_scale
+
+
+@relative_attention_int8.register_fake
+def _(qkv: Tensor, content_bias: Tensor, position_bias: Tensor, *rings: Tensor) -> tuple[Tensor, ...]:
+    H, _one, d = content_bias.shape
+    return qkv.new_empty(*qkv.shape[:2], H * d), *(torch.empty_like(ring) for ring in rings[:4])
+
+
+def _rounded(rows: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the integers of rows (…, d), and their scales (…); a row of zeros has the scale 1."""
+    scale = rows.abs().amax(dim=-1) / LARGEST
+    scale = torch.where(scale > 0, scale, 1.0)
+    return (rows / scale.unsqueeze(-1)).round().clamp(-LARGEST, LARGEST).to(torch.int8), scale
+
+
+@script(OPSET, default_opset=op)
+@no_type_check  # onnxscript gives its tensors no arithmetic
+def RelativeAttentionInt8(
+    qkv: FLOAT[...],
+    content_bias: FLOAT[...],
+    position_bias: FLOAT[...],
+    memory_key: INT8[...],
+    memory_key_scale: FLOAT[...],
+    memory_value: INT8[...],
+    memory_value_scale: FLOAT[...],
+    position_key: FLOAT[...],
+    offset: INT64[...],
+    memory_length: INT64[...],
+    window: INT64[...],
+    write_index: INT64[...],
+    near_mask: FLOAT[...],
+    newest_far: FLOAT[...],
+    oldest_far: FLOAT[...],
+    near_sizes: INT64[...],
+) -> tuple[FLOAT[...], INT8[...], FLOAT[...], INT8[...], FLOAT[...]]:
+    """Compute `relative_attention_int8` in standard operators; see `RelativeAttention` for the shift.
+
+    Queries and weights are rounded to integers, too, so that both products are products of integers.
+    """
+    d = op.Shape(content_bias, start=2)
+    S = op.Shape(near_mask, start=2, end=3)
+    near = op.Shape(near_mask, start=3)
+    as_before = op.Constant(value_ints=[0, 0])  # Reshape: the sizes of its input
+    rest = op.Constant(value_ints=[-1])
+    third = op.Constant(value_ints=[2])
+    split = op.Concat(as_before, rest, d, axis=0)
+    most = op.Constant(value_float=127.0)
+    least = op.Constant(value_float=-127.0)
+    unit = op.Constant(value_float=1.0)
+    nothing = op.Constant(value_float=0.0)
+    zero = op.Cast(nothing, to=3)  # int8
+    no_sign = op.Cast(nothing, to=2)  # uint8
+    step = op.Constant(value_float=0.007874015748031496)  # 1 / 127
+    fine_step = op.Constant(value_float=0.00392156862745098)  # 1 / 255
+
+    query_rows, key_rows, value_rows = op.Split(qkv, axis=2, num_outputs=3)
+    query = op.Transpose(op.Reshape(query_rows, split), perm=[0, 2, 1, 3])  # (B, H, S, d)
+    key = op.Transpose(op.Reshape(key_rows, split), perm=[0, 2, 1, 3])
+    value = op.Transpose(op.Reshape(value_rows, split), perm=[0, 2, 1, 3])
+    key_largest = op.ReduceMax(op.Abs(key), rest) / most  # (B, H, S, 1)
+    value_largest = op.ReduceMax(op.Abs(value), rest) / most
+    key_scale = op.Where(key_largest > nothing, key_largest, unit)
+    value_scale = op.Where(value_largest > nothing, value_largest, unit)
+    key_numbers = op.Cast(op.Clip(op.Round(key / key_scale), least, most), to=3)
+    value_numbers = op.Cast(op.Clip(op.Round(value / value_scale), least, most), to=3)
+    new_memory_key = op.ScatterND(memory_key, write_index, key_numbers)
+    new_memory_value = op.ScatterND(memory_value, write_index, value_numbers)
+    new_memory_key_scale = op.ScatterND(memory_key_scale, write_index, op.Squeeze(key_scale, rest))
+    new_memory_value_scale = op.ScatterND(memory_value_scale, write_index, op.Squeeze(value_scale, rest))
+
+    content_query = query + content_bias
+    query_largest = op.ReduceMax(op.Abs(content_query), rest)  # (B, H, S, 1)
+    query_numbers = op.QuantizeLinear(content_query / query_largest, step, zero)
+    products = op.MatMul(
+        op.DequantizeLinear(query_numbers, step, zero),
+        op.DequantizeLinear(op.Transpose(new_memory_key, perm=[0, 1, 3, 2]), unit, zero),
+    )
+    content = products * query_largest * op.Unsqueeze(new_memory_key_scale, third)  # (B, H, S, C) by slot
+    by_distance = op.MatMul(query + position_bias, position_key)  # (B, H, S, 1 + near)
+    flat = op.Reshape(by_distance, op.Concat(as_before, rest, axis=0))
+    moved = op.Slice(flat, S, op.Constant(value_ints=[9223372036854775807]), third)
+    by_age = op.Reshape(moved, op.Concat(as_before, rest, near, axis=0)) + near_mask
+    oldest_near, newest_near = op.Split(by_age, near_sizes, axis=3)
+    position = op.Concat(newest_far, newest_near, oldest_far, oldest_near, axis=3)  # (B, H, S, C) by slot
+    weights = op.Softmax(content + position, axis=-1) * op.Unsqueeze(new_memory_value_scale, third)
+    weight_largest = op.ReduceMax(weights, rest)
+    weight_numbers = op.QuantizeLinear(weights / weight_largest, fine_step, no_sign)
+    sums = op.MatMul(
+        op.DequantizeLinear(weight_numbers, fine_step, no_sign), op.DequantizeLinear(new_memory_value, unit, zero)
+    )
+    rows = op.Transpose(sums * weight_largest, perm=[0, 2, 1, 3])
+    attended = op.Reshape(rows, op.Concat(as_before, rest, axis=0))
+    return attended, new_memory_key, new_memory_key_scale, new_memory_value, new_memory_value_scale
