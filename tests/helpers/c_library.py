@@ -33,7 +33,9 @@ def build_c_runtime(sanitize: str = "", targets: tuple[str, ...] = TARGETS) -> P
     folder = ROOT / ".pytest_cache" / "native" / f"cmake{sanitize and '-'}{sanitize.replace(',', '-')}"
     folder.mkdir(parents=True, exist_ok=True)
     with FileLock(folder.with_suffix(".lock")):  # CMake compiles what has changed since the last session
-        _run("cmake", "-S", NATIVE, "-B", folder, f"-DXLRUNTIME_SANITIZE={sanitize}", "-DCMAKE_BUILD_TYPE=Release")
+        options = [f"-DXLRUNTIME_SANITIZE={sanitize}", f"-DXLRUNTIME_TESTS={'ON' if sanitize else 'OFF'}"]
+        options += ["-DCMAKE_BUILD_TYPE=Debug", "-DCMAKE_CXX_FLAGS_DEBUG=-O1 -g"] if sanitize else []
+        _run("cmake", "-S", NATIVE, "-B", folder, *options)
         _run("cmake", "--build", folder, "--parallel", str(os.cpu_count()), "--target", *targets)
     return folder
 
