@@ -62,6 +62,11 @@ function codeOf(character: string): string {
   return code.length <= 4 ? `\\u${code.padStart(4, "0")}` : `\\U${code.padStart(8, "0")}`;
 }
 
+/** Return a warning about scores that are not finite. */
+export function warningNotFinite(name: string, position: number): string {
+  return `${name}: scores that are not finite before token ${position}; its memory was refilled with first values.`;
+}
+
 /** Return a value as Python writes it, at most a few entries of a list or object. */
 export function plainText(value: unknown): string {
   if (value === null || value === undefined) return "None";

@@ -2,21 +2,19 @@
 
 import { BundleFiles, type Progress } from "./bundle_files.js";
 import { Engine } from "./engine.js";
-import { BundleError, OptionError, TextError } from "./errors.js";
+import { OptionError, TextError } from "./errors.js";
 import type { Settings } from "./evaluation.js";
 import { Sampling } from "./generation.js";
 import { counted } from "./messages.js";
 import { Runtime, type Device, type Ort } from "./onnxruntime.js";
-import { Scorer, several, type Documents } from "./scorer.js";
+import type { Documents } from "./scorer.js";
 import type { DocumentScore, TokenScores } from "./scores.js";
 import { FilesSource, UrlSource, type Source } from "./source.js";
 import { fingerprint, type Bundle } from "./spec.js";
 import { Stream, type GenerateOptions, type Piece } from "./stream.js";
-import { huggingFace, sentencePiece, type Libraries } from "./tokenizers/libraries.js";
+import type { Libraries } from "./tokenizers/libraries.js";
 import { ByteTokenizer, NoTokenizer } from "./tokenizers/plain.js";
 import { checkLength, encode, type Tokenizer } from "./tokenizers/tokenizer.js";
-import { Vocabulary } from "./tokenizers/vocabulary.js";
-import { VocabularyTokenizer } from "./tokenizers/vocabulary_tokenizer.js";
 
 /** Where a bundle is: an address, a list of files, files by name, or a `Source`. */
 export type BundlePlace = string | URL | Iterable<File> | ReadonlyMap<string, Blob | Uint8Array> | Source;
@@ -94,7 +92,7 @@ export class Model extends Engine {
 
   /** Score whole documents, each with its own memory; yield totals in the order of the documents. */
   async *score(documents: Documents, options: ScoreOptions = {}): AsyncGenerator<DocumentScore> {
-    for await (const part of this.scoreTokens(several(documents, "score"), options)) {
+    for await (const part of this.scoreTokens(documents, options)) {
       if (part.summary !== null) yield part.summary;
     }
   }
@@ -109,6 +107,7 @@ export class Model extends Engine {
     documents: Documents,
     { detail = null, bos = null, ...settings }: ScoreOptions & { detail?: number | null } = {},
   ): AsyncGenerator<TokenScores> {
+    const { Scorer, several } = await import("./scorer.js"); // streams do without it
     const scorer = new Scorer(this, this.evaluation(settings), detail, bos);
     yield* scorer.tokens(several(documents, "scoreTokens"));
   }
@@ -169,15 +168,13 @@ function sourceOf(place: BundlePlace): Source {
   return place as Source;
 }
 
+/** Return the tokenizer of a bundle. Those with a file are loaded when a bundle needs them. */
 async function makeTokenizer(files: BundleFiles, libraries: Libraries): Promise<Tokenizer> {
   const { kind, file, first_id: firstId } = files.bundle.tokenizer;
   if (kind === "bytes") return new ByteTokenizer(firstId);
   if (kind === "none" || file === null) return new NoTokenizer();
-  const [raw, place] = [await files.read(file), files.place(file)];
-  if (kind === "vocabulary") return new VocabularyTokenizer(Vocabulary.fromJson(raw, place));
-  if (kind === "tokenizers") return huggingFace(raw, place, libraries.tokenizers);
-  if (kind === "sentencepiece") return sentencePiece(raw, place, libraries.sentencepiece);
-  throw new BundleError(`${files.where}: unknown tokenizer '${kind}'.`);
+  const { fileTokenizer } = await import("./tokenizers/with_file.js");
+  return fileTokenizer(kind, await files.read(file), files.place(file), libraries);
 }
 
 export type { Bundle };

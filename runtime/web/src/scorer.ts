@@ -6,7 +6,7 @@ import type { Engine } from "./engine.js";
 import { ArgumentError, OptionError } from "./errors.js";
 import type { EvaluationSettings } from "./evaluation.js";
 import type { DocumentMemory } from "./memory.js";
-import { counted, shown } from "./messages.js";
+import { counted, shown, warningNotFinite } from "./messages.js";
 import type { OrtTensor } from "./onnxruntime.js";
 import { totalScore, type Detail, type TokenScores } from "./scores.js";
 import { checkLength } from "./tokenizers/tokenizer.js";
@@ -119,7 +119,7 @@ export class Scorer {
       const all = outputs["log_prob"]?.data as Float32Array;
       if (!all.every(Number.isFinite)) {
         memory.restart(true);
-        if (!warned) this.#engine.warn(notFinite(name, position + piece.ids.length));
+        if (!warned) this.#engine.warn(warningNotFinite(name, position + piece.ids.length));
         warned = true;
       }
       const logProbs = all.slice(0, piece.ids.length);
@@ -159,11 +159,6 @@ export class Scorer {
       topLogProbs: places.map((at) => values.slice(at * listed, at * listed + k)),
     };
   }
-}
-
-/** Return a warning about scores that are not finite. */
-export function notFinite(name: string, position: number): string {
-  return `${name}: scores that are not finite before token ${position}; its memory was refilled with first values.`;
 }
 
 /** Refuse one document where a list is expected: a text would be scored letter by letter. */

@@ -5,11 +5,9 @@ import { OptionError, TextError, XlruntimeError } from "./errors.js";
 import type { EvaluationSettings } from "./evaluation.js";
 import { Sampling, type SamplingOptions } from "./generation.js";
 import type { DocumentMemory } from "./memory.js";
-import { counted } from "./messages.js";
+import { counted, warningNotFinite } from "./messages.js";
 import type { OrtTensor } from "./onnxruntime.js";
 import type { Scores } from "./scores.js";
-import { notFinite } from "./scorer.js";
-import { readStream, writeStream } from "./stream_state.js";
 import { checkLength, encode, type Ids } from "./tokenizers/tokenizer.js";
 
 /** The next piece of a document: text, bytes or token ids. */
@@ -63,6 +61,7 @@ export class Stream {
 
   /** Use `Model.restore`. */
   static async restore(engine: Engine, raw: Uint8Array, capacity?: number, name = "the state"): Promise<Stream> {
+    const { readStream } = await import("./stream_state.js"); // few streams are saved
     const { saved, evaluation, arrays } = await readStream(engine, raw, name);
     const stream = await Stream.open(engine, evaluation, capacity ?? saved.capacity);
     stream.#memory.load(arrays, saved.offset, saved.capacity);
@@ -191,6 +190,7 @@ export class Stream {
         pending: this.#held,
         position: this.#taken,
       };
+      const { writeStream } = await import("./stream_state.js");
       return writeStream(saved, await this.#memory.arrays());
     });
   }
@@ -268,7 +268,7 @@ export class Stream {
       context.push(...seen);
       if (!found.every(Number.isFinite)) {
         this.#memory.restart(true);
-        this.#engine.warn(notFinite("the stream", this.#taken));
+        this.#engine.warn(warningNotFinite("the stream", this.#taken));
       }
       at += n;
     }
