@@ -212,6 +212,7 @@ class CModel:
             parts.append(_copied(scores.contents))
             return stop is not None and stop()
 
+        given: list[Any]
         if isinstance(source, Path):
             name, given = "xlr_score_file", [str(source).encode()]
         elif isinstance(source, str | bytes):

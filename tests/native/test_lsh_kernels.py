@@ -147,10 +147,10 @@ def chunk_inputs(B: int, H: int, R: int, T: int, d: int, n_buckets: int, full: b
     ],
 )
 def test_chunk_attention(
-    kernel_library: Path, sizes: tuple[int, ...], W: int, before: int, multiple: int, full: bool
+    kernel_library: Path, sizes: tuple[int, int, int, int, int, int], W: int, before: int, multiple: int, full: bool
 ) -> None:
     """Compare also the first row, which sees nothing but itself at -1e5: both round its normaliser equally."""
-    attributes = {"chunk_length": W, "chunks_before": before, "multiple": multiple, "self_mask": -1e5}
+    attributes: dict[str, Any] = {"chunk_length": W, "chunks_before": before, "multiple": multiple, "self_mask": -1e5}
     given = chunk_inputs(*sizes, full)
     (kernel,), (body,) = both("LSHChunkAttention", given, 1, kernel_library, **attributes)
     assert np.abs(kernel - body).max() <= TOLERANCE
@@ -160,8 +160,6 @@ def test_chunk_attention(
 def test_chunk_attention_refuses_indices_out_of_range(kernel_library: Path, index: int, wrong: int) -> None:
     given = chunk_inputs(1, 1, 2, 12, 4, 3, full=False)
     given[index].flat[3] = wrong
+    attributes: dict[str, Any] = {"chunk_length": 4, "chunks_before": 1, "multiple": 4, "self_mask": -1e5}
     with pytest.raises(InvalidArgument, match="order or rank has an index out of range, expected 0 to 11"):
-        run(
-            *("LSHChunkAttention", given, 1, kernel_library),
-            **{"chunk_length": 4, "chunks_before": 1, "multiple": 4, "self_mask": -1e5},
-        )
+        run("LSHChunkAttention", given, 1, kernel_library, **attributes)

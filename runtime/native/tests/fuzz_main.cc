@@ -1,4 +1,4 @@
-// A small fuzzer for compilers without libFuzzer: it changes inputs, and keeps those that reach new code.
+// A small fuzzer for compilers without libFuzzer: it changes inputs, and keeps each input that reaches new code.
 //
 //     fuzz FOLDER RUNS SEED    each file of the folder is an input to begin with
 //
