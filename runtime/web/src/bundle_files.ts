@@ -90,7 +90,8 @@ export class BundleFiles {
   /** Return the content of a file, or the problem of it. */
   async #fresh(name: string, progress: (bytes: number) => void): Promise<Uint8Array<ArrayBuffer> | string> {
     const wanted = this.#digests[name] as FileDigest;
-    const content = await this.#source.read(name, wanted.size, progress);
+    const most = this.#check ? wanted.size : Number.MAX_SAFE_INTEGER;
+    const content = await this.#source.read(name, most, progress);
     if (content === null) return `${name} is missing`;
     if (this.#check) {
       if (content.length > wanted.size) return `${name} has more than ${wanted.size} bytes`;

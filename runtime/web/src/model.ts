@@ -86,8 +86,8 @@ export class Model extends Engine {
    * @throws StateError - it is not a stream's state, is damaged, or belongs to another bundle.
    */
   async restore(state: Uint8Array | ArrayBuffer | Blob, { capacity }: { capacity?: number } = {}): Promise<Stream> {
-    const raw = state instanceof Blob ? new Uint8Array(await state.arrayBuffer()) : state;
-    return Stream.restore(this, raw instanceof ArrayBuffer ? new Uint8Array(raw) : raw, capacity);
+    const given = state instanceof Blob ? await state.arrayBuffer() : state;
+    return Stream.restore(this, new Uint8Array(given), capacity); // a copy, because Node's buffers share memory
   }
 
   /** Score whole documents, each with its own memory; yield totals in the order of the documents. */

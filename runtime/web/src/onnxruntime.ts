@@ -80,8 +80,8 @@ export class Runtime {
       const have = Object.keys(platform.providers).join(", ");
       throw new ProviderError(`no device ${device} here; there is ${have}.`, "Choose another device.");
     }
-    if (device === "webgpu" && !(globalThis.navigator as { gpu?: unknown } | undefined)?.gpu) {
-      throw new ProviderError("this browser has no WebGPU.", "Choose the device cpu, or another browser.");
+    if (device === "webgpu" && !(await hasAdapter())) {
+      throw new ProviderError("this browser has no adapter for WebGPU.", "Choose the device cpu, or another browser.");
     }
     const ort = given ?? (await platform.importOrt(device));
     if (threads !== null) ort.env.wasm.numThreads = threads;
@@ -132,6 +132,11 @@ export class Runtime {
     this.#last = result.catch(() => undefined);
     return result;
   }
+}
+
+async function hasAdapter(): Promise<boolean> {
+  const { gpu } = globalThis.navigator as { gpu?: { requestAdapter(): Promise<unknown> } };
+  return gpu !== undefined && (await gpu.requestAdapter()) !== null;
 }
 
 /** Import a module, or raise ProviderError with the line that installs it. */

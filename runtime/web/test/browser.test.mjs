@@ -154,13 +154,16 @@ test("a missing device, and a folder without a bundle", { skip }, async () => {
       );
     return [await caught(load("bundle", { device: "webgpu" })), await caught(load("dist"))];
   });
-  assert.match(found[0], /^ProviderError: this browser has no WebGPU\. Choose the device cpu, or another browser\./);
+  assert.match(
+    found[0],
+    /^ProviderError: this browser has no adapter for WebGPU\. Choose the device cpu, or another browser\./,
+  );
   assert.match(found[1], /^BundleNotFoundError: dist: no bundle\.json in it, so not a bundle/);
 });
 
 test("the console stays empty, except for what the browser says of lost requests", { skip }, () => {
   assert.deepEqual(
-    messages.filter((text) => !text.startsWith("Failed to load resource")),
+    messages.filter((text) => !/^Failed to load resource|^No available adapters/.test(text)),
     [],
   );
 });

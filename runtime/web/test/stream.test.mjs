@@ -67,6 +67,18 @@ test("an error within a piece goes back to its beginning", async () => {
   assert.deepEqual(await stream.save(), before);
 });
 
+test("a state goes on from a buffer of Node, which is a part of a larger one", async () => {
+  const model = await open(BYTES);
+  const stream = await model.stream();
+  await stream.feed(TEXT);
+  const state = await stream.save();
+  const pool = Buffer.alloc(state.length + 24, 7);
+  const part = pool.subarray(8, 8 + state.length);
+  part.set(state);
+  assert.deepEqual(await (await model.restore(part)).feed(TEXT), await stream.feed(TEXT));
+  assert.deepEqual(new Uint8Array(part), state);
+});
+
 test("comparing continuations leaves the stream where it is", async () => {
   const model = await open(BYTES);
   const stream = await model.stream();

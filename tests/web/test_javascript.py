@@ -1,0 +1,180 @@
+"""The JavaScript runtime: its own tests, the conformance kit in Node and in Chromium, states that cross, samples.
+
+They need Node and what `npm ci` installs in `runtime/web`, and skip without it.
+"""
+
+from __future__ import annotations
+
+import functools
+import http.server
+import json
+import os
+import re
+import shutil
+import subprocess
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from conformance.run import run_case
+from tests.helpers.paths import EMPTY, ROOT, golden_bundle
+from xlruntime import load
+from xlruntime.graph_gate import OPERATORS
+
+WEB = ROOT / "runtime/web"
+INSTALLED = shutil.which("node") is not None and (WEB / "node_modules/onnxruntime-node").is_dir()
+CHROMIUM = next(
+    (path for path in (os.environ.get("CHROMIUM"), "/usr/bin/chromium") if path and Path(path).exists()), None
+)
+needs_node = pytest.mark.skipif(not INSTALLED, reason="needs Node, and `npm ci` in runtime/web")
+needs_chromium = pytest.mark.skipif(
+    not (INSTALLED and CHROMIUM), reason="needs Chromium, Node, and `npm ci` in runtime/web"
+)
+WASM, WEBGPU = 5e-5, 0.02  # nats: WebAssembly rounds otherwise, and GPUs compute some functions coarsely
+
+
+def run(*command: object, folder: Path = WEB) -> str:
+    result = subprocess.run(
+        list(map(str, command)), cwd=folder, capture_output=True, text=True, timeout=900, check=False
+    )
+    assert result.returncode == 0, result.stdout[-8000:] + result.stderr[-2000:]
+    return result.stdout
+
+
+@pytest.fixture(scope="module")
+def built() -> None:
+    """Compile the package."""
+    run("npm", "run", "build")
+
+
+def test_operators_of_the_gate_are_those_of_python() -> None:
+    texts = re.findall(r"= `([^$]*?)`;", (WEB / "src/operators.ts").read_text("utf-8"))
+    assert set(" ".join(texts).split()) == OPERATORS
+
+
+def test_modules_are_short_and_the_lock_names_no_host() -> None:
+    files = [*WEB.glob("src/**/*.ts"), *WEB.glob("conformance/*.mjs"), *WEB.glob("test/*.mjs")]
+    assert len(files) > 40
+    assert [file.name for file in files if len(file.read_text("utf-8").splitlines()) > 400] == []
+    lock = json.loads((WEB / "package-lock.json").read_text("utf-8"))
+    assert [name for name, package in lock["packages"].items() if "resolved" in package] == []
+
+
+@pytest.mark.full
+@needs_node
+def test_own_tests_pass() -> None:
+    assert "# fail 0" in run("npm", "test")
+
+
+@pytest.mark.full
+@needs_node
+@pytest.mark.usefixtures("built")
+def test_node_passes_the_kit_and_python_goes_on_from_its_states(kit: Path, tmp_path: Path) -> None:
+    run("node", "conformance/run.mjs", kit, "--keep", tmp_path, "--within", "1e-4")
+    names = [name for name in json.loads((kit / "kit.json").read_text("utf-8"))["cases"] if name.startswith("state_")]
+    assert len([*tmp_path.iterdir()]) == 2 * len(names)
+    for name in names:
+        assert run_case(kit, name, 1e-4, states=tmp_path).problems == []
+
+
+@pytest.mark.full
+@needs_chromium
+@pytest.mark.usefixtures("built")
+def test_chromium_passes_the_kit_and_python_goes_on_from_its_states(kit: Path, tmp_path: Path) -> None:
+    run("node", "conformance/run.mjs", kit, "--chromium", "--keep", tmp_path, "--within", WASM)
+    for name in (f"state_{EMPTY}", "state_reformer_band", "state_two_rings"):
+        assert run_case(kit, name, 1e-4, states=tmp_path).problems == []
+
+
+@pytest.mark.full
+@needs_chromium
+@pytest.mark.usefixtures("built")
+@pytest.mark.parametrize("name", [EMPTY, "pre_lnorm_empty", "reformer_band", "two_rings", "late_reader"])
+def test_webgpu_passes_streams_and_states(name: str, kit: Path) -> None:
+    for what in ("stream", "state"):
+        run(
+            "node",
+            "conformance/run.mjs",
+            kit,
+            "--chromium",
+            "--device",
+            "webgpu",
+            "--only",
+            f"{what}_{name}",
+            "--within",
+            WEBGPU,
+        )
+
+
+@pytest.fixture
+def package(tmp_path: Path) -> Path:
+    """Return a folder in which programs find the package and its peers."""
+    (tmp_path / "node_modules").mkdir()
+    for installed in (WEB / "node_modules").iterdir():
+        (tmp_path / "node_modules" / installed.name).symlink_to(installed)
+    (tmp_path / "node_modules/xlruntime").symlink_to(WEB)
+    (tmp_path / "bundle").symlink_to(golden_bundle(EMPTY))
+    return tmp_path
+
+
+@pytest.mark.full
+@needs_node
+@pytest.mark.usefixtures("built")
+def test_samples_for_node(package: Path) -> None:
+    for sample in (ROOT / "samples/node").iterdir():
+        assert len(sample.read_text("utf-8").splitlines()) <= 40
+        shutil.copyfile(sample, package / sample.name)
+    (package / "river.txt").write_text("The river was low and the boats lay on the mud", "utf-8")
+    said = run("node", "score_a_file.mjs", "bundle", "river.txt", folder=package)
+    model = load(golden_bundle(EMPTY))
+    (score,) = model.score([package / "river.txt"])
+    assert said.startswith(
+        f"river.txt: 45 tokens, {score.bits:.1f} bits, {score.bits_per_byte:.4f} bits per byte\ntoken "
+    )
+    said = run("node", "save_and_generate.mjs", folder=package)
+    assert said.count("bits for") == 2
+    assert model.restore(package / "stream.safetensors").position == 25
+
+
+@pytest.fixture
+def address(package: Path) -> Iterator[str]:
+    """Serve the sample of a page as it says."""
+    shutil.copyfile(ROOT / "samples/browser/index.html", package / "index.html")
+    (package / "xlruntime").symlink_to(WEB / "dist")
+    (package / "onnxruntime").symlink_to(WEB / "node_modules/onnxruntime-web/dist")
+
+    class Quiet(http.server.SimpleHTTPRequestHandler):
+        def log_message(self, *_: object) -> None:
+            pass
+
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(Quiet, directory=str(package)))
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    yield f"http://127.0.0.1:{server.server_port}"
+    server.shutdown()
+    server.server_close()
+
+
+@pytest.mark.full
+@needs_chromium
+@pytest.mark.usefixtures("built")
+def test_sample_for_browsers(address: str, package: Path) -> None:
+    assert len((ROOT / "samples/browser/index.html").read_text("utf-8").splitlines()) <= 40
+    (package / "look.mjs").write_text(
+        f"""
+        import {{ openBrowser }} from {json.dumps(str(WEB / "conformance/browser.mjs"))};
+        const browser = await openBrowser();
+        const page = await browser.newPage();
+        page.on("console", (message) => console.log(message.text()));
+        page.on("pageerror", (error) => console.log(error.message));
+        await page.goto({json.dumps(address)});
+        await page.waitForFunction(() => document.querySelector("#found").textContent === "Ready.");
+        await page.fill("#text", "The river");
+        await page.waitForFunction(() => document.querySelectorAll("#found span").length === 8);
+        console.log(await page.textContent("#found"));
+        await browser.close();
+        """,
+        "utf-8",
+    )
+    assert run("node", "look.mjs", folder=package) == "he river\n"
