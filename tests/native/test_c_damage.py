@@ -19,7 +19,7 @@ from tests.native.test_c_json import VALUES
 from tests.native.test_c_tokenizers import RAW, VOCABULARIES
 from xlruntime.state_file import write_state
 
-pytestmark = pytest.mark.full  # compiles C++
+pytestmark = pytest.mark.native
 
 SANITIZERS = ("-fsanitize=address,undefined", "-fno-sanitize-recover=all")
 LONGEST = 60_000  # bytes of an input to begin with

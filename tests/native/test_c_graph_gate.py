@@ -22,7 +22,7 @@ from tests.runtime.test_graph_gate import SCALE, SCORED, call, function, laughs,
 from xlruntime.graph_gate import check_graph, read_graph
 from xlruntime.limits import Limits
 
-pytestmark = pytest.mark.full  # compiles C++
+pytestmark = pytest.mark.native
 
 GRAPHS = sorted(GOLDEN.glob("*/bundle/*.onnx"))
 SAMPLES = 1500  # damaged graphs

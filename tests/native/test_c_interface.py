@@ -22,7 +22,7 @@ from tests.helpers.paths import BAND, CHUNK, EMPTY, GOLDEN, ZEROS, golden_bundle
 from xlruntime import Model, Sampling
 from xlruntime.bundle import digest_file
 
-pytestmark = pytest.mark.full  # compiles C++
+pytestmark = pytest.mark.native
 
 __all__ = ["c_runtime"]
 

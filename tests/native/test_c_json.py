@@ -17,7 +17,7 @@ from xlruntime import BundleError
 from xlruntime.limits import Limits, parse_json
 from xlruntime.messages import named, one_line, shown
 
-pytestmark = pytest.mark.full  # compiles C++
+pytestmark = pytest.mark.native
 
 LIMITS = Limits(1 << 22, 100_000)
 TABLES = "14.0.0"  # Unicode of the tables; another Python may know more characters

@@ -26,7 +26,7 @@ from xlruntime.bundle_files import BundleFiles
 from xlruntime.evaluation import EvaluationSettings
 from xlruntime.spec import Bundle
 
-pytestmark = pytest.mark.full  # compiles C++
+pytestmark = pytest.mark.native
 
 NAMES = sorted(path.parent.name for path in GOLDEN.glob("*/bundle"))
 SAMPLES = 1500  # damaged manifests

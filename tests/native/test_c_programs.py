@@ -18,7 +18,7 @@ from xlexport.checkpoints import load as load_checkpoint
 from xlexport.convert import ConversionOptions, convert
 from xlruntime import Sampling
 
-pytestmark = pytest.mark.full  # compiles C++
+pytestmark = pytest.mark.native
 
 PAGE = "docs/c_interface.md"
 TEXT = "The old man walked down to the river."

@@ -30,7 +30,7 @@ from xlruntime.limits import Limits
 from xlruntime.state_file import read_state, write_state
 from xlruntime.stream_state import KIND, VERSION, read_stream
 
-pytestmark = pytest.mark.full  # compiles C++
+pytestmark = pytest.mark.native
 
 LIMITS = Limits()
 HEADERS = (

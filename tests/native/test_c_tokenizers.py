@@ -21,7 +21,7 @@ from xlruntime.limits import Limits, read_json
 from xlruntime.tokenizers import make_tokenizer
 from xlruntime.tokenizers.vocabulary import Vocabulary
 
-pytestmark = pytest.mark.full  # compiles C++
+pytestmark = pytest.mark.native
 
 COUNTED = ("bytes", "chars", "words", "first_token_bytes", "first_token_chars", "dropped_bytes", "dropped_chars")
 SIGMAS = ("a", "Σ", "ς", "σ", "i", "\u0307", "_", "<eos>")

@@ -11,7 +11,7 @@ import pytest
 
 from tests.helpers.native import NATIVE, compiler
 
-pytestmark = pytest.mark.full  # compiles C++
+pytestmark = pytest.mark.native
 
 FLAGS = {
     "base": (),

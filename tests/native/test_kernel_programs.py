@@ -14,7 +14,7 @@ import pytest
 
 from tests.helpers.native import build_kernels, build_with
 
-pytestmark = pytest.mark.full  # compiles C++
+pytestmark = pytest.mark.native
 
 PROGRAMS = ("lsh", "relative_attention")
 ARM = "aarch64-linux-musl"  # linked statically, so an emulator needs no libraries of that platform

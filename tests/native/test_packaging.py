@@ -61,7 +61,7 @@ def test_version_license_and_backend_are_those_of_xlexport() -> None:
     assert set(backend) < set(BUILD)
 
 
-@pytest.mark.full
+@pytest.mark.native
 @builds
 def test_wheel_and_sdist_are_the_same_bytes_wherever_they_are_built(tmp_path: Path) -> None:
     one, two = copied(tmp_path / "one", 1_000_000_000), copied(tmp_path / "another folder", 1_700_000_000)
@@ -86,7 +86,7 @@ def test_wheel_and_sdist_are_the_same_bytes_wherever_they_are_built(tmp_path: Pa
     assert loaded.xlexport_ops_version() == xlexport.__version__.encode()
 
 
-@pytest.mark.full
+@pytest.mark.native
 @builds
 def test_wheel_is_built_from_the_sdist(tmp_path: Path) -> None:
     sources = copied(tmp_path / "sources", 1_000_000_000)
@@ -100,7 +100,7 @@ def test_wheel_is_built_from_the_sdist(tmp_path: Path) -> None:
     assert only(unpacked / "dist", ".whl").read_bytes() == only(sources / "dist", ".whl").read_bytes()
 
 
-@pytest.mark.full
+@pytest.mark.native
 @builds
 def test_one_command_builds_for_other_platforms(tmp_path: Path) -> None:
     command = [sys.executable, str(NATIVE / "build_wheels.py"), "-o", str(tmp_path), "--no-isolation"]
@@ -114,7 +114,7 @@ def test_one_command_builds_for_other_platforms(tmp_path: Path) -> None:
     assert only(tmp_path, ".tar.gz").is_file()
 
 
-@pytest.mark.full
+@pytest.mark.native
 @builds
 def test_unknown_platform_is_refused(tmp_path: Path) -> None:
     made = build(copied(tmp_path / "sources", 1_000_000_000), "-t", "wheel", XLEXPORT_OPS_PLATFORM="amiga-m68k")
@@ -122,7 +122,7 @@ def test_unknown_platform_is_refused(tmp_path: Path) -> None:
     assert "XLEXPORT_OPS_PLATFORM: no library can be built for amiga-m68k, only for linux-x86_64" in made.stderr
 
 
-@pytest.mark.full
+@pytest.mark.native
 @pytest.mark.skipif(find_spec("xlexport_ops") is None, reason="xlexport-ops is not installed")
 def test_installed_package_is_found_and_of_this_version() -> None:
     show = "from xlruntime.kernels import *; from xlruntime.devices import Device; "

@@ -20,7 +20,7 @@ from xlruntime.bundle import read_bundle
 from xlruntime.evaluation import EvaluationRules, FirstMemory, Ring, Setting
 from xlruntime.spec import Bundle, FileDigest, Graph, Layout, Memory, Tensor, Tokenizer
 
-pytestmark = pytest.mark.full
+pytestmark = pytest.mark.native
 
 FOR_PEOPLE = {"architecture", "config", "precision", "provenance"}  # a runtime does nothing with them
 # Errors of other things than bundles, states and their use.

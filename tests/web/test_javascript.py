@@ -62,13 +62,13 @@ def test_modules_are_short_and_the_lock_names_no_host() -> None:
     assert [name for name, package in lock["packages"].items() if "resolved" in package] == []
 
 
-@pytest.mark.full
+@pytest.mark.native
 @needs_node
 def test_own_tests_pass() -> None:
     assert "# fail 0" in run("npm", "test")
 
 
-@pytest.mark.full
+@pytest.mark.native
 @needs_node
 @pytest.mark.usefixtures("built")
 def test_node_passes_the_kit_and_python_goes_on_from_its_states(kit: Path, tmp_path: Path) -> None:
@@ -79,7 +79,7 @@ def test_node_passes_the_kit_and_python_goes_on_from_its_states(kit: Path, tmp_p
         assert run_case(kit, name, 1e-4, states=tmp_path).problems == []
 
 
-@pytest.mark.full
+@pytest.mark.native
 @needs_chromium
 @pytest.mark.usefixtures("built")
 def test_chromium_passes_the_kit_and_python_goes_on_from_its_states(kit: Path, tmp_path: Path) -> None:
@@ -88,7 +88,7 @@ def test_chromium_passes_the_kit_and_python_goes_on_from_its_states(kit: Path, t
         assert run_case(kit, name, 1e-4, states=tmp_path).problems == []
 
 
-@pytest.mark.full
+@pytest.mark.native
 @needs_chromium
 @pytest.mark.usefixtures("built")
 @pytest.mark.parametrize("name", [EMPTY, "pre_lnorm_empty", "reformer_band", "two_rings", "late_reader"])
@@ -119,7 +119,7 @@ def package(tmp_path: Path) -> Path:
     return tmp_path
 
 
-@pytest.mark.full
+@pytest.mark.native
 @needs_node
 @pytest.mark.usefixtures("built")
 def test_samples_for_node(package: Path) -> None:
@@ -156,7 +156,7 @@ def address(package: Path) -> Iterator[str]:
     server.server_close()
 
 
-@pytest.mark.full
+@pytest.mark.native
 @needs_chromium
 @pytest.mark.usefixtures("built")
 def test_sample_for_browsers(address: str, package: Path) -> None:
