@@ -28,7 +28,7 @@ __all__ = ["model_note", "read_for_page", "write_report"]
 
 LONGEST_BYTES = 32 << 20  # of a document: browsers do not open much longer pages
 STYLES = ("colours.css", "report.css")
-SCRIPTS = ("common.js", "data.js", "text.js", "measures.js", "panels.js", "report.js")
+SCRIPTS = ("common.js", "tokens.js", "data.js", "text.js", "measures.js", "panels.js", "controls.js", "report.js")
 LEAST_CEILING = 12  # bits at the end of the scale for tokens: the bits of a blind guess, but at least this many
 PLAIN_NAMES = {"bundle", "model", "checkpoint", "out", "output"}  # names of folders that do not describe a model
 WORD_CEILING = 32  # bits at the end of the scale for words, or the end of the tokens' scale if that is larger

@@ -56,7 +56,8 @@ chart.draw = () => {
   const inner = Math.max(1, width - chart.left - chart.right);
   const base = height - chart.bottom;
   const nearby = Array.from({ length: Math.floor(inner) }, (_, x) => course.near(x / inner));
-  const running = nearby.map((_, x) => course.mean(0, Math.max(1, Math.round(((x + 1) / inner) * BINS))));
+  const meanTo = (x) => course.mean(0, Math.max(1, Math.round(((x + 1) / inner) * BINS)));
+  const running = nearby.map((value, x) => (value === null ? null : meanTo(x)));
   const [low, high] = range(nearby, 0);
   const bottom = Math.max(0, low - 0.1 * (high - low));
   const top = high + 0.1 * (high - low);
