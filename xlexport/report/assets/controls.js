@@ -15,7 +15,7 @@ function nameCourse() {
 }
 
 const FEWEST = 200; // tokens of a document from which on it has a course that can be drawn
-const isShort = () => N < FEWEST;
+const isShort = () => N < FEWEST || view.isWriting; // a curve that appears would move what somebody writes
 
 function drawPanels() {
   if (isShort()) return;
@@ -97,11 +97,8 @@ function fold(string) {
 
 let folded = ""; // the text, once somebody searches it
 
-// Whether there is something new to look for, which then was found.
-function search() {
-  const query = byId("query").value.normalize("NFC");
-  if (query === view.query) return false;
-  view.query = query;
+function findHits() {
+  const { query } = view;
   view.hits = [];
   view.hit = -1;
   view.hitLength = query.length;
@@ -111,6 +108,14 @@ function search() {
     for (let at = folded.indexOf(wanted); at >= 0; at = folded.indexOf(wanted, at + wanted.length)) view.hits.push(at);
   }
   byId("found").textContent = query ? grouped(view.hits.length) : "";
+}
+
+// Whether there is something new to look for, which then was found.
+function search() {
+  const query = byId("query").value.normalize("NFC");
+  if (query === view.query) return false;
+  view.query = query;
+  findHits();
   card.hide(); // it is about something else
   redraw();
   if (!isShort()) strip.draw();

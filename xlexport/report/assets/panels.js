@@ -210,7 +210,8 @@ card.show = async (token, pinned) => {
   card.place();
   const name = nameOf(found.id);
   if (found.surprisal === null) return `${name}: no score`;
-  return `${name}: ${found.surprisal.toFixed(2)} bits, ${percent(2 ** -found.surprisal)}, rank ${found.rank}`;
+  const rank = found.rank ? `, rank ${found.rank}` : "";
+  return `${name}: ${found.surprisal.toFixed(2)} bits, ${percent(2 ** -found.surprisal)}${rank}`;
 };
 
 function cardContent(token, found) {
@@ -225,8 +226,8 @@ function cardContent(token, found) {
   }
   head.append(element("em", "", `${found.surprisal.toFixed(2)} bits`));
   fact("probability", `${percent(2 ** -found.surprisal)} · ${odds(found.surprisal)}`);
-  fact("rank", `${grouped(found.rank)} of ${grouped(about.vocabSize)}`);
-  fact("entropy", `${found.entropy.toFixed(2)} bits`);
+  if (found.rank) fact("rank", `${grouped(found.rank)} of ${grouped(about.vocabSize)}`);
+  if (found.entropy !== null) fact("entropy", `${found.entropy.toFixed(2)} bits`);
   const { first, end, place, stop, bits: all } = wordAt(token);
   if (end - first > 1 && stop > place) {
     const word = element("bdi", "", label(text.slice(place, stop))); // from right to left it moves no number
