@@ -142,6 +142,7 @@ OTHER_LANGUAGES = {
     "c": "tests/native/test_c_programs.py",
     "cpp": "tests/native/test_c_programs.py",
     "cmake": "tests/native/test_c_programs.py",
+    "js": "tests/web/test_javascript.py",
     "{eval-rst}": "scripts/docs",
     "{toctree}": "scripts/docs",
 }
