@@ -79,6 +79,9 @@ NOT_RUN = {
         "python -m benchmarks.duplication_table --out RUNS --word-length 511 --steps 150000 --seconds 1e9 --until 2 "
         "--device cuda",
     ): "trains for hours",
+    ("docs/javascript.md", "npm ci --ignore-scripts && npm run build              # in runtime/web"): (
+        "tests/web/test_javascript.py builds the package and installs it"
+    ),
     ("docs/native.md", "pip install ./runtime/native"): INSTALLS,
     ("docs/native.md", "ok     kernels            xlexport-ops 0.1.0 (avx512): …/xlexport_ops/libxlexport_ops.so"): (
         "output of doctor: tests/native/test_choosing_kernels.py"
