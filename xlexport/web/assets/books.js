@@ -20,8 +20,14 @@ function readBook(file) {
   setBase(null);
   forgetBranches();
   byId("new").disabled = false;
+  showTitle(file.name);
   showState(`Reading ${file.name}`);
   sendDocument({ kind: "book", file });
+}
+
+function showTitle(name) {
+  document.querySelector("h1").textContent = legible(name);
+  document.title = legible(name);
 }
 
 // A page without text, until there is one.

@@ -9,6 +9,7 @@ function setWriting(isOn) {
   view.isWriting = isOn;
   document.body.classList.toggle("writing", isOn);
   document.body.classList.toggle("reading", !isOn);
+  if (isOn) showTitle(about.title);
   editor.hidden = !isOn;
   textNode.tabIndex = isOn ? -1 : 0;
 }
