@@ -67,7 +67,7 @@ export const scenarios = {
         await page.keyboard.press("Control+Home");
         for (let step = 0; step < 8; step++) await page.keyboard.press("ArrowRight");
         await page.keyboard.press("Control+Delete");
-        await page.keyboard.type("new ");
+        await page.keyboard.type("new");
       }
       if (number === 2) {
         await page.keyboard.press("Control+Shift+End");

@@ -103,7 +103,7 @@ def check_numbers(seen: dict[str, Any], text: str, bits: np.ndarray, unscored: i
 
 
 def test_text_is_coloured_while_it_is_typed_and_changed(folder: Path, address: str, model: Model) -> None:
-    texts = [OLD, NEW, "The old new "]
+    texts = [OLD, NEW, "The old new"]
     found = play(folder, address, "types", texts=texts)
     for text, seen in zip([*texts, texts[-1]], found, strict=True):
         check_numbers(seen, text, bits_of(model, text))
