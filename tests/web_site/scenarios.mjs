@@ -11,7 +11,9 @@ async function open(page, { address }) {
 async function settled(page, text) {
   await page.waitForFunction(
     (wanted) =>
-      document.querySelector("#text").textContent === wanted && document.querySelector("#state").textContent.startsWith("Ready"),
+      document.querySelector("#text").textContent === wanted &&
+      document.querySelector("#text").ariaBusy === "false" &&
+      document.querySelector("#state").textContent.startsWith("Ready"),
     text,
   );
   const tokens = new TextEncoder().encode(text).length.toLocaleString("en-US");
@@ -130,7 +132,9 @@ export const scenarios = {
     await page.waitForFunction(() => !document.documentElement.classList.contains("short"));
     const whole = await seen(page);
     const title = await page.title();
-    await page.locator(`[data-t='${request.token}']`).scrollIntoViewIfNeeded();
+    await page.keyboard.press("/");
+    await page.keyboard.type("needle");
+    await page.waitForFunction(() => document.querySelector("#found").textContent === "1 of 1");
     await page.locator(`[data-t='${request.token}']`).click();
     const words = await (await card(page)).jsonValue();
     await page.keyboard.press("Escape");
@@ -138,9 +142,6 @@ export const scenarios = {
     const surprising = await (await card(page)).jsonValue();
     await page.keyboard.press("c");
     const mode = await page.evaluate(() => document.querySelector("[name=mode]:checked").value);
-    await page.keyboard.press("/");
-    await page.keyboard.type("needle");
-    await page.waitForFunction(() => document.querySelector("#found").textContent === "1 of 1");
     const strip = await page.evaluate(() => {
       const canvas = document.querySelector("#strip");
       const { data } = canvas.getContext("2d").getImageData(4, 0, 1, canvas.height);

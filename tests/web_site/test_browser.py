@@ -35,7 +35,7 @@ PARAGRAPHS = (
 )
 BOOK = (b"It was the best of times,\r\nit was the worst of times.\n" * 90) + b"a needle \xff in the hay\n" + b"x " * 40
 
-Open = Callable[..., dict[str, Any]]
+ROUNDED = 0.006  # bits: a page keeps hundredths of a bit of each token, and shows three decimals
 
 
 @pytest.fixture(scope="module")
@@ -100,7 +100,7 @@ def bits_of(model: Model, text: str | bytes) -> np.ndarray:
 def check_numbers(seen: dict[str, Any], text: str, bits: np.ndarray, unscored: int = 1) -> None:
     """Compare the page's colours and totals with Python's numbers."""
     total = bits.sum()
-    assert float(seen["figures"]["bits per byte"]) == pytest.approx(total / len(bits), abs=1.5e-3)
+    assert float(seen["figures"]["bits per byte"]) == pytest.approx(total / len(bits), abs=ROUNDED)
     assert seen["figures"]["tokens"] == f"{len(text.encode()):,}"
     assert "".join(seen["texts"]) == text
     if text.isascii():
@@ -141,9 +141,10 @@ def test_book_is_dropped_and_read(folder: Path, address: str, model: Model) -> N
     found = play(folder, address, "drops", raw=list(BOOK), token=token)
     assert found["title"] == "a book.txt"
     grown = [int(words.partition(" of ")[0].replace(",", "")) for words in found["states"] if " of " in words]
-    assert len(grown) > 2 and grown == sorted(grown)
+    assert grown and grown == sorted(grown) and grown[0] < len(BOOK)
     assert float(found["whole"]["figures"]["bits per byte"]) == pytest.approx(bits.sum() / len(bits), abs=1e-3)
-    assert "\\xff" in "".join(found["whole"]["texts"]) or len(found["whole"]["texts"]) < len(BOOK)
+    first = "".join(found["whole"]["texts"])  # blocks near the window
+    assert len(first) > 500 and BOOK.replace(b"\r\n", b"\n").startswith(first.encode())
     (part,) = [part for part in model.score_tokens([BOOK], detail=5) if part.index[0] <= token <= part.index[-1]]
     at = token - int(part.index[0])
     assert part.rank is not None and part.entropy is not None
@@ -153,7 +154,7 @@ def test_book_is_dropped_and_read(folder: Path, address: str, model: Model) -> N
     assert f"token {token:,} of {len(BOOK):,}" in found["words"]
     assert "bits" in found["surprising"] and found["mode"] == "word"
     assert found["strip"] > 10
-    check_numbers(found["after"], "He", bits_of(model, "He"))
+    assert float(found["after"]["figures"]["bits per byte"]) == pytest.approx(bits_of(model, "He")[0], abs=ROUNDED)
 
 
 def test_continuations_are_drawn_written_and_compared(folder: Path, address: str, model: Model) -> None:
@@ -237,7 +238,7 @@ def test_illegal_id_is_refused(folder: Path, tmp_path: Path) -> None:
         found = play(folder, address, "ids", texts=["3 1 4 1 5", "3 1 4 999 5"])
     bundle = load(golden_bundle(BAND), threads=1)
     bits = bits_of_ids(bundle, [3, 1, 4, 1, 5])
-    assert float(found["before"]["figures"]["bits per token"]) == pytest.approx(bits.mean(), abs=1e-3)
+    assert float(found["before"]["figures"]["bits per token"]) == pytest.approx(bits.mean(), abs=ROUNDED)
     assert found["problem"].startswith("the text: token 3 is 999, expected an id from 0 to ")
 
 

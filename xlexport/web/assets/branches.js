@@ -99,7 +99,8 @@ function takeDrawn({ side, text: drawn }) {
 
 function takeBranch(found) {
   const branch = branches[found.side];
-  if (branch.field.value !== found.text) return; // more was written meanwhile
+  // A field ends lines with newlines only. If the texts differ otherwise, more was written meanwhile.
+  if (branch.field.value !== found.text.replace(/\r\n?/g, "\n")) return;
   branch.found = found;
   paint(branch.shown, found);
   showBranches();

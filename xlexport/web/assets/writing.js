@@ -151,6 +151,7 @@ function figuresNow() {
 }
 
 function showProgress() {
+  textNode.ariaBusy = String(!totals.isDone);
   if (!link.isReady) return;
   const isBusy = !totals.isDone && N - scored > 300;
   byId("bar").hidden = !isBusy;
@@ -163,6 +164,8 @@ function showProgress() {
 
 function sendText() {
   hideProblem();
+  totals.isDone = false;
+  textNode.ariaBusy = "true";
   sendDocument({ kind: "text", text });
 }
 
