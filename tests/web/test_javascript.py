@@ -178,3 +178,15 @@ def test_sample_for_browsers(address: str, package: Path) -> None:
         "utf-8",
     )
     assert run("node", "look.mjs", folder=package) == "he river\n"
+
+
+@pytest.mark.native
+@needs_node
+@pytest.mark.usefixtures("built")
+def test_javascript_of_the_page(package: Path) -> None:
+    """Run the blocks of the page as one module; comments show what the last one prints."""
+    page = (ROOT / "docs/javascript.md").read_text("utf-8")
+    blocks = re.findall(r"```js\n(.*?)```", page, re.DOTALL)
+    (package / "page.mjs").write_text("".join(blocks), "utf-8")
+    printed = re.findall(r"^ +// (\w+Error: .*\n)", page, re.MULTILINE)
+    assert len(blocks) == 2 and run("node", "page.mjs", folder=package) == "".join(printed)
