@@ -19,6 +19,7 @@ from pathlib import Path
 import pytest
 
 from conformance.run import run_case
+from tests.helpers.pages import blocks_of
 from tests.helpers.paths import EMPTY, ROOT, golden_bundle
 from xlruntime import load
 from xlruntime.graph_gate import OPERATORS
@@ -117,6 +118,19 @@ def package(tmp_path: Path) -> Path:
     (tmp_path / "node_modules/xlruntime").symlink_to(WEB)
     (tmp_path / "bundle").symlink_to(golden_bundle(EMPTY))
     return tmp_path
+
+
+@pytest.mark.native
+@needs_node
+@pytest.mark.usefixtures("built")
+def test_javascript_of_the_page_runs_and_prints_what_it_shows(package: Path) -> None:
+    texts = [block.text for block in blocks_of("docs/javascript.md") if block.language == "js"]
+    program = "\n".join(texts)
+    (package / "page.mjs").write_text(program, "utf-8")
+    shown = re.findall(r"console\.log\(.*\);\n *// (.*)", program)
+    assert len(texts) == 2
+    assert len(shown) == 1
+    assert run("node", "page.mjs", folder=package).splitlines() == shown
 
 
 @pytest.mark.native
