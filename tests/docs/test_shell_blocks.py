@@ -79,7 +79,9 @@ NOT_RUN = {
         "python -m benchmarks.duplication_table --out RUNS --word-length 511 --steps 150000 --seconds 1e9 --until 2 "
         "--device cuda",
     ): "trains for hours",
-    ("docs/javascript.md", "npm install xlruntime onnxruntime-web      # for browsers"): INSTALLS,
+    ("docs/javascript.md", "npm ci && npm run build                               # in runtime/web"): (
+        "tests/web/test_javascript.py builds the package and installs it"
+    ),
     ("docs/native.md", "pip install ./runtime/native"): INSTALLS,
     ("docs/native.md", "ok     kernels            xlexport-ops 0.1.0 (avx512): …/xlexport_ops/libxlexport_ops.so"): (
         "output of doctor: tests/native/test_choosing_kernels.py"
@@ -140,10 +142,10 @@ OTHER_LANGUAGES = {
     "console": "tests/test_signing.py",
     "python": "tests/docs/test_python_blocks.py",
     "json": "tests/runtime/test_bundle_format_page.py",
-    "js": "tests/web/test_javascript.py",
     "c": "tests/native/test_c_programs.py",
     "cpp": "tests/native/test_c_programs.py",
     "cmake": "tests/native/test_c_programs.py",
+    "js": "tests/web/test_javascript.py",
     "{eval-rst}": "scripts/docs",
     "{toctree}": "scripts/docs",
 }

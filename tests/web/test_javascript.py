@@ -19,7 +19,6 @@ from pathlib import Path
 import pytest
 
 from conformance.run import run_case
-from tests.helpers.pages import blocks_of
 from tests.helpers.paths import EMPTY, ROOT, golden_bundle
 from xlruntime import load
 from xlruntime.graph_gate import OPERATORS
@@ -123,19 +122,6 @@ def package(tmp_path: Path) -> Path:
 @pytest.mark.native
 @needs_node
 @pytest.mark.usefixtures("built")
-def test_javascript_of_the_page_runs_and_prints_what_it_shows(package: Path) -> None:
-    texts = [block.text for block in blocks_of("docs/javascript.md") if block.language == "js"]
-    program = "\n".join(texts)
-    (package / "page.mjs").write_text(program, "utf-8")
-    shown = re.findall(r"console\.log\(.*\);\n *// (.*)", program)
-    assert len(texts) == 2
-    assert len(shown) == 1
-    assert run("node", "page.mjs", folder=package).splitlines() == shown
-
-
-@pytest.mark.native
-@needs_node
-@pytest.mark.usefixtures("built")
 def test_samples_for_node(package: Path) -> None:
     for sample in (ROOT / "samples/node").iterdir():
         assert len(sample.read_text("utf-8").splitlines()) <= 40
@@ -192,3 +178,15 @@ def test_sample_for_browsers(address: str, package: Path) -> None:
         "utf-8",
     )
     assert run("node", "look.mjs", folder=package) == "he river\n"
+
+
+@pytest.mark.native
+@needs_node
+@pytest.mark.usefixtures("built")
+def test_javascript_of_the_page(package: Path) -> None:
+    """Run the blocks of the page as one module; comments show what the last one prints."""
+    page = (ROOT / "docs/javascript.md").read_text("utf-8")
+    blocks = re.findall(r"```js\n(.*?)```", page, re.DOTALL)
+    (package / "page.mjs").write_text("".join(blocks), "utf-8")
+    printed = re.findall(r"^ +// (\w+Error: .*\n)", page, re.MULTILINE)
+    assert len(blocks) == 2 and run("node", "page.mjs", folder=package) == "".join(printed)
