@@ -79,7 +79,7 @@ NOT_RUN = {
         "python -m benchmarks.duplication_table --out RUNS --word-length 511 --steps 150000 --seconds 1e9 --until 2 "
         "--device cuda",
     ): "trains for hours",
-    ("docs/javascript.md", "npm ci --ignore-scripts && npm run build              # in runtime/web"): (
+    ("docs/javascript.md", "npm ci && npm run build                               # in runtime/web"): (
         "tests/web/test_javascript.py builds the package and installs it"
     ),
     ("docs/native.md", "pip install ./runtime/native"): INSTALLS,
