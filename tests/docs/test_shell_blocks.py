@@ -79,6 +79,9 @@ NOT_RUN = {
         "python -m benchmarks.duplication_table --out RUNS --word-length 511 --steps 150000 --seconds 1e9 --until 2 "
         "--device cuda",
     ): "trains for hours",
+    ("docs/javascript.md", "npm ci && npm run build                               # in runtime/web"): (
+        "tests/web/test_javascript.py builds the package and installs it"
+    ),
     ("docs/native.md", "pip install ./runtime/native"): INSTALLS,
     ("docs/native.md", "ok     kernels            xlexport-ops 0.1.0 (avx512): …/xlexport_ops/libxlexport_ops.so"): (
         "output of doctor: tests/native/test_choosing_kernels.py"
@@ -142,6 +145,7 @@ OTHER_LANGUAGES = {
     "c": "tests/native/test_c_programs.py",
     "cpp": "tests/native/test_c_programs.py",
     "cmake": "tests/native/test_c_programs.py",
+    "js": "tests/web/test_javascript.py",
     "{eval-rst}": "scripts/docs",
     "{toctree}": "scripts/docs",
 }

@@ -11,6 +11,7 @@ const SOFTWARE_GPU = [
   "--use-webgpu-adapter=swiftshader",
   "--use-vulkan=swiftshader",
   "--ignore-gpu-blocklist",
+  "--disable-gpu-watchdog", // in software a step takes long
 ];
 
 /** The folders that a page needs: the package, and its peers. */
