@@ -22,7 +22,7 @@ from benchmarks.measuring import PATH
 
 __all__ = ["main"]
 
-PIECES = 100
+PIECES = 20
 
 
 @click.command(help=__doc__.split("\n\n", maxsplit=1)[0] if __doc__ else None)
