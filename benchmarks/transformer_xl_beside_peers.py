@@ -14,6 +14,8 @@ each round: SGEMM, a 2048-cubed matrix product, by ONNX Runtime and by PyTorch, 
 same text from the same beginning, so their scores are compared too: `difference` is the largest difference of a token's
 score to the bundle's, in nats.
 
+If kernels are there (`--ops`, the package xlexport-ops), the bundle runs with and without them.
+
 Other programs on the machine slow PyTorch much more than ONNX Runtime, because PyTorch's threads wait for each other in
 every operator. So figures mean little unless SGEMM is as fast as on an idle machine. `--tiny` is a small shape, to try
 the command out. `torch.compile` needs a C++ compiler. Needs the extras cpu, convert and dev.
@@ -32,10 +34,13 @@ import click
 from benchmarks.measuring import Figures, add_to_json, common_options, headline, measure
 from benchmarks.sides import Side
 from benchmarks.transformer_xl_sides import SHAPE, TINY, Case, hugging_face, our_eager, ours, prepared
+from xlruntime.devices import Device
+from xlruntime.kernels import find_kernels
 
 CASES = {
     "80/2100": Case(80, 2100),
     "128/1600": Case(128, 1600),
+    "320/2100": Case(320, 2100),
     "128/128": Case(128, 128),
     "512/512": Case(512, 512),
     "1/2100": Case(1, 2100),
@@ -57,11 +62,13 @@ ROUNDING = 1e-3  # nats: a hundred times the observed differences of correct sid
 @click.command(help=__doc__.split("\n\n", maxsplit=1)[0] if __doc__ else None)
 @click.option("--case", "names", multiple=True, type=click.Choice(list(CASES)), help="Default: all. May be repeated.")
 @click.option("--peer", "peers", multiple=True, type=click.Choice(list(PEERS)), help="Default: all. May be repeated.")
+@click.option("--ops", default="auto", show_default=True, help="Kernels: auto, none or a library.")
 @click.option("--repeats", default=5, show_default=True, type=click.IntRange(1), help="Steps of a side in a round.")
 @common_options
 def main(
     names: tuple[str, ...],
     peers: tuple[str, ...],
+    ops: str,
     rounds: int,
     repeats: int,
     threads: int,
@@ -70,15 +77,18 @@ def main(
     file: Path | None,
 ) -> None:
     """Measure and print each case in turn."""
+    forms = {OURS: ops, f"{OURS}, no kernels": "none"} if find_kernels(ops, Device("cpu")) else {OURS: ops}
     with tempfile.TemporaryDirectory() as scratch:
         folder, bundle = prepared(folder or Path(scratch), TINY if tiny else SHAPE)
         for name in names or CASES:
             case = CASES[name]
             if name == "free":
-                makers = {f"{OURS}, segments of {each}": _own(bundle, threads, case, each) for each in FREE_SEGMENTS}
+                makers = {
+                    f"{OURS}, segments of {each}": _own(bundle, threads, case, each, ops) for each in FREE_SEGMENTS
+                }
                 makers["Hugging Face eager"] = _peer(folder, scratch, threads, case, hugging_face, "eager")
             else:
-                makers = {OURS: _own(bundle, threads, case, case.segment_len)}
+                makers = {form: _own(bundle, threads, case, case.segment_len, own) for form, own in forms.items()}
                 makers |= {peer: _peer(folder, scratch, threads, case, *PEERS[peer]) for peer in peers or PEERS}
             figures = measure(makers, rounds, dict.fromkeys(makers, repeats), threads)
             figures |= {"case": asdict(case), "shape": TINY if tiny else SHAPE}
@@ -87,8 +97,8 @@ def main(
                 add_to_json(file, name, figures)
 
 
-def _own(bundle: Path, threads: int, case: Case, segment_len: int) -> Callable[[], Side]:
-    return lambda: Side(ours, bundle, threads, {**case.plain(), "segment_len": segment_len})
+def _own(bundle: Path, threads: int, case: Case, segment_len: int, ops: str) -> Callable[[], Side]:
+    return lambda: Side(ours, bundle, threads, {**case.plain(), "segment_len": segment_len}, ops)
 
 
 def _peer(
@@ -106,7 +116,7 @@ def print_table(name: str, figures: Figures) -> None:
     print(headline(name, figures))
     print(
         f"  {'side':36}{'best ms':>9}{'median':>9}{'user':>9}{'system':>8}{'ms/token':>10}"
-        f"{'x ours: best':>14}{'median':>8}{'x floor':>9}{'difference':>12}"
+        f"{'x ours: best':>14}{'median':>8}{'x floor':>9}{'MB':>6}{'difference':>12}"
     )
     for side_name, side in sides.items():
         by_floor = f"{side['best'] / side['floor']:9.2f}" if "floor" in side else f"{'':9}"
@@ -114,8 +124,8 @@ def print_table(name: str, figures: Figures) -> None:
         print(
             f"  {side_name:36}{side['best'] * 1e3:9.1f}{side['median'] * 1e3:9.1f}{side['user'] * 1e3:9.1f}"
             f"{side['system'] * 1e3:8.1f}{side['best'] / side['tokens'] * 1e3:10.3f}"
-            f"{side['best'] / side['tokens'] / best:14.2f}{side['median'] / side['tokens'] / median:8.2f}{by_floor}"
-            + (f"{difference:12.1e}" if difference is not None else "")
+            f"{side['best'] / side['tokens'] / best:14.2f}{side['median'] / side['tokens'] / median:8.2f}"
+            f"{by_floor}{side['peak_rss_mb']:6.0f}" + (f"{difference:12.1e}" if difference is not None else "")
         )
     for side_name, side in sides.items():
         if side.get("max_abs_log_prob_diff", 0) > ROUNDING:

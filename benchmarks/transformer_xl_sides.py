@@ -73,15 +73,15 @@ def _write_bundle(checkpoint: Path, bundle: Path) -> None:
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
 
 
-def ours(bundle: str, threads: int, plain: dict[str, Any]) -> Ready:
-    """Return the side of the bundle's graph; its facts have the arithmetic and bytes of a step."""
+def ours(bundle: str, threads: int, plain: dict[str, Any], ops: str) -> Ready:
+    """Return the side of the bundle's graph with kernels `ops`; its facts have the arithmetic and bytes of a step."""
     import xlruntime
     from xlexport.bench.roofline import step_floor
     from xlexport.bench.runners import GraphSide, Work
 
     case = Case(**plain)
     started = time.perf_counter()
-    model = xlruntime.load(bundle, threads=threads)
+    model = xlruntime.load(bundle, threads=threads, ops=ops)
     load_seconds = time.perf_counter() - started
     evaluation = model.evaluation(
         case.segment_len, mem_len=case.mem_len, clamp_len=case.clamp_len, same_length=case.same_length

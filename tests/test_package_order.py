@@ -25,6 +25,7 @@ ORDER = (
         "scoring",
         "tokenizer_choice",
         "verification",
+        "web",
     },
     {"architectures", "bundles", "checkpoints", "export", "ops", "torch_runtime"},
     {"atomic_output", "choices", "errors", "extras", "callbacks", "figures", "progress_bar", "sample", "terminal"},

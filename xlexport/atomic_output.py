@@ -16,7 +16,7 @@ from safetensors import SafetensorError
 from xlexport.errors import OutputExistsError, OutputFolderError
 from xlruntime import atomic_output
 
-__all__ = ["check_file", "check_folder", "file", "folder", "naming", "writing"]
+__all__ = ["check_file", "check_folder", "check_own_folder", "file", "folder", "naming", "writing"]
 
 
 def check_folder(output: Path) -> None:
@@ -49,6 +49,45 @@ def check_file(output: Path, force: bool) -> None:
         raise OutputExistsError(
             f"{output}: a file is there already.", repair="Add --force to replace it, or give another path."
         )
+
+
+def check_own_folder(output: Path, force: bool, is_own: Callable[[Path], bool], kind: str) -> None:
+    """Refuse a folder that must not be replaced, before any work is done.
+
+    Args:
+        is_own: returns whether a folder is of the kind that may be replaced.
+        kind: that kind, for messages: "a bundle".
+
+    Raises:
+        OutputExistsError: the output exists and is of another kind, or is a link, or `force` is off.
+        OutputFolderError: its parent folder does not exist.
+    """
+    check_folder(output)
+    if output.is_symlink():
+        raise OutputExistsError(
+            f"{output}: a symbolic link, which is never replaced.", repair="Give what it leads to, or another path."
+        )
+    before = None
+    while (found := _inode(output)) != before and not is_own(output):
+        before = found  # another process may have replaced it between both calls, so look again
+    if found is None:
+        return
+    if found == before:
+        raise OutputExistsError(
+            f"{output}: exists and is not {kind}, so it is never replaced.", repair="Give another path."
+        )
+    if not force:
+        raise OutputExistsError(
+            f"{output}: {kind} is there already.", repair="Add --force to replace it, or give another path."
+        )
+
+
+def _inode(path: Path) -> tuple[int, int] | None:
+    try:
+        status = path.stat()
+    except FileNotFoundError:
+        return None
+    return status.st_dev, status.st_ino
 
 
 @contextlib.contextmanager

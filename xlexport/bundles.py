@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 import xlruntime
 from xlexport import atomic_output
-from xlexport.errors import OutputExistsError
 from xlruntime.bundle import MANIFEST, changed_descriptions, digest_file, is_bundle, read_bundle
 from xlruntime.errors import BundleError
 from xlruntime.limits import Limits, read_json
@@ -66,32 +65,7 @@ def check_output(output: Path, force: bool) -> None:
         OutputExistsError: the output exists and is not a bundle, or is a link, or is a bundle and `force` is off.
         OutputFolderError: its parent folder does not exist.
     """
-    atomic_output.check_folder(output)
-    if output.is_symlink():
-        raise OutputExistsError(
-            f"{output}: a symbolic link, which is never replaced.", repair="Give what it leads to, or another path."
-        )
-    before = None
-    while (found := _inode(output)) != before and not is_bundle(output):
-        before = found  # another process may have replaced it between both calls, so look again
-    if found is None:
-        return
-    if found == before:
-        raise OutputExistsError(
-            f"{output}: exists and is not a bundle, so it is never replaced.", repair="Give another path."
-        )
-    if not force:
-        raise OutputExistsError(
-            f"{output}: a bundle is there already.", repair="Add --force to replace it, or give another path."
-        )
-
-
-def _inode(path: Path) -> tuple[int, int] | None:
-    try:
-        status = path.stat()
-    except FileNotFoundError:
-        return None
-    return status.st_dev, status.st_ino
+    atomic_output.check_own_folder(output, force, is_bundle, "a bundle")
 
 
 def publishing(output: Path, force: bool = False) -> AbstractContextManager[Path]:

@@ -34,7 +34,7 @@ DOING: dict[str, click.Command] = {
 
 def test_commands_are_those_of_the_design() -> None:
     names = ["convert", "verify", "score", "evaluate", "generate", "inspect", "bench", "quantize", "train", "doctor"]
-    assert sorted([*names, "compare", "completion", "demo", "context", "plot", "report"]) == COMMANDS
+    assert sorted([*names, "compare", "completion", "demo", "context", "plot", "report", "web"]) == COMMANDS
 
 
 @pytest.mark.parametrize("name", sorted(DOING))
@@ -70,7 +70,7 @@ def test_unreadable_document_is_not_a_usage_error(
 
 
 def test_commands_that_report_have_json() -> None:
-    for name in set(DOING) - {"train", "report", "completion"}:  # the output of these is a page or a script
+    for name in set(DOING) - {"train", "report", "completion", "web"}:  # the output of these is a page or a script
         assert "--json" in [option for parameter in DOING[name].params for option in parameter.opts], name
 
 

@@ -37,6 +37,7 @@ COMMANDS = {
     "score": "Score FILES with BUNDLE, each as one document of any length.",
     "train": "Train a byte-level language model on text FILES.",
     "verify": "Compare BUNDLE with the trained model in CHECKPOINT.",
+    "web": "Write a site that colours text while it is written, in any browser.",
 }
 
 

@@ -15,6 +15,7 @@ from xlexport import __version__
 
 __all__ = ["LEVELS", "page_pieces", "page_title"]
 
+SHARED = "xlexport.report"  # the package whose assets all pages share
 LEVELS = 16  # colours of a scale, those of colours.css
 
 
@@ -24,6 +25,9 @@ def page_pieces(
     scripts: Sequence[str],
     about: Mapping[str, Any],
     blocks: Iterable[tuple[str, str]],
+    *,
+    package: str = SHARED,
+    policy: str = "",
 ) -> Iterator[str]:
     """Yield a page in pieces. Documents never become markup or script, because their text is in packed blocks.
 
@@ -32,19 +36,20 @@ def page_pieces(
         styles, scripts: names of files in `assets`; the scripts are the parts of one module, in this order.
         about: the data that the script reads first; `title` is also the page's title.
         blocks: name and packed content of each block.
+        package: a package whose `assets` have further files.
+        policy: further rules of the content security policy, which permits nothing but the page's script and style.
     """
-    style = "".join(map(_file, styles))
-    script = "".join(map(_file, scripts))
+    style, script = ("".join(_file(name, package) for name in names) for names in (styles, scripts))
     values = {
         "policy": f"default-src 'none'; script-src {_digest(script)}; style-src {_digest(style)}; base-uri 'none'; "
-        "form-action 'none'",
+        f"form-action 'none'{policy}",
         "title": html.escape(about["title"]),
         "style": style,
         "script": script,
         "version": html.escape(__version__),
         "about": json.dumps(about).replace("<", "\\u003c"),
     }
-    before, _, after = (_file("head.html") + _file(template)).partition("{{blocks}}")
+    before, _, after = (_file("head.html") + _file(template, package)).partition("{{blocks}}")
     yield _filled(before, values)
     for name, packed in blocks:
         yield f'<script type="text/plain" id="{name}">{packed}</script>\n'
@@ -61,8 +66,11 @@ def _filled(template: str, values: Mapping[str, str]) -> str:
     return re.sub(r"\{\{(\w+)\}\}", lambda match: values[match[1]], template)
 
 
-def _file(name: str) -> str:
-    return files("xlexport.report").joinpath("assets", name).read_text("utf-8")
+def _file(name: str, package: str = SHARED) -> str:
+    """Return a file of `assets`, of `package` if that has it, with the files that it includes."""
+    own = files(package).joinpath("assets", name)
+    found = own if own.is_file() else files(SHARED).joinpath("assets", name)
+    return re.sub(r"\{\{include ([\w.]+)\}\}", lambda match: _file(match[1], package), found.read_text("utf-8"))
 
 
 def _digest(content: str) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -12,9 +11,9 @@ from typing import Any
 import numpy as np
 
 from xlexport import atomic_output
-from xlexport.architectures import title_of
 from xlexport.atomic_output import check_file
 from xlexport.callbacks import Progress, no_progress
+from xlexport.report.about import bundle_note, ceilings
 from xlexport.report.html_page import LEVELS, page_pieces, page_title
 from xlexport.report.packing import CHUNK, Chunk, Packer, bytes_for, pack
 from xlexport.report.page_text import text_of_bytes, text_of_ids, token_labels
@@ -28,10 +27,7 @@ __all__ = ["model_note", "read_for_page", "write_report"]
 
 LONGEST_BYTES = 32 << 20  # of a document: browsers do not open much longer pages
 STYLES = ("colours.css", "report.css")
-SCRIPTS = ("common.js", "data.js", "text.js", "measures.js", "panels.js", "report.js")
-LEAST_CEILING = 12  # bits at the end of the scale for tokens: the bits of a blind guess, but at least this many
-PLAIN_NAMES = {"bundle", "model", "checkpoint", "out", "output"}  # names of folders that do not describe a model
-WORD_CEILING = 32  # bits at the end of the scale for words, or the end of the tokens' scale if that is larger
+SCRIPTS = ("common.js", "tokens.js", "data.js", "text.js", "measures.js", "panels.js", "controls.js", "report.js")
 
 
 def read_for_page(document: Document) -> Document:
@@ -139,8 +135,6 @@ def _about(
 ) -> dict[str, Any]:
     """Return the data of a page except its blocks."""
     vocab_size = model.bundle.vocab_size
-    uniform = math.ceil(math.log2(vocab_size))  # bits of a blind guess, which is the largest possible entropy
-    token = max(LEAST_CEILING, uniform)
     return {
         "title": title,
         "tokens": summary.tokens,
@@ -150,7 +144,7 @@ def _about(
         "top": top,
         "vocabSize": vocab_size,
         "levels": LEVELS,
-        "ceiling": {"token": token, "word": max(WORD_CEILING, token), "entropy": max(1, uniform)},
+        "ceiling": ceilings(vocab_size),
         "hasBytes": bool(summary.bytes),
         "unit": "byte" if _counts_bytes(summary) else "token",
         "figures": _figures(summary),
@@ -185,21 +179,4 @@ def _notes(model: Model, settings: EvaluationSettings, summary: DocumentScore) -
 
 def model_note(model: Model, settings: EvaluationSettings) -> str:
     """Return a sentence about the model and its memory."""
-    memory = "the whole document in one step" if settings.whole else f"segments of {settings.segment_len:,}"
-    return f"{_model_name(model)}; {memory}" + ("." if settings.whole else f", memory {settings.most_rows:,}.")
-
-
-def _model_name(model: Model) -> str:
-    """Return a description of the model: architecture, sizes, and the bundle's name unless it is in PLAIN_NAMES."""
-    bundle = model.bundle
-    layers = bundle.config.get("n_layer") or len(bundle.config.get("attn_layers", ()))
-    sizes = [f"{layers} layers of {bundle.config['d_model']:,}"] if layers and "d_model" in bundle.config else []
-    name = model.folder.resolve().name
-    parts = [
-        title_of(bundle.architecture),
-        *sizes,
-        f"vocabulary of {bundle.vocab_size:,}",
-        bundle.precision,
-        *([] if name.removesuffix(".bundle").lower() in PLAIN_NAMES else [name]),
-    ]
-    return ", ".join(parts)
+    return bundle_note(model.bundle, model.folder, settings)

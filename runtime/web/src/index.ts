@@ -15,10 +15,10 @@ export type { EvaluationRules, EvaluationSettings, Ring, Setting, Settings, Sett
 export { Sampling, type SamplingOptions } from "./generation.js";
 export { load, Model, type BundlePlace, type LoadOptions, type ScoreOptions } from "./model.js";
 export type { Device } from "./onnxruntime.js";
-export { bits, type Detail, type DocumentScore, type Scores, type TokenScores } from "./scores.js";
+export { bits, type Detail, type DocumentScore, type Scores, type StreamScores, type TokenScores } from "./scores.js";
 export type { Documents } from "./scorer.js";
 export { FilesSource, UrlSource, type Source } from "./source.js";
 export type { Bundle, FileDigest, Graph, Memory, Tensor, TokenizerSpec } from "./spec.js";
-export { Stream, type GenerateOptions, type Piece } from "./stream.js";
+export { Stream, type FeedOptions, type GenerateOptions, type Piece } from "./stream.js";
 export type { Libraries } from "./tokenizers/libraries.js";
-export type { Ids, Tokenizer, TokenPiece } from "./tokenizers/tokenizer.js";
+export { TextCounts, type Ids, type Tokenizer, type TokenPiece } from "./tokenizers/tokenizer.js";

@@ -1,14 +1,13 @@
 /** Score whole documents, one after another. */
 
-import type { Numbers } from "./arrays.js";
+import { checkDetail, detailOf, noDetail } from "./detail.js";
 import { asDocument, TokenReader, type Document, type DocumentSource } from "./documents.js";
 import type { Engine } from "./engine.js";
 import { ArgumentError, OptionError } from "./errors.js";
 import type { EvaluationSettings } from "./evaluation.js";
 import type { DocumentMemory } from "./memory.js";
 import { counted, shown, warningNotFinite } from "./messages.js";
-import type { OrtTensor } from "./onnxruntime.js";
-import { totalScore, type Detail, type TokenScores } from "./scores.js";
+import { totalScore, type TokenScores } from "./scores.js";
 import { checkLength } from "./tokenizers/tokenizer.js";
 
 /** Documents: a list, or anything that yields them. */
@@ -41,7 +40,7 @@ export class Scorer {
 
   /** Yield the scores of every document's tokens, step by step. */
   async *tokens(documents: Documents): AsyncGenerator<TokenScores> {
-    if (this.#detail !== null) await this.#checkDetail(this.#detail);
+    if (this.#detail !== null) await checkDetail(this.#engine, this.#detail);
     let number = 0;
     for await (const given of documents as AsyncIterable<DocumentSource | Document>) {
       const document = asDocument(given, number);
@@ -54,15 +53,6 @@ export class Scorer {
         await reader.close();
       }
       number += 1;
-    }
-  }
-
-  async #checkDetail(detail: number): Promise<void> {
-    await this.#engine.session("detail");
-    const outputs = this.#engine.bundle.graphs["detail"]?.outputs ?? [];
-    const most = outputs.find((tensor) => tensor.name === "top_ids")?.shape.at(-1);
-    if (!(detail >= 0) || (typeof most === "number" && detail > most)) {
-      throw new OptionError(`detail is ${detail}, expected 0 to ${most}, the likeliest tokens that this bundle lists.`);
     }
   }
 
@@ -91,7 +81,15 @@ export class Scorer {
     const part = (scored: Partial<TokenScores>, ended: boolean): TokenScores => {
       const summary = ended ? totalScore(name, reader.counts, position, before ? 0 : 1, sum, this.#evaluation) : null;
       const none = { index: [], tokens: [], starts: [], ends: [], logProbs: new Float32Array(0), context: [] };
-      const scores = { document: name, number, ...none, ...this.#noDetail(), ...scored, summary, first };
+      const scores = {
+        document: name,
+        number,
+        ...none,
+        ...(this.#detail === null ? {} : noDetail()),
+        ...scored,
+        summary,
+        first,
+      };
       first = null;
       return scores;
     };
@@ -127,7 +125,7 @@ export class Scorer {
       const index = piece.ids.map((_, at) => position + at);
       position += piece.ids.length;
       ended = !(await reader.has(1));
-      const detail = this.#detailOf(outputs, piece.ids.length);
+      const detail = this.#detail === null ? {} : detailOf(outputs, piece.ids.length, this.#detail);
       const { starts, ends } = piece;
       yield part({ index, tokens: piece.ids, starts, ends, logProbs, context, ...detail }, ended);
     }
@@ -139,25 +137,6 @@ export class Scorer {
     if (longest === null) return;
     const withBos = this.#bos === null ? "" : " with the one before it";
     checkLength(longest + 1, this.#evaluation, name, `more than ${counted(longest)} tokens${withBos}`);
-  }
-
-  #noDetail(): Partial<Detail> {
-    return this.#detail === null ? {} : { rank: [], entropy: new Float32Array(0), topIds: [], topLogProbs: [] };
-  }
-
-  #detailOf(outputs: Record<string, OrtTensor>, n: number): Partial<Detail> {
-    const k = this.#detail;
-    if (k === null) return {};
-    const data = (name: string): Numbers => outputs[name]?.data as Numbers;
-    const listed = outputs["top_ids"]?.dims.at(-1) ?? 0;
-    const places = Array.from({ length: n }, (_, at) => at);
-    const [ids, values] = [data("top_ids"), data("top_log_probs") as Float32Array];
-    return {
-      rank: Array.from(data("rank").slice(0, n) as BigInt64Array, Number),
-      entropy: (data("entropy") as Float32Array).slice(0, n),
-      topIds: places.map((at) => Array.from(ids.slice(at * listed, at * listed + k) as BigInt64Array, Number)),
-      topLogProbs: places.map((at) => values.slice(at * listed, at * listed + k)),
-    };
   }
 }
 

@@ -27,6 +27,9 @@ export interface Detail {
   topLogProbs: Float32Array[];
 }
 
+/** Scores of consecutive tokens that a stream read; with detail if it was asked for. */
+export interface StreamScores extends Scores, Partial<Detail> {}
+
 /** Scores of consecutive tokens of one document. */
 export interface TokenScores extends Scores, Partial<Detail> {
   /** The document's name; `number` is its place among the documents, from 0. */

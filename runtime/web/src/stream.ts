@@ -7,11 +7,16 @@ import { Sampling, type SamplingOptions } from "./generation.js";
 import type { DocumentMemory } from "./memory.js";
 import { counted, warningNotFinite } from "./messages.js";
 import type { OrtTensor } from "./onnxruntime.js";
-import type { Scores } from "./scores.js";
+import type { Detail, StreamScores } from "./scores.js";
 import { checkLength, encode, type Ids } from "./tokenizers/tokenizer.js";
 
 /** The next piece of a document: text, bytes or token ids. */
 export type Piece = string | Uint8Array | Ids;
+
+/** What else is returned for each token. */
+export interface FeedOptions {
+  detail?: number | null;
+}
 
 /** How many tokens are drawn, and how. */
 export interface GenerateOptions {
@@ -98,19 +103,20 @@ export class Stream {
    * Bytes may be cut anywhere, other text between characters. For a vocabulary of words, cut between words. With a
    * tokenizer.json or a SentencePiece model, the tokens at a cut may differ from the tokens of the whole text.
    *
+   * @param options - `detail`: number of likeliest tokens to list for each token, with rank and entropy.
    * @throws TokenError - an id is outside the vocabulary.
    * @throws TextError - the text cannot be tokenized, or the document gets longer than the model can read.
    */
-  async feed(piece: Piece): Promise<Scores> {
-    return this.#changing(() => this.#score(this.#ids(piece)));
+  async feed(piece: Piece, { detail = null }: FeedOptions = {}): Promise<StreamScores> {
+    return this.#changing(() => this.#score(this.#ids(piece), detail));
   }
 
   /** Return the scores that `feed` would return, without changing the stream: to compare continuations. */
-  async scoreContinuation(piece: Piece): Promise<Scores> {
+  async scoreContinuation(piece: Piece, { detail = null }: FeedOptions = {}): Promise<StreamScores> {
     return this.#alone(async () => {
       const before = this.#mark();
       try {
-        return await this.#score(this.#ids(piece));
+        return await this.#score(this.#ids(piece), detail);
       } finally {
         this.#goBack(before);
       }
@@ -257,13 +263,18 @@ export class Stream {
   }
 
   /** Score the document's next tokens. */
-  async #score(ids: number[]): Promise<Scores> {
+  async #score(ids: number[], k: number | null): Promise<StreamScores> {
+    const graphs = k === null ? null : await import("./detail.js"); // few streams ask for it
+    if (k !== null) await graphs?.checkDetail(this.#engine, k);
+    const details: Detail[] = [];
     const targets = this.#take(ids, "the document");
     const first = this.#taken;
     const logProbs = new Float32Array(targets.length);
     const context: number[] = [];
     for (let at = 0; at < targets.length;) {
-      const { found, n, seen } = await this.#runSegment(targets, at);
+      const { outputs, n, seen } = await this.#runSegment(targets, at, k === null ? "score" : "detail");
+      const found = outputs["log_prob"]?.data as Float32Array;
+      if (graphs && k !== null) details.push(graphs.detailOf(outputs, n, k));
       logProbs.set(found, at);
       context.push(...seen);
       if (!found.every(Number.isFinite)) {
@@ -272,20 +283,21 @@ export class Stream {
       }
       at += n;
     }
-    return { index: targets.map((_, at) => first + at), tokens: targets, logProbs, context };
+    const scores = { index: targets.map((_, at) => first + at), tokens: targets, logProbs, context };
+    return { ...scores, ...graphs?.joinDetail(details) };
   }
 
   /** Run the next segment of targets, from `at` on. */
   async #runSegment(
     targets: readonly number[],
     at: number,
-  ): Promise<{ found: Float32Array; n: number; seen: number[] }> {
+    purpose = "score",
+  ): Promise<{ outputs: Record<string, OrtTensor>; n: number; seen: number[] }> {
     this.#makeRoom();
-    const longest = Math.min(this.#memory.maxSegment, this.#engine.longestStep("score", this.evaluation.segmentLen));
+    const longest = Math.min(this.#memory.maxSegment, this.#engine.longestStep(purpose, this.evaluation.segmentLen));
     const segment = targets.slice(at, at + Math.min(longest, this.#memory.room));
     const seen = this.#memory.context(segment.length);
-    const outputs = await this.#run("score", segment);
-    return { found: outputs["log_prob"]?.data as Float32Array, n: segment.length, seen };
+    return { outputs: await this.#run(purpose, segment), n: segment.length, seen };
   }
 
   /** Run the held token and all of `targets` but the last, which is held in its place. */

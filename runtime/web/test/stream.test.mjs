@@ -24,6 +24,24 @@ test("pieces of any size have the scores of the whole", async () => {
   }
 });
 
+test("detail of a feed is that of the whole document", async () => {
+  const model = await open(BYTES);
+  const parts = [];
+  for await (const part of model.scoreTokens([TEXT], { detail: 3 })) parts.push(part);
+  const stream = await model.stream();
+  const whole = await stream.feed(TEXT, { detail: 3 });
+  for (const name of ["rank", "entropy", "topIds", "topLogProbs", "logProbs"]) {
+    assert.deepEqual(
+      Array.from(whole[name]),
+      parts.flatMap((part) => Array.from(part[name])),
+    );
+  }
+  const { rank, topIds } = await stream.scoreContinuation(" He", { detail: 1 });
+  assert.deepEqual([rank.length, topIds.length, topIds[0].length], [3, 3, 1]);
+  assert.equal("rank" in (await stream.scoreContinuation(" He")), false);
+  await refuses(() => stream.feed("x", { detail: 1000 }), "OptionError", /detail is 1000, expected 0 to/);
+});
+
 test("calls that do not wait take effect in their order", async () => {
   const model = await open(BYTES);
   const stream = await model.stream();

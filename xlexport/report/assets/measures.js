@@ -1,5 +1,6 @@
 // What the text can be coloured by: bits of tokens, bits of words, or entropy; and how each runs along the document.
-const BINS = Math.min(N, 4096); // of equally many tokens, for the curve and the overview
+const MOST_BINS = 4096;
+let BINS = Math.min(N, MOST_BINS); // of equally many tokens, for the curve and the overview
 const binAt = (token) => Math.floor((token / N) * BINS);
 
 // Sums along the document, for means over its passages.
@@ -51,7 +52,7 @@ function byteLength(from, to) {
 function allWords() {
   const firsts = [];
   const values = [];
-  for (let token = 0; token < N; token = wordAt(token).end) {
+  for (let token = 0; token < scored; token = wordAt(token).end) {
     firsts.push(token);
     values.push(Math.round(wordAt(token).bits * STEPS));
   }
@@ -61,6 +62,7 @@ function allWords() {
 // By mode, each made when it is first asked for. Item i begins at token firsts[i], without `firsts` it is token i; its
 // value is in hundredths of a bit, NO_SCORE where it has none.
 const measures = {};
+const chosen = {}; // what counts as surprising, by mode, once somebody chose it
 
 function measure(mode = view.mode) {
   if (measures[mode]) return measures[mode];
@@ -80,8 +82,16 @@ function measure(mode = view.mode) {
   made.reach = (tenths) => histogram.subarray(tenths).reduce((a, b) => a + b, 0);
   // `enough` is what counts as surprising, in tenths of a bit: at first what about one in two hundred reaches.
   const most = about.ceiling[mode] * 10;
-  for (made.enough = most; made.enough > 1 && made.reach(made.enough) < values.length / 200; ) made.enough--;
+  for (made.enough = most; made.enough > 1 && made.reach(made.enough) < scored / 200; ) made.enough--;
+  made.enough = chosen[mode] ?? made.enough;
   return (measures[mode] = made);
+}
+
+// After the text or its numbers have changed.
+function forgetMeasures() {
+  for (const mode of Object.keys(measures)) delete measures[mode];
+  BINS = Math.min(N, MOST_BINS);
+  known = { first: 0, end: 0 };
 }
 
 // The token with which a word begins that is seen: the white space before it counts to it.

@@ -56,7 +56,8 @@ chart.draw = () => {
   const inner = Math.max(1, width - chart.left - chart.right);
   const base = height - chart.bottom;
   const nearby = Array.from({ length: Math.floor(inner) }, (_, x) => course.near(x / inner));
-  const running = nearby.map((_, x) => course.mean(0, Math.max(1, Math.round(((x + 1) / inner) * BINS))));
+  const meanTo = (x) => course.mean(0, Math.max(1, Math.round(((x + 1) / inner) * BINS)));
+  const running = nearby.map((value, x) => (value === null ? null : meanTo(x)));
   const [low, high] = range(nearby, 0);
   const bottom = Math.max(0, low - 0.1 * (high - low));
   const top = high + 0.1 * (high - low);
@@ -209,7 +210,8 @@ card.show = async (token, pinned) => {
   card.place();
   const name = nameOf(found.id);
   if (found.surprisal === null) return `${name}: no score`;
-  return `${name}: ${found.surprisal.toFixed(2)} bits, ${percent(2 ** -found.surprisal)}, rank ${found.rank}`;
+  const rank = found.rank ? `, rank ${found.rank}` : "";
+  return `${name}: ${found.surprisal.toFixed(2)} bits, ${percent(2 ** -found.surprisal)}${rank}`;
 };
 
 function cardContent(token, found) {
@@ -224,8 +226,8 @@ function cardContent(token, found) {
   }
   head.append(element("em", "", `${found.surprisal.toFixed(2)} bits`));
   fact("probability", `${percent(2 ** -found.surprisal)} · ${odds(found.surprisal)}`);
-  fact("rank", `${grouped(found.rank)} of ${grouped(about.vocabSize)}`);
-  fact("entropy", `${found.entropy.toFixed(2)} bits`);
+  if (found.rank) fact("rank", `${grouped(found.rank)} of ${grouped(about.vocabSize)}`);
+  if (found.entropy !== null) fact("entropy", `${found.entropy.toFixed(2)} bits`);
   const { first, end, place, stop, bits: all } = wordAt(token);
   if (end - first > 1 && stop > place) {
     const word = element("bdi", "", label(text.slice(place, stop))); // from right to left it moves no number

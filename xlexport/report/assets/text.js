@@ -4,13 +4,33 @@ const NEAR = 1500; // pixels
 
 const textNode = byId("text");
 const blocks = []; // {first, end, node, drawn}: tokens first … end - 1
-const view = { mode: "token", current: -1, query: "", hits: [], hitLength: 0, hit: -1, hasLongTokens: false };
+const view = {
+  mode: "token",
+  current: -1,
+  query: "",
+  hits: [],
+  hitLength: 0,
+  hit: -1,
+  hasLongTokens: false,
+  isWriting: false, // then the text lies behind a field in which somebody writes, and must break lines as that does
+};
+let watcher = null; // of blocks that come near the window
 
-function cutBlocks() {
+const shownText = (string) => (view.isWriting ? string : legible(string));
+
+// Cuts the text after the first `kept` blocks, which have not changed.
+function cutBlocks(kept = 0) {
   view.hasLongTokens = text.length > 1.5 * N; // longer than characters: then a gap shows where two of one colour meet
-  for (let place = 0; place < text.length || !blocks.length; ) {
+  for (const block of blocks.splice(kept)) {
+    watcher.unobserve(block.node);
+    wanted.delete(block);
+    block.node.remove();
+  }
+  for (let place = kept ? endOf(blocks.at(-1)) : 0; place < text.length || !blocks.length; ) {
     let cut = text.length;
-    if (cut - place > 1.5 * BLOCK) {
+    if (view.isWriting) {
+      cut = text.indexOf("\n", place + BLOCK) + 1 || text.length;
+    } else if (cut - place > 1.5 * BLOCK) {
       const ahead = text.slice(place, place + 4 * BLOCK); // one line may be the whole document: look no farther
       let length = ahead.lastIndexOf("\n", BLOCK) + 1;
       if (length <= BLOCK / 3) length = ahead.indexOf("\n", BLOCK) + 1;
@@ -26,12 +46,13 @@ function cutBlocks() {
     place = end === N ? text.length : start[end];
     if (end === N) break;
   }
-  for (const block of blocks) {
-    block.node.textContent = legible(text.slice(start[block.first], endOf(block)));
+  const made = blocks.slice(kept);
+  for (const block of made) {
+    block.node.textContent = shownText(text.slice(start[block.first], endOf(block)));
     block.node.block = block;
   }
-  textNode.replaceChildren(...blocks.map(({ node }) => node));
-  const near = new IntersectionObserver(
+  textNode.append(...made.map(({ node }) => node));
+  watcher ??= new IntersectionObserver(
     (entries) => {
       for (const { target, isIntersecting } of entries) {
         if (isIntersecting) wanted.add(target.block);
@@ -41,7 +62,7 @@ function cutBlocks() {
     },
     { rootMargin: `${NEAR}px 0px` },
   );
-  blocks.forEach(({ node }) => near.observe(node));
+  made.forEach(({ node }) => watcher.observe(node));
 }
 
 const wanted = new Set(); // blocks that have come near, and are not drawn yet
@@ -194,7 +215,8 @@ function draw(block) {
     if (view.hasLongTokens && isFirst) span.classList.add("apart");
     while (hit < view.hits.length && view.hits[hit] + view.hitLength <= from) hit++;
     if (hit < view.hits.length && view.hits[hit] < to) span.classList.add("hit", ...(hit === view.hit ? ["active"] : []));
-    fill(span, text.slice(from, to));
+    if (view.isWriting) span.append(text.slice(from, to));
+    else fill(span, text.slice(from, to));
     if (!isMerged) {
       span.dataset.t = token;
       spans.push(span);
@@ -209,7 +231,7 @@ function erase(block) {
   wanted.delete(block);
   if (!block.drawn) return;
   block.drawn = false;
-  block.node.textContent = legible(text.slice(start[block.first], endOf(block)));
+  block.node.textContent = shownText(text.slice(start[block.first], endOf(block)));
 }
 
 function redraw() {

@@ -1,0 +1,88 @@
+"""The `web` command."""
+
+from __future__ import annotations
+
+import contextlib
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+
+from xlexport.commands.long_help import LongCommand
+from xlexport.commands.options import PATH
+from xlexport.terminal import tell
+
+__all__ = ["web"]
+
+PORT = 8000
+
+
+@click.command(
+    cls=LongCommand,
+    examples=(
+        ("xlexport web bundle -o site", "A folder for any file server."),
+        ("xlexport web bundle --serve", "Try the page on this machine: http://127.0.0.1:8000."),
+        ("xlexport web bundle -o site --runtime app", "With the npm packages in app/node_modules."),
+    ),
+    headings={"Output": ("output", "force"), "Server": ("serve", "port")},
+)
+@click.argument("bundle", type=PATH)
+@click.option("-o", "--output", type=PATH, metavar="SITE", help="Folder to write. Needed unless --serve is given.")
+@click.option("--force", is_flag=True, help="Replace an existing site.")
+@click.option("--title", help="Title of the page.")
+@click.option(
+    "--runtime",
+    type=PATH,
+    metavar="FOLDER",
+    help="Folder with the npm packages xlruntime and onnxruntime-web.  [default: this folder, or a clone's runtime/web]",
+)
+@click.option(
+    "--serve", is_flag=True, help="Serve the site to this machine until Ctrl-C, with the headers for threads."
+)
+@click.option(
+    "--port",
+    type=click.IntRange(0, 65535),
+    default=PORT,
+    show_default=True,
+    help="Port of --serve; 0 takes a free one.",
+)
+def web(
+    bundle: Path, output: Path | None, force: bool, title: str | None, runtime: Path | None, serve: bool, port: int
+) -> None:
+    """Write a static site: a page on which BUNDLE colours text while somebody writes it.
+
+    The model runs in the browser. The site needs a file server, and no network besides it.
+    """
+    if output is None and not serve:
+        raise click.UsageError("Give -o SITE, or --serve to try the page.")
+    from xlexport.web.site import write_site
+
+    with _folder(output) as site:
+        parts = write_site(bundle, site, runtime=runtime, title=title, force=force)
+        if output is not None:
+            sizes = ", ".join(f"{name} {parts[name] / 1e6:.1f}" for name in ("bundle", "onnxruntime"))
+            tell(f"wrote {output}: {sum(parts.values()) / 1e6:.1f} MB ({sizes})")
+        if serve:
+            _serve(site, port)
+
+
+@contextlib.contextmanager
+def _folder(output: Path | None) -> Iterator[Path]:
+    """Yield the folder of the site; without an output a temporary one."""
+    if output is not None:
+        yield output
+        return
+    with tempfile.TemporaryDirectory(prefix="xlexport-web-") as folder:
+        yield Path(folder, "site")
+
+
+def _serve(site: Path, port: int) -> None:
+    from xlexport.web.server import site_server
+
+    with site_server(site, port) as server:
+        tell(f"http://127.0.0.1:{server.server_port} (Ctrl-C ends it)")
+        try:
+            server.serve_forever()
+        except KeyboardInterrupt:
+            tell("ended.")

@@ -1,0 +1,106 @@
+"""Find the JavaScript that a site needs: the compiled package `xlruntime`, ONNX Runtime, and a tokenizer library."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from xlexport.errors import MissingDependencyError
+from xlruntime.limits import Limits, read_json
+from xlruntime.messages import named
+
+__all__ = ["Package", "find_packages"]
+
+PACKAGE_LIMITS = Limits(bytes=1 << 20)  # of a package.json
+CHECKOUT = Path(__file__).parents[2] / "runtime/web"  # exists only in a clone of the repository
+RUNTIME = "xlruntime"
+# The files that a page needs of each npm package, and the oldest version that has what the page uses.
+NEEDED = {
+    "xlruntime": ("dist", ("browser.js", "model.js", "stream.js", "detail.js"), (0, 1, 0)),
+    "onnxruntime-web": (
+        "dist",
+        ("ort.wasm.min.mjs", "ort-wasm-simd-threaded.mjs", "ort-wasm-simd-threaded.wasm"),
+        (1, 24, 1),
+    ),
+    "@huggingface/tokenizers": ("dist", ("tokenizers.min.mjs",), (0, 1, 0)),
+}
+
+
+@dataclass(frozen=True)
+class Package:
+    """An installed npm package.
+
+    Attributes:
+        root: a folder of it.
+        files: the files in there that a page needs.
+    """
+
+    name: str
+    version: str
+    root: Path
+    files: tuple[Path, ...]
+
+
+def find_packages(names: tuple[str, ...], folder: Path | None = None) -> list[Package]:
+    """Return npm packages.
+
+    Args:
+        folder: a folder with `node_modules`, such a folder itself, or the folder of `xlruntime`. None: the current
+            folder, then `runtime/web` of a clone of the repository.
+
+    Raises:
+        MissingDependencyError: packages are missing, not built, or too old; lists all of them.
+    """
+    places = [Path(), CHECKOUT] if folder is None else [folder]
+    found: list[Package] = []
+    problems: list[str] = []
+    for name in names:
+        place = next((place for given in places for place in _places(given, name) if _is_package(place, name)), None)
+        result = f"{name} is missing" if place is None else _read(place, name)
+        if isinstance(result, str):
+            problems.append(result)
+        else:
+            found.append(result)
+    if problems:
+        looked = ", ".join(str(place.absolute()) for place in places)
+        raise MissingDependencyError(
+            f"no JavaScript for the page in {looked}: {'; '.join(problems)}.",
+            repair="In a clone of the repository run `npm ci && npm run build` in runtime/web; elsewhere "
+            f"`npm install {' '.join(names)}`, and give that folder with --runtime.",
+        )
+    return found
+
+
+def _places(folder: Path, name: str) -> Iterator[Path]:
+    """Yield the folders in which a package may be, seen from a folder that was given."""
+    yield folder / "node_modules" / name
+    yield folder / name
+    if name == RUNTIME:
+        yield folder
+
+
+def _is_package(place: Path, name: str) -> bool:
+    manifest = place / "package.json"
+    return manifest.is_file() and _fields(manifest).get("name") == name
+
+
+def _fields(manifest: Path) -> dict[str, object]:
+    found = read_json(manifest, PACKAGE_LIMITS, MissingDependencyError, "Install the package again.")
+    return found if isinstance(found, dict) else {}
+
+
+def _read(place: Path, name: str) -> Package | str:
+    """Return a package, or the problem of it."""
+    folder, needed, oldest = NEEDED[name]
+    version = str(_fields(place / "package.json").get("version"))
+    numbers = re.match(r"(\d{1,9})\.(\d{1,9})\.(\d{1,9})", version)
+    if numbers is None or tuple(map(int, numbers.groups())) < oldest:
+        return f"{name} has version {named(version)}, at least {'.'.join(map(str, oldest))} is needed"
+    missing = [file for file in needed if not (place / folder / file).is_file()]
+    if missing:
+        return f"{place / folder} has no {', '.join(missing)}"
+    root = place / folder
+    files = sorted(root.rglob("*.js")) if name == RUNTIME else [root / file for file in needed]
+    return Package(name, version, root, tuple(files))

@@ -1,0 +1,63 @@
+"""A file server for a site on this machine, with the headers that threads in a browser need."""
+
+from __future__ import annotations
+
+import functools
+import http.server
+from pathlib import Path
+from typing import Any
+
+__all__ = ["HEADERS", "site_server"]
+
+HEADERS = {
+    # Both together isolate the page, without which a browser gives WebAssembly one thread.
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Embedder-Policy": "require-corp",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Cache-Control": "no-cache",  # a browser asks whether a file has changed, and loads it only then
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+}
+TYPES = {
+    ".html": "text/html; charset=utf-8",
+    ".js": "text/javascript",
+    ".mjs": "text/javascript",
+    ".json": "application/json",
+    ".wasm": "application/wasm",
+}
+
+
+class _Handler(http.server.SimpleHTTPRequestHandler):
+    """A handler that serves the files of a site, and nothing else."""
+
+    extensions_map = {"": "application/octet-stream", **TYPES}  # noqa: RUF012 - declared so by the base class
+    protocol_version = "HTTP/1.1"
+
+    def end_headers(self) -> None:
+        """Add the headers of every answer."""
+        for name, value in HEADERS.items():
+            self.send_header(name, value)
+        super().end_headers()
+
+    def list_directory(self, path: Any) -> None:
+        """Answer that there is nothing: a site has no lists of files."""
+        self.send_error(http.HTTPStatus.NOT_FOUND)
+
+    def log_message(self, *given: Any) -> None:
+        """Print nothing."""
+
+
+def site_server(folder: Path, port: int = 0) -> http.server.ThreadingHTTPServer:
+    """Return a server of `folder` on 127.0.0.1, which has not begun to serve.
+
+    Args:
+        port: 0 takes a free one.
+
+    Raises:
+        OSError: the port is taken.
+    """
+    server = http.server.ThreadingHTTPServer(
+        ("127.0.0.1", port), functools.partial(_Handler, directory=str(folder.resolve()))
+    )
+    server.daemon_threads = True
+    return server

@@ -1,0 +1,211 @@
+// The model, in a worker: it opens the bundle, reads what the page sends, and answers with numbers.
+import * as onnxruntime from "../onnxruntime/ort.wasm.min.mjs";
+import * as xlruntime from "../xlruntime/browser.js";
+import { aligned, continued, decoded, tokenize } from "./places.js";
+import { Walk, WholeWalk } from "./walk.js";
+
+const LN2 = Math.LN2;
+const [STEPS, NO_SCORE] = [100, 0xffff]; // as on the page
+const MOST_THREADS = 4; // more gain little in steps of a few tokens
+const open = { xlruntime, model: null, offsets: "bytes" };
+let about = null;
+let walk = null;
+let version = 0; // of the document that is walked through
+let isBroken = false; // this document cannot be scored
+let given = null; // the newest document that the page has sent, until it is taken
+const tasks = []; // what waits for the end of the document
+const running = new Map(); // by side, the number of the newest task; older ones end
+let isWorking = false;
+
+const post = (message, ...moved) => postMessage(message, moved);
+const whatFailed = (error) => (error instanceof Error ? error.message : String(error)).split("\n", 1)[0];
+
+/** Let messages of the page in. */
+const channel = new MessageChannel();
+const turn = () =>
+  new Promise((done) => {
+    channel.port1.onmessage = done;
+    channel.port2.postMessage(null);
+  });
+
+const takers = {
+  async open(message) {
+    about = message.about;
+    open.offsets = about.offsets;
+    const libraries = {};
+    if (about.offsets === "none") libraries.tokenizers = await import("../tokenizers/tokenizers.min.mjs");
+    // Without isolation a browser has only one thread for WebAssembly.
+    const threads = globalThis.crossOriginIsolated ? Math.min(MOST_THREADS, navigator.hardwareConcurrency || 1) : 1;
+    open.model = await xlruntime.load(new URL("../bundle", import.meta.url), {
+      onnxruntime,
+      threads,
+      libraries,
+      onProgress: ({ loaded, total }) => post({ kind: "progress", loaded, total }),
+      onWarning: (text) => post({ kind: "warning", text }),
+    });
+    await restart(null);
+    post({ kind: "ready", threads, isWhole: isWhole() });
+    work();
+    // What is loaded later, now: the server may be out of reach then.
+    await Promise.all(["detail", "scorer", "stream_state"].map((name) => import(`../xlruntime/${name}.js`)));
+  },
+  text: (message) => take(message),
+  book: (message) => take(message),
+  state: (message) => take(message),
+  describe({ id, token }) {
+    const found = { id: walk.ids[token], ...walk.table.of(token) };
+    const labels = Object.fromEntries([found, ...found.alternatives].map((one) => [one.id, labelOf(one.id)]));
+    post({ kind: "described", id, found, labels });
+  },
+  generate: (message) => queue(message, generate),
+  continuation: (message) => queue(message, scoreContinuation),
+  stop: ({ side }) => running.set(side, (running.get(side) ?? 0) + 1),
+  save: (message) => queue(message, save),
+};
+
+addEventListener("message", async ({ data }) => {
+  try {
+    await takers[data.kind](data);
+  } catch (error) {
+    post({ kind: "failed", task: data.kind, id: data.id, message: whatFailed(error) });
+  }
+});
+
+function take(message) {
+  given = message;
+  work();
+}
+
+function queue(message, action) {
+  const number = (running.get(message.side) ?? 0) + 1;
+  running.set(message.side, number);
+  const isCurrent = () => running.get(message.side) === number && given === null;
+  tasks.push(async () => {
+    try {
+      if (isCurrent() && !isBroken) await action(message, isCurrent);
+    } catch (error) {
+      post({ kind: "failed", task: message.kind, side: message.side, message: whatFailed(error) });
+    } finally {
+      post({ kind: "idle", side: message.side, isLast: running.get(message.side) === number });
+    }
+  });
+  work();
+}
+
+/** Do what is to do: first the newest document, then its next step, then what waits for its end. */
+async function work() {
+  if (isWorking || open.model === null) return;
+  isWorking = true;
+  for (let job = next(); job; job = next()) {
+    await job();
+    await turn();
+  }
+  isWorking = false;
+}
+
+function next() {
+  if (given !== null) {
+    const document = given;
+    given = null;
+    return () => onDocument(() => read(document));
+  }
+  if (walk !== null && !walk.isDone && !isBroken) return () => onDocument(advance);
+  return tasks.shift();
+}
+
+async function onDocument(action) {
+  try {
+    await action();
+  } catch (error) {
+    isBroken = true;
+    post({ kind: "failed", task: "document", version, message: whatFailed(error) });
+  }
+}
+
+const isWhole = () => open.model.evaluation().rules.whole;
+
+/** Begin a document, after the stream of a saved state if one is given. */
+async function restart(state) {
+  const { model } = open;
+  const top = "detail" in model.bundle.graphs ? about.top : null;
+  const base = isWhole() ? null : state === null ? await model.stream() : await model.restore(state);
+  await walk?.close();
+  walk = base === null ? new WholeWalk(model, top) : new Walk(base, top);
+  return base?.position ?? 0;
+}
+
+async function read({ kind, version: newest, text, file, ended }) {
+  version = newest;
+  isBroken = false;
+  let position;
+  if (kind === "state") position = await restart(await bytesOf(file));
+  else if (kind === "book") position = await restart(null);
+  const source = kind === "book" ? await bytesOf(file) : text;
+  const found = await tokenize(open, source, kind === "book" || Boolean(ended));
+  const kept = await walk.set(found.ids);
+  const shown = { ...(kind === "book" ? { text: found.text } : {}), ...(position ? { position } : {}) };
+  post({ kind: "tokens", version, ...shown, start: found.start, bytes: found.bytes, kept }, found.start.buffer);
+  if (walk.isDone) post({ kind: "done", version });
+}
+
+async function bytesOf(file) {
+  try {
+    return new Uint8Array(await file.arrayBuffer());
+  } catch (error) {
+    throw new Error(`${file.name}: could not be read (${whatFailed(error)}).`, { cause: error });
+  }
+}
+
+async function advance() {
+  const { first, scores } = await walk.step();
+  const bits = Uint16Array.from(scores.logProbs, (value) => hundredths(-value));
+  const entropy = Uint16Array.from(scores.entropy ?? [], hundredths);
+  post({ kind: "scores", version, first, bits, entropy, taken: walk.taken }, bits.buffer, entropy.buffer);
+  if (walk.isDone) post({ kind: "done", version });
+}
+
+function hundredths(nats) {
+  return Number.isFinite(nats) ? Math.min(NO_SCORE - 1, Math.max(0, Math.round((nats / LN2) * STEPS))) : NO_SCORE;
+}
+
+async function generate({ side, options }, isCurrent) {
+  const ids = [];
+  for await (const id of walk.generate(options)) {
+    if (!isCurrent()) return;
+    ids.push(id);
+    post({ kind: "drawn", side, text: open.model.tokenizer.decode(ids) });
+    await turn();
+    if (!isCurrent()) return;
+  }
+  await scoreBranch(side, ids, open.model.tokenizer.decode(ids));
+}
+
+async function scoreContinuation({ side, text }) {
+  const { tokenizer } = open.model;
+  const ids = open.offsets === "ids" ? (await tokenize(open, text, false)).ids : tokenizer.encodePiece(text, walk.last);
+  await scoreBranch(side, ids, text);
+}
+
+async function scoreBranch(side, ids, text) {
+  const { logProbs } = await walk.continuation(ids);
+  const bits = new Uint16Array(ids.length).fill(NO_SCORE);
+  bits.set(Array.from(logProbs, (value) => hundredths(-value)), ids.length - logProbs.length);
+  const total = Array.from(logProbs).reduce((sum, value) => sum - value, 0) / LN2;
+  const raw = new TextEncoder().encode(text);
+  const isByByte = open.offsets === "bytes" && raw.length === ids.length;
+  const start = isByByte ? decoded(raw).after : aligned(open.model.tokenizer, Array.from(ids), text);
+  post({ kind: "branch", side, text, start, bits, total, scored: logProbs.length, bytes: raw.length });
+}
+
+async function save({ id }) {
+  const raw = await walk.save();
+  post({ kind: "saved", id, raw }, raw.buffer);
+}
+
+/** Return the text of a token; bytes are written as in a document. */
+function labelOf(id) {
+  const { tokenizer, bundle } = open.model;
+  if (bundle.tokenizer.kind !== "bytes") return open.offsets === "none" ? continued(tokenizer, id, id) : tokenizer.decode([id]);
+  const byte = id - bundle.tokenizer.first_id;
+  return byte >= 0 && byte < 256 ? decoded(Uint8Array.of(byte)).text : "";
+}
