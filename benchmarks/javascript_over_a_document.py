@@ -52,7 +52,7 @@ def main(bundle: Path, document: Path, kind: str, size: int, threads: int, witho
             memory.append(child.memory_mb())
             bits = abs(difference) / math.log(2) / scored
             compared = "" if without_python else f"{largest:9.1e} nats {bits:9.1e} bits per token"
-            print(f"{number:4}% {scored:9,} tokens {compared} {memory[-1]:8.1f} MB", flush=True)
+            print(f"{100 * number // PIECES:4}% {scored:9,} tokens {compared} {memory[-1]:8.1f} MB", flush=True)
     seconds = time.perf_counter() - started
     child.close()
     print(f"memory from 10% to the end: {memory[-1] / memory[0] - 1:+.2%}; {scored / seconds:,.0f} tokens/s together")
