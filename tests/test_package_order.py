@@ -23,6 +23,7 @@ ORDER = (
         "quantize",
         "report",
         "scoring",
+        "serve",
         "tokenizer_choice",
         "verification",
     },
