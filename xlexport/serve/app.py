@@ -109,7 +109,8 @@ class _Plain:
         model = self._models.find(request.query_params.get("model", self._models.all[0].name))
         if model.prefix is None:
             raise ApiError(404, f"{model.name} has no token that may come before a document.", "no_prefix")
-        found = {"model": model.name, "eos_token": model.prefix, "bos_token": model.prefix}
+        # Clients end continuations at eos_token. No token ends a document here.
+        found = {"model": model.name, "eos_token": None, "bos_token": model.prefix}
         return JSONResponse({**found, "vocab_size": model.scheduler.engine.bundle.vocab_size})
 
     async def tokenize(self, request: Request) -> Response:
