@@ -16,8 +16,6 @@ from xlruntime import Model, Sampling, load
 
 __all__ = ["start"]
 
-pytestmark = pytest.mark.full
-
 TEXTS = ["It was the best of times, it was the worst of times.\n" * 30, "a", "Über den Wolken\n\n", "x" * 400]
 SAME = 1e-6  # relative: sums in 64 bits of scores in 32 bits
 
@@ -44,12 +42,14 @@ def requests(kind: str, *arguments: tuple[Any, ...]) -> list[Any]:
     return [Instance(kind, {}, given, number) for number, given in enumerate(arguments)]
 
 
+@pytest.mark.full
 def test_documents_against_score(lm: Any, model: Model) -> None:
     found = lm.loglikelihood_rolling(requests("loglikelihood_rolling", *((text,) for text in TEXTS)))
     expected = [-score.nats for score in model.score(TEXTS, bos=10)]
     assert found == pytest.approx(expected, rel=SAME)
 
 
+@pytest.mark.full
 def test_document_without_a_token_before_it(model: Model) -> None:
     pytest.importorskip("lm_eval", reason="the extra lm-eval is not installed")
     from xlexport.harness.model import XlexportLM
@@ -62,6 +62,7 @@ def test_document_without_a_token_before_it(model: Model) -> None:
         lm.loglikelihood(requests("loglikelihood", ("", "a")))
 
 
+@pytest.mark.full
 def test_continuations_against_streams(lm: Any, model: Model) -> None:
     pairs = [("It was", " the best"), ("It was ", "the best"), ("", "b"), (TEXTS[0], " It")]
     found = lm.loglikelihood(requests("loglikelihood", *pairs))
@@ -78,6 +79,7 @@ def test_continuations_against_streams(lm: Any, model: Model) -> None:
         assert greedy
 
 
+@pytest.mark.full
 def test_generation_against_generate(lm: Any, model: Model) -> None:
     options = {"until": ["zz"], "max_gen_toks": 9, "do_sample": False}
     drawn = {"until": [], "max_gen_toks": 9, "temperature": 0.5, "seed": 3}
@@ -89,6 +91,7 @@ def test_generation_against_generate(lm: Any, model: Model) -> None:
     assert cut == found[0][: found[0].index(stop)]
 
 
+@pytest.mark.native  # the harness takes a minute to describe the machine
 def test_both_routes_on_a_task(start: Start, model: Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     lm_eval = pytest.importorskip("lm_eval", reason="the extra lm-eval is not installed")
     from lm_eval.tasks import TaskManager
@@ -118,7 +121,7 @@ def test_both_routes_on_a_task(start: Start, model: Model, tmp_path: Path, monke
     expected = sum(score.nats for score in scores) / math.log(2) / sum(len(text.encode()) for text in TEXTS)
     for name, arguments in routes.items():
         answer = lm_eval.simple_evaluate(
-            model=name, model_args=arguments, tasks=[task], task_manager=TaskManager(), bootstrap_iters=0
+            model=name, model_args=arguments, tasks=[task], task_manager=TaskManager(include_defaults=False), bootstrap_iters=0
         )
         found = answer["results"]["documents"]["bits_per_byte,none"]
         assert found == pytest.approx(expected, abs=1e-6), name

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any, TypeVar
 
+import lm_eval.models
 import numpy as np
 from lm_eval.api.model import TemplateLM
 from lm_eval.api.registry import register_model
@@ -24,6 +25,7 @@ from xlruntime.messages import shown
 
 __all__ = ["Continuation", "XlexportLM"]
 
+assert lm_eval.models  # the harness registers its own models only while there are no others
 L = TypeVar("L", bound=Collected)
 AUTO_ROWS = 8
 NEW_TOKENS = 256
