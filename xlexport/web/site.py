@@ -154,6 +154,5 @@ def _listed(bundle: Bundle) -> int:
 
 
 def _size(path: Path) -> int:
-    return (
-        sum(file.stat().st_size for file in path.rglob("*") if file.is_file()) if path.is_dir() else path.stat().st_size
-    )
+    found = [path] if path.is_file() else path.rglob("*")
+    return sum(file.stat().st_size for file in found if file.is_file())

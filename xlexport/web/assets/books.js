@@ -16,12 +16,18 @@ function readBook(file) {
   }
   setWriting(false);
   editor.value = "";
-  totals.before = 0;
   showEmpty();
+  setBase(null);
   forgetBranches();
   byId("new").disabled = false;
+  showTitle(file.name);
   showState(`Reading ${file.name}`);
   sendDocument({ kind: "book", file });
+}
+
+function showTitle(name) {
+  document.querySelector("h1").textContent = legible(name);
+  document.title = legible(name);
 }
 
 // A page without text, until there is one.
@@ -34,9 +40,21 @@ function showEmpty() {
 function stopReading() {
   setWriting(true);
   showEmpty();
-  sendDocument({ kind: "state", file: null, text: "" });
-  totals.before = 0;
+  setBase(null);
+  sendText();
 }
+
+// Puts a book into the field, if it is short enough.
+function writeOn() {
+  const words = text;
+  setWriting(true);
+  showEmpty();
+  editor.value = words;
+  onWritten();
+  editor.focus();
+}
+
+const canBeWritten = (words) => words.length <= LONGEST_WRITTEN && words.search(/[\0-\x08\r\x0b-\x1f]|\p{Surrogate}/u) < 0;
 
 function startNew() {
   hideProblem();
@@ -52,7 +70,8 @@ async function readFile(file) {
   if (file.name.endsWith(".safetensors")) {
     hideProblem();
     if (!isWriting()) stopReading();
-    sendDocument({ kind: "state", file, text });
+    setBase(file);
+    sendText();
     byId("new").disabled = false;
     forgetBranches();
     return;
@@ -66,7 +85,7 @@ async function readFile(file) {
 async function shortText(file) {
   try {
     const words = new TextDecoder("utf-8", { fatal: true, ignoreBOM: true }).decode(await file.arrayBuffer());
-    return words.search(/[\0-\x08\r\x0b-\x1f]/) < 0 ? words : null;
+    return canBeWritten(words) ? words : null;
   } catch {
     return null;
   }
@@ -97,6 +116,7 @@ function listenToFiles() {
     editor.focus();
   };
   byId("new").onclick = startNew;
+  byId("edit").onclick = writeOn;
   byId("save").onclick = saveState;
   const isFile = (event) => event.dataTransfer?.types.includes("Files");
   addEventListener("dragover", (event) => {

@@ -1,10 +1,23 @@
 // The link to the worker, in which the model runs.
-const link = { worker: null, version: 0, asked: new Map(), numbers: 0, isReady: false };
+const link = {
+  worker: null,
+  version: 0, // of the document
+  base: { number: 0, file: null }, // what was read before it: nothing, or the state in a file
+  good: null, // the file of the latest base that could be read
+  asked: new Map(),
+  numbers: 0,
+  isReady: false,
+};
 
 // Sends a document, which makes all earlier ones outdated.
 function sendDocument(message) {
   link.version += 1;
-  link.worker?.postMessage({ ...message, version: link.version });
+  link.worker?.postMessage({ ...message, version: link.version, base: link.base });
+}
+
+// Lets the next document begin with a state, or with nothing.
+function setBase(file) {
+  link.base = { number: link.base.number + 1, file };
 }
 
 // Sends a question, and gives its answer.

@@ -16,7 +16,7 @@ const takers = {
   },
   tokens(message) {
     takeTokens(message);
-    if (message.position !== undefined) refresh();
+    showBranches();
   },
   scores: takeScores,
   done: takeDone,
@@ -30,8 +30,16 @@ const takers = {
     if (isLoading) return;
     totals.isDone = true;
     showProgress();
-    if (side !== undefined) takeIdle({ side, isLast: true });
-    else if (!isWriting() && !N) stopReading();
+    if (side !== undefined) {
+      takeIdle({ side, isLast: true });
+      return;
+    }
+    if (link.base.file !== link.good) {
+      setBase(link.good); // the state cannot be read, so the text follows what it followed before
+      sendDocument({ kind: "text", text });
+    } else if (!isWriting() && !N) {
+      setWriting(true);
+    }
   },
 };
 

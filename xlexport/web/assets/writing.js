@@ -9,6 +9,7 @@ function setWriting(isOn) {
   view.isWriting = isOn;
   document.body.classList.toggle("writing", isOn);
   document.body.classList.toggle("reading", !isOn);
+  if (isOn) showTitle(about.title);
   editor.hidden = !isOn;
   textNode.tabIndex = isOn ? -1 : 0;
 }
@@ -66,19 +67,21 @@ function adapt(written) {
 }
 
 // What the worker found: the tokens' places, and how many keep their scores. Those at the end keep their colours meanwhile.
-function takeTokens({ text: read, start: places, bytes, kept, position }) {
+function takeTokens({ text: read, start: places, bytes, position, bits: knownBits, entropy: knownEntropy }) {
   const n = places.length - 1;
+  const kept = knownBits.length;
   const after = Math.max(0, Math.min(N - kept, n - kept, N - scored - 1));
-  const merged = (old) => {
+  const merged = (known, old) => {
     const made = new Uint16Array(n).fill(NO_SCORE);
-    made.set(old.subarray(0, Math.min(kept, N)));
     if (read === undefined && after > 0) made.set(old.subarray(N - after, N), n - after);
+    made.set(known);
     return made;
   };
-  if (position !== undefined) totals.before = position;
-  totals.bytes = bytes;
-  totals.isDone = false;
-  setTokens({ text: read ?? text, start: places, bits: merged(bits), entropy: merged(entropy), scored: kept }, Math.min(kept, N));
+  link.good = link.base.file;
+  Object.assign(totals, { bytes, before: position, isDone: false });
+  const from = Math.min(kept, scored); // before it, nothing has changed on the page
+  const numbers = { bits: merged(knownBits, bits), entropy: merged(knownEntropy, entropy) };
+  setTokens({ text: read ?? text, start: places, ...numbers, scored: kept }, from);
   refreshSoon();
 }
 
@@ -152,6 +155,7 @@ function showProgress() {
   const isBusy = !totals.isDone && N - scored > 300;
   byId("bar").hidden = !isBusy;
   byId("bar").value = N ? scored / N : 0;
+  byId("edit").hidden = isWriting() || isBusy || !canBeWritten(text);
   const before = totals.before ? `, after ${plural(totals.before, "token")} read before` : "";
   if (isBusy) showState(`${grouped(scored)} of ${plural(N, "token")}`);
   else showState(`Ready, ${plural(link.threads, "thread")}${before}`);

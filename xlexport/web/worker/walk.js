@@ -4,9 +4,19 @@ const MOST_BYTES = 96 << 20; // of the memories that forks hold
 const SHORTEST = 16; // tokens of the first step after an edit, so that its colours come at once
 const APART = 32; // tokens between forks
 const RECENT = 4; // the newest forks are never thinned out
+const [STEPS, NO_SCORE] = [100, 0xffff]; // of a bit, and the mark of a token without a score, as on the page
 
 /** The document of a model that carries memory. */
 export class Walk {
+  #top;
+  #longest;
+  #isExact;
+  #stream;
+  #forks = []; // {taken, stream}, in order
+  #most;
+  #stride = SHORTEST;
+  #wanted = -1; // the place of the latest edit, which gets a fork: more edits will follow there
+
   /**
    * @param base - the stream before the document: a new one, or one that was saved elsewhere.
    * @param top - number of likeliest tokens to keep of each prediction; null if the bundle has no such detail.
@@ -20,18 +30,8 @@ export class Walk {
     this.#longest = segmentLen;
     this.#isExact = segmentationMatters; // then steps are those of `score`, whose lengths the numbers depend on
     this.#stream = base;
-    this.#forks = [];
     this.#most = Math.max(2 * RECENT, Math.floor(MOST_BYTES / Math.max(1, base.nbytes)));
   }
-
-  #top;
-  #longest;
-  #isExact;
-  #stream;
-  #forks; // {taken, stream}, in order
-  #most;
-  #stride = SHORTEST;
-  #wanted = -1; // the place of the latest edit, which gets a fork: more edits will follow there
 
   get isDone() {
     return this.taken >= this.ids.length;
@@ -56,7 +56,7 @@ export class Walk {
     return same;
   }
 
-  /** Score the next tokens, and return the first of them with a score, and the scores. */
+  /** Score the next tokens, and return the first of them that has a score. */
   async step() {
     await this.#keep();
     const piece = this.ids.slice(this.taken, this.taken + this.#length());
@@ -65,7 +65,7 @@ export class Walk {
     this.taken += piece.length;
     this.#stride = Math.min(this.#longest, this.#stride * 2);
     this.table.fill(first, scores);
-    return { first, scores };
+    return first;
   }
 
   /** Draw tokens after the document, one by one. */
@@ -127,6 +127,9 @@ export class Walk {
 
 /** The document of a model that reads each document in one step: all of it is read again after an edit. */
 export class WholeWalk {
+  #model;
+  #top;
+
   constructor(model, top) {
     this.table = new Table(top);
     this.ids = [];
@@ -134,9 +137,6 @@ export class WholeWalk {
     this.#model = model;
     this.#top = top;
   }
-
-  #model;
-  #top;
 
   get isDone() {
     return this.taken >= this.ids.length;
@@ -151,10 +151,9 @@ export class WholeWalk {
 
   async step() {
     const parts = await this.#score(this.ids);
-    const first = parts[0]?.index[0] ?? this.ids.length;
     for (const part of parts) this.table.fill(part.index[0], part);
     this.taken = this.ids.length;
-    return { first, scores: { logProbs: parts.flatMap((part) => [...part.logProbs]) } };
+    return parts[0]?.index[0] ?? this.ids.length;
   }
 
   async *generate(options) {
@@ -179,7 +178,13 @@ export class WholeWalk {
   }
 }
 
-/** What is known of each token besides its score, in as few bytes as a book allows. */
+/** Return nats in hundredths of a bit; NO_SCORE for what is not finite. */
+export function hundredths(nats) {
+  if (!Number.isFinite(nats)) return NO_SCORE;
+  return Math.min(NO_SCORE - 1, Math.max(0, Math.round((nats / Math.LN2) * STEPS)));
+}
+
+/** What is known of each token, in as few bytes as a book allows. */
 class Table {
   constructor(top) {
     this.top = top;
@@ -194,15 +199,19 @@ class Table {
       return made;
     };
     const k = this.top ?? 0;
+    this.bits = fresh(Uint16Array, this.bits).fill(NO_SCORE, kept);
+    this.entropy = fresh(Uint16Array, this.entropy).fill(NO_SCORE, kept);
     this.rank = fresh(Uint32Array, this.rank);
     this.seen = fresh(Uint32Array, this.seen);
     this.topIds = fresh(Uint32Array, this.topIds, k);
     this.topRoots = fresh(Uint8Array, this.topRoots, k); // square roots of probabilities, in 255ths
   }
 
-  fill(first, { rank, context, topIds, topLogProbs }) {
+  fill(first, { logProbs, context, rank, entropy, topIds, topLogProbs }) {
+    this.bits.set(Array.from(logProbs, (value) => hundredths(-value)), first);
     this.seen.set(context, first);
     if (!rank) return;
+    this.entropy.set(Array.from(entropy, hundredths), first);
     this.rank.set(rank, first);
     topIds.forEach((ids, token) => {
       const at = (first + token) * this.top;

@@ -2,14 +2,13 @@
 import * as onnxruntime from "../onnxruntime/ort.wasm.min.mjs";
 import * as xlruntime from "../xlruntime/browser.js";
 import { aligned, continued, decoded, tokenize } from "./places.js";
-import { Walk, WholeWalk } from "./walk.js";
+import { hundredths, Walk, WholeWalk } from "./walk.js";
 
-const LN2 = Math.LN2;
-const [STEPS, NO_SCORE] = [100, 0xffff]; // as on the page
 const MOST_THREADS = 4; // more gain little in steps of a few tokens
 const open = { xlruntime, model: null, offsets: "bytes" };
 let about = null;
 let walk = null;
+let base = { number: 0, position: 0 }; // what was read before the document: nothing, or a saved state
 let version = 0; // of the document that is walked through
 let isBroken = false; // this document cannot be scored
 let given = null; // the newest document that the page has sent, until it is taken
@@ -43,7 +42,7 @@ const takers = {
       onProgress: ({ loaded, total }) => post({ kind: "progress", loaded, total }),
       onWarning: (text) => post({ kind: "warning", text }),
     });
-    await restart(null);
+    await restart(0, null);
     post({ kind: "ready", threads, isWhole: isWhole() });
     work();
     // What is loaded later, now: the server may be out of reach then.
@@ -51,7 +50,6 @@ const takers = {
   },
   text: (message) => take(message),
   book: (message) => take(message),
-  state: (message) => take(message),
   describe({ id, token }) {
     const found = { id: walk.ids[token], ...walk.table.of(token) };
     const labels = Object.fromEntries([found, ...found.alternatives].map((one) => [one.id, labelOf(one.id)]));
@@ -124,27 +122,28 @@ async function onDocument(action) {
 
 const isWhole = () => open.model.evaluation().rules.whole;
 
-/** Begin a document, after the stream of a saved state if one is given. */
-async function restart(state) {
+/** Begin a document, after the stream of a saved state if a file has one. */
+async function restart(number, file) {
   const { model } = open;
   const top = "detail" in model.bundle.graphs ? about.top : null;
-  const base = isWhole() ? null : state === null ? await model.stream() : await model.restore(state);
+  const state = file === null ? null : await bytesOf(file);
+  const stream = isWhole() ? null : state === null ? await model.stream() : await model.restore(state);
   await walk?.close();
-  walk = base === null ? new WholeWalk(model, top) : new Walk(base, top);
-  return base?.position ?? 0;
+  walk = stream === null ? new WholeWalk(model, top) : new Walk(stream, top);
+  base = { number, position: stream?.position ?? 0 };
 }
 
-async function read({ kind, version: newest, text, file, ended }) {
-  version = newest;
+async function read(document) {
+  version = document.version;
   isBroken = false;
-  let position;
-  if (kind === "state") position = await restart(await bytesOf(file));
-  else if (kind === "book") position = await restart(null);
-  const source = kind === "book" ? await bytesOf(file) : text;
-  const found = await tokenize(open, source, kind === "book" || Boolean(ended));
-  const kept = await walk.set(found.ids);
-  const shown = { ...(kind === "book" ? { text: found.text } : {}), ...(position ? { position } : {}) };
-  post({ kind: "tokens", version, ...shown, start: found.start, bytes: found.bytes, kept }, found.start.buffer);
+  const { number, file } = document.base;
+  if (number !== base.number) await restart(number, file);
+  const isBook = document.kind === "book";
+  const { ids, text, start, bytes } = await tokenize(open, isBook ? await bytesOf(document.file) : document.text, isBook);
+  const kept = await walk.set(ids);
+  const [bits, entropy] = [walk.table.bits.slice(0, kept), walk.table.entropy.slice(0, kept)];
+  const found = { start, bytes, bits, entropy, position: base.position, ...(isBook ? { text } : {}) };
+  post({ kind: "tokens", version, ...found }, start.buffer, bits.buffer, entropy.buffer);
   if (walk.isDone) post({ kind: "done", version });
 }
 
@@ -157,15 +156,11 @@ async function bytesOf(file) {
 }
 
 async function advance() {
-  const { first, scores } = await walk.step();
-  const bits = Uint16Array.from(scores.logProbs, (value) => hundredths(-value));
-  const entropy = Uint16Array.from(scores.entropy ?? [], hundredths);
-  post({ kind: "scores", version, first, bits, entropy, taken: walk.taken }, bits.buffer, entropy.buffer);
+  const first = await walk.step();
+  const { taken, table } = walk;
+  const [bits, entropy] = [table.bits.slice(first, taken), table.entropy.slice(first, taken)];
+  post({ kind: "scores", version, first, bits, entropy, taken }, bits.buffer, entropy.buffer);
   if (walk.isDone) post({ kind: "done", version });
-}
-
-function hundredths(nats) {
-  return Number.isFinite(nats) ? Math.min(NO_SCORE - 1, Math.max(0, Math.round((nats / LN2) * STEPS))) : NO_SCORE;
 }
 
 async function generate({ side, options }, isCurrent) {
@@ -188,9 +183,9 @@ async function scoreContinuation({ side, text }) {
 
 async function scoreBranch(side, ids, text) {
   const { logProbs } = await walk.continuation(ids);
-  const bits = new Uint16Array(ids.length).fill(NO_SCORE);
-  bits.set(Array.from(logProbs, (value) => hundredths(-value)), ids.length - logProbs.length);
-  const total = Array.from(logProbs).reduce((sum, value) => sum - value, 0) / LN2;
+  const unscored = new Array(ids.length - logProbs.length).fill(hundredths(NaN)); // a document's first token
+  const bits = Uint16Array.from([...unscored, ...Array.from(logProbs, (value) => hundredths(-value))]);
+  const total = xlruntime.bits(logProbs);
   const raw = new TextEncoder().encode(text);
   const isByByte = open.offsets === "bytes" && raw.length === ids.length;
   const start = isByByte ? decoded(raw).after : aligned(open.model.tokenizer, Array.from(ids), text);
