@@ -127,6 +127,10 @@ NOT_RUN = {
     ("docs/torch_formats.md", "xlexport verify model.bundle checkpoint.pt --trust"): (
         "tests/export/test_torch_formats.py verifies and scores both"
     ),
+    (
+        "docs/web.md",
+        "xlexport web BUNDLE -o SITE [--serve] [--port PORT] [--title TITLE] [--runtime FOLDER] [--force]",
+    ): (SYNOPSIS),
     ("docs/vocabularies.md", "xlexport convert model.pt -o bundle --tokenizer cache.pt"): OTHER_FILES,
     (
         "docs/vocabularies.md",

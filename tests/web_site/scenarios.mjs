@@ -235,7 +235,7 @@ export const scenarios = {
     await page.keyboard.press("Escape");
     await page.keyboard.press("ArrowRight");
     await page.keyboard.press("ArrowRight");
-    await page.waitForFunction(() => document.querySelector("#live").textContent);
+    await page.waitForFunction(() => document.querySelector("#live").textContent.startsWith("h: "));
     const live = await page.textContent("#live");
     await page.keyboard.press("Enter");
     const caret = await page.evaluate(() => [document.activeElement.id, document.activeElement.selectionStart]);

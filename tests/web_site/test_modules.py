@@ -64,7 +64,7 @@ def test_tokens_of_libraries_are_found_in_the_text(folder: Path) -> None:
 @pytest.mark.parametrize("name", [EMPTY, ZEROS, "pre_lnorm_empty", BAND, CHUNK])
 @pytest.mark.parametrize("interrupted", [False, True])
 def test_edits_have_the_scores_of_a_new_document(name: str, interrupted: bool, folder: Path) -> None:
-    """Edit a document at random; its numbers are those of the whole text, however much was kept."""
+    """Edit a document at random: its numbers are those of the whole text, however much was kept."""
     draw = random.Random(7)
     vocab_size = read_bundle(golden_bundle(name)).vocab_size
     ids = [draw.randrange(vocab_size) for _ in range(60)]

@@ -28,7 +28,7 @@ def about_of(site: Path) -> dict[str, Any]:
     (found,) = re.findall(
         r'<script type="application/json" id="about">(.*?)</script>', (site / "index.html").read_text("utf-8")
     )
-    return json.loads(found)  # type: ignore[no-any-return]
+    return json.loads(found)
 
 
 def test_site_has_bundle_runtime_worker_and_page(npm: Path, tmp_path: Path) -> None:
