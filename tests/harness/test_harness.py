@@ -121,7 +121,11 @@ def test_both_routes_on_a_task(start: Start, model: Model, tmp_path: Path, monke
     expected = sum(score.nats for score in scores) / math.log(2) / sum(len(text.encode()) for text in TEXTS)
     for name, arguments in routes.items():
         answer = lm_eval.simple_evaluate(
-            model=name, model_args=arguments, tasks=[task], task_manager=TaskManager(include_defaults=False), bootstrap_iters=0
+            model=name,
+            model_args=arguments,
+            tasks=[task],
+            task_manager=TaskManager(include_defaults=False),
+            bootstrap_iters=0,
         )
         found = answer["results"]["documents"]["bits_per_byte,none"]
         assert found == pytest.approx(expected, abs=1e-6), name
