@@ -25,7 +25,7 @@ from xlruntime.messages import shown
 
 __all__ = ["Continuation", "XlexportLM"]
 
-assert lm_eval.models  # the harness registers its own models only as long as nobody has registered one
+assert lm_eval.models  # the harness registers its own models only if it has none yet
 L = TypeVar("L", bound=Collected)
 AUTO_ROWS = 8
 NEW_TOKENS = 256

@@ -77,7 +77,7 @@ class Frame:
             client = scope.get("client") or ("-",)
             access.info(
                 "%s %s %s %d %d B %.1f ms",
-                *(client[0], scope["method"], named(scope["path"]), status or WENT_AWAY, sent, 1000 * seconds),
+                *(client[0], scope["method"], _logged(scope, route), status or WENT_AWAY, sent, 1000 * seconds),
             )
 
     async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -104,6 +104,11 @@ def _answer(error: Exception) -> ApiError:
         code = {404: "not_found", 405: "method_not_allowed"}.get(error.status_code)
         return ApiError(error.status_code, f"{error.detail}.", code)
     return answer_of(error)
+
+
+def _logged(scope: Scope, route: str) -> str:
+    """Return what the log shows of a path: not the name of a session, which is as good as a key."""
+    return named(scope["path"]) if route == "other" else route
 
 
 def _route(scope: Scope) -> str:
