@@ -21,7 +21,7 @@ import numpy.typing as npt
 
 from benchmarks.sides import ROOT, Ready, Side, Turn, sides_of
 
-__all__ = ["Figures", "add_to_json", "code_digest", "common_options", "headline", "machine", "measure", "sgemm"]
+__all__ = ["PATH", "Figures", "add_to_json", "code_digest", "common_options", "headline", "machine", "measure", "sgemm"]
 
 PATH = click.Path(path_type=Path)
 RATES = ("sgemm_onnxruntime", "sgemm_torch", "memory_gb_per_s")

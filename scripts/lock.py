@@ -31,6 +31,9 @@ EXTRAS = {
     "release": ("release",),
 }
 
+# Packages of the extra lm-eval of which the index has no wheels. No file in requirements/ asks for them.
+SOURCE_ONLY = ("rouge-score", "sqlitedict", "word2number")
+
 # PyTorch publishes CPU builds under the same version, outside the package index. Only files whose digest was computed
 # from the file itself belong here.
 CPU_BUILDS = {
@@ -82,6 +85,7 @@ def compiled(lock: Path, sources: list[str], arguments: list[str]) -> list[str]:
             output.write_text("\n".join(pins_of(entries_of(lock.read_text("utf-8")))), "utf-8")
         command = ["uv", "pip", "compile", *sources, "--universal", "--python-version", "3.11", "--generate-hashes"]
         command += ["--only-binary", ":all:", "--no-header", "--no-annotate", "--quiet", "--output-file", str(output)]
+        command += [argument for name in SOURCE_ONLY for argument in ("--no-binary", name)]
         command += ["--fork-strategy", "fewest", *arguments]  # one version of a package for every Python
         subprocess.run(command, cwd=ROOT, check=True, stdout=subprocess.DEVNULL)
         return entries_of(output.read_text("utf-8"))

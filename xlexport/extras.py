@@ -15,10 +15,17 @@ EXTRAS: Mapping[str, tuple[str, ...]] = {
     "text": ("sentencepiece", "tokenizers"),
     "tables": ("pyarrow",),
     "plot": ("matplotlib",),
+    "serve": ("prometheus_client", "pydantic", "starlette", "uvicorn"),
+    "lm-eval": ("aiohttp", "lm_eval", "requests", "tenacity"),
 }
 """Extra -> the modules that it installs; the names are those of pyproject.toml."""
 
-DISTRIBUTIONS: Mapping[str, str] = {"google_crc32c": "google-crc32c", "onnx_ir": "onnx-ir"}
+DISTRIBUTIONS: Mapping[str, str] = {
+    "google_crc32c": "google-crc32c",
+    "lm_eval": "lm-eval",
+    "onnx_ir": "onnx-ir",
+    "prometheus_client": "prometheus-client",
+}
 """Module -> its name on the package index, if the names differ."""
 
 

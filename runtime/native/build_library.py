@@ -45,6 +45,7 @@ def build(
     target: str | None = None,
     flags: Sequence[str] = (),
     program: Path | None = None,
+    objects: Path | None = None,
 ) -> None:
     """Compile all sources and link them into the shared library `output`.
 
@@ -52,8 +53,10 @@ def build(
         compiler: the command, such as `["g++"]`.
         version: the version that the library reports.
         target: the architecture, which decides on the instruction sets; None: that of this machine.
-        flags: additional flags, such as those of a sanitizer.
+        flags: additional flags, such as those of a sanitizer. They follow all others, so they win.
         program: a source with a main function, which is linked with the kernels into a program instead.
+        objects: a folder that keeps the compiled kernels. Those in it are used, so the caller gives each state of
+            sources, compiler and flags a folder of its own.
     """
     has_levels = (target or platform.machine()).lower().startswith(("x86_64", "amd64"))
     sources = [
@@ -65,19 +68,24 @@ def build(
 
         def run(*arguments: str | Path) -> None:
             # In the scratch folder, where a linker for Windows also leaves a file that nobody needs.
-            subprocess.run([*compiler, *flags, *arguments], cwd=scratch, check=True)
+            subprocess.run([*compiler, *arguments, *flags], cwd=scratch, check=True)
 
         def compile_one(source: Path) -> Path:
-            made = Path(scratch, f"{source.parent.name}_{source.stem}.o")
+            folder = scratch if objects is None or source == program else objects.resolve()
+            made = Path(folder, f"{source.parent.name}_{source.stem}.o")
+            if made.is_file():
+                return made
+            making = made.with_suffix(".making")
             own = LEVELS.get(source.stem.removeprefix("level_"), ())
             named = [f'-DXLEXPORT_OPS_VERSION="{version}"'] if source.stem == "register" else []
-            run(*FLAGS, *(KERNEL_FLAGS if source != program else ()), *own, *named, "-c", source.resolve(), "-o", made)
-            return made
+            general = FLAGS if source == program else (*FLAGS, *KERNEL_FLAGS)
+            run(*general, *own, *named, "-c", source.resolve(), "-o", making)
+            return making.rename(made)
 
         with ThreadPoolExecutor() as pool:
-            objects = list(pool.map(compile_one, [*sources, *([] if program is None else [program])]))
+            compiled = list(pool.map(compile_one, [*sources, *([] if program is None else [program])]))
         linked = Path(scratch, output.name)
-        run(*(["-shared"] if program is None else ["-pthread"]), "-o", linked, *objects)
+        run(*(["-shared"] if program is None else ["-pthread"]), "-o", linked, *compiled)
         shutil.move(linked, output)
 
 
@@ -94,9 +102,10 @@ def main() -> None:
     parser.add_argument("--target", help="architecture, such as aarch64, if the compiler builds for another one")
     parser.add_argument("--flags", default="", help="more flags, such as those of a sanitizer")
     parser.add_argument("--program", type=Path, help="a source with a main function, to link with the kernels")
+    parser.add_argument("--objects", type=Path, help="a folder that keeps compiled kernels for a further program")
     given = parser.parse_args()
     compiler, flags = shlex.split(given.compiler), shlex.split(given.flags)
-    build(given.output, compiler, "development", given.target, flags, given.program)
+    build(given.output, compiler, "development", given.target, flags, given.program, given.objects)
 
 
 if __name__ == "__main__":

@@ -237,6 +237,32 @@ class BatchMemory:
         arrays = {entry.input: np.ascontiguousarray(self.array(entry)[chosen]) for entry in self.entries}
         return BatchMemory(self.plan, arrays, self.offset, self.memory_length[chosen], self.position[chosen])
 
+    def row(self, row: int, back: int = 0) -> BatchMemory:
+        """Return a copy of one row, without the last `back` tokens that it has read.
+
+        Args:
+            back: at most `max_segment`, and all of them read since the row restarted. Only rings can go back.
+        """
+        assert not back or all(entry.layout == "ring" for entry in self.entries)
+        alone = self.take([row])
+        if back:
+            alone.offset -= back
+            alone.position -= back
+            read = np.minimum(alone.position, self.evaluation.most_rows)
+            alone.memory_length = np.maximum(read, _first_length(self.evaluation))
+        return alone
+
+    def place(self, row: int, alone: BatchMemory) -> None:
+        """Copy the memory of one document, of the same capacity, into `row`; the other rows stay as they are."""
+        assert alone.capacity == self.capacity and alone.batch_size == 1
+        for entry in self.entries:
+            array, value = self.array(entry), alone.array(entry)[0]
+            if entry.symbol is not None and entry.row_axis is not None:
+                value = np.roll(value, self.offset - alone.offset, entry.row_axis - 1)
+            array[row] = value
+            self._upload(entry, array)
+        self.memory_length[row], self.position[row] = alone.memory_length[0], alone.position[0]
+
     def mark(self) -> Mark:
         """Return the place of this memory, for `rewind`."""
         copies = {entry.input: self.array(entry).copy() for entry in self.entries if entry.layout != "ring"}

@@ -33,7 +33,7 @@ def write_state(path: Path, kind: str, version: int, fields: Mapping[str, Any], 
 
     Args:
         kind: the kind of the state; fields: any JSON values.
-        arrays: tensors by name, of floats or whole numbers.
+        arrays: tensors by name, of floats, whole numbers or truth values.
 
     Returns:
         The file's size in bytes.
@@ -57,7 +57,8 @@ def _header(metadata: Mapping[str, str], arrays: Arrays) -> bytes:
     end = 0
     for name, array in arrays.items():
         begin, end = end, end + array.nbytes
-        dtype = f"{array.dtype.kind.upper()}{8 * array.itemsize}"  # F32, I64, U8
+        kind = array.dtype.kind
+        dtype = "BOOL" if kind == "b" else f"{kind.upper()}{8 * array.itemsize}"  # F32, I64, U8
         header[name] = {"dtype": dtype, "shape": array.shape, "data_offsets": [begin, end]}
     raw = json.dumps(header).encode()
     raw += b" " * (-len(raw) % 8)  # align the tensors to 8 bytes

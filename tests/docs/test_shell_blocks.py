@@ -79,7 +79,7 @@ NOT_RUN = {
         "python -m benchmarks.duplication_table --out RUNS --word-length 511 --steps 150000 --seconds 1e9 --until 2 "
         "--device cuda",
     ): "trains for hours",
-    ("docs/javascript.md", "npm ci --ignore-scripts && npm run build              # in runtime/web"): (
+    ("docs/javascript.md", "npm ci && npm run build                               # in runtime/web"): (
         "tests/web/test_javascript.py builds the package and installs it"
     ),
     ("docs/native.md", "pip install ./runtime/native"): INSTALLS,
@@ -120,6 +120,13 @@ NOT_RUN = {
     ("docs/start_without_python.md", "$ npm install onnxruntime-node"): (
         "needs Node: tried by hand with Node 20 and onnxruntime-node"
     ),
+    ("docs/serving.md", "pip install '.[cpu,serve]' -c constraints.txt"): INSTALLS,
+    (
+        "docs/serving.md",
+        "$ post() { curl -s http://127.0.0.1:8000/v1/$1 -H 'content-type: application/json' -d \"$2\"; }",
+    ): "needs a server: tests/serve/test_http.py calls all routes",
+    ("docs/evaluating.md", "pip install '.[cpu,lm-eval]' -c constraints.txt"): INSTALLS,
+    ("docs/evaluating.md", "pip install '.[cpu,serve,lm-eval]' -c constraints.txt"): INSTALLS,
     ("docs/signing.md", "pip install '.[release]' -c constraints.txt"): INSTALLS,
     ("docs/torch_formats.md", "xlexport convert checkpoint.pt --to torchscript -o model.bundle"): (
         "tests/export/test_torch_formats.py converts to both"
@@ -150,6 +157,7 @@ OTHER_LANGUAGES = {
     "cpp": "tests/native/test_c_programs.py",
     "cmake": "tests/native/test_c_programs.py",
     "js": "tests/web/test_javascript.py",
+    "yaml": "tests/harness/test_harness.py",  # the same task
     "{eval-rst}": "scripts/docs",
     "{toctree}": "scripts/docs",
 }

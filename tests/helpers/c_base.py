@@ -17,11 +17,14 @@ import pytest
 from filelock import FileLock
 
 import xlruntime
+from tests.helpers.c_library import build_c_runtime
 from tests.helpers.native import CACHE, NATIVE, compiler
 
-__all__ = ["CRefusal", "ask", "base_program", "fuzz_program", "outcome"]
+__all__ = ["CRefusal", "ask", "fuzz_program", "outcome"]
 
-FLAGS = ("-std=c++17", "-O1", "-g", "-Wall", "-Wextra", "-Werror")
+FLAGS = ("-std=c++17", "-O1", "-g1", "-Wall", "-Wextra", "-Werror")
+TRACED = "-fsanitize-coverage=trace-pc"
+FUZZER = "../tests/fuzz_main"
 # The sources that know no ONNX Runtime.
 PARTS = (
     *("atomic_output", "bundle_files", "evaluation", "graph_gate", "json", "json_dump", "json_fields", "limits"),
@@ -43,33 +46,24 @@ class CRefusal(Exception):
         self.kind, self.message, self.repair = kind, message, repair
 
 
-def base_program(flags: tuple[str, ...] = ()) -> Path:
-    """Return the program of the commands, compiled once for all sessions of the same sources.
+def fuzz_program(flags: tuple[str, ...]) -> Path:
+    """Return the fuzzer, compiled with these flags once for all sessions of the same sources.
+
+    All sources but that of the fuzzer itself report the places that a run reaches.
 
     Args:
         flags: additional flags, such as `-fsanitize=address`.
     """
-    return _program("base_commands", [*PARTS, "../tests/base_commands"], [], flags)
-
-
-def fuzz_program(flags: tuple[str, ...] = ()) -> Path:
-    """Return the fuzzer, compiled with these flags."""
-    return _program("fuzz_main", [*PARTS, "../tests/fuzz_base"], ["../tests/fuzz_main"], flags)
-
-
-def _program(name: str, parts: list[str], apart: list[str], flags: tuple[str, ...]) -> Path:
-    """Compile and link sources, of which all but `apart` report the places that a run reaches, if there are any."""
     found = compiler()
     if found is None:
         pytest.skip("no C++ compiler: install g++ or clang, or name one in CXX")
     command = (*found.split(), *FLAGS, *flags)
-    traced = ("-fsanitize-coverage=trace-pc",) if apart else ()
     headers = [*(NATIVE / "src").rglob("*.h"), *(NATIVE / "src").rglob("*.inc")]
-    common = _digest([*command, *traced, *map(_content, sorted(headers))])
+    common = _digest([*command, TRACED, *map(_content, sorted(headers))])
     CACHE.mkdir(parents=True, exist_ok=True)
 
     def compile_one(part: str) -> Path:
-        source, own = NATIVE / "src" / f"{part}.cc", () if part in apart else traced
+        source, own = NATIVE / "src" / f"{part}.cc", () if part == FUZZER else (TRACED,)
         made = CACHE / f"{source.stem}-{_digest([common, *own, _content(source)])}.o"
         if not made.is_file():
             partial = made.with_suffix(f".{os.getpid()}")
@@ -79,8 +73,8 @@ def _program(name: str, parts: list[str], apart: list[str], flags: tuple[str, ..
 
     with FileLock(CACHE / f"{common}.lock"):  # other workers need the same objects
         with ThreadPoolExecutor(os.cpu_count()) as pool:
-            objects = list(pool.map(compile_one, [*parts, *apart]))
-        program = CACHE / f"{name}-{_digest(file.name for file in objects)}"
+            objects = list(pool.map(compile_one, (*PARTS, "../tests/fuzz_base", FUZZER)))
+        program = CACHE / f"fuzz-{_digest(file.name for file in objects)}"
         if not program.is_file():
             partial = program.with_suffix(f".{os.getpid()}")
             subprocess.run([*command, *objects, "-o", partial], check=True)
@@ -98,8 +92,8 @@ def _digest(parts: Iterable[str]) -> str:
 
 @functools.cache
 def _running() -> subprocess.Popen[str]:
-    flags = tuple(os.environ.get("C_BASE_FLAGS", "").split())  # such as those of a sanitizer
-    process = subprocess.Popen([base_program(flags)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    program = build_c_runtime(os.environ.get("C_BASE_SANITIZE", ""), ("base_commands",)) / "base_commands"
+    process = subprocess.Popen([program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     atexit.register(process.kill)
     return process
 

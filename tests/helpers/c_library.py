@@ -14,10 +14,18 @@ from filelock import FileLock
 from tests.helpers.c_runtime import CRuntime
 from tests.helpers.paths import ROOT
 
-__all__ = ["NATIVE", "build_c_runtime", "c_runtime", "find_onnxruntime"]
+__all__ = ["NATIVE", "SANITIZED", "TARGETS", "build_c_runtime", "c_runtime", "find_onnxruntime"]
 
 NATIVE = ROOT / "runtime" / "native"
 TARGETS = ("xlruntime_shared", "xlscore", "stream", "stream_cpp")
+SANITIZED = {  # sanitizers of the compiler, and how programs that have them run
+    "address,undefined": {
+        "ASAN_OPTIONS": "detect_leaks=1:detect_stack_use_after_return=1",
+        "UBSAN_OPTIONS": "halt_on_error=1:print_stacktrace=1",
+    },
+    # ONNX Runtime itself is not instrumented, so what it does to memory is not looked at.
+    "thread": {"TSAN_OPTIONS": "ignore_noninstrumented_modules=1:halt_on_error=1"},
+}
 
 
 @functools.cache
@@ -33,8 +41,8 @@ def build_c_runtime(sanitize: str = "", targets: tuple[str, ...] = TARGETS) -> P
     folder = ROOT / ".pytest_cache" / "native" / f"cmake{sanitize and '-'}{sanitize.replace(',', '-')}"
     folder.mkdir(parents=True, exist_ok=True)
     with FileLock(folder.with_suffix(".lock")):  # CMake compiles what has changed since the last session
-        options = [f"-DXLRUNTIME_SANITIZE={sanitize}", f"-DXLRUNTIME_TESTS={'ON' if sanitize else 'OFF'}"]
-        options += ["-DCMAKE_BUILD_TYPE=Debug", "-DCMAKE_CXX_FLAGS_DEBUG=-O1 -g"] if sanitize else []
+        options = [f"-DXLRUNTIME_SANITIZE={sanitize}", "-DXLRUNTIME_TESTS=ON"]
+        options += ["-DCMAKE_BUILD_TYPE=Debug", "-DCMAKE_CXX_FLAGS_DEBUG=-O1 -g1"] if sanitize else []
         _run("cmake", "-S", NATIVE, "-B", folder, *options)
         _run("cmake", "--build", folder, "--parallel", str(os.cpu_count()), "--target", *targets)
     return folder

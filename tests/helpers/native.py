@@ -8,6 +8,7 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
@@ -20,6 +21,7 @@ __all__ = ["NATIVE", "build_kernels", "build_with", "compiler", "installed_packa
 NATIVE = ROOT / "runtime" / "native"
 CACHE = ROOT / ".pytest_cache" / "native"
 BUILT_FROM = ("ops", "ort", "build_library.py")
+CASES = "tests/relative_attention_case.h"
 
 
 def compiler() -> str | None:
@@ -32,38 +34,50 @@ def installed_package() -> bool:
     return importlib.util.find_spec("xlexport_ops") is not None
 
 
-def build_kernels(flags: str = "", program: str | None = None) -> Path:
-    """Return the library, built with the machine's compiler and these flags, such as `-fsanitize=address -g`.
+def build_kernels() -> Path:
+    """Return the library, built with the machine's compiler; without one, skip the test.
 
-    Another session or worker may have built it from the same sources. Without a compiler, the test is skipped.
-
-    Args:
-        program: the name of a file of `runtime/native/tests` with a main function. Then this is a program.
+    Another session or worker may have built it from the same sources.
     """
     found = compiler()
     if found is None:
         pytest.skip("no C++ compiler: install g++ or clang, or name one in CXX")
-    return build_with(found, flags, program)
+    return build_with(found)
 
 
 def build_with(found: str, flags: str = "", program: str | None = None, target: str | None = None) -> Path:
-    """Return the same, built with the command `found`, which may build for another architecture."""
+    """Return the library, or a program that is linked with the kernels, built once for the same sources.
+
+    Args:
+        found: the command of the compiler, which may build for another architecture.
+        flags: additional flags.
+        program: the name of a file of `runtime/native/tests` with a main function. Then this is a program.
+        target: the architecture; None: that of this machine.
+    """
     version = subprocess.run([*found.split(), "--version"], check=True, capture_output=True).stdout
-    digest = hashlib.sha256(f"{found} {flags} {program} {target}".encode() + version)
-    built_from = BUILT_FROM if program is None else (*BUILT_FROM, "tests/fake_ort.h", f"tests/{program}.cc")
-    for file in sorted(path for name in built_from for path in _files(NATIVE / name)):
-        digest.update(f"{file.relative_to(NATIVE)} {file.stat().st_size}\n".encode() + file.read_bytes())
+    digest = hashlib.sha256(f"{found} {flags} {target}".encode() + version)
+    _add_files(digest, BUILT_FROM)
+    objects = CACHE / f"kernels-{digest.hexdigest()[:16]}"  # the same for the library and all programs
+    digest.update(str(program).encode())
+    _add_files(digest, () if program is None else (f"tests/{program}.cc", "tests/fake_ort.h", CASES))
     folder = CACHE / digest.hexdigest()[:16]
     folder.mkdir(parents=True, exist_ok=True)
+    objects.mkdir(exist_ok=True)
     library, making = folder / (program or "libxlexport_ops.so"), folder / "making"
-    with FileLock(folder / "lock"):  # other workers may need it at the same time
+    with FileLock(objects / "lock"):  # other workers may need the same objects at the same time
         if not library.is_file():
             command = [sys.executable, str(NATIVE / "build_library.py"), "-o", str(making), "--compiler", found]
-            command += [f"--flags={flags}", *(["--target", target] if target else [])]
+            command += [f"--flags={flags}", "--objects", str(objects), *(["--target", target] if target else [])]
             command += [] if program is None else ["--program", str(NATIVE / "tests" / f"{program}.cc")]
             subprocess.run(command, check=True)
             making.rename(library)
     return library
+
+
+def _add_files(digest: hashlib._Hash, names: Iterable[str]) -> None:
+    """Add the names and contents of files, and of all files of folders, in the order of their names."""
+    for file in sorted(path for name in names for path in _files(NATIVE / name)):
+        digest.update(f"{file.relative_to(NATIVE)} {file.stat().st_size}\n".encode() + file.read_bytes())
 
 
 def _files(path: Path) -> list[Path]:

@@ -12,7 +12,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.helpers.c_base import base_program, fuzz_program
+from tests.helpers.c_base import fuzz_program
+from tests.helpers.c_library import SANITIZED, build_c_runtime
 from tests.helpers.paths import GOLDEN, ROOT
 from tests.native.test_c_graph_gate import GRAPHS, MADE
 from tests.native.test_c_json import VALUES
@@ -21,6 +22,7 @@ from xlruntime.state_file import write_state
 
 pytestmark = pytest.mark.native
 
+COMMANDED = ("graph_gate", "json", "manifest", "state", "tokenizers")  # tests that drive base_commands.cc
 SANITIZERS = ("-fsanitize=address,undefined", "-fno-sanitize-recover=all")
 LONGEST = 60_000  # bytes of an input to begin with
 JSON, MANIFEST, GRAPH, STATE, VOCABULARY = (bytes([kind]) for kind in range(5))
@@ -48,30 +50,23 @@ def first_inputs(folder: Path) -> None:
             (folder / f"{number:03}").write_bytes(content)
 
 
-def fuzz(runs: int, flags: tuple[str, ...], folder: Path) -> str:
-    inputs = folder / "inputs"
+def test_many_inputs_of_a_fuzzer_under_sanitizers(tmp_path: Path) -> None:
+    inputs = tmp_path / "inputs"
     inputs.mkdir()
     first_inputs(inputs)
     done = subprocess.run(
-        [fuzz_program(flags), inputs, str(runs), "1"], cwd=folder, capture_output=True, text=True, check=False
+        [fuzz_program(SANITIZERS), inputs, "30000", "1"], cwd=tmp_path, capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, (done.stdout + done.stderr)[-3000:]
-    return done.stdout
-
-
-def test_few_inputs_of_a_fuzzer(tmp_path: Path) -> None:
-    found, given, places = (int(word) for word in fuzz(3000, (), tmp_path).split() if word.isdigit())
+    found, given, places = (int(word) for word in done.stdout.split() if word.isdigit())
     assert found > given > 60 and places > 1000
 
 
-def test_many_inputs_of_a_fuzzer_under_sanitizers(tmp_path: Path) -> None:
-    fuzz(30_000, SANITIZERS, tmp_path)
-
-
-def test_all_tests_under_sanitizers() -> None:
-    base_program(SANITIZERS)
-    tests = sorted(path for path in Path(__file__).parent.glob("test_c_*.py") if path.name != Path(__file__).name)
-    environment = os.environ | {"C_BASE_FLAGS": " ".join(SANITIZERS)}
-    command = [sys.executable, "-m", "pytest", "-q", "-n0", *map(str, tests)]
+def test_all_commands_under_sanitizers() -> None:
+    sanitizers = "address,undefined"
+    build_c_runtime(sanitizers, ("base_commands",))
+    tests = [Path(__file__).with_name(f"test_c_{name}.py") for name in COMMANDED]
+    environment = os.environ | {"C_BASE_SANITIZE": sanitizers, **SANITIZED[sanitizers]}
+    command = [sys.executable, "-m", "pytest", "-q", "-n0", "-m", "native", *map(str, tests)]
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, (done.stdout + done.stderr)[-3000:]

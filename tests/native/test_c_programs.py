@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 import xlruntime
-from tests.helpers.c_library import NATIVE, build_c_runtime, find_onnxruntime
+from tests.helpers.c_library import NATIVE, SANITIZED, TARGETS, build_c_runtime, find_onnxruntime
 from tests.helpers.pages import blocks_of
-from tests.helpers.paths import CHUNK, EMPTY, ZEROS, golden_bundle
+from tests.helpers.paths import BAND, CHUNK, EMPTY, ZEROS, golden_bundle
 from xlexport.checkpoints import load as load_checkpoint
 from xlexport.convert import ConversionOptions, convert
 from xlruntime import Sampling
@@ -23,14 +23,6 @@ pytestmark = pytest.mark.native
 PAGE = "docs/c_interface.md"
 TEXT = "The old man walked down to the river."
 EXERCISE = "exercise_c_interface"
-SANITIZED = {
-    "address,undefined": {
-        "ASAN_OPTIONS": "detect_leaks=1:detect_stack_use_after_return=1",
-        "UBSAN_OPTIONS": "halt_on_error=1:print_stacktrace=1",
-    },
-    # ONNX Runtime itself is not instrumented, so what it does to memory is not looked at.
-    "thread": {"TSAN_OPTIONS": "ignore_noninstrumented_modules=1:halt_on_error=1"},
-}
 PROJECT = """cmake_minimum_required(VERSION 3.16)
 project(found C CXX)
 find_package(xlruntime REQUIRED)
@@ -129,7 +121,7 @@ def test_a_program_without_onnxruntime_is_refused_in_one_line(tmp_path: Path) ->
 
 
 def test_a_project_finds_the_package(tmp_path: Path) -> None:
-    built = build_c_runtime(targets=("all",))
+    built = build_c_runtime(targets=(*TARGETS, "xlruntime_static"))
     run("cmake", "--install", built, "--prefix", tmp_path / "prefix")
     project = tmp_path / "project"
     project.mkdir()
@@ -144,17 +136,18 @@ def test_a_project_finds_the_package(tmp_path: Path) -> None:
 @pytest.mark.parametrize("sanitizers", SANITIZED)
 def test_sanitizers_find_nothing(sanitizers: str, tmp_path: Path) -> None:
     built = build_c_runtime(sanitizers, (EXERCISE, "xlscore"))
-    for name in (EMPTY, ZEROS, "pre_lnorm_empty"):
+    for name in (EMPTY, ZEROS, "pre_lnorm_empty", "relative_attention", BAND):  # the last two with kernels
         (tmp_path / name).mkdir()
         assert run(built / EXERCISE, golden_bundle(name), tmp_path / name, environment=SANITIZED[sanitizers]) == ""
     (tmp_path / "text.txt").write_text(TEXT * 40, "utf-8")
     assert run(built / "xlscore", golden_bundle(EMPTY), tmp_path / "text.txt", environment=SANITIZED[sanitizers]) != ""
 
 
-def test_alice_has_the_bits_of_python(shared_data: Path, tmp_path: Path) -> None:
+def test_alice_has_the_bits_of_python(shared_data: Path, kernel_library: Path, tmp_path: Path) -> None:
     sample = NATIVE.parents[1] / "samples" / "transformer_xl_bytes" / "checkpoint.pt"
     convert(load_checkpoint(sample), tmp_path / "bundle", ConversionOptions())
     book = shared_data / "alice29.txt"
-    (expected,) = xlruntime.load(tmp_path / "bundle", ops="none").score([book])
-    printed = run(build_c_runtime() / "xlscore", tmp_path / "bundle", book, "--bodies")
-    assert f"bits {expected.bits!r}," in printed
+    for ops, options in ((kernel_library, ()), ("none", ("--bodies",))):
+        (expected,) = xlruntime.load(tmp_path / "bundle", ops=ops).score([book])
+        printed = run(build_c_runtime() / "xlscore", tmp_path / "bundle", book, *options)
+        assert float(printed.partition("bits ")[2].partition(",")[0]) == expected.bits

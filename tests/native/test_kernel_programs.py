@@ -12,21 +12,19 @@ from pathlib import Path
 
 import pytest
 
-from tests.helpers.native import build_kernels, build_with
+from tests.helpers.c_library import SANITIZED, build_c_runtime
+from tests.helpers.native import build_with
 
 pytestmark = pytest.mark.native
 
-PROGRAMS = ("lsh", "relative_attention")
+PROGRAMS = ("lsh", "lsh_attention", "local_attention", "relative_attention", "relative_attention_int8")
 ARM = "aarch64-linux-musl"  # linked statically, so an emulator needs no libraries of that platform
-SANITIZERS = {"address": "-fsanitize=address,undefined -fno-sanitize-recover=all", "thread": "-fsanitize=thread"}
 
 
-def run(command: list[str | Path], shapes: int, level: str | None = None) -> str:
+def run(command: list[str | Path], shapes: int, **environment: str) -> str:
     """Run a program on this number of random shapes, and return its line about instruction set and differences."""
-    environment = {**os.environ, **({"XLEXPORT_OPS_INSTRUCTION_SET": level} if level else {})}
-    done = subprocess.run(
-        [*command, str(shapes)], env=environment, check=False, capture_output=True, text=True, timeout=600
-    )
+    given = {**os.environ, **environment}
+    done = subprocess.run([*command, str(shapes)], env=given, check=False, capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stdout + done.stderr
     assert re.match(rf"\w+: {shapes} shapes, largest difference ", done.stdout), done.stdout
     return done.stdout
@@ -34,19 +32,20 @@ def run(command: list[str | Path], shapes: int, level: str | None = None) -> str
 
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_kernels_equal_a_plain_reference(name: str) -> None:
-    run([build_kernels(program=name)], 200)
+    run([build_c_runtime(targets=PROGRAMS) / name], 200)
 
 
 @pytest.mark.parametrize("level", ["base", "avx2"])
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_lower_instruction_sets_equal_it_too(name: str, level: str) -> None:
-    assert run([build_kernels(program=name)], 300, level).startswith((f"{level}:", "base:"))
+    shown = run([build_c_runtime(targets=PROGRAMS) / name], 300, XLEXPORT_OPS_INSTRUCTION_SET=level)
+    assert shown.startswith((f"{level}:", "base:"))
 
 
-@pytest.mark.parametrize("sanitizer", SANITIZERS)
+@pytest.mark.parametrize("sanitizers", SANITIZED)
 @pytest.mark.parametrize("name", PROGRAMS)
-def test_sanitizers_find_nothing(name: str, sanitizer: str) -> None:
-    run([build_kernels(f"-g -O1 {SANITIZERS[sanitizer]}", name)], 100)
+def test_sanitizers_find_nothing(name: str, sanitizers: str) -> None:
+    run([build_c_runtime(sanitizers, PROGRAMS) / name], 100, **SANITIZED[sanitizers])
 
 
 @pytest.mark.parametrize("name", PROGRAMS)

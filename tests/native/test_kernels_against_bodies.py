@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 
-from reliability.kernels import LIMIT, compare_bundle, main
+from reliability.kernels import LIMIT, Compared, compare_bundle, difference_of, main
 from tests.helpers.bundles import Converted, ConvertedReformer
 from tests.helpers.paths import golden_bundle
+from xlruntime import load
 from xlruntime.devices import Device
 from xlruntime.kernels import Kernels, find_kernels
 
@@ -22,6 +24,10 @@ def kernels(kernel_library: Path) -> Kernels:
     found = find_kernels(kernel_library, Device("cpu"))
     assert found is not None
     return found
+
+
+def test_graphs_that_a_bundle_lacks_are_left_out(kernels: Kernels) -> None:
+    assert [one.graph for one in compare_bundle(golden_bundle("late_reader"), kernels, tokens=20)] == ["score"]
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -47,6 +53,26 @@ def test_nodes_without_kernels_are_noticed() -> None:
     found = compare_bundle(golden_bundle("relative_attention"), None, tokens=20, threads=1)
     assert not any(one.passed or one.ran or one.log_prob for one in found)
     assert {tuple(one.without_kernel) for one in found} == {("RelativeAttention", "RelativeAttentionPlan")}
+
+
+def test_rows_with_a_flipped_bucket_are_counted_apart() -> None:
+    """Change a bucket id in the memory of one row, and the scores of both rows."""
+    model = load(golden_bundle("reformer_band"), ops="none")
+    memories = [model.new_memory(model.evaluation(8), 2) for _ in range(2)]
+    ids = np.arange(18).reshape(2, 9)
+    made = [model.step("score", memory, ids[:, :-1], ids[:, 1:]) for memory in memories]
+    (name, *_) = (entry for entry in model.bundle.memory if "bucket" in entry.input)
+    memories[0].array(name)[1].flat[0] += 1
+    made[0] = {**made[0], "log_prob": made[0]["log_prob"] + np.array([[2e-6], [0.5]], np.float32)}
+    found = Compared("it", "score")
+    found.add(difference_of(model, made, memories, 8))
+    assert found.flips == 1 and found.buckets > 8
+    assert found.flipped == pytest.approx(0.5) and 1e-6 < found.log_prob < 3e-6
+    found.ran["LSHAttention"] = 1
+    assert found.passed
+    np.testing.assert_array_equal(memories[0].array(name), memories[1].array(name))
+    found.add(difference_of(model, made, memories, 8))  # the same scores, but no bucket is to blame
+    assert found.flips == 1 and not found.passed
 
 
 def test_results_that_differ_are_noticed(

@@ -18,7 +18,7 @@ from xlruntime import StateError
 from xlruntime.limits import Limits
 from xlruntime.state_file import read_state, write_state
 
-KINDS = ("float16", "float32", "float64", "int8", "uint8", "int32", "int64")
+KINDS = ("float16", "float32", "float64", "int8", "uint8", "int32", "int64", "bool")
 
 
 @pytest.mark.parametrize("shape", [(3, 5), (1, 0, 4), (7,)])

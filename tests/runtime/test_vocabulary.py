@@ -89,8 +89,13 @@ def test_all_problems_are_reported_together() -> None:
         ("", "not JSON"),
         ("[1]", "not a vocabulary that xlexport wrote"),
         ('{"kind": "words", "symbols": ["a"]}', "not a vocabulary that xlexport wrote"),
-        ('{"format": "xlexport vocabulary", "kind": "words"}', "a broken vocabulary .'symbols'"),
-        ('{"format": "xlexport vocabulary", "kind": "words", "symbols": 3}', "a broken vocabulary"),
+        *(
+            (
+                f'{{"format": "xlexport vocabulary", "kind": "words"{symbols}}}',
+                "a broken vocabulary .its symbols are not",
+            )
+            for symbols in ("", ', "symbols": 3', ', "symbols": "abc"', ', "symbols": {"a": 0}')
+        ),
         ('{"format": "xlexport vocabulary", "kind": "words", "symbols": [["a"]]}', "a broken vocabulary"),
         ('{"format": "xlexport vocabulary", "kind": "words", "symbols": ["a"], "unk": ["a"]}', "a broken vocabulary"),
         ('{"format": "xlexport vocabulary", "kind": "words", "symbols": ["a"], "more": 1}', "a broken vocabulary"),

@@ -35,6 +35,7 @@ COMMANDS = {
     "quantize": "Write BUNDLE in a lower precision.",
     "report": "Write a web page: a text coloured by how surprising it is.",
     "score": "Score FILES with BUNDLE, each as one document of any length.",
+    "serve": "Answer HTTP requests for scores and continuations with BUNDLES.",
     "train": "Train a byte-level language model on text FILES.",
     "verify": "Compare BUNDLE with the trained model in CHECKPOINT.",
     "web": "Write a site that colours text while it is written, in any browser.",

@@ -33,6 +33,8 @@ PURPOSES = {
     "text": "bundles with a tokenizer.json or a SentencePiece model",
     "tables": "Parquet files",
     "plot": "plots of `plot`, `context` and `bench`",
+    "serve": "answering HTTP requests with `serve`",
+    "lm-eval": "lm-evaluation-harness",
 }
 # The flags by which ONNX Runtime and its kernels choose their code.
 INSTRUCTION_SETS = (

@@ -19,6 +19,8 @@ HEADINGS = (
     "Protocol",
     "Precision",
     "Measurement",
+    "Server",
+    "Limits",
     "Page",
     "Records",
     "Output",

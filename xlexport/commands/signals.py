@@ -12,7 +12,7 @@ import threading
 import time
 from types import FrameType
 
-__all__ = ["PATIENCE", "SECOND_CHANCE", "handle_signals"]
+__all__ = ["PATIENCE", "SECOND_CHANCE", "handle_signals", "noticed"]
 
 PATIENCE = 20.0  # seconds in which Python must notice a SIGTERM; a machine that shuts down gives 30 or 90
 SECOND_CHANCE = 1.0  # seconds in which the command must end after a second signal
@@ -27,6 +27,11 @@ def handle_signals() -> None:
     signal.set_wakeup_fd(writing, warn_on_full_buffer=False)  # Python writes here at once, also during a long call
     signal.signal(signal.SIGTERM, _end_as_after_ctrl_c)
     threading.Thread(target=_watch, args=(reading,), name="signals", daemon=True).start()
+
+
+def noticed() -> None:
+    """Say that Python handles a SIGTERM, for a command with a handler of its own."""
+    _noticed.set()
 
 
 def _end_as_after_ctrl_c(number: int, frame: FrameType | None) -> None:

@@ -6,7 +6,7 @@ from xlruntime import OptionError, XlruntimeError
 from xlruntime.documents import Tokenizer
 from xlruntime.messages import named
 
-__all__ = ["bos_token"]
+__all__ = ["ESCAPES", "bos_token"]
 
 ESCAPES = {r"\n": "\n", r"\t": "\t", r"\r": "\r"}  # which are hard to type in a shell
 USUAL = ("<|endoftext|>", "<eos>", "</s>", "<s>", "<bos>", "[CLS]", "[BOS]")

@@ -7,6 +7,18 @@
 #include <stdint.h>
 #include <string.h>
 
+#if defined(__x86_64__)
+#if !defined(__clang__)  // GCC 12 warns of what its own header leaves undefined
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wuninitialized"
+#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
+#endif
+#include <immintrin.h>
+#if !defined(__clang__)
+#pragma GCC diagnostic pop
+#endif
+#endif
+
 // Write out all rounds of the loop that follows, so that an array of vectors stays in registers.
 #if defined(__clang__)
 #define XLEXPORT_UNROLL _Pragma("clang loop unroll(full)")
@@ -35,6 +47,47 @@ inline Ints load(const int32_t* from) {
 }
 
 inline void store(float* to, Floats numbers) { memcpy(to, &numbers, sizeof numbers); }
+
+inline void store(int32_t* to, Ints numbers) { memcpy(to, &numbers, sizeof numbers); }
+
+inline Floats to_floats(Ints numbers) { return __builtin_convertvector(numbers, Floats); }
+
+typedef int8_t Bytes __attribute__((vector_size(XLEXPORT_LANES)));
+
+// Return kLanes numbers of 8 bits, each in a lane.
+inline Ints widen(const int8_t* from) {
+#if XLEXPORT_LANES == 16
+  return reinterpret_cast<Ints>(_mm512_cvtepi8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from))));
+#elif XLEXPORT_LANES == 8
+  return reinterpret_cast<Ints>(_mm256_cvtepi8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(from))));
+#else
+  Bytes bytes;
+  memcpy(&bytes, from, sizeof bytes);
+  return __builtin_convertvector(bytes, Ints);
+#endif
+}
+
+inline Floats load(const int8_t* from) { return to_floats(widen(from)); }
+
+// Return the place of the number that lies `numbers` behind another one, which may be behind the end of an array; null
+// stays null. It is only for fetching.
+inline const float* behind(const float* number, int64_t numbers) {
+  if (number == nullptr) return nullptr;
+  return reinterpret_cast<const float*>(reinterpret_cast<uintptr_t>(number) + static_cast<uintptr_t>(numbers) * sizeof(float));
+}
+
+// Fetch n numbers into the second cache.
+inline void fetch_numbers(const float* from, int64_t n) {
+  for (int64_t k = 0; k < n; k += 16) __builtin_prefetch(behind(from, k), 0, 2);
+}
+
+// Begin to fetch the page that lies 16 KB behind rows of so many bytes, if they begin a page. Processors read ahead inside
+// pages of 4 KB only, and finding a page takes long. The place may be behind the end of an array.
+inline void fetch_ahead(const void* rows, int64_t bytes) {
+  const uintptr_t place = reinterpret_cast<uintptr_t>(rows);
+  if (static_cast<int64_t>(place & 4095) >= bytes) return;
+  for (int64_t k = 0; k < bytes; k += 4096) __builtin_prefetch(reinterpret_cast<const void*>(place + 16384 + k));
+}
 
 inline Floats broadcast(float number) { return number - Floats{}; }  // -0 stays -0
 

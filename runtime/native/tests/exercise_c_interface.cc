@@ -80,14 +80,14 @@ void walk(xlr_model* model, const std::string& folder, unsigned seed) {
 }
 
 void documents(xlr_model* model) {
-  const auto ids = ids_of(300, 3);
+  const auto ids = ids_of(190, 3);  // one of the bundles reads no more than 200 tokens
   xlr_score_options options = XLR_SCORE_OPTIONS_INIT;
   xlr_document_score total = XLR_DOCUMENT_SCORE_INIT;
   std::size_t scored = 0;
   options.detail = 2;
   options.bos = 1;
   expect(xlr_score_ids(model, ids.data(), ids.size(), &options, count, &scored, &total) == XLR_OK, "score ids");
-  expect(scored == 300 && total.scored_tokens == 300 && std::isfinite(total.nats), "the total is wrong");
+  expect(scored == ids.size() && total.scored_tokens == 190 && std::isfinite(total.nats), "the total is wrong");
   expect(xlr_score_ids(model, ids.data(), ids.size(), nullptr, nullptr, nullptr, nullptr) == XLR_OK,
          "score without results");
   expect(xlr_score_ids(model, ids.data(), ids.size(), nullptr, count_and_stop, &scored, nullptr) == XLR_ERROR_STOPPED,

@@ -8,9 +8,9 @@ export async function openRunner({ kit, states, keep, device }) {
   const page = await browser.newPage();
   page.on("console", (message) => console.log(`    console: ${message.text()}`));
   await page.goto(server.address);
-  const run = (name, within) =>
+  const run = (name, within, withinBits) =>
     page.evaluate(
-      async ({ name, within, device, states, keeps }) => {
+      async ({ name, within, withinBits, device, states, keeps }) => {
         const xlruntime = await import("xlruntime");
         const { runCase } = await import("/conformance/player.mjs");
         const fetched = async (path) => {
@@ -24,10 +24,10 @@ export async function openRunner({ kit, states, keep, device }) {
         };
         const options = { device, threads: 1 };
         const keep = keeps ? (name, raw) => fetch(`/keep/${name}`, { method: "POST", body: raw }) : null;
-        const found = await runCase(xlruntime, kit, name, { within, keep, options });
+        const found = await runCase(xlruntime, kit, name, { within, withinBits, keep, options });
         return { ...found, leftOut: [...found.leftOut] };
       },
-      { name, within, device, states: Boolean(states), keeps: Boolean(keep) },
+      { name, within, withinBits, device, states: Boolean(states), keeps: Boolean(keep) },
     );
   const close = async () => {
     await browser.close();

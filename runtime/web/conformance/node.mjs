@@ -6,7 +6,8 @@ import { runCase } from "./player.mjs";
 export async function openRunner({ files, keep }) {
   return {
     within: 1e-4,
-    run: (name, within) => runCase(xlruntime, files, name, { within, keep, options: { threads: 1 } }),
+    run: (name, within, withinBits) =>
+      runCase(xlruntime, files, name, { within, withinBits, keep, options: { threads: 1 } }),
     close: async () => undefined,
   };
 }

@@ -168,12 +168,13 @@ export class Player {
  * Play a case, and return its problems, the largest difference, and what was left out.
  *
  * @param within - allowed difference of log-probabilities and entropies, in nats; of totals, relative.
+ * @param withinBits - allowed difference of documents in bits per token.
  * @param keep - is called with the name and the content of states that the case saves.
  */
-export async function runCase(xlruntime, kit, name, { within, keep = null, options = {} }) {
+export async function runCase(xlruntime, kit, name, { within, withinBits, keep = null, options = {} }) {
   const { actions } = JSON.parse(new TextDecoder(CODE).decode(await kit.read(`cases/${name}.json`)));
   const player = new Player(xlruntime, kit, options);
-  const compared = { problems: [], largest: 0, leftOut: new Set(), within };
+  const compared = { problems: [], largest: 0, largestBits: 0, leftOut: new Set(), within, withinBits };
   for (const [number, action] of actions.entries()) {
     const where = `${name}, action ${number} (${action.do})`;
     let found;
@@ -202,6 +203,7 @@ function compare(expected, found, where, compared) {
       else compared.problems.push(`${where}: ${name} is missing`);
     } else if (COMPUTED.has(name)) {
       numbers(value, found[name], `${where}: ${name}`, name === "totals", compared);
+      if (name === "totals") bitsPerToken(value, found[name], where, compared);
     } else if (name === "top_ids") {
       likeliest(expected, found, `${where}: ${name}`, compared);
     } else if (canonical(value) !== canonical(found[name])) {
@@ -228,6 +230,15 @@ function numbers(expected, found, where, relative, compared) {
   if (!(largest <= compared.within)) {
     compared.problems.push(`${where} differs by up to ${largest}, allowed ${compared.within}`);
   }
+}
+
+/** Compare the mean of a document, in which differences of tokens that are not biased cancel out. */
+function bitsPerToken(expected, found, where, compared) {
+  if (typeof expected.bits_per_token !== "number") return;
+  const difference = Math.abs(expected.bits_per_token - found.bits_per_token);
+  compared.largestBits = Math.max(compared.largestBits, difference);
+  if (difference <= compared.withinBits) return;
+  compared.problems.push(`${where}: bits per token differ by ${difference}, allowed ${compared.withinBits}`);
 }
 
 /** Return whether both are numbers, or else equal. */

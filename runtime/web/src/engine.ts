@@ -2,7 +2,7 @@
 
 import { allFinite } from "./arrays.js";
 import type { BundleFiles } from "./bundle_files.js";
-import { BundleError, OptionError, XlruntimeError } from "./errors.js";
+import { BundleError, OptionError, ProviderError, XlruntimeError } from "./errors.js";
 import type { EvaluationSettings, Settings } from "./evaluation.js";
 import { checkGraph, readMetadata } from "./graph_gate.js";
 import { requireKind, requireOutputs } from "./graph_outputs.js";
@@ -15,6 +15,8 @@ import type { Tokenizer } from "./tokenizers/tokenizer.js";
 
 const KEPT_CONSTANTS = 4; // sets of positional keys kept for later streams
 const AGAIN = "Convert the checkpoint again.";
+// ONNX Runtime's words for an operator that no provider of a session has.
+const LACKING = /(?:Provider type for|implementation for) (\w+)\S* node with name '([^']*)'/;
 
 /** An open bundle. Streams and scorings share it. */
 export class Engine {
@@ -253,6 +255,11 @@ export class Engine {
     const reason = firstLine(error);
     if (/allocat|out of memory/i.test(reason)) {
       return new XlruntimeError(`${what}, as there is too little memory (${reason}).`, "Close other pages.", error);
+    }
+    const [, lacking, node] = LACKING.exec(reason) ?? [];
+    if (lacking !== undefined) {
+      const where = `${what}, as the device ${this.#runtime.device} lacks the operator ${lacking}`;
+      return new ProviderError(`${where} of node '${node}'.`, "Choose another device.", error);
     }
     return new BundleError(`${what} (${reason}).`, "Copy the bundle again, or convert the checkpoint again.", error);
   }

@@ -29,6 +29,9 @@ export interface Ort {
   env: { wasm: { numThreads?: number } };
 }
 
+/** Optimizers that fuse sums with what follows into slower kernels; Python leaves out the same ones. */
+const SLOWER_FUSION = "SkipLayerNormFusion";
+
 /** Where steps run: `cpu` is WebAssembly in a browser. */
 export type Device = "cpu" | "webgpu";
 
@@ -109,6 +112,14 @@ export class Runtime {
     const options = {
       executionProviders: [this.#provider],
       logSeverityLevel: 3, // errors; they are raised, too
+      enableMemPattern: false, // Python's sessions do not reserve a step's memory either
+      extra: {
+        session: {
+          force_spinning_stop: "1", // threads do not wait busily between steps
+          load_model_format: "ONNX", // never ONNX Runtime's own format
+        },
+        ...(this.device === "cpu" ? { optimization: { disable_specified_optimizers: SLOWER_FUSION } } : {}),
+      },
       externalData: Object.entries(data).map(([path, bytes]) => ({ path, data: bytes })),
       ...(this.#threads === null ? {} : { intraOpNumThreads: this.#threads }),
       ...(onDevice ? { preferredOutputLocation: Object.fromEntries(kept.map((name) => [name, "gpu-buffer"])) } : {}),

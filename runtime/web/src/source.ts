@@ -88,7 +88,10 @@ export class FilesSource implements Source {
   async read(name: string, most: number, progress: (bytes: number) => void): Promise<Uint8Array<ArrayBuffer> | null> {
     const file = this.#files.get(name);
     if (file === undefined) return null;
-    const part = file instanceof Uint8Array ? new Uint8Array(file.subarray(0, most + 1)) : await blobBytes(file.slice(0, most + 1), name);
+    const part =
+      file instanceof Uint8Array
+        ? new Uint8Array(file.subarray(0, most + 1))
+        : await blobBytes(file.slice(0, most + 1), name);
     progress(part.length);
     return part as Uint8Array<ArrayBuffer>;
   }

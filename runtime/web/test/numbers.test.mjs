@@ -2,8 +2,9 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 
-import { plainSha256, sha256 } from "../dist/digest.js";
+import { sha256 } from "../dist/digest.js";
 import { dumps, parse } from "../dist/json.js";
+import { plainSha256 } from "../dist/plain_digest.js";
 import { Random } from "../dist/random.js";
 
 test("numbers are written as Python writes them", () => {
@@ -67,5 +68,13 @@ test("SHA-256 without SubtleCrypto is the same", async () => {
   for (const size of [0, 1, 55, 56, 63, 64, 65, 1000]) {
     const data = Uint8Array.from({ length: size }, (_, at) => (at * 7) & 255);
     assert.equal(Buffer.from(plainSha256(data)).toString("hex"), await sha256(data));
+  }
+  const found = await sha256(new Uint8Array(3));
+  const { subtle } = crypto;
+  Object.defineProperty(crypto, "subtle", { value: undefined, configurable: true }); // as on a page of plain HTTP
+  try {
+    assert.equal(await sha256(new Uint8Array(3)), found);
+  } finally {
+    Object.defineProperty(crypto, "subtle", { value: subtle, configurable: true });
   }
 });

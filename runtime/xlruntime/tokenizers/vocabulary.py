@@ -104,8 +104,10 @@ class Vocabulary:
         if not isinstance(fields, dict) or fields.pop("format", None) != VOCABULARY_FORMAT:
             raise BundleError(f"{where}: not a vocabulary that xlexport wrote.", repair="Convert the checkpoint again.")
         try:
+            if not isinstance(fields.get("symbols"), list):  # a tuple of a text would have its characters
+                raise VocabularyError("its symbols are not a list")
             return cls(**{**fields, "symbols": tuple(fields["symbols"])})
-        except (KeyError, TypeError, VocabularyError) as error:
+        except (TypeError, VocabularyError) as error:
             raise BundleError(
                 f"{where}: a broken vocabulary ({one_line(str(error))}).", repair="Convert the checkpoint again."
             ) from error

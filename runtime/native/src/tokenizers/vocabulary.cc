@@ -90,6 +90,7 @@ Vocabulary Vocabulary::from_json(json::Value value, const std::string& where) {
   Vocabulary vocabulary;
   json::Value kind, lower_case = false;
   json::Array* symbols = nullptr;
+  const std::string* unknown = nullptr;
   std::array<json::Value, kRoles.size()> roles;
   bool has_kind = false;
   for (auto& [name, part] : fields->members) {
@@ -104,10 +105,11 @@ Vocabulary Vocabulary::from_json(json::Value value, const std::string& where) {
     } else if (name == "symbols") {
       symbols = part.as<json::Array>();
     } else if (name != "format") {
-      throw broken("the field " + named(name) + " is unknown");
+      unknown = &name;
     }
   }
   if (symbols == nullptr) throw broken("its symbols are not a list");
+  if (unknown != nullptr) throw broken("the field " + named(*unknown) + " is unknown");
   if (!has_kind) throw broken("its kind is missing");
   const auto known = std::find_if(kKinds.begin(), kKinds.end(), [&kind](const char* name) {
     return kind.as<std::string>() != nullptr && *kind.as<std::string>() == name;

@@ -1,0 +1,74 @@
+"""The `serve` command: it says when it is ready, ends with a signal, and refuses what cannot be served."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import signal
+import socket
+import subprocess
+import sys
+import urllib.request
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.helpers.invoking import Invoke
+from tests.helpers.paths import CHUNK, EMPTY, golden_bundle
+from xlexport.extras import missing_modules
+
+needs_server = pytest.mark.skipif(bool(missing_modules("serve")), reason="the extra serve is not installed")
+
+
+def post(url: str, body: Any, key: str) -> Any:
+    headers = {"content-type": "application/json", "authorization": f"Bearer {key}"}
+    request = urllib.request.Request(url, json.dumps(body).encode(), headers)
+    with urllib.request.urlopen(request, timeout=60) as answer:
+        return json.load(answer)
+
+
+@needs_server
+@pytest.mark.full
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_server_answers_until_a_signal(number: signal.Signals, environment: dict[str, str], tmp_path: Path) -> None:
+    for name in (EMPTY, CHUNK):
+        (tmp_path / name).symlink_to(golden_bundle(name))
+    command: list[str | Path] = [sys.executable, "-m", "xlexport", "serve", tmp_path / EMPTY, tmp_path / CHUNK]
+    options = ["--port", "0", "--json", "--threads", "1", "--batch-size", "2"]
+    with subprocess.Popen(
+        [*command, *options],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**environment, "XLEXPORT_API_KEY": "secret"},
+    ) as process:
+        assert process.stdout is not None and process.stderr is not None
+        ready = json.loads(process.stdout.readline())
+        assert ready["models"] == [EMPTY, CHUNK] and ready["url"].startswith("http://127.0.0.1:")
+        answer = post(f"{ready['url']}/completions", {"model": EMPTY, "prompt": "a", "max_tokens": 3}, "secret")
+        assert answer["usage"]["completion_tokens"] == 3
+        process.send_signal(number)
+        assert process.wait(60) == 0
+        assert process.stdout.read() == ""
+        assert "POST /v1/completions 200 " in process.stderr.read()
+
+
+@needs_server
+def test_what_cannot_be_served(invoke: Invoke, tmp_path: Path) -> None:
+    bundle = golden_bundle(EMPTY)
+    assert "absent" in invoke("serve", tmp_path / "absent", "--port", "0").error
+    same = invoke("serve", bundle, bundle, "--port", "0", "--json").error
+    assert "two bundles have the same name" in same
+    assert "not one token" in invoke("serve", bundle, "--port", "0", "--prefix", "ab").error
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        assert f"127.0.0.1:{port}" in invoke("serve", bundle, "--port", str(port)).error
+
+
+def test_missing_packages_are_named(invoke: Invoke, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = importlib.util.find_spec
+    monkeypatch.setattr(
+        "importlib.util.find_spec", lambda name, *more: None if name == "uvicorn" else real(name, *more)
+    )
+    assert "uvicorn" in invoke("serve", golden_bundle(EMPTY)).error

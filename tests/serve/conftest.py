@@ -1,0 +1,54 @@
+"""A server of golden bundles, in a thread of this process, and clients for it."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import pytest
+
+from tests.helpers.paths import CHUNK, EMPTY, golden_bundle
+from xlruntime import load
+
+Start = Callable[..., Any]
+
+
+@pytest.fixture
+def start() -> Iterator[Start]:
+    """Return a function that starts a server and returns an HTTP client for it; skip if `serve` is not installed."""
+    for name in ("httpx", "prometheus_client", "pydantic", "starlette", "uvicorn"):
+        pytest.importorskip(name, reason=f"the extra serve, or {name} of the extra dev, is not installed")
+    with contextlib.ExitStack() as stack:
+        yield lambda *names, **options: stack.enter_context(_served(names or (EMPTY,), **options))
+
+
+@contextlib.contextmanager
+def _served(names: Sequence[str], *, keys: Sequence[str] = (), most: int = 4, **limits: Any) -> Iterator[Any]:
+    import httpx
+
+    from xlexport.serve.app import make_app
+    from xlexport.serve.limits import ServeLimits
+    from xlexport.serve.models import Models, Served
+    from xlexport.serve.scheduler import Scheduler
+    from xlexport.serve.server import Server, bound
+
+    served = [Served.of(name, Scheduler(load(golden_bundle(name), threads=1), most)) for name in names]
+    listening, started = bound("127.0.0.1", 0), threading.Event()
+    server = Server(make_app(Models(served), ServeLimits(**limits), keys), 5, started.set, lambda: None)
+    thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]}, daemon=True)
+    thread.start()
+    assert started.wait(60)
+    try:
+        with httpx.Client(base_url=f"http://127.0.0.1:{listening.getsockname()[1]}", timeout=60) as client:
+            yield client
+    finally:
+        server.should_exit = True
+        thread.join(60)
+        listening.close()
+    assert not thread.is_alive()
+    assert all(model.scheduler.load == 0 for model in served)
+
+
+__all__ = ["CHUNK", "EMPTY", "start"]

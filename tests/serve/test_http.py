@@ -1,0 +1,278 @@
+"""The routes, called over a socket: numbers are those of the library, and mistakes get clear answers."""
+
+from __future__ import annotations
+
+import json
+import socket
+import threading
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.helpers.paths import CHUNK, EMPTY, golden_bundle
+from tests.serve.conftest import Start
+from xlruntime import Model, Sampling, load
+
+pytestmark = pytest.mark.full
+
+ROUNDING = 2e-5  # nats: sums over other batch sizes and slots, in 32 bits
+TEXT = "It was the best of times, it was the worst of times, it was the age of wisdom"
+
+
+@pytest.fixture(scope="module")
+def model() -> Model:
+    return load(golden_bundle(EMPTY), threads=1)
+
+
+def close(found: list[Any], expected: Any) -> None:
+    np.testing.assert_allclose(found, expected, rtol=0, atol=ROUNDING)
+
+
+def error_of(response: Any, status: int) -> dict[str, Any]:
+    assert response.status_code == status, response.text
+    error: dict[str, Any] = response.json()["error"]
+    assert error.keys() == {"message", "type", "param", "code"}
+    assert error["message"].isprintable() and error["message"].endswith(".")
+    return error
+
+
+def metric(client: Any, name: str) -> float:
+    found = [line for line in client.get("/metrics").text.splitlines() if line.startswith(name)]
+    return sum(float(line.rpartition(" ")[2]) for line in found)
+
+
+def test_official_client(start: Start, model: Model) -> None:
+    openai = pytest.importorskip("openai", reason="the official client is not installed")
+    client = openai.OpenAI(base_url=f"{start().base_url}/v1", api_key="any", max_retries=0)
+    assert [entry.id for entry in client.models.list()] == [EMPTY]
+    prompts = [TEXT, "a", TEXT[:20]]
+    answer = client.completions.create(model=EMPTY, prompt=prompts, max_tokens=0, echo=True, logprobs=2)
+    for prompt, choice in zip(prompts, answer.choices, strict=True):
+        assert choice.text == prompt and choice.finish_reason == "length"
+        assert choice.logprobs.token_logprobs[0] is choice.logprobs.top_logprobs[0] is None
+        close(choice.logprobs.token_logprobs[1:], model.stream().feed(prompt).log_probs)
+        assert choice.logprobs.tokens == list(prompt) and choice.logprobs.text_offset == list(range(len(prompt)))
+        assert {len(top) for top in choice.logprobs.top_logprobs[1:]} <= {2, 3}
+    assert answer.usage.prompt_tokens == sum(map(len, prompts))
+
+    answer = client.completions.create(
+        model=EMPTY, prompt=list(TEXT.encode()), max_tokens=9, n=3, seed=5, temperature=0.7, logprobs=1
+    )
+    for number, choice in enumerate(answer.choices):
+        sampling = Sampling(0.7, seed=5 + number)
+        ids = list(model.generate(TEXT, max_tokens=9, sampling=sampling))
+        assert choice.text == bytes(ids).decode("utf-8", "replace")
+        stream = model.stream()
+        stream.feed(TEXT)
+        close(choice.logprobs.token_logprobs, stream.feed(ids).log_probs)
+
+    whole = client.completions.create(model=EMPTY, prompt=TEXT, max_tokens=12, seed=1)
+    chunks = list(
+        client.completions.create(
+            model=EMPTY, prompt=TEXT, max_tokens=12, seed=1, stream=True, stream_options={"include_usage": True}
+        )
+    )
+    assert "".join(choice.text for chunk in chunks for choice in chunk.choices) == whole.choices[0].text
+    assert chunks[-1].usage.completion_tokens == 12
+    assert [choice.finish_reason for chunk in chunks for choice in chunk.choices][-1] == "length"
+    with pytest.raises(openai.BadRequestError, match="logprobs"):
+        client.completions.create(model=EMPTY, prompt="a", logprobs=11)
+    with pytest.raises(openai.NotFoundError, match="no model x"):
+        client.completions.create(model="x", prompt="a")
+
+
+def test_rank_shows_in_equal_numbers(start: Start, model: Model) -> None:
+    body = {"prompt": TEXT, "max_tokens": 1, "echo": True, "logprobs": 1, "temperature": 0}
+    (choice,) = start().post("/v1/completions", json=body).json()["choices"]
+    log = choice["logprobs"]
+    own, top = log["token_logprobs"][1:-1], log["top_logprobs"][1:-1]
+    ranks = [part.rank for part in model.score_tokens([TEXT], detail=1)]
+    expected = (np.concatenate([rank for rank in ranks if rank is not None]) == 1).tolist()
+    assert [one == max(several.values()) for one, several in zip(own, top, strict=True)] == expected
+
+
+def test_many_clients_at_once(start: Start, model: Model) -> None:
+    client = start(most=8)
+    texts = [(TEXT * 9)[number : number + 1 + 37 * number % 400] for number in range(64)]
+    found: dict[int, Any] = {}
+
+    def ask(number: int) -> None:
+        body = {"prompt": texts[number], "max_tokens": number % 3, "echo": True, "logprobs": number % 2}
+        found[number] = client.post("/v1/completions", json=body).json()
+
+    threads = [threading.Thread(target=ask, args=(number,)) for number in range(64)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    for number, text in enumerate(texts):
+        (choice,) = found[number]["choices"]
+        close(choice["logprobs"]["token_logprobs"][1 : len(text)], model.stream().feed(text).log_probs)
+    assert metric(client, "xlexport_jobs_total") == metric(client, "xlexport_jobs_submitted_total") == 64
+    assert metric(client, 'xlexport_requests_total{route="/v1/completions",status="200"}') == 64
+    assert metric(client, 'xlexport_tokens_total{kind="read"') == sum(map(len, texts)) - 64
+
+
+def test_session(start: Start, model: Model) -> None:
+    client = start()
+    own = client.post("/v1/sessions", json={}).json()
+    route = f"/v1/sessions/{own['id']}"
+    stream = model.stream()
+    for piece in (TEXT, "", " and", list(b" more")):
+        answer = client.post(f"{route}/feed", json={"input": piece}).json()
+        position = stream.position
+        scores = stream.feed(piece)
+        assert answer["index"] == position and answer["session"]["tokens"] == stream.position
+        close([score for score in answer["token_logprobs"] if score is not None], scores.log_probs)
+        assert [seen for seen in answer["context"] if seen] == scores.context.tolist()
+        assert answer["bits"] == pytest.approx(scores.bits.sum(), abs=1e-3)
+    endings = [" x", " yes", ""]
+    answers = client.post(f"{route}/score", json={"input": endings, "logprobs": 1}).json()["data"]
+    for ending, answer in zip(endings, answers, strict=True):
+        close(answer["token_logprobs"], stream.score_continuation(ending).log_probs)
+        assert len(answer["logprobs"]["top_logprobs"]) == len(ending)
+    single = client.post(f"{route}/score", json={"input": " yes"}).json()
+    close(single["token_logprobs"], answers[1]["token_logprobs"])
+
+    twin = client.post(f"{route}/fork").json()
+    state = client.get(f"{route}/state").content
+    expected = list(stream.generate(max_tokens=7, sampling=Sampling(0)))
+    answer = client.post(f"{route}/generate", json={"max_tokens": 7, "temperature": 0, "logprobs": 1}).json()
+    assert answer["token_ids"] == expected and answer["session"]["tokens"] == stream.position
+    body = {"max_tokens": 7, "temperature": 0, "stream": True}
+    events = client.post(f"/v1/sessions/{twin['id']}/generate", json=body).text.split("\n\n")
+    told = [json.loads(event.removeprefix("data: ")) for event in events if event.startswith("data: {")]
+    assert told[-1]["token_ids"] == expected
+    assert "".join(event["text"] for event in told[:-1]) == told[-1]["text"] == answer["text"]
+    headers = {"content-type": "application/octet-stream"}
+    third = client.post("/v1/sessions/restore", content=state, headers=headers).json()
+    again = client.post(f"/v1/sessions/{third['id']}/generate", json={"max_tokens": 7, "temperature": 0}).json()
+    assert again["token_ids"] == expected
+
+    assert len(client.get("/v1/sessions").json()["data"]) == 3 == metric(client, "xlexport_sessions ")
+    assert client.get(route).json()["tokens"] == stream.position
+    assert client.delete(route).json()["deleted"]
+    assert error_of(client.get(route), 404)["code"] == "session_not_found"
+    damaged = client.post("/v1/sessions/restore", content=state[:-1], headers=headers)
+    assert "the state" in error_of(damaged, 400)["message"]
+
+
+def test_sessions_are_limited_and_expire(start: Start) -> None:
+    client = start(sessions=2, session_seconds=90)
+    for seconds in (1000, 60):
+        made = client.post("/v1/sessions", json={"ttl_seconds": seconds})
+        assert made.json()["ttl_seconds"] == min(seconds, 90)
+    full = client.post("/v1/sessions", json={})
+    assert error_of(full, 429)["code"] == "server_busy" and 1 <= int(full.headers["retry-after"]) <= 60
+    assert client.delete(f"/v1/sessions/{made.json()['id']}").status_code == 200
+    assert client.post("/v1/sessions", json={"ttl_seconds": 1e-9}).status_code == 201
+    assert len(client.get("/v1/sessions").json()["data"]) == 1
+    client = start(session_bytes=10)
+    assert "10 bytes" in error_of(client.post("/v1/sessions", json={}), 429)["message"]
+    client = start(CHUNK)
+    assert error_of(client.post("/v1/sessions", json={}), 400)["code"] == "no_sessions"
+    assert "token" in client.post("/v1/completions", json={"prompt": [1, 2]}).json()["usage"].popitem()[0]
+
+
+def test_tokens(start: Start) -> None:
+    client = start()
+    assert client.post("/tokenize", json={"prompt": "é"}).json()["tokens"] == [0xC3, 0xA9]
+    assert client.post("/detokenize", json={"tokens": [0xC3, 0xA9]}).json() == {"prompt": "é"}
+    assert client.get("/tokenizer_info").json()["bos_token"] == "\n"
+    assert error_of(client.post("/detokenize", json={"tokens": [256]}), 400)["code"] == "invalid_value"
+    client = start(CHUNK)
+    assert error_of(client.get("/tokenizer_info"), 404)["code"] == "no_prefix"
+    assert "no tokenizer" in error_of(client.post("/tokenize", json={"prompt": "a"}), 400)["message"]
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "what"),
+    [
+        (b"{", 400, "not JSON"),
+        (b"\xff", 400, "not JSON"),
+        (b"[]", 400, "body"),
+        ({}, 400, "prompt: Field required"),
+        ({"prompt": "a", "promt": 1}, 400, "promt: Extra inputs are not permitted"),
+        ({"prompt": [1, "a"]}, 400, "prompt: "),
+        ({"prompt": [[1], 2]}, 400, "prompt: "),
+        ({"prompt": [True]}, 400, "prompt: "),
+        ({"prompt": [-1]}, 400, "prompt: "),
+        ({"prompt": [256]}, 400, "id 256"),
+        ({"prompt": ""}, 400, "no tokens"),
+        ({"prompt": []}, 400, "empty list"),
+        ({"prompt": "a\ud800"}, 400, ""),
+        ({"prompt": "a", "n": 17}, 400, "17 continuations, at most 16"),
+        ({"prompt": "a" * 101}, 400, "101 tokens to read, at most 100"),
+        ({"prompt": "a", "max_tokens": 70_000}, 400, "70,000 tokens to draw"),
+        ({"prompt": ["a"] * 6}, 400, "6 prompts, at most 5"),
+        ({"prompt": "a", "temperature": -1}, 400, "temperature"),
+        ({"prompt": "a", "top_p": 0}, 400, "top_p"),
+        ({"prompt": "a", "best_of": 4}, 400, "best_of: not supported"),
+        ({"prompt": "a", "presence_penalty": 1}, 400, "presence_penalty"),
+        ({"prompt": "a", "stop": ["x"] * 65}, 400, "stop"),
+        ({"prompt": "a" * 1000}, 413, "larger than 900 bytes"),
+    ],
+)
+def test_mistakes(start: Start, body: Any, status: int, what: str) -> None:
+    client = start(tokens=100, prompts=5, body_bytes=900)
+    raw = body if isinstance(body, bytes) else json.dumps(body).encode()
+    answer = client.post("/v1/completions", content=raw, headers={"content-type": "application/json"})
+    assert what in error_of(answer, status)["message"]
+    assert client.post("/v1/completions", json={"prompt": "a", "max_tokens": 2}).status_code == 200
+
+
+def test_other_refusals(start: Start) -> None:
+    client = start(EMPTY, CHUNK, keys=["one", "two"])
+    assert client.get("/health").json() == {"status": "ok"}
+    for headers in ({}, {"authorization": "Bearer on"}, {"authorization": "Basic one"}):
+        refused = client.get("/v1/models", headers=headers)
+        assert error_of(refused, 401)["code"] == "invalid_api_key" and refused.headers["www-authenticate"] == "Bearer"
+    client.headers["authorization"] = "Bearer two"
+    assert [entry["id"] for entry in client.get("/v1/models").json()["data"]] == [EMPTY, CHUNK]
+    assert client.get(f"/v1/models/{CHUNK}").json()["sessions"] is False
+    assert error_of(client.get("/v1/absent"), 404)["code"] == "not_found"
+    assert error_of(client.get("/v1/completions"), 405)["code"] == "method_not_allowed"
+    assert error_of(client.post("/v1/completions", json={"prompt": "a"}), 400)["code"] == "missing_model"
+    plain = client.post("/v1/completions", content=b"{}", headers={"content-type": "text/plain"})
+    assert error_of(plain, 415)["code"] == "unsupported_media_type"
+
+
+def test_full_server_refuses_but_shows_metrics(start: Start) -> None:
+    client = start(requests=1, new_tokens=10**9)
+    endless = {"prompt": "a", "max_tokens": 10**9, "stream": True}
+    with client.stream("POST", "/v1/completions", json=endless) as stream:
+        lines = stream.iter_lines()
+        assert "text_completion" in next(lines)
+        refused = client.post("/v1/completions", json={"prompt": "a"})
+        assert error_of(refused, 429)["code"] == "server_busy" and refused.headers["retry-after"] == "1"
+        assert metric(client, "xlexport_requests_under_way") == 1
+    while metric(client, "xlexport_jobs_under_way"):  # until the stream has been cancelled
+        pass
+    assert metric(client, 'xlexport_jobs_total{end="cancelled"') == 1 == metric(client, "xlexport_requests_refused")
+
+
+def test_client_that_goes_away_ends_its_job(start: Start) -> None:
+    client = start(new_tokens=10**9)
+    raw = json.dumps({"prompt": "a", "max_tokens": 10**9}).encode()
+    lines = ["POST /v1/completions HTTP/1.1", "host: x", "content-type: application/json"]
+    head = "\r\n".join([*lines, f"content-length: {len(raw)}", "", ""])
+    with socket.create_connection((client.base_url.host, client.base_url.port)) as connection:
+        connection.sendall(head.encode() + raw)
+        while not metric(client, 'xlexport_tokens_total{kind="drawn"'):
+            pass
+    while metric(client, "xlexport_jobs_under_way"):
+        pass
+    assert metric(client, 'xlexport_requests_total{route="/v1/completions",status="499"}') == 1
+
+
+def test_request_that_takes_too_long(start: Start) -> None:
+    client = start(new_tokens=10**9, request_seconds=0.2)
+    answer = client.post("/v1/completions", json={"prompt": "a", "max_tokens": 10**9})
+    assert "longer than 0.2 seconds" in error_of(answer, 408)["message"]
+    events = client.post("/v1/completions", json={"prompt": "a", "max_tokens": 10**9, "stream": True}).text
+    assert '"type": "timeout_error"' in events.split("\n\n")[-3]
+    own = client.post("/v1/sessions", json={}).json()["id"]
+    error_of(client.post(f"/v1/sessions/{own}/generate", json={"prompt": "a", "max_tokens": 10**9}), 408)
+    assert client.get(f"/v1/sessions/{own}").json()["tokens"] == 0
+    assert client.post(f"/v1/sessions/{own}/feed", json={"input": "ab"}).status_code == 200

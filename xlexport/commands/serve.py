@@ -1,0 +1,164 @@
+"""The `serve` command and its options."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from ipaddress import ip_address
+from pathlib import Path
+from typing import Any
+
+import click
+
+from xlexport.commands.long_help import LongCommand, headed
+from xlexport.commands.options import PATH, document_options, runtime_options
+from xlexport.commands.signals import noticed
+from xlexport.extras import require
+from xlexport.terminal import is_quiet, print_json, print_line, quiet_option, tell, tell_problem
+
+__all__ = ["serve"]
+
+
+@click.command(
+    cls=LongCommand,
+    examples=(
+        ("xlexport serve bundle", "Serve a bundle at http://127.0.0.1:8000/v1 for this machine only."),
+        (
+            "xlexport serve small.bundle large.bundle --batch-size 16",
+            "Serve two bundles, by the names of their folders.",
+        ),
+        ("xlexport serve bundle --host 0.0.0.0 --api-key SECRET", "Serve everybody who has the key."),
+    ),
+)
+@click.argument("bundles", nargs=-1, required=True, type=PATH)
+@headed(
+    "Server",
+    click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on."),
+    click.option(
+        "--port", type=click.IntRange(0, 65535), default=8000, show_default=True, help="Port; 0 takes a free one."
+    ),
+    click.option(
+        "--api-key",
+        "keys",
+        multiple=True,
+        envvar="XLEXPORT_API_KEY",
+        help="Key that requests need; may be given several times. Other users of this machine can see options, so "
+        "rather set the environment variable XLEXPORT_API_KEY.",
+    ),
+    click.option(
+        "--prefix",
+        help=r"Token that clients of /tokenizer_info put before a document.  [default: a newline, or <eos> …]",
+    ),
+    click.option("--grace", type=click.IntRange(0), default=30, show_default=True, help="Seconds to finish requests."),
+)
+@headed(
+    "Limits",
+    click.option(
+        "--batch-size", type=click.IntRange(1), default=8, show_default=True, help="Rows of a step, for each bundle."
+    ),
+    click.option("--max-requests", type=click.IntRange(1), help="Requests at a time; others get 429.  [default: 128]"),
+    click.option("--max-tokens", type=click.IntRange(1), help="Tokens that a request may read.  [default: 8,000,000]"),
+    click.option("--max-new-tokens", type=click.IntRange(1), help="Tokens that it may draw.  [default: 65,536]"),
+    click.option("--max-body", type=click.IntRange(1), metavar="MB", help="Size of a request.  [default: 64]"),
+    click.option(
+        "--request-timeout",
+        type=click.FloatRange(0, min_open=True),
+        metavar="SECONDS",
+        help="Longest request.  [default: 3600]",
+    ),
+    click.option("--sessions", type=click.IntRange(0), help="Sessions at a time.  [default: 1,000]"),
+    click.option(
+        "--session-memory", type=click.IntRange(0), metavar="MB", help="Memory of sessions.  [default: 1,024]"
+    ),
+    click.option(
+        "--session-ttl",
+        type=click.FloatRange(0, min_open=True),
+        metavar="SECONDS",
+        help="How long a session may be idle.  [default: 3600]",
+    ),
+)
+@headed(
+    "Output",
+    click.option("--json", "as_json", is_flag=True, help="Print one object when requests are answered."),
+    quiet_option,
+)
+@headed("Model settings", document_options)
+@headed("Device", runtime_options)
+def serve(
+    bundles: tuple[Path, ...],
+    host: str,
+    port: int,
+    keys: tuple[str, ...],
+    prefix: str | None,
+    grace: int,
+    batch_size: int,
+    as_json: bool,
+    runtime: dict[str, Any],
+    max_requests: int | None,
+    max_tokens: int | None,
+    max_new_tokens: int | None,
+    max_body: int | None,
+    request_timeout: float | None,
+    sessions: int | None,
+    session_memory: int | None,
+    session_ttl: float | None,
+    **evaluation: Any,
+) -> None:
+    """Answer HTTP requests for scores and continuations with BUNDLES.
+
+    The routes are those of OpenAI's completions, and sessions: documents of any length that grow from request to
+    request. docs/serving.md lists all of them. Needs the extra `serve`.
+    """
+    require("serve")
+    from xlexport.bundles import open_bundle
+    from xlexport.scoring.bos import ESCAPES
+    from xlexport.serve.app import make_app
+    from xlexport.serve.limits import ServeLimits
+    from xlexport.serve.models import Models, Served
+    from xlexport.serve.scheduler import Scheduler
+    from xlexport.serve.server import Server, bound, log_to
+
+    given: dict[str, Any] = {
+        "requests": max_requests,
+        "tokens": max_tokens,
+        "new_tokens": max_new_tokens,
+        "body_bytes": max_body and max_body * 1_000_000,
+        "request_seconds": request_timeout,
+        "sessions": sessions,
+        "session_bytes": session_memory if session_memory is None else session_memory * 1_000_000,
+        "session_seconds": session_ttl,
+    }
+    limits = dataclasses.replace(ServeLimits(), **{name: value for name, value in given.items() if value is not None})
+    text = None if prefix is None else ESCAPES.get(prefix, prefix)
+    with bound(host, port) as listening:
+        models = Models(
+            Served.of(_name_of(bundle), Scheduler(open_bundle(bundle, **runtime), batch_size, **evaluation), text)
+            for bundle in bundles
+        )
+        shown = f"[{host}]" if ":" in host else host
+        url = f"http://{shown}:{listening.getsockname()[1]}/v1"
+        names = [model.name for model in models.all]
+        if not keys and not _is_loopback(host):
+            tell_problem(f"Warning: everybody who can reach {host} may use this server; set XLEXPORT_API_KEY.")
+
+        def ready() -> None:
+            if as_json:
+                print_json({"url": url, "models": names})
+            else:
+                print_line(url)
+            tell(f"Serving {', '.join(names)}. Ctrl-C ends it.")
+
+        log_to(quiet=is_quiet())
+        Server(make_app(models, limits, keys), grace, ready, noticed).run(sockets=[listening])
+
+
+def _name_of(bundle: Path) -> str:
+    """Return the name of a bundle: that of its folder or link, also for `.`."""
+    return os.path.basename(os.path.abspath(bundle))
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"

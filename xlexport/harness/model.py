@@ -1,0 +1,191 @@
+"""The model of lm-evaluation-harness that runs a bundle.
+
+Its log-likelihoods are the sums that `xlexport score` prints. A document is never cut into windows: memory is carried
+from its beginning to its end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any, TypeVar
+
+import lm_eval.models
+import numpy as np
+from lm_eval.api.model import TemplateLM
+from lm_eval.api.registry import register_model
+
+from xlexport.bundles import open_bundle
+from xlexport.scoring.bos import ESCAPES, bos_token
+from xlexport.serve.jobs import Collected, Draw, Work
+from xlexport.serve.models import Served
+from xlexport.serve.scheduler import Scheduler
+from xlexport.serve.texts import Growing
+from xlruntime import OptionError, Sampling
+from xlruntime.messages import shown
+
+__all__ = ["Continuation", "XlexportLM"]
+
+assert lm_eval.models  # the harness registers its own models only if it has none yet
+L = TypeVar("L", bound=Collected)
+AUTO_ROWS = 8
+NEW_TOKENS = 256
+UNUSED = ("do_sample", "until", "max_gen_toks", "max_tokens", "max_new_tokens")  # read apart from the rules of drawing
+
+
+class Continuation(Collected):
+    """A listener that keeps the text of a continuation up to a stop."""
+
+    def __init__(self, growing: Growing) -> None:
+        """Start without text."""
+        super().__init__()
+        self._growing = growing
+        self._texts: list[str] = []
+
+    def drew(self, choice: int, draw: Draw) -> bool:
+        """Keep the token's text; return whether a stop was found."""
+        self._texts.append(self._growing.add(draw.token))
+        return self._growing.stopped
+
+    @property
+    def text(self) -> str:
+        """The whole text, after the end of the job."""
+        return "".join([*self._texts, self._growing.end()])
+
+
+@register_model("xlexport")
+class XlexportLM(TemplateLM):  # the harness has no types
+    """A bundle as the harness sees it.
+
+    Args:
+        bundle: the folder of the bundle.
+        batch_size: rows of a step; `auto` is 8.
+        bos: the token before a document and before a continuation without context, as `xlexport score --bos` takes it;
+            None: a newline or the vocabulary's own token; `none`: no token, so a document's first token has no score.
+        max_gen_toks: tokens that a continuation may have if the task does not say.
+        device, threads, ops, step_timeout: as in `xlruntime.load`.
+        max_batch_size: not used.
+        settings: evaluation settings of the bundle, such as `mem_len`.
+
+    Raises:
+        OptionError, BundleError, ProviderError: an argument is out of range, or the bundle cannot be opened.
+    """
+
+    def __init__(
+        self,
+        bundle: str,
+        batch_size: int | str = AUTO_ROWS,
+        bos: str | int | None = None,
+        max_gen_toks: int = NEW_TOKENS,
+        device: str | None = None,
+        threads: int | None = None,
+        ops: str = "auto",
+        step_timeout: float | None = None,
+        max_batch_size: int | None = None,
+        **settings: Any,
+    ) -> None:
+        super().__init__()
+        rows = AUTO_ROWS if str(batch_size).startswith("auto") else int(batch_size)
+        model = open_bundle(bundle, device=device or "cpu", threads=threads, ops=ops, step_timeout=step_timeout)
+        self._scheduler = Scheduler(model, rows, **settings)
+        self._served = Served.of(str(bundle), self._scheduler)
+        self._max_gen_toks = max_gen_toks
+        self._bos: int | None = None
+        if bos is None and self._served.prefix is not None:
+            self._bos = int(self._served.encode(self._served.prefix)[0])
+        elif bos is not None and bos != "none":
+            self._bos = bos_token(ESCAPES.get(str(bos), str(bos)), self._served.tokenizer)
+
+    @property
+    def tokenizer_name(self) -> str:
+        """The name under which the harness keeps tokenized requests."""
+        return self._scheduler.engine.bundle.fingerprint
+
+    @property
+    def eot_token_id(self) -> int | None:
+        """None: no token ends a document."""
+        return None
+
+    @property
+    def prefix_token_id(self) -> int:
+        """The token before a continuation without context.
+
+        Raises:
+            OptionError: there is none.
+        """
+        if self._bos is None:
+            raise OptionError(
+                "a request has no context, and the model has no token to begin with.", repair="Give bos=TOKEN."
+            )
+        return self._bos
+
+    def tok_encode(self, string: str, add_special_tokens: bool | None = None, **more: Any) -> list[int]:
+        """Return the token ids of a text that may go on."""
+        return self._served.encode(string).tolist()
+
+    def loglikelihood_rolling(self, requests: Sequence[Any], disable_tqdm: bool = False) -> list[float]:
+        """Return the log-likelihood of each document, read from its beginning to its end with carried memory."""
+        before = [] if self._bos is None else [self._bos]
+        ids = (np.array([*before, *self._served.encode(request.args[0], whole=True)]) for request in requests)
+        jobs = [self._submit(Work(found), Collected()) if len(found) else None for found in ids]
+        sums = []
+        for request, job in zip(requests, jobs, strict=True):
+            sums.append(0.0 if job is None else float(job.wait().log_probs.sum(dtype=np.float64)))
+            self.cache_hook.add_partial("loglikelihood_rolling", request.args, sums[-1])
+        return sums
+
+    def _loglikelihood_tokens(
+        self, requests: Iterable[tuple[tuple[str, str], list[int], list[int]]], disable_tqdm: bool = False, **more: Any
+    ) -> list[tuple[float, bool]]:
+        """Return log-likelihoods of continuations, and whether each is what the model would draw at temperature 0."""
+        given = list(requests)
+        jobs = [
+            self._submit(Work(np.array([*context, *tokens], np.int64), top=1), Collected())
+            for _, context, tokens in given
+        ]
+        found = []
+        for (pair, context, _), job in zip(given, jobs, strict=True):
+            own = slice(len(context) - 1, None)
+            ranks = [part.rank for part in job.wait().parts if part.rank is not None]
+            greedy = bool((np.concatenate([np.zeros(0, np.int64), *ranks])[own] == 1).all())
+            found.append((float(job.log_probs[own].sum(dtype=np.float64)), greedy))
+            self.cache_hook.add_partial("loglikelihood", pair, found[-1])
+        return found
+
+    def generate_until(self, requests: Sequence[Any], disable_tqdm: bool = False) -> list[str]:
+        """Return a continuation of each context, up to the first of its stops."""
+        jobs = [self._continue(*request.args) for request in requests]
+        texts = []
+        for request, job in zip(requests, jobs, strict=True):
+            job.wait()
+            texts.append(job.text)
+            self.cache_hook.add_partial("generate_until", request.args, texts[-1])
+        return texts
+
+    def _continue(self, context: str, options: dict[str, Any]) -> Continuation:
+        ids = self._served.encode(context) if context else np.array([self.prefix_token_id], np.int64)
+        until = options.get("until") or []
+        tokens = next((options[name] for name in UNUSED[2:] if options.get(name) is not None), self._max_gen_toks)
+        growing = Growing(
+            self._served.tokenizer, ids.tolist()[-64:], [until] if isinstance(until, str) else until, context
+        )
+        work = Work(ids, scores=False, max_tokens=int(tokens), samplings=(_sampling(options),))
+        return self._submit(work, Continuation(growing))
+
+    def _submit(self, work: Work, listener: L) -> L:
+        self._scheduler.submit(work, listener)
+        return listener
+
+
+def _sampling(options: dict[str, Any]) -> Sampling:
+    """Return the rule of drawing that a task asks for: the likeliest token, unless it says otherwise.
+
+    Raises:
+        OptionError: it asks for something else than temperature, top_k, top_p and seed.
+    """
+    given = {name: value for name, value in options.items() if name not in UNUSED and value is not None}
+    if strange := set(given) - {"temperature", "top_k", "top_p", "seed"}:
+        raise OptionError(
+            f"generation options: {shown(sorted(strange))}; only temperature, top_k, top_p and seed work."
+        )
+    temperature = float(given.get("temperature", 0)) if options.get("do_sample", True) else 0.0
+    return Sampling(temperature, given.get("top_k"), given.get("top_p"), given.get("seed"))

@@ -1,0 +1,82 @@
+"""Errors as answers, in the shape that clients of OpenAI's interface know."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from xlruntime.errors import RepairableError, StepTimeoutError, XlruntimeError
+
+__all__ = ["JSON", "ApiError", "answer_of", "busy", "error_body"]
+
+JSON = "application/json"
+KINDS = {
+    400: "invalid_request_error",
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    405: "invalid_request_error",
+    408: "timeout_error",
+    409: "conflict_error",
+    413: "invalid_request_error",
+    415: "invalid_request_error",
+    429: "rate_limit_error",
+    503: "unavailable_error",
+}
+
+
+class ApiError(Exception):
+    """A request that is answered with an error.
+
+    Attributes:
+        status: the status of the answer; message: what is wrong; code: a word for programs; param: the field at fault.
+        retry_after: seconds after which the client may try again; None: that would not help.
+    """
+
+    def __init__(
+        self,
+        status: int,
+        message: str,
+        code: str | None = None,
+        param: str | None = None,
+        retry_after: int | None = None,
+    ) -> None:
+        """Keep the parts of the answer."""
+        super().__init__(message)
+        self.status = status
+        self.message = message
+        self.code = code
+        self.param = param
+        self.retry_after = retry_after
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """The headers of the answer."""
+        headers = {} if self.retry_after is None else {"retry-after": str(self.retry_after)}
+        return headers | ({"www-authenticate": "Bearer"} if self.status == 401 else {})
+
+
+def error_body(error: ApiError) -> dict[str, Any]:
+    """Return the body of an answer."""
+    kind = KINDS.get(error.status, "server_error")
+    return {"error": {"message": error.message, "type": kind, "param": error.param, "code": error.code}}
+
+
+def answer_of(error: Exception) -> ApiError:
+    """Return the answer to an error of any kind. An unexpected one is not described: its text is for the log."""
+    if isinstance(error, ApiError):
+        return error
+    if isinstance(error, StepTimeoutError):
+        return ApiError(503, str(error), "step_timeout", retry_after=1)
+    if isinstance(error, RepairableError) and isinstance(error, ValueError | TypeError):
+        return ApiError(400, str(error), "invalid_value")
+    if isinstance(error, XlruntimeError):
+        return ApiError(503 if "shutting down" in str(error) else 500, str(error), "model_error", retry_after=1)
+    if isinstance(error, json.JSONDecodeError | UnicodeDecodeError | RecursionError):
+        return ApiError(400, "the body is not JSON.", "invalid_json")
+    return ApiError(500, "an error of the server; its log has the details.", "internal_error")
+
+
+def busy(what: str, seconds: int = 1) -> ApiError:
+    """Return the answer to a request that the server has no room for now."""
+    return ApiError(429, f"{what} Try again later.", "server_busy", retry_after=seconds)

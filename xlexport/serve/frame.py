@@ -1,0 +1,121 @@
+"""What surrounds every request: the key, the limit of requests, errors as answers, the log and the metrics."""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import logging
+import time
+from collections.abc import Sequence
+
+from starlette.exceptions import HTTPException
+from starlette.responses import JSONResponse
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from xlexport.serve.answers import ApiError, answer_of, error_body
+from xlexport.serve.bodies import Gone
+from xlexport.serve.limits import Admission
+from xlexport.serve.metrics import Metrics
+from xlruntime.messages import named
+
+__all__ = ["Frame"]
+
+OPEN = ("/health",)  # routes that need no key
+ALWAYS = (*OPEN, "/metrics")  # routes that are answered while the server is full
+READER_SECONDS = 120.0  # in which a client must read what was sent, before its connection is closed
+WENT_AWAY = 499  # the status that logs and metrics show for a client that went away
+
+access = logging.getLogger("xlexport.serve.access")
+logger = logging.getLogger(__name__)
+
+
+class Frame:
+    """An application around another one."""
+
+    def __init__(self, app: ASGIApp, keys: Sequence[str], admission: Admission, metrics: Metrics) -> None:
+        """Surround `app`; without `keys` everybody may use it."""
+        self._app = app
+        self._keys = [key.encode() for key in keys]
+        self._admission = admission
+        self._metrics = metrics
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        began, status, sent = time.perf_counter(), 0, 0
+
+        async def counting(message: Message) -> None:
+            nonlocal status, sent
+            if message["type"] == "http.response.start":
+                status = message["status"]
+            else:
+                sent += len(message.get("body", b""))
+            try:
+                async with asyncio.timeout(READER_SECONDS):
+                    await send(message)
+            except TimeoutError as error:
+                raise Gone from error
+
+        try:
+            await self._answer(scope, receive, counting)
+        except Gone:
+            status = WENT_AWAY
+        except Exception as error:
+            answer = _answer(error)
+            if answer.status >= 500:
+                logger.error("%s %s", scope["method"], named(scope["path"]), exc_info=error)
+            if not status:
+                response = JSONResponse(error_body(answer), answer.status, answer.headers)
+                await response(scope, receive, counting)
+        finally:
+            seconds = time.perf_counter() - began
+            route = _route(scope)
+            self._metrics.requests.labels(route, str(status or WENT_AWAY)).inc()
+            self._metrics.seconds.labels(route).observe(seconds)
+            client = scope.get("client") or ("-",)
+            access.info(
+                "%s %s %s %d %d B %.1f ms",
+                *(client[0], scope["method"], _logged(scope, route), status or WENT_AWAY, sent, 1000 * seconds),
+            )
+
+    async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
+        path = scope["path"]
+        if self._keys and path not in OPEN and not self._has_key(scope):
+            raise ApiError(
+                401, "the API key is missing or wrong; expected Authorization: Bearer KEY.", "invalid_api_key"
+            )
+        if path in ALWAYS:
+            await self._app(scope, receive, send)
+        else:
+            with self._admission.place():
+                await self._app(scope, receive, send)
+
+    def _has_key(self, scope: Scope) -> bool:
+        found = next((value for name, value in scope["headers"] if name == b"authorization"), b"")
+        kind, _, key = found.partition(b" ")
+        # Every key is compared, in a time that does not depend on where they differ.
+        return (kind.lower() == b"bearer") & any([hmac.compare_digest(key, known) for known in self._keys])
+
+
+def _answer(error: Exception) -> ApiError:
+    if isinstance(error, HTTPException):
+        code = {404: "not_found", 405: "method_not_allowed"}.get(error.status_code)
+        return ApiError(error.status_code, f"{error.detail}.", code)
+    return answer_of(error)
+
+
+def _logged(scope: Scope, route: str) -> str:
+    """Return what the log shows of a path: not the name of a session, which is as good as a key."""
+    return named(scope["path"]) if route == "other" else route
+
+
+def _route(scope: Scope) -> str:
+    """Return the route of a request, with names of parameters in place of their values; `other` if there is none."""
+    if "endpoint" not in scope:
+        return "other"
+    path = str(scope["path"])
+    for name, value in scope.get("path_params", {}).items():
+        path = path.replace(str(value), f"{{{name}}}")
+    return path

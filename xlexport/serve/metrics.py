@@ -1,0 +1,69 @@
+"""Numbers about the server for Prometheus, in a registry of their own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+
+from xlexport.serve.limits import Admission
+from xlexport.serve.models import Models
+from xlexport.serve.store import SessionStore
+
+__all__ = ["CONTENT_TYPE", "Metrics"]
+
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 1800)
+
+
+class Metrics:
+    """The metrics of one server.
+
+    Attributes:
+        requests: requests answered, by route and status; 499 is a client that went away.
+        seconds: how long they took, by route; first_token: how long until the first event of a stream.
+    """
+
+    def __init__(self, models: Models, admission: Admission, sessions: SessionStore) -> None:
+        """Make the metrics of these bundles and sessions."""
+        self.registry = CollectorRegistry()
+        self.requests = Counter("xlexport_requests", "Requests answered.", ["route", "status"], registry=self.registry)
+        self.seconds = Histogram(
+            "xlexport_request_seconds", "Time of a request.", ["route"], buckets=SECONDS, registry=self.registry
+        )
+        self.first_token = Histogram(
+            "xlexport_first_token_seconds", "Time to a stream's first event.", buckets=SECONDS, registry=self.registry
+        )
+        self._models, self._admission, self._sessions = models, admission, sessions
+        self.registry.register(self)
+
+    def text(self) -> bytes:
+        """Return all numbers as Prometheus reads them."""
+        return generate_latest(self.registry)
+
+    def collect(self) -> Iterator[Any]:
+        """Yield the numbers that others count."""
+        yield GaugeMetricFamily("xlexport_requests_under_way", "Requests now.", self._admission.under_way)
+        yield CounterMetricFamily("xlexport_requests_refused", "Requests without room.", self._admission.refused)
+        yield GaugeMetricFamily("xlexport_sessions", "Sessions now.", len(self._sessions))
+        yield GaugeMetricFamily("xlexport_session_bytes", "Memory of sessions.", self._sessions.nbytes)
+        jobs = CounterMetricFamily("xlexport_jobs", "Jobs that ended.", labels=["model", "end"])
+        begun = CounterMetricFamily("xlexport_jobs_submitted", "Jobs submitted.", labels=["model"])
+        load = GaugeMetricFamily("xlexport_jobs_under_way", "Jobs now.", labels=["model"])
+        tokens = CounterMetricFamily("xlexport_tokens", "Tokens read and drawn.", labels=["model", "kind"])
+        steps = CounterMetricFamily("xlexport_steps", "Steps of the model.", labels=["model"])
+        rows = CounterMetricFamily("xlexport_row_steps", "Rows of all steps.", labels=["model", "state"])
+        for model in self._models.all:
+            counts = model.scheduler.counts
+            for end in ("finished", "failed", "cancelled"):
+                jobs.add_metric([model.name, end], getattr(counts, end))
+            begun.add_metric([model.name], counts.jobs)
+            load.add_metric([model.name], model.scheduler.load)
+            for kind in ("read", "drawn"):
+                tokens.add_metric([model.name, kind], getattr(counts, kind))
+            steps.add_metric([model.name], counts.steps)
+            rows.add_metric([model.name, "busy"], counts.busy_row_steps)
+            rows.add_metric([model.name, "free"], counts.row_steps - counts.busy_row_steps)
+        yield from (jobs, begun, load, tokens, steps, rows)

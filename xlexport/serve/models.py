@@ -1,0 +1,138 @@
+"""The bundles that a server has open, each with its scheduler and its tokens."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from xlexport.serve.answers import ApiError
+from xlexport.serve.scheduler import Scheduler
+from xlexport.serve.texts import TokenTexts
+from xlruntime.documents import Tokenizer, as_ids, encode
+from xlruntime.errors import OptionError, XlruntimeError
+from xlruntime.messages import counted, listed, named
+
+__all__ = ["Models", "Served"]
+
+PREFIXES = ("\n", "<|endoftext|>", "<eos>", "</s>", "<s>")  # tokens that may come before a document
+
+
+@dataclass(frozen=True)
+class Served:
+    """One open bundle.
+
+    Attributes:
+        name: the name by which requests choose it.
+        scheduler: runs its jobs; texts: the texts of its tokens.
+        prefix: the text of a token that may come before a document; None: no text is such a token.
+        created: when it was opened, in seconds since 1970.
+    """
+
+    name: str
+    scheduler: Scheduler
+    texts: TokenTexts
+    prefix: str | None
+    created: int = field(default_factory=lambda: int(time.time()))
+
+    @classmethod
+    def of(cls, name: str, scheduler: Scheduler, prefix: str | None = None) -> Served:
+        """Return a bundle ready to be served.
+
+        Raises:
+            OptionError: `prefix` is not one token.
+        """
+        tokenizer = scheduler.engine.tokenizer
+        candidates = PREFIXES if prefix is None else (prefix,)
+        found = next((text for text in candidates if _is_token(tokenizer, text)), None)
+        if prefix is not None and found is None:
+            raise OptionError(f"prefix {named(prefix)}: not one token of {named(name)}.", repair="Give another one.")
+        return cls(name, scheduler, TokenTexts(tokenizer), found)
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        """Text to token ids and back."""
+        return self.scheduler.engine.tokenizer
+
+    def encode(self, text: str, whole: bool = False, previous: int | None = None) -> npt.NDArray[np.int64]:
+        """Return the token ids (n,) of a text.
+
+        Args:
+            whole: whether the text is a whole document, whose last line ends with it, as in `xlexport score`.
+            previous: the last token before the text; None: it begins a document.
+        """
+        if whole:
+            return self.tokenizer.encode(text)
+        return encode(text, self.tokenizer, self.scheduler.engine.bundle.vocab_size, "the prompt", previous)
+
+    def ids(self, source: str | list[int], whole: bool = False, previous: int | None = None) -> npt.NDArray[np.int64]:
+        """Return the token ids (n,) of a prompt, given as text or ids."""
+        return self.encode(source, whole, previous) if isinstance(source, str) else as_ids(source, "the prompt")
+
+    def describe(self) -> dict[str, Any]:
+        """Return what `/v1/models` lists."""
+        bundle = self.scheduler.engine.bundle
+        longest = self.scheduler.evaluation.longest_document
+        return {
+            "id": self.name,
+            "object": "model",
+            "created": self.created,
+            "owned_by": "xlexport",
+            "architecture": bundle.architecture,
+            "precision": bundle.precision,
+            "vocab_size": bundle.vocab_size,
+            "max_model_len": longest,
+            "sessions": not self.scheduler.evaluation.whole,
+            "settings": self.scheduler.evaluation.to_dict(),
+        }
+
+
+class Models:
+    """The bundles of a server, by name."""
+
+    def __init__(self, served: Iterable[Served]) -> None:
+        """Take at least one bundle.
+
+        Raises:
+            OptionError: two have the same name.
+        """
+        self.all = list(served)
+        self._by_name = {model.name: model for model in self.all}
+        if len(self._by_name) < len(self.all):
+            names = ", ".join(named(model.name) for model in self.all)
+            raise OptionError(f"two bundles have the same name: {names}.", repair="Rename a folder.")
+
+    def find(self, name: str | None) -> Served:
+        """Return the bundle of a request; without a name, the only one.
+
+        Raises:
+            ApiError: there is none of this name, or the name is missing and there are several.
+        """
+        have = listed(named(model.name) for model in self.all)
+        if name is None:
+            if len(self.all) > 1:
+                raise ApiError(400, f"model is missing; this server has {have}.", "missing_model", "model")
+            return self.all[0]
+        if name not in self._by_name:
+            raise ApiError(404, f"no model {named(name)}; this server has {have}.", "model_not_found", "model")
+        return self._by_name[name]
+
+    def close(self) -> None:
+        """End all jobs."""
+        for model in self.all:
+            model.scheduler.close()
+
+    def __repr__(self) -> str:
+        return f"Models({counted(len(self.all), 'bundle')})"
+
+
+def _is_token(tokenizer: Tokenizer, text: str) -> bool:
+    try:
+        ids = tokenizer.encode_piece(text, None).tolist()
+    except XlruntimeError:
+        return False
+    return len(ids) == 1 and ids[0] != tokenizer.unk_id

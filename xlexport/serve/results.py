@@ -1,0 +1,140 @@
+"""Write the results of completions as JSON, piece by piece: one of millions of tokens is never held as one text."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from xlexport.serve.jobs import Draw, Part
+from xlexport.serve.texts import TokenTexts
+
+__all__ = ["Log", "answer_pieces", "draw_log", "read_log", "sizes"]
+
+PIECE = 4096  # tokens that are written at a time
+
+
+@dataclass(frozen=True)
+class Log:
+    """Tokens with their scores, as `logprobs` of an answer shows them. Lists may be long, so they stay arrays.
+
+    Attributes:
+        tokens: (n,) ids.
+        log_probs: (n,) natural logarithms of probabilities, NaN for a token without a score.
+        top_ids, top_log_probs: (n, k) the likeliest tokens; k is 0 if they were not asked for.
+    """
+
+    tokens: npt.NDArray[np.int64]
+    log_probs: npt.NDArray[np.float64]
+    top_ids: npt.NDArray[np.int64]
+    top_log_probs: npt.NDArray[np.float64]
+
+    def then(self, other: Log) -> Log:
+        """Return both, one after the other."""
+        return Log(*(np.concatenate([mine, more]) for mine, more in zip(self._arrays, other._arrays, strict=True)))
+
+    @property
+    def _arrays(self) -> tuple[npt.NDArray[Any], ...]:
+        return self.tokens, self.log_probs, self.top_ids, self.top_log_probs
+
+    def pieces(self, texts: TokenTexts, first_offset: int = 0) -> Iterator[str]:
+        """Yield the JSON object piece by piece."""
+        n = len(self.tokens)
+        yield '{"tokens":['
+        for at in range(0, n, PIECE):
+            yield _listed([texts[token] for token in self.tokens[at : at + PIECE].tolist()], at)
+        yield '],"token_logprobs":['
+        for at in range(0, n, PIECE):
+            yield _listed(list(map(_number, self.log_probs[at : at + PIECE].tolist())), at)
+        yield '],"top_logprobs":['
+        for at in range(0, n, PIECE):
+            yield _listed([self._top(place, texts) for place in range(at, min(n, at + PIECE))], at)
+        yield '],"text_offset":['
+        offset = first_offset
+        for at in range(0, n, PIECE):
+            lengths = [sizes(texts[token]) for token in self.tokens[at : at + PIECE].tolist()]
+            ends = offset + np.cumsum(lengths)
+            yield _listed([offset, *ends[:-1].tolist()], at)
+            offset = int(ends[-1])
+        yield "]}"
+
+    def _top(self, place: int, texts: TokenTexts) -> dict[str, float] | None:
+        """Return the likeliest tokens at a place, and the token itself; both lists have the very same number for it."""
+        own = _number(float(self.log_probs[place]))
+        if own is None:
+            return None
+        token = int(self.tokens[place])
+        found = dict(zip(self.top_ids[place].tolist(), self.top_log_probs[place].tolist(), strict=True))
+        if found:
+            found[token] = own
+        return dict(zip(texts.keys(list(found)), found.values(), strict=True))
+
+
+def read_log(first: int | None, ids: npt.NDArray[np.int64], parts: Sequence[Part], top: int) -> Log:
+    """Return the log of tokens that were read.
+
+    Args:
+        first: the document's first token, which has no score; None: all have one.
+        ids: (n,) the tokens that have scores.
+    """
+    log_probs = np.concatenate([np.zeros(0), *(part.log_probs.astype(np.float64) for part in parts)])
+    top_ids = [part.top_ids for part in parts if part.top_ids is not None]
+    top_log_probs = [part.top_log_probs for part in parts if part.top_log_probs is not None]
+    found = Log(
+        ids,
+        log_probs,
+        np.concatenate(top_ids) if top_ids else np.zeros((len(ids), top), np.int64),
+        np.concatenate(top_log_probs) if top_log_probs else np.zeros((len(ids), top)),
+    )
+    if first is None:
+        return found
+    return Log(np.array([first]), np.array([np.nan]), np.zeros((1, top), np.int64), np.zeros((1, top))).then(found)
+
+
+def draw_log(draws: Sequence[Draw], top: int) -> Log:
+    """Return the log of drawn tokens."""
+    n = len(draws)
+    return Log(
+        np.array([draw.token for draw in draws], np.int64),
+        np.array([np.nan if draw.log_prob is None else draw.log_prob for draw in draws], np.float64),
+        np.array([draw.top_ids for draw in draws], np.int64).reshape(n, top),
+        np.array([draw.top_log_probs for draw in draws], np.float64).reshape(n, top),
+    )
+
+
+def sizes(text: str) -> int:
+    """Return the characters for which a token counts in offsets: none if it is only a part of one."""
+    return 0 if text.startswith(("bytes:", "token_id:")) and len(text) > 6 else len(text)
+
+
+def answer_pieces(
+    head: Mapping[str, Any],
+    choices: Sequence[tuple[Mapping[str, Any], Log | None]],
+    texts: TokenTexts,
+    usage: Mapping[str, Any],
+) -> Iterator[str]:
+    """Yield the JSON text of an answer: `head`, choices with their logs, and `usage`."""
+    yield json.dumps(head)[:-1] + ',"choices":['
+    for number, (choice, log) in enumerate(choices):
+        yield ("," if number else "") + json.dumps(choice)[:-1] + ',"logprobs":'
+        if log is None:
+            yield "null"
+        else:
+            yield from log.pieces(texts)
+        yield "}"
+    yield f'],"usage":{json.dumps(usage)}}}'
+
+
+def _number(value: float) -> float | None:
+    """Return a number that JSON has, else None."""
+    return value if math.isfinite(value) else None
+
+
+def _listed(values: list[Any], at: int) -> str:
+    """Return the JSON of some entries of a list that is written piece by piece."""
+    return ("," if at and values else "") + json.dumps(values)[1:-1]

@@ -1,0 +1,183 @@
+"""Run the jobs of all requests for one bundle in one thread, in shared steps.
+
+    Scheduler
+    ├── Reading     jobs whose tokens are read, a segment at a time
+    ├── Drawing     continuations, a token at a time
+    └── Whole       instead of both, for a bundle that reads each document in one step
+
+A round is one step of each. So a long document delays others by one segment at most, and so do long answers.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import deque
+from typing import Any
+
+from xlexport.serve.counts import Counts
+from xlexport.serve.drawing import Drawing
+from xlexport.serve.jobs import Job, Listener, Work
+from xlexport.serve.reading import Reading
+from xlexport.serve.whole import Whole
+from xlruntime.detail import check_detail
+from xlruntime.documents import check_ids, check_length
+from xlruntime.engine import Engine
+from xlruntime.errors import OptionError, TextError, XlruntimeError
+
+__all__ = ["Scheduler"]
+
+logger = logging.getLogger(__name__)
+
+
+class Scheduler:
+    """The jobs on one bundle. Its thread starts with the first job. Safe to share between threads.
+
+    Args:
+        most: rows of a step at most, and so the most memory.
+        settings: evaluation settings of all jobs, as `Model.evaluation` takes them.
+
+    Attributes:
+        engine: the open bundle; evaluation: the settings of all jobs.
+        counts: what was done so far.
+    """
+
+    def __init__(self, engine: Engine, most: int = 8, **settings: Any) -> None:
+        if most < 1:
+            raise OptionError(f"batch size is {most}, at least 1 is needed.")
+        self.engine = engine
+        self.evaluation = engine.evaluation(**settings)
+        self.counts = Counts()
+        self._most = most
+        self._lock = threading.Condition()
+        self._arrived: deque[Job] = deque()
+        self._running: set[Job] = set()
+        self._closed = False
+        self._thread: threading.Thread | None = None
+        self._whole = Whole(engine, self.evaluation, self.counts) if self.evaluation.whole else None
+        if self._whole is None:
+            self._reading = Reading(engine, self.evaluation, most, self.counts)
+            self._drawing = Drawing(engine, self.evaluation, most, self.counts)
+
+    def submit(self, work: Work, listener: Listener) -> Job:
+        """Take a job; its results go to `listener`, called by the scheduler's thread.
+
+        Raises:
+            TextError: there is nothing to continue, or the document could get longer than the model can read.
+            TokenError, OptionError: ids, or the number of likeliest tokens, are out of range.
+            XlruntimeError: the scheduler was closed.
+        """
+        self._check(work)
+        job = Job(work, listener)
+        with self._lock:
+            if self._closed:
+                raise XlruntimeError("the server is shutting down.", repair="Try again later.")
+            self._arrived.append(job)
+            self.counts.jobs += 1
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._run, name="scheduler", daemon=True)
+                self._thread.start()
+            self._lock.notify()
+        return job
+
+    def cancel(self, job: Job) -> None:
+        """End a job before its next step; its listener hears nothing any more."""
+        with self._lock:
+            job.cancelled = True
+            self._lock.notify()
+
+    @property
+    def load(self) -> int:
+        """Number of jobs that have not ended."""
+        with self._lock:
+            return len(self._arrived) + len(self._running)
+
+    def close(self) -> None:
+        """End all jobs with an error, and the thread. A second call has no effect."""
+        with self._lock:
+            self._closed = True
+            self._lock.notify()
+            thread = self._thread
+        if thread is not None:
+            thread.join()
+
+    def _check(self, work: Work) -> None:
+        check_ids(work.ids, self.engine.bundle.vocab_size, "the prompt")
+        if work.top:
+            check_detail(self.engine, work.top)
+        if work.start is None and not len(work.ids):
+            raise TextError("nothing to continue: the prompt has no tokens.", repair="Give a prompt.")
+        if work.max_tokens:
+            self.engine.session("generate")
+        if (work.keep or work.start is not None) and self.evaluation.whole:
+            raise OptionError(
+                "this model reads each document in one step and carries no memory, so it has no sessions."
+            )
+        # As in `Stream.feed`: a token that was held counts, too.
+        before = 0 if work.start is None else int(work.start.memory.position[0]) + 1
+        check_length(before + len(work.ids) + work.max_tokens, self.evaluation, "the document")
+
+    def _run(self) -> None:
+        while self._collect():
+            try:
+                self._round()
+            except Exception as error:  # a bug: no request may wait for ever because of it
+                logger.exception("the scheduler failed")
+                self._fail_all(error)
+        self._fail_all(XlruntimeError("the server is shutting down.", repair="Try again later."))
+
+    def _collect(self) -> bool:
+        """Wait for work and take new jobs; return False if the scheduler was closed."""
+        with self._lock:
+            while not self._closed and not self._arrived and self._idle:
+                self._lock.wait()
+            arrived = list(self._arrived)
+            self._arrived.clear()
+            self._running.update(arrived)
+            closed = self._closed
+        for job in arrived:
+            (self._reading if self._whole is None else self._whole).add(job)
+        return not closed
+
+    @property
+    def _idle(self) -> bool:
+        if self._whole is not None:
+            return self._whole.idle
+        return self._reading.idle and self._drawing.idle and not self._reading.done
+
+    def _round(self) -> None:
+        """Run one step of everything that is under way."""
+        if self._whole is not None:
+            self._whole.drop()
+            if not self._whole.idle:
+                self._whole.step()
+        else:
+            self._reading.drop()
+            self._drawing.drop()
+            if len(self._drawing.waiting) <= self._most:  # a continuation that waits holds memory
+                self._reading.step()
+            for reader, memory in self._reading.done:
+                self._drawing.add(reader, memory)
+            self._reading.done.clear()
+            self._drawing.step()
+        self._count_ended()
+
+    def _count_ended(self) -> None:
+        ended = [job for job in self._running if job.over or job.cancelled]
+        for job in ended:
+            if job.over:
+                self.counts.finished += not job.failed
+                self.counts.failed += job.failed
+            else:
+                self.counts.cancelled += 1
+        with self._lock:
+            self._running.difference_update(ended)
+
+    def _fail_all(self, error: Exception) -> None:
+        with self._lock:
+            jobs = [*self._arrived, *self._running]
+            self._running.update(self._arrived)
+            self._arrived.clear()
+        for job in jobs:
+            job.fail(error)
+        self._count_ended()

@@ -1,0 +1,116 @@
+"""Tokens as text: of single tokens, and of continuations that grow token by token until a stop."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from xlruntime.documents import Tokenizer
+from xlruntime.errors import TextError
+from xlruntime.tokenizers import ByteTokenizer
+
+__all__ = ["Growing", "TokenTexts"]
+
+BEFORE = 8  # tokens before new ones that decide how these look: white space between words
+PIECES = 64  # tokens after which a character that is not complete never will be
+REPLACEMENT = "\ufffd"
+LARGEST_CACHE = 1 << 16
+
+
+class TokenTexts:
+    """The texts of single tokens, each different from all others."""
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        """Start with an empty cache."""
+        self._tokenizer = tokenizer
+        self._known: dict[int, str] = {}
+
+    def __getitem__(self, token: int) -> str:
+        r"""Return the text of a token; bytes that are not a character as `bytes:\xe4`."""
+        text = self._known.get(token)
+        if text is None:
+            if len(self._known) >= LARGEST_CACHE:
+                self._known.clear()
+            text = self._known[token] = self._text(token)
+        return text
+
+    def _text(self, token: int) -> str:
+        try:
+            text = self._tokenizer.decode([token])
+        except TextError:  # the library cannot show a token on its own
+            text = ""
+        if isinstance(self._tokenizer, ByteTokenizer) and text == REPLACEMENT:
+            return f"bytes:\\x{token - self._tokenizer.first_id:02x}"
+        return text if text and REPLACEMENT not in text else f"token_id:{token}"
+
+    def keys(self, tokens: Sequence[int]) -> list[str]:
+        """Return different texts of different tokens, as keys of an object."""
+        texts = [self[token] for token in tokens]
+        if len(set(texts)) == len(texts):
+            return texts
+        return [
+            text if texts.count(text) == 1 else f"token_id:{token}" for text, token in zip(texts, tokens, strict=True)
+        ]
+
+
+class Growing:
+    """The text of a continuation, which ends before the first stop in it.
+
+    Attributes:
+        stopped: whether a stop was found; later tokens have no effect.
+    """
+
+    def __init__(self, tokenizer: Tokenizer, before: Sequence[int], stops: Sequence[str], prompt: str = "") -> None:
+        """Start after the tokens `before`.
+
+        Args:
+            prompt: the text of these tokens, if it is known: tokens do not show which white space it ended with.
+        """
+        self.stopped = False
+        self._tokenizer = tokenizer
+        self._stops = [stop for stop in stops if stop]
+        self._hold = max(map(len, self._stops), default=1) - 1  # characters that may belong to a stop
+        self._tokens = list(before[-BEFORE:])
+        self._shown = len(self._tokens)  # tokens whose text is in `_text`
+        self._skip_space = prompt[-1:].isspace() and not self._decoded(self._tokens)[-1:].isspace()
+        self._text = ""  # text that was not returned yet
+
+    def add(self, token: int) -> str:
+        """Add a token, and return the text that is certain now."""
+        if self.stopped:
+            return ""
+        self._tokens.append(token)
+        self._take(final=False)
+        return self._released(len(self._text) - self._hold)
+
+    def end(self) -> str:
+        """Return the rest of the text."""
+        if self.stopped:
+            return ""
+        self._take(final=True)
+        return self._released(len(self._text))
+
+    def _take(self, final: bool) -> None:
+        """Move the text of new tokens to `_text`, if its last character is complete."""
+        known = self._decoded(self._tokens[: self._shown])
+        whole = self._decoded(self._tokens)
+        waits = whole.endswith(REPLACEMENT) and len(self._tokens) - self._shown < PIECES
+        if waits and not final:
+            return
+        fresh = whole[len(known) :] if whole.startswith(known) else self._decoded(self._tokens[self._shown :])
+        if fresh and self._skip_space:
+            fresh, self._skip_space = fresh.removeprefix(" "), False
+        self._text += fresh
+        del self._tokens[: max(len(self._tokens) - BEFORE, 0)]
+        self._shown = len(self._tokens)
+
+    def _released(self, certain: int) -> str:
+        """Return the beginning of the text up to a stop, or its `certain` part."""
+        found = [at for at in (self._text.find(stop) for stop in self._stops) if at >= 0]
+        if found:
+            self.stopped = True
+            certain = min(found)
+        text, self._text = self._text[: max(certain, 0)], self._text[max(certain, 0) :]
+        return text
+
+    def _decoded(self, tokens: Sequence[int]) -> str:
+        return self._tokenizer.decode(list(tokens)) if tokens else ""
