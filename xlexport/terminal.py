@@ -30,6 +30,7 @@ __all__ = [
     "quiet_option",
     "standard_output",
     "tell",
+    "tell_lines",
     "tell_problem",
     "tell_usage",
 ]
@@ -74,6 +75,11 @@ def tell(message: str) -> None:
 def tell_problem(message: str) -> None:
     """Print an error or a warning on standard error, also with --quiet."""
     click.echo(one_line(message), err=True)
+
+
+def tell_lines(text: str) -> None:
+    """Print the lines of a log on standard error, also with --quiet; control characters are escaped."""
+    click.echo(many_lines(text), err=True)
 
 
 def tell_usage(error: click.ClickException) -> None:

@@ -14,7 +14,7 @@ from xlexport.commands.long_help import LongCommand, headed
 from xlexport.commands.options import PATH, document_options, runtime_options
 from xlexport.commands.signals import noticed
 from xlexport.extras import require
-from xlexport.terminal import is_quiet, print_json, print_line, quiet_option, tell, tell_problem
+from xlexport.terminal import is_quiet, print_json, print_line, quiet_option, tell, tell_lines, tell_problem
 
 __all__ = ["serve"]
 
@@ -148,7 +148,7 @@ def serve(
                 print_line(url)
             tell(f"Serving {', '.join(names)}. Ctrl-C ends it.")
 
-        log_to(quiet=is_quiet())
+        log_to(tell_lines, quiet=is_quiet())
         Server(make_app(models, limits, keys), grace, ready, noticed).run(sockets=[listening])
 
 

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import click
 
-from xlexport.commands.long_help import LongCommand
 from xlexport.commands.options import PATH
 from xlexport.terminal import tell
 
@@ -18,15 +17,7 @@ __all__ = ["web"]
 PORT = 8000
 
 
-@click.command(
-    cls=LongCommand,
-    examples=(
-        ("xlexport web bundle -o site", "A folder for any file server."),
-        ("xlexport web bundle --serve", "Try the page on this machine: http://127.0.0.1:8000."),
-        ("xlexport web bundle -o site --runtime app", "With the npm packages in app/node_modules."),
-    ),
-    headings={"Output": ("output", "force"), "Server": ("serve", "port")},
-)
+@click.command()
 @click.argument("bundle", type=PATH)
 @click.option("-o", "--output", type=PATH, metavar="SITE", help="Folder to write. Needed unless --serve is given.")
 @click.option("--force", is_flag=True, help="Replace an existing site.")
@@ -52,7 +43,8 @@ def web(
 ) -> None:
     """Write a static site: a page on which BUNDLE colours text while somebody writes it.
 
-    The model runs in the browser. The site needs a file server, and no network besides it.
+    The model runs in the browser. The site needs a file server, and no network besides it. Example:
+    xlexport web bundle -o site --runtime app finds the npm packages in app/node_modules.
     """
     if output is None and not serve:
         raise click.UsageError("Give -o SITE, or --serve to try the page.")

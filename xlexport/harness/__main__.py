@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib
+
 from xlexport.extras import require
 
 __all__ = ["main"]
@@ -16,9 +18,7 @@ def main() -> None:
     require("lm-eval")
     from lm_eval.__main__ import cli_evaluate
 
-    import xlexport.harness.model  # registers it
-
-    assert xlexport.harness.model.XlexportLM
+    importlib.import_module("xlexport.harness.model")  # registers the model
     cli_evaluate()
 
 

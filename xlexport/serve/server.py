@@ -5,10 +5,8 @@ from __future__ import annotations
 import logging
 import signal
 import socket
-import sys
 from collections.abc import Callable
 from types import FrameType
-from typing import TextIO
 
 import uvicorn
 from starlette.types import ASGIApp
@@ -66,9 +64,20 @@ def bound(host: str, port: int) -> socket.socket:
         raise OSError(error.errno, error.strerror, f"{host}:{port}") from error
 
 
-def log_to(stream: TextIO = sys.stderr, quiet: bool = False) -> None:
-    """Write the logs of the server: a line for each request, or with `quiet` only problems."""
-    handler = logging.StreamHandler(stream)
+class _Lines(logging.Handler):
+    """A handler that gives the text of each record to a function."""
+
+    def __init__(self, write: Callable[[str], None]) -> None:
+        super().__init__()
+        self.write = write
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.write(self.format(record))
+
+
+def log_to(write: Callable[[str], None], quiet: bool = False) -> None:
+    """Log with `write`: a line for each request, or with `quiet` only problems. A problem may have several lines."""
+    handler = _Lines(write)
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
     for name in LOGS:
         logger = logging.getLogger(name)
