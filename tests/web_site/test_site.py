@@ -15,6 +15,7 @@ from tests.helpers.paths import BAND, CHUNK, EMPTY, golden_bundle
 from xlexport.errors import MissingDependencyError, OutputExistsError, OutputFolderError
 from xlexport.report import list_page, page
 from xlexport.report.about import ceilings
+from xlexport.web import javascript as javascript_module
 from xlexport.web import site as site_module
 from xlexport.web.javascript import find_packages
 from xlexport.web.site import SCRIPTS, SITE_FILE, STYLES, write_site
@@ -149,8 +150,8 @@ def test_packages_are_found_in_several_ways(npm: Path, monkeypatch: pytest.Monke
     found = find_packages(names, npm)
     assert [package.name for package in found] == [*names]
     assert found == find_packages(names, npm / "node_modules")
-    monkeypatch.chdir(npm)
-    assert [package.root.resolve() for package in find_packages(names)] == [package.root for package in found]
+    monkeypatch.setattr(javascript_module, "CHECKOUT", npm)
+    assert find_packages(names) == found
     (npm / "node_modules/xlruntime/node_modules").mkdir()
     for name in ("onnxruntime-web", "@huggingface"):
         (npm / "node_modules/xlruntime/node_modules" / name).symlink_to(npm / "node_modules" / name)
@@ -163,7 +164,7 @@ def test_packages_that_are_missing_or_too_old(npm: Path, tmp_path: Path) -> None
     names = ("xlruntime", "onnxruntime-web")
     with pytest.raises(MissingDependencyError, match="xlruntime is missing; onnxruntime-web is missing") as caught:
         find_packages(names, empty)
-    assert "npm install xlruntime onnxruntime-web" in str(caught.value.repair)
+    assert "npm ci && npm run build" in str(caught.value.repair)
     ort = npm / "node_modules/onnxruntime-web"
     (ort / "package.json").write_text('{"name": "onnxruntime-web", "version": "1.9.0"}')
     (npm / "node_modules/xlruntime/dist/browser.js").unlink()

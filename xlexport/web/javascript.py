@@ -47,28 +47,27 @@ def find_packages(names: tuple[str, ...], folder: Path | None = None) -> list[Pa
     """Return npm packages.
 
     Args:
-        folder: a folder with `node_modules`, such a folder itself, or the folder of `xlruntime`. None: the current
-            folder, then `runtime/web` of a clone of the repository.
+        folder: a folder with `node_modules`, such a folder itself, or the folder of `xlruntime`. None: `runtime/web`
+            of a clone of the repository. The current folder is not searched: its code could be a stranger's.
 
     Raises:
         MissingDependencyError: packages are missing, not built, or too old; lists all of them.
     """
-    places = [Path(), CHECKOUT] if folder is None else [folder]
+    given = CHECKOUT if folder is None else folder
     found: list[Package] = []
     problems: list[str] = []
     for name in names:
-        place = next((place for given in places for place in _places(given, name) if _is_package(place, name)), None)
+        place = next((place for place in _places(given, name) if _is_package(place, name)), None)
         result = f"{name} is missing" if place is None else _read(place, name)
         if isinstance(result, str):
             problems.append(result)
         else:
             found.append(result)
     if problems:
-        looked = ", ".join(str(place.absolute()) for place in places)
         raise MissingDependencyError(
-            f"no JavaScript for the page in {looked}: {'; '.join(problems)}.",
-            repair="In a clone of the repository run `npm ci && npm run build` in runtime/web; elsewhere "
-            f"`npm install {' '.join(names)}`, and give that folder with --runtime.",
+            f"no JavaScript for the page in {given.absolute()}: {'; '.join(problems)}.",
+            repair="In a clone of the repository run `npm ci && npm run build` in runtime/web, and give "
+            "that folder with --runtime.",
         )
     return found
 
