@@ -131,20 +131,20 @@ class CRuntime:
     """The loaded library."""
 
     def __init__(self, library: Path, onnxruntime: Path) -> None:
-        self.library = ctypes.CDLL(str(library))
+        self.functions = ctypes.CDLL(str(library))
         self.onnxruntime = onnxruntime
         for name in ("xlr_error_text", "xlr_error_repair", "xlr_version"):
-            getattr(self.library, name).restype = c_char_p
-        self.library.xlr_model_get_info.restype = POINTER(_ModelInfo)
+            getattr(self.functions, name).restype = c_char_p
+        self.functions.xlr_model_get_info.restype = POINTER(_ModelInfo)
         for name in ("position", "pending", "resets"):
-            getattr(self.library, f"xlr_stream_{name}").restype = c_int64
-        self.library.xlr_stream_memory_bytes.restype = c_size_t
+            getattr(self.functions, f"xlr_stream_{name}").restype = c_int64
+        self.functions.xlr_stream_memory_bytes.restype = c_size_t
 
     def call(self, function: str, *arguments: Any) -> None:
         """Call a function that returns a status; raise its error."""
-        status = getattr(self.library, function)(*arguments)
+        status = getattr(self.functions, function)(*arguments)
         if status:
-            text, repair = self.library.xlr_error_text(), self.library.xlr_error_repair()
+            text, repair = self.functions.xlr_error_text(), self.functions.xlr_error_repair()
             raise CError(STATUSES[status], text.decode(), repair.decode())
 
     def load(
@@ -168,11 +168,11 @@ class CModel:
         self.runtime, self.handle = runtime, handle
 
     def __del__(self) -> None:
-        self.runtime.library.xlr_model_close(self.handle)
+        self.runtime.functions.xlr_model_close(self.handle)
 
     @property
     def info(self) -> Any:
-        return self.runtime.library.xlr_model_get_info(self.handle).contents
+        return self.runtime.functions.xlr_model_get_info(self.handle).contents
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -183,7 +183,7 @@ class CModel:
         raw, ids, count = _bytes(text), POINTER(c_int64)(), c_size_t()
         self.runtime.call("xlr_encode", self.handle, raw, c_size_t(len(raw)), byref(ids), byref(count))
         found = _copy(ids, count.value)
-        self.runtime.library.xlr_free(ids)
+        self.runtime.functions.xlr_free(ids)
         assert found is not None
         return found
 
@@ -191,7 +191,7 @@ class CModel:
         text, size = c_void_p(), c_size_t()
         self.runtime.call("xlr_decode", self.handle, *_ids(ids), byref(text), byref(size))
         found = ctypes.string_at(text, size.value)
-        self.runtime.library.xlr_free(text)
+        self.runtime.functions.xlr_free(text)
         return found.decode()
 
     def score(
@@ -257,7 +257,7 @@ class CStream:
         self.runtime, self.handle = runtime, handle
 
     def __del__(self) -> None:
-        self.runtime.library.xlr_stream_close(self.handle)
+        self.runtime.functions.xlr_stream_close(self.handle)
 
     def feed(self, source: Text | Ids) -> CScores:
         return self._scores("feed", source)
@@ -300,19 +300,19 @@ class CStream:
 
     @property
     def position(self) -> int:
-        return int(self.runtime.library.xlr_stream_position(self.handle))
+        return int(self.runtime.functions.xlr_stream_position(self.handle))
 
     @property
     def pending(self) -> int:
-        return int(self.runtime.library.xlr_stream_pending(self.handle))
+        return int(self.runtime.functions.xlr_stream_pending(self.handle))
 
     @property
     def nbytes(self) -> int:
-        return int(self.runtime.library.xlr_stream_memory_bytes(self.handle))
+        return int(self.runtime.functions.xlr_stream_memory_bytes(self.handle))
 
     @property
     def resets(self) -> int:
-        return int(self.runtime.library.xlr_stream_resets(self.handle))
+        return int(self.runtime.functions.xlr_stream_resets(self.handle))
 
 
 def _bytes(text: Text) -> bytes:

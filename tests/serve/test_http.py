@@ -142,9 +142,9 @@ def test_session(start: Start, model: Model) -> None:
     assert answer["token_ids"] == expected and answer["session"]["tokens"] == stream.position
     body = {"max_tokens": 7, "temperature": 0, "stream": True}
     events = client.post(f"/v1/sessions/{twin['id']}/generate", json=body).text.split("\n\n")
-    told = [json.loads(event.removeprefix("data: ")) for event in events if event.startswith("data: {")]
-    assert told[-1]["token_ids"] == expected
-    assert "".join(event["text"] for event in told[:-1]) == told[-1]["text"] == answer["text"]
+    sent = [json.loads(event.removeprefix("data: ")) for event in events if event.startswith("data: {")]
+    assert sent[-1]["token_ids"] == expected
+    assert "".join(event["text"] for event in sent[:-1]) == sent[-1]["text"] == answer["text"]
     headers = {"content-type": "application/octet-stream"}
     third = client.post("/v1/sessions/restore", content=state, headers=headers).json()
     again = client.post(f"/v1/sessions/{third['id']}/generate", json={"max_tokens": 7, "temperature": 0}).json()
