@@ -1,8 +1,10 @@
 // One side of a comparison: reads pieces of token ids from stdin, a line of JSON each, and answers with their scores.
+// The line "memory" is answered with the megabytes that are in use after a collection of garbage.
 //
 // node javascript_side.mjs '{"kind": "node", "model": BUNDLE, "threads": 1, "settings": {}, "library": null}'
 // Kinds are node, wasm and webgpu (the package, in Node or in Chromium), gpt2_node and gpt2_wasm (transformers.js).
 import { createInterface } from "node:readline";
+import { setTimeout } from "node:timers/promises";
 import { pathToFileURL } from "node:url";
 
 import { FOLDERS, openBrowser, page as pageWith } from "../runtime/web/conformance/browser.mjs";
@@ -12,7 +14,8 @@ const given = JSON.parse(process.argv[2]);
 const side = given.kind.endsWith("node") ? await here(given) : await inChromium(given);
 console.log(JSON.stringify({ load_seconds: side.seconds }));
 for await (const line of createInterface({ input: process.stdin })) {
-  console.log(JSON.stringify(await side.feed(JSON.parse(line))));
+  const ids = JSON.parse(line);
+  console.log(JSON.stringify(await (ids === "memory" ? side.memory() : side.feed(ids))));
 }
 await side.close();
 
@@ -23,7 +26,15 @@ async function here({ kind, model, threads, settings, library }) {
   const imported = await import(kind === "node" ? "../runtime/web/dist/node.js" : path.href);
   const started = performance.now();
   const feed = await module[kind === "node" ? "streamOf" : "decoderOf"](imported, { model, threads, settings });
-  return { seconds: (performance.now() - started) / 1000, feed, close: async () => undefined };
+  const memory = async () => {
+    for (let round = 0; round < 2; round++) {
+      globalThis.gc(); // node --expose-gc
+      await setTimeout(50); // other threads free the arrays
+    }
+    const { heapUsed, external } = process.memoryUsage();
+    return (heapUsed + external) / 1e6;
+  };
+  return { seconds: (performance.now() - started) / 1000, feed, memory, close: async () => undefined };
 }
 
 /** Open a side in a page of its own browser. */
@@ -31,7 +42,7 @@ async function inChromium({ kind, model, threads, settings, library }) {
   const module = new URL(".", import.meta.url).pathname;
   const folders = { ...FOLDERS, model, benchmarks: module, library: `${library}/node_modules` };
   const server = await serve(folders, { "/": pageWith() });
-  const browser = await openBrowser(kind === "webgpu");
+  const browser = await openBrowser(kind === "webgpu", ["--enable-blink-features=ForceEagerMeasureMemory"]);
   const page = await browser.newPage();
   page.on("console", (message) => console.error(message.text()));
   await page.goto(server.address);
@@ -48,9 +59,10 @@ async function inChromium({ kind, model, threads, settings, library }) {
     { kind, threads, settings },
   );
   const feed = (ids) => page.evaluate((ids) => globalThis.feed(ids), ids);
+  const memory = () => page.evaluate(async () => (await performance.measureUserAgentSpecificMemory()).bytes / 1e6);
   const close = async () => {
     await browser.close();
     await server.close();
   };
-  return { seconds, feed, close };
+  return { seconds, feed, memory, close };
 }

@@ -36,7 +36,7 @@ class Child:
         """
         given = {"kind": kind, "model": str(model), "threads": threads, "settings": settings, "library": library}
         self._process = subprocess.Popen(
-            ["node", str(ROOT / "benchmarks/javascript_side.mjs"), json.dumps(given)],
+            ["node", "--expose-gc", str(ROOT / "benchmarks/javascript_side.mjs"), json.dumps(given)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
@@ -45,12 +45,13 @@ class Child:
 
     def feed(self, ids: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
         """Feed a piece, and return its scores in nats."""
-        assert self._process.stdin is not None
-        self._process.stdin.write(json.dumps(ids.tolist()) + "\n")
-        self._process.stdin.flush()
-        return np.array(self._answer(), np.float64)
+        return np.array(self._ask(ids.tolist()), np.float64)
 
-    def memory_mb(self) -> float:
+    def used_mb(self) -> float:
+        """Return the memory that is in use after a collection of garbage: objects, arrays and WebAssembly's memory."""
+        return float(self._ask("memory"))
+
+    def resident_mb(self) -> float:
         """Return the resident memory of the process that runs the steps: Node itself, or the page's."""
         here = psutil.Process(self._process.pid)
         pages = [child for child in here.children(recursive=True) if "--type=renderer" in child.cmdline()]
@@ -61,6 +62,12 @@ class Child:
         assert self._process.stdin is not None
         self._process.stdin.close()
         self._process.wait()
+
+    def _ask(self, question: object) -> Any:
+        assert self._process.stdin is not None
+        self._process.stdin.write(json.dumps(question) + "\n")
+        self._process.stdin.flush()
+        return self._answer()
 
     def _answer(self) -> Any:
         assert self._process.stdout is not None

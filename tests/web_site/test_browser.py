@@ -216,9 +216,10 @@ def make_newer(bundle: Path) -> None:
         (lambda bundle: None, "**/bundle/weights.data", "bundle/weights.data: could not be loaded"),
         (lambda bundle: None, "**/*.wasm", "ONNX Runtime cannot open it"),
         (lambda bundle: None, "**/xlruntime/model.js", "The files of this page cannot be loaded"),
+        (lambda bundle: None, "**/xlruntime/scorer.js", "The files of this page cannot be loaded"),
         (lambda bundle: None, "**/worker.js", "The files of this page cannot be loaded"),
     ],
-    ids=["flipped", "missing", "newer", "lost", "wasm", "module", "worker"],
+    ids=["flipped", "missing", "newer", "lost", "wasm", "module", "later", "worker"],
 )
 def test_what_cannot_be_loaded_is_said(
     damage: Callable[[Path], None], abort: str | None, sentence: str, folder: Path, site: Path, tmp_path: Path

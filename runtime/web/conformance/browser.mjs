@@ -46,10 +46,10 @@ export function findChromium() {
   return PLACES.find((place) => place && existsSync(place)) ?? null;
 }
 
-/** Open a browser without a window; with `gpu`, WebGPU runs in software. */
-export async function openBrowser(gpu = false) {
+/** Open a browser without a window; with `gpu`, WebGPU runs in software. `more` has further arguments of it. */
+export async function openBrowser(gpu = false, more = []) {
   const executablePath = findChromium();
   if (executablePath === null) throw new Error("no Chromium; CHROMIUM can name one");
-  const args = ["--no-sandbox", ...(gpu ? SOFTWARE_GPU : [])];
+  const args = ["--no-sandbox", ...(gpu ? SOFTWARE_GPU : []), ...more];
   return chromium.launch({ executablePath, args });
 }

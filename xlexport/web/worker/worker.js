@@ -35,6 +35,7 @@ const takers = {
     if (about.offsets === "none") libraries.tokenizers = await import("../tokenizers/tokenizers.min.mjs");
     // Without isolation a browser has only one thread for WebAssembly.
     const threads = globalThis.crossOriginIsolated ? Math.min(MOST_THREADS, navigator.hardwareConcurrency || 1) : 1;
+    await loadAll();
     open.model = await xlruntime.load(new URL("../bundle", import.meta.url), {
       onnxruntime,
       threads,
@@ -45,8 +46,6 @@ const takers = {
     await restart(0, null);
     post({ kind: "ready", threads, isWhole: isWhole() });
     work();
-    // What is loaded later, now: the server may be out of reach then.
-    await Promise.all(["detail", "scorer", "stream_state"].map((name) => import(`../xlruntime/${name}.js`)));
   },
   text: (message) => take(message),
   book: (message) => take(message),
@@ -117,6 +116,15 @@ async function onDocument(action) {
   } catch (error) {
     isBroken = true;
     post({ kind: "failed", task: "document", version, message: whatFailed(error) });
+  }
+}
+
+/** Load what the package loads when it is used: the server may be out of reach then. */
+async function loadAll() {
+  try {
+    await Promise.all(["detail", "scorer", "stream_state"].map((name) => import(`../xlruntime/${name}.js`)));
+  } catch (error) {
+    throw new Error("The files of this page cannot be loaded. Reload it.", { cause: error });
   }
 }
 
