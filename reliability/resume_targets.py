@@ -22,7 +22,8 @@ from xlexport.scoring.inputs import Reading, find_inputs
 from xlexport.scoring.partial_file import PartialFile
 from xlexport.scoring.records import Level
 from xlexport.scoring.resume import KIND, VERSION, SavedRun
-from xlexport.scoring.run import Reporter, RunOptions, score_run
+from xlexport.scoring.run import score_run
+from xlexport.scoring.run_options import Reporter, RunOptions
 from xlruntime import XlruntimeError, load
 from xlruntime.state_file import read_state, write_state
 

@@ -21,6 +21,7 @@ ORDER = (
         "bundle_readme",
         "convert",
         "quantize",
+        "ray",
         "report",
         "scoring",
         "serve",

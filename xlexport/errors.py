@@ -8,6 +8,7 @@
     ├── ParityError (RuntimeError)                          step graphs that do not compute what the model computes
     ├── QuantizationError (RuntimeError)                    a bundle that cannot be quantized, or would lose too much
     ├── ResumeError (ValueError)                            a run that cannot go on where one was interrupted
+    ├── WorkerError (RuntimeError)                          another process of this run ended before its work was done
     ├── OutputExistsError (FileExistsError)                 the output path is taken
     ├── OutputFolderError (FileNotFoundError)               the folder to write the output into does not exist
     └── MissingDependencyError (ImportError)                an extra that is not installed
@@ -31,6 +32,7 @@ __all__ = [
     "ParityError",
     "QuantizationError",
     "ResumeError",
+    "WorkerError",
     "XlexportError",
 ]
 
@@ -82,6 +84,10 @@ class QuantizationError(XlexportError, RuntimeError):
 
 class ResumeError(XlexportError, ValueError):
     """An interrupted run cannot be continued: bundle, options or inputs changed, or it left something broken."""
+
+
+class WorkerError(XlexportError, RuntimeError):
+    """A process that does part of a run has ended or was killed, so the run cannot be completed."""
 
 
 class OutputExistsError(XlexportError, FileExistsError):

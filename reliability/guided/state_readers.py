@@ -17,7 +17,8 @@ from tests.helpers.paths import EMPTY, golden_bundle
 from xlexport.errors import XlexportError
 from xlexport.scoring.inputs import Input
 from xlexport.scoring.partial_file import PartialFile
-from xlexport.scoring.run import RunOptions, score_run
+from xlexport.scoring.run import score_run
+from xlexport.scoring.run_options import RunOptions
 from xlexport.scoring.totals import Totals
 from xlruntime import TokenScores, XlruntimeError, load, state_file
 

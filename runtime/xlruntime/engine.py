@@ -30,7 +30,7 @@ __all__ = ["Engine"]
 
 logger = logging.getLogger(__name__)
 
-KEPT_CONSTANTS = 4  # sets of positional keys kept for later streams
+KEPT_CONSTANTS = 16  # sets of positional keys kept for later streams, and for batches of other lengths
 
 
 class Engine:

@@ -316,6 +316,19 @@ class EvaluationSettings:
             if setting.input is not None
         }
 
+    def for_documents(self, longest: int) -> EvaluationSettings:
+        """Return settings whose rings keep no more rows than a document of `longest` tokens has.
+
+        Scores of such documents are the same. The result is this object itself if no ring can be smaller, or if a
+        fresh ring has rows that queries see.
+        """
+        if self.first_memory == "zeros":
+            return self
+        names = {ring.rows for ring in self.rules.rings.values()}
+        kept = {name: max(longest, self.rules.settings[name].minimum or 0) for name in names}
+        smaller = {name: rows for name, rows in kept.items() if rows < int(self.values[name])}
+        return replace(self, values={**self.values, **smaller}) if smaller else self
+
     def to_dict(self) -> dict[str, Any]:
         """Return all values by name, as `EvaluationRules.choose` takes them."""
         return {"segment_len": self.segment_len, "restart": self.restart, **self.values}

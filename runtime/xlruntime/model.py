@@ -19,6 +19,7 @@ from .documents import Document, Source
 from .engine import Engine
 from .errors import ArgumentError, OptionError
 from .evaluation import SettingValue
+from .fitting import BatchSize
 from .generation import Sampling, generate_whole
 from .kernels import find_kernels
 from .messages import shown
@@ -137,7 +138,7 @@ class Model(Engine):
         self,
         documents: Iterable[Document | Source],
         *,
-        batch_size: int = 1,
+        batch_size: BatchSize = 1,
         bos: int | None = None,
         **settings: SettingValue | None,
     ) -> Iterator[DocumentScore]:
@@ -145,7 +146,8 @@ class Model(Engine):
 
         Args:
             documents: texts, bytes, paths, open binary files, token ids, or `Document`s, which have names.
-            batch_size: documents in a batch. A document that the model reads in one step is always alone in its batch.
+            batch_size: most documents in a batch; "auto" forms batches of similar lengths. A document that the model
+                reads in one step is always alone in its batch.
             bos: id of a token that the model reads before each document, so that its first token has a score, too.
             settings: see `evaluation`.
 
@@ -160,7 +162,7 @@ class Model(Engine):
         self,
         texts: Iterable[str | Document],
         *,
-        batch_size: int = 1,
+        batch_size: BatchSize = 1,
         bos: int | None = None,
         **settings: SettingValue | None,
     ) -> Iterator[WordScores]:
@@ -209,7 +211,7 @@ class Model(Engine):
         self,
         documents: Iterable[Document | Source],
         *,
-        batch_size: int = 1,
+        batch_size: BatchSize = 1,
         detail: int | None = None,
         bos: int | None = None,
         **settings: SettingValue | None,

@@ -38,6 +38,7 @@ OLDEST = (1, 24, 1)  # earlier versions read weights from any file that a graph 
 FATAL_ONLY = 4  # ONNX Runtime's log severity; it also raises the errors that it logs
 # Fused sum and layer normalization: on a CPU several times as slow as separate nodes, which costs 3 to 10% of a step.
 SLOWER_FUSION = "SkipLayerNormFusion"
+SPIN_MICROSECONDS = "20"  # that a thread waits for work before it sleeps; on a free machine as fast as the default
 WEIGHTS_FOLDER = "session.model_external_initializers_file_folder_path"
 # Names of ONNX Runtime's errors; except RuntimeError and ValueError, all derive from Exception alone.
 ERRORS = (
@@ -130,6 +131,8 @@ def session_options(threads: int | None = None) -> Any:
     options.enable_mem_pattern = options.enable_mem_reuse = False
     # Spinning threads help while a step runs; between steps they would only occupy the caller's cores.
     options.add_session_config_entry("session.force_spinning_stop", "1")
+    # Long spinning takes cores from other programs: on a busy machine, two threads were slower than one.
+    options.add_session_config_entry("session.intra_op.spin_duration_us", SPIN_MICROSECONDS)
     options.add_session_config_entry(RECORD_PLACEMENT, "1")  # without measurable cost
     return options
 

@@ -2,51 +2,35 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import time
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from .continuing import check_continuous, check_separator, is_space
 from .detail import check_detail, detail_of, no_detail
 from .documents import Document, Source, TokenPiece, check_length
 from .engine import Engine
-from .errors import OptionError, TextError, XlruntimeError
+from .errors import OptionError, XlruntimeError
 from .evaluation import EvaluationSettings
+from .fitting import AUTO, BatchSize, Fitting, Opened, formed, most_rows, rows_of_long
 from .memory import BatchMemory
 from .scores import DocumentScore, TokenScores, total_score
 from .stream import warn_not_finite
 from .token_reader import TokenReader
+from .walk import Walk
 from .word_ends import WordEnds
 
-__all__ = ["Scorer", "Walk"]
+__all__ = ["Scorer"]
 
+TOGETHER = 128  # documents of which batches are formed
 UNREADABLE = (XlruntimeError, OSError)  # errors of reading a document
-
-
-@dataclass
-class Walk:
-    """One document on its row of the batch."""
-
-    number: int
-    reader: TokenReader
-    held: int  # the last token read; its successor is the next target
-    position: int  # index of the next target, among the document's own tokens
-    context: int = 0  # number of tokens read of what comes before the document
-    first: TokenPiece | None = None  # the document's first token, until a part has reported it
-    unscored: int = 1  # 0 if the first token has a context
-    log_prob_sum: float = 0.0
-    begun_at: int = 0  # the position at which this process began or resumed it
-    started: float = field(default_factory=time.perf_counter)
-
-    @property
-    def name(self) -> str:
-        """The document's name."""
-        return self.reader.document.name
 
 
 class Scorer:
@@ -56,7 +40,12 @@ class Scorer:
     end. When a document ends, its row restarts with the next one. When no document waits and half the rows are idle,
     the batch shrinks. A document that is one step has no neighbours, because padding would change its scores.
 
+    Rings are as large as the documents of a batch need, if their lengths can be known without waiting (`fitting`).
+    With a batch size of 1, a document's scores do not depend on other documents, to the last bit.
+
     Args:
+        batch_size: most documents at a time; on a CPU never more than make steps faster. `auto`: batches of similar
+            lengths, formed of the next 128 documents. Parts then come in another order, and nothing can be saved.
         detail: number of likeliest tokens to list, with rank and entropy; None: no such detail.
         continuous: carry memory from document to document, in order, in one row. Only the very first token has no
             context; `index` still counts each document's own tokens.
@@ -82,7 +71,7 @@ class Scorer:
         self,
         engine: Engine,
         evaluation: EvaluationSettings,
-        batch_size: int = 1,
+        batch_size: BatchSize = 1,
         detail: int | None = None,
         *,
         continuous: bool = False,
@@ -91,20 +80,20 @@ class Scorer:
         bos: int | None = None,
         starts_word: npt.NDArray[np.bool_] | None = None,
     ) -> None:
-        if batch_size < 1:
+        if batch_size != AUTO and batch_size < 1:
             raise OptionError(f"batch size is {batch_size}, at least 1 is needed.")
         if detail is not None:
             check_detail(engine, detail)
         if continuous:
-            _check_continuous(evaluation, batch_size)
-            _check_separator(engine, separator)
+            check_continuous(evaluation, 0 if batch_size == AUTO else batch_size)
+            check_separator(engine, separator)
         if bos is not None and not 0 <= bos < engine.bundle.vocab_size:
             raise OptionError(f"bos is {bos}, expected 0 to {engine.bundle.vocab_size - 1}.")
-        if starts_word is not None and batch_size > 1:
+        if starts_word is not None and batch_size != 1:
             raise OptionError(f"the ends of words are for one document at a time, but batch size is {batch_size}.")
         self.engine = engine
         self.evaluation = evaluation
-        self.batch_size = 1 if evaluation.whole else batch_size
+        self.batch_size: BatchSize = 1 if evaluation.whole else batch_size
         self.detail = detail
         self.continuous = continuous
         self.separator = separator
@@ -116,6 +105,9 @@ class Scorer:
         self.taken = 0
         self.last: int | None = None
         self.spaced = False
+        self.fitting = Fitting(
+            evaluation, each=self.batch_size in (1, AUTO), sized=not continuous and starts_word is None
+        )
         self._purpose = "score" if detail is None else "detail"
         self._longest_step = engine.longest_step(self._purpose, evaluation.segment_len)
         if self._word_ends is not None and evaluation.segmentation_matters:  # both passes need equal segments
@@ -138,50 +130,93 @@ class Scorer:
             yield from parts
 
     def steps(self, documents: Iterable[Document | Source]) -> Iterator[list[TokenScores]]:
-        """Yield the scores of all rows of a step together; between two steps, `scorer_state` can save the scorer.
+        """Yield the scores of all rows of a step together; between two steps, `scorer_state` can save the scorer."""
+        opened = (self.open(number, given) for number, given in enumerate(documents, self.taken))
+        if self.batch_size != AUTO:
+            yield from self._rolling(opened, self.batch_size)
+            return
+        threads = self.engine.threads or 1
+        while together := list(itertools.islice(opened, TOGETHER)):
+            known = [given for given in together if given.tokens is not None]
+            for batch in formed(known, self._longest_step, threads):
+                yield from self._rolling(iter(batch), len(batch))
+            others = (given for given in together if given.tokens is None)
+            yield from self._rolling(others, rows_of_long(self.engine))
 
-        Args:
-            documents: the documents that have not been taken yet.
-        """
-        waiting = iter(documents)
-        rows = self.rows
+    def open(self, number: int, given: Document | Source) -> Opened:
+        """Return a document after reading as much of it as the choice of rings needs."""
+        document = given if isinstance(given, Document) else Document(_name(given, number), given)
+        opened = Opened(number, document, reader := self.reader(document))
+        ahead = self.fitting.read_ahead
+        if not ahead or not reader.at_hand:
+            return opened
+        try:
+            return opened if reader.has(ahead + 1) else replace(opened, tokens=reader.ahead)
+        except UNREADABLE as error:
+            return replace(opened, tokens=0, error=error)
+
+    def _rolling(self, waiting: Iterator[Opened], most: int) -> Iterator[list[TokenScores]]:
+        """Score documents in at most so many rows; a row takes the next document when its own is done."""
+        rows, late = self.rows, None
         while True:
             # Fill idle rows; before the first step, also add rows.
-            while (None in rows) or (self.memory is None and len(rows) < self.batch_size):
-                given = next(waiting, None)
+            while (None in rows) or (self.memory is None and len(rows) < self._useful(most)):
+                given, late = late or next(waiting, None), None
                 if given is None:
                     break
-                walk = self._open(given)
-                if isinstance(walk, TokenScores):  # nothing to score in it
+                if self.memory is not None and not self.fitting.takes(given.tokens):
+                    late = given  # it waits until all rows are idle, because the rings have another size
+                    break
+                if isinstance(walk := self._begin(given), TokenScores):  # nothing to score in it
                     yield [walk]
-                elif None in rows:
-                    row = rows.index(None)
-                    rows[row] = walk
-                    assert self.memory is not None
-                    if not self.continuous:
-                        self.memory.restart(row)
                 else:
-                    rows.append(walk)
+                    self._seat(walk)
             active = [row for row, walk in enumerate(rows) if walk is not None]
             if not active:
-                return
+                if not self.continuous:
+                    self.memory, rows[:] = None, []
+                if late is None:
+                    return
+                continue
             if self.memory is None:
-                self.memory = self.engine.new_memory(self.evaluation, len(rows))
+                self.memory = self.engine.new_memory(self.fitting.choose(self._longest), len(rows))
             elif len(active) <= len(rows) // 2:
                 self.memory = self.memory.take(active)
                 rows[:] = [rows[row] for row in active]
             yield self._step(self.memory)
 
-    def _open(self, given: Document | Source) -> Walk | TokenScores:
+    def _seat(self, walk: Walk) -> None:
+        """Give a document the first idle row, or a further one."""
+        if None not in self.rows:
+            self.rows.append(walk)
+            return
+        self.rows[row := self.rows.index(None)] = walk
+        if self.memory is not None and not self.continuous:
+            self.memory.restart(row)
+
+    @property
+    def _longest(self) -> int | None:
+        """Number of tokens of the longest document in the rows; None: unknown."""
+        lengths = [walk.tokens for walk in self.rows if walk is not None]
+        return None if None in lengths else max((tokens for tokens in lengths if tokens is not None), default=0)
+
+    def _useful(self, most: int) -> int:
+        """Return the number of rows, at most `most`, that make the next steps faster."""
+        longest = self._longest_step if self._longest is None else max(min(self._longest, self._longest_step), 1)
+        useful = most_rows(self.engine, longest) if self.rows and self.batch_size != AUTO else None
+        return most if useful is None else min(most, useful)
+
+    def _begin(self, given: Opened) -> Walk | TokenScores:
         """Begin a document; return its end at once if it has nothing to score."""
-        number, self.taken = self.taken, self.taken + 1
-        document = given if isinstance(given, Document) else Document(_name(given, number), given)
-        reader = self.reader(document)
-        walk = Walk(number, reader, 0, position=0)
+        self.taken = given.number + 1
+        reader = given.reader
+        walk = Walk(given.number, reader, 0, position=0, tokens=given.tokens)
+        if given.error is not None:
+            return self._failed(walk, given.error)
         try:
             longest = self.evaluation.longest_document
             if longest is not None and not self.evaluation.restart and reader.at_hand and reader.has(longest + 1):
-                self._refuse_longer(document.name)
+                self._refuse_longer(walk.name)
             if self.last is not None:
                 walk.held, walk.unscored = self.last, 0
             elif len(first := reader.take(1)):
@@ -211,7 +246,7 @@ class Scorer:
         """Remember how a document ended, for the next one."""
         if self.continuous:
             self.last = walk.held
-            self.spaced = walk.reader.ended_in_space or _is_space(self.engine, walk.held)
+            self.spaced = walk.reader.ended_in_space or is_space(self.engine, walk.held)
 
     def _failed(self, walk: Walk, error: Exception) -> TokenScores:
         """Return the last part of an unreadable document."""
@@ -355,35 +390,6 @@ class Scorer:
             evaluation=self.evaluation,
             tokens_per_second=(walk.position - walk.begun_at) / elapsed if elapsed > 0 else 0.0,
         )
-
-
-def _check_continuous(evaluation: EvaluationSettings, batch_size: int) -> None:
-    """Raise OptionError if memory cannot be carried from document to document."""
-    if evaluation.whole:
-        raise OptionError(
-            "continuous: this model reads each document in one step and carries no memory.", repair="Leave it out."
-        )
-    if batch_size != 1:
-        raise OptionError(f"continuous: documents go one after another, so batch size must be 1, not {batch_size}.")
-
-
-def _check_separator(engine: Engine, separator: str) -> None:
-    """Raise OptionError if the tokenizer has no tokens for the separator."""
-    try:
-        if separator:
-            engine.tokenizer.encode_piece(separator, None)
-    except XlruntimeError as error:
-        raise OptionError(
-            f"separator: {error.message}", repair="Give another separator, or an empty one for none."
-        ) from error
-
-
-def _is_space(engine: Engine, token: int) -> bool:
-    """Return whether the text of a token ends in white space, as that of a line's end does."""
-    try:
-        return engine.tokenizer.decode([token])[-1:].isspace()
-    except TextError:  # the library cannot show a token on its own
-        return False
 
 
 def _name(source: Source, number: int) -> str:

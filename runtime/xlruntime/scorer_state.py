@@ -17,10 +17,12 @@ import numpy.typing as npt
 
 from .documents import Document
 from .errors import StateError, XlruntimeError
+from .fitting import AUTO
 from .json_fields import read_fields
 from .memory import BatchMemory, MemoryPlan
-from .scorer import Scorer, Walk
+from .scorer import Scorer
 from .stream_state import LARGEST_COUNT, array_problems
+from .walk import Walk
 
 __all__ = ["SavedScorer", "read_scorer", "resume_scorer", "scorer_state"]
 
@@ -72,7 +74,7 @@ class SavedScorer:
         """Return the reasons why this scorer cannot have this state between two steps."""
         walking = [row for row in self.rows if row is not None]
         found = _outside("taken", self.taken, LARGEST_COUNT)
-        if len(self.rows) > scorer.batch_size:
+        if scorer.batch_size != AUTO and len(self.rows) > scorer.batch_size:
             found.append(f"there are {len(self.rows)} rows, expected at most {scorer.batch_size}")
         if len(self.active) < len(walking):
             found.append("two rows walk one document")
@@ -119,13 +121,14 @@ class SavedScorer:
         found = _outside("offset", memory.offset, LARGEST_COUNT)
         if not memory.batch_size == len(memory.memory_length) == len(memory.position) == rows > 0:
             return [*found, f"memory has {memory.batch_size} rows, expected {rows}"]
-        if memory.capacity != evaluation.capacity():
-            found.append(f"capacity is {str(memory.capacity)[:20]}, expected {evaluation.capacity()}")
+        fitted = scorer.fitting.of_capacity(memory.capacity)
+        if fitted is None:
+            return [*found, f"capacity is {str(memory.capacity)[:20]}, expected {evaluation.capacity()} or less"]
         first = evaluation.most_rows if evaluation.first_memory == "zeros" else 0
         for row, length, position in zip(self.rows, memory.memory_length, memory.position, strict=True):
             most = memory.offset if evaluation.longest_part is None else min(memory.offset, evaluation.longest_part)
             found += _outside("memory.position", position, most)
-            expected = min(first + position, evaluation.most_rows)
+            expected = min(first + position, fitted.most_rows)
             if length != expected:
                 found.append(f"memory_length is {str(length)[:20]}, expected {expected}")
             if row is not None and not self._is_at(row, position, scorer):
@@ -182,7 +185,8 @@ def read_scorer(scorer: Scorer, fields: object, arrays: Mapping[str, npt.NDArray
     problems = saved.problems(scorer)
     if not problems and saved.memory is not None:
         engine, memory = scorer.engine, saved.memory
-        plan = MemoryPlan(engine.bundle.memory, {}, {}, scorer.evaluation, memory.capacity, engine.device)
+        fitted = scorer.fitting.of_capacity(memory.capacity) or scorer.evaluation
+        plan = MemoryPlan(engine.bundle.memory, {}, {}, fitted, memory.capacity, engine.device)
         problems = array_problems(arrays, plan, memory.batch_size)
     if problems:
         raise StateError(f"not the state of such a scorer ({'; '.join(problems[:5])}).", repair=REPAIR)
@@ -220,7 +224,11 @@ def resume_scorer(
     scorer.rows = [None if row is None else _reopened(scorer, row, opened[row.number]) for row in saved.rows]
     memory = saved.memory
     if memory is not None:
-        scorer.memory = scorer.engine.new_memory(scorer.evaluation, memory.batch_size, memory.capacity)
+        fitting = scorer.fitting
+        fitting.settings = fitting.of_capacity(memory.capacity) or scorer.evaluation
+        if not all(walk is None or fitting.holds(walk.tokens) for walk in scorer.rows):
+            raise StateError("a document has more tokens than the rings of the state hold.", repair=REPAIR)
+        scorer.memory = scorer.engine.new_memory(fitting.settings, memory.batch_size, memory.capacity)
         scorer.memory.load_rows(arrays, memory.offset, memory.capacity)
         scorer.memory.memory_length = np.array(memory.memory_length, np.int64)
         scorer.memory.position = np.array(memory.position, np.int64)
@@ -229,10 +237,13 @@ def resume_scorer(
 
 def _reopened(scorer: Scorer, row: _Row, document: Document) -> Walk:
     """Return the walk of a document after reading it again up to the saved position."""
-    reader = scorer.reader(document)
+    opened = scorer.open(row.number, document)
+    reader = opened.reader
     position, unscored = row.position, row.unscored
     left, context, last = row.context + position, 0, None
     try:
+        if opened.error is not None:
+            raise opened.error
         while left and len(piece := reader.take(min(left, SKIPPED))):
             left, context, last = left - len(piece), context + piece.context, piece
     except (XlruntimeError, OSError) as error:
@@ -253,6 +264,7 @@ def _reopened(scorer: Scorer, row: _Row, document: Document) -> Walk:
         row.held,
         position,
         context,
+        tokens=opened.tokens,
         first=last if position == unscored == 1 else None,  # no part has reported it before the first step
         unscored=unscored,
         log_prob_sum=row.log_prob_sum,

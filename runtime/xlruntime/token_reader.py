@@ -70,6 +70,11 @@ class TokenReader:
         self._fill(n)
         return len(self._buffer) >= n
 
+    @property
+    def ahead(self) -> int:
+        """Number of tokens that were read, but not taken."""
+        return len(self._buffer)
+
     def _fill(self, n: int) -> None:
         while len(self._buffer) < n:
             piece = next(self._pieces, None)

@@ -19,7 +19,8 @@ from reliability.kill_and_resume import Outcome, Runs, write_documents
 from tests.scoring.conftest import Killed, Score, interrupted
 from xlexport.scoring.partial_file import PartialFile
 from xlexport.scoring.resume import SavedFields, SavedRun
-from xlexport.scoring.run import RunOptions, _resuming, describe_run
+from xlexport.scoring.run import _resuming
+from xlexport.scoring.run_options import RunOptions, describe_run
 from xlexport.scoring.totals import Totals
 from xlexport.terminal import INTERRUPTED
 from xlruntime import load

@@ -11,7 +11,7 @@ import click
 
 from xlexport.choices import RECORD_FORMATS
 from xlexport.commands.options import OUTPUT, PATH, Names
-from xlexport.commands.score import format_of_ending
+from xlexport.commands.score_options import format_of_ending
 from xlexport.extras import require
 from xlexport.terminal import print_json, print_text, tell
 

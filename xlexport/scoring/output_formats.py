@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 from xlruntime.messages import one_line
 
-__all__ = ["Columns", "Encoded", "Format", "document_line", "encoder", "json_value"]
+__all__ = ["Columns", "Encoded", "Format", "document_line", "encoder", "header_line", "json_value"]
 
 Format = Literal["text", "jsonl", "csv", "tsv", "parquet"]
 DELIMITERS = {"csv": ",", "tsv": "\t"}
@@ -37,6 +37,13 @@ def encoder(kind: Format, header: bool) -> Callable[[Columns], bytes]:
     if kind in DELIMITERS:
         return _Csv(header, DELIMITERS[kind]).encode
     return _json_lines
+
+
+def header_line(kind: Format, columns: Columns) -> bytes:
+    """Return the bytes that a file begins with: of CSV, the names of the columns."""
+    if kind not in DELIMITERS:
+        return b""
+    return _Csv(False, DELIMITERS[kind]).encode({name: name for name in columns})
 
 
 def document_line(fields: Mapping[str, Any]) -> str:

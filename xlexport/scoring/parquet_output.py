@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,16 +12,19 @@ __all__ = ["write_parquet"]
 ROWS = 10_000  # of a part
 
 
-def write_parquet(lines: Path, output: Path) -> None:
+def write_parquet(lines: Path, output: Path, known: Mapping[str, str] | None = None) -> None:
     """Write the objects of a file of JSON lines as the rows of a Parquet file.
 
     A column has the type of its values. Whole numbers among others become float64; values of several kinds, lists and
     objects become text. A column without values is float64, as most columns are numbers. The file is read twice.
+
+    Args:
+        known: kinds of columns (bool, int, float or text) that they have even without values.
     """
     import pyarrow
     import pyarrow.parquet
 
-    kinds: dict[str, str] = {}
+    kinds: dict[str, str] = dict(known or {})
     for record in _records(lines):
         for name, value in record.items():
             kinds[name] = _joined(kinds.get(name, "null"), _kind(value))

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from xlexport.errors import MissingDependencyError
 from xlexport.scoring.inputs import Input, Reading
@@ -19,8 +20,11 @@ LARGEST_GROUP = 1 << 30  # bytes of a row group, unpacked
 LARGEST_FOOTER = 64 << 20  # bytes of a text in the description of the file
 
 
-def parquet_rows(given: Input, reading: Reading) -> Iterator[Row]:
+def parquet_rows(given: Input, reading: Reading, opener: Callable[[], BinaryIO] | None = None) -> Iterator[Row]:
     """Yield the rows of a file, numbered from 1.
+
+    Args:
+        opener: opens the file; None: it is opened by its path.
 
     Raises:
         MissingDependencyError: pyarrow is not installed.
@@ -37,7 +41,7 @@ def parquet_rows(given: Input, reading: Reading) -> Iterator[Row]:
     try:
         # Python opens the file, because its errors name it as all others are named.
         with (
-            Path(given.name if given.path is None else given.path).open("rb") as raw,
+            (opener or partial(Path(given.path or given.name).open, "rb"))() as raw,
             parquet.ParquetFile(raw, **limits) as file,
         ):
             _check_groups(file.metadata, given.name)

@@ -11,7 +11,7 @@ import os
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy.typing as npt
 
@@ -24,11 +24,14 @@ from xlruntime.json_fields import read_fields
 from xlruntime.messages import named, shown
 from xlruntime.state_file import read_state, write_state
 
-__all__ = ["SavedFields", "SavedRun", "changes", "of_a_state", "read_run"]
+__all__ = ["SavedChunks", "SavedFields", "SavedRun", "changes", "of_a_state", "read_run"]
 
 KIND = "xlexport score run"
 VERSION = 2
 BUSY = 20  # the run works at least this many times as long as writing a state takes
+
+
+Fields = TypeVar("Fields", "SavedChunks", "SavedFields")
 
 
 class SavedRun:
@@ -62,6 +65,20 @@ class SavedRun:
 
 
 @dataclass(frozen=True)
+class SavedChunks:
+    """The fields of a state of a run by chunks (`chunks`), as read from JSON.
+
+    Attributes:
+        run, position, totals: as `SavedFields` has them; chunks: number of chunks that are done.
+    """
+
+    run: Mapping[str, Any]
+    position: int
+    chunks: int
+    totals: Totals
+
+
+@dataclass(frozen=True)
 class SavedFields:
     """The fields of a state, as read from JSON.
 
@@ -82,8 +99,13 @@ class SavedFields:
         return self.totals.documents + self.totals.failed
 
 
-def read_run(output: PartialFile, run: Mapping[str, Any]) -> tuple[SavedFields, dict[str, npt.NDArray[Any]]] | None:
+def read_run(
+    output: PartialFile, run: Mapping[str, Any], kind: type[Fields]
+) -> tuple[Fields, dict[str, npt.NDArray[Any]]] | None:
     """Read the last saved state of the same run; None if there is none yet.
+
+    Args:
+        kind: the class of its fields.
 
     Raises:
         ResumeError: the state belongs to another run (the message says what changed), or its fields are not a run's.
@@ -92,18 +114,19 @@ def read_run(output: PartialFile, run: Mapping[str, Any]) -> tuple[SavedFields, 
     if not os.path.lexists(output.state_path) or not output.partial.exists():
         return None
     state, arrays = read_state(output.state_path, KIND, VERSION, REPAIR)
-    with of_a_state(output):
-        saved = read_fields(SavedFields, state)
-        problems = saved.totals.problems()
-        if saved.position < 0:
-            problems.append(f"position is {str(saved.position)[:20]}, expected at least 0")
-        if problems:
-            raise ValueError("; ".join(problems))
-    if found := changes(saved.run, run):
+    before = state.get("run")
+    if isinstance(before, Mapping) and (found := changes(before, run)):
         raise ResumeError(
             f"{output.partial}: of another run: {'; '.join(found)}.",
             repair="Give what it began with, or begin again with --force.",
         )
+    with of_a_state(output):
+        saved = read_fields(kind, state)
+        counts = {"position": saved.position, "chunks": getattr(saved, "chunks", 0)}
+        problems = saved.totals.problems()
+        problems += [f"{name} is {str(value)[:20]}, expected at least 0" for name, value in counts.items() if value < 0]
+        if problems:
+            raise ValueError("; ".join(problems))
     return saved, arrays
 
 

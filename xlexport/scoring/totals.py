@@ -62,13 +62,21 @@ class Totals:
                 self.byte_mean, self.byte_squares, score.bits_per_byte, self.documents - self.without_bytes
             )
 
+    def together(self) -> str:
+        """Return the number of documents and the figure of all together."""
+        unit, amount = ("byte", self.scored_bytes) if self._per_byte else ("token", self.scored_tokens)
+        line = f"{counted(self.documents, 'document')}, {counted(self.tokens, 'token')}"
+        return f"{line}: {self.bits / max(amount, 1):.4f} bits per {unit}"
+
+    @property
+    def _per_byte(self) -> bool:
+        return not self.without_bytes and self.scored_bytes > 0
+
     def summary(self) -> str:
         """Return one line: the number of documents, the figure of all together, mean and standard error."""
-        per_byte = not self.without_bytes and self.scored_bytes > 0
-        unit, amount = ("byte", self.scored_bytes) if per_byte else ("token", self.scored_tokens)
+        per_byte = self._per_byte
         mean, squares = (self.byte_mean, self.byte_squares) if per_byte else (self.token_mean, self.token_squares)
-        line = f"{counted(self.documents, 'document')}, {counted(self.tokens, 'token')}"
-        line += f": {self.bits / max(amount, 1):.4f} bits per {unit}"
+        line = self.together()
         if self.documents > 1:
             error = math.sqrt(squares / (self.documents - 1) / self.documents)
             line += f" together, {mean:.4f} ± {error:.4f} a document (mean and standard error)"

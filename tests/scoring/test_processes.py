@@ -1,0 +1,187 @@
+"""Documents that several processes share, and batches of similar lengths: the output is the same, byte for byte."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.scoring.conftest import Score
+from xlexport.scoring import chunks as chunk_module
+from xlexport.scoring import workers
+from xlexport.scoring.chunks import chunks
+from xlexport.scoring.inputs import Input
+from xlexport.scoring.resume import SavedRun
+from xlruntime import Document
+
+LENGTHS = (1, 30, 2, 7, 300, 90, 64, 65, 0, 128, 5)
+
+
+@pytest.fixture
+def rows(tmp_path: Path) -> Path:
+    """Return 40 documents of very different lengths; some have nothing to score, one is broken."""
+    lines = [
+        json.dumps({"id": f"d{number}", "text": ("It was the best of times. " * 12)[: LENGTHS[number % len(LENGTHS)]]})
+        for number in range(40)
+    ]
+    lines[11] = '{"text": 5}'
+    path = tmp_path / "rows.jsonl"
+    path.write_text("\n".join(lines) + "\n")
+    return path
+
+
+@pytest.fixture
+def small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Cut the documents into chunks of three."""
+    monkeypatch.setattr(chunk_module, "MOST_DOCUMENTS", 3)
+
+
+@pytest.mark.usefixtures("small_chunks")
+@pytest.mark.parametrize("per", ["document", "word", "token"])
+def test_one_document_at_a_time_is_what_a_plain_run_writes(score: Score, rows: Path, tmp_path: Path, per: str) -> None:
+    plain, shared = tmp_path / "plain.csv", tmp_path / "shared.csv"
+    options = (rows, "--field", "text", "--id-field", "id", "--per", per, "-o")
+    expected = score(*options, plain)
+    found = score(*options, shared, "--processes", 1, "--batch-size", 1)
+    assert (expected.code, found.code) == (1, 1)  # some documents have nothing to score
+    assert found.err.count("Error: ") == expected.err.count("Error: ") > 1
+    assert shared.read_bytes() == plain.read_bytes()
+    assert shared.read_bytes().count(b"document") == 1  # one header
+
+
+@pytest.mark.usefixtures("small_chunks")
+def test_batches_of_similar_lengths_keep_the_order_of_documents(score: Score, rows: Path, tmp_path: Path) -> None:
+    plain, formed = tmp_path / "plain.jsonl", tmp_path / "formed.jsonl"
+    options = (rows, "--field", "text", "--id-field", "id", "--per", "token", "-o")
+    score(*options, plain)
+    score(*options, formed, "--batch-size", "auto")
+    expected, found = ([json.loads(line) for line in path.read_text().splitlines()] for path in (plain, formed))
+    assert len(found) > 500
+    for one, other in zip(expected, found, strict=True):
+        assert (one["document"], one["index"], one["token"]) == (other["document"], other["index"], other["token"])
+        assert one["log_prob"] == pytest.approx(other["log_prob"], abs=2e-5)
+
+
+@pytest.mark.usefixtures("small_chunks")
+@pytest.mark.parametrize("stop", [1, 9])
+def test_a_run_by_chunks_goes_on_to_the_same_bytes(
+    score: Score, rows: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stop: int
+) -> None:
+    whole, output = tmp_path / "whole.jsonl", tmp_path / "out.jsonl"
+    options = (rows, "--field", "text", "--batch-size", "auto", "--save-every", 0, "--per")
+    score(*options, "word", "-o", whole)
+    monkeypatch.setattr("xlexport.scoring.resume.BUSY", 0)
+    save, saves = SavedRun.save, iter(range(stop))
+
+    def saving(*given: object) -> None:
+        save(*given)  # type: ignore[arg-type]
+        if next(saves, None) is None:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(SavedRun, "save", saving)
+    interrupted = score(*options, "word", "-o", output)
+    assert interrupted.code == 130
+    assert "Go on with --resume" in interrupted.err
+    state = output.with_name("out.jsonl.partial.state")
+    assert 0 < state.stat().st_size < 8000  # nothing of any memory
+    monkeypatch.setattr(SavedRun, "save", save)
+    assert "--per was word, now line" in score(*options, "line", "-o", output, "--resume").err
+    assert "going on after" in score(*options, "word", "-o", output, "--resume").err
+    assert output.read_bytes() == whole.read_bytes()
+
+
+@pytest.mark.full
+def test_processes_write_the_same_bytes(score: Score, rows: Path, tmp_path: Path) -> None:
+    many = tmp_path / "many.jsonl"
+    many.write_text(rows.read_text() * 8)
+    outputs = [tmp_path / f"{count}.csv" for count in (1, 2)]
+    errors = []
+    for count, output in enumerate(outputs, 1):
+        ran = score(many, "--field", "text", "--per", "word", "--processes", count, "-o", output)
+        errors.append([line for line in ran.err.splitlines() if line.startswith("Error")])
+    assert outputs[0].read_bytes() == outputs[1].read_bytes()
+    assert errors[0] == errors[1] != []
+
+
+@pytest.mark.full
+def test_a_killed_worker_is_an_error_and_the_run_goes_on(
+    score: Score, rows: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole, output = tmp_path / "whole.jsonl", tmp_path / "out.jsonl"
+    options = (rows, "--field", "text", "--processes")
+    score(*options, 1, "-o", whole)
+    started = workers._started
+
+    def doomed(task: object) -> workers._Worker:
+        worker = started(task)  # type: ignore[arg-type]
+        assert worker.process.pid is not None
+        os.kill(worker.process.pid, signal.SIGKILL)
+        return worker
+
+    monkeypatch.setattr(workers, "_started", doomed)
+    killed = score(*options, 2, "-o", output)
+    assert killed.code == 1
+    assert "a process that scored documents ended by SIGKILL" in killed.err
+    assert not output.exists()
+    monkeypatch.setattr(workers, "_started", started)
+    score(*options, 2, "-o", output, "--resume")
+    assert output.read_bytes() == whole.read_bytes()
+
+
+@pytest.mark.full
+def test_ctrl_c_ends_all_processes(bundle: Path, rows: Path, tmp_path: Path) -> None:
+    many, output = tmp_path / "many.jsonl", tmp_path / "out.jsonl"
+    many.write_text(rows.read_text() * 500)
+    command = [sys.executable, "-m", "xlexport", "score", str(bundle), str(many), "--field", "text", "--processes", "2"]
+    run = subprocess.Popen([*command, "-o", str(output)], stderr=subprocess.PIPE, text=True, start_new_session=True)
+    partial = output.with_name("out.jsonl.partial")
+    while run.poll() is None and not (partial.exists() and partial.stat().st_size):
+        time.sleep(0.05)
+    os.killpg(run.pid, signal.SIGINT)
+    _, errors = run.communicate()
+    assert run.returncode == 130, errors
+    assert "Go on with --resume" in errors
+    assert "Traceback" not in errors
+    with pytest.raises(ProcessLookupError):  # nobody is left in its group
+        while True:
+            os.killpg(run.pid, 0)
+            time.sleep(0.05)
+
+
+def test_chunks_depend_on_documents_alone(tmp_path: Path) -> None:
+    long = tmp_path / "long.txt"
+    long.write_text("x" * 70_000)
+    short = tmp_path / "short.txt"
+    short.write_text("short")
+    inputs = [Input(path.name, path) for path in (short, short, long, short)] + [Input("stdin", None)]
+    cut = list(chunks((given, Document(given.name, given.name)) for given in inputs))
+    assert [[given.name for given, _ in chunk] for chunk in cut] == [
+        ["short.txt", "short.txt"],
+        ["long.txt"],
+        ["short.txt"],
+        ["stdin"],
+    ]
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (("--processes", "2", "--batch-size", "8"), "--processes forms batches itself"),
+        (("--processes", "2", "--continuous"), "Leave out --processes and auto"),
+        (("--batch-size", "none"), "not a valid int"),
+    ],
+)
+def test_options_that_do_not_go_together(score: Score, rows: Path, options: tuple[str, ...], said: str) -> None:
+    ran = score(rows, "--field", "text", *options)
+    assert ran.code == 2
+    assert said in ran.err
+
+
+def test_standard_input_cannot_be_shared(score: Score) -> None:
+    assert "read" in score("-", "--processes", 2, stdin=b"text").err

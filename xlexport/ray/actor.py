@@ -1,0 +1,119 @@
+"""The actors of a cluster: each opens the bundle once, and scores documents. Nothing of Ray is imported here."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+
+from xlexport.bundles import open_bundle
+from xlexport.ray.parts import Part, chunks_of, documents_of_rows
+from xlexport.ray.places import Place
+from xlexport.scoring.chunks import Chunk, score_chunk
+from xlexport.scoring.inputs import Input
+from xlexport.scoring.parquet_output import write_parquet
+from xlexport.scoring.rows import Row
+from xlexport.scoring.run import make_scorer
+from xlexport.scoring.run_options import RunOptions
+from xlexport.scoring.totals import Totals
+
+__all__ = ["ERROR", "PartActor", "RowActor", "Work"]
+
+ERROR = "error"  # the column that says why a document has no score
+
+
+@dataclass(frozen=True)
+class Work:
+    """The work that all actors share.
+
+    Attributes:
+        runtime: arguments of `open_bundle`; settings: of `Model.evaluation`.
+        output: the folder of the parts' outputs, and kind: their format. Only for `PartActor`.
+    """
+
+    bundle: str
+    runtime: Mapping[str, Any]
+    settings: Mapping[str, Any]
+    options: RunOptions
+    output: str = ""
+    kind: Literal["parquet", "jsonl"] = "parquet"
+
+
+class _Actor:
+    """An open bundle that scores chunks of documents."""
+
+    def __init__(self, work: Work) -> None:
+        self._work = work
+        self._model = open_bundle(work.bundle, **work.runtime)
+        self._scorer = make_scorer(self._model, self._model.evaluation(**work.settings), work.options)
+        self._keep = work.options.per in ("line", "word", "region")
+
+    def _rows(self, chunks: Iterable[Chunk], totals: Totals) -> Iterator[dict[str, Any]]:
+        """Yield the records of documents, and a row with an error for each that has no score."""
+        for chunk in chunks:
+            for message in score_chunk(self._model, self._work.options, self._scorer, chunk, with_speed=False):
+                for scored in message if isinstance(message, list) else ():
+                    for line in scored.raw.splitlines():
+                        yield {**json.loads(line), ERROR: None}
+                    if scored.part.summary is not None:
+                        totals.add(scored.part.summary)
+                    if scored.part.error is not None:
+                        totals.failed += 1
+                        yield {"document": scored.part.document, ERROR: str(scored.part.error)}
+
+
+class PartActor(_Actor):
+    """An actor that writes the records of each part to a file, which appears whole."""
+
+    def __call__(self, batch: Mapping[str, Any]) -> dict[str, Any]:
+        """Score the parts in a batch; return their counts."""
+        found: list[Totals] = []
+        for part in batch["part"]:
+            totals = Totals()
+            self._write(part, totals)
+            found.append(totals)
+        names = ("documents", "failed", "tokens", "scored_tokens", "scored_bytes", "bits")
+        return {name: np.array([getattr(totals, name) for totals in found]) for name in names}
+
+    def _write(self, part: Part, totals: Totals) -> None:
+        work = self._work
+        with tempfile.TemporaryDirectory() as folder:
+            lines = Path(folder, "lines")
+            with lines.open("w", encoding="utf-8") as file:
+                for row in self._rows(chunks_of(part, work.options.reading, self._keep), totals):
+                    file.write(json.dumps(row, ensure_ascii=False) + "\n")
+            if work.kind == "parquet":
+                table = Path(folder, "table")
+                write_parquet(lines, table, {ERROR: "text"})
+                lines = table
+            Place(work.output).at(f"{part.name}.{work.kind}").write(lines)
+
+
+class RowActor(_Actor):
+    """An actor that turns rows with documents into rows with scores."""
+
+    def __call__(self, batch: Any) -> Iterator[Any]:
+        """Yield a table of records for a table of documents."""
+        import pyarrow
+
+        reading = self._work.options.reading
+        values = batch.to_pylist()
+        names = [str(row.get(reading.id_field, number)) for number, row in enumerate(values)]
+        sizes = [len(row.get(reading.field) or "") for row in values]
+        rows = tuple(Row(name, row, size) for name, row, size in zip(names, values, sizes, strict=True))
+        chunks = documents_of_rows(rows, Input("dataset", None), reading, self._keep)
+        found = list(self._rows(chunks, Totals()))
+        table = pyarrow.Table.from_pylist(_filled(found))
+        at = table.schema.get_field_index(ERROR)
+        yield table.set_column(at, ERROR, table[ERROR].cast(pyarrow.string())) if at >= 0 else table
+
+
+def _filled(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return rows that all have the same columns."""
+    names = dict.fromkeys(name for row in rows for name in row)
+    return [{name: row.get(name) for name in names} for row in rows]

@@ -1,0 +1,224 @@
+"""Score files on a Ray cluster: every part becomes a file of its own, so a run goes on after the parts that are there.
+
+The program that starts the run holds the names of files and of finished parts, never documents or records.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+import warnings
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal
+
+from xlexport.bundles import open_bundle
+from xlexport.errors import OutputExistsError, ResumeError, WorkerError
+from xlexport.extras import require
+from xlexport.ray.actor import ERROR, PartActor, Work
+from xlexport.ray.parts import parts_of, rows_of
+from xlexport.ray.places import Place, files_at
+from xlexport.scoring.carried import own_columns
+from xlexport.scoring.inputs import nothing_in
+from xlexport.scoring.items import CarriedColumns
+from xlexport.scoring.resume import changes
+from xlexport.scoring.run import make_scorer
+from xlexport.scoring.run_options import RunOptions, describe_run
+from xlexport.scoring.totals import Totals
+from xlruntime.messages import counted, first_line
+
+__all__ = ["Cluster", "score_files"]
+
+PART_BYTES = 1 << 20  # of rows
+READERS = 4  # tasks that read files at the same time
+MOST_RESTARTS = 3  # of an actor that is killed; a document that kills each of them must not do so for ever
+RUN, DONE = "_run.json", "_done.json"
+PART_NAME = re.compile(r"part-(\d+)-(\d+)\.(?:parquet|jsonl)")
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """Where a run works.
+
+    Attributes:
+        address: of a cluster, as `ray.init` takes it; None: this machine.
+        actors: number of processes that score; None: as many as the CPUs allow.
+        threads: of each of them.
+    """
+
+    address: str | None = None
+    actors: int | None = None
+    threads: int = 1
+
+
+def score_files(
+    bundle: str | Path,
+    files: Sequence[str],
+    output: str,
+    options: RunOptions,
+    settings: Mapping[str, Any],
+    cluster: Cluster,
+    *,
+    kind: Literal["parquet", "jsonl"] = "parquet",
+    resume: bool = False,
+    force: bool = False,
+    tell: Callable[[str], None] = print,
+    part_bytes: int = PART_BYTES,
+) -> Totals:
+    """Score files or folders, and write a folder with a file of records for each part; return the sums of this process.
+
+    Args:
+        bundle, files, output: paths that all machines see, or URIs of an object store.
+        resume: leave out the parts that an earlier run has written; force: remove them.
+        tell: called with lines for people.
+        part_bytes: about how many bytes of rows a part has.
+
+    Raises:
+        MissingDependencyError: Ray or pyarrow is not installed.
+        OutputExistsError: the folder holds something, and neither `resume` nor `force` is given.
+        ResumeError: it is the folder of another run. TextError: no files are found.
+        WorkerError: the cluster could not complete the run.
+    """
+    require("ray")
+    reading = options.reading
+    inputs = [file for given in files for file in files_at(given, reading.field is not None)]
+    if not inputs:
+        raise nothing_in(list(files), "files with rows" if reading.field is not None else "files")
+    runtime: dict[str, Any] = {"threads": cluster.threads}
+    model = open_bundle(bundle, **runtime)
+    chosen = model.evaluation(**settings)
+    if reading.field is not None and reading.keep is None:
+        reading = replace(reading, keep=_columns(inputs[0], reading, options, chosen.values))
+    options = replace(options, kind="jsonl", reading=reading, by_chunks=True)
+    make_scorer(model, chosen, options)  # an error about the options comes before any work
+    run = {**describe_run(model, chosen, options, []), "part bytes": part_bytes, "format": kind}
+    run["inputs"] = [[file, (status := Place(file).status).size, str(status.mtime)] for file in inputs]
+    model.release()
+    done = _begun(Place(output), json.loads(json.dumps(run)), resume, force, tell)
+    items = [{"uri": file, "file": number, "done": done[number]} for number, file in enumerate(inputs)]
+    work = Work(str(bundle), runtime, settings, options, output, kind)
+    totals = Totals()
+    for counts in _counts(items, work, cluster, part_bytes):
+        for name, value in counts.items():
+            setattr(totals, name, getattr(totals, name) + (float(value) if name == "bits" else int(value)))
+    Place(output).at(DONE).write(json.dumps({"files": len(inputs)}).encode())
+    return totals
+
+
+def _columns(uri: str, reading: Any, options: RunOptions, settings: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return the columns that records repeat: all others of the first row, as in a run on one machine."""
+    first = next(rows_of(uri, reading), None)
+    if first is None or isinstance(first.values, Exception):
+        return ()
+    columns = CarriedColumns(reading, own_columns(options.per, settings) | {ERROR}, lambda line: None)
+    columns.check(first.values, first.name)
+    return tuple(columns.of(first.values, first.name, uri))
+
+
+def _begun(
+    output: Place, run: Mapping[str, Any], resume: bool, force: bool, tell: Callable[[str], None]
+) -> Mapping[int, list[int]]:
+    """Check the folder and write what identifies the run; return the numbers of the parts that are there, by file.
+
+    Raises:
+        OutputExistsError, ResumeError: as `score_files`.
+    """
+    if output.kind == "file":
+        raise OutputExistsError(f"{output.uri}: a file, expected a folder.", repair="Give another path.")
+    names = output.names()
+    if names and RUN not in names:
+        raise OutputExistsError(f"{output.uri}: a folder that no run has written.", repair="Give another path.")
+    if names and not (resume or force):
+        raise OutputExistsError(
+            f"{output.uri}: of another run.", repair="Go on with --resume, or begin again with --force."
+        )
+    done: dict[int, list[int]] = defaultdict(list)
+    parts = {name: match for name in names if (match := PART_NAME.fullmatch(name))}
+    if names and resume:
+        try:
+            before = json.loads(output.at(RUN).read())
+        except ValueError as error:
+            raise ResumeError(
+                f"{output.uri}/{RUN}: damaged ({first_line(error)}).", repair="Begin again with --force."
+            ) from error
+        inputs = {"inputs": before.pop("inputs", None)}
+        found = changes(before, {name: value for name, value in run.items() if name != "inputs"})
+        if inputs["inputs"] != run["inputs"]:
+            found.append("an input has changed")
+        if found:
+            raise ResumeError(
+                f"{output.uri}: of another run: {'; '.join(found)}.",
+                repair="Give what it began with, or begin again with --force.",
+            )
+        for match in parts.values():
+            done[int(match[1])].append(int(match[2]))
+        tell(f"{output.uri}: going on after {counted(len(parts), 'part')}")
+        return done
+    for name in [*parts, *({DONE} & set(names))]:
+        output.at(name).remove()
+    output.make_folder()
+    output.at(RUN).write(json.dumps(run).encode())
+    return done
+
+
+def _counts(items: list[dict[str, Any]], work: Work, cluster: Cluster, part_bytes: int) -> Iterator[dict[str, float]]:
+    """Run the work on the cluster, and yield the counts of parts as they are done."""
+    import ray
+    from ray.data import ActorPoolStrategy, DataContext, TaskPoolStrategy
+
+    started = not ray.is_initialized()
+    logging.getLogger("ray.data").setLevel(logging.ERROR)
+    if started:
+        ray.init(**_initial(cluster))
+    context = DataContext.get_current()
+    before = context.target_max_block_size, context.enable_progress_bars
+    # A block for each part, so that parts reach the actors as soon as they are read.
+    context.target_max_block_size, context.enable_progress_bars = part_bytes, False
+    try:
+        cpus = int(ray.cluster_resources().get("CPU", 1))
+        actors = cluster.actors or max(cpus // cluster.threads, 1)
+        reading = work.options.reading
+
+        def read(batch: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+            for item in batch["item"]:
+                known = set(item["done"])
+                for part in parts_of(item["uri"], item["file"], reading, part_bytes):
+                    if part.number not in known:
+                        yield {"part": [part]}
+
+        given = ray.data.from_items([{"item": item} for item in items], override_num_blocks=min(len(items), 1000))
+        readers = TaskPoolStrategy(size=min(READERS, len(items)))
+        parts = given.map_batches(read, batch_size=1, compute=readers, num_cpus=0)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # Ray 2.60 has no other name for these two, and removes them in 2.64
+            scored = parts.map_batches(
+                PartActor,
+                fn_constructor_args=(work,),
+                batch_size=1,
+                compute=ActorPoolStrategy(size=actors),
+                num_cpus=cluster.threads,
+                max_restarts=MOST_RESTARTS,
+                max_task_retries=MOST_RESTARTS,
+            )
+        for row in scored.iter_rows():
+            yield dict(row)
+    except ray.exceptions.RayError as error:
+        raise WorkerError(
+            f"{work.output}: the cluster ended the run ({first_line(error)[:300]}).", repair="Go on with --resume."
+        ) from error
+    finally:
+        context.target_max_block_size, context.enable_progress_bars = before
+        if started:
+            ray.shutdown()
+
+
+def _initial(cluster: Cluster) -> dict[str, Any]:
+    """Return the arguments of `ray.init`."""
+    quiet = {"log_to_driver": False, "logging_level": "ERROR"}
+    if cluster.address is not None:
+        return {"address": cluster.address, **quiet}
+    own = {} if cluster.actors is None else {"num_cpus": cluster.actors * cluster.threads}
+    return {"include_dashboard": False, **own, **quiet}
