@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from xltraining.errors import ConfigError
+from xltraining.fast_dropout import use_fast_dropout
 from xltraining.language_model import LanguageModel
 from xltraining.optimizers import make_optimizers
 from xltraining.processes import Processes, joined_rows, split_rows
@@ -47,6 +48,8 @@ class Updates:
         self.model, self.config, self.processes = model, config, processes
         self._divide(config.micro_batches or processes.count)
         self.device = next(model.parameters()).device
+        if self.device.type == "cpu" and not config.compile:
+            use_fast_dropout(model)
         on_gpu = self.device.type == "cuda"
         bf16 = config.bf16 if config.bf16 is not None else on_gpu and torch.cuda.is_bf16_supported()
         self._autocast: AbstractContextManager[Any] = (
