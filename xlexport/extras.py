@@ -15,6 +15,7 @@ EXTRAS: Mapping[str, tuple[str, ...]] = {
     "text": ("sentencepiece", "tokenizers"),
     "tables": ("pyarrow",),
     "plot": ("matplotlib",),
+    "tensorboard": ("tensorboard",),
     "serve": ("prometheus_client", "pydantic", "starlette", "uvicorn"),
     "lm-eval": ("aiohttp", "lm_eval", "requests", "tenacity"),
 }

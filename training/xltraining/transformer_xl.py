@@ -193,6 +193,10 @@ class TransformerXL(LanguageModel):
         """Return the log-probability of each target in nats, (B,S), from hidden (B,S,D) and targets (B,S) int64."""
         return self.head.log_probs(hidden, targets)
 
+    def loss(self, hidden: Tensor, targets: Tensor) -> Tensor:
+        """Return the mean negative log-probability of the targets in nats; see `AdaptiveSoftmax.loss`."""
+        return self.head.loss(hidden, targets)
+
     def with_evaluation(
         self, mem_len: int | None = None, clamp_len: int | None = None, same_length: bool | None = None
     ) -> "TransformerXL":
