@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from xlexport.architectures.base import Architecture, Row, StepSize, Walk, stream_memory
 from xlexport.architectures.options import Option
 from xlexport.architectures.step import Step
-from xlexport.architectures.transformer_xl.training import TRAINING_OPTIONS
+from xlexport.architectures.transformer_xl.training import RUN_OPTIONS, TRAINING_OPTIONS
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -56,6 +56,7 @@ class TransformerXLArchitecture(Architecture):
     }
     fixed_fields = ("first_memory", "window_extra")
     training_options = TRAINING_OPTIONS
+    run_options = RUN_OPTIONS
 
     def evaluation(self, config: Mapping[str, Any]) -> EvaluationRules:
         """Declare memory length and clamp length, and whether every token sees the same number of others.
@@ -171,6 +172,10 @@ class TransformerXLArchitecture(Architecture):
         from xlexport.architectures.transformer_xl.flops import step_flops
 
         return step_flops(config, size)
+
+    def training_config(self, given: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the values of a configuration; with absolute places, no memory unless the user asks for some."""
+        return {**({"mem_len": 0} if is_absolute(given) else {}), **given}
 
     def eager_start(self, model: TransformerXL, position: int, batch_size: int) -> tuple[list[Tensor], bool]:
         """Return a full memory of zeros; steps may carry it."""
