@@ -197,7 +197,7 @@ class TrainingRun:
             "tokens_per_second": steps_per_second * self.config.batch_size * self.task.segment_len,
         }
         if evaluating:
-            line |= self.task.evaluate(self.model)
+            line |= self.task.evaluate(self.updates.evaluated)
         self.last |= line
         return line
 
@@ -259,6 +259,7 @@ class TrainingRun:
             "loss_count": self.loss_count,
             "best": self.best,
             "groups": self.updates.groups,
+            "averaging": self.updates.averaging(),
         }
         if self.processes.is_first:
             save_checkpoint(
@@ -277,7 +278,7 @@ class TrainingRun:
         saved = load_checkpoint(self.checkpoint)
         state = _state_of(self.checkpoint, saved)
         self._check_same_run(saved.config, state)
-        self.updates.load(saved.state_dict, state["optimizer"])
+        self.updates.load(saved.state_dict, state["optimizer"], state.get("averaging"))
         self.updates.set_memory(state["memory"], state.get("groups", 1))
         self.step, self.loss_count, self.best = state["step"], state["loss_count"], state.get("best")
         self.loss_sum = state["loss_sum"].to(self.device).double()
@@ -299,8 +300,8 @@ class TrainingRun:
         here: dict[str, Any] = {"architecture": architecture_of(self.model.config)}
         there: dict[str, Any] = {"architecture": architecture_of(model_config)}
         if here == there:  # other architectures have other fields
-            here |= self.model.config.to_dict()
-            there |= model_config.to_dict()
+            here |= vars(self.model.config)
+            there |= vars(model_config)
         here |= {**self.config.to_dict(), "training text": self.task.text_sha256}
         # A checkpoint from before a setting existed has its default.
         there |= {**TrainingConfig().to_dict(), **state["config"], "training text": state["text_sha256"]}

@@ -14,6 +14,7 @@ _CHOICES = {
     "task": ("bytes", "duplication"),
     "optimizer": ("adam", "adamw", "adafactor", "muon"),
     "schedule": ("cosine", "inverse_sqrt", "constant"),
+    "loss": ("full", "half"),
 }
 
 
@@ -51,6 +52,14 @@ class TrainingConfig:
     weight_decay: float = 0.0
     clip: float = 1.0
     """Largest norm of the gradient."""
+    loss: Literal["full", "half"] = "full"
+    """Positions of a segment that count: all, or the later half (Dai et al. 2019, section 4.2)."""
+    auxiliary: bool = False
+    """Whether intermediate layers also predict, layer l of n during the first l / 2n of the run (Al-Rfou et al. 2018,
+    arXiv:1808.04444). Only for Transformer-XL."""
+    average_from: float | None = None
+    """Share of the steps after which weights are averaged, with equal parts (Polyak and Juditsky 1992; Merity et al.
+    2017, arXiv:1708.02182). The average is evaluated and saved. None: no average."""
     seed: int = 0
     log_every: int = 50
     eval_every: int = 500
@@ -87,6 +96,10 @@ class TrainingConfig:
             problems.append("weight_decay must be 0 or more")
         if self.micro_batches is not None and (self.micro_batches < 1 or self.batch_size % max(self.micro_batches, 1)):
             problems.append(f"micro_batches must divide batch_size {self.batch_size}, found {self.micro_batches}")
+        if self.average_from is not None and not 0 <= self.average_from < 1:
+            problems.append(f"average_from must be in [0, 1), found {self.average_from}")
+        if self.sharded and self.average_from is not None:
+            problems.append("average_from needs whole weights, but sharded divides them")
         if self.sharded and self.optimizer not in ("adam", "adamw"):
             problems.append(f"sharded needs the optimizer adam or adamw, found {self.optimizer}")
         if self.threads is not None and self.threads < 1:

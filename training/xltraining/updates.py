@@ -12,10 +12,12 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
+from torch.optim.swa_utils import AveragedModel
 
 from xltraining.errors import ConfigError
 from xltraining.fast_dropout import use_fast_dropout
 from xltraining.language_model import LanguageModel
+from xltraining.losses import check_loss, first_intermediate, update_loss
 from xltraining.optimizers import make_optimizers
 from xltraining.processes import Processes, joined_rows, split_rows
 from xltraining.tasks import Task
@@ -31,9 +33,10 @@ class _GroupLoss(nn.Module):
         super().__init__()
         self.model = model
 
-    def forward(self, tokens: Tensor, targets: Tensor, memory: Any) -> tuple[Tensor, Any]:
-        hidden, memory = self.model(tokens, memory)
-        return self.model.loss(hidden, targets), memory
+    def forward(
+        self, tokens: Tensor, targets: Tensor, memory: Any, half: bool, intermediate: int | None
+    ) -> tuple[Tensor, Tensor, Any]:
+        return update_loss(self.model, tokens, targets, memory, half, intermediate)
 
 
 class Updates:
@@ -46,6 +49,7 @@ class Updates:
             ConfigError: the batch cannot be divided among the processes.
         """
         self.model, self.config, self.processes = model, config, processes
+        check_loss(model, config)
         self._divide(config.micro_batches or processes.count)
         self.device = next(model.parameters()).device
         if self.device.type == "cpu" and not config.compile:
@@ -68,6 +72,7 @@ class Updates:
             loss = DistributedDataParallel(loss, device_ids=devices, forward_sync_buffers=False)
         self._loss = loss
         self.optimizers = make_optimizers(config, model.named_parameters())
+        self._average = None if config.average_from is None else AveragedModel(model)
 
     def _divide(self, groups: int) -> None:
         """Divide the rows of a batch into groups, and these among the processes."""
@@ -86,6 +91,8 @@ class Updates:
         self.optimizers.zero_grad()
         rows = self.config.batch_size // self.groups
         total = torch.zeros((), device=self.device, dtype=torch.float64)
+        half = self.config.loss == "half"
+        intermediate = first_intermediate(self.config, getattr(self.model.config, "n_layer", 1), step)
         for place, group in enumerate(self._own):
             if self.groups > 1:
                 torch.manual_seed(_mixed(self.config.seed, step, group))
@@ -96,11 +103,13 @@ class Updates:
                 memory = self.model.memory_before(self._memories[place], tokens.shape[1])
             with self._exchanging(place == len(self._own) - 1):
                 with self._autocast:
-                    loss, self._memories[place] = self._loss(tokens, targets, memory)
+                    loss, own, self._memories[place] = self._loss(tokens, targets, memory, half, intermediate)
                 (loss / len(self._own)).backward()
-            total += loss.detach().double() / len(self._own)
+            total += own.double() / len(self._own)
         nn.utils.clip_grad_norm_(self.model.parameters(), self.config.clip)
         self.optimizers.step()
+        if self._average is not None and step + 1 > (self.config.average_from or 0) * self.config.steps:
+            self._average.update_parameters(self.model)
         return total
 
     def _exchanging(self, last: bool) -> AbstractContextManager[Any]:
@@ -110,6 +119,18 @@ class Updates:
         if self.sharded:
             cast(Any, self._loss).set_requires_gradient_sync(last)
         return nullcontext()
+
+    @property
+    def evaluated(self) -> LanguageModel:
+        """The model to evaluate: the average of weights as soon as there is one."""
+        average = self._average
+        return self.model if average is None or not average.n_averaged else cast(LanguageModel, average.module)
+
+    def averaging(self) -> dict[str, Any] | None:
+        """Return the state of averaging, if it has begun: the weights that the run goes on with, and how many steps."""
+        if self._average is None or not self._average.n_averaged:
+            return None
+        return {"weights": self.model.state_dict(), "averaged": int(self._average.n_averaged)}
 
     def plain_memory(self) -> Any:
         """Return the memory of all rows as plain values; only the first process gets it."""
@@ -130,8 +151,8 @@ class Updates:
         self._memories = [self.model.memory_from_plain(every[group], self.device) for group in self._own]
 
     def weights(self) -> dict[str, Tensor]:
-        """Return the weights, whole; every process must call this."""
-        state = self.model.state_dict()
+        """Return the weights to save, whole: those of `evaluated`; every process must call this."""
+        state = self.evaluated.state_dict()
         if not self.sharded:
             return state
         from xltraining.sharding import whole
@@ -147,8 +168,12 @@ class Updates:
 
         return whole(state)
 
-    def load(self, weights: dict[str, Tensor], optimizer_state: Any) -> None:
-        """Take whole weights and the whole state of the optimizer."""
+    def load(self, weights: dict[str, Tensor], optimizer_state: Any, averaging: dict[str, Any] | None = None) -> None:
+        """Take whole weights, the whole state of the optimizer, and the result of `averaging`."""
+        if averaging is not None and self._average is not None:
+            self._average.module.load_state_dict(weights)
+            self._average.n_averaged.fill_(averaging["averaged"])
+            weights = averaging["weights"]
         if not self.sharded:
             self.model.load_state_dict(weights)
             self.optimizers.load_state_dict(optimizer_state)

@@ -74,6 +74,14 @@ _COMMON = (
     Option("warmup_steps", "integer", "Updates until the highest learning rate.", 300),
     Option("weight_decay", "number", "Weight decay.", 0.0),
     Option("clip", "number", "Largest norm of the gradient.", 1.0),
+    Option(
+        "loss", "choice", "Positions of a segment that count: all, or the later half.", "full", choices=("full", "half")
+    ),
+    Option(
+        "average_from",
+        "number",
+        "Share of the steps after which weights are averaged, such as 0.6.  [default: no average]",
+    ),
     Option("seed", "integer", "Seed of the initial weights and of dropout.", 0),
     Option("log_every", "integer", "Updates between lines of log.jsonl.", 50),
     Option("eval_every", "integer", "Updates between evaluations.", 500),
