@@ -20,6 +20,7 @@ ORDER = (
         "bench",
         "bundle_readme",
         "convert",
+        "prepare",
         "quantize",
         "ray",
         "report",

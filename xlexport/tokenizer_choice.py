@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,8 +15,9 @@ from xlexport.errors import ExportError
 from xlruntime import spec
 from xlruntime.tokenizers import make_tokenizer
 from xlruntime.tokenizers.vocabulary import VOCABULARY_FORMAT, Vocabulary
+from xltraining.tokenizer_file import TokenizerFile
 
-__all__ = ["TokenizerChoice", "choose_tokenizer", "tokenizer_library"]
+__all__ = ["TokenizerChoice", "choose_tokenizer", "file_kind", "tokenizer_library"]
 
 FILES = {"vocabulary": "vocabulary.json", "tokenizers": "tokenizer.json", "sentencepiece": "tokenizer.model"}
 NEARBY = (
@@ -82,6 +84,11 @@ def choose_tokenizer(
     named = own if chosen is None and isinstance(own, Path) else chosen
     if named is not None:
         return _from_file(Path(named), source, vocab_style)
+    if isinstance(own, TokenizerFile):
+        with tempfile.TemporaryDirectory(prefix="xlexport-tokenizer-") as folder:
+            path = Path(folder, FILES[own.kind])
+            path.write_bytes(own.content)
+            return _from_file(path, source, vocab_style)
     if isinstance(own, Vocabulary):
         where = f"the vocabulary in {next(iter(source.files), 'the checkpoint')}"
         return _from_vocabulary(own if vocab_style is None else restyled(own, where, vocab_style), where, n_token)
@@ -104,7 +111,7 @@ def tokenizer_library(checkpoint: Path, chosen: str | None) -> list[str]:
     names = () if chosen is not None or any((checkpoint / name).is_file() for name in VOCABULARIES) else TOKENIZERS
     files = [checkpoint / name for name in names] if chosen is None else [Path(chosen)]
     file = next((file for file in files if file.is_file()), None)
-    return [] if file is None or (kind := _kind(file)) == "vocabulary" else [kind]
+    return [] if file is None or (kind := file_kind(file)) == "vocabulary" else [kind]
 
 
 def _choices(source: SourceCheckpoint) -> str:
@@ -118,7 +125,7 @@ def _from_file(path: Path, source: SourceCheckpoint, vocab_style: str | None) ->
     if not path.is_file():
         what = "a folder, not a" if path.is_dir() else "no such"
         raise ExportError(f"{path}: {what} tokenizer file.", repair=f"Give {_choices(source)}.")
-    kind = _kind(path)
+    kind = file_kind(path)
     if kind == "vocabulary":
         return _from_vocabulary(read_vocabulary(path, vocab_style), str(path), n_token)
     if vocab_style is not None:
@@ -135,7 +142,7 @@ def _from_file(path: Path, source: SourceCheckpoint, vocab_style: str | None) ->
     return TokenizerChoice(entry, path.read_bytes(), unused)
 
 
-def _kind(path: Path) -> str:
+def file_kind(path: Path) -> str:
     """Return the kind of a file by its content, or else by its name."""
     with path.open("rb") as file:
         beginning = file.read(200)

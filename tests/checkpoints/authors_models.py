@@ -49,6 +49,10 @@ SOURCES = {  # module: its classes
         "PositionwiseFF",
         "RelPartialLearnableMultiHeadAttn",
         "RelPartialLearnableDecoderLayer",
+        "RelLearnableMultiHeadAttn",
+        "RelLearnableDecoderLayer",
+        "MultiHeadAttn",
+        "DecoderLayer",
     ),
     "proj_adaptive_softmax": ("ProjectedAdaptiveLogSoftmax",),
 }

@@ -34,7 +34,10 @@ DOING: dict[str, click.Command] = {
 
 def test_commands_are_those_of_the_design() -> None:
     names = ["convert", "verify", "score", "serve", "evaluate", "generate", "inspect", "bench", "quantize", "train"]
-    assert sorted([*names, "doctor", "compare", "completion", "demo", "context", "plot", "report", "web"]) == COMMANDS
+    assert (
+        sorted([*names, "doctor", "compare", "completion", "demo", "context", "plot", "report", "web", "prepare"])
+        == COMMANDS
+    )
 
 
 @pytest.mark.parametrize("name", sorted(DOING))

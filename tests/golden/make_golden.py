@@ -8,8 +8,9 @@ eager model computed them in the paper's form, segment by segment with carried h
 weights are random and large, so that an error in any weight shows. Run this again only if the bundle format changes.
 
 The folders whose names begin with `reformer` have Reformers: one of rule `band`, one of rule `chunk`. Graphs of
-`relative_attention` have the custom operators of attention. Those of the other Transformer-XLs have none, because older
-code wrote them. Do not make them again: such bundles must stay readable.
+`relative_attention` have the custom operators of attention. Those of `shaw_distances` and `learned_places`, which have
+other encodings of positions, need none. Those of the other Transformer-XLs have none, because older code wrote them. Do
+not make them again: such bundles must stay readable.
 """
 
 from __future__ import annotations
@@ -140,6 +141,41 @@ VARIANTS = {
         seed=7,
         settings=({"segment_len": 1}, {"mem_len": 5}, {"mem_len": 30}, {"clamp_len": -1}, {"same_length": True}),
     ),
+    "shaw_distances": Golden(
+        TransformerXLConfig(
+            n_token=29,
+            n_layer=2,
+            n_head=2,
+            d_model=12,
+            d_head=5,
+            d_inner=16,
+            tgt_len=8,
+            mem_len=12,
+            encoding="shaw",
+            max_klen=15,
+            first_memory="zeros",
+        ),
+        tokenizer="none",
+        seed=8,
+        settings=({"segment_len": 3}, {"mem_len": 5}, {"mem_len": 30}, {"clamp_len": 6}, {"same_length": True}),
+    ),
+    "learned_places": Golden(
+        TransformerXLConfig(
+            n_token=29,
+            n_layer=2,
+            n_head=2,
+            d_model=12,
+            d_head=5,
+            d_inner=16,
+            tgt_len=9,
+            mem_len=0,
+            encoding="learned",
+            pre_lnorm=True,
+        ),
+        tokenizer="none",
+        seed=9,
+        settings=({"segment_len": 1}, {"segment_len": 4}, {"segment_len": 20}),
+    ),
     "reformer_band": Golden(
         ReformerConfig(
             n_token=258,
@@ -209,10 +245,13 @@ def eager_log_probs(model: Any, ids: Tensor, settings: dict[str, Any]) -> Tensor
     whole = getattr(model.config, "rule", None) == "chunk"
     segment_len = len(ids) if whole else settings.pop("segment_len", model.config.tgt_len)
     model = model.with_evaluation(**settings)
+    if getattr(model.config, "is_absolute", False):
+        segment_len = model.config.tgt_len  # steps of all lengths give the same scores
     memory = None if whole else model.first_memory(1)
     parts = []
     for start in range(0, len(ids) - 1, segment_len):
         targets = ids[start + 1 : start + 1 + segment_len]
+        memory = model.memory_before(memory, len(targets))
         hidden, memory = model(ids[None, start : start + len(targets)], memory)
         parts.append(model.log_probs(hidden, targets[None])[0])
     return torch.cat(parts)

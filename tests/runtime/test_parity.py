@@ -13,7 +13,7 @@ import pytest
 from safetensors import safe_open
 
 from tests.helpers.paths import GOLDEN
-from tests.runtime.conftest import MADE_UP
+from tests.runtime.conftest import MADE_UP, PLACES
 from xlruntime import Model
 from xlruntime.spec import FORMAT_VERSION
 
@@ -92,7 +92,7 @@ def test_scorer_against_eager_over_segments(
 
 def test_settings_under_test_change_the_scores() -> None:
     longest = {case.name: case for case in CASES if not case.settings}
-    changed = [case for case in CASES if case.settings]
+    changed = [case for case in CASES if case.settings and case.name != PLACES]  # it has only lengths of steps
     assert len(changed) > 10
     for case in changed:
         assert np.abs(case.log_probs - longest[case.name].log_probs).max() > 0.01

@@ -143,6 +143,34 @@ def test_tied_weights_are_one_and_are_stored_once(model: TransformerXL, tmp_path
             assert torch.equal(again.log_probs(again(tokens)[0], tokens), model.log_probs(model(tokens)[0], tokens))
 
 
+@pytest.mark.parametrize("tokens", [range(23), range(5), [22] * 9, [-100, 3, 22, -100, 9]], ids=str)
+def test_the_loss_by_cluster_has_the_gradients_of_the_full_softmax(tokens: Any, model: TransformerXL) -> None:
+    model = model.double()
+    targets = torch.tensor([[*tokens], [*reversed(tokens)]])
+    hidden = torch.randn(*targets.shape, 12, dtype=torch.float64, requires_grad=True)
+    full = torch.nn.functional.cross_entropy(model.logits(hidden).flatten(0, 1), targets.flatten())
+    clustered = model.loss(hidden, targets)
+    assert clustered.item() == pytest.approx(full.item(), abs=1e-12)
+    head = [hidden, *model.head.parameters()]
+    wanted, found = torch.autograd.grad(full, head), torch.autograd.grad(clustered, head)  # no weight is left out
+    assert max((left - right).abs().max().item() for left, right in zip(wanted, found, strict=True)) < 1e-12
+
+
+def test_the_loss_never_computes_the_logits_of_all_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = TransformerXL(replace(CONFIG, cutoffs=(9, 15)))
+    sizes: list[tuple[int, ...]] = []
+    linear = torch.nn.functional.linear
+
+    def noted(*arguments: Any) -> Tensor:
+        result = linear(*arguments)
+        sizes.append(tuple(result.shape))
+        return result
+
+    monkeypatch.setattr(torch.nn.functional, "linear", noted)
+    model.loss(torch.randn(1, 4, 12), torch.tensor([[1, 8, 10, 22]]))
+    assert sizes == [(4, 9 + 2), (1, 6), (1, 8)]
+
+
 def test_a_model_of_a_checkpoint_uses_its_tensors() -> None:
     model = TransformerXL(CONFIG)
     checkpoint = Checkpoint(CONFIG, model.state_dict())

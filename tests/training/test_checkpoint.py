@@ -211,8 +211,8 @@ BAD_FILES: dict[str, tuple[Callable[[Path, Saved], object], str]] = {
     "state dict": (lambda path, saved: torch.save(saved[1], path), "not a checkpoint of this format.*found the keys"),
     "empty dict": (lambda path, saved: torch.save({}, path), "found the keys nothing"),
     "newer": (
-        lambda path, saved: torch.save({"format": "xltraining", "version": 4, "config": {}, "state_dict": {}}, path),
-        "version 4, but this program reads versions 1 to 3",
+        lambda path, saved: torch.save({"format": "xltraining", "version": 5, "config": {}, "state_dict": {}}, path),
+        "version 5, but this program reads versions 1 to 4",
     ),
     "no weights": (
         lambda path, saved: torch.save({"format": "xltraining", "version": 1, "config": saved[0].to_dict()}, path),

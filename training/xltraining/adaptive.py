@@ -15,6 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from xltraining.duplication import IGNORED
 from xltraining.transformer_xl_config import TransformerXLConfig
 
 __all__ = ["AdaptiveEmbedding", "AdaptiveSoftmax", "EmbeddingCluster", "SoftmaxCluster"]
@@ -153,6 +154,41 @@ class AdaptiveSoftmax(nn.Module):
             result = result.index_put((own,), result.index_select(0, own) + within)
         return result.view(B, S)
 
+    def loss(self, hidden: Tensor, targets: Tensor) -> Tensor:
+        """Return the mean negative log-probability of the targets in nats, one cluster after the other.
+
+        A tail cluster is computed for its own targets only, also in the backward pass. Without any target of its own,
+        its weights get zeros as gradients: with several processes, every weight must get one.
+
+        Args:
+            hidden: hidden states (B, S, D).
+            targets: (B, S) int64; -100 does not count.
+
+        Returns:
+            A scalar.
+        """
+        target = targets.flatten()
+        rows = hidden.flatten(0, 1)  # (B*S, D)
+        scored = target != IGNORED
+        (_, shortlist), *tails = self.bounds
+        column = target
+        for index, (first, _) in enumerate(tails):
+            column = torch.where(target >= first, shortlist + index, column)
+        nats = _cross_entropy(self._head_scores(rows), column)
+        for index, (first, end) in enumerate(tails, start=1):
+            own = ((target >= first) & (target < end)).nonzero().squeeze(1)  # (n,) positions with such a target
+            scores = self.clusters[index](rows.index_select(0, own))  # (n, c_i)
+            nats = nats + _cross_entropy(scores, target.index_select(0, own) - first)
+        return nats / scored.sum()
+
+    def _head_scores(self, hidden: Tensor) -> Tensor:
+        """Return logits (N, c_0 + n_cutoffs) of the head by one product: joined weights are smaller than scores."""
+        shortlist = cast(SoftmaxCluster, self.clusters[0])
+        if self.cluster_weight is None or self.cluster_bias is None:
+            return shortlist(hidden)
+        weight = torch.cat([shortlist.weight, self.cluster_weight])
+        return F.linear(shortlist.project(hidden), weight, torch.cat([shortlist.bias, self.cluster_bias]))
+
     def _head(self, hidden: Tensor) -> Tensor:
         """Return log-probabilities (N, c_0 + n_cutoffs) of the shortlist's tokens and of the whole tail clusters."""
         shortlist = cast(SoftmaxCluster, self.clusters[0])
@@ -164,8 +200,18 @@ class AdaptiveSoftmax(nn.Module):
 
 
 def _log_softmax(scores: Tensor) -> Tensor:
-    """Return the log-softmax over the last axis, in float32 even if autocast made the scores bfloat16.
+    """Return the log-softmax over the last axis, in float32 even if autocast made the scores bfloat16; float64 stays.
 
     LogSumExp is not used: ONNX Runtime's is off by 1e-7 nats on average, which adds up.
     """
-    return torch.log_softmax(scores.float(), dim=-1)
+    return torch.log_softmax(_wide(scores), dim=-1)
+
+
+def _cross_entropy(scores: Tensor, targets: Tensor) -> Tensor:
+    """Return the sum of the targets' negative log-probabilities in nats, from scores (N, c); it is 0 without rows."""
+    return F.cross_entropy(_wide(scores), targets, ignore_index=IGNORED, reduction="sum")
+
+
+def _wide(scores: Tensor) -> Tensor:
+    """Return scores in float32, or in float64 if they are."""
+    return scores if scores.dtype == torch.float64 else scores.float()

@@ -31,11 +31,13 @@ from xltraining.architectures import (
 from xltraining.errors import CheckpointError, CheckpointNotFoundError, CheckpointWriteError, ConfigError
 from xltraining.language_model import LanguageModel, ModelConfig
 from xltraining.messages import first_line, listed, shown
+from xltraining.tokenizer_file import TokenizerFile, tokenizer_from_plain, tokenizer_to_plain
 
 __all__ = ["Checkpoint", "build_model", "checkpoint_from", "load_checkpoint", "save_checkpoint"]
 
 FORMAT = "xltraining"
-VERSION = 3
+VERSION = 4
+_VERSION_WITHOUT_FILE = 3  # enough for a checkpoint without a tokenizer's file, and older programs read it
 WEIGHTS_NAME = "model.safetensors"
 CONFIG_NAME = "config.json"
 _ZIP_MAGIC = b"PK\x03\x04"
@@ -52,8 +54,8 @@ class Checkpoint:
 
     config: ModelConfig
     state_dict: dict[str, Tensor]
-    tokenizer: str | None = "bytes"
-    """The tokenizer's name; None if tokens do not represent text."""
+    tokenizer: str | TokenizerFile | None = "bytes"
+    """`bytes`, the tokenizer with its file, or None if tokens do not represent text."""
     training: dict[str, Any] | None = None
     """Optimizer, random states and position of an unfinished run; None in a folder or a published file."""
 
@@ -88,7 +90,7 @@ def save_checkpoint(
     *,
     dtype: torch.dtype | None = None,
     training: dict[str, Any] | None = None,
-    tokenizer: str | None = "bytes",
+    tokenizer: str | TokenizerFile | None = "bytes",
 ) -> None:
     """Write a checkpoint: one file if `path` ends in `.pt`, else a folder with safetensors.
 
@@ -101,7 +103,7 @@ def save_checkpoint(
         dtype: type in which the weights are stored, for example `torch.float16`; None keeps theirs. Tensors that were
             drawn, not trained, always keep theirs.
         training: state for a resumed run; only a `.pt` file can hold it.
-        tokenizer: `bytes`, or None if tokens do not represent text.
+        tokenizer: `bytes`, a tokenizer with its file, or None if tokens do not represent text.
 
     Raises:
         CheckpointError: `training` was given for a folder, or the tensors do not fit the configuration.
@@ -115,10 +117,10 @@ def save_checkpoint(
     }
     content: dict[str, Any] = {
         "format": FORMAT,
-        "version": VERSION,
+        "version": VERSION if isinstance(tokenizer, TokenizerFile) else _VERSION_WITHOUT_FILE,
         "architecture": architecture_of(config),
         "config": config.to_dict(),
-        "tokenizer": tokenizer,
+        "tokenizer": tokenizer_to_plain(tokenizer),
     }
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -191,7 +193,7 @@ def checkpoint_from(content: Mapping[str, Any], path: Path | str) -> Checkpoint:
             f"{path}: not a checkpoint of this format (expected format '{FORMAT}', found the keys {found}).",
             repair="Give a checkpoint that `xlexport train` wrote.",
         )
-    version, tokenizer = content.get("version"), content.get("tokenizer", "bytes")
+    version = content.get("version")
     if type(version) is not int or version not in range(1, VERSION + 1):
         raise CheckpointError(
             f"{path}: checkpoint version {shown(version)}, but this program reads versions 1 to {VERSION}.",
@@ -204,10 +206,7 @@ def checkpoint_from(content: Mapping[str, Any], path: Path | str) -> Checkpoint:
     tensors = content.get("state_dict")
     if not isinstance(tensors, dict):
         raise CheckpointError(f"{path}: the checkpoint holds no state_dict.", repair="Write it again.")
-    if tokenizer is not None and not _is_text(tokenizer, "bytes"):
-        raise CheckpointError(
-            f"{path}: its tokenizer is {shown(tokenizer)}, expected 'bytes' or none.", repair="Write it again."
-        )
+    tokenizer = tokenizer_from_plain(content.get("tokenizer", "bytes"), path)
     if version == 1:
         tensors = {_NAMES_OF_VERSION_1.get(name, name): tensor for name, tensor in tensors.items()}
     tensors = {

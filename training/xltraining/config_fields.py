@@ -15,6 +15,8 @@ class PlainFields:
     """A frozen dataclass whose fields are plain values; plain mappings hold its tuples as lists."""
 
     NAME: ClassVar[str]  # of the architecture, in messages
+    LATER: ClassVar[tuple[str, ...]] = ()
+    """Fields that earlier versions lack: `to_dict` leaves out their defaults, so that files stay readable there."""
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Self:
@@ -38,6 +40,9 @@ class PlainFields:
     def to_dict(self) -> dict[str, Any]:
         """Return the fields as plain values for JSON; `from_dict` reads them back."""
         values = asdict(self)  # type: ignore[call-overload]
+        for field in fields(self):  # type: ignore[arg-type]
+            if field.name in self.LATER and values[field.name] == field.default:
+                del values[field.name]
         return {name: list(value) if isinstance(value, tuple) else value for name, value in values.items()}
 
 

@@ -62,6 +62,7 @@ class DuplicationTask:
 
     unit = "symbol"
     tokenizer = None
+    bytes_per_target = None
     carries_memory = False
     text_sha256 = None
     held_out = True
@@ -70,9 +71,10 @@ class DuplicationTask:
         self.word_length, self.batch_size, self.seed = word_length, batch_size, seed
         self.segment_len = sequence_length(word_length)
 
-    def batch(self, step: int) -> tuple[Tensor, Tensor]:
-        """Return tokens and targets of a step (from 0), both (B,S) int64."""
-        return duplication_examples(self.batch_size, self.word_length, self.seed, step + 1)
+    def batch(self, step: int, rows: slice = slice(None)) -> tuple[Tensor, Tensor]:
+        """Return tokens and targets of some rows of a step (from 0), both (rows,S) int64."""
+        tokens, targets = duplication_examples(self.batch_size, self.word_length, self.seed, step + 1)
+        return tokens[rows], targets[rows]
 
     def held_out_examples(self, count: int) -> tuple[Tensor, Tensor]:
         """Return tokens and targets (B,S) int64 of examples that no step uses."""

@@ -65,7 +65,9 @@ class LanguageModel(nn.Module, ABC):
 
     def loss(self, hidden: Tensor, targets: Tensor) -> Tensor:
         """Return the mean negative log-probability of the targets in nats; targets of -100 do not count."""
-        return F.cross_entropy(self.logits(hidden).flatten(0, 1).float(), targets.flatten())
+        logits = self.logits(hidden).flatten(0, 1)
+        exact = logits if logits.dtype == torch.float64 else logits.float()
+        return F.cross_entropy(exact, targets.flatten())
 
     def prepare_training(self, training: TrainingConfig) -> None:
         """Apply the settings of a run that change how this model computes its gradients."""

@@ -1,22 +1,82 @@
 """The optimizers that a run may choose, from torch."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from typing import Any
 
 import torch
 from torch import nn
 
 from xltraining.training_config import TrainingConfig
 
-__all__ = ["make_optimizer"]
+__all__ = ["Optimizers", "make_optimizers"]
 
 
-def make_optimizer(config: TrainingConfig, parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
-    """Make Adam (Kingma and Ba 2015), or Adafactor (Shazeer and Stern 2018) with second moments by row and column.
+class Optimizers:
+    """One optimizer, or several that share the weights."""
 
-    Adafactor's step is min(learning rate, 1 / sqrt(step number)) times the size of the weight. It has no momentum.
+    def __init__(self, parts: Sequence[torch.optim.Optimizer]) -> None:
+        self.parts = tuple(parts)
+
+    def set_learning_rate(self, rate: float) -> None:
+        """Set the learning rate of the next update."""
+        for part in self.parts:
+            for group in part.param_groups:
+                group["lr"] = rate
+
+    def zero_grad(self) -> None:
+        """Forget the gradients."""
+        for part in self.parts:
+            part.zero_grad()
+
+    def step(self) -> None:
+        """Update the weights by their gradients."""
+        for part in self.parts:
+            part.step()
+
+    def state_dict(self) -> Any:
+        """Return the state of the only optimizer, or a list with the state of each."""
+        states = [part.state_dict() for part in self.parts]
+        return states[0] if len(states) == 1 else states
+
+    def load_state_dict(self, state: Any) -> None:
+        """Take the state that `state_dict` returned."""
+        for part, own in zip(self.parts, state if isinstance(state, list) else [state], strict=True):
+            part.load_state_dict(own)
+
+
+def make_optimizers(config: TrainingConfig, parameters: Iterable[tuple[str, nn.Parameter]]) -> Optimizers:
+    """Make the optimizer that the settings name.
+
+    - `adam`: Adam (Kingma and Ba 2015).
+    - `adamw`: AdamW (Loshchilov and Hutter 2019). Vectors, such as biases and norms, do not decay.
+    - `adafactor`: Adafactor (Shazeer and Stern 2018), with second moments by row and column and without momentum. Its
+      step is min(learning rate, 1 / sqrt(step number)) times the size of the weight.
+    - `muon`: Muon (Jordan et al. 2024) for the matrices of the layers, AdamW for embeddings, output layer and vectors.
+      Muon's updates are scaled to the size of AdamW's (Liu et al. 2025), so both use one learning rate.
+
+    Args:
+        parameters: the weights by name, each once.
     """
+    named = list(parameters)
+    rate, decay = config.learning_rate, config.weight_decay
     if config.optimizer == "adafactor":
-        return torch.optim.Adafactor(parameters, config.learning_rate, weight_decay=config.weight_decay)
-    return torch.optim.Adam(
-        parameters, config.learning_rate, config.betas, weight_decay=config.weight_decay, fused=True
-    )
+        return Optimizers([torch.optim.Adafactor([one for _, one in named], rate, weight_decay=decay)])
+    if config.optimizer == "adam":
+        every = [one for _, one in named]
+        return Optimizers([torch.optim.Adam(every, rate, config.betas, weight_decay=decay, fused=True)])
+    inner = {name for name, one in named if config.optimizer == "muon" and one.ndim == 2 and _in_layer(name)}
+    rest = [(name, one) for name, one in named if name not in inner]
+    groups = [
+        {"params": [one for _, one in rest if one.ndim > 1], "weight_decay": decay},
+        {"params": [one for _, one in rest if one.ndim <= 1], "weight_decay": 0.0},
+    ]
+    parts: list[torch.optim.Optimizer] = [torch.optim.AdamW(groups, rate, config.betas, fused=True)]
+    if inner:
+        matrices = [one for name, one in named if name in inner]
+        parts.append(torch.optim.Muon(matrices, rate, weight_decay=decay, adjust_lr_fn="match_rms_adamw"))
+    return Optimizers(parts)
+
+
+def _in_layer(name: str) -> bool:
+    """Return whether a weight is a matrix between hidden states; biases of heads (H,h) are none."""
+    return name.startswith("layers.") and name.endswith(".weight")

@@ -5,7 +5,7 @@ import math
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,16 +18,22 @@ from xltraining.architectures import architecture_of, new_model
 from xltraining.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
 from xltraining.errors import CheckpointError, CheckpointWriteError, TrainingDivergedError
 from xltraining.language_model import ModelConfig
-from xltraining.optimizers import make_optimizer
+from xltraining.processes import Processes
 from xltraining.tasks import Task
 from xltraining.training_config import TrainingConfig, learning_rate
+from xltraining.updates import Updates
 
-__all__ = ["CHECKPOINT_NAME", "LOG_NAME", "SavedRun", "TrainingResult", "TrainingRun", "saved_run"]
+__all__ = ["BEST_NAME", "CHECKPOINT_NAME", "LOG_NAME", "SavedRun", "TrainingResult", "TrainingRun", "saved_run"]
 
 CHECKPOINT_NAME = "checkpoint.pt"
+BEST_NAME = "best.pt"
 LOG_NAME = "log.jsonl"
-# Only `steps` among these changes weights: the learning rate's schedule follows the new number from the resume on.
-_FREE_TO_CHANGE = {"device", "threads", "log_every", "eval_every", "checkpoint_every", "steps"}
+# Among these, `steps` changes weights: the learning rate's schedule follows the new number from the resume on. So does
+# `micro_batches` by rounding, and by other units that are dropped.
+_FREE_TO_CHANGE = {
+    *("device", "threads", "log_every", "eval_every", "checkpoint_every", "steps"),
+    *("best", "compile", "micro_batches", "sharded"),
+}
 
 
 @dataclass(frozen=True)
@@ -85,26 +91,33 @@ class TrainingRun:
         task: Task,
         out_dir: Path,
         files: Mapping[str, Sequence[Path]],
+        processes: Processes | None = None,
     ) -> None:
         """Make a fresh model and its optimizer.
 
         Args:
             files: paths of the task's texts, as `train` and `valid`; the checkpoint stores them for a later resume.
+            processes: all that train the model together; None: this one alone.
+
+        Raises:
+            ConfigError: the settings do not fit the processes.
         """
         self.config, self.task, self.out_dir = config, task, out_dir
+        self.processes = processes or Processes()
         self.files = {name: [str(path.absolute()) for path in paths] for name, paths in files.items()}
         self.device = torch.device(config.device)
-        self.bf16 = config.bf16
-        if self.bf16 is None:
-            self.bf16 = self.device.type == "cuda" and torch.cuda.is_bf16_supported()
+        if self.device.type == "cuda" and self.processes.count > 1:
+            self.device = torch.device("cuda", self.processes.local_rank)
         self.model = new_model(model_config).to(self.device).train()
         self.model.prepare_training(config)
-        self.optimizer = make_optimizer(config, self.model.parameters())
-        self.memory: Any = None
+        self.updates = Updates(self.model, config, self.processes)
         self.step = 0
-        self.loss_sum = torch.zeros((), device=self.device)  # nats per target, since the last line of the log
+        self.loss_sum = torch.zeros(
+            (), device=self.device, dtype=torch.float64
+        )  # nats per target, since the last line of the log
         self.loss_count = 0
         self.last: dict[str, Any] = {}
+        self.best: float | None = None  # score on held-out text
 
     @property
     def checkpoint(self) -> Path:
@@ -117,89 +130,105 @@ class TrainingRun:
         report: Callable[[str], None],
         on_step: Callable[[int], None],
         show_bar: bool = True,
+        on_line: Callable[[Mapping[str, Any]], None] = lambda line: None,
     ) -> TrainingResult:
         """Train to the end, or until `interrupt` is set; then finish the current update and save."""
-        config, unit = self.config, self.task.unit
+        config, unit, first = self.config, self.task.unit, self.processes.is_first
         try:
             self.out_dir.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise CheckpointWriteError(
                 f"{self.out_dir}: the output folder cannot be made ({error.strerror}).", repair="Choose another place."
             ) from error
-        hidden = None if show_bar else True  # None: unless stderr is a terminal
+        hidden = None if show_bar and first else True  # None: unless stderr is a terminal
         bar = tqdm(total=config.steps, initial=self.step, unit="step", disable=hidden, dynamic_ncols=True)  # on stderr
-        # A new run starts a new log, even if a run that was killed before its first checkpoint left one.
-        with bar, (self.out_dir / LOG_NAME).open("a" if self.step else "w", encoding="utf-8") as log:
+        stopping = False
+        with bar, ExitStack() as open_files:
+            # A new run starts a new log, even if a run that was killed before its first checkpoint left one.
+            log = self.out_dir / LOG_NAME
+            written = open_files.enter_context(log.open("a" if self.step else "w", encoding="utf-8")) if first else None
             since, logged_step = time.perf_counter(), self.step
-            while self.step < config.steps and not interrupt.is_set():
+            while self.step < config.steps and not stopping:
                 self._update()
                 bar.update()
                 last = self.step == config.steps
                 evaluating = self.task.held_out and (last or self.step % config.eval_every == 0)
                 if last or evaluating or self.step % config.log_every == 0:
                     line = self._log_line((self.step - logged_step) / (time.perf_counter() - since), evaluating)
-                    log.write(json.dumps(line) + "\n")
-                    log.flush()
-                    bits, speed = self._train_bits, line["tokens_per_second"]
-                    bar.set_postfix_str(f"{bits:.3f} bits/{unit}, {speed:,.0f} tokens/s")
-                    if evaluating:
+                    if written is not None:
+                        written.write(json.dumps(line) + "\n")
+                        written.flush()
+                        on_line(line)
+                    bar.set_postfix_str(f"{self._shown_bits()}, {line['tokens_per_second']:,.0f} tokens/s")
+                    if evaluating and first:
                         report(f"step {self.step:,}: {self._shown_scores()}")
+                    if evaluating and config.best:
+                        self._keep_best()
                     since, logged_step = time.perf_counter(), self.step
                 if self.step % config.checkpoint_every == 0:
                     self.save()
                 on_step(self.step)
+                stopping = self.processes.any(interrupt.is_set())
             self.save()
-            stopped = interrupt.is_set() and self.step < config.steps
+            stopped = stopping and self.step < config.steps
         ended = "stopped" if stopped else "finished"
-        report(f"{ended} at step {self.step:,} of {config.steps:,}; wrote {self.checkpoint}")
+        if first:
+            report(f"{ended} at step {self.step:,} of {config.steps:,}; wrote {self.checkpoint}")
         return TrainingResult(
             self.step, self._train_bits, self.last.get(f"valid_bits_per_{unit}"), stopped, self.checkpoint
         )
 
     def _update(self) -> None:
-        tokens, targets = (part.to(self.device) for part in self.task.batch(self.step))
-        for group in self.optimizer.param_groups:
-            group["lr"] = learning_rate(self.config, self.step)
-        memory = self.model.memory_before(self.memory, tokens.shape[1]) if self.task.carries_memory else None
-        autocast: AbstractContextManager[Any] = (
-            torch.autocast(self.device.type, torch.bfloat16) if self.bf16 else nullcontext()
-        )
-        with autocast:
-            hidden, self.memory = self.model(tokens, memory)
-            loss = self.model.loss(hidden, targets)
-        self.optimizer.zero_grad()
-        loss.backward()
-        torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.config.clip)
-        self.optimizer.step()
-        self.loss_sum += loss.detach()
+        self.loss_sum += self.updates.do(self.task, self.step)
         self.loss_count += 1
         self.step += 1
 
     def _log_line(self, steps_per_second: float, evaluating: bool) -> dict[str, Any]:
-        bits = self.loss_sum.item() / self.loss_count / math.log(2)
+        bits = self.processes.mean(self.loss_sum).item() / self.loss_count / math.log(2)
         if not math.isfinite(bits):
             raise self._diverged(f"the loss is {bits}")
         self.loss_sum.zero_()
         self.loss_count = 0
-        line = {
-            "step": self.step,
-            f"bits_per_{self.task.unit}": bits,
+        line: dict[str, Any] = {"step": self.step, f"bits_per_{self.task.unit}": bits}
+        if self.task.bytes_per_target is not None:
+            line |= {"bits_per_byte": bits / self.task.bytes_per_target, "perplexity": 2 ** min(bits, 1000.0)}
+        line |= {
             "learning_rate": learning_rate(self.config, self.step - 1),
             "tokens_per_second": steps_per_second * self.config.batch_size * self.task.segment_len,
         }
         if evaluating:
-            line |= self.task.evaluate(self.model)
+            line |= self.task.evaluate(self.updates.evaluated)
         self.last |= line
         return line
+
+    def _keep_best(self) -> None:
+        """Keep the weights, without the state of the run, if their score on held-out text is the best so far."""
+        score = self.last[f"valid_bits_per_{self.task.unit}"]
+        if self.best is None or score < self.best:
+            self.best = score
+            weights = self.updates.weights()
+            if self.processes.is_first:
+                save_checkpoint(self.out_dir / BEST_NAME, self.model.config, weights, tokenizer=self.task.tokenizer)
 
     @property
     def _train_bits(self) -> float | None:
         return self.last.get(f"bits_per_{self.task.unit}")
 
+    def _shown_bits(self, prefix: str = "", digits: int = 3) -> str:
+        """Return bits per unit, and if that is not a byte, bits per byte and perplexity."""
+        unit, last = self.task.unit, self.last
+        shown = f"{last[f'{prefix}bits_per_{unit}']:.{digits}f} bits/{unit}"
+        if self.task.bytes_per_target is None:
+            return shown
+        per_byte, perplexity = last[f"{prefix}bits_per_byte"], last[f"{prefix}perplexity"]
+        return f"{shown}, {per_byte:.{digits}f} bits/byte, perplexity {perplexity:,.1f}"
+
     def _shown_scores(self) -> str:
-        unit = self.task.unit
-        shown = f"{self._train_bits:.4f} bits/{unit}, held out {self.last[f'valid_bits_per_{unit}']:.4f}"
-        accuracy = self.last.get("valid_accuracy")
+        unit, last = self.task.unit, self.last
+        if self.task.bytes_per_target is not None:
+            return f"{self._shown_bits(digits=4)}; held out {self._shown_bits('valid_', 4)}"
+        shown = f"{self._train_bits:.4f} bits/{unit}, held out {last[f'valid_bits_per_{unit}']:.4f}"
+        accuracy = last.get("valid_accuracy")
         return shown if accuracy is None else f"{shown}, {accuracy:.1%} right"
 
     def _diverged(self, what: str) -> TrainingDivergedError:
@@ -209,8 +238,12 @@ class TrainingRun:
         )
 
     def save(self) -> None:
-        """Write the checkpoint with all state for `restore`; weights that are not finite never replace it."""
-        if not all(parameter.isfinite().all() for parameter in self.model.parameters()):
+        """Write the checkpoint with all state for `restore`; weights that are not finite never replace it.
+
+        Every process must call this; the first one writes.
+        """
+        weights = self.updates.weights()
+        if not all(tensor.isfinite().all() for tensor in weights.values()):
             raise self._diverged("some weights are not finite")
         on_cuda = self.device.type == "cuda"
         training = {
@@ -218,23 +251,26 @@ class TrainingRun:
             "files": self.files,
             "text_sha256": self.task.text_sha256,
             "step": self.step,
-            "optimizer": self.optimizer.state_dict(),
-            "memory": self.model.plain_memory(self.memory) if self.task.carries_memory else None,
+            "optimizer": self.updates.optimizer_state(),
+            "memory": self.updates.plain_memory() if self.task.carries_memory else None,
             "random_state": torch.get_rng_state(),
             "cuda_random_state": torch.cuda.get_rng_state(self.device) if on_cuda else None,
-            "loss_sum": self.loss_sum,
+            "loss_sum": self.processes.mean(self.loss_sum),
             "loss_count": self.loss_count,
+            "best": self.best,
+            "groups": self.updates.groups,
+            "averaging": self.updates.averaging(),
         }
-        save_checkpoint(
-            self.checkpoint,
-            self.model.config,
-            self.model.state_dict(),
-            training=training,
-            tokenizer=self.task.tokenizer,
-        )
+        if self.processes.is_first:
+            save_checkpoint(
+                self.checkpoint, self.model.config, weights, training=training, tokenizer=self.task.tokenizer
+            )
+        self.processes.wait()
 
     def restore(self) -> None:
         """Resume the run whose checkpoint is in the output folder; drop the log's lines after the checkpoint.
+
+        Every process must call this. The number of processes may be another one than before.
 
         Raises:
             CheckpointError: the folder has no checkpoint, or that of another run. The message lists every difference.
@@ -242,11 +278,10 @@ class TrainingRun:
         saved = load_checkpoint(self.checkpoint)
         state = _state_of(self.checkpoint, saved)
         self._check_same_run(saved.config, state)
-        self.model.load_state_dict(saved.state_dict)
-        self.optimizer.load_state_dict(state["optimizer"])
-        self.memory = self.model.memory_from_plain(state["memory"], self.device)
-        self.step, self.loss_count = state["step"], state["loss_count"]
-        self.loss_sum = state["loss_sum"].to(self.device)
+        self.updates.load(saved.state_dict, state["optimizer"], state.get("averaging"))
+        self.updates.set_memory(state["memory"], state.get("groups", 1))
+        self.step, self.loss_count, self.best = state["step"], state["loss_count"], state.get("best")
+        self.loss_sum = state["loss_sum"].to(self.device).double()
         torch.set_rng_state(state["random_state"])
         if self.device.type == "cuda" and state["cuda_random_state"] is not None:
             torch.cuda.set_rng_state(state["cuda_random_state"], self.device)
@@ -254,8 +289,10 @@ class TrainingRun:
         if log.exists():
             lines = [line for line in log.read_text(encoding="utf-8").splitlines() if line.endswith("}")]
             kept = [line for line in lines if json.loads(line)["step"] <= self.step]
-            with atomic_output.file(log) as temporary:
-                temporary.write_text("".join(line + "\n" for line in kept), encoding="utf-8")
+            self.processes.wait()  # until every process has read it
+            if self.processes.is_first:
+                with atomic_output.file(log) as temporary:
+                    temporary.write_text("".join(line + "\n" for line in kept), encoding="utf-8")
             for line in kept:
                 self.last |= json.loads(line)
 
@@ -263,8 +300,8 @@ class TrainingRun:
         here: dict[str, Any] = {"architecture": architecture_of(self.model.config)}
         there: dict[str, Any] = {"architecture": architecture_of(model_config)}
         if here == there:  # other architectures have other fields
-            here |= self.model.config.to_dict()
-            there |= model_config.to_dict()
+            here |= vars(self.model.config)
+            there |= vars(model_config)
         here |= {**self.config.to_dict(), "training text": self.task.text_sha256}
         # A checkpoint from before a setting existed has its default.
         there |= {**TrainingConfig().to_dict(), **state["config"], "training text": state["text_sha256"]}

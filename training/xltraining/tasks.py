@@ -12,6 +12,9 @@ from xltraining.duplication import N_TOKEN, DuplicationTask, sequence_length
 from xltraining.errors import ConfigError, DataError
 from xltraining.evaluation import evaluate
 from xltraining.language_model import LanguageModel, ModelConfig
+from xltraining.prepared_task import PreparedTask
+from xltraining.token_shards import is_prepared
+from xltraining.tokenizer_file import TokenizerFile
 from xltraining.training_config import TrainingConfig
 
 __all__ = ["Task", "TextTask", "check_task", "make_task"]
@@ -27,8 +30,12 @@ class Task(Protocol):
         """Name of a target in the log: `byte` as in `bits_per_byte`, or `symbol` as in `bits_per_symbol`."""
 
     @property
-    def tokenizer(self) -> str | None:
-        """Name of the tokenizer that turns text into the model's tokens, if there is one."""
+    def tokenizer(self) -> str | TokenizerFile | None:
+        """The tokenizer that turns text into the model's tokens, if there is one."""
+
+    @property
+    def bytes_per_target(self) -> float | None:
+        """Bytes of text that a target represents on average; None if `unit` is the only measure."""
 
     @property
     def segment_len(self) -> int:
@@ -46,8 +53,8 @@ class Task(Protocol):
     def held_out(self) -> bool:
         """Whether the task has held-out data for evaluation."""
 
-    def batch(self, step: int) -> tuple[Tensor, Tensor]:
-        """Return tokens and targets of a step (from 0), both (B,S) int64; targets of -100 are not scored."""
+    def batch(self, step: int, rows: slice = slice(None)) -> tuple[Tensor, Tensor]:
+        """Return tokens and targets of some rows of a step (from 0), both (rows,S) int64; -100 is not scored."""
 
     def evaluate(self, model: LanguageModel) -> dict[str, float]:
         """Return figures on held-out data, by their names in the log."""
@@ -58,6 +65,7 @@ class TextTask:
 
     unit = "byte"
     tokenizer = "bytes"
+    bytes_per_target = None
     carries_memory = True
 
     def __init__(self, text: Tensor, valid_text: Tensor, batch_size: int, segment_len: int, seed: int) -> None:
@@ -74,9 +82,10 @@ class TextTask:
         self.segment_len = segment_len
         self.held_out = len(valid_text) > 0
 
-    def batch(self, step: int) -> tuple[Tensor, Tensor]:
-        """Return tokens and targets of a step (from 0), both (B,S) int64."""
-        return self._streams.batch(step)
+    def batch(self, step: int, rows: slice = slice(None)) -> tuple[Tensor, Tensor]:
+        """Return tokens and targets of some rows of a step (from 0), both (rows,S) int64."""
+        tokens, targets = self._streams.batch(step)
+        return tokens[rows], targets[rows]
 
     def evaluate(self, model: LanguageModel) -> dict[str, float]:
         """Return bits per byte of the held-out text."""
@@ -122,6 +131,14 @@ def make_task(
         if train_files or valid_files:
             raise DataError("the duplication task draws its examples.", repair="Leave out the text files.")
         return DuplicationTask(training.word_length, training.batch_size, training.seed)
+    if any(is_prepared(Path(file)) for file in (*train_files, *valid_files)):
+        if len(train_files) != 1 or valid_files:
+            raise DataError(
+                "prepared data has its own held-out text.", repair="Name its folder alone, without other files."
+            )
+        return PreparedTask(Path(train_files[0]), model.n_token, training, model.tgt_len)
+    if training.shuffle:
+        raise DataError("shuffle needs documents.", repair="Prepare the text with `xlexport prepare` first.")
     if not train_files:
         raise DataError("no text was given to train on.", repair="Name one or more text files.")
     text, valid_text = read_bytes(train_files), read_bytes(valid_files)

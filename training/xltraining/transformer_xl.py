@@ -1,111 +1,29 @@
 """Transformer-XL: segment recurrence and relative attention (Dai et al. 2019, arXiv:1901.02860).
 
-Axes: B batch, S tokens of the segment, M memory rows, K = M + S keys, D `d_model`, H heads, h `d_head`, V vocabulary.
+Axes: B batch, S tokens of the segment, M memory rows, K = M + S keys, D `d_model`, V vocabulary.
 
-The distance of query i from key j is `i + M - j`. The attention score of Section 3.3 has four terms,
-
-    (q_i + u) . k_j  +  (q_i + v) . W_kR R[distance],      both scaled by 1/sqrt(h),
-
-with u = `content_bias`, v = `position_bias` and R the sinusoids of `sinusoids`.
+The distance of query i from key j is `i + M - j`. `xltraining.encodings` has the attention of each encoding of
+positions.
 """
 
 import copy
 import math
 from dataclasses import replace
+from typing import cast
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from xltraining.adaptive import AdaptiveEmbedding, AdaptiveSoftmax
+from xltraining.dropout import WordDropout, make_dropout
+from xltraining.encodings import make_attention
+from xltraining.errors import DataError
 from xltraining.language_model import LanguageModel
 from xltraining.transformer_xl_config import TransformerXLConfig
 
-__all__ = [
-    "FeedForward",
-    "RelativeAttention",
-    "TransformerXL",
-    "TransformerXLLayer",
-    "relative_shift",
-    "sinusoids",
-]
+__all__ = ["FeedForward", "TransformerXL", "TransformerXLLayer"]
 
 _INIT_STD = 0.02
-
-
-def sinusoids(distances: Tensor, d_model: int) -> Tensor:
-    """Return position encodings (N, D) of distances (N,): D/2 sines, then D/2 cosines, always computed in float32."""
-    exponents = torch.arange(0, d_model, 2, dtype=torch.float32, device=distances.device) / d_model
-    angles = distances.float()[:, None] / 10000**exponents
-    return torch.cat([angles.sin(), angles.cos()], dim=-1)
-
-
-def relative_shift(scores: Tensor) -> Tensor:
-    """Align scores by distance with the keys they belong to, without copying (Appendix B).
-
-    Args:
-        scores: (..., S, K+1), contiguous; column c of every row belongs to distance K - c.
-
-    Returns:
-        A view (..., S, K): column j of row i belongs to distance i + M - j with M = K - S. Columns j > i + M are in the
-        future: they hold scores of other rows and must be masked.
-    """
-    *lead, S, columns = scores.shape
-    rotated = scores.view(*lead, columns, S)
-    return rotated[..., 1:, :].view(*lead, S, columns - 1)
-
-
-class RelativeAttention(nn.Module):
-    """Multi-head attention over memory and segment, with its residual connection and layer normalisation."""
-
-    def __init__(self, config: TransformerXLConfig) -> None:
-        super().__init__()
-        D, H, h = config.d_model, config.n_head, config.d_head
-        self.n_head, self.d_head, self.pre_lnorm = H, h, config.pre_lnorm
-        self.qkv = nn.Linear(D, 3 * H * h, bias=False)
-        self.position = nn.Linear(D, H * h, bias=False)
-        self.output = nn.Linear(H * h, D, bias=False)
-        self.content_bias = nn.Parameter(torch.empty(H, h))
-        self.position_bias = nn.Parameter(torch.empty(H, h))
-        self.norm = nn.LayerNorm(D, eps=config.layer_norm_epsilon)
-        self.dropout = nn.Dropout(config.dropout)
-        self.dropatt = nn.Dropout(config.dropatt)
-
-    def forward(self, hidden: Tensor, memory: Tensor, positions: Tensor, masked: Tensor) -> Tensor:
-        """Return the block's output (B,S,D).
-
-        Args:
-            hidden: (B,S,D).
-            memory: (B,M,D).
-            positions: encodings (K+1,D) of the distances K..0.
-            masked: (S,K) bool, true for keys that a query does not see.
-        """
-        B, S, _ = hidden.shape
-        H, h = self.n_head, self.d_head
-        context = torch.cat([memory, hidden], dim=1)
-        K = context.shape[1]
-        normed = self.norm(context) if self.pre_lnorm else context
-
-        # Memory rows need no query, so the rows of the single weight are used separately.
-        query_weight, key_value_weight = self.qkv.weight.split([H * h, 2 * H * h])
-        query = F.linear(normed[:, K - S :], query_weight).view(B, S, H, h)
-        key, value = F.linear(normed, key_value_weight).view(B, K, 2, H, h).permute(2, 0, 3, 1, 4)  # 2 x (B,H,K,h)
-        position_key = self.position(positions).view(K + 1, H, h).permute(1, 2, 0)  # (H,h,K+1)
-
-        scale = h**-0.5
-        by_content = ((query + self.content_bias) * scale).transpose(1, 2)  # (B,H,S,h)
-        by_position = ((query + self.position_bias) * scale).transpose(1, 2)  # (B,H,S,h)
-        scores = torch.baddbmm(
-            relative_shift(by_position @ position_key).flatten(0, 1),  # (B*H,S,K)
-            by_content.flatten(0, 1),
-            key.flatten(0, 1).transpose(1, 2),
-        )
-        attention = self.dropatt(scores.masked_fill_(masked, -math.inf).softmax(dim=-1))
-        mixed = torch.bmm(attention, value.flatten(0, 1))  # (B*H,S,h)
-        mixed = mixed.view(B, H, S, h).transpose(1, 2).flatten(2)  # (B,S,H*h)
-
-        result = hidden + self.dropout(self.output(mixed))
-        return result if self.pre_lnorm else self.norm(result)
 
 
 class FeedForward(nn.Module):
@@ -117,7 +35,7 @@ class FeedForward(nn.Module):
         self.inner = nn.Linear(config.d_model, config.d_inner)
         self.outer = nn.Linear(config.d_inner, config.d_model)
         self.norm = nn.LayerNorm(config.d_model, eps=config.layer_norm_epsilon)
-        self.dropout = nn.Dropout(config.dropout)
+        self.dropout = make_dropout(config.dropout, config.variational)
 
     def forward(self, hidden: Tensor) -> Tensor:
         """Return the block's output (B,S,D) from hidden (B,S,D)."""
@@ -130,14 +48,14 @@ class FeedForward(nn.Module):
 class TransformerXLLayer(nn.Module):
     """One attention block and one feed-forward block."""
 
-    def __init__(self, config: TransformerXLConfig) -> None:
+    def __init__(self, config: TransformerXLConfig, index: int) -> None:
         super().__init__()
-        self.attention = RelativeAttention(config)
+        self.attention = make_attention(config, index)
         self.feed_forward = FeedForward(config)
 
-    def forward(self, hidden: Tensor, memory: Tensor, positions: Tensor, masked: Tensor) -> Tensor:
-        """Return the layer's output (B,S,D); see `RelativeAttention.forward`."""
-        return self.feed_forward(self.attention(hidden, memory, positions, masked))
+    def forward(self, hidden: Tensor, memory: Tensor, shared: Tensor | None, masked: Tensor) -> Tensor:
+        """Return the layer's output (B,S,D); see `Attention.forward`."""
+        return self.feed_forward(self.attention(hidden, memory, shared, masked))
 
 
 class TransformerXL(LanguageModel):
@@ -152,9 +70,11 @@ class TransformerXL(LanguageModel):
         super().__init__()
         self.config = config
         self.word_emb = AdaptiveEmbedding(config)
-        self.layers = nn.ModuleList(TransformerXLLayer(config) for _ in range(config.n_layer))
+        self.layers = nn.ModuleList(TransformerXLLayer(config, index) for index in range(config.n_layer))
         self.head = AdaptiveSoftmax(config)
-        self.dropout = nn.Dropout(config.dropout)
+        self.dropout = make_dropout(config.dropout, config.variational)
+        self.dropinp = make_dropout(config.dropout if config.dropinp is None else config.dropinp, config.variational)
+        self.dropemb = WordDropout(config.dropemb, config.n_token)
         self.tie()
         self._initialise()
 
@@ -200,6 +120,12 @@ class TransformerXL(LanguageModel):
         like = next(self.parameters())
         return [like.new_zeros(batch_size, rows, self.config.d_model) for _ in range(self.config.n_layer)]
 
+    def memory_before(self, memory: list[Tensor] | None, length: int) -> list[Tensor] | None:
+        """Return the memory for a segment of `length` tokens, or None if absolute places end before that."""
+        limit = self.config.position_limit
+        ended = limit is not None and memory is not None and memory[0].shape[1] + length > limit
+        return None if ended else memory
+
     def forward(self, tokens: Tensor, memory: list[Tensor] | None = None) -> tuple[Tensor, list[Tensor]]:
         """Run one segment.
 
@@ -208,38 +134,52 @@ class TransformerXL(LanguageModel):
             memory: memory that the previous segment returned, n_layer tensors (B,M,D); None starts a document.
 
         Returns:
-            Last hidden states (B,S,D), and the new memory: the last `mem_len` inputs of each layer, detached.
+            Last hidden states (B,S,D), and the new memory: the last `kept_rows` inputs of each layer, detached.
+
+        Raises:
+            DataError: the tokens exceed the places of an absolute encoding.
         """
+        hidden, new_memory = self.forward_layers(tokens, memory)
+        return self.dropout(hidden[-1]), new_memory
+
+    def forward_layers(self, tokens: Tensor, memory: list[Tensor] | None = None) -> tuple[list[Tensor], list[Tensor]]:
+        """Run one segment; return the output (B,S,D) of every layer, before the last dropout, and the new memory."""
         B, S = tokens.shape
         memory = self.first_memory(B) if memory is None else memory
         M = memory[0].shape[1]
-        positions, masked = self._positions_and_mask(M, S, tokens.device)
+        limit = self.config.position_limit
+        if limit is not None and limit < M + S:
+            raise DataError(
+                f"{M + S:,} tokens exceed the {limit:,} places of encoding {self.config.encoding}.",
+                repair="Begin again without memory.",
+            )
+        attentions = [cast(TransformerXLLayer, layer).attention for layer in self.layers]
+        shared = attentions[0].shared(self.config, M, S)
+        masked = self._mask(M, S, tokens.device)
 
-        hidden = self.dropout(self.word_emb(tokens) * math.sqrt(self.config.d_model))
-        new_memory = []
-        for layer, layer_memory in zip(self.layers, memory, strict=True):
+        embedded = self.dropemb(self.word_emb(tokens), tokens)
+        hidden = self.dropinp(embedded * math.sqrt(self.config.d_model))
+        outputs, new_memory = [], []
+        for layer, attention, layer_memory in zip(self.layers, attentions, memory, strict=True):
+            hidden = attention.place(hidden, M)
             new_memory.append(self._remember(layer_memory, hidden))
-            hidden = layer(hidden, layer_memory, positions, masked)
-        return self.dropout(hidden), new_memory
+            hidden = layer(hidden, layer_memory, shared, masked)
+            outputs.append(hidden)
+        return outputs, new_memory
 
-    def _positions_and_mask(self, M: int, S: int, device: torch.device) -> tuple[Tensor, Tensor]:
-        """Return encodings (K+1,D) of the distances K..0 (the first one only pads the shift), and the mask (S,K)."""
+    def _mask(self, M: int, S: int, device: torch.device) -> Tensor:
+        """Return the mask (S,K), true for keys that a query does not see."""
         K = M + S
-        distances = torch.arange(K, -1, -1, device=device)
-        if self.config.clamp_len > 0:
-            distances = distances.clamp(max=self.config.clamp_len)
-        positions = self.dropout(sinusoids(distances, self.config.d_model))
-
         distance = torch.arange(M, K, device=device)[:, None] - torch.arange(K, device=device)  # (S,K)
         masked = distance < 0
         if self.config.window is not None:
             masked = masked | (distance >= self.config.window)
-        return positions, masked
+        return masked
 
     def _remember(self, memory: Tensor, hidden: Tensor) -> Tensor:
         with torch.no_grad():
             rows = torch.cat([memory, hidden], dim=1)
-            return rows[:, max(0, rows.shape[1] - self.config.mem_len) :].detach()
+            return rows[:, max(0, rows.shape[1] - self.config.kept_rows) :].detach()
 
     def logits(self, hidden: Tensor) -> Tensor:
         """Return logits (B,S,V), with cutoffs log-probabilities, from the hidden states (B,S,D) of `forward`."""
@@ -252,6 +192,10 @@ class TransformerXL(LanguageModel):
     def log_probs(self, hidden: Tensor, targets: Tensor) -> Tensor:
         """Return the log-probability of each target in nats, (B,S), from hidden (B,S,D) and targets (B,S) int64."""
         return self.head.log_probs(hidden, targets)
+
+    def loss(self, hidden: Tensor, targets: Tensor) -> Tensor:
+        """Return the mean negative log-probability of the targets in nats; see `AdaptiveSoftmax.loss`."""
+        return self.head.loss(hidden, targets)
 
     def with_evaluation(
         self, mem_len: int | None = None, clamp_len: int | None = None, same_length: bool | None = None

@@ -14,8 +14,10 @@ __all__ = ["TransformerXLConfig"]
 
 _AT_LEAST_ONE = ("n_token", "n_layer", "n_head", "d_model", "d_head", "d_inner", "tgt_len")
 _INTEGERS = (*_AT_LEAST_ONE, "mem_len", "clamp_len", "div_val", "window_extra")
-_BOOLEANS = ("same_length", "untie_r", "pre_lnorm", "tie_weight", "proj_same_dim")
-_PROBABILITIES = ("dropout", "dropatt")
+_BOOLEANS = ("same_length", "untie_r", "pre_lnorm", "tie_weight", "proj_same_dim", "variational")
+_PROBABILITIES = ("dropout", "dropatt", "dropinp", "dropemb")
+_ABSOLUTE = ("sinusoidal", "learned")
+_CHOICES = {"first_memory": ("empty", "zeros"), "encoding": ("relative", "shaw", *_ABSOLUTE)}
 # A file's configuration must not cause a long construction of the model, or sizes beyond torch's limits.
 _MOST_LAYERS = 1000
 _LARGEST_SIZE = 1 << 31
@@ -32,6 +34,7 @@ class TransformerXLConfig(ModelConfig):
     """
 
     NAME: ClassVar[str] = "Transformer-XL"
+    LATER: ClassVar[tuple[str, ...]] = ("encoding", "max_klen", "variational", "dropinp", "dropemb")
 
     n_token: int = 256
     """Size of the vocabulary."""
@@ -74,6 +77,19 @@ class TransformerXLConfig(ModelConfig):
     """Memory at the start of a document: empty, or `mem_len` zero rows that queries attend to."""
     window_extra: int = 0
     """1: with `same_length` a token sees `mem_len + 1` keys, as NVIDIA's and the TensorFlow code do."""
+    encoding: Literal["relative", "shaw", "sinusoidal", "learned"] = "relative"
+    """Encoding of positions (`xltraining.encodings`): `attn_type` 0 to 3 of the authors' code.
+
+    `sinusoidal` and `learned` are absolute: documents are read in parts of `tgt_len` tokens, without recurrence.
+    """
+    max_klen: int | None = None
+    """Number of distances (`shaw`) or places (`learned`) with an embedding; None: `tgt_len` + `mem_len`."""
+    variational: bool = False
+    """Dropout masks stay the same for a whole segment (`LockedDropout`)."""
+    dropinp: float | None = None
+    """Dropout of the first layer's inputs; None: `dropout`."""
+    dropemb: float = 0.0
+    """Dropout of words (`WordDropout`)."""
 
     def __post_init__(self) -> None:
         problems = [*self._type_problems()] or [*self._value_problems()]
@@ -85,8 +101,9 @@ class TransformerXLConfig(ModelConfig):
         for name in _INTEGERS:
             if not is_integer(getattr(self, name)):
                 problems.append(f"{name} must be an integer, found {shown(getattr(self, name))}")
-        if self.d_embed is not None and not is_integer(self.d_embed):
-            problems.append(f"d_embed must be an integer or None, found {shown(self.d_embed)}")
+        for name in ("d_embed", "max_klen"):
+            if getattr(self, name) is not None and not is_integer(getattr(self, name)):
+                problems.append(f"{name} must be an integer or None, found {shown(getattr(self, name))}")
         for name, kind, right in (("cutoffs", "integers", is_integer), ("tie_projs", "true and false", is_boolean)):
             value = getattr(self, name)
             if not isinstance(value, tuple) or not all(map(right, value)):
@@ -96,10 +113,12 @@ class TransformerXLConfig(ModelConfig):
                 problems.append(f"{name} must be true or false, found {shown(getattr(self, name))}")
         for name in (*_PROBABILITIES, "layer_norm_epsilon"):
             value = getattr(self, name)
-            if not is_finite(value):
+            if not is_finite(value) and (name, value) != ("dropinp", None):
                 problems.append(f"{name} must be a finite number, found {shown(value)}")
-        if self.first_memory not in ("empty", "zeros"):
-            problems.append(f"first_memory must be 'empty' or 'zeros', found {shown(self.first_memory)}")
+        for name, choices in _CHOICES.items():
+            if getattr(self, name) not in choices:
+                *but_last, last = map(repr, choices)
+                problems.append(f"{name} must be {', '.join(but_last)} or {last}, found {shown(getattr(self, name))}")
         return problems
 
     def _value_problems(self) -> list[str]:
@@ -111,9 +130,9 @@ class TransformerXLConfig(ModelConfig):
         problems += [
             f"{name} must be in [0, 1), found {getattr(self, name)}"
             for name in _PROBABILITIES
-            if not 0 <= getattr(self, name) < 1
+            if not 0 <= (getattr(self, name) or 0) < 1
         ]
-        too_large = [name for name in (*_INTEGERS, "d_embed") if (getattr(self, name) or 0) > _LARGEST_SIZE]
+        too_large = [name for name in (*_INTEGERS, "d_embed", "max_klen") if (getattr(self, name) or 0) > _LARGEST_SIZE]
         problems += [f"{name} must be at most {_LARGEST_SIZE:,}, found a larger number" for name in too_large]
         if _MOST_LAYERS < self.n_layer <= _LARGEST_SIZE:
             problems.append(f"n_layer must be at most {_MOST_LAYERS:,}, found {self.n_layer:,}")
@@ -129,7 +148,24 @@ class TransformerXLConfig(ModelConfig):
             problems.append(f"layer_norm_epsilon must be above 0, found {self.layer_norm_epsilon}")
         if self.window_extra not in (0, 1):
             problems.append(f"window_extra must be 0 or 1, found {shown(self.window_extra)}")
+        problems += self._encoding_problems()
         return problems or [*self._matrix_problems()] or self._cluster_problems()
+
+    def _encoding_problems(self) -> Iterator[str]:
+        if self.max_klen is not None and self.max_klen < (self.tgt_len if self.encoding == "learned" else 1):
+            least = "tgt_len" if self.encoding == "learned" else "1"
+            yield f"max_klen must be at least {least}, found {self.max_klen}"
+        if self.max_klen is not None and self.encoding not in ("shaw", "learned"):
+            yield f"max_klen is for encoding shaw or learned, found {self.encoding}"
+        if self.encoding != "relative" and not self.untie_r:
+            yield f"untie_r must be true for encoding {self.encoding}: only relative can share its biases"
+        if self.is_absolute and self.mem_len:
+            yield (
+                f"mem_len must be 0 for encoding {self.encoding}, found {self.mem_len}: places in one segment mean "
+                "nothing in the next (Section 3.3)"
+            )
+        if self.is_absolute and self.first_memory == "zeros":
+            yield f"first_memory must be 'empty' for encoding {self.encoding}, which has no memory"
 
     def _matrix_problems(self) -> Iterator[str]:
         d_embed = self.d_model if self.d_embed is None else self.d_embed
@@ -139,6 +175,8 @@ class TransformerXLConfig(ModelConfig):
             ("d_model × d_embed", self.d_model, d_embed),
             ("3 × n_head × d_head × d_model", 3 * heads, self.d_model),
             ("d_inner × d_model", self.d_inner, self.d_model),
+            ("max_klen × n_head × d_head", self.n_embedded, heads),
+            ("max_klen × d_model", self.n_embedded, self.d_model),
         ):
             if rows * columns > _LARGEST_MATRIX:
                 yield f"{name} must be at most {_LARGEST_MATRIX:,}, found {rows * columns:,}"
@@ -159,6 +197,36 @@ class TransformerXLConfig(ModelConfig):
                 f"tie_projs must have a value for each of {len(self.cutoffs) + 1} clusters, found {len(self.tie_projs)}"
             )
         return problems
+
+    @property
+    def is_absolute(self) -> bool:
+        """Whether positions are places in a part of `tgt_len` tokens, not distances."""
+        return self.encoding in _ABSOLUTE
+
+    @property
+    def position_limit(self) -> int | None:
+        """Number of places: after so many tokens a document begins again; None: no limit."""
+        return self.tgt_len if self.is_absolute else None
+
+    @property
+    def position_limit_source(self) -> str:
+        """Origin of the limit, as the end of a message."""
+        return f" (tgt_len, because encoding {self.encoding} is absolute)" if self.is_absolute else ""
+
+    @property
+    def kept_rows(self) -> int:
+        """Rows of earlier tokens that each layer keeps: `mem_len`, or for absolute encodings a whole part."""
+        return self.tgt_len if self.is_absolute else self.mem_len
+
+    @property
+    def n_embedded(self) -> int:
+        """Number of distances or places that have an embedding, if the encoding has embeddings."""
+        return self.tgt_len + self.mem_len if self.max_klen is None else self.max_klen
+
+    @property
+    def distinct_distances(self) -> int:
+        """Number of distances that encoding `shaw` distinguishes, from 0 on."""
+        return min(self.n_embedded, self.clamp_len) if self.clamp_len > 0 else self.n_embedded
 
     @property
     def window(self) -> int | None:

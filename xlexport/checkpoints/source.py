@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     from xlruntime.tokenizers.vocabulary import Vocabulary
     from xltraining.checkpoint import Checkpoint
+    from xltraining.tokenizer_file import TokenizerFile
 
 __all__ = ["Note", "SourceCheckpoint", "digest_files", "float_kinds", "float_notes", "model_source"]
 
@@ -46,8 +47,8 @@ class SourceCheckpoint:
         architecture: its name in `xltraining.architectures`.
         format: name of the format that read it.
         config: hyper-parameters as plain values, under the field's names.
-        tokenizer: `bytes`, the checkpoint's vocabulary, the path of its file for a tokenizer library, or None if the
-            checkpoint does not say.
+        tokenizer: `bytes`, the checkpoint's vocabulary, its file for a tokenizer library or the path of that file, or
+            None if the checkpoint does not say.
         files: the files that were read, with their SHA-256 and size at that time, for the bundle's provenance.
         build_model: makes the eager model, float32, in evaluation mode.
         notes: a sentence for each choice that was made for the user, and for each part of the source that a bundle
@@ -60,7 +61,7 @@ class SourceCheckpoint:
     architecture: str
     format: str
     config: Mapping[str, Any]
-    tokenizer: str | Vocabulary | Path | None
+    tokenizer: str | Vocabulary | TokenizerFile | Path | None
     files: Mapping[Path, FileDigest]
     build_model: Callable[[], Any] = field(repr=False)
     notes: tuple[str, ...] = ()
@@ -90,7 +91,7 @@ def model_source(
     checkpoint: Checkpoint,
     *,
     files: Iterable[Path],
-    tokenizer: str | Vocabulary | Path | None = None,
+    tokenizer: str | Vocabulary | TokenizerFile | Path | None = None,
     notes: Iterable[str] = (),
     needs: Iterable[str] = (),
 ) -> SourceCheckpoint:

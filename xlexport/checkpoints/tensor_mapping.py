@@ -24,11 +24,18 @@ MOST_LAYERS_LISTED = 40
 
 @dataclass(frozen=True)
 class Origin:
-    """The place of a parameter's tensor in a file: under any of `names`, all of it or only the rows `rows`."""
+    """The place of a parameter's tensor in a file: under any of `names`, all of it or a part.
+
+    Attributes:
+        shape: of the whole tensor in the file.
+        rows: the first of its rows and the one after the last; None: all.
+        index: the number of the part in a stack of tensors; None: not a stack.
+    """
 
     names: tuple[str, ...]
     shape: tuple[int, ...]
     rows: tuple[int, int] | None = None
+    index: int | None = None
 
 
 def same(one: Tensor, other: Tensor) -> bool:
@@ -89,7 +96,9 @@ class TensorMapping:
         for name, tensor in zip(present[1:], tensors[1:], strict=True):
             if first is not None and tensor is not None and not same(tensor, first):
                 self.problems.append(f"{name} differs from {present[0]}")
-        return first if first is None or origin.rows is None else first[slice(*origin.rows)]
+        if first is None or origin.rows is None:
+            return first if first is None or origin.index is None else first[origin.index]
+        return first[slice(*origin.rows)]
 
     def _checked(self, name: str, shape: tuple[int, ...]) -> Tensor | None:
         import torch

@@ -39,6 +39,8 @@ FREQUENCIES = "pos_emb.inv_freq"  # a buffer: the sinusoids' frequencies, which 
 
 LAYER_NAMES = {
     "attention.qkv.weight": "dec_attn.qkv_net.weight",
+    "attention.query.weight": "dec_attn.q_net.weight",
+    "attention.key_value.weight": "dec_attn.kv_net.weight",
     "attention.position.weight": "dec_attn.r_net.weight",
     "attention.output.weight": "dec_attn.o_net.weight",
     "attention.content_bias": "dec_attn.r_w_bias",
@@ -51,6 +53,14 @@ LAYER_NAMES = {
     "feed_forward.outer.bias": "pos_ff.CoreNet.3.bias",
     "feed_forward.norm.weight": "pos_ff.layer_norm.weight",
     "feed_forward.norm.bias": "pos_ff.layer_norm.bias",
+}
+STACKED = {  # tensors of all layers in one, by encoding
+    "shaw": {
+        "attention.content_bias": "r_w_bias",
+        "attention.distance_key": "r_emb",
+        "attention.distance_bias": "r_bias",
+    },
+    "learned": {"attention.places": "r_emb"},
 }
 GLOBAL_BIASES = {"attention.content_bias": "r_w_bias", "attention.position_bias": "r_r_bias"}
 CLUSTER_NAMES = {  # {} is the cluster's number; several names: code bases name the same tensor differently
@@ -121,6 +131,9 @@ def canonical_tensors(
 
     tied = TransformerXL.tied_names(config)
     mapping = TensorMapping(tensors)
+    width = config.n_head * config.d_head
+    if config.encoding == "learned" and width != config.d_model:
+        mapping.problems.append(f"n_head × d_head is {width}, d_model {config.d_model}, but r_emb has vectors of both")
     result: dict[str, Tensor] = {}
     for name, origin in _origins(config, tables_are_cut).items():
         tensor = mapping.take(origin, optional=name in tied)
@@ -129,7 +142,7 @@ def canonical_tensors(
             mapping.problems.append(f"{mapping.found(origin)} differs from what the configuration ties it to")
         tensor = owner if name in tied else tensor
         if tensor is not None:
-            result[name] = tensor
+            result[name] = tensor.flatten(1) if name.endswith(".places") else tensor
     mapping.check_frequencies(FREQUENCIES, config.d_model)
     mapping.require_fit(path)
     for name in CLUSTER_ROWS:
@@ -164,6 +177,11 @@ def _origins(config: TransformerXLConfig, tables_are_cut: bool) -> dict[str, Ori
                 origins[name] = Origin(tuple(name.format(0 if shared else index) for name in names), shape)
         else:
             assert layer is not None  # the model does not have other parameters
+            if stack := STACKED.get(config.encoding, {}).get(layer[2]):
+                # The authors keep places in heads.
+                heads = (config.n_head, config.d_head) if config.encoding == "learned" else shape[1:]
+                origins[name] = Origin((stack,), (config.n_layer, shape[0], *heads), index=int(layer[1]))
+                continue
             theirs = f"layers.{layer[1]}.{LAYER_NAMES[layer[2]]}"
             is_global = layer[2] in GLOBAL_BIASES and layer[1] == "0" and not config.untie_r
             origins[name] = Origin((GLOBAL_BIASES[layer[2]], theirs) if is_global else (theirs,), shape)

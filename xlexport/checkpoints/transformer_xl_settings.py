@@ -1,14 +1,14 @@
 """Hyper-parameters of checkpoints in the authors' names: stated values, values shown by the tensors, contradictions.
 
 Settings are plain values under the field's names: the fields of `TransformerXLConfig`, and `attn_type`, `ext_len` and
-`sample_softmax`. Each of the last three has only one supported value.
+`sample_softmax`. Each of the last two has only one supported value, and of `attn_type` a code base may have only one.
 """
 
 from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -27,6 +27,7 @@ __all__ = [
     "SIZES",
     "contradictions",
     "plain_cutoffs",
+    "problem_of_memory",
     "require_supported",
     "sizes_of",
     "ties_of",
@@ -49,6 +50,7 @@ KINDS = ("attn_type", "sample_softmax")
 SETTINGS = (*SIZES, *CHOICES, *WITHOUT_EFFECT, *EVALUATION_SETTINGS, *KINDS)
 MOST_CLUSTERS = 1000
 NOT_FIELDS = (*KINDS, "ext_len", "n_cutoffs")
+ENCODINGS = ("relative", "shaw", "sinusoidal", "learned")  # by attn_type
 ATTENTION_TYPES = {
     1: "learned relative positions, a vector and a bias for each distance and layer (after Shaw et al. 2018)",
     2: "absolute sinusoids that are added to the embeddings (Vaswani et al. 2017)",
@@ -79,6 +81,8 @@ def sizes_of(tensors: Mapping[str, Any], div_val: object = None) -> dict[str, An
         sizes["n_layer"] = len(layers)
     if bias := shape("r_w_bias", 2) or shape("layers.0.dec_attn.r_w_bias", 2):
         sizes["n_head"], sizes["d_head"] = bias
+    if embedded := shape("r_emb", 4):
+        _, sizes["max_klen"], sizes["n_head"], sizes["d_head"] = embedded
     if output := shape("layers.0.dec_attn.o_net.weight", 2):
         sizes["d_model"] = output[0]
     if inner := shape("layers.0.pos_ff.CoreNet.0.weight", 2):
@@ -158,11 +162,14 @@ def _value(value: object) -> str:
     return shown(list(value) if isinstance(value, tuple) else value)
 
 
-def require_supported(path: Path, settings: Mapping[str, Any], names: Iterable[str] = ()) -> None:
-    """Refuse what the step graphs cannot compute.
+def require_supported(
+    path: Path, settings: Mapping[str, Any], names: Iterable[str] = (), attn_types: Collection[int] = (0,)
+) -> None:
+    """Refuse what the step graphs cannot compute, or what is not known of a code base.
 
     Args:
         names: names of the tensors, which also show unsupported parts.
+        attn_types: kinds of attention whose tensors the caller reads.
 
     Raises:
         CheckpointError: the message lists all unsupported settings, with the reasons.
@@ -170,12 +177,14 @@ def require_supported(path: Path, settings: Mapping[str, Any], names: Iterable[s
     found = set(names)
     attn_type, ext_len = settings.get("attn_type", 0) or _attention_type(found), settings.get("ext_len", 0)
     problems = []
-    if attn_type != 0:
+    if type(attn_type) is not int or attn_type not in attn_types:
         what = ATTENTION_TYPES.get(attn_type, "unknown here") if isinstance(attn_type, int) else "not a number"
         problems.append(
-            f"attn_type {_value(attn_type)} is {what}, but the step graphs' memory holds keys without positions and "
-            "needs the relative sinusoids of attn_type 0"
+            f"attn_type {_value(attn_type)} is {what}, which is read from model.pt of the authors' PyTorch code only"
         )
+    memory = problem_of_memory(attn_type, settings.get("mem_len"))
+    if memory and not problems:
+        problems.append(memory)
     if ext_len not in (0, None):
         problems.append(
             f"ext_len {_value(ext_len)} feeds the last tokens of a segment once more with the next one, as context "
@@ -188,9 +197,21 @@ def require_supported(path: Path, settings: Mapping[str, Any], names: Iterable[s
             "vocabulary, which no published model uses and no oracle covers"
         )
     if problems:
-        only_length = attn_type == 0 and len(problems) == 1 and ext_len not in (0, None)
-        repair = 'Give --config with {"ext_len": 0} to go without.' if only_length else "Such models are not converted."
+        repair = "Such models are not converted."
+        if len(problems) == 1 and (memory or ext_len not in (0, None)) and attn_type in attn_types:
+            repair = f'Give --config with {{"{"mem_len" if memory else "ext_len"}": 0}} to go without.'
         raise CheckpointError(f"{path}: {'; '.join(problems)}.", repair=repair)
+
+
+def problem_of_memory(attn_type: object, mem_len: object) -> str | None:
+    """Return why a model with absolute places has no memory in the graphs, or None if it has none anyway."""
+    if attn_type not in (2, 3) or not mem_len:
+        return None
+    return (
+        f"mem_len {_value(mem_len)} with attn_type {_value(attn_type)}: the authors' code adds positions to the "
+        "rows of memory again with every segment, so that a row depends on how often it was read"
+        + (", and stops at the first segment" if attn_type == 2 else "")
+    )
 
 
 def _attention_type(names: set[str]) -> int:
@@ -253,6 +274,7 @@ def torch_source(
     tokenizer: str | Vocabulary | Path | None = None,
     notes: Iterable[str] = (),
     tables_are_cut: bool = False,
+    attn_types: Collection[int] = (0,),
 ) -> SourceCheckpoint:
     """Make the source of a checkpoint in the authors' names.
 
@@ -260,6 +282,7 @@ def torch_source(
         tensors: as `plain_names` returns them.
         settings: the source's own settings; sizes that it leaves out come from the tensors.
         tables_are_cut: see `canonical_tensors`.
+        attn_types: see `require_supported`.
 
     Raises:
         CheckpointError: it is of an unsupported kind, contradicts itself, or its tensors do not fit. The message lists
@@ -269,7 +292,8 @@ def torch_source(
     from xltraining.errors import ConfigError
     from xltraining.transformer_xl_config import TransformerXLConfig
 
-    require_supported(path, settings, tensors)
+    require_supported(path, settings, tensors, attn_types)
+    attn_type = settings.get("attn_type", 0) or _attention_type(set(tensors))
     if ANCHOR not in tensors:
         raise CheckpointError(f"{path}: no {ANCHOR} in it, so not a Transformer-XL.", repair="Check the path.")
     if not any(name.startswith("crit.") for name in tensors):
@@ -285,7 +309,8 @@ def torch_source(
             f"{path}: {problems_listed(found)}.", repair="Give the configuration that it was trained with."
         )
     values = {
-        "untie_r": "r_w_bias" not in tensors,
+        "untie_r": "r_w_bias" not in tensors or attn_type != 0,
+        "encoding": ENCODINGS[attn_type],
         "div_val": _single_div_val(tensors, sizes),
         "first_memory": code_base.first_memory,
         "window_extra": code_base.window_extra,

@@ -32,11 +32,12 @@ COMMANDS = {
     "generate": "Continue PROMPT with BUNDLE. Needs no PyTorch.",
     "inspect": "Check the bundle or checkpoint at PATH, and show what is in it.",
     "plot": "Draw documents and models into .png or .svg files.",
+    "prepare": "Turn text FILES into token ids for training.",
     "quantize": "Write BUNDLE in a lower precision.",
     "report": "Write a web page: a text coloured by how surprising it is.",
     "score": "Score FILES with BUNDLE, each as one document of any length.",
     "serve": "Answer HTTP requests for scores and continuations with BUNDLES.",
-    "train": "Train a byte-level language model on text FILES.",
+    "train": "Train a language model on text FILES or prepared data.",
     "verify": "Compare BUNDLE with the trained model in CHECKPOINT.",
     "web": "Write a site that colours text while it is written, in any browser.",
 }

@@ -27,6 +27,7 @@ from xlruntime.tokenizers.vocabulary_tokenizer import VocabularyTokenizer
 
 if TYPE_CHECKING:
     from xlexport.checkpoints import SourceCheckpoint
+    from xltraining.tokenizer_file import TokenizerFile
 
 __all__ = [
     "bundle_object",
@@ -201,8 +202,10 @@ def checkpoint_object(source: SourceCheckpoint, missing: MissingAnswerError | No
     if isinstance(tokenizer, Vocabulary):
         rules = {name: value for name, value in asdict(tokenizer).items() if name != "symbols"}
         tokenizer_object: Any = {**rules, "size": len(tokenizer)}
+    elif isinstance(tokenizer, Path):
+        tokenizer_object = tokenizer.name
     else:
-        tokenizer_object = tokenizer.name if isinstance(tokenizer, Path) else tokenizer
+        tokenizer_object = getattr(tokenizer, "kind", tokenizer)  # of a tokenizer's file that the checkpoint holds
     return {
         "format": source.format,
         "architecture": source.architecture,
@@ -227,14 +230,15 @@ def _setting(name: str, value: Any) -> str:
     return str(value).lower()
 
 
-def _vocabulary(tokenizer: str | Vocabulary | Path | None, n_token: int) -> str:
+def _vocabulary(tokenizer: str | Vocabulary | TokenizerFile | Path | None, n_token: int) -> str:
     if isinstance(tokenizer, Vocabulary):
         if len(tokenizer) != n_token:
             return f"{len(tokenizer):,} symbols, but the model has {n_token:,} tokens: give its own with --tokenizer"
         return describe_vocabulary(tokenizer)
     if tokenizer is None:
         return f"not in the checkpoint: give that of its {n_token:,} tokens with --tokenizer"
-    return f"{tokenizer.name if isinstance(tokenizer, Path) else tokenizer}, {n_token:,} tokens"
+    name = tokenizer.name if isinstance(tokenizer, Path) else getattr(tokenizer, "kind", tokenizer)
+    return f"{name}, {n_token:,} tokens"
 
 
 def _config_rows(config: Mapping[str, Any]) -> list[tuple[str, str]]:

@@ -16,6 +16,11 @@ OTHER = "Other options"
 HEADINGS = (
     "Input",
     "Run",
+    "Settings file",
+    "Curves",
+    "Texts",
+    "Tokens",
+    "Clusters",
     "Protocol",
     "Precision",
     "Measurement",

@@ -6,7 +6,8 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+import os
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,17 +17,19 @@ from xlexport.architectures import FIRST, Option, architectures
 from xlexport.architectures import architecture as known_architecture
 from xlexport.architectures.options import flags
 from xlexport.commands.long_help import LongCommand
-from xlexport.commands.options import PATH, declared
-from xlexport.progress_bar import progress_lines
+from xlexport.commands.options import OUTPUT, PATH, all_of, declared
+from xlexport.commands.train_settings import read_run_settings
 from xlexport.terminal import INTERRUPTED, is_quiet, quiet_option, tell
 
 if TYPE_CHECKING:
     from xltraining.language_model import ModelConfig
+    from xltraining.token_shards import PreparedData
     from xltraining.training_config import TrainingConfig
 
 __all__ = ["ARCHITECTURE_OPTIONS", "TRAINING_OPTIONS", "model_config", "train", "train_options"]
 
 
+_FROM_SETTINGS = "xlexport.train.settings"  # a key of click's context: names of options that the file gives
 TRAINED = {one.name: one for one in architectures() if one.training_options}
 # For each architecture, the fields of its configuration by name.
 ARCHITECTURE_OPTIONS = {name: {option.name: option for option in one.training_options} for name, one in TRAINED.items()}
@@ -42,7 +45,17 @@ _COMMON = (
     Option("steps", "integer", "Updates in all; 0 writes a fresh model.", 10_000),
     Option("batch_size", "integer", "Parallel streams.", 16),
     Option(
-        "optimizer", "choice", "Adafactor keeps little state, and no momentum.", "adam", choices=("adam", "adafactor")
+        "micro_batches",
+        "integer",
+        "Groups of streams that are computed one after the other, to save memory.  [default: one for each process]",
+    ),
+    Option("shuffle", "boolean", "Read the documents of prepared data in random orders.", False),
+    Option(
+        "optimizer",
+        "choice",
+        "Adafactor keeps little state, and no momentum. Muon is for matrices, with AdamW for the rest.",
+        "adam",
+        choices=("adam", "adamw", "adafactor", "muon"),
     ),
     Option(
         "learning_rate",
@@ -50,16 +63,34 @@ _COMMON = (
         "Highest learning rate; for Adafactor relative to each weight's size, such as 0.1.",
         2e-3,
     ),
+    Option(
+        "schedule",
+        "choice",
+        "Learning rate after the warm-up.",
+        "cosine",
+        choices=("cosine", "inverse_sqrt", "constant"),
+    ),
     Option("min_lr_ratio", "number", "Learning rate at the end, as a fraction of the highest.", 0.02),
     Option("warmup_steps", "integer", "Updates until the highest learning rate.", 300),
     Option("weight_decay", "number", "Weight decay.", 0.0),
     Option("clip", "number", "Largest norm of the gradient.", 1.0),
+    Option(
+        "loss", "choice", "Positions of a segment that count: all, or the later half.", "full", choices=("full", "half")
+    ),
+    Option(
+        "average_from",
+        "number",
+        "Share of the steps after which weights are averaged, such as 0.6.  [default: no average]",
+    ),
     Option("seed", "integer", "Seed of the initial weights and of dropout.", 0),
     Option("log_every", "integer", "Updates between lines of log.jsonl.", 50),
     Option("eval_every", "integer", "Updates between evaluations.", 500),
     Option("checkpoint_every", "integer", "Updates between checkpoints.", 500),
+    Option("best", "boolean", "Keep the weights with the best score on held-out text in best.pt.", False),
     Option("device", "text", "cpu, cuda or cuda:N.", "cpu"),
     Option("bf16", "boolean", "bfloat16 autocast.  [default: on CUDA devices that support it]", None),
+    Option("compile", "boolean", "Translate the model with torch.compile first.", False),
+    Option("sharded", "boolean", "Divide weights among the processes (FSDP2) instead of copying them.", False),
     Option("threads", "integer", "CPU threads.  [default: all cores]", None),
 )
 _RUN_OPTIONS = {name: one.run_options for name, one in TRAINED.items()}
@@ -70,9 +101,11 @@ _MODEL_OPTIONS = {name: entry for options in ARCHITECTURE_OPTIONS.values() for n
 
 def _headings() -> dict[str, list[str]]:
     """Return the names of options by heading; options of one architecture have a heading of their own."""
-    device = ["device", "bf16", "threads"]
+    device = ["device", "bf16", "compile", "sharded", "threads"]
     found = {
         "Run": ["out_dir", "valid_files", "resume", "quiet", "architecture", "task", "word_length"],
+        "Settings file": ["settings", "overrides"],
+        "Curves": ["plot", "tensorboard"],
         "Device": device,
     }
     for name in (*_MODEL_OPTIONS, *TRAINING_OPTIONS):
@@ -90,15 +123,40 @@ def train_options(function: Callable[..., Any]) -> Callable[..., Any]:
     """Add the options for the architecture, the model (only values that are given) and the training."""
 
     @functools.wraps(function)
-    def collected(architecture: str, **values: Any) -> Any:
+    def collected(
+        architecture: str,
+        settings: Path | None,
+        overrides: tuple[str, ...],
+        files: tuple[Path, ...],
+        valid_files: tuple[Path, ...],
+        **values: Any,
+    ) -> Any:
+        read = read_run_settings(settings, overrides, _MODEL_OPTIONS, TRAINING_OPTIONS)
         model = {name: values.pop(name) for name in _MODEL_OPTIONS}
-        model = {name: value for name, value in model.items() if value is not None}
+        model = {**read.model, **{name: value for name, value in model.items() if value is not None}}
         training = {name: values.pop(name) for name in TRAINING_OPTIONS}
+        training |= {name: value for name, value in read.training.items() if not _is_given(name)}
+        if read.architecture is not None and not _is_given("architecture"):
+            architecture = _known(read.architecture)
+        files, valid_files = files or read.data, valid_files or read.valid
+        given = {*read.training, *(["architecture"] if read.architecture else [])}
+        click.get_current_context().meta[_FROM_SETTINGS] = given
         if not values["resume"]:
             _refuse_what_does_not_count(architecture, model, training)
-        return function(architecture=architecture, model=model, training=training, **values)
+        return function(
+            architecture=architecture, model=model, training=training, files=files, valid_files=valid_files, **values
+        )
 
-    decorated: Callable[..., Any] = collected
+    decorated: Callable[..., Any] = all_of(
+        click.option("--settings", type=PATH, metavar="FILE", help="Settings of the run in TOML."),
+        click.option(
+            "--set",
+            "overrides",
+            multiple=True,
+            metavar="NAME=VALUE",
+            help="A setting as in the file, such as model.n_layer=6; may be given several times.",
+        ),
+    )(collected)
     for option in reversed(TRAINING_OPTIONS.values()):
         show_default = option.default is not None
         decorated = declared(option, default=option.default, show_default=show_default)(decorated)
@@ -161,11 +219,25 @@ def _refuse_what_does_not_count(architecture: str, model: dict[str, Any], traini
 
 
 def _is_given(name: str) -> bool:
-    return click.get_current_context().get_parameter_source(name) is click.core.ParameterSource.COMMANDLINE
+    """Return whether the command line or the settings file gives an option."""
+    context = click.get_current_context()
+    on_line = context.get_parameter_source(name) is click.core.ParameterSource.COMMANDLINE
+    return on_line or name in context.meta.get(_FROM_SETTINGS, ())
 
 
-def model_config(architecture: str, given: dict[str, Any], training: dict[str, Any]) -> ModelConfig:
+def _known(architecture: str) -> str:
+    if architecture not in TRAINED:
+        raise click.UsageError(f"architecture: expected one of {', '.join(TRAINED)}, found {architecture!r}.")
+    return architecture
+
+
+def model_config(
+    architecture: str, given: dict[str, Any], training: dict[str, Any], data: PreparedData | None = None
+) -> ModelConfig:
     """Return the model's configuration from the options given; fields that depend on others are computed.
+
+    Args:
+        data: prepared data, which decides the size of the vocabulary, and the clusters unless they are given.
 
     Raises:
         ConfigError: the options contradict each other.
@@ -177,6 +249,10 @@ def model_config(architecture: str, given: dict[str, Any], training: dict[str, A
     if training["task"] == "duplication":
         length = sequence_length(training["word_length"])
         values |= {"n_token": N_TOKEN, "tgt_len": length, "mem_len": values.get("mem_len", length)}
+    elif data is not None:
+        values["n_token"] = data.n_token
+        if "cutoffs" in ARCHITECTURE_OPTIONS[architecture]:
+            values.setdefault("cutoffs", data.cutoffs)
     return config_from(architecture, values)
 
 
@@ -185,7 +261,7 @@ def model_config(architecture: str, given: dict[str, Any], training: dict[str, A
     examples=(
         ("xlexport train book.txt --valid other.txt --out run", "Train, and report bits per byte of held-out text."),
         ("xlexport train --out run --resume --steps 20000", "Go on, and further than before."),
-        ("xlexport train book.txt --out run --architecture reformer --chunk-length 32", "Another kind of model."),
+        ("xlexport train data --out run --settings run.toml --set model.n_layer=6", "Prepared data, and a file."),
     ),
     headings=_headings(),
 )
@@ -195,6 +271,8 @@ def model_config(architecture: str, given: dict[str, Any], training: dict[str, A
 )
 @click.option("--valid", "valid_files", multiple=True, type=PATH, help="Held-out text; may be given several times.")
 @click.option("--resume", is_flag=True, help="Go on with the run in --out; more --steps lead it further.")
+@click.option("--plot", type=OUTPUT, metavar="FILE", help="Draw the curves of the run into a .png or .svg at its end.")
+@click.option("--tensorboard", type=PATH, metavar="FOLDER", help="Write the curves for TensorBoard, too.")
 @quiet_option
 @train_options
 def train(
@@ -202,14 +280,25 @@ def train(
     out_dir: Path,
     valid_files: tuple[Path, ...],
     resume: bool,
+    plot: Path | None,
+    tensorboard: Path | None,
     architecture: str,
     model: dict[str, Any],
     training: dict[str, Any],
 ) -> int:
-    """Train a byte-level language model on text FILES. Ctrl-C saves, --resume goes on."""
+    """Train a language model on text FILES, as bytes, or on a folder of `xlexport prepare`.
+
+    Ctrl-C saves, --resume goes on. `torchrun -m xlexport train …` trains one model in several processes.
+    """
     from xlexport.extras import require
 
     require("train")
+    if plot is not None:
+        from xlexport.figures import check_picture
+
+        check_picture(plot)
+    from xlexport.commands.train_progress import curve_writers, training_progress
+    from xltraining.token_shards import is_prepared, read_prepared
     from xltraining.train import TrainingConfig
     from xltraining.train import train as run_training
 
@@ -218,19 +307,32 @@ def train(
             out_dir, architecture, model, training, files, valid_files
         )
     else:
-        config, training_config = model_config(architecture, model, training), TrainingConfig(**training)
-    progress, steps = progress_lines("training"), training_config.steps
-    result = run_training(
-        config,
-        training_config,
-        train_files=files,
-        valid_files=valid_files,
-        out_dir=out_dir,
-        resume=resume,
-        report=tell,
-        on_step=lambda step: progress(step, steps),
-        show_bar=not is_quiet(),
-    )
+        data = read_prepared(files[0]) if len(files) == 1 and is_prepared(files[0]) else None
+        config, training_config = model_config(architecture, model, training, data), TrainingConfig(**training)
+    on_step, note_line = training_progress(training_config.steps)
+    with curve_writers(tensorboard) as write_line:
+
+        def on_line(line: Mapping[str, Any]) -> None:
+            note_line(line)
+            write_line(line)
+
+        result = run_training(
+            config,
+            training_config,
+            train_files=files,
+            valid_files=valid_files,
+            out_dir=out_dir,
+            resume=resume,
+            report=tell,
+            on_step=on_step,
+            on_line=on_line,
+            show_bar=not is_quiet(),
+        )
+    if plot is not None and (out_dir / "log.jsonl").exists() and os.environ.get("RANK", "0") == "0":
+        from xlexport.analysis.training_plot import plot_training
+
+        plot_training(out_dir / "log.jsonl", plot)
+        tell(f"wrote {plot}")
     if result.interrupted:
         tell(f"stopped at step {result.step:,}; go on with --resume")
         return INTERRUPTED

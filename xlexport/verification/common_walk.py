@@ -50,9 +50,10 @@ def common_walk(
     check_sizes(model, trained)
     eager = architecture.under_evaluation(trained, evaluation)
     found: list[SegmentDifference] = []
+    limit = evaluation.max_positions
     whole = ids[: segments * evaluation.segment_len + 1]
     for segment, (expected, rows, outputs, memory) in enumerate(
-        _steps(architecture, model, eager, "score", cut(whole, evaluation.segment_len), evaluation)
+        _steps(architecture, model, eager, "score", cut(whole, evaluation.segment_len, limit), evaluation)
     ):
         one = compare_score(segment, expected, outputs["log_prob"][0])
         found.append(with_memory(one, memory_difference(memory, rows)))
@@ -64,7 +65,7 @@ def common_walk(
         if purpose == "score" or not names & {"log_prob", "logits"}:
             continue
         most = min(graph.max_segment or evaluation.segment_len, evaluation.segment_len)
-        cuts = cut(ids[: few * evaluation.segment_len + 1], most)
+        cuts = cut(ids[: few * evaluation.segment_len + 1], most, limit)
         done = 0
         for expected, rows, outputs, memory in _steps(architecture, model, eager, purpose, cuts, evaluation):
             segment = done // evaluation.segment_len
@@ -87,6 +88,9 @@ def _steps(
 
     memory, eager_memory = model.new_memory(evaluation), None
     for tokens, targets in cuts:
+        if memory.room[0] == 0:  # the document begins again
+            memory.restart(0)
+            eager_memory = None
         with torch.inference_mode():
             hidden, eager_memory = eager(torch.from_numpy(tokens), eager_memory)
             projected = [(name, rows[0].numpy()) for name, rows in architecture.project_memory(eager, eager_memory)]

@@ -145,12 +145,19 @@ def memory_difference(memory: BatchMemory, rows: Iterable[NamedRows]) -> float:
     return largest(*worst)
 
 
-def cut(ids: Ids, segment_len: int) -> Iterator[tuple[Ids, Ids]]:
-    """Yield tokens and targets of each segment, (1, S); the last one may be shorter."""
-    last = len(ids) - 1
-    for start in range(0, last, segment_len):
+def cut(ids: Ids, segment_len: int, part_len: int | None = None) -> Iterator[tuple[Ids, Ids]]:
+    """Yield tokens and targets of each segment, (1, S); the last one may be shorter.
+
+    Args:
+        part_len: tokens after which a document begins again, which also ends a segment; None: it never does.
+    """
+    start, last = 0, len(ids) - 1
+    while start < last:
         stop = min(start + segment_len, last)
+        if part_len is not None:
+            stop = min(stop, (start // part_len + 1) * part_len)
         yield ids[None, start:stop], ids[None, start + 1 : stop + 1]
+        start = stop
 
 
 def segments_to_wrap(evaluation: EvaluationSettings, rounds: int = 1) -> int:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from xlexport.architectures.base import Architecture, Row, StepSize, Walk, stream_memory
 from xlexport.architectures.options import Option
 from xlexport.architectures.step import Step
-from xlexport.architectures.transformer_xl.training import TRAINING_OPTIONS
+from xlexport.architectures.transformer_xl.training import RUN_OPTIONS, TRAINING_OPTIONS
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -19,9 +19,10 @@ if TYPE_CHECKING:
     from xlruntime.evaluation import EvaluationRules, EvaluationSettings
     from xltraining.transformer_xl import TransformerXL
 
-__all__ = ["ARCHITECTURE", "TransformerXLArchitecture"]
+__all__ = ["ABSOLUTE", "ARCHITECTURE", "SIZES", "TransformerXLArchitecture", "is_absolute"]
 
-SIZES = ("n_token", "n_layer", "n_head", "d_head", "d_model", "d_inner")
+SIZES = ("n_token", "n_layer", "n_head", "d_head", "d_model", "d_inner", "encoding")
+ABSOLUTE = ("sinusoidal", "learned")  # encodings of places in parts of `tgt_len` tokens
 
 
 def _clamp_len_problem(value: int) -> str | None:
@@ -55,11 +56,25 @@ class TransformerXLArchitecture(Architecture):
     }
     fixed_fields = ("first_memory", "window_extra")
     training_options = TRAINING_OPTIONS
+    run_options = RUN_OPTIONS
 
     def evaluation(self, config: Mapping[str, Any]) -> EvaluationRules:
-        """Declare memory length and clamp length, and whether every token sees the same number of others."""
+        """Declare memory length and clamp length, and whether every token sees the same number of others.
+
+        A model with absolute places has none of these. Its documents begin again after each part of `tgt_len` tokens.
+        """
         from xlruntime.evaluation import EvaluationRules, Ring, Setting
 
+        if is_absolute(config):
+            limit, meaning = config["tgt_len"], "earlier tokens of a part, which a layer keeps"
+            earlier = Setting("integer", limit - 1, meaning, minimum=limit - 1, maximum=limit - 1)
+            return EvaluationRules(
+                segment_len=-(-limit // 2),  # so that verification also carries memory within a part
+                settings={"part_rows": earlier},
+                rings={"capacity": Ring("part_rows", window_extra=1, window=None)},
+                max_positions=limit,
+                restart=True,
+            )
         clamp_len = config["clamp_len"] if config["clamp_len"] > 0 else -1
         fewest = min(1, config["mem_len"])  # a model without memory keeps none
         kept, distance = "rows of memory that a layer keeps", "largest distinct distance, in tokens"
@@ -76,19 +91,30 @@ class TransformerXLArchitecture(Architecture):
 
     def build_step(self, model: TransformerXL, choices: Mapping[str, Any]) -> Step:
         """Return the step module; with `cuda_graphs` it also has graphs of fixed shapes."""
-        from xlexport.architectures.transformer_xl.step import TransformerXLStep
+        from xlexport.architectures.transformer_xl.steps import make_step
 
-        return TransformerXLStep(model, bool(choices.get("cuda_graphs")))
+        return make_step(model, bool(choices.get("cuda_graphs")))
+
+    def available(self, config: Mapping[str, Any], choices: Mapping[str, Any]) -> Collection[str]:
+        """Return all options, or for a model with absolute places the ones without memory."""
+        every = super().available(config, choices)
+        return {"segment_len", "cuda_graphs"} if is_absolute(config) else every
+
+    def kind(self, config: Mapping[str, Any], choices: Mapping[str, Any]) -> str:
+        """Return the kind of a model, such as "a Transformer-XL with absolute places"."""
+        return f"a {self.title}{' with absolute places' if is_absolute(config) else ''}"
 
     def under_evaluation(self, model: TransformerXL, evaluation: EvaluationSettings) -> TransformerXL:
         """Return a trained model under a bundle's settings; weights are shared."""
+        if model.config.is_absolute:
+            return model
         return model.with_evaluation(
             mem_len=evaluation.most_rows, clamp_len=evaluation["clamp_len"], same_length=bool(evaluation["same_length"])
         )
 
     def comparable_sizes(self, config: Mapping[str, Any]) -> Mapping[str, Any]:
         """Return the sizes that must be equal."""
-        return {name: config.get(name) for name in SIZES}
+        return {"encoding": "relative"} | {name: config[name] for name in SIZES if name in config}
 
     def own_walk(self) -> Walk:
         """Return the walk block by block, which never holds the weights of graphs and eager model together."""
@@ -100,6 +126,8 @@ class TransformerXLArchitecture(Architecture):
         """Return the keys and values of hidden states, as the rings hold them."""
         from xlexport.architectures.transformer_xl.step import project_memory
 
+        if model.config.is_absolute:  # after a part's last token, its first one is never read again
+            memory = [rows[:, max(0, rows.shape[1] - model.config.tgt_len + 1) :] for rows in memory]
         return project_memory(model, memory)
 
     def observe_attention(self, model: TransformerXL, add: Callable[[int, Tensor], None]) -> list[RemovableHandle]:
@@ -114,11 +142,18 @@ class TransformerXLArchitecture(Architecture):
 
     def summary(self, config: Mapping[str, Any]) -> str:
         """Return the sizes of a model in words."""
-        return f"{config['n_layer']} layers, d_model {config['d_model']}, {config['n_head']} heads"
+        encoding = f", encoding {config['encoding']}" if "encoding" in config else ""
+        return f"{config['n_layer']} layers, d_model {config['d_model']}, {config['n_head']} heads{encoding}"
 
     def bundle_rows(self, bundle: spec.Bundle, folder: Path) -> list[Row]:
         """Return rows of `inspect` about a bundle."""
         evaluation = bundle.settings
+        if is_absolute(bundle.config):
+            return [
+                ("segment", str(evaluation.segment_len)),
+                ("documents", f"in parts of {evaluation.max_positions} tokens, each without the ones before it"),
+                ("memory of a stream", stream_memory(bundle)),
+            ]
         return [
             ("segment, memory, clamp", f"{evaluation.segment_len}, {evaluation.most_rows}, {evaluation['clamp_len']}"),
             ("same_length", str(evaluation["same_length"]).lower()),
@@ -128,6 +163,8 @@ class TransformerXLArchitecture(Architecture):
 
     def checkpoint_rows(self, config: Mapping[str, Any], settings: Mapping[str, Any]) -> list[Row]:
         """Return rows of `inspect` about a checkpoint: the keys that a token sees, and the first memory."""
+        if is_absolute(config):
+            return [("keys that a token sees", f"those of its part of {config['tgt_len']} tokens before it")]
         return [("keys that a token sees", _window(settings)), ("first memory", settings["first_memory"])]
 
     def flops(self, config: Mapping[str, Any], size: StepSize) -> int:
@@ -136,12 +173,22 @@ class TransformerXLArchitecture(Architecture):
 
         return step_flops(config, size)
 
+    def training_config(self, given: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the values of a configuration; with absolute places, no memory unless the user asks for some."""
+        return {**({"mem_len": 0} if is_absolute(given) else {}), **given}
+
     def eager_start(self, model: TransformerXL, position: int, batch_size: int) -> tuple[list[Tensor], bool]:
         """Return a full memory of zeros; steps may carry it."""
         import torch
 
         config = model.config
-        return [torch.zeros(batch_size, config.mem_len, config.d_model)] * config.n_layer, True
+        rows = position if config.is_absolute else config.mem_len
+        return [torch.zeros(batch_size, rows, config.d_model)] * config.n_layer, not config.is_absolute
+
+
+def is_absolute(config: Mapping[str, Any]) -> bool:
+    """Return whether a configuration's positions are places in a part of a document."""
+    return config.get("encoding") in ABSOLUTE
 
 
 def _window(settings: Mapping[str, Any]) -> str:

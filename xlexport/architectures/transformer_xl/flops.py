@@ -16,9 +16,12 @@ __all__ = ["step_flops"]
 def step_flops(config: Mapping[str, Any], size: StepSize) -> int:
     """Return the multiplications and additions of a step.
 
-    Positional keys have a column for each slot and a zero column, unless `size` holds their shape.
+    Positional keys have a column for each slot and a zero column, unless `size` holds their shape. Absolute places need
+    none, and the bias of encoding `shaw` is not counted.
     """
     columns = next((shape[-1] for shape in size.constants.values()), size.capacity + 1)
+    if config.get("encoding") in ("sinusoidal", "learned"):
+        columns = 0
     layers = size.batch_size * _layers(config, size.segment_len, size.capacity, columns)
     return 2 * (layers + _clusters(config, size))
 

@@ -31,6 +31,10 @@ class SlotAttention(ABC):
             (B, H, S, C)
         """
 
+    def position_query(self, query: Tensor, position_bias: Tensor) -> Tensor:
+        """Return what is multiplied with positional keys, from the query (B, H, S, d_head) and the layer's v."""
+        return query + position_bias
+
     def attend(
         self,
         qkv: Tensor,
@@ -45,7 +49,7 @@ class SlotAttention(ABC):
         Args:
             content_bias, position_bias: (H, 1, d_head), u and v.
             memory_key, memory_value: (B, H, C, d_head).
-            position_key: (H, d_head, 1 + near).
+            position_key: (H, d_head, 1 + near), or as many rows as `position_query` has columns.
 
         Returns:
             attended (B, S, H·d_head), and the two rings with this step's rows.
@@ -58,7 +62,8 @@ class SlotAttention(ABC):
         memory_key = self.ring.write(memory_key, key, axis=2)
         memory_value = self.ring.write(memory_value, value, axis=2)
         content = torch.matmul(query + content_bias, memory_key.transpose(2, 3))  # (B, H, S, C)
-        position = self.by_slot(torch.matmul(query + position_bias, position_key))  # (B, H, S, C)
+        query = self.position_query(query, position_bias)
+        position = self.by_slot(torch.matmul(query, position_key))  # (B, H, S, C)
         weights = torch.softmax(content + position, dim=-1)
         attended = torch.matmul(weights, memory_value).transpose(1, 2).reshape(B, S, H * d_head)
         return attended, memory_key, memory_value

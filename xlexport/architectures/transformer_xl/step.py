@@ -1,6 +1,7 @@
 """The eager twin of the Transformer-XL step graph: flat tensors in, flat tensors out.
 
-It computes the same results as `xltraining.transformer_xl`, with a layout that makes carried memory cheap:
+It computes the same results as `xltraining.transformer_xl` with encoding `relative`, in a layout that makes carried
+memory cheap. `shaw_step` and `absolute_step` derive the other encodings.
 
 * memory holds projected keys and values, so no hidden state is projected twice;
 * memory is a ring, written at slot `offset` modulo its capacity C, in place if input and output share a buffer;
@@ -15,7 +16,7 @@ Source: Dai et al. 2019, section 3.3 (four-term relative attention) and Appendix
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, cast
 
 import torch
@@ -28,10 +29,16 @@ from xlexport.architectures.transformer_xl.gathered_attention import GatheredAtt
 from xlexport.architectures.transformer_xl.sliced_attention import SlicedAttention, size_of
 from xlexport.architectures.transformer_xl.slot_attention import SlotAttention
 from xlruntime import spec
+from xltraining.encodings.absolute import AttentionByContent
+from xltraining.encodings.by_distance import AttentionByDistance
+from xltraining.encodings.relative import RelativeAttention
 from xltraining.transformer_xl import TransformerXL, TransformerXLLayer
 
 if TYPE_CHECKING:
     from xlexport.architectures.transformer_xl.operator_attention import OperatorAttention
+    from xltraining.encodings.attention import Attention
+    from xltraining.encodings.shaw import ShawAttention
+    from xltraining.transformer_xl_config import TransformerXLConfig
 
 __all__ = ["StepLayer", "TransformerXLStep", "project_memory"]
 
@@ -45,20 +52,31 @@ class StepLayer(nn.Module):
         super().__init__()
         config, layer = model.config, cast(TransformerXLLayer, model.layers[index])
         self.pre_lnorm = config.pre_lnorm
+        self.scale = 1.0 / math.sqrt(config.d_head)
         attention = layer.attention
-        scale = 1.0 / math.sqrt(config.d_head)
-        query, key, value = attention.qkv.weight.detach().chunk(3)
-        self.qkv = nn.Linear(config.d_model, 3 * config.n_head * config.d_head, bias=False)
-        self.qkv.weight = nn.Parameter(torch.cat([query * scale, key, value]))
-        # u and v, scaled like the query, in a shape that can be added to (B, H, S, d_head).
-        self.content_bias = nn.Parameter((attention.content_bias.detach() * scale).unsqueeze(1))  # (H, 1, d_head)
-        self.position_bias = nn.Parameter((attention.position_bias.detach() * scale).unsqueeze(1))  # (H, 1, d_head)
-        self.position = attention.position
+        self._take(attention, config)
         self.output = attention.output
         self.attention_norm = attention.norm
         self.inner = layer.feed_forward.inner
         self.outer = layer.feed_forward.outer
         self.feed_forward_norm = layer.feed_forward.norm
+
+    def _take(self, attention: Attention, config: TransformerXLConfig) -> None:
+        """Take the weights that make queries, keys and values, and those of positions."""
+        assert isinstance(attention, RelativeAttention)
+        self._take_projections(attention, config)
+        # v, scaled like the query, in a shape that can be added to (B, H, S, d_head).
+        self.position_bias = nn.Parameter(
+            (attention.position_bias.detach() * self.scale).unsqueeze(1)
+        )  # (H, 1, d_head)
+        self.position = attention.position
+
+    def _take_projections(self, attention: RelativeAttention | ShawAttention, config: TransformerXLConfig) -> None:
+        query, key, value = attention.qkv.weight.detach().chunk(3)
+        self.qkv = nn.Linear(config.d_model, 3 * config.n_head * config.d_head, bias=False)
+        self.qkv.weight = nn.Parameter(torch.cat([query * self.scale, key, value]))
+        # u, scaled and shaped like v
+        self.content_bias = nn.Parameter((attention.content_bias.detach() * self.scale).unsqueeze(1))
 
     def forward(
         self,
@@ -76,6 +94,10 @@ class StepLayer(nn.Module):
         normed = self.attention_norm(hidden) if self.pre_lnorm else hidden
         layer = self.content_bias, self.position_bias, memory_key, memory_value, position_key
         attended, memory_key, memory_value = attention.attend(self.qkv(normed), *layer)
+        return self.after_attention(hidden, attended), memory_key, memory_value
+
+    def after_attention(self, hidden: Tensor, attended: Tensor) -> Tensor:
+        """Return the layer's output (B, S, D) from its input and the attended values (B, S, H·d_head)."""
         hidden = hidden + self.output(attended)
         if not self.pre_lnorm:
             hidden = self.attention_norm(hidden)
@@ -84,7 +106,7 @@ class StepLayer(nn.Module):
         hidden = hidden + self.outer(F.relu(self.inner(normed)))
         if not self.pre_lnorm:
             hidden = self.feed_forward_norm(hidden)
-        return hidden, memory_key, memory_value
+        return hidden
 
 
 class TransformerXLStep(nn.Module):
@@ -98,6 +120,7 @@ class TransformerXLStep(nn.Module):
     """
 
     traceable = True
+    layer_class: type[StepLayer] = StepLayer
     inverse_frequency: Tensor
 
     def __init__(self, model: TransformerXL, cuda_graphs: bool = False) -> None:
@@ -106,13 +129,17 @@ class TransformerXLStep(nn.Module):
         self.config = model.config
         self.word_emb = model.word_emb
         self.embedding_scale = math.sqrt(model.config.d_model)
-        self.layers = nn.ModuleList(StepLayer(model, index) for index in range(model.config.n_layer))
+        self.layers = nn.ModuleList(self.layer_class(model, index) for index in range(model.config.n_layer))
         self.head = model.head
-        even = torch.arange(0, model.config.d_model, 2, dtype=torch.float32)
-        self.register_buffer("inverse_frequency", 1.0 / 10000.0 ** (even / model.config.d_model))
+        self._add_constants()
         zero = [torch.zeros(1, 1, model.config.d_model)] * model.config.n_layer
         self._first_rows = {name: row.detach()[0, :, 0].contiguous() for name, row in project_memory(model, zero)}
         self.eval()
+
+    def _add_constants(self) -> None:
+        """Add the buffers that positions need."""
+        even = torch.arange(0, self.config.d_model, 2, dtype=torch.float32)
+        self.register_buffer("inverse_frequency", 1.0 / 10000.0 ** (even / self.config.d_model))
 
     @property
     def memory(self) -> tuple[spec.Memory, ...]:
@@ -201,26 +228,41 @@ class TransformerXLStep(nn.Module):
         """Compute one segment: return the outputs of all `purposes`, each once, in the order of `traced_outputs`."""
         given = dict(zip((entry.name for entry in self.inputs), inputs, strict=True))
         targets = given["targets"]
-        hidden, made = self._run_layers(given, _attention_class())
+        hidden, made = self._run_layers(given, fixed=False)
         made["log_prob"] = self.head.log_probs(hidden, targets)
         made["logits"] = self.head.logits(hidden[:, -1])
         clusters = self.head.log_probs_within_clusters(hidden.flatten(0, 1))
         made |= describe(list(zip(self.config.cluster_bounds, clusters, strict=True)), targets)
-        for index, position_key in enumerate(self.positions(given["capacity"], given["mem_len"], given["clamp_len"])):
-            made[f"position_key_{index}"] = position_key
+        made |= self._constants(given)
         if self.cuda_graphs:
-            hidden, fixed = self._run_layers(given, GatheredAttention)
+            hidden, fixed = self._run_layers(given, fixed=True)
             fixed |= {"log_prob": self.head.log_probs(hidden, targets), "logits": self.head.logits(hidden[:, -1])}
             made |= {f"{FIXED.prefix}.{name}": value for name, value in fixed.items()}
         return tuple(made[name] for name in traced_outputs(self))
 
-    def _run_layers(
-        self, given: Mapping[str, Tensor], kind: type[SlicedAttention | GatheredAttention | OperatorAttention]
-    ) -> tuple[Tensor, dict[str, Tensor]]:
+    def _constants(self, given: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Return the outputs of the graph `positions`, by name."""
+        keys = self.positions(given["capacity"], given["mem_len"], given["clamp_len"])
+        return {f"position_key_{index}": position_key for index, position_key in enumerate(keys)}
+
+    def _attention_class(self, fixed: bool) -> Callable[..., SlotAttention | OperatorAttention]:
+        """Return the attention to compute with; `fixed`: in the form that CUDA graphs need.
+
+        ONNX graphs have custom operators. Other formats and PyTorch itself compute without them.
+        """
+        if fixed:
+            return GatheredAttention
+        if torch.onnx.is_in_onnx_export():
+            from xlexport.architectures.transformer_xl.operator_attention import OperatorAttention
+
+            return OperatorAttention
+        return SlicedAttention
+
+    def _run_layers(self, given: Mapping[str, Tensor], fixed: bool) -> tuple[Tensor, dict[str, Tensor]]:
         """Run all layers; return the last hidden states (B, S, D) and the written rings by output name."""
         tokens, made = given["tokens"], {}
         shared = ("memory_key_0", "position_key_0", "offset", "memory_length", "window")
-        attention = kind(tokens, *(given[name] for name in shared))
+        attention = self._attention_class(fixed)(tokens, *(given[name] for name in shared))
         hidden = self.word_emb(tokens) * self.embedding_scale
         for index, layer in enumerate(self._layers):
             key, value = f"memory_key_{index}", f"memory_value_{index}"
@@ -278,15 +320,6 @@ class TransformerXLStep(nn.Module):
             parameter.data = torch.empty(0)
 
 
-def _attention_class() -> type[SlicedAttention | OperatorAttention]:
-    """Return custom operators for ONNX graphs; other formats and PyTorch itself compute without them."""
-    if torch.onnx.is_in_onnx_export():
-        from xlexport.architectures.transformer_xl.operator_attention import OperatorAttention
-
-        return OperatorAttention
-    return SlicedAttention
-
-
 def project_memory(model: TransformerXL, memory: list[Tensor]) -> Iterator[tuple[str, Tensor]]:
     """Project the eager model's memory, n_layer hidden states (B, M, D), to the rows that the rings hold.
 
@@ -298,7 +331,10 @@ def project_memory(model: TransformerXL, memory: list[Tensor]) -> Iterator[tuple
         B, M, _ = hidden.shape
         attention = cast(TransformerXLLayer, model.layers[index]).attention
         normed = attention.norm(hidden) if model.config.pre_lnorm else hidden
-        _, key, value = attention.qkv.weight.chunk(3)
-        for kind, weight in (("key", key), ("value", value)):
+        if isinstance(attention, AttentionByDistance):
+            _, *weights = attention.qkv.weight.chunk(3)
+        else:
+            weights = [*cast(AttentionByContent, attention).key_value.weight.chunk(2)]
+        for kind, weight in zip(("key", "value"), weights, strict=True):
             heads = F.linear(normed, weight).view(B, M, H, d_head)
             yield f"memory_{kind}_{index}", heads.transpose(1, 2)  # (B, H, M, d_head)

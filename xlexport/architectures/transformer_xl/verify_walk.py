@@ -20,6 +20,7 @@ import numpy.typing as npt
 from xlexport.architectures.base import Architecture
 from xlexport.architectures.findings import SegmentDifference
 from xlexport.architectures.transformer_xl.step import project_memory
+from xlexport.verification.common_walk import common_walk
 from xlexport.verification.compare import (
     NamedRows,
     check_sizes,
@@ -55,8 +56,14 @@ def walk_transformer_xl(
     evaluation: EvaluationSettings,
     progress: Callable[[SegmentDifference], None] | None = None,
 ) -> tuple[list[SegmentDifference], None]:
-    """Walk `ids` in both, up to `segments` segments; see `Walk`. `build_eager` is called for each block of segments."""
-    found: list[SegmentDifference] = []
+    """Walk `ids` in both, up to `segments` segments; see `Walk`. `build_eager` is called for each block of segments.
+
+    A model with absolute places takes the common walk, which begins again after each part of the document.
+    """
+    if evaluation.max_positions is not None:
+        found, _ = common_walk(architecture, model, build_eager, ids, segments, evaluation, progress)
+        return found, None
+    found = []
     memory = model.new_memory(evaluation)
     eager_memory: list[torch.Tensor] | None = None
     cuts = list(cut(ids[: segments * evaluation.segment_len + 1], evaluation.segment_len))

@@ -33,6 +33,8 @@ __all__ = ["NAME", "load", "matches"]
 
 NAME = "kimiyoung"
 MODEL = "MemTransformerLM"
+ATTENTION_TYPES = range(4)
+ABSOLUTE = (2, 3)  # attention types without settings that published scores change
 MOST_PARTS, LONGEST_NAME = 50_000, 512
 Part = TypeVar("Part")
 SETTINGS = {  # attribute -> its value in files of code that did not have it yet; None: all versions have it
@@ -68,7 +70,7 @@ def load(path: Path, config: Mapping[str, Any] | None = None) -> SourceCheckpoin
     settings = with_evaluation(path, settings, config)
     parts = dict(_few(path, _parts(model, "")))  # counted before other code walks through them
     tensors = dict(_few(path, _tensors(model, "")))
-    require_supported(path, settings, tensors)
+    require_supported(path, settings, tensors, ATTENTION_TYPES)
     _add_settings_of_parts(path, parts, settings)
     settings |= ties_of(tensors, len(settings["cutoffs"]) + 1)
     return torch_source(
@@ -78,7 +80,8 @@ def load(path: Path, config: Mapping[str, Any] | None = None) -> SourceCheckpoin
         settings,
         CODE_BASES[NAME],
         files=[path],
-        notes=training_notes(settings, config),
+        notes=[] if settings["attn_type"] in ABSOLUTE else training_notes(settings, config),
+        attn_types=ATTENTION_TYPES,
     )
 
 

@@ -12,10 +12,13 @@ from xlexport.checkpoints.safe_pickle import is_archive, summarize
 from xlexport.checkpoints.source import SourceCheckpoint, model_source
 from xlexport.errors import CheckpointError
 from xlexport.extras import require
+from xlruntime.errors import BundleError
 from xlruntime.messages import one_line
+from xlruntime.tokenizers.vocabulary import Vocabulary
 
 if TYPE_CHECKING:
     from xltraining.errors import XltrainingError
+    from xltraining.tokenizer_file import TokenizerFile
 
 __all__ = ["NAME", "load", "matches"]
 
@@ -41,6 +44,7 @@ def load(path: Path, config: Mapping[str, Any] | None = None) -> SourceCheckpoin
     require("convert")
     from xltraining.checkpoint import checkpoint_from
     from xltraining.errors import XltrainingError
+    from xltraining.tokenizer_file import TokenizerFile
 
     if config:
         raise CheckpointError(
@@ -52,7 +56,17 @@ def load(path: Path, config: Mapping[str, Any] | None = None) -> SourceCheckpoin
         checkpoint = checkpoint_from(content, path)
     except XltrainingError as error:
         raise _refusal(error) from error
-    return model_source(path, NAME, checkpoint, tokenizer=checkpoint.tokenizer, files=files)
+    tokenizer = checkpoint.tokenizer
+    if isinstance(tokenizer, TokenizerFile) and tokenizer.kind == "vocabulary":
+        return model_source(path, NAME, checkpoint, tokenizer=_vocabulary(tokenizer, path), files=files)
+    return model_source(path, NAME, checkpoint, tokenizer=tokenizer, files=files)
+
+
+def _vocabulary(tokenizer: TokenizerFile, path: Path) -> Vocabulary:
+    try:
+        return Vocabulary.from_json(tokenizer.content.decode("utf-8"), f"the vocabulary in {path}")
+    except BundleError as error:
+        raise CheckpointError(error.message, repair="Train with the prepared data again.") from error
 
 
 def _read_folder(path: Path, config: Path, weights: Path) -> dict[str, Any]:

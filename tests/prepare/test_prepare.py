@@ -1,0 +1,174 @@
+"""`xlexport prepare`: vocabularies from texts, the tokens that scoring would read, and training on them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from xlexport import checkpoints
+from xlexport.prepare.units import counted, given
+from xlexport.prepare.writing import prepare_data
+from xlruntime.errors import TextError
+from xlruntime.tokenizers.vocabulary_tokenizer import VocabularyTokenizer
+from xltraining.token_shards import read_prepared
+
+if TYPE_CHECKING:
+    from tests.helpers.invoking import Finished
+
+    Invoke = Callable[..., Finished]
+
+TEXT = "\ufeffthe cat sat on the mat\nthe dog\n\nThe end"
+TINY = (
+    *("--n-layer", "1", "--n-head", "1", "--d-model", "8", "--d-head", "8", "--d-inner", "8", "--tgt-len", "4"),
+    *("--mem-len", "4", "--batch-size", "2", "--warmup-steps", "1", "--threads", "1"),
+)
+
+
+@pytest.fixture
+def text(tmp_path: Path) -> Path:
+    path = tmp_path / "text.txt"
+    path.write_text(TEXT, encoding="utf-8")
+    return path
+
+
+def symbols(made: Any) -> list[str]:
+    assert isinstance(made.tokenizer, VocabularyTokenizer)
+    return list(made.tokenizer.vocabulary.symbols)
+
+
+def test_words_follow_their_frequency_and_then_the_text(text: Path) -> None:
+    assert symbols(counted([text], "words")) == [
+        "<eos>",
+        "<unk>",
+        *["the", "cat", "sat", "on", "mat", "dog", "The", "end"],
+    ]
+    assert symbols(counted([text], "words", lower_case=True))[2:4] == ["the", "cat"]
+    assert symbols(counted([text, text], "words", min_count=4)) == ["<eos>", "<unk>", "the"]
+    assert symbols(counted([text], "words", max_size=2)) == ["<eos>", "<unk>", "the", "cat"]
+    text.write_text("a <unk> <unk> b\n")
+    assert symbols(counted([text], "words")) == ["<eos>", "<unk>", "a", "b"]  # its own <unk>, as in WikiText
+
+
+def test_a_word_is_whole_at_the_end_of_a_piece(tmp_path: Path) -> None:
+    words = [f"word{number}" for number in range(9000)]
+    (tmp_path / "long").write_text(" ".join(words))
+    assert symbols(counted([tmp_path / "long"], "words"))[2:] == words
+
+
+def test_characters_and_bytes(text: Path) -> None:
+    found = symbols(counted([text], "characters"))
+    assert found[0] == "<unk>" and found[1:3] == [" ", "t"] and set(found[1:]) == set(TEXT) - {"\ufeff"}
+    assert counted([text], "bytes").n_token == 256
+
+
+def test_a_text_that_is_not_utf8_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "latin").write_bytes(b"caf\xe9 au lait")
+    with pytest.raises(TextError, match="latin"):
+        counted([tmp_path / "latin"], "words")
+
+
+@pytest.mark.parametrize("by_line", [False, True], ids=["files", "lines"])
+def test_tokens_are_those_that_scoring_reads(by_line: bool, text: Path, tmp_path: Path) -> None:
+    made = counted([text], "words", min_count=2)
+    summary = prepare_data({"train": [text, text]}, tmp_path / "data", lambda folder: made, by_line=by_line)
+    data = read_prepared(tmp_path / "data")
+    split = data.splits["train"]
+    expected = [token for _ in range(2) for token in made.tokenizer.encode(TEXT).tolist()]
+    if by_line:  # without the blank line
+        lines = TEXT.replace("\n\n", "\n").splitlines(keepends=True)
+        expected = [token for _ in range(2) for line in lines for token in made.tokenizer.encode(line).tolist()]
+    assert split.read(0, len(split)).tolist() == expected
+    assert split.documents == (6 if by_line else 2)
+    assert (summary.tokens["train"], summary.bytes["train"]) == (len(expected), 2 * len(TEXT.encode()))
+    assert summary.unknown["train"] == expected.count(1)
+    assert data.tokenizer_file() == made.content
+
+
+@pytest.mark.parametrize("unit", ["bpe", "sentencepiece"])
+def test_subwords_are_trained_and_read_again(unit: str, invoke: Invoke, prose: Path, tmp_path: Path) -> None:
+    invoke("prepare", prose, "-o", tmp_path / "data", "--unit", unit, "--vocab-size", "300").succeeded()
+    data = read_prepared(tmp_path / "data")
+    made = given(tmp_path / "data" / data.tokenizer["file"])
+    split = data.splits["train"]
+    assert made.n_token == data.n_token <= 300
+    assert split.read(0, len(split)).tolist() == made.tokenizer.encode(prose.read_bytes()).tolist()
+
+
+@pytest.mark.full
+def test_prepare_then_train_then_a_checkpoint_with_its_words(invoke: Invoke, prose: Path, tmp_path: Path) -> None:
+    data, out = tmp_path / "data", tmp_path / "run"
+    shown = invoke("prepare", prose, "--valid", prose, "-o", data, "--clusters", "3", "--json").succeeded().object
+    assert shown["unit"] == "word" and len(shown["cutoffs"]) == 2 and set(shown["tokens"]) == {"train", "valid"}
+    assert "prepared data is there already" in invoke("prepare", prose, "-o", data).error
+
+    settings = tmp_path / "run.toml"
+    settings.write_text('data = ["data"]\n[model]\nn_layer = 2\n[training]\nsteps = 9\nbest = true\n')
+    given = ("--settings", settings, "--set", "training.steps=4", "--eval-every", "2", "--plot", tmp_path / "run.svg")
+    invoke("train", "-o", out, *TINY, *given).succeeded()
+    source = checkpoints.load(out / "checkpoint.pt")
+    assert source.config["cutoffs"] == shown["cutoffs"] and source.config["n_layer"] == 1  # the command line decides
+    assert len(source.tokenizer) == source.config["n_token"] == shown["n_token"]  # type: ignore[arg-type]
+    assert checkpoints.load(out / "best.pt").config == source.config
+    log = [json.loads(line) for line in (out / "log.jsonl").read_text().splitlines()]
+    assert log[-1]["step"] == 4
+    assert {"bits_per_word", "bits_per_byte", "perplexity", "valid_perplexity", "valid_bits_per_byte"} <= set(log[-1])
+    assert log[-1]["valid_perplexity"] == pytest.approx(2 ** log[-1]["valid_bits_per_word"])
+    assert (tmp_path / "run.svg").stat().st_size > 5000
+    refused = invoke("train", "-o", out, "--resume", "--steps", "6", "--shuffle")
+    assert "shuffle was False, is now True" in refused.err
+    invoke("train", "-o", out, "--resume", "--steps", "6").succeeded()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("--vocab-style", "ptb"), "--vocab-style: only with --tokenizer"),
+        (("--tokenizer", "x", "--min-count", "2"), "--min-count: not with --tokenizer"),
+        (("--unit", "bpe", "--lower-case"), "--lower-case: only for words and characters"),
+        (("--unit", "bytes", "--vocab-size", "9"), "--vocab-size: there are 256 bytes"),
+        (("--clusters", "2", "--cutoffs", "3"), "--clusters: --cutoffs decides it"),
+    ],
+    ids=str,
+)
+def test_options_without_effect_are_refused(
+    options: tuple[str, ...], message: str, invoke: Invoke, text: Path, tmp_path: Path
+) -> None:
+    shown = invoke("prepare", text, "-o", tmp_path / "data", *options)
+    assert shown.code == 2 and message in shown.err
+
+
+@pytest.mark.parametrize(
+    ("content", "override", "message"),
+    [
+        ("x = 1", (), "x: unknown"),
+        ("[model]\nn_layer = 'two'", (), "model.n_layer: expected an integer, found 'two'"),
+        ("[training]\noptimizer = 'sgd'", (), "training.optimizer: expected one of adam, adamw"),
+        ("[model]\ncutoffs = [1.5]", (), "model.cutoffs: expected a list of integers"),
+        ("data = 'text'", (), "data: expected a list of texts"),
+        ("[model", (), "not TOML"),
+        ("", ("model.width=3",), "model.width: unknown"),
+        ("", ("n_layer",), "--set n_layer: expected model.NAME=VALUE"),
+        ("architecture = 'rnn'", (), "expected one of transformer_xl, reformer"),
+    ],
+    ids=str,
+)
+def test_wrong_settings_are_refused(
+    content: str, override: tuple[str, ...], message: str, invoke: Invoke, tmp_path: Path
+) -> None:
+    (tmp_path / "run.toml").write_text(content)
+    given = [part for one in override for part in ("--set", one)]
+    shown = invoke("train", "-o", tmp_path / "run", "--settings", tmp_path / "run.toml", *given)
+    assert shown.code == 2 and message in shown.err
+
+
+def test_the_choices_of_options_are_those_of_the_library() -> None:
+    from xlexport.checkpoints.vocabularies import STYLES
+    from xlexport.choices import UNITS, VOCAB_STYLES
+    from xlexport.prepare.units import SUBWORDS
+
+    assert VOCAB_STYLES == STYLES
+    assert ("bytes", "characters", "words", *SUBWORDS) == UNITS

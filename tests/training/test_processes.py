@@ -1,0 +1,153 @@
+"""Several processes train as one does: the same groups of rows give the same weights, bit for bit."""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from xltraining.checkpoint import load_checkpoint
+from xltraining.errors import ConfigError
+from xltraining.language_model import LanguageModel
+from xltraining.processes import Processes, joined, joined_rows, split_rows
+from xltraining.train import TrainingConfig, train
+from xltraining.transformer_xl import TransformerXL
+from xltraining.transformer_xl_config import TransformerXLConfig
+from xltraining.updates import Updates
+
+MODEL = TransformerXLConfig(
+    n_layer=2, n_head=2, d_model=16, d_head=8, d_inner=32, tgt_len=8, mem_len=8, dropout=0.1, cutoffs=(64,)
+)
+STEPS = 30
+PROGRAM = """
+import os, signal, sys
+from dataclasses import replace
+from pathlib import Path
+import torch.distributed as dist
+from tests.training.test_processes import MODEL, STEPS, training
+from xltraining.train import train
+
+text, out = Path(sys.argv[1]), Path(sys.argv[2])
+
+def run(name, resume=False, stop=None, **changes):
+    def on_step(step):
+        if step == stop and dist.get_rank() == 1:  # Ctrl-C in one process stops all of them
+            os.kill(os.getpid(), signal.SIGINT)
+    train(MODEL, replace(training(), **changes), [text], [], out / name, resume=resume,
+          report=lambda line: None, on_step=on_step, show_bar=False)
+
+dist.init_process_group("gloo")
+run("two")
+run("stopped in two", stop=10)
+run("stopped in two", resume=True)
+run("two, then one", stop=10, micro_batches=None)
+run("one, then two", resume=True)
+run("sharded, then one", sharded=True, stop=10)
+run("one, then sharded", resume=True, sharded=True)
+dist.destroy_process_group()
+"""
+
+
+def training() -> TrainingConfig:
+    return TrainingConfig(
+        steps=STEPS, batch_size=4, micro_batches=2, warmup_steps=5, log_every=10, checkpoint_every=1000, threads=1
+    )
+
+
+def quiet(line: str) -> None:
+    """Accept a report without printing it."""
+
+
+def difference(left: Path, right: Path) -> float:
+    weights, others = (load_checkpoint(folder / "checkpoint.pt").state_dict for folder in (left, right))
+    return max((tensor - others[name]).abs().max().item() for name, tensor in weights.items())
+
+
+@pytest.mark.full
+def test_two_processes_train_as_one(tmp_path: Path) -> None:
+    text = tmp_path / "text"
+    text.write_bytes(b"one potato, two potatoes, three potatoes, four; " * 40)
+
+    def run(name: str, resume: bool = False) -> None:
+        train(MODEL, training(), [text], [], tmp_path / name, resume=resume, report=quiet, show_bar=False)
+
+    run("one")
+    _stopped(text, tmp_path / "one, then two")
+    _stopped(text, tmp_path / "one, then sharded")
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+    environment = {**os.environ, "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    command = [sys.executable, "-W", "error::FutureWarning", "-c", PROGRAM, str(text), str(tmp_path)]
+    processes = [
+        subprocess.Popen(command, env={**environment, "RANK": str(rank)}, stderr=subprocess.PIPE, text=True)
+        for rank in range(2)
+    ]
+    errors = [process.communicate(timeout=240)[1] for process in processes]
+    assert [process.returncode for process in processes] == [0, 0], errors
+    run("two, then one", resume=True)
+    run("sharded, then one", resume=True)
+
+    for name in ("two", "stopped in two", "two, then one", "one, then two"):
+        assert difference(tmp_path / name, tmp_path / "one") == 0, name
+    for name in ("sharded, then one", "one, then sharded"):  # the gradient's norm is summed in another order
+        assert difference(tmp_path / name, tmp_path / "one") < 1e-6, name
+    logs = [
+        [json.loads(line)["bits_per_byte"] for line in (tmp_path / name / "log.jsonl").read_text().splitlines()]
+        for name in ("one", "two", "stopped in two")
+    ]
+    assert logs[0] == pytest.approx(logs[1], abs=1e-6)
+    assert logs[1] == logs[2]
+
+
+def _stopped(text: Path, out: Path) -> None:
+    """Stop a run after 10 updates."""
+
+    def on_step(step: int) -> None:
+        if step == 10:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    train(MODEL, training(), [text], [], out, report=quiet, on_step=on_step, show_bar=False)
+
+
+def test_groups_of_rows_give_the_update_of_the_whole_batch(tmp_path: Path) -> None:
+    text = tmp_path / "text"
+    text.write_bytes(b"one potato, two potatoes, three potatoes, four; " * 40)
+    for groups in (1, 2, 4):
+        config = replace(training(), steps=3, micro_batches=groups, warmup_steps=0)
+        train(replace(MODEL, dropout=0.0), config, [text], [], tmp_path / str(groups), report=quiet)
+    for groups in ("2", "4"):
+        assert difference(tmp_path / "1", tmp_path / groups) < 1e-5  # Adam's first updates magnify rounding
+
+
+def test_rows_that_processes_cannot_divide_are_refused() -> None:
+    model: LanguageModel = TransformerXL(MODEL)
+    with pytest.raises(ConfigError, match="3 processes must divide micro_batches 2, which must divide batch_size 4"):
+        Updates(model, training(), Processes(0, 3))
+    with pytest.raises(ConfigError, match="micro_batches must divide batch_size 4, found 3"):
+        TrainingConfig(batch_size=4, micro_batches=3)
+
+
+def test_memory_is_cut_by_rows_and_joined_again() -> None:
+    memory = {"position": 7, "layers": [[torch.arange(12).view(4, 3), None], [torch.arange(4), torch.zeros(4, 0)]]}
+    parts = split_rows(memory, 2)
+    assert parts[1]["position"] == 7
+    assert parts[1]["layers"][0][0].tolist() == [[6, 7, 8], [9, 10, 11]]
+    again = joined_rows(parts)
+    assert again["layers"][0][1] is None
+    assert torch.equal(again["layers"][0][0], memory["layers"][0][0])  # type: ignore[index]
+    assert again["layers"][1][1].shape == (4, 0)
+    assert split_rows(None, 3) == [None, None, None]
+
+
+def test_one_process_alone_exchanges_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("WORLD_SIZE", raising=False)
+    with joined("cpu") as processes:
+        assert (processes.count, processes.is_first, processes.any(True), processes.gathered(3)) == (1, True, True, [3])
+        assert processes.mean(torch.ones(2)).tolist() == [1, 1]
+        processes.wait()

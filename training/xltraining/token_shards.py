@@ -1,0 +1,284 @@
+"""Prepared data: token ids in files that are read where they are needed, with a manifest that describes them.
+
+A folder has `manifest.json`, the tokenizer's file, and for each split (`train`, `valid`, `test`) its shards:
+`train_00000.bin` and so on, little-endian unsigned integers of 16 or 32 bits. `train_documents.bin` has the index of
+each document's first token, as little-endian int64. A shard is mapped into memory for each read only: the pages of a
+mapping that stays would count as the process's memory, up to the size of the corpus.
+"""
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import Any, BinaryIO
+
+import numpy as np
+import numpy.typing as npt
+
+from xltraining.errors import DataError
+from xltraining.messages import first_line, listed, shown
+
+__all__ = [
+    "MANIFEST_NAME",
+    "PreparedData",
+    "Shard",
+    "ShardWriter",
+    "Split",
+    "TokenIds",
+    "is_prepared",
+    "read_prepared",
+    "write_manifest",
+]
+
+TokenIds = npt.NDArray[np.int64]
+
+MANIFEST_NAME = "manifest.json"
+FORMAT, VERSION = "xltraining data", 1
+SHARD_TOKENS = 1 << 28
+_REPAIR = "Prepare the data again."
+
+
+@dataclass(frozen=True)
+class Shard:
+    """A file of token ids."""
+
+    file: str
+    tokens: int
+    sha256: str
+
+
+@dataclass(frozen=True)
+class Split:
+    """The tokens of one split, as one sequence."""
+
+    folder: Path
+    dtype: str
+    """`uint16` or `uint32`."""
+    shards: tuple[Shard, ...]
+    bytes: int
+    """Bytes of the text that the tokens represent."""
+    documents: int
+    documents_file: str
+
+    def __len__(self) -> int:
+        """Return the number of tokens."""
+        return sum(shard.tokens for shard in self.shards)
+
+    def read(self, start: int, count: int) -> TokenIds:
+        """Return `count` token ids (count,) from index `start`; after the last token comes the first."""
+        parts: list[npt.NDArray[Any]] = []
+        total = len(self)
+        while count:
+            start %= total
+            first = 0
+            for shard in self.shards:
+                if start < first + shard.tokens:
+                    break
+                first += shard.tokens
+            taken = min(count, first + shard.tokens - start)
+            parts.append(_mapped(self.folder / shard.file, self.dtype, start - first, taken).astype(np.int64))
+            start, count = start + taken, count - taken
+        return np.concatenate(parts) if parts else np.zeros(0, np.int64)
+
+    def document_starts(self) -> TokenIds:
+        """Return the index of each document's first token, (documents,)."""
+        return _mapped(self.folder / self.documents_file, "int64", 0, self.documents).astype(np.int64)
+
+
+def _mapped(path: Path, dtype: str, start: int, count: int) -> npt.NDArray[Any]:
+    kind = np.dtype(dtype).newbyteorder("<")
+    return np.memmap(path, kind, "r", offset=start * kind.itemsize, shape=(count,))
+
+
+@dataclass(frozen=True)
+class PreparedData:
+    """A folder of prepared data."""
+
+    folder: Path
+    unit: str
+    """What a token is, such as `word`; for people."""
+    n_token: int
+    cutoffs: tuple[int, ...]
+    """Where clusters of rarer tokens begin; empty for one cluster."""
+    tokenizer: Mapping[str, Any]
+    """`kind`, and the name of its `file` if it has one."""
+    splits: Mapping[str, Split]
+    sha256: str
+    """Of the manifest, which has the sums of all shards."""
+
+    def tokenizer_file(self) -> bytes | None:
+        """Return the content of the tokenizer's file; None for bytes."""
+        name = self.tokenizer.get("file")
+        return None if name is None else (self.folder / name).read_bytes()
+
+
+def is_prepared(path: Path) -> bool:
+    """Return whether a path is a folder with a manifest."""
+    return (path / MANIFEST_NAME).is_file()
+
+
+def read_prepared(folder: Path) -> PreparedData:
+    """Read the manifest of prepared data, and check the sizes of its files.
+
+    Raises:
+        DataError: the folder is damaged, or of another kind.
+    """
+    path = folder / MANIFEST_NAME
+    try:
+        raw = path.read_bytes()
+        fields = json.loads(raw)
+    except OSError as error:
+        raise DataError(f"{path}: {error.strerror}.", repair="Give a folder of `xlexport prepare`.") from error
+    except ValueError as error:
+        raise DataError(f"{path}: not valid JSON ({first_line(error)}).", repair=_REPAIR) from error
+    if not isinstance(fields, dict) or fields.get("format") != FORMAT or fields.get("version") != VERSION:
+        raise DataError(
+            f"{path}: not a manifest of version {VERSION} of this format.",
+            repair="Give a folder of `xlexport prepare`.",
+        )
+    try:
+        splits = {name: _split(folder, fields["dtype"], entry) for name, entry in fields["splits"].items()}
+        data = PreparedData(
+            folder,
+            str(fields["unit"]),
+            int(fields["n_token"]),
+            tuple(map(int, fields["cutoffs"])),
+            dict(fields["tokenizer"]),
+            splits,
+            hashlib.sha256(raw).hexdigest(),
+        )
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise DataError(f"{path}: fields are missing or wrong ({first_line(error)}).", repair=_REPAIR) from error
+    problems = [problem for split in splits.values() for problem in _size_problems(split)]
+    if problems:
+        raise DataError(f"{folder}: {listed(problems, '; ')}.", repair=_REPAIR)
+    return data
+
+
+def _split(folder: Path, dtype: str, entry: Mapping[str, Any]) -> Split:
+    if dtype not in ("uint16", "uint32"):
+        raise ValueError(f"dtype {shown(dtype)}")
+    shards = tuple(Shard(_inside(one["file"]), int(one["tokens"]), str(one["sha256"])) for one in entry["shards"])
+    return Split(folder, dtype, shards, int(entry["bytes"]), int(entry["documents"]), _inside(entry["documents_file"]))
+
+
+def _inside(name: str) -> str:
+    if Path(name).name != name:
+        raise ValueError(f"file {shown(name)}")
+    return name
+
+
+def _size_problems(split: Split) -> list[str]:
+    width = np.dtype(split.dtype).itemsize
+    sizes = {shard.file: shard.tokens * width for shard in split.shards}
+    sizes[split.documents_file] = split.documents * 8
+    problems = []
+    for name, expected in sizes.items():
+        path = split.folder / name
+        found = path.stat().st_size if path.is_file() else None
+        if found is None:
+            problems.append(f"{name} is missing")
+        elif found != expected:
+            problems.append(f"{name} has {found:,} bytes, expected {expected:,}")
+    return problems
+
+
+@dataclass
+class ShardWriter:
+    """Write the tokens of one split, shard after shard, at constant memory."""
+
+    folder: Path
+    split: str
+    n_token: int
+    shard_tokens: int = SHARD_TOKENS
+    bytes: int = 0
+    """Bytes of text so far; the caller counts them."""
+    shards: list[dict[str, Any]] = field(default_factory=list)
+    documents: int = 0
+
+    def __post_init__(self) -> None:
+        self.tokens = 0
+        self._file: BinaryIO | None = None
+        self._starts = (self.folder / self._documents_file).open("wb")
+
+    def __enter__(self) -> "ShardWriter":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._end_shard()
+        self._starts.close()
+
+    @property
+    def _documents_file(self) -> str:
+        return f"{self.split}_documents.bin"
+
+    def begin_document(self) -> None:
+        """Note that the next token begins a document."""
+        self._starts.write(self.tokens.to_bytes(8, "little"))
+        self.documents += 1
+
+    def add(self, ids: npt.NDArray[np.integer[Any]]) -> None:
+        """Append token ids (n,)."""
+        values = ids.astype(np.dtype(_dtype(self.n_token)).newbyteorder("<"))
+        while len(values):
+            if self._file is None:
+                name = f"{self.split}_{len(self.shards):05}.bin"
+                self._file, self._sum = (self.folder / name).open("wb"), hashlib.sha256()
+                self.shards.append({"file": name, "tokens": 0})
+            shard = self.shards[-1]
+            part = values[: self.shard_tokens - shard["tokens"]]
+            raw = part.tobytes()
+            self._file.write(raw)
+            self._sum.update(raw)
+            shard["tokens"] += len(part)
+            self.tokens += len(part)
+            values = values[len(part) :]
+            if shard["tokens"] == self.shard_tokens:
+                self._end_shard()
+
+    def _end_shard(self) -> None:
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+            self.shards[-1]["sha256"] = self._sum.hexdigest()
+
+    def entry(self) -> dict[str, Any]:
+        """Return the split's part of the manifest."""
+        return {
+            "tokens": self.tokens,
+            "bytes": self.bytes,
+            "documents": self.documents,
+            "documents_file": self._documents_file,
+            "shards": self.shards,
+        }
+
+
+def _dtype(n_token: int) -> str:
+    return "uint16" if n_token <= 1 << 16 else "uint32"
+
+
+def write_manifest(
+    folder: Path,
+    *,
+    unit: str,
+    n_token: int,
+    cutoffs: Sequence[int],
+    tokenizer: Mapping[str, Any],
+    writers: Sequence[ShardWriter],
+) -> None:
+    """Write the manifest of splits that are complete."""
+    fields = {
+        "format": FORMAT,
+        "version": VERSION,
+        "unit": unit,
+        "n_token": n_token,
+        "dtype": _dtype(n_token),
+        "cutoffs": list(cutoffs),
+        "tokenizer": dict(tokenizer),
+        "splits": {writer.split: writer.entry() for writer in writers},
+    }
+    (folder / MANIFEST_NAME).write_text(json.dumps(fields, indent=1) + "\n", encoding="utf-8")

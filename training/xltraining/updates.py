@@ -1,0 +1,190 @@
+"""Updates of a model by the rows of a batch, in groups, on one process or on several.
+
+A batch of B rows is cut into `micro_batches` groups. A process computes its groups one after the other, and each group
+carries its own memory. An update follows the mean gradient of all groups. With more than one group, dropout is seeded
+by the number of the update and of the group, so it does not matter which process computes a group.
+"""
+
+import hashlib
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+from torch.optim.swa_utils import AveragedModel
+
+from xltraining.errors import ConfigError
+from xltraining.fast_dropout import use_fast_dropout
+from xltraining.language_model import LanguageModel
+from xltraining.losses import check_loss, first_intermediate, update_loss
+from xltraining.optimizers import make_optimizers
+from xltraining.processes import Processes, joined_rows, split_rows
+from xltraining.tasks import Task
+from xltraining.training_config import TrainingConfig, learning_rate
+
+__all__ = ["Updates"]
+
+
+class _GroupLoss(nn.Module):
+    """A model and its loss as one module, because DDP and FSDP2 prepare gradients when a module is called."""
+
+    def __init__(self, model: LanguageModel) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(
+        self, tokens: Tensor, targets: Tensor, memory: Any, half: bool, intermediate: int | None
+    ) -> tuple[Tensor, Tensor, Any]:
+        return update_loss(self.model, tokens, targets, memory, half, intermediate)
+
+
+class Updates:
+    """The model, its optimizer and its memory; `do` makes one update."""
+
+    def __init__(self, model: LanguageModel, config: TrainingConfig, processes: Processes) -> None:
+        """Prepare a model for updates.
+
+        Raises:
+            ConfigError: the batch cannot be divided among the processes.
+        """
+        self.model, self.config, self.processes = model, config, processes
+        check_loss(model, config)
+        self._divide(config.micro_batches or processes.count)
+        self.device = next(model.parameters()).device
+        if self.device.type == "cpu" and not config.compile:
+            use_fast_dropout(model)
+        on_gpu = self.device.type == "cuda"
+        bf16 = config.bf16 if config.bf16 is not None else on_gpu and torch.cuda.is_bf16_supported()
+        self._autocast: AbstractContextManager[Any] = (
+            torch.autocast(self.device.type, torch.bfloat16) if bf16 else nullcontext()
+        )
+        self.sharded = config.sharded and processes.count > 1
+        loss: nn.Module = _GroupLoss(model)
+        if self.sharded:
+            from xltraining.sharding import shard
+
+            shard(loss, model, processes.count, self.device)
+        if config.compile:
+            loss.compile()
+        if processes.count > 1 and not self.sharded:
+            devices = [self.device.index] if on_gpu else None
+            loss = DistributedDataParallel(loss, device_ids=devices, forward_sync_buffers=False)
+        self._loss = loss
+        self.optimizers = make_optimizers(config, model.named_parameters())
+        self._average = None if config.average_from is None else AveragedModel(model)
+
+    def _divide(self, groups: int) -> None:
+        """Divide the rows of a batch into groups, and these among the processes."""
+        processes, rows = self.processes.count, self.config.batch_size
+        if groups % processes or rows % groups:
+            raise ConfigError(
+                f"{processes} processes must divide micro_batches {groups}, which must divide batch_size {rows}."
+            )
+        self.groups, own = groups, groups // processes
+        self._own = range(self.processes.rank * own, (self.processes.rank + 1) * own)
+        self._memories: list[Any] = [None] * own
+
+    def do(self, task: Task, step: int) -> Tensor:
+        """Make the update of a step (from 0); return the mean loss of this process's groups in nats per target."""
+        self.optimizers.set_learning_rate(learning_rate(self.config, step))
+        self.optimizers.zero_grad()
+        rows = self.config.batch_size // self.groups
+        total = torch.zeros((), device=self.device, dtype=torch.float64)
+        half = self.config.loss == "half"
+        intermediate = first_intermediate(self.config, getattr(self.model.config, "n_layer", 1), step)
+        for place, group in enumerate(self._own):
+            if self.groups > 1:
+                torch.manual_seed(_mixed(self.config.seed, step, group))
+            part = slice(group * rows, (group + 1) * rows)
+            tokens, targets = (each.to(self.device) for each in task.batch(step, part))
+            memory = None
+            if task.carries_memory:
+                memory = self.model.memory_before(self._memories[place], tokens.shape[1])
+            with self._exchanging(place == len(self._own) - 1):
+                with self._autocast:
+                    loss, own, self._memories[place] = self._loss(tokens, targets, memory, half, intermediate)
+                (loss / len(self._own)).backward()
+            total += own.double() / len(self._own)
+        nn.utils.clip_grad_norm_(self.model.parameters(), self.config.clip)
+        self.optimizers.step()
+        if self._average is not None and step + 1 > (self.config.average_from or 0) * self.config.steps:
+            self._average.update_parameters(self.model)
+        return total
+
+    def _exchanging(self, last: bool) -> AbstractContextManager[Any]:
+        """Let processes exchange gradients after the last group only."""
+        if isinstance(self._loss, DistributedDataParallel):
+            return nullcontext() if last else self._loss.no_sync()
+        if self.sharded:
+            cast(Any, self._loss).set_requires_gradient_sync(last)
+        return nullcontext()
+
+    @property
+    def evaluated(self) -> LanguageModel:
+        """The model to evaluate: the average of weights as soon as there is one."""
+        average = self._average
+        return self.model if average is None or not average.n_averaged else cast(LanguageModel, average.module)
+
+    def averaging(self) -> dict[str, Any] | None:
+        """Return the state of averaging, if it has begun: the weights that the run goes on with, and how many steps."""
+        if self._average is None or not self._average.n_averaged:
+            return None
+        return {"weights": self.model.state_dict(), "averaged": int(self._average.n_averaged)}
+
+    def plain_memory(self) -> Any:
+        """Return the memory of all rows as plain values; only the first process gets it."""
+        own = [self.model.plain_memory(memory) for memory in self._memories]
+        every = [memory for memories in self.processes.gathered(own) for memory in memories]
+        return joined_rows(every) if every and every[0] is not None else None
+
+    def set_memory(self, plain: Any, groups: int) -> None:
+        """Take the memory of all rows; each process keeps that of its groups.
+
+        Args:
+            groups: the groups of the run that had it. They are kept if the settings leave their number open and the
+                processes divide it: then updates are the same as before.
+        """
+        if self.config.micro_batches is None and groups % self.processes.count == 0:
+            self._divide(groups)
+        every = split_rows(plain, self.groups)
+        self._memories = [self.model.memory_from_plain(every[group], self.device) for group in self._own]
+
+    def weights(self) -> dict[str, Tensor]:
+        """Return the weights to save, whole: those of `evaluated`; every process must call this."""
+        state = self.evaluated.state_dict()
+        if not self.sharded:
+            return state
+        from xltraining.sharding import whole
+
+        return cast(dict[str, Tensor], whole(state))
+
+    def optimizer_state(self) -> Any:
+        """Return the optimizer's state, whole; every process must call this."""
+        state = self.optimizers.state_dict()
+        if not self.sharded:
+            return state
+        from xltraining.sharding import whole
+
+        return whole(state)
+
+    def load(self, weights: dict[str, Tensor], optimizer_state: Any, averaging: dict[str, Any] | None = None) -> None:
+        """Take whole weights, the whole state of the optimizer, and the result of `averaging`."""
+        if averaging is not None and self._average is not None:
+            self._average.module.load_state_dict(weights)
+            self._average.n_averaged.fill_(averaging["averaged"])
+            weights = averaging["weights"]
+        if not self.sharded:
+            self.model.load_state_dict(weights)
+            self.optimizers.load_state_dict(optimizer_state)
+            return
+        from xltraining.sharding import load_whole, shard_optimizer_state
+
+        load_whole(self.model, weights)
+        (optimizer,) = self.optimizers.parts
+        optimizer.load_state_dict(shard_optimizer_state(optimizer, optimizer_state))
+
+
+def _mixed(seed: int, step: int, group: int) -> int:
+    """Return a seed for a group of an update. Torch's generator on the CPU uses only the lowest 32 bits."""
+    return int.from_bytes(hashlib.sha256(f"{seed} {step} {group}".encode()).digest()[:4], "little")

@@ -1,0 +1,196 @@
+"""The tokenizers of prepared data: counted from the training text, trained on it, or given."""
+
+from __future__ import annotations
+
+import io
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from xlexport.checkpoints.vocabularies import read_vocabulary
+from xlexport.errors import XlexportError
+from xlexport.extras import require
+from xlexport.tokenizer_choice import file_kind
+from xlruntime import spec
+from xlruntime.documents import TextCounts, Tokenizer, text_pieces
+from xlruntime.tokenizers import ByteTokenizer, make_tokenizer
+from xlruntime.tokenizers.vocabulary import Vocabulary
+from xlruntime.tokenizers.vocabulary_tokenizer import VocabularyTokenizer
+
+__all__ = ["SUBWORDS", "PreparedTokenizer", "counted", "given", "trained"]
+
+SUBWORDS = ("bpe", "sentencepiece")
+EOS, UNK = "<eos>", "<unk>"
+NAMES = {"vocabulary": "vocabulary.json", "tokenizers": "tokenizer.json", "sentencepiece": "tokenizer.model"}
+SENTENCES = 1_000_000  # which a SentencePiece model is trained on at most
+
+
+@dataclass(frozen=True)
+class PreparedTokenizer:
+    """A tokenizer, and what a manifest and a checkpoint need to know of it.
+
+    Attributes:
+        unit: what a token is, for people.
+        kind: `bytes`, `vocabulary`, `tokenizers` or `sentencepiece`.
+        tokenizer: converts text to ids.
+        n_token: how many ids there are.
+        content: its file; None for bytes.
+    """
+
+    unit: str
+    kind: str
+    tokenizer: Tokenizer
+    n_token: int
+    content: bytes | None = None
+
+    @property
+    def is_library(self) -> bool:
+        """Whether the tokenizer reads a text whole."""
+        return self.kind in ("tokenizers", "sentencepiece")
+
+    @property
+    def file(self) -> str | None:
+        """The name of its file; None for bytes."""
+        return NAMES.get(self.kind)
+
+
+def counted(
+    files: Sequence[Path],
+    unit: str,
+    *,
+    min_count: int = 1,
+    max_size: int | None = None,
+    lower_case: bool = False,
+    progress: Callable[[int], None] = lambda size: None,
+) -> PreparedTokenizer:
+    """Return the bytes, or a vocabulary of the characters or words of the texts, the most frequent first.
+
+    Words follow `<eos>`, which ends every line; equal counts keep the order of the text. This is how the authors' code
+    makes its vocabularies. `<unk>` follows `<eos>`, unless the text has it itself, as WikiText does.
+
+    Args:
+        min_count: leave out what is rarer.
+        max_size: keep so many symbols at most, apart from the special ones.
+        progress: called with the number of bytes of each piece that was read.
+
+    Raises:
+        TextError: a text is not UTF-8. OSError: a file cannot be read.
+    """
+    if unit == "bytes":
+        return PreparedTokenizer("byte", "bytes", ByteTokenizer(), 256)
+    words = unit == "words"
+    counts: Counter[str] = Counter()
+    for file in files:
+        for text in _complete(file, words, progress):
+            lowered = text.lower() if lower_case else text
+            counts.update(lowered.split() if words else lowered)
+    kept = [symbol for symbol, count in counts.most_common(max_size) if count >= min_count]
+    special = [name for name, wanted in ((EOS, words), (UNK, UNK not in kept)) if wanted and name not in kept]
+    line_end = EOS if words else None
+    vocabulary = Vocabulary(
+        "words" if words else "characters", (*special, *kept), unk=UNK, line_end=line_end, lower_case=lower_case
+    )
+    return _of_vocabulary(vocabulary)
+
+
+def _of_vocabulary(vocabulary: Vocabulary) -> PreparedTokenizer:
+    unit = {"words": "word", "characters": "character", "bytes": "byte"}[vocabulary.kind]
+    content = vocabulary.to_json().encode("utf-8")
+    return PreparedTokenizer(unit, "vocabulary", VocabularyTokenizer(vocabulary), len(vocabulary), content)
+
+
+def _complete(file: Path, words: bool, progress: Callable[[int], None]) -> Iterator[str]:
+    """Yield a text in pieces, which do not cut words."""
+    held, counts, seen = "", TextCounts(), 0
+    with file.open("rb") as raw:
+        for piece in text_pieces(raw, str(file), counts):
+            text = held + (piece if seen else piece.removeprefix("\ufeff"))
+            progress(counts.bytes - seen)
+            seen = counts.bytes
+            end = next((at for at in range(len(text), 0, -1) if text[at - 1].isspace()), 0) if words else len(text)
+            held = text[end:]
+            yield text[:end]
+    yield held
+
+
+def trained(files: Sequence[Path], unit: str, vocab_size: int, folder: Path) -> PreparedTokenizer:
+    """Train byte-level BPE (`tokenizers`) or a SentencePiece unigram model on the texts.
+
+    Args:
+        unit: one of `SUBWORDS`.
+        vocab_size: how many tokens to aim at; at least the 256 bytes.
+        folder: where the file is written; it must exist.
+
+    Raises:
+        MissingDependencyError: the library is not installed. XlexportError: it cannot train on these texts.
+    """
+    require("text")
+    kind = "tokenizers" if unit == "bpe" else "sentencepiece"
+    path = folder / NAMES[kind]
+    try:
+        path.write_bytes(_bpe(files, vocab_size) if unit == "bpe" else _sentencepiece(files, vocab_size))
+    except (RuntimeError, ValueError) as error:
+        raise XlexportError(
+            f"the {unit} vocabulary could not be trained ({str(error).strip().splitlines()[-1]}).",
+            repair="Give more text, or a smaller --vocab-size.",
+        ) from error
+    return _of_library(path, kind)
+
+
+def _of_library(path: Path, kind: str) -> PreparedTokenizer:
+    entry = spec.Tokenizer("tokenizers" if kind == "tokenizers" else "sentencepiece", path.name)
+    tokenizer = make_tokenizer(entry, path.parent)
+    size = tokenizer.vocab_size
+    assert size is not None
+    return PreparedTokenizer("token", kind, tokenizer, size, path.read_bytes())
+
+
+def _bpe(files: Sequence[Path], vocab_size: int) -> bytes:
+    from tokenizers import Tokenizer as Library
+    from tokenizers import decoders, models, pre_tokenizers, trainers
+
+    library: Any = Library(models.BPE())
+    library.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    library.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=vocab_size, initial_alphabet=pre_tokenizers.ByteLevel.alphabet(), show_progress=False
+    )
+    library.train([str(file) for file in files], trainer)
+    return str(library.to_str(pretty=True)).encode("utf-8")
+
+
+def _sentencepiece(files: Sequence[Path], vocab_size: int) -> bytes:
+    import sentencepiece
+
+    written = io.BytesIO()
+    sentencepiece.SentencePieceTrainer.train(
+        input=[str(file) for file in files],
+        model_writer=written,
+        vocab_size=vocab_size,
+        hard_vocab_limit=False,
+        byte_fallback=True,
+        input_sentence_size=SENTENCES,
+        shuffle_input_sentence=True,
+        num_threads=1,
+        minloglevel=2,
+    )
+    return written.getvalue()
+
+
+def given(path: Path, vocab_style: str | None = None) -> PreparedTokenizer:
+    """Return the tokenizer in a file: a vocabulary, such as the authors' cache.pt, or one of a library.
+
+    Raises:
+        CheckpointError, BundleError: the file is not a tokenizer. XlexportError: a style was given for a library's.
+    """
+    kind = file_kind(path)
+    if kind == "vocabulary":
+        return _of_vocabulary(read_vocabulary(path, vocab_style))
+    if vocab_style is not None:
+        raise XlexportError(
+            f"{path}: of the {kind} library, but --vocab-style is for vocabularies.", repair="Leave it out."
+        )
+    require("text")
+    return _of_library(path, kind)

@@ -1,0 +1,177 @@
+"""Write prepared data: the documents of each split as token ids, and the manifest."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+import numpy.typing as npt
+
+from xlexport.atomic_output import check_own_folder
+from xlexport.atomic_output import folder as whole_folder
+from xlexport.callbacks import Progress, no_progress
+from xlexport.errors import XlexportError
+from xlexport.prepare.clusters import best_cutoffs
+from xlexport.prepare.units import PreparedTokenizer
+from xlruntime.documents import DOCUMENT_LIMITS, Ids, TextCounts
+from xltraining.token_shards import ShardWriter, is_prepared, write_manifest
+
+__all__ = ["PreparedSummary", "prepare_data"]
+
+TRAIN = "train"
+PIECE_BYTES = 1 << 19  # of text for a library at a time: it needs 270 bytes of memory for each byte
+SMALL_VOCABULARY = 10_000  # which needs no clusters
+
+
+@dataclass(frozen=True)
+class PreparedSummary:
+    """What was written.
+
+    Attributes:
+        unit: what a token is.
+        n_token: size of the vocabulary.
+        cutoffs: where clusters of rarer tokens begin.
+        tokens: number of tokens of each split.
+        documents: number of documents of each split.
+        bytes: bytes of text of each split.
+        unknown: number of tokens of each split for text that the vocabulary lacks.
+    """
+
+    unit: str
+    n_token: int
+    cutoffs: tuple[int, ...]
+    tokens: Mapping[str, int]
+    documents: Mapping[str, int]
+    bytes: Mapping[str, int]
+    unknown: Mapping[str, int]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the fields as plain values."""
+        return asdict(self)
+
+
+def prepare_data(
+    splits: Mapping[str, Sequence[Path]],
+    output: Path,
+    make: Callable[[Path], PreparedTokenizer],
+    *,
+    by_line: bool = False,
+    cutoffs: Sequence[int] | None = None,
+    clusters: int | None = None,
+    force: bool = False,
+    progress: Progress = no_progress,
+) -> PreparedSummary:
+    """Write the splits' texts as token ids into a folder, which appears when it is complete.
+
+    Args:
+        splits: files of `train`, and perhaps of `valid` and `test`.
+        make: returns the tokenizer; it may write its file into the folder that it is given.
+        by_line: each line is a document, not each file.
+        cutoffs: where clusters begin; None: where the output layer has the least work.
+        clusters: how many to make; None: 4, or 1 for a vocabulary below 10,000.
+        progress: called with the bytes that were read, and all bytes.
+
+    Raises:
+        XlexportError: a training text has no tokens, or the cut-offs do not fit.
+        TextError, TokenError: a text does not fit the tokenizer. OSError: a file cannot be read or written.
+    """
+
+    def check() -> None:
+        check_own_folder(output, force, is_prepared, "prepared data")
+
+    check()
+    reading = _Reading(sum(file.stat().st_size for files in splits.values() for file in files), progress)
+    with whole_folder(output, check) as folder:
+        made = make(folder)
+        counts = np.zeros(made.n_token, np.int64)
+        writers, unknown = [], {}
+        for name, files in splits.items():
+            with ShardWriter(folder, name, made.n_token) as writer:
+                unknown[name] = _write_split(writer, files, made, by_line, counts, reading)
+            writers.append(writer)
+            if not writer.tokens:
+                raise XlexportError(f"the texts of {name} have no tokens.", repair="Give files that are not empty.")
+        if made.file is not None and made.content is not None:
+            (folder / made.file).write_bytes(made.content)
+        wanted = clusters if clusters is not None else (4 if made.n_token >= SMALL_VOCABULARY else 1)
+        cut = tuple(cutoffs) if cutoffs is not None else best_cutoffs(counts, wanted)
+        _check_cutoffs(cut, made.n_token)
+        tokenizer = {"kind": made.kind} | ({} if made.file is None else {"file": made.file})
+        write_manifest(folder, unit=made.unit, n_token=made.n_token, cutoffs=cut, tokenizer=tokenizer, writers=writers)
+    named = {writer.split: writer for writer in writers}
+    return PreparedSummary(
+        made.unit,
+        made.n_token,
+        cut,
+        {name: writer.tokens for name, writer in named.items()},
+        {name: writer.documents for name, writer in named.items()},
+        {name: writer.bytes for name, writer in named.items()},
+        unknown,
+    )
+
+
+@dataclass
+class _Reading:
+    total: int
+    progress: Progress
+    done: int = 0
+
+    def more(self, size: int) -> None:
+        self.done += size
+        self.progress(self.done, self.total)
+
+
+def _check_cutoffs(cutoffs: Sequence[int], n_token: int) -> None:
+    edges = [0, *cutoffs, n_token]
+    if any(left >= right for left, right in itertools.pairwise(edges)):
+        raise XlexportError(
+            f"cut-offs {', '.join(map(str, cutoffs))}: they must rise, between 0 and the vocabulary of {n_token:,}."
+        )
+
+
+def _write_split(
+    writer: ShardWriter,
+    files: Sequence[Path],
+    made: PreparedTokenizer,
+    by_line: bool,
+    counts: npt.NDArray[np.int64],
+    reading: _Reading,
+) -> int:
+    """Write the documents of one split; return how many tokens are unknown ones."""
+    unknown, unk = 0, made.tokenizer.unk_id
+    for file in files:
+        with file.open("rb") as opened:
+            pieces = _by_line(writer, opened, made) if by_line else _whole(writer, opened, str(file), made)
+            at = 0
+            for ids in pieces:
+                writer.add(ids)
+                if writer.split == TRAIN:
+                    counts += np.bincount(ids, minlength=len(counts))
+                unknown += 0 if unk is None else int(np.count_nonzero(ids == unk))
+                reading.more(opened.tell() - at)
+                at = opened.tell()
+            writer.bytes += at
+    return unknown
+
+
+def _whole(writer: ShardWriter, file: BinaryIO, name: str, made: PreparedTokenizer) -> Iterator[Ids]:
+    """Yield the tokens of a file that is one document."""
+    writer.begin_document()
+    if made.is_library:
+        while raw := file.read(PIECE_BYTES) + file.readline():
+            yield made.tokenizer.encode(raw)
+        return
+    for piece in made.tokenizer.read(file, name, TextCounts(), DOCUMENT_LIMITS):
+        yield piece.ids
+
+
+def _by_line(writer: ShardWriter, file: BinaryIO, made: PreparedTokenizer) -> Iterator[Ids]:
+    """Yield the tokens of a file's lines, each of which is a document; blank lines are none."""
+    while raw := file.readline():
+        if raw.strip():
+            writer.begin_document()
+            yield made.tokenizer.encode(raw)
