@@ -178,10 +178,11 @@ def _divided(text: bytes, scale: Scale, folder: Path) -> tuple[tuple[Path, ...],
     """Write the part to train on into the folder; return it, the held-out tenth, and the size of the vocabulary."""
     text = text[: scale.most] if scale.most else text
     cut = len(text) * 9 // 10
-    trained = folder / "train.txt"
-    trained.write_bytes(text[:cut])
-    held_out = folder / "held_out.txt"
-    held_out.write_bytes(text[cut:])
+    trained, held_out = folder / "train.txt", folder / "held_out.txt"
+    for file, part in ((trained, text[:cut]), (held_out, text[cut:])):
+        if file.exists() and file.read_bytes() != part:
+            raise click.UsageError(f"{file}: the models in this folder were trained on another text; choose another.")
+        file.write_bytes(part)
     return (trained,), read_bytes([held_out]), 256
 
 
