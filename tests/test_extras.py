@@ -14,7 +14,18 @@ from tests.helpers.paths import ROOT
 from xlexport.errors import MissingDependencyError
 from xlexport.extras import EXTRAS, install_command, missing_modules, require
 
-PLACES = ("xlexport", "runtime", "training", "reliability", "benchmarks", "samples", "scripts", "docs", ".ci")
+PLACES = (
+    "xlexport",
+    "runtime",
+    "training",
+    "reliability",
+    "benchmarks",
+    "experiments",
+    "samples",
+    "scripts",
+    "docs",
+    ".ci",
+)
 # No package index has xlexport, so `pip install xlexport` and `pip install 'xlexport[cpu]'` cannot work.
 IMPOSSIBLE = re.compile(r"""pip3? (?:install|download) (?:[\w\[\],=<>'"-]+ )*?['"]?xlexport\b(?![\w/.-])""")
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]

@@ -17,6 +17,7 @@ FOLDERS = (
     "training/xltraining",
     "tests",
     "benchmarks",
+    "experiments",
     "reliability",
     "conformance",
 )

@@ -11,7 +11,18 @@ from pathlib import Path
 
 from tests.helpers.paths import ROOT
 
-CODE = ("xlexport", "runtime", "training", "benchmarks", "reliability", "conformance", "samples", "tests", "scripts")
+CODE = (
+    "xlexport",
+    "runtime",
+    "training",
+    "benchmarks",
+    "experiments",
+    "reliability",
+    "conformance",
+    "samples",
+    "tests",
+    "scripts",
+)
 PAGES = sorted(
     [*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *ROOT.glob("runtime/native/*.md"), *ROOT.glob("samples/**/*.md")]
 )

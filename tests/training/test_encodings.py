@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -65,6 +66,17 @@ def test_encodings_of_distances_against_their_formulas(name: str) -> None:
 @pytest.mark.parametrize("name", ABSOLUTE)
 def test_encodings_of_places_against_their_formulas(name: str, lengths: list[int]) -> None:
     assert definition_differs_by(ABSOLUTE[name], lengths) < ROUNDING
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("mem_len", [3, 40])
+def test_another_memory_length_keeps_the_rows_of_distances(mem_len: int) -> None:
+    model = tiny_model(encoding="shaw").double()
+    evaluated = replace(model.config, mem_len=mem_len, max_klen=model.config.n_embedded)
+    ids = torch.randint(20, (51,), generator=torch.Generator().manual_seed(6))
+    found = walked(model.with_evaluation(mem_len=mem_len), ids, [8] * 6 + [2])
+    expected = log_probs_by_definition(Ours(evaluated, model.state_dict()), ids, [8] * 6 + [2])
+    assert np.abs(found - expected).max() < ROUNDING
 
 
 def test_tokens_beyond_the_last_place_are_refused() -> None:

@@ -224,11 +224,6 @@ class TransformerXLConfig(ModelConfig):
         return self.tgt_len + self.mem_len if self.max_klen is None else self.max_klen
 
     @property
-    def distinct_distances(self) -> int:
-        """Number of distances that encoding `shaw` distinguishes, from 0 on."""
-        return min(self.n_embedded, self.clamp_len) if self.clamp_len > 0 else self.n_embedded
-
-    @property
     def window(self) -> int | None:
         """Number of keys that a query may see, including itself; None if only the memory's length limits it."""
         return self.mem_len + self.window_extra if self.same_length else None

@@ -25,8 +25,9 @@ class ShawAttention(AttentionByDistance):
 
     def shared(self, config: TransformerXLConfig, M: int, S: int) -> Tensor:
         """Return the row of each of the distances K..0, (K+1,) int64."""
-        distances = distances_to_keys(M + S, 0, self.distance_key.device)
-        return config.n_embedded - 1 - distances.clamp(max=config.distinct_distances - 1)
+        rows = len(self.distance_key)  # the configuration's memory may be longer or shorter than in training
+        distinct = min(rows, config.clamp_len) if config.clamp_len > 0 else rows
+        return rows - 1 - distances_to_keys(M + S, 0, self.distance_key.device).clamp(max=distinct - 1)
 
     def scores(self, query: Tensor, key: Tensor, shared: Tensor | None) -> Tensor:
         """Return the scores (B*H,S,K); see `Attention.scores`."""

@@ -7,7 +7,7 @@ A bias of a distance is one more row of its key, which every query multiplies wi
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import torch
 from torch import Tensor, nn
@@ -70,7 +70,7 @@ class ShawStep(TransformerXLStep):
         The model distinguishes at most `max_klen` distances, or `clamp_len` if that is fewer. Arguments and results are
         those of `TransformerXLStep.positions`.
         """
-        n = self.config.n_embedded
+        n = len(cast(ShawLayer, self.layers[0]).distance_key)
         last = torch.where(clamp_len > 0, clamp_len.clamp(max=n), n) - 1
         near = torch.minimum(capacity, last + capacity - mem_len)
         count = size_of(near, smallest=1)
