@@ -26,7 +26,7 @@ __all__ = ["BundleBytes", "ManifestFields", "ResealedFiles", "Sample", "samples"
 
 # The large ones take ten times as long to open, so they are tried less often.
 NAMES = (*("post_lnorm_same_length_empty", "pre_lnorm_same_length_zeros", "pre_lnorm_empty") * 4,
-         "post_lnorm_zeros", "reformer_band", "reformer_chunk")  # fmt: skip
+         "post_lnorm_zeros", "reformer_band", "reformer_chunk", "reformer_paper")  # fmt: skip
 TEXT = "It was the best of times, it was the worst of times."
 SETTINGS = {"evaluation", "tokenizer"}  # fields of a manifest that people may choose, and that may change the scores
 CLOSE = 1e-5  # nats: the same graphs on the same tokens

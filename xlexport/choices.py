@@ -2,7 +2,7 @@
 
 __all__ = ["DTYPES", "FORMATS", "LEVELS", "PROTOCOLS", "RECORD_FORMATS", "UNITS", "VOCAB_STYLES"]
 
-FORMATS = ("xltraining", "kimiyoung", "nvidia", "huggingface", "reformer_pytorch", "tensorflow", "state_dict")
+FORMATS = ("xltraining", "kimiyoung", "nvidia", "huggingface", "reformer_pytorch", "trax", "tensorflow", "state_dict")
 """Formats of checkpoints, as in `xlexport.checkpoints`."""
 
 DTYPES = ("int8", "weight-int8", "weight-int4", "float16")

@@ -2,8 +2,18 @@
 
 from __future__ import annotations
 
-from tests.helpers.bundles import band, bytes_bundle, chunk, ids_bundle, reuse_export
+from tests.helpers.bundles import band, bytes_bundle, chunk, ids_bundle, paper, reuse_export
 from tests.helpers.fixtures import one_thread, reuse_graphs
 from tests.helpers.tiny import naive
 
-__all__ = ["band", "bytes_bundle", "chunk", "ids_bundle", "naive", "one_thread", "reuse_export", "reuse_graphs"]
+__all__ = [
+    "band",
+    "bytes_bundle",
+    "chunk",
+    "ids_bundle",
+    "naive",
+    "one_thread",
+    "paper",
+    "reuse_export",
+    "reuse_graphs",
+]

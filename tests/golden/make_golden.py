@@ -7,7 +7,7 @@ token ids `ids.D` of documents, and log-probabilities in nats `log_probs.N` of t
 eager model computed them in the paper's form, segment by segment with carried hidden states. The models are tiny; their
 weights are random and large, so that an error in any weight shows. Run this again only if the bundle format changes.
 
-The folders whose names begin with `reformer` have Reformers: one of rule `band`, one of rule `chunk`. Graphs of
+The folders whose names begin with `reformer` have Reformers, one of each rule of LSH attention. Graphs of
 `relative_attention` have the custom operators of attention. Those of `shaw_distances` and `learned_places`, which have
 other encodings of positions, need none. Those of the other Transformer-XLs have none, because older code wrote them. Do
 not make them again: such bundles must stay readable.
@@ -222,6 +222,29 @@ VARIANTS = {
         settings=(),
         lengths=(2, 6, 37, 64, 97),
     ),
+    "reformer_paper": Golden(
+        ReformerConfig(
+            n_token=40,
+            d_model=16,
+            n_head=2,
+            d_head=8,
+            d_inner=24,
+            attn_layers=("lsh", "full", "local", "lsh"),
+            n_hashes=3,
+            n_buckets=(4, 2),
+            chunk_length=7,
+            local_chunk_length=4,
+            rule="paper",
+            tgt_len=8,
+            mem_len=8,
+            position="rotary",
+            max_positions=0,
+        ),
+        tokenizer="none",
+        seed=8,
+        settings=(),
+        lengths=(2, 7, 8, 41, 151),
+    ),
 }
 
 
@@ -242,7 +265,7 @@ def random_model(golden: Golden) -> Any:
 def eager_log_probs(model: Any, ids: Tensor, settings: dict[str, Any]) -> Tensor:
     """Return log-probabilities (n - 1,) of all but the first of ids (n,), with carried hidden states."""
     settings = dict(settings)
-    whole = getattr(model.config, "rule", None) == "chunk"
+    whole = getattr(model.config, "whole", False)
     segment_len = len(ids) if whole else settings.pop("segment_len", model.config.tgt_len)
     model = model.with_evaluation(**settings)
     if getattr(model.config, "is_absolute", False):

@@ -11,7 +11,7 @@ import pytest
 
 from tests.helpers.export_cache import cached_exports
 from tests.helpers.shared import shared_folder
-from tests.helpers.tiny import BAND, CHUNK, tiny_model, tiny_reformer
+from tests.helpers.tiny import BAND, CHUNK, PAPER, tiny_model, tiny_reformer
 from xlexport.checkpoints import SourceCheckpoint, load
 from xlexport.convert import ConversionOptions, convert
 from xlexport.verification.parity import ParityReport
@@ -30,6 +30,7 @@ __all__ = [
     "chunk",
     "convert_tiny",
     "ids_bundle",
+    "paper",
     "reuse_export",
 ]
 
@@ -109,6 +110,12 @@ def band(tmp_path_factory: pytest.TempPathFactory) -> ConvertedReformer:
 def chunk(tmp_path_factory: pytest.TempPathFactory) -> ConvertedReformer:
     """Return a bundle with LSH attention by rule `chunk`, where a document is one step."""
     return convert_tiny_reformer(tmp_path_factory, "chunk", CHUNK)
+
+
+@pytest.fixture(scope="session")
+def paper(tmp_path_factory: pytest.TempPathFactory) -> ConvertedReformer:
+    """Return a bundle with LSH attention by rule `paper`, where a document is one step."""
+    return convert_tiny_reformer(tmp_path_factory, "paper", PAPER)
 
 
 @pytest.fixture

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
-__all__ = ["BAND", "CHUNK", "EMPTY", "GOLDEN", "ROOT", "SHARED_DATA", "ZEROS", "golden_bundle"]
+__all__ = ["BAND", "CHUNK", "EMPTY", "GOLDEN", "ROOT", "SHARED_DATA", "WHOLE", "ZEROS", "golden_bundle"]
 
 ROOT = Path(__file__).resolve().parents[2]
 GOLDEN = ROOT / "tests" / "golden"
 SHARED_DATA = ROOT.parent / "shared" / "data"  # long public-domain texts that are kept next to the checkout
 
 BAND, CHUNK = "reformer_band", "reformer_chunk"
+WHOLE = (CHUNK, "reformer_paper")  # read each document in one step
 EMPTY, ZEROS = "post_lnorm_same_length_empty", "pre_lnorm_same_length_zeros"  # both with same_length, on bytes
 
 

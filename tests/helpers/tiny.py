@@ -24,6 +24,7 @@ from xltraining.transformer_xl_config import TransformerXLConfig
 __all__ = [
     "BAND",
     "CHUNK",
+    "PAPER",
     "RingDriver",
     "cut_segments",
     "make_model",
@@ -65,6 +66,9 @@ CHUNK = replace(
     axial_shape=(8, 16),
     max_positions=128,
 )
+
+
+PAPER = replace(BAND, attn_layers=("lsh", "local", "full"), rule="paper", axial_shape=(8, 16), max_positions=128)
 
 
 class RingDriver:

@@ -16,7 +16,7 @@ from xlruntime.kernels import Kernels, find_kernels
 
 pytestmark = pytest.mark.full  # compiles C++
 
-NAMES = ("relative_attention", "reformer_band", "reformer_chunk")
+NAMES = ("relative_attention", "reformer_band", "reformer_chunk", "reformer_paper")
 
 
 @pytest.fixture(scope="module")

@@ -14,13 +14,13 @@ import pytest
 
 from tests.helpers import ids
 from tests.helpers.manifests import with_tokenizer
-from tests.helpers.paths import GOLDEN
+from tests.helpers.paths import GOLDEN, WHOLE
 from xlruntime import Model, load
 
 BAND, CHUNK = "reformer_band", "reformer_chunk"
 MADE_UP = {"late_reader", "two_rings"}  # artificial graphs, not from models
 PLACES = "learned_places"  # a Transformer-XL without the settings of memory
-VARIANTS = sorted({path.parent.name for path in GOLDEN.glob("*/bundle")} - {BAND, CHUNK, PLACES, *MADE_UP})
+VARIANTS = sorted({path.parent.name for path in GOLDEN.glob("*/bundle")} - {BAND, PLACES, *WHOLE, *MADE_UP})
 EMPTY, ZEROS = "post_lnorm_same_length_empty", "pre_lnorm_same_length_zeros"  # both with same_length, on bytes
 
 RandomIds = Callable[..., npt.NDArray[np.int64]]

@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.helpers.paths import GOLDEN
+from tests.helpers.paths import GOLDEN, WHOLE
 from tests.runtime.in_place import walk_both_ways
 from xlruntime import Model, ProviderError, load
 
 pytestmark = pytest.mark.cuda
-NAMES = sorted(path.parent.name for path in GOLDEN.glob("*/bundle") if path.parent.name != "reformer_chunk")
+NAMES = sorted(path.parent.name for path in GOLDEN.glob("*/bundle") if path.parent.name not in WHOLE)
 
 
 def open_on_cuda(name: str) -> Model:
@@ -38,7 +38,7 @@ def test_ring_on_cuda_is_written_in_place(name: str, random_ids: Any) -> None:
     walk_both_ways(model, ids[:, : model.bundle.evaluation.max_positions], within=1e-5)  # kernels may sum in any order
 
 
-@pytest.mark.parametrize("name", [*NAMES, "reformer_chunk"])
+@pytest.mark.parametrize("name", [*NAMES, *WHOLE])
 def test_nothing_but_sizes_is_computed_on_the_cpu(name: str) -> None:
     open_on_cuda(name)  # skips
     model = load(GOLDEN / name / "bundle", device="cuda", strict_device=True)

@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from tests.helpers.weights import random_model
-from tests.training.test_lsh import covered_keys, naive_bucket
+from tests.training.test_lsh import covered_keys, in_two_chunks, naive_bucket
 from xltraining.lsh import normalised_keys
 from xltraining.reformer import LSHTrace, Reformer, ReformerMemory
 from xltraining.reformer_attention import LocalAttention, SharedAttention
@@ -110,11 +110,16 @@ def naive_head(model: Reformer, layer: int, n: int, normed: Tensor, overflow: Te
             buckets = torch.tensor(
                 [[naive_bucket(row, rotation, config.n_buckets) for row in raw] for rotation in rounds]
             )
-            found = [covered_keys(buckets, i, config.chunk_length, config.mem_len) for i in range(T)]
+            if config.rule == "paper":
+                sets, missed = in_two_chunks(buckets, config.chunk_length)
+                found = [(set().union(*of_rounds), over) for of_rounds, over in zip(sets, missed, strict=True)]
+            else:
+                found = [covered_keys(buckets, i, config.chunk_length, config.mem_len) for i in range(T)]
             keys = [sorted(covered) for covered, _ in found]
             overflow += torch.tensor([over for _, over in found])
         else:
-            keys = [list(range(max(0, i - config.mem_len), i)) for i in range(T)]
+            reach = T if config.whole else config.mem_len
+            keys = [list(range(max(0, i - reach), i)) for i in range(T)]
     rows = []
     for i in range(T):
         chosen = keys[i] or [i]
@@ -123,7 +128,7 @@ def naive_head(model: Reformer, layer: int, n: int, normed: Tensor, overflow: Te
 
 
 def naive_forward(model: Reformer, tokens: Tensor) -> tuple[Tensor, list[Tensor]]:
-    """Run rule `band` on a document (T,); return hidden states (T,d_output) and each LSH layer's overflow (T,)."""
+    """Run rule `band` or `paper` on a document (T,); return hidden (T,d_output) and each LSH layer's overflow (T,)."""
     config, T = model.config, len(tokens)
     first = second = model.word_emb.weight[tokens] + naive_positions(model, T)
     overflows = []

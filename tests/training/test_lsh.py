@@ -122,24 +122,48 @@ def test_band_does_not_look_ahead() -> None:
         assert not torch.allclose(other[:, :, -1], mixed[:, :, -1])
 
 
-def paper(query: Tensor, value: Tensor, buckets: Tensor) -> Tensor:
-    """Compute the last four equations of Appendix A: a softmax a round with m = log N_ij, combined by exp(z_r − z)."""
+def united(query: Tensor, value: Tensor, covered: Sequence[Sequence[set[int]]]) -> Tensor:
+    """Compute the last four equations of Appendix A: a softmax a round with m = log N_ij, combined by exp(z_r − z).
+
+    Args:
+        covered: for each query and round the earlier keys; a query without any attends to itself.
+    """
     key, rows = normalised_keys(query), []
-    for i in range(len(query)):
-        sets = [{j for j in range(i) if row[j] == row[i]} or {i} for row in buckets.tolist()]
-        if any(keys != {i} for keys in sets):  # m = 10^5 excludes the query itself if there is another key
-            sets = [keys - {i} for keys in sets]
+    for i, of_rounds in enumerate(covered):
+        sets = [keys for keys in of_rounds if keys] or [{i}]  # m = 10^5 excludes the query if there is another key
         union = sorted(set().union(*sets))
         count = {j: sum(j in keys for keys in sets) for j in union}
-        exponents = [
-            torch.stack([query[i] @ key[j] - math.log(count[j]) for j in sorted(keys)]) for keys in sets if keys
-        ]
-        values = [value[sorted(keys)] for keys in sets if keys]
+        exponents = [torch.stack([query[i] @ key[j] - math.log(count[j]) for j in sorted(keys)]) for keys in sets]
+        values = [value[sorted(keys)] for keys in sets]
         z_rounds = [terms.logsumexp(0) for terms in exponents]
         z = torch.stack([query[i] @ key[j] for j in union]).logsumexp(0)
         rounds = zip(exponents, values, z_rounds, strict=True)
         rows.append(sum((z_r - z).exp() * ((terms - z_r).exp() @ part) for terms, part, z_r in rounds))
     return torch.stack([torch.as_tensor(row) for row in rows])
+
+
+def all_of_bucket(buckets: Tensor) -> list[list[set[int]]]:
+    """Return all earlier keys of each query's bucket in each round of buckets (R,K)."""
+    rounds = buckets.tolist()
+    return [[{j for j in range(i) if row[j] == row[i]} for row in rounds] for i in range(buckets.shape[1])]
+
+
+def in_two_chunks(buckets: Tensor, chunk: int) -> tuple[list[list[set[int]]], list[int]]:
+    """Return the keys that each query covers in each round of buckets (R,T), and each query's overflow."""
+    T = buckets.shape[1]
+    places: list[list[int]] = []  # s_i of each round
+    for row in buckets.tolist():
+        order = sorted(range(T), key=lambda i: (row[i], i))
+        places.append([order.index(i) for i in range(T)])
+    covered, overflow = [], []
+    for i, mates in enumerate(all_of_bucket(buckets)):
+        of_rounds = [
+            {j for j in keys if s[i] // chunk - 1 <= s[j] // chunk <= s[i] // chunk}
+            for keys, s in zip(mates, places, strict=True)
+        ]
+        covered.append(of_rounds)
+        overflow.append(sum(found != keys for found, keys in zip(of_rounds, mates, strict=True)))
+    return covered, overflow
 
 
 @pytest.mark.parametrize("rounds", [1, 2, 4])
@@ -149,10 +173,11 @@ def test_without_overflow_band_is_the_papers_formula(rounds: int) -> None:
     places = torch.stack([torch.randperm(T, generator=torch.Generator().manual_seed(seed)) for seed in range(rounds)])
     buckets = (places // (window + 1))[None, None]
     query, value = vectors(1, 1, T, seed=5), vectors(1, 1, T, seed=6)
+    expected = united(query[0, 0], value[0, 0], all_of_bucket(buckets[0, 0]))
     for lengths in ([T], [13] * 4 + [12]):
         mixed, overflow = band_by_segments(query, value, buckets, lengths, window, T)
         assert not overflow.any()
-        torch.testing.assert_close(mixed[0, 0], paper(query[0, 0], value[0, 0], buckets[0, 0]), atol=1e-12, rtol=0)
+        torch.testing.assert_close(mixed[0, 0], expected, atol=1e-12, rtol=0)
 
 
 def test_a_query_attends_to_itself_only_if_no_round_has_a_key() -> None:

@@ -41,7 +41,7 @@ def test_invalid_values_are_all_listed() -> None:
         ({"attn_layers": ["lsh", "global"]}, "attn_layers must be of local, lsh, full, found 'global'"),
         ({"redraw_hashes": 1}, "redraw_hashes must be true or false, found 1"),
         ({"self_mask": float("nan")}, "self_mask must be a finite number, found nan"),
-        ({"rule": "window"}, "rule must be one of band, chunk, found 'window'"),
+        ({"rule": "window"}, "rule must be one of band, paper, chunk, found 'window'"),
         ({"n_buckets": [4, 5]}, "n_buckets must be even numbers"),
         ({"axial_dims": [64, 64]}, "axial_dims must add up to d_model 256, found 128"),
         ({"axial_shape": [64]}, "must have the same axes"),

@@ -4,12 +4,17 @@ Axes: B batch, H heads, R rounds of hashing, S tokens of the segment, K keys (ro
 first), h `d_head`, W window or chunk length.
 
 Queries and keys are shared: query i is q_i, key j is `normalised_keys(q)_j`, and the score of a pair is their product.
-A hash round puts each row into the bucket `argmax [q Rot, -q Rot]`. Two rules say which keys a query then covers.
+A hash round puts each row into the bucket `argmax [q Rot, -q Rot]`. Three rules say which keys a query then covers.
 
 **band**: in each round, the latest W earlier keys of the query's own bucket that are at most `reach` tokens old. One
 softmax covers the keys of all rounds, each counted once (the paper's 1/N_ij). A query without any such key attends to
 itself. This rule is causal and does not depend on how a document is cut into segments. If no query has more than W
 such keys in a round, it is the paper's formula over the last `reach` keys.
+
+**paper**: the rule of the paper and of trax's first code. In each round, the rows are sorted by bucket and place and
+cut into chunks of W. A query covers the earlier keys of its own bucket in its own chunk and in the one before. All else
+is as in `band`. A query covers from W to 2W − 1 such keys, if there are as many, so never fewer than under `band`. How
+many depends on where a chunk begins, and so on the buckets of later tokens: each call is a whole document.
 
 **chunk**: the rule of Hugging Face's model, trax's later code and reformer-pytorch. Rows are sorted by bucket and cut
 into chunks. A query sees the earlier rows of its own chunk and of the chunks before it, in any bucket, around the ends
@@ -34,6 +39,7 @@ __all__ = [
     "full_attention",
     "hash_vectors",
     "normalised_keys",
+    "paper_attention",
     "shared_full_attention",
     "unit_columns",
 ]
@@ -132,19 +138,52 @@ def band_attention(
         The attended values of the segment's rows (B,H,S,h), and the number of pairs of head and round with more than W
         keys to cover (B,S) int64.
     """
-    S, R = segment, buckets.shape[2]
     rank, first = _ranks(buckets, reach)
-    low = first.maximum(rank - window)  # row i covers the rows of ranks low_i … rank_i − 1
-    overflow = (rank - first > window)[..., -S:].sum(dim=(1, 2))
-    alone = (low == rank)[..., -S:].all(dim=2)[..., None]  # (B,H,S,1)
+    low = first.maximum(rank - window)
+    overflow = (low > first)[..., -segment:].sum(dim=(1, 2))
+    return _attend_covered(query, key, value, rank, low, segment, window, dropout), overflow
 
-    rounds = [_band_round(query, key, value, rank, low, index, S, window, dropout) for index in range(R)]
+
+def paper_attention(
+    query: Tensor, key: Tensor, value: Tensor, buckets: Tensor, *, chunk: int, dropout: Dropout
+) -> tuple[Tensor, Tensor]:
+    """Compute rule `paper` for a whole document of T rows.
+
+    Args:
+        query, key, value: (B,H,T,h).
+        buckets: (B,H,R,T) int64.
+        chunk: W, the number of rows in a chunk.
+
+    Returns:
+        Attended values (B,H,T,h), and (B,T) int64: the number of pairs of head and round in which earlier keys of the
+        query's bucket lie before its two chunks.
+    """
+    T = query.shape[2]
+    rank, first = _ranks(buckets, T)
+    low = first.maximum((rank.div(chunk, rounding_mode="floor") - 1) * chunk)
+    overflow = (low > first).sum(dim=(1, 2))
+    return _attend_covered(query, key, value, rank, low, T, chunk, dropout), overflow
+
+
+def _attend_covered(
+    query: Tensor, key: Tensor, value: Tensor, rank: Tensor, low: Tensor, segment: int, window: int, dropout: Dropout
+) -> Tensor:
+    """Return the attended values (B,H,S,h) of the last S rows under one softmax over all rounds, each key once.
+
+    Args:
+        rank: (B,H,R,K), the place of each row in its round's order.
+        low: (B,H,R,K): a row covers the rows of ranks low … rank − 1, none of them before the chunk before its own.
+        window: W, the rows of a chunk.
+    """
+    S, R = segment, rank.shape[2]
+    alone = (low == rank)[..., -S:].all(dim=2)[..., None]  # (B,H,S,1)
+    rounds = [_attend_round(query, key, value, rank, low, index, S, window, dropout) for index in range(R)]
     highest = torch.stack([top for top, _, _ in rounds]).amax(dim=0)
     shares = [(top - highest).exp() for top, _, _ in rounds]
     total = sum(share * mass for share, (_, mass, _) in zip(shares, rounds, strict=True))
     mixed = sum(share * part for share, (_, _, part) in zip(shares, rounds, strict=True))
     assert isinstance(total, Tensor) and isinstance(mixed, Tensor)
-    return torch.where(alone, value[:, :, -S:], mixed / total.masked_fill(alone, 1.0)), overflow
+    return torch.where(alone, value[:, :, -S:], mixed / total.masked_fill(alone, 1.0))
 
 
 @torch.no_grad()
@@ -159,7 +198,7 @@ def _ranks(buckets: Tensor, reach: int) -> tuple[Tensor, Tensor]:
     return rank, torch.searchsorted(keys, buckets * K + (rows - reach).clamp(min=0))
 
 
-def _band_round(
+def _attend_round(
     query: Tensor,
     key: Tensor,
     value: Tensor,
@@ -172,7 +211,8 @@ def _band_round(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Return one round's highest score (constant) and sum of weights, (B,H,S,1), and weighted values (B,H,S,h).
 
-    Sorted rows are cut into chunks of W. The W rows before a row are in its chunk and the chunk before.
+    Sorted rows are cut into chunks of W. The W rows before a row are in its chunk and the chunk before. An earlier
+    round's keys do not count again.
     """
     B, H, K, h = query.shape
     S, W = segment, window

@@ -54,7 +54,7 @@ class LSHTrace:
     margin: Tensor
     """(B,H,R,S): (best − value of the used bucket) / best; 0 if both agree."""
     overflow: Tensor
-    """(B,S) int64: pairs of head and round with more than `chunk_length` keys in reach; 0 under rule `chunk`."""
+    """(B,S) int64: pairs of head and round with keys in reach that the rule leaves out; 0 under rule `chunk`."""
 
 
 class _Positions(nn.Module):
@@ -120,8 +120,8 @@ class ReformerFeedForward(nn.Module):
 class Reformer(LanguageModel):
     """A Reformer language model.
 
-    The model has no state between calls: the caller passes memory in and gets new memory back. Under rule `chunk` each
-    call is a whole document, and no memory is carried.
+    The model has no state between calls: the caller passes memory in and gets new memory back. Under the rules `paper`
+    and `chunk` each call is a whole document, and no memory is carried.
     """
 
     def __init__(self, config: ReformerConfig) -> None:
@@ -179,11 +179,11 @@ class Reformer(LanguageModel):
             trace: list to which one entry for each LSH layer is appended.
 
         Returns:
-            Normalised last hidden states (B,S,d_output), and the new memory, detached. Under rule `chunk` it is the
-            first memory again.
+            Normalised last hidden states (B,S,d_output), and the new memory, detached. Under the rules `paper` and
+            `chunk` it is the first memory again.
 
         Raises:
-            ConfigError: memory was given under rule `chunk`.
+            ConfigError: memory was given under a rule that carries none.
             DataError: the segment has positions without an embedding.
         """
         config = self.config
@@ -207,7 +207,7 @@ class Reformer(LanguageModel):
         first, second = run_layers(self._layers(), hidden, self._contexts(memory), forced, observe, reversible)
 
         hidden = torch.cat([first, second], dim=-1) if config.streams == "concat" else (first + second) / 2
-        position = 0 if config.rule == "chunk" else memory.position + S
+        position = 0 if config.whole else memory.position + S
         return self.dropout(self.norm(hidden)), ReformerMemory(position, new_memory)
 
     def _layers(self) -> list[ReversibleLayer]:
@@ -215,9 +215,9 @@ class Reformer(LanguageModel):
 
     def _check(self, memory: ReformerMemory, segment: int) -> None:
         config = self.config
-        if config.rule == "chunk" and memory.position:
+        if config.whole and memory.position:
             raise ConfigError(
-                f"rule chunk carries no memory between segments, found one of {memory.position:,} tokens.",
+                f"rule {config.rule} carries no memory between segments, found one of {memory.position:,} tokens.",
                 repair="Pass a document as one segment.",
             )
         if config.max_positions and memory.position + segment > config.max_positions:
@@ -242,9 +242,9 @@ class Reformer(LanguageModel):
         self.reversible = training.reversible
 
     def memory_before(self, memory: ReformerMemory | None, length: int) -> ReformerMemory | None:
-        """Return `memory`, or None if the segment would pass the last position; rule `chunk` carries no memory."""
+        """Return `memory`, or None if the segment would pass the last position or the rule carries no memory."""
         limit = self.config.position_limit
-        if memory is None or self.config.rule == "chunk":
+        if memory is None or self.config.whole:
             return None
         return None if limit is not None and memory.position + length > limit else memory
 

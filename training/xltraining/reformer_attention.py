@@ -20,6 +20,7 @@ from xltraining.lsh import (
     full_attention,
     hash_vectors,
     normalised_keys,
+    paper_attention,
     shared_full_attention,
     unit_columns,
 )
@@ -53,7 +54,7 @@ class Attended:
     hashed: Buckets | None = None
     """The segment's bucket ids, and the ids that the vectors alone would choose."""
     overflow: Tensor | None = None
-    """(B,S) int64: pairs of head and round with more than W keys to cover."""
+    """(B,S) int64: pairs of head and round with keys to cover that the rule leaves out; see `xltraining.lsh`."""
 
 
 def _rotate(vectors: Tensor, positions: Tensor) -> Tensor:
@@ -131,7 +132,7 @@ class Attention(nn.Module):
     def _kept(self, rows: Tensor, dim: int, count: int) -> Tensor:
         """Return a copy of the last `count` rows for the next segment: a view would keep the rest in memory."""
         N = rows.shape[dim]
-        keep = 0 if self.config.rule == "chunk" else min(N, count)
+        keep = 0 if self.config.whole else min(N, count)
         return rows.detach().narrow(dim, N - keep, keep).clone()
 
 
@@ -222,7 +223,10 @@ class SharedAttention(Attention):
             mixed = self._whole_pass(query, key, value, known)
             overflow = torch.zeros(hidden.shape[:2], dtype=torch.int64, device=hidden.device)
         elif known is None:
-            mixed = full_attention(query[:, :, M:], key, value, reach=config.mem_len, dropout=self.dropatt)
+            reach = S if config.whole else config.mem_len
+            mixed = full_attention(query[:, :, M:], key, value, reach=reach, dropout=self.dropatt)
+        elif config.rule == "paper":
+            mixed, overflow = paper_attention(query, key, value, known, chunk=config.chunk_length, dropout=self.dropatt)
         else:
             mixed, overflow = band_attention(
                 query,

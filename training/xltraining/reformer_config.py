@@ -29,7 +29,7 @@ _TUPLES_OF_INTEGERS = ("n_buckets", "axial_shape", "axial_dims")
 _BOOLEANS = ("reads_last", "scale_scores", "attention_bias", "redraw_hashes")
 _NUMBERS = ("dropout", "dropatt", "layer_norm_epsilon", "self_mask")
 _CHOICES = {
-    "rule": ("band", "chunk"),
+    "rule": ("band", "paper", "chunk"),
     "position": ("axial", "axial_sum", "absolute", "sinusoid", "rotary"),
     "activation": ("relu", "gelu", "gelu_tanh"),
     "streams": ("concat", "mean"),
@@ -76,7 +76,7 @@ class ReformerConfig(ModelConfig):
     chunks_before: int = 1
     local_chunk_length: int = 64
     local_chunks_before: int = 1
-    rule: Literal["band", "chunk"] = "band"
+    rule: Literal["band", "paper", "chunk"] = "band"
     """Which keys LSH attention covers (see `xltraining.lsh`)."""
     reads_last: bool = False
     """Rule `chunk`: scoring also feeds a document's last token, and drops the prediction after it (Hugging Face)."""
@@ -127,6 +127,11 @@ class ReformerConfig(ModelConfig):
         if not self.position.startswith("axial"):
             return ""
         return f", the size of axial_shape {', '.join(map(str, self.axial_shape))}"
+
+    @property
+    def whole(self) -> bool:
+        """Whether each call reads a whole document, because the rule cannot carry memory."""
+        return self.rule != "band"
 
     @property
     def n_layer(self) -> int:
@@ -200,8 +205,8 @@ class ReformerConfig(ModelConfig):
         if not self.n_buckets or any(count < 2 or count % 2 for count in self.n_buckets):
             found = shown(self.n_buckets)
             yield f"n_buckets must be even numbers (a bucket is a direction or its opposite), found {found}"
-        if self.rule == "band" and "lsh" in self.attn_layers and self.chunks_before != 1:
-            yield f"chunks_before must be 1 under rule band, found {self.chunks_before}"
+        if self.rule != "chunk" and "lsh" in self.attn_layers and self.chunks_before != 1:
+            yield f"chunks_before must be 1 under rule {self.rule}, found {self.chunks_before}"
         yield from self._position_problems()
 
     def _position_problems(self) -> Iterator[str]:

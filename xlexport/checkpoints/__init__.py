@@ -20,6 +20,7 @@ from xlexport.checkpoints.formats import (
     reformer_pytorch,
     state_dict,
     tensorflow,
+    trax,
     xltraining,
 )
 from xlexport.checkpoints.safe_pickle import read, summarize
@@ -64,6 +65,7 @@ FORMATS: tuple[CheckpointFormat, ...] = (
     nvidia,
     huggingface,
     reformer_pytorch,
+    trax,
     state_dict,
 )
 """A path has the first format that matches it: the last one matches any tensors with the right names."""

@@ -28,7 +28,7 @@ __all__ = ["default_segments", "verify"]
 
 FEWEST_SEGMENTS = 20
 FEWEST_TOKENS = 32_768  # long segments: as many segments as hold this many tokens are enough
-DOCUMENTS = 12  # under rule chunk, where each segment is a document
+DOCUMENTS = 12  # if each segment is a document
 
 
 def default_segments(evaluation: EvaluationSettings) -> int:

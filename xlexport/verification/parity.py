@@ -26,7 +26,7 @@ IMPROBABLE = (
 class ParityReport:
     """The result of `verify`. The LSH fields are None for an architecture without LSH attention.
 
-    Under a rule without carried memory, each segment is a whole document (`whole`) and overflow is None.
+    If no memory is carried, each segment is a whole document (`whole`). Rule `chunk` has no overflow: it is None.
     """
 
     segments: int

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 __all__ = ["ARCHITECTURE", "ReformerArchitecture"]
 
-LONGEST_DOCUMENT = 65_536  # under rule chunk, if positions have no end
+LONGEST_DOCUMENT = 65_536  # if it is read whole and positions have no end
 LSH_SCOPE = "Reformers with LSH attention"
 SIZES = (
     *("n_token", "attn_layers", "n_head", "d_head", "d_model", "d_inner", "rule", "n_hashes", "n_buckets"),
@@ -61,7 +61,7 @@ class ReformerArchitecture(Architecture):
             "rule",
             "choice",
             "Rule of LSH attention, even if the model was trained with another one.",
-            choices=("band", "chunk"),
+            choices=("band", "paper", "chunk"),
             scope=LSH_SCOPE,
         ),
         Option(
@@ -80,11 +80,11 @@ class ReformerArchitecture(Architecture):
     def evaluation(self, config: Mapping[str, Any]) -> EvaluationRules:
         """Declare the rounds of hashing, and under rule `band` the memory length.
 
-        Under rule `chunk` a document is one step, so no memory is kept.
+        Under other rules a document is one step, so no memory is kept.
         """
         from xlruntime.evaluation import EvaluationRules, Ring, Setting
 
-        whole = config["rule"] == "chunk"
+        whole = _is_whole(config, {})
         settings = {}
         if not whole:
             meaning = "rows of memory that a layer keeps"
@@ -124,7 +124,7 @@ class ReformerArchitecture(Architecture):
 
     def kind(self, config: Mapping[str, Any], choices: Mapping[str, Any]) -> str:
         """Return the kind of a model: "a Reformer" with the properties that decide which options it has."""
-        whole = " of rule chunk" if config and _is_whole(config, choices) else ""
+        whole = f" of rule {choices.get('rule') or config['rule']}" if config and _is_whole(config, choices) else ""
         return f"a Reformer{whole}{' without LSH attention' if config and 'lsh' not in config['attn_layers'] else ''}"
 
     def choose(
@@ -292,7 +292,7 @@ class ReformerArchitecture(Architecture):
 
 def _is_whole(config: Mapping[str, Any], choices: Mapping[str, Any]) -> bool:
     """Return whether each document is one step, so that no memory is carried."""
-    return bool((choices.get("rule") or config["rule"]) == "chunk")
+    return bool((choices.get("rule") or config["rule"]) != "band")
 
 
 def _layer_kinds(config: Mapping[str, Any]) -> str:

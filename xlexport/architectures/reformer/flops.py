@@ -24,7 +24,7 @@ def step_flops(config: Mapping[str, Any], size: StepSize) -> int:
 
 def _layers(config: Mapping[str, Any], S: int, C: int, few: bool) -> int:
     D, H, d_head, R, W = (config[name] for name in ("d_model", "n_head", "d_head", "n_hashes", "chunk_length"))
-    whole = config["rule"] == "chunk"
+    whole = config["rule"] != "band"
     keys = S if whole else C
     shared = S * 3 * D * H * d_head  # query-key, value, output
     hashes = S * R * (sum(config["n_buckets"]) // 2)

@@ -3,7 +3,8 @@
 It computes the same results as `xltraining.reformer`, with a layout that makes carried memory cheap. LSH and full
 attention keep rings of unit-length keys, values and bucket ids; local attention keeps the last chunks. Every step is
 computed in two forms of one rule: by sorting and chunks for long segments, and by TopK of matching buckets for a few
-tokens (see `lsh_band`). Under rule `chunk` a step is a whole document, and no memory is carried (see `lsh_chunk`).
+tokens (see `lsh_band`). Under the rules `paper` and `chunk` a step is a whole document, and no memory is carried
+(see `lsh_paper` and `lsh_chunk`).
 
 Source: Kitaev et al. 2020, section 2 and appendix A (LSH attention), section 3 (reversible layers, here run forwards).
 """
@@ -21,6 +22,7 @@ from xlexport.architectures.reformer.hashing import hash_buckets
 from xlexport.architectures.reformer.layers import AttentionStep, FeedForwardStep, attend_fully
 from xlexport.architectures.reformer.local import LocalReach
 from xlexport.architectures.reformer.lsh_band import Reach
+from xlexport.architectures.reformer.lsh_paper import attend_by_paper
 from xlexport.architectures.ring import Ring
 from xlexport.architectures.step import Form, example_of, traced_outputs
 from xlruntime import spec
@@ -49,12 +51,12 @@ class ReformerStep(nn.Module):
         self.attention = nn.ModuleList(AttentionStep(model, index) for index in range(config.n_layer))
         self.feed_forward = nn.ModuleList(FeedForwardStep(model, index) for index in range(config.n_layer))
         self.norm, self.head = model.norm, model.head
-        self.whole = config.rule == "chunk"
+        self.whole = config.whole
         self.eval()
 
     @property
     def memory(self) -> tuple[spec.Memory, ...]:
-        """The carried memory; empty under rule `chunk`."""
+        """The carried memory; empty if documents are read whole."""
         config, entries = self.config, []
         if self.whole:
             return ()
@@ -105,7 +107,7 @@ class ReformerStep(nn.Module):
         * `entropy`: in nats;
         * `top_ids`, `top_log_probs`: the most probable tokens, best first;
         * `overflow`: for each LSH layer, the number of (head, round) pairs in which a token could see more keys than
-          the rule allows;
+          the rule allows; not under rule `chunk`;
         * `bucket_i`: bucket ids.
         """
         config = self.config
@@ -117,8 +119,8 @@ class ReformerStep(nn.Module):
             carried = tuple(spec.Tensor(f"bucket_{index}", "int32", ids) for index in lsh)
         else:
             carried = tuple(spec.Tensor(entry.output, entry.dtype, entry.shape) for entry in self.memory)
-            if lsh:
-                carried = (spec.Tensor("overflow", "int32", ("batch", "segment", len(lsh))), *carried)
+        if lsh and config.rule != "chunk":
+            carried = (spec.Tensor("overflow", "int32", ("batch", "segment", len(lsh))), *carried)
         purposes = {
             "score": (log_prob, *carried),
             "generate": (logits, *carried),
@@ -251,13 +253,14 @@ class _Carried:
 
 
 class _Whole:
-    """The attention over a whole document under rule `chunk`."""
+    """The attention over a whole document under the rules `paper` and `chunk`."""
 
     def __init__(self, step: ReformerStep, tokens: Tensor) -> None:
         self.config = config = step.config
         B, T = tokens.shape
         self.places = torch.arange(T).expand(B, T)
         self.made: dict[str, Tensor] = {}
+        self.overflow: list[Tensor] = []
         if "local" in config.attn_layers:
             self.local = LocalReach(config, tokens, torch.zeros(B, dtype=torch.int64), kept=0, few=False)
 
@@ -276,7 +279,13 @@ class _Whole:
             return attend_fully(key * length, key, value, value, (steps < steps.unsqueeze(1)).unsqueeze(0))
         buckets = hash_buckets(query_key, layer.rotations, self.config.n_buckets)
         self.made[f"bucket_{layer.index}"] = buckets.to(torch.int32)
-        attended: Tensor = layer.whole(turned, value, buckets)
+        if self.config.rule == "chunk":
+            by_chunks: Tensor = layer.whole(turned, value, buckets)
+            return by_chunks
+        key, length = layer.shared(turned)
+        attended, overflow = attend_by_paper(key, value, length.squeeze(3), buckets, self.config.chunk_length)
+        self.overflow.append(overflow)
+        self.made["overflow"] = torch.stack(self.overflow, dim=2).to(torch.int32)
         return attended
 
 

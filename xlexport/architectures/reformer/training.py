@@ -18,6 +18,13 @@ TRAINING_OPTIONS = (
     Option("d_inner", "integer", "Width inside the feed-forward blocks.", 1024),
     Option("tgt_len", "integer", "Tokens in a segment.", 512),
     Option("mem_len", "integer", "Earlier tokens that each layer remembers.", 512),
+    Option(
+        "rule",
+        "choice",
+        "Which keys LSH attention covers; under `paper` and `chunk` each segment is a document.",
+        "band",
+        choices=("band", "paper", "chunk"),
+    ),
     Option("n_hashes", "integer", "Rounds of hashing.", 2),
     Option("n_buckets", "integers", "Buckets of a round, or even factors of their number, such as 64,128.", (32,)),
     Option("chunk_length", "integer", "Most keys that a token sees in a round of hashing.", 64),
@@ -59,7 +66,7 @@ _DEFAULTS = {option.name: option.default for option in TRAINING_OPTIONS}
 _LAYERS = {"local", "lsh", "full"}
 # Options that apply to one kind of layer, which the model may lack.
 _LAYER_OPTIONS = {
-    "lsh": ("n_hashes", "n_buckets", "chunk_length", "hash_seed", "redraw_hashes"),
+    "lsh": ("rule", "n_hashes", "n_buckets", "chunk_length", "hash_seed", "redraw_hashes"),
     "local": ("local_chunk_length", "local_chunks_before"),
 }
 

@@ -8,8 +8,8 @@ equally good. A further walk of the eager model alone measures the effect of fli
 
 Under rule `band` a text is walked with carried memory, as documents of at most as many tokens as there are positions.
 Graphs for long segments walk all of it. Graphs for a few tokens walk it twice: with a small memory from the beginning
-until their rings have wrapped, and with the full memory that a graph for long segments has filled. Under rule `chunk`
-no memory is carried, and documents of several lengths are walked.
+until their rings have wrapped, and with the full memory that a graph for long segments has filled. Under the rules
+`paper` and `chunk` no memory is carried, and documents of several lengths are walked.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ OTHERS = 20  # segments that the detail graph walks
 OTHERS_TOKENS = 8192  # or fewer segments, if they have this many tokens, but enough to wrap its rings
 LARGEST_TABLE = 1 << 25  # numbers in a table of the detail graph
 FEW_MEMORY = 256  # rows of memory of the graphs for a few tokens; small, so that it fills and wraps soon
-LONGEST_WALKED = 2048  # tokens of a document under rule chunk, unless the user gives a length
+LONGEST_WALKED = 2048  # tokens of a document that is read whole, unless the user gives a length
 
 
 def walk_reformer(
@@ -61,7 +61,7 @@ def walk_reformer(
     evaluation: EvaluationSettings,
     progress: Callable[[SegmentDifference], None] | None = None,
 ) -> tuple[list[SegmentDifference], LSHTotals | None]:
-    """Walk `ids` with every graph and the eager model; see `Walk`. Under rule `chunk` each segment is a document."""
+    """Walk `ids` with every graph and the eager model; see `Walk`. If documents are read whole, each is a segment."""
     eager_model = build_eager()
     check_architecture(model, eager_model)
     trained: Reformer = architecture.as_converted(eager_model, model.bundle.config)
@@ -229,6 +229,6 @@ def _documents(ids: Ids, longest: int, chunk_length: int) -> Iterator[Span]:
 
 
 def _longest_document(evaluation: EvaluationSettings, own: EvaluationSettings) -> int:
-    """Return the length of a document under rule `chunk`: the length that the user gave, if any."""
+    """Return the length of a document that is read whole: the length that the user gave, if any."""
     longest = evaluation.longest_part or evaluation.segment_len
     return longest if evaluation.segment_len != own.segment_len else min(longest, LONGEST_WALKED)

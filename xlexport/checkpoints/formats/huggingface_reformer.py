@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from xltraining.reformer_config import ReformerConfig
 
-__all__ = ["NAME", "TOKENIZERS", "is_config", "load"]
+__all__ = ["BYTES", "NAME", "TOKENIZERS", "is_config", "load", "origins_of", "seeded", "settings_of"]
 
 NAME = "huggingface"
 CONFIG = "config.json"
@@ -102,7 +102,7 @@ def load(path: Path, config: Mapping[str, Any] | None = None) -> SourceCheckpoin
     require("convert")
     config_file = inside(path, CONFIG)
     content = read_json(config_file)
-    values, notes = _settings(path, content, config)
+    values, notes = settings_of(path, content, config)
     files, tensors = read_weights(path)
     tensors = {name: tensor for name, tensor in tensors.items() if "mask_value" not in name}  # buffers of old files
     if not any(name.startswith(HEAD) for name in tensors):
@@ -119,8 +119,8 @@ def load(path: Path, config: Mapping[str, Any] | None = None) -> SourceCheckpoin
         NAME,
         values,
         tensors,
-        _origins(values),
-        rotations=None if content.get("hash_seed") is None else _seeded,
+        origins_of(values),
+        rotations=None if content.get("hash_seed") is None else seeded,
         code_base="transformers",
         files=[config_file, *files, *([] if tokenizer is None else [tokenizer])],
         tokenizer=tokenizer or bytes_plus_2,
@@ -128,7 +128,7 @@ def load(path: Path, config: Mapping[str, Any] | None = None) -> SourceCheckpoin
     )
 
 
-def _settings(
+def settings_of(
     path: Path, content: Mapping[str, Any], given: Mapping[str, Any] | None
 ) -> tuple[dict[str, Any], list[str]]:
     """Return fields of `ReformerConfig`, and notes for the user.
@@ -253,7 +253,7 @@ def _buckets_for(
     return factors
 
 
-def _seeded(config: ReformerConfig) -> Iterable[Tensor]:
+def seeded(config: ReformerConfig) -> Iterable[Tensor]:
     """Return the rotations that transformers draws on a CPU with `hash_seed`: it sets the seed again in each layer."""
     import torch
 
@@ -263,7 +263,9 @@ def _seeded(config: ReformerConfig) -> Iterable[Tensor]:
     return [rotations.contiguous()] * config.attn_layers.count("lsh")
 
 
-def _origins(values: Mapping[str, Any]) -> Callable[[str, tuple[int, ...]], Origin]:
+def origins_of(values: Mapping[str, Any]) -> Callable[[str, tuple[int, ...]], Origin]:
+    """Return the function from our name and shape of a parameter to its place in the state dict."""
+
     def origin(name: str, shape: tuple[int, ...]) -> Origin:
         layer = re.fullmatch(r"layers\.(\d+)\.(\w+\.\w+)\.(weight|bias)", name)
         if layer is not None:

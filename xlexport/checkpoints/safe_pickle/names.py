@@ -33,6 +33,7 @@ NAMES = {  # modules (several if it moved): the names in each, besides those of 
     "numpy": "dtype ndarray",
     "numpy.core.multiarray": "_reconstruct",
     "numpy.core.numeric": "_frombuffer",
+    "trax.history trax.supervised.history": "History",
     "torch": """
         Tensor device dtype FloatStorage HalfStorage BFloat16Storage DoubleStorage
         LongStorage IntStorage ShortStorage CharStorage ByteStorage BoolStorage

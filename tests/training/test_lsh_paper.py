@@ -1,0 +1,144 @@
+"""Rule `paper` of LSH attention against the formula of appendix A, written as loops over queries, rounds and keys."""
+
+import pytest
+import torch
+from torch import Tensor
+
+from tests.training.reformers import make, naive_forward, tokens_of
+from tests.training.test_lsh import (
+    all_of_bucket,
+    band_by_segments,
+    in_two_chunks,
+    keep,
+    random_buckets,
+    united,
+    vectors,
+)
+from xltraining.errors import ConfigError
+from xltraining.lsh import normalised_keys, paper_attention
+from xltraining.reformer import LSHTrace
+
+
+def attend(query: Tensor, value: Tensor, buckets: Tensor, chunk: int) -> tuple[Tensor, Tensor]:
+    return paper_attention(query, normalised_keys(query), value, buckets, chunk=chunk, dropout=keep)
+
+
+@pytest.mark.parametrize(
+    ("rounds", "count", "chunk", "T"),
+    [(1, 2, 5, 40), (2, 4, 8, 60), (3, 3, 4, 41), (4, 30, 3, 50), (2, 1, 7, 30), (1, 6, 64, 40), (2, 5, 1, 33)],
+    ids=str,
+)
+def test_equals_the_direct_definition(rounds: int, count: int, chunk: int, T: int) -> None:
+    query, value = vectors(1, 2, T, seed=1) * 2, vectors(1, 2, T, seed=2)
+    buckets = random_buckets(1, 2, rounds, T, count=count)
+    found, overflow = attend(query, value, buckets, chunk)
+    total = torch.zeros(T, dtype=torch.int64)
+    for head in range(2):
+        covered, missed = in_two_chunks(buckets[0, head], chunk)
+        total += torch.tensor(missed)
+        expected = united(query[0, head], value[0, head], covered)
+        # Both are sums of at most 60 terms of size 1 in float64.
+        torch.testing.assert_close(found[0, head], expected, atol=1e-12, rtol=0)
+    assert torch.equal(overflow[0], total)
+
+
+def test_the_cases_overflow_and_do_not() -> None:
+    """Check that the compared cases have queries that miss keys in a round, and queries without keys."""
+    covered, _ = in_two_chunks(random_buckets(4, 50, count=30), 3)
+    assert any(not any(keys) for keys in covered[1:])
+    assert any(in_two_chunks(random_buckets(2, 60, count=4), 8)[1])
+
+
+def test_without_overflow_it_is_the_formula_without_chunks() -> None:
+    """Check the certificate: a query without overflow has all earlier keys of its buckets."""
+    T = 48
+    places = torch.stack([torch.randperm(T, generator=torch.Generator().manual_seed(seed)) for seed in range(3)])
+    buckets = (places // 6)[None, None]  # six rows each, so that none reaches back beyond one chunk
+    query, value = vectors(1, 1, T, seed=5), vectors(1, 1, T, seed=6)
+    found, overflow = attend(query, value, buckets, 6)
+    assert not overflow.any()
+    expected = united(query[0, 0], value[0, 0], all_of_bucket(buckets[0, 0]))
+    torch.testing.assert_close(found[0, 0], expected, atol=1e-12, rtol=0)
+
+
+def test_it_covers_what_band_covers_and_more() -> None:
+    query, value = vectors(1, 2, 70, seed=7), vectors(1, 2, 70, seed=8)
+    buckets = random_buckets(1, 2, 2, 70, count=3)
+    _, of_band = band_by_segments(query, value, buckets, [70], 6, 70)
+    _, overflow = attend(query, value, buckets, 6)
+    assert (overflow <= of_band).all() and overflow.sum() < of_band.sum()
+    covered, _ = in_two_chunks(buckets[0, 0], 6)
+    for i, mates in enumerate(all_of_bucket(buckets[0, 0])):
+        for keys, every in zip(covered[i], mates, strict=True):
+            assert keys >= set(sorted(every)[-6:]) and len(keys) <= 11
+
+
+def test_later_tokens_move_chunks() -> None:
+    """Check that earlier results depend on the bucket of the last token, but never on its vectors."""
+    query, value = vectors(1, 1, 40, seed=9), vectors(1, 1, 40, seed=10)
+    buckets = random_buckets(1, 1, 1, 40, count=2)
+    buckets[..., -1] = 0
+    found, _ = attend(query, value, buckets, 4)
+    other_query, other_value = query.clone(), value.clone()
+    other_query[:, :, -1], other_value[:, :, -1] = -3.0, 9.0
+    other, _ = attend(other_query, other_value, buckets, 4)
+    torch.testing.assert_close(other[:, :, :-1], found[:, :, :-1], atol=1e-13, rtol=0)
+    buckets[..., -1] = 1
+    moved, _ = attend(query, value, buckets, 4)
+    assert not torch.allclose(moved[:, :, :-1], found[:, :, :-1])
+
+
+def test_gradients() -> None:
+    buckets = random_buckets(1, 2, 2, 14, count=3)
+    query, value = vectors(1, 2, 14, seed=12).requires_grad_(), vectors(1, 2, 14, seed=13).requires_grad_()
+    assert in_two_chunks(buckets[0, 0], 3)[1] != [0] * 14
+
+    def by_chunks(query: Tensor, value: Tensor) -> Tensor:
+        return attend(query, value, buckets, 3)[0]
+
+    def by_loops(query: Tensor, value: Tensor) -> Tensor:
+        covered = [in_two_chunks(buckets[0, head], 3)[0] for head in range(2)]
+        return torch.stack([united(query[0, head], value[0, head], covered[head]) for head in range(2)])[None]
+
+    assert torch.autograd.gradcheck(by_chunks, (query, value))
+    weights = vectors(1, 2, 14, seed=14)
+    found, expected = (
+        torch.autograd.grad((way(query, value) * weights).sum(), (query, value)) for way in (by_chunks, by_loops)
+    )
+    torch.testing.assert_close(found, expected, atol=1e-11, rtol=0)
+
+
+@torch.no_grad()
+def test_a_model_equals_the_direct_definition() -> None:
+    """Check all kinds of layers in one model: LSH layers by the formula, full layers over the whole document."""
+    model, tokens = make(rule="paper", mem_len=3), tokens_of(1, 50)
+    expected, expected_overflows = naive_forward(model, tokens[0])
+    trace: list[LSHTrace] = []
+    hidden, memory = model(tokens, trace=trace)
+    torch.testing.assert_close(hidden[0], expected, atol=1e-10, rtol=0)
+    assert torch.equal(torch.stack([entry.overflow[0] for entry in trace]), torch.stack(expected_overflows))
+    assert any(overflow.any() for overflow in expected_overflows)
+    assert memory.position == 0 and all(rows.shape[1] == 0 for rows, _ in memory.layers)
+
+
+def test_documents_are_whole() -> None:
+    model, tokens = make(rule="paper"), tokens_of(1, 20)
+    carried = make()(tokens)[1]
+    with pytest.raises(ConfigError, match="rule paper carries no memory between segments, found one of 20 tokens"):
+        model(tokens, carried)
+    assert model.memory_before(carried, 20) is None
+    with pytest.raises(ConfigError, match="chunks_before must be 1 under rule paper, found 2"):
+        make(rule="paper", chunks_before=2)
+
+
+def test_backward_pass_of_reversible_layers() -> None:
+    """Check that gradients with recomputed layers equal those with kept activations."""
+    gradients: list[list[Tensor]] = []
+    for reversible in (True, False):
+        model = make(rule="paper").train()
+        model.reversible = reversible
+        hidden, _ = model(tokens_of(2, 33))
+        model.loss(hidden, tokens_of(2, 33, seed=2)).backward()
+        gradients.append([parameter.grad for parameter in model.parameters() if parameter.grad is not None])
+    assert len(gradients[0]) == len(list(model.parameters()))
+    torch.testing.assert_close(gradients[0], gradients[1], atol=1e-10, rtol=1e-10)
