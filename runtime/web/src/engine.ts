@@ -214,14 +214,15 @@ export class Engine {
     }
     const content = await this.#files.read(graph.file);
     const data: Record<string, Uint8Array> = {};
-    for (const name of checkGraph(content, place, this.#files.names)) data[name] = await this.#files.read(name);
+    const { locations, sines } = checkGraph(content, place, this.#files.names);
+    for (const name of locations) data[name] = await this.#files.read(name);
     if (readMetadata(content, place, METADATA_KEY) !== graphMetadata(graph, this.bundle.memory)) {
       throw new BundleError(`${place}: its metadata differs from the manifest.`, AGAIN);
     }
     const kept = graph.outputs.map((tensor) => tensor.name).filter((name) => this.#staysOnDevice(purpose, name));
     let session: OrtSession;
     try {
-      session = await this.#runtime.session(content, data, kept);
+      session = await this.#runtime.session(content, data, kept, sines);
     } catch (error) {
       throw this.#failure(error, `${place}: ONNX Runtime cannot open it`);
     }

@@ -26,7 +26,7 @@ interface Layout {
 const LAYOUTS: Record<Message, Layout> = {
   model: { messages: { 7: "graph", 20: "training", 25: "function" }, texts: {} },
   graph: { messages: { 1: "node", 5: "tensor", 15: "sparse" }, texts: {} },
-  node: { messages: { 5: "attribute" }, texts: { 4: "name", 7: "domain", 8: "overload" } },
+  node: { messages: { 5: "attribute" }, texts: { 3: "label", 4: "name", 7: "domain", 8: "overload" } },
   attribute: {
     messages: { 5: "tensor", 6: "graph", 10: "tensor", 11: "graph", 22: "sparse", 23: "sparse" },
     texts: {},
@@ -60,15 +60,19 @@ type Waiting = [kind: Message, begin: number, end: number, scope: Scope, depth: 
  * @param content - the whole file.
  * @param file - its place, for messages.
  * @param dataFiles - names of files of the bundle that may hold its tensors.
- * @returns The data files that hold its tensors.
+ * @returns The data files that hold its tensors, and the names of nodes that compute sines or cosines.
  * @throws BundleError - the content is not a graph, names other operators, domains or files, has functions that call
  *     themselves, or exceeds the bounds.
  */
-export function checkGraph(content: Uint8Array, file: string, dataFiles: ReadonlySet<string>): string[] {
+export function checkGraph(
+  content: Uint8Array,
+  file: string,
+  dataFiles: ReadonlySet<string>,
+): { locations: Iterable<string>; sines: string[] } {
   const walk = readMessages(file, () => new Walk(content, file, dataFiles));
   const problems = [...walk.problems()];
   if (problems.length) throw new BundleError(`${file}: ${problems.join("; ")}.`, REPAIR);
-  return [...walk.locations];
+  return walk;
 }
 
 /** Return the value of a key in the metadata of an ONNX file, or null. */
@@ -104,6 +108,7 @@ function texts(content: Uint8Array, found: Field[], layout: Layout): Record<stri
 /** One pass over a file, which records its contents. */
 class Walk {
   readonly locations = new Set<string>();
+  readonly sines: string[] = [];
   readonly #content: Uint8Array;
   readonly #dataFiles: ReadonlySet<string>;
   readonly #budget: Budget;
@@ -156,6 +161,7 @@ class Walk {
   #node(said: Record<string, string>, scope: Scope, depth: number): void {
     scope.nodes += 1;
     const [domain, name] = parts(nameOf(said));
+    if (name === "Sin" || name === "Cos") this.sines.push(said["label"] ?? "");
     if (domain === DOMAIN) {
       const call = scope.calls.get(nameOf(said)) ?? { times: 0, deepest: 0 };
       scope.calls.set(nameOf(said), { times: call.times + 1, deepest: Math.max(call.deepest, depth) });

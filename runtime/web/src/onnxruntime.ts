@@ -106,11 +106,18 @@ export class Runtime {
    *
    * @param data - files of weights by name.
    * @param kept - outputs that stay on the device.
+   * @param sines - nodes that a GPU would compute with too large errors: WebGPU allows errors of 2^-11 for sines.
    */
-  async session(content: Uint8Array, data: Record<string, Uint8Array>, kept: readonly string[]): Promise<OrtSession> {
-    const onDevice = this.device === "webgpu" && kept.length > 0;
+  async session(
+    content: Uint8Array,
+    data: Record<string, Uint8Array>,
+    kept: readonly string[],
+    sines: readonly string[],
+  ): Promise<OrtSession> {
+    const isGpu = this.device === "webgpu";
+    const onDevice = isGpu && kept.length > 0;
     const options = {
-      executionProviders: [this.#provider],
+      executionProviders: [isGpu && sines.length ? { name: this.#provider, forceCpuNodeNames: sines } : this.#provider],
       logSeverityLevel: 3, // errors; they are raised, too
       enableMemPattern: false, // Python's sessions do not reserve a step's memory either
       extra: {
