@@ -45,6 +45,11 @@ NOT_RUN = {
         SYNOPSIS
     ),
     ("docs/checkpoints.md", "$ xlexport inspect model.pt"): OTHER_FILES,
+    (
+        "docs/corpus.md",
+        "xlexport score bundle corpus/ --field text -o scores --ray  # this machine",
+    ): "needs Ray, and a cluster: tests/ray runs it on local processes",
+    ("docs/corpus.md", 'dataset = ray.data.read_parquet("s3://texts/corpus")'): "needs Ray: tests/ray runs it",
     ("docs/checkpoints.md", "$ cat settings.json"): OTHER_FILES,
     (
         "docs/checkpoints.md",
@@ -73,6 +78,10 @@ NOT_RUN = {
         "docs/api.md",
         "pip install '.[cpu]'    # in a clone of the repository: numpy, ONNX Runtime, safetensors; no PyTorch, no ONNX",
     ): (INSTALLS),
+    (
+        "docs/how_large.md",
+        "$ python -m benchmarks.how_large --rate 9394 --tokens 1e12 --cores 1000",
+    ): "runs in the repository: tests/test_how_large.py compares it",
     ("docs/duplication.md", "python -m benchmarks.duplication_table --out RUNS"): "trains for hours",
     (
         "docs/duplication.md",
