@@ -76,9 +76,7 @@ class Attention(nn.Module, ABC):
         normed = self.norm(context) if self.pre_lnorm else context
         query, key, value = self.project(hidden, normed)
         scores = self.scores(query, key, shared)
-        with torch.no_grad():  # a masked key has the probability 0, so the softmax gives its score the gradient 0
-            scores.masked_fill_(masked, -math.inf)
-        attention = self.dropatt(scores.softmax(dim=-1))
+        attention = self.dropatt(scores.masked_fill_(masked, -math.inf).softmax(dim=-1))
         mixed = torch.bmm(attention, value.flatten(0, 1))  # (B*H,S,h)
         mixed = mixed.view(B, self.n_head, S, self.d_head).transpose(1, 2).flatten(2)  # (B,S,H*h)
 
