@@ -147,6 +147,10 @@ NOT_RUN = {
         "docs/web.md",
         "xlexport web BUNDLE -o SITE [--serve] [--port PORT] [--title TITLE] [--runtime FOLDER] [--force]",
     ): (SYNOPSIS),
+    (
+        "docs/training_words.md",
+        "torchrun --nproc-per-node 2 -m xlexport train data --out run --micro-batches 4",
+    ): "tests/training/test_processes.py trains in two processes",
     ("docs/vocabularies.md", "xlexport convert model.pt -o bundle --tokenizer cache.pt"): OTHER_FILES,
     (
         "docs/vocabularies.md",
@@ -166,6 +170,7 @@ OTHER_LANGUAGES = {
     "cpp": "tests/native/test_c_programs.py",
     "cmake": "tests/native/test_c_programs.py",
     "js": "tests/web/test_javascript.py",
+    "toml": "tests/prepare/test_prepare.py",
     "yaml": "tests/harness/test_harness.py",  # the same task
     "{eval-rst}": "scripts/docs",
     "{toctree}": "scripts/docs",
