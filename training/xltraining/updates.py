@@ -15,6 +15,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.optim.swa_utils import AveragedModel
 
 from xltraining.errors import ConfigError
+from xltraining.fast_dropout import use_fast_dropout
 from xltraining.language_model import LanguageModel
 from xltraining.losses import check_loss, first_intermediate, update_loss
 from xltraining.optimizers import make_optimizers
@@ -51,6 +52,8 @@ class Updates:
         check_loss(model, config)
         self._divide(config.micro_batches or processes.count)
         self.device = next(model.parameters()).device
+        if self.device.type == "cpu" and not config.compile:
+            use_fast_dropout(model)
         on_gpu = self.device.type == "cuda"
         bf16 = config.bf16 if config.bf16 is not None else on_gpu and torch.cuda.is_bf16_supported()
         self._autocast: AbstractContextManager[Any] = (
