@@ -18,7 +18,7 @@ project = "xlexport"
 author = "The xlexport authors"
 project_copyright = "The xlexport authors, Apache-2.0"
 root_doc = "docs/index"
-include_patterns = ["*.md", "docs/*.md", "docs/reference/*.md", "samples/**.md", "conformance/*.md"]
+include_patterns = ["*.md", "docs/*.md", "docs/reference/*.md", "samples/**.md", "conformance/*.md", "experiments/*.md"]
 extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
 
 # A heading of up to four levels can be linked to, by the anchor that code hosts give it.

@@ -150,6 +150,19 @@ def test_attention_as_numbers(bundle: Path, checkpoint: Path, invoke: Invoke) ->
         assert sum(head["attention"]) == pytest.approx(1, abs=1e-6)
 
 
+def test_terms_are_drawn_and_printed(
+    bundle: Path, checkpoint: Path, invoke: Invoke, text: Path, tmp_path: Path
+) -> None:
+    pytest.importorskip("matplotlib")
+    line = ("plot", "attention", bundle, checkpoint, text, "--position", "--tokens", "16")
+    found = invoke(*line, "-o", tmp_path / "terms.png").succeeded()
+    assert is_picture(tmp_path / "terms.png")
+    first, *layers = found.out.splitlines()
+    assert first.split(maxsplit=1)[1].startswith("of 16 queries, memory 20")
+    assert [line.split()[:3:2] for line in layers] == [["layer", "(a)"]] * 2
+    assert len(invoke(*line, "--json").succeeded().object["heads"]) == 4
+
+
 def test_what_is_refused(bundle: Path, checkpoint: Path, invoke: Invoke, text: Path, tmp_path: Path) -> None:
     nothing = invoke("plot", "bits", EMPTY, text)
     assert (nothing.code, nothing.out) == (2, "")

@@ -31,8 +31,12 @@ def test_page_of_a_person_is_short(page: str) -> None:
 
 
 def test_reference_has_every_module_of_xltraining() -> None:
-    listed = re.findall(r"automodule:: xltraining\.(\w+)", (ROOT / "docs/reference/xltraining.md").read_text("utf-8"))
-    modules = {path.stem for path in (ROOT / "training/xltraining").glob("*.py")} - {"__init__"}
+    listed = re.findall(
+        r"automodule:: xltraining\.([\w.]+)", (ROOT / "docs/reference/xltraining.md").read_text("utf-8")
+    )
+    package = ROOT / "training/xltraining"
+    files = {path.relative_to(package).with_suffix("") for path in package.rglob("*.py")}
+    modules = {".".join(file.parts).removesuffix(".__init__") for file in files} - {"__init__"}
     assert listed == sorted(modules)
 
 

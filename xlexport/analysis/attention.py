@@ -125,7 +125,7 @@ def attention_by_distance(
             repair="Give a longer text, or a smaller --mem-len.",
         )
     stop = len(ids) if tokens is None else min(len(ids), warmup + tokens)
-    sums = np.zeros((model.config.n_layer, model.config.n_head, M + S))
+    sums = np.zeros((model.config.n_layer, model.config.n_head, model.config.position_limit or M + S))
 
     def add(layer: int, weights: Tensor) -> None:
         sums[layer, :, : weights.shape[-1]] += _by_distance(weights)
@@ -134,6 +134,7 @@ def attention_by_distance(
         memory: Any = None
         for start in range(0, stop, S):
             segment = torch.from_numpy(ids[None, start : min(start + S, stop)])
+            memory = model.memory_before(memory, segment.shape[1])
             hooks = observed.observe_attention(model, add) if start >= warmup else []
             try:
                 _, memory = model(segment, memory)
@@ -142,7 +143,7 @@ def attention_by_distance(
                     hook.remove()
             progress(start + segment.shape[1], stop)
     counted = stop - warmup
-    seen = M + S if model.config.window is None else model.config.window
+    seen = sums.shape[2] if model.config.window is None else model.config.window
     return AttentionReport(counted, S, M, sums[:, :, :seen] / counted)
 
 

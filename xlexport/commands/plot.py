@@ -110,6 +110,7 @@ def bits(
     show_default=True,
     help="Largest number of queries to average over.",
 )
+@click.option("--position", is_flag=True, help="Draw the terms of scores instead: content, and two of the distance.")
 @json_option
 @checkpoint_options
 @attention_options
@@ -119,6 +120,7 @@ def attention(
     file: Path | None,
     output: Path | None,
     tokens: int,
+    position: bool,
     as_json: bool,
     format_name: str | None,
     config: dict[str, Any] | None,
@@ -147,6 +149,9 @@ def attention(
     model = checkpoints.load(checkpoint, format_name, config).build_model()
     check_sizes(opened, model)
     model = architecture(opened.bundle.architecture).under_evaluation(model, settings)
+    if position:
+        _draw_terms(model, ids, settings.segment_len, tokens, output, as_json)
+        return
     with progress_bar("attending") as progress:
         report = attention_by_distance(model, ids, segment_len=settings.segment_len, tokens=tokens, progress=progress)
     if as_json:
@@ -157,4 +162,27 @@ def attention(
         from xlexport.analysis.attention_plot import draw_attention
 
         draw_attention(report, output)
+        tell(f"wrote {output}")
+
+
+def _draw_terms(model: Any, ids: Any, segment_len: int, tokens: int, output: Path | None, as_json: bool) -> None:
+    """Print or draw the terms of attention scores by distance."""
+    from xlexport.analysis.attention_terms import TERMS, attention_terms
+
+    with progress_bar("attending") as progress:
+        terms = attention_terms(model, ids, segment_len=segment_len, tokens=tokens, progress=progress)
+    if as_json:
+        print_json(terms.to_dict())
+    else:
+        spread = {term: terms.mean[term].std(axis=2) for term in TERMS}
+        rows = [("terms", f"of {terms.tokens:,} queries, memory {terms.mem_len:,}, standard deviation over distances")]
+        rows += [
+            (f"layer {layer}", ", ".join(f"({term}) {spread[term][layer].mean():.3f}" for term in TERMS))
+            for layer in range(len(spread["a"]))
+        ]
+        print_table(rows)
+    if output is not None:
+        from xlexport.analysis.attention_terms_plot import draw_terms
+
+        draw_terms(terms, output)
         tell(f"wrote {output}")
