@@ -164,7 +164,8 @@ def test_unsupported_feature_is_refused(twin: str) -> None:
     with pytest.raises(ExportError) as error:
         require_support("twin", "torchscript", "model.pt")
     assert str(error.value) == (
-        "model.pt: TorchScript is not possible for a Twin: the architecture does not support it. Use a Transformer-XL."
+        "model.pt: TorchScript is not possible for a Twin: the architecture does not support it. "
+        "Use a Transformer-XL or a Reformer."
     )
     with pytest.raises(ExportError, match="not possible for a Reformer: its LSH attention has weights"):
         require_support("reformer", "attention-plot")

@@ -29,7 +29,6 @@ from xlexport.bundles import open_bundle, write_manifest
 from xlexport.checkpoints import load as load_checkpoint
 from xlexport.commands import run
 from xlexport.convert import ConversionOptions, convert
-from xlexport.errors import ExportError
 from xlexport.verification.parity import ParityReport
 from xlexport.verification.tolerances import TOLERANCES
 from xlruntime.bundle import digest_file, read_bundle
@@ -39,7 +38,7 @@ from xlruntime.spec import Format
 from xltraining.checkpoint import save_checkpoint
 
 if TYPE_CHECKING:
-    from tests.helpers.bundles import Converted, ConvertedReformer
+    from tests.helpers.bundles import Converted
 
 TORCHSCRIPT: Format = "torchscript"
 PROGRAM: Format = "exported-program"
@@ -247,37 +246,6 @@ def test_vocabulary_in_clusters(make_model: Callable[..., Any], tmp_path: Path) 
     save_checkpoint(tmp_path / "checkpoint.pt", model.config, model.state_dict(), tokenizer=None)
     source = load_checkpoint(tmp_path / "checkpoint.pt")
     assert convert(source, tmp_path / "bundle", ConversionOptions(tokenizer="none", to=TORCHSCRIPT)).passed
-
-
-@pytest.mark.full
-@pytest.mark.usefixtures("cached_exports")
-def test_reformer_as_program_not_as_torchscript(chunk: ConvertedReformer, tmp_path: Path) -> None:
-    with pytest.raises(ExportError, match=r"TorchScript is not possible for a Reformer.* --to exported-program"):
-        convert(chunk.source, tmp_path / "bundle", ConversionOptions(tokenizer="none", to=TORCHSCRIPT))
-    assert not (tmp_path / "bundle").exists()
-    report = convert(chunk.source, tmp_path / "bundle", ConversionOptions(tokenizer="none", to=PROGRAM))
-    assert report.passed
-    ids = np.random.default_rng(4).integers(0, 30, 70)
-    documents = [ids[:count] for count in (2, 3, 5, 6, 70)]  # one token, and lengths around a chunk
-    found, expected = (
-        [total.nats for total in model.score(documents)]
-        for model in (torch_session.load(tmp_path / "bundle"), chunk.open())
-    )
-    np.testing.assert_allclose(found, expected, rtol=1e-5)
-
-
-@pytest.mark.usefixtures("cached_exports")
-@pytest.mark.full
-def test_reformer_with_memory_as_program(band: ConvertedReformer, tmp_path: Path) -> None:
-    report = convert(band.source, tmp_path / "bundle", ConversionOptions(tokenizer="none", to=PROGRAM))
-    assert report.passed and report.overflow_mismatches == 0
-    ids = np.random.default_rng(4).integers(0, 30, 70)
-    for segment_len in (1, 3, 17):
-        found, expected = (
-            [total.nats for total in model.score([ids, ids[:31]], segment_len=segment_len, batch_size=2)]
-            for model in (torch_session.load(tmp_path / "bundle"), band.open())
-        )
-        np.testing.assert_allclose(found, expected, rtol=1e-5)
 
 
 def test_options_that_need_onnx_are_refused(ids_bundle: Converted, tmp_path: Path) -> None:

@@ -102,8 +102,14 @@ def test_operators_are_what_torch_expects() -> None:
     query, key, value, position = CASES[2].inputs()
     tokens = torch.zeros(3, 5, dtype=torch.int64)
     for block in (4, 0):
-        library.opcheck(local_attention_plan, (tokens, position, 4, 1, 8, block), test_utils=checks)
+        library.opcheck(
+            torch.ops.xlexport.local_attention_plan.default, (tokens, position, 4, 1, 8, block), test_utils=checks
+        )
     mask, index = local_attention_plan(tokens, position, 4, 1, 8, 4)
-    library.opcheck(local_attention, (query, key, value, position, mask, index, 4, 1), test_utils=checks)
+    library.opcheck(
+        torch.ops.xlexport.local_attention.default, (query, key, value, position, mask, index, 4, 1), test_utils=checks
+    )
     mask, _ = local_attention_plan(tokens, position, 4, 1, 8, 0)
-    library.opcheck(local_few_attention, (query, key, value, position, mask, 4, 1), test_utils=checks)
+    library.opcheck(
+        torch.ops.xlexport.local_few_attention.default, (query, key, value, position, mask, 4, 1), test_utils=checks
+    )

@@ -101,6 +101,10 @@ def test_operators_are_what_torch_expects() -> None:
     checks = ("test_schema", "test_faketensor")
     case = CASES[4]
     long, few = case.inputs()
-    library.opcheck(lsh_attention, (*long, case.W, case.n_buckets), test_utils=checks)
-    library.opcheck(lsh_few_attention, (*few, case.W), test_utils=checks)
-    library.opcheck(lsh_few_attention_plan, (torch.zeros(3, case.S), few[2], *few[6:9]), test_utils=checks)
+    library.opcheck(torch.ops.xlexport.lsh_attention.default, (*long, case.W, case.n_buckets), test_utils=checks)
+    library.opcheck(torch.ops.xlexport.lsh_few_attention.default, (*few, case.W), test_utils=checks)
+    library.opcheck(
+        torch.ops.xlexport.lsh_few_attention_plan.default,
+        (torch.zeros(3, case.S), few[2], *few[6:9]),
+        test_utils=checks,
+    )

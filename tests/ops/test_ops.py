@@ -115,8 +115,10 @@ def test_gather_out_of_range_is_an_error(wrong: int) -> None:
 def test_operators_are_what_torch_expects(sample: torch.Tensor) -> None:
     """Check that operators have no aliases or mutations, and right shapes for tensors without content."""
     checks = ("test_schema", "test_faketensor")
-    library.opcheck(lsh_sort, (sample,), test_utils=checks)
-    library.opcheck(lsh_gather, (torch.randn(*sample.shape, 3), lsh_sort(sample)[0]), test_utils=checks)
+    library.opcheck(torch.ops.xlexport.lsh_sort.default, (sample,), test_utils=checks)
+    library.opcheck(
+        torch.ops.xlexport.lsh_gather.default, (torch.randn(*sample.shape, 3), lsh_sort(sample)[0]), test_utils=checks
+    )
 
 
 def test_band_attention_body_against_eager() -> None:

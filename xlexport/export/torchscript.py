@@ -18,7 +18,6 @@ from torch.jit._trace import TracerWarning
 
 from xlexport.architectures.step import Step, outputs_of
 from xlexport.atomic_output import writing
-from xlexport.errors import ExportError
 from xlexport.export.tracing import quiet, tracing
 from xlruntime import spec
 
@@ -38,12 +37,6 @@ def export_torchscript(step: Step, folder: Path) -> dict[str, spec.Graph]:
         ExportError: the step cannot be traced, or tracing would fix a size that must stay free.
         OSError: the file cannot be written.
     """
-    if not step.traceable:
-        raise ExportError(
-            "TorchScript cannot hold this step: its blocks or loops depend on sizes and data, and a trace records "
-            "only one path.",
-            repair="Use --to exported-program, or --to onnx.",
-        )
     every = dict.fromkeys(step.purposes, step.inputs)
     inputs = {
         purpose: tuple(tensor for tensor in step.inputs if tensor.name in names)

@@ -11,18 +11,18 @@ from typing import no_type_check
 import torch
 from onnxscript import FLOAT, INT64, script
 from onnxscript import opset20 as op
-from torch import Tensor, library
+from torch import Tensor
 from torch.nn import functional as F
 
+from xlexport.ops import constants
 from xlexport.ops.domain import OPSET
 from xlexport.ops.gather import LSHGather, lsh_gather
+from xlexport.ops.operator import operator, shapes_of
 
-__all__ = ["EXCLUDED", "LSHBandAttention", "lsh_band_attention"]
-
-EXCLUDED = -1e30  # below the score of any key; finite, so that rows without keys stay finite
+__all__ = ["LSHBandAttention", "lsh_band_attention"]
 
 
-@library.custom_op("xlexport::lsh_band_attention", mutates_args=())
+@operator("lsh_band_attention")
 def lsh_band_attention(
     key: Tensor,
     value: Tensor,
@@ -63,7 +63,7 @@ def lsh_band_attention(
     keys_by_slot, values_by_slot = key.reshape(B, H * C, d), value.reshape(B, H * C, d)
     heads, highest = [], []
     for h in range(H):
-        most = torch.full((B, S), EXCLUDED)
+        most = torch.full((B, S), constants.EXCLUDED)
         total, attended = torch.zeros(B, S), torch.zeros(B, S, d)
         for r in range(int(rounds)):
             ages, new = order[:, h, r], rank[:, h, r, C - S :]  # (B, C), (B, S)
@@ -74,11 +74,11 @@ def lsh_band_attention(
             scores = (keys[:, :, W:] * scale) @ keys.transpose(2, 3)  # (B, n, W, 2W)
             seen = torch.ones(1, dtype=torch.bool)
             for other in range(r + 1):
-                places = _windows(F.pad(place[:, h, other].gather(1, ages), (W, padded - C), value=-1), W)
+                places = _windows(F.pad(place[:, h, other].gather(1, ages), (W, padded - C), value=-1.0), W)
                 bounds = F.pad(lowest[:, h, other].gather(1, ages), (0, padded - C)).view(B, -1, W, 1)
                 covered = (places.unsqueeze(2) >= bounds) & (places.unsqueeze(2) < places[:, :, W:].unsqueeze(3))
                 seen = seen & (covered if other == r else ~covered)
-            scores = torch.where(seen, scores, EXCLUDED)
+            scores = torch.where(seen, scores, constants.EXCLUDED)
             best = scores.amax(dim=3, keepdim=True)
             exponentials = (scores - best).exp()
             best = best.view(B, padded).gather(1, new)
@@ -92,15 +92,14 @@ def lsh_band_attention(
     return torch.stack(heads, dim=1), torch.stack(highest, dim=1)
 
 
-@lsh_band_attention.register_fake
+@shapes_of("lsh_band_attention")
 def _(key: Tensor, value: Tensor, length: Tensor, *_: object) -> tuple[Tensor, Tensor]:
     return key.new_empty(*length.shape, key.shape[3]), torch.empty_like(length)
 
 
 def _windows(rows: Tensor, W: int) -> Tensor:
     """Return the windows of the n chunks, the chunk before and itself: (B, W + n·W, …) to (B, n, 2W, …)."""
-    B, count, *rest = rows.shape
-    chunks = rows.view(B, count // W, W, *rest)
+    chunks = rows.unflatten(1, (rows.shape[1] // W, W))
     return torch.cat([chunks[:, :-1], chunks[:, 1:]], dim=2)
 
 

@@ -11,19 +11,18 @@ from typing import no_type_check
 import torch
 from onnxscript import FLOAT, INT64, script
 from onnxscript import opset20 as op
-from torch import Tensor, library
+from torch import Tensor
 from torch.nn import functional as F
 
+from xlexport.ops import constants
 from xlexport.ops.domain import OPSET
 from xlexport.ops.gather import LSHGather, lsh_gather
+from xlexport.ops.operator import operator, shapes_of
 
 __all__ = ["LSHChunkAttention", "lsh_chunk_attention"]
 
-BEHIND_ALL = 1 << 22  # position of padding; twice it and one more is exact in float32
-BARRIER = 2.0**30  # beyond every score; its multiples by small whole numbers are exact in float32
 
-
-@library.custom_op("xlexport::lsh_chunk_attention", mutates_args=())
+@operator("lsh_chunk_attention")
 def lsh_chunk_attention(
     query: Tensor,
     key: Tensor,
@@ -60,19 +59,19 @@ def lsh_chunk_attention(
     R, W = order.shape[2], chunk_length
     n = (T + multiple - 1) // multiple * (multiple // W)  # chunks of a round
     sources = F.pad(order, (0, n * W - T)).view(B, H, R * n, W)  # padding copies row 0
-    places = F.pad(order, (0, n * W - T), value=BEHIND_ALL).view(B, H, R * n, W)
+    places = F.pad(order, (0, n * W - T), value=float(constants.BEHIND_ALL)).view(B, H, R * n, W)
     chunk, distance = torch.arange(R * n).unsqueeze(1), torch.arange(chunks_before, -1, -1)
     # If the look-back exceeds the number of chunks, Hugging Face uses the chunk itself.
     seen = torch.where(distance <= R * n, torch.remainder(chunk - distance, R * n), chunk)  # (R·n, 1 + b)
     key_sources = sources[:, :, seen].view(B, H, R, -1)  # (B, H, R, n·(1 + b)·W)
     hidden = (distance * full > 0).unsqueeze(1)  # (1 + b, 1)
-    key_places = torch.where(hidden, BEHIND_ALL, places[:, :, seen])  # (B, H, R·n, 1 + b, W)
+    key_places = torch.where(hidden, constants.BEHIND_ALL, places[:, :, seen])  # (B, H, R·n, 1 + b, W)
     # Each score is limited by its kind of key: above 0 for earlier keys, -1 barrier for the query itself.
-    query_limits = ((2 * places - 1).float() * BARRIER).view(B, H, R, n, W, 1)
-    key_limits = (2 * key_places.float() * BARRIER).view(B, H, R, n, 1, -1)
+    query_limits = ((2 * places - 1).float() * constants.BARRIER).view(B, H, R, n, W, 1)
+    key_limits = (2 * key_places.float() * constants.BARRIER).view(B, H, R, n, 1, -1)
     heads = []
     for h in range(H):
-        most, total, attended = torch.full((B, T), -BARRIER), torch.zeros(B, T), torch.zeros(B, T, d)
+        most, total, attended = torch.full((B, T), -constants.BARRIER), torch.zeros(B, T), torch.zeros(B, T, d)
         for r in range(1 if full else R):
             queries = lsh_gather(query[:, h], sources.view(B, H, R, -1)[:, h, r]).view(B, n, W, d)
             keys = lsh_gather(key[:, h], key_sources[:, h, r]).view(B, n, -1, d)
@@ -80,7 +79,7 @@ def lsh_chunk_attention(
             scores = torch.minimum(queries @ keys.transpose(2, 3), query_limits[:, h, r] - key_limits[:, h, r])
             weights = scores.softmax(dim=3)
             highest, share = scores.amax(dim=3).view(B, -1), weights.amax(dim=3).view(B, -1)  # (B, n·W)
-            highest = torch.where(highest < -BARRIER / 2, self_mask, highest)
+            highest = torch.where(highest < -constants.BARRIER / 2, self_mask, highest)
             normaliser = highest - share.log()
             # Weights exp(score - normaliser) do not sum to 1 if the normaliser is rounded, as at self_mask.
             sums = (highest - normaliser).exp() / share
@@ -96,7 +95,7 @@ def lsh_chunk_attention(
     return torch.stack(heads, dim=1)
 
 
-@lsh_chunk_attention.register_fake
+@shapes_of("lsh_chunk_attention")
 def _(query: Tensor, *_: object) -> Tensor:
     return query.new_empty(query.shape)
 

@@ -11,19 +11,18 @@ from typing import no_type_check
 import torch
 from onnxscript import FLOAT, INT32, INT64, script
 from onnxscript import opset20 as op
-from torch import Tensor, library
+from torch import Tensor
 from torch.nn import functional as F
 
-from xlexport.ops.band_attention import EXCLUDED
+from xlexport.ops import constants
 from xlexport.ops.domain import OPSET
 from xlexport.ops.gather import LSHGather, lsh_gather
+from xlexport.ops.operator import operator, shapes_of
 
 __all__ = ["LSHFewAttention", "LSHFewAttentionPlan", "lsh_few_attention", "lsh_few_attention_plan"]
 
-NEVER = -(2**30)  # a priority below that of every key
 
-
-@library.custom_op("xlexport::lsh_few_attention_plan", mutates_args=())
+@operator("lsh_few_attention_plan")
 def lsh_few_attention_plan(tokens: Tensor, buckets: Tensor, position: Tensor, offset: Tensor, window: Tensor) -> Tensor:
     """Return the priority (B, 1, 1, S, C) int32 of each slot for each query: the latest key has the highest.
 
@@ -37,15 +36,15 @@ def lsh_few_attention_plan(tokens: Tensor, buckets: Tensor, position: Tensor, of
     distance = newest_first - (S - 1 - steps).unsqueeze(1)  # (S, C), negative for later rows
     reach = torch.minimum(position.unsqueeze(1) + steps, window - 1).unsqueeze(2)  # (B, S, 1)
     near = (distance > 0) & (distance <= reach)
-    return torch.where(near, -distance, NEVER).to(torch.int32).unsqueeze(1).unsqueeze(1)
+    return torch.where(near, -distance, constants.NEVER).to(torch.int32).unsqueeze(1).unsqueeze(1)
 
 
-@lsh_few_attention_plan.register_fake
+@shapes_of("lsh_few_attention_plan")
 def _(tokens: Tensor, buckets: Tensor, *_: object) -> Tensor:
     return buckets.new_empty(tokens.shape[0], 1, 1, tokens.shape[1], buckets.shape[3])
 
 
-@library.custom_op("xlexport::lsh_few_attention", mutates_args=())
+@operator("lsh_few_attention")
 def lsh_few_attention(
     key: Tensor,
     value: Tensor,
@@ -77,9 +76,9 @@ def lsh_few_attention(
     active = torch.arange(R) < rounds
     matches = buckets.unsqueeze(3) == own.unsqueeze(4)  # (B, H, R, S, C)
     # Padding ensures that TopK has enough entries to choose from.
-    eligible = F.pad(torch.where(matches, priority, NEVER), (0, W + 1), value=NEVER)
+    eligible = F.pad(torch.where(matches, priority, constants.NEVER), (0, W + 1), value=float(constants.NEVER))
     best, slots = torch.topk(eligible, W + 1, dim=4)  # (B, H, R, S, W + 1)
-    overflow = ((best[..., W] > NEVER) & active.view(R, 1)).sum(dim=(1, 2))  # (B, S)
+    overflow = ((best[..., W] > constants.NEVER) & active.view(R, 1)).sum(dim=(1, 2))  # (B, S)
     best, slots = best[..., :W], slots[..., :W].clamp(max=C - 1)
 
     # Each key counts once: drop it if an earlier round has it too, in the query's bucket among its latest W.
@@ -88,18 +87,18 @@ def lsh_few_attention(
     had = (there == own.view(B, H, R, 1, S, 1)) & (best.unsqueeze(2) >= best[..., W - 1 :].unsqueeze(3))
     earlier = torch.arange(R)
     had = had & (earlier.unsqueeze(1) < earlier).view(R, R, 1, 1)
-    fresh = (best > NEVER) & active.view(R, 1, 1) & ~had.any(dim=2)  # (B, H, R, S, W)
+    fresh = (best > constants.NEVER) & active.view(R, 1, 1) & ~had.any(dim=2)  # (B, H, R, S, W)
 
     mask = fresh.transpose(2, 3).reshape(B, H, S, R * W)
     index = slots.transpose(2, 3).reshape(B, H, S * R * W)
     keys = lsh_gather(key, index).view(B, H, S, R * W, d)
     values = lsh_gather(value, index).view(B, H, S, R * W, d)
-    scores = torch.where(mask, (keys @ query.unsqueeze(4)).squeeze(4), EXCLUDED)  # (B, H, S, R·W)
+    scores = torch.where(mask, (keys @ query.unsqueeze(4)).squeeze(4), constants.EXCLUDED)  # (B, H, S, R·W)
     attended = (scores.softmax(dim=3).unsqueeze(3) @ values).squeeze(3)  # (B, H, S, d)
     return torch.where(mask.any(dim=3, keepdim=True), attended, own_value), overflow
 
 
-@lsh_few_attention.register_fake
+@shapes_of("lsh_few_attention")
 def _(key: Tensor, value: Tensor, buckets: Tensor, query: Tensor, own: Tensor, *_: object) -> tuple[Tensor, Tensor]:
     return torch.empty_like(query), query.new_empty(query.shape[0], query.shape[2], dtype=torch.int64)
 

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-import math
 from typing import no_type_check
 
 import torch
 from onnxscript import FLOAT, INT64, script
 from onnxscript import opset20 as op
-from torch import Tensor, library
+from torch import Tensor
 
 from xlexport.ops.domain import OPSET
+from xlexport.ops.operator import operator, shapes_of
 
 __all__ = ["LSHGather", "lsh_gather"]
 
 
-@library.custom_op("xlexport::lsh_gather", mutates_args=())
+@operator("lsh_gather")
 def lsh_gather(rows: Tensor, index: Tensor) -> Tensor:
     """Gather whole rows in the order of `index`, separately for each place of the leading axes.
 
@@ -29,15 +29,18 @@ def lsh_gather(rows: Tensor, index: Tensor) -> Tensor:
     Raises:
         IndexError: an index is negative, or N or more.
     """
-    *leading, N, D = rows.shape
-    if index.numel() and not (index.min() >= 0 and index.max() < N):
-        raise IndexError(f"lsh_gather: indices must be in [0, {N}), found {index.min()} to {index.max()}.")
-    G, M = math.prod(leading), index.shape[-1]
+    N, D, M = rows.shape[-2], rows.shape[-1], index.shape[-1]
+    if index.numel() > 0 and (int(index.min()) < 0 or int(index.max()) >= N):
+        raise IndexError(f"lsh_gather: indices must be in [0, {N}), found {int(index.min())} to {int(index.max())}.")
+    G = 1
+    for size in index.shape[:-1]:
+        G *= size
     flat = index.reshape(G, M) + N * torch.arange(G, device=index.device).unsqueeze(1)  # (G, M)
-    return rows.reshape(G * N, D).index_select(0, flat.flatten()).view(*leading, M, D)  # (…, M, D)
+    gathered = rows.reshape(G * N, D).index_select(0, flat.flatten())
+    return gathered.view(index.shape + (D,))  # (…, M, D)  # noqa: RUF005  # scripts have no starred parts
 
 
-@lsh_gather.register_fake
+@shapes_of("lsh_gather")
 def _(rows: Tensor, index: Tensor) -> Tensor:
     return rows.new_empty(*index.shape, rows.shape[-1])
 

@@ -15,10 +15,12 @@ from typing import no_type_check
 import torch
 from onnxscript import FLOAT, INT64, script
 from onnxscript import opset20 as op
-from torch import Tensor, library
+from torch import Tensor
 from torch.nn import functional as F
 
+from xlexport.ops import constants
 from xlexport.ops.domain import OPSET
+from xlexport.ops.operator import operator, shapes_of
 
 __all__ = [
     "LocalAttention",
@@ -29,10 +31,8 @@ __all__ = [
     "local_few_attention",
 ]
 
-HEADS_AT_ONCE = 2  # the scores of all heads would be the largest tensor of a long segment
 
-
-@library.custom_op("xlexport::local_attention_plan", mutates_args=())
+@operator("local_attention_plan")
 def local_attention_plan(
     tokens: Tensor, position: Tensor, chunk_length: int, chunks_before: int, kept: int, block_length: int
 ) -> tuple[Tensor, Tensor]:
@@ -54,7 +54,7 @@ def local_attention_plan(
     """
     S, c = tokens.shape[1], chunk_length
     n = (S + c - 1) // c if block_length else 1
-    q = block_length or S
+    q = block_length if block_length else S  # in a script, `or` gives true and false
     before = (chunks_before + 1) * c if block_length else kept
     start = torch.arange(n).unsqueeze(1) * q  # places are counted from the first query
     queries = start + torch.arange(q)  # (n, q)
@@ -66,7 +66,7 @@ def local_attention_plan(
     return torch.where(seen, 0.0, -math.inf), (keys + kept).clamp(0, kept + S - 1)
 
 
-@local_attention_plan.register_fake
+@shapes_of("local_attention_plan")
 def _(
     tokens: Tensor, position: Tensor, chunk_length: int, chunks_before: int, kept: int, block_length: int
 ) -> tuple[Tensor, Tensor]:
@@ -77,7 +77,7 @@ def _(
     return position.new_empty(B, n, q, k, dtype=torch.float32), position.new_empty(n, k)
 
 
-@library.custom_op("xlexport::local_attention", mutates_args=())
+@operator("local_attention")
 def local_attention(
     query: Tensor,
     key: Tensor,
@@ -101,14 +101,15 @@ def local_attention(
     n, q = mask.shape[1:3]
     queries = F.pad(query, (0, 0, 0, n * q - S)).unflatten(2, (n, q))  # (B, H, n, q, d)
     parts = []
-    for h in range(0, query.shape[1], HEADS_AT_ONCE):
-        keys, values = (part[:, h : h + HEADS_AT_ONCE, index] for part in (key, value))  # (B, h, n, k, d)
-        scores = queries[:, h : h + HEADS_AT_ONCE] @ keys.transpose(3, 4) + mask.unsqueeze(1)  # (B, h, n, q, k)
+    for h in range(0, query.shape[1], constants.HEADS_AT_ONCE):
+        end = h + constants.HEADS_AT_ONCE
+        keys, values = key[:, h:end, index], value[:, h:end, index]  # (B, h, n, k, d)
+        scores = queries[:, h:end] @ keys.transpose(3, 4) + mask.unsqueeze(1)  # (B, h, n, q, k)
         parts.append((scores.softmax(dim=4) @ values).flatten(2, 3))
     return torch.cat(parts, dim=1)[:, :, :S].contiguous()
 
 
-@library.custom_op("xlexport::local_few_attention", mutates_args=())
+@operator("local_few_attention")
 def local_few_attention(
     query: Tensor, key: Tensor, value: Tensor, position: Tensor, mask: Tensor, chunk_length: int, chunks_before: int
 ) -> Tensor:
@@ -116,8 +117,8 @@ def local_few_attention(
     return (query @ key.transpose(2, 3) + mask).softmax(dim=3) @ value
 
 
-@local_attention.register_fake
-@local_few_attention.register_fake
+@shapes_of("local_attention")
+@shapes_of("local_few_attention")
 def _(query: Tensor, *_: object) -> Tensor:
     return query.new_empty(query.shape)
 

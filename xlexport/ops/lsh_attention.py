@@ -11,17 +11,19 @@ from typing import no_type_check
 import torch
 from onnxscript import FLOAT, INT32, INT64, script
 from onnxscript import opset20 as op
-from torch import Tensor, library
+from torch import Tensor
 from torch.nn import functional as F
 
-from xlexport.ops.band_attention import EXCLUDED, lsh_band_attention
+from xlexport.ops import constants
+from xlexport.ops.band_attention import lsh_band_attention
 from xlexport.ops.domain import OPSET
+from xlexport.ops.operator import operator, shapes_of
 from xlexport.ops.sort import LSHSort, lsh_sort
 
 __all__ = ["LSHAttention", "lsh_attention"]
 
 
-@library.custom_op("xlexport::lsh_attention", mutates_args=())
+@operator("lsh_attention")
 def lsh_attention(
     key: Tensor,
     value: Tensor,
@@ -71,16 +73,16 @@ def lsh_attention(
     place = by_age * C + ages
     oldest = torch.cat([ages[: C - S].expand(B, C - S), ages[C - S :] - tokens], dim=1)  # (B, C)
     lowest = (by_age * C + oldest.view(B, 1, 1, C)).gather(3, order)  # sorted
-    before = F.pad(place.gather(3, order), (W + 1, 0), value=-1)  # sorted, (B, H, R, W + 1 + C)
+    before = F.pad(place.gather(3, order), (W + 1, 0), value=-1.0)  # sorted, (B, H, R, W + 1 + C)
     has_more = (before[..., :C] >= lowest).gather(3, rank[..., C - S :])  # if the query may see the row W + 1 before
     overflow = has_more[:, :, : int(rounds)].sum(dim=(1, 2))
     lowest = torch.maximum(lowest, before[..., 1 : C + 1]).gather(3, rank)  # by age: the latest W only
 
     attended, highest = lsh_band_attention(key, value, length, order, rank, place, lowest, slot, rounds, W)
-    return torch.where((highest > EXCLUDED).unsqueeze(3), attended, own_value), overflow
+    return torch.where((highest > constants.EXCLUDED).unsqueeze(3), attended, own_value), overflow
 
 
-@lsh_attention.register_fake
+@shapes_of("lsh_attention")
 def _(
     key: Tensor, value: Tensor, buckets: Tensor, length: Tensor, own_value: Tensor, *_: object
 ) -> tuple[Tensor, Tensor]:

@@ -7,14 +7,15 @@ from typing import no_type_check
 import torch
 from onnxscript import INT64, script
 from onnxscript import opset20 as op
-from torch import Tensor, library
+from torch import Tensor
 
 from xlexport.ops.domain import OPSET
+from xlexport.ops.operator import operator, shapes_of
 
 __all__ = ["LSHSort", "lsh_sort"]
 
 
-@library.custom_op("xlexport::lsh_sort", mutates_args=())
+@operator("lsh_sort")
 def lsh_sort(buckets: Tensor) -> tuple[Tensor, Tensor]:
     """Return the stable ascending order of bucket ids, and its inverse.
 
@@ -30,7 +31,7 @@ def lsh_sort(buckets: Tensor) -> tuple[Tensor, Tensor]:
     return order, torch.empty_like(order).scatter_(-1, order, ranks)
 
 
-@lsh_sort.register_fake
+@shapes_of("lsh_sort")
 def _(buckets: Tensor) -> tuple[Tensor, Tensor]:
     return buckets.new_empty(buckets.shape), buckets.new_empty(buckets.shape)
 

@@ -41,14 +41,11 @@ class ReformerArchitecture(Architecture):
 
     name = "reformer"
     title = "Reformer"
+    supports = frozenset({"torchscript"})
     unsupported: ClassVar[Mapping[str, tuple[str, str]]] = {
         "attention-plot": (
             "its LSH attention has weights only for the keys of one bucket, and every round has other buckets",
             "Use a Transformer-XL.",
-        ),
-        "torchscript": (
-            "its blocks and the loops of LSH attention depend on sizes and data, and a trace records only one path",
-            "Use --to exported-program, or --to onnx.",
         ),
     }
     # In a vocabulary of 258 tokens, id 0 is padding and id 1 is unused (google/reformer-enwik8).

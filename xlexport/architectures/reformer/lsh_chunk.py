@@ -43,8 +43,8 @@ class ChunkLSH(nn.Module):
             buckets: (B, H, R, T) int64; ignored for a short document.
         """
         config = self.config
-        d, T = query_key.shape[3], query_key.shape[2]
-        full = torch.full((1,), T) <= self.short
+        d, T = config.d_head, query_key.shape[2]
+        full = torch.arange(T)[-1:] < self.short  # (1,): a trace would fix a number that is made a tensor
         order, rank = lsh_sort(torch.where(full, 0, buckets))
         scale = d if config.scale_scores else math.sqrt(d)
         key = query_key * torch.rsqrt(query_key.square().mean(dim=3, keepdim=True) + KEY_EPSILON) / scale

@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from xlexport.ops import lsh_band_attention, lsh_sort
-from xlexport.ops.band_attention import EXCLUDED
+from xlexport.ops.constants import EXCLUDED
 
 __all__ = ["attend_by_paper"]
 

@@ -1,0 +1,45 @@
+"""The decorator of PyTorch's forms: a custom operator, which a TorchScript trace records as its scripted body.
+
+A trace records one path. A scripted body keeps loops and sizes, and its file runs in libtorch without this package.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any, TypeVar, cast
+
+import torch
+from torch import library
+
+__all__ = ["operator", "shapes_of"]
+
+NAMESPACE = "xlexport"
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+def operator(name: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Register a function as the operator `name`; under `torch.jit.trace` it is compiled as a script instead.
+
+    Functions that it calls are compiled, too. So they use only what TorchScript knows, and no global constants.
+    """
+
+    def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
+        custom = library.custom_op(f"{NAMESPACE}::{name}", mutates_args=())(function)
+
+        @functools.wraps(function)
+        def run(*given: Any) -> Any:
+            if torch.jit.is_tracing():  # type: ignore[attr-defined]  # missing in torch's `__all__`
+                return torch.jit.script(function)(*given)
+            return custom(*given)
+
+        # A scripted function that calls this one compiles the body, as for `torch.jit.script_if_tracing`.
+        vars(run).update({"__original_fn": function, "__script_if_tracing_wrapper": True})
+        return run
+
+    return decorate
+
+
+def shapes_of(name: str) -> Callable[[Function], Function]:
+    """Register a function that returns results of the shapes of the operator `name`, without numbers."""
+    return cast(Callable[[Function], Function], library.register_fake(f"{NAMESPACE}::{name}"))
