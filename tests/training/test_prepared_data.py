@@ -30,7 +30,7 @@ def make(tmp_path: Path) -> Callable[..., PreparedData]:
                 writer.begin_document()
                 writer.add(np.arange(at, at + length) % n_token)
                 at += length
-            writer.bytes = 2 * at
+            writer.text_bytes = 2 * at
         write_manifest(
             tmp_path, unit="word", n_token=n_token, cutoffs=(10,), tokenizer={"kind": "bytes"}, writers=[writer]
         )
@@ -43,7 +43,7 @@ def test_tokens_come_back_across_shards_and_round_the_end(make: Callable[..., Pr
     data = make()
     split = data.splits["train"]
     assert [shard.tokens for shard in split.shards] == [16] * 6 + [4]
-    assert (len(split), split.bytes, split.documents) == (TOTAL, 200, len(LENGTHS))
+    assert (len(split), split.text_bytes, split.documents) == (TOTAL, 200, len(LENGTHS))
     assert split.read(0, TOTAL).tolist() == list(range(TOTAL))
     assert split.read(14, 20).tolist() == list(range(14, 34))
     assert split.read(98, 5).tolist() == [98, 99, 0, 1, 2]

@@ -49,7 +49,7 @@ class PreparedTask:
             "bytes" if content is None else TokenizerFile(cast(TokenizerKind, data.tokenizer["kind"]), content)
         )
         self.unit = data.unit
-        self.bytes_per_target = None if self.unit == "byte" else text.bytes / len(text)
+        self.bytes_per_target = None if self.unit == "byte" else text.text_bytes / len(text)
         self.text_sha256 = data.sha256
         self.segment_len = segment_len
         self.held_out = self._valid is not None
@@ -66,4 +66,4 @@ class PreparedTask:
         scores = {f"valid_bits_per_{self.unit}": bits}
         if self.bytes_per_target is None:
             return scores
-        return scores | {"valid_bits_per_byte": bits * len(split) / split.bytes, "valid_perplexity": 2**bits}
+        return scores | {"valid_bits_per_byte": bits * len(split) / split.text_bytes, "valid_perplexity": 2**bits}

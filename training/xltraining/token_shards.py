@@ -57,7 +57,7 @@ class Split:
     dtype: str
     """`uint16` or `uint32`."""
     shards: tuple[Shard, ...]
-    bytes: int
+    text_bytes: int
     """Bytes of the text that the tokens represent."""
     documents: int
     documents_file: str
@@ -193,7 +193,7 @@ class ShardWriter:
     split: str
     n_token: int
     shard_tokens: int = SHARD_TOKENS
-    bytes: int = 0
+    text_bytes: int = 0
     """Bytes of text so far; the caller counts them."""
     shards: list[dict[str, Any]] = field(default_factory=list)
     documents: int = 0
@@ -250,7 +250,7 @@ class ShardWriter:
         """Return the split's part of the manifest."""
         return {
             "tokens": self.tokens,
-            "bytes": self.bytes,
+            "bytes": self.text_bytes,
             "documents": self.documents,
             "documents_file": self._documents_file,
             "shards": self.shards,

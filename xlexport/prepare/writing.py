@@ -109,7 +109,7 @@ def prepare_data(
         cut,
         {name: writer.tokens for name, writer in named.items()},
         {name: writer.documents for name, writer in named.items()},
-        {name: writer.bytes for name, writer in named.items()},
+        {name: writer.text_bytes for name, writer in named.items()},
         unknown,
     )
 
@@ -154,7 +154,7 @@ def _write_split(
                 unknown += 0 if unk is None else int(np.count_nonzero(ids == unk))
                 reading.more(opened.tell() - at)
                 at = opened.tell()
-            writer.bytes += at
+            writer.text_bytes += at
     return unknown
 
 
