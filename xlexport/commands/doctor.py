@@ -30,6 +30,7 @@ INSTALL_KERNELS = "pip install ./runtime/native"
 PURPOSES = {
     "convert": "converting, verifying and the demo",
     "train": "training",
+    "tensorboard": "curves of `train --tensorboard`",
     "text": "bundles with a tokenizer.json or a SentencePiece model",
     "tables": "Parquet files",
     "plot": "plots of `plot`, `context` and `bench`",
