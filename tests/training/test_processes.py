@@ -121,8 +121,8 @@ def test_groups_of_rows_give_the_update_of_the_whole_batch(tmp_path: Path) -> No
     for groups in (1, 2, 4):
         config = replace(training(), steps=3, micro_batches=groups, warmup_steps=0)
         train(replace(MODEL, dropout=0.0), config, [text], [], tmp_path / str(groups), report=quiet)
-    for groups in ("2", "4"):
-        assert difference(tmp_path / "1", tmp_path / groups) < 1e-5  # Adam's first updates magnify rounding
+    for name in ("2", "4"):
+        assert difference(tmp_path / "1", tmp_path / name) < 1e-5  # Adam's first updates magnify rounding
 
 
 def test_rows_that_processes_cannot_divide_are_refused() -> None:
@@ -140,7 +140,7 @@ def test_memory_is_cut_by_rows_and_joined_again() -> None:
     assert parts[1]["layers"][0][0].tolist() == [[6, 7, 8], [9, 10, 11]]
     again = joined_rows(parts)
     assert again["layers"][0][1] is None
-    assert torch.equal(again["layers"][0][0], memory["layers"][0][0])  # type: ignore[index]
+    assert torch.equal(again["layers"][0][0], memory["layers"][0][0])
     assert again["layers"][1][1].shape == (4, 0)
     assert split_rows(None, 3) == [None, None, None]
 
