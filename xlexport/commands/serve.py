@@ -54,7 +54,13 @@ __all__ = ["serve"]
 @headed(
     "Limits",
     click.option(
-        "--batch-size", type=click.IntRange(1), default=8, show_default=True, help="Rows of a step, for each bundle."
+        "--batch-size", type=click.IntRange(1), default=8, show_default=True, help="Requests that share steps, for each bundle."
+    ),
+    click.option(
+        "--shared-draws",
+        is_flag=True,
+        help="Draw all continuations in shared steps: faster with large models, but other requests change scores by "
+        "rounding.",
     ),
     click.option("--max-requests", type=click.IntRange(1), help="Requests at a time; others get 429.  [default: 128]"),
     click.option("--max-tokens", type=click.IntRange(1), help="Tokens that a request may read.  [default: 8,000,000]"),
@@ -92,6 +98,7 @@ def serve(
     prefix: str | None,
     grace: int,
     batch_size: int,
+    shared_draws: bool,
     as_json: bool,
     runtime: dict[str, Any],
     max_requests: int | None,
@@ -132,7 +139,11 @@ def serve(
     text = None if prefix is None else ESCAPES.get(prefix, prefix)
     with bound(host, port) as listening:
         models = Models(
-            Served.of(_name_of(bundle), Scheduler(open_bundle(bundle, **runtime), batch_size, **evaluation), text)
+            Served.of(
+                _name_of(bundle),
+                Scheduler(open_bundle(bundle, **runtime), batch_size, shared_draws=shared_draws, **evaluation),
+                text,
+            )
             for bundle in bundles
         )
         shown = f"[{host}]" if ":" in host else host

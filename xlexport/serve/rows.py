@@ -2,16 +2,41 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Generic, TypeVar
 
+from xlexport.serve.jobs import Job
 from xlruntime.engine import Engine
 from xlruntime.evaluation import EvaluationSettings
 from xlruntime.memory import BatchMemory
 
-__all__ = ["Rows"]
+__all__ = ["Rows", "Tenant", "phase_of"]
 
-T = TypeVar("T")
 PATIENCE = 16  # steps in which at most half the rows were needed, before the batch shrinks
+
+
+@dataclass(eq=False)
+class Tenant:
+    """A document that needs a row.
+
+    Attributes:
+        job: the job that it belongs to.
+        pending, position: as in `Place`.
+        memory: its memory while it has no row, which others may share; None: fresh, or in its row.
+    """
+
+    job: Job
+    pending: int
+    position: int
+    memory: BatchMemory | None
+
+    @property
+    def gone(self) -> bool:
+        """Whether nobody waits for the job any more."""
+        return self.job.cancelled or self.job.over
+
+
+T = TypeVar("T", bound=Tenant)
 
 
 class Rows(Generic[T]):
@@ -46,19 +71,26 @@ class Rows(Generic[T]):
         return [(row, tenant) for row, tenant in enumerate(self.tenants) if tenant is not None]
 
     @property
-    def full(self) -> bool:
-        """Whether no further tenant fits."""
-        return len(self.active) >= self.most
+    def phase(self) -> tuple[int, ...]:
+        """Where the next step writes; there must be a row."""
+        return phase_of(self.memory)
 
-    def join(self, tenant: T, alone: BatchMemory | None) -> None:
-        """Give a tenant a row: with a copy of the memory of its document, or with fresh memory."""
+    def join(self, tenant: T) -> None:
+        """Give a tenant a row: with a copy of the memory of its document, or with fresh memory.
+
+        A document that has the batch for itself is at the very slots at which it would be in a memory of its own.
+        """
+        offset = 0 if tenant.memory is None else tenant.memory.offset
         if None not in self.tenants:
             self._grow()
+        if not self.active:
+            self.memory.offset = offset
         row = self.tenants.index(None)
-        if alone is None:
+        if tenant.memory is None:
             self.memory.restart(row)
         else:
-            self.memory.place(row, alone)
+            self.memory.place(row, tenant.memory)
+            tenant.memory = None
         self.tenants[row] = tenant
 
     def free(self, row: int) -> None:
@@ -98,6 +130,11 @@ class Rows(Generic[T]):
         self._memory = grown
         self.tenants += [None] * (size - len(self.tenants))
         self._spare_steps = 0
+
+
+def phase_of(memory: BatchMemory) -> tuple[int, ...]:
+    """Return the slot of each ring that the next step writes first."""
+    return tuple(memory.offset % memory.plan.slots(symbol) for symbol in memory.evaluation.rules.rings)
 
 
 def _power(n: int) -> int:

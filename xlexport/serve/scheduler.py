@@ -34,7 +34,9 @@ class Scheduler:
     """The jobs on one bundle. Its thread starts with the first job. Safe to share between threads.
 
     Args:
-        most: rows of a step at most, and so the most memory.
+        most: documents at most that are read, and continuations that are drawn, in a round.
+        shared_draws: whether all continuations share steps, also those that lie at different slots of their rings. Then
+            their scores depend on the others by rounding. They do so in any case if the device is not a CPU.
         settings: evaluation settings of all jobs, as `Model.evaluation` takes them.
 
     Attributes:
@@ -42,7 +44,7 @@ class Scheduler:
         counts: what was done so far.
     """
 
-    def __init__(self, engine: Engine, most: int = 8, **settings: Any) -> None:
+    def __init__(self, engine: Engine, most: int = 8, *, shared_draws: bool = False, **settings: Any) -> None:
         if most < 1:
             raise OptionError(f"batch size is {most}, at least 1 is needed.")
         self.engine = engine
@@ -57,7 +59,8 @@ class Scheduler:
         self._whole = Whole(engine, self.evaluation, self.counts) if self.evaluation.whole else None
         if self._whole is None:
             self._reading = Reading(engine, self.evaluation, most, self.counts)
-            self._drawing = Drawing(engine, self.evaluation, most, self.counts)
+            in_phase = engine.device.kind == "cpu" and not shared_draws
+            self._drawing = Drawing(engine, self.evaluation, most, self.counts, in_phase)
 
     def submit(self, work: Work, listener: Listener) -> Job:
         """Take a job; its results go to `listener`, called by the scheduler's thread.
@@ -154,7 +157,7 @@ class Scheduler:
         else:
             self._reading.drop()
             self._drawing.drop()
-            if len(self._drawing.waiting) <= self._most:  # a continuation that waits holds memory
+            if len(self._drawing.batches.waiting) <= self._most:  # a continuation that waits holds memory
                 self._reading.step()
             for reader, memory in self._reading.done:
                 self._drawing.add(reader, memory)
