@@ -123,14 +123,14 @@ def test_shared_draws_take_fewer_steps() -> None:
     model, steps = opened(EMPTY), []
     for shared in (False, True):
         scheduler = Scheduler(model, most=4, shared_draws=shared)
-        listeners = [Collected() for _ in range(4)]
-        for n, listener in enumerate(listeners):
-            ids = some_ids(model, n + 1, n)
-            scheduler.submit(Work(ids, max_tokens=40, samplings=(Sampling(0),)), listener)
-        found = [[draw.token for draw in listener.wait().draws[0]] for listener in listeners]
+        first, listeners = Held(), [Collected() for _ in range(3)]
+        for n, listener in enumerate([first, *listeners]):
+            scheduler.submit(Work(some_ids(model, n + 1, n), max_tokens=40, samplings=(Sampling(0),)), listener)
+            first.begun.wait(60)  # and stays there until all have been submitted
+        first.go_on.set()
+        found = [[draw.token for draw in listener.wait().draws[0]] for listener in [first, *listeners]]
         assert found == [
-            list(model.generate(some_ids(model, n + 1, n), max_tokens=40, sampling=Sampling(0)))
-            for n in range(4)
+            list(model.generate(some_ids(model, n + 1, n), max_tokens=40, sampling=Sampling(0))) for n in range(4)
         ]
         scheduler.close()
         steps.append(scheduler.counts.steps)

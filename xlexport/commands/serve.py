@@ -54,7 +54,11 @@ __all__ = ["serve"]
 @headed(
     "Limits",
     click.option(
-        "--batch-size", type=click.IntRange(1), default=8, show_default=True, help="Requests that share steps, for each bundle."
+        "--batch-size",
+        type=click.IntRange(1),
+        default=8,
+        show_default=True,
+        help="Requests that share steps, for each bundle.",
     ),
     click.option(
         "--shared-draws",
