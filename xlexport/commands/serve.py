@@ -164,7 +164,10 @@ def serve(
             tell(f"Serving {', '.join(names)}. Ctrl-C ends it.")
 
         log_to(tell_lines, quiet=is_quiet())
-        Server(make_app(models, limits, keys), grace, ready, noticed).run(sockets=[listening])
+        server = Server(make_app(models, limits, keys), grace, ready, noticed)
+        server.run(sockets=[listening])
+    if server.cut_off:
+        raise KeyboardInterrupt
 
 
 def _name_of(bundle: Path) -> str:

@@ -37,7 +37,7 @@ def make_app(models: Models, limits: ServeLimits | None = None, keys: Sequence[s
         keys: keys of which a request needs one; none: everybody may use it.
     """
     limits = limits or ServeLimits()
-    store, admission = SessionStore(limits), Admission(limits.requests)
+    store, admission = SessionStore(limits), Admission(limits.requests, limits.request_bytes)
     metrics = Metrics(models, admission, store)
     completions, sessions = Completions(models, limits, metrics), SessionRoutes(models, limits, store)
     plain = _Plain(models, limits, metrics)
@@ -72,7 +72,7 @@ def make_app(models: Models, limits: ServeLimits | None = None, keys: Sequence[s
         Route(f"{one}/generate", sessions.generate, methods=["POST"]),
         Route(f"{one}/state", sessions.save),
     ]
-    return Frame(_Routes(routes, lifespan), keys, admission, metrics)
+    return Frame(_Routes(routes, lifespan), limits, keys, admission, metrics)
 
 
 class _Routes(Starlette):
@@ -114,14 +114,14 @@ class _Plain:
         return JSONResponse({**found, "vocab_size": model.scheduler.engine.bundle.vocab_size})
 
     async def tokenize(self, request: Request) -> Response:
-        body = parsed(TokenizeBody, await read_body(request, self._limits.body_bytes))
+        body = parsed(TokenizeBody, await read_body(request, self._limits))
         model = self._models.find(body.model or self._models.all[0].name)
         ids = (await asyncio.to_thread(model.encode, body.prompt)).tolist()
         longest = model.scheduler.evaluation.longest_document
         return JSONResponse({"count": len(ids), "max_model_len": longest, "tokens": ids})
 
     async def detokenize(self, request: Request) -> Response:
-        body = parsed(DetokenizeBody, await read_body(request, self._limits.body_bytes))
+        body = parsed(DetokenizeBody, await read_body(request, self._limits))
         model = self._models.find(body.model or self._models.all[0].name)
         ids = model.ids(body.tokens)
         check_ids(ids, model.scheduler.engine.bundle.vocab_size, "tokens")

@@ -55,7 +55,7 @@ class Batches(Generic[T]):
             self.waiting = deque(tenant for tenant in self.waiting if not tenant.gone)
 
     def step(self, run: Callable[[Rows[T]], None]) -> None:
-        """Give rows to tenants that wait, and run a step of each batch. If a step fails, so do the jobs of its batch."""
+        """Give rows to tenants that wait, and run a step of each batch; one that fails ends the jobs of its batch."""
         free = self._most - sum(len(batch.active) for batch in self._batches)
         while self.waiting and free:
             tenant = self.waiting.popleft()

@@ -112,7 +112,7 @@ class DetokenizeBody(Body):
     tokens: Ids
 
 
-def parsed(kind: type[B], raw: bytes) -> B:
+def parsed(kind: type[B], raw: bytes | bytearray) -> B:
     """Return the body of a request.
 
     Raises:
