@@ -19,6 +19,7 @@ from xlruntime.evaluation import EvaluationSettings
 __all__ = ["Batches"]
 
 T = TypeVar("T", bound=Tenant)
+PARKED = 4  # times as many as have rows: tenants that may wait with a memory of their own
 
 
 class Batches(Generic[T]):
@@ -27,13 +28,15 @@ class Batches(Generic[T]):
     Args:
         most: tenants with a row at a time, in all batches together.
         in_phase: whether only tenants in the same phase share a batch; otherwise, there is one batch.
+        turn: steps after which a tenant gives its row to one that waits, and waits itself.
 
     Attributes:
         waiting: the tenants without a row.
     """
 
-    def __init__(self, engine: Engine, evaluation: EvaluationSettings, most: int, in_phase: bool) -> None:
+    def __init__(self, engine: Engine, evaluation: EvaluationSettings, most: int, in_phase: bool, turn: int) -> None:
         self.waiting: deque[T] = deque()
+        self._turn = turn
         self._most = most
         self._in_phase = in_phase
         self._new = lambda: Rows[T](engine, evaluation, most)
@@ -56,6 +59,7 @@ class Batches(Generic[T]):
 
     def step(self, run: Callable[[Rows[T]], None]) -> None:
         """Give rows to tenants that wait, and run a step of each batch; one that fails ends the jobs of its batch."""
+        self._take_turns()
         free = self._most - sum(len(batch.active) for batch in self._batches)
         while self.waiting and free:
             tenant = self.waiting.popleft()
@@ -71,6 +75,16 @@ class Batches(Generic[T]):
         empty = [batch for batch in self._batches if not batch.active]
         for batch in empty[1:]:  # one is kept, so that most requests need no new memory
             self._batches.remove(batch)
+
+    def _take_turns(self) -> None:
+        """Take rows from tenants that have had theirs for long, as many as others need."""
+        parked = sum(tenant.memory is not None for tenant in self.waiting)
+        wanted = min(len(self.waiting), PARKED * self._most - parked)
+        for batch in self._batches:
+            for row, tenant in batch.active:
+                if wanted > 0 and tenant.steps >= self._turn:
+                    self.waiting.append(batch.leave(row))
+                    wanted -= 1
 
     def _batch_for(self, tenant: T) -> Rows[T]:
         """Return a batch with the tenant's phase, else an empty one, else a new one."""

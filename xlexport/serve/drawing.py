@@ -19,6 +19,8 @@ from xlruntime.memory import BatchMemory
 
 __all__ = ["Drawer", "Drawing"]
 
+TURN = 64  # tokens that are drawn for a continuation while others wait
+
 
 @dataclass(eq=False)
 class Drawer(Tenant):
@@ -44,7 +46,7 @@ class Drawing:
         self.engine = engine
         self.evaluation = evaluation
         self.counts = counts
-        self.batches: Batches[Drawer] = Batches(engine, evaluation, most, in_phase)
+        self.batches: Batches[Drawer] = Batches(engine, evaluation, most, in_phase, TURN)
         self._ends: dict[Job, dict[int, Place | None]] = {}
 
     @property

@@ -28,6 +28,8 @@ from xlruntime.memory import BatchMemory
 
 __all__ = ["Reader", "Reading", "not_finite"]
 
+TURN = 8  # segments that a document reads while others wait
+
 
 @dataclass(eq=False)
 class Reader(Tenant):
@@ -71,7 +73,7 @@ class Reading:
         self.engine = engine
         self.evaluation = evaluation
         self.counts = counts
-        self.batches: Batches[Reader] = Batches(engine, evaluation, most, in_phase=True)
+        self.batches: Batches[Reader] = Batches(engine, evaluation, most, True, TURN)
         self.done: list[tuple[Reader, BatchMemory | None]] = []
         self._alone: deque[Reader] = deque()  # their next piece needs a step of its own
         lengths = [engine.longest_step(purpose, evaluation.segment_len) for purpose in ("score", "detail")]
@@ -112,9 +114,7 @@ class Reading:
         S = max(reader.length for _, reader in rows.active)
         for row, reader in rows.active:
             if reader.length < S and not self._can_pad(rows.memory, row, reader, S):
-                reader.memory = rows.memory.row(row)
-                rows.free(row)
-                self._alone.append(reader)
+                self._alone.append(rows.leave(row))
         memory, active = rows.before_step(S), rows.active
         tokens, targets = np.zeros((memory.batch_size, S), np.int64), np.zeros((memory.batch_size, S), np.int64)
         for row, reader in active:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
 from xlexport.serve.jobs import Job
@@ -23,12 +23,14 @@ class Tenant:
         job: the job that it belongs to.
         pending, position: as in `Place`.
         memory: its memory while it has no row, which others may share; None: fresh, or in its row.
+        steps: steps since it got its row.
     """
 
     job: Job
     pending: int
     position: int
     memory: BatchMemory | None
+    steps: int = field(default=0, init=False)
 
     @property
     def gone(self) -> bool:
@@ -91,10 +93,17 @@ class Rows(Generic[T]):
         else:
             self.memory.place(row, tenant.memory)
             tenant.memory = None
-        self.tenants[row] = tenant
+        self.tenants[row], tenant.steps = tenant, 0
+
+    def leave(self, row: int) -> T:
+        """Take a row from its tenant, which keeps its memory, and return the tenant."""
+        tenant = self.tenants[row]
+        assert tenant is not None
+        tenant.memory, self.tenants[row] = self.memory.row(row), None
+        return tenant
 
     def free(self, row: int) -> None:
-        """Take the tenant from a row."""
+        """Take a row from its tenant, which needs its memory no more."""
         self.tenants[row] = None
 
     def clear(self) -> list[T]:
@@ -106,6 +115,8 @@ class Rows(Generic[T]):
     def before_step(self, segment_len: int) -> BatchMemory:
         """Return the memory for a step: a smaller one if many rows are free, with room for the step in free rows."""
         active = [row for row, _ in self.active]
+        for _, tenant in self.active:
+            tenant.steps += 1
         wanted = _power(len(active))
         self._spare_steps = self._spare_steps + 1 if wanted <= len(self.tenants) // 2 else 0
         if self._spare_steps > PATIENCE:
@@ -115,8 +126,8 @@ class Rows(Generic[T]):
             self.tenants = [self.tenants[row] for row in kept]
             self._spare_steps = 0
         memory = self.memory
-        for row, tenant in enumerate(self.tenants):
-            if tenant is None and memory.room[row] < segment_len:
+        for row, at_row in enumerate(self.tenants):
+            if at_row is None and memory.room[row] < segment_len:
                 memory.restart(row)
         return memory
 
