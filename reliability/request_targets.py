@@ -56,12 +56,19 @@ class Requests:
     """
 
     def __init__(self, folder: Path) -> None:
-        models = [Served.of(name, Scheduler(load(golden_bundle(name), threads=1), 4)) for name in (EMPTY, CHUNK)]
-        self._app = make_app(Models(models), LIMITS)
+        self._models = Models(
+            Served.of(name, Scheduler(load(golden_bundle(name), threads=1), 4)) for name in (EMPTY, CHUNK)
+        )
+        self._app = make_app(self._models, LIMITS)
         self._loop = asyncio.new_event_loop()
         self._ids: list[str] = []
         self._state = b""
         self._expected = self._sound()
+
+    def close(self) -> None:
+        """End the threads of the application."""
+        self._models.close()
+        self._loop.close()
 
     def case(self, number: int) -> Outcome:
         rng = random.Random(f"request {number}")
