@@ -68,7 +68,7 @@ class Load:
         self._bodies = [request_body(number, text, longest) for number in range(distinct)]
         self._plan = [("checked", n) for n in range(requests)]
         self._plan += [(kind, n) for kind in ("cancelled", "malformed") for n in range(others)]
-        np.random.default_rng(0).shuffle(self._plan)  # type: ignore[arg-type]
+        np.random.default_rng(0).shuffle(self._plan)
         self._alone: list[Answer] = []
         self._apart: list[float] = []
         self._statuses: Counter[int] = Counter()

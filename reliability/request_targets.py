@@ -29,7 +29,7 @@ LIMITS = ServeLimits(
 SOUND = {"model": EMPTY, "prompt": "It was ", "max_tokens": 2, "temperature": 0}
 DEPTHS = (100, 950, 5000, 200_000)
 METHODS = ("GET", "POST", "DELETE", "PUT", "HEAD", "OPTIONS", "PATCH", "\u00e4")
-SENT_FOR = {  # what each route takes
+SENT_FOR: dict[str, dict[str, Any]] = {  # what each route takes
     "/v1/completions": {**SOUND, "prompt": TEXT, "echo": True, "logprobs": 2, "n": 2, "stream": True, "seed": 3,
                         "top_p": 0.9, "top_k": 5, "stop": ["x"], "user": "me", "suffix": None, "best_of": None},
     "/tokenize": {"model": EMPTY, "prompt": TEXT},

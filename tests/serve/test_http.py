@@ -240,7 +240,7 @@ def test_other_refusals(start: Start) -> None:
 
 
 def test_full_server_refuses_but_shows_metrics(start: Start) -> None:
-    client = start(requests=1, new_tokens=10**9)
+    client = start(requests=1, new_tokens=10**9, request_bytes=10**12)
     endless = {"prompt": "a", "max_tokens": 10**9, "stream": True}
     with client.stream("POST", "/v1/completions", json=endless) as stream:
         lines = stream.iter_lines()
@@ -254,7 +254,7 @@ def test_full_server_refuses_but_shows_metrics(start: Start) -> None:
 
 
 def test_client_that_goes_away_ends_its_job(start: Start) -> None:
-    client = start(new_tokens=10**9)
+    client = start(new_tokens=10**9, request_bytes=10**12)
     raw = json.dumps({"prompt": "a", "max_tokens": 10**9}).encode()
     lines = ["POST /v1/completions HTTP/1.1", "host: x", "content-type: application/json"]
     head = "\r\n".join([*lines, f"content-length: {len(raw)}", "", ""])
@@ -268,7 +268,7 @@ def test_client_that_goes_away_ends_its_job(start: Start) -> None:
 
 
 def test_request_that_takes_too_long(start: Start) -> None:
-    client = start(new_tokens=10**9, request_seconds=0.2)
+    client = start(new_tokens=10**9, request_bytes=10**12, request_seconds=0.2)
     answer = client.post("/v1/completions", json={"prompt": "a", "max_tokens": 10**9})
     assert "longer than 0.2 seconds" in error_of(answer, 408)["message"]
     events = client.post("/v1/completions", json={"prompt": "a", "max_tokens": 10**9, "stream": True}).text
@@ -280,7 +280,7 @@ def test_request_that_takes_too_long(start: Start) -> None:
 
 
 def test_memory_of_all_requests(start: Start) -> None:
-    client = start(requests=9, request_bytes=40_000, new_tokens=10**9)
+    client = start(requests=9, request_bytes=40_000)
     alone = client.post("/v1/completions", json={"prompt": "a" * 1_000, "max_tokens": 0, "echo": True, "logprobs": 10})
     assert "bytes of memory, at most 40,000" in error_of(alone, 413)["message"]
     announced = client.post("/v1/completions", json={"prompt": "a" * 50_000})

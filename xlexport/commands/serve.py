@@ -76,6 +76,9 @@ __all__ = ["serve"]
         metavar="SECONDS",
         help="Longest request.  [default: 3600]",
     ),
+    click.option(
+        "--request-memory", type=click.IntRange(1), metavar="MB", help="Memory of requests at a time.  [default: 1,073]"
+    ),
     click.option("--sessions", type=click.IntRange(0), help="Sessions at a time.  [default: 1,000]"),
     click.option(
         "--session-memory", type=click.IntRange(0), metavar="MB", help="Memory of sessions.  [default: 1,024]"
@@ -110,6 +113,7 @@ def serve(
     max_new_tokens: int | None,
     max_body: int | None,
     request_timeout: float | None,
+    request_memory: int | None,
     sessions: int | None,
     session_memory: int | None,
     session_ttl: float | None,
@@ -135,6 +139,7 @@ def serve(
         "new_tokens": max_new_tokens,
         "body_bytes": max_body and max_body * 1_000_000,
         "request_seconds": request_timeout,
+        "request_bytes": request_memory and request_memory * 1_000_000,
         "sessions": sessions,
         "session_bytes": session_memory if session_memory is None else session_memory * 1_000_000,
         "session_seconds": session_ttl,

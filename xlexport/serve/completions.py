@@ -42,14 +42,13 @@ class Prompted:
     ids: npt.NDArray[np.int64]
 
 
+@dataclass(frozen=True)
 class Completions:
     """The route for completions."""
 
-    def __init__(self, models: Models, limits: ServeLimits, metrics: Metrics) -> None:
-        """Answer for these bundles within these limits."""
-        self.models = models
-        self.limits = limits
-        self.metrics = metrics
+    models: Models
+    limits: ServeLimits
+    metrics: Metrics
 
     async def create(self, request: Request) -> Response:
         """Answer one request."""

@@ -14,6 +14,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from xlexport.serve.answers import ApiError, answer_of, error_body
 from xlexport.serve.bodies import SHARE, Gone
+from xlexport.serve.jobs import ClosedError
 from xlexport.serve.limits import Admission, ServeLimits
 from xlexport.serve.metrics import Metrics
 from xlruntime.messages import named
@@ -68,7 +69,7 @@ class Frame:
             try:
                 await self._answer(scope, receive, counting)
             except asyncio.CancelledError:  # the server ends before the request did
-                await answer_instead(ApiError(503, "the server is shutting down.", "shutting_down", retry_after=1))
+                await answer_instead(answer_of(ClosedError()))
             except Gone:
                 raise
             except Exception as error:

@@ -17,13 +17,13 @@ from typing import Any
 
 from xlexport.serve.counts import Counts
 from xlexport.serve.drawing import Drawing
-from xlexport.serve.jobs import Job, Listener, Work
+from xlexport.serve.jobs import ClosedError, Job, Listener, Work
 from xlexport.serve.reading import Reading
 from xlexport.serve.whole import Whole
 from xlruntime.detail import check_detail
 from xlruntime.documents import check_ids, check_length
 from xlruntime.engine import Engine
-from xlruntime.errors import OptionError, TextError, XlruntimeError
+from xlruntime.errors import OptionError, TextError
 
 __all__ = ["Scheduler"]
 
@@ -68,13 +68,13 @@ class Scheduler:
         Raises:
             TextError: there is nothing to continue, or the document could get longer than the model can read.
             TokenError, OptionError: ids, or the number of likeliest tokens, are out of range.
-            XlruntimeError: the scheduler was closed.
+            ClosedError: the scheduler was closed.
         """
         self._check(work)
         job = Job(work, listener)
         with self._lock:
             if self._closed:
-                raise XlruntimeError("the server is shutting down.", repair="Try again later.")
+                raise ClosedError()
             self._arrived.append(job)
             self.counts.jobs += 1
             if self._thread is None:
@@ -127,7 +127,7 @@ class Scheduler:
             except Exception as error:  # a bug: no request may wait for ever because of it
                 logger.exception("the scheduler failed")
                 self._fail_all(error)
-        self._fail_all(XlruntimeError("the server is shutting down.", repair="Try again later."))
+        self._fail_all(ClosedError())
 
     def _collect(self) -> bool:
         """Wait for work and take new jobs; return False if the scheduler was closed."""

@@ -7,6 +7,7 @@ import json
 import tempfile
 from collections.abc import AsyncIterator, Sequence
 from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -36,14 +37,13 @@ STATE = "application/octet-stream"
 HEADERS = 1 << 20  # bytes of a saved state besides its tensors
 
 
+@dataclass(frozen=True)
 class SessionRoutes:
     """The routes of sessions."""
 
-    def __init__(self, models: Models, limits: ServeLimits, store: SessionStore) -> None:
-        """Answer for these bundles within these limits."""
-        self.models = models
-        self.limits = limits
-        self.store = store
+    models: Models
+    limits: ServeLimits
+    store: SessionStore
 
     async def create(self, request: Request) -> Response:
         """Begin a session."""
