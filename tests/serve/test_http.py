@@ -300,7 +300,7 @@ def test_memory_of_all_requests(start: Start) -> None:
 @pytest.mark.parametrize("slow", ["reader", "sender"])
 def test_clients_that_are_too_slow(start: Start, slow: str) -> None:
     client = start(transfer_seconds=0.3)
-    raw = json.dumps({"prompt": "a" * 9_000, "max_tokens": 0, "echo": True, "logprobs": 10}).encode()
+    raw = json.dumps({"prompt": "a" * 25_000, "max_tokens": 0, "echo": True, "logprobs": 10}).encode()
     lines = ["POST /v1/completions HTTP/1.1", "host: x", "content-type: application/json"]
     head = "\r\n".join([*lines, f"content-length: {len(raw)}", "", ""]).encode()
     with socket.socket() as connection:

@@ -58,13 +58,12 @@ __all__ = ["serve"]
         type=click.IntRange(1),
         default=8,
         show_default=True,
-        help="Requests that share steps, for each bundle.",
+        help="Requests that run in turns, for each bundle.",
     ),
     click.option(
-        "--shared-draws",
+        "--shared-steps",
         is_flag=True,
-        help="Draw all continuations in shared steps: faster with large models, but other requests change scores by "
-        "rounding.",
+        help="Run requests in shared steps: faster with large models, but other requests change scores by rounding.",
     ),
     click.option("--max-requests", type=click.IntRange(1), help="Requests at a time; others get 429.  [default: 128]"),
     click.option("--max-tokens", type=click.IntRange(1), help="Tokens that a request may read.  [default: 8,000,000]"),
@@ -105,7 +104,7 @@ def serve(
     prefix: str | None,
     grace: int,
     batch_size: int,
-    shared_draws: bool,
+    shared_steps: bool,
     as_json: bool,
     runtime: dict[str, Any],
     max_requests: int | None,
@@ -150,7 +149,7 @@ def serve(
         models = Models(
             Served.of(
                 _name_of(bundle),
-                Scheduler(open_bundle(bundle, **runtime), batch_size, shared_draws=shared_draws, **evaluation),
+                Scheduler(open_bundle(bundle, **runtime), batch_size, shared_steps=shared_steps, **evaluation),
                 text,
             )
             for bundle in bundles

@@ -39,14 +39,12 @@ class Drawer(Tenant):
 class Drawing:
     """The continuations that are being drawn, in the order in which they came."""
 
-    def __init__(
-        self, engine: Engine, evaluation: EvaluationSettings, most: int, counts: Counts, in_phase: bool
-    ) -> None:
+    def __init__(self, engine: Engine, evaluation: EvaluationSettings, most: int, counts: Counts, shared: bool) -> None:
         """Start without continuations; at most `most` of them have rows, in batches as `Batches` has them."""
         self.engine = engine
         self.evaluation = evaluation
         self.counts = counts
-        self.batches: Batches[Drawer] = Batches(engine, evaluation, most, in_phase, TURN)
+        self.batches: Batches[Drawer] = Batches(engine, evaluation, most, shared, TURN)
         self._ends: dict[Job, dict[int, Place | None]] = {}
 
     @property

@@ -1,9 +1,8 @@
 """Read the tokens of many jobs in shared steps.
 
-On a CPU, a document gets the very numbers that it gets alone. It is cut as `Stream.feed` cuts it, and shares steps with
-documents in the same phase (see `batches`). A row whose last piece is shorter than the step is padded. If its memory is
-needed afterwards, the padding is taken back, which only rings can do. Other memories run such a piece in a step of
-their own, and so does a piece of one token: ONNX Runtime multiplies vectors in another way than matrices.
+Each document is cut as `Stream.feed` cuts it. Its neighbours do not matter: without `same_length`, scores depend on the
+cuts. So a row whose last piece is shorter than the step is padded. If its memory is needed afterwards, the padding is
+taken back, which only rings can do. Other memories run such a piece in a step of their own.
 """
 
 from __future__ import annotations
@@ -68,12 +67,12 @@ class Reading:
         done: readers that reached their end and go on, with copies of their memories; None: still fresh.
     """
 
-    def __init__(self, engine: Engine, evaluation: EvaluationSettings, most: int, counts: Counts) -> None:
-        """Start without jobs; at most `most` of them share a step."""
+    def __init__(self, engine: Engine, evaluation: EvaluationSettings, most: int, counts: Counts, shared: bool) -> None:
+        """Start without jobs; at most `most` of them have rows, in batches as `Batches` has them."""
         self.engine = engine
         self.evaluation = evaluation
         self.counts = counts
-        self.batches: Batches[Reader] = Batches(engine, evaluation, most, True, TURN)
+        self.batches: Batches[Reader] = Batches(engine, evaluation, most, shared, TURN)
         self.done: list[tuple[Reader, BatchMemory | None]] = []
         self._alone: deque[Reader] = deque()  # their next piece needs a step of its own
         lengths = [engine.longest_step(purpose, evaluation.segment_len) for purpose in ("score", "detail")]
@@ -162,7 +161,7 @@ class Reading:
         return min(self._longest, memory.max_segment, len(reader.targets), int(memory.room[row]))
 
     def _can_pad(self, memory: BatchMemory, row: int, reader: Reader, segment_len: int) -> bool:
-        if reader.length == 1 or reader.length < len(reader.targets) or memory.room[row] < segment_len:
+        if reader.length < len(reader.targets) or memory.room[row] < segment_len:
             return False
         return self._can_go_back or not reader.job.work.continues
 

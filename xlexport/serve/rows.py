@@ -10,7 +10,7 @@ from xlruntime.engine import Engine
 from xlruntime.evaluation import EvaluationSettings
 from xlruntime.memory import BatchMemory
 
-__all__ = ["Rows", "Tenant", "phase_of"]
+__all__ = ["Rows", "Tenant"]
 
 PATIENCE = 16  # steps in which at most half the rows were needed, before the batch shrinks
 
@@ -73,9 +73,9 @@ class Rows(Generic[T]):
         return [(row, tenant) for row, tenant in enumerate(self.tenants) if tenant is not None]
 
     @property
-    def phase(self) -> tuple[int, ...]:
-        """Where the next step writes; there must be a row."""
-        return phase_of(self.memory)
+    def full(self) -> bool:
+        """Whether no further tenant fits."""
+        return len(self.active) >= self.most
 
     def join(self, tenant: T) -> None:
         """Give a tenant a row: with a copy of the memory of its document, or with fresh memory.
@@ -141,11 +141,6 @@ class Rows(Generic[T]):
         self._memory = grown
         self.tenants += [None] * (size - len(self.tenants))
         self._spare_steps = 0
-
-
-def phase_of(memory: BatchMemory) -> tuple[int, ...]:
-    """Return the slot of each ring that the next step writes first."""
-    return tuple(memory.offset % memory.plan.slots(symbol) for symbol in memory.evaluation.rules.rings)
 
 
 def _power(n: int) -> int:

@@ -1,11 +1,12 @@
-"""Run the jobs of all requests for one bundle in one thread, in shared steps.
+"""Run the jobs of all requests for one bundle in one thread, in rounds of steps.
 
     Scheduler
     ├── Reading     jobs whose tokens are read, a segment at a time
     ├── Drawing     continuations, a token at a time
     └── Whole       instead of both, for a bundle that reads each document in one step
 
-A round is one step of each. So a long document delays others by one segment at most, and so do long answers.
+A round is one step of each document, or one that all of them share (`batches`). So others wait for a segment of a long
+document, not for all of it.
 """
 
 from __future__ import annotations
@@ -35,8 +36,8 @@ class Scheduler:
 
     Args:
         most: documents at most that are read, and continuations that are drawn, in a round.
-        shared_draws: whether all continuations share steps, also those that lie at different slots of their rings. Then
-            their scores depend on the others by rounding. They do so in any case if the device is not a CPU.
+        shared_steps: whether they share steps; otherwise, each has a step of its own, and gets the very numbers that it
+            gets alone (see `batches`). They share steps in any case if the device is not a CPU.
         settings: evaluation settings of all jobs, as `Model.evaluation` takes them.
 
     Attributes:
@@ -44,7 +45,7 @@ class Scheduler:
         counts: what was done so far.
     """
 
-    def __init__(self, engine: Engine, most: int = 8, *, shared_draws: bool = False, **settings: Any) -> None:
+    def __init__(self, engine: Engine, most: int = 8, *, shared_steps: bool = False, **settings: Any) -> None:
         if most < 1:
             raise OptionError(f"batch size is {most}, at least 1 is needed.")
         self.engine = engine
@@ -58,9 +59,9 @@ class Scheduler:
         self._thread: threading.Thread | None = None
         self._whole = Whole(engine, self.evaluation, self.counts) if self.evaluation.whole else None
         if self._whole is None:
-            self._reading = Reading(engine, self.evaluation, most, self.counts)
-            in_phase = engine.device.kind == "cpu" and not shared_draws
-            self._drawing = Drawing(engine, self.evaluation, most, self.counts, in_phase)
+            shared = shared_steps or engine.device.kind != "cpu"
+            self._reading = Reading(engine, self.evaluation, most, self.counts, shared)
+            self._drawing = Drawing(engine, self.evaluation, most, self.counts, shared)
 
     def submit(self, work: Work, listener: Listener) -> Job:
         """Take a job; its results go to `listener`, called by the scheduler's thread.
