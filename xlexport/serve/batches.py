@@ -2,7 +2,7 @@
 
 A step adds up the slots of a ring in the order in which they lie there. In a shared batch all documents write at the
 same slots, so a document lies at other slots than it would alone, and its scores are rounded in another way. In a batch
-of its own, a document gets the very numbers that it gets alone. On a CPU that is no slower, unless a model is so large
+of its own, a document gets the very numbers that it gets alone. On a CPU that costs nothing, unless a model is so large
 that reading its weights takes longer than computing with them.
 """
 
