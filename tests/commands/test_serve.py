@@ -56,6 +56,16 @@ def test_server_answers_until_a_signal(number: signal.Signals, environment: dict
 
 
 @needs_server
+def test_answers_are_sent_at_once() -> None:
+    from xlexport.serve.server import bound
+
+    with bound("127.0.0.1", 0) as listening, socket.create_connection(listening.getsockname()):
+        connection, _ = listening.accept()
+        with connection:
+            assert connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+
+
+@needs_server
 @pytest.mark.full
 def test_second_signal_cuts_requests_off(environment: dict[str, str]) -> None:
     command = [sys.executable, "-m", "xlexport", "serve", str(golden_bundle(EMPTY)), "--port", "0", "--threads", "1"]
