@@ -287,9 +287,18 @@ def test_memory_of_all_requests(start: Start) -> None:
     assert error_of(announced, 413)["code"] == "request_too_large"
     chunks = client.post("/v1/completions", content=iter([b" " * 9_000] * 5), headers=JSON_TYPE)
     assert error_of(chunks, 413)["code"] == "request_too_large"
-    with client.stream("POST", "/v1/completions", json={"prompt": "a", "max_tokens": 600, "stream": True}) as stream:
-        next(stream.iter_lines())
-        assert metric(client, "xlexport_request_bytes") > 38_000
+    lines = [
+        "POST /v1/completions HTTP/1.1",
+        "host: x",
+        "content-type: application/json",
+        "content-length: 39000",
+        "",
+        "",
+    ]
+    with socket.create_connection((client.base_url.host, client.base_url.port)) as connection:
+        connection.sendall("\r\n".join(lines).encode() + b" " * 38_500)
+        while metric(client, "xlexport_request_bytes") < 38_500:
+            pass
         refused = client.post("/v1/completions", json={"prompt": "a" * 3_000})
         assert error_of(refused, 429)["code"] == "server_busy" and refused.headers["retry-after"] == "1"
     while metric(client, "xlexport_requests_under_way"):
