@@ -42,6 +42,7 @@ TARGETS = {  # name: module, class, cases of the campaign
     "checkpoint": ("checkpoint_targets", "Checkpoints", 6000),
     "input": ("input_targets", "Inputs", 4000),
     "tokenizer": ("tokenizer_targets", "Tokenizers", 5000),
+    "request": ("request_targets", "Requests", 100_000),
 }
 WORK_SECONDS = 60  # of the processor's time for one case; most take milliseconds
 SILENT_SECONDS = 900  # without any output, as if waiting forever

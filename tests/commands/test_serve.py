@@ -8,6 +8,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 import urllib.request
 from pathlib import Path
 from typing import Any
@@ -52,6 +53,37 @@ def test_server_answers_until_a_signal(number: signal.Signals, environment: dict
         assert process.wait(60) == 0
         assert process.stdout.read() == ""
         assert "POST /v1/completions 200 " in process.stderr.read()
+
+
+@needs_server
+def test_answers_are_sent_at_once() -> None:
+    from xlexport.serve.server import bound
+
+    with bound("127.0.0.1", 0) as listening, socket.create_connection(listening.getsockname()):
+        connection, _ = listening.accept()
+        with connection:
+            assert connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+
+
+@needs_server
+@pytest.mark.full
+def test_second_signal_cuts_requests_off(environment: dict[str, str]) -> None:
+    command = [sys.executable, "-m", "xlexport", "serve", str(golden_bundle(EMPTY)), "--port", "0", "--threads", "1"]
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment
+    ) as process:
+        assert process.stdout is not None and process.stderr is not None
+        url = process.stdout.readline().strip()
+        body = json.dumps({"prompt": "a", "max_tokens": 65_000, "stream": True}).encode()
+        request = urllib.request.Request(f"{url}/completions", body, {"content-type": "application/json"})
+        with urllib.request.urlopen(request, timeout=60) as answer:
+            answer.readline()
+            process.send_signal(signal.SIGINT)
+            time.sleep(0.5)  # two signals at once arrive as one
+            process.send_signal(signal.SIGINT)
+            assert process.wait(60) == 128 + signal.SIGINT
+        said = process.stderr.read()
+        assert "Traceback" not in said and said.splitlines()[-1].startswith("Error: ")
 
 
 @needs_server

@@ -51,6 +51,11 @@ def test_documents_against_score(lm: Any, model: Model) -> None:
 
 
 @pytest.mark.full
+def test_device_that_the_harness_gives_unasked(lm: Any) -> None:
+    assert type(lm)(str(golden_bundle(EMPTY)), device="cuda:0", threads=1).loglikelihood_rolling([]) == []
+
+
+@pytest.mark.full
 def test_document_without_a_token_before_it(model: Model) -> None:
     pytest.importorskip("lm_eval", reason="the extra lm-eval is not installed")
     from xlexport.harness.model import XlexportLM

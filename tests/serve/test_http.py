@@ -16,6 +16,7 @@ from xlruntime import Model, Sampling, load
 
 pytestmark = pytest.mark.full
 
+JSON_TYPE = {"content-type": "application/json"}
 ROUNDING = 2e-5  # nats: sums over other batch sizes and slots, in 32 bits
 TEXT = "It was the best of times, it was the worst of times, it was the age of wisdom"
 
@@ -239,7 +240,7 @@ def test_other_refusals(start: Start) -> None:
 
 
 def test_full_server_refuses_but_shows_metrics(start: Start) -> None:
-    client = start(requests=1, new_tokens=10**9)
+    client = start(requests=1, new_tokens=10**9, request_bytes=10**12)
     endless = {"prompt": "a", "max_tokens": 10**9, "stream": True}
     with client.stream("POST", "/v1/completions", json=endless) as stream:
         lines = stream.iter_lines()
@@ -253,7 +254,7 @@ def test_full_server_refuses_but_shows_metrics(start: Start) -> None:
 
 
 def test_client_that_goes_away_ends_its_job(start: Start) -> None:
-    client = start(new_tokens=10**9)
+    client = start(new_tokens=10**9, request_bytes=10**12)
     raw = json.dumps({"prompt": "a", "max_tokens": 10**9}).encode()
     lines = ["POST /v1/completions HTTP/1.1", "host: x", "content-type: application/json"]
     head = "\r\n".join([*lines, f"content-length: {len(raw)}", "", ""])
@@ -267,7 +268,7 @@ def test_client_that_goes_away_ends_its_job(start: Start) -> None:
 
 
 def test_request_that_takes_too_long(start: Start) -> None:
-    client = start(new_tokens=10**9, request_seconds=0.2)
+    client = start(new_tokens=10**9, request_bytes=10**12, request_seconds=0.2)
     answer = client.post("/v1/completions", json={"prompt": "a", "max_tokens": 10**9})
     assert "longer than 0.2 seconds" in error_of(answer, 408)["message"]
     events = client.post("/v1/completions", json={"prompt": "a", "max_tokens": 10**9, "stream": True}).text
@@ -276,3 +277,46 @@ def test_request_that_takes_too_long(start: Start) -> None:
     error_of(client.post(f"/v1/sessions/{own}/generate", json={"prompt": "a", "max_tokens": 10**9}), 408)
     assert client.get(f"/v1/sessions/{own}").json()["tokens"] == 0
     assert client.post(f"/v1/sessions/{own}/feed", json={"input": "ab"}).status_code == 200
+
+
+def test_memory_of_all_requests(start: Start) -> None:
+    client = start(requests=9, request_bytes=40_000)
+    alone = client.post("/v1/completions", json={"prompt": "a" * 1_000, "max_tokens": 0, "echo": True, "logprobs": 10})
+    assert "bytes of memory, at most 40,000" in error_of(alone, 413)["message"]
+    announced = client.post("/v1/completions", json={"prompt": "a" * 50_000})
+    assert error_of(announced, 413)["code"] == "request_too_large"
+    chunks = client.post("/v1/completions", content=iter([b" " * 9_000] * 5), headers=JSON_TYPE)
+    assert error_of(chunks, 413)["code"] == "request_too_large"
+    lines = [
+        "POST /v1/completions HTTP/1.1",
+        "host: x",
+        "content-type: application/json",
+        "content-length: 39000",
+        "",
+        "",
+    ]
+    with socket.create_connection((client.base_url.host, client.base_url.port)) as connection:
+        connection.sendall("\r\n".join(lines).encode() + b" " * 38_500)
+        while metric(client, "xlexport_request_bytes") < 38_500:
+            pass
+        refused = client.post("/v1/completions", json={"prompt": "a" * 3_000})
+        assert error_of(refused, 429)["code"] == "server_busy" and refused.headers["retry-after"] == "1"
+    while metric(client, "xlexport_requests_under_way"):
+        pass
+    assert metric(client, "xlexport_request_bytes") == 0
+
+
+@pytest.mark.parametrize("slow", ["reader", "sender"])
+def test_clients_that_are_too_slow(start: Start, slow: str) -> None:
+    client = start(transfer_seconds=0.3)
+    raw = json.dumps({"prompt": "a" * 25_000, "max_tokens": 0, "echo": True, "logprobs": 10}).encode()
+    lines = ["POST /v1/completions HTTP/1.1", "host: x", "content-type: application/json"]
+    head = "\r\n".join([*lines, f"content-length: {len(raw)}", "", ""]).encode()
+    with socket.socket() as connection:
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        connection.connect((client.base_url.host, client.base_url.port))
+        connection.sendall(head + (raw if slow == "reader" else raw[:9]))
+        status = "499" if slow == "reader" else "408"
+        while not metric(client, f'xlexport_requests_total{{route="/v1/completions",status="{status}"}}'):
+            pass
+    assert metric(client, "xlexport_jobs_under_way") == metric(client, "xlexport_request_bytes") == 0

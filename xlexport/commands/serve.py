@@ -54,7 +54,16 @@ __all__ = ["serve"]
 @headed(
     "Limits",
     click.option(
-        "--batch-size", type=click.IntRange(1), default=8, show_default=True, help="Rows of a step, for each bundle."
+        "--batch-size",
+        type=click.IntRange(1),
+        default=8,
+        show_default=True,
+        help="Requests that run in turns, for each bundle.",
+    ),
+    click.option(
+        "--shared-steps",
+        is_flag=True,
+        help="Run requests in shared steps: faster with large models, but other requests change scores by rounding.",
     ),
     click.option("--max-requests", type=click.IntRange(1), help="Requests at a time; others get 429.  [default: 128]"),
     click.option("--max-tokens", type=click.IntRange(1), help="Tokens that a request may read.  [default: 8,000,000]"),
@@ -65,6 +74,9 @@ __all__ = ["serve"]
         type=click.FloatRange(0, min_open=True),
         metavar="SECONDS",
         help="Longest request.  [default: 3600]",
+    ),
+    click.option(
+        "--request-memory", type=click.IntRange(1), metavar="MB", help="Memory of requests at a time.  [default: 1,073]"
     ),
     click.option("--sessions", type=click.IntRange(0), help="Sessions at a time.  [default: 1,000]"),
     click.option(
@@ -92,6 +104,7 @@ def serve(
     prefix: str | None,
     grace: int,
     batch_size: int,
+    shared_steps: bool,
     as_json: bool,
     runtime: dict[str, Any],
     max_requests: int | None,
@@ -99,6 +112,7 @@ def serve(
     max_new_tokens: int | None,
     max_body: int | None,
     request_timeout: float | None,
+    request_memory: int | None,
     sessions: int | None,
     session_memory: int | None,
     session_ttl: float | None,
@@ -124,6 +138,7 @@ def serve(
         "new_tokens": max_new_tokens,
         "body_bytes": max_body and max_body * 1_000_000,
         "request_seconds": request_timeout,
+        "request_bytes": request_memory and request_memory * 1_000_000,
         "sessions": sessions,
         "session_bytes": session_memory if session_memory is None else session_memory * 1_000_000,
         "session_seconds": session_ttl,
@@ -132,7 +147,11 @@ def serve(
     text = None if prefix is None else ESCAPES.get(prefix, prefix)
     with bound(host, port) as listening:
         models = Models(
-            Served.of(_name_of(bundle), Scheduler(open_bundle(bundle, **runtime), batch_size, **evaluation), text)
+            Served.of(
+                _name_of(bundle),
+                Scheduler(open_bundle(bundle, **runtime), batch_size, shared_steps=shared_steps, **evaluation),
+                text,
+            )
             for bundle in bundles
         )
         shown = f"[{host}]" if ":" in host else host
@@ -149,7 +168,10 @@ def serve(
             tell(f"Serving {', '.join(names)}. Ctrl-C ends it.")
 
         log_to(tell_lines, quiet=is_quiet())
-        Server(make_app(models, limits, keys), grace, ready, noticed).run(sockets=[listening])
+        server = Server(make_app(models, limits, keys), grace, ready, noticed)
+        server.run(sockets=[listening])
+    if server.cut_off:
+        raise KeyboardInterrupt
 
 
 def _name_of(bundle: Path) -> str:

@@ -13,6 +13,7 @@ import lm_eval.models
 import numpy as np
 from lm_eval.api.model import TemplateLM
 from lm_eval.api.registry import register_model
+from onnxruntime import get_available_providers
 
 from xlexport.bundles import open_bundle
 from xlexport.scoring.bos import ESCAPES, bos_token
@@ -28,6 +29,7 @@ __all__ = ["Continuation", "XlexportLM"]
 assert lm_eval.models  # the harness registers its own models only if it has none yet
 L = TypeVar("L", bound=Collected)
 AUTO_ROWS = 8
+DEFAULT_DEVICE = "cuda:0"  # of the harness's command line
 NEW_TOKENS = 256
 UNUSED = ("do_sample", "until", "max_gen_toks", "max_tokens", "max_new_tokens")  # read apart from the rules of drawing
 
@@ -62,7 +64,9 @@ class XlexportLM(TemplateLM):  # the harness has no types
         bos: the token before a document and before a continuation without context, as `xlexport score --bos` takes it;
             None: a newline or the vocabulary's own token; `none`: no token, so a document's first token has no score.
         max_gen_toks: tokens that a continuation may have if the task does not say.
-        device, threads, ops, step_timeout: as in `xlruntime.load`.
+        device: as in `xlruntime.load`. The harness gives `cuda:0` if nobody chooses, so that means the CPU if this
+            machine's ONNX Runtime is not made for CUDA.
+        threads, ops, step_timeout: as in `xlruntime.load`.
         max_batch_size: not used.
         settings: evaluation settings of the bundle, such as `mem_len`.
 
@@ -85,7 +89,9 @@ class XlexportLM(TemplateLM):  # the harness has no types
     ) -> None:
         super().__init__()
         rows = AUTO_ROWS if str(batch_size).startswith("auto") else int(batch_size)
-        model = open_bundle(bundle, device=device or "cpu", threads=threads, ops=ops, step_timeout=step_timeout)
+        if device is None or (device == DEFAULT_DEVICE and "CUDAExecutionProvider" not in get_available_providers()):
+            device = "cpu"
+        model = open_bundle(bundle, device=device, threads=threads, ops=ops, step_timeout=step_timeout)
         self._scheduler = Scheduler(model, rows, **settings)
         self._served = Served.of(str(bundle), self._scheduler)
         self._max_gen_toks = max_gen_toks

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
+from xlexport.serve.jobs import ClosedError
 from xlruntime.errors import RepairableError, StepTimeoutError, XlruntimeError
 
 __all__ = ["JSON", "ApiError", "answer_of", "busy", "error_body"]
@@ -66,12 +67,13 @@ def answer_of(error: Exception) -> ApiError:
     """Return the answer to an error of any kind. An unexpected one is not described: its text is for the log."""
     if isinstance(error, ApiError):
         return error
-    if isinstance(error, StepTimeoutError):
-        return ApiError(503, str(error), "step_timeout", retry_after=1)
+    if isinstance(error, ClosedError | StepTimeoutError):
+        code = "shutting_down" if isinstance(error, ClosedError) else "step_timeout"
+        return ApiError(503, str(error), code, retry_after=1)
     if isinstance(error, RepairableError) and isinstance(error, ValueError | TypeError):
         return ApiError(400, str(error), "invalid_value")
     if isinstance(error, XlruntimeError):
-        return ApiError(503 if "shutting down" in str(error) else 500, str(error), "model_error", retry_after=1)
+        return ApiError(500, str(error), "model_error", retry_after=1)
     if isinstance(error, json.JSONDecodeError | UnicodeDecodeError | RecursionError):
         return ApiError(400, "the body is not JSON.", "invalid_json")
     return ApiError(500, "an error of the server; its log has the details.", "internal_error")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from starlette.applications import Starlette
@@ -37,7 +38,7 @@ def make_app(models: Models, limits: ServeLimits | None = None, keys: Sequence[s
         keys: keys of which a request needs one; none: everybody may use it.
     """
     limits = limits or ServeLimits()
-    store, admission = SessionStore(limits), Admission(limits.requests)
+    store, admission = SessionStore(limits), Admission(limits.requests, limits.request_bytes)
     metrics = Metrics(models, admission, store)
     completions, sessions = Completions(models, limits, metrics), SessionRoutes(models, limits, store)
     plain = _Plain(models, limits, metrics)
@@ -72,7 +73,7 @@ def make_app(models: Models, limits: ServeLimits | None = None, keys: Sequence[s
         Route(f"{one}/generate", sessions.generate, methods=["POST"]),
         Route(f"{one}/state", sessions.save),
     ]
-    return Frame(_Routes(routes, lifespan), keys, admission, metrics)
+    return Frame(_Routes(routes, lifespan), limits, keys, admission, metrics)
 
 
 class _Routes(Starlette):
@@ -85,28 +86,28 @@ class _Routes(Starlette):
         return self.router
 
 
+@dataclass(frozen=True)
 class _Plain:
     """The routes that need no job."""
 
-    def __init__(self, models: Models, limits: ServeLimits, metrics: Metrics) -> None:
-        self._models = models
-        self._limits = limits
-        self._metrics = metrics
+    models: Models
+    limits: ServeLimits
+    metrics: Metrics
 
     async def health(self, request: Request) -> Response:
         return JSONResponse({"status": "ok"})
 
     async def metrics_text(self, request: Request) -> Response:
-        return Response(self._metrics.text(), headers={"content-type": CONTENT_TYPE})
+        return Response(self.metrics.text(), headers={"content-type": CONTENT_TYPE})
 
     async def models_list(self, request: Request) -> Response:
-        return JSONResponse({"object": "list", "data": [model.describe() for model in self._models.all]})
+        return JSONResponse({"object": "list", "data": [model.describe() for model in self.models.all]})
 
     async def model(self, request: Request) -> Response:
-        return JSONResponse(self._models.find(request.path_params["model"]).describe())
+        return JSONResponse(self.models.find(request.path_params["model"]).describe())
 
     async def tokenizer_info(self, request: Request) -> Response:
-        model = self._models.find(request.query_params.get("model", self._models.all[0].name))
+        model = self.models.find(request.query_params.get("model", self.models.all[0].name))
         if model.prefix is None:
             raise ApiError(404, f"{model.name} has no token that may come before a document.", "no_prefix")
         # Clients end continuations at eos_token. No token ends a document here.
@@ -114,15 +115,15 @@ class _Plain:
         return JSONResponse({**found, "vocab_size": model.scheduler.engine.bundle.vocab_size})
 
     async def tokenize(self, request: Request) -> Response:
-        body = parsed(TokenizeBody, await read_body(request, self._limits.body_bytes))
-        model = self._models.find(body.model or self._models.all[0].name)
+        body = parsed(TokenizeBody, await read_body(request, self.limits))
+        model = self.models.find(body.model or self.models.all[0].name)
         ids = (await asyncio.to_thread(model.encode, body.prompt)).tolist()
         longest = model.scheduler.evaluation.longest_document
         return JSONResponse({"count": len(ids), "max_model_len": longest, "tokens": ids})
 
     async def detokenize(self, request: Request) -> Response:
-        body = parsed(DetokenizeBody, await read_body(request, self._limits.body_bytes))
-        model = self._models.find(body.model or self._models.all[0].name)
+        body = parsed(DetokenizeBody, await read_body(request, self.limits))
+        model = self.models.find(body.model or self.models.all[0].name)
         ids = model.ids(body.tokens)
         check_ids(ids, model.scheduler.engine.bundle.vocab_size, "tokens")
         return JSONResponse({"prompt": await asyncio.to_thread(model.tokenizer.decode, ids)})

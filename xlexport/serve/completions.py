@@ -17,7 +17,7 @@ from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
 from xlexport.serve.answers import JSON, ApiError, answer_of, error_body
-from xlexport.serve.bodies import read_body, unless_gone
+from xlexport.serve.bodies import read_body, share_of, unless_gone
 from xlexport.serve.events import EventStream, event
 from xlexport.serve.jobs import Work
 from xlexport.serve.limits import ServeLimits
@@ -42,25 +42,26 @@ class Prompted:
     ids: npt.NDArray[np.int64]
 
 
+@dataclass(frozen=True)
 class Completions:
     """The route for completions."""
 
-    def __init__(self, models: Models, limits: ServeLimits, metrics: Metrics) -> None:
-        """Answer for these bundles within these limits."""
-        self.models = models
-        self.limits = limits
-        self.metrics = metrics
+    models: Models
+    limits: ServeLimits
+    metrics: Metrics
 
     async def create(self, request: Request) -> Response:
         """Answer one request."""
         began = time.perf_counter()
-        body = parsed(CompletionBody, await read_body(request, self.limits.body_bytes))
+        body = parsed(CompletionBody, await read_body(request, self.limits))
         model = self.models.find(body.model)
         _check_defaults(body)
         drawn = 16 if body.max_tokens is None else body.max_tokens
         choices = body.n or 1
         prompts = await self._prompts(body, model, whole=bool(body.echo) and not drawn)
-        self.limits.check_tokens(sum(len(prompt.ids) for prompt in prompts), drawn, choices)
+        read = sum(len(prompt.ids) for prompt in prompts)
+        self.limits.check_tokens(read, drawn, choices)
+        share_of(request).take_scores(read + drawn * choices * len(prompts), body.logprobs)
         answer = _Answer(body, model, prompts, choices, drawn)
         if not body.stream:
             with Run(model.scheduler, self.limits.request_seconds) as run:

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections import deque
 from dataclasses import dataclass
 
 import numpy as np
 
+from xlexport.serve.batches import Batches
 from xlexport.serve.counts import Counts
 from xlexport.serve.jobs import Job, Place, likeliest
 from xlexport.serve.reading import Reader, not_finite
-from xlexport.serve.rows import Rows
+from xlexport.serve.rows import Rows, Tenant
 from xlruntime import Sampling
 from xlruntime.documents import check_length
 from xlruntime.engine import Engine
@@ -19,106 +19,75 @@ from xlruntime.memory import BatchMemory
 
 __all__ = ["Drawer", "Drawing"]
 
+TURN = 64  # tokens that are drawn for a continuation while others wait
+
 
 @dataclass(eq=False)
-class Drawer:
+class Drawer(Tenant):
     """One continuation of a job.
 
     Attributes:
         choice: its place among the job's continuations; left: tokens that may still be drawn.
-        pending, position: as in `Place`; memory: its memory until it has a row, shared with the other continuations.
     """
 
-    job: Job
     choice: int
     sampling: Sampling
     rng: np.random.Generator
     left: int
-    pending: int
-    position: int
-    memory: BatchMemory | None
-
-    @property
-    def gone(self) -> bool:
-        """Whether nobody waits for the job any more."""
-        return self.job.cancelled or self.job.over
 
 
 class Drawing:
     """The continuations that are being drawn, in the order in which they came."""
 
-    def __init__(self, engine: Engine, evaluation: EvaluationSettings, most: int, counts: Counts) -> None:
-        """Start without continuations; at most `most` of them share a step."""
+    def __init__(self, engine: Engine, evaluation: EvaluationSettings, most: int, counts: Counts, shared: bool) -> None:
+        """Start without continuations; at most `most` of them have rows, in batches as `Batches` has them."""
         self.engine = engine
         self.evaluation = evaluation
         self.counts = counts
-        self.rows: Rows[Drawer] = Rows(engine, evaluation, most)
-        self.waiting: deque[Drawer] = deque()
+        self.batches: Batches[Drawer] = Batches(engine, evaluation, most, shared, TURN)
         self._ends: dict[Job, dict[int, Place | None]] = {}
 
     @property
     def idle(self) -> bool:
         """Whether there is nothing to do."""
-        return not (self.waiting or self.rows.active)
+        return self.batches.idle
 
     def add(self, reader: Reader, memory: BatchMemory | None) -> None:
         """Take the continuations of a job that has been read."""
-        work = reader.job.work
-        self._ends[reader.job] = {}
-        for choice, sampling in enumerate(work.samplings):
-            drawer = Drawer(
-                reader.job,
-                choice,
-                sampling,
-                sampling.rng(),
-                work.max_tokens,
-                reader.pending,
-                reader.position,
-                memory,
-            )
-            self.waiting.append(drawer)
+        job = reader.job
+        self._ends[job] = {}
+        for choice, sampling in enumerate(job.work.samplings):
+            place = job, reader.pending, reader.position, memory
+            self.batches.waiting.append(Drawer(*place, choice, sampling, sampling.rng(), job.work.max_tokens))
 
     def drop(self) -> None:
         """Forget the jobs for which nobody waits."""
-        for row, drawer in self.rows.active:
-            if drawer.gone:
-                self.rows.free(row)
-        if any(drawer.gone for drawer in self.waiting):
-            self.waiting = deque(drawer for drawer in self.waiting if not drawer.gone)
+        self.batches.drop()
         for job in [job for job in self._ends if job.cancelled or job.over]:
             del self._ends[job]
 
     def step(self) -> None:
         """Draw one token for every row."""
-        while self.waiting and not self.rows.full:
-            drawer = self.waiting.popleft()
-            self.rows.join(drawer, drawer.memory)
-            drawer.memory = None
-        if self.rows.active:
-            try:
-                self._step_rows()
-            except Exception as error:  # of the step: nobody's memory can be trusted
-                for drawer in self.rows.clear():
-                    drawer.job.fail(error)
+        self.batches.step(self._step_rows)
 
-    def _step_rows(self) -> None:
-        for row, _ in self.rows.active:
-            if not self.rows.memory.room[row]:
-                check_length(int(self.rows.memory.position[row]) + 2, self.evaluation, "the document")
-                self.rows.memory.restart(row)
-        memory, active = self.rows.before_step(1), self.rows.active
+    def _step_rows(self, rows: Rows[Drawer]) -> None:
+        for row, _ in rows.active:
+            if not rows.memory.room[row]:
+                check_length(int(rows.memory.position[row]) + 2, self.evaluation, "the document")
+                rows.memory.restart(row)
+        memory, active = rows.before_step(1), rows.active
         tokens = np.zeros((memory.batch_size, 1), np.int64)
-        for row, drawer in self.rows.active:
+        for row, drawer in active:
             tokens[row, 0] = drawer.pending
         logits = self.engine.step("generate", memory, tokens, tokens)["logits"]  # any targets
         self.counts.step(memory.batch_size, len(active))
         for row, drawer in active:
             if not np.isfinite(logits[row]).all():
                 memory.restart(row, refill=True)
-                self.rows.free(row)
+                rows.free(row)
                 drawer.job.fail(not_finite(drawer.position))
             elif self._draw(drawer, logits[row]):
-                self._end(drawer, memory, row)
+                self._end(drawer, rows, row)
 
     def _draw(self, drawer: Drawer, logits: np.ndarray[tuple[int], np.dtype[np.float32]]) -> bool:
         """Draw the next token; return whether the continuation ends."""
@@ -128,10 +97,10 @@ class Drawing:
         enough = drawer.job.listener.drew(drawer.choice, likeliest(logits, token, drawer.job.work.top))
         return enough or not drawer.left
 
-    def _end(self, drawer: Drawer, memory: BatchMemory, row: int) -> None:
+    def _end(self, drawer: Drawer, rows: Rows[Drawer], row: int) -> None:
         job = drawer.job
-        place = Place(memory.row(row), drawer.pending, drawer.position) if job.work.keep else None
-        self.rows.free(row)
+        place = Place(rows.memory.row(row), drawer.pending, drawer.position) if job.work.keep else None
+        rows.free(row)
         ends = self._ends.get(job)
         if ends is None:  # another continuation of the job has failed
             return

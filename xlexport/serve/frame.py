@@ -13,8 +13,9 @@ from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from xlexport.serve.answers import ApiError, answer_of, error_body
-from xlexport.serve.bodies import Gone
-from xlexport.serve.limits import Admission
+from xlexport.serve.bodies import SHARE, Gone
+from xlexport.serve.jobs import ClosedError
+from xlexport.serve.limits import Admission, ServeLimits
 from xlexport.serve.metrics import Metrics
 from xlruntime.messages import named
 
@@ -22,7 +23,6 @@ __all__ = ["Frame"]
 
 OPEN = ("/health",)  # routes that need no key
 ALWAYS = (*OPEN, "/metrics")  # routes that are answered while the server is full
-READER_SECONDS = 120.0  # in which a client must read what was sent, before its connection is closed
 WENT_AWAY = 499  # the status that logs and metrics show for a client that went away
 
 access = logging.getLogger("xlexport.serve.access")
@@ -32,9 +32,12 @@ logger = logging.getLogger(__name__)
 class Frame:
     """An application around another one."""
 
-    def __init__(self, app: ASGIApp, keys: Sequence[str], admission: Admission, metrics: Metrics) -> None:
+    def __init__(
+        self, app: ASGIApp, limits: ServeLimits, keys: Sequence[str], admission: Admission, metrics: Metrics
+    ) -> None:
         """Surround `app`; without `keys` everybody may use it."""
         self._app = app
+        self._limits = limits
         self._keys = [key.encode() for key in keys]
         self._admission = admission
         self._metrics = metrics
@@ -53,22 +56,29 @@ class Frame:
             else:
                 sent += len(message.get("body", b""))
             try:
-                async with asyncio.timeout(READER_SECONDS):
+                async with asyncio.timeout(self._limits.transfer_seconds):
                     await send(message)
             except TimeoutError as error:
                 raise Gone from error
 
+        async def answer_instead(answer: ApiError) -> None:
+            if not status:
+                await JSONResponse(error_body(answer), answer.status, answer.headers)(scope, receive, counting)
+
         try:
-            await self._answer(scope, receive, counting)
+            try:
+                await self._answer(scope, receive, counting)
+            except asyncio.CancelledError:  # the server ends before the request did
+                await answer_instead(answer_of(ClosedError()))
+            except Gone:
+                raise
+            except Exception as error:
+                answer = _answer(error)
+                if answer.status >= 500:
+                    logger.error("%s %s", scope["method"], named(scope["path"]), exc_info=error)
+                await answer_instead(answer)
         except Gone:
             status = WENT_AWAY
-        except Exception as error:
-            answer = _answer(error)
-            if answer.status >= 500:
-                logger.error("%s %s", scope["method"], named(scope["path"]), exc_info=error)
-            if not status:
-                response = JSONResponse(error_body(answer), answer.status, answer.headers)
-                await response(scope, receive, counting)
         finally:
             seconds = time.perf_counter() - began
             route = _route(scope)
@@ -89,7 +99,7 @@ class Frame:
         if path in ALWAYS:
             await self._app(scope, receive, send)
         else:
-            with self._admission.place():
+            with self._admission.place() as scope[SHARE]:
                 await self._app(scope, receive, send)
 
     def _has_key(self, scope: Scope) -> bool:

@@ -10,10 +10,18 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from xlruntime import Sampling
+from xlruntime import Sampling, XlruntimeError
 from xlruntime.memory import BatchMemory
 
-__all__ = ["Collected", "Draw", "Job", "Listener", "Part", "Place", "Work", "likeliest"]
+__all__ = ["ClosedError", "Collected", "Draw", "Job", "Listener", "Part", "Place", "Work", "likeliest"]
+
+
+class ClosedError(XlruntimeError):
+    """The server takes no jobs any more."""
+
+    def __init__(self) -> None:
+        """Say so."""
+        super().__init__("the server is shutting down.", repair="Try again later.")
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,10 @@ from dataclasses import dataclass
 
 from xlexport.serve.answers import ApiError, busy
 
-__all__ = ["Admission", "ServeLimits"]
+__all__ = ["Admission", "ServeLimits", "Share"]
+
+TOKEN_BYTES = 64  # of a token with its score, in arrays and in the answer that is made of them
+LIKELY_BYTES = 32  # of each likeliest token
 
 
 @dataclass(frozen=True)
@@ -20,7 +23,9 @@ class ServeLimits:
         tokens: tokens that one request may read; new_tokens: tokens that it may draw for each continuation.
         prompts: prompts of one request; choices: continuations of each.
         requests: requests under way at a time.
-        request_seconds: how long a request may take.
+        request_bytes: memory of all requests under way: their bodies, and the scores that they asked for.
+        request_seconds: how long a request may take; transfer_seconds: how long its body may take to arrive, and each
+            part of the answer to be read.
         sessions: sessions at a time; session_bytes: memory of all of them; session_seconds: how long one may be idle.
     """
 
@@ -30,7 +35,9 @@ class ServeLimits:
     prompts: int = 1_024
     choices: int = 16
     requests: int = 128
+    request_bytes: int = 1 << 30
     request_seconds: float = 3_600.0
+    transfer_seconds: float = 120.0
     sessions: int = 1_000
     session_bytes: int = 1 << 30
     session_seconds: float = 3_600.0
@@ -52,17 +59,19 @@ class ServeLimits:
 
 
 class Admission:
-    """The requests under way. Only the thread of the server's loop uses it."""
+    """The requests under way, and the memory that they need. Only the thread of the server's loop uses it."""
 
-    def __init__(self, most: int) -> None:
+    def __init__(self, most: int, most_bytes: int) -> None:
         """Start with none."""
         self.most = most
+        self.most_bytes = most_bytes
         self.under_way = 0
+        self.nbytes = 0
         self.refused = 0
 
     @contextlib.contextmanager
-    def place(self) -> Iterator[None]:
-        """Count a request while the block runs.
+    def place(self) -> Iterator[Share]:
+        """Count a request, and what it takes, while the block runs.
 
         Raises:
             ApiError: too many are under way.
@@ -71,7 +80,50 @@ class Admission:
             self.refused += 1
             raise busy(f"{self.under_way:,} requests are under way, at most {self.most:,} are possible.")
         self.under_way += 1
+        share = Share(self)
         try:
-            yield
+            yield share
         finally:
             self.under_way -= 1
+            self.nbytes -= share.nbytes
+
+
+class Share:
+    """The memory of one request."""
+
+    def __init__(self, admission: Admission) -> None:
+        """Start without memory."""
+        self.nbytes = 0
+        self._admission = admission
+
+    def check(self, nbytes: int) -> None:
+        """Refuse a request for which further bytes have no room.
+
+        Raises:
+            ApiError: the requests under way need too much, or this one alone does.
+        """
+        found, most = self._admission.nbytes, self._admission.most_bytes
+        if self.nbytes + nbytes > most:
+            message = f"the request needs {self.nbytes + nbytes:,} bytes of memory, at most {most:,} are possible."
+            raise ApiError(413, message, "request_too_large")
+        if found + nbytes > most:
+            self._admission.refused += 1
+            raise busy(f"the requests under way hold {found:,} of {most:,} bytes, and this one needs {nbytes:,} more.")
+
+    def take(self, nbytes: int) -> None:
+        """Count further bytes, until the request ends.
+
+        Raises:
+            ApiError: as `check`.
+        """
+        self.check(nbytes)
+        self.nbytes += nbytes
+        self._admission.nbytes += nbytes
+
+    def take_scores(self, tokens: int, top: int | None) -> None:
+        """Count the scores of tokens, each with the `top` likeliest ones.
+
+        Raises:
+            ApiError: as `check`.
+        """
+        self.take(tokens * (TOKEN_BYTES + LIKELY_BYTES * (top or 0)))

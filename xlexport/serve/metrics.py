@@ -46,6 +46,7 @@ class Metrics:
     def collect(self) -> Iterator[Any]:
         """Yield the numbers that others count."""
         yield GaugeMetricFamily("xlexport_requests_under_way", "Requests now.", self._admission.under_way)
+        yield GaugeMetricFamily("xlexport_request_bytes", "Memory of requests now.", self._admission.nbytes)
         yield CounterMetricFamily("xlexport_requests_refused", "Requests without room.", self._admission.refused)
         yield GaugeMetricFamily("xlexport_sessions", "Sessions now.", len(self._sessions))
         yield GaugeMetricFamily("xlexport_session_bytes", "Memory of sessions.", self._sessions.nbytes)

@@ -14,9 +14,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from xlexport.serve.batches import Batches
 from xlexport.serve.counts import Counts
 from xlexport.serve.jobs import Job, Part, Place
-from xlexport.serve.rows import Rows
+from xlexport.serve.rows import Rows, Tenant
 from xlruntime.detail import detail_of
 from xlruntime.documents import check_length
 from xlruntime.engine import Engine
@@ -26,22 +27,19 @@ from xlruntime.memory import BatchMemory
 
 __all__ = ["Reader", "Reading", "not_finite"]
 
+TURN = 8  # segments that a document reads while others wait
+
 
 @dataclass(eq=False)
-class Reader:
+class Reader(Tenant):
     """A job whose tokens are being read.
 
     Attributes:
-        targets: (n,) the tokens that have no score yet; pending: the token before them; position: as in `Place`.
-        memory: its memory while it has no row; None: fresh, or in its row.
+        targets: (n,) the tokens that have no score yet; `pending` is the token before them.
         length: tokens of its next step.
     """
 
-    job: Job
     targets: npt.NDArray[np.int64]
-    pending: int
-    position: int
-    memory: BatchMemory | None
     length: int = 0
 
     @classmethod
@@ -49,13 +47,8 @@ class Reader:
         """Return the reader of a new job; there must be a token before its targets."""
         start, ids = job.work.start, job.work.ids
         if start is None:
-            return cls(job, ids[1:], int(ids[0]), 1, None)
-        return cls(job, ids, start.pending, start.position, start.memory)
-
-    @property
-    def gone(self) -> bool:
-        """Whether nobody waits for the job any more."""
-        return self.job.cancelled or self.job.over
+            return cls(job, int(ids[0]), 1, None, ids[1:])
+        return cls(job, start.pending, start.position, start.memory, ids)
 
     def place(self, memory: BatchMemory) -> Place:
         """Return the place that was reached."""
@@ -74,13 +67,12 @@ class Reading:
         done: readers that reached their end and go on, with copies of their memories; None: still fresh.
     """
 
-    def __init__(self, engine: Engine, evaluation: EvaluationSettings, most: int, counts: Counts) -> None:
-        """Start without jobs; at most `most` of them share a step."""
+    def __init__(self, engine: Engine, evaluation: EvaluationSettings, most: int, counts: Counts, shared: bool) -> None:
+        """Start without jobs; at most `most` of them have rows, in batches as `Batches` has them."""
         self.engine = engine
         self.evaluation = evaluation
         self.counts = counts
-        self.rows: Rows[Reader] = Rows(engine, evaluation, most)
-        self.waiting: deque[Reader] = deque()
+        self.batches: Batches[Reader] = Batches(engine, evaluation, most, shared, TURN)
         self.done: list[tuple[Reader, BatchMemory | None]] = []
         self._alone: deque[Reader] = deque()  # their next piece needs a step of its own
         lengths = [engine.longest_step(purpose, evaluation.segment_len) for purpose in ("score", "detail")]
@@ -90,68 +82,49 @@ class Reading:
     @property
     def idle(self) -> bool:
         """Whether there is nothing to do."""
-        return not (self.waiting or self._alone or self.rows.active)
+        return self.batches.idle and not self._alone
 
     def add(self, job: Job) -> None:
         """Take a job."""
         reader = Reader.of(job)
         if len(reader.targets):
-            self.waiting.append(reader)
+            self.batches.waiting.append(reader)
         else:
             self._end(reader, reader.memory)
 
     def drop(self) -> None:
         """Forget the jobs for which nobody waits."""
-        for row, reader in self.rows.active:
-            if reader.gone:
-                self.rows.free(row)
-        for queue in (self.waiting, self._alone):
-            if any(reader.gone for reader in queue):
-                kept = [reader for reader in queue if not reader.gone]
-                queue.clear()
-                queue.extend(kept)
+        self.batches.drop()
+        self._alone = deque(reader for reader in self._alone if not reader.gone)
 
     def step(self) -> None:
-        """Run one step for all rows, and one for a reader that needs a step of its own."""
-        while self.waiting and not self.rows.full:
-            reader = self.waiting.popleft()
-            self.rows.join(reader, reader.memory)
-            reader.memory = None
-        if self.rows.active:
-            try:
-                self._step_rows()
-            except Exception as error:  # of the step: nobody's memory can be trusted
-                for reader in self.rows.clear():
-                    reader.job.fail(error)
-        if self._alone:
-            reader = self._alone.popleft()
+        """Run a step of each batch, and a step for each reader that needs one of its own."""
+        self.batches.step(self._step_rows)
+        for reader in self._alone:
             try:
                 self._step_alone(reader)
             except Exception as error:
                 reader.job.fail(error)
+        self._alone.clear()
 
-    def _step_rows(self) -> None:
-        memory = self.rows.memory
-        for row, reader in self.rows.active:
-            reader.length = self._length(memory, row, reader)
-        S = max(reader.length for _, reader in self.rows.active)
-        for row, reader in self.rows.active:
-            if reader.length < S and not self._can_pad(memory, row, reader, S):
-                reader.memory = memory.row(row)
-                self.rows.free(row)
-                self._alone.append(reader)
-        memory = self.rows.before_step(S)
-        B, active = memory.batch_size, self.rows.active
-        tokens, targets = np.zeros((B, S), np.int64), np.zeros((B, S), np.int64)
+    def _step_rows(self, rows: Rows[Reader]) -> None:
+        for row, reader in rows.active:
+            reader.length = self._length(rows.memory, row, reader)
+        S = max(reader.length for _, reader in rows.active)
+        for row, reader in rows.active:
+            if reader.length < S and not self._can_pad(rows.memory, row, reader, S):
+                self._alone.append(rows.leave(row))
+        memory, active = rows.before_step(S), rows.active
+        tokens, targets = np.zeros((memory.batch_size, S), np.int64), np.zeros((memory.batch_size, S), np.int64)
         for row, reader in active:
             _fill(tokens[row], targets[row], reader)
         context = memory.context(S)
         outputs = self.engine.step(self._purpose([reader for _, reader in active]), memory, tokens, targets)
-        self.counts.step(B, len(active))
+        self.counts.step(memory.batch_size, len(active))
         for row, reader in active:
             if not np.isfinite(outputs["log_prob"][row]).all():
                 memory.restart(row, refill=True)
-                self.rows.free(row)
+                rows.free(row)
                 reader.job.fail(not_finite(reader.position))
                 continue
             n = reader.length
@@ -159,7 +132,7 @@ class Reading:
             if not len(reader.targets):
                 if not reader.gone:  # the listener may have had enough
                     self._end(reader, memory.row(row, S - n) if reader.job.work.continues else None)
-                self.rows.free(row)
+                rows.free(row)
 
     def _step_alone(self, reader: Reader) -> None:
         """Run the next piece in a step of its own; if there are more, they wait for a row before all others."""
@@ -176,7 +149,7 @@ class Reading:
             return
         self._report(reader, outputs, 0, context[0])
         if len(reader.targets):
-            self.waiting.appendleft(reader)
+            self.batches.waiting.appendleft(reader)
         else:
             self._end(reader, memory)
 
@@ -188,7 +161,7 @@ class Reading:
         return min(self._longest, memory.max_segment, len(reader.targets), int(memory.room[row]))
 
     def _can_pad(self, memory: BatchMemory, row: int, reader: Reader, segment_len: int) -> bool:
-        if memory.room[row] < segment_len or reader.length < len(reader.targets):
+        if reader.length < len(reader.targets) or memory.room[row] < segment_len:
             return False
         return self._can_go_back or not reader.job.work.continues
 

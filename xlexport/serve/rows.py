@@ -2,16 +2,43 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
+from xlexport.serve.jobs import Job
 from xlruntime.engine import Engine
 from xlruntime.evaluation import EvaluationSettings
 from xlruntime.memory import BatchMemory
 
-__all__ = ["Rows"]
+__all__ = ["Rows", "Tenant"]
 
-T = TypeVar("T")
 PATIENCE = 16  # steps in which at most half the rows were needed, before the batch shrinks
+
+
+@dataclass(eq=False)
+class Tenant:
+    """A document that needs a row.
+
+    Attributes:
+        job: the job that it belongs to.
+        pending, position: as in `Place`.
+        memory: its memory while it has no row, which others may share; None: fresh, or in its row.
+        steps: steps since it got its row.
+    """
+
+    job: Job
+    pending: int
+    position: int
+    memory: BatchMemory | None
+    steps: int = field(default=0, init=False)
+
+    @property
+    def gone(self) -> bool:
+        """Whether nobody waits for the job any more."""
+        return self.job.cancelled or self.job.over
+
+
+T = TypeVar("T", bound=Tenant)
 
 
 class Rows(Generic[T]):
@@ -50,19 +77,33 @@ class Rows(Generic[T]):
         """Whether no further tenant fits."""
         return len(self.active) >= self.most
 
-    def join(self, tenant: T, alone: BatchMemory | None) -> None:
-        """Give a tenant a row: with a copy of the memory of its document, or with fresh memory."""
+    def join(self, tenant: T) -> None:
+        """Give a tenant a row: with a copy of the memory of its document, or with fresh memory.
+
+        A document that has the batch for itself is at the very slots at which it would be in a memory of its own.
+        """
+        offset = 0 if tenant.memory is None else tenant.memory.offset
         if None not in self.tenants:
             self._grow()
+        if not self.active:
+            self.memory.offset = offset
         row = self.tenants.index(None)
-        if alone is None:
+        if tenant.memory is None:
             self.memory.restart(row)
         else:
-            self.memory.place(row, alone)
-        self.tenants[row] = tenant
+            self.memory.place(row, tenant.memory)
+            tenant.memory = None
+        self.tenants[row], tenant.steps = tenant, 0
+
+    def leave(self, row: int) -> T:
+        """Take a row from its tenant, which keeps its memory, and return the tenant."""
+        tenant = self.tenants[row]
+        assert tenant is not None
+        tenant.memory, self.tenants[row] = self.memory.row(row), None
+        return tenant
 
     def free(self, row: int) -> None:
-        """Take the tenant from a row."""
+        """Take a row from its tenant, which needs its memory no more."""
         self.tenants[row] = None
 
     def clear(self) -> list[T]:
@@ -74,6 +115,8 @@ class Rows(Generic[T]):
     def before_step(self, segment_len: int) -> BatchMemory:
         """Return the memory for a step: a smaller one if many rows are free, with room for the step in free rows."""
         active = [row for row, _ in self.active]
+        for _, tenant in self.active:
+            tenant.steps += 1
         wanted = _power(len(active))
         self._spare_steps = self._spare_steps + 1 if wanted <= len(self.tenants) // 2 else 0
         if self._spare_steps > PATIENCE:
@@ -83,8 +126,8 @@ class Rows(Generic[T]):
             self.tenants = [self.tenants[row] for row in kept]
             self._spare_steps = 0
         memory = self.memory
-        for row, tenant in enumerate(self.tenants):
-            if tenant is None and memory.room[row] < segment_len:
+        for row, at_row in enumerate(self.tenants):
+            if at_row is None and memory.room[row] < segment_len:
                 memory.restart(row)
         return memory
 

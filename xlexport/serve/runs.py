@@ -16,6 +16,7 @@ from xlexport.serve.texts import Growing
 __all__ = ["Choice", "Delta", "Outcome", "Run"]
 
 Reason = Literal["stop", "length"]
+UNREAD = 4096  # news that may wait for a client that reads slowly
 
 
 @dataclass
@@ -69,7 +70,10 @@ class Outcome:
         self.parts.append(part)
 
     def drew(self, choice: int, draw: Draw) -> bool:
-        """Keep a drawn token; return whether a stop was found."""
+        """Keep a drawn token; return whether a stop was found, or the client does not read."""
+        if self._news is not None and self._news.qsize() > UNREAD:
+            self.failed(ApiError(408, f"the client has not read {UNREAD:,} events.", "slow_reader"))
+            return True
         found = self.choices[choice]
         found.draws.append(draw)
         text = found.growing.add(draw.token)

@@ -1,11 +1,12 @@
-"""Run the jobs of all requests for one bundle in one thread, in shared steps.
+"""Run the jobs of all requests for one bundle in one thread, in rounds of steps.
 
     Scheduler
     ├── Reading     jobs whose tokens are read, a segment at a time
     ├── Drawing     continuations, a token at a time
     └── Whole       instead of both, for a bundle that reads each document in one step
 
-A round is one step of each. So a long document delays others by one segment at most, and so do long answers.
+A round is one step of each document, or one that all of them share (`batches`). So others wait for a segment of a long
+document, not for all of it.
 """
 
 from __future__ import annotations
@@ -17,13 +18,13 @@ from typing import Any
 
 from xlexport.serve.counts import Counts
 from xlexport.serve.drawing import Drawing
-from xlexport.serve.jobs import Job, Listener, Work
+from xlexport.serve.jobs import ClosedError, Job, Listener, Work
 from xlexport.serve.reading import Reading
 from xlexport.serve.whole import Whole
 from xlruntime.detail import check_detail
 from xlruntime.documents import check_ids, check_length
 from xlruntime.engine import Engine
-from xlruntime.errors import OptionError, TextError, XlruntimeError
+from xlruntime.errors import OptionError, TextError
 
 __all__ = ["Scheduler"]
 
@@ -34,7 +35,9 @@ class Scheduler:
     """The jobs on one bundle. Its thread starts with the first job. Safe to share between threads.
 
     Args:
-        most: rows of a step at most, and so the most memory.
+        most: documents at most that are read, and continuations that are drawn, in a round.
+        shared_steps: whether they share steps; otherwise, each has a step of its own, and gets the very numbers that it
+            gets alone (see `batches`). They share steps in any case if the device is not a CPU.
         settings: evaluation settings of all jobs, as `Model.evaluation` takes them.
 
     Attributes:
@@ -42,7 +45,7 @@ class Scheduler:
         counts: what was done so far.
     """
 
-    def __init__(self, engine: Engine, most: int = 8, **settings: Any) -> None:
+    def __init__(self, engine: Engine, most: int = 8, *, shared_steps: bool = False, **settings: Any) -> None:
         if most < 1:
             raise OptionError(f"batch size is {most}, at least 1 is needed.")
         self.engine = engine
@@ -56,8 +59,9 @@ class Scheduler:
         self._thread: threading.Thread | None = None
         self._whole = Whole(engine, self.evaluation, self.counts) if self.evaluation.whole else None
         if self._whole is None:
-            self._reading = Reading(engine, self.evaluation, most, self.counts)
-            self._drawing = Drawing(engine, self.evaluation, most, self.counts)
+            shared = shared_steps or engine.device.kind != "cpu"
+            self._reading = Reading(engine, self.evaluation, most, self.counts, shared)
+            self._drawing = Drawing(engine, self.evaluation, most, self.counts, shared)
 
     def submit(self, work: Work, listener: Listener) -> Job:
         """Take a job; its results go to `listener`, called by the scheduler's thread.
@@ -65,13 +69,13 @@ class Scheduler:
         Raises:
             TextError: there is nothing to continue, or the document could get longer than the model can read.
             TokenError, OptionError: ids, or the number of likeliest tokens, are out of range.
-            XlruntimeError: the scheduler was closed.
+            ClosedError: the scheduler was closed.
         """
         self._check(work)
         job = Job(work, listener)
         with self._lock:
             if self._closed:
-                raise XlruntimeError("the server is shutting down.", repair="Try again later.")
+                raise ClosedError()
             self._arrived.append(job)
             self.counts.jobs += 1
             if self._thread is None:
@@ -124,7 +128,7 @@ class Scheduler:
             except Exception as error:  # a bug: no request may wait for ever because of it
                 logger.exception("the scheduler failed")
                 self._fail_all(error)
-        self._fail_all(XlruntimeError("the server is shutting down.", repair="Try again later."))
+        self._fail_all(ClosedError())
 
     def _collect(self) -> bool:
         """Wait for work and take new jobs; return False if the scheduler was closed."""
@@ -154,7 +158,7 @@ class Scheduler:
         else:
             self._reading.drop()
             self._drawing.drop()
-            if len(self._drawing.waiting) <= self._most:  # a continuation that waits holds memory
+            if len(self._drawing.batches.waiting) <= self._most:  # a continuation that waits holds memory
                 self._reading.step()
             for reader, memory in self._reading.done:
                 self._drawing.add(reader, memory)

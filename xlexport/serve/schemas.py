@@ -7,6 +7,7 @@ from typing import Annotated, Any, TypeVar
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from xlexport.serve.answers import ApiError
+from xlruntime.messages import named
 
 __all__ = [
     "Body",
@@ -112,7 +113,7 @@ class DetokenizeBody(Body):
     tokens: Ids
 
 
-def parsed(kind: type[B], raw: bytes) -> B:
+def parsed(kind: type[B], raw: bytes | bytearray) -> B:
     """Return the body of a request.
 
     Raises:
@@ -129,7 +130,7 @@ def _described(problems: list[Any]) -> tuple[str, str, str | None]:
     """Return message, code and field of the problems that pydantic found."""
     if problems[0]["type"] == "json_invalid":
         return f"the body is not JSON: {problems[0]['msg'].removeprefix('Invalid JSON: ')}.", "invalid_json", None
-    fields = [str(problem["loc"][0])[:40] if problem["loc"] else "body" for problem in problems]
+    fields = [named(str(problem["loc"][0])[:40]) if problem["loc"] else "body" for problem in problems]
     shown = dict.fromkeys(f"{field}: {problem['msg']}" for field, problem in zip(fields, problems, strict=True))
     text = "; ".join(list(shown)[:SHOWN])
     more = f" and {len(shown) - SHOWN} more problems" if len(shown) > SHOWN else ""

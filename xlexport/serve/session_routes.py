@@ -7,6 +7,7 @@ import json
 import tempfile
 from collections.abc import AsyncIterator, Sequence
 from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from xlexport.serve.answers import ApiError, answer_of, error_body
-from xlexport.serve.bodies import read_body, unless_gone
+from xlexport.serve.bodies import read_body, share_of, unless_gone
 from xlexport.serve.completions import samplings_of, stops_of
 from xlexport.serve.events import EventStream, event
 from xlexport.serve.jobs import Place, Work
@@ -36,18 +37,17 @@ STATE = "application/octet-stream"
 HEADERS = 1 << 20  # bytes of a saved state besides its tensors
 
 
+@dataclass(frozen=True)
 class SessionRoutes:
     """The routes of sessions."""
 
-    def __init__(self, models: Models, limits: ServeLimits, store: SessionStore) -> None:
-        """Answer for these bundles within these limits."""
-        self.models = models
-        self.limits = limits
-        self.store = store
+    models: Models
+    limits: ServeLimits
+    store: SessionStore
 
     async def create(self, request: Request) -> Response:
         """Begin a session."""
-        body = parsed(CreateBody, await read_body(request, self.limits.body_bytes))
+        body = parsed(CreateBody, await read_body(request, self.limits))
         return JSONResponse(self.store.create(self.models.find(body.model), body.ttl_seconds).describe(), 201)
 
     async def all(self, request: Request) -> Response:
@@ -70,13 +70,14 @@ class SessionRoutes:
 
     async def feed(self, request: Request) -> Response:
         """Add a piece to the document, and answer with its scores. After an error, the session is unchanged."""
-        body = parsed(FeedBody, await read_body(request, self.limits.body_bytes))
+        body = parsed(FeedBody, await read_body(request, self.limits))
         with self.store.changing(_name(request)) as session:
             before = session.place
             ids = await _tokens(session, body.input)
             if not len(ids):
                 return JSONResponse({**self._scores(session, before, ids, None, body.logprobs), **_of(session)})
             self.limits.check_tokens(len(ids), 0)
+            share_of(request).take_scores(len(ids), body.logprobs)
             with self._run(session) as run:
                 outcome = run.add(Work(ids, before, _top(session, body.logprobs), keep=True))
                 await unless_gone(request, run.wait())
@@ -85,7 +86,7 @@ class SessionRoutes:
 
     async def score(self, request: Request) -> Response:
         """Score one continuation or several, without changing the session."""
-        body = parsed(ScoreBody, await read_body(request, self.limits.body_bytes))
+        body = parsed(ScoreBody, await read_body(request, self.limits))
         session = self.store.get(_name(request))
         place = session.place
         several = isinstance(body.input, list) and bool(body.input) and not isinstance(body.input[0], int)
@@ -95,6 +96,7 @@ class SessionRoutes:
             raise ApiError(400, message, "invalid_value", "input")
         pieces = [await _tokens(session, entry) for entry in given]
         self.limits.check_tokens(sum(map(len, pieces)), 0)
+        share_of(request).take_scores(sum(map(len, pieces)), body.logprobs)
         with self._run(session) as run:
             outcomes = [run.add(Work(ids, place, _top(session, body.logprobs))) if len(ids) else None for ids in pieces]
             await unless_gone(request, run.wait())
@@ -108,12 +110,13 @@ class SessionRoutes:
 
     async def generate(self, request: Request) -> Response:
         """Continue the document; what is drawn belongs to it."""
-        body = parsed(ContinueBody, await read_body(request, self.limits.body_bytes))
+        body = parsed(ContinueBody, await read_body(request, self.limits))
         drawn = 16 if body.max_tokens is None else body.max_tokens
         with ExitStack() as stack:
             session = stack.enter_context(self.store.changing(_name(request)))
             ids = await _tokens(session, body.prompt or [])
             self.limits.check_tokens(len(ids), drawn)
+            share_of(request).take_scores(len(ids) + drawn, body.logprobs)
             before = [] if session.place is None else [session.place.pending]
             growing = Growing(session.model.tokenizer, [*before, *ids.tolist()][-64:], stops_of(body))
             work = Work(
@@ -139,7 +142,7 @@ class SessionRoutes:
         model = self.models.find(request.query_params.get("model"))
         if model.scheduler.evaluation.whole:
             self.store.create(model)  # raises, with the reason
-        raw = await read_body(request, self.store.size(model) + HEADERS, STATE)
+        raw = await read_body(request, self.limits, STATE, self.store.size(model) + HEADERS)
         place = await asyncio.to_thread(_restored, model, raw)
         return JSONResponse(self.store.create(model, None, place).describe(), 201)
 
@@ -237,7 +240,7 @@ def _saved(model: Served, place: Place | None) -> bytes:
         return file.read_bytes()
 
 
-def _restored(model: Served, raw: bytes) -> Place | None:
+def _restored(model: Served, raw: bytes | bytearray) -> Place | None:
     """Return the place of a saved state.
 
     Raises:
