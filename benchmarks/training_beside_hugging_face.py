@@ -21,7 +21,7 @@ from typing import Any
 
 import torch
 
-SHAPE = {"n_layer": 6, "d_model": 256, "n_head": 8, "d_head": 32, "d_inner": 1024}
+SHAPE: dict[str, Any] = {"n_layer": 6, "d_model": 256, "n_head": 8, "d_head": 32, "d_inner": 1024}
 BATCH, SEGMENT, MEMORY, VOCABULARY = 8, 128, 128, 256
 RATE, CLIP = 2.5e-4, 0.25
 
@@ -31,13 +31,7 @@ def ours(dropout: float, compiled: bool) -> Callable[[torch.Tensor], torch.Tenso
     from xltraining.transformer_xl import TransformerXL
     from xltraining.transformer_xl_config import TransformerXLConfig
 
-    config = TransformerXLConfig(
-        **SHAPE,
-        n_token=VOCABULARY,
-        tgt_len=SEGMENT,
-        mem_len=MEMORY,
-        dropout=dropout,  # type: ignore[arg-type]
-    )
+    config = TransformerXLConfig(**SHAPE, n_token=VOCABULARY, tgt_len=SEGMENT, mem_len=MEMORY, dropout=dropout)
     model = TransformerXL(config).train()
     use_fast_dropout(model)
     if compiled:
@@ -57,7 +51,11 @@ def theirs(dropout: float, compiled: bool) -> Callable[[torch.Tensor], torch.Ten
     from transformers.models.deprecated.transfo_xl.modeling_transfo_xl import TransfoXLLMHeadModel
 
     original = torch.Tensor.type_as  # its forward passes `dtype`, which torch never took
-    torch.Tensor.type_as = lambda x, other=None, dtype=None: x.to(dtype) if dtype else original(x, other)  # type: ignore
+
+    def type_as(x: Any, other: Any = None, dtype: Any = None) -> Any:
+        return x.to(dtype) if dtype else original(x, other)
+
+    setattr(torch.Tensor, "type_as", type_as)  # noqa: B010  # mypy forbids an assignment to a method
     settings = {"vocab_size": VOCABULARY, "cutoffs": [], "d_embed": SHAPE["d_model"], "div_val": 1, "clamp_len": -1}
     settings |= {"mem_len": MEMORY, "dropout": dropout, "same_length": False, "adaptive": True}
     model = TransfoXLLMHeadModel(TransfoXLConfig(**SHAPE, **settings)).train()
