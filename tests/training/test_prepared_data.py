@@ -129,7 +129,6 @@ def _change(**fields: Any) -> Callable[[Path], None]:
         (_change(splits={"train": {"shards": [{"file": "../x", "tokens": 1, "sha256": ""}]}}), r"file '\.\./x'"),
         (_change(splits={"train": {}}), "fields are missing or wrong .'shards'"),
     ],
-    ids=str,
 )
 def test_damaged_data_is_refused(
     make: Callable[..., PreparedData], tmp_path: Path, damage: Callable[[Path], Any], message: str
