@@ -46,7 +46,7 @@ SIZE = (
         (
             ARCHITECTURE_OPTIONS["reformer"],
             ReformerConfig,
-            {"n_token", "chunks_before", "rule", "streams", "layer_norm_epsilon", "scale_scores", "attention_bias"}
+            {"n_token", "chunks_before", "streams", "layer_norm_epsilon", "scale_scores", "attention_bias"}
             | {"self_mask", "reads_last"},
         ),
         (TRAINING_OPTIONS, TrainingConfig, {"betas"}),

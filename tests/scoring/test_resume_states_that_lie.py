@@ -150,8 +150,9 @@ def test_every_field_is_checked(way: str, run: Callable[[str], Run]) -> None:
     """Change one field at a time: no traceback, and no other output unless the change cannot be detected."""
     stopped = run(way)
     refused = 0
-    for path in leaves(stopped.fields):
-        for value in VALUES:
+    for number, path in enumerate(leaves(stopped.fields)):
+        # All values in one way; in the others, which share most of the code, the values in turns.
+        for value in VALUES if way == "token" else VALUES[number % len(VALUES) :][:1]:
 
             def change(fields: Any, arrays: Any, path: tuple[Any, ...] = path, value: Any = value) -> None:
                 for name in path[:-1]:

@@ -36,6 +36,7 @@ PURPOSES = {
     "plot": "plots of `plot`, `context` and `bench`",
     "serve": "answering HTTP requests with `serve`",
     "lm-eval": "lm-evaluation-harness",
+    "ray": "`score --ray`",
 }
 # The flags by which ONNX Runtime and its kernels choose their code.
 INSTRUCTION_SETS = (

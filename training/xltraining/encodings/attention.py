@@ -24,8 +24,8 @@ class Attention(nn.Module, ABC):
         D, H, h = config.d_model, config.n_head, config.d_head
         self.n_head, self.d_head, self.pre_lnorm = H, h, config.pre_lnorm
         self._add_projections(config)
-        self.output = nn.Linear(H * h, D, bias=False)
         self._add_positions(config)
+        self.output = nn.Linear(H * h, D, bias=False)
         self.norm = nn.LayerNorm(D, eps=config.layer_norm_epsilon)
         self.dropout = make_dropout(config.dropout, config.variational)
         self.dropatt = make_dropout(config.dropatt, config.variational)

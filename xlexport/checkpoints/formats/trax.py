@@ -8,6 +8,7 @@ computes Hugging Face's model with these weights, by rule `chunk`, which is the 
 from __future__ import annotations
 
 import gzip
+import zlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -116,7 +117,7 @@ def _is_gzipped_pickle(path: Path) -> bool:
     try:
         with gzip.open(path) as file:
             return file.read(1) == b"\x80"
-    except (OSError, EOFError):
+    except (OSError, EOFError, zlib.error):
         return False
 
 
