@@ -139,7 +139,11 @@ def test_ctrl_c_ends_all_processes(bundle: Path, rows: Path, tmp_path: Path) -> 
     many, output = tmp_path / "many.jsonl", tmp_path / "out.jsonl"
     many.write_text(rows.read_text() * 500)
     command = [sys.executable, "-m", "xlexport", "score", str(bundle), str(many), "--field", "text", "--processes", "2"]
-    run = subprocess.Popen([*command, "-o", str(output)], stderr=subprocess.PIPE, text=True, start_new_session=True)
+    before = signal.signal(signal.SIGINT, signal.SIG_DFL)  # inherited: these tests may run in the background
+    try:
+        run = subprocess.Popen([*command, "-o", str(output)], stderr=subprocess.PIPE, text=True, start_new_session=True)
+    finally:
+        signal.signal(signal.SIGINT, before)
     partial = output.with_name("out.jsonl.partial")
     while run.poll() is None and not (partial.exists() and partial.stat().st_size):
         time.sleep(0.05)
