@@ -120,7 +120,7 @@ class Requests:
             {"type": "http.request", "body": piece, "more_body": gone or at + 1 < len(pieces)}
             for at, piece in enumerate(pieces)
         ]
-        told: dict[bytes, bytes] = {}
+        headers: dict[bytes, bytes] = {}
         body, status = bytearray(), 0
 
         async def receive() -> Any:
@@ -133,7 +133,7 @@ class Requests:
         async def send(message: Any) -> None:
             nonlocal status
             status = message.get("status", status)
-            told.update(message.get("headers", ()))
+            headers.update(message.get("headers", ()))
             body.extend(message.get("body", b""))
 
         length = (str(len(raw)) if rng.random() < 0.95 else rng.choice(("", "-1", "1e9", "9" * 30))).encode()
@@ -144,7 +144,7 @@ class Requests:
             "headers": [(b"content-type", content_type), (b"content-length", length)],
         }  # fmt: skip
         await self._app(scope, receive, send)
-        return (status or (499 if gone else 0)), told, bytes(body)
+        return (status or (499 if gone else 0)), headers, bytes(body)
 
     def _remember(self, answer: Answer) -> None:
         """Keep the names of sessions, and a state, for later requests."""
