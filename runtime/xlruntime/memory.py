@@ -230,8 +230,6 @@ class BatchMemory:
                 self._refill(entry, row)
         self.memory_length[row] = _first_length(self.evaluation)
         self.position[row] = 0
-        if self.batch_size == 1:  # so a document's scores do not depend on the ones before, to the last bit
-            self.offset = 0
 
     def take(self, rows: Sequence[int]) -> BatchMemory:
         """Return a smaller memory with copies of only these `rows`, in this order."""

@@ -105,9 +105,9 @@ class Scorer:
         self.taken = 0
         self.last: int | None = None
         self.spaced = False
-        self.fitting = Fitting(
-            evaluation, each=self.batch_size in (1, AUTO), sized=not continuous and starts_word is None
-        )
+        # One document at a time has the rings of a stream: its scores are those of all runtimes, bit for bit.
+        sized = self.batch_size != 1 and not continuous and starts_word is None
+        self.fitting = Fitting(evaluation, each=self.batch_size == AUTO, sized=sized)
         self._purpose = "score" if detail is None else "detail"
         self._longest_step = engine.longest_step(self._purpose, evaluation.segment_len)
         if self._word_ends is not None and evaluation.segmentation_matters:  # both passes need equal segments
@@ -193,6 +193,8 @@ class Scorer:
         self.rows[row := self.rows.index(None)] = walk
         if self.memory is not None and not self.continuous:
             self.memory.restart(row)
+            if self.batch_size == 1:  # its scores do not depend on the documents before, to the last bit
+                self.memory.offset = 0
 
     @property
     def _longest(self) -> int | None:
