@@ -130,15 +130,14 @@ def _terms(attention: RelativeAttention, hidden: Tensor, memory: Tensor, shared:
     """Return the terms of one document's segment, summed over its queries: (H, K) by distance, from 0 on."""
     import torch
 
-    context = torch.cat([memory, hidden], dim=1)
-    normed = attention.norm(context) if attention.pre_lnorm else context
-    query, key, _ = attention.project(hidden, normed)  # (1, S, H, h), (1, H, K, h)
-    scale = attention.d_head**-0.5
-    query = query[0].transpose(0, 1) * scale  # (H, S, h)
-    (H, S, h), K = query.shape, key.shape[2]
+    normed = (attention.norm(hidden), attention.norm(memory)) if attention.pre_lnorm else (hidden, memory)
+    query, key, _ = attention.project(hidden, *normed)  # (H, 1, S, h), (H, 1, K, h)
+    query, key, scale = query[:, 0], key[:, 0], attention.d_head**-0.5
+    query = query * scale
+    (H, S, h), K = query.shape, key.shape[1]
     position = attention.position(shared).view(K + 1, H, h)[1:].flip(0).permute(1, 2, 0)  # (H, h, K), distance 0 first
     own = torch.arange(K - S, K)[:, None] - torch.arange(K)  # (S, K): column of the key at each distance
-    content = (query @ key[0].transpose(1, 2)).gather(2, own.clamp(min=0).expand(H, S, K))
+    content = (query @ key.transpose(1, 2)).gather(2, own.clamp(min=0).expand(H, S, K))
     return {
         "a": content.masked_fill(own < 0, 0.0).sum(dim=1),
         "b": (query @ position).sum(dim=1),

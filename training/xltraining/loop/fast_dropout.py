@@ -5,8 +5,6 @@ numpy's SFC64 draws 64 bits for four elements. Its seed comes from torch's gener
 that generator decides all elements. The probability is rounded to a multiple of 2^-16.
 """
 
-from typing import Any
-
 import numpy as np
 import torch
 from torch import Tensor, nn
@@ -24,31 +22,20 @@ class FastDropout(nn.Dropout):
         """Return the input with elements dropped and the others scaled, or unchanged in evaluation mode."""
         if not self.training or self.p == 0 or input.numel() < _SMALL or input.device.type != "cpu":
             return super().forward(input)
-        return _Dropped.apply(input, self.p)
+        return (input * _factors(input, self.p)).to(input.dtype)
 
 
-class _Dropped(torch.autograd.Function):
-    @staticmethod
-    def forward(context: Any, input: Tensor, p: float) -> Tensor:
-        kept, scale = _kept(input, p)
-        context.save_for_backward(kept)
-        context.scale = scale
-        return torch.where(kept, input, 0.0).mul_(scale)
+def _factors(input: Tensor, p: float) -> Tensor:
+    """Return 0 for each element that is dropped, and for the others 1 / the probability that an element is kept.
 
-    @staticmethod
-    def backward(context: Any, *gradients: Tensor) -> tuple[Tensor, None]:
-        (kept,) = context.saved_tensors
-        return torch.where(kept, gradients[0], 0.0).mul_(context.scale), None
-
-
-def _kept(input: Tensor, p: float) -> tuple[Tensor, float]:
-    """Return which elements are kept, and 1 / the probability of that."""
+    A product with numbers takes an eighth of the time of `torch.where` with a mask.
+    """
     dropped = round(p * _LEVELS)
     seed = int(torch.randint(1 << 62, ()).item())
     count = input.numel()
     words = np.random.SFC64(seed).random_raw(-(-count // 4)).view(np.uint16)[:count]
-    kept = torch.from_numpy(words >= dropped).view(input.shape)
-    return kept, _LEVELS / (_LEVELS - dropped)
+    kept = (words >= dropped).astype(np.float64 if input.dtype == torch.float64 else np.float32)
+    return torch.from_numpy(kept).view(input.shape).mul_(_LEVELS / (_LEVELS - dropped))
 
 
 def use_fast_dropout(model: nn.Module) -> None:

@@ -52,9 +52,9 @@ class TransformerXLLayer(nn.Module):
         self.attention = make_attention(config, index)
         self.feed_forward = FeedForward(config)
 
-    def forward(self, hidden: Tensor, memory: Tensor, shared: Tensor | None, masked: Tensor) -> Tensor:
+    def forward(self, hidden: Tensor, memory: Tensor, shared: Tensor | None, hiding: Tensor) -> Tensor:
         """Return the layer's output (B,S,D); see `Attention.forward`."""
-        return self.feed_forward(self.attention(hidden, memory, shared, masked))
+        return self.feed_forward(self.attention(hidden, memory, shared, hiding))
 
 
 class TransformerXL(LanguageModel):
@@ -154,7 +154,7 @@ class TransformerXL(LanguageModel):
             )
         attentions = [cast(TransformerXLLayer, layer).attention for layer in self.layers]
         shared = attentions[0].shared(self.config, M, S)
-        masked = self._mask(M, S, tokens.device)
+        hiding = self._hiding(M, S)
 
         embedded = self.dropemb(self.word_emb(tokens), tokens)
         hidden = self.dropinp(embedded * math.sqrt(self.config.d_model))
@@ -162,18 +162,19 @@ class TransformerXL(LanguageModel):
         for layer, attention, layer_memory in zip(self.layers, attentions, memory, strict=True):
             hidden = attention.place(hidden, M)
             new_memory.append(self._remember(layer_memory, hidden))
-            hidden = layer(hidden, layer_memory, shared, masked)
+            hidden = layer(hidden, layer_memory, shared, hiding)
             outputs.append(hidden)
         return outputs, new_memory
 
-    def _mask(self, M: int, S: int, device: torch.device) -> Tensor:
-        """Return the mask (S,K), true for keys that a query does not see."""
-        K = M + S
+    def _hiding(self, M: int, S: int) -> Tensor:
+        """Return the mask (S,K) that is added to scores: minus infinity for keys that a query does not see."""
+        K, like = M + S, next(self.parameters())
+        device = like.device
         distance = torch.arange(M, K, device=device)[:, None] - torch.arange(K, device=device)  # (S,K)
         masked = distance < 0
         if self.config.window is not None:
             masked = masked | (distance >= self.config.window)
-        return masked
+        return like.new_zeros(S, K).masked_fill_(masked, -math.inf)
 
     def _remember(self, memory: Tensor, hidden: Tensor) -> Tensor:
         with torch.no_grad():

@@ -26,13 +26,12 @@ class AttentionByContent(Attention):
         self.query = nn.Linear(config.d_model, width, bias=False)
         self.key_value = nn.Linear(config.d_model, 2 * width, bias=False)
 
-    def project(self, hidden: Tensor, normed: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def project(self, hidden: Tensor, normed: Tensor, memory: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Return query, key and value; see `Attention.project`."""
-        (B, S, _), K, H, h = hidden.shape, normed.shape[1], self.n_head, self.d_head
-        key, value = self.key_value(normed).view(B, K, 2, H, h).permute(2, 0, 3, 1, 4)  # 2 x (B,H,K,h)
-        return self.query(hidden).view(B, S, H, h), key, value
+        key, value = self._by_head(self.key_value(torch.cat([memory, normed], dim=1)))  # 2 x (H,B,K,h)
+        return self._by_head(self.query(hidden))[0], key, value
 
-    def scores(self, query: Tensor, key: Tensor, shared: Tensor | None) -> Tensor:
-        """Return the scores (B*H,S,K); see `Attention.scores`."""
-        scaled = (query * self.d_head**-0.5).transpose(1, 2).flatten(0, 1)  # (B*H,S,h)
-        return torch.bmm(scaled, key.flatten(0, 1).transpose(1, 2))
+    def weights(self, query: Tensor, key: Tensor, shared: Tensor | None, hiding: Tensor) -> Tensor:
+        """Return the attention weights (H*B,S,K); see `Attention.weights`."""
+        scaled = (query * self.d_head**-0.5).flatten(0, 1)  # (H*B,S,h)
+        return torch.baddbmm(hiding, scaled, key.flatten(0, 1).transpose(1, 2)).softmax(dim=-1)

@@ -3,7 +3,6 @@
 Axes: B batch, S tokens of the segment, M memory rows, K = M + S keys, D `d_model`, H heads, h `d_head`.
 """
 
-import math
 from abc import ABC, abstractmethod
 
 import torch
@@ -50,35 +49,40 @@ class Attention(nn.Module, ABC):
         return hidden
 
     @abstractmethod
-    def project(self, hidden: Tensor, normed: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Return query (B,S,H,h), key and value (B,H,K,h).
+    def project(self, hidden: Tensor, normed: Tensor, memory: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Return query (H,B,S,h), key and value (H,B,K,h).
 
         Args:
             hidden: the layer's input (B,S,D).
-            normed: memory and input (B,K,D), normalised under `pre_lnorm`.
+            normed: the same, normalised under `pre_lnorm`.
+            memory: (B,M,D), normalised under `pre_lnorm`.
         """
 
     @abstractmethod
-    def scores(self, query: Tensor, key: Tensor, shared: Tensor | None) -> Tensor:
-        """Return the scores (B*H,S,K), scaled by 1/sqrt(h); those of future keys may be anything."""
+    def weights(self, query: Tensor, key: Tensor, shared: Tensor | None, hiding: Tensor) -> Tensor:
+        """Return the attention weights (H*B,S,K): the softmax of scores that are scaled by 1/sqrt(h)."""
 
-    def forward(self, hidden: Tensor, memory: Tensor, shared: Tensor | None, masked: Tensor) -> Tensor:
+    def forward(self, hidden: Tensor, memory: Tensor, shared: Tensor | None, hiding: Tensor) -> Tensor:
         """Return the block's output (B,S,D).
 
         Args:
             hidden: (B,S,D).
             memory: (B,M,D).
             shared: result of `shared`.
-            masked: (S,K) bool, true for keys that a query does not see.
+            hiding: (S,K), minus infinity for keys that a query does not see, otherwise 0.
         """
         B, S, _ = hidden.shape
-        context = torch.cat([memory, hidden], dim=1)
-        normed = self.norm(context) if self.pre_lnorm else context
-        query, key, value = self.project(hidden, normed)
-        scores = self.scores(query, key, shared)
-        attention = self.dropatt(scores.masked_fill_(masked, -math.inf).softmax(dim=-1))
-        mixed = torch.bmm(attention, value.flatten(0, 1))  # (B*H,S,h)
-        mixed = mixed.view(B, self.n_head, S, self.d_head).transpose(1, 2).flatten(2)  # (B,S,H*h)
+        normed = (self.norm(hidden), self.norm(memory)) if self.pre_lnorm else (hidden, memory)
+        query, key, value = self.project(hidden, *normed)
+        attention = self.dropatt(self.weights(query, key, shared, hiding))
+        mixed = torch.bmm(attention, value.flatten(0, 1))  # (H*B,S,h)
+        mixed = mixed.view(self.n_head, B, S, self.d_head).permute(1, 2, 0, 3).flatten(2)  # (B,S,H*h)
 
         result: Tensor = hidden + self.dropout(self.output(mixed))
         return result if self.pre_lnorm else self.norm(result)
+
+    def _by_head(self, rows: Tensor) -> Tensor:
+        """Return rows (B,L,n*H*h) as (n,H,B,L,h)."""
+        B, L, width = rows.shape
+        parts = width // (self.n_head * self.d_head)
+        return rows.view(B, L, parts, self.n_head, self.d_head).permute(2, 3, 0, 1, 4)

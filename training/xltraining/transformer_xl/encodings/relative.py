@@ -4,7 +4,7 @@ import torch
 from torch import Tensor, nn
 
 from xltraining.transformer_xl.config import TransformerXLConfig
-from xltraining.transformer_xl.encodings.by_distance import AttentionByDistance, distances_to_keys, relative_shift
+from xltraining.transformer_xl.encodings.by_distance import AttentionByDistance, distances_to_keys
 from xltraining.transformer_xl.encodings.sinusoids import sinusoids
 
 __all__ = ["RelativeAttention"]
@@ -30,16 +30,11 @@ class RelativeAttention(AttentionByDistance):
         )
         return encodings
 
-    def scores(self, query: Tensor, key: Tensor, shared: Tensor | None) -> Tensor:
-        """Return the scores (B*H,S,K); see `Attention.scores`."""
-        assert shared is not None
+    def scores(self, query: Tensor, shared: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the query for content, and scores by distance; see `AttentionByDistance.scores`."""
         H, h = self.n_head, self.d_head
         position_key = self.position(shared).view(len(shared), H, h).permute(1, 2, 0)  # (H,h,K+1)
         scale = h**-0.5
-        by_content = ((query + self.content_bias) * scale).transpose(1, 2)  # (B,H,S,h)
-        by_position = ((query + self.position_bias) * scale).transpose(1, 2)  # (B,H,S,h)
-        return torch.baddbmm(
-            relative_shift(by_position @ position_key).flatten(0, 1),  # (B*H,S,K)
-            by_content.flatten(0, 1),
-            key.flatten(0, 1).transpose(1, 2),
-        )
+        by_content = (query + self.content_bias[:, None, None]) * scale  # (H,B,S,h)
+        by_position = (query + self.position_bias[:, None, None]) * scale  # (H,B,S,h)
+        return by_content, torch.bmm(by_position.flatten(1, 2), position_key)

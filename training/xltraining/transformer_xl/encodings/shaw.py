@@ -4,7 +4,7 @@ import torch
 from torch import Tensor, nn
 
 from xltraining.transformer_xl.config import TransformerXLConfig
-from xltraining.transformer_xl.encodings.by_distance import AttentionByDistance, distances_to_keys, relative_shift
+from xltraining.transformer_xl.encodings.by_distance import AttentionByDistance, distances_to_keys
 
 __all__ = ["ShawAttention"]
 
@@ -29,16 +29,10 @@ class ShawAttention(AttentionByDistance):
         distinct = min(rows, config.clamp_len) if config.clamp_len > 0 else rows
         return rows - 1 - distances_to_keys(M + S, 0, self.distance_key.device).clamp(max=distinct - 1)
 
-    def scores(self, query: Tensor, key: Tensor, shared: Tensor | None) -> Tensor:
-        """Return the scores (B*H,S,K); see `Attention.scores`."""
-        assert shared is not None
+    def scores(self, query: Tensor, shared: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the query for content, and scores by distance; see `AttentionByDistance.scores`."""
         scale = self.d_head**-0.5
-        by_content = ((query + self.content_bias) * scale).transpose(1, 2)  # (B,H,S,h)
+        by_content = (query + self.content_bias[:, None, None]) * scale  # (H,B,S,h)
         position_key = self.distance_key[shared].permute(1, 2, 0)  # (H,h,K+1)
         bias = self.distance_bias[shared].t().unsqueeze(1)  # (H,1,K+1)
-        by_distance = ((query.transpose(1, 2) @ position_key) + bias) * scale  # (B,H,S,K+1)
-        return torch.baddbmm(
-            relative_shift(by_distance.contiguous()).flatten(0, 1),  # (B*H,S,K)
-            by_content.flatten(0, 1),
-            key.flatten(0, 1).transpose(1, 2),
-        )
+        return by_content, (torch.bmm(query.flatten(1, 2), position_key) + bias) * scale
