@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from xlexport.serve.jobs import Draw, Part
+from xlexport.serve.jobs import Draws, Part
 from xlexport.serve.texts import TokenTexts
 
 __all__ = ["Log", "answer_pieces", "draw_log", "read_log", "sizes"]
@@ -96,14 +96,14 @@ def read_log(first: int | None, ids: npt.NDArray[np.int64], parts: Sequence[Part
     return Log(np.array([first]), np.array([np.nan]), np.zeros((1, top), np.int64), np.zeros((1, top))).then(found)
 
 
-def draw_log(draws: Sequence[Draw], top: int) -> Log:
+def draw_log(draws: Draws, top: int) -> Log:
     """Return the log of drawn tokens."""
     n = len(draws)
     return Log(
-        np.array([draw.token for draw in draws], np.int64),
-        np.array([np.nan if draw.log_prob is None else draw.log_prob for draw in draws], np.float64),
-        np.array([draw.top_ids for draw in draws], np.int64).reshape(n, top),
-        np.array([draw.top_log_probs for draw in draws], np.float64).reshape(n, top),
+        np.array(draws.tokens, np.int64),
+        np.array(draws.log_probs, np.float64),
+        np.array(draws.top_ids, np.int64).reshape(n, top),
+        np.array(draws.top_log_probs, np.float64).reshape(n, top),
     )
 
 
