@@ -22,7 +22,7 @@ LIKELIEST = 5
 def drawn(number: int) -> Draw:
     """Return a token with likeliest ones; all numbers are objects of their own, as in a server.
 
-    The tuples are made from lists: Python keeps up to 2,000 of those that are made from generators.
+    The tuples are made from lists: Python keeps up to 2,000 freed ones made from generators.
     """
     ids = tuple([1000 + number + rank for rank in range(LIKELIEST)])
     return Draw(97 + number % 26, -1.0 - number, ids, tuple([-2.0 - number - rank for rank in range(LIKELIEST)]))
@@ -87,7 +87,7 @@ def test_news_before_an_error_are_not_lost() -> None:
 
 def test_tokens_without_text_do_not_wait_for_a_reader() -> None:
     async def body(outcome: Outcome, news: News) -> None:
-        outcome.choices[0].growing = Growing(ByteTokenizer(1), [], [])  # id 0 is no byte
+        outcome.choices[0].growing = Growing(ByteTokenizer(1), [], [])  # id 0 is not a byte
         for _ in range(UNREAD + 10):
             assert not outcome.drew(0, Draw(0))
         outcome.finished([])
