@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import socket
 import threading
 from typing import Any
@@ -237,6 +238,24 @@ def test_other_refusals(start: Start) -> None:
     assert error_of(client.post("/v1/completions", json={"prompt": "a"}), 400)["code"] == "missing_model"
     plain = client.post("/v1/completions", content=b"{}", headers={"content-type": "text/plain"})
     assert error_of(plain, 415)["code"] == "unsupported_media_type"
+
+
+def test_metrics_and_log_name_routes_not_sessions(start: Start, caplog: pytest.LogCaptureFixture) -> None:
+    client = start()
+    logger = logging.getLogger("xlexport.serve.access")
+    logger.addHandler(caplog.handler)
+    try:
+        with caplog.at_level(logging.INFO, logger.name):
+            for name in ("s", "v1", "session", "feed"):  # parts of the route itself
+                error_of(client.post(f"/v1/sessions/{name}/feed", json={"input": "a"}), 404)
+            client.get("/v1/absent")
+            client.get("/health")
+    finally:
+        logger.removeHandler(caplog.handler)
+    routes = {line.split('"')[1] for line in client.get("/metrics").text.splitlines() if "{route=" in line}
+    assert routes == {"/v1/sessions/{session}/feed", "/health", "other"}
+    logged = {record.getMessage().split()[2] for record in caplog.records if record.name == logger.name}
+    assert logged - {"/metrics"} == routes - {"other"} | {"/v1/absent"}
 
 
 def test_full_server_refuses_but_shows_metrics(start: Start) -> None:

@@ -76,11 +76,11 @@ __all__ = ["serve"]
         help="Longest request.  [default: 3600]",
     ),
     click.option(
-        "--request-memory", type=click.IntRange(1), metavar="MB", help="Memory of requests at a time.  [default: 1,073]"
+        "--request-memory", type=click.IntRange(1), metavar="MB", help="Memory of requests at a time.  [default: 1,000]"
     ),
     click.option("--sessions", type=click.IntRange(0), help="Sessions at a time.  [default: 1,000]"),
     click.option(
-        "--session-memory", type=click.IntRange(0), metavar="MB", help="Memory of sessions.  [default: 1,024]"
+        "--session-memory", type=click.IntRange(0), metavar="MB", help="Memory of sessions.  [default: 1,000]"
     ),
     click.option(
         "--session-ttl",

@@ -73,7 +73,8 @@ def make_app(models: Models, limits: ServeLimits | None = None, keys: Sequence[s
         Route(f"{one}/generate", sessions.generate, methods=["POST"]),
         Route(f"{one}/state", sessions.save),
     ]
-    return Frame(_Routes(routes, lifespan), limits, keys, admission, metrics)
+    names = {route.endpoint: route.path for route in routes}
+    return Frame(_Routes(routes, lifespan), limits, keys, admission, metrics, names)
 
 
 class _Routes(Starlette):

@@ -138,7 +138,10 @@ class _Answer:
                 samplings=samplings,
             )
             choices = [
-                Choice(Growing(self.model.tokenizer, prompt.ids.tolist()[-64:], stops, prompt.text or ""))
+                Choice(
+                    Growing(self.model.tokenizer, prompt.ids[-64:].tolist(), stops, prompt.text or ""),
+                    keep=not self.body.stream,
+                )
                 for _ in samplings
             ]
             self.outcomes.append(run.add(work, choices))
@@ -176,7 +179,7 @@ class _Answer:
     def usage(self) -> dict[str, int]:
         """The tokens read and drawn."""
         read = sum(len(prompt.ids) for prompt in self.prompts)
-        drawn = sum(len(choice.draws) for outcome in self.outcomes for choice in outcome.choices)
+        drawn = sum(choice.drawn for outcome in self.outcomes for choice in outcome.choices)
         return {"prompt_tokens": read, "completion_tokens": drawn, "total_tokens": read + drawn}
 
     def _choice(self, outcome: Outcome, number: int, text: str, reason: str | None) -> dict[str, Any]:

@@ -6,7 +6,8 @@ import asyncio
 import hmac
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse
@@ -23,6 +24,7 @@ __all__ = ["Frame"]
 
 OPEN = ("/health",)  # routes that need no key
 ALWAYS = (*OPEN, "/metrics")  # routes that are answered while the server is full
+OTHER = "other"  # the route that logs and metrics show for a path that is none
 WENT_AWAY = 499  # the status that logs and metrics show for a client that went away
 
 access = logging.getLogger("xlexport.serve.access")
@@ -33,10 +35,17 @@ class Frame:
     """An application around another one."""
 
     def __init__(
-        self, app: ASGIApp, limits: ServeLimits, keys: Sequence[str], admission: Admission, metrics: Metrics
+        self,
+        app: ASGIApp,
+        limits: ServeLimits,
+        keys: Sequence[str],
+        admission: Admission,
+        metrics: Metrics,
+        names: Mapping[Any, str],
     ) -> None:
-        """Surround `app`; without `keys` everybody may use it."""
+        """Surround `app`; without `keys` everybody may use it. `names` has the route of each endpoint."""
         self._app = app
+        self._names = names
         self._limits = limits
         self._keys = [key.encode() for key in keys]
         self._admission = admission
@@ -81,7 +90,7 @@ class Frame:
             status = WENT_AWAY
         finally:
             seconds = time.perf_counter() - began
-            route = _route(scope)
+            route = self._names.get(scope.get("endpoint"), OTHER)
             self._metrics.requests.labels(route, str(status or WENT_AWAY)).inc()
             self._metrics.seconds.labels(route).observe(seconds)
             client = scope.get("client") or ("-",)
@@ -118,14 +127,4 @@ def _answer(error: Exception) -> ApiError:
 
 def _logged(scope: Scope, route: str) -> str:
     """Return what the log shows of a path: not the name of a session, which is as good as a key."""
-    return named(scope["path"]) if route == "other" else route
-
-
-def _route(scope: Scope) -> str:
-    """Return the route of a request, with names of parameters in place of their values; `other` if there is none."""
-    if "endpoint" not in scope:
-        return "other"
-    path = str(scope["path"])
-    for name, value in scope.get("path_params", {}).items():
-        path = path.replace(str(value), f"{{{name}}}")
-    return path
+    return named(scope["path"]) if route == OTHER else route

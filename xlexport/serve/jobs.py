@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import threading
+from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -13,7 +15,7 @@ import numpy.typing as npt
 from xlruntime import Sampling, XlruntimeError
 from xlruntime.memory import BatchMemory
 
-__all__ = ["ClosedError", "Collected", "Draw", "Job", "Listener", "Part", "Place", "Work", "likeliest"]
+__all__ = ["ClosedError", "Collected", "Draw", "Draws", "Job", "Listener", "Part", "Place", "Work", "likeliest"]
 
 
 class ClosedError(XlruntimeError):
@@ -92,6 +94,32 @@ class Draw:
     log_prob: float | None = None
     top_ids: tuple[int, ...] = ()
     top_log_probs: tuple[float, ...] = ()
+
+
+class Draws:
+    """Drawn tokens in arrays, which take a tenth of the memory of one `Draw` for each.
+
+    Attributes:
+        tokens: their ids; log_probs: as in `Draw`, NaN for None.
+        top_ids, top_log_probs: the likeliest tokens of all draws, one draw after the other.
+    """
+
+    def __init__(self) -> None:
+        """Start without tokens."""
+        self.tokens = array("q")
+        self.log_probs = array("d")
+        self.top_ids = array("q")
+        self.top_log_probs = array("d")
+
+    def __len__(self) -> int:
+        return len(self.tokens)
+
+    def add(self, draw: Draw) -> None:
+        """Add a token."""
+        self.tokens.append(draw.token)
+        self.log_probs.append(math.nan if draw.log_prob is None else draw.log_prob)
+        self.top_ids.extend(draw.top_ids)
+        self.top_log_probs.extend(draw.top_log_probs)
 
 
 class Listener(Protocol):

@@ -29,17 +29,17 @@ class ServeLimits:
         sessions: sessions at a time; session_bytes: memory of all of them; session_seconds: how long one may be idle.
     """
 
-    body_bytes: int = 64 << 20
+    body_bytes: int = 64_000_000
     tokens: int = 8_000_000
     new_tokens: int = 65_536
     prompts: int = 1_024
     choices: int = 16
     requests: int = 128
-    request_bytes: int = 1 << 30
+    request_bytes: int = 1_000_000_000
     request_seconds: float = 3_600.0
     transfer_seconds: float = 120.0
     sessions: int = 1_000
-    session_bytes: int = 1 << 30
+    session_bytes: int = 1_000_000_000
     session_seconds: float = 3_600.0
 
     def check_tokens(self, read: int, drawn: int, choices: int = 1) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from xlexport.serve.jobs import Draw, Part
+from xlexport.serve.jobs import Draws, Part
 from xlexport.serve.texts import TokenTexts
 
 __all__ = ["Log", "answer_pieces", "draw_log", "read_log", "sizes"]
@@ -53,7 +53,8 @@ class Log:
             yield _listed(list(map(_number, self.log_probs[at : at + PIECE].tolist())), at)
         yield '],"top_logprobs":['
         for at in range(0, n, PIECE):
-            yield _listed([self._top(place, texts) for place in range(at, min(n, at + PIECE))], at)
+            rows = zip(*(array[at : at + PIECE].tolist() for array in self._arrays), strict=True)
+            yield _listed([_top(texts, *row) for row in rows], at)
         yield '],"text_offset":['
         offset = first_offset
         for at in range(0, n, PIECE):
@@ -62,17 +63,6 @@ class Log:
             yield _listed([offset, *ends[:-1].tolist()], at)
             offset = int(ends[-1])
         yield "]}"
-
-    def _top(self, place: int, texts: TokenTexts) -> dict[str, float] | None:
-        """Return the likeliest tokens at a place, and the token itself; both lists have the very same number for it."""
-        own = _number(float(self.log_probs[place]))
-        if own is None:
-            return None
-        token = int(self.tokens[place])
-        found = dict(zip(self.top_ids[place].tolist(), self.top_log_probs[place].tolist(), strict=True))
-        if found:
-            found[token] = own
-        return dict(zip(texts.keys(list(found)), found.values(), strict=True))
 
 
 def read_log(first: int | None, ids: npt.NDArray[np.int64], parts: Sequence[Part], top: int) -> Log:
@@ -96,14 +86,14 @@ def read_log(first: int | None, ids: npt.NDArray[np.int64], parts: Sequence[Part
     return Log(np.array([first]), np.array([np.nan]), np.zeros((1, top), np.int64), np.zeros((1, top))).then(found)
 
 
-def draw_log(draws: Sequence[Draw], top: int) -> Log:
+def draw_log(draws: Draws, top: int) -> Log:
     """Return the log of drawn tokens."""
     n = len(draws)
     return Log(
-        np.array([draw.token for draw in draws], np.int64),
-        np.array([np.nan if draw.log_prob is None else draw.log_prob for draw in draws], np.float64),
-        np.array([draw.top_ids for draw in draws], np.int64).reshape(n, top),
-        np.array([draw.top_log_probs for draw in draws], np.float64).reshape(n, top),
+        np.array(draws.tokens, np.int64),
+        np.array(draws.log_probs, np.float64),
+        np.array(draws.top_ids, np.int64).reshape(n, top),
+        np.array(draws.top_log_probs, np.float64).reshape(n, top),
     )
 
 
@@ -128,6 +118,18 @@ def answer_pieces(
             yield from log.pieces(texts)
         yield "}"
     yield f'],"usage":{json.dumps(usage)}}}'
+
+
+def _top(
+    texts: TokenTexts, token: int, own: float, ids: Sequence[int], log_probs: Sequence[float]
+) -> dict[str, float] | None:
+    """Return the likeliest tokens at a place, and the token itself; both lists have the very same number for it."""
+    if _number(own) is None:
+        return None
+    if not ids:
+        return {}
+    found = {**dict(zip(ids, log_probs, strict=True)), token: own}
+    return dict(zip(texts.keys(list(found)), found.values(), strict=True))
 
 
 def _number(value: float) -> float | None:

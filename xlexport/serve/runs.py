@@ -3,30 +3,54 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+import contextlib
+import threading
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Literal, Self
 
 from xlexport.serve.answers import ApiError
-from xlexport.serve.jobs import Draw, Job, Part, Place, Work
+from xlexport.serve.jobs import Draw, Draws, Job, Part, Place, Work
 from xlexport.serve.scheduler import Scheduler
 from xlexport.serve.texts import Growing
 
-__all__ = ["Choice", "Delta", "Outcome", "Run"]
+__all__ = ["Choice", "Delta", "News", "Outcome", "Run"]
 
 Reason = Literal["stop", "length"]
-UNREAD = 4096  # news that may wait for a client that reads slowly
+UNREAD = 4096  # tokens of a continuation that may wait for a client that reads slowly
 
 
 @dataclass
 class Choice:
-    """One continuation: its text so far, its tokens, and why it ended."""
+    """One continuation: its text so far, its tokens, and why it ended.
+
+    Attributes:
+        keep: whether text and tokens are needed at the end; a stream of events need not have them.
+        drawn: number of tokens.
+    """
 
     growing: Growing
+    keep: bool = True
     texts: list[str] = field(default_factory=list)
-    draws: list[Draw] = field(default_factory=list)
+    draws: Draws = field(default_factory=Draws)
+    drawn: int = 0
     reason: Reason = "length"
+
+    def add(self, draw: Draw) -> str:
+        """Add a token, and return the text that is certain now."""
+        self.drawn += 1
+        if self.keep:
+            self.draws.add(draw)
+        return self.said(self.growing.add(draw.token))
+
+    def said(self, text: str) -> str:
+        """Note the next text, and return it."""
+        if self.growing.stopped:
+            self.reason = "stop"
+        if self.keep:
+            self.texts.append(text)
+        return text
 
     @property
     def text(self) -> str:
@@ -34,15 +58,77 @@ class Choice:
         return "".join(self.texts)
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False)
 class Delta:
-    """News of a continuation: text that is certain now, and the tokens since the last news; `last` ends it."""
+    """News of a continuation.
+
+    Attributes:
+        text: text that is certain now; draws: the tokens since the last news; last: whether it ends here.
+        waiting: tokens since there was news.
+    """
 
     outcome: Outcome
     choice: int
-    text: str
-    draws: list[Draw]
+    text: str = ""
+    draws: Draws = field(default_factory=Draws)
     last: bool = False
+    waiting: int = 0
+
+
+class News:
+    """What a stream of events has not shown yet: the scheduler's thread adds to it, the server's loop takes it.
+
+    The news of a continuation are one object, however many tokens wait. So a client that reads nothing costs little.
+    """
+
+    def __init__(self) -> None:
+        """Start without news."""
+        self._lock = threading.Lock()
+        self._loop = asyncio.get_running_loop()
+        self._some = asyncio.Event()
+        self._unsaid: dict[tuple[int, int], Delta] = {}
+        self._error: Exception | None = None
+
+    def add(self, outcome: Outcome, choice: int, text: str, draw: Draw | None = None) -> bool:
+        """Add a token, or without one the end; return whether too many tokens wait."""
+        place = outcome.number, choice
+        with self._lock:
+            if self._error is not None:
+                return False
+            delta = self._unsaid.get(place) or self._unsaid.setdefault(place, Delta(outcome, choice))
+            delta.text += text
+            if draw is None:
+                delta.last = True
+            else:
+                delta.draws.add(draw)
+            news = bool(delta.text or delta.last)
+            delta.waiting += news
+        if news and delta.waiting == 1:
+            _call(self._loop, self._some.set)
+        return delta.waiting > UNREAD
+
+    def fail(self, error: Exception) -> None:
+        """End the news with an error."""
+        with self._lock:
+            self._error = self._error or error
+        _call(self._loop, self._some.set)
+
+    async def take(self) -> list[Delta]:
+        """Wait for news, and return them: of each continuation at most one.
+
+        Raises:
+            Exception: the error that ended them.
+        """
+        await self._some.wait()
+        with self._lock:
+            found = {place: delta for place, delta in self._unsaid.items() if delta.waiting}
+            for place in found:
+                del self._unsaid[place]
+            if self._error is None:
+                self._some.clear()
+            elif not found:
+                raise self._error
+        return list(found.values())
 
 
 class Outcome:
@@ -54,7 +140,7 @@ class Outcome:
         ended: resolved when the job has ended, with its error if there was one.
     """
 
-    def __init__(self, number: int, choices: list[Choice], news: asyncio.Queue[Delta | Exception] | None) -> None:
+    def __init__(self, number: int, choices: list[Choice], news: News | None) -> None:
         """Start without results; `news` takes what a stream of events shows."""
         self.number = number
         self.parts: list[Part] = []
@@ -63,7 +149,6 @@ class Outcome:
         self._loop = asyncio.get_running_loop()
         self.ended: asyncio.Future[None] = self._loop.create_future()
         self._news = news
-        self._unsaid: list[list[Draw]] = [[] for _ in choices]
 
     def scored(self, part: Part) -> None:
         """Keep the scores of tokens."""
@@ -71,43 +156,27 @@ class Outcome:
 
     def drew(self, choice: int, draw: Draw) -> bool:
         """Keep a drawn token; return whether a stop was found, or the client does not read."""
-        if self._news is not None and self._news.qsize() > UNREAD:
-            self.failed(ApiError(408, f"the client has not read {UNREAD:,} events.", "slow_reader"))
-            return True
         found = self.choices[choice]
-        found.draws.append(draw)
-        text = found.growing.add(draw.token)
-        self._say(choice, text, draw)
-        if found.growing.stopped:
-            found.reason = "stop"
+        text = found.add(draw)
+        if self._news is not None and self._news.add(self, choice, text, draw):
+            self.failed(ApiError(408, f"the client has not read {UNREAD:,} tokens.", "slow_reader"))
+            return True
         return found.growing.stopped
 
     def finished(self, places: Sequence[Place]) -> None:
         """Keep the places, and complete all texts."""
         self.places = places
         for number, found in enumerate(self.choices):
-            text = found.growing.end()
-            if found.growing.stopped:
-                found.reason = "stop"
-            found.texts.append(text)
+            text = found.said(found.growing.end())
             if self._news is not None:
-                self._call(self._news.put_nowait, Delta(self, number, text, self._unsaid[number], last=True))
-        self._call(self._end, None)
+                self._news.add(self, number, text)
+        _call(self._loop, self._end, None)
 
     def failed(self, error: Exception) -> None:
         """Keep the error."""
         if self._news is not None:
-            self._call(self._news.put_nowait, error)
-        self._call(self._end, error)
-
-    def _say(self, choice: int, text: str, draw: Draw) -> None:
-        self.choices[choice].texts.append(text)
-        if self._news is None:
-            return
-        self._unsaid[choice].append(draw)
-        if text:
-            self._call(self._news.put_nowait, Delta(self, choice, text, self._unsaid[choice]))
-            self._unsaid[choice] = []
+            self._news.fail(error)
+        _call(self._loop, self._end, error)
 
     def _end(self, error: Exception | None) -> None:
         if self.ended.done():
@@ -118,11 +187,11 @@ class Outcome:
             self.ended.set_exception(error)
             self.ended.exception()  # it was seen, even if the request has been given up
 
-    def _call(self, function: object, argument: object) -> None:
-        try:
-            self._loop.call_soon_threadsafe(function, argument)  # type: ignore[arg-type]
-        except RuntimeError:  # the loop was closed: nobody waits any more
-            return
+
+def _call(loop: asyncio.AbstractEventLoop, function: Callable[..., object], *arguments: object) -> None:
+    """Call a function in the thread of a loop, soon; not if the loop was closed, because nobody waits any more."""
+    with contextlib.suppress(RuntimeError):
+        loop.call_soon_threadsafe(function, *arguments)
 
 
 class Run:
@@ -139,7 +208,7 @@ class Run:
         self._seconds = seconds
         self._until = asyncio.get_running_loop().time() + seconds
         self._jobs: list[Job] = []
-        self._news: asyncio.Queue[Delta | Exception] | None = asyncio.Queue() if stream else None
+        self._news = News() if stream else None
 
     def __enter__(self) -> Self:
         return self
@@ -190,13 +259,12 @@ class Run:
         left = sum(len(outcome.choices) for outcome in self.outcomes)
         while left:
             try:
-                found = await asyncio.wait_for(self._news.get(), self._left())
+                found = await asyncio.wait_for(self._news.take(), self._left())
             except TimeoutError:
                 raise self._too_long() from None
-            if isinstance(found, Exception):
-                raise found
-            left -= found.last
-            yield found
+            for delta in found:
+                left -= delta.last
+                yield delta
 
     def _left(self) -> float:
         return max(0.0, self._until - asyncio.get_running_loop().time())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import logging
 import socket
 from collections.abc import Callable
@@ -10,6 +11,8 @@ from types import FrameType
 
 import uvicorn
 from starlette.types import ASGIApp
+
+from xlruntime.errors import OptionError
 
 __all__ = ["Server", "bound", "log_to"]
 
@@ -75,13 +78,15 @@ def bound(host: str, port: int) -> socket.socket:
     """Return a socket that listens, so that a port that is taken is found before anything is opened.
 
     Raises:
-        OSError: the address cannot be used.
+        OptionError: the address cannot be used.
     """
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
         listening = socket.create_server((host, port), family=family, backlog=1024)
     except OSError as error:
-        raise OSError(error.errno, error.strerror, f"{host}:{port}") from error
+        reason = str(error.strerror).partition(" (")[0]  # Python adds the address a second time
+        repair = "Choose another port; 0 takes a free one." if error.errno == errno.EADDRINUSE else "Give another one."
+        raise OptionError(f"address {host}:{port}: {reason}.", repair=repair) from error
     # Connections inherit this. asyncio sets it only if the socket names its protocol; without it, the second part of an
     # answer waits 40 ms for the client's system to confirm the first.
     listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)

@@ -118,7 +118,7 @@ class SessionRoutes:
             self.limits.check_tokens(len(ids), drawn)
             share_of(request).take_scores(len(ids) + drawn, body.logprobs)
             before = [] if session.place is None else [session.place.pending]
-            growing = Growing(session.model.tokenizer, [*before, *ids.tolist()][-64:], stops_of(body))
+            growing = Growing(session.model.tokenizer, [*before, *ids[-64:].tolist()][-64:], stops_of(body))
             work = Work(
                 ids, session.place, _top(session, body.logprobs), False, drawn, samplings_of(body, 1), keep=True
             )
@@ -171,7 +171,7 @@ class SessionRoutes:
         return {
             "object": "session.continuation",
             "text": choice.text,
-            "token_ids": [draw.token for draw in choice.draws],
+            "token_ids": choice.draws.tokens.tolist(),
             "logprobs": log,
             "finish_reason": choice.reason,
             **_of(session),
