@@ -7,6 +7,7 @@ import importlib.util
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -20,7 +21,8 @@ import pytest
 from tests.helpers.paths import GOLDEN
 from xlexport.choices import LEVELS
 from xlexport.commands import run
-from xlexport.ray.job import columns_of
+from xlexport.errors import WorkerError
+from xlexport.ray.job import columns_of, most_actors, reach
 from xlexport.ray.parts import File, parts_of
 from xlexport.ray.places import Place, files_at
 from xlexport.scoring.inputs import Reading
@@ -133,6 +135,28 @@ def test_the_columns_of_a_run_are_those_of_its_records(tmp_path: Path, level: An
     found = columns_of(options, load(BUNDLE, threads=1).evaluation().values)
     kinds = {"int64": "int", "double": "float", "bool": "bool", "string": "text"}
     assert list(found.items()) == [*((field.name, kinds[str(field.type)]) for field in schema), ("error", "text")]
+
+
+def test_a_cluster_that_does_not_answer_is_one_error() -> None:
+    with socket.socket() as server:
+        server.bind(("127.0.0.1", 0))  # and does not listen
+        address = f"ray://127.0.0.1:{server.getsockname()[1]}"
+        with pytest.raises(WorkerError, match="no Ray cluster answers"):
+            reach(address)
+    reach("auto")
+    reach(None)
+
+
+def test_actors_are_as_many_as_fit_the_machines() -> None:
+    nodes = [
+        {"Alive": True, "Resources": {"CPU": 5.0, "GPU": 1.0}},
+        {"Alive": True, "Resources": {"CPU": 1.0}},
+        {"Alive": False, "Resources": {"CPU": 64.0}},
+    ]
+    assert [most_actors(nodes, threads, 0) for threads in (1, 2, 5)] == [6, 2, 1]
+    assert most_actors(nodes, 1, 1) == 1
+    with pytest.raises(WorkerError, match="no machine of the cluster has 2 CPUs and a GPU"):
+        most_actors(nodes[1:], 2, 1)
 
 
 def test_a_part_without_scores_has_the_columns_of_the_others() -> None:

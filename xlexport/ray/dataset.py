@@ -41,8 +41,9 @@ def score_dataset(
     Args:
         dataset: a `ray.data.Dataset`.
         bundle: the folder of a bundle, which all machines can read.
-        field: the column with the text; id_field: the column with the document's name; keep: columns that records
-            repeat.
+        field: the column with the text; id_field: the column with the document's name. Without it, documents are named
+            by their row, which begins again after some hundred rows.
+        keep: columns that records repeat.
         options: how to score, such as the unit of a record; None: a record for each document. Its `reading` says the
             rest about the rows, such as `context_field` and `ids`.
         actors: number of processes with the bundle; threads: of each, which Ray counts as its CPUs.

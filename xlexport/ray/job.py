@@ -5,10 +5,13 @@ The program that starts the run holds the names of files and of finished parts, 
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import os
 import re
+import socket
+import sys
 import warnings
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -32,11 +35,12 @@ from xlexport.scoring.totals import Totals
 from xlruntime import Model
 from xlruntime.messages import counted, first_line
 
-__all__ = ["Cluster", "columns_of", "score_files"]
+__all__ = ["Cluster", "columns_of", "most_actors", "reach", "score_files"]
 
 PART_BYTES = 1 << 20  # of rows
 READERS = 4  # tasks that read files at the same time
 MOST_RESTARTS = 3  # of an actor that is killed; a document that kills each of them must not do so for ever
+CONNECT_SECONDS = 20
 CORE_LOG = "RAY_BACKEND_LOG_LEVEL"
 RUN, DONE = "_run.json", "_done.json"
 PART_NAME = re.compile(r"part-(\d+)-(\d+)\.(?:parquet|jsonl)")
@@ -101,9 +105,11 @@ def score_files(
         MissingDependencyError: Ray or pyarrow is not installed.
         OutputExistsError: the folder holds something, and neither `resume` nor `force` is given.
         ResumeError: it is the folder of another run. TextError: no files are found.
-        OptionError: pyarrow does not reach an object store. WorkerError: the cluster could not complete the run.
+        OptionError: pyarrow does not reach an object store.
+        WorkerError: the cluster does not answer, or could not complete the run.
     """
     require("ray")
+    reach(cluster.address)
     reading = options.reading
     output = _anywhere(output)
     inputs = _inputs(files, include, reading, output, tell)
@@ -233,7 +239,7 @@ def _counts(items: list[dict[str, Any]], work: Work, cluster: Cluster, part_byte
     context.target_max_block_size, context.enable_progress_bars = part_bytes, False
     try:
         gpus = 0 if cluster.device == "cpu" else 1
-        actors = cluster.actors or _most_actors(ray.nodes(), cluster.threads, gpus)
+        actors = cluster.actors or most_actors(ray.nodes(), cluster.threads, gpus)
         reading = work.options.reading
 
         def read(batch: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
@@ -270,6 +276,24 @@ def _counts(items: list[dict[str, Any]], work: Work, cluster: Cluster, part_byte
             ray.shutdown()
 
 
+def reach(address: str | None) -> None:
+    """Connect to the address of a cluster, because Ray itself tries for minutes.
+
+    Raises:
+        WorkerError: nothing answers there.
+    """
+    host, mark, port = (address or "").removeprefix("ray://").rpartition(":")
+    if not mark or not port.isdigit():  # such as `auto`
+        return
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), CONNECT_SECONDS).close()
+    except (OSError, OverflowError) as error:
+        raise WorkerError(
+            f"{address}: no Ray cluster answers ({first_line(error)}).",
+            repair="Check the address, and `ray status` there; or leave out the address.",
+        ) from error
+
+
 def _start(cluster: Cluster) -> None:
     """Connect to a cluster, or start one here; without the log of Ray's core, since errors come as exceptions.
 
@@ -281,7 +305,8 @@ def _start(cluster: Cluster) -> None:
     before = os.environ.get(CORE_LOG)
     os.environ.setdefault(CORE_LOG, "fatal")
     try:
-        ray.init(**_initial(cluster))
+        with _no_standard_error():  # the core writes there that it has read this level
+            ray.init(**_initial(cluster))
     except Exception as error:  # Ray raises ConnectionError, ValueError, RuntimeError, and also Exception itself
         raise WorkerError(
             f"{cluster.address or 'this machine'}: Ray did not start ({first_line(error)[:300]}).",
@@ -292,7 +317,21 @@ def _start(cluster: Cluster) -> None:
             del os.environ[CORE_LOG]
 
 
-def _most_actors(nodes: Sequence[Mapping[str, Any]], threads: int, gpus: int) -> int:
+@contextlib.contextmanager
+def _no_standard_error() -> Iterator[None]:
+    """Let nothing of this process, not even libraries in C++, write to standard error."""
+    sys.stderr.flush()
+    kept = os.dup(2)
+    try:
+        with open(os.devnull, "wb") as nothing:
+            os.dup2(nothing.fileno(), 2)
+        yield
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)
+
+
+def most_actors(nodes: Sequence[Mapping[str, Any]], threads: int, gpus: int) -> int:
     """Return the number of actors for which the machines of a cluster have CPUs and GPUs.
 
     Raises:
