@@ -1,10 +1,13 @@
-"""Kill `xlexport score` at random moments with SIGKILL, continue with --resume, and compare the files byte for byte.
+"""Kill `xlexport score` at random moments, continue with --resume, and compare the files byte for byte.
 
     python -m reliability.kill_and_resume bundle --points 50
+    python -m reliability.kill_and_resume bundle --points 20 --way "two processes"
 
 Runs use the options below in turn. Each run is killed up to three times, at random moments of its whole time including
-loading, and continues with --resume each time. Its output must equal that of an undisturbed run, and no other file may
-be left. Every kill is a point. A run that ends before it is killed does not count as a point, but is compared as well.
+loading, and continues with --resume each time. Half of the kills are a SIGKILL for the run, a quarter is one for a
+process that it started, and a quarter is Ctrl-C. A run that several processes share continues with another number of
+them. Its output must equal that of an undisturbed run, and neither another file nor a process may be left. Every kill
+is a point. A run that ends before it is killed does not count as a point, but is compared as well.
 """
 
 from __future__ import annotations
@@ -13,17 +16,24 @@ import argparse
 import contextlib
 import gzip
 import json
+import os
 import random
+import signal
 import subprocess
 import sys
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from pydoc_data.topics import topics
 
-__all__ = ["WAYS", "Outcome", "Runs", "write_documents"]
+import psutil
+
+__all__ = ["WAYS", "Outcome", "Runs", "write_documents", "write_short_documents"]
+
+PATIENCE = 120.0  # seconds in which a run that was killed must end, with all of its processes
 
 WAYS: dict[str, tuple[str, ...]] = {
     "tokens": ("scores.jsonl", "--per", "token"),
@@ -32,6 +42,9 @@ WAYS: dict[str, tuple[str, ...]] = {
     "tokens with alternatives, two at a time": ("scores.csv", "--per", "token", "--top", "3", "--batch-size", "2"),
     "lines, as one text": ("scores.jsonl", "--per", "line", "--continuous"),
     "words of JSON lines, two at a time": ("scores.jsonl", "--per", "word", "--field", "text", "--batch-size", "2"),
+    "short documents, by length": ("scores.jsonl", "--field", "text", "--batch-size", "auto"),
+    "short documents, two processes": ("scores.jsonl", "--field", "text", "--processes", "2"),
+    "words of short documents, two processes": ("scores.csv", "--per", "word", "--field", "text", "--processes", "2"),
 }
 
 
@@ -43,6 +56,7 @@ class Outcome:
         runs: number of compared runs; kills: number of kills of all runs.
         before_saving: kills before the first state; at_states: sizes of the states at the other kills.
         positions: fraction of the output that existed at each of these kills.
+        killed: number of kills by what was killed.
         different: runs whose output differed from the undisturbed run's.
     """
 
@@ -51,6 +65,7 @@ class Outcome:
     before_saving: int = 0
     at_states: list[int] = field(default_factory=list)
     positions: list[float] = field(default_factory=list)
+    killed: Counter[str] = field(default_factory=Counter)
     different: list[str] = field(default_factory=list)
 
 
@@ -71,14 +86,34 @@ def write_documents(folder: Path, size: int) -> tuple[Path, Path]:
     return documents, lines
 
 
+def write_short_documents(folder: Path, count: int) -> Path:
+    """Write short documents as JSON lines, of which one is broken."""
+    path, text = folder / "short.jsonl", topics["specialnames"]
+    lines = [json.dumps({"text": text[number : number + 2 + number % 40]}) for number in range(count)]
+    lines[count // 2] = '{"text": 5}'
+    path.write_text("\n".join(lines) + "\n", "utf-8")
+    return path
+
+
 class Runs:
-    """The ways to run on a bundle, each with the output of an undisturbed run."""
+    """The ways to run on a bundle, each with the output of an undisturbed run.
+
+    Args:
+        size: bytes of all documents of ordinary runs; short: number of documents of runs by chunks of documents.
+    """
 
     def __init__(
-        self, bundle: Path, folder: Path, size: int, save_every: float, ways: Sequence[str] = tuple(WAYS)
+        self,
+        bundle: Path,
+        folder: Path,
+        size: int,
+        save_every: float,
+        ways: Sequence[str] = tuple(WAYS),
+        short: int = 1000,
     ) -> None:
         self.bundle, self.folder, self.save_every, self.ways = bundle, folder, save_every, tuple(ways)
         self.documents, self.lines = write_documents(folder, size)
+        self.short = write_short_documents(folder, short)
         self.expected: dict[str, bytes] = {}
         self.seconds: dict[str, float] = {}
         for way in self.ways:
@@ -92,12 +127,12 @@ class Runs:
         """Start a run in a separate process; it saves its state so often that most kills come after one."""
         out.mkdir(exist_ok=True)
         name, *options = WAYS[way]
-        given = self.lines if "--field" in options else self.documents
+        given = self.short if "short" in way else self.lines if "--field" in options else self.documents
         line = [sys.executable, "-m", "xlexport", "score", str(self.bundle), str(given), "-o", str(out / name)]
         line += ["--threads", "1", "--save-every", str(self.save_every), *options, *more]
         if (out / name).exists():
             line.append("--force")
-        return subprocess.Popen(line, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+        return subprocess.Popen(line, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, start_new_session=True)
 
     def kill(self, way: str, rng: random.Random, outcome: Outcome) -> None:
         """Kill runs at random moments, continue them, and compare the outputs."""
@@ -105,27 +140,29 @@ class Runs:
             out = Path(scratch)
             name = WAYS[way][0]
             partial, state = out / f"{name}.partial", out / f"{name}.partial.state"
-            killed = 0
+            killed, ended = 0, False
             for _ in range(rng.choice((1, 1, 2, 3))):
-                process = self.start(way, out, *(["--resume"] if killed else []))
+                process = self.start(way, out, *_again(way, killed, rng))
                 began, moment = time.monotonic(), rng.uniform(0, self.seconds[way])
                 with contextlib.suppress(subprocess.TimeoutExpired):
                     process.wait(moment)
                     if not killed:  # it ended before the kill
                         self.seconds[way] = min(self.seconds[way], time.monotonic() - began)
+                    ended = True
                     break
-                process.kill()
-                process.communicate()
+                outcome.killed[_kill(process, rng)] += 1
+                if not _end(process):
+                    outcome.different.append(f"{way}: a process of a run that was killed did not end")
                 killed += 1
-                if (out / name).exists() == partial.exists() and (out / name).exists():
+                if (out / name).exists() and partial.exists():
                     outcome.different.append(f"{way}: both {name} and its partial one were there")
-                if state.exists():
+                if state.exists() and partial.exists():
                     outcome.at_states.append(state.stat().st_size)
                     outcome.positions.append(partial.stat().st_size / len(self.expected[way]))
-                else:
+                elif not (out / name).exists():
                     outcome.before_saving += 1
-            if process.poll() is None or process.returncode < 0:
-                process = self.start(way, out, "--resume")
+            if not ended:
+                process = self.start(way, out, *_again(way, killed, rng))
             _, err = process.communicate()
             outcome.runs += 1
             outcome.kills += killed
@@ -135,22 +172,75 @@ class Runs:
                 outcome.different.append(f"{way}: left {left}")
 
 
+def _again(way: str, killed: int, rng: random.Random) -> list[str]:
+    """Return the further options of a run that was killed so often."""
+    if not killed:
+        return []
+    return ["--resume", *(["--processes", str(rng.randint(1, 3))] if "processes" in way else [])]
+
+
+def _kill(process: subprocess.Popen[bytes], rng: random.Random) -> str:
+    """Kill a run or a process of it, or interrupt them all, as Ctrl-C does; return what was killed."""
+    kind = rng.choice(("run", "run", "worker", "Ctrl-C"))
+    with contextlib.suppress(psutil.NoSuchProcess, ProcessLookupError):  # it ended by itself
+        if kind == "Ctrl-C":
+            os.killpg(process.pid, signal.SIGINT)
+            return kind
+        children = psutil.Process(process.pid).children() if kind == "worker" else []
+        workers = [child for child in children if "spawn_main" in " ".join(child.cmdline())]
+        if workers:
+            rng.choice(workers).kill()
+            return kind
+    process.kill()
+    return "run"
+
+
+def _end(process: subprocess.Popen[bytes]) -> bool:
+    """Wait for the end of a run and of the processes that it started; return whether all ended in time."""
+    until = time.monotonic() + PATIENCE
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        process.communicate(timeout=PATIENCE)
+    while left := _left(process.pid):
+        if time.monotonic() > until:
+            for other in left:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(other, signal.SIGKILL)
+            process.communicate()
+            return False
+        time.sleep(0.02)
+    return True
+
+
+def _left(group: int) -> list[int]:
+    """Return the processes of a group that are there."""
+    found: list[int] = []
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.NoSuchProcess, ProcessLookupError):
+            if os.getpgid(process.pid) == group and process.status() != psutil.STATUS_ZOMBIE:
+                found.append(process.pid)
+    return found
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("bundle", type=Path)
     parser.add_argument("--points", type=int, default=50)
     parser.add_argument("--bytes", type=int, default=16_000, help="bytes of text for each run")
+    parser.add_argument("--documents", type=int, default=4000, help="number of documents of runs by chunks")
+    parser.add_argument("--way", default="", help="only runs with this in their names")
     parser.add_argument("--save-every", type=float, default=0.2, help="seconds")
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
     outcome, rng = Outcome(), random.Random(options.seed)
+    ways = [way for way in WAYS if options.way in way] or parser.error(f"--way: none of {', '.join(WAYS)}")
     with tempfile.TemporaryDirectory() as folder:
-        runs = Runs(options.bundle, Path(folder), options.bytes, options.save_every)
+        runs = Runs(options.bundle, Path(folder), options.bytes, options.save_every, ways, options.documents)
         print({way: f"{len(runs.expected[way]):,} bytes in {runs.seconds[way]:.1f} s" for way in runs.ways}, flush=True)
         while outcome.kills < options.points:
             runs.kill(runs.ways[outcome.runs % len(runs.ways)], rng, outcome)
             print(f"\r{outcome.kills} kills, {outcome.runs} runs", end="", file=sys.stderr, flush=True)
     print(f"\nkills                 {outcome.kills}, {outcome.before_saving} of them before the first state")
+    print(f"killed                {', '.join(f'{what} {count}' for what, count in outcome.killed.items())}")
     print(f"runs compared         {outcome.runs}")
     if outcome.at_states:
         print(f"output at the others  {min(outcome.positions):.0%} to {max(outcome.positions):.0%} of the whole")

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import gzip
 import importlib.util
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -13,13 +15,20 @@ from pathlib import Path
 from typing import Any
 
 import psutil
+import pyarrow.parquet
 import pytest
 
 from tests.helpers.paths import GOLDEN
+from xlexport.choices import LEVELS
 from xlexport.commands import run
-from xlexport.ray.parts import parts_of
+from xlexport.errors import WorkerError
+from xlexport.ray.job import columns_of, most_actors, reach
+from xlexport.ray.parts import File, parts_of
 from xlexport.ray.places import Place, files_at
 from xlexport.scoring.inputs import Reading
+from xlexport.scoring.parquet_output import records_table
+from xlexport.scoring.run_options import RunOptions
+from xlruntime import OptionError, TextError, load
 
 BUNDLE = GOLDEN / "post_lnorm_same_length_empty" / "bundle"
 LENGTHS = (1, 30, 2, 7, 300, 90, 64, 65, 0, 128, 5)
@@ -55,11 +64,12 @@ def command(*arguments: str | Path) -> list[str]:
 def test_a_part_depends_on_its_file_alone(tmp_path: Path) -> None:
     rows = write_rows(tmp_path / "in", 1, 40) / "0.jsonl"
     reading = Reading(field="text")
-    parts = list(parts_of(str(rows), 3, reading, 1000))
+    file = File("rows", str(rows), 3)
+    parts = list(parts_of(file, reading, 1000))
     assert [part.name for part in parts] == [f"part-0000003-{number:07}" for number in range(len(parts))]
     assert len(parts) > 3
     assert sum(len(part.rows or ()) for part in parts) == 40
-    assert parts == list(parts_of(str(rows), 3, reading, 1000))
+    assert parts == list(parts_of(file, reading, 1000))
 
 
 def test_places_are_read_and_written_whole(tmp_path: Path) -> None:
@@ -69,8 +79,93 @@ def test_places_are_read_and_written_whole(tmp_path: Path) -> None:
     folder.at("one").write(b"text")
     assert (folder.kind, folder.names(), folder.at("one").read()) == ("folder", ["one"], b"text")
     (tmp_path / "out" / "_run.json").write_text("{}")
-    assert files_at(str(tmp_path / "out"), rows=False) == [str(tmp_path / "out" / "one")]
-    assert files_at(f"file://{tmp_path}/out", rows=True) == []
+    assert files_at(f"file://{tmp_path}/out") == [f"file://{tmp_path}/out/one"]
+    assert files_at(f"file://{tmp_path}/out", ["*.jsonl"]) == []
+
+
+@pytest.mark.parametrize(
+    ("pattern", "expected"),
+    [
+        ("", ["a/b/two.txt", "a/one.txt", "three.txt"]),
+        ("/*.txt", ["three.txt"]),
+        ("/**/t*.txt", ["a/b/two.txt", "three.txt"]),
+        ("/a/*", ["a/b/two.txt", "a/one.txt"]),
+        ("/?", ["a/b/two.txt", "a/one.txt"]),
+        ("/three.txt", ["three.txt"]),
+        ("/[!t]*.md", []),
+    ],
+)
+def test_patterns_of_addresses_are_those_of_paths(tmp_path: Path, pattern: str, expected: list[str]) -> None:
+    (tmp_path / "a" / "b").mkdir(parents=True)
+    for name in ("a/one.txt", "a/b/two.txt", "three.txt", ".hidden", "_done.json"):
+        (tmp_path / name).touch()
+    assert files_at(f"file://{tmp_path}{pattern}") == [f"file://{tmp_path}/{name}" for name in expected]
+
+
+def test_the_query_of_an_address_stays_at_its_end(tmp_path: Path) -> None:
+    place = Place("s3://bucket/texts?endpoint_override=localhost:1&scheme=http")
+    assert (place.path, place.at("a.txt").path) == ("bucket/texts", "bucket/texts/a.txt")
+    assert place.at("a.txt").uri == "s3://bucket/texts/a.txt?endpoint_override=localhost:1&scheme=http"
+    assert place.at("a.txt").system is place.system
+    with pytest.raises(OptionError, match="nothing://bucket/: cannot be reached"):
+        Place("nothing://bucket/texts")
+
+
+def test_a_file_on_a_place_is_opened_as_on_one_machine(tmp_path: Path) -> None:
+    (tmp_path / "packed").write_bytes(gzip.compress(b"one\n"))
+    (tmp_path / "zero").write_bytes(b"a\0b")
+    with Place(str(tmp_path / "packed")).open("packed", binary=False) as file:
+        assert file.read() == b"one\n"
+    with pytest.raises(TextError, match="zero: not a text: byte 1 is zero"):
+        Place(str(tmp_path / "zero")).open("zero", binary=False)
+    with Place(str(tmp_path / "zero")).open("zero", binary=True) as file:
+        assert file.read() == b"a\0b"
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("detail", [False, True])
+def test_the_columns_of_a_run_are_those_of_its_records(tmp_path: Path, level: Any, detail: bool) -> None:
+    text = tmp_path / "text.txt"
+    text.write_text("It was | the best\nof times.\n")
+    alone = tmp_path / "alone.parquet"
+    wanted = ("--detail",) if detail and level != "document" else ()
+    assert run(["score", str(BUNDLE), str(text), "--per", level, *wanted, "-o", str(alone), "--threads", "1"]) == 0
+    schema = pyarrow.parquet.read_schema(alone)
+    options = RunOptions(per=level, detail=0 if wanted else None)
+    found = columns_of(options, load(BUNDLE, threads=1).evaluation().values)
+    kinds = {"int64": "int", "double": "float", "bool": "bool", "string": "text"}
+    assert list(found.items()) == [*((field.name, kinds[str(field.type)]) for field in schema), ("error", "text")]
+
+
+def test_a_cluster_that_does_not_answer_is_one_error() -> None:
+    with socket.socket() as server:
+        server.bind(("127.0.0.1", 0))  # and does not listen
+        address = f"ray://127.0.0.1:{server.getsockname()[1]}"
+        with pytest.raises(WorkerError, match="no Ray cluster answers"):
+            reach(address)
+    reach("auto")
+    reach(None)
+
+
+def test_actors_are_as_many_as_fit_the_machines() -> None:
+    nodes = [
+        {"Alive": True, "Resources": {"CPU": 5.0, "GPU": 1.0}},
+        {"Alive": True, "Resources": {"CPU": 1.0}},
+        {"Alive": False, "Resources": {"CPU": 64.0}},
+    ]
+    assert [most_actors(nodes, threads, 0) for threads in (1, 2, 5)] == [6, 2, 1]
+    assert most_actors(nodes, 1, 1) == 1
+    with pytest.raises(WorkerError, match="no machine of the cluster has 2 CPUs and a GPU"):
+        most_actors(nodes[1:], 2, 1)
+
+
+def test_a_part_without_scores_has_the_columns_of_the_others() -> None:
+    table = records_table([{"document": "a", "error": "no"}], {"document": "text", "nats": "float", "error": "text"})
+    assert [(field.name, str(field.type)) for field in table.schema] == [
+        ("document", "string"),
+        ("nats", "double"),
+        ("error", "string"),
+    ]
 
 
 @pytest.mark.skipif(importlib.util.find_spec("ray") is not None, reason="ray is installed")
@@ -86,6 +181,11 @@ def test_without_ray_the_command_says_what_to_install(tmp_path: Path, capsys: py
         (("--ray",), "--ray writes a folder"),
         (("-o", "out", "--strict", "--ray"), "--strict does not go together with --ray"),
         (("-o", "out", "--format", "csv", "--ray"), "--ray writes parquet or jsonl"),
+        (("-o", "out.csv", "--ray"), "--ray writes parquet or jsonl, not csv"),
+        (("-o", "out", "--save-every", "10", "--ray"), "--save-every does not go together with --ray"),
+        (("-o", "out", "--device", "cuda:1", "--ray"), "Ray chooses the GPU of each process"),
+        (("-", "-o", "out", "--ray"), "not standard input"),
+        (("-o", "out/"), "Only --ray writes folders"),
         (("-o", "s3://bucket/out"), "only --ray reads and writes object stores"),
     ],
 )

@@ -171,8 +171,12 @@ def _is_complete(file: PartialFile) -> bool:
 def _paths(given: Sequence[Path | str]) -> list[Path]:
     """Return paths; refuse addresses of object stores."""
     for place in given:
-        if isinstance(place, str):
+        if isinstance(place, str) and "://" in place:
             raise click.UsageError(f"{place}: only --ray reads and writes object stores. Add --ray.")
+        if isinstance(place, str):
+            raise click.UsageError(
+                f"{place!r} is the name of a folder. Give that of a file. Only --ray writes folders."
+            )
     return [Path(place) for place in given]
 
 

@@ -53,10 +53,10 @@ class PlaceName(click.Path):
 
 
 class _OutputPlace(OutputFile):
-    """A file to write, or the address of a folder in an object store."""
+    """A file to write; or a text if it is the address of an object store, or the name of a folder."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        return value if "://" in str(value) else super().convert(value, param, ctx)
+        return value if "://" in str(value) or str(value).endswith("/") else super().convert(value, param, ctx)
 
 
 OUTPUT_PLACE = _OutputPlace()

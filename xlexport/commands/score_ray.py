@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import click
+from click.core import ParameterSource
 
 from xlexport.commands.input_options import ItemSelection
-from xlexport.commands.score_options import HERE, OutputOptions, RecordOptions, SharingOptions
+from xlexport.commands.score_options import ENDINGS, HERE, OutputOptions, RecordOptions, SharingOptions
 from xlexport.extras import require
 from xlexport.terminal import Interrupted, tell
 
@@ -35,29 +37,37 @@ def score_on_ray(
     output = writing.output
     if output is None or str(output) == "-":
         raise click.UsageError("--ray writes a folder. Give it with -o.")
+    if "-" in map(str, files):
+        raise click.UsageError("--ray reads files that all machines see, not standard input.")
+    saved = click.get_current_context().get_parameter_source("save_every")
     for option, given in (
         ("--strict", strict),
-        ("--include", selection.include),
         ("--continuous", selection.continuous),
+        ("--save-every", saved is not ParameterSource.DEFAULT),
     ):
         if given:
             raise click.UsageError(f"{option} does not go together with --ray. Leave it out.")
-    if record.kind not in (None, "jsonl", "parquet"):
-        raise click.UsageError(f"--ray writes parquet or jsonl, but --format is {record.kind}.")
+    if str(runtime["device"]).startswith("cuda:"):
+        raise click.UsageError(
+            f"--device {runtime['device']}: Ray chooses the GPU of each process. Give --device cuda."
+        )
+    kind = record.kind or ("jsonl" if record.as_json else ENDINGS.get(Path(output).suffix, "parquet"))
+    if kind not in ("jsonl", "parquet"):
+        raise click.UsageError(f"--ray writes parquet or jsonl, not {kind}. Choose with --format.")
     require("ray")
     from xlexport.ray.job import Cluster, score_files
     from xlexport.scoring.run_options import RunOptions
 
+    reading = replace(selection.reading, regions=record.level == "region", region_field=record.region_field)
     options = RunOptions(
         per=record.level,
-        reading=selection.reading,
+        reading=reading,
         batch_size=sharing.batch(alone=record.boundary == "corrected"),
         detail=record.alternatives,
         bos=record.bos,
         corrected=record.boundary == "corrected",
     )
     address = None if sharing.ray == HERE else sharing.ray
-    kind = "jsonl" if record.as_json else record.kind or "parquet"
     try:
         totals = score_files(
             bundle,
@@ -65,7 +75,8 @@ def score_on_ray(
             str(output),
             options,
             evaluation,
-            Cluster(address, sharing.processes, runtime["threads"] or 1),
+            Cluster(address, sharing.processes, runtime),
+            include=selection.include,
             kind=kind,
             resume=writing.resume,
             force=writing.force,

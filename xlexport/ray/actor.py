@@ -16,7 +16,7 @@ from xlexport.ray.parts import Part, chunks_of, documents_of_rows
 from xlexport.ray.places import Place
 from xlexport.scoring.chunks import Chunk, score_chunk
 from xlexport.scoring.inputs import Input
-from xlexport.scoring.parquet_output import write_parquet
+from xlexport.scoring.parquet_output import records_table, write_parquet
 from xlexport.scoring.rows import Row
 from xlexport.scoring.run import make_scorer
 from xlexport.scoring.run_options import RunOptions
@@ -33,6 +33,7 @@ class Work:
 
     Attributes:
         runtime: arguments of `open_bundle`; settings: of `Model.evaluation`.
+        columns: the columns of all records in their order, each with its kind if it has no value.
         output: the folder of the parts' outputs, and kind: their format. Only for `PartActor`.
     """
 
@@ -40,6 +41,7 @@ class Work:
     runtime: Mapping[str, Any]
     settings: Mapping[str, Any]
     options: RunOptions
+    columns: Mapping[str, str]
     output: str = ""
     kind: Literal["parquet", "jsonl"] = "parquet"
 
@@ -89,7 +91,7 @@ class PartActor(_Actor):
                     file.write(json.dumps(row, ensure_ascii=False) + "\n")
             if work.kind == "parquet":
                 table = Path(folder, "table")
-                write_parquet(lines, table, {ERROR: "text"})
+                write_parquet(lines, table, work.columns)
                 lines = table
             Place(work.output).at(f"{part.name}.{work.kind}").write(lines)
 
@@ -99,21 +101,15 @@ class RowActor(_Actor):
 
     def __call__(self, batch: Any) -> Iterator[Any]:
         """Yield a table of records for a table of documents."""
-        import pyarrow
-
         reading = self._work.options.reading
-        values = batch.to_pylist()
-        names = [str(row.get(reading.id_field, number)) for number, row in enumerate(values)]
-        sizes = [len(row.get(reading.field) or "") for row in values]
-        rows = tuple(Row(name, row, size) for name, row, size in zip(names, values, sizes, strict=True))
+        rows = tuple(
+            Row(f"row {number}", row, _size(row.get(str(reading.field))))
+            for number, row in enumerate(batch.to_pylist())
+        )
         chunks = documents_of_rows(rows, Input("dataset", None), reading, self._keep)
-        found = list(self._rows(chunks, Totals()))
-        table = pyarrow.Table.from_pylist(_filled(found))
-        at = table.schema.get_field_index(ERROR)
-        yield table.set_column(at, ERROR, table[ERROR].cast(pyarrow.string())) if at >= 0 else table
+        yield records_table(list(self._rows(chunks, Totals())), self._work.columns)
 
 
-def _filled(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return rows that all have the same columns."""
-    names = dict.fromkeys(name for row in rows for name in row)
-    return [{name: row.get(name) for name in names} for row in rows]
+def _size(content: Any) -> int:
+    """Return about how many bytes the text or the token ids of a row have."""
+    return len(content) if isinstance(content, str | bytes | list) else 0

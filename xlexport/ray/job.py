@@ -5,13 +5,17 @@ The program that starts the run holds the names of files and of finished parts, 
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
+import os
 import re
+import socket
+import sys
 import warnings
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -19,22 +23,25 @@ from xlexport.bundles import open_bundle
 from xlexport.errors import OutputExistsError, ResumeError, WorkerError
 from xlexport.extras import require
 from xlexport.ray.actor import ERROR, PartActor, Work
-from xlexport.ray.parts import parts_of, rows_of
-from xlexport.ray.places import Place, files_at
-from xlexport.scoring.carried import own_columns
-from xlexport.scoring.inputs import nothing_in
+from xlexport.ray.parts import File, parts_of
+from xlexport.ray.places import Place, files_at, is_address
+from xlexport.scoring.carried import kinds_of_columns, own_columns
+from xlexport.scoring.inputs import ROWS, Reading, find_inputs, nothing_in
 from xlexport.scoring.items import CarriedColumns
 from xlexport.scoring.resume import changes
 from xlexport.scoring.run import make_scorer
 from xlexport.scoring.run_options import RunOptions, describe_run
 from xlexport.scoring.totals import Totals
+from xlruntime import Model
 from xlruntime.messages import counted, first_line
 
-__all__ = ["Cluster", "score_files"]
+__all__ = ["Cluster", "columns_of", "most_actors", "reach", "score_files"]
 
 PART_BYTES = 1 << 20  # of rows
 READERS = 4  # tasks that read files at the same time
 MOST_RESTARTS = 3  # of an actor that is killed; a document that kills each of them must not do so for ever
+CONNECT_SECONDS = 20
+CORE_LOG = "RAY_BACKEND_LOG_LEVEL"
 RUN, DONE = "_run.json", "_done.json"
 PART_NAME = re.compile(r"part-(\d+)-(\d+)\.(?:parquet|jsonl)")
 
@@ -45,13 +52,29 @@ class Cluster:
 
     Attributes:
         address: of a cluster, as `ray.init` takes it; None: this machine.
-        actors: number of processes that score; None: as many as the CPUs allow.
-        threads: of each of them.
+        actors: number of processes that score; None: as many as the CPUs, or the GPUs, allow.
+        runtime: arguments of `open_bundle`; `threads` are the CPUs of each process. With a device that is not the CPU,
+            each process gets one GPU.
     """
 
     address: str | None = None
     actors: int | None = None
-    threads: int = 1
+    runtime: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def threads(self) -> int:
+        """The CPUs of each process."""
+        return self.runtime.get("threads") or 1
+
+    @property
+    def device(self) -> str:
+        """The device of each process."""
+        return str(self.runtime.get("device", "cpu"))
+
+    def open(self, bundle: str) -> Model:
+        """Open the bundle on this machine, which may have no GPU."""
+        own = {"device": "cpu", "strict_device": False, "cuda_graphs": False} if self.device != "cpu" else {}
+        return open_bundle(bundle, **{**self.runtime, **own})
 
 
 def score_files(
@@ -62,6 +85,7 @@ def score_files(
     settings: Mapping[str, Any],
     cluster: Cluster,
     *,
+    include: Sequence[str] = (),
     kind: Literal["parquet", "jsonl"] = "parquet",
     resume: bool = False,
     force: bool = False,
@@ -71,7 +95,8 @@ def score_files(
     """Score files or folders, and write a folder with a file of records for each part; return the sums of this process.
 
     Args:
-        bundle, files, output: paths that all machines see, or URIs of an object store.
+        bundle, files, output: paths that all machines see; files and output may also be URIs of an object store.
+        include: patterns of file names; other files in folders are left out.
         resume: leave out the parts that an earlier run has written; force: remove them.
         tell: called with lines for people.
         part_bytes: about how many bytes of rows a part has.
@@ -80,26 +105,30 @@ def score_files(
         MissingDependencyError: Ray or pyarrow is not installed.
         OutputExistsError: the folder holds something, and neither `resume` nor `force` is given.
         ResumeError: it is the folder of another run. TextError: no files are found.
-        WorkerError: the cluster could not complete the run.
+        OptionError: pyarrow does not reach an object store.
+        WorkerError: the cluster does not answer, or could not complete the run.
     """
     require("ray")
+    reach(cluster.address)
     reading = options.reading
-    inputs = [file for given in files for file in files_at(given, reading.field is not None)]
-    if not inputs:
-        raise nothing_in(list(files), "files with rows" if reading.field is not None else "files")
-    runtime: dict[str, Any] = {"threads": cluster.threads}
-    model = open_bundle(bundle, **runtime)
+    output = _anywhere(output)
+    inputs = _inputs(files, include, reading, output, tell)
+    bundle = os.path.abspath(bundle)
+    runtime = {**cluster.runtime, "threads": cluster.threads}
+    model = replace(cluster, runtime=runtime).open(bundle)
     chosen = model.evaluation(**settings)
     if reading.field is not None and reading.keep is None:
         reading = replace(reading, keep=_columns(inputs[0], reading, options, chosen.values))
     options = replace(options, kind="jsonl", reading=reading, by_chunks=True)
     make_scorer(model, chosen, options)  # an error about the options comes before any work
     run = {**describe_run(model, chosen, options, []), "part bytes": part_bytes, "format": kind}
-    run["inputs"] = [[file, (status := Place(file).status).size, str(status.mtime)] for file in inputs]
+    run["options"]["--device"] = cluster.device
+    run["inputs"] = [[file.uri, (status := Place(file.uri).status).size, str(status.mtime)] for file in inputs]
+    columns = columns_of(options, chosen.values)
     model.release()
     done = _begun(Place(output), json.loads(json.dumps(run)), resume, force, tell)
-    items = [{"uri": file, "file": number, "done": done[number]} for number, file in enumerate(inputs)]
-    work = Work(str(bundle), runtime, settings, options, output, kind)
+    items = [{"file": file, "done": done[file.number]} for file in inputs]
+    work = Work(bundle, runtime, settings, options, columns, output, kind)
     totals = Totals()
     for counts in _counts(items, work, cluster, part_bytes):
         for name, value in counts.items():
@@ -108,14 +137,45 @@ def score_files(
     return totals
 
 
-def _columns(uri: str, reading: Any, options: RunOptions, settings: Mapping[str, Any]) -> tuple[str, ...]:
+def _anywhere(place: str) -> str:
+    """Return an address, or a path that does not depend on the folder in which a process runs."""
+    return place if is_address(place) else os.path.abspath(place)
+
+
+def _inputs(
+    files: Sequence[str], include: Sequence[str], reading: Reading, output: str, tell: Callable[[str], None]
+) -> list[File]:
+    """Return the files to score, in the order of a run on one machine; files in the output's folder are left out.
+
+    Raises:
+        TextError: there are none.
+    """
+    found: list[str] = []
+    for given in files:
+        if is_address(given):
+            found += files_at(given, include or (ROWS if reading.field is not None else ()))
+        else:
+            found += [file.name for file in find_inputs([Path(given)], include, reading, (), tell)]
+    found = [name for name in found if not _anywhere(name).startswith(f"{output.rstrip('/')}/")]
+    if not found:
+        raise nothing_in(list(files), "files with rows" if reading.field is not None else "files")
+    return [File(name, _anywhere(name), number) for number, name in enumerate(found)]
+
+
+def columns_of(options: RunOptions, settings: Mapping[str, Any]) -> dict[str, str]:
+    """Return the columns of all records, each with the kind that it has without values."""
+    carried, detail = options.reading.keep or (), options.detail is not None
+    return {**kinds_of_columns(options.per, settings, carried, detail, options.corrected), ERROR: "text"}
+
+
+def _columns(file: File, reading: Reading, options: RunOptions, settings: Mapping[str, Any]) -> tuple[str, ...]:
     """Return the columns that records repeat: all others of the first row, as in a run on one machine."""
-    first = next(rows_of(uri, reading), None)
+    first = next(file.rows(reading), None)
     if first is None or isinstance(first.values, Exception):
         return ()
     columns = CarriedColumns(reading, own_columns(options.per, settings) | {ERROR}, lambda line: None)
     columns.check(first.values, first.name)
-    return tuple(columns.of(first.values, first.name, uri))
+    return tuple(columns.of(first.values, first.name, file.name))
 
 
 def _begun(
@@ -172,20 +232,20 @@ def _counts(items: list[dict[str, Any]], work: Work, cluster: Cluster, part_byte
     started = not ray.is_initialized()
     logging.getLogger("ray.data").setLevel(logging.ERROR)
     if started:
-        ray.init(**_initial(cluster))
+        _start(cluster)
     context = DataContext.get_current()
     before = context.target_max_block_size, context.enable_progress_bars
     # A block for each part, so that parts reach the actors as soon as they are read.
     context.target_max_block_size, context.enable_progress_bars = part_bytes, False
     try:
-        cpus = int(ray.cluster_resources().get("CPU", 1))
-        actors = cluster.actors or max(cpus // cluster.threads, 1)
+        gpus = 0 if cluster.device == "cpu" else 1
+        actors = cluster.actors or most_actors(ray.nodes(), cluster.threads, gpus)
         reading = work.options.reading
 
         def read(batch: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
             for item in batch["item"]:
                 known = set(item["done"])
-                for part in parts_of(item["uri"], item["file"], reading, part_bytes):
+                for part in parts_of(item["file"], reading, part_bytes):
                     if part.number not in known:
                         yield {"part": [part]}
 
@@ -200,6 +260,7 @@ def _counts(items: list[dict[str, Any]], work: Work, cluster: Cluster, part_byte
                 batch_size=1,
                 compute=ActorPoolStrategy(size=actors),
                 num_cpus=cluster.threads,
+                num_gpus=gpus,
                 max_restarts=MOST_RESTARTS,
                 max_task_retries=MOST_RESTARTS,
             )
@@ -215,10 +276,82 @@ def _counts(items: list[dict[str, Any]], work: Work, cluster: Cluster, part_byte
             ray.shutdown()
 
 
+def reach(address: str | None) -> None:
+    """Connect to the address of a cluster, because Ray itself tries for minutes.
+
+    Raises:
+        WorkerError: nothing answers there.
+    """
+    host, mark, port = (address or "").removeprefix("ray://").rpartition(":")
+    if not mark or not port.isdigit():  # such as `auto`
+        return
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), CONNECT_SECONDS).close()
+    except (OSError, OverflowError) as error:
+        raise WorkerError(
+            f"{address}: no Ray cluster answers ({first_line(error)}).",
+            repair="Check the address, and `ray status` there; or leave out the address.",
+        ) from error
+
+
+def _start(cluster: Cluster) -> None:
+    """Connect to a cluster, or start one here; without the log of Ray's core, since errors come as exceptions.
+
+    Raises:
+        WorkerError: the cluster cannot be reached or started.
+    """
+    import ray
+
+    before = os.environ.get(CORE_LOG)
+    os.environ.setdefault(CORE_LOG, "fatal")
+    try:
+        with _no_standard_error():  # the core writes there that it has read this level
+            ray.init(**_initial(cluster))
+    except Exception as error:  # Ray raises ConnectionError, ValueError, RuntimeError, and also Exception itself
+        raise WorkerError(
+            f"{cluster.address or 'this machine'}: Ray did not start ({first_line(error)[:300]}).",
+            repair="Check the address, and `ray status` there; or leave out the address.",
+        ) from error
+    finally:
+        if before is None:
+            del os.environ[CORE_LOG]
+
+
+@contextlib.contextmanager
+def _no_standard_error() -> Iterator[None]:
+    """Let nothing of this process, not even libraries in C++, write to standard error."""
+    sys.stderr.flush()
+    kept = os.dup(2)
+    try:
+        with open(os.devnull, "wb") as nothing:
+            os.dup2(nothing.fileno(), 2)
+        yield
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)
+
+
+def most_actors(nodes: Sequence[Mapping[str, Any]], threads: int, gpus: int) -> int:
+    """Return the number of actors for which the machines of a cluster have CPUs and GPUs.
+
+    Raises:
+        WorkerError: no machine has enough for one.
+    """
+    total = 0
+    for node in nodes:
+        resources = node["Resources"] if node["Alive"] else {}
+        fitting = int(resources.get("CPU", 0)) // threads
+        total += min(fitting, int(resources.get("GPU", 0))) if gpus else fitting
+    if not total:
+        wanted = f"{counted(threads, 'CPU')}{' and a GPU' if gpus else ''}"
+        raise WorkerError(f"no machine of the cluster has {wanted}.", repair="Give fewer --threads, or another device.")
+    return total
+
+
 def _initial(cluster: Cluster) -> dict[str, Any]:
     """Return the arguments of `ray.init`."""
     quiet = {"log_to_driver": False, "logging_level": "ERROR"}
     if cluster.address is not None:
         return {"address": cluster.address, **quiet}
-    own = {} if cluster.actors is None else {"num_cpus": cluster.actors * cluster.threads}
-    return {"include_dashboard": False, **own, **quiet}
+    cpus = max((cluster.actors or 1) * cluster.threads, 0 if cluster.actors else os.cpu_count() or 1)
+    return {"include_dashboard": False, "num_cpus": cpus, **quiet}

@@ -2,15 +2,29 @@
 
 from __future__ import annotations
 
+import fnmatch
+import functools
+import glob
+import io
 import os
 import uuid
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 
-__all__ = ["Place", "files_at"]
+from xlexport.scoring.text_source import unpacked
+from xlruntime import OptionError
+from xlruntime.messages import first_line
 
-ROW_ENDINGS = (".jsonl", ".ndjson", ".csv", ".tsv", ".parquet", ".jsonl.gz", ".ndjson.gz", ".csv.gz", ".tsv.gz")
+__all__ = ["Place", "files_at", "is_address"]
+
 COPIED = 1 << 20
+STORES = 16  # file systems that stay open
+
+
+def is_address(place: str) -> bool:
+    """Return whether a text is the address of an object store, such as `s3://bucket/key`."""
+    return "://" in place
 
 
 class Place:
@@ -18,19 +32,29 @@ class Place:
 
     Attributes:
         uri: as it was given; system: pyarrow's file system; path: the path on it.
+
+    Raises:
+        OptionError: pyarrow knows no such file system.
     """
 
     def __init__(self, uri: str) -> None:
-        from pyarrow import fs
-
         self.uri = uri
-        system, path = fs.FileSystem.from_uri(uri) if "://" in uri else (fs.LocalFileSystem(), os.path.abspath(uri))
-        self.system: Any = system
-        self.path: str = path
+        address, self._query = _parts(uri)
+        self.system: Any
+        self.path: str
+        if is_address(uri):
+            scheme, _, rest = address.partition("://")
+            bucket, _, key = rest.partition("/")
+            self.system, root = _file_system(f"{scheme}://{bucket}/{self._query}")
+            self.path = f"{root.rstrip('/')}/{key}".rstrip("/")
+        else:
+            self.system, root = _file_system("")
+            self.path = os.path.abspath(uri)
 
     def at(self, name: str) -> Place:
         """Return the place of a file in this folder."""
-        return Place(f"{self.uri.rstrip('/')}/{name}")
+        address, query = _parts(self.uri)
+        return Place(f"{address.rstrip('/')}/{name}{query}")
 
     @property
     def status(self) -> Any:
@@ -49,9 +73,10 @@ class Place:
         found = self.system.get_file_info(fs.FileSelector(self.path, allow_not_found=True))
         return sorted(entry.base_name for entry in found if entry.is_file)
 
-    def open(self) -> BinaryIO:
-        """Open the file to read; gzip is unpacked if its name ends in .gz."""
-        return cast(BinaryIO, self.system.open_input_stream(self.path))
+    def open(self, name: str, binary: bool) -> BinaryIO:
+        """Open the file to read, as `scoring.text_source.open_input` does."""
+        raw = self.system.open_input_stream(self.path, compression=None)
+        return unpacked(io.BufferedReader(raw), name, self.path.endswith(".gz"), binary)
 
     def open_table(self) -> BinaryIO:
         """Open the file to read from any position."""
@@ -59,8 +84,8 @@ class Place:
 
     def read(self) -> bytes:
         """Return the whole file."""
-        with self.open() as file:
-            return file.read()
+        with self.system.open_input_stream(self.path, compression=None) as file:
+            return cast(bytes, file.read())
 
     def write(self, content: bytes | Path) -> None:
         """Write the file, which appears whole: object stores publish it when it is closed, disks by a new name."""
@@ -68,7 +93,7 @@ class Place:
 
         is_local = isinstance(self.system, fs.LocalFileSystem)
         path = f"{self.path}.{uuid.uuid4().hex}.unfinished" if is_local else self.path
-        with self.system.open_output_stream(path) as file:
+        with self.system.open_output_stream(path, compression=None) as file:
             if isinstance(content, bytes):
                 file.write(content)
             else:
@@ -87,22 +112,70 @@ class Place:
         self.system.create_dir(self.path, recursive=True)
 
 
-def files_at(uri: str, rows: bool) -> list[str]:
-    """Return the files of a folder, sorted, or the file itself.
+def files_at(uri: str, patterns: Sequence[str] = ()) -> list[str]:
+    """Return the files of a folder or of a pattern in an object store, sorted, or the file itself.
+
+    Hidden files, and those whose name begins with `_`, are left out.
 
     Args:
-        rows: whether to take only files with rows from folders.
+        patterns: the names of the files to take from a folder; none: all.
     """
     from pyarrow import fs
 
-    place = Place(uri)
-    if place.kind != "folder":
+    address, query = _parts(uri)
+    parts = address.split("/")
+    named = next((number for number, part in enumerate(parts) if number > 2 and glob.has_magic(part)), len(parts))
+    folder = Place("/".join(parts[:named]).rstrip("/") + query)
+    if named == len(parts) and folder.kind != "folder":
         return [uri]
-    found = [
-        entry.path
-        for entry in place.system.get_file_info(fs.FileSelector(place.path, recursive=True))
-        if entry.is_file and not os.path.basename(entry.path).startswith((".", "_"))
+    selector = fs.FileSelector(folder.path, allow_not_found=True, recursive=True)
+    inside = [
+        entry.path.removeprefix(folder.path).strip("/")
+        for entry in folder.system.get_file_info(selector)
+        if entry.is_file and not entry.base_name.startswith((".", "_"))
     ]
-    prefix = uri.rstrip("/")
-    names = [f"{prefix}{path.removeprefix(place.path.rstrip('/'))}" for path in sorted(found)]
-    return [name for name in names if not rows or name.endswith(ROW_ENDINGS)]
+    taken = [
+        name
+        for name in sorted(inside)
+        if _matches(name.split("/"), parts[named:])
+        and (not patterns or any(fnmatch.fnmatch(name.rpartition("/")[2], pattern) for pattern in patterns))
+    ]
+    return [folder.at(name).uri for name in taken]
+
+
+def _parts(uri: str) -> tuple[str, str]:
+    """Return an address and its query, which says how to reach the store; a path on a disk has none."""
+    if not is_address(uri):
+        return uri, ""
+    address, mark, query = uri.partition("?")
+    return (address, mark + query) if "=" in query else (uri, "")  # a pattern may have a ?, too
+
+
+def _matches(name: Sequence[str], pattern: Sequence[str]) -> bool:
+    """Return whether a path, or a folder it is in, matches a pattern: `**` goes into folders, and `*` does not."""
+    if not pattern:
+        return True
+    if pattern[0] == "**":
+        return _matches(name, pattern[1:]) or (len(name) > 1 and _matches(name[1:], pattern))
+    return bool(name) and fnmatch.fnmatchcase(name[0], pattern[0]) and _matches(name[1:], pattern[1:])
+
+
+@functools.lru_cache(STORES)
+def _file_system(root: str) -> tuple[Any, str]:
+    """Return the file system of the root of a store, or of this machine if `root` is empty, and the path of the root.
+
+    Raises:
+        OptionError: pyarrow knows no such file system.
+    """
+    import pyarrow
+    from pyarrow import fs
+
+    if not root:
+        return fs.LocalFileSystem(), "/"
+    try:
+        return cast(tuple[Any, str], fs.FileSystem.from_uri(root))
+    except (pyarrow.ArrowException, ValueError, OSError) as error:
+        raise OptionError(
+            f"{root}: cannot be reached ({first_line(error)[:300]}).",
+            repair="Check the address, and the settings and keys of the object store.",
+        ) from error

@@ -7,7 +7,7 @@ from typing import Any
 
 from xlexport.scoring.output_formats import Columns
 
-__all__ = ["own_columns", "with_columns"]
+__all__ = ["kinds_of_columns", "own_columns", "with_columns"]
 
 PARTS = [
     "start",
@@ -29,6 +29,15 @@ PARTS = [
     "entropy_sum",
     "context",
 ]
+CORRECTED = ("corrected_nats", "corrected_bits")
+DETAIL = ("entropy_first", "entropy_sum", "rank", "entropy")
+KINDS = {  # of all columns that are not int
+    **dict.fromkeys(("text", "word", "region", "token"), "text"),
+    **dict.fromkeys(("nats", "bits", "log_prob", "surprisal_bits", "perplexity"), "float"),
+    **dict.fromkeys(("bits_per_byte", "bits_per_char", "bits_per_token"), "float"),
+    **dict.fromkeys(("corrected_nats", "corrected_bits", "entropy_first", "entropy_sum", "entropy"), "float"),
+    "complete": "bool",
+}
 OWN = {
     "document": [
         "tokens",
@@ -67,6 +76,33 @@ def own_columns(level: str, settings: Iterable[str]) -> frozenset[str]:
         settings: names of the evaluation settings that the bundle declares.
     """
     return frozenset(["document", *OWN[level], *(settings if level == "document" else ())])
+
+
+def kinds_of_columns(
+    level: str, settings: Mapping[str, Any], carried: Iterable[str], detail: bool, corrected: bool
+) -> dict[str, str]:
+    """Return the columns of records in their order, each with its kind: int, float, bool or text.
+
+    Args:
+        settings: the evaluation settings by name.
+        carried: columns of the input.
+        detail, corrected: whether records have the columns of these options.
+    """
+    absent = {
+        "tokens_per_second",
+        *(() if corrected else CORRECTED),
+        *(() if detail else DETAIL),
+        *(() if level in ("document", "line") else ("bits_per_byte",)),
+        *(("words",) if level == "word" else ()),
+    }
+    own = {name: KINDS.get(name, "int") for name in OWN[level] if name not in absent and not name.startswith("top")}
+    if level == "document":
+        own |= {name: _kind_of(value) for name, value in settings.items()}
+    return {"document": "text", **dict.fromkeys(carried, "text"), **own}
+
+
+def _kind_of(value: Any) -> str:
+    return "bool" if isinstance(value, bool) else "float" if isinstance(value, float) else "int"
 
 
 def with_columns(record: Columns, columns: Mapping[str, Any]) -> Columns:

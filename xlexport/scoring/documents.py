@@ -28,7 +28,16 @@ from xlruntime import Document, TextError
 from xlruntime.documents import Ids
 from xlruntime.limits import Limits, read_at_most
 
-__all__ = ["KEPT_LIMITS", "documents", "documents_by_input", "kept", "only_document", "table"]
+__all__ = [
+    "KEPT_LIMITS",
+    "documents",
+    "documents_by_input",
+    "file_document",
+    "kept",
+    "only_document",
+    "rows_of",
+    "table",
+]
 
 KEPT_LIMITS = Limits(bytes=64 << 20)  # for a document that is read more than once; `context` needs 24 times as much
 MARK = b"\xef\xbb\xbf"  # byte-order mark that some editors write before UTF-8
@@ -56,33 +65,51 @@ def documents_by_input(
         MissingDependencyError: a Parquet file needs a package that is not installed.
     """
     for given in inputs:
-        is_text = reading.field is None  # a document from a row keeps its own text
         opener = partial(open_input, given, stdin, reading.binary)
-        source = TextSource(given.name, opener, given.repeatable, keep and is_text)
-        if reading.regions and is_text:
-            source = RegionSource(given.name, opener, given.repeatable, reading.document_limits, keep)
-        if not is_text:
-            rows = _rows(given, source, reading)
-            yield from ((given, document) for document in items(rows, given.name, reading, keep, columns))
-        elif reading.ids:
-            yield given, Document(given.name, _ids(source))
-        else:
-            yield given, Document(given.name, cast(BinaryIO, source), reading.document_limits)
+        if reading.field is None:
+            yield given, file_document(given.name, opener, given.repeatable, reading, keep)
+            continue
+        rows = rows_of(given, TextSource(given.name, opener, given.repeatable), reading)
+        yield from ((given, document) for document in items(rows, given.name, reading, keep, columns))
+
+
+def file_document(
+    name: str, opener: Callable[[], BinaryIO], repeatable: bool, reading: Reading, keep: bool
+) -> Document:
+    """Return the document that a whole file is.
+
+    Args:
+        opener: opens the file, unpacked. repeatable: whether it can be read again.
+        keep: as for `documents`.
+    """
+    source = TextSource(name, opener, repeatable, keep)
+    if reading.ids:
+        return Document(name, _ids(source))
+    if reading.regions:
+        source = RegionSource(name, opener, repeatable, reading.document_limits, keep)
+    return Document(name, cast(BinaryIO, source), reading.document_limits)
 
 
 def table(path: Path) -> Callable[[], Iterator[Row]]:
     """Return a function that reads the rows of a table from the first."""
     given = Input(str(path), path)
     opener = partial(open_input, given, io.BytesIO())
-    return lambda: _rows(given, TextSource(given.name, opener, given.repeatable), Reading())
+    return lambda: rows_of(given, TextSource(given.name, opener, given.repeatable), Reading())
 
 
-def _rows(given: Input, source: TextSource, reading: Reading) -> Iterator[Row]:
+def rows_of(
+    given: Input, source: TextSource, reading: Reading, open_table: Callable[[], BinaryIO] | None = None
+) -> Iterator[Row]:
+    """Yield the rows of a file, whose format is that of its name.
+
+    Args:
+        source: the file; open_table: opens a file of Parquet; None: it is opened by its path.
+    """
     kind = given.row_format
     if kind == "json":
         return json_rows(source, reading)
     if kind == "parquet":
-        return parquet_rows(given, reading)
+        return parquet_rows(given, reading, open_table)
     return table_rows(source, reading, "\t" if kind == "tsv" else ",")
 
 

@@ -21,6 +21,7 @@ from xlruntime.messages import counted, listed
 __all__ = [
     "CHUNK",
     "GZIP",
+    "ROWS",
     "STDIN",
     "Input",
     "Reading",

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-__all__ = ["write_parquet"]
+__all__ = ["records_table", "write_parquet"]
 
 ROWS = 10_000  # of a part
 
@@ -19,17 +19,12 @@ def write_parquet(lines: Path, output: Path, known: Mapping[str, str] | None = N
     objects become text. A column without values is float64, as most columns are numbers. The file is read twice.
 
     Args:
-        known: kinds of columns (bool, int, float or text) that they have even without values.
+        known: columns that come first, each with the kind (bool, int, float or text) that it has without values.
     """
-    import pyarrow
     import pyarrow.parquet
 
-    kinds: dict[str, str] = dict(known or {})
-    for record in _records(lines):
-        for name, value in record.items():
-            kinds[name] = _joined(kinds.get(name, "null"), _kind(value))
-    types = {"null": pyarrow.float64(), "bool": pyarrow.bool_(), "int": pyarrow.int64(), "float": pyarrow.float64()}
-    schema = pyarrow.schema([(name, types.get(kind, pyarrow.string())) for name, kind in kinds.items()])
+    kinds = _kinds(_records(lines), known or {})
+    schema = _schema(kinds)
     with pyarrow.parquet.ParquetWriter(output, schema) as writer:
         part: list[dict[str, Any]] = []
         for record in _records(lines):
@@ -38,6 +33,31 @@ def write_parquet(lines: Path, output: Path, known: Mapping[str, str] | None = N
                 writer.write_table(pyarrow.Table.from_pylist(part, schema))
                 part.clear()
         writer.write_table(pyarrow.Table.from_pylist(part, schema))
+
+
+def records_table(records: list[dict[str, Any]], known: Mapping[str, str]) -> Any:
+    """Return a table of records, with the columns and types of `write_parquet`."""
+    import pyarrow
+
+    kinds = _kinds(records, known)
+    rows = [{name: _as_kind(record.get(name), kind) for name, kind in kinds.items()} for record in records]
+    return pyarrow.Table.from_pylist(rows, _schema(kinds))
+
+
+def _kinds(records: Iterable[Mapping[str, Any]], known: Mapping[str, str]) -> dict[str, str]:
+    """Return the kind of each column."""
+    kinds = dict.fromkeys(known, "null")
+    for record in records:
+        for name, value in record.items():
+            kinds[name] = _joined(kinds.get(name, "null"), _kind(value))
+    return {name: known.get(name, "float") if kind == "null" else kind for name, kind in kinds.items()}
+
+
+def _schema(kinds: Mapping[str, str]) -> Any:
+    import pyarrow
+
+    types = {"bool": pyarrow.bool_(), "int": pyarrow.int64(), "float": pyarrow.float64()}
+    return pyarrow.schema([(name, types.get(kind, pyarrow.string())) for name, kind in kinds.items()])
 
 
 def _records(lines: Path) -> Iterator[dict[str, Any]]:

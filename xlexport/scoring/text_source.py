@@ -14,7 +14,7 @@ from typing import Any, BinaryIO, cast
 from xlexport.scoring.inputs import CHUNK, GZIP, Input
 from xlruntime import TextError
 
-__all__ = ["TextSource", "bounded_lines", "open_input"]
+__all__ = ["TextSource", "bounded_lines", "open_input", "unpacked"]
 
 LOOKED_AT = 1024  # bytes at the beginning of a text, which have no zero byte
 OTHER_ENCODINGS = {  # by the mark at the beginning; the longer marks come first
@@ -118,11 +118,23 @@ def open_input(given: Input, stdin: BinaryIO, binary: bool = False) -> BinaryIO:
         if os.path.isdir(given.path):
             os.scandir(given.path).close()  # fails without permission to read it
         file = given.path.open("rb")
-    named = given.path is not None and given.path.suffix == ".gz"
-    opened: Any = _Unpacked(file) if named or file.peek(2)[:2] == GZIP else file
+    return unpacked(file, given.name, given.path is not None and given.path.suffix == ".gz", binary)
+
+
+def unpacked(file: Any, name: str, packed: bool, binary: bool) -> BinaryIO:
+    """Return the bytes of an open file, unpacked if it is gzip data; close it if they are refused.
+
+    Args:
+        file: a buffered file at its beginning.
+        packed: whether its name says that it is gzip data. binary: as for `open_input`.
+
+    Raises:
+        TextError, EOFError: as `open_input`.
+    """
+    opened: Any = _Unpacked(file) if packed or file.peek(2)[:2] == GZIP else file
     if not binary:
         try:
-            _check_text(opened.peek(LOOKED_AT)[:LOOKED_AT], given.name)
+            _check_text(opened.peek(LOOKED_AT)[:LOOKED_AT], name)
         except BaseException:
             opened.close()
             raise
