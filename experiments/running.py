@@ -47,10 +47,22 @@ class Experiment:
     n_token: int
     device: str
     seeds: int
+    only: tuple[str, ...] = ()
+
+    def chosen(self, variants: Sequence[Variant]) -> list[Variant]:
+        """Return the models that `--only` names, or all.
+
+        Raises:
+            click.UsageError: a name is unknown.
+        """
+        unknown = set(self.only) - {variant.name for variant in variants}
+        if unknown:
+            raise click.UsageError(f"--only: unknown {', '.join(sorted(unknown))}; expected {_names(variants)}.")
+        return [variant for variant in variants if not self.only or variant.name in self.only]
 
     def run(self, variants: Sequence[Variant]) -> None:
         """Say how long the models take that are not trained yet, and train them."""
-        missing = [(v, seed) for v in variants for seed in range(self.seeds) if not self._is_trained(v, seed)]
+        missing = [(v, seed) for seed in range(self.seeds) for v in variants if not self._is_trained(v, seed)]
         if not missing:
             return
         seconds = self._seconds_of_update(missing[0][0]) * self.scale.steps * len(missing)
@@ -139,7 +151,14 @@ def experiment_options(
 
     def decorated(function: Callable[[Experiment], None]) -> click.Command:
         def run(
-            out: Path, scale: str, text: Path | None, data: Path | None, device: str, seeds: int | None, threads: int
+            out: Path,
+            scale: str,
+            text: Path | None,
+            data: Path | None,
+            device: str,
+            seeds: int | None,
+            threads: int,
+            only: tuple[str, ...],
         ) -> None:
             torch.set_num_threads(threads)
             size = SCALES[scale]
@@ -155,7 +174,8 @@ def experiment_options(
                 split = prepared.splits["valid"]
                 held_out = torch.from_numpy(split.read(0, len(split)))
                 files, n_token = (data,), prepared.n_token
-            function(Experiment(size, folder, files, held_out, n_token, device, seeds or size.seeds))
+            held_out = held_out[: size.held_out] if size.held_out else held_out
+            function(Experiment(size, folder, files, held_out, n_token, device, seeds or size.seeds, only))
 
         path = click.Path(path_type=Path)
         options = (
@@ -166,6 +186,7 @@ def experiment_options(
             click.option("--device", default="cpu", show_default=True, help="cpu, cuda or cuda:N."),
             click.option("--seeds", type=click.IntRange(1), help="Seeds of each model.  [default: those of the scale]"),
             click.option("--threads", type=click.IntRange(1), default=1, show_default=True, help="CPU threads."),
+            click.option("--only", multiple=True, help="Name of a model; may be repeated.  [default: all]"),
         )
         for option in reversed(options):
             run = option(run)
@@ -184,6 +205,10 @@ def _divided(text: bytes, scale: Scale, folder: Path) -> tuple[tuple[Path, ...],
             raise click.UsageError(f"{file}: the models in this folder were trained on another text; choose another.")
         file.write_bytes(part)
     return (trained,), read_bytes([held_out]), 256
+
+
+def _names(variants: Sequence[Variant]) -> str:
+    return ", ".join(variant.name for variant in variants)
 
 
 def _duration(seconds: float) -> str:

@@ -25,10 +25,11 @@ VARIANTS = (
 @experiment_options()
 def main(experiment: Experiment) -> None:
     """Train with plain dropout, variational dropout, and averaged weights; print bits per token of held-out text."""
-    experiment.run(VARIANTS)
+    chosen = experiment.chosen(VARIANTS)
+    experiment.run(chosen)
     length = experiment.scale.tgt_len
     kept, rows = {}, []
-    for variant in VARIANTS:
+    for variant in chosen:
         models = [experiment.model(variant, seed) for seed in range(experiment.seeds)]
         found = [bits_at_length(model, experiment.held_out, length, recurrence=True) for model in models]
         kept[variant.name] = found

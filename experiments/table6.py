@@ -44,9 +44,10 @@ def by_length(experiment: Experiment, variant: Variant, model: TransformerXL) ->
 
 def compare(experiment: Experiment, name: str, variants: tuple[Variant, ...]) -> None:
     """Train the variants, print the table with the paper's figures, and keep all scores."""
-    experiment.run(variants)
+    chosen = experiment.chosen(variants)
+    experiment.run(chosen)
     rows, kept = [], {}
-    for variant in variants:
+    for variant in chosen:
         found = [by_length(experiment, variant, experiment.model(variant, seed)) for seed in range(experiment.seeds)]
         init = [one[round(experiment.scale.tgt_len * variant.length)] for one in found]
         best = [min(one.values()) for one in found]
