@@ -24,6 +24,7 @@ from xltraining.evaluation import evaluate
 from xltraining.token_shards import read_prepared
 from xltraining.train import train
 from xltraining.transformer_xl import TransformerXL
+from xltraining.transformer_xl_config import TransformerXLConfig
 
 __all__ = ["Experiment", "bits_at_length", "experiment_options", "mean_and_error", "print_rows"]
 
@@ -48,6 +49,11 @@ class Experiment:
     device: str
     seeds: int
     only: tuple[str, ...] = ()
+    cutoffs: tuple[int, ...] = ()
+
+    def config(self, variant: Variant) -> TransformerXLConfig:
+        """Return the configuration of a model."""
+        return model_of(variant, self.scale, self.n_token, self.cutoffs)
 
     def chosen(self, variants: Sequence[Variant]) -> list[Variant]:
         """Return the models that `--only` names, or all.
@@ -71,16 +77,24 @@ class Experiment:
             click.echo(f"[{number}/{len(missing)}] {variant.name}, seed {seed}", err=True)
             self.model(variant, seed)
 
-    def model(self, variant: Variant, seed: int) -> TransformerXL:
-        """Return a trained model in eval mode; train it first, or further, if it is not finished."""
+    def model(self, variant: Variant, seed: int, averaged: bool = True) -> TransformerXL:
+        """Return a trained model in eval mode; train it first, or further, if it is not finished.
+
+        Args:
+            averaged: whether a model whose weights were averaged has the average, or else its last weights.
+        """
         out = self._out(variant, seed)
         if not self._is_trained(variant, seed):
             config = training_of(variant, self.scale, seed, self.device)
             resume = (out / "checkpoint.pt").exists()
-            train(model_of(variant, self.scale, self.n_token), config, self.files, (), out, resume=resume,
+            train(self.config(variant), config, self.files, (), out, resume=resume,
                   report=lambda line: None)  # fmt: skip
             (out / "finished").touch()
-        model = build_model(load_checkpoint(out / "checkpoint.pt")).to(self.device)
+        saved = load_checkpoint(out / "checkpoint.pt")
+        averaging = (saved.training or {}).get("averaging")
+        if averaging and not averaged:
+            saved = replace(saved, state_dict=averaging["weights"])
+        model = build_model(saved).to(self.device)
         assert isinstance(model, TransformerXL)
         return model.eval()
 
@@ -99,7 +113,7 @@ class Experiment:
         times: list[float] = []
         probe = Path(tempfile.mkdtemp(dir=self.folder))
         try:
-            train(model_of(variant, self.scale, self.n_token), config, self.files, (), probe / "probe", show_bar=False,
+            train(self.config(variant), config, self.files, (), probe / "probe", show_bar=False,
                   report=lambda line: None, on_step=lambda step: times.append(time.perf_counter()))  # fmt: skip
         finally:
             shutil.rmtree(probe)
@@ -167,15 +181,16 @@ def experiment_options(
             if (text is None) == (data is None):
                 raise click.UsageError("Give either --text or --data.")
             if text is not None:
+                cutoffs: tuple[int, ...] = ()
                 files, held_out, n_token = _divided(change(text.read_bytes()), size, folder)
             else:
                 assert data is not None
                 prepared = read_prepared(data)
                 split = prepared.splits["valid"]
                 held_out = torch.from_numpy(split.read(0, len(split)))
-                files, n_token = (data,), prepared.n_token
+                files, n_token, cutoffs = (data,), prepared.n_token, prepared.cutoffs
             held_out = held_out[: size.held_out] if size.held_out else held_out
-            function(Experiment(size, folder, files, held_out, n_token, device, seeds or size.seeds, only))
+            function(Experiment(size, folder, files, held_out, n_token, device, seeds or size.seeds, only, cutoffs))
 
         path = click.Path(path_type=Path)
         options = (

@@ -82,12 +82,17 @@ class Variant:
     training: tuple[tuple[str, Any], ...] = ()
 
 
-def model_of(variant: Variant, scale: Scale, n_token: int) -> TransformerXLConfig:
-    """Return the configuration of a model."""
+def model_of(variant: Variant, scale: Scale, n_token: int, cutoffs: tuple[int, ...] = ()) -> TransformerXLConfig:
+    """Return the configuration of a model; `cutoffs` divide its vocabulary into clusters."""
     tgt_len = round(scale.tgt_len * variant.length)
     mem_len = tgt_len if variant.recurrence else 0
     config = TransformerXLConfig(
-        n_token=n_token, tgt_len=tgt_len, mem_len=mem_len, encoding=variant.encoding, **scale.model
+        n_token=n_token,
+        cutoffs=cutoffs,
+        tgt_len=tgt_len,
+        mem_len=mem_len,
+        encoding=variant.encoding,
+        **scale.model,
     )
     return replace(config, **dict(variant.model))
 
