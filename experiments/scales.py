@@ -47,7 +47,7 @@ SCALES = {
     ),
     "quick": Scale(
         {"n_layer": 2, "n_head": 4, "d_model": 128, "d_head": 32, "d_inner": 512, "dropout": 0.0},
-        tgt_len=128, steps=2500, batch_size=8, learning_rate=3e-3, warmup_steps=300, seeds=3, held_out=65_536,
+        tgt_len=128, steps=1500, batch_size=8, learning_rate=3e-3, warmup_steps=200, seeds=3, held_out=32_768,
         bf16=True,
     ),
     "small": Scale(
