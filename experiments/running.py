@@ -24,6 +24,7 @@ from xltraining.data.token_shards import read_prepared
 from xltraining.evaluation import evaluate
 from xltraining.train import train
 from xltraining.transformer_xl import TransformerXL
+from xltraining.transformer_xl_config import TransformerXLConfig
 
 __all__ = ["Experiment", "bits_at_length", "experiment_options", "mean_and_error", "print_rows"]
 
@@ -47,10 +48,27 @@ class Experiment:
     n_token: int
     device: str
     seeds: int
+    only: tuple[str, ...] = ()
+    cutoffs: tuple[int, ...] = ()
+
+    def config(self, variant: Variant) -> TransformerXLConfig:
+        """Return the configuration of a model."""
+        return model_of(variant, self.scale, self.n_token, self.cutoffs)
+
+    def chosen(self, variants: Sequence[Variant]) -> list[Variant]:
+        """Return the models that `--only` names, or all.
+
+        Raises:
+            click.UsageError: a name is unknown.
+        """
+        unknown = set(self.only) - {variant.name for variant in variants}
+        if unknown:
+            raise click.UsageError(f"--only: unknown {', '.join(sorted(unknown))}; expected {_names(variants)}.")
+        return [variant for variant in variants if not self.only or variant.name in self.only]
 
     def run(self, variants: Sequence[Variant]) -> None:
         """Say how long the models take that are not trained yet, and train them."""
-        missing = [(v, seed) for v in variants for seed in range(self.seeds) if not self._is_trained(v, seed)]
+        missing = [(v, seed) for seed in range(self.seeds) for v in variants if not self._is_trained(v, seed)]
         if not missing:
             return
         seconds = self._seconds_of_update(missing[0][0]) * self.scale.steps * len(missing)
@@ -59,16 +77,24 @@ class Experiment:
             click.echo(f"[{number}/{len(missing)}] {variant.name}, seed {seed}", err=True)
             self.model(variant, seed)
 
-    def model(self, variant: Variant, seed: int) -> TransformerXL:
-        """Return a trained model in eval mode; train it first, or further, if it is not finished."""
+    def model(self, variant: Variant, seed: int, averaged: bool = True) -> TransformerXL:
+        """Return a trained model in eval mode; train it first, or further, if it is not finished.
+
+        Args:
+            averaged: whether a model whose weights were averaged has the average, or else its last weights.
+        """
         out = self._out(variant, seed)
         if not self._is_trained(variant, seed):
             config = training_of(variant, self.scale, seed, self.device)
             resume = (out / "checkpoint.pt").exists()
-            train(model_of(variant, self.scale, self.n_token), config, self.files, (), out, resume=resume,
+            train(self.config(variant), config, self.files, (), out, resume=resume,
                   report=lambda line: None)  # fmt: skip
             (out / "finished").touch()
-        model = build_model(load_checkpoint(out / "checkpoint.pt")).to(self.device)
+        saved = load_checkpoint(out / "checkpoint.pt")
+        averaging = (saved.training or {}).get("averaging")
+        if averaging and not averaged:
+            saved = replace(saved, state_dict=averaging["weights"])
+        model = build_model(saved).to(self.device)
         assert isinstance(model, TransformerXL)
         return model.eval()
 
@@ -87,7 +113,7 @@ class Experiment:
         times: list[float] = []
         probe = Path(tempfile.mkdtemp(dir=self.folder))
         try:
-            train(model_of(variant, self.scale, self.n_token), config, self.files, (), probe / "probe", show_bar=False,
+            train(self.config(variant), config, self.files, (), probe / "probe", show_bar=False,
                   report=lambda line: None, on_step=lambda step: times.append(time.perf_counter()))  # fmt: skip
         finally:
             shutil.rmtree(probe)
@@ -139,7 +165,14 @@ def experiment_options(
 
     def decorated(function: Callable[[Experiment], None]) -> click.Command:
         def run(
-            out: Path, scale: str, text: Path | None, data: Path | None, device: str, seeds: int | None, threads: int
+            out: Path,
+            scale: str,
+            text: Path | None,
+            data: Path | None,
+            device: str,
+            seeds: int | None,
+            threads: int,
+            only: tuple[str, ...],
         ) -> None:
             torch.set_num_threads(threads)
             size = SCALES[scale]
@@ -148,14 +181,16 @@ def experiment_options(
             if (text is None) == (data is None):
                 raise click.UsageError("Give either --text or --data.")
             if text is not None:
+                cutoffs: tuple[int, ...] = ()
                 files, held_out, n_token = _divided(change(text.read_bytes()), size, folder)
             else:
                 assert data is not None
                 prepared = read_prepared(data)
                 split = prepared.splits["valid"]
                 held_out = torch.from_numpy(split.read(0, len(split)))
-                files, n_token = (data,), prepared.n_token
-            function(Experiment(size, folder, files, held_out, n_token, device, seeds or size.seeds))
+                files, n_token, cutoffs = (data,), prepared.n_token, prepared.cutoffs
+            held_out = held_out[: size.held_out] if size.held_out else held_out
+            function(Experiment(size, folder, files, held_out, n_token, device, seeds or size.seeds, only, cutoffs))
 
         path = click.Path(path_type=Path)
         options = (
@@ -166,6 +201,7 @@ def experiment_options(
             click.option("--device", default="cpu", show_default=True, help="cpu, cuda or cuda:N."),
             click.option("--seeds", type=click.IntRange(1), help="Seeds of each model.  [default: those of the scale]"),
             click.option("--threads", type=click.IntRange(1), default=1, show_default=True, help="CPU threads."),
+            click.option("--only", multiple=True, help="Name of a model; may be repeated.  [default: all]"),
         )
         for option in reversed(options):
             run = option(run)
@@ -184,6 +220,10 @@ def _divided(text: bytes, scale: Scale, folder: Path) -> tuple[tuple[Path, ...],
             raise click.UsageError(f"{file}: the models in this folder were trained on another text; choose another.")
         file.write_bytes(part)
     return (trained,), read_bytes([held_out]), 256
+
+
+def _names(variants: Sequence[Variant]) -> str:
+    return ", ".join(variant.name for variant in variants)
 
 
 def _duration(seconds: float) -> str:

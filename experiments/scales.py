@@ -22,6 +22,8 @@ class Scale:
         tgt_len: tokens through which gradients flow; memory in training is as long.
         lengths: attention lengths to evaluate with, as multiples of `tgt_len`.
         most: the most units of text to train on and to evaluate with; 0: all.
+        held_out: the most units of held-out text to evaluate with; 0: all.
+        bf16: whether to train with bfloat16 autocast; None: on CUDA if the device supports it.
     """
 
     model: dict[str, Any]
@@ -33,6 +35,8 @@ class Scale:
     seeds: int
     lengths: tuple[float, ...] = (0.5, 1, 2, 4)
     most: int = 0
+    held_out: int = 0
+    bf16: bool | None = None
 
 
 SCALES = {
@@ -40,6 +44,11 @@ SCALES = {
         {"n_layer": 2, "n_head": 2, "d_model": 32, "d_head": 16, "d_inner": 64, "dropout": 0.0},
         tgt_len=32, steps=60, batch_size=8, learning_rate=4e-3, warmup_steps=10, seeds=2, lengths=(0.5, 1, 2),
         most=40_000,
+    ),
+    "quick": Scale(
+        {"n_layer": 2, "n_head": 4, "d_model": 128, "d_head": 32, "d_inner": 512, "dropout": 0.0},
+        tgt_len=128, steps=1500, batch_size=8, learning_rate=3e-3, warmup_steps=200, seeds=3, held_out=32_768,
+        bf16=True,
     ),
     "small": Scale(
         {"n_layer": 6, "n_head": 8, "d_model": 192, "d_head": 24, "d_inner": 768, "dropout": 0.1},
@@ -73,12 +82,17 @@ class Variant:
     training: tuple[tuple[str, Any], ...] = ()
 
 
-def model_of(variant: Variant, scale: Scale, n_token: int) -> TransformerXLConfig:
-    """Return the configuration of a model."""
+def model_of(variant: Variant, scale: Scale, n_token: int, cutoffs: tuple[int, ...] = ()) -> TransformerXLConfig:
+    """Return the configuration of a model; `cutoffs` divide its vocabulary into clusters."""
     tgt_len = round(scale.tgt_len * variant.length)
     mem_len = tgt_len if variant.recurrence else 0
     config = TransformerXLConfig(
-        n_token=n_token, tgt_len=tgt_len, mem_len=mem_len, encoding=variant.encoding, **scale.model
+        n_token=n_token,
+        cutoffs=cutoffs,
+        tgt_len=tgt_len,
+        mem_len=mem_len,
+        encoding=variant.encoding,
+        **scale.model,
     )
     return replace(config, **dict(variant.model))
 
@@ -94,6 +108,7 @@ def training_of(variant: Variant, scale: Scale, seed: int, device: str) -> Train
         seed=seed,
         loss=variant.loss,
         device=device,
+        bf16=scale.bf16,
         eval_every=scale.steps,
         **dict(variant.training),
     )

@@ -8,16 +8,21 @@ from __future__ import annotations
 import random
 import re
 
+from experiments.orderings import Ordering
 from experiments.running import Experiment, experiment_options
 from experiments.scales import Variant
 from experiments.table6 import compare
 
-__all__ = ["VARIANTS", "main", "shuffled_sentences"]
+__all__ = ["ORDERINGS", "VARIANTS", "main", "shuffled_sentences"]
 
 VARIANTS = (
     Variant("sentences relative", True, "relative", paper=(25.2, None, None)),
     Variant("sentences shaw", True, "shaw", paper=(25.7, None, None)),
     Variant("sentences relative alone", False, "relative", paper=(27.1, None, None)),
+)
+ORDERINGS = (
+    Ordering("relative better than Shaw's", "sentences relative", "sentences shaw"),
+    Ordering("recurrence better than none", "sentences relative", "sentences relative alone"),
 )
 
 
@@ -32,7 +37,7 @@ def shuffled_sentences(text: bytes) -> bytes:
 @experiment_options(shuffled_sentences)
 def main(experiment: Experiment) -> None:
     """Train the models of Table 7 on shuffled sentences, and print the paper's perplexities next to our bits."""
-    compare(experiment, "table7", VARIANTS)
+    compare(experiment, "table7", VARIANTS, ORDERINGS)
 
 
 if __name__ == "__main__":

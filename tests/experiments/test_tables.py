@@ -10,8 +10,9 @@ import pytest
 import torch
 from click.testing import CliRunner
 
-from experiments import scales, table5, table6, table7, table8, table10
-from experiments.running import bits_at_length
+from experiments import figure4, scales, table5, table6, table7, table8, table10
+from experiments.orderings import difference, print_orderings
+from experiments.running import Experiment, bits_at_length
 from tests.helpers.tiny import tiny_model
 from xltraining.evaluation import evaluate
 
@@ -29,13 +30,62 @@ def test_table_is_printed_and_kept(table: object, tmp_path: Path, monkeypatch: p
     found = CliRunner().invoke(command, arguments, catch_exceptions=False)
     assert found.exit_code == 0
     variants = table.VARIANTS  # type: ignore[attr-defined]
-    assert len(found.stdout.splitlines()) == 1 + len(variants)
+    rows = 2 * len(variants) if table is table5 else len(variants)  # the last weights, and their average
+    assert len(found.stdout.splitlines()) == 1 + rows
     (kept,) = (tmp_path / "runs" / "tiny").glob("*.json")
     assert json.loads(kept.read_text())
     (tmp_path / "text").write_bytes(TEXT[40:] + b"more")
     again = CliRunner().invoke(command, arguments)
     assert again.exit_code == 2
     assert "trained on another text" in again.output
+
+
+@pytest.mark.full
+def test_chosen_models_with_their_orderings_and_figure_4(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    micro = replace(scales.SCALES["tiny"], steps=2, tgt_len=8, lengths=(0.5, 1), batch_size=2, held_out=200, bf16=True)
+    monkeypatch.setitem(scales.SCALES, "tiny", micro)
+    (tmp_path / "text").write_bytes(TEXT)
+    arguments = ["--out", str(tmp_path / "runs"), "--text", str(tmp_path / "text"), "--only", "relative full"]
+    unknown = CliRunner().invoke(table6.main, [*arguments, "--only", "relative"])
+    assert unknown.exit_code == 2
+    assert "unknown relative; expected recurrence relative full, " in " ".join(unknown.output.split())
+    found = CliRunner().invoke(table6.main, [*arguments, "--only", "recurrence relative full"], catch_exceptions=False)
+    assert found.exit_code == 0
+    runs = [line.partition("] ")[2] for line in found.stderr.splitlines()[1:]]
+    assert runs == [f"{name}, seed {seed}" for seed in (0, 1) for name in ("recurrence relative full", "relative full")]
+    assert len(found.stdout.splitlines()) == 3 + 2
+    assert "recurrence better than none" in found.stdout.splitlines()[-1]
+    picture = tmp_path / "figure.svg"
+    scores = str(tmp_path / "runs/tiny/table6.json")
+    CliRunner().invoke(figure4.main, [scores, "--out", str(picture)], catch_exceptions=False)
+    assert "<svg" in picture.read_text("utf-8")
+
+
+def test_last_weights_of_an_averaged_run_are_those_of_the_run_without(tmp_path: Path) -> None:
+    micro = replace(scales.SCALES["tiny"], steps=3, tgt_len=8, batch_size=2)
+    (tmp_path / "text").write_bytes(TEXT)
+    held_out = torch.zeros(8, dtype=torch.uint8)
+    experiment = Experiment(micro, tmp_path, (tmp_path / "text",), held_out, 256, "cpu", 1)
+    averaged = scales.Variant("averaged", training=(("average_from", 0.3),))
+    last, average, alone = (
+        experiment.model(averaged, 0, averaged=False).state_dict(),
+        experiment.model(averaged, 0).state_dict(),
+        experiment.model(scales.Variant("alone"), 0).state_dict(),
+    )
+    assert all(torch.equal(last[name], alone[name]) for name in alone)
+    assert any(not torch.equal(average[name], alone[name]) for name in alone)
+
+
+def test_differences_in_standard_errors(capsys: pytest.CaptureFixture[str]) -> None:
+    found = difference([2.0, 2.1, 2.2], [2.3, 2.3, 2.6])  # saved: 0.3, 0.2, 0.4
+    assert found.bits == pytest.approx(0.3)
+    assert found.error == pytest.approx(((0.01 + 0.03) / 3) ** 0.5)
+    assert found.paired == pytest.approx(0.1 / 3**0.5)
+    print_orderings(table6.ORDERINGS, {"sinusoidal half": [2.0, 2.1, 2.2], "sinusoidal full": [2.3, 2.3, 2.6]})
+    _, row = capsys.readouterr().out.splitlines()
+    assert row.split() == ["half", "loss", "better", "for", "absolute", "0.3000", "±", "0.1155", "2.6", "5.2"]
+    print_orderings(table6.ORDERINGS, {"sinusoidal half": [2.0], "sinusoidal full": [2.3]})
+    assert not capsys.readouterr().out
 
 
 def test_scores_with_an_attention_length_against_their_definition() -> None:
@@ -57,5 +107,10 @@ def test_scores_with_an_attention_length_against_their_definition() -> None:
 def test_sentences_are_shuffled_and_kept() -> None:
     shuffled = table7.shuffled_sentences(b"One is here. Two\nis there! Three? ").decode().splitlines()
     assert sorted(shuffled) == ["One is here.", "Three?", "Two is there!"]
-    assert len({variant.name for variant in table6.VARIANTS}) == len(table6.VARIANTS)
+    for table in (table5, table6, table7, table10):
+        names = [variant.name for variant in table.VARIANTS]
+        assert len(set(names)) == len(names)
+        names += [table5.AVERAGED.format(name) for name in names if table is table5]
+        assert {name for pair in table.ORDERINGS for name in (pair.better, pair.worse)} <= set(names)
+    assert set(table5.PAPER) <= {table5.AVERAGED.format(variant.name) for variant in table5.VARIANTS}
     assert {variant.name for variant in table8.VARIANTS} == set(table8.NAMES)

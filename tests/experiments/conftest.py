@@ -1,0 +1,7 @@
+"""Fixtures for the tests of experiments."""
+
+from __future__ import annotations
+
+from tests.helpers.invoking import invoke
+
+__all__ = ["invoke"]
