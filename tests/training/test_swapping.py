@@ -13,16 +13,21 @@ from torch import Tensor
 
 from tests.training.reformers import SMALL, layers_of, make, tokens_of
 from tests.training.test_train_reformer import MODEL, TRAINING, read_log, run, stop_at
-from tests.training.test_train_reformer import text as text  # a fixture
 from xltraining.errors import CheckpointWriteError, ConfigError
-from xltraining.optimizers import make_optimizers
-from xltraining.reformer import Reformer
-from xltraining.reformer_config import ReformerConfig
+from xltraining.loop.optimizers import make_optimizers
+from xltraining.reformer import Reformer, ReformerConfig
 from xltraining.swapping import LayerStore
 from xltraining.train import TrainingConfig, train
-from xltraining.transformer_xl_config import TransformerXLConfig
+from xltraining.transformer_xl import TransformerXLConfig
 
 CPU = torch.device("cpu")
+
+
+@pytest.fixture
+def text(tmp_path: Path) -> Path:
+    file = tmp_path / "text.txt"
+    file.write_bytes(b"one potato, two potatoes, three potatoes, four; " * 40)
+    return file
 
 
 def equal(first: Any, second: Any) -> bool:
@@ -40,7 +45,9 @@ def equal(first: Any, second: Any) -> bool:
     ("changes", "settings"),
     [
         ({"dropatt": 0.1}, {"micro_batches": 3}),
-        pytest.param({"redraw_hashes": True}, {"optimizer": "adafactor", "learning_rate": 0.05}, marks=pytest.mark.full),
+        pytest.param(
+            {"redraw_hashes": True}, {"optimizer": "adafactor", "learning_rate": 0.05}, marks=pytest.mark.full
+        ),
         pytest.param({"ff_chunk": 5, "full_chunk": 7}, {"optimizer": "muon", "bf16": True}, marks=pytest.mark.full),
         pytest.param({}, {"optimizer": "adamw", "weight_decay": 0.1, "best": True}, marks=pytest.mark.full),
     ],
@@ -80,7 +87,7 @@ def updated(model: Reformer, store: LayerStore | None) -> dict[str, Tensor]:
             torch.nn.utils.clip_grad_norm_(model.parameters(), 0.5)
             optimizers.step()
         else:
-            store.update(model, optimizers, 0.5)
+            store.update(model, optimizers.parts, 0.5)
     return {name: weight.clone() for name, weight in model.state_dict().items()}
 
 
@@ -122,7 +129,7 @@ def test_one_layer_is_in_memory_at_a_time(tmp_path: Path, training: bool) -> Non
         model.loss(model(tokens)[0], tokens).backward()
         assert len(seen) == 16
         optimizers = make_optimizers(TrainingConfig(), model.named_parameters())
-        store.update(model, optimizers, 1.0)
+        store.update(model, optimizers.parts, 1.0)
     else:
         with torch.no_grad():
             model(tokens)

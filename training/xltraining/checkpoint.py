@@ -12,7 +12,7 @@ import pickle
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import IO, Any, cast
 
 import safetensors
 import torch
@@ -28,11 +28,11 @@ from xltraining.architectures import (
     new_model,
     shared_names,
 )
+from xltraining.data.tokenizer_file import TokenizerFile, tokenizer_from_plain, tokenizer_to_plain
 from xltraining.errors import CheckpointError, CheckpointNotFoundError, CheckpointWriteError, ConfigError
 from xltraining.language_model import LanguageModel, ModelConfig
 from xltraining.messages import first_line, listed, shown
 from xltraining.swapping import ReleasingFile
-from xltraining.tokenizer_file import TokenizerFile, tokenizer_from_plain, tokenizer_to_plain
 
 __all__ = ["Checkpoint", "build_model", "checkpoint_from", "load_checkpoint", "save_checkpoint"]
 
@@ -132,7 +132,7 @@ def save_checkpoint(
             if training is not None:
                 content["training"] = training
             with atomic_output.file(path) as temporary, temporary.open("wb") as file:
-                torch.save(content, file if release is None else ReleasingFile(file, release))
+                torch.save(content, file if release is None else cast(IO[bytes], ReleasingFile(file, release)))
         elif training is not None:
             raise CheckpointError(
                 f"{path}: only a .pt file can hold the state of a training run.", repair="End the path in .pt."

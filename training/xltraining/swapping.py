@@ -19,9 +19,9 @@ from typing import Any, BinaryIO
 
 import torch
 from torch import Tensor, nn
+from torch.optim import Optimizer
 
 from xltraining.errors import CheckpointWriteError, ConfigError
-from xltraining.optimizers import Optimizers
 
 __all__ = ["LayerStore", "ReleasingFile", "present"]
 
@@ -183,7 +183,7 @@ class LayerStore:
                 parameter.grad.add_(gradient.to(kept.device))
         layer.release()
 
-    def update(self, model: nn.Module, optimizers: Optimizers, clip: float) -> None:
+    def update(self, model: nn.Module, optimizers: Sequence[Optimizer], clip: float) -> None:
         """Clip the norm of all gradients together, and update the weights layer by layer; the gradients are gone then.
 
         An optimizer passes over parameters without a gradient, so each of its steps is given those of one layer.
@@ -207,14 +207,15 @@ class LayerStore:
             for parameter in group:
                 parameter.grad = gradients.get(id(parameter))
             nn.utils.clip_grads_with_norm_(group, clip, norm)
-            optimizers.step()
+            for optimizer in optimizers:
+                optimizer.step()
             for parameter in group:
                 parameter.grad = None
             if layer is not None:
                 self._keep_state(layer, optimizers)
                 layer.release()
 
-    def keep_state(self, optimizers: Optimizers) -> None:
+    def keep_state(self, optimizers: Sequence[Optimizer]) -> None:
         """Move the optimizer's state of all layers into the store, after it was loaded.
 
         Raises:
@@ -225,10 +226,10 @@ class LayerStore:
             self._keep_state(layer, optimizers)
             layer.release()
 
-    def _keep_state(self, layer: _Layer, optimizers: Optimizers) -> None:
+    def _keep_state(self, layer: _Layer, optimizers: Sequence[Optimizer]) -> None:
         if layer.state is not None or self.copies:  # beside copies, the host's memory holds the state
             return
-        states = [part.state[one] for part in optimizers.parts for one in layer.parameters if one in part.state]
+        states = [part.state[one] for part in optimizers for one in layer.parameters if one in part.state]
         # Counts of steps have no axes.
         places = [(state, name) for state in states for name, value in state.items() if getattr(value, "ndim", 0)]
         if places:

@@ -134,7 +134,7 @@ class ReformerArchitecture(Architecture):
             ConfigError: the sizes do not fit the rule.
             ExportError: step graphs of this model do not exist.
         """
-        from xltraining.reformer_config import ReformerConfig
+        from xltraining.reformer import ReformerConfig
 
         _require_step_graphs(config)
         chosen = dict(config) | {

@@ -24,7 +24,15 @@ _AT_LEAST_ONE = (
     "tgt_len",
     "mem_len",
 )
-_INTEGERS = (*_AT_LEAST_ONE, "chunks_before", "local_chunks_before", "max_positions", "hash_seed", "ff_chunk", "full_chunk")
+_INTEGERS = (
+    *_AT_LEAST_ONE,
+    "chunks_before",
+    "local_chunks_before",
+    "max_positions",
+    "hash_seed",
+    "ff_chunk",
+    "full_chunk",
+)
 _TUPLES_OF_INTEGERS = ("n_buckets", "axial_shape", "axial_dims")
 _BOOLEANS = ("reads_last", "scale_scores", "attention_bias", "redraw_hashes")
 _NUMBERS = ("dropout", "dropatt", "layer_norm_epsilon", "self_mask")
@@ -80,7 +88,7 @@ class ReformerConfig(ModelConfig):
     local_chunk_length: int = 64
     local_chunks_before: int = 1
     rule: Literal["band", "paper", "chunk"] = "band"
-    """Which keys LSH attention covers (see `xltraining.lsh`)."""
+    """Which keys LSH attention covers (see `xltraining.reformer.lsh`)."""
     reads_last: bool = False
     """Rule `chunk`: scoring also feeds a document's last token, and drops the prediction after it (Hugging Face)."""
     tgt_len: int = 512
@@ -114,8 +122,8 @@ class ReformerConfig(ModelConfig):
     ff_chunk: int = 0
     """Positions that training feeds to a feed-forward block at a time; 0: all. The results are the same."""
     full_chunk: int = 0
-    """Queries of `full` and `separate` layers that compute their scores at a time; 0: all. The results are the same, and
-    no matrix of all queries and keys is kept: the paper's memory-efficient attention."""
+    """Queries of `full` and `separate` layers that compute their scores at a time; 0: all. The results are the same.
+    The paper calls this memory-efficient attention: no matrix of all queries and keys is kept."""
     residual: Literal["reversible", "ordinary"] = "reversible"
     """Kind of residual connections: two streams, or the one of a Transformer (only for comparisons)."""
 
