@@ -8,7 +8,7 @@ import shutil
 import statistics
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,7 @@ from xltraining.checkpoint import build_model, load_checkpoint
 from xltraining.data.byte_streams import read_bytes
 from xltraining.data.token_shards import read_prepared
 from xltraining.evaluation import evaluate
+from xltraining.language_model import LanguageModel, ModelConfig
 from xltraining.train import train
 from xltraining.transformer_xl import TransformerXL
 
@@ -47,6 +48,7 @@ class Experiment:
     n_token: int
     device: str
     seeds: int
+    config_of: Callable[[Variant, Scale, int], ModelConfig] = model_of
 
     def run(self, variants: Sequence[Variant]) -> None:
         """Say how long the models take that are not trained yet, and train them."""
@@ -57,20 +59,33 @@ class Experiment:
         click.echo(f"{len(missing)} models of {self.scale.steps:,} updates: about {_duration(seconds)} here", err=True)
         for number, (variant, seed) in enumerate(missing, start=1):
             click.echo(f"[{number}/{len(missing)}] {variant.name}, seed {seed}", err=True)
-            self.model(variant, seed)
+            self.trained(variant, seed)
 
     def model(self, variant: Variant, seed: int) -> TransformerXL:
+        """Return a trained Transformer-XL, as `trained` does."""
+        model = self.trained(variant, seed)
+        assert isinstance(model, TransformerXL)
+        return model
+
+    def trained(self, variant: Variant, seed: int) -> LanguageModel:
         """Return a trained model in eval mode; train it first, or further, if it is not finished."""
         out = self._out(variant, seed)
         if not self._is_trained(variant, seed):
             config = training_of(variant, self.scale, seed, self.device)
             resume = (out / "checkpoint.pt").exists()
-            train(model_of(variant, self.scale, self.n_token), config, self.files, (), out, resume=resume,
+            train(self.config_of(variant, self.scale, self.n_token), config, self.files, (), out, resume=resume,
                   report=lambda line: None)  # fmt: skip
             (out / "finished").touch()
         model = build_model(load_checkpoint(out / "checkpoint.pt")).to(self.device)
-        assert isinstance(model, TransformerXL)
+        assert isinstance(model, LanguageModel)
         return model.eval()
+
+    def curve(self, variant: Variant, seed: int) -> list[tuple[int, float]]:
+        """Return updates, and bits of the training text since the one before, from the log of a trained model."""
+        lines = map(json.loads, (self._out(variant, seed) / "log.jsonl").read_text("utf-8").splitlines())
+        return [
+            (line["step"], next(value for name, value in line.items() if name.startswith("bits_"))) for line in lines
+        ]
 
     def keep(self, name: str, figures: Any) -> None:
         """Write figures into NAME.json of the folder."""
@@ -87,8 +102,9 @@ class Experiment:
         times: list[float] = []
         probe = Path(tempfile.mkdtemp(dir=self.folder))
         try:
-            train(model_of(variant, self.scale, self.n_token), config, self.files, (), probe / "probe", show_bar=False,
-                  report=lambda line: None, on_step=lambda step: times.append(time.perf_counter()))  # fmt: skip
+            model = self.config_of(variant, self.scale, self.n_token)
+            train(model, config, self.files, (), probe / "probe", show_bar=False, report=lambda line: None,
+                  on_step=lambda step: times.append(time.perf_counter()))  # fmt: skip
         finally:
             shutil.rmtree(probe)
         return (times[-1] - times[0]) / (PROBE - 1)
@@ -134,15 +150,23 @@ def print_rows(heading: Sequence[str], rows: Sequence[Sequence[object]]) -> None
 
 def experiment_options(
     change: Callable[[bytes], bytes] = lambda text: text,
+    scales: Mapping[str, Scale] = SCALES,
+    config_of: Callable[[Variant, Scale, int], ModelConfig] = model_of,
 ) -> Callable[[Callable[[Experiment], None]], click.Command]:
-    """Make a command of a function that takes an experiment; `change` changes the text before it is divided."""
+    """Make a command of a function that takes an experiment.
+
+    Args:
+        change: changes the text before it is divided.
+        scales: the sizes to choose from; the first is the default.
+        config_of: makes the configuration of a model.
+    """
 
     def decorated(function: Callable[[Experiment], None]) -> click.Command:
         def run(
             out: Path, scale: str, text: Path | None, data: Path | None, device: str, seeds: int | None, threads: int
         ) -> None:
             torch.set_num_threads(threads)
-            size = SCALES[scale]
+            size = scales[scale]
             folder = out / scale
             folder.mkdir(parents=True, exist_ok=True)
             if (text is None) == (data is None):
@@ -155,12 +179,12 @@ def experiment_options(
                 split = prepared.splits["valid"]
                 held_out = torch.from_numpy(split.read(0, len(split)))
                 files, n_token = (data,), prepared.n_token
-            function(Experiment(size, folder, files, held_out, n_token, device, seeds or size.seeds))
+            function(Experiment(size, folder, files, held_out, n_token, device, seeds or size.seeds, config_of))
 
         path = click.Path(path_type=Path)
         options = (
             click.option("--out", required=True, type=path, help="Folder of runs and results."),
-            click.option("--scale", type=click.Choice(list(SCALES)), default="tiny", show_default=True, help="Size."),
+            click.option("--scale", type=click.Choice(list(scales)), default="tiny", show_default=True, help="Size."),
             click.option("--text", type=path, help="Text, read as bytes; its last tenth is held out."),
             click.option("--data", type=path, help="Folder of `xlexport prepare` with a held-out split."),
             click.option("--device", default="cpu", show_default=True, help="cpu, cuda or cuda:N."),

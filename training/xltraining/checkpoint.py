@@ -131,8 +131,12 @@ def save_checkpoint(
             content["state_dict"] = _share_tied(config, tensors)
             if training is not None:
                 content["training"] = training
-            with atomic_output.file(path) as temporary, temporary.open("wb") as file:
-                torch.save(content, file if release is None else cast(IO[bytes], ReleasingFile(file, release)))
+            with atomic_output.file(path) as temporary:
+                if release is None:
+                    torch.save(content, temporary)
+                else:
+                    with temporary.open("wb") as file:
+                        torch.save(content, cast(IO[bytes], ReleasingFile(file, release)))
         elif training is not None:
             raise CheckpointError(
                 f"{path}: only a .pt file can hold the state of a training run.", repair="End the path in .pt."
