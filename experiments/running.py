@@ -8,7 +8,7 @@ import shutil
 import statistics
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -22,9 +22,9 @@ from xltraining.checkpoint import build_model, load_checkpoint
 from xltraining.data.byte_streams import read_bytes
 from xltraining.data.token_shards import read_prepared
 from xltraining.evaluation import evaluate
+from xltraining.language_model import LanguageModel, ModelConfig
 from xltraining.train import train
 from xltraining.transformer_xl import TransformerXL
-from xltraining.transformer_xl_config import TransformerXLConfig
 
 __all__ = ["Experiment", "bits_at_length", "experiment_options", "mean_and_error", "print_rows"]
 
@@ -48,12 +48,13 @@ class Experiment:
     n_token: int
     device: str
     seeds: int
+    config_of: Callable[[Variant, Scale, int, tuple[int, ...]], ModelConfig] = model_of
     only: tuple[str, ...] = ()
     cutoffs: tuple[int, ...] = ()
 
-    def config(self, variant: Variant) -> TransformerXLConfig:
+    def config(self, variant: Variant) -> ModelConfig:
         """Return the configuration of a model."""
-        return model_of(variant, self.scale, self.n_token, self.cutoffs)
+        return self.config_of(variant, self.scale, self.n_token, self.cutoffs)
 
     def chosen(self, variants: Sequence[Variant]) -> list[Variant]:
         """Return the models that `--only` names, or all.
@@ -75,9 +76,15 @@ class Experiment:
         click.echo(f"{len(missing)} models of {self.scale.steps:,} updates: about {_duration(seconds)} here", err=True)
         for number, (variant, seed) in enumerate(missing, start=1):
             click.echo(f"[{number}/{len(missing)}] {variant.name}, seed {seed}", err=True)
-            self.model(variant, seed)
+            self.trained(variant, seed)
 
     def model(self, variant: Variant, seed: int, averaged: bool = True) -> TransformerXL:
+        """Return a trained Transformer-XL, as `trained` does."""
+        model = self.trained(variant, seed, averaged)
+        assert isinstance(model, TransformerXL)
+        return model
+
+    def trained(self, variant: Variant, seed: int, averaged: bool = True) -> LanguageModel:
         """Return a trained model in eval mode; train it first, or further, if it is not finished.
 
         Args:
@@ -95,8 +102,15 @@ class Experiment:
         if averaging and not averaged:
             saved = replace(saved, state_dict=averaging["weights"])
         model = build_model(saved).to(self.device)
-        assert isinstance(model, TransformerXL)
+        assert isinstance(model, LanguageModel)
         return model.eval()
+
+    def curve(self, variant: Variant, seed: int) -> list[tuple[int, float]]:
+        """Return updates, and bits of the training text since the one before, from the log of a trained model."""
+        lines = map(json.loads, (self._out(variant, seed) / "log.jsonl").read_text("utf-8").splitlines())
+        return [
+            (line["step"], next(value for name, value in line.items() if name.startswith("bits_"))) for line in lines
+        ]
 
     def keep(self, name: str, figures: Any) -> None:
         """Write figures into NAME.json of the folder."""
@@ -160,8 +174,16 @@ def print_rows(heading: Sequence[str], rows: Sequence[Sequence[object]]) -> None
 
 def experiment_options(
     change: Callable[[bytes], bytes] = lambda text: text,
+    scales: Mapping[str, Scale] = SCALES,
+    config_of: Callable[[Variant, Scale, int, tuple[int, ...]], ModelConfig] = model_of,
 ) -> Callable[[Callable[[Experiment], None]], click.Command]:
-    """Make a command of a function that takes an experiment; `change` changes the text before it is divided."""
+    """Make a command of a function that takes an experiment.
+
+    Args:
+        change: changes the text before it is divided.
+        scales: the sizes to choose from; the first is the default.
+        config_of: makes the configuration of a model.
+    """
 
     def decorated(function: Callable[[Experiment], None]) -> click.Command:
         def run(
@@ -175,7 +197,7 @@ def experiment_options(
             only: tuple[str, ...],
         ) -> None:
             torch.set_num_threads(threads)
-            size = SCALES[scale]
+            size = scales[scale]
             folder = out / scale
             folder.mkdir(parents=True, exist_ok=True)
             if (text is None) == (data is None):
@@ -190,12 +212,13 @@ def experiment_options(
                 held_out = torch.from_numpy(split.read(0, len(split)))
                 files, n_token, cutoffs = (data,), prepared.n_token, prepared.cutoffs
             held_out = held_out[: size.held_out] if size.held_out else held_out
-            function(Experiment(size, folder, files, held_out, n_token, device, seeds or size.seeds, only, cutoffs))
+            number = seeds or size.seeds
+            function(Experiment(size, folder, files, held_out, n_token, device, number, config_of, only, cutoffs))
 
         path = click.Path(path_type=Path)
         options = (
             click.option("--out", required=True, type=path, help="Folder of runs and results."),
-            click.option("--scale", type=click.Choice(list(SCALES)), default="tiny", show_default=True, help="Size."),
+            click.option("--scale", type=click.Choice(list(scales)), default="tiny", show_default=True, help="Size."),
             click.option("--text", type=path, help="Text, read as bytes; its last tenth is held out."),
             click.option("--data", type=path, help="Folder of `xlexport prepare` with a held-out split."),
             click.option("--device", default="cpu", show_default=True, help="cpu, cuda or cuda:N."),

@@ -40,7 +40,7 @@ TRAINING_ORDER = (
     {"checkpoint", "data"},
     {"architectures", "evaluation"},
     {"reformer", "transformer_xl"},
-    {"atomic_output", "config_fields", "errors", "language_model", "messages", "training_config"},
+    {"atomic_output", "config_fields", "errors", "language_model", "messages", "swapping", "training_config"},
 )
 TRAINING_ARCHITECTURES = {"reformer", "transformer_xl"}  # neither imports the other
 # An architecture's own folder is a plugin: it is loaded by name, and it may use the tools of verification.

@@ -76,6 +76,24 @@ def test_the_duplication_task(invoke: Invoke, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("option", "value", "found"),
+    [
+        ("--attn-layers", "local,separate", "layers with separate queries and keys"),
+        ("--residual", "ordinary", "residual connections of one stream"),
+    ],
+)
+def test_models_for_comparisons_are_not_converted(
+    prose: Path, invoke: Invoke, tmp_path: Path, option: str, value: str, found: str
+) -> None:
+    size = ("--d-model", "8", "--n-head", "2", "--d-head", "4", "--tgt-len", "8", "--axial-shape", "4,8")
+    made = ("--architecture", "reformer", *size, option, value, "--steps", "0")
+    invoke("train", prose, "-o", tmp_path / "run", *made).succeeded()
+    error = invoke("convert", tmp_path / "run" / "checkpoint.pt", "-o", tmp_path / "bundle").error
+    assert f"the Reformer has {found}, which are for comparisons in training and have no step graphs." in error
+    assert not (tmp_path / "bundle").exists()
+
+
+@pytest.mark.parametrize(
     ("options", "message"),
     [
         (
@@ -94,6 +112,7 @@ def test_the_duplication_task(invoke: Invoke, tmp_path: Path) -> None:
             ("--architecture", "reformer", "--attn-layers", "lsh", "--local-chunk-length", "8"),
             "--local-chunk-length: only with local layers, but --attn-layers is lsh.",
         ),
+        (("--swap-layers",), "--swap-layers, --no-swap-layers: only for --architecture reformer."),
         (("--word-length", "3"), "--word-length: only for --task duplication."),
         (
             ("--task", "duplication", "--tgt-len", "3"),
@@ -119,7 +138,7 @@ def test_options_that_would_not_count_are_refused(
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (("--attn-layers", "local,conv"), "attn_layers must be of local, lsh, full, found 'conv'"),
+        (("--attn-layers", "local,conv"), "attn_layers must be of local, lsh, full, separate, found 'conv'"),
         (("--n-buckets", "7"), "n_buckets must be even numbers"),
         (("--axial-shape", "4,9"), "tgt_len 8 must divide max_positions 36, the size of axial_shape 4, 9"),
         (("--task", "duplication"), "Leave out the text files"),

@@ -11,7 +11,7 @@ from torch import Tensor
 from tests.helpers.weights import random_model
 from tests.training.test_lsh import covered_keys, in_two_chunks, naive_bucket
 from xltraining.reformer import LSHTrace, Reformer, ReformerConfig, ReformerMemory
-from xltraining.reformer.attention import LocalAttention, SharedAttention
+from xltraining.reformer.attention import LocalAttention, SeparateAttention, SharedAttention
 from xltraining.reformer.lsh import normalised_keys
 from xltraining.reformer.reversible import ReversibleLayer
 
@@ -99,6 +99,10 @@ def naive_head(model: Reformer, layer: int, n: int, normed: Tensor, overflow: Te
         c, before = config.local_chunk_length, config.local_chunks_before
         keys = [[j for j in range(i + 1) if j // c >= i // c - before] for i in range(T)]
         scale = h**-0.5
+    elif isinstance(attention, SeparateAttention):
+        query, key = normed @ attention.query.weight[part].T, normed @ attention.key.weight[part].T
+        keys = [list(range(max(0, i - config.mem_len), i + 1)) for i in range(T)]
+        scale = h**-0.5
     else:
         assert isinstance(attention, SharedAttention)
         raw = normed @ attention.query_key.weight[part].T
@@ -142,7 +146,9 @@ def naive_forward(model: Reformer, tokens: Tensor) -> tuple[Tensor, list[Tensor]
         if config.attn_layers[index] == "lsh":
             overflows.append(overflow)
         first = first + attention.output(torch.cat(heads, dim=1))
-        second = second + forward.outer(activation(forward.inner(forward.norm(first))))
+        ordinary = config.residual == "ordinary"
+        second = (first if ordinary else second) + forward.outer(activation(forward.inner(forward.norm(first))))
+        first = second if ordinary else first
     hidden = torch.cat([first, second], dim=1) if config.streams == "concat" else (first + second) / 2
     return model.norm(hidden), overflows
 
@@ -153,4 +159,5 @@ VARIANTS: list[dict[str, Any]] = [
     {"position": "sinusoid", "max_positions": 0, "attention_bias": True, "activation": "gelu_tanh"},
     {"position": "absolute", "local_chunks_before": 0, "n_hashes": 1},
     {"position": "axial_sum", "axial_dims": (12, 12), "local_chunks_before": 2, "mem_len": 1, "chunk_length": 64},
+    {"attn_layers": ("separate", "lsh", "full"), "residual": "ordinary", "full_chunk": 4, "streams": "mean"},
 ]

@@ -236,6 +236,33 @@ def test_full_attention_equals_the_direct_definition(lengths: list[int]) -> None
     torch.testing.assert_close(torch.cat(parts, dim=2)[0, 0], expected, atol=1e-12, rtol=0)
 
 
+@pytest.mark.parametrize(("itself", "reach", "chunk"), [(False, 9, 7), (True, 50, 5), (False, 50, 1)])
+def test_full_attention_by_chunks_equals_its_definition(itself: bool, reach: int, chunk: int) -> None:
+    """Compare with loops over queries, gradients too; the scores of a chunk of queries are computed twice."""
+    M, S = 6, 20
+    query, key, value = (vectors(1, 1, M + S, seed=seed).requires_grad_() for seed in (1, 2, 3))
+    rows = []
+    for i in range(M, M + S):
+        chosen = list(range(max(0, i - reach), i + itself)) or [i]
+        rows.append((key[0, 0, chosen] @ query[0, 0, i]).softmax(0) @ value[0, 0, chosen])
+    expected, weight = torch.stack(rows), vectors(S, seed=4)
+    calls = []
+
+    def counted(weights: Tensor) -> Tensor:
+        calls.append(tuple(weights.shape[2:]))
+        return weights
+
+    found = full_attention(query[:, :, M:], key, value, reach=reach, dropout=counted, itself=itself, chunk=chunk)
+    torch.testing.assert_close(found[0, 0], expected, atol=1e-12, rtol=0)
+    first = len(calls)
+    ours, theirs = (torch.autograd.grad((each * weight).sum(), [query, key, value]) for each in (found, expected))
+    for own, other in zip(ours, theirs, strict=True):
+        torch.testing.assert_close(own, other, atol=1e-12, rtol=0)
+    assert len(calls) == 2 * first == 2 * -(-S // chunk)
+    assert max(queries for queries, _ in calls) == chunk
+    assert max(keys for _, keys in calls) <= min(M + S, reach + chunk)
+
+
 def naive_chunk(
     query: Tensor, value: Tensor, buckets: Tensor, chunk: int, before: int, self_mask: float
 ) -> tuple[Tensor, list[list[int]]]:

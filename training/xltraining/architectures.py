@@ -4,12 +4,13 @@
 """
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, cast
 
 from xltraining.errors import ConfigError
 from xltraining.language_model import LanguageModel, ModelConfig
 from xltraining.messages import shown
 from xltraining.reformer import Reformer, ReformerConfig
+from xltraining.swapping import LayerStore
 from xltraining.transformer_xl import TransformerXL, TransformerXLConfig
 
 __all__ = [
@@ -84,9 +85,21 @@ def model_class(config: ModelConfig) -> type[LanguageModel]:
     return _registered[architecture_of(config)][1]
 
 
-def new_model(config: ModelConfig) -> LanguageModel:
-    """Make a model with fresh weights, drawn from torch's random state."""
-    return model_class(config)(config)
+def new_model(config: ModelConfig, store: LayerStore | None = None) -> LanguageModel:
+    """Make a model with fresh weights, drawn from torch's random state.
+
+    Args:
+        store: takes each layer as soon as it is made, so that no other one is in memory.
+
+    Raises:
+        ConfigError: a store was given, but the architecture has none.
+    """
+    made = model_class(config)
+    if store is None:
+        return made(config)
+    if not made.SWAPS:
+        raise ConfigError(f"swap_layers needs a Reformer, found a {config.NAME}.")
+    return cast(Any, made)(config, store)
 
 
 def shared_names(config: ModelConfig) -> dict[str, str]:

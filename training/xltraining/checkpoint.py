@@ -9,10 +9,10 @@ Checkpoints of versions 1 and 2 do not name an architecture: theirs is the first
 import functools
 import json
 import pickle
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import IO, Any, cast
 
 import safetensors
 import torch
@@ -32,6 +32,7 @@ from xltraining.data.tokenizer_file import TokenizerFile, tokenizer_from_plain, 
 from xltraining.errors import CheckpointError, CheckpointNotFoundError, CheckpointWriteError, ConfigError
 from xltraining.language_model import LanguageModel, ModelConfig
 from xltraining.messages import first_line, listed, shown
+from xltraining.swapping import ReleasingFile
 
 __all__ = ["Checkpoint", "build_model", "checkpoint_from", "load_checkpoint", "save_checkpoint"]
 
@@ -91,6 +92,7 @@ def save_checkpoint(
     dtype: torch.dtype | None = None,
     training: dict[str, Any] | None = None,
     tokenizer: str | TokenizerFile | None = "bytes",
+    release: Callable[[], None] | None = None,
 ) -> None:
     """Write a checkpoint: one file if `path` ends in `.pt`, else a folder with safetensors.
 
@@ -104,6 +106,7 @@ def save_checkpoint(
             drawn, not trained, always keep theirs.
         training: state for a resumed run; only a `.pt` file can hold it.
         tokenizer: `bytes`, a tokenizer with its file, or None if tokens do not represent text.
+        release: called again and again while a `.pt` file is written; it may release the memory of tensors.
 
     Raises:
         CheckpointError: `training` was given for a folder, or the tensors do not fit the configuration.
@@ -129,7 +132,11 @@ def save_checkpoint(
             if training is not None:
                 content["training"] = training
             with atomic_output.file(path) as temporary:
-                torch.save(content, temporary)
+                if release is None:
+                    torch.save(content, temporary)
+                else:
+                    with temporary.open("wb") as file:
+                        torch.save(content, cast(IO[bytes], ReleasingFile(file, release)))
         elif training is not None:
             raise CheckpointError(
                 f"{path}: only a .pt file can hold the state of a training run.", repair="End the path in .pt."

@@ -5,13 +5,14 @@ The defaults of methods that are not abstract suit a model whose memory is a lis
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from xltraining.config_fields import PlainFields
+from xltraining.swapping import LayerStore
 from xltraining.training_config import TrainingConfig
 
 __all__ = ["IGNORED", "LanguageModel", "ModelConfig", "placed", "plain"]
@@ -48,6 +49,10 @@ class LanguageModel(nn.Module, ABC):
 
     config: Any
     """The model's `ModelConfig`."""
+    SWAPS: ClassVar[bool] = False
+    """Whether the constructor also takes a store."""
+    store: LayerStore | None = None
+    """Where layers are while others compute; None: where the model is."""
 
     @abstractmethod
     def first_memory(self, batch_size: int) -> Any:

@@ -77,6 +77,8 @@ class TrainingConfig:
     """Number of CPU threads; None keeps PyTorch's choice."""
     reversible: bool = True
     """Whether a Reformer's backward pass recomputes activations: this saves memory, but a step takes longer."""
+    swap_layers: bool = False
+    """Whether a Reformer's layers are in a mapped file, or for a GPU in the host's memory, while others compute."""
 
     def __post_init__(self) -> None:
         problems = [
@@ -102,6 +104,11 @@ class TrainingConfig:
             problems.append("average_from needs whole weights, but sharded divides them")
         if self.sharded and self.optimizer not in ("adam", "adamw"):
             problems.append(f"sharded needs the optimizer adam or adamw, found {self.optimizer}")
+        unfit = {"reversible": not self.reversible, "compile": self.compile, "sharded": self.sharded}
+        unfit["average_from"] = self.average_from is not None
+        if self.swap_layers and any(unfit.values()):
+            found = ", ".join(name for name, wrong in unfit.items() if wrong)
+            problems.append(f"swap_layers needs other values of {found}")
         if self.threads is not None and self.threads < 1:
             problems.append("threads must be at least 1")
         if self.device.partition(":")[0] not in ("cpu", "cuda"):

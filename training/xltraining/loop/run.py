@@ -17,10 +17,11 @@ from xltraining import atomic_output
 from xltraining.architectures import architecture_of, new_model
 from xltraining.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
 from xltraining.data.tasks import Task
-from xltraining.errors import CheckpointError, CheckpointWriteError, TrainingDivergedError
+from xltraining.errors import CheckpointError, CheckpointWriteError, ConfigError, TrainingDivergedError
 from xltraining.language_model import ModelConfig
 from xltraining.loop.processes import Processes
 from xltraining.loop.updates import Updates
+from xltraining.swapping import LayerStore
 from xltraining.training_config import TrainingConfig, learning_rate
 
 __all__ = ["BEST_NAME", "CHECKPOINT_NAME", "LOG_NAME", "SavedRun", "TrainingResult", "TrainingRun", "saved_run"]
@@ -32,7 +33,7 @@ LOG_NAME = "log.jsonl"
 # `micro_batches` by rounding, and by other units that are dropped.
 _FREE_TO_CHANGE = {
     *("device", "threads", "log_every", "eval_every", "checkpoint_every", "steps"),
-    *("best", "compile", "micro_batches", "sharded"),
+    *("best", "compile", "micro_batches", "sharded", "swap_layers"),
 }
 
 
@@ -108,7 +109,10 @@ class TrainingRun:
         self.device = torch.device(config.device)
         if self.device.type == "cuda" and self.processes.count > 1:
             self.device = torch.device("cuda", self.processes.local_rank)
-        self.model = new_model(model_config).to(self.device).train()
+        if config.swap_layers and self.processes.count > 1:
+            raise ConfigError(f"swap_layers trains on one process, found {self.processes.count}.")
+        store = self._new_store() if config.swap_layers else None
+        self.model = new_model(model_config, store).to(self.device).train()
         self.model.prepare_training(config)
         self.updates = Updates(self.model, config, self.processes)
         self.step = 0
@@ -118,6 +122,19 @@ class TrainingRun:
         self.loss_count = 0
         self.last: dict[str, Any] = {}
         self.best: float | None = None  # score on held-out text
+
+    def _new_store(self) -> LayerStore:
+        """Make a store whose files are in the output folder."""
+        self._make_folder()
+        return LayerStore(self.device, self.out_dir)
+
+    def _make_folder(self) -> None:
+        try:
+            self.out_dir.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise CheckpointWriteError(
+                f"{self.out_dir}: the output folder cannot be made ({error.strerror}).", repair="Choose another place."
+            ) from error
 
     @property
     def checkpoint(self) -> Path:
@@ -134,12 +151,7 @@ class TrainingRun:
     ) -> TrainingResult:
         """Train to the end, or until `interrupt` is set; then finish the current update and save."""
         config, unit, first = self.config, self.task.unit, self.processes.is_first
-        try:
-            self.out_dir.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise CheckpointWriteError(
-                f"{self.out_dir}: the output folder cannot be made ({error.strerror}).", repair="Choose another place."
-            ) from error
+        self._make_folder()
         hidden = None if show_bar and first else True  # None: unless stderr is a terminal
         bar = tqdm(total=config.steps, initial=self.step, unit="step", disable=hidden, dynamic_ncols=True)  # on stderr
         stopping = False
@@ -208,7 +220,13 @@ class TrainingRun:
             self.best = score
             weights = self.updates.weights()
             if self.processes.is_first:
-                save_checkpoint(self.out_dir / BEST_NAME, self.model.config, weights, tokenizer=self.task.tokenizer)
+                save_checkpoint(
+                    self.out_dir / BEST_NAME,
+                    self.model.config,
+                    weights,
+                    tokenizer=self.task.tokenizer,
+                    release=self.updates.release,
+                )
 
     @property
     def _train_bits(self) -> float | None:
@@ -243,8 +261,10 @@ class TrainingRun:
         Every process must call this; the first one writes.
         """
         weights = self.updates.weights()
-        if not all(tensor.isfinite().all() for tensor in weights.values()):
-            raise self._diverged("some weights are not finite")
+        for tensor in weights.values():
+            if not tensor.isfinite().all():
+                raise self._diverged("some weights are not finite")
+            self.updates.release()
         on_cuda = self.device.type == "cuda"
         training = {
             "config": self.config.to_dict(),
@@ -263,7 +283,12 @@ class TrainingRun:
         }
         if self.processes.is_first:
             save_checkpoint(
-                self.checkpoint, self.model.config, weights, training=training, tokenizer=self.task.tokenizer
+                self.checkpoint,
+                self.model.config,
+                weights,
+                training=training,
+                tokenizer=self.task.tokenizer,
+                release=self.updates.release,
             )
         self.processes.wait()
 

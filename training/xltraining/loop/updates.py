@@ -49,6 +49,7 @@ class Updates:
             ConfigError: the batch cannot be divided among the processes.
         """
         self.model, self.config, self.processes = model, config, processes
+        self._store = model.store
         check_loss(model, config)
         self._divide(config.micro_batches or processes.count)
         self.device = next(model.parameters()).device
@@ -106,11 +107,19 @@ class Updates:
                     loss, own, self._memories[place] = self._loss(tokens, targets, memory, half, intermediate)
                 (loss / len(self._own)).backward()
             total += own.double() / len(self._own)
-        nn.utils.clip_grad_norm_(self.model.parameters(), self.config.clip)
-        self.optimizers.step()
+        if self._store is None:
+            nn.utils.clip_grad_norm_(self.model.parameters(), self.config.clip)
+            self.optimizers.step()
+        else:
+            self._store.update(self.model, self.optimizers.parts, self.config.clip)
         if self._average is not None and step + 1 > (self.config.average_from or 0) * self.config.steps:
             self._average.update_parameters(self.model)
         return total
+
+    def release(self) -> None:
+        """Release memory of layers that a store keeps, after other code has read their weights."""
+        if self._store is not None:
+            self._store.release()
 
     def _exchanging(self, last: bool) -> AbstractContextManager[Any]:
         """Let processes exchange gradients after the last group only."""
@@ -177,6 +186,8 @@ class Updates:
         if not self.sharded:
             self.model.load_state_dict(weights)
             self.optimizers.load_state_dict(optimizer_state)
+            if self._store is not None:
+                self._store.keep_state(self.optimizers.parts)
             return
         from xltraining.loop.sharding import load_whole, shard_optimizer_state
 

@@ -26,7 +26,15 @@ from xltraining.reformer.lsh import (
     unit_columns,
 )
 
-__all__ = ["Attended", "Attention", "Context", "LocalAttention", "SharedAttention", "local_attention"]
+__all__ = [
+    "Attended",
+    "Attention",
+    "Context",
+    "LocalAttention",
+    "SeparateAttention",
+    "SharedAttention",
+    "local_attention",
+]
 
 
 @dataclass(frozen=True)
@@ -165,6 +173,34 @@ class LocalAttention(Attention):
         return self._out(mixed), Attended((self._kept(rows, 1, config.local_rows), None))
 
 
+class SeparateAttention(Attention):
+    """Full attention of a Transformer: queries and keys of their own, and a token also sees itself."""
+
+    def __init__(self, config: ReformerConfig) -> None:
+        super().__init__(config)
+        heads = config.n_head * config.d_head
+        self.query = nn.Linear(config.d_model, heads, bias=False)
+        self.key = nn.Linear(config.d_model, heads, bias=False)
+
+    def forward(
+        self, hidden: Tensor, context: Context, forced: Tensor | None = None, known: Tensor | None = None
+    ) -> tuple[Tensor, Attended]:
+        """Return the block's output (B,S,D) from hidden (B,S,D), without buckets."""
+        config = self.config
+        normed = self.norm(hidden)
+        rows = torch.cat([context.rows, normed], dim=1)
+        mixed = full_attention(
+            self._placed(self._heads(self.query(normed)), context.position) / math.sqrt(config.d_head),
+            self._placed(self._heads(self.key(rows)), context.position - context.rows.shape[1]),
+            self._heads(self.value(rows)),
+            reach=hidden.shape[1] if config.whole else config.mem_len,
+            dropout=self.dropatt,
+            itself=True,
+            chunk=config.full_chunk,
+        )
+        return self._out(mixed), Attended((self._kept(rows, 1, config.mem_len), None))
+
+
 class SharedAttention(Attention):
     """Attention with shared queries and keys: by buckets, or (`full`) to all of the memory."""
 
@@ -224,7 +260,9 @@ class SharedAttention(Attention):
             overflow = torch.zeros(hidden.shape[:2], dtype=torch.int64, device=hidden.device)
         elif known is None:
             reach = S if config.whole else config.mem_len
-            mixed = full_attention(query[:, :, M:], key, value, reach=reach, dropout=self.dropatt)
+            mixed = full_attention(
+                query[:, :, M:], key, value, reach=reach, dropout=self.dropatt, chunk=config.full_chunk
+            )
         elif config.rule == "paper":
             mixed, overflow = paper_attention(query, key, value, known, chunk=config.chunk_length, dropout=self.dropatt)
         else:

@@ -24,7 +24,15 @@ _AT_LEAST_ONE = (
     "tgt_len",
     "mem_len",
 )
-_INTEGERS = (*_AT_LEAST_ONE, "chunks_before", "local_chunks_before", "max_positions", "hash_seed", "ff_chunk")
+_INTEGERS = (
+    *_AT_LEAST_ONE,
+    "chunks_before",
+    "local_chunks_before",
+    "max_positions",
+    "hash_seed",
+    "ff_chunk",
+    "full_chunk",
+)
 _TUPLES_OF_INTEGERS = ("n_buckets", "axial_shape", "axial_dims")
 _BOOLEANS = ("reads_last", "scale_scores", "attention_bias", "redraw_hashes")
 _NUMBERS = ("dropout", "dropatt", "layer_norm_epsilon", "self_mask")
@@ -33,8 +41,9 @@ _CHOICES = {
     "position": ("axial", "axial_sum", "absolute", "sinusoid", "rotary"),
     "activation": ("relu", "gelu", "gelu_tanh"),
     "streams": ("concat", "mean"),
+    "residual": ("reversible", "ordinary"),
 }
-_LAYER_TYPES = ("local", "lsh", "full")
+_LAYER_TYPES = ("local", "lsh", "full", "separate")
 # A file's configuration must not cause a long construction of the model, or sizes beyond torch's limits.
 _MOST_LAYERS = 1000
 _MOST_ROUNDS = 10_000  # of hashing, in all layers together
@@ -56,6 +65,7 @@ class ReformerConfig(ModelConfig):
     """
 
     NAME: ClassVar[str] = "Reformer"
+    LATER: ClassVar[tuple[str, ...]] = ("full_chunk", "residual")
 
     n_token: int = 256
     """Size of the vocabulary."""
@@ -66,7 +76,8 @@ class ReformerConfig(ModelConfig):
     d_inner: int = 1024
     """Width inside the feed-forward blocks."""
     attn_layers: tuple[str, ...] = ("local", "lsh", "local", "lsh")
-    """Kind of attention of each layer: `local`, `lsh`, or `full` (shared query-key over all of the memory)."""
+    """Kind of attention of each layer: `local`, `lsh`, `full` (shared query-key over all of the memory), or `separate`
+    (the same with queries and keys of their own, as in a Transformer; only for comparisons)."""
     n_hashes: int = 2
     """Rounds of hashing."""
     n_buckets: tuple[int, ...] = (32,)
@@ -110,6 +121,11 @@ class ReformerConfig(ModelConfig):
     """Dropout of attention probabilities."""
     ff_chunk: int = 0
     """Positions that training feeds to a feed-forward block at a time; 0: all. The results are the same."""
+    full_chunk: int = 0
+    """Queries of `full` and `separate` layers that compute their scores at a time; 0: all. The results are the same.
+    The paper calls this memory-efficient attention: no matrix of all queries and keys is kept."""
+    residual: Literal["reversible", "ordinary"] = "reversible"
+    """Kind of residual connections: two streams, or the one of a Transformer (only for comparisons)."""
 
     def __post_init__(self) -> None:
         problems = [*self._type_problems()] or [*self._value_problems()] or [*self._size_problems()]
@@ -192,7 +208,7 @@ class ReformerConfig(ModelConfig):
         for name in _AT_LEAST_ONE:
             if getattr(self, name) < 1:
                 yield f"{name} must be at least 1, found {getattr(self, name)}"
-        for name in ("chunks_before", "local_chunks_before", "max_positions", "ff_chunk"):
+        for name in ("chunks_before", "local_chunks_before", "max_positions", "ff_chunk", "full_chunk"):
             if getattr(self, name) < 0:
                 yield f"{name} must be 0 or more, found {getattr(self, name)}"
         for name in ("dropout", "dropatt"):

@@ -29,6 +29,7 @@ from dataclasses import dataclass
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.utils.checkpoint import checkpoint
 
 __all__ = [
     "Buckets",
@@ -252,22 +253,48 @@ def _rows(rows: Tensor, index: Tensor) -> Tensor:
     return rows.gather(2, index[..., None].expand(*index.shape, rows.shape[-1]))
 
 
-def full_attention(query: Tensor, key: Tensor, value: Tensor, *, reach: int, dropout: Dropout) -> Tensor:
+def full_attention(
+    query: Tensor, key: Tensor, value: Tensor, *, reach: int, dropout: Dropout, itself: bool = False, chunk: int = 0
+) -> Tensor:
     """Attend from the last S of K rows to all earlier keys of age at most `reach`, or to itself if there is none.
 
     Args:
         query: (B,H,S,h).
         key, value: (B,H,K,h), oldest first.
+        itself: whether a query always sees its own key, too.
+        chunk: queries that are computed at a time; 0: all. The backward pass computes their scores again, so that no
+            S × K matrix is kept.
 
     Returns:
         Attended values (B,H,S,h).
     """
     S, K = query.shape[2], key.shape[2]
-    age = torch.arange(K - S, K, device=query.device)[:, None] - torch.arange(K, device=query.device)  # (S,K)
-    hidden = (age < 1) | (age > reach)
+    if not 0 < chunk < S:
+        return _attend_to_reach(query, key, value, K - S, reach, itself, dropout)
+    parts = []
+    for start in range(0, S, chunk):
+        end = min(start + chunk, S)
+        oldest = max(0, K - S + start - reach)
+        rows = slice(oldest, K - S + end)
+        inputs = query[:, :, start:end], key[:, :, rows], value[:, :, rows], K - S + start - oldest
+        if torch.is_grad_enabled():
+            parts.append(checkpoint(_attend_to_reach, *inputs, reach, itself, dropout, use_reentrant=False))
+        else:
+            parts.append(_attend_to_reach(*inputs, reach, itself, dropout))
+    return torch.cat(parts, dim=2)
+
+
+def _attend_to_reach(
+    query: Tensor, key: Tensor, value: Tensor, first: int, reach: int, itself: bool, dropout: Dropout
+) -> Tensor:
+    """Return attended values (B,H,S,h) of queries whose own keys begin at place `first` of K."""
+    S, K = query.shape[2], key.shape[2]
+    age = torch.arange(first, first + S, device=query.device)[:, None] - torch.arange(K, device=query.device)  # (S,K)
+    hidden = (age < (0 if itself else 1)) | (age > reach)
     alone = hidden.all(dim=-1, keepdim=True)
     scores = (query @ key.transpose(-1, -2)).masked_fill(hidden & ~alone, -math.inf)
-    return torch.where(alone, value[:, :, K - S :], dropout(scores.softmax(dim=-1)) @ value)
+    mixed: Tensor = dropout(scores.softmax(dim=-1)) @ value
+    return mixed if itself else torch.where(alone, value[:, :, first : first + S], mixed)
 
 
 def chunk_attention(

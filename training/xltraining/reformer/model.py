@@ -9,7 +9,7 @@ Two streams start as the embedding. A layer computes y1 = x1 + attention(norm(x2
 import copy
 import math
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -19,9 +19,17 @@ from torch.utils.checkpoint import checkpoint
 from xltraining.errors import ConfigError, DataError
 from xltraining.language_model import LanguageModel, placed, plain
 from xltraining.reformer.angles import angles
-from xltraining.reformer.attention import Attended, Context, LocalAttention, SharedAttention
+from xltraining.reformer.attention import (
+    Attended,
+    Attention,
+    Context,
+    LocalAttention,
+    SeparateAttention,
+    SharedAttention,
+)
 from xltraining.reformer.config import ReformerConfig
 from xltraining.reformer.reversible import ReversibleLayer, run_layers
+from xltraining.swapping import LayerStore
 from xltraining.training_config import TrainingConfig
 
 __all__ = ["LSHTrace", "Reformer", "ReformerFeedForward", "ReformerMemory"]
@@ -124,15 +132,29 @@ class Reformer(LanguageModel):
     and `chunk` each call is a whole document, and no memory is carried.
     """
 
-    def __init__(self, config: ReformerConfig) -> None:
+    SWAPS: ClassVar[bool] = True
+
+    def __init__(self, config: ReformerConfig, store: LayerStore | None = None) -> None:
+        """Make a model with fresh weights.
+
+        Args:
+            store: takes each layer as soon as it is made.
+        """
         super().__init__()
         self.config = config
+        self.store = store
         self.word_emb = nn.Embedding(config.n_token, config.d_model)
         self.positions = _Positions(config)
         self.layers = nn.ModuleList()
         for layer, kind in enumerate(config.attn_layers):
-            attention = LocalAttention(config) if kind == "local" else SharedAttention(config, layer)
+            attention: Attention
+            if kind in ("local", "separate"):
+                attention = (LocalAttention if kind == "local" else SeparateAttention)(config)
+            else:
+                attention = SharedAttention(config, layer)
             self.layers.append(ReversibleLayer(attention, ReformerFeedForward(config)))
+            if store is not None:
+                self._keep(self._layers()[-1], store)
         self.norm = nn.LayerNorm(config.d_output, eps=config.layer_norm_epsilon)
         self.head = nn.Linear(config.d_output, config.n_token)
         self.dropout = nn.Dropout(config.dropout)
@@ -154,6 +176,23 @@ class Reformer(LanguageModel):
             else:
                 into_residual = name.endswith(("output.weight", "outer.weight"))
                 nn.init.normal_(parameter, std=_INIT_STD / math.sqrt(2 * self.config.n_layer if into_residual else 1))
+            if self.store is not None:
+                self.store.release()
+
+    def swap_layers(self, store: LayerStore) -> None:
+        """Move all layers into a store, from where each comes while it computes.
+
+        Raises:
+            CheckpointWriteError: the disk has no room for them.
+        """
+        self.store = store
+        for layer in self._layers():
+            self._keep(layer, store)
+
+    @staticmethod
+    def _keep(layer: ReversibleLayer, store: LayerStore) -> None:
+        store.take(layer)
+        layer.in_store = True
 
     def first_memory(self, batch_size: int) -> ReformerMemory:
         """Return the memory at the start of a document: position 0 and no rows."""
@@ -203,8 +242,11 @@ class Reformer(LanguageModel):
                 trace.append(LSHTrace(layer, hashed.used, hashed.own, hashed.margin, attended.overflow))
 
         forced = [None] * config.n_layer if buckets is None else buckets
-        reversible = self.reversible and self.training and torch.is_grad_enabled()
-        first, second = run_layers(self._layers(), hidden, self._contexts(memory), forced, observe, reversible)
+        one_stream = config.residual == "ordinary"
+        reversible = self.reversible and self.training and torch.is_grad_enabled() and not one_stream
+        first, second = run_layers(
+            self._layers(), hidden, self._contexts(memory), forced, observe, reversible, self.store, one_stream
+        )
 
         hidden = torch.cat([first, second], dim=-1) if config.streams == "concat" else (first + second) / 2
         position = 0 if config.whole else memory.position + S
@@ -238,7 +280,13 @@ class Reformer(LanguageModel):
         return contexts
 
     def prepare_training(self, training: TrainingConfig) -> None:
-        """Apply the setting whether the backward pass computes activations again."""
+        """Apply the setting whether the backward pass computes activations again.
+
+        Raises:
+            ConfigError: layers are in a store, but they are not reversible.
+        """
+        if self.store is not None and self.config.residual != "reversible":
+            raise ConfigError(f"swap_layers needs reversible layers, found residual {self.config.residual!r}.")
         self.reversible = training.reversible
 
     def memory_before(self, memory: ReformerMemory | None, length: int) -> ReformerMemory | None:
@@ -302,7 +350,8 @@ class Reformer(LanguageModel):
         """
         settings = {"mem_len": mem_len, "n_hashes": n_hashes}
         config = replace(self.config, **{name: value for name, value in settings.items() if value is not None})
-        twin = copy.deepcopy(self, {id(parameter): parameter for parameter in self.parameters()})
+        shared = {id(one): one for one in (*self.parameters(), self.store)}
+        twin = copy.deepcopy(self, shared)
         twin.config = config
         for layer in twin._layers():
             attention = layer.attention

@@ -7,13 +7,14 @@ same random numbers and the same buckets.
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from xltraining.reformer.attention import Attended, Attention, Context
+from xltraining.swapping import LayerStore, present
 
 __all__ = ["ReversibleLayer", "run_layers"]
 
@@ -27,6 +28,15 @@ class ReversibleLayer(nn.Module):
         super().__init__()
         self.attention = attention
         self.feed_forward = feed_forward
+        self.in_store = False
+        """Whether a store keeps the weights: they do not move with the model to another device."""
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
+        if not self.in_store:
+            return super()._apply(fn, recurse)
+        for buffer in self.buffers():
+            buffer.data = fn(buffer.data)
+        return self
 
 
 def run_layers(
@@ -36,6 +46,8 @@ def run_layers(
     forced: Sequence[Tensor | None],
     observe: _Observe,
     reversible: bool,
+    store: LayerStore | None = None,
+    one_stream: bool = False,
 ) -> tuple[Tensor, Tensor]:
     """Return both streams (B,S,D) after all layers; both start as hidden (B,S,D).
 
@@ -44,15 +56,20 @@ def run_layers(
         forced: bucket ids for each layer's attention, or None.
         observe: called with each layer's index and its attention's other results.
         reversible: whether to recompute activations in the backward pass instead of keeping them.
+        store: where the layers' weights are, if not on the device; it takes their gradients, too.
+        one_stream: whether residual connections are ordinary: every block reads the sum of all before it. Both streams
+            of the result are this sum. It cannot be reversible.
     """
     if reversible:
-        run = _Run(layers, contexts, forced, observe)
-        return _Reversible.apply(run, hidden, hidden, *run.parameters())
+        run = _Run(layers, contexts, forced, observe, store)
+        return _Reversible.apply(run, hidden, hidden, *(run.parameters() if store is None else []))
     first, second = hidden, hidden
     for index, layer in enumerate(layers):
-        output, attended = layer.attention(second, contexts[index], forced[index])
-        first = first + output
-        second = second + layer.feed_forward(first)
+        with present(store, index, index + 1):
+            output, attended = layer.attention(second, contexts[index], forced[index])
+            first = first + output
+            second = (first if one_stream else second) + layer.feed_forward(first)
+            first = second if one_stream else first
         observe(index, attended)
     return first, second
 
@@ -84,8 +101,10 @@ class _Run:
         contexts: Sequence[Context],
         forced: Sequence[Tensor | None],
         observe: _Observe,
+        store: LayerStore | None,
     ) -> None:
         self.layers, self.contexts, self.forced, self.observe = layers, contexts, forced, observe
+        self.store = store
         self.buckets: list[Tensor | None] = []
         self.states: list[tuple[_RandomState, _RandomState]] = []
 
@@ -96,15 +115,21 @@ class _Run:
     def forward(self, first: Tensor, second: Tensor) -> tuple[Tensor, Tensor]:
         """Return both streams after all layers."""
         device = first.device
-        self.autocast = torch.autocast(
-            device.type, torch.get_autocast_dtype(device.type), torch.is_autocast_enabled(device.type)
-        )
+        dtype, enabled = torch.get_autocast_dtype(device.type), torch.is_autocast_enabled(device.type)
+        self.autocast = torch.autocast(device.type, dtype, enabled)
+        if self.store is not None:  # the cache would hold all weights in bfloat16 until the forward pass ends
+            with torch.autocast(device.type, dtype, enabled, cache_enabled=False):
+                return self._through(first, second, device)
+        return self._through(first, second, device)
+
+    def _through(self, first: Tensor, second: Tensor, device: torch.device) -> tuple[Tensor, Tensor]:
         for index, layer in enumerate(self.layers):
             before_attention = _RandomState(device)
-            output, attended = layer.attention(second, self.contexts[index], self.forced[index])
-            first = first + output
-            before_feed_forward = _RandomState(device)
-            second = second + layer.feed_forward(first)
+            with present(self.store, index, index + 1):
+                output, attended = layer.attention(second, self.contexts[index], self.forced[index])
+                first = first + output
+                before_feed_forward = _RandomState(device)
+                second = second + layer.feed_forward(first)
             self.states.append((before_attention, before_feed_forward))
             self.buckets.append(None if attended.buckets is None else _small(attended.buckets))
             self.observe(index, attended)
@@ -113,20 +138,27 @@ class _Run:
     def backward(
         self, first: Tensor, second: Tensor, grad_first: Tensor, grad_second: Tensor
     ) -> tuple[Tensor, Tensor, list[Tensor | None]]:
-        """Return gradients of the streams before all layers, and of `parameters`, from the streams after them."""
+        """Return gradients of the streams before all layers, and of `parameters`, from the streams after them.
+
+        A store takes the gradients of parameters instead, as soon as they are known.
+        """
         gradients: list[Tensor | None] = []
-        for layer, context, buckets, states in zip(
-            reversed(self.layers), reversed(self.contexts), reversed(self.buckets), reversed(self.states), strict=True
-        ):
-            before_attention, before_feed_forward = states
+        for index in reversed(range(len(self.layers))):
+            layer, context, buckets = self.layers[index], self.contexts[index], self.buckets[index]
+            before_attention, before_feed_forward = self.states[index]
             known = None if buckets is None else buckets.long()
-            output, grad, of_feed_forward = self._again(layer.feed_forward, first, grad_second, before_feed_forward)
-            second, grad_first = second - output, grad_first + grad
-            output, grad, of_attention = self._again(
-                layer.attention, second, grad_first, before_attention, context, None, known
-            )
-            first, grad_second = first - output, grad_second + grad
-            gradients = [*of_attention, *of_feed_forward, *gradients]
+            with present(self.store, index, index - 1):
+                output, grad, of_feed_forward = self._again(layer.feed_forward, first, grad_second, before_feed_forward)
+                second, grad_first = second - output, grad_first + grad
+                output, grad, of_attention = self._again(
+                    layer.attention, second, grad_first, before_attention, context, None, known
+                )
+                first, grad_second = first - output, grad_second + grad
+            own = [*of_attention, *of_feed_forward]
+            if self.store is None:
+                gradients = [*own, *gradients]
+            else:
+                self.store.add_gradients(index, own)
         return grad_first, grad_second, gradients
 
     def _again(

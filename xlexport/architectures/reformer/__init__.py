@@ -18,6 +18,7 @@ from xlexport.architectures.reformer.training import (
     training_problems,
 )
 from xlexport.architectures.step import Step
+from xlexport.errors import ExportError
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -131,9 +132,11 @@ class ReformerArchitecture(Architecture):
 
         Raises:
             ConfigError: the sizes do not fit the rule.
+            ExportError: step graphs of this model do not exist.
         """
         from xltraining.reformer import ReformerConfig
 
+        _require_step_graphs(config)
         chosen = dict(config) | {
             name: value for name in self.converted_fields if (value := choices.get(name)) not in (None, config[name])
         }
@@ -285,6 +288,18 @@ class ReformerArchitecture(Architecture):
     def training_config(self, given: Mapping[str, Any]) -> dict[str, Any]:
         """Return the values of a configuration from the given options."""
         return training_config(given)
+
+
+def _require_step_graphs(config: Mapping[str, Any]) -> None:
+    """Raise an error for a model that only serves as a comparison in training."""
+    found = "residual connections of one stream" if config.get("residual", "reversible") != "reversible" else ""
+    if "separate" in config["attn_layers"]:
+        found = "layers with separate queries and keys"
+    if found:
+        raise ExportError(
+            f"the Reformer has {found}, which are for comparisons in training and have no step graphs.",
+            repair="Train with --residual reversible and with layers of local, lsh and full.",
+        )
 
 
 def _is_whole(config: Mapping[str, Any], choices: Mapping[str, Any]) -> bool:

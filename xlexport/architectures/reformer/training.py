@@ -11,7 +11,12 @@ from xlexport.architectures.options import Option, flags
 __all__ = ["RUN_OPTIONS", "TRAINING_OPTIONS", "training_config", "training_problems"]
 
 TRAINING_OPTIONS = (
-    Option("attn_layers", "names", "Attention of each layer: local, lsh or full.", ("local", "lsh", "local", "lsh")),
+    Option(
+        "attn_layers",
+        "names",
+        "Attention of each layer: local, lsh, full, or separate (full with separate keys; only to compare).",
+        ("local", "lsh", "local", "lsh"),
+    ),
     Option("n_head", "integer", "Attention heads.", 4),
     Option("d_model", "integer", "Width of the hidden states.", 256),
     Option("d_head", "integer", "Width of a head.", 64),
@@ -51,6 +56,14 @@ TRAINING_OPTIONS = (
     ),
     Option("activation", "choice", "Activation in feed-forward blocks.", "relu", choices=("relu", "gelu", "gelu_tanh")),
     Option("ff_chunk", "integer", "Positions that a feed-forward block computes at a time, to save memory; 0: all.", 0),
+    Option("full_chunk", "integer", "Queries that full attention computes at a time, to save memory; 0: all.", 0),
+    Option(
+        "residual",
+        "choice",
+        "Residual connections: two streams, or the one of a Transformer (only to compare).",
+        "reversible",
+        choices=("reversible", "ordinary"),
+    ),
     Option("dropout", "number", "Dropout.", 0.1),
     Option("dropatt", "number", "Dropout of attention weights.", 0.0),
 )
@@ -61,9 +74,15 @@ RUN_OPTIONS = (
         "Whether a Reformer computes activations again in the backward pass, to save memory.",
         True,
     ),
+    Option(
+        "swap_layers",
+        "boolean",
+        "Keep layers in a mapped file, or for a GPU in the host's memory, and fetch one at a time.",
+        False,
+    ),
 )
 _DEFAULTS = {option.name: option.default for option in TRAINING_OPTIONS}
-_LAYERS = {"local", "lsh", "full"}
+_LAYERS = {"local", "lsh", "full", "separate"}
 # Options that apply to one kind of layer, which the model may lack.
 _LAYER_OPTIONS = {
     "lsh": ("rule", "n_hashes", "n_buckets", "chunk_length", "hash_seed", "redraw_hashes"),

@@ -1,0 +1,39 @@
+"""Figure 3 of the Reformer paper: shared queries and keys, and reversible layers, against those of a Transformer.
+
+python -m experiments.reformer_figure3 --out RUNS --text war_and_peace.txt
+
+All models have full attention. Each held-out score has its standard error over the seeds. The curves of the first seed
+on the training text are in RUNS/SCALE/reformer_figure3.png and .json. Shared models have fewer weights: one matrix
+takes the place of two.
+"""
+
+from __future__ import annotations
+
+from experiments.reformer_scales import SCALES, config_of, draw, held_out_bits, variant
+from experiments.running import Experiment, experiment_options, mean_and_error, print_rows
+
+__all__ = ["VARIANTS", "main"]
+
+SEPARATE, SHARED = ("separate",) * 2, ("full",) * 2
+VARIANTS = (
+    variant("separate ordinary", attn_layers=SEPARATE, residual="ordinary"),
+    variant("shared ordinary", attn_layers=SHARED, residual="ordinary"),
+    variant("separate reversible", attn_layers=SEPARATE),
+    variant("shared reversible", attn_layers=SHARED),
+)
+
+
+@experiment_options(scales=SCALES, config_of=config_of)
+def main(experiment: Experiment) -> None:
+    """Compare shared with separate queries and keys, and reversible with ordinary layers, in bits of held-out text."""
+    found = held_out_bits(experiment, VARIANTS)
+    curves = {one.name: experiment.curve(one, 0) for one in VARIANTS}
+    experiment.keep("reformer_figure3", {"bits": found, "curves": curves})
+    draw(experiment.folder / "reformer_figure3.png", curves, "updates", "bits per unit of the training text")
+    print_rows(
+        ("queries and keys", "layers", "bits"), [(*name.split(), mean_and_error(one)) for name, one in found.items()]
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,87 @@
+"""Sizes of the Reformer paper's experiments, the models of its Figures 3 to 5, and their pictures."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from experiments.running import STREAMS, Experiment
+from experiments.scales import Scale, Variant
+from xltraining.evaluation import evaluate
+from xltraining.language_model import LanguageModel
+from xltraining.reformer import ReformerConfig
+
+__all__ = ["SCALES", "bits", "config_of", "draw", "held_out_bits", "variant"]
+
+SCALES = {
+    "tiny": Scale(
+        {"d_model": 64, "n_head": 2, "d_head": 32, "d_inner": 128, "n_buckets": (16,), "chunk_length": 16},
+        tgt_len=128, steps=300, batch_size=8, learning_rate=4e-3, warmup_steps=30, seeds=2, most=400_000,
+    ),
+    "small": Scale(
+        {"d_model": 256, "n_head": 4, "d_head": 64, "d_inner": 1024, "n_buckets": (64,), "chunk_length": 64},
+        tgt_len=1024, steps=4000, batch_size=8, learning_rate=2e-3, warmup_steps=300, seeds=3,
+    ),
+    "paper": Scale(
+        {"d_model": 1024, "n_head": 8, "d_head": 128, "d_inner": 4096, "n_buckets": (32, 32), "chunk_length": 128},
+        tgt_len=65_536, steps=20_000, batch_size=8, learning_rate=5e-4, warmup_steps=1000, seeds=1,
+    ),
+}  # fmt: skip
+
+
+def config_of(variant: Variant, scale: Scale, n_token: int, cutoffs: tuple[int, ...] = ()) -> ReformerConfig:
+    """Return the configuration of a model; by default it has two layers, and no memory between segments."""
+    config = ReformerConfig(
+        n_token=n_token,
+        tgt_len=scale.tgt_len,
+        mem_len=scale.tgt_len,
+        rule="paper",
+        position="sinusoid",
+        max_positions=0,
+        streams="mean",
+        dropout=0.0,
+        attn_layers=("lsh",) * 2,
+        **scale.model,
+    )
+    return replace(config, **dict(variant.model))
+
+
+def variant(name: str, **model: Any) -> Variant:
+    """Return a model of a figure with further fields of its configuration."""
+    return Variant(name, model=tuple(model.items()))
+
+
+def bits(experiment: Experiment, model: LanguageModel) -> float:
+    """Return bits per unit of the held-out text, read in segments of the training's length."""
+    return evaluate(model, experiment.held_out, experiment.scale.tgt_len, STREAMS)
+
+
+def held_out_bits(experiment: Experiment, variants: Sequence[Variant]) -> dict[str, list[float]]:
+    """Train the models, and return bits per unit of the held-out text by name, one for each seed."""
+    experiment.run(variants)
+    seeds = range(experiment.seeds)
+    return {one.name: [bits(experiment, experiment.trained(one, seed)) for seed in seeds] for one in variants}
+
+
+def draw(
+    path: Path, lines: Mapping[str, Sequence[tuple[float, float]]], across: str, up: str, log: bool = False
+) -> None:
+    """Draw lines of points into a .png or .svg file."""
+    from matplotlib.figure import Figure  # without pyplot, which needs a display
+
+    from xlexport.figures import save_picture
+
+    figure = Figure(figsize=(7, 4.5), layout="constrained")
+    axes = figure.subplots()
+    for name, points in lines.items():
+        axes.plot(*zip(*points, strict=True), label=name, marker="." if len(points) < 20 else "")
+    if log:
+        axes.set_xscale("log", base=2)
+        axes.set_yscale("log")
+    axes.set_xlabel(across)
+    axes.set_ylabel(up)
+    axes.grid(alpha=0.3)
+    axes.legend()
+    save_picture(figure, path)

@@ -1,0 +1,208 @@
+"""Table 3 of the Reformer paper: memory of training by kind of model, with the memory measured.
+
+python -m experiments.reformer_table3 --out RUNS
+
+A cell is the peak of resident memory (Linux: VmHWM) of a fresh process while it trains for two updates, minus what it
+held after a run of a tiny model of the same kind. It includes weights, gradients and Adam's state, which the paper's
+column leaves out; `weights` is the size of the weights alone. `swapped` models keep layers in a mapped file. For them
+the kernel may also hold pages of this file as cache, which no process owns. Scale `depth` has little text and many
+layers, so that weights are what counts; it measures evaluation, too. RUNS/SCALE/reformer_table3.json has all numbers.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import click
+import torch
+
+from experiments.running import print_rows
+from xltraining.data.duplication import N_TOKEN
+from xltraining.reformer import Reformer, ReformerConfig
+from xltraining.swapping import LayerStore
+from xltraining.train import TrainingConfig, train
+
+__all__ = ["MODELS", "SCALES", "Model", "cell", "main"]
+
+MEGABYTE = 1e6
+UPDATES = 2
+
+
+@dataclass(frozen=True)
+class Model:
+    """A row of the table.
+
+    Attributes:
+        paper: the paper's memory complexity; None if the paper has no such row.
+        fields: of the configuration.
+    """
+
+    name: str
+    paper: str | None
+    kind: str
+    fields: dict[str, Any]
+    reversible: bool = True
+    swapped: bool = False
+    trained: bool = True
+
+
+ORDINARY = {"residual": "ordinary"}
+CHUNKS = {"ff_chunk": 64}
+MODELS = (
+    Model("Transformer", "max(b l d_ff, b n_h l^2) n_l", "separate", ORDINARY, reversible=False),
+    Model("reversible", "max(b l d_ff, b n_h l^2)", "separate", {}),
+    Model("chunked reversible", "max(b l d_model, b n_h l^2)", "separate", CHUNKS),
+    Model("with memory-efficient attention", None, "separate", {**CHUNKS, "full_chunk": 64}),
+    Model("LSH", "max(b l d_ff, b n_h l n_r c) n_l", "lsh", ORDINARY, reversible=False),
+    Model("Reformer", "max(b l d_model, b n_h l n_r c)", "lsh", CHUNKS),
+    Model("Reformer, swapped", None, "lsh", CHUNKS, swapped=True),
+)
+DEEP = (
+    *MODELS[-2:],
+    Model("Reformer, evaluated", None, "lsh", CHUNKS, trained=False),
+    Model("Reformer, swapped, evaluated", None, "lsh", CHUNKS, swapped=True, trained=False),
+)
+
+
+@dataclass(frozen=True)
+class Scale:
+    """Sizes of the models of a table."""
+
+    models: tuple[Model, ...]
+    d_model: int
+    layers: tuple[int, ...]
+    lengths: tuple[int, ...]
+
+
+SCALES = {
+    "tiny": Scale(MODELS, 32, (1, 2), (64,)),
+    "small": Scale(MODELS, 256, (2, 6), (256, 1024)),
+    "depth": Scale(DEEP, 512, (6, 12, 24, 48), (128,)),
+    "paper": Scale(MODELS, 1024, (3, 6, 12), (4096, 65_536)),
+}
+
+
+def _config(model: Model, d_model: int, layers: int, length: int) -> ReformerConfig:
+    return ReformerConfig(
+        n_token=N_TOKEN,
+        d_model=d_model,
+        n_head=4,
+        d_head=d_model // 4,
+        d_inner=4 * d_model,
+        attn_layers=(model.kind,) * layers,
+        rule="paper",
+        n_hashes=2,
+        n_buckets=(16,),
+        chunk_length=32,
+        tgt_len=length,
+        position="sinusoid",
+        max_positions=0,
+        dropout=0.0,
+        **model.fields,
+    )
+
+
+class _Measured(Exception):
+    """The end of a measured run."""
+
+
+def _stop(step: int) -> None:
+    if step == UPDATES:
+        raise _Measured
+
+
+def _run(model: Model, config: ReformerConfig, folder: Path) -> int:
+    """Train for two updates, or evaluate one batch; return the bytes of the weights."""
+    if model.trained:
+        training = TrainingConfig(
+            task="duplication",
+            word_length=config.tgt_len // 2 - 1,
+            steps=UPDATES + 1,
+            batch_size=1,
+            threads=1,
+            reversible=model.reversible,
+            swap_layers=model.swapped,
+            eval_every=10,
+        )
+        with contextlib.suppress(_Measured):  # without a checkpoint, whose writing would take most of the time
+            train(config, training, (), (), folder / "run", report=lambda line: None, show_bar=False, on_step=_stop)
+    else:
+        made = Reformer(config, LayerStore(torch.device("cpu"), folder) if model.swapped else None).eval()
+        with torch.no_grad():
+            made(torch.zeros(1, config.tgt_len, dtype=torch.int64))
+    with torch.device("meta"):
+        return sum(weight.nbytes for weight in Reformer(config).parameters())
+
+
+def _status(name: str) -> int:
+    """Return a number of bytes that the kernel reports of this process."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(1024 * int(line.split()[1]) for line in lines if line.startswith(f"{name}:"))
+
+
+def cell(model: Model, d_model: int, layers: int, length: int, folder: Path) -> dict[str, float]:
+    """Measure in this process, which should be fresh; return megabytes."""
+    torch.set_num_threads(1)
+    _run(model, _config(model, 32, 1, 64), folder / "first")
+    Path("/proc/self/clear_refs").write_text("5")  # the peak begins again
+    before = _status("VmRSS")
+    weights = _run(model, _config(model, d_model, layers, length), folder / "second")
+    return {"peak": (_status("VmHWM") - before) / MEGABYTE, "weights": weights / MEGABYTE}
+
+
+def _in_fresh_process(scale: str, row: int, layers: int, length: int, out: Path) -> dict[str, float]:
+    """Measure a cell in a process whose allocator gives freed blocks back at once."""
+    with tempfile.TemporaryDirectory(dir=out) as folder:
+        arguments = ["--out", folder, "--scale", scale, "--cell", json.dumps([row, layers, length])]
+        command = [sys.executable, "-m", "experiments.reformer_table3", *arguments]
+        environment = {**os.environ, "MALLOC_MMAP_THRESHOLD_": "65536", "MALLOC_TRIM_THRESHOLD_": "65536"}
+        found = subprocess.run(command, env=environment, stdout=subprocess.PIPE, check=True, text=True).stdout
+    measured: dict[str, float] = json.loads(found)
+    return measured
+
+
+@click.command()
+@click.option("--out", required=True, type=click.Path(path_type=Path), help="Folder of results.")
+@click.option("--scale", type=click.Choice(list(SCALES)), default="tiny", show_default=True, help="Size.")
+@click.option("--cell", "one", hidden=True, help="Row, layers and length of the cell to measure in this process.")
+def main(out: Path, scale: str, one: str | None) -> None:
+    """Measure the memory of training by kind of model, number of layers and length."""
+    size = SCALES[scale]
+    if one is not None:
+        row, layers, length = json.loads(one)
+        (out / "first").mkdir()
+        (out / "second").mkdir()
+        click.echo(json.dumps(cell(size.models[row], size.d_model, layers, length, out)))
+        return
+    folder = out / scale
+    folder.mkdir(parents=True, exist_ok=True)
+    file = folder / "reformer_table3.json"
+    kept: dict[str, dict[str, dict[str, float]]] = json.loads(file.read_text()) if file.exists() else {}
+    sizes = [(layers, length) for length in size.lengths for layers in size.layers]
+    for row, model in enumerate(size.models):
+        for layers, length in sizes:
+            cells = kept.setdefault(model.name, {})
+            if f"{layers}x{length}" not in cells:
+                cells[f"{layers}x{length}"] = _in_fresh_process(scale, row, layers, length, folder)
+                file.write_text(json.dumps(kept, indent=1) + "\n", "utf-8")
+    names = [f"{layers}x{length}" for layers, length in sizes]
+    rows = [
+        (model.name, model.paper, *(f"{kept[model.name][name]['peak']:.0f}" for name in names)) for model in size.models
+    ]
+    weights = [f"{kept[size.models[-1].name][name]['weights']:.0f}" for name in names]
+    print_rows(
+        ("MB", "paper", *(f"{layers} layers, {length}" for layers, length in sizes)),
+        [*rows, ("weights", None, *weights)],
+    )
+
+
+if __name__ == "__main__":
+    main()
