@@ -6,6 +6,8 @@
 from collections.abc import Mapping
 from typing import Any
 
+from xltraining.encoder_decoder.config import EncoderDecoderConfig
+from xltraining.encoder_decoder.model import EncoderDecoder
 from xltraining.errors import ConfigError
 from xltraining.language_model import LanguageModel, ModelConfig
 from xltraining.messages import shown
@@ -32,6 +34,7 @@ FIRST = "transformer_xl"  # the architecture of checkpoints of versions 1 and 2,
 _registered: dict[str, tuple[type[ModelConfig], type[LanguageModel]]] = {
     FIRST: (TransformerXLConfig, TransformerXL),
     "reformer": (ReformerConfig, Reformer),
+    "encoder_decoder": (EncoderDecoderConfig, EncoderDecoder),
 }
 
 

@@ -15,7 +15,7 @@ from torch.autograd.function import once_differentiable
 
 from xltraining.reformer_attention import Attended, Attention, Context
 
-__all__ = ["ReversibleLayer", "run_layers"]
+__all__ = ["RandomState", "ReversibleLayer", "run_layers"]
 
 _Observe = Callable[[int, Attended], None]
 
@@ -57,8 +57,8 @@ def run_layers(
     return first, second
 
 
-class _RandomState:
-    """The generators' state at one moment, on the CPU and on the tensors' own device."""
+class RandomState:
+    """State of the generators at one moment, on the CPU and on the tensors' own device."""
 
     def __init__(self, device: torch.device) -> None:
         self.device = device
@@ -87,7 +87,7 @@ class _Run:
     ) -> None:
         self.layers, self.contexts, self.forced, self.observe = layers, contexts, forced, observe
         self.buckets: list[Tensor | None] = []
-        self.states: list[tuple[_RandomState, _RandomState]] = []
+        self.states: list[tuple[RandomState, RandomState]] = []
 
     def parameters(self) -> list[nn.Parameter]:
         """Return the parameters that need a gradient, in the order of `backward`'s gradients."""
@@ -100,10 +100,10 @@ class _Run:
             device.type, torch.get_autocast_dtype(device.type), torch.is_autocast_enabled(device.type)
         )
         for index, layer in enumerate(self.layers):
-            before_attention = _RandomState(device)
+            before_attention = RandomState(device)
             output, attended = layer.attention(second, self.contexts[index], self.forced[index])
             first = first + output
-            before_feed_forward = _RandomState(device)
+            before_feed_forward = RandomState(device)
             second = second + layer.feed_forward(first)
             self.states.append((before_attention, before_feed_forward))
             self.buckets.append(None if attended.buckets is None else _small(attended.buckets))
@@ -130,7 +130,7 @@ class _Run:
         return grad_first, grad_second, gradients
 
     def _again(
-        self, block: nn.Module, hidden: Tensor, grad: Tensor, state: _RandomState, *arguments: Any
+        self, block: nn.Module, hidden: Tensor, grad: Tensor, state: RandomState, *arguments: Any
     ) -> tuple[Tensor, Tensor, tuple[Tensor | None, ...]]:
         """Run a block again; return its output, and the gradients of its input and its parameters."""
         hidden = hidden.detach().requires_grad_()

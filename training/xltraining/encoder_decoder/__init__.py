@@ -1,0 +1,3 @@
+"""Encoder-decoder: texts into other texts, with reversible layers on both sides."""
+
+__all__: list[str] = []
