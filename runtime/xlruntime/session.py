@@ -17,7 +17,7 @@ from .kernels import Kernels
 from .memory import BatchMemory
 from .messages import first_line, listed, named
 from .placement import PlacedNode, placed_nodes
-from .providers import device_value, import_onnxruntime, owned_value, onnxruntime_errors, open_session
+from .providers import device_value, import_onnxruntime, onnxruntime_errors, open_session, owned_value
 from .spec import METADATA_KEY, Graph
 
 __all__ = ["GraphSession", "Session", "SessionFactory", "running"]

@@ -18,10 +18,10 @@ from xlexport.architectures import Option
 from xlexport.commands.train import ARCHITECTURE_OPTIONS, TRAINING_OPTIONS
 from xlexport.terminal import INTERRUPTED
 from xlruntime.bundle import digest_file, read_bundle
-from xltraining.data import ByteStreams
-from xltraining.reformer_config import ReformerConfig
+from xltraining.data.byte_streams import ByteStreams
+from xltraining.reformer import ReformerConfig
 from xltraining.train import TrainingConfig
-from xltraining.transformer_xl_config import TransformerXLConfig
+from xltraining.transformer_xl import TransformerXLConfig
 
 if TYPE_CHECKING:
     from tests.helpers.invoking import Finished

@@ -27,7 +27,7 @@ class TrainingConfig:
     """
 
     task: Literal["bytes", "duplication", "pairs"] = "bytes"
-    """Text as bytes or as prepared tokens, the synthetic task of `xltraining.duplication`, or pairs of texts for an
+    """Text as bytes or as prepared tokens, the synthetic task of `xltraining.data.duplication`, or pairs of texts for an
     encoder-decoder."""
     word_length: int = 255
     """Symbols that the duplication task repeats."""

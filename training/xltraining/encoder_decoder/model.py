@@ -17,9 +17,9 @@ from torch import Tensor, nn
 from xltraining.encoder_decoder.blocks import CrossAttention, DecoderAttention, EncoderAttention, FeedForward
 from xltraining.encoder_decoder.config import PAD, EncoderDecoderConfig
 from xltraining.encoder_decoder.reversible import run_blocks
-from xltraining.encodings.sinusoids import sinusoids
 from xltraining.errors import DataError
 from xltraining.language_model import LanguageModel, placed, plain
+from xltraining.sinusoids import sinusoids
 from xltraining.training_config import TrainingConfig
 
 __all__ = ["DecoderMemory", "EncoderDecoder"]
@@ -126,8 +126,7 @@ class EncoderDecoder(LanguageModel):
         S = tokens.shape[1]
         if memory.position + S > self.config.tgt_len:
             raise DataError(
-                f"the model reads at most {self.config.tgt_len:,} tokens of a target, found "
-                f"{memory.position + S:,}.",
+                f"the model reads at most {self.config.tgt_len:,} tokens of a target, found {memory.position + S:,}.",
                 repair="Give shorter texts, or train with a larger tgt_len.",
             )
         past, kept = iter(memory.layers), []

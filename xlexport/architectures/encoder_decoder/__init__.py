@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from xlruntime.encoder import Encoder
     from xlruntime.evaluation import EvaluationRules
-    from xltraining.encoder_decoder.model import DecoderMemory, EncoderDecoder
+    from xltraining.encoder_decoder import DecoderMemory, EncoderDecoder
 
 __all__ = ["ARCHITECTURE", "EncoderDecoderArchitecture"]
 

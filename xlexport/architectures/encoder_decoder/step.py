@@ -21,10 +21,10 @@ from torch import Tensor, nn
 from xlexport.architectures.detail import describe, described
 from xlexport.architectures.step import Form, example_of, traced_outputs
 from xlruntime import spec
+from xltraining.encoder_decoder import DecoderMemory, EncoderDecoder
 from xltraining.encoder_decoder.blocks import Attention, CrossAttention, DecoderAttention, EncoderAttention, FeedForward
 from xltraining.encoder_decoder.config import PAD
-from xltraining.encoder_decoder.model import DecoderMemory, EncoderDecoder
-from xltraining.encodings.sinusoids import sinusoids
+from xltraining.sinusoids import sinusoids
 
 __all__ = ["EncoderDecoderStep", "project_memory"]
 
@@ -72,9 +72,7 @@ class EncoderDecoderStep(nn.Module):
         the graph `encode` would need inputs of the steps.
         """
         shape = (rows, self.config.n_head, length, self.config.d_head)
-        names = [
-            f"source_{kind}_{index}" for index in range(self.config.n_decoder_layer) for kind in ("key", "value")
-        ]
+        names = [f"source_{kind}_{index}" for index in range(self.config.n_decoder_layer) for kind in ("key", "value")]
         bias = spec.Tensor("source_bias", "float32", (rows, 1, 1, length))
         return (*(spec.Tensor(name, "float32", shape) for name in names), bias)
 

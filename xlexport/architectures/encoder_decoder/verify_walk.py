@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from xlexport.architectures.base import Architecture
-from xlexport.architectures.findings import LSHTotals, SegmentDifference
 from xlexport.architectures.encoder_decoder.step import project_memory
+from xlexport.architectures.findings import LSHTotals, SegmentDifference
 from xlexport.verification.compare import (
     check_architecture,
     check_sizes,
@@ -30,7 +30,7 @@ from xlruntime.translator import Translator
 
 if TYPE_CHECKING:
     from xlruntime.model import Model
-    from xltraining.encoder_decoder.model import EncoderDecoder
+    from xltraining.encoder_decoder import EncoderDecoder
 
 __all__ = ["walk_pairs"]
 

@@ -7,16 +7,16 @@ from typing import Protocol
 
 from torch import Tensor
 
-from xltraining.data import ByteStreams, read_bytes
-from xltraining.duplication import N_TOKEN, DuplicationTask, sequence_length
-from xltraining.encoder_decoder.config import EncoderDecoderConfig
-from xltraining.encoder_decoder.pairs import PairsTask
+from xltraining.data.byte_streams import ByteStreams, read_bytes
+from xltraining.data.duplication import N_TOKEN, DuplicationTask, sequence_length
+from xltraining.data.pairs import PairsTask
+from xltraining.data.prepared_task import PreparedTask
+from xltraining.data.token_shards import is_prepared
+from xltraining.data.tokenizer_file import TokenizerFile
+from xltraining.encoder_decoder import EncoderDecoderConfig
 from xltraining.errors import ConfigError, DataError
 from xltraining.evaluation import evaluate
 from xltraining.language_model import LanguageModel, ModelConfig
-from xltraining.prepared_task import PreparedTask
-from xltraining.token_shards import is_prepared
-from xltraining.tokenizer_file import TokenizerFile
 from xltraining.training_config import TrainingConfig
 
 __all__ = ["Task", "TextTask", "check_task", "make_task"]

@@ -5,17 +5,17 @@ training keeps only the last two streams, for any number of layers, and runs eve
 same random numbers and the same buckets.
 """
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from xltraining.reformer_attention import Attended, Attention, Context
+from xltraining.random_state import RandomState
+from xltraining.reformer.attention import Attended, Attention, Context
 
-__all__ = ["RandomState", "ReversibleLayer", "run_layers"]
+__all__ = ["ReversibleLayer", "run_layers"]
 
 _Observe = Callable[[int, Attended], None]
 
@@ -55,24 +55,6 @@ def run_layers(
         second = second + layer.feed_forward(first)
         observe(index, attended)
     return first, second
-
-
-class RandomState:
-    """State of the generators at one moment, on the CPU and on the tensors' own device."""
-
-    def __init__(self, device: torch.device) -> None:
-        self.device = device
-        self.cpu = torch.get_rng_state()
-        self.cuda = torch.cuda.get_rng_state(device) if device.type == "cuda" else None
-
-    @contextmanager
-    def restored(self) -> Iterator[None]:
-        """Restore this state in the block; afterwards the current random numbers continue."""
-        with torch.random.fork_rng([self.device] if self.cuda is not None else []):
-            torch.set_rng_state(self.cpu)
-            if self.cuda is not None:
-                torch.cuda.set_rng_state(self.cuda, self.device)
-            yield
 
 
 class _Run:

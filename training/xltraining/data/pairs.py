@@ -10,7 +10,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from xltraining.encoder_decoder.config import END, FIRST_BYTE, PAD, START, EncoderDecoderConfig
+from xltraining.encoder_decoder import EncoderDecoderConfig
+from xltraining.encoder_decoder.config import END, FIRST_BYTE, PAD, START
 from xltraining.errors import DataError
 from xltraining.messages import listed
 
