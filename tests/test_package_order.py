@@ -39,10 +39,20 @@ TRAINING_ORDER = (
     {"loop"},
     {"checkpoint", "data"},
     {"architectures", "evaluation"},
-    {"reformer", "transformer_xl"},
-    {"atomic_output", "config_fields", "errors", "language_model", "messages", "swapping", "training_config"},
+    {"encoder_decoder", "reformer", "transformer_xl"},
+    {
+        "atomic_output",
+        "config_fields",
+        "errors",
+        "language_model",
+        "messages",
+        "random_state",
+        "sinusoids",
+        "swapping",
+        "training_config",
+    },
 )
-TRAINING_ARCHITECTURES = {"reformer", "transformer_xl"}  # neither imports the other
+TRAINING_ARCHITECTURES = {"encoder_decoder", "reformer", "transformer_xl"}  # neither imports the other
 # An architecture's own folder is a plugin: it is loaded by name, and it may use the tools of verification.
 PLUGINS_MAY_IMPORT = "xlexport.verification"
 

@@ -36,16 +36,19 @@ WEIGHTS_FILE = "weights.data"  # for all graphs of a bundle
 SMALL_TENSOR_BYTES = 1024  # smaller initializers stay in the graph, where shape inference can see them
 
 
-def open_bundle(folder: str | Path, *, trust: bool = False, **options: Any) -> Model:
+def open_bundle(folder: str | Path, *, trust: bool = False, translators: bool = False, **options: Any) -> Model:
     """Open a bundle with `xlruntime.load`, or with `trust` and graphs for PyTorch with `xlexport.torch_runtime.load`.
 
     Args:
         trust: whether code in the bundle may run.
+        translators: whether a bundle with an encoder may be opened; it is then a `Translator`.
         options: the options of `xlruntime.load`.
 
     Raises:
         BundleError, ProviderError, OptionError: as in both functions.
     """
+    if translators and read_bundle(Path(folder), False).encoder is not None:
+        return xlruntime.load_translator(folder, **options)
     if trust and any(graph.format != "onnx" for graph in read_bundle(Path(folder), False).graphs.values()):
         from xlexport.torch_runtime import load
 

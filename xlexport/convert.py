@@ -118,7 +118,7 @@ def convert(
     """
     options = options or ConversionOptions()
     check_output(output, force)
-    _check_format(source.architecture, options)
+    _check_format(source, options)
     if options.quantization is not None:
         check_options(options.quantization)
     source = _chosen(source, options)
@@ -149,7 +149,9 @@ def convert(
         bundle = _describe(source, memory, graphs, evaluation, tokenizer.spec, text.name, folder)
         write_manifest(folder, bundle)
 
-        exported = open_bundle(folder, trust=True, threads=options.threads, ops="none")  # what every machine has
+        exported = open_bundle(
+            folder, trust=True, translators=True, threads=options.threads, ops="none"
+        )  # what every machine has
         segments = options.verify_segments or default_segments(evaluation.choose())
         walk = "documents" if evaluation.whole else f"segments of {evaluation.segment_len} tokens"
         tell(f"verifying up to {segments} {walk} against the eager model")
@@ -165,15 +167,21 @@ def convert(
     return report
 
 
-def _check_format(name: str, options: ConversionOptions) -> None:
-    """Raise an error for options that need ONNX, and for architectures that TorchScript cannot hold.
+def _check_format(source: SourceCheckpoint, options: ConversionOptions) -> None:
+    """Raise an error for options that need ONNX, and for formats and precisions that cannot hold the architecture.
 
     Raises:
         OptionError: options need ONNX.
-        ExportError: TorchScript cannot hold the architecture.
+        ExportError: the format or precision cannot hold the architecture.
     """
     if options.to == "torchscript":
-        require_support(name, "torchscript")
+        require_support(source.architecture, "torchscript")
+    found = architecture(source.architecture)
+    if found.encoder(source.config) is not None and (options.to != "onnx" or options.quantization):
+        raise ExportError(
+            f"--to, --dtype and its options are not possible for {found.kind(source.config, {})}.",
+            repair="Leave them out: its bundles are float32 and ONNX.",
+        )
     problems = {"--cuda-graphs": options.settings.get("cuda_graphs"), "--dtype and its options": options.quantization}
     if options.to != "onnx" and (named := [name for name, chosen in problems.items() if chosen]):
         raise OptionError(
@@ -270,4 +278,5 @@ def _describe(
             },
         },
         files=digests(folder),
+        encoder=architecture(source.architecture).encoder(source.config),
     )

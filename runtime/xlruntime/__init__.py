@@ -11,6 +11,7 @@ The logger "xlruntime" reports what opening a bundle does, at the levels INFO an
 
 import logging
 
+from .beam_search import SearchOptions
 from .documents import Document
 from .errors import (
     ArgumentError,
@@ -29,6 +30,7 @@ from .generation import Sampling
 from .model import Model, load
 from .scores import DocumentScore, TokenScores
 from .stream import NonFiniteScoreWarning, Scores, Stream
+from .translator import Translation, Translator, load_translator
 from .words import WordScores
 
 __all__ = [
@@ -43,17 +45,21 @@ __all__ = [
     "ProviderError",
     "Sampling",
     "Scores",
+    "SearchOptions",
     "StateError",
     "StepTimeoutError",
     "Stream",
     "TextError",
     "TokenError",
     "TokenScores",
+    "Translation",
+    "Translator",
     "VocabularyError",
     "WordScores",
     "XlruntimeError",
     "__version__",
     "load",
+    "load_translator",
 ]
 
 __version__ = "0.1.0"

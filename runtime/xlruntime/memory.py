@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -131,6 +131,10 @@ class BatchMemory:
     def constants(self) -> Mapping[str, Any]:
         """Inputs of the graphs that stay the same for the whole walk."""
         return self.plan.constants
+
+    def set_constants(self, constants: Mapping[str, Any]) -> None:
+        """Replace the constants, such as the encoded sources of the rows."""
+        self.plan = replace(self.plan, constants=constants)
 
     @property
     def evaluation(self) -> EvaluationSettings:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from types import TracebackType
@@ -11,26 +10,20 @@ from typing import Any, Self
 import numpy as np
 import numpy.typing as npt
 
-from .bundle import check_digests, read_bundle
-from .bundle_files import BundleFiles
-from .deadline import Deadline
-from .devices import parse_device
 from .documents import Document, Source
 from .engine import Engine
-from .errors import ArgumentError, OptionError
+from .errors import ArgumentError
 from .evaluation import SettingValue
 from .fitting import BatchSize
 from .generation import Sampling, generate_whole
-from .kernels import find_kernels
 from .messages import shown
+from .opening import open_as
 from .scorer import Scorer
 from .scores import DocumentScore, TokenScores
 from .stream import Stream, restore_stream
 from .words import WordScores, word_scores
 
 __all__ = ["Model", "load"]
-
-logger = logging.getLogger(__name__)
 
 
 def load(
@@ -61,37 +54,23 @@ def load(
             it is installed; `none`: the standard operators in the graphs; or the path of a library, which is code.
 
     Raises:
-        BundleNotFoundError, BundleError: the bundle is missing or broken.
+        BundleNotFoundError, BundleError: the bundle is missing or broken, or that of an encoder-decoder.
         ProviderError: ONNX Runtime or the device is missing, or with `strict_device` a node runs on another device; or
             the library of kernels is missing or cannot be loaded.
         OptionError: the device, the number of threads or `step_timeout` is malformed, or `cuda_graphs` is not possible
             with this device or bundle.
     """
-    if threads is not None and threads < 1:
-        raise OptionError(f"threads is {threads}, at least 1 is needed.")
-    path, where = Path(folder), parse_device(device)
-    if cuda_graphs and where.kind != "cuda":
-        raise OptionError(
-            f"cuda_graphs needs a CUDA device, but the device is {where}.", repair="Leave it out, or choose cuda."
-        )
-    deadline = None if step_timeout is None else Deadline(step_timeout)
-    kernels = find_kernels(ops, where)
-    bundle = read_bundle(path, check_files=False)
-    files = BundleFiles(path, bundle)  # before digests are compared, to notice files replaced meanwhile
-    size = sum(file.size for file in bundle.files.values())
-    checked = "compared with their digests" if check_files else "not compared with their digests"
-    logger.info("%s: opening %s, %s", path, bundle.architecture, bundle.precision)
-    if check_files:
-        check_digests(path, bundle.guarded_files)
-    logger.info("%s: %d files, %s bytes, %s", path, len(bundle.files), f"{size:,}", checked)
-    if cuda_graphs and not any(purpose.endswith("_fixed") for purpose in bundle.graphs):
-        raise OptionError(
-            f"{path}: no graphs for cuda_graphs.", repair="Convert the checkpoint again with --cuda-graphs."
-        )
-    model = Model(path, bundle, where, threads, strict_device, files=files, deadline=deadline, kernels=kernels)
-    if cuda_graphs:
-        model.use_fixed()
-    return model
+    return open_as(
+        Model,
+        folder,
+        device=device,
+        threads=threads,
+        check_files=check_files,
+        strict_device=strict_device,
+        cuda_graphs=cuda_graphs,
+        step_timeout=step_timeout,
+        ops=ops,
+    )
 
 
 class Model(Engine):

@@ -116,6 +116,14 @@ def device_value(array: npt.NDArray[Any], device: Device) -> Any:
     return ort.OrtValue.ortvalue_from_numpy(np.ascontiguousarray(array), device.kind, device.index)
 
 
+def owned_value(array: npt.NDArray[Any], device: Device) -> Any:
+    """Return an OrtValue with a copy of `array` on `device`."""
+    ort = import_onnxruntime()
+    value = ort.OrtValue.ortvalue_from_shape_and_type(array.shape, array.dtype, device.kind, device.index)
+    value.update_inplace(np.ascontiguousarray(array))
+    return value
+
+
 def session_options(threads: int | None = None) -> Any:
     """Return the options of every session: `threads` per step (None: ONNX Runtime chooses), errors not logged.
 

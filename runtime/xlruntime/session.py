@@ -17,7 +17,7 @@ from .kernels import Kernels
 from .memory import BatchMemory
 from .messages import first_line, listed, named
 from .placement import PlacedNode, placed_nodes
-from .providers import device_value, import_onnxruntime, onnxruntime_errors, open_session
+from .providers import device_value, import_onnxruntime, onnxruntime_errors, open_session, owned_value
 from .spec import METADATA_KEY, Graph
 
 __all__ = ["GraphSession", "Session", "SessionFactory", "running"]
@@ -170,14 +170,7 @@ class GraphSession:
 
     def run_on_device(self, feeds: Mapping[str, npt.NDArray[Any]]) -> dict[str, Any]:
         """Run as a pure function; outputs are OrtValues on the device, which may outlive the session."""
-        ort = import_onnxruntime()
-        values = {}
-        for name, array in self.run(feeds).items():
-            values[name] = ort.OrtValue.ortvalue_from_shape_and_type(
-                array.shape, array.dtype, self.device.kind, self.device.index
-            )
-            values[name].update_inplace(array)
-        return values
+        return {name: owned_value(array, self.device) for name, array in self.run(feeds).items()}
 
     def step(self, feeds: Mapping[str, npt.NDArray[Any]], memory: BatchMemory) -> dict[str, npt.NDArray[Any]]:
         """Run one segment; `memory` is read and written in place, never copied.

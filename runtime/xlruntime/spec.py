@@ -6,6 +6,7 @@ reads them and knows nothing else about an architecture.
     Bundle
     ├── graphs: {purpose: Graph}      score, generate, detail, score_few, positions
     ├── memory: (Memory, ...)         input -> output pairs that a stream carries
+    ├── encoder: Encoder              of an encoder-decoder, with the graph encode
     └── evaluation: EvaluationRules   the settings that a caller may choose (see `evaluation`)
 
 An axis is a number (fixed) or a name (free): `batch`, `segment`, `near + 1`, or the symbol of a ring's capacity.
@@ -27,10 +28,12 @@ from math import inf
 from pathlib import PurePosixPath
 from typing import Any, Literal
 
+from .encoder import Encoder
 from .errors import BundleError
 from .evaluation import EvaluationRules, EvaluationSettings
 from .json_fields import read_fields
 from .limits import Limits, parse_json
+from .manifest_digest import DIGEST_KEY, check_manifest_digest, manifest_digest
 from .messages import listed, named, shown
 from .tensor_kinds import LARGEST_AXIS, check_kind
 
@@ -53,7 +56,6 @@ __all__ = [
 # 1: Transformer-XL graphs with a positional key for each slot. 2: evaluation settings known to the runtime by name.
 FORMAT_VERSION = 3
 METADATA_KEY = "xlexport.graph"  # key of a graph's spec in the file's metadata
-DIGEST_KEY = "manifest_sha256"  # key of the SHA-256 of the rest of the manifest
 FIRST_MEMORY_FILE = "first_memory.safetensors"  # first rows of a fresh memory, unless they are zero
 DESCRIPTIONS = ("README.md", "parity.json", "quantization.json")  # for people; nothing runs them
 COMPUTING = (".onnx", ".data", ".pt", ".pt2", ".safetensors")
@@ -219,6 +221,7 @@ class Bundle:
     provenance: Mapping[str, Any]
     files: Mapping[str, FileDigest]
     format_version: int = FORMAT_VERSION
+    encoder: Encoder | None = None  # of an encoder-decoder, whose other graphs read targets
 
     @property
     def settings(self) -> EvaluationSettings:
@@ -249,7 +252,9 @@ class Bundle:
                 del graph["format"]
         if not self.evaluation.reads_last:  # also refused by older runtimes, which would not follow it
             del fields["evaluation"]["reads_last"]
-        return json.dumps({**fields, DIGEST_KEY: _digest(fields)}, indent=1) + "\n"
+        if self.encoder is None:  # the same
+            del fields["encoder"]
+        return json.dumps({**fields, DIGEST_KEY: manifest_digest(fields)}, indent=1) + "\n"
 
     @classmethod
     def from_json(cls, text: str | bytes, where: str) -> Bundle:
@@ -280,7 +285,7 @@ class Bundle:
                 f"{FORMAT_VERSION}.",
                 repair=f"Convert the checkpoint again: {_conversion(fields, where)}",
             )
-        _check_digest(fields, where)
+        check_manifest_digest(fields, where)
         try:
             bundle = read_fields(cls, fields)
         except ValueError as error:
@@ -333,6 +338,8 @@ class Bundle:
             yield f"memory that the score graph does not take or return: {listed(map(shown, strange))}"
         if len({entry.input for entry in self.memory} | {entry.output for entry in self.memory}) < 2 * len(self.memory):
             yield "memories share an input or output"
+        if self.encoder is not None:
+            yield from self.encoder.contradictions(self)
         for purpose, graph in self.graphs.items():
             yield from self._strange_outputs(purpose, graph)
 
@@ -375,25 +382,3 @@ def _is_file_name(name: str) -> bool:
 
 def _fields(entry: Memory | Graph) -> dict[str, Any]:
     return {name: value for name, value in dataclasses.asdict(entry).items() if (name, value) not in IMPLIED.items()}
-
-
-def _digest(fields: Mapping[str, Any]) -> str:
-    """Return the SHA-256 of a manifest's content, independent of its layout."""
-    return hashlib.sha256(json.dumps(fields, sort_keys=True).encode()).hexdigest()
-
-
-def _check_digest(fields: dict[str, Any], where: str) -> None:
-    """Take the digest out of a manifest, and refuse the manifest if it was changed.
-
-    Manifests of earlier versions have no digest.
-    """
-    stated = fields.pop(DIGEST_KEY, None)
-    try:
-        intact = stated is None or stated == _digest(fields)
-    except RecursionError:
-        intact = False
-    if not intact:
-        raise BundleError(
-            f"{where}: was changed since it was written (its {DIGEST_KEY} differs).",
-            repair=f"Copy it again; if you changed it on purpose, remove {DIGEST_KEY}.",
-        )

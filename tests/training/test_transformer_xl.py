@@ -10,9 +10,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from xltraining.errors import ConfigError
+from xltraining.sinusoids import sinusoids
 from xltraining.transformer_xl import TransformerXL, TransformerXLConfig, TransformerXLLayer
 from xltraining.transformer_xl.encodings.by_distance import relative_shift
-from xltraining.transformer_xl.encodings.sinusoids import sinusoids
 
 MakeModel = Callable[..., TransformerXL]
 

@@ -6,6 +6,7 @@
 from collections.abc import Mapping
 from typing import Any, cast
 
+from xltraining.encoder_decoder import EncoderDecoder, EncoderDecoderConfig
 from xltraining.errors import ConfigError
 from xltraining.language_model import LanguageModel, ModelConfig
 from xltraining.messages import shown
@@ -31,6 +32,7 @@ FIRST = "transformer_xl"  # the architecture of checkpoints of versions 1 and 2,
 _registered: dict[str, tuple[type[ModelConfig], type[LanguageModel]]] = {
     FIRST: (TransformerXLConfig, TransformerXL),
     "reformer": (ReformerConfig, Reformer),
+    "encoder_decoder": (EncoderDecoderConfig, EncoderDecoder),
 }
 
 

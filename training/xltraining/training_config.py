@@ -11,7 +11,7 @@ from xltraining.errors import ConfigError
 __all__ = ["TrainingConfig", "learning_rate"]
 
 _CHOICES = {
-    "task": ("bytes", "duplication"),
+    "task": ("bytes", "duplication", "pairs"),
     "optimizer": ("adam", "adamw", "adafactor", "muon"),
     "schedule": ("cosine", "inverse_sqrt", "constant"),
     "loss": ("full", "half"),
@@ -26,8 +26,9 @@ class TrainingConfig:
         ConfigError: values are invalid. The message lists all of them.
     """
 
-    task: Literal["bytes", "duplication"] = "bytes"
-    """Text as bytes or as prepared tokens, or the synthetic task of `xltraining.data.duplication`."""
+    task: Literal["bytes", "duplication", "pairs"] = "bytes"
+    """Text as bytes or as prepared tokens, the synthetic task of `xltraining.data.duplication`, or pairs of texts for an
+    encoder-decoder."""
     word_length: int = 255
     """Symbols that the duplication task repeats."""
     steps: int = 10_000
@@ -76,7 +77,7 @@ class TrainingConfig:
     threads: int | None = None
     """Number of CPU threads; None keeps PyTorch's choice."""
     reversible: bool = True
-    """Whether a Reformer's backward pass recomputes activations: this saves memory, but a step takes longer."""
+    """Whether the backward pass of reversible layers recomputes activations: this saves memory, but a step takes longer."""
     swap_layers: bool = False
     """Whether a Reformer's layers are in a mapped file, or for a GPU in the host's memory, while others compute."""
 

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
     from xlexport.architectures.findings import LSHTotals, SegmentDifference
     from xlruntime import spec
+    from xlruntime.encoder import Encoder
     from xlruntime.evaluation import EvaluationRules, EvaluationSettings
     from xlruntime.model import Model
 
@@ -117,6 +118,10 @@ class Architecture(ABC):
     run_options: ClassVar[Sequence[Option]] = ()
 
     # EvaluationSettings and conversion
+
+    def encoder(self, config: Mapping[str, Any]) -> Encoder | None:
+        """Return what the manifest declares of the encoder; None if the model reads documents, not pairs of texts."""
+        return None
 
     @abstractmethod
     def evaluation(self, config: Mapping[str, Any]) -> EvaluationRules:

@@ -38,6 +38,7 @@ COMMANDS = {
     "score": "Score FILES with BUNDLE, each as one document of any length.",
     "serve": "Answer HTTP requests for scores and continuations with BUNDLES.",
     "train": "Train a language model on text FILES or prepared data.",
+    "translate": "Turn each line of FILE into another with BUNDLE.",
     "verify": "Compare BUNDLE with the trained model in CHECKPOINT.",
     "web": "Write a site that colours text while it is written, in any browser.",
 }

@@ -11,7 +11,7 @@ import click
 
 from xlexport.architectures import architecture, find
 from xlexport.architectures.options import flags
-from xlexport.bundles import PARITY_FILE, WEIGHTS_FILE, stored_parity
+from xlexport.bundles import PARITY_FILE, WEIGHTS_FILE, open_bundle, stored_parity
 from xlexport.checkpoints.vocabularies import describe_vocabulary
 from xlexport.commands.options import PATH, checkpoint_options, ops_option
 from xlexport.commands.quantize import quantization_rows
@@ -19,7 +19,7 @@ from xlexport.errors import MissingAnswerError
 from xlexport.terminal import print_json, print_table
 from xlruntime.bundle import MANIFEST, changed_descriptions
 from xlruntime.errors import BundleError
-from xlruntime.model import Model, load
+from xlruntime.model import Model
 from xlruntime.spec import Bundle
 from xlruntime.tokenizers import make_tokenizer
 from xlruntime.tokenizers.vocabulary import Vocabulary
@@ -300,7 +300,7 @@ def inspect(
         manifest = read_bundle(path)
         found, rows = bundle_object(manifest, path), bundle_rows(manifest, path, verbose)
         if device is not None:
-            model = load(path, device=device, ops=ops, check_files=False)
+            model = open_bundle(path, translators=True, device=device, ops=ops, check_files=False)
             found["placement"], found["kernels"] = placed = placement_of(model)
             rows += placement_rows(*placed)
     elif device is not None:

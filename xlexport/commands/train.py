@@ -37,9 +37,9 @@ _COMMON = (
     Option(
         "task",
         "choice",
-        "Train on text FILES, or on copying a random word (no FILES).",
+        "Train on text FILES, on copying a random word (no FILES), or on FILES of pairs: source, tab, target.",
         "bytes",
-        choices=("bytes", "duplication"),
+        choices=("bytes", "duplication", "pairs"),
     ),
     Option("word_length", "integer", "Symbols of the word that the duplication task repeats.", 255),
     Option("steps", "integer", "Updates in all; 0 writes a fresh model.", 10_000),
@@ -202,13 +202,11 @@ def _refuse_what_does_not_count(architecture: str, model: dict[str, Any], traini
         problems.append(f"{flags(foreign)}: only for --architecture {' or '.join(others)}, not {architecture}")
         if (hint := TRAINED[architecture].foreign_hint(foreign)) is not None:
             problems.append(hint)
-    for other, options in _RUN_OPTIONS.items():
-        for option in options:
-            if other != architecture and _is_given(option.name):
-                given = (
-                    f"{option.flag}, --no-{option.flag.removeprefix('--')}" if option.kind == "boolean" else option.flag
-                )
-                problems.append(f"{given}: only for --architecture {other}")
+    for name in sorted(set().union(*_RUN_NAMES.values()) - _RUN_NAMES[architecture]):
+        if _is_given(name):
+            option, owners = TRAINING_OPTIONS[name], [one for one, names in _RUN_NAMES.items() if name in names]
+            given = f"{option.flag}, --no-{option.flag.removeprefix('--')}" if option.kind == "boolean" else option.flag
+            problems.append(f"{given}: only for --architecture {' or '.join(owners)}")
     problems += TRAINED[architecture].training_problems(model)
     if training["task"] != "duplication" and _is_given("word_length"):
         problems.append("--word-length: only for --task duplication")

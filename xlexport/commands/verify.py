@@ -64,7 +64,7 @@ def verify(
     from xlexport.verification import verify as compare
     from xlexport.verification.walked_text import verify_ids
 
-    model = open_bundle(bundle, **runtime)
+    model = open_bundle(bundle, translators=True, **runtime)
     settings = model.evaluation(**evaluation)
     segments = segments or default_segments(settings)
     source = checkpoints.load(checkpoint, format_name, config)

@@ -17,6 +17,7 @@ from xlruntime.messages import first_line
 __all__ = ["free_axes", "quiet", "tracing"]
 
 LARGEST = 2**30  # of a free axis
+SHORT = ("batch", "segment", "sources", "source_tokens", "source")  # axes that may have size one
 ONE_MORE = " + 1"  # ending of the name of an axis that is one longer than the size before it
 
 
@@ -28,7 +29,7 @@ def free_axes(step: Step) -> tuple[dict[int, Any] | None, ...]:
         if name.endswith(ONE_MORE):
             free[name] = torch.export.Dim(name.removesuffix(ONE_MORE), min=2, max=LARGEST) + 1
         else:
-            free[name] = torch.export.Dim(name, min=1 if name in ("batch", "segment") else 2, max=LARGEST)
+            free[name] = torch.export.Dim(name, min=1 if name in SHORT else 2, max=LARGEST)
     return tuple(
         {axis: free[size] for axis, size in enumerate(tensor.shape) if isinstance(size, str)} or None
         for tensor in step.inputs

@@ -9,9 +9,11 @@ from torch import Tensor
 
 from xltraining.data.byte_streams import ByteStreams, read_bytes
 from xltraining.data.duplication import N_TOKEN, DuplicationTask, sequence_length
+from xltraining.data.pairs import PairsTask
 from xltraining.data.prepared_task import PreparedTask
 from xltraining.data.token_shards import is_prepared
 from xltraining.data.tokenizer_file import TokenizerFile
+from xltraining.encoder_decoder import EncoderDecoderConfig
 from xltraining.errors import ConfigError, DataError
 from xltraining.evaluation import evaluate
 from xltraining.language_model import LanguageModel, ModelConfig
@@ -101,7 +103,9 @@ def check_task(model: ModelConfig, training: TrainingConfig) -> None:
     """
     problems = []
     limit = model.position_limit
-    if training.task == "duplication":
+    if isinstance(model, EncoderDecoderConfig) != (training.task == "pairs"):
+        problems.append(f"pairs are for an encoder-decoder, and it reads nothing else, found {model.NAME}")
+    elif training.task == "duplication":
         length = sequence_length(training.word_length)
         if model.n_token != N_TOKEN:
             problems.append(f"n_token must be {N_TOKEN} (127 symbols and 0), found {model.n_token}")
@@ -127,6 +131,8 @@ def make_task(
     Raises:
         DataError: files are missing, too short, or given to a task that draws its examples.
     """
+    if isinstance(model, EncoderDecoderConfig):
+        return PairsTask(model, train_files, valid_files, training.batch_size, training.seed)
     if training.task == "duplication":
         if train_files or valid_files:
             raise DataError("the duplication task draws its examples.", repair="Leave out the text files.")

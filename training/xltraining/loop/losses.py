@@ -44,7 +44,7 @@ def update_loss(
         The loss to minimise, which is the sum over all predicting layers; the loss of the last layer alone, without
         gradient; the new memory.
     """
-    first = tokens.shape[1] // 2 if half else 0
+    first = targets.shape[1] // 2 if half else 0
     targets = targets[:, first:]
     if intermediate is None:
         hidden, memory = model(tokens, memory)

@@ -5,14 +5,14 @@ training keeps only the last two streams, for any number of layers, and runs eve
 same random numbers and the same buckets.
 """
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
+from xltraining.random_state import RandomState
 from xltraining.reformer.attention import Attended, Attention, Context
 from xltraining.swapping import LayerStore, present
 
@@ -74,24 +74,6 @@ def run_layers(
     return first, second
 
 
-class _RandomState:
-    """The generators' state at one moment, on the CPU and on the tensors' own device."""
-
-    def __init__(self, device: torch.device) -> None:
-        self.device = device
-        self.cpu = torch.get_rng_state()
-        self.cuda = torch.cuda.get_rng_state(device) if device.type == "cuda" else None
-
-    @contextmanager
-    def restored(self) -> Iterator[None]:
-        """Restore this state in the block; afterwards the current random numbers continue."""
-        with torch.random.fork_rng([self.device] if self.cuda is not None else []):
-            torch.set_rng_state(self.cpu)
-            if self.cuda is not None:
-                torch.cuda.set_rng_state(self.cuda, self.device)
-            yield
-
-
 class _Run:
     """One forward pass, and the values that its backward pass needs in addition to the last streams."""
 
@@ -106,7 +88,7 @@ class _Run:
         self.layers, self.contexts, self.forced, self.observe = layers, contexts, forced, observe
         self.store = store
         self.buckets: list[Tensor | None] = []
-        self.states: list[tuple[_RandomState, _RandomState]] = []
+        self.states: list[tuple[RandomState, RandomState]] = []
 
     def parameters(self) -> list[nn.Parameter]:
         """Return the parameters that need a gradient, in the order of `backward`'s gradients."""
@@ -124,11 +106,11 @@ class _Run:
 
     def _through(self, first: Tensor, second: Tensor, device: torch.device) -> tuple[Tensor, Tensor]:
         for index, layer in enumerate(self.layers):
-            before_attention = _RandomState(device)
+            before_attention = RandomState(device)
             with present(self.store, index, index + 1):
                 output, attended = layer.attention(second, self.contexts[index], self.forced[index])
                 first = first + output
-                before_feed_forward = _RandomState(device)
+                before_feed_forward = RandomState(device)
                 second = second + layer.feed_forward(first)
             self.states.append((before_attention, before_feed_forward))
             self.buckets.append(None if attended.buckets is None else _small(attended.buckets))
@@ -162,7 +144,7 @@ class _Run:
         return grad_first, grad_second, gradients
 
     def _again(
-        self, block: nn.Module, hidden: Tensor, grad: Tensor, state: _RandomState, *arguments: Any
+        self, block: nn.Module, hidden: Tensor, grad: Tensor, state: RandomState, *arguments: Any
     ) -> tuple[Tensor, Tensor, tuple[Tensor | None, ...]]:
         """Run a block again; return its output, and the gradients of its input and its parameters."""
         hidden = hidden.detach().requires_grad_()

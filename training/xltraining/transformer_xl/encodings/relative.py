@@ -3,9 +3,9 @@
 import torch
 from torch import Tensor, nn
 
+from xltraining.sinusoids import sinusoids
 from xltraining.transformer_xl.config import TransformerXLConfig
 from xltraining.transformer_xl.encodings.by_distance import AttentionByDistance, distances_to_keys
-from xltraining.transformer_xl.encodings.sinusoids import sinusoids
 
 __all__ = ["RelativeAttention"]
 

@@ -1,0 +1,6 @@
+"""Encoder-decoder (Vaswani et al. 2017) with reversible layers (Kitaev et al. 2020): its configuration and its model."""
+
+from xltraining.encoder_decoder.config import EncoderDecoderConfig
+from xltraining.encoder_decoder.model import DecoderMemory, EncoderDecoder
+
+__all__ = ["DecoderMemory", "EncoderDecoder", "EncoderDecoderConfig"]

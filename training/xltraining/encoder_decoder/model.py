@@ -1,0 +1,169 @@
+"""Encoder-decoder with reversible layers on both sides (Kitaev et al. 2020, arXiv:2001.04451, section 5).
+
+The layers are those of Vaswani et al. 2017 (arXiv:1706.03762), with the norm before each block. Attention is full, as
+in the paper's translation experiment, because sentences are short. Embeddings of source, target and output are one
+matrix.
+
+Axes: B batch, L tokens of the source, S tokens of the target's segment, D `d_model`, V vocabulary.
+"""
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from xltraining.encoder_decoder.blocks import CrossAttention, DecoderAttention, EncoderAttention, FeedForward
+from xltraining.encoder_decoder.config import PAD, EncoderDecoderConfig
+from xltraining.encoder_decoder.reversible import run_blocks
+from xltraining.errors import DataError
+from xltraining.language_model import LanguageModel, placed, plain
+from xltraining.sinusoids import sinusoids
+from xltraining.training_config import TrainingConfig
+
+__all__ = ["DecoderMemory", "EncoderDecoder"]
+
+
+@dataclass(frozen=True)
+class DecoderMemory:
+    """The source, and what the decoder keeps of the target's earlier segments."""
+
+    position: int
+    """Tokens of the target so far."""
+    source: Tensor
+    """(B,L,D): the encoder's output."""
+    source_bias: Tensor
+    """(B,1,1,L): zero for a token of the source, minus infinity for padding."""
+    layers: list[Tensor]
+    """For each layer the attention's normalised input at all earlier tokens (B,M,D), oldest first."""
+
+
+class EncoderDecoder(LanguageModel):
+    """A model of a target text given a source text.
+
+    The model has no state between calls: the caller passes memory in and gets new memory back. The memory holds the
+    encoded source, so the encoder runs once.
+    """
+
+    def __init__(self, config: EncoderDecoderConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.word_emb = nn.Embedding(config.n_token, config.d_model)
+        self.encoder = nn.ModuleList()
+        for _ in range(config.n_encoder_layer):
+            self.encoder.extend([EncoderAttention(config), FeedForward(config)])
+        self.encoder_norm = nn.LayerNorm(config.d_model, eps=config.layer_norm_epsilon)
+        self.decoder = nn.ModuleList()
+        for _ in range(config.n_decoder_layer):
+            self.decoder.extend([DecoderAttention(config), CrossAttention(config), FeedForward(config)])
+        self.decoder_norm = nn.LayerNorm(config.d_model, eps=config.layer_norm_epsilon)
+        self.dropout = nn.Dropout(config.dropout)
+        self.reversible = True
+        """Whether training recomputes activations in the backward pass; the gradients are the same."""
+        self._initialise()
+
+    def _initialise(self) -> None:
+        """Set normal weights, whose outputs keep the scale of their inputs, and zero biases.
+
+        Maps into the streams shrink with the number of blocks, to keep the scale of the streams.
+        """
+        for name, parameter in self.named_parameters():
+            if "norm" in name:
+                nn.init.constant_(parameter, float(name.endswith("weight")))
+            elif name.endswith(".bias"):
+                nn.init.zeros_(parameter)
+            else:
+                blocks = len(self.encoder if name.startswith("encoder") else self.decoder)
+                into_stream = name.endswith(("output.weight", "outer.weight"))
+                nn.init.normal_(parameter, std=1 / math.sqrt(parameter.shape[1] * (blocks if into_stream else 1)))
+
+    def embed(self, tokens: Tensor, first: int = 0) -> Tensor:
+        """Return embeddings (B,S,D) of tokens (B,S) at the positions from `first` on."""
+        D = self.config.d_model
+        positions = torch.arange(first, first + tokens.shape[1], device=tokens.device)
+        hidden = self.word_emb(tokens) * math.sqrt(D)
+        return self.dropout(hidden + sinusoids(positions, D, hidden.dtype))
+
+    def encode(self, source: Tensor) -> DecoderMemory:
+        """Return the memory at the start of a target.
+
+        Args:
+            source: (B,L) int64; padding is behind the source, and columns with nothing but padding are left out.
+        """
+        L = max(1, int((source != PAD).sum(dim=1).max()))
+        source = source[:, :L]
+        hidden = self.embed(source)
+        bias = torch.zeros_like(source, dtype=hidden.dtype).masked_fill(source == PAD, -math.inf)
+        # A source without tokens attends to its padding: a softmax without any key is not a number.
+        bias = bias.masked_fill((source == PAD).all(dim=1, keepdim=True), 0.0)[:, None, None]
+        contexts = [bias if isinstance(block, EncoderAttention) else None for block in self.encoder]
+        streams = run_blocks([*self.encoder], hidden, hidden, contexts, reversible=self._recomputes)
+        encoded = self.encoder_norm(sum(streams) / 2)
+        rows = encoded.new_zeros(len(source), 0, self.config.d_model)
+        return DecoderMemory(0, encoded, bias, [rows] * self.config.n_decoder_layer)
+
+    def first_memory(self, batch_size: int) -> DecoderMemory:
+        """Return the memory at the start of targets whose sources are empty."""
+        return self.encode(torch.full((batch_size, 1), PAD, device=self.word_emb.weight.device))
+
+    def forward(self, tokens: Tensor, memory: DecoderMemory | None = None) -> tuple[Tensor, DecoderMemory]:
+        """Run one segment of the target.
+
+        Args:
+            tokens: (B,S) int64. Without memory, the first `source_len` columns are the source with padding behind it.
+            memory: memory that `encode` or the previous segment returned.
+
+        Returns:
+            Normalised last hidden states (B,S,D) of the target's tokens, and the new memory, detached.
+
+        Raises:
+            DataError: the target is longer than `tgt_len`.
+        """
+        if memory is None:
+            memory = self.encode(tokens[:, : self.config.source_len])
+            tokens = tokens[:, self.config.source_len :]
+        S = tokens.shape[1]
+        if memory.position + S > self.config.tgt_len:
+            raise DataError(
+                f"the model reads at most {self.config.tgt_len:,} tokens of a target, found {memory.position + S:,}.",
+                repair="Give shorter texts, or train with a larger tgt_len.",
+            )
+        past, kept = iter(memory.layers), []
+        contexts = [self._context(block, memory, past) for block in self.decoder]
+
+        def observe(index: int, hidden: Tensor) -> None:
+            if isinstance(block := self.decoder[index], DecoderAttention):
+                kept.append(torch.cat([contexts[index], block.norm(hidden).detach()], dim=1))
+
+        hidden = self.embed(tokens, memory.position)
+        streams = run_blocks([*self.decoder], hidden, memory.source, contexts, observe, self._recomputes)
+        new_memory = DecoderMemory(
+            memory.position + S, memory.source.detach(), memory.source_bias, kept or memory.layers
+        )
+        return self.dropout(self.decoder_norm(sum(streams) / 2)), new_memory
+
+    @property
+    def _recomputes(self) -> bool:
+        return self.reversible and self.training and torch.is_grad_enabled()
+
+    def _context(self, block: nn.Module, memory: DecoderMemory, past: Any) -> Tensor | None:
+        if isinstance(block, DecoderAttention):
+            return next(past)
+        return memory.source_bias if isinstance(block, CrossAttention) else None
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """Return logits (B,S,V) from hidden states (B,S,D): products with the embeddings."""
+        return hidden @ self.word_emb.weight.T
+
+    def prepare_training(self, training: TrainingConfig) -> None:
+        """Apply the setting whether the backward pass computes activations again."""
+        self.reversible = training.reversible
+
+    def plain_memory(self, memory: DecoderMemory | None) -> Any:
+        """Return a memory as a dict of its fields, with copied tensors."""
+        return None if memory is None else plain(vars(memory))
+
+    def memory_from_plain(self, plain: Any, device: torch.device) -> DecoderMemory | None:
+        """Return the memory that `plain_memory` made plain, on a device."""
+        return None if plain is None else DecoderMemory(**placed(plain, device))

@@ -1,0 +1,216 @@
+"""The eager twin of the graphs of an encoder-decoder: flat tensors in, flat tensors out.
+
+It computes the same results as `xltraining.encoder_decoder.model`, with a layout that makes steps of one token cheap:
+
+* the graph `encode` runs the encoder once for a source, and computes the keys and values that each layer of the decoder
+  needs of it. They are inputs of all steps, and no step changes them;
+* a step carries the keys and values of the target's earlier tokens, the newest `tgt_len` rows of each layer.
+
+Reversible blocks run forwards here: the streams change places after every block.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from xlexport.architectures.detail import describe, described
+from xlexport.architectures.step import Form, example_of, traced_outputs
+from xlruntime import spec
+from xltraining.encoder_decoder import DecoderMemory, EncoderDecoder
+from xltraining.encoder_decoder.blocks import Attention, CrossAttention, DecoderAttention, EncoderAttention, FeedForward
+from xltraining.encoder_decoder.config import PAD
+from xltraining.sinusoids import sinusoids
+
+__all__ = ["EncoderDecoderStep", "project_memory"]
+
+
+class EncoderDecoderStep(nn.Module):
+    """One module that computes the outputs of all graphs of a bundle; the exporter cuts it by purpose.
+
+    B, S and L (batch, segment, source) are free; all other sizes are fixed by the model.
+
+    Args:
+        model: the trained model, in eval mode; its weights are shared, not copied.
+    """
+
+    traceable = False
+    forms: ClassVar[Mapping[str, Form]] = {}
+
+    def __init__(self, model: EncoderDecoder) -> None:
+        super().__init__()
+        self.config = config = model.config
+        self.word_emb, self.encoder, self.decoder = model.word_emb, model.encoder, model.decoder
+        self.encoder_norm, self.decoder_norm = model.encoder_norm, model.decoder_norm
+        longest = max(config.source_len, config.tgt_len)
+        self.register_buffer("places", sinusoids(torch.arange(longest), config.d_model))
+        self.eval()
+
+    @property
+    def memory(self) -> tuple[spec.Memory, ...]:
+        """The carried memory: keys and values of the target's earlier tokens in each layer."""
+        shape = ("batch", self.config.n_head, self.config.tgt_len, self.config.d_head)
+        return tuple(
+            spec.Memory(name, f"new_{name}", "float32", shape, layout="window")
+            for index in range(self.config.n_decoder_layer)
+            for name in (f"memory_key_{index}", f"memory_value_{index}")
+        )
+
+    @property
+    def encoded(self) -> tuple[spec.Tensor, ...]:
+        """The outputs of the graph `encode`, which all steps take: keys, values, and the bias of padding."""
+        return self._encoded("sources", "source_tokens")
+
+    def _encoded(self, rows: str, length: str) -> tuple[spec.Tensor, ...]:
+        """Return the encoded tensors with these names of their free axes.
+
+        As outputs they have others than as inputs of a step: tracing reads a size from any input that has it, and then
+        the graph `encode` would need inputs of the steps.
+        """
+        shape = (rows, self.config.n_head, length, self.config.d_head)
+        names = [f"source_{kind}_{index}" for index in range(self.config.n_decoder_layer) for kind in ("key", "value")]
+        bias = spec.Tensor("source_bias", "float32", (rows, 1, 1, length))
+        return (*(spec.Tensor(name, "float32", shape) for name in names), bias)
+
+    @property
+    def inputs(self) -> tuple[spec.Tensor, ...]:
+        """The inputs of `forward`, in order.
+
+        * `source`: ids of the source, padded behind its end;
+        * `position`: tokens of the target before the segment.
+        """
+        return (
+            spec.Tensor("targets", "int64", ("batch", "segment")),
+            spec.Tensor("tokens", "int64", ("batch", "segment")),
+            spec.Tensor("position", "int64", ("batch",)),
+            spec.Tensor("source", "int64", ("sources", "source_tokens")),
+            *self._encoded("batch", "source"),
+            *(spec.Tensor(entry.input, entry.dtype, entry.shape) for entry in self.memory),
+        )
+
+    @property
+    def purposes(self) -> dict[str, tuple[spec.Tensor, ...]]:
+        """The graphs that are cut out of `forward`, and the outputs of each."""
+        V = self.config.n_token
+        log_prob = spec.Tensor("log_prob", "float32", ("batch", "segment"))
+        carried = tuple(spec.Tensor(entry.output, entry.dtype, entry.shape) for entry in self.memory)
+        return {
+            "encode": self.encoded,
+            "score": (log_prob, *carried),
+            "generate": (spec.Tensor("logits", "float32", ("batch", V)), *carried),
+            "detail": (log_prob, *described(V), *carried),
+        }
+
+    def example(self) -> tuple[Tensor, ...]:
+        """Return example inputs to trace with; every free axis is longer than 1, because tracing would fix it."""
+        sizes = {"batch": 2, "segment": 5, "source": 7, "sources": 3, "source_tokens": 6}
+        return example_of(self, sizes, {})
+
+    def forward(self, *inputs: Tensor) -> tuple[Tensor, ...]:
+        """Compute one segment: return the outputs of all `purposes`, each once, in the order of `traced_outputs`."""
+        given = dict(zip((entry.name for entry in self.inputs), inputs, strict=True))
+        tokens, targets = given["tokens"], given["targets"]
+        made = dict(zip((entry.name for entry in self.encoded), self._encode(given["source"]), strict=True))
+        hidden, carried = self._decode(tokens, given)
+        logits = hidden @ self.word_emb.weight.T  # (B, S, n_token)
+        log_probs = logits.log_softmax(dim=2)
+        made |= carried
+        made["log_prob"] = log_probs.gather(2, targets.unsqueeze(2)).squeeze(2)
+        made["logits"] = hidden[:, -1] @ self.word_emb.weight.T
+        made |= describe([((0, self.config.n_token), (torch.zeros(1, 1), log_probs.flatten(0, 1)))], targets)
+        return tuple(made[name] for name in traced_outputs(self))
+
+    def _embed(self, tokens: Tensor, places: Tensor) -> Tensor:
+        """Return embeddings (B, S, D) of tokens (B, S) at places (B, S)."""
+        return self.word_emb(tokens) * math.sqrt(self.config.d_model) + nn.functional.embedding(places, self.places)
+
+    def _encode(self, source: Tensor) -> list[Tensor]:
+        """Return the tensors of `encoded` for sources (B, L)."""
+        padding = source == PAD
+        # A source without tokens attends to its padding: a softmax without any key is not a number.
+        hidden_keys = padding & ~padding.all(dim=1, keepdim=True)
+        bias = torch.where(hidden_keys, -math.inf, 0.0)[:, None, None]  # (B, 1, 1, L)
+        first = second = self._embed(source, torch.arange(source.shape[1]).expand_as(source))
+        for block in self.encoder:
+            if isinstance(block, EncoderAttention):
+                normed = block.norm(second)
+                output = _attend(block, normed, *_projected(block, normed), bias)
+            else:
+                output = block(second, second)
+            first, second = second, first + output
+        rows = self.encoder_norm((first + second) / 2)
+        crossing = [block for block in self.decoder if isinstance(block, CrossAttention)]
+        return [*(tensor for block in crossing for tensor in _projected(block, rows)), bias]
+
+    def _decode(self, tokens: Tensor, given: Mapping[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
+        """Return the last hidden states (B, S, D), and the new memories by name."""
+        S = tokens.shape[1]
+        places = given["position"].unsqueeze(1) + torch.arange(S)
+        made: dict[str, Tensor] = {}
+        bias = self._own_bias(given["position"], S)
+        first = second = self._embed(tokens, places)
+        layer = -1
+        for block in self.decoder:
+            if isinstance(block, DecoderAttention):
+                layer += 1
+                normed, rows = block.norm(second), []
+                for kind, own in zip(("key", "value"), _projected(block, normed), strict=True):
+                    name = f"memory_{kind}_{layer}"
+                    rows.append(torch.cat([given[name], own], dim=2))  # (B, H, tgt_len + S, d)
+                    made[f"new_{name}"] = rows[-1][:, :, S:]
+                output = _attend(block, normed, rows[0], rows[1], bias)
+            elif isinstance(block, CrossAttention):
+                key, value = given[f"source_key_{layer}"], given[f"source_value_{layer}"]
+                output = _attend(block, block.norm(second), key, value, given["source_bias"])
+            else:
+                assert isinstance(block, FeedForward)
+                output = block(second, second)
+            first, second = second, first + output
+        return self.decoder_norm((first + second) / 2), made
+
+    def _own_bias(self, position: Tensor, S: int) -> Tensor:
+        """Return the bias (B, 1, S, tgt_len + S) of a step's tokens on the kept rows and themselves."""
+        steps = torch.arange(S)
+        distance = steps.unsqueeze(1) + self.config.tgt_len - torch.arange(self.config.tgt_len + S)
+        reach = position.view(-1, 1, 1) + steps.view(1, S, 1)  # tokens before each
+        seen = (distance >= 0) & (distance <= reach)  # (B, S, tgt_len + S)
+        return torch.where(seen, 0.0, -math.inf).unsqueeze(1)
+
+    def first_rows(self) -> Mapping[str, Tensor]:
+        """Return an empty mapping, because a target starts with no memory."""
+        return {}
+
+    def discard(self) -> None:
+        """Release all weights, including the trained model's; neither can run afterwards."""
+        for tensor in (*self.parameters(), *self.buffers()):
+            tensor.data = torch.empty(0)
+
+
+def _projected(block: Attention, rows: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the keys and values (B, H, N, d) of rows (B, N, D)."""
+    return block.heads(block.key(rows)), block.heads(block.value(rows))
+
+
+def _attend(block: Attention, normed: Tensor, key: Tensor, value: Tensor, bias: Tensor) -> Tensor:
+    """Return a block's output (B, S, D) from normalised rows (B, S, D), and keys and values (B, H, K, d)."""
+    query = block.heads(block.query(normed)) / math.sqrt(block.d_head)
+    weights = (query @ key.transpose(2, 3) + bias).softmax(dim=3)
+    joined: Tensor = block.output((weights @ value).transpose(1, 2).flatten(2))
+    return joined
+
+
+def project_memory(model: EncoderDecoder, memory: DecoderMemory) -> Iterator[tuple[str, Tensor]]:
+    """Project the eager model's memory, normalised hidden states (B, M, D), to the memories of the graphs.
+
+    Yields:
+        The name of each memory with its rows by age (B, H, M, d_head).
+    """
+    blocks: list[Any] = [block for block in model.decoder if isinstance(block, DecoderAttention)]
+    for index, (block, rows) in enumerate(zip(blocks, memory.layers, strict=True)):
+        key, value = _projected(block, rows)
+        yield f"memory_key_{index}", key
+        yield f"memory_value_{index}", value

@@ -1,0 +1,64 @@
+"""The `translate` command."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import click
+
+from xlexport.commands.long_help import LongCommand, headed
+from xlexport.commands.options import DOCUMENT, PATH, runtime_options
+from xlexport.terminal import print_json_line, print_text
+
+__all__ = ["translate"]
+
+
+@click.command(
+    cls=LongCommand,
+    examples=(
+        ("xlexport translate bundle lines.txt > out.txt", "Greedy search: the likeliest token at each step."),
+        ("xlexport translate bundle lines.txt --beams 4 --length-penalty 0.6", "Beam search."),
+        ("xlexport translate bundle - --json", "Read standard input; also print log-probabilities."),
+    ),
+)
+@click.argument("bundle", type=PATH)
+@click.argument("file", type=DOCUMENT)
+@headed(
+    "Search",
+    click.option("--beams", type=int, default=1, show_default=True, help="Beginnings that are kept; 1 is greedy."),
+    click.option(
+        "--length-penalty",
+        type=float,
+        default=0.0,
+        show_default=True,
+        help="Exponent of the length penalty of Wu et al. 2016; 0 compares log-probabilities.",
+    ),
+    click.option("-n", "--max-tokens", type=int, help="Most tokens of a text, its end included.  [default: all]"),
+    click.option("--batch-size", type=click.IntRange(1), default=16, show_default=True, help="Lines at a time."),
+)
+@headed("Output", click.option("--json", "as_json", is_flag=True, help="Print an object for each line."))
+@headed("Device", runtime_options)
+def translate(
+    bundle: Path,
+    file: Path,
+    beams: int,
+    length_penalty: float,
+    max_tokens: int | None,
+    batch_size: int,
+    as_json: bool,
+    runtime: dict[str, Any],
+) -> None:
+    """Turn each line of FILE into another with BUNDLE, an encoder-decoder. Needs no PyTorch."""
+    import xlruntime
+
+    options = xlruntime.SearchOptions(beams, length_penalty, max_tokens)
+    translator = xlruntime.load_translator(bundle, **runtime)
+    with click.open_file(str(file), "rb") as lines:
+        sources = (line.rstrip(b"\r\n") for line in lines)
+        for found in translator.translate(sources, options=options, batch_size=batch_size):
+            if as_json:
+                print_json_line(asdict(found))
+            else:
+                print_text(" ".join(found.text.splitlines()))
