@@ -15,6 +15,7 @@ EXTRAS: Mapping[str, tuple[str, ...]] = {
     "text": ("sentencepiece", "tokenizers"),
     "tables": ("pyarrow",),
     "plot": ("matplotlib",),
+    "images": ("PIL",),
     "ray": ("pyarrow", "ray"),
     "tensorboard": ("tensorboard",),
     "serve": ("prometheus_client", "pydantic", "starlette", "uvicorn"),
@@ -23,6 +24,7 @@ EXTRAS: Mapping[str, tuple[str, ...]] = {
 """Extra -> the modules that it installs; the names are those of pyproject.toml."""
 
 DISTRIBUTIONS: Mapping[str, str] = {
+    "PIL": "pillow",
     "google_crc32c": "google-crc32c",
     "lm_eval": "lm-eval",
     "onnx_ir": "onnx-ir",

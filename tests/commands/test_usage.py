@@ -35,7 +35,21 @@ DOING: dict[str, click.Command] = {
 def test_commands_are_those_of_the_design() -> None:
     names = ["convert", "verify", "score", "serve", "evaluate", "generate", "inspect", "bench", "quantize", "train"]
     assert (
-        sorted([*names, "doctor", "compare", "completion", "demo", "context", "plot", "report", "web", "prepare"])
+        sorted(
+            [
+                *names,
+                "doctor",
+                "compare",
+                "completion",
+                "demo",
+                "context",
+                "picture",
+                "plot",
+                "report",
+                "web",
+                "prepare",
+            ]
+        )
         == COMMANDS
     )
 
@@ -73,7 +87,7 @@ def test_unreadable_document_is_not_a_usage_error(
 
 
 def test_commands_that_report_have_json() -> None:
-    for name in set(DOING) - {"train", "report", "completion", "web"}:  # the output of these is a page or a script
+    for name in set(DOING) - {"train", "report", "completion", "picture", "web"}:  # their output is a file or a script
         assert "--json" in [option for parameter in DOING[name].params for option in parameter.opts], name
 
 

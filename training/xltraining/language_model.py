@@ -38,6 +38,11 @@ class ModelConfig(PlainFields):
         """Origin of the limit, as the end of a message; empty if the limit is a field itself."""
         return ""
 
+    @property
+    def whole(self) -> bool:
+        """Whether each call reads a whole document, because the model cannot carry memory."""
+        return False
+
 
 class LanguageModel(nn.Module, ABC):
     """A model without state between calls: the caller passes memory in and gets new memory back.

@@ -11,7 +11,7 @@ from xltraining.errors import ConfigError
 __all__ = ["TrainingConfig", "learning_rate"]
 
 _CHOICES = {
-    "task": ("bytes", "duplication", "pairs"),
+    "task": ("bytes", "duplication", "images", "pairs"),
     "optimizer": ("adam", "adamw", "adafactor", "muon"),
     "schedule": ("cosine", "inverse_sqrt", "constant"),
     "loss": ("full", "half"),
@@ -26,11 +26,13 @@ class TrainingConfig:
         ConfigError: values are invalid. The message lists all of them.
     """
 
-    task: Literal["bytes", "duplication", "pairs"] = "bytes"
-    """Text as bytes or as prepared tokens, the synthetic task of `xltraining.data.duplication`, or pairs of texts for an
-    encoder-decoder."""
+    task: Literal["bytes", "duplication", "images", "pairs"] = "bytes"
+    """Text as bytes or as prepared tokens, the synthetic task of `xltraining.data.duplication`, photographs, or pairs of
+    texts for an encoder-decoder."""
     word_length: int = 255
     """Symbols that the duplication task repeats."""
+    image_size: int = 64
+    """Width and height of an image of the task `images`, in pixels."""
     steps: int = 10_000
     """Number of updates, and the end of the learning rate's schedule. 0 writes a freshly initialised model."""
     batch_size: int = 16
@@ -77,7 +79,7 @@ class TrainingConfig:
     threads: int | None = None
     """Number of CPU threads; None keeps PyTorch's choice."""
     reversible: bool = True
-    """Whether the backward pass of reversible layers recomputes activations: this saves memory, but a step takes longer."""
+    """Whether the backward pass of reversible layers recomputes activations: less memory, but a step takes longer."""
     swap_layers: bool = False
     """Whether a Reformer's layers are in a mapped file, or for a GPU in the host's memory, while others compute."""
 
@@ -88,7 +90,7 @@ class TrainingConfig:
             if getattr(self, name) not in choices
         ]
         problems += [f"{name} must be 0 or more" for name in ("steps", "warmup_steps") if getattr(self, name) < 0]
-        counts = ("word_length", "batch_size", "log_every", "eval_every", "checkpoint_every")
+        counts = ("word_length", "image_size", "batch_size", "log_every", "eval_every", "checkpoint_every")
         problems += [f"{name} must be at least 1" for name in counts if getattr(self, name) < 1]
         problems += [f"{name} must be above 0" for name in ("learning_rate", "clip") if not getattr(self, name) > 0]
         if not 0 <= self.min_lr_ratio <= 1:

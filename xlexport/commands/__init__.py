@@ -31,6 +31,7 @@ COMMANDS = {
     "evaluate": "Reproduce a paper's figure: score CORPUS in parallel streams.",
     "generate": "Continue PROMPT with BUNDLE. Needs no PyTorch.",
     "inspect": "Check the bundle or checkpoint at PATH, and show what is in it.",
+    "picture": "Draw images with BUNDLE, or complete PHOTOS, and write one picture.",
     "plot": "Draw documents and models into .png or .svg files.",
     "prepare": "Turn text FILES into token ids for training.",
     "quantize": "Write BUNDLE in a lower precision.",

@@ -34,6 +34,7 @@ PURPOSES = {
     "text": "bundles with a tokenizer.json or a SentencePiece model",
     "tables": "Parquet files",
     "plot": "plots of `plot`, `context` and `bench`",
+    "images": "photographs for `train --task images` and `picture`",
     "serve": "answering HTTP requests with `serve`",
     "lm-eval": "lm-evaluation-harness",
     "ray": "`score --ray`",

@@ -33,15 +33,18 @@ _FROM_SETTINGS = "xlexport.train.settings"  # a key of click's context: names of
 TRAINED = {one.name: one for one in architectures() if one.training_options}
 # For each architecture, the fields of its configuration by name.
 ARCHITECTURE_OPTIONS = {name: {option.name: option for option in one.training_options} for name, one in TRAINED.items()}
+_TASK_OPTIONS = {"word_length": "duplication", "image_size": "images"}  # options of one task
 _COMMON = (
     Option(
         "task",
         "choice",
-        "Train on text FILES, on copying a random word (no FILES), or on FILES of pairs: source, tab, target.",
+        "Train on text FILES; on copying a random word (no FILES); on crops of photographs (PNG or JPEG FILES); "
+        "or on FILES of pairs: source, tab, target.",
         "bytes",
-        choices=("bytes", "duplication", "pairs"),
+        choices=("bytes", "duplication", "images", "pairs"),
     ),
     Option("word_length", "integer", "Symbols of the word that the duplication task repeats.", 255),
+    Option("image_size", "integer", "Width and height of an image of the images task, in pixels.", 64),
     Option("steps", "integer", "Updates in all; 0 writes a fresh model.", 10_000),
     Option("batch_size", "integer", "Parallel streams.", 16),
     Option(
@@ -103,7 +106,7 @@ def _headings() -> dict[str, list[str]]:
     """Return the names of options by heading; options of one architecture have a heading of their own."""
     device = ["device", "bf16", "compile", "sharded", "threads"]
     found = {
-        "Run": ["out_dir", "valid_files", "resume", "quiet", "architecture", "task", "word_length"],
+        "Run": ["out_dir", "valid_files", "resume", "quiet", "architecture", "task", *_TASK_OPTIONS],
         "Settings file": ["settings", "overrides"],
         "Curves": ["plot", "tensorboard"],
         "Device": device,
@@ -208,8 +211,9 @@ def _refuse_what_does_not_count(architecture: str, model: dict[str, Any], traini
             given = f"{option.flag}, --no-{option.flag.removeprefix('--')}" if option.kind == "boolean" else option.flag
             problems.append(f"{given}: only for --architecture {' or '.join(owners)}")
     problems += TRAINED[architecture].training_problems(model)
-    if training["task"] != "duplication" and _is_given("word_length"):
-        problems.append("--word-length: only for --task duplication")
+    for name, task in _TASK_OPTIONS.items():
+        if training["task"] != task and _is_given(name):
+            problems.append(f"{flags([name])}: only for --task {task}")
     if training["task"] == "duplication" and "tgt_len" in model:
         problems.append("--tgt-len: in the duplication task --word-length decides it")
     if problems:
@@ -284,13 +288,13 @@ def train(
     model: dict[str, Any],
     training: dict[str, Any],
 ) -> int:
-    """Train a language model on text FILES, as bytes, or on a folder of `xlexport prepare`.
+    """Train a language model on text FILES, as bytes, on a folder of `xlexport prepare`, or on photographs.
 
     Ctrl-C saves, --resume goes on. `torchrun -m xlexport train …` trains one model in several processes.
     """
-    from xlexport.extras import require
+    from xlexport.extras import EXTRAS, require
 
-    require("train")
+    require("train", *EXTRAS["images"] if training["task"] == "images" else ())
     if plot is not None:
         from xlexport.figures import check_picture
 

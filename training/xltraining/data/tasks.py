@@ -9,7 +9,9 @@ from torch import Tensor
 
 from xltraining.data.byte_streams import ByteStreams, read_bytes
 from xltraining.data.duplication import N_TOKEN, DuplicationTask, sequence_length
+from xltraining.data.images import ImageTask, image_problems
 from xltraining.data.pairs import PairsTask
+from xltraining.data.photos import read_photos
 from xltraining.data.prepared_task import PreparedTask
 from xltraining.data.token_shards import is_prepared
 from xltraining.data.tokenizer_file import TokenizerFile
@@ -114,6 +116,8 @@ def check_task(model: ModelConfig, training: TrainingConfig) -> None:
                             f"{model.tgt_len:,}")  # fmt: skip
         if limit is not None and limit < length:
             problems.append(f"max_positions must be at least {length:,}, found {limit:,}")
+    elif training.task == "images":
+        problems += image_problems(model, training.image_size)
     elif limit is not None and limit % model.tgt_len:
         problems.append(
             f"tgt_len {model.tgt_len:,} must divide max_positions {limit:,}{model.position_limit_source}: "
@@ -137,6 +141,11 @@ def make_task(
         if train_files or valid_files:
             raise DataError("the duplication task draws its examples.", repair="Leave out the text files.")
         return DuplicationTask(training.word_length, training.batch_size, training.seed)
+    if training.task == "images":
+        if not train_files:
+            raise DataError("no photographs were given to train on.", repair="Name one or more PNG or JPEG files.")
+        photos, valid_photos = (read_photos(files, training.image_size) for files in (train_files, valid_files))
+        return ImageTask(photos, valid_photos, training, model.tgt_len)
     if any(is_prepared(Path(file)) for file in (*train_files, *valid_files)):
         if len(train_files) != 1 or valid_files:
             raise DataError(

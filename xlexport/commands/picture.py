@@ -1,0 +1,108 @@
+"""The `picture` command."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from xlexport.commands.options import OUTPUT, PATH, evaluation_options, runtime_options
+from xlexport.progress_bar import progress_bar
+from xlexport.terminal import quiet_option, tell
+
+if TYPE_CHECKING:
+    from xlruntime.images import Pixels
+
+__all__ = ["picture"]
+
+_GREY = 128
+
+
+@click.command()
+@click.argument("bundle", type=PATH)
+@click.argument("photos", nargs=-1, type=PATH)
+@click.option("-o", "--output", type=OUTPUT, required=True, help="The .png file; an existing file is replaced.")
+@click.option("-n", "--count", type=click.IntRange(1), default=1, show_default=True, help="Images to draw in a row.")
+@click.option(
+    "--keep",
+    type=click.FloatRange(0, 1),
+    default=0.5,
+    show_default=True,
+    help="Share of a photograph's rows to keep, from the top.",
+)
+@click.option("--scale", type=click.IntRange(1, 32), default=2, show_default=True, help="Size of a pixel in the file.")
+@click.option("--temperature", type=float, default=1.0, show_default=True, help="0 takes the likeliest byte.")
+@click.option("--top-k", type=int, help="Draw only from the k likeliest bytes.")
+@click.option("--top-p", type=float, help="Draw only from the likeliest bytes that together reach this probability.")
+@click.option("--seed", type=int, help="Seed of the random draws.")
+@quiet_option
+@runtime_options
+@evaluation_options
+def picture(
+    bundle: Path,
+    photos: tuple[Path, ...],
+    output: Path,
+    count: int,
+    keep: float,
+    scale: int,
+    temperature: float,
+    top_k: int | None,
+    top_p: float | None,
+    seed: int | None,
+    runtime: dict[str, Any],
+    **evaluation: Any,
+) -> None:
+    """Draw images with BUNDLE, or complete PHOTOS, and write one picture. Needs no PyTorch.
+
+    Each photo is cut to a square and scaled to the model's size. Its row shows it, what is kept, and completions.
+    """
+    from xlexport import atomic_output
+    from xlexport.bundles import open_bundle
+    from xlruntime import Sampling
+    from xlruntime.images import draw_image, image_side, png, side_by_side
+
+    if output.suffix.lower() != ".png":
+        raise click.UsageError(f"'{output}' does not end in .png.")
+    atomic_output.check_folder(output)
+    sampling = [Sampling(temperature, top_k, top_p, None if seed is None else seed + place) for place in range(count)]
+    model = open_bundle(bundle, **runtime)
+    side = image_side(model.bundle)
+    originals = _photographs(photos, side)
+    kept = [original[: round(side * keep)] for original in originals] or [None]
+    done = itertools.count(1)
+    total = count * sum(3 * side * (side - (0 if part is None else len(part))) for part in kept)
+    with progress_bar("drawing") as show:
+        drawn = [
+            [draw_image(model, part, each, lambda: show(next(done), total), **evaluation) for each in sampling]
+            for part in kept
+        ]
+    rows = [
+        [*_shown(original, part), *images] for original, part, images in itertools.zip_longest(originals, kept, drawn)
+    ]
+    with atomic_output.file(output) as temporary, atomic_output.writing(output):
+        temporary.write_bytes(png(side_by_side(rows, scale)))
+    tell(f"wrote {output}")
+
+
+def _photographs(files: Sequence[Path], side: int) -> list[Pixels]:
+    """Return the middle of each photograph as pixels (side,side,3); only this needs Pillow."""
+    if not files:
+        return []
+    from xlexport.extras import require
+
+    require("images")
+    from xltraining.data.photos import central_crop, read_photos
+
+    return [central_crop(photo, side) for photo in read_photos(files, side)]
+
+
+def _shown(original: Pixels | None, kept: Pixels | None) -> list[Pixels]:
+    """Return a photograph, and what is kept of it on grey."""
+    if original is None or kept is None:
+        return []
+    masked = original.copy()
+    masked[len(kept) :] = _GREY
+    return [original, masked]
