@@ -7,6 +7,7 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import Literal
 
 import pytest
 import torch
@@ -21,9 +22,11 @@ from xltraining.transformer_xl import TransformerXL
 MODEL = replace(SMALL, n_token=256, n_layer=1)
 TRAINING = TrainingConfig(steps=6, batch_size=2, warmup_steps=2, log_every=1, checkpoint_every=100, threads=1)
 RATE, DECAY = 0.01, 0.3
+Optimizer = Literal["adam", "adamw", "adafactor", "muon"]
+Schedule = Literal["cosine", "inverse_sqrt", "constant"]
 
 
-def model_and_optimizers(optimizer: str) -> tuple[TransformerXL, Optimizers]:
+def model_and_optimizers(optimizer: Optimizer) -> tuple[TransformerXL, Optimizers]:
     config = replace(TRAINING, optimizer=optimizer, learning_rate=RATE, weight_decay=DECAY)
     model = TransformerXL(MODEL)
     with torch.no_grad():
@@ -44,14 +47,14 @@ def _go_on(event: object) -> None:
         ("inverse_sqrt", {0: 0.1, 9: 1, 39: 0.5, 89: 1 / 3, 999: 0.1, 10_000: 0.1}),
     ],
 )
-def test_schedules_against_their_formulas(schedule: str, expected: dict[int, float]) -> None:
+def test_schedules_against_their_formulas(schedule: Schedule, expected: dict[int, float]) -> None:
     config = replace(TRAINING, schedule=schedule, steps=110, warmup_steps=10, learning_rate=0.2, min_lr_ratio=0.1)
     found = {step: learning_rate(config, step) / 0.2 for step in expected}
     assert found == pytest.approx(expected, rel=1e-12)
 
 
 @pytest.mark.parametrize("optimizer", ["adamw", "muon"])
-def test_matrices_decay_and_vectors_do_not(optimizer: str) -> None:
+def test_matrices_decay_and_vectors_do_not(optimizer: Optimizer) -> None:
     model, optimizers = model_and_optimizers(optimizer)
     before = {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
     for parameter in model.parameters():
@@ -102,7 +105,7 @@ def test_adafactor_steps_in_proportion_to_the_weight() -> None:
 
 
 @pytest.mark.parametrize("optimizer", ["adamw", "adafactor", "muon"])
-def test_a_resumed_run_is_bit_identical(optimizer: str, tmp_path: Path) -> None:
+def test_a_resumed_run_is_bit_identical(optimizer: Optimizer, tmp_path: Path) -> None:
     text = tmp_path / "text"
     text.write_bytes(b"one potato, two potatoes, three potatoes, four; " * 4)
     config = replace(TRAINING, optimizer=optimizer, weight_decay=0.01)
