@@ -1,6 +1,7 @@
 """The optimizers that a run may choose, from torch."""
 
-from collections.abc import Iterable, Sequence
+import inspect
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
@@ -30,8 +31,9 @@ class Optimizers:
 
     def step(self) -> None:
         """Update the weights by their gradients."""
-        for part in self.parts:
-            part.step()
+        with torch.no_grad():
+            for part in self.parts:
+                part.step()
 
     def state_dict(self) -> Any:
         """Return the state of the only optimizer, or a list with the state of each."""
@@ -60,21 +62,32 @@ def make_optimizers(config: TrainingConfig, parameters: Iterable[tuple[str, nn.P
     named = list(parameters)
     rate, decay = config.learning_rate, config.weight_decay
     if config.optimizer == "adafactor":
-        return Optimizers([torch.optim.Adafactor([one for _, one in named], rate, weight_decay=decay)])
+        return Optimizers([_light(torch.optim.Adafactor)([one for _, one in named], rate, weight_decay=decay)])
     if config.optimizer == "adam":
         every = [one for _, one in named]
-        return Optimizers([torch.optim.Adam(every, rate, config.betas, weight_decay=decay, fused=True)])
+        return Optimizers([_light(torch.optim.Adam)(every, rate, config.betas, weight_decay=decay, fused=True)])
     inner = {name for name, one in named if config.optimizer == "muon" and one.ndim == 2 and _in_layer(name)}
     rest = [(name, one) for name, one in named if name not in inner]
     groups = [
         {"params": [one for _, one in rest if one.ndim > 1], "weight_decay": decay},
         {"params": [one for _, one in rest if one.ndim <= 1], "weight_decay": 0.0},
     ]
-    parts: list[torch.optim.Optimizer] = [torch.optim.AdamW(groups, rate, config.betas, fused=True)]
+    parts: list[torch.optim.Optimizer] = [_light(torch.optim.AdamW)(groups, rate, config.betas, fused=True)]
     if inner:
         matrices = [one for name, one in named if name in inner]
-        parts.append(torch.optim.Muon(matrices, rate, weight_decay=decay, adjust_lr_fn="match_rms_adamw"))
+        parts.append(_light(torch.optim.Muon)(matrices, rate, weight_decay=decay, adjust_lr_fn="match_rms_adamw"))
     return Optimizers(parts)
+
+
+def _light(kind: Callable[..., torch.optim.Optimizer]) -> Callable[..., torch.optim.Optimizer]:
+    """Return a class of optimizers whose methods do not load torch's compiler.
+
+    These methods load it only to switch it off while they run, which takes 100 MB and seconds. Without that, the caller
+    of `step` must switch gradients off.
+    """
+    assert isinstance(kind, type)
+    methods = ("add_param_group", "load_state_dict", "state_dict", "step", "zero_grad")
+    return type(kind.__name__, (kind,), {name: inspect.unwrap(getattr(kind, name)) for name in methods})
 
 
 def _in_layer(name: str) -> bool:

@@ -165,6 +165,8 @@ class Reformer(LanguageModel):
     def _initialise(self) -> None:
         """Set normal weights and zero biases; maps into the residual streams shrink with depth, to keep their scale."""
         for name, parameter in self.named_parameters():
+            if parameter.is_meta:
+                continue  # it has no numbers, and drawing them would load torch's compiler: 100 MB
             if "norm" in name:
                 nn.init.constant_(parameter, float(name.endswith("weight")))
             elif name.endswith(".bias"):
