@@ -80,13 +80,12 @@ def test_stopped_after_any_state(
 @pytest.mark.full
 def test_killed_processes(bundle: Path, tmp_path: Path) -> None:
     """Run a few kills of reliability/kill_and_resume.py."""
-    ways = ("words, three at a time", "tokens", "short documents, two processes")
-    runs = Runs(bundle, tmp_path, 4000, 0.05, ways, short=600)
+    runs = Runs(bundle, tmp_path, 4000, 0.05, ways=("words, three at a time", "tokens"))
     outcome, rng = Outcome(), random.Random(0)
     for way in (*runs.ways, *runs.ways):
         runs.kill(way, rng, outcome)
     assert outcome.different == []
-    assert outcome.runs == 6 and outcome.kills > 1
+    assert outcome.runs == 4 and outcome.kills > 1
 
 
 def test_documents_for_killing_are_of_all_kinds(tmp_path: Path) -> None:
