@@ -25,10 +25,9 @@ import click
 import torch
 
 from xltraining.checkpoint import Checkpoint, build_model, load_checkpoint
-from xltraining.duplication import N_TOKEN, DuplicationTask, duplication_scores, sequence_length
-from xltraining.reformer import Reformer
-from xltraining.reformer_config import ReformerConfig
-from xltraining.run import TrainingRun
+from xltraining.data.duplication import N_TOKEN, DuplicationTask, duplication_scores, sequence_length
+from xltraining.loop.run import TrainingRun
+from xltraining.reformer import Reformer, ReformerConfig
 from xltraining.training_config import TrainingConfig
 
 RUNS = ("full", "lsh-4", "lsh-2", "lsh-1", "lsh-4-redrawn", "lsh-2-redrawn", "lsh-1-redrawn")

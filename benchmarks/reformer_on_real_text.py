@@ -92,7 +92,7 @@ def formulas(checkpoint: Path, ids: npt.NDArray[np.int64]) -> dict[str, Any]:
     import torch
 
     from xltraining.checkpoint import Checkpoint, build_model, load_checkpoint
-    from xltraining.reformer_config import ReformerConfig
+    from xltraining.reformer import ReformerConfig
 
     given = load_checkpoint(checkpoint)
     config = given.config

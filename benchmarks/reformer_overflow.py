@@ -30,8 +30,7 @@ import torch
 from torch import Tensor
 
 from xltraining.checkpoint import Checkpoint, build_model, load_checkpoint
-from xltraining.reformer import LSHTrace, Reformer
-from xltraining.reformer_config import ReformerConfig
+from xltraining.reformer import LSHTrace, Reformer, ReformerConfig
 from xltraining.train import TrainingConfig, train
 
 SMALL = ReformerConfig(

@@ -85,8 +85,7 @@ def _write_band(file: str, shape: dict[str, int], tokens: int, name: str) -> Non
     import torch
 
     from xltraining.checkpoint import save_checkpoint
-    from xltraining.reformer import Reformer
-    from xltraining.reformer_config import ReformerConfig
+    from xltraining.reformer import Reformer, ReformerConfig
 
     torch.manual_seed(0)
     config = ReformerConfig(

@@ -17,8 +17,7 @@ from pathlib import Path
 import torch
 from torch.profiler import ProfilerActivity, profile
 
-from xltraining.reformer import Reformer, ReformerMemory
-from xltraining.reformer_config import ReformerConfig
+from xltraining.reformer import Reformer, ReformerConfig, ReformerMemory
 
 LAYERS = ("local", "lsh")  # in turn
 

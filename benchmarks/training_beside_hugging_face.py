@@ -27,9 +27,8 @@ RATE, CLIP = 2.5e-4, 0.25
 
 
 def ours(dropout: float, compiled: bool) -> Callable[[torch.Tensor], torch.Tensor]:
-    from xltraining.fast_dropout import use_fast_dropout
-    from xltraining.transformer_xl import TransformerXL
-    from xltraining.transformer_xl_config import TransformerXLConfig
+    from xltraining.loop.fast_dropout import use_fast_dropout
+    from xltraining.transformer_xl import TransformerXL, TransformerXLConfig
 
     config = TransformerXLConfig(**SHAPE, n_token=VOCABULARY, tgt_len=SEGMENT, mem_len=MEMORY, dropout=dropout)
     model = TransformerXL(config).train()

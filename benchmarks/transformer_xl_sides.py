@@ -60,7 +60,7 @@ def prepared(folder: Path, shape: dict[str, int]) -> tuple[Path, Path]:
 def _write_checkpoint(folder: str, shape: dict[str, int]) -> None:
     """Write a Hugging Face folder of a model of this shape; all its weights are random and have an effect."""
     from tests.oracles.huggingface import Oracle
-    from xltraining.transformer_xl_config import TransformerXLConfig
+    from xltraining.transformer_xl import TransformerXLConfig
 
     config = TransformerXLConfig(**shape, mem_len=128, tgt_len=80, first_memory="zeros")  # type: ignore[arg-type]
     Oracle(config).model.save_pretrained(folder)

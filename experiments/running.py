@@ -19,9 +19,9 @@ from torch import Tensor
 
 from experiments.scales import SCALES, Scale, Variant, model_of, training_of
 from xltraining.checkpoint import build_model, load_checkpoint
-from xltraining.data import read_bytes
+from xltraining.data.byte_streams import read_bytes
+from xltraining.data.token_shards import read_prepared
 from xltraining.evaluation import evaluate
-from xltraining.token_shards import read_prepared
 from xltraining.train import train
 from xltraining.transformer_xl import TransformerXL
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from xltraining.training_config import TrainingConfig
-from xltraining.transformer_xl_config import TransformerXLConfig
+from xltraining.transformer_xl import TransformerXLConfig
 
 __all__ = ["SCALES", "Scale", "Variant", "model_of", "training_of"]
 

@@ -27,8 +27,7 @@ from tests.oracles.reformers import HuggingFaceReformer
 from xlexport.checkpoints import load
 from xlexport.errors import XlexportError
 from xltraining.checkpoint import save_checkpoint
-from xltraining.reformer import Reformer
-from xltraining.reformer_config import ReformerConfig
+from xltraining.reformer import Reformer, ReformerConfig
 
 __all__ = ["Checkpoints"]
 

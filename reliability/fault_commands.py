@@ -17,7 +17,7 @@ import torch
 
 import xlexport.convert
 import xlexport.scoring.resume
-import xltraining.run
+import xltraining.loop.run
 from tests.helpers.invoking import PROSE, write_checkpoint
 from tests.helpers.paths import EMPTY, golden_bundle
 from xlexport.commands import run as command_line
@@ -244,14 +244,14 @@ def _nothing(folder: Path) -> None:
 
 def _half_a_run(run: tuple[Any, ...], half: Path) -> int:
     """Write a run that stopped after three steps."""
-    update = xltraining.run.TrainingRun._update
+    update = xltraining.loop.run.TrainingRun._update
 
     def stopping(self: Any) -> None:
         update(self)
         if self.step == 3:
             os.kill(os.getpid(), signal.SIGINT)
 
-    xltraining.run.TrainingRun._update = stopping  # type: ignore[method-assign]
+    xltraining.loop.run.TrainingRun._update = stopping  # type: ignore[method-assign]
     return _call(*run, "-o", half, "--steps", str(STEPS))
 
 

@@ -13,8 +13,7 @@ import xlruntime
 from xlexport import checkpoints
 from xlexport.convert import ConversionOptions, convert
 from xltraining.checkpoint import save_checkpoint
-from xltraining.reformer import Reformer
-from xltraining.reformer_config import ReformerConfig
+from xltraining.reformer import Reformer, ReformerConfig
 
 config = ReformerConfig(
     d_model=64, n_head=2, d_head=32, d_inner=128, attn_layers=("local", "lsh"), chunk_length=32, n_buckets=(16,),

@@ -1,4 +1,4 @@
-"""The order of xlexport's packages, and the absence of import cycles between modules.
+"""The order of the packages in xlexport and in xltraining, and the absence of import cycles between modules.
 
 Imports inside functions and imports for type checkers count too. Exceptions are listed, and a test fails if one of
 them is no longer needed.
@@ -33,7 +33,16 @@ ORDER = (
     {"architectures", "bundles", "checkpoints", "export", "ops", "torch_runtime"},
     {"atomic_output", "choices", "errors", "extras", "callbacks", "figures", "progress_bar", "sample", "terminal"},
 )
-RANK = {name: rank for rank, row in enumerate(ORDER) for name in row}
+# The same for xltraining.
+TRAINING_ORDER = (
+    {"train"},
+    {"loop"},
+    {"checkpoint", "data"},
+    {"architectures", "evaluation"},
+    {"reformer", "transformer_xl"},
+    {"atomic_output", "config_fields", "errors", "language_model", "messages", "training_config"},
+)
+TRAINING_ARCHITECTURES = {"reformer", "transformer_xl"}  # neither imports the other
 # An architecture's own folder is a plugin: it is loaded by name, and it may use the tools of verification.
 PLUGINS_MAY_IMPORT = "xlexport.verification"
 
@@ -47,7 +56,7 @@ LIBRARY_THAT_WRITES_TO_THE_TERMINAL: dict[str, set[str]] = {}
 
 
 def part(module: str) -> str:
-    """Return the package or root module of xlexport that has a module; empty for xlexport itself."""
+    """Return the folder or root module of its package that has a module; empty for the package itself."""
     return ".".join(module.split(".")[1:2])
 
 
@@ -56,16 +65,27 @@ def is_plugin(module: str) -> bool:
     return len(module.split(".")) > 2 and (PACKAGES["xlexport"] / "architectures" / module.split(".")[2]).is_dir()
 
 
-def upward(graph: dict[str, set[str]]) -> list[str]:
+def upward(graph: dict[str, set[str]], order: tuple[set[str], ...] = ORDER) -> list[str]:
     """Return the imports that go upward in the order."""
+    ranks = {name: rank for rank, row in enumerate(order) for name in row}
     found = []
     for module, imported in graph.items():
         for other in imported:
-            if part(module) and part(other) and RANK[part(other)] < RANK[part(module)]:
+            if part(module) and part(other) and ranks[part(other)] < ranks[part(module)]:
                 plugin = part(module) == "architectures" and is_plugin(module)
                 if not (plugin and (other + ".").startswith(PLUGINS_MAY_IMPORT + ".")):
                     found.append(f"{module} imports {other}")
     return sorted(found)
+
+
+def between(graph: dict[str, set[str]], folders: set[str]) -> list[str]:
+    """Return the imports that go from one of these folders to another of them."""
+    return sorted(
+        f"{module} imports {other}"
+        for module, imported in graph.items()
+        for other in imported
+        if {part(module), part(other)} <= folders and part(module) != part(other)
+    )
 
 
 @pytest.fixture(scope="module")
@@ -74,13 +94,26 @@ def xlexport() -> dict[str, set[str]]:
     return imports_of(module_files("xlexport", PACKAGES["xlexport"]))
 
 
-def test_every_part_has_its_place_in_the_order(xlexport: dict[str, set[str]]) -> None:
-    assert {part(module) for module in xlexport} - {""} <= RANK.keys()
+@pytest.fixture(scope="module")
+def xltraining() -> dict[str, set[str]]:
+    """Return the modules of xltraining that each of its modules imports."""
+    return imports_of(module_files("xltraining", PACKAGES["xltraining"]))
+
+
+def test_every_part_has_its_place_in_the_order(xlexport: dict[str, set[str]], xltraining: dict[str, set[str]]) -> None:
+    assert {part(module) for module in xlexport} - {""} <= set().union(*ORDER)
+    assert {part(module) for module in xltraining} - {""} == set().union(*TRAINING_ORDER)
 
 
 def test_imports_go_down(xlexport: dict[str, set[str]]) -> None:
     assert sum(map(len, xlexport.values())) > 200
     assert upward(xlexport) == []
+
+
+def test_imports_of_the_training_code_go_down(xltraining: dict[str, set[str]]) -> None:
+    assert sum(map(len, xltraining.values())) > 50
+    assert upward(xltraining, TRAINING_ORDER) == []
+    assert between(xltraining, TRAINING_ARCHITECTURES) == []
 
 
 def test_library_neither_reads_options_nor_writes_to_the_terminal() -> None:
@@ -136,4 +169,12 @@ def test_the_checks_can_fail(tmp_path: Path) -> None:
         "xlexport.architectures imports xlexport.verification.compare",
         "xlexport.architectures.reformer.verify_walk imports xlexport.commands",
         "xlexport.errors imports xlexport.convert",
+    ]
+    wrong = {
+        "xltraining.data.tasks": {"xltraining.errors", "xltraining.train"},
+        "xltraining.reformer.model": {"xltraining.transformer_xl.config", "xltraining.reformer.config"},
+    }
+    assert upward(wrong, TRAINING_ORDER) == ["xltraining.data.tasks imports xltraining.train"]
+    assert between(wrong, TRAINING_ARCHITECTURES) == [
+        "xltraining.reformer.model imports xltraining.transformer_xl.config"
     ]

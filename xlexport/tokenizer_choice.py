@@ -15,7 +15,7 @@ from xlexport.errors import ExportError
 from xlruntime import spec
 from xlruntime.tokenizers import make_tokenizer
 from xlruntime.tokenizers.vocabulary import VOCABULARY_FORMAT, Vocabulary
-from xltraining.tokenizer_file import TokenizerFile
+from xltraining.data.tokenizer_file import TokenizerFile
 
 __all__ = ["TokenizerChoice", "choose_tokenizer", "file_kind", "tokenizer_library"]
 

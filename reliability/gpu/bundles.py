@@ -68,8 +68,7 @@ def write_checkpoint(path: str, config: dict[str, Any]) -> None:
     import torch
 
     from xltraining.checkpoint import save_checkpoint
-    from xltraining.transformer_xl import TransformerXL
-    from xltraining.transformer_xl_config import TransformerXLConfig
+    from xltraining.transformer_xl import TransformerXL, TransformerXLConfig
 
     torch.manual_seed(0)
     cutoffs = tuple(config.get("cutoffs", ()))

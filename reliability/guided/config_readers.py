@@ -20,10 +20,8 @@ from xlexport.checkpoints.formats import huggingface_reformer, reformer_pytorch,
 from xlexport.checkpoints.transformer_xl_names import CLUSTER_NAMES, LAYER_NAMES
 from xlexport.errors import CheckpointError
 from xltraining.checkpoint import save_checkpoint
-from xltraining.reformer import Reformer
-from xltraining.reformer_config import ReformerConfig
-from xltraining.transformer_xl import TransformerXL
-from xltraining.transformer_xl_config import TransformerXLConfig
+from xltraining.reformer import Reformer, ReformerConfig
+from xltraining.transformer_xl import TransformerXL, TransformerXLConfig
 
 __all__ = ["GivenConfig", "HuggingFaceConfig", "OwnConfig"]
 

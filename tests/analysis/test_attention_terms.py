@@ -14,9 +14,9 @@ from tests.helpers.tiny import tiny_model
 from xlexport.analysis.attention import attention_by_distance
 from xlexport.analysis.attention_terms import attention_terms
 from xlexport.errors import XlexportError
-from xltraining.encodings.relative import RelativeAttention
-from xltraining.encodings.sinusoids import sinusoids
 from xltraining.transformer_xl import TransformerXLLayer
+from xltraining.transformer_xl.encodings.relative import RelativeAttention
+from xltraining.transformer_xl.encodings.sinusoids import sinusoids
 
 IDS = np.random.default_rng(3).integers(0, 20, 45)
 

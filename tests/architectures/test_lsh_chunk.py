@@ -20,7 +20,7 @@ from xlexport.architectures.reformer.lsh_chunk import ChunkLSH
 from xlexport.export.onnx import export_onnx
 from xlexport.ops import DOMAIN
 from xlruntime import spec
-from xltraining.reformer_config import ReformerConfig
+from xltraining.reformer import ReformerConfig
 
 B, H, D_HEAD = 3, 2, 16
 SEED = 3

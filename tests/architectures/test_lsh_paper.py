@@ -16,7 +16,7 @@ from xlexport.architectures.reformer.lsh_paper import attend_by_paper
 from xlexport.export.onnx import export_onnx
 from xlexport.ops import DOMAIN
 from xlruntime import spec
-from xltraining.lsh import normalised_keys
+from xltraining.reformer.lsh import normalised_keys
 
 B, H, R, D_HEAD = 2, 2, 3, 8
 # Float32 sums in another order: the largest observed difference is 2e-6, of numbers up to 4.

@@ -39,8 +39,7 @@ from xlruntime import load as load_bundle
 from xlruntime.bundle import read_bundle
 from xlruntime.evaluation import EvaluationRules
 from xltraining.checkpoint import save_checkpoint
-from xltraining.transformer_xl import TransformerXL
-from xltraining.transformer_xl_config import TransformerXLConfig
+from xltraining.transformer_xl import TransformerXL, TransformerXLConfig
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from tests.oracles.comparison import LOG_PROB_TOLERANCE, MEMORY_TOLERANCE, eager_difference
 from tests.oracles.huggingface import Oracle
 from xlexport.checkpoints import SourceCheckpoint
-from xltraining.transformer_xl_config import TransformerXLConfig
+from xltraining.transformer_xl import TransformerXLConfig
 
 __all__ = ["VARIANTS", "assert_computes", "authors_code", "authors_module", "authors_tensors", "make_oracle"]
 

@@ -20,7 +20,7 @@ from xlexport.checkpoints import load
 from xlexport.checkpoints.formats import huggingface_reformer as huggingface_reformer_format
 from xlexport.tokenizer_choice import choose_tokenizer
 from xlruntime import spec
-from xltraining.lsh import draw_rotations
+from xltraining.reformer.lsh import draw_rotations
 
 ENWIK8 = {  # google/reformer-enwik8's config.json
     "attn_layers": ["local", "local", "lsh", "local"] * 3,

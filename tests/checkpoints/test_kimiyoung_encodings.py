@@ -17,7 +17,7 @@ from tests.checkpoints.refusals import refusal
 from tests.helpers.definitions import Authors, log_probs_by_definition
 from xlexport.checkpoints import load
 from xlexport.convert import ConversionOptions, convert
-from xltraining.transformer_xl_config import TransformerXLConfig
+from xltraining.transformer_xl import TransformerXLConfig
 
 NAMES = (("RelPartialLearnable", "RelPartialLearnable"), ("RelLearnable", "RelLearnable"), ("", ""), ("", ""))
 WIDTH = {"n_head": 2, "d_head": 6}  # n_head × d_head is d_model, which attn_type 3 needs

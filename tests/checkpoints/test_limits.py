@@ -28,9 +28,8 @@ from xlexport.checkpoints.vocabularies import TEXT_LIMITS, read_vocabulary
 from xlexport.errors import CheckpointError
 from xltraining.architectures import architecture_of
 from xltraining.checkpoint import save_checkpoint
-from xltraining.reformer import Reformer
-from xltraining.reformer_config import ReformerConfig
-from xltraining.transformer_xl_config import TransformerXLConfig
+from xltraining.reformer import Reformer, ReformerConfig
+from xltraining.transformer_xl import TransformerXLConfig
 
 ROOM = 1 << 30  # bytes that reading may take in addition to the memory before
 SMALL = ReformerConfig(

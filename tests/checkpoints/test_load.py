@@ -20,8 +20,7 @@ from tests.checkpoints.refusals import refusal
 from xlexport.checkpoints import SourceCheckpoint, format_names, load, safe_pickle
 from xlexport.errors import CheckpointError, CheckpointNotFoundError
 from xltraining.checkpoint import save_checkpoint
-from xltraining.transformer_xl import TransformerXL
-from xltraining.transformer_xl_config import TransformerXLConfig
+from xltraining.transformer_xl import TransformerXL, TransformerXLConfig
 
 CONFIG = TransformerXLConfig(n_layer=2, n_head=2, d_model=16, d_head=8, d_inner=32, tgt_len=8, mem_len=8)
 

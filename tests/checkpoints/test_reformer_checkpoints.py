@@ -20,8 +20,7 @@ from xlexport.checkpoints import load
 from xlexport.commands import run
 from xlruntime.bundle import read_bundle
 from xltraining.checkpoint import save_checkpoint
-from xltraining.reformer import Reformer
-from xltraining.reformer_config import ReformerConfig
+from xltraining.reformer import Reformer, ReformerConfig
 
 if TYPE_CHECKING:
     from tests.checkpoints.conftest import Inspect

@@ -20,11 +20,11 @@ from xlexport.sample import SAMPLES
 from xlexport.terminal import INTERRUPTED
 from xlruntime.bundle import digest_file, read_bundle
 from xltraining.checkpoint import load_checkpoint, save_checkpoint
-from xltraining.data import ByteStreams
-from xltraining.reformer_config import ReformerConfig
-from xltraining.tokenizer_file import TokenizerFile
+from xltraining.data.byte_streams import ByteStreams
+from xltraining.data.tokenizer_file import TokenizerFile
+from xltraining.reformer import ReformerConfig
 from xltraining.train import TrainingConfig
-from xltraining.transformer_xl_config import TransformerXLConfig
+from xltraining.transformer_xl import TransformerXLConfig
 
 if TYPE_CHECKING:
     from tests.helpers.invoking import Finished

@@ -13,8 +13,7 @@ import pytest
 from xlexport.commands.train import model_config
 from xltraining.checkpoint import build_model, load_checkpoint
 from xltraining.errors import ConfigError
-from xltraining.reformer import Reformer
-from xltraining.reformer_config import ReformerConfig
+from xltraining.reformer import Reformer, ReformerConfig
 
 if TYPE_CHECKING:
     from tests.helpers.invoking import Finished

@@ -30,10 +30,8 @@ from torch import Tensor
 from xlexport import checkpoints
 from xlexport.convert import ConversionOptions, convert
 from xltraining.checkpoint import save_checkpoint
-from xltraining.reformer import Reformer
-from xltraining.reformer_config import ReformerConfig
-from xltraining.transformer_xl import TransformerXL
-from xltraining.transformer_xl_config import TransformerXLConfig
+from xltraining.reformer import Reformer, ReformerConfig
+from xltraining.transformer_xl import TransformerXL, TransformerXLConfig
 
 FOLDER = Path(__file__).resolve().parent
 DOCUMENT_LENGTHS = (2, 37, 400)  # one step, a few steps, and enough to wrap the ring twenty times

@@ -18,8 +18,7 @@ from xlexport.verification.parity import ParityReport
 from xlruntime import Model
 from xlruntime import load as load_bundle
 from xltraining.checkpoint import save_checkpoint
-from xltraining.reformer import Reformer
-from xltraining.reformer_config import ReformerConfig
+from xltraining.reformer import Reformer, ReformerConfig
 from xltraining.transformer_xl import TransformerXL
 
 __all__ = [

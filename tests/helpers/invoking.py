@@ -23,8 +23,7 @@ from tests.helpers.shared import shared_folder
 from tests.helpers.weights import random_model
 from xlexport.commands import run
 from xltraining.checkpoint import save_checkpoint
-from xltraining.transformer_xl import TransformerXL
-from xltraining.transformer_xl_config import TransformerXLConfig
+from xltraining.transformer_xl import TransformerXL, TransformerXLConfig
 
 __all__ = [
     "PROSE",

@@ -16,10 +16,8 @@ from torch import Tensor
 from tests.helpers.weights import random_model
 from xlexport.architectures import architecture, traced_outputs
 from xlexport.architectures.transformer_xl.step import TransformerXLStep
-from xltraining.reformer import Reformer
-from xltraining.reformer_config import ReformerConfig
-from xltraining.transformer_xl import TransformerXL
-from xltraining.transformer_xl_config import TransformerXLConfig
+from xltraining.reformer import Reformer, ReformerConfig
+from xltraining.transformer_xl import TransformerXL, TransformerXLConfig
 
 __all__ = [
     "BAND",

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from xltraining.transformer_xl_config import TransformerXLConfig
+from xltraining.transformer_xl import TransformerXLConfig
 
 __all__ = ["OPTIONS", "REPRESENTATIVES", "TABLE", "Configuration", "Values"]
 

@@ -18,7 +18,7 @@ from torch import Tensor
 from transformers.models.deprecated.transfo_xl.configuration_transfo_xl import TransfoXLConfig
 from transformers.models.deprecated.transfo_xl.modeling_transfo_xl import TransfoXLLMHeadModel
 
-from xltraining.transformer_xl_config import TransformerXLConfig
+from xltraining.transformer_xl import TransformerXLConfig
 
 __all__ = ["Oracle", "OracleSegment"]
 

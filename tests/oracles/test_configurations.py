@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from tests.oracles.configurations import OPTIONS, REPRESENTATIVES, TABLE, Configuration
-from xltraining.transformer_xl_config import TransformerXLConfig
+from xltraining.transformer_xl import TransformerXLConfig
 
 
 def test_every_pair_of_values_of_every_two_options() -> None:

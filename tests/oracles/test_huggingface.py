@@ -13,7 +13,7 @@ from tests.oracles.comparison import LOG_PROB_TOLERANCE, eager_difference
 from tests.oracles.configurations import REPRESENTATIVES, Configuration
 from tests.oracles.huggingface import Oracle
 from xltraining.checkpoint import Checkpoint, build_model
-from xltraining.transformer_xl_config import TransformerXLConfig
+from xltraining.transformer_xl import TransformerXLConfig
 
 BASE = TransformerXLConfig(
     n_token=40,

@@ -20,7 +20,7 @@ from xlexport.convert import ConversionOptions, convert
 from xlruntime import Document, Model
 from xlruntime.protocols import arrange, read_corpus, walk
 from xltraining.checkpoint import save_checkpoint
-from xltraining.transformer_xl_config import TransformerXLConfig
+from xltraining.transformer_xl import TransformerXLConfig
 
 pytestmark = pytest.mark.full
 

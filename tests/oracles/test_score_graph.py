@@ -21,7 +21,7 @@ from tests.oracles.huggingface import Oracle
 from xlexport.checkpoints import load
 from xlexport.convert import ConversionOptions, convert
 from xltraining.checkpoint import save_checkpoint
-from xltraining.transformer_xl_config import TransformerXLConfig
+from xltraining.transformer_xl import TransformerXLConfig
 
 pytestmark = pytest.mark.full
 

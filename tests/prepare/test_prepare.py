@@ -14,7 +14,7 @@ from xlexport.prepare.units import counted, given
 from xlexport.prepare.writing import prepare_data
 from xlruntime.errors import TextError
 from xlruntime.tokenizers.vocabulary_tokenizer import VocabularyTokenizer
-from xltraining.token_shards import read_prepared
+from xltraining.data.token_shards import read_prepared
 
 if TYPE_CHECKING:
     from tests.helpers.invoking import Finished

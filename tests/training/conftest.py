@@ -5,8 +5,7 @@ from typing import Any
 import pytest
 
 from tests.helpers.weights import random_model
-from xltraining.transformer_xl import TransformerXL
-from xltraining.transformer_xl_config import TransformerXLConfig
+from xltraining.transformer_xl import TransformerXL, TransformerXLConfig
 
 SMALL = TransformerXLConfig(
     n_token=20, n_layer=3, n_head=2, d_model=12, d_head=5, d_inner=16, tgt_len=6, mem_len=8, dropout=0.0

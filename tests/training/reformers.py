@@ -10,11 +10,10 @@ from torch import Tensor
 
 from tests.helpers.weights import random_model
 from tests.training.test_lsh import covered_keys, in_two_chunks, naive_bucket
-from xltraining.lsh import normalised_keys
-from xltraining.reformer import LSHTrace, Reformer, ReformerMemory
-from xltraining.reformer_attention import LocalAttention, SharedAttention
-from xltraining.reformer_config import ReformerConfig
-from xltraining.reversible import ReversibleLayer
+from xltraining.reformer import LSHTrace, Reformer, ReformerConfig, ReformerMemory
+from xltraining.reformer.attention import LocalAttention, SharedAttention
+from xltraining.reformer.lsh import normalised_keys
+from xltraining.reformer.reversible import ReversibleLayer
 
 SMALL = ReformerConfig(
     n_token=20,

@@ -12,8 +12,7 @@ from torch import Tensor
 from tests.helpers.weights import randomize
 from xltraining.checkpoint import Checkpoint, build_model, load_checkpoint, save_checkpoint
 from xltraining.errors import ConfigError
-from xltraining.transformer_xl import TransformerXL
-from xltraining.transformer_xl_config import TransformerXLConfig
+from xltraining.transformer_xl import TransformerXL, TransformerXLConfig
 
 CONFIG = TransformerXLConfig(
     n_token=23, n_layer=2, n_head=2, d_model=12, d_head=5, d_inner=16, tgt_len=6, mem_len=8, dropout=0.0

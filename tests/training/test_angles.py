@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from xltraining.angles import PI, angles
+from xltraining.reformer.angles import PI, angles
 
 ROUNDING = 4e-7  # radians: of turns, of 2π and of their product, each about 1e-7 near π
 

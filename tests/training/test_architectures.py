@@ -16,8 +16,7 @@ from xltraining.checkpoint import build_model, load_checkpoint, save_checkpoint
 from xltraining.errors import CheckpointError, ConfigError
 from xltraining.language_model import LanguageModel, ModelConfig
 from xltraining.train import TrainingConfig, train
-from xltraining.transformer_xl import TransformerXL
-from xltraining.transformer_xl_config import TransformerXLConfig
+from xltraining.transformer_xl import TransformerXL, TransformerXLConfig
 
 
 @dataclass(frozen=True)

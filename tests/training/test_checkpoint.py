@@ -13,10 +13,8 @@ from safetensors.torch import load_file, save_file
 
 from xltraining.checkpoint import Checkpoint, build_model, load_checkpoint, save_checkpoint
 from xltraining.errors import CheckpointError, CheckpointNotFoundError, CheckpointWriteError
-from xltraining.reformer import Reformer
-from xltraining.reformer_config import ReformerConfig
-from xltraining.transformer_xl import TransformerXL
-from xltraining.transformer_xl_config import TransformerXLConfig
+from xltraining.reformer import Reformer, ReformerConfig
+from xltraining.transformer_xl import TransformerXL, TransformerXLConfig
 
 MakeModel = Callable[..., TransformerXL]
 Saved = tuple[TransformerXLConfig, dict[str, torch.Tensor]]

@@ -2,8 +2,7 @@ import pytest
 import torch
 
 from xltraining.errors import ConfigError
-from xltraining.transformer_xl import TransformerXL
-from xltraining.transformer_xl_config import TransformerXLConfig
+from xltraining.transformer_xl import TransformerXL, TransformerXLConfig
 
 
 def test_to_dict_and_back() -> None:

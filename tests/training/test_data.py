@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from xltraining.data import ByteStreams, read_bytes
+from xltraining.data.byte_streams import ByteStreams, read_bytes
 from xltraining.errors import DataError
 
 

@@ -7,8 +7,7 @@ import torch
 
 from xltraining.architectures import new_model
 from xltraining.checkpoint import build_model, load_checkpoint
-from xltraining.duplication import (
-    IGNORED,
+from xltraining.data.duplication import (
     N_TOKEN,
     DuplicationTask,
     duplication_examples,
@@ -16,9 +15,10 @@ from xltraining.duplication import (
     sequence_length,
 )
 from xltraining.errors import ConfigError, DataError
-from xltraining.reformer_config import ReformerConfig
+from xltraining.language_model import IGNORED
+from xltraining.reformer import ReformerConfig
 from xltraining.train import TrainingConfig, train
-from xltraining.transformer_xl_config import TransformerXLConfig
+from xltraining.transformer_xl import TransformerXLConfig
 
 WORD = 7
 MODEL = ReformerConfig(

@@ -14,8 +14,7 @@ from tests.helpers.definitions import Ours, log_probs_by_definition
 from tests.helpers.tiny import tiny_model
 from xltraining.checkpoint import load_checkpoint, save_checkpoint
 from xltraining.errors import ConfigError, DataError
-from xltraining.transformer_xl import TransformerXL
-from xltraining.transformer_xl_config import TransformerXLConfig
+from xltraining.transformer_xl import TransformerXL, TransformerXLConfig
 
 ROUNDING = 1e-12  # float64: sums of other order
 RECURRENT: dict[str, dict[str, Any]] = {

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from xltraining.fast_dropout import FastDropout, use_fast_dropout
+from xltraining.loop.fast_dropout import FastDropout, use_fast_dropout
 
 SHAPE = (3, 100, 101)  # not a multiple of four
 

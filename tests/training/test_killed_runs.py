@@ -12,8 +12,7 @@ import torch
 from xltraining.checkpoint import load_checkpoint, save_checkpoint
 from xltraining.errors import ConfigError
 from xltraining.train import TrainingConfig, train
-from xltraining.transformer_xl import TransformerXL
-from xltraining.transformer_xl_config import TransformerXLConfig
+from xltraining.transformer_xl import TransformerXL, TransformerXLConfig
 
 SMALL = TransformerXLConfig(
     n_token=256, n_layer=1, n_head=1, d_model=8, d_head=4, d_inner=8, tgt_len=8, mem_len=8, dropout=0.0

@@ -11,16 +11,15 @@ from torch import Tensor
 
 from tests.helpers.tiny import tiny_model
 from xltraining.checkpoint import load_checkpoint
-from xltraining.dropout import LockedDropout, WordDropout
+from xltraining.data.tasks import TextTask
 from xltraining.errors import ConfigError
-from xltraining.losses import first_intermediate, update_loss
-from xltraining.processes import Processes
-from xltraining.tasks import TextTask
+from xltraining.loop.losses import first_intermediate, update_loss
+from xltraining.loop.processes import Processes
+from xltraining.loop.updates import Updates
 from xltraining.train import train
 from xltraining.training_config import TrainingConfig
-from xltraining.transformer_xl import TransformerXL
-from xltraining.transformer_xl_config import TransformerXLConfig
-from xltraining.updates import Updates
+from xltraining.transformer_xl import TransformerXL, TransformerXLConfig
+from xltraining.transformer_xl.dropout import LockedDropout, WordDropout
 
 ROUNDING = 1e-12  # float64: sums of other order
 SMALL = TransformerXLConfig(n_layer=2, n_head=2, d_model=16, d_head=8, d_inner=16, tgt_len=8, mem_len=8, dropout=0.0)

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from xltraining.lsh import (
+from xltraining.reformer.lsh import (
     band_attention,
     chunk_attention,
     draw_rotations,

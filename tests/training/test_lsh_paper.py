@@ -15,8 +15,8 @@ from tests.training.test_lsh import (
     vectors,
 )
 from xltraining.errors import ConfigError
-from xltraining.lsh import normalised_keys, paper_attention
 from xltraining.reformer import LSHTrace
+from xltraining.reformer.lsh import normalised_keys, paper_attention
 
 
 def attend(query: Tensor, value: Tensor, buckets: Tensor, chunk: int) -> tuple[Tensor, Tensor]:

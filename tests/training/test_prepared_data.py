@@ -10,10 +10,17 @@ import numpy as np
 import pytest
 import torch
 
-from xltraining.data import ByteStreams
+from xltraining.data.byte_streams import ByteStreams
+from xltraining.data.token_shards import (
+    MANIFEST_NAME,
+    PreparedData,
+    ShardWriter,
+    is_prepared,
+    read_prepared,
+    write_manifest,
+)
+from xltraining.data.token_streams import OrderedStreams, ShuffledStreams
 from xltraining.errors import DataError
-from xltraining.token_shards import MANIFEST_NAME, PreparedData, ShardWriter, is_prepared, read_prepared, write_manifest
-from xltraining.token_streams import OrderedStreams, ShuffledStreams
 
 LENGTHS = (5, 17, 1, 40, 0, 12, 25)  # of the documents
 TOTAL = sum(LENGTHS)

@@ -15,11 +15,10 @@ import torch
 from xltraining.checkpoint import load_checkpoint
 from xltraining.errors import ConfigError
 from xltraining.language_model import LanguageModel
-from xltraining.processes import Processes, joined, joined_rows, split_rows
+from xltraining.loop.processes import Processes, joined, joined_rows, split_rows
+from xltraining.loop.updates import Updates
 from xltraining.train import TrainingConfig, train
-from xltraining.transformer_xl import TransformerXL
-from xltraining.transformer_xl_config import TransformerXLConfig
-from xltraining.updates import Updates
+from xltraining.transformer_xl import TransformerXL, TransformerXLConfig
 
 MODEL = TransformerXLConfig(
     n_layer=2, n_head=2, d_model=16, d_head=8, d_inner=32, tgt_len=8, mem_len=8, dropout=0.1, cutoffs=(64,)

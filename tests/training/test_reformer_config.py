@@ -4,8 +4,7 @@ import pytest
 import torch
 
 from xltraining.errors import ConfigError
-from xltraining.reformer import Reformer
-from xltraining.reformer_config import ReformerConfig
+from xltraining.reformer import Reformer, ReformerConfig
 
 
 def test_to_dict_and_back() -> None:

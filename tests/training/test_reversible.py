@@ -8,8 +8,7 @@ import torch
 from torch import Tensor
 
 from tests.training.reformers import layers_of, make, tokens_of
-from xltraining import lsh, reformer_attention
-from xltraining.reformer import Reformer
+from xltraining.reformer import Reformer, attention, lsh
 
 DROPPING: dict[str, Any] = {"dropout": 0.2, "dropatt": 0.1}
 
@@ -92,7 +91,7 @@ def test_nothing_is_hashed_in_the_backward_pass(monkeypatch: pytest.MonkeyPatch)
         calls.append(args)
         return lsh.hash_vectors(*args)
 
-    monkeypatch.setattr(reformer_attention, "hash_vectors", counted)
+    monkeypatch.setattr(attention, "hash_vectors", counted)
     tokens = tokens_of(1, 30)
     loss = model.loss(model(tokens)[0], tokens)
     assert len(calls) == 2  # one for each LSH layer

@@ -12,8 +12,8 @@ from torch import Tensor
 
 from tests.helpers.paths import ROOT
 from xltraining.checkpoint import Checkpoint, build_model, load_checkpoint
+from xltraining.data.tokenizer_file import TokenizerFile
 from xltraining.evaluation import evaluate
-from xltraining.tokenizer_file import TokenizerFile
 from xltraining.training_config import TrainingConfig
 
 SAMPLES = ROOT / "samples"

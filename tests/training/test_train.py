@@ -19,8 +19,7 @@ from xltraining.errors import CheckpointError, CheckpointWriteError, ConfigError
 from xltraining.evaluation import evaluate
 from xltraining.train import TrainingConfig, TrainingResult, train
 from xltraining.training_config import learning_rate
-from xltraining.transformer_xl import TransformerXL
-from xltraining.transformer_xl_config import TransformerXLConfig
+from xltraining.transformer_xl import TransformerXL, TransformerXLConfig
 
 MODEL = TransformerXLConfig(
     n_layer=2, n_head=2, d_model=16, d_head=8, d_inner=32, tgt_len=16, mem_len=16, dropout=0.1, pre_lnorm=True
@@ -137,7 +136,7 @@ def test_a_finished_run_resumes_to_its_end(tmp_path: Path, text: Path) -> None:
 def test_ctrl_c_saves_and_ends_cleanly(tmp_path: Path, text: Path) -> None:
     program = (
         "import sys; from pathlib import Path\n"
-        "from xltraining.transformer_xl_config import TransformerXLConfig\n"
+        "from xltraining.transformer_xl import TransformerXLConfig\n"
         "from xltraining.train import TrainingConfig, train\n"
         "model = TransformerXLConfig(n_layer=1, n_head=1, d_model=8, d_head=8, d_inner=8, tgt_len=8, mem_len=8)\n"
         "text, out = Path(sys.argv[1]), Path(sys.argv[2])\n"

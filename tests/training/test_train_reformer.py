@@ -13,10 +13,9 @@ from xltraining.architectures import new_model
 from xltraining.checkpoint import build_model, load_checkpoint
 from xltraining.errors import CheckpointError, ConfigError
 from xltraining.evaluation import evaluate
-from xltraining.reformer import Reformer, ReformerMemory
-from xltraining.reformer_config import ReformerConfig
+from xltraining.reformer import Reformer, ReformerConfig, ReformerMemory
 from xltraining.train import TrainingConfig, TrainingResult, train
-from xltraining.transformer_xl_config import TransformerXLConfig
+from xltraining.transformer_xl import TransformerXLConfig
 
 MODEL = ReformerConfig(
     d_model=16,

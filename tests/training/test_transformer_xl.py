@@ -9,11 +9,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from xltraining.encodings.by_distance import relative_shift
-from xltraining.encodings.sinusoids import sinusoids
 from xltraining.errors import ConfigError
-from xltraining.transformer_xl import TransformerXL, TransformerXLLayer
-from xltraining.transformer_xl_config import TransformerXLConfig
+from xltraining.transformer_xl import TransformerXL, TransformerXLConfig, TransformerXLLayer
+from xltraining.transformer_xl.encodings.by_distance import relative_shift
+from xltraining.transformer_xl.encodings.sinusoids import sinusoids
 
 MakeModel = Callable[..., TransformerXL]
 

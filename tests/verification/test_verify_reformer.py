@@ -19,11 +19,9 @@ from xlexport.verification import verify
 from xlexport.verification.parity import ParityReport
 from xlruntime import Model
 from xlruntime.memory import BatchMemory
-from xltraining.reformer import LSHTrace, Reformer
-from xltraining.reformer_attention import SharedAttention
-from xltraining.reformer_config import ReformerConfig
-from xltraining.transformer_xl import TransformerXL
-from xltraining.transformer_xl_config import TransformerXLConfig
+from xltraining.reformer import LSHTrace, Reformer, ReformerConfig
+from xltraining.reformer.attention import SharedAttention
+from xltraining.transformer_xl import TransformerXL, TransformerXLConfig
 
 if TYPE_CHECKING:
     from tests.helpers.bundles import ConvertedReformer

@@ -15,8 +15,7 @@ from xlexport.verification import verify
 from xlexport.verification.tolerances import TOLERANCES
 from xlruntime import Model
 from xlruntime import load as load_bundle
-from xltraining.reformer import Reformer
-from xltraining.reformer_config import ReformerConfig
+from xltraining.reformer import Reformer, ReformerConfig
 
 if TYPE_CHECKING:
     from tests.helpers.bundles import Converted

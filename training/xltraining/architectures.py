@@ -9,10 +9,8 @@ from typing import Any
 from xltraining.errors import ConfigError
 from xltraining.language_model import LanguageModel, ModelConfig
 from xltraining.messages import shown
-from xltraining.reformer import Reformer
-from xltraining.reformer_config import ReformerConfig
-from xltraining.transformer_xl import TransformerXL
-from xltraining.transformer_xl_config import TransformerXLConfig
+from xltraining.reformer import Reformer, ReformerConfig
+from xltraining.transformer_xl import TransformerXL, TransformerXLConfig
 
 __all__ = [
     "FIRST",

@@ -28,10 +28,10 @@ from xltraining.architectures import (
     new_model,
     shared_names,
 )
+from xltraining.data.tokenizer_file import TokenizerFile, tokenizer_from_plain, tokenizer_to_plain
 from xltraining.errors import CheckpointError, CheckpointNotFoundError, CheckpointWriteError, ConfigError
 from xltraining.language_model import LanguageModel, ModelConfig
 from xltraining.messages import first_line, listed, shown
-from xltraining.tokenizer_file import TokenizerFile, tokenizer_from_plain, tokenizer_to_plain
 
 __all__ = ["Checkpoint", "build_model", "checkpoint_from", "load_checkpoint", "save_checkpoint"]
 

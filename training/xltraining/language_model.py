@@ -14,7 +14,9 @@ from torch import Tensor, nn
 from xltraining.config_fields import PlainFields
 from xltraining.training_config import TrainingConfig
 
-__all__ = ["LanguageModel", "ModelConfig", "placed", "plain"]
+__all__ = ["IGNORED", "LanguageModel", "ModelConfig", "placed", "plain"]
+
+IGNORED = -100  # a target that is not scored: the `ignore_index` of torch's cross_entropy
 
 
 class ModelConfig(PlainFields):

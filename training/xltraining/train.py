@@ -20,13 +20,13 @@ from tqdm import tqdm
 
 from xltraining.architectures import new_model
 from xltraining.checkpoint import save_checkpoint
+from xltraining.data.tasks import check_task, make_task
+from xltraining.data.token_shards import is_prepared
+from xltraining.data.tokenizer_file import TokenizerFile
 from xltraining.errors import CheckpointError
 from xltraining.language_model import ModelConfig
-from xltraining.processes import joined
-from xltraining.run import CHECKPOINT_NAME, TrainingResult, TrainingRun
-from xltraining.tasks import check_task, make_task
-from xltraining.token_shards import is_prepared
-from xltraining.tokenizer_file import TokenizerFile
+from xltraining.loop.processes import joined
+from xltraining.loop.run import CHECKPOINT_NAME, TrainingResult, TrainingRun
 from xltraining.training_config import TrainingConfig
 
 __all__ = ["TrainingConfig", "TrainingResult", "train"]
@@ -59,8 +59,8 @@ def train(
             task that draws its examples.
         valid_files: held-out text; may be empty.
         out_dir: the output folder, made if missing; nothing is written elsewhere.
-        resume: continue from the checkpoint in `out_dir`; `xltraining.run.saved_run` reads its settings. More `steps`
-            than before extend a run: from there on, the learning rate follows the longer schedule.
+        resume: continue from the checkpoint in `out_dir`; `loop.run.saved_run` reads its settings. More `steps` than
+            before extend a run: from there on, the learning rate follows the longer schedule.
         report: called with one line of text at each evaluation and at the end; None prints it to stderr.
         on_step: called after each update with the number of updates so far.
         on_line: called with each line of the log.

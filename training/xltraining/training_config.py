@@ -27,7 +27,7 @@ class TrainingConfig:
     """
 
     task: Literal["bytes", "duplication"] = "bytes"
-    """Text as bytes or as prepared tokens, or the synthetic task of `xltraining.duplication`."""
+    """Text as bytes or as prepared tokens, or the synthetic task of `xltraining.data.duplication`."""
     word_length: int = 255
     """Symbols that the duplication task repeats."""
     steps: int = 10_000

@@ -25,8 +25,8 @@ from xlexport.errors import XlexportError
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from xltraining.encodings.relative import RelativeAttention
     from xltraining.transformer_xl import TransformerXL, TransformerXLLayer
+    from xltraining.transformer_xl.encodings.relative import RelativeAttention
 
 __all__ = ["TERMS", "AttentionTerms", "attention_terms"]
 

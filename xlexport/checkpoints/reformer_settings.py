@@ -14,7 +14,7 @@ from xlruntime.messages import shown
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from xltraining.reformer_config import ReformerConfig
+    from xltraining.reformer import ReformerConfig
 
 __all__ = [
     "BUCKET_CHOICES",
@@ -97,8 +97,8 @@ def reformer_source(
     import torch
 
     from xltraining.checkpoint import Checkpoint
-    from xltraining.lsh import draw_rotations
     from xltraining.reformer import Reformer
+    from xltraining.reformer.lsh import draw_rotations
 
     config = _config(path, values)
     with torch.device("meta"):
@@ -135,7 +135,7 @@ def reformer_source(
 
 def _config(path: Path, values: Mapping[str, Any]) -> ReformerConfig:
     from xltraining.errors import ConfigError
-    from xltraining.reformer_config import ReformerConfig
+    from xltraining.reformer import ReformerConfig
 
     try:
         return ReformerConfig.from_dict(values)

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from xlruntime.tokenizers.vocabulary import Vocabulary
     from xltraining.checkpoint import Checkpoint
-    from xltraining.tokenizer_file import TokenizerFile
+    from xltraining.data.tokenizer_file import TokenizerFile
 
 __all__ = ["Note", "SourceCheckpoint", "digest_files", "float_kinds", "float_notes", "model_source"]
 

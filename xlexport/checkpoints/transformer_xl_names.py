@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from xltraining.transformer_xl_config import TransformerXLConfig
+    from xltraining.transformer_xl import TransformerXLConfig
 
 __all__ = [
     "ANCHOR",

@@ -290,7 +290,7 @@ def torch_source(
     """
     from xltraining.checkpoint import Checkpoint
     from xltraining.errors import ConfigError
-    from xltraining.transformer_xl_config import TransformerXLConfig
+    from xltraining.transformer_xl import TransformerXLConfig
 
     require_supported(path, settings, tensors, attn_types)
     attn_type = settings.get("attn_type", 0) or _attention_type(set(tensors))

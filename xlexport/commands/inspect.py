@@ -27,7 +27,7 @@ from xlruntime.tokenizers.vocabulary_tokenizer import VocabularyTokenizer
 
 if TYPE_CHECKING:
     from xlexport.checkpoints import SourceCheckpoint
-    from xltraining.tokenizer_file import TokenizerFile
+    from xltraining.data.tokenizer_file import TokenizerFile
 
 __all__ = [
     "bundle_object",

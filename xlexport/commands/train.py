@@ -22,8 +22,8 @@ from xlexport.commands.train_settings import read_run_settings
 from xlexport.terminal import INTERRUPTED, is_quiet, quiet_option, tell
 
 if TYPE_CHECKING:
+    from xltraining.data.token_shards import PreparedData
     from xltraining.language_model import ModelConfig
-    from xltraining.token_shards import PreparedData
     from xltraining.training_config import TrainingConfig
 
 __all__ = ["ARCHITECTURE_OPTIONS", "TRAINING_OPTIONS", "model_config", "train", "train_options"]
@@ -243,7 +243,7 @@ def model_config(
         ConfigError: the options contradict each other.
     """
     from xltraining.architectures import config_from
-    from xltraining.duplication import N_TOKEN, sequence_length
+    from xltraining.data.duplication import N_TOKEN, sequence_length
 
     values = known_architecture(architecture).training_config(given)
     if training["task"] == "duplication":
@@ -298,7 +298,7 @@ def train(
 
         check_picture(plot)
     from xlexport.commands.train_progress import curve_writers, training_progress
-    from xltraining.token_shards import is_prepared, read_prepared
+    from xltraining.data.token_shards import is_prepared, read_prepared
     from xltraining.train import TrainingConfig
     from xltraining.train import train as run_training
 
@@ -356,7 +356,7 @@ def _resumed(
     from dataclasses import replace
 
     from xltraining.architectures import architecture_of, config_from
-    from xltraining.run import saved_run
+    from xltraining.loop.run import saved_run
 
     saved = saved_run(out_dir)
     kind = architecture if _is_given("architecture") else architecture_of(saved.model_config)

@@ -18,7 +18,7 @@ from xlexport.errors import XlexportError
 from xlexport.prepare.clusters import best_cutoffs
 from xlexport.prepare.units import PreparedTokenizer
 from xlruntime.documents import DOCUMENT_LIMITS, Ids, TextCounts
-from xltraining.token_shards import ShardWriter, is_prepared, write_manifest
+from xltraining.data.token_shards import ShardWriter, is_prepared, write_manifest
 
 __all__ = ["PreparedSummary", "prepare_data"]
 

@@ -132,7 +132,7 @@ class ReformerArchitecture(Architecture):
         Raises:
             ConfigError: the sizes do not fit the rule.
         """
-        from xltraining.reformer_config import ReformerConfig
+        from xltraining.reformer import ReformerConfig
 
         chosen = dict(config) | {
             name: value for name in self.converted_fields if (value := choices.get(name)) not in (None, config[name])

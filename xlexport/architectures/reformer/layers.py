@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from xlexport.architectures.reformer.lsh_chunk import KEY_EPSILON, ChunkLSH
-from xltraining.angles import angles
 from xltraining.reformer import Reformer
+from xltraining.reformer.angles import angles
 
 __all__ = ["AttentionStep", "FeedForwardStep", "attend_fully"]
 

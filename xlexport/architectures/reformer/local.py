@@ -5,7 +5,7 @@ from __future__ import annotations
 from torch import Tensor
 
 from xlexport.ops import local_attention, local_attention_plan, local_few_attention
-from xltraining.reformer_config import ReformerConfig
+from xltraining.reformer import ReformerConfig
 
 __all__ = ["LocalReach"]
 

@@ -2,7 +2,7 @@
 
 In each round a query attends to the latest W (`chunk_length`) earlier keys of its bucket that are at most M old. Each
 key counts once over all rounds. A query attends to itself only if no round has a key. So a score does not depend on
-later tokens, nor on how a document is cut into segments. `xltraining.lsh` is the eager model's implementation.
+later tokens, nor on how a document is cut into segments. `xltraining.reformer.lsh` is the eager model's implementation.
 
 * `lsh_attention` sorts memory and segment by bucket and age and cuts them into chunks of W. Each chunk attends to
   itself and to the chunk before it (Kitaev et al. 2020, section 2 and appendix A). It suits segments about as long as

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from xlexport.ops import lsh_chunk_attention, lsh_sort
-from xltraining.reformer_config import ReformerConfig
+from xltraining.reformer import ReformerConfig
 
 __all__ = ["KEY_EPSILON", "ChunkLSH"]
 

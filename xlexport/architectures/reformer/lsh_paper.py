@@ -3,7 +3,7 @@
 Each round sorts the document by bucket and place, and cuts the order into chunks. A query attends to earlier keys of
 its own bucket in its own chunk and in the chunk before it, each key once over all rounds. It attends to itself only if
 it has no other key. `lsh_band_attention` computes this if no `lowest` place is before these two chunks, so no further
-operator is needed. `xltraining.lsh` is the eager model's implementation.
+operator is needed. `xltraining.reformer.lsh` is the eager model's implementation.
 
 Source: Kitaev et al. 2020, section 2 and appendix A.
 """

@@ -18,13 +18,13 @@ from xlexport.architectures.ring import Ring, reach_mask
 from xlexport.architectures.step import example_of
 from xlexport.architectures.transformer_xl.step import StepLayer, TransformerXLStep
 from xlruntime import spec
-from xltraining.encodings.absolute import AttentionByContent
-from xltraining.encodings.learned import LearnedAttention
-from xltraining.encodings.sinusoidal import SinusoidalAttention
+from xltraining.transformer_xl.encodings.absolute import AttentionByContent
+from xltraining.transformer_xl.encodings.learned import LearnedAttention
+from xltraining.transformer_xl.encodings.sinusoidal import SinusoidalAttention
 
 if TYPE_CHECKING:
-    from xltraining.encodings.attention import Attention
-    from xltraining.transformer_xl_config import TransformerXLConfig
+    from xltraining.transformer_xl import TransformerXLConfig
+    from xltraining.transformer_xl.encodings.attention import Attention
 
 __all__ = ["AbsoluteLayer", "AbsoluteStep", "PartAttention"]
 

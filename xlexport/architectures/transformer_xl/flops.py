@@ -36,9 +36,9 @@ def _layers(config: Mapping[str, Any], S: int, C: int, columns: int) -> int:
 def _clusters(config: Mapping[str, Any], size: StepSize) -> int:
     """Return the multiplications in embedding and output layer; every cluster embeds every token.
 
-    See `xltraining.adaptive`.
+    See `xltraining.transformer_xl.adaptive`.
     """
-    from xltraining.transformer_xl_config import TransformerXLConfig
+    from xltraining.transformer_xl import TransformerXLConfig
 
     whole = TransformerXLConfig.from_dict(config)
     B, S, targets = size.batch_size, size.segment_len, size.targets

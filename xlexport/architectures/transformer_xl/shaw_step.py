@@ -16,11 +16,11 @@ from xlexport.architectures.transformer_xl.gathered_attention import GatheredAtt
 from xlexport.architectures.transformer_xl.sliced_attention import size_of
 from xlexport.architectures.transformer_xl.slot_attention import SlotAttention
 from xlexport.architectures.transformer_xl.step import StepLayer, TransformerXLStep
-from xltraining.encodings.shaw import ShawAttention
+from xltraining.transformer_xl.encodings.shaw import ShawAttention
 
 if TYPE_CHECKING:
-    from xltraining.encodings.attention import Attention
-    from xltraining.transformer_xl_config import TransformerXLConfig
+    from xltraining.transformer_xl import TransformerXLConfig
+    from xltraining.transformer_xl.encodings.attention import Attention
 
 __all__ = ["BiasedAttention", "ShawLayer", "ShawStep"]
 

@@ -29,16 +29,16 @@ from xlexport.architectures.transformer_xl.gathered_attention import GatheredAtt
 from xlexport.architectures.transformer_xl.sliced_attention import SlicedAttention, size_of
 from xlexport.architectures.transformer_xl.slot_attention import SlotAttention
 from xlruntime import spec
-from xltraining.encodings.absolute import AttentionByContent
-from xltraining.encodings.by_distance import AttentionByDistance
-from xltraining.encodings.relative import RelativeAttention
 from xltraining.transformer_xl import TransformerXL, TransformerXLLayer
+from xltraining.transformer_xl.encodings.absolute import AttentionByContent
+from xltraining.transformer_xl.encodings.by_distance import AttentionByDistance
+from xltraining.transformer_xl.encodings.relative import RelativeAttention
 
 if TYPE_CHECKING:
     from xlexport.architectures.transformer_xl.operator_attention import OperatorAttention
-    from xltraining.encodings.attention import Attention
-    from xltraining.encodings.shaw import ShawAttention
-    from xltraining.transformer_xl_config import TransformerXLConfig
+    from xltraining.transformer_xl import TransformerXLConfig
+    from xltraining.transformer_xl.encodings.attention import Attention
+    from xltraining.transformer_xl.encodings.shaw import ShawAttention
 
 __all__ = ["StepLayer", "TransformerXLStep", "project_memory"]
 

@@ -30,7 +30,7 @@ from xlruntime.messages import shown
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from xltraining.reformer_config import ReformerConfig
+    from xltraining.reformer import ReformerConfig
 
 __all__ = ["BYTES", "NAME", "TOKENIZERS", "is_config", "load", "origins_of", "seeded", "settings_of"]
 

@@ -31,7 +31,7 @@ from xlexport.extras import require
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from xltraining.reformer_config import ReformerConfig
+    from xltraining.reformer import ReformerConfig
 
 __all__ = ["NAME", "load", "matches"]
 

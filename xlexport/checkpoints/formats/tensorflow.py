@@ -34,7 +34,7 @@ from xlexport.extras import require
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from xltraining.transformer_xl_config import TransformerXLConfig
+    from xltraining.transformer_xl import TransformerXLConfig
 
 __all__ = ["NAME", "load", "matches"]
 
@@ -88,7 +88,7 @@ def load(path: Path, config: Mapping[str, Any] | None = None) -> SourceCheckpoin
     require("convert")
     from xltraining.checkpoint import Checkpoint
     from xltraining.errors import ConfigError
-    from xltraining.transformer_xl_config import TransformerXLConfig
+    from xltraining.transformer_xl import TransformerXLConfig
 
     evaluation = with_evaluation(path, {}, config)
     require_supported(path, evaluation)

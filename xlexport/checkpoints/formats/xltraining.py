@@ -17,8 +17,8 @@ from xlruntime.messages import one_line
 from xlruntime.tokenizers.vocabulary import Vocabulary
 
 if TYPE_CHECKING:
+    from xltraining.data.tokenizer_file import TokenizerFile
     from xltraining.errors import XltrainingError
-    from xltraining.tokenizer_file import TokenizerFile
 
 __all__ = ["NAME", "load", "matches"]
 
@@ -43,8 +43,8 @@ def load(path: Path, config: Mapping[str, Any] | None = None) -> SourceCheckpoin
     """Read the checkpoint; see `CheckpointFormat`. It holds its own configuration, so `config` must be empty."""
     require("convert")
     from xltraining.checkpoint import checkpoint_from
+    from xltraining.data.tokenizer_file import TokenizerFile
     from xltraining.errors import XltrainingError
-    from xltraining.tokenizer_file import TokenizerFile
 
     if config:
         raise CheckpointError(

@@ -12,11 +12,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-__all__ = ["IGNORED", "N_TOKEN", "DuplicationTask", "duplication_examples", "duplication_scores", "sequence_length"]
+from xltraining.language_model import IGNORED
+
+__all__ = ["N_TOKEN", "DuplicationTask", "duplication_examples", "duplication_scores", "sequence_length"]
 
 SYMBOLS = 127
 N_TOKEN = SYMBOLS + 1  # and 0, which begins each half
-IGNORED = -100  # a target that is not scored: the `ignore_index` of torch's cross_entropy
 _HELD_OUT_EXAMPLES = 64
 
 

@@ -3,12 +3,12 @@
 The authors' code numbers them as `attn_type`: 0 `relative`, 1 `shaw`, 2 `sinusoidal`, 3 `learned`.
 """
 
-from xltraining.encodings.attention import Attention
-from xltraining.encodings.learned import LearnedAttention
-from xltraining.encodings.relative import RelativeAttention
-from xltraining.encodings.shaw import ShawAttention
-from xltraining.encodings.sinusoidal import SinusoidalAttention
-from xltraining.transformer_xl_config import TransformerXLConfig
+from xltraining.transformer_xl.config import TransformerXLConfig
+from xltraining.transformer_xl.encodings.attention import Attention
+from xltraining.transformer_xl.encodings.learned import LearnedAttention
+from xltraining.transformer_xl.encodings.relative import RelativeAttention
+from xltraining.transformer_xl.encodings.shaw import ShawAttention
+from xltraining.transformer_xl.encodings.sinusoidal import SinusoidalAttention
 
 __all__ = ["ATTENTIONS", "make_attention"]
 

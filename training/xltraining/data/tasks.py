@@ -7,14 +7,14 @@ from typing import Protocol
 
 from torch import Tensor
 
-from xltraining.data import ByteStreams, read_bytes
-from xltraining.duplication import N_TOKEN, DuplicationTask, sequence_length
+from xltraining.data.byte_streams import ByteStreams, read_bytes
+from xltraining.data.duplication import N_TOKEN, DuplicationTask, sequence_length
+from xltraining.data.prepared_task import PreparedTask
+from xltraining.data.token_shards import is_prepared
+from xltraining.data.tokenizer_file import TokenizerFile
 from xltraining.errors import ConfigError, DataError
 from xltraining.evaluation import evaluate
 from xltraining.language_model import LanguageModel, ModelConfig
-from xltraining.prepared_task import PreparedTask
-from xltraining.token_shards import is_prepared
-from xltraining.tokenizer_file import TokenizerFile
 from xltraining.training_config import TrainingConfig
 
 __all__ = ["Task", "TextTask", "check_task", "make_task"]

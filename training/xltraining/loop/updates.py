@@ -14,13 +14,13 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim.swa_utils import AveragedModel
 
+from xltraining.data.tasks import Task
 from xltraining.errors import ConfigError
-from xltraining.fast_dropout import use_fast_dropout
 from xltraining.language_model import LanguageModel
-from xltraining.losses import check_loss, first_intermediate, update_loss
-from xltraining.optimizers import make_optimizers
-from xltraining.processes import Processes, joined_rows, split_rows
-from xltraining.tasks import Task
+from xltraining.loop.fast_dropout import use_fast_dropout
+from xltraining.loop.losses import check_loss, first_intermediate, update_loss
+from xltraining.loop.optimizers import make_optimizers
+from xltraining.loop.processes import Processes, joined_rows, split_rows
 from xltraining.training_config import TrainingConfig, learning_rate
 
 __all__ = ["Updates"]
@@ -62,7 +62,7 @@ class Updates:
         self.sharded = config.sharded and processes.count > 1
         loss: nn.Module = _GroupLoss(model)
         if self.sharded:
-            from xltraining.sharding import shard
+            from xltraining.loop.sharding import shard
 
             shard(loss, model, processes.count, self.device)
         if config.compile:
@@ -155,7 +155,7 @@ class Updates:
         state = self.evaluated.state_dict()
         if not self.sharded:
             return state
-        from xltraining.sharding import whole
+        from xltraining.loop.sharding import whole
 
         return cast(dict[str, Tensor], whole(state))
 
@@ -164,7 +164,7 @@ class Updates:
         state = self.optimizers.state_dict()
         if not self.sharded:
             return state
-        from xltraining.sharding import whole
+        from xltraining.loop.sharding import whole
 
         return whole(state)
 
@@ -178,7 +178,7 @@ class Updates:
             self.model.load_state_dict(weights)
             self.optimizers.load_state_dict(optimizer_state)
             return
-        from xltraining.sharding import load_whole, shard_optimizer_state
+        from xltraining.loop.sharding import load_whole, shard_optimizer_state
 
         load_whole(self.model, weights)
         (optimizer,) = self.optimizers.parts

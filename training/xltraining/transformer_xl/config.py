@@ -78,7 +78,7 @@ class TransformerXLConfig(ModelConfig):
     window_extra: int = 0
     """1: with `same_length` a token sees `mem_len + 1` keys, as NVIDIA's and the TensorFlow code do."""
     encoding: Literal["relative", "shaw", "sinusoidal", "learned"] = "relative"
-    """Encoding of positions (`xltraining.encodings`): `attn_type` 0 to 3 of the authors' code.
+    """Encoding of positions (`xltraining.transformer_xl.encodings`): `attn_type` 0 to 3 of the authors' code.
 
     `sinusoidal` and `learned` are absolute: documents are read in parts of `tgt_len` tokens, without recurrence.
     """

@@ -9,8 +9,8 @@ from abc import ABC, abstractmethod
 import torch
 from torch import Tensor, nn
 
-from xltraining.dropout import make_dropout
-from xltraining.transformer_xl_config import TransformerXLConfig
+from xltraining.transformer_xl.config import TransformerXLConfig
+from xltraining.transformer_xl.dropout import make_dropout
 
 __all__ = ["Attention"]
 

@@ -3,9 +3,9 @@
 import torch
 from torch import Tensor, nn
 
-from xltraining.encodings.by_distance import AttentionByDistance, distances_to_keys, relative_shift
-from xltraining.encodings.sinusoids import sinusoids
-from xltraining.transformer_xl_config import TransformerXLConfig
+from xltraining.transformer_xl.config import TransformerXLConfig
+from xltraining.transformer_xl.encodings.by_distance import AttentionByDistance, distances_to_keys, relative_shift
+from xltraining.transformer_xl.encodings.sinusoids import sinusoids
 
 __all__ = ["RelativeAttention"]
 

@@ -10,8 +10,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from xltraining.angles import angles
-from xltraining.lsh import (
+from xltraining.reformer.angles import angles
+from xltraining.reformer.config import ReformerConfig
+from xltraining.reformer.lsh import (
     Buckets,
     Dropout,
     band_attention,
@@ -24,7 +25,6 @@ from xltraining.lsh import (
     shared_full_attention,
     unit_columns,
 )
-from xltraining.reformer_config import ReformerConfig
 
 __all__ = ["Attended", "Attention", "Context", "LocalAttention", "SharedAttention", "local_attention"]
 
@@ -54,7 +54,7 @@ class Attended:
     hashed: Buckets | None = None
     """The segment's bucket ids, and the ids that the vectors alone would choose."""
     overflow: Tensor | None = None
-    """(B,S) int64: pairs of head and round with keys to cover that the rule leaves out; see `xltraining.lsh`."""
+    """(B,S) int64: pairs of head and round with keys to cover that the rule leaves out; see `lsh.py`."""
 
 
 def _rotate(vectors: Tensor, positions: Tensor) -> Tensor:

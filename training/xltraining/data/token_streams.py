@@ -11,8 +11,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from xltraining.data.token_shards import Split, TokenIds
 from xltraining.errors import DataError
-from xltraining.token_shards import Split, TokenIds
 
 __all__ = ["OrderedStreams", "ShuffledStreams", "TokenStreams"]
 
@@ -25,7 +25,7 @@ class TokenStreams(Protocol):
 
 
 class OrderedStreams:
-    """Batches whose rows walk the text in parallel, as `xltraining.data.ByteStreams` do.
+    """Batches whose rows walk the text in parallel, as `xltraining.data.byte_streams.ByteStreams` do.
 
     The text is a ring, and the seed decides where it starts. Row b begins b/B of the way round, and never jumps.
     """

@@ -3,8 +3,8 @@
 import torch
 from torch import Tensor, nn
 
-from xltraining.encodings.absolute import AttentionByContent
-from xltraining.transformer_xl_config import TransformerXLConfig
+from xltraining.transformer_xl.config import TransformerXLConfig
+from xltraining.transformer_xl.encodings.absolute import AttentionByContent
 
 __all__ = ["LearnedAttention"]
 

@@ -4,8 +4,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from xltraining.encodings.attention import Attention
-from xltraining.transformer_xl_config import TransformerXLConfig
+from xltraining.transformer_xl.config import TransformerXLConfig
+from xltraining.transformer_xl.encodings.attention import Attention
 
 __all__ = ["AttentionByDistance", "distances_to_keys", "relative_shift"]
 

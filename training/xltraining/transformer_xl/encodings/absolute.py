@@ -8,8 +8,8 @@ part's earlier tokens, and its length is the place of the next one.
 import torch
 from torch import Tensor, nn
 
-from xltraining.encodings.attention import Attention
-from xltraining.transformer_xl_config import TransformerXLConfig
+from xltraining.transformer_xl.config import TransformerXLConfig
+from xltraining.transformer_xl.encodings.attention import Attention
 
 __all__ = ["AttentionByContent"]
 

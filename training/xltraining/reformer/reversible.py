@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from xltraining.reformer_attention import Attended, Attention, Context
+from xltraining.reformer.attention import Attended, Attention, Context
 
 __all__ = ["ReversibleLayer", "run_layers"]
 

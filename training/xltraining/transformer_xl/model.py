@@ -2,8 +2,7 @@
 
 Axes: B batch, S tokens of the segment, M memory rows, K = M + S keys, D `d_model`, V vocabulary.
 
-The distance of query i from key j is `i + M - j`. `xltraining.encodings` has the attention of each encoding of
-positions.
+The distance of query i from key j is `i + M - j`. `encodings` has the attention of each encoding of positions.
 """
 
 import copy
@@ -14,12 +13,12 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 
-from xltraining.adaptive import AdaptiveEmbedding, AdaptiveSoftmax
-from xltraining.dropout import WordDropout, make_dropout
-from xltraining.encodings import make_attention
 from xltraining.errors import DataError
 from xltraining.language_model import LanguageModel
-from xltraining.transformer_xl_config import TransformerXLConfig
+from xltraining.transformer_xl.adaptive import AdaptiveEmbedding, AdaptiveSoftmax
+from xltraining.transformer_xl.config import TransformerXLConfig
+from xltraining.transformer_xl.dropout import WordDropout, make_dropout
+from xltraining.transformer_xl.encodings import make_attention
 
 __all__ = ["FeedForward", "TransformerXL", "TransformerXLLayer"]
 
@@ -59,7 +58,7 @@ class TransformerXLLayer(nn.Module):
 
 
 class TransformerXL(LanguageModel):
-    """A Transformer-XL language model; `xltraining.adaptive` holds its embedding and its output layer.
+    """A Transformer-XL language model; `xltraining.transformer_xl.adaptive` holds its embedding and its output layer.
 
     The model has no state between calls: the caller passes memory in and gets new memory back. With `pre_lnorm`, the
     model lacks a final layer normalisation, and memory holds hidden states before normalisation, as in the authors'

@@ -16,12 +16,12 @@ from tqdm import tqdm
 from xltraining import atomic_output
 from xltraining.architectures import architecture_of, new_model
 from xltraining.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
+from xltraining.data.tasks import Task
 from xltraining.errors import CheckpointError, CheckpointWriteError, TrainingDivergedError
 from xltraining.language_model import ModelConfig
-from xltraining.processes import Processes
-from xltraining.tasks import Task
+from xltraining.loop.processes import Processes
+from xltraining.loop.updates import Updates
 from xltraining.training_config import TrainingConfig, learning_rate
-from xltraining.updates import Updates
 
 __all__ = ["BEST_NAME", "CHECKPOINT_NAME", "LOG_NAME", "SavedRun", "TrainingResult", "TrainingRun", "saved_run"]
 

@@ -3,9 +3,9 @@
 import torch
 from torch import Tensor
 
-from xltraining.encodings.absolute import AttentionByContent
-from xltraining.encodings.sinusoids import sinusoids
-from xltraining.transformer_xl_config import TransformerXLConfig
+from xltraining.transformer_xl.config import TransformerXLConfig
+from xltraining.transformer_xl.encodings.absolute import AttentionByContent
+from xltraining.transformer_xl.encodings.sinusoids import sinusoids
 
 __all__ = ["SinusoidalAttention"]
 

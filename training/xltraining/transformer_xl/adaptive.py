@@ -15,8 +15,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from xltraining.duplication import IGNORED
-from xltraining.transformer_xl_config import TransformerXLConfig
+from xltraining.language_model import IGNORED
+from xltraining.transformer_xl.config import TransformerXLConfig
 
 __all__ = ["AdaptiveEmbedding", "AdaptiveSoftmax", "EmbeddingCluster", "SoftmaxCluster"]
 

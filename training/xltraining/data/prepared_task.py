@@ -6,12 +6,12 @@ from typing import cast
 import torch
 from torch import Tensor
 
+from xltraining.data.token_shards import Split, read_prepared
+from xltraining.data.token_streams import OrderedStreams, ShuffledStreams, TokenStreams
+from xltraining.data.tokenizer_file import TokenizerFile, TokenizerKind
 from xltraining.errors import DataError
 from xltraining.evaluation import evaluate
 from xltraining.language_model import LanguageModel
-from xltraining.token_shards import Split, read_prepared
-from xltraining.token_streams import OrderedStreams, ShuffledStreams, TokenStreams
-from xltraining.tokenizer_file import TokenizerFile, TokenizerKind
 from xltraining.training_config import TrainingConfig
 
 __all__ = ["PreparedTask"]

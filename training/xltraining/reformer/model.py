@@ -3,7 +3,7 @@
 Axes: B batch, S tokens of the segment, M rows of memory, D `d_model`, H heads, R rounds of hashing, V vocabulary.
 
 Two streams start as the embedding. A layer computes y1 = x1 + attention(norm(x2)) and y2 = x2 + feed_forward(norm(y1)).
-`xltraining.lsh` defines which keys LSH attention covers.
+`xltraining.reformer.lsh` defines which keys LSH attention covers.
 """
 
 import copy
@@ -16,12 +16,12 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from xltraining.angles import angles
 from xltraining.errors import ConfigError, DataError
 from xltraining.language_model import LanguageModel, placed, plain
-from xltraining.reformer_attention import Attended, Context, LocalAttention, SharedAttention
-from xltraining.reformer_config import ReformerConfig
-from xltraining.reversible import ReversibleLayer, run_layers
+from xltraining.reformer.angles import angles
+from xltraining.reformer.attention import Attended, Context, LocalAttention, SharedAttention
+from xltraining.reformer.config import ReformerConfig
+from xltraining.reformer.reversible import ReversibleLayer, run_layers
 from xltraining.training_config import TrainingConfig
 
 __all__ = ["LSHTrace", "Reformer", "ReformerFeedForward", "ReformerMemory"]

@@ -77,7 +77,7 @@ class ReformerConfig(ModelConfig):
     local_chunk_length: int = 64
     local_chunks_before: int = 1
     rule: Literal["band", "paper", "chunk"] = "band"
-    """Which keys LSH attention covers (see `xltraining.lsh`)."""
+    """Which keys LSH attention covers (see `xltraining.reformer.lsh`)."""
     reads_last: bool = False
     """Rule `chunk`: scoring also feeds a document's last token, and drops the prediction after it (Hugging Face)."""
     tgt_len: int = 512

@@ -1,0 +1,1 @@
+"""Texts and tokens as batches, and the tasks that a model trains on."""

@@ -1,0 +1,1 @@
+"""The parts of the training loop, which `xltraining.train` runs."""
