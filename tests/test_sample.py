@@ -8,21 +8,22 @@ import pytest
 
 import xlexport.sample
 from xlexport.errors import CheckpointNotFoundError
-from xlexport.sample import sample_checkpoint, sample_text
+from xlexport.sample import SAMPLES, sample_checkpoint, sample_text
 
 
+@pytest.mark.parametrize("tokens", SAMPLES)
 @pytest.mark.parametrize("place", ["site/xlexport/_samples", "site/samples"])
 def test_sample_checkpoint_is_found_in_installation_and_checkout(
-    place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    place: str, tokens: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(xlexport.sample, "__file__", str(tmp_path / "site/xlexport/sample.py"))
     with pytest.raises(CheckpointNotFoundError, match=r"^the sample checkpoint is in neither .*pip install") as caught:
-        sample_checkpoint()
+        sample_checkpoint(tokens)
     assert "\n" not in str(caught.value)
-    checkpoint = tmp_path / place / "transformer_xl_bytes/checkpoint.pt"
+    checkpoint = tmp_path / place / f"transformer_xl_{tokens}/checkpoint.pt"
     checkpoint.parent.mkdir(parents=True)
     checkpoint.touch()
-    assert sample_checkpoint() == checkpoint.resolve()
+    assert sample_checkpoint(tokens) == checkpoint.resolve()
 
 
 def test_sample_text_is_long_prose() -> None:

@@ -1,4 +1,4 @@
-"""The checkpoint that is installed with xlexport and the text that is part of Python, for `demo` and as defaults."""
+"""The checkpoints that are installed with xlexport and the text that is part of Python, for `demo` and as defaults."""
 
 from __future__ import annotations
 
@@ -7,19 +7,26 @@ from pathlib import Path
 
 from xlexport.errors import CheckpointNotFoundError
 
-__all__ = ["sample_checkpoint", "sample_text", "sample_text_name"]
+__all__ = ["SAMPLES", "sample_checkpoint", "sample_text", "sample_text_name"]
 
-SAMPLE = Path("transformer_xl_bytes", "checkpoint.pt")
+SAMPLES = {
+    "bytes": Path("transformer_xl_bytes", "checkpoint.pt"),
+    "bpe": Path("transformer_xl_bpe", "checkpoint.pt"),
+}
+"""The installed checkpoints by what their tokens are; both learned the same text."""
 
 
-def sample_checkpoint() -> Path:
-    """Return the path of a byte-level Transformer-XL, trained on English prose; its folder also holds the recipe.
+def sample_checkpoint(tokens: str = "bytes") -> Path:
+    """Return the path of a Transformer-XL that was trained on English prose.
+
+    Args:
+        tokens: what the model reads, one of `SAMPLES`.
 
     Raises:
         CheckpointNotFoundError: this installation does not include it.
     """
-    package = Path(__file__).resolve().parent
-    places = (package / "_samples" / SAMPLE, package.parent / "samples" / SAMPLE)  # installed; checkout
+    package, file = Path(__file__).resolve().parent, SAMPLES[tokens]
+    places = (package / "_samples" / file, package.parent / "samples" / file)  # installed; checkout
     for place in places:
         if place.is_file():
             return place

@@ -1,10 +1,11 @@
 """Publish a trained checkpoint: `python publish.py RUN_CHECKPOINT VALID_TEXT OUT [TEXT ...]`.
 
-Some settings are chosen at evaluation: the memory's length, and the clamping of distances of a Transformer-XL or the
-rounds of hashing of a Reformer. Each combination below is scored on the held-out text, as one document with carried
-memory. The best becomes the configuration of OUT. OUT holds float16 weights and no training state. Then OUT scores each
-further TEXT once. A Reformer also scores it with full attention instead of LSH attention, and reports the overflow: the
-share of (query, head, round) that could reach more keys than a round covers.
+RUN_CHECKPOINT reads bytes or the pieces of a `tokenizer.json`. Some settings are chosen at evaluation: the memory's
+length, and the clamping of distances of a Transformer-XL or the rounds of hashing of a Reformer. Each combination below
+is scored on the held-out text, as one document with carried memory. The best becomes the configuration of OUT. OUT
+holds float16 weights and no training state. Then OUT scores each further TEXT once. A Reformer also scores it with full
+attention instead of LSH attention, and reports the overflow: the share of (query, head, round) that could reach more
+keys than a round covers.
 """
 
 import itertools
@@ -19,14 +20,26 @@ from xltraining.data.byte_streams import read_bytes
 from xltraining.evaluation import evaluate
 from xltraining.reformer import LSHTrace, Reformer
 
-CLAMP_LENS = (128, 192, 254)  # training saw distances up to 255
+
+def read_text(checkpoint, path):
+    """Return the token ids of a text, and its bytes for each token after the first, which has no score."""
+    raw = path.read_bytes()
+    if checkpoint.tokenizer == "bytes":
+        return read_bytes([path]), 1.0
+    from tokenizers import Tokenizer
+
+    ids = Tokenizer.from_str(checkpoint.tokenizer.content.decode()).encode(raw.decode())
+    first = len(raw.decode()[slice(*ids.offsets[0])].encode())
+    return torch.tensor(ids.ids), (len(raw) - first) / (len(ids.ids) - 1)
 
 
 def choices(model):
     """Return the settings to try, each a dict for `with_evaluation`."""
     if isinstance(model, Reformer):
         return [{"mem_len": rows, "n_hashes": rounds} for rows, rounds in itertools.product((512, 1024, 2048), (2, 4))]
-    pairs = itertools.product((128, 256, 384, 512), CLAMP_LENS)
+    segment = model.config.tgt_len  # training saw distances below two segments
+    clamps = (segment, segment * 3 // 2, segment * 2 - 2)
+    pairs = itertools.product((segment, segment * 2, segment * 3, segment * 4), clamps)
     return [{"mem_len": rows, "clamp_len": clamp, "same_length": True} for rows, clamp in pairs]
 
 
@@ -53,20 +66,22 @@ def main(run: Path, valid: Path, out: Path, texts: list[Path]) -> None:
     checkpoint = load_checkpoint(run)
     model = build_model(checkpoint)
     segment_len = checkpoint.config.tgt_len
-    held_out = read_bytes([valid])
+    held_out, bytes_per_token = read_text(checkpoint, valid)
     found = []
     for settings in choices(model):
         twin = model.with_evaluation(**settings)
-        found.append((evaluate(twin, held_out, segment_len), settings, twin))
+        found.append((evaluate(twin, held_out, segment_len) / bytes_per_token, settings, twin))
         print(f"{found[-1][0]:.4f} bits/byte  {settings}", flush=True)
     _, settings, best = min(found, key=lambda entry: entry[0])
-    save_checkpoint(out, best.config, best.state_dict(), dtype=torch.float16)
+    save_checkpoint(out, best.config, best.state_dict(), dtype=torch.float16, tokenizer=checkpoint.tokenizer)
     print(f"wrote {out} ({out.stat().st_size:,} bytes) with {settings}")
     published = load_checkpoint(out)
     model = build_model(published)
     for text in texts:
-        content = read_bytes([text])
-        print(f"{evaluate(model, content, segment_len):.4f} bits/byte  {text.name}", flush=True)
+        content, bytes_per_token = read_text(published, text)
+        bits = evaluate(model, content, segment_len)
+        per_token = "" if bytes_per_token == 1 else f", {bits:.4f} bits/token, perplexity {2**bits:.1f}"
+        print(f"{bits / bytes_per_token:.4f} bits/byte{per_token}  {text.name}", flush=True)
         if isinstance(model, Reformer):
             full = evaluate(with_full_attention(published), content, segment_len)
             parts = ", ".join(f"{part:.1%}" for part in overflow(model, content, segment_len).tolist())

@@ -16,9 +16,12 @@ import torch
 from xlexport import checkpoints
 from xlexport.architectures import Option
 from xlexport.commands.train import ARCHITECTURE_OPTIONS, TRAINING_OPTIONS
+from xlexport.sample import SAMPLES
 from xlexport.terminal import INTERRUPTED
 from xlruntime.bundle import digest_file, read_bundle
+from xltraining.checkpoint import load_checkpoint, save_checkpoint
 from xltraining.data.byte_streams import ByteStreams
+from xltraining.data.tokenizer_file import TokenizerFile
 from xltraining.reformer import ReformerConfig
 from xltraining.train import TrainingConfig
 from xltraining.transformer_xl import TransformerXLConfig
@@ -163,7 +166,7 @@ def test_fresh_weights_never_replace_a_trained_checkpoint(prose: Path, invoke: I
 def tiny_demo(checkpoint: Path, reuse_export: None, monkeypatch: pytest.MonkeyPatch) -> str:
     """Make the demo's sample, text and times small, with the graphs of other tests, and return the text."""
     text = "It was the season of Light, it was the season of Darkness. " * 40
-    monkeypatch.setattr("xlexport.commands.demo.sample_checkpoint", lambda: checkpoint)
+    monkeypatch.setattr("xlexport.commands.demo.sample_checkpoint", lambda tokens: checkpoint)
     monkeypatch.setattr("xlexport.commands.demo.sample_text", lambda: text)
     monkeypatch.setattr("xlexport.commands.demo.EAGER_SECONDS", 0.1)
     monkeypatch.setattr("xlexport.commands.demo.TRIAL_BYTES", 100)
@@ -199,6 +202,37 @@ def test_demo_ends_with_its_table(tiny_demo: str, invoke: Invoke) -> None:
     assert float(rows["bits per byte"]) > 1
 
 
+@pytest.mark.full
+def test_demo_of_a_vocabulary_shows_its_tokens(
+    tiny_demo: str, checkpoint: Path, invoke: Invoke, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from tokenizers import Tokenizer, models, pre_tokenizers, trainers
+
+    pieces = Tokenizer(models.BPE())
+    pieces.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    pieces.train_from_iterator([tiny_demo], trainers.BpeTrainer(vocab_size=60, show_progress=False))
+    given, vocabulary = load_checkpoint(checkpoint), TokenizerFile("tokenizers", pieces.to_str().encode())
+    save_checkpoint(tmp_path / "bpe.pt", given.config, given.state_dict, tokenizer=vocabulary)
+    monkeypatch.setattr("xlexport.commands.demo.sample_checkpoint", lambda tokens: tmp_path / f"{tokens}.pt")
+    monkeypatch.setattr("xlexport.commands.demo.SCORING_SECONDS", 1000)  # all of the text
+
+    shown = invoke("demo", "--sample", "bpe").succeeded()
+    tokens = len(pieces.encode(tiny_demo).ids)
+    assert tokens < len(tiny_demo) / 2
+    rows = dict(re.split(r"  +", line, maxsplit=1) for line in shown.out.splitlines())
+    assert list(rows)[3:6] == ["scored", "tokens", "bits per byte"]
+    assert rows["tokens"] == f"{tokens:,}, each of {len(tiny_demo) / tokens:.2f} bytes on average"
+    assert rows["scored"].startswith(f"{len(tiny_demo):,} of {len(tiny_demo):,} bytes")
+
+
+def test_demo_of_a_vocabulary_names_the_package_it_needs(invoke: Invoke, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        "xlexport.extras.importlib.util.find_spec", lambda name: None if name == "tokenizers" else object()
+    )
+    error = invoke("demo", "--sample", "bpe").error
+    assert error == "Error: tokenizers not installed, needed here. Install it: pip install tokenizers."
+
+
 def test_demo_says_which_stage_failed(tiny_demo: str, invoke: Invoke, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
         "xlexport.commands.demo.SCORE_WITHOUT_TORCH", "import sys; sys.exit('the runtime imported torch')"
@@ -209,7 +243,7 @@ def test_demo_says_which_stage_failed(tiny_demo: str, invoke: Invoke, monkeypatc
 
 
 def test_demo_without_its_sample(invoke: Invoke, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr("xlexport.sample.SAMPLE", tmp_path / "absent.pt")
+    monkeypatch.setitem(SAMPLES, "bytes", tmp_path / "absent.pt")
     error = invoke("demo").error
     assert "the sample checkpoint is in neither" in error
     assert "Install from a complete clone" in error

@@ -1,4 +1,4 @@
-"""Convert the sample checkpoint, show that the bundle is equal, and score a long text without PyTorch."""
+"""Convert a sample checkpoint, show that the bundle is equal, and score a long text without PyTorch."""
 
 from __future__ import annotations
 
@@ -17,24 +17,26 @@ import click
 from xlexport.commands.options import PATH
 from xlexport.errors import XlexportError
 from xlexport.progress_bar import stages
-from xlexport.sample import sample_checkpoint, sample_text
+from xlexport.sample import SAMPLES, sample_checkpoint, sample_text
 from xlexport.terminal import print_json, print_table
 
 if TYPE_CHECKING:
     from xlexport.checkpoints import SourceCheckpoint
     from xlexport.verification.parity import ParityReport
+    from xlruntime.documents import Ids
 
 __all__ = ["DemoResult", "demo", "result_dict", "result_rows", "run_demo"]
 
 SCORING_SECONDS = 60  # score only a part of the text if all of it would take longer
 TRIAL_BYTES = 10_000
 EAGER_SECONDS = 5
+LIBRARIES = {"bpe": ("tokenizers",)}  # sample -> the modules that its vocabulary needs
 # This runs in its own process, which checks at the end that it never imported PyTorch.
 SCORE_WITHOUT_TORCH = """
 import json, sys, xlruntime
 folder, text, length = sys.argv[1], sys.argv[2], int(sys.argv[3])
 with open(text, "rb") as file:
-    document = xlruntime.Document("sample text", file.read(length))
+    document = xlruntime.Document("sample text", file.read(length).decode("utf-8", "ignore"))
 score, = xlruntime.load(folder).score([document])
 if {"torch", "onnx"} & set(sys.modules):
     sys.exit("the runtime imported torch or onnx")
@@ -55,10 +57,11 @@ class DemoResult:
     eager_tokens_per_second: float
 
 
-def run_demo(folder: Path, tell: Callable[[str], None]) -> DemoResult:
+def run_demo(folder: Path, tell: Callable[[str], None], sample: str = "bytes") -> DemoResult:
     """Run the demo, with the bundle and the text in `folder`.
 
     Args:
+        sample: what the tokens of the sample checkpoint are.
         tell: called with a line for each stage.
 
     Raises:
@@ -68,8 +71,9 @@ def run_demo(folder: Path, tell: Callable[[str], None]) -> DemoResult:
     from xlexport.checkpoints import load
     from xlexport.convert import ConversionOptions, convert
 
-    source = load(sample_checkpoint())
-    tell(f"converting {sample_checkpoint()}")
+    checkpoint = sample_checkpoint(sample)
+    source = load(checkpoint)
+    tell(f"converting {checkpoint}")
     started = time.perf_counter()
     bundle = folder / "demo.bundle"  # these are the demo's own names, so existing files are replaced
     parity = convert(source, bundle, ConversionOptions(), force=True, tell=tell)
@@ -79,12 +83,13 @@ def run_demo(folder: Path, tell: Callable[[str], None]) -> DemoResult:
     text.write_text(sample_text(), "utf-8")
     size = text.stat().st_size
     trial = _score(bundle, text, TRIAL_BYTES)
-    length = min(size, int(trial["tokens_per_second"] * SCORING_SECONDS))
+    bytes_per_second = trial["tokens_per_second"] * trial["bytes"] / trial["tokens"]
+    length = min(size, int(bytes_per_second * SCORING_SECONDS))
     tell(f"scoring {length:,} of {size:,} bytes in a process without PyTorch")
     score = _score(bundle, text, length)
     tell("timing the eager model on the same text")
-    eager = _eager_tokens_per_second(source, parity, text.read_bytes())
-    return DemoResult(sample_checkpoint(), bundle, convert_seconds, parity, size, score, eager)
+    eager = _eager_tokens_per_second(source, parity, _token_ids(bundle, text))
+    return DemoResult(checkpoint, bundle, convert_seconds, parity, size, score, eager)
 
 
 def _score(bundle: Path, text: Path, length: int) -> dict[str, Any]:
@@ -97,12 +102,20 @@ def _score(bundle: Path, text: Path, length: int) -> dict[str, Any]:
     return score
 
 
-def _eager_tokens_per_second(source: SourceCheckpoint, parity: ParityReport, text: bytes) -> float:
+def _token_ids(bundle: Path, text: Path) -> Ids:
+    """Return the ids (n,) of a text by the bundle's own tokenizer."""
+    from xlruntime.bundle import read_bundle
+    from xlruntime.tokenizers import make_tokenizer
+
+    return make_tokenizer(read_bundle(bundle).tokenizer, bundle).encode(text.read_bytes())
+
+
+def _eager_tokens_per_second(source: SourceCheckpoint, parity: ParityReport, text: Ids) -> float:
     """Measure the speed of the eager model with its memory full, over a few seconds."""
     import torch
 
     eager = source.build_model()
-    ids = torch.frombuffer(bytearray(text), dtype=torch.uint8).long()[None]
+    ids = torch.from_numpy(text)[None]
     S = parity.segment_len
     filling = -(-parity.mem_len // S) + 1
     memory, started, counted = None, time.perf_counter(), 0
@@ -123,11 +136,13 @@ def result_rows(result: DemoResult) -> list[tuple[str, str]]:
     """Return the rows of the demo's table."""
     parity, score = result.parity, result.score
     speed = score["tokens_per_second"]
+    vocabulary = [("tokens", f"{score['tokens']:,}, each of {score['bytes'] / score['tokens']:.2f} bytes on average")]
     return [
         ("converted", f"{result.checkpoint.name} in {result.convert_seconds:.0f} s"),
         ("verified", f"{parity.segments} segments of {parity.segment_len} tokens, memory {parity.mem_len}"),
         ("largest difference", f"{parity.max_abs_log_prob_diff:.1e} nats, {parity.max_abs_memory_diff:.1e} in memory"),
         ("scored", f"{score['bytes']:,} of {result.text_bytes:,} bytes of Python's documentation"),
+        *(vocabulary if score["tokens"] < score["bytes"] else []),
         ("bits per byte", f"{score['bits_per_byte']:.3f}"),
         ("tokens/s", f"{speed:,.0f}"),
         ("eager tokens/s", f"{result.eager_tokens_per_second:,.0f} ({speed / result.eager_tokens_per_second:.1f}x)"),
@@ -147,18 +162,25 @@ def result_dict(result: DemoResult) -> dict[str, Any]:
 
 
 @click.command()
+@click.option(
+    "--sample",
+    type=click.Choice(list(SAMPLES)),
+    default="bytes",
+    show_default=True,
+    help="What the tokens of the sample are; bpe needs the package `tokenizers`.",
+)
 @click.option("-o", "--output", type=PATH, help="Keep demo.bundle and demo.txt in this folder.")
 @click.option("--json", "as_json", is_flag=True, help="Print one object.")
-def demo(output: Path | None, as_json: bool) -> None:
-    """Convert and verify the sample checkpoint, then score a long text without PyTorch."""
+def demo(sample: str, output: Path | None, as_json: bool) -> None:
+    """Convert and verify a sample checkpoint, then score a long text without PyTorch."""
     from xlexport.extras import require
 
-    require("convert")
+    require("convert", *LIBRARIES.get(sample, ()))
     with tempfile.TemporaryDirectory() as scratch:
         folder = output or Path(scratch)
         folder.mkdir(parents=True, exist_ok=True)
         with stages("converting the sample") as stage:
-            result = run_demo(folder, stage.tell)
+            result = run_demo(folder, stage.tell, sample)
     if as_json:
         print_json(result_dict(result))
     else:
