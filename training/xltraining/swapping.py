@@ -155,13 +155,13 @@ class LayerStore:
             layer.release()
 
     def _copy(self, index: int) -> None:
-        """Begin to copy a layer's weights to the device, beside the computation of another layer."""
+        """Begin to copy a layer's weights to the device while another layer computes."""
         if index in self._copied or not 0 <= index < len(self._layers):
             return
-        beside: AbstractContextManager[Any] = nullcontext()
+        side: AbstractContextManager[Any] = nullcontext()
         if self._stream is not None:
-            beside = torch.cuda.stream(self._stream)
-        with beside:
+            side = torch.cuda.stream(self._stream)
+        with side:
             weights = self._layers[index].weights.tensors
             copies = [weight.to(self.device, non_blocking=True, copy=True) for weight in weights]
             self._copied[index] = copies, None if self._stream is None else self._stream.record_event()
@@ -227,7 +227,7 @@ class LayerStore:
             layer.release()
 
     def _keep_state(self, layer: _Layer, optimizers: Sequence[Optimizer]) -> None:
-        if layer.state is not None or self.copies:  # beside copies, the host's memory holds the state
+        if layer.state is not None or self.copies:  # the host has made the state in its own memory
             return
         states = [part.state[one] for part in optimizers for one in layer.parameters if one in part.state]
         # Counts of steps have no axes.

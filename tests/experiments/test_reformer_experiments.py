@@ -1,0 +1,49 @@
+"""The experiments of the Reformer paper at a size of seconds."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from click.testing import CliRunner
+
+from experiments import reformer_figure4, reformer_figure5, reformer_scales, reformer_table3
+from tests.training.reformers import make, tokens_of
+
+
+def test_a_model_under_its_own_attention_is_itself() -> None:
+    model, tokens = make(attn_layers=("lsh", "lsh")), tokens_of(1, 30)
+    same = reformer_figure4.with_attention(model, 2).double()
+    with torch.no_grad():
+        torch.testing.assert_close(same(tokens)[0], model(tokens)[0], atol=1e-6, rtol=0)  # its weights are float32
+        full = reformer_figure4.with_attention(model, None).double()
+        assert (full(tokens)[0] - model(tokens)[0]).abs().max() > 1e-3
+
+
+@pytest.mark.full
+def test_rounds_are_printed_and_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    micro = replace(reformer_scales.SCALES["tiny"], steps=2, tgt_len=16, seeds=1, batch_size=2)
+    monkeypatch.setitem(reformer_scales.SCALES, "tiny", micro)
+    (tmp_path / "text").write_bytes(b"One sentence. Another one! " * 60)
+    arguments = ["--out", str(tmp_path), "--text", str(tmp_path / "text")]
+    found = CliRunner().invoke(reformer_figure4.main, arguments, catch_exceptions=False)
+    assert len(found.stdout.splitlines()) == 5
+    kept = json.loads((tmp_path / "tiny" / "reformer_figure4.json").read_text())
+    assert kept["LSH-1"].keys() == {"1", "2", "4", "8", "full"}
+
+
+@pytest.mark.full
+def test_speed_is_printed_and_drawn(tmp_path: Path) -> None:
+    arguments = ["speed", "--out", str(tmp_path), "--tokens", "64", "--shortest", "32", "--repeats", "1"]
+    found = CliRunner().invoke(reformer_figure5.main, arguments, catch_exceptions=False)
+    assert len(found.stdout.splitlines()) == 1 + len(reformer_figure5.KINDS)
+    assert (tmp_path / "reformer_figure5_speed.png").stat().st_size > 0
+
+
+def test_the_rows_of_table_3_are_valid_models() -> None:
+    for scale in reformer_table3.SCALES.values():
+        for model in scale.models:
+            assert reformer_table3._config(model, scale.d_model, 2, scale.lengths[0]).n_layer == 2
