@@ -35,7 +35,12 @@ DOING: dict[str, click.Command] = {
 def test_commands_are_those_of_the_design() -> None:
     names = ["convert", "verify", "score", "serve", "evaluate", "generate", "inspect", "bench", "quantize", "train"]
     assert (
-        sorted([*names, "doctor", "compare", "completion", "demo", "context", "plot", "report", "web", "prepare"])
+        sorted(
+            [
+                *(*names, "doctor", "compare", "completion", "demo", "context", "plot", "report", "web", "prepare"),
+                "translate",
+            ]
+        )
         == COMMANDS
     )
 

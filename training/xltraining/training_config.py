@@ -27,8 +27,8 @@ class TrainingConfig:
     """
 
     task: Literal["bytes", "duplication", "pairs"] = "bytes"
-    """Text as bytes or as prepared tokens, the synthetic task of `xltraining.data.duplication`, or pairs of texts for an
-    encoder-decoder."""
+    """Text as bytes or as prepared tokens, the synthetic task of `xltraining.data.duplication`, or pairs of texts for
+    an encoder-decoder."""
     word_length: int = 255
     """Symbols that the duplication task repeats."""
     steps: int = 10_000
@@ -77,7 +77,7 @@ class TrainingConfig:
     threads: int | None = None
     """Number of CPU threads; None keeps PyTorch's choice."""
     reversible: bool = True
-    """Whether the backward pass of reversible layers recomputes activations: this saves memory, but a step takes longer."""
+    """Whether the backward pass of reversible layers recomputes activations: this saves memory, but takes longer."""
 
     def __post_init__(self) -> None:
         problems = [

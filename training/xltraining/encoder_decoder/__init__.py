@@ -1,4 +1,4 @@
-"""Encoder-decoder (Vaswani et al. 2017) with reversible layers (Kitaev et al. 2020): its configuration and its model."""
+"""Encoder-decoder (Vaswani et al. 2017) with reversible layers (Kitaev et al. 2020): configuration and model."""
 
 from xltraining.encoder_decoder.config import EncoderDecoderConfig
 from xltraining.encoder_decoder.model import DecoderMemory, EncoderDecoder
