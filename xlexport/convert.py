@@ -149,9 +149,8 @@ def convert(
         bundle = _describe(source, memory, graphs, evaluation, tokenizer.spec, text.name, folder)
         write_manifest(folder, bundle)
 
-        exported = open_bundle(
-            folder, trust=True, translators=True, threads=options.threads, ops="none"
-        )  # what every machine has
+        # Without kernels: what every machine has.
+        exported = open_bundle(folder, trust=True, translators=True, threads=options.threads, ops="none")
         segments = options.verify_segments or default_segments(evaluation.choose())
         walk = "documents" if evaluation.whole else f"segments of {evaluation.segment_len} tokens"
         tell(f"verifying up to {segments} {walk} against the eager model")

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import Any
 
 from .messages import listed, named
-
-if TYPE_CHECKING:
-    from .spec import Bundle, Tensor
 
 __all__ = ["ENCODE", "Encoder"]
 
@@ -43,14 +40,18 @@ class Encoder:
         if len({self.pad, self.start, self.end}) < 3:
             raise ValueError("pad, start and end are not three different ids")
 
-    def contradictions(self, bundle: Bundle) -> Iterator[str]:
-        """Yield contradictions between this declaration and the rest of the manifest."""
+    def contradictions(self, vocab_size: int, longest_target: int | None, every: Mapping[str, Any]) -> Iterator[str]:
+        """Yield contradictions between this declaration and the rest of the manifest.
+
+        Args:
+            every: all graphs (`spec.Graph`) by purpose.
+        """
         ids = {"pad": self.pad, "start": self.start, "end": self.end}
-        if wrong := [f"{name} {value}" for name, value in ids.items() if not 0 <= value < bundle.vocab_size]:
+        if wrong := [f"{name} {value}" for name, value in ids.items() if not 0 <= value < vocab_size]:
             yield f"ids of the encoder are outside the vocabulary: {', '.join(wrong)}"
-        if bundle.evaluation.max_positions is None:
+        if longest_target is None:
             yield "targets have no longest length, max_positions"
-        graphs = dict(bundle.graphs)
+        graphs = dict(every)
         encode = graphs.pop(ENCODE, None)
         if encode is None:
             yield f"the graph {ENCODE!r} is missing"
@@ -67,5 +68,5 @@ class Encoder:
                 yield f"the graph {named(purpose)!r} does not take what the graph {ENCODE!r} returns"
 
 
-def _kinds(tensors: tuple[Tensor, ...]) -> dict[str, tuple[str, tuple[int | str, ...]]]:
+def _kinds(tensors: tuple[Any, ...]) -> dict[str, tuple[str, tuple[int | str, ...]]]:
     return {tensor.name: (tensor.dtype, tensor.shape) for tensor in tensors}

@@ -6,7 +6,7 @@ import logging
 import threading
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -44,10 +44,7 @@ class Engine:
         threads: threads of one step; None: ONNX Runtime chooses.
         strict_device: whether the device must compute everything but the sizes of tensors.
         kernels: the library of kernels for custom operators; None: their bodies run.
-        reads_source: whether this interface is for bundles with an encoder.
     """
-
-    reads_source: ClassVar[bool] = False
 
     def __init__(
         self,

@@ -63,6 +63,7 @@ def load(
     return open_as(
         Model,
         folder,
+        translates=False,
         device=device,
         threads=threads,
         check_files=check_files,

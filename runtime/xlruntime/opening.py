@@ -26,6 +26,7 @@ def open_as(
     kind: type[E],
     folder: str | Path,
     *,
+    translates: bool,
     device: str = "cpu",
     threads: int | None = None,
     check_files: bool = True,
@@ -35,6 +36,10 @@ def open_as(
     ops: str | Path = "auto",
 ) -> E:
     """Open a bundle; see `load`.
+
+    Args:
+        kind: the interface.
+        translates: whether it is for bundles with an encoder.
 
     Raises:
         BundleNotFoundError, BundleError, ProviderError, OptionError: as `load`; or the bundle needs another interface.
@@ -49,7 +54,7 @@ def open_as(
     deadline = None if step_timeout is None else Deadline(step_timeout)
     kernels = find_kernels(ops, where)
     bundle = read_bundle(path, check_files=False)
-    _check_kind(path, bundle, kind)
+    _check_kind(path, bundle, translates)
     files = BundleFiles(path, bundle)  # before digests are compared, to notice files replaced meanwhile
     size = sum(file.size for file in bundle.files.values())
     checked = "compared with their digests" if check_files else "not compared with their digests"
@@ -67,13 +72,13 @@ def open_as(
     return opened
 
 
-def _check_kind(folder: Path, bundle: Bundle, kind: type[Engine]) -> None:
-    if kind.reads_source and bundle.encoder is None:
+def _check_kind(folder: Path, bundle: Bundle, translates: bool) -> None:
+    if translates and bundle.encoder is None:
         raise BundleError(
             f"{folder}: a language model, which has no encoder, so it translates nothing.",
             repair="Score or continue documents with it (xlruntime.load), or give the bundle of an encoder-decoder.",
         )
-    if not kind.reads_source and bundle.encoder is not None:
+    if not translates and bundle.encoder is not None:
         raise BundleError(
             f"{folder}: an encoder-decoder, which turns one text into another, so it neither scores nor continues "
             "documents.",

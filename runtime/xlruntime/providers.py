@@ -28,6 +28,7 @@ __all__ = [
     "installed_wheels",
     "onnxruntime_errors",
     "open_session",
+    "owned_value",
     "session_options",
 ]
 

@@ -339,7 +339,7 @@ class Bundle:
         if len({entry.input for entry in self.memory} | {entry.output for entry in self.memory}) < 2 * len(self.memory):
             yield "memories share an input or output"
         if self.encoder is not None:
-            yield from self.encoder.contradictions(self)
+            yield from self.encoder.contradictions(self.vocab_size, self.evaluation.max_positions, self.graphs)
         for purpose, graph in self.graphs.items():
             yield from self._strange_outputs(purpose, graph)
 

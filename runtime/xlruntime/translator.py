@@ -6,7 +6,6 @@ import itertools
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -62,6 +61,7 @@ def load_translator(
     return open_as(
         Translator,
         folder,
+        translates=True,
         device=device,
         threads=threads,
         check_files=check_files,
@@ -73,8 +73,6 @@ def load_translator(
 
 class Translator(Engine):
     """An open encoder-decoder. Safe to share between threads."""
-
-    reads_source: ClassVar[bool] = True
 
     @property
     def encoder(self) -> Encoder:

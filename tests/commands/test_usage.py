@@ -37,17 +37,8 @@ def test_commands_are_those_of_the_design() -> None:
     assert (
         sorted(
             [
-                *names,
-                "doctor",
-                "compare",
-                "completion",
-                "demo",
-                "context",
-                "picture",
-                "plot",
-                "report",
-                "web",
-                "prepare",
+                *(*names, "doctor", "compare", "completion", "demo", "context", "picture", "plot", "report", "web", "prepare"),
+                "translate",
             ]
         )
         == COMMANDS

@@ -151,6 +151,7 @@ NOT_RUN = {
         "docs/training_words.md",
         "torchrun --nproc-per-node 2 -m xlexport train data --out run --micro-batches 4",
     ): "tests/training/test_processes.py trains in two processes",
+    ("docs/translating.md", "python -m experiments.numbers pairs --out pairs"): MINUTES,
     ("docs/vocabularies.md", "xlexport convert model.pt -o bundle --tokenizer cache.pt"): OTHER_FILES,
     (
         "docs/vocabularies.md",

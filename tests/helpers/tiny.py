@@ -16,18 +16,21 @@ from torch import Tensor
 from tests.helpers.weights import random_model
 from xlexport.architectures import architecture, traced_outputs
 from xlexport.architectures.transformer_xl.step import TransformerXLStep
+from xltraining.encoder_decoder import EncoderDecoder, EncoderDecoderConfig
 from xltraining.reformer import Reformer, ReformerConfig
 from xltraining.transformer_xl import TransformerXL, TransformerXLConfig
 
 __all__ = [
     "BAND",
     "CHUNK",
+    "ENCODER_DECODER",
     "PAPER",
     "RingDriver",
     "cut_segments",
     "make_model",
     "naive",
     "ring_driver",
+    "tiny_encoder_decoder",
     "tiny_model",
     "tiny_reformer",
 ]
@@ -67,6 +70,19 @@ CHUNK = replace(
 
 
 PAPER = replace(BAND, attn_layers=("lsh", "local", "full"), rule="paper", axial_shape=(8, 16), max_positions=128)
+
+
+ENCODER_DECODER = EncoderDecoderConfig(
+    d_model=8,
+    n_head=2,
+    d_head=3,
+    d_inner=10,
+    n_encoder_layer=1,
+    n_decoder_layer=2,
+    source_len=12,
+    tgt_len=9,
+    dropout=0.0,
+)
 
 
 class RingDriver:
@@ -150,6 +166,11 @@ def tiny_model(seed: int = 0, **changes: Any) -> TransformerXL:
 def tiny_reformer(config: ReformerConfig, seed: int = 0) -> Reformer:
     """Return a small Reformer, like `tiny_model`."""
     return random_model(lambda: Reformer(config), seed)
+
+
+def tiny_encoder_decoder() -> EncoderDecoder:
+    """Return an encoder-decoder of bytes in eval mode, always with the same random weights."""
+    return random_model(lambda: EncoderDecoder(ENCODER_DECODER))
 
 
 def cut(ids: Tensor, lengths: Iterable[int]) -> list[tuple[Tensor, Tensor]]:

@@ -27,8 +27,8 @@ class TrainingConfig:
     """
 
     task: Literal["bytes", "duplication", "images", "pairs"] = "bytes"
-    """Text as bytes or as prepared tokens, the synthetic task of `xltraining.data.duplication`, photographs, or pairs of
-    texts for an encoder-decoder."""
+    """Text as bytes or as prepared tokens, the synthetic task of `xltraining.data.duplication`, photographs, or pairs
+    of texts for an encoder-decoder."""
     word_length: int = 255
     """Symbols that the duplication task repeats."""
     image_size: int = 64

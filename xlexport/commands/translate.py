@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
 import click
 
 from xlexport.commands.long_help import LongCommand, headed
-from xlexport.commands.options import DOCUMENT, PATH, runtime_options
-from xlexport.terminal import print_json_line, print_text
+from xlexport.commands.options import DOCUMENT, PATH
+from xlexport.terminal import print_json, print_text
 
 __all__ = ["translate"]
 
@@ -39,7 +38,17 @@ __all__ = ["translate"]
     click.option("--batch-size", type=click.IntRange(1), default=16, show_default=True, help="Lines at a time."),
 )
 @headed("Output", click.option("--json", "as_json", is_flag=True, help="Print an object for each line."))
-@headed("Device", runtime_options)
+@headed(
+    "Device",
+    click.option("--device", default="cpu", show_default=True, help="cpu, cuda or cuda:N."),
+    click.option("--threads", type=click.IntRange(1), help="Threads of one step.  [default: all cores]"),
+    click.option(
+        "--step-timeout",
+        metavar="SECONDS",
+        type=click.FloatRange(0, min_open=True),
+        help="Fail if one step takes longer, for bundles from strangers.  [default: no limit]",
+    ),
+)
 def translate(
     bundle: Path,
     file: Path,
@@ -48,17 +57,19 @@ def translate(
     max_tokens: int | None,
     batch_size: int,
     as_json: bool,
-    runtime: dict[str, Any],
+    device: str,
+    threads: int | None,
+    step_timeout: float | None,
 ) -> None:
     """Turn each line of FILE into another with BUNDLE, an encoder-decoder. Needs no PyTorch."""
     import xlruntime
 
     options = xlruntime.SearchOptions(beams, length_penalty, max_tokens)
-    translator = xlruntime.load_translator(bundle, **runtime)
+    translator = xlruntime.load_translator(bundle, device=device, threads=threads, step_timeout=step_timeout)
     with click.open_file(str(file), "rb") as lines:
         sources = (line.rstrip(b"\r\n") for line in lines)
         for found in translator.translate(sources, options=options, batch_size=batch_size):
             if as_json:
-                print_json_line(asdict(found))
+                print_json(asdict(found))
             else:
                 print_text(" ".join(found.text.splitlines()))

@@ -85,7 +85,9 @@ def parity_rows(report: ParityReport) -> list[tuple[str, str]]:
     memory = ("largest memory difference", f"{report.max_abs_memory_diff:.2e} (≤ {tolerance['memory']:g})")
     if not report.whole:
         rows = f", memory {report.mem_len}" if report.mem_len else ""
-        walked = ("segments", f"{report.segments} of {report.segment_len} tokens{rows}")
+        short = report.tokens <= (report.segments - 1) * report.segment_len  # not only the last one
+        length = f", of {report.tokens:,} tokens together" if short else f" of {report.segment_len} tokens"
+        walked = ("segments", f"{report.segments}{length}{rows}")
     else:
         walked = ("documents", f"{report.segments}, of {report.tokens:,} tokens together")
     return [

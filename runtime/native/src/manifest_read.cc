@@ -16,6 +16,7 @@ namespace {
 
 constexpr Limits kManifestLimits{std::int64_t{1} << 26, 1'000'000};
 constexpr const char* kDigestKey = "manifest_sha256";
+constexpr const char* kEncoderKey = "encoder";
 constexpr std::size_t kLongestName = 255;  // bytes; the most on most file systems
 
 std::string shell_quoted(const std::string& text) {
@@ -85,6 +86,17 @@ void check_digest(json::Object& fields, const std::string& where) {
               std::string("Copy it again; if you changed it on purpose, remove ") + kDigestKey + ".");
 }
 
+// Refuse a bundle whose steps need an encoded source: without it they would compute something else.
+void check_kind(json::Object& fields, const std::string& where) {
+  const json::Value* encoder = fields.find(kEncoderKey);
+  if (encoder == nullptr) return;
+  if (!encoder->is_null()) {
+    throw Error(ErrorCode::bundle, where + ": an encoder-decoder, which this runtime does not run.",
+                "Run it with the Python package: xlexport translate, or xlruntime.load_translator.");
+  }
+  fields.erase(kEncoderKey);
+}
+
 // Whether a file name stays inside a folder, and a message can show it.
 bool is_file_name(const std::string& name) {
   if (name.empty() || name == "." || name == ".." || name.size() > kLongestName) return false;
@@ -128,6 +140,7 @@ Bundle Bundle::from_json(std::string_view text, const std::string& where) {
   json::Value value = json::parse(text, budget);
   check_version(value, where);
   check_digest(*value.as<json::Object>(), where);
+  check_kind(*value.as<json::Object>(), where);
   Bundle bundle;
   Problems problems;
   read_manifest_fields(value, bundle, problems);

@@ -198,6 +198,14 @@ export async function readBundle(raw: Uint8Array, where: string): Promise<Bundle
       `Copy it again; if you changed it on purpose, remove ${DIGEST_KEY}.`,
     );
   }
+  // Without an encoded source, the steps of an encoder-decoder would compute something else.
+  if ((fields["encoder"] ?? null) !== null) {
+    throw new BundleError(
+      `${where}: an encoder-decoder, which this package does not run.`,
+      "Run it with the Python package: xlexport translate, or xlruntime.load_translator.",
+    );
+  }
+  delete fields["encoder"];
   let bundle: Bundle;
   try {
     bundle = readFields(BUNDLE, fields);

@@ -12,7 +12,9 @@ from xltraining.messages import shown
 __all__ = ["END", "FIRST_BYTE", "PAD", "START", "EncoderDecoderConfig"]
 
 # Ids that both vocabularies reserve; texts have none of them.
-PAD, START, END = 0, 1, 2
+PAD = 0
+START = 1
+END = 2
 FIRST_BYTE = 3
 _INTEGERS = (
     *("n_token", "d_model", "n_head", "d_head", "d_inner"),

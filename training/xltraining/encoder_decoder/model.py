@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from xltraining.encoder_decoder.blocks import CrossAttention, DecoderAttention, EncoderAttention, FeedForward
@@ -89,14 +90,15 @@ class EncoderDecoder(LanguageModel):
         """Return the memory at the start of a target.
 
         Args:
-            source: (B,L) int64; padding is behind the source, and columns with nothing but padding are left out.
+            source: (B,L) int64; padding is behind the source, and columns with nothing but padding are left out. A
+                source without tokens is one padding.
         """
         L = max(1, int((source != PAD).sum(dim=1).max()))
-        source = source[:, :L]
+        source = F.pad(source, (0, 1), value=PAD)[:, :L]
         hidden = self.embed(source)
-        bias = torch.zeros_like(source, dtype=hidden.dtype).masked_fill(source == PAD, -math.inf)
-        # A source without tokens attends to its padding: a softmax without any key is not a number.
-        bias = bias.masked_fill((source == PAD).all(dim=1, keepdim=True), 0.0)[:, None, None]
+        # The first place is always visible, also in a source without tokens: a softmax needs a key.
+        unseen = (source == PAD) & (torch.arange(L, device=source.device) > 0)
+        bias = torch.zeros_like(source, dtype=hidden.dtype).masked_fill(unseen, -math.inf)[:, None, None]
         contexts = [bias if isinstance(block, EncoderAttention) else None for block in self.encoder]
         streams = run_blocks([*self.encoder], hidden, hidden, contexts, reversible=self._recomputes)
         encoded = self.encoder_norm(sum(streams) / 2)

@@ -130,11 +130,10 @@ class EncoderDecoderStep(nn.Module):
 
     def _encode(self, source: Tensor) -> list[Tensor]:
         """Return the tensors of `encoded` for sources (B, L)."""
-        padding = source == PAD
-        # A source without tokens attends to its padding: a softmax without any key is not a number.
-        hidden_keys = padding & ~padding.all(dim=1, keepdim=True)
-        bias = torch.where(hidden_keys, -math.inf, 0.0)[:, None, None]  # (B, 1, 1, L)
-        first = second = self._embed(source, torch.arange(source.shape[1]).expand_as(source))
+        places = torch.arange(source.shape[1]).expand_as(source)
+        # The first place is always visible, also in a source without tokens: a softmax needs a key.
+        bias = torch.where((source == PAD) & (places > 0), -math.inf, 0.0)[:, None, None]  # (B, 1, 1, L)
+        first = second = self._embed(source, places)
         for block in self.encoder:
             if isinstance(block, EncoderAttention):
                 normed = block.norm(second)

@@ -1,0 +1,137 @@
+"""Encoder-decoders in the runtime: the golden bundle that `make_encoder_decoder.py` makes."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file
+
+from tests.helpers.manifests import edit_manifest
+from tests.helpers.paths import EMPTY, GOLDEN, golden_bundle
+from xlruntime import BundleError, OptionError, SearchOptions, TextError, Translator, load, load_translator
+from xlruntime.bundle import read_bundle
+
+FOLDER = GOLDEN / "encoder_decoder" / "translator"
+PAIRS = (("abc", "cba!"), ("", "x"), ("a longer one", "long"), ("z", ""))
+SOURCES = [source for source, _ in PAIRS]
+
+
+@pytest.fixture(scope="module")
+def translator() -> Translator:
+    return load_translator(FOLDER, threads=1)
+
+
+def test_log_probs_are_those_of_the_eager_model(translator: Translator) -> None:
+    wanted = load_file(FOLDER.parent / "expected.safetensors")["log_probs"]
+    found = [translator.log_prob(source, target) for source, target in PAIRS]
+    np.testing.assert_allclose(found, wanted, atol=2e-5, rtol=0)
+
+
+def test_greedy_search_takes_the_likeliest_token_at_each_step(translator: Translator) -> None:
+    for source, found in zip(SOURCES, translator.translate(SOURCES, batch_size=1), strict=True):
+        ids: list[int] = []
+        memory = translator.new_targets([translator.tokenizer.encode(source)])
+        token, total = translator.encoder.start, 0.0
+        while len(ids) < translator.longest_target:
+            read = np.array([[token]])
+            logits = translator.step("generate", memory, read, read)["logits"][0].astype(np.float64)
+            log_probs = logits - np.log(np.exp(logits).sum())
+            logits[[translator.encoder.pad, translator.encoder.start]] = -np.inf
+            token = int(logits.argmax())
+            total += log_probs[token]
+            if token == translator.encoder.end:
+                break
+            ids.append(token)
+        assert list(found.ids) == ids and found.ended == (token == translator.encoder.end)
+        assert found.log_prob == pytest.approx(total, abs=1e-5)
+
+
+@pytest.mark.parametrize("beams", [1, 4])
+def test_sources_of_a_batch_are_independent(translator: Translator, beams: int) -> None:
+    """Compare batches with single sources: rows with other sources, padding and lengths do not matter."""
+    options = SearchOptions(beams, 0.6)
+    alone = [next(translator.translate([source], options=options)) for source in SOURCES]
+    for batch_size in (2, 16):
+        together = list(translator.translate(SOURCES, options=options, batch_size=batch_size))
+        assert [found.ids for found in together] == [found.ids for found in alone]
+        np.testing.assert_allclose([f.score for f in together], [f.score for f in alone], atol=1e-5)
+
+
+def test_scores_of_a_search_are_those_of_its_targets(translator: Translator) -> None:
+    for source, found in zip(SOURCES, translator.translate(SOURCES, options=SearchOptions(5)), strict=True):
+        if found.ended:
+            assert found.log_prob == pytest.approx(translator.log_prob(source, list(found.ids)), abs=2e-5)
+    likelier = list(translator.translate(SOURCES, options=SearchOptions(30, max_tokens=3)))
+    greedy = list(translator.translate(SOURCES, options=SearchOptions(max_tokens=3)))
+    assert all(len(found.ids) <= 3 for found in (*likelier, *greedy))
+    assert sum(found.log_prob for found in likelier) > sum(found.log_prob for found in greedy)
+
+
+def test_texts_that_are_too_long_are_refused(translator: Translator) -> None:
+    with pytest.raises(TextError, match="source 2: 13 tokens, but the model reads at most 12"):
+        list(translator.translate(["short", "one too long."]))
+    with pytest.raises(TextError, match="the target: 9 tokens, but the model reads at most 8"):
+        translator.log_prob("short", "too long.")
+    with pytest.raises(OptionError, match="batch size is 0"):
+        list(translator.translate(["short"], batch_size=0))
+
+
+def test_each_kind_of_bundle_has_its_own_interface() -> None:
+    with pytest.raises(BundleError, match=r"an encoder-decoder, which turns one text into another.*load_translator"):
+        load(FOLDER)
+    with pytest.raises(BundleError, match="a language model, which has no encoder"):
+        load_translator(golden_bundle(EMPTY))
+
+
+def test_manifest_of_a_language_model_has_no_encoder() -> None:
+    """Compare with bundles of earlier versions, whose runtimes refuse unknown fields."""
+    manifest = golden_bundle(EMPTY) / "bundle.json"
+    assert "encoder" not in json.loads(read_bundle(manifest.parent).to_json())
+    assert read_bundle(FOLDER).to_json() == (FOLDER / "bundle.json").read_text("utf-8")
+
+
+DAMAGE: dict[str, Callable[[dict[str, Any]], object]] = {
+    "ids of the encoder are outside the vocabulary: end 259": lambda fields: fields["encoder"].update(end=259),
+    "pad, start and end are not three different ids": lambda fields: fields["encoder"].update(end=1),
+    "source_len is 0": lambda fields: fields["encoder"].update(source_len=0),
+    "the graph 'encode' is missing": lambda fields: fields["graphs"].pop("encode"),
+    "takes other inputs than source": lambda fields: fields["graphs"]["encode"]["inputs"][0].update(name="tokens"),
+    "targets have no longest length": lambda fields: fields["evaluation"].update(max_positions=None),
+    "the graph 'score' does not take what the graph 'encode' returns": lambda fields: fields["graphs"]["encode"][
+        "outputs"
+    ][0].update(dtype="float16"),
+    "have no axis 'sources' in front: source_key_0": lambda fields: fields["graphs"]["encode"]["outputs"][0].update(
+        shape=["batch", 2, "source_tokens", 3]
+    ),
+}
+
+
+@pytest.mark.parametrize("problem", DAMAGE)
+def test_contradictions_are_refused(problem: str, tmp_path: Path) -> None:
+    folder = Path(shutil.copytree(FOLDER, tmp_path / "bundle"))
+    edit_manifest(folder, DAMAGE[problem])
+    with pytest.raises(BundleError, match=problem):
+        load_translator(folder)
+
+
+def test_changed_graph_is_refused(tmp_path: Path) -> None:
+    folder = Path(shutil.copytree(FOLDER, tmp_path / "bundle"))
+    raw = bytearray((folder / "encode.onnx").read_bytes())
+    raw[len(raw) // 2] ^= 1
+    (folder / "encode.onnx").write_bytes(raw)
+    with pytest.raises(BundleError, match=r"encode\.onnx was changed"):
+        load_translator(folder)
+
+
+def test_bundle_without_the_declaration_is_refused(tmp_path: Path) -> None:
+    """Check that nothing runs the steps without a source: their inputs would be missing."""
+    folder = Path(shutil.copytree(FOLDER, tmp_path / "bundle"))
+    edit_manifest(folder, lambda fields: fields.pop("encoder"))
+    with pytest.raises((BundleError, OptionError)):
+        list(load(folder, threads=1).score(["text"]))

@@ -1,0 +1,170 @@
+"""Encoder-decoders: reversible blocks, carried memory, padding, and the task of pairs."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+from tests.helpers.tiny import ENCODER_DECODER, tiny_encoder_decoder
+from xltraining.checkpoint import load_checkpoint
+from xltraining.data.pairs import PairsTask, read_pairs
+from xltraining.data.tasks import check_task
+from xltraining.encoder_decoder import EncoderDecoder, EncoderDecoderConfig
+from xltraining.encoder_decoder.config import END, FIRST_BYTE, PAD, START
+from xltraining.errors import ConfigError, DataError
+from xltraining.train import TrainingConfig, train
+
+PAIRS = "ab\tba\nabc\tcba\n\tx\nlonger one!\tlonger!!\n"
+
+
+@pytest.fixture
+def pairs(tmp_path: Path) -> Path:
+    file = tmp_path / "pairs.tsv"
+    file.write_text(PAIRS)
+    return file
+
+
+def task_of(file: Path, batch_size: int = 4) -> PairsTask:
+    return PairsTask(ENCODER_DECODER, [file], [file], batch_size, seed=0)
+
+
+def gradients(model: EncoderDecoder, tokens: Tensor, targets: Tensor, reversible: bool) -> dict[str, Tensor]:
+    model.zero_grad()
+    model.reversible = reversible
+    torch.manual_seed(5)
+    model.loss(model(tokens)[0], targets).backward()
+    return {name: parameter.grad.clone() for name, parameter in model.named_parameters() if parameter.grad is not None}
+
+
+@pytest.mark.parametrize("dropout", [0.0, 0.3])
+def test_gradients_equal_ordinary_backpropagation(pairs: Path, dropout: float) -> None:
+    """Compare in float64, through three decoder layers: cross attention carries gradients to the encoder."""
+    with torch.random.fork_rng():
+        torch.manual_seed(1)
+        config = replace(ENCODER_DECODER, n_encoder_layer=2, n_decoder_layer=3, dropout=dropout, dropatt=dropout)
+        model = EncoderDecoder(config).double().train()
+        batch = task_of(pairs).batch(0)
+        ordinary, recomputed = gradients(model, *batch, False), gradients(model, *batch, True)
+    assert recomputed.keys() == dict(model.named_parameters()).keys()
+    for name, gradient in ordinary.items():
+        assert (gradient - recomputed[name]).norm() <= 1e-12 * max(1.0, float(gradient.norm())), name
+    assert ordinary["encoder.0.value.weight"].norm() > 1e-6
+
+
+def saved_tensors(model: EncoderDecoder, tokens: Tensor) -> int:
+    """Return how many tensors the backward pass of a model keeps."""
+    count = 0
+
+    def note(tensor: Tensor) -> Tensor:
+        nonlocal count
+        count += 1
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor):
+        model(tokens)
+    return count
+
+
+def test_reversible_run_keeps_only_the_last_streams(pairs: Path) -> None:
+    """Count the tensors that the backward pass needs: with recomputation they do not grow with the layers."""
+    kept: dict[tuple[bool, int], int] = {}
+    for reversible in (False, True):
+        for layers in (1, 4):
+            model = EncoderDecoder(replace(ENCODER_DECODER, n_encoder_layer=layers, n_decoder_layer=layers)).train()
+            model.reversible = reversible
+            kept[reversible, layers] = saved_tensors(model, task_of(pairs).batch(0)[0])
+    assert kept[True, 4] == kept[True, 1]
+    assert kept[False, 4] > 2 * kept[False, 1]
+
+
+def test_segmentation_of_a_target_does_not_matter() -> None:
+    model = tiny_encoder_decoder()
+    source, target = torch.tensor([[5, 6, 7, PAD]]), torch.tensor([[START, 9, 8, 7, 9, 30, 12, 9, 8]])
+    with torch.inference_mode():
+        whole, _ = model(target, model.encode(source))
+        for cuts in ((1,) * 9, (4, 5), (2, 1, 6)):
+            memory, parts = model.encode(source), []
+            for part in target.split(list(cuts), dim=1):
+                hidden, memory = model(part, memory)
+                parts.append(hidden)
+            assert memory.position == 9
+            torch.testing.assert_close(torch.cat(parts, dim=1), whole, atol=2e-5, rtol=1e-5)
+        with pytest.raises(DataError, match="reads at most 9 tokens of a target, found 10"):
+            model(target[:, :1], memory)
+
+
+def test_padding_changes_nothing(pairs: Path) -> None:
+    """Compare rows of a batch with the same pairs alone; one of the sources is empty."""
+    model, (tokens, targets) = tiny_encoder_decoder(), task_of(pairs).batch(0)
+    with torch.inference_mode():
+        together = model.log_probs(model(tokens)[0], targets.clamp(min=0))
+        for row in range(len(tokens)):
+            length = int((targets[row] >= 0).sum())
+            one = tokens[row : row + 1, : ENCODER_DECODER.source_len + length]
+            alone = model.log_probs(model(one)[0], targets[row : row + 1, :length])
+            torch.testing.assert_close(together[row : row + 1, :length], alone, atol=2e-5, rtol=1e-5)
+
+
+def test_batches_hold_each_pair_once_in_an_epoch(pairs: Path) -> None:
+    task = task_of(pairs, batch_size=2)
+    rows = []
+    for step in range(2):
+        tokens, targets = task.batch(step)
+        assert torch.equal(tokens[1:], task.batch(step, slice(1, 2))[0])
+        for row, wanted in zip(tokens.tolist(), targets.tolist(), strict=True):
+            source = bytes(token - FIRST_BYTE for token in row[: ENCODER_DECODER.source_len] if token != PAD)
+            target = [token for token in wanted if token >= 0]
+            assert row[ENCODER_DECODER.source_len] == START and target[-1] == END
+            rows.append(source + b"\t" + bytes(token - FIRST_BYTE for token in target[:-1]))
+    assert sorted(rows) == sorted(PAIRS.encode().splitlines())
+
+
+def test_resumed_run_equals_an_uninterrupted_one(pairs: Path, tmp_path: Path) -> None:
+    settings = TrainingConfig(task="pairs", steps=4, batch_size=2, schedule="constant", log_every=1, threads=1)
+    config = replace(ENCODER_DECODER, dropout=0.2)
+    whole, parts = tmp_path / "whole", tmp_path / "parts"
+
+    def run(out: Path, steps: int, resume: bool = False) -> None:
+        chosen = replace(settings, steps=steps)
+        train(config, chosen, [pairs], [pairs], out, resume=resume, report=lambda line: None)
+
+    run(whole, 4)
+    run(parts, 2)
+    run(parts, 4, resume=True)
+    found, wanted = (load_checkpoint(folder / "checkpoint.pt").state_dict for folder in (parts, whole))
+    assert all(torch.equal(found[name], tensor) for name, tensor in wanted.items())
+    last = json.loads((whole / "log.jsonl").read_text().splitlines()[-1])
+    assert {"bits_per_symbol", "valid_bits_per_symbol", "valid_accuracy"} <= last.keys()
+
+
+def test_files_that_are_not_pairs_are_refused(tmp_path: Path) -> None:
+    bad = tmp_path / "bad.tsv"
+    bad.write_text("fine\tfine\nno tab\na\tb\tc\na source too long\tx\nx\ttoo long.\n")
+    with pytest.raises(DataError, match=r"line 2: .*0 tabs; .*line 3: .*2 tabs; .*line 4: .*17 and 1; .*5: .*1 and 9"):
+        read_pairs([bad], ENCODER_DECODER)
+    with pytest.raises(DataError, match=r"absent\.tsv: No such file"):
+        read_pairs([tmp_path / "absent.tsv"], ENCODER_DECODER)
+    bad.write_text("a\tb\n")
+    with pytest.raises(DataError, match="1 pairs to train on, but a batch has 4"):
+        task_of(bad)
+
+
+def test_only_an_encoder_decoder_trains_on_pairs() -> None:
+    from xltraining.reformer import ReformerConfig
+
+    with pytest.raises(ConfigError, match="are for an encoder-decoder, and it reads nothing else, found Reformer"):
+        check_task(ReformerConfig(), TrainingConfig(task="pairs"))
+    with pytest.raises(ConfigError, match="found encoder-decoder"):
+        check_task(ENCODER_DECODER, TrainingConfig())
+
+
+def test_invalid_configurations_list_every_problem() -> None:
+    with pytest.raises(ConfigError, match=r"tgt_len must be 1 to .*d_model must be even.*dropout must be in"):
+        EncoderDecoderConfig(d_model=7, dropout=1.0, tgt_len=0)
+    with pytest.raises(ConfigError, match="n_head must be an integer, found '2'; dropatt must be a finite number"):
+        EncoderDecoderConfig(n_head="2", dropatt=float("nan"))  # type: ignore[arg-type]
