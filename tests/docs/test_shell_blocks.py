@@ -88,6 +88,19 @@ NOT_RUN = {
         "python -m benchmarks.duplication_table --out RUNS --word-length 511 --steps 150000 --seconds 1e9 --until 2 "
         "--device cuda",
     ): "trains for hours",
+    ("docs/images.md", "pip download --no-deps scikit-image==0.26.0 scikit-learn==1.9.1 -d wheels"): (
+        "downloads packages"
+    ),
+    (
+        "docs/images.md",
+        "cd photos",
+    ): "needs photographs and trains for an hour: tests/commands/test_picture.py trains on one",
+    ("docs/images.md", "xlexport picture images.bundle chelsea.png coffee.png -o images.png --seed 0"): (
+        "needs the trained model: tests/commands/test_picture.py draws with a small one"
+    ),
+    ("docs/images.md", "python -m benchmarks.image_bits run/checkpoint.pt images.bundle chelsea.png coffee.png"): (
+        "needs the trained model: tests/commands/test_picture.py compares the scores of a small one"
+    ),
     ("docs/javascript.md", "npm ci && npm run build                               # in runtime/web"): (
         "tests/web/test_javascript.py builds the package and installs it"
     ),

@@ -6,6 +6,7 @@ import struct
 import zlib
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -130,7 +131,7 @@ def test_a_resumed_run_is_bit_identical(tmp_path: Path) -> None:
         ({"n_token": 300}, r"n_token must be 256 \(bytes\), found 300"),
     ],
 )
-def test_a_model_that_does_not_fit_is_refused(changes: dict[str, object], problem: str, tmp_path: Path) -> None:
+def test_a_model_that_does_not_fit_is_refused(changes: dict[str, Any], problem: str, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=problem):
         train(replace(MODEL, **changes), TRAINING, [], [], tmp_path / "run", report=quiet)
 

@@ -71,7 +71,8 @@ def picture(
     model = open_bundle(bundle, **runtime)
     side = image_side(model.bundle)
     originals = _photographs(photos, side)
-    kept = [original[: round(side * keep)] for original in originals] or [None]
+    kept: list[Pixels | None] = [original[: round(side * keep)] for original in originals]
+    kept = kept or [None]
     done = itertools.count(1)
     total = count * sum(3 * side * (side - (0 if part is None else len(part))) for part in kept)
     with progress_bar("drawing") as show:

@@ -50,7 +50,7 @@ def random_images(photos: Sequence[Photo], side: int, seed: int, numbers: range)
     images = []
     for number in numbers:
         rng = np.random.default_rng([seed, number])
-        images.append(random_crop(photos[rng.integers(len(photos))], side, rng))
+        images.append(random_crop(photos[int(rng.integers(len(photos)))], side, rng))
     return images
 
 
