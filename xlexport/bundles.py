@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, overload
 
 import xlruntime
 from xlexport import atomic_output
@@ -15,6 +15,7 @@ from xlruntime.limits import Limits, read_json
 from xlruntime.spec import Bundle, FileDigest
 
 if TYPE_CHECKING:
+    from xlruntime.engine import Engine
     from xlruntime.model import Model
 
 __all__ = [
@@ -36,7 +37,17 @@ WEIGHTS_FILE = "weights.data"  # for all graphs of a bundle
 SMALL_TENSOR_BYTES = 1024  # smaller initializers stay in the graph, where shape inference can see them
 
 
-def open_bundle(folder: str | Path, *, trust: bool = False, translators: bool = False, **options: Any) -> Model:
+@overload
+def open_bundle(
+    folder: str | Path, *, trust: bool = ..., translators: Literal[False] = ..., **options: Any
+) -> Model: ...
+
+
+@overload
+def open_bundle(folder: str | Path, *, trust: bool = ..., translators: Literal[True], **options: Any) -> Engine: ...
+
+
+def open_bundle(folder: str | Path, *, trust: bool = False, translators: bool = False, **options: Any) -> Engine:
     """Open a bundle with `xlruntime.load`, or with `trust` and graphs for PyTorch with `xlexport.torch_runtime.load`.
 
     Args:

@@ -41,7 +41,7 @@ def test_bundle_equals_the_trained_model_over_carried_steps(
 
     changed = tiny_encoder_decoder()
     with torch.no_grad():
-        changed.decoder[4].value.weight[0, 0] += 0.01  # type: ignore[index,union-attr]
+        changed.decoder[4].value.weight[0, 0] += 0.01
     ids = bundle.tokenizer.encode("any text, cut into parts that are source and target of one pair")
     assert verify(bundle, tiny_encoder_decoder, ids, segments=9).passed
     with pytest.raises(ParityError, match="the graphs differ from the trained model"):

@@ -6,11 +6,11 @@ import tomllib
 from pathlib import Path
 
 import pytest
-from xltraining.run import saved_run
 
 from tests.helpers.invoking import Invoke
 from tests.helpers.paths import ROOT
 from xltraining.checkpoint import load_checkpoint
+from xltraining.loop.run import saved_run
 
 RECIPES = sorted((ROOT / "experiments/recipes").glob("*.toml"))
 # The recipes' own sizes take days.

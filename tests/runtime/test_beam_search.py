@@ -58,7 +58,8 @@ def test_wide_beam_finds_the_best_of_all_targets(exponent: float) -> None:
 def test_beam_of_one_is_greedy_search() -> None:
     longer = 0
     for seed in range(40):
-        table, ids = Table(seed), ()
+        table = Table(seed)
+        ids: tuple[int, ...] = ()
         while len(ids) < LONGEST and (token := int(table.rows[ids].argmax())) != END:
             ids = (*ids, token)
         for exponent in (0.0, 1.0):

@@ -17,7 +17,8 @@ from xlruntime.bundle import read_bundle
 from xlruntime.errors import BundleError
 from xlruntime.evaluation import EvaluationRules, Ring, Setting
 from xlruntime.json_fields import read_fields
-from xlruntime.spec import DIGEST_KEY, FORMAT_VERSION, Bundle, FileDigest, Format, Graph, Layout, Memory, Tokenizer
+from xlruntime.manifest_digest import DIGEST_KEY
+from xlruntime.spec import FORMAT_VERSION, Bundle, FileDigest, Format, Graph, Layout, Memory, Tokenizer
 
 PAGE = (ROOT / "docs/bundle_format.md").read_text("utf-8")
 (EXAMPLE,) = re.findall(r"```json\n(.*?)```", PAGE, re.DOTALL)

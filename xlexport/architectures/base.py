@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from xlexport.architectures.findings import LSHTotals, SegmentDifference
     from xlruntime import spec
     from xlruntime.encoder import Encoder
+    from xlruntime.engine import Engine
     from xlruntime.evaluation import EvaluationRules, EvaluationSettings
-    from xlruntime.model import Model
 
 __all__ = ["Architecture", "Row", "StepSize", "Walk", "stream_memory"]
 
@@ -41,7 +41,7 @@ class Walk(Protocol):
     def __call__(
         self,
         architecture: Architecture,
-        model: Model,
+        model: Engine,
         build_eager: Callable[[], Any],
         ids: npt.NDArray[np.int64],
         segments: int,

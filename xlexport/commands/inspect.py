@@ -18,8 +18,8 @@ from xlexport.commands.quantize import quantization_rows
 from xlexport.errors import MissingAnswerError
 from xlexport.terminal import print_json, print_table
 from xlruntime.bundle import MANIFEST, changed_descriptions
+from xlruntime.engine import Engine
 from xlruntime.errors import BundleError
-from xlruntime.model import Model
 from xlruntime.spec import Bundle
 from xlruntime.tokenizers import make_tokenizer
 from xlruntime.tokenizers.vocabulary import Vocabulary
@@ -136,7 +136,7 @@ def bundle_object(bundle: Bundle, folder: Path) -> dict[str, Any]:
     }
 
 
-def placement_of(model: Model) -> tuple[Placement, dict[str, str]]:
+def placement_of(model: Engine) -> tuple[Placement, dict[str, str]]:
     """Return where ONNX Runtime runs the nodes of each graph on this machine, and which kernels each graph uses."""
     purposes = list(model.bundle.graphs)
     return {name: model.placement(name) for name in purposes}, {name: model.kernels_used(name) for name in purposes}

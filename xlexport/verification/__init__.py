@@ -21,8 +21,8 @@ from xlexport.verification.common_walk import common_walk
 from xlexport.verification.compare import segments_to_wrap
 from xlexport.verification.parity import ParityReport, make_report
 from xlexport.verification.tolerances import tolerance_of
+from xlruntime.engine import Engine
 from xlruntime.evaluation import EvaluationSettings
-from xlruntime.model import Model
 
 __all__ = ["default_segments", "verify"]
 
@@ -40,7 +40,7 @@ def default_segments(evaluation: EvaluationSettings) -> int:
 
 
 def verify(
-    model: Model,
+    model: Engine,
     build_eager: Callable[[], Any],
     ids: npt.NDArray[np.int64],
     *,

@@ -28,15 +28,15 @@ from xlexport.verification.tolerances import tolerance_of
 
 if TYPE_CHECKING:
     from xlexport.architectures.base import Architecture
+    from xlruntime.engine import Engine
     from xlruntime.evaluation import EvaluationSettings
-    from xlruntime.model import Model
 
 __all__ = ["common_walk"]
 
 
 def common_walk(
     architecture: Architecture,
-    model: Model,
+    model: Engine,
     build_eager: Callable[[], Any],
     ids: Ids,
     segments: int,
@@ -77,7 +77,7 @@ def common_walk(
 
 def _steps(
     architecture: Architecture,
-    model: Model,
+    model: Engine,
     eager: Any,
     purpose: str,
     cuts: Iterable[tuple[Ids, Ids]],

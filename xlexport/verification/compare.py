@@ -19,9 +19,9 @@ from xlexport.errors import ParityError
 from xlexport.verification.expected import Expected, Ids
 
 if TYPE_CHECKING:
+    from xlruntime.engine import Engine
     from xlruntime.evaluation import EvaluationSettings
     from xlruntime.memory import BatchMemory
-    from xlruntime.model import Model
 
 __all__ = [
     "NamedRows",
@@ -170,7 +170,7 @@ def segments_of_others(evaluation: EvaluationSettings) -> int:
     return max(20, segments_to_wrap(evaluation))
 
 
-def check_architecture(model: Model, eager: Any) -> None:
+def check_architecture(model: Engine, eager: Any) -> None:
     """Raise ParityError if model and bundle have different architectures."""
     from xltraining.architectures import architecture_of
 
@@ -181,7 +181,7 @@ def check_architecture(model: Model, eager: Any) -> None:
         )
 
 
-def check_sizes(model: Model, eager: Any) -> None:
+def check_sizes(model: Engine, eager: Any) -> None:
     """Raise ParityError, with all differences, if the trained model and the bundle have different sizes."""
     check_architecture(model, eager)
     found = architecture(model.bundle.architecture)

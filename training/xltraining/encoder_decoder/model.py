@@ -136,7 +136,9 @@ class EncoderDecoder(LanguageModel):
 
         def observe(index: int, hidden: Tensor) -> None:
             if isinstance(block := self.decoder[index], DecoderAttention):
-                kept.append(torch.cat([contexts[index], block.norm(hidden).detach()], dim=1))
+                before = contexts[index]
+                assert before is not None  # the memory of this block
+                kept.append(torch.cat([before, block.norm(hidden).detach()], dim=1))
 
         hidden = self.embed(tokens, memory.position)
         streams = run_blocks([*self.decoder], hidden, memory.source, contexts, observe, self._recomputes)

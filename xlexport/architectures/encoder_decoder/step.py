@@ -47,6 +47,7 @@ class EncoderDecoderStep(nn.Module):
         self.word_emb, self.encoder, self.decoder = model.word_emb, model.encoder, model.decoder
         self.encoder_norm, self.decoder_norm = model.encoder_norm, model.decoder_norm
         longest = max(config.source_len, config.tgt_len)
+        self.places: Tensor
         self.register_buffer("places", sinusoids(torch.arange(longest), config.d_model))
         self.eval()
 

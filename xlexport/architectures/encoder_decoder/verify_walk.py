@@ -29,7 +29,7 @@ from xlruntime.evaluation import EvaluationSettings
 from xlruntime.translator import Translator
 
 if TYPE_CHECKING:
-    from xlruntime.model import Model
+    from xlruntime.engine import Engine
     from xltraining.encoder_decoder import EncoderDecoder
 
 __all__ = ["walk_pairs"]
@@ -40,7 +40,7 @@ STEPS = (1, 5, 2, 16, 3, 7)  # lengths of the steps of a target, over and over
 
 def walk_pairs(
     architecture: Architecture,
-    model: Model,
+    model: Engine,
     build_eager: Callable[[], EncoderDecoder],
     ids: Ids,
     segments: int,

@@ -14,8 +14,8 @@ from xlexport.architectures.findings import LSHDifference, largest
 from xlexport.architectures.reformer.step import project_memory
 from xlexport.verification.compare import NamedRows, memory_difference
 from xlexport.verification.expected import Expected, Ids, expect
+from xlruntime.engine import Engine
 from xlruntime.evaluation import EvaluationSettings
-from xlruntime.model import Model
 
 if TYPE_CHECKING:
     import torch
@@ -107,7 +107,7 @@ class Eager:
 class Pair:
     """A graph and the eager model on one text, each with its own memory."""
 
-    def __init__(self, model: Model, eager: Eager, purpose: str, evaluation: EvaluationSettings) -> None:
+    def __init__(self, model: Engine, eager: Eager, purpose: str, evaluation: EvaluationSettings) -> None:
         self.model, self.eager, self.purpose, self.evaluation = model, eager, purpose, evaluation
         most = model.bundle.graphs[purpose].max_segment
         self.memory = model.new_memory(evaluation, capacity=None if most is None else evaluation.capacity(most))

@@ -37,8 +37,8 @@ from xlexport.verification.compare import (
 )
 from xlexport.verification.expected import Ids
 from xlexport.verification.tolerances import tolerance_of
+from xlruntime.engine import Engine
 from xlruntime.evaluation import EvaluationSettings
-from xlruntime.model import Model
 
 if TYPE_CHECKING:
     from xltraining.reformer import Reformer
@@ -54,7 +54,7 @@ LONGEST_WALKED = 2048  # tokens of a document that is read whole, unless the use
 
 def walk_reformer(
     architecture: Architecture,
-    model: Model,
+    model: Engine,
     build_eager: Callable[[], Reformer],
     ids: Ids,
     segments: int,
@@ -85,7 +85,7 @@ def walk_reformer(
     return found, totals
 
 
-def _few(model: Model) -> dict[str, int]:
+def _few(model: Engine) -> dict[str, int]:
     """Return the graphs that are made for few tokens, with the most tokens of one step."""
     return {
         purpose: graph.max_segment for purpose, graph in model.bundle.graphs.items() if graph.max_segment is not None
@@ -93,7 +93,7 @@ def _few(model: Model) -> dict[str, int]:
 
 
 def _walk_long(
-    model: Model,
+    model: Engine,
     eager: Eager,
     spans: Sequence[Span],
     evaluation: EvaluationSettings,
@@ -143,7 +143,7 @@ def _walk_long(
 
 def _walk_few(
     architecture: Architecture,
-    model: Model,
+    model: Engine,
     trained: Reformer,
     few: Mapping[str, int],
     spans: Sequence[Span],

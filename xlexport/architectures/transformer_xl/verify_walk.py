@@ -35,9 +35,9 @@ from xlexport.verification.compare import (
 )
 from xlexport.verification.expected import BEST, LARGEST_TABLE, Expected, Ids, expect
 from xlexport.verification.tolerances import tolerance_of
+from xlruntime.engine import Engine
 from xlruntime.evaluation import EvaluationSettings
 from xlruntime.memory import BatchMemory
-from xlruntime.model import Model
 
 if TYPE_CHECKING:
     import torch
@@ -49,7 +49,7 @@ LARGEST_BLOCK = 1 << 28  # bytes of figures and memory rows that are kept while 
 
 def walk_transformer_xl(
     architecture: Architecture,
-    model: Model,
+    model: Engine,
     build_eager: Callable[[], Any],
     ids: Ids,
     segments: int,
@@ -105,7 +105,7 @@ def walk_transformer_xl(
 
 
 def _walk_others(
-    model: Model, ahead: list[_Segment], found: list[SegmentDifference], evaluation: EvaluationSettings
+    model: Engine, ahead: list[_Segment], found: list[SegmentDifference], evaluation: EvaluationSettings
 ) -> None:
     """Walk the other graphs, each with its own memory; add their differences to `found`."""
     for purpose in ("detail", "generate", "score_fixed", "generate_fixed"):
@@ -121,7 +121,7 @@ def _walk_others(
         trim()
 
 
-def _block_length(model: Model, evaluation: EvaluationSettings) -> int:
+def _block_length(model: Engine, evaluation: EvaluationSettings) -> int:
     """Return how many segments the eager model walks ahead: as many as memory allows, and enough to fill a ring."""
     row = sum(math.prod(axis for axis in entry.shape if isinstance(axis, int)) for entry in model.bundle.memory)
     kept = 4 * (evaluation.segment_len * (row + 3 * BEST) + model.bundle.vocab_size)  # bytes of a _Segment
@@ -137,7 +137,7 @@ class _Segment:
 
 
 def _walk_eager(
-    model: Model, eager: Any, memory: list[torch.Tensor], tokens: Ids, targets: Ids
+    model: Engine, eager: Any, memory: list[torch.Tensor], tokens: Ids, targets: Ids
 ) -> tuple[_Segment, list[torch.Tensor]]:
     """Run the eager model on one segment; return its results, and the memory after it."""
     import torch
@@ -150,7 +150,7 @@ def _walk_eager(
 
 
 def _step_in_parts(
-    model: Model, purpose: str, memory: BatchMemory, expected: Expected
+    model: Engine, purpose: str, memory: BatchMemory, expected: Expected
 ) -> Iterator[tuple[Expected, dict[str, npt.NDArray[Any]]]]:
     """Run a segment in steps of few tokens, because its tables could be larger than the model; yield each part.
 
