@@ -27,7 +27,7 @@ VARIANTS = (
 def main(experiment: Experiment) -> None:
     """Compare shared with separate queries and keys, and reversible with ordinary layers, in bits of held-out text."""
     found = held_out_bits(experiment, VARIANTS)
-    curves = {one.name: experiment.curve(one, 0) for one in VARIANTS}
+    curves = {one.name: experiment.curve(one, 0) for one in experiment.chosen(VARIANTS)}
     experiment.keep("reformer_figure3", {"bits": found, "curves": curves})
     draw(experiment.folder / "reformer_figure3.png", curves, "updates", "bits per unit of the training text")
     print_rows(

@@ -45,9 +45,10 @@ def _without_rotations(model: Reformer) -> dict[str, torch.Tensor]:
 @experiment_options(scales=SCALES, config_of=config_of)
 def main(experiment: Experiment) -> None:
     """Train with some rounds of hashing, evaluate with others, and print bits of held-out text."""
-    experiment.run(VARIANTS)
+    chosen = experiment.chosen(VARIANTS)
+    experiment.run(chosen)
     kept, rows, lines = {}, [], {}
-    for one in VARIANTS:
+    for one in chosen:
         found = {
             str(rounds or "full"): [_bits(experiment, one, seed, rounds) for seed in range(experiment.seeds)]
             for rounds in (*ROUNDS, None)

@@ -60,9 +60,10 @@ def bits(experiment: Experiment, model: LanguageModel) -> float:
 
 def held_out_bits(experiment: Experiment, variants: Sequence[Variant]) -> dict[str, list[float]]:
     """Train the models, and return bits per unit of the held-out text by name, one for each seed."""
-    experiment.run(variants)
+    chosen = experiment.chosen(variants)
+    experiment.run(chosen)
     seeds = range(experiment.seeds)
-    return {one.name: [bits(experiment, experiment.trained(one, seed)) for seed in seeds] for one in variants}
+    return {one.name: [bits(experiment, experiment.trained(one, seed)) for seed in seeds] for one in chosen}
 
 
 def draw(
