@@ -26,8 +26,8 @@ import torch
 
 from experiments.running import print_rows
 from xltraining.data.duplication import N_TOKEN
+from xltraining.layers.swapping import LayerStore
 from xltraining.reformer import Reformer, ReformerConfig
-from xltraining.swapping import LayerStore
 from xltraining.train import TrainingConfig, train
 
 __all__ = ["MODELS", "SCALES", "Model", "cell", "main"]

@@ -40,17 +40,7 @@ TRAINING_ORDER = (
     {"checkpoint", "data"},
     {"architectures", "evaluation"},
     {"encoder_decoder", "reformer", "transformer_xl"},
-    {
-        "atomic_output",
-        "config_fields",
-        "errors",
-        "language_model",
-        "messages",
-        "random_state",
-        "sinusoids",
-        "swapping",
-        "training_config",
-    },
+    {"atomic_output", "config_fields", "errors", "language_model", "layers", "messages", "training_config"},
 )
 TRAINING_ARCHITECTURES = {"encoder_decoder", "reformer", "transformer_xl"}  # neither imports the other
 # An architecture's own folder is a plugin: it is loaded by name, and it may use the tools of verification.

@@ -14,7 +14,7 @@ from tests.helpers.tiny import tiny_model
 from xlexport.analysis.attention import AttentionReport, attention_by_distance
 from xlexport.architectures import require_support
 from xlexport.errors import XlexportError
-from xltraining.sinusoids import sinusoids
+from xltraining.layers.sinusoids import sinusoids
 from xltraining.transformer_xl import TransformerXL
 from xltraining.transformer_xl.encodings.relative import RelativeAttention
 

@@ -14,7 +14,7 @@ from tests.helpers.tiny import tiny_model
 from xlexport.analysis.attention import attention_by_distance
 from xlexport.analysis.attention_terms import attention_terms
 from xlexport.errors import XlexportError
-from xltraining.sinusoids import sinusoids
+from xltraining.layers.sinusoids import sinusoids
 from xltraining.transformer_xl import TransformerXLLayer
 from xltraining.transformer_xl.encodings.relative import RelativeAttention
 

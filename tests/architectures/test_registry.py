@@ -98,16 +98,17 @@ def checkpoint(twin: str, tmp_path: Path) -> Path:
 
 
 def test_folders_are_found_by_name() -> None:
-    assert [one.name for one in architectures()] == ["transformer_xl", "reformer"]
+    assert [one.name for one in architectures()] == ["transformer_xl", "encoder_decoder", "reformer"]
     assert [title_of(name) for name in ("reformer", "rnn")] == ["Reformer", "rnn"]
     assert architecture("reformer") is find("reformer")
     assert find("base") is None  # a module, but not the folder of an architecture
-    with pytest.raises(ExportError, match=r"'rnn' is unknown, expected one of transformer_xl, reformer\. Register it"):
+    known = "transformer_xl, encoder_decoder, reformer"
+    with pytest.raises(ExportError, match=rf"'rnn' is unknown, expected one of {known}\. Register it"):
         architecture("rnn")
 
 
 def test_a_name_is_registered_once(twin: str) -> None:
-    assert [one.name for one in architectures()] == ["transformer_xl", "reformer", "twin"]
+    assert [one.name for one in architectures()] == ["transformer_xl", "encoder_decoder", "reformer", "twin"]
     assert LEAP in collected("conversion_options")
     again = TwinArchitecture()
     for name in ("twin", "reformer"):

@@ -54,7 +54,7 @@ def tensors(draw: st.DrawFn) -> Any:
     """Draw a tensor, a parameter, or several tensors that share one storage."""
     dtype = draw(st.sampled_from(DTYPES))
     shape = draw(st.lists(st.integers(0, 5), max_size=4))
-    base = torch.arange(-20, 600).remainder(251).to(dtype)
+    base = torch.arange(-20, 605).remainder(251).to(dtype)
     whole = base[: torch.Size(shape).numel()].clone().reshape(shape)
     kind = draw(st.sampled_from(("whole", "views", "parameter", "strides", "scalar", "buffer")))
     if kind == "views":

@@ -102,7 +102,7 @@ def test_models_for_comparisons_are_not_converted(
             "a Reformer's layers are the ones that --attn-layers names.",
         ),
         (("--n-hashes", "2"), "--n-hashes: only for --architecture reformer, not transformer_xl."),
-        (("--no-reversible",), "--reversible, --no-reversible: only for --architecture reformer."),
+        (("--no-reversible",), "--reversible, --no-reversible: only for --architecture encoder_decoder or reformer."),
         ((*SIZE, "--position", "rotary", "--axial-shape", "2,2"), "--axial-shape: only for --position axial."),
         (
             ("--architecture", "reformer", "--attn-layers", "full,local", "--n-hashes", "2", "--no-redraw-hashes"),

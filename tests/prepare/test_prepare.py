@@ -152,7 +152,7 @@ def test_options_without_effect_are_refused(
         ("[model", (), "not TOML"),
         ("", ("model.width=3",), "model.width: unknown"),
         ("", ("n_layer",), "--set n_layer: expected model.NAME=VALUE"),
-        ("architecture = 'rnn'", (), "expected one of transformer_xl, reformer"),
+        ("architecture = 'rnn'", (), "expected one of transformer_xl, encoder_decoder, reformer"),
     ],
     ids=str,
 )

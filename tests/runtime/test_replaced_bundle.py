@@ -13,7 +13,7 @@ import pytest
 
 from tests.helpers.paths import GOLDEN
 from tests.runtime.test_bundle_errors import refusal
-from xlruntime import BundleError, Model, load, model
+from xlruntime import BundleError, Model, load, opening
 from xlruntime.bundle import check_digests
 
 EMPTY = GOLDEN / "post_lnorm_same_length_empty" / "bundle"
@@ -112,6 +112,6 @@ def test_weights_that_are_replaced_after_their_digest_was_compared_are_noticed(
         real(*given)
         replace(folder)
 
-    monkeypatch.setattr(model, "check_digests", slow)
+    monkeypatch.setattr(opening, "check_digests", slow)
     with pytest.raises(BundleError, match=REPLACED):
         load(folder)

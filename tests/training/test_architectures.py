@@ -69,7 +69,7 @@ def average() -> Iterator[str]:
 
 
 def test_name_and_configuration_belong_to_one_architecture(average: str) -> None:
-    assert architecture_names() == ["transformer_xl", "reformer", "average"]
+    assert architecture_names() == ["transformer_xl", "reformer", "encoder_decoder", "average"]
     assert architecture_of(AverageConfig()) == "average"
     assert config_from("average", {"d_model": 3}) == AverageConfig(d_model=3)
     assert isinstance(new_model(AverageConfig()), Average)
@@ -79,7 +79,8 @@ def test_name_and_configuration_belong_to_one_architecture(average: str) -> None
 
 
 def test_unknown_architecture_is_refused(average: str) -> None:
-    with pytest.raises(ConfigError, match="must be one of transformer_xl, reformer, average, found 'rnn'"):
+    known = "transformer_xl, reformer, encoder_decoder, average"
+    with pytest.raises(ConfigError, match=f"must be one of {known}, found 'rnn'"):
         config_from("rnn", {})
 
     class Other(AverageConfig):
@@ -131,5 +132,6 @@ def test_checkpoint_of_an_architecture_that_is_not_registered(average: str, tmp_
     config = AverageConfig(n_token=11)
     save_checkpoint(tmp_path / "model.pt", config, new_model(config).state_dict())
     unregister("average")
-    with pytest.raises(CheckpointError, match="architecture must be one of transformer_xl, reformer, found 'average'"):
+    known = "transformer_xl, reformer, encoder_decoder"
+    with pytest.raises(CheckpointError, match=f"architecture must be one of {known}, found 'average'"):
         load_checkpoint(tmp_path / "model.pt")

@@ -226,7 +226,7 @@ BAD_FILES: dict[str, tuple[Callable[[Path, Saved], object], str]] = {
         lambda path, saved: torch.save(
             {"format": "xltraining", "version": 3, "architecture": "rnn", "config": {}, "state_dict": {}}, path
         ),
-        "architecture must be one of transformer_xl, reformer, found 'rnn'",
+        "architecture must be one of transformer_xl, reformer, encoder_decoder, found 'rnn'",
     ),
     "wrong architecture": (
         lambda path, saved: torch.save(

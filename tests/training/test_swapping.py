@@ -14,9 +14,9 @@ from torch import Tensor
 from tests.training.reformers import SMALL, layers_of, make, tokens_of
 from tests.training.test_train_reformer import MODEL, TRAINING, read_log, run, stop_at
 from xltraining.errors import CheckpointWriteError, ConfigError
+from xltraining.layers.swapping import LayerStore
 from xltraining.loop.optimizers import make_optimizers
 from xltraining.reformer import Reformer, ReformerConfig
-from xltraining.swapping import LayerStore
 from xltraining.train import TrainingConfig, train
 from xltraining.transformer_xl import TransformerXLConfig
 

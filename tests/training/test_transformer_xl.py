@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from xltraining.errors import ConfigError
-from xltraining.sinusoids import sinusoids
+from xltraining.layers.sinusoids import sinusoids
 from xltraining.transformer_xl import TransformerXL, TransformerXLConfig, TransformerXLLayer
 from xltraining.transformer_xl.encodings.by_distance import relative_shift
 

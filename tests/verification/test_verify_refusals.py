@@ -67,5 +67,5 @@ def test_tolerances_are_those_of_the_design() -> None:
 
 
 def test_unknown_architecture_is_refused() -> None:
-    with pytest.raises(ExportError, match="architecture 'rnn' is unknown, expected one of transformer_xl, reformer"):
+    with pytest.raises(ExportError, match="architecture 'rnn' is unknown, expected one of transformer_xl, encoder"):
         architecture("rnn")

@@ -9,9 +9,9 @@ from typing import Any, cast
 from xltraining.encoder_decoder import EncoderDecoder, EncoderDecoderConfig
 from xltraining.errors import ConfigError
 from xltraining.language_model import LanguageModel, ModelConfig
+from xltraining.layers.swapping import LayerStore
 from xltraining.messages import shown
 from xltraining.reformer import Reformer, ReformerConfig
-from xltraining.swapping import LayerStore
 from xltraining.transformer_xl import TransformerXL, TransformerXLConfig
 
 __all__ = [

@@ -31,8 +31,8 @@ from xltraining.architectures import (
 from xltraining.data.tokenizer_file import TokenizerFile, tokenizer_from_plain, tokenizer_to_plain
 from xltraining.errors import CheckpointError, CheckpointNotFoundError, CheckpointWriteError, ConfigError
 from xltraining.language_model import LanguageModel, ModelConfig
+from xltraining.layers.swapping import ReleasingFile
 from xltraining.messages import first_line, listed, shown
-from xltraining.swapping import ReleasingFile
 
 __all__ = ["Checkpoint", "build_model", "checkpoint_from", "load_checkpoint", "save_checkpoint"]
 

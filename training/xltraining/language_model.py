@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from xltraining.config_fields import PlainFields
-from xltraining.swapping import LayerStore
+from xltraining.layers.swapping import LayerStore
 from xltraining.training_config import TrainingConfig
 
 __all__ = ["IGNORED", "LanguageModel", "ModelConfig", "placed", "plain"]

@@ -20,7 +20,7 @@ from xltraining.encoder_decoder.config import PAD, EncoderDecoderConfig
 from xltraining.encoder_decoder.reversible import run_blocks
 from xltraining.errors import DataError
 from xltraining.language_model import LanguageModel, placed, plain
-from xltraining.sinusoids import sinusoids
+from xltraining.layers.sinusoids import sinusoids
 from xltraining.training_config import TrainingConfig
 
 __all__ = ["DecoderMemory", "EncoderDecoder"]

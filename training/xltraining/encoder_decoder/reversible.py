@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from xltraining.random_state import RandomState
+from xltraining.layers.random_state import RandomState
 
 __all__ = ["Block", "run_blocks"]
 

@@ -19,9 +19,9 @@ from xltraining.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
 from xltraining.data.tasks import Task
 from xltraining.errors import CheckpointError, CheckpointWriteError, ConfigError, TrainingDivergedError
 from xltraining.language_model import ModelConfig
+from xltraining.layers.swapping import LayerStore
 from xltraining.loop.processes import Processes
 from xltraining.loop.updates import Updates
-from xltraining.swapping import LayerStore
 from xltraining.training_config import TrainingConfig, learning_rate
 
 __all__ = ["BEST_NAME", "CHECKPOINT_NAME", "LOG_NAME", "SavedRun", "TrainingResult", "TrainingRun", "saved_run"]

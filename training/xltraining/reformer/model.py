@@ -18,6 +18,7 @@ from torch.utils.checkpoint import checkpoint
 
 from xltraining.errors import ConfigError, DataError
 from xltraining.language_model import LanguageModel, placed, plain
+from xltraining.layers.swapping import LayerStore
 from xltraining.reformer.angles import angles
 from xltraining.reformer.attention import (
     Attended,
@@ -29,7 +30,6 @@ from xltraining.reformer.attention import (
 )
 from xltraining.reformer.config import ReformerConfig
 from xltraining.reformer.reversible import ReversibleLayer, run_layers
-from xltraining.swapping import LayerStore
 from xltraining.training_config import TrainingConfig
 
 __all__ = ["LSHTrace", "Reformer", "ReformerFeedForward", "ReformerMemory"]

@@ -12,9 +12,9 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from xltraining.random_state import RandomState
+from xltraining.layers.random_state import RandomState
+from xltraining.layers.swapping import LayerStore, present
 from xltraining.reformer.attention import Attended, Attention, Context
-from xltraining.swapping import LayerStore, present
 
 __all__ = ["ReversibleLayer", "run_layers"]
 

@@ -24,7 +24,7 @@ from xlruntime import spec
 from xltraining.encoder_decoder import DecoderMemory, EncoderDecoder
 from xltraining.encoder_decoder.blocks import Attention, CrossAttention, DecoderAttention, EncoderAttention, FeedForward
 from xltraining.encoder_decoder.config import PAD
-from xltraining.sinusoids import sinusoids
+from xltraining.layers.sinusoids import sinusoids
 
 __all__ = ["EncoderDecoderStep", "project_memory"]
 

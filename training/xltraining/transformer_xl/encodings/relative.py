@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor, nn
 
-from xltraining.sinusoids import sinusoids
+from xltraining.layers.sinusoids import sinusoids
 from xltraining.transformer_xl.config import TransformerXLConfig
 from xltraining.transformer_xl.encodings.by_distance import AttentionByDistance, distances_to_keys
 
