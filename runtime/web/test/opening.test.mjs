@@ -11,7 +11,7 @@ import { fileURLToPath } from "node:url";
 import * as xlruntime from "xlruntime";
 import { FilesSource, load, Sampling } from "xlruntime";
 
-import { all, BYTES, filesOf, golden, open, refuses } from "./helpers.mjs";
+import { all, BYTES, filesOf, GOLDEN, golden, open, refuses } from "./helpers.mjs";
 
 const TEXT = "A short text of some words.";
 
@@ -186,4 +186,9 @@ test("the package names its peer that is missing", async () => {
     said,
     "ProviderError: onnxruntime-node cannot be loaded (not found). Install it: npm install onnxruntime-node\n",
   );
+});
+
+test("a bundle of an encoder-decoder is refused with the program that runs it", async () => {
+  const folder = join(GOLDEN, "encoder_decoder", "translator");
+  await refuses(load(folder), "BundleError", /an encoder-decoder, .*xlruntime\.load_translator/);
 });
