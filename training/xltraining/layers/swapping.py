@@ -183,6 +183,7 @@ class LayerStore:
                 parameter.grad.add_(gradient.to(kept.device))
         layer.release()
 
+    @torch.no_grad()
     def update(self, model: nn.Module, optimizers: Sequence[Optimizer], clip: float) -> None:
         """Clip the norm of all gradients together, and update the weights layer by layer; the gradients are gone then.
 
