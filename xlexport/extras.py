@@ -16,7 +16,7 @@ EXTRAS: Mapping[str, tuple[str, ...]] = {
     "tables": ("pyarrow",),
     "plot": ("matplotlib",),
     "images": ("PIL",),
-    "ray": ("pyarrow", "ray"),
+    "ray": ("fsspec", "pandas", "pyarrow", "ray"),
     "tensorboard": ("tensorboard",),
     "serve": ("prometheus_client", "pydantic", "starlette", "uvicorn"),
     "lm-eval": ("aiohttp", "lm_eval", "requests", "tenacity"),
