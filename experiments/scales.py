@@ -74,6 +74,7 @@ class Variant:
         paper: the paper's figures, in the order of the table's columns.
         length: `tgt_len` as a multiple of the scale's.
         model, training: further fields of the configurations.
+        run: name of its runs, if an experiment with an equal model shares them; empty: the model's own.
     """
 
     name: str
@@ -84,6 +85,7 @@ class Variant:
     length: float = 1.0
     model: tuple[tuple[str, Any], ...] = ()
     training: tuple[tuple[str, Any], ...] = ()
+    run: str = ""
 
 
 def model_of(variant: Variant, scale: Scale, n_token: int, cutoffs: tuple[int, ...] = ()) -> TransformerXLConfig:
