@@ -14,6 +14,7 @@ from dataclasses import replace
 
 import torch
 
+from experiments import reformer_figure3
 from experiments.orderings import Ordering, print_orderings
 from experiments.reformer_scales import SCALES, Point, bits, config_of, draw, point, variant
 from experiments.running import Experiment, experiment_options, mean_and_error, print_rows
@@ -27,7 +28,7 @@ __all__ = ["ORDERINGS", "ROUNDS", "VARIANTS", "main", "with_attention"]
 ROUNDS = (1, 2, 4, 8)
 VARIANTS = (
     *(variant(f"LSH-{rounds}", n_hashes=rounds) for rounds in (1, 2, 4)),
-    variant("full", run="shared reversible", attn_layers=("full",) * 2),  # a model of Figure 3
+    replace(reformer_figure3.VARIANTS[-1], name="full", run="shared reversible"),
 )
 ORDERINGS = tuple(
     Ordering(f"{better} better than {worse}", better, worse)

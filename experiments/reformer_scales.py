@@ -31,7 +31,8 @@ SCALES = {
     ),
     "quick": Scale(
         {"d_model": 128, "n_head": 4, "d_head": 32, "d_inner": 512, "n_buckets": (32,), "chunk_length": 32},
-        tgt_len=512, steps=800, batch_size=2, learning_rate=3e-3, warmup_steps=80, seeds=3, held_out=65_536, bf16=True,
+        tgt_len=512, steps=500, batch_size=2, learning_rate=3e-3, warmup_steps=50, seeds=3, held_out=32_768, bf16=True,
+        reversible=False,
     ),
     "small": Scale(
         {"d_model": 256, "n_head": 4, "d_head": 64, "d_inner": 1024, "n_buckets": (64,), "chunk_length": 64},
@@ -61,9 +62,9 @@ def config_of(variant: Variant, scale: Scale, n_token: int, cutoffs: tuple[int, 
     return replace(config, **dict(variant.model))
 
 
-def variant(name: str, run: str = "", **model: Any) -> Variant:
-    """Return a model of a figure with further fields of its configuration; `run` as in `Variant`."""
-    return Variant(name, model=tuple(model.items()), run=run)
+def variant(name: str, *, run: str = "", training: tuple[tuple[str, Any], ...] = (), **model: Any) -> Variant:
+    """Return a model of a figure with further fields of its configuration; `run` and `training` as in `Variant`."""
+    return Variant(name, model=tuple(model.items()), training=training, run=run)
 
 
 def bits(experiment: Experiment, model: LanguageModel) -> float:

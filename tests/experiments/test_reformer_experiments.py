@@ -11,9 +11,10 @@ import torch
 from click.testing import CliRunner
 
 from experiments import reformer_figure3, reformer_figure4, reformer_figure5, reformer_scales, reformer_table3
-from experiments.scales import Scale
+from experiments.scales import Scale, training_of
 from tests.training.reformers import make, tokens_of
 from xltraining.reformer import ReformerConfig
+from xltraining.training_config import TrainingConfig
 
 
 def test_a_model_under_its_own_attention_is_itself() -> None:
@@ -27,9 +28,10 @@ def test_a_model_under_its_own_attention_is_itself() -> None:
 
 @pytest.mark.parametrize("scale", reformer_scales.SCALES.values(), ids=reformer_scales.SCALES)
 def test_models_that_share_runs_are_equal(scale: Scale) -> None:
-    found: dict[str, set[ReformerConfig]] = {}
+    found: dict[str, set[tuple[ReformerConfig, TrainingConfig]]] = {}
     for one in (*reformer_figure3.VARIANTS, *reformer_figure4.VARIANTS, *reformer_figure5.VARIANTS):
-        found.setdefault(one.run or one.name, set()).add(reformer_scales.config_of(one, scale, 256))
+        settings = reformer_scales.config_of(one, scale, 256), training_of(one, scale, 0, "cpu")
+        found.setdefault(one.run or one.name, set()).add(settings)
     assert {name: len(configs) for name, configs in found.items()} == dict.fromkeys(found, 1)
     assert len(found) == 4 + 3 + 2
     assert len(set().union(*found.values())) == len(found)
