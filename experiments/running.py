@@ -269,7 +269,13 @@ def experiment_options(
         a_file, a_folder = path(exists=True, dir_okay=False), path(exists=True, file_okay=False)
         options = (
             click.option("--out", required=True, type=path(file_okay=False), help="Folder of runs and results."),
-            click.option("--scale", type=click.Choice(list(scales)), default="tiny", show_default=True, help="Size."),
+            click.option(
+                "--scale",
+                type=click.Choice(list(scales)),
+                default="tiny",
+                show_default=True,
+                help="Size (experiments/README.md).",
+            ),
             click.option("--text", type=a_file, help="Text, read as bytes; its last tenth is held out."),
             click.option("--data", type=a_folder, help="Folder of `xlexport prepare` with a held-out split."),
             click.option("--device", default="cpu", show_default=True, help="cpu, cuda or cuda:N."),

@@ -33,7 +33,7 @@ def test_models_that_share_runs_are_equal(scale: Scale) -> None:
         settings = reformer_scales.config_of(one, scale, 256), training_of(one, scale, 0, "cpu")
         found.setdefault(one.run or one.name, set()).add(settings)
     assert {name: len(configs) for name, configs in found.items()} == dict.fromkeys(found, 1)
-    assert len(found) == 4 + 3 + 2
+    assert len(found) == 4 + 5 + 2
     assert len(set().union(*found.values())) == len(found)
 
 
@@ -60,7 +60,7 @@ def test_rounds_are_printed_and_kept(tmp_path: Path, monkeypatch: pytest.MonkeyP
     (tmp_path / "text").write_bytes(b"One sentence. Another one! " * 60)
     arguments = ["--out", str(tmp_path), "--text", str(tmp_path / "text")]
     found = CliRunner().invoke(reformer_figure4.main, arguments, catch_exceptions=False)
-    assert len(found.stdout.splitlines()) == 5
+    assert len(found.stdout.splitlines()) == 7
     assert (tmp_path / "tiny" / "reformer_figure4.png").stat().st_size > 0
     kept = json.loads((tmp_path / "tiny" / "reformer_figure4.json").read_text())
     assert kept["LSH-1"].keys() == {"LSH-1", "LSH-2", "LSH-4", "LSH-8", "full"}

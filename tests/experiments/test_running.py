@@ -12,6 +12,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from experiments import reformer_figure3, reformer_scales, running
+from xltraining.train import train
 
 Run = Callable[..., Result]
 
@@ -32,7 +33,6 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
 
 def _interrupted_at(step: int) -> Callable[..., Any]:
     """Return the training function, with a Ctrl-C after an update."""
-    train = running.train
 
     def trained(*arguments: Any, on_step: Callable[[int], None] = lambda now: None, **options: Any) -> Any:
         def noted(now: int) -> None:
