@@ -72,6 +72,18 @@ def test_a_part_depends_on_its_file_alone(tmp_path: Path) -> None:
     assert parts == list(parts_of(file, reading, 1000))
 
 
+def test_a_file_that_does_not_exist_is_an_error_before_any_work(tmp_path: Path) -> None:
+    path = tmp_path / "rows.jsonl"
+    path.write_text("{}")
+    file = File("rows", str(path), 0)
+    before = file.identity()
+    path.write_text("{ }")
+    assert file.identity() != before
+    path.unlink()
+    with pytest.raises(TextError, match="rows: no such file"):
+        file.identity()
+
+
 def test_places_are_read_and_written_whole(tmp_path: Path) -> None:
     folder = Place(str(tmp_path / "out"))
     assert (folder.kind, folder.names()) == ("nothing", [])

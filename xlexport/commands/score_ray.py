@@ -86,4 +86,5 @@ def score_on_ray(
         raise Interrupted(f"interrupted; {output} has the parts that were done. Go on with --resume.") from None
     tell(f"{output}: {totals.together()}, {totals.failed:,} without a score")
     if totals.failed:
+        tell("the column `error` says why")
         click.get_current_context().exit(1)

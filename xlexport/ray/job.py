@@ -104,7 +104,7 @@ def score_files(
     Raises:
         MissingDependencyError: Ray or pyarrow is not installed.
         OutputExistsError: the folder holds something, and neither `resume` nor `force` is given.
-        ResumeError: it is the folder of another run. TextError: no files are found.
+        ResumeError: it is the folder of another run. TextError: no files are found, or one does not exist.
         OptionError: pyarrow does not reach an object store.
         WorkerError: the cluster does not answer, or could not complete the run.
     """
@@ -123,7 +123,7 @@ def score_files(
     make_scorer(model, chosen, options)  # an error about the options comes before any work
     run = {**describe_run(model, chosen, options, []), "part bytes": part_bytes, "format": kind}
     run["options"]["--device"] = cluster.device
-    run["inputs"] = [[file.uri, (status := Place(file.uri).status).size, str(status.mtime)] for file in inputs]
+    run["inputs"] = [file.identity() for file in inputs]
     columns = columns_of(options, chosen.values)
     model.release()
     done = _begun(Place(output), json.loads(json.dumps(run)), resume, force, tell)
@@ -253,7 +253,8 @@ def _counts(items: list[dict[str, Any]], work: Work, cluster: Cluster, part_byte
         readers = TaskPoolStrategy(size=min(READERS, len(items)))
         parts = given.map_batches(read, batch_size=1, compute=readers, num_cpus=0)
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # Ray 2.60 has no other name for these two, and removes them in 2.64
+            # Ray 2.60 has no other name for the last two, and removes them in 2.64. It also warns of idle actors.
+            warnings.simplefilter("ignore")
             scored = parts.map_batches(
                 PartActor,
                 fn_constructor_args=(work,),
@@ -264,8 +265,8 @@ def _counts(items: list[dict[str, Any]], work: Work, cluster: Cluster, part_byte
                 max_restarts=MOST_RESTARTS,
                 max_task_retries=MOST_RESTARTS,
             )
-        for row in scored.iter_rows():
-            yield dict(row)
+            for row in scored.iter_rows():
+                yield dict(row)
     except ray.exceptions.RayError as error:
         raise WorkerError(
             f"{work.output}: the cluster ended the run ({first_line(error)[:300]}).", repair="Go on with --resume."

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from xlexport.ray.places import Place
 from xlexport.scoring.chunks import Chunk, chunks
@@ -14,6 +15,7 @@ from xlexport.scoring.inputs import Input, Reading
 from xlexport.scoring.items import CarriedColumns, items
 from xlexport.scoring.rows import Row
 from xlexport.scoring.text_source import TextSource
+from xlruntime import TextError
 
 __all__ = ["File", "Part", "chunks_of", "documents_of_rows", "parts_of"]
 
@@ -32,6 +34,18 @@ class File:
     name: str
     uri: str
     number: int
+
+    def identity(self) -> list[Any]:
+        """Return what distinguishes the file from a later version of it.
+
+        Raises:
+            TextError: it does not exist.
+        """
+        place = Place(self.uri)
+        status = place.status
+        if place.kind == "nothing":
+            raise TextError(f"{self.name}: no such file.", repair="Check the path; all machines must see it.")
+        return [self.uri, status.size, str(status.mtime)]
 
     def rows(self, reading: Reading) -> Iterator[Row]:
         """Yield the rows of the file, by the ending of its name."""
