@@ -1,7 +1,6 @@
 """Sizes of the Reformer paper's experiments, the models of its Figures 3 to 5, and their pictures.
 
-All models have rotary positions. With the paper's sizes of updates, but few of them, models with sinusoids learn
-little more than the frequencies of pairs of bytes.
+All models have rotary positions, because a short training does not learn to use other ones.
 """
 
 from __future__ import annotations
