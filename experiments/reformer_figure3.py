@@ -2,37 +2,49 @@
 
 python -m experiments.reformer_figure3 --out RUNS --text war_and_peace.txt
 
-All models have full attention. Each held-out score has its standard error over the seeds. The curves of the first seed
-on the training text are in RUNS/SCALE/reformer_figure3.png and .json. Shared models have fewer weights: one matrix
-takes the place of two.
+All models have full attention. Each held-out score has its standard error over the seeds. The curves on the training
+text are in RUNS/SCALE/reformer_figure3.png and .json. Shared models have fewer weights: one matrix takes the place of
+two. Below the table are the differences between models, in standard errors.
 """
 
 from __future__ import annotations
 
-from experiments.reformer_scales import SCALES, config_of, draw, held_out_bits, variant
+from experiments.orderings import Ordering, print_orderings
+from experiments.reformer_scales import SCALES, config_of, curves, draw, held_out_bits, variant
 from experiments.running import Experiment, experiment_options, mean_and_error, print_rows
+from xlexport.figures import check_picture
 
-__all__ = ["VARIANTS", "main"]
+__all__ = ["ORDERINGS", "VARIANTS", "main"]
 
+RECOMPUTED = (("reversible", True),)  # also at a scale that keeps activations, because this is what is compared
 SEPARATE, SHARED = ("separate",) * 2, ("full",) * 2
 VARIANTS = (
     variant("separate ordinary", attn_layers=SEPARATE, residual="ordinary"),
     variant("shared ordinary", attn_layers=SHARED, residual="ordinary"),
-    variant("separate reversible", attn_layers=SEPARATE),
-    variant("shared reversible", attn_layers=SHARED),
+    variant("separate reversible", attn_layers=SEPARATE, training=RECOMPUTED),
+    variant("shared reversible", attn_layers=SHARED, training=RECOMPUTED),
+)
+ORDERINGS = (
+    Ordering("shared no worse, ordinary", "shared ordinary", "separate ordinary"),
+    Ordering("shared no worse, reversible", "shared reversible", "separate reversible"),
+    Ordering("reversible no worse, separate", "separate reversible", "separate ordinary"),
+    Ordering("reversible no worse, shared", "shared reversible", "shared ordinary"),
 )
 
 
 @experiment_options(scales=SCALES, config_of=config_of)
 def main(experiment: Experiment) -> None:
     """Compare shared with separate queries and keys, and reversible with ordinary layers, in bits of held-out text."""
+    picture = experiment.folder / "reformer_figure3.png"
+    check_picture(picture)
     found = held_out_bits(experiment, VARIANTS)
-    curves = {one.name: experiment.curve(one, 0) for one in experiment.chosen(VARIANTS)}
-    experiment.keep("reformer_figure3", {"bits": found, "curves": curves})
-    draw(experiment.folder / "reformer_figure3.png", curves, "updates", "bits per unit of the training text")
+    lines = curves(experiment, VARIANTS)
+    experiment.keep("reformer_figure3", {"bits": found, "curves": lines})
     print_rows(
         ("queries and keys", "layers", "bits"), [(*name.split(), mean_and_error(one)) for name, one in found.items()]
     )
+    print_orderings(ORDERINGS, found)
+    draw(picture, lines, "updates", "bits per unit of the training text")
 
 
 if __name__ == "__main__":

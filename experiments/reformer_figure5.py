@@ -3,6 +3,7 @@
 python -m experiments.reformer_figure5 layers --out RUNS --text war_and_peace.txt
 python -m experiments.reformer_figure5 speed --out RUNS
 
+`layers` also draws the curves on the training text: RUNS/SCALE/reformer_figure5_layers.png.
 `speed` holds the tokens of a batch constant, and times one layer of attention, forwards and backwards: full attention,
 and LSH attention by rule `paper` with several chunk lengths and rounds. A figure is the median of the repetitions in
 milliseconds, taken in turns. The number of buckets grows with the length, so that two chunks hold what a bucket holds.
@@ -18,14 +19,24 @@ from pathlib import Path
 import click
 import torch
 
-from experiments.reformer_scales import SCALES, config_of, draw, held_out_bits, variant
-from experiments.running import Experiment, experiment_options, mean_and_error, print_rows
+from experiments.orderings import Ordering, print_orderings
+from experiments.reformer_scales import SCALES, Point, config_of, curves, draw, held_out_bits, variant
+from experiments.running import Experiment, ExperimentCommand, experiment_options, mean_and_error, print_rows
+from xlexport.figures import check_picture
 from xltraining.reformer import ReformerConfig
 from xltraining.reformer.attention import Context, SharedAttention
 
-__all__ = ["LAYERS", "attention_of", "main", "seconds"]
+__all__ = ["ORDERINGS", "VARIANTS", "attention_of", "main", "seconds"]
 
-LAYERS = (1, 2, 4)
+VARIANTS = (
+    variant("1 layer", attn_layers=("lsh",)),
+    variant("2 layers", run="LSH-2", n_hashes=2),  # a model of Figure 4
+    variant("4 layers", attn_layers=("lsh",) * 4),
+)
+ORDERINGS = (
+    Ordering("2 layers better than 1", "2 layers", "1 layer"),
+    Ordering("4 layers better than 2", "4 layers", "2 layers"),
+)
 # Kind, chunk length, rounds.
 KINDS = (("full", 64, 1), ("LSH", 32, 1), ("LSH", 32, 2), ("LSH", 64, 1), ("LSH", 64, 4), ("LSH", 128, 2))
 
@@ -37,10 +48,15 @@ def main() -> None:
 
 @experiment_options(scales=SCALES, config_of=config_of)
 def layers(experiment: Experiment) -> None:
-    """Train LSH models with several numbers of layers, and print bits of held-out text."""
-    found = held_out_bits(experiment, [variant(f"{count} layers", attn_layers=("lsh",) * count) for count in LAYERS])
-    experiment.keep("reformer_figure5_layers", found)
+    """Train models of 1, 2 and 4 LSH layers."""
+    picture = experiment.folder / "reformer_figure5_layers.png"
+    check_picture(picture)
+    found = held_out_bits(experiment, VARIANTS)
+    lines = curves(experiment, VARIANTS)
+    experiment.keep("reformer_figure5_layers", {"bits": found, "curves": lines})
     print_rows(("LSH layers", "bits"), [(name, mean_and_error(one)) for name, one in found.items()])
+    print_orderings(ORDERINGS, found)
+    draw(picture, lines, "updates", "bits per unit of the training text")
 
 
 def attention_of(kind: str, chunk: int, rounds: int, length: int) -> SharedAttention:
@@ -70,8 +86,8 @@ def seconds(attention: SharedAttention, batch: int, length: int) -> float:
     return time.perf_counter() - started
 
 
-@click.command()
-@click.option("--out", required=True, type=click.Path(path_type=Path), help="Folder of results.")
+@click.command(cls=ExperimentCommand)
+@click.option("--out", required=True, type=click.Path(file_okay=False, path_type=Path), help="Folder of results.")
 @click.option("--tokens", default=8192, show_default=True, type=click.IntRange(1), help="Tokens of a batch.")
 @click.option("--shortest", default=128, show_default=True, type=click.IntRange(1), help="Tokens of its shortest rows.")
 @click.option(
@@ -79,11 +95,16 @@ def seconds(attention: SharedAttention, batch: int, length: int) -> float:
 )
 @click.option("--threads", default=1, show_default=True, type=click.IntRange(1), help="CPU threads.")
 def speed(out: Path, tokens: int, shortest: int, repeats: int, threads: int) -> None:
-    """Measure attention with equally many tokens in few long rows and in many short ones."""
+    """Measure attention by length of the rows.
+
+    A batch has equally many tokens in few long rows and in many short ones.
+    """
     torch.set_num_threads(threads)
     out.mkdir(parents=True, exist_ok=True)
+    picture = out / "reformer_figure5_speed.png"
+    check_picture(picture)
     lengths = [shortest << power for power in range((tokens // shortest).bit_length())]
-    found: dict[str, list[tuple[int, float]]] = {}
+    found: dict[str, list[Point]] = {}
     for length in lengths:
         times: dict[str, list[float]] = {}
         for turn in range(repeats + 1):
@@ -97,9 +118,9 @@ def speed(out: Path, tokens: int, shortest: int, repeats: int, threads: int) -> 
     (out / "reformer_figure5_speed.json").write_text(
         json.dumps({"tokens": tokens, "ms": found}, indent=1) + "\n", "utf-8"
     )
-    draw(out / "reformer_figure5_speed.png", found, "length", f"ms for {tokens:,} tokens", log=True)
     rows = [(name, *(f"{ms:.0f}" for _, ms in points)) for name, points in found.items()]
     print_rows((f"ms for {tokens:,} tokens", *map(str, lengths)), rows)
+    draw(picture, found, "length", f"ms for {tokens:,} tokens", log=True)
 
 
 main.add_command(layers, "layers")

@@ -1,24 +1,37 @@
-"""Sizes of the Reformer paper's experiments, the models of its Figures 3 to 5, and their pictures."""
+"""Sizes of the Reformer paper's experiments, the models of its Figures 3 to 5, and their pictures.
+
+All models have rotary positions, because a short training does not learn to use other ones.
+"""
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from experiments.running import STREAMS, Experiment
+from experiments.running import STREAMS, Experiment, standard_error
 from experiments.scales import Scale, Variant
+from xlexport.figures import save_picture
 from xltraining.evaluation import evaluate
 from xltraining.language_model import LanguageModel
 from xltraining.reformer import ReformerConfig
 
-__all__ = ["SCALES", "bits", "config_of", "draw", "held_out_bits", "variant"]
+__all__ = ["SCALES", "Point", "bits", "config_of", "curves", "draw", "held_out_bits", "point", "variant"]
+
+Point = tuple[float, ...]
+"""A point of a plot: across, up, and the standard error of up if it is known."""
 
 SCALES = {
     "tiny": Scale(
         {"d_model": 64, "n_head": 2, "d_head": 32, "d_inner": 128, "n_buckets": (16,), "chunk_length": 16},
         tgt_len=128, steps=300, batch_size=8, learning_rate=4e-3, warmup_steps=30, seeds=2, most=400_000,
+    ),
+    "quick": Scale(
+        {"d_model": 128, "n_head": 4, "d_head": 32, "d_inner": 512, "n_buckets": (32,), "chunk_length": 32},
+        tgt_len=512, steps=500, batch_size=2, learning_rate=3e-3, warmup_steps=50, seeds=3, held_out=32_768, bf16=True,
+        reversible=False,
     ),
     "small": Scale(
         {"d_model": 256, "n_head": 4, "d_head": 64, "d_inner": 1024, "n_buckets": (64,), "chunk_length": 64},
@@ -38,7 +51,7 @@ def config_of(variant: Variant, scale: Scale, n_token: int, cutoffs: tuple[int, 
         tgt_len=scale.tgt_len,
         mem_len=scale.tgt_len,
         rule="paper",
-        position="sinusoid",
+        position="rotary",
         max_positions=0,
         streams="mean",
         dropout=0.0,
@@ -48,9 +61,9 @@ def config_of(variant: Variant, scale: Scale, n_token: int, cutoffs: tuple[int, 
     return replace(config, **dict(variant.model))
 
 
-def variant(name: str, **model: Any) -> Variant:
-    """Return a model of a figure with further fields of its configuration."""
-    return Variant(name, model=tuple(model.items()))
+def variant(name: str, *, run: str = "", training: tuple[tuple[str, Any], ...] = (), **model: Any) -> Variant:
+    """Return a model of a figure with further fields of its configuration; `run` and `training` as in `Variant`."""
+    return Variant(name, model=tuple(model.items()), training=training, run=run)
 
 
 def bits(experiment: Experiment, model: LanguageModel) -> float:
@@ -66,18 +79,31 @@ def held_out_bits(experiment: Experiment, variants: Sequence[Variant]) -> dict[s
     return {one.name: [bits(experiment, experiment.trained(one, seed)) for seed in seeds] for one in chosen}
 
 
-def draw(
-    path: Path, lines: Mapping[str, Sequence[tuple[float, float]]], across: str, up: str, log: bool = False
-) -> None:
-    """Draw lines of points into a .png or .svg file."""
-    from matplotlib.figure import Figure  # without pyplot, which needs a display
+def point(across: float, up: Sequence[float]) -> Point:
+    """Return the point of the mean of the seeds."""
+    return across, statistics.fmean(up), standard_error(up)
 
-    from xlexport.figures import save_picture
+
+def curves(experiment: Experiment, variants: Sequence[Variant]) -> dict[str, list[Point]]:
+    """Return bits of the training text by number of updates, as means of the seeds, by name of the model."""
+    found = {}
+    for one in experiment.chosen(variants):
+        seeds = [experiment.curve(one, seed) for seed in range(experiment.seeds)]
+        found[one.name] = [point(same[0][0], [bits for _, bits in same]) for same in zip(*seeds, strict=True)]
+    return found
+
+
+def draw(path: Path, lines: Mapping[str, Sequence[Point]], across: str, up: str, log: bool = False) -> None:
+    """Draw lines of points with their standard errors into a .png or .svg file; `check_picture` comes before."""
+    from matplotlib.figure import Figure  # without pyplot, which needs a display
 
     figure = Figure(figsize=(7, 4.5), layout="constrained")
     axes = figure.subplots()
     for name, points in lines.items():
-        axes.plot(*zip(*points, strict=True), label=name, marker="." if len(points) < 20 else "")
+        marker = "." if len(points) < 20 else ""
+        columns: list[tuple[float, ...]] = list(zip(*points, strict=True))
+        errors = columns[2] if len(columns) > 2 else None
+        axes.errorbar(columns[0], columns[1], errors, label=name, marker=marker, capsize=2, elinewidth=0.8)
     if log:
         axes.set_xscale("log", base=2)
         axes.set_yscale("log")

@@ -10,6 +10,7 @@ import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,18 +19,30 @@ import torch
 from torch import Tensor
 
 from experiments.scales import SCALES, Scale, Variant, model_of, training_of
+from xlexport.errors import XlexportError
 from xltraining.checkpoint import build_model, load_checkpoint
 from xltraining.data.byte_streams import read_bytes
 from xltraining.data.token_shards import read_prepared
+from xltraining.errors import XltrainingError
 from xltraining.evaluation import evaluate
 from xltraining.language_model import LanguageModel, ModelConfig
+from xltraining.loop.run import saved_run
 from xltraining.train import train
 from xltraining.transformer_xl import TransformerXL
 
-__all__ = ["Experiment", "bits_at_length", "experiment_options", "mean_and_error", "print_rows"]
+__all__ = [
+    "Experiment",
+    "ExperimentCommand",
+    "bits_at_length",
+    "experiment_options",
+    "mean_and_error",
+    "print_rows",
+    "standard_error",
+]
 
 STREAMS = 8
 PROBE = 4  # updates that an estimate measures; the first is not counted
+INTERRUPTED = 130  # what shells report for a process that Ctrl-C ended
 
 
 @dataclass(frozen=True)
@@ -68,12 +81,18 @@ class Experiment:
         return [variant for variant in variants if not self.only or variant.name in self.only]
 
     def run(self, variants: Sequence[Variant]) -> None:
-        """Say how long the models take that are not trained yet, and train them."""
+        """Say how long the models take that are not trained yet, and train them.
+
+        Raises:
+            click.UsageError: a model in the folder was trained with other settings.
+        """
         missing = [(v, seed) for seed in range(self.seeds) for v in variants if not self._is_trained(v, seed)]
         if not missing:
             return
-        seconds = self._seconds_of_update(missing[0][0]) * self.scale.steps * len(missing)
-        click.echo(f"{len(missing)} models of {self.scale.steps:,} updates: about {_duration(seconds)} here", err=True)
+        of_update = {variant: self._seconds_of_update(variant) for variant in dict(missing)}
+        seconds = sum(of_update[variant] for variant, _ in missing) * self.scale.steps
+        models = "1 model" if len(missing) == 1 else f"{len(missing)} models"
+        click.echo(f"{models} of {self.scale.steps:,} updates: about {_duration(seconds)} here", err=True)
         for number, (variant, seed) in enumerate(missing, start=1):
             click.echo(f"[{number}/{len(missing)}] {variant.name}, seed {seed}", err=True)
             self.trained(variant, seed)
@@ -94,8 +113,10 @@ class Experiment:
         if not self._is_trained(variant, seed):
             config = training_of(variant, self.scale, seed, self.device)
             resume = (out / "checkpoint.pt").exists()
-            train(self.config(variant), config, self.files, (), out, resume=resume,
-                  report=lambda line: None)  # fmt: skip
+            result = train(self.config(variant), config, self.files, (), out, resume=resume,
+                           report=lambda line: None)  # fmt: skip
+            if result.interrupted:
+                raise KeyboardInterrupt
             (out / "finished").touch()
         saved = load_checkpoint(out / "checkpoint.pt")
         averaging = (saved.training or {}).get("averaging")
@@ -117,18 +138,30 @@ class Experiment:
         (self.folder / f"{name}.json").write_text(json.dumps(figures, indent=1) + "\n", "utf-8")
 
     def _out(self, variant: Variant, seed: int) -> Path:
-        return self.folder / f"{variant.name.replace(' ', '_')}-{seed}"
+        return self.folder / f"{(variant.run or variant.name).replace(' ', '_')}-{seed}"
 
     def _is_trained(self, variant: Variant, seed: int) -> bool:
-        return (self._out(variant, seed) / "finished").exists()
+        out = self._out(variant, seed)
+        if not (out / "finished").exists():
+            return False
+        run = saved_run(out)
+        # A model may be evaluated on another device than it was trained on.
+        found = replace(run.training_config, device=self.device).to_dict()
+        expected = training_of(variant, self.scale, seed, self.device).to_dict()
+        if (run.model_config, found) != (self.config(variant), expected):
+            raise click.UsageError(f"{out}: this model was trained with other settings; choose another --out.")
+        return True
 
     def _seconds_of_update(self, variant: Variant) -> float:
         config = replace(training_of(variant, self.scale, 0, self.device), steps=PROBE)
         times: list[float] = []
         probe = Path(tempfile.mkdtemp(dir=self.folder))
         try:
-            train(self.config(variant), config, self.files, (), probe / "probe", show_bar=False,
-                  report=lambda line: None, on_step=lambda step: times.append(time.perf_counter()))  # fmt: skip
+            result = train(self.config(variant), config, self.files, (), probe / "probe", show_bar=False,
+                           report=lambda line: None,
+                           on_step=lambda step: times.append(time.perf_counter()))  # fmt: skip
+            if result.interrupted:
+                raise KeyboardInterrupt
         finally:
             shutil.rmtree(probe)
         return (times[-1] - times[0]) / (PROBE - 1)
@@ -158,10 +191,13 @@ def bits_at_length(model: TransformerXL, text: Tensor, length: int, recurrence: 
 
 def mean_and_error(values: Sequence[float]) -> str:
     """Return the mean of the seeds, with its standard error if there are several."""
-    mean = statistics.fmean(values)
-    if len(values) < 2:
-        return f"{mean:.4f}"
-    return f"{mean:.4f} ± {statistics.stdev(values) / math.sqrt(len(values)):.4f}"
+    mean = f"{statistics.fmean(values):.4f}"
+    return mean if len(values) < 2 else f"{mean} ± {standard_error(values):.4f}"
+
+
+def standard_error(values: Sequence[float]) -> float:
+    """Return the standard error of the mean of the seeds; 0 if there is only one."""
+    return statistics.stdev(values) / math.sqrt(len(values)) if len(values) > 1 else 0.0
 
 
 def print_rows(heading: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
@@ -170,6 +206,20 @@ def print_rows(heading: Sequence[str], rows: Sequence[Sequence[object]]) -> None
     widths = [max(len(row[column]) for row in cells) for column in range(len(heading))]
     for row in cells:
         click.echo("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
+
+
+class ExperimentCommand(click.Command):
+    """A command whose expected failures are one line."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run the command; after Ctrl-C say how to go on."""
+        try:
+            return super().invoke(ctx)
+        except (XltrainingError, XlexportError) as error:
+            raise click.ClickException(str(error)) from error
+        except KeyboardInterrupt:
+            click.echo("interrupted; the same command goes on from here.", err=True)
+            raise click.exceptions.Exit(INTERRUPTED) from None
 
 
 def experiment_options(
@@ -215,12 +265,19 @@ def experiment_options(
             number = seeds or size.seeds
             function(Experiment(size, folder, files, held_out, n_token, device, number, config_of, only, cutoffs))
 
-        path = click.Path(path_type=Path)
+        path = partial(click.Path, path_type=Path)
+        a_file, a_folder = path(exists=True, dir_okay=False), path(exists=True, file_okay=False)
         options = (
-            click.option("--out", required=True, type=path, help="Folder of runs and results."),
-            click.option("--scale", type=click.Choice(list(scales)), default="tiny", show_default=True, help="Size."),
-            click.option("--text", type=path, help="Text, read as bytes; its last tenth is held out."),
-            click.option("--data", type=path, help="Folder of `xlexport prepare` with a held-out split."),
+            click.option("--out", required=True, type=path(file_okay=False), help="Folder of runs and results."),
+            click.option(
+                "--scale",
+                type=click.Choice(list(scales)),
+                default="tiny",
+                show_default=True,
+                help="Size (experiments/README.md).",
+            ),
+            click.option("--text", type=a_file, help="Text, read as bytes; its last tenth is held out."),
+            click.option("--data", type=a_folder, help="Folder of `xlexport prepare` with a held-out split."),
             click.option("--device", default="cpu", show_default=True, help="cpu, cuda or cuda:N."),
             click.option("--seeds", type=click.IntRange(1), help="Seeds of each model.  [default: those of the scale]"),
             click.option("--threads", type=click.IntRange(1), default=1, show_default=True, help="CPU threads."),
@@ -228,7 +285,7 @@ def experiment_options(
         )
         for option in reversed(options):
             run = option(run)
-        return click.command(help=function.__doc__)(run)
+        return click.command(cls=ExperimentCommand, help=function.__doc__)(run)
 
     return decorated
 
@@ -237,10 +294,15 @@ def _divided(text: bytes, scale: Scale, folder: Path) -> tuple[tuple[Path, ...],
     """Write the part to train on into the folder; return it, the held-out tenth, and the size of the vocabulary."""
     text = text[: scale.most] if scale.most else text
     cut = len(text) * 9 // 10
+    if not cut:
+        raise click.UsageError(f"--text: a tenth is held out, and the rest trained on; found {len(text)} bytes.")
     trained, held_out = folder / "train.txt", folder / "held_out.txt"
+    has_models = any(folder.glob("*/checkpoint.pt"))
     for file, part in ((trained, text[:cut]), (held_out, text[cut:])):
-        if file.exists() and file.read_bytes() != part:
-            raise click.UsageError(f"{file}: the models in this folder were trained on another text; choose another.")
+        if has_models and file.exists() and file.read_bytes() != part:
+            raise click.UsageError(
+                f"{file}: the models in this folder were trained on another text; choose another --out."
+            )
         file.write_bytes(part)
     return (trained,), read_bytes([held_out]), 256
 

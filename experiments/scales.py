@@ -24,6 +24,7 @@ class Scale:
         most: the most units of text to train on and to evaluate with; 0: all.
         held_out: the most units of held-out text to evaluate with; 0: all.
         bf16: whether to train with bfloat16 autocast; None: on CUDA if the device supports it.
+        reversible: whether reversible layers compute activations again; without, an update is faster.
     """
 
     model: dict[str, Any]
@@ -37,6 +38,7 @@ class Scale:
     most: int = 0
     held_out: int = 0
     bf16: bool | None = None
+    reversible: bool = True
 
 
 _QUICK = {"n_layer": 2, "n_head": 4, "d_model": 128, "d_head": 32, "d_inner": 512, "dropout": 0.0}
@@ -74,6 +76,7 @@ class Variant:
         paper: the paper's figures, in the order of the table's columns.
         length: `tgt_len` as a multiple of the scale's.
         model, training: further fields of the configurations.
+        run: name of its runs, if an experiment with an equal model shares them; empty: the model's own.
     """
 
     name: str
@@ -84,6 +87,7 @@ class Variant:
     length: float = 1.0
     model: tuple[tuple[str, Any], ...] = ()
     training: tuple[tuple[str, Any], ...] = ()
+    run: str = ""
 
 
 def model_of(variant: Variant, scale: Scale, n_token: int, cutoffs: tuple[int, ...] = ()) -> TransformerXLConfig:
@@ -103,7 +107,7 @@ def model_of(variant: Variant, scale: Scale, n_token: int, cutoffs: tuple[int, .
 
 def training_of(variant: Variant, scale: Scale, seed: int, device: str) -> TrainingConfig:
     """Return the settings of a model's training; every model of a scale has equally many updates."""
-    return TrainingConfig(
+    config = TrainingConfig(
         steps=scale.steps,
         batch_size=scale.batch_size,
         learning_rate=scale.learning_rate,
@@ -113,6 +117,7 @@ def training_of(variant: Variant, scale: Scale, seed: int, device: str) -> Train
         loss=variant.loss,
         device=device,
         bf16=scale.bf16,
+        reversible=scale.reversible,
         eval_every=scale.steps,
-        **dict(variant.training),
     )
+    return replace(config, **dict(variant.training))

@@ -10,8 +10,11 @@ import pytest
 import torch
 from click.testing import CliRunner
 
-from experiments import reformer_figure4, reformer_figure5, reformer_scales, reformer_table3
+from experiments import reformer_figure3, reformer_figure4, reformer_figure5, reformer_scales, reformer_table3
+from experiments.scales import Scale, training_of
 from tests.training.reformers import make, tokens_of
+from xltraining.reformer import ReformerConfig
+from xltraining.training_config import TrainingConfig
 
 
 def test_a_model_under_its_own_attention_is_itself() -> None:
@@ -23,6 +26,33 @@ def test_a_model_under_its_own_attention_is_itself() -> None:
         assert (full(tokens)[0] - model(tokens)[0]).abs().max() > 1e-3
 
 
+@pytest.mark.parametrize("scale", reformer_scales.SCALES.values(), ids=reformer_scales.SCALES)
+def test_models_that_share_runs_are_equal(scale: Scale) -> None:
+    found: dict[str, set[tuple[ReformerConfig, TrainingConfig]]] = {}
+    for one in (*reformer_figure3.VARIANTS, *reformer_figure4.VARIANTS, *reformer_figure5.VARIANTS):
+        settings = reformer_scales.config_of(one, scale, 256), training_of(one, scale, 0, "cpu")
+        found.setdefault(one.run or one.name, set()).add(settings)
+    assert {name: len(configs) for name, configs in found.items()} == dict.fromkeys(found, 1)
+    assert len(found) == 4 + 5 + 2
+    assert len(set().union(*found.values())) == len(found)
+
+
+@pytest.mark.full
+def test_curves_are_means_of_the_seeds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    micro = replace(reformer_scales.SCALES["tiny"], steps=2, tgt_len=16, seeds=2, batch_size=2)
+    monkeypatch.setitem(reformer_scales.SCALES, "tiny", micro)
+    (tmp_path / "text").write_bytes(b"One sentence. Another one! " * 60)
+    arguments = ["layers", "--out", str(tmp_path), "--text", str(tmp_path / "text")]
+    found = CliRunner().invoke(reformer_figure5.main, arguments, catch_exceptions=False)
+    lines = found.stdout.splitlines()
+    assert len(lines) == 1 + 3 + 1 + 2
+    assert lines[-1].startswith("4 layers better than 2")
+    kept = json.loads((tmp_path / "tiny" / "reformer_figure5_layers.json").read_text())
+    logs = [(tmp_path / "tiny" / f"4_layers-{seed}" / "log.jsonl").read_text().splitlines() for seed in range(2)]
+    first, second = (json.loads(log[-1])["bits_per_byte"] for log in logs)
+    assert kept["curves"]["4 layers"][-1] == pytest.approx([2, (first + second) / 2, abs(first - second) / 2])
+
+
 @pytest.mark.full
 def test_rounds_are_printed_and_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     micro = replace(reformer_scales.SCALES["tiny"], steps=2, tgt_len=16, seeds=1, batch_size=2)
@@ -30,9 +60,10 @@ def test_rounds_are_printed_and_kept(tmp_path: Path, monkeypatch: pytest.MonkeyP
     (tmp_path / "text").write_bytes(b"One sentence. Another one! " * 60)
     arguments = ["--out", str(tmp_path), "--text", str(tmp_path / "text")]
     found = CliRunner().invoke(reformer_figure4.main, arguments, catch_exceptions=False)
-    assert len(found.stdout.splitlines()) == 5
+    assert len(found.stdout.splitlines()) == 7
+    assert (tmp_path / "tiny" / "reformer_figure4.png").stat().st_size > 0
     kept = json.loads((tmp_path / "tiny" / "reformer_figure4.json").read_text())
-    assert kept["LSH-1"].keys() == {"1", "2", "4", "8", "full"}
+    assert kept["LSH-1"].keys() == {"LSH-1", "LSH-2", "LSH-4", "LSH-8", "full"}
 
 
 @pytest.mark.full
