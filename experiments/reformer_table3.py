@@ -4,9 +4,11 @@ python -m experiments.reformer_table3 --out RUNS
 
 A cell is the peak of resident memory (Linux: VmHWM) of a fresh process while it trains for two updates, minus what it
 held after a run of a tiny model of the same kind. It includes weights, gradients and Adam's state, which the paper's
-column leaves out; `weights` is the size of the weights alone. `swapped` models keep layers in a mapped file. For them
-the kernel may also hold pages of this file as cache, which no process owns. Scale `depth` has little text and many
-layers, so that weights are what counts; it measures evaluation, too. RUNS/SCALE/reformer_table3.json has all numbers.
+column leaves out; `weights` is the size of the weights alone. `swapped` models keep layers in a mapped file. `pages` is
+the part of it that is in the process's memory at most. A second run looks at it after every block of a layer and every
+step of the optimizer. The kernel may also hold pages of this file as cache, which no process owns. Scale `depth` has
+little text and many layers, so that weights are what counts; it measures evaluation, too. All numbers are in
+RUNS/SCALE/reformer_table3.json.
 """
 
 from __future__ import annotations
@@ -17,17 +19,23 @@ import os
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import click
 import torch
+from torch import nn
+from torch.nn.modules.module import register_module_forward_hook
+from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from experiments.running import print_rows
 from xltraining.data.duplication import N_TOKEN
 from xltraining.layers.swapping import LayerStore
 from xltraining.reformer import Reformer, ReformerConfig
+from xltraining.reformer.attention import Attention
+from xltraining.reformer.model import ReformerFeedForward
 from xltraining.train import TrainingConfig, train
 
 __all__ = ["MODELS", "SCALES", "Model", "cell", "main"]
@@ -148,6 +156,39 @@ def _status(name: str) -> int:
     return next(1024 * int(line.split()[1]) for line in lines if line.startswith(f"{name}:"))
 
 
+def _pages(folder: Path) -> int:
+    """Return the bytes of this process's memory that are pages of files in a folder."""
+    found, ours = 0, False
+    with Path("/proc/self/smaps").open() as lines:
+        for line in lines:
+            first, second, *_ = line.split()
+            if not first.endswith(":"):  # a new mapping, with the path of its file
+                ours = f" {folder}/" in line
+            elif ours and first == "Rss:":
+                found += 1024 * int(second)
+    return found
+
+
+@contextlib.contextmanager
+def _looking(folder: Path) -> Iterator[list[int]]:
+    """Look at the pages of a folder's files after each block of a layer and each step of an optimizer."""
+    seen = [0]
+
+    def after_block(module: nn.Module, *_: object) -> None:
+        if isinstance(module, Attention | ReformerFeedForward):
+            seen.append(_pages(folder))
+
+    hooks = (
+        register_module_forward_hook(after_block),
+        register_optimizer_step_post_hook(lambda *_: seen.append(_pages(folder))),
+    )
+    try:
+        yield seen
+    finally:
+        for hook in hooks:
+            hook.remove()
+
+
 def cell(model: Model, d_model: int, layers: int, length: int, folder: Path) -> dict[str, float]:
     """Measure in this process, which should be fresh; return megabytes."""
     torch.set_num_threads(1)
@@ -155,15 +196,22 @@ def cell(model: Model, d_model: int, layers: int, length: int, folder: Path) -> 
     Path("/proc/self/clear_refs").write_text("5")  # the peak begins again
     before = _status("VmRSS")
     weights = _run(model, _config(model, d_model, layers, length), folder / "second")
-    return {"peak": (_status("VmHWM") - before) / MEGABYTE, "weights": weights / MEGABYTE}
+    found = {"peak": (_status("VmHWM") - before) / MEGABYTE, "weights": weights / MEGABYTE}
+    if model.swapped:
+        with _looking(folder) as seen:
+            _run(model, _config(model, d_model, layers, length), folder / "third")
+        found["pages"] = max(seen) / MEGABYTE
+    return found
 
 
 def _in_fresh_process(scale: str, row: int, layers: int, length: int, out: Path) -> dict[str, float]:
-    """Measure a cell in a process whose allocator gives freed blocks back at once."""
+    """Measure a cell in a process whose allocator gives freed blocks back at once; a store sees to that itself."""
     with tempfile.TemporaryDirectory(dir=out) as folder:
         arguments = ["--out", folder, "--scale", scale, "--cell", json.dumps([row, layers, length])]
         command = [sys.executable, "-m", "experiments.reformer_table3", *arguments]
-        environment = {**os.environ, "MALLOC_MMAP_THRESHOLD_": "65536", "MALLOC_TRIM_THRESHOLD_": "65536"}
+        environment = dict(os.environ)
+        if not SCALES[scale].models[row].swapped:
+            environment |= {"MALLOC_MMAP_THRESHOLD_": "65536", "MALLOC_TRIM_THRESHOLD_": "65536"}
         found = subprocess.run(command, env=environment, stdout=subprocess.PIPE, check=True, text=True).stdout
     measured: dict[str, float] = json.loads(found)
     return measured
@@ -178,8 +226,8 @@ def main(out: Path, scale: str, one: str | None) -> None:
     size = SCALES[scale]
     if one is not None:
         row, layers, length = json.loads(one)
-        (out / "first").mkdir()
-        (out / "second").mkdir()
+        for run in ("first", "second", "third"):
+            (out / run).mkdir()
         click.echo(json.dumps(cell(size.models[row], size.d_model, layers, length, out)))
         return
     folder = out / scale
@@ -194,9 +242,11 @@ def main(out: Path, scale: str, one: str | None) -> None:
                 cells[f"{layers}x{length}"] = _in_fresh_process(scale, row, layers, length, folder)
                 file.write_text(json.dumps(kept, indent=1) + "\n", "utf-8")
     names = [f"{layers}x{length}" for layers, length in sizes]
-    rows = [
-        (model.name, model.paper, *(f"{kept[model.name][name]['peak']:.0f}" for name in names)) for model in size.models
-    ]
+    rows: list[tuple[str | None, ...]] = []
+    for model in size.models:
+        rows.append((model.name, model.paper, *(f"{kept[model.name][name]['peak']:.1f}" for name in names)))
+        if model.swapped:
+            rows.append(("  pages", None, *(f"{kept[model.name][name]['pages']:.1f}" for name in names)))
     weights = [f"{kept[size.models[-1].name][name]['weights']:.0f}" for name in names]
     print_rows(
         ("MB", "paper", *(f"{layers} layers, {length}" for layers, length in sizes)),

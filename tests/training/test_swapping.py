@@ -1,7 +1,10 @@
 """Layers in a store: the numbers of a run without one, and memory of one layer at a time."""
 
 import errno
+import json
 import os
+import subprocess
+import sys
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -14,6 +17,7 @@ from torch import Tensor
 from tests.training.reformers import SMALL, layers_of, make, tokens_of
 from tests.training.test_train_reformer import MODEL, TRAINING, read_log, run, stop_at
 from xltraining.errors import CheckpointWriteError, ConfigError
+from xltraining.layers import swapping
 from xltraining.layers.swapping import LayerStore
 from xltraining.loop.optimizers import make_optimizers
 from xltraining.reformer import Reformer, ReformerConfig
@@ -21,6 +25,12 @@ from xltraining.train import TrainingConfig, train
 from xltraining.transformer_xl import TransformerXLConfig
 
 CPU = torch.device("cpu")
+
+
+@pytest.fixture(autouse=True)
+def _settings_of_other_tests(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Leave the allocator of this process as it is, because other tests use it, too."""
+    monkeypatch.setattr(swapping, "_give_back_freed_blocks", lambda: None)
 
 
 @pytest.fixture
@@ -137,6 +147,33 @@ def test_one_layer_is_in_memory_at_a_time(tmp_path: Path, training: bool) -> Non
     # The kernel reads some neighbouring pages, too, but none of another file.
     assert all(0.5 * layer < found < 1.5 * layer for found in seen)
     assert resident(tmp_path) == 0
+
+
+_PEAK = """
+import json, sys
+from pathlib import Path
+from experiments.reformer_table3 import MODELS, cell
+
+print(json.dumps(cell(MODELS[-1], 256, int(sys.argv[1]), 64, Path(sys.argv[2]))))
+"""
+
+
+@pytest.mark.full
+def test_memory_of_a_run_does_not_grow_with_its_weights(tmp_path: Path) -> None:
+    """Measure it in a process of its own, with the allocator's own settings."""
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("MALLOC_")}
+    found = []
+    for layers in (4, 12):
+        folder = tmp_path / str(layers)
+        for name in ("first", "second", "third"):
+            (folder / name).mkdir(parents=True)
+        command = [sys.executable, "-c", _PEAK, str(layers), str(folder)]
+        measured = subprocess.run(command, env=environment, stdout=subprocess.PIPE, check=True, text=True).stdout
+        found.append(json.loads(measured))
+    fewer, more = found
+    assert more["pages"] == pytest.approx(fewer["pages"], rel=0.02)
+    # Weights, gradients and the optimizer's state are four times the weights. The rest are objects of Python.
+    assert more["peak"] - fewer["peak"] < 0.03 * 4 * (more["weights"] - fewer["weights"])
 
 
 @torch.no_grad()

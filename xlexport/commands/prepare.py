@@ -89,7 +89,14 @@ def prepare(
         if unit in SUBWORDS:
             tell(f"training {vocab_size or 8000:,} {unit} tokens on {len(files)} files")
             return trained(files, unit, vocab_size or 8000, folder)
-        return counted(files, unit or "words", min_count=min_count or 1, max_size=vocab_size, lower_case=lower_case)
+        return counted(
+            files,
+            unit or "words",
+            min_count=min_count or 1,
+            max_size=vocab_size,
+            lower_case=lower_case,
+            folder=folder,
+        )
 
     splits = {"train": files, "valid": valid_files, "test": test_files}
     with progress_bar("preparing") as progress:

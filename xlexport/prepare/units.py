@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import io
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,6 +12,7 @@ from typing import Any
 from xlexport.checkpoints.vocabularies import read_vocabulary
 from xlexport.errors import XlexportError
 from xlexport.extras import require
+from xlexport.prepare.counting import SymbolCounts
 from xlexport.tokenizer_choice import file_kind
 from xlruntime import spec
 from xlruntime.documents import TextCounts, Tokenizer, text_pieces
@@ -63,6 +64,7 @@ def counted(
     min_count: int = 1,
     max_size: int | None = None,
     lower_case: bool = False,
+    folder: Path | None = None,
     progress: Callable[[int], None] = lambda size: None,
 ) -> PreparedTokenizer:
     """Return the bytes, or a vocabulary of the characters or words of the texts, the most frequent first.
@@ -73,6 +75,7 @@ def counted(
     Args:
         min_count: leave out what is rarer.
         max_size: keep so many symbols at most, apart from the special ones.
+        folder: where counts are while they do not fit into memory; None: the folder of temporary files.
         progress: called with the number of bytes of each piece that was read.
 
     Raises:
@@ -81,12 +84,12 @@ def counted(
     if unit == "bytes":
         return PreparedTokenizer("byte", "bytes", ByteTokenizer(), 256)
     words = unit == "words"
-    counts: Counter[str] = Counter()
-    for file in files:
-        for text in _complete(file, words, progress):
-            lowered = text.lower() if lower_case else text
-            counts.update(lowered.split() if words else lowered)
-    kept = [symbol for symbol, count in counts.most_common(max_size) if count >= min_count]
+    with closing(SymbolCounts(folder) if words else SymbolCounts(limit=None)) as counts:
+        for file in files:
+            for text in _complete(file, words, progress):
+                lowered = text.lower() if lower_case else text
+                counts.update(lowered.split() if words else lowered)
+        kept = counts.most_common(min_count, max_size)
     special = [name for name, wanted in ((EOS, words), (UNK, UNK not in kept)) if wanted and name not in kept]
     line_end = EOS if words else None
     vocabulary = Vocabulary(

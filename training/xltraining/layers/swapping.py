@@ -9,6 +9,7 @@ All tensors stay valid at any time, so other code needs no change. It may only h
 Results are those of a run without a store, bit for bit on a CPU: only places differ, not computations or their order.
 """
 
+import ctypes
 import mmap
 import os
 import tempfile
@@ -27,6 +28,8 @@ __all__ = ["LayerStore", "ReleasingFile", "present"]
 
 _ALIGNMENT = 64  # bytes; kernels of the CPU read faster from such places
 _RELEASE_EVERY = 1 << 24  # bytes of a file
+_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # names of settings in glibc's malloc.h
+_LARGE_BLOCK = 1 << 16  # bytes
 
 
 class _Mapped:
@@ -107,6 +110,8 @@ class LayerStore:
             raise ConfigError("swap_layers needs a system that can release mapped memory, such as Linux.")
         self.device, self.folder = device, folder
         self.copies = device.type != "cpu" if copies is None else copies
+        if not self.copies:
+            _give_back_freed_blocks()
         self._layers: list[_Layer] = []
         self._copied: dict[int, tuple[list[Tensor], Any]] = {}
         self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None
@@ -242,6 +247,18 @@ class LayerStore:
         """Release the pages of all layers, after other code has read their tensors."""
         for layer in self._layers:
             layer.release()
+
+
+def _give_back_freed_blocks() -> None:
+    """Let glibc give a large block back to the system as soon as it is freed; other libraries need no such setting.
+
+    By default it puts large blocks into its heap after the first was freed. There the gradients of one layer leave
+    holes that those of the next do not fill: 48 layers took 8 times the memory.
+    """
+    set_option = getattr(ctypes.CDLL(None), "mallopt", None)
+    if set_option is not None:
+        for name in (_M_MMAP_THRESHOLD, _M_TRIM_THRESHOLD):
+            set_option(name, _LARGE_BLOCK)
 
 
 def present(store: LayerStore | None, index: int, following: int) -> AbstractContextManager[None]:

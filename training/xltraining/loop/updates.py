@@ -21,6 +21,7 @@ from xltraining.loop.fast_dropout import use_fast_dropout
 from xltraining.loop.losses import check_loss, first_intermediate, update_loss
 from xltraining.loop.optimizers import make_optimizers
 from xltraining.loop.processes import Processes, joined_rows, split_rows
+from xltraining.messages import first_line
 from xltraining.training_config import TrainingConfig, learning_rate
 
 __all__ = ["Updates"]
@@ -46,7 +47,7 @@ class Updates:
         """Prepare a model for updates.
 
         Raises:
-            ConfigError: the batch cannot be divided among the processes.
+            ConfigError: the batch cannot be divided among the processes, or torch.compile does not work here.
         """
         self.model, self.config, self.processes = model, config, processes
         self._store = model.store
@@ -67,6 +68,7 @@ class Updates:
 
             shard(loss, model, processes.count, self.device)
         if config.compile:
+            _check_compiler(self.device)
             loss.compile()
         if processes.count > 1 and not self.sharded:
             devices = [self.device.index] if on_gpu else None
@@ -194,6 +196,17 @@ class Updates:
         load_whole(self.model, weights)
         (optimizer,) = self.optimizers.parts
         optimizer.load_state_dict(shard_optimizer_state(optimizer, optimizer_state))
+
+
+def _check_compiler(device: torch.device) -> None:
+    """Translate a small function, so that a missing compiler is an error before a run begins."""
+    try:
+        torch.compile(lambda values: values + 1)(torch.zeros(64, device=device))
+    except RuntimeError as error:
+        raise ConfigError(
+            f"torch.compile does not work on this machine ({first_line(error)}).",
+            repair="Install a C++ compiler such as g++, or train without compile.",
+        ) from error
 
 
 def _mixed(seed: int, step: int, group: int) -> int:

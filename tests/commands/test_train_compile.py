@@ -1,0 +1,83 @@
+"""Training with torch.compile, which needs a C++ compiler: the updates and checkpoints of a run without it."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+import torch
+
+from xltraining.checkpoint import load_checkpoint
+from xltraining.train import TrainingConfig, TrainingResult, train
+from xltraining.transformer_xl import TransformerXLConfig
+
+if TYPE_CHECKING:
+    from tests.helpers.invoking import Finished
+
+    Invoke = Callable[..., Finished]
+
+pytestmark = [
+    pytest.mark.native,
+    # torch warns of what its own compiler does.
+    pytest.mark.filterwarnings("ignore"),
+]
+
+# Without dropout, whose random numbers come from another generator in translated code.
+MODEL = TransformerXLConfig(
+    n_layer=2, n_head=2, d_model=16, d_head=8, d_inner=32, tgt_len=8, mem_len=8, dropout=0.0, dropatt=0.0
+)
+TRAINING = TrainingConfig(
+    steps=8, batch_size=2, learning_rate=1e-3, warmup_steps=2, log_every=1, checkpoint_every=4, threads=1
+)
+
+
+@pytest.fixture
+def text(tmp_path: Path) -> Path:
+    file = tmp_path / "text.txt"
+    file.write_bytes(b"one potato, two potatoes, three potatoes, four; " * 60)
+    return file
+
+
+def run(text: Path, out: Path, training: TrainingConfig, resume: bool = False) -> TrainingResult:
+    return train(MODEL, training, [text], [], out, resume=resume, report=lambda line: None, show_bar=False)
+
+
+def losses(result: TrainingResult) -> list[float]:
+    lines = (result.checkpoint.parent / "log.jsonl").read_text().splitlines()
+    return [json.loads(line)["bits_per_byte"] for line in lines]
+
+
+def test_updates_are_those_without_it_and_the_run_goes_on_without_it(
+    text: Path, tmp_path: Path, invoke: Invoke
+) -> None:
+    """Sums in another order differ by float32's rounding, 6e-8 of their terms, which eight updates make larger."""
+    plain = run(text, tmp_path / "plain", TRAINING)
+    whole = run(text, tmp_path / "whole", replace(TRAINING, compile=True))
+    assert losses(whole) == pytest.approx(losses(plain), rel=1e-5)
+    expected, found = (load_checkpoint(result.checkpoint).state_dict for result in (plain, whole))
+    assert list(found) == list(expected)  # no name of a wrapper
+    for name, weight in expected.items():
+        torch.testing.assert_close(found[name], weight, atol=1e-5, rtol=0)  # eight steps move a weight by up to 5e-3
+
+    resumed = run(text, tmp_path / "whole", replace(TRAINING, steps=9), resume=True)
+    assert resumed.step == 9 and not resumed.interrupted
+    bundle = tmp_path / "model.bundle"
+    invoke("convert", resumed.checkpoint, "-o", bundle).succeeded()
+    invoke("verify", bundle, resumed.checkpoint).succeeded()
+
+
+def test_a_machine_without_a_compiler_is_an_error(text: Path, tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "xlexport", "train", text, "-o", tmp_path / "run", "--compile", "--steps", "1"]
+    environment = os.environ | {"CXX": str(tmp_path / "missing"), "TORCHINDUCTOR_CACHE_DIR": str(tmp_path / "cache")}
+    finished = subprocess.run([*map(str, command)], check=False, env=environment, stderr=subprocess.PIPE, text=True)
+    assert finished.returncode != 0 and not (tmp_path / "run").exists()
+    (line,) = finished.stderr.splitlines()
+    assert "torch.compile does not work on this machine (" in line
+    assert line.endswith("Install a C++ compiler such as g++, or train without compile.")
