@@ -27,6 +27,7 @@ from xltraining.data.images import random_images
 from xltraining.data.photos import read_photos
 from xltraining.language_model import LanguageModel
 
+LARGE = 1e-4  # nats; what `xlexport verify` allows if both have the same buckets
 LossesByByte = npt.NDArray[np.float64]  # (images,bytes), nats
 
 
@@ -86,7 +87,9 @@ def main() -> None:
     print(f"| lossless WebP (Pillow, `method=6`) | {file_bits(images, 'WEBP', lossless=True, method=6):.3f} |")
     print(f"| trained model, PyTorch | {of_model.mean() / bit:.6f} |")
     print(f"| bundle | {of_bundle.mean() / bit:.6f} |")
-    print(f"\nlargest difference of a byte's score: {np.abs(of_model - of_bundle).max():.1e} nats")
+    differences = np.abs(of_model - of_bundle)
+    print(f"\nlargest difference of a byte's score: {differences.max():.1e} nats")
+    print(f"more than {LARGE} nats: {(differences > LARGE).sum():,} of {count:,} bytes")
     print(f"PyTorch {count / (between - began):,.0f} bytes/s, bundle {count / (ended - between):,.0f} bytes/s")
 
 

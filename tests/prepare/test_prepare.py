@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from xlexport import checkpoints
-from xlexport.prepare.units import counted, given
+from xlexport.prepare import units
+from xlexport.prepare.units import counted, given, trained
 from xlexport.prepare.writing import prepare_data
 from xlruntime.errors import TextError
 from xlruntime.tokenizers.vocabulary_tokenizer import VocabularyTokenizer
@@ -63,6 +64,19 @@ def test_characters_and_bytes(text: Path) -> None:
     found = symbols(counted([text], "characters"))
     assert found[0] == "<unk>" and found[1:3] == [" ", "t"] and set(found[1:]) == set(TEXT) - {"\ufeff"}
     assert counted([text], "bytes").n_token == 256
+
+
+def test_subwords_are_trained_on_lines_that_are_evenly_spaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("tokenizers")
+    lines = tmp_path / "lines.txt"
+    lines.write_text("aa aa\nqq qq\n" * 50)
+
+    def tokens_of(text: str) -> int:
+        return len(trained([lines], "bpe", 300, tmp_path).tokenizer.encode(text))
+
+    assert (tokens_of("aa"), tokens_of("qq")) == (1, 1)
+    monkeypatch.setattr(units, "SAMPLE", lines.stat().st_size // 2)
+    assert (tokens_of("aa"), tokens_of("qq")) == (1, 2)
 
 
 def test_a_text_that_is_not_utf8_is_refused(tmp_path: Path) -> None:

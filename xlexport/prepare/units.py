@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import io
+import itertools
+import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
@@ -25,7 +27,8 @@ __all__ = ["SUBWORDS", "PreparedTokenizer", "counted", "given", "trained"]
 SUBWORDS = ("bpe", "sentencepiece")
 EOS, UNK = "<eos>", "<unk>"
 NAMES = {"vocabulary": "vocabulary.json", "tokenizers": "tokenizer.json", "sentencepiece": "tokenizer.model"}
-SENTENCES = 1_000_000  # which a SentencePiece model is trained on at most
+SAMPLE = 1 << 24  # bytes of text, about, on which subwords are trained at most; libraries keep them in memory
+LONGEST_LINE = 1 << 16  # characters; a longer line is cut
 
 
 @dataclass(frozen=True)
@@ -121,6 +124,8 @@ def _complete(file: Path, words: bool, progress: Callable[[int], None]) -> Itera
 def trained(files: Sequence[Path], unit: str, vocab_size: int, folder: Path) -> PreparedTokenizer:
     """Train byte-level BPE (`tokenizers`) or a SentencePiece unigram model on the texts.
 
+    Of long texts every nth line is taken, so that the lines have about `SAMPLE` bytes.
+
     Args:
         unit: one of `SUBWORDS`.
         vocab_size: how many tokens to aim at; at least the 256 bytes.
@@ -133,7 +138,8 @@ def trained(files: Sequence[Path], unit: str, vocab_size: int, folder: Path) -> 
     kind = "tokenizers" if unit == "bpe" else "sentencepiece"
     path = folder / NAMES[kind]
     try:
-        path.write_bytes(_bpe(files, vocab_size) if unit == "bpe" else _sentencepiece(files, vocab_size))
+        lines = _sample(files)
+        path.write_bytes(_bpe(lines, vocab_size) if unit == "bpe" else _sentencepiece(lines, vocab_size))
     except (RuntimeError, ValueError) as error:
         raise XlexportError(
             f"the {unit} vocabulary could not be trained ({str(error).strip().splitlines()[-1]}).",
@@ -150,7 +156,18 @@ def _of_library(path: Path, kind: str) -> PreparedTokenizer:
     return PreparedTokenizer("token", kind, tokenizer, size, path.read_bytes())
 
 
-def _bpe(files: Sequence[Path], vocab_size: int) -> bytes:
+def _sample(files: Sequence[Path]) -> Iterator[str]:
+    """Yield lines with their ends, evenly spaced over the texts."""
+    every = max(1, math.ceil(sum(file.stat().st_size for file in files) / SAMPLE))
+    return itertools.islice(itertools.chain.from_iterable(map(_lines, files)), 0, None, every)
+
+
+def _lines(file: Path) -> Iterator[str]:
+    with file.open(encoding="utf-8-sig", newline="\n") as text:
+        yield from iter(lambda: text.readline(LONGEST_LINE), "")
+
+
+def _bpe(lines: Iterator[str], vocab_size: int) -> bytes:
     from tokenizers import Tokenizer as Library
     from tokenizers import decoders, models, pre_tokenizers, trainers
 
@@ -160,22 +177,20 @@ def _bpe(files: Sequence[Path], vocab_size: int) -> bytes:
     trainer = trainers.BpeTrainer(
         vocab_size=vocab_size, initial_alphabet=pre_tokenizers.ByteLevel.alphabet(), show_progress=False
     )
-    library.train([str(file) for file in files], trainer)
+    library.train_from_iterator(lines, trainer)
     return str(library.to_str(pretty=True)).encode("utf-8")
 
 
-def _sentencepiece(files: Sequence[Path], vocab_size: int) -> bytes:
+def _sentencepiece(lines: Iterator[str], vocab_size: int) -> bytes:
     import sentencepiece
 
     written = io.BytesIO()
     sentencepiece.SentencePieceTrainer.train(
-        input=[str(file) for file in files],
+        sentence_iterator=(line.removesuffix("\n") for line in lines),
         model_writer=written,
         vocab_size=vocab_size,
         hard_vocab_limit=False,
         byte_fallback=True,
-        input_sentence_size=SENTENCES,
-        shuffle_input_sentence=True,
         num_threads=1,
         minloglevel=2,
     )
