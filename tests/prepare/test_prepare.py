@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -83,6 +84,10 @@ def test_a_text_that_is_not_utf8_is_refused(tmp_path: Path) -> None:
     (tmp_path / "latin").write_bytes(b"caf\xe9 au lait")
     with pytest.raises(TextError, match="latin"):
         counted([tmp_path / "latin"], "words")
+    for unit, library in (("bpe", "tokenizers"), ("sentencepiece", "sentencepiece")):
+        if importlib.util.find_spec(library) is not None:
+            with pytest.raises(TextError, match="latin"):
+                trained([tmp_path / "latin"], unit, 300, tmp_path)
 
 
 @pytest.mark.parametrize("by_line", [False, True], ids=["files", "lines"])

@@ -82,12 +82,13 @@ def prepare(
     _refuse_what_does_not_count(unit, tokenizer, vocab_style, vocab_size, min_count, lower_case, clusters, cutoffs)
     from xlexport.prepare.units import SUBWORDS, counted, given, trained
     from xlexport.prepare.writing import prepare_data
+    from xlruntime import messages
 
     def make(folder: Path) -> PreparedTokenizer:
         if tokenizer is not None:
             return given(tokenizer, vocab_style)
         if unit in SUBWORDS:
-            tell(f"training {vocab_size or 8000:,} {unit} tokens on {len(files)} files")
+            tell(f"training {vocab_size or 8000:,} {unit} tokens on {messages.counted(len(files), 'file')}")
             return trained(files, unit, vocab_size or 8000, folder)
         return counted(
             files,

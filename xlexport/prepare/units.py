@@ -16,7 +16,7 @@ from xlexport.errors import XlexportError
 from xlexport.extras import require
 from xlexport.prepare.counting import SymbolCounts
 from xlexport.tokenizer_choice import file_kind
-from xlruntime import spec
+from xlruntime import TextError, spec
 from xlruntime.documents import TextCounts, Tokenizer, text_pieces
 from xlruntime.tokenizers import ByteTokenizer, make_tokenizer
 from xlruntime.tokenizers.vocabulary import Vocabulary
@@ -28,7 +28,7 @@ SUBWORDS = ("bpe", "sentencepiece")
 EOS, UNK = "<eos>", "<unk>"
 NAMES = {"vocabulary": "vocabulary.json", "tokenizers": "tokenizer.json", "sentencepiece": "tokenizer.model"}
 SAMPLE = 1 << 24  # bytes of text, about, on which subwords are trained at most; libraries keep them in memory
-LONGEST_LINE = 1 << 16  # characters; a longer line is cut
+LONGEST_LINE = 1 << 16  # characters; a longer line may be cut
 
 
 @dataclass(frozen=True)
@@ -132,7 +132,8 @@ def trained(files: Sequence[Path], unit: str, vocab_size: int, folder: Path) -> 
         folder: where the file is written; it must exist.
 
     Raises:
-        MissingDependencyError: the library is not installed. XlexportError: it cannot train on these texts.
+        MissingDependencyError: the library is not installed. TextError: a text is not UTF-8.
+        XlexportError: the library cannot train on these texts.
     """
     require("text")
     kind = "tokenizers" if unit == "bpe" else "sentencepiece"
@@ -140,6 +141,8 @@ def trained(files: Sequence[Path], unit: str, vocab_size: int, folder: Path) -> 
     try:
         lines = _sample(files)
         path.write_bytes(_bpe(lines, vocab_size) if unit == "bpe" else _sentencepiece(lines, vocab_size))
+    except TextError:
+        raise
     except (RuntimeError, ValueError) as error:
         raise XlexportError(
             f"the {unit} vocabulary could not be trained ({str(error).strip().splitlines()[-1]}).",
@@ -163,8 +166,15 @@ def _sample(files: Sequence[Path]) -> Iterator[str]:
 
 
 def _lines(file: Path) -> Iterator[str]:
-    with file.open(encoding="utf-8-sig", newline="\n") as text:
-        yield from iter(lambda: text.readline(LONGEST_LINE), "")
+    held = ""
+    for piece in _complete(file, words=False, progress=lambda size: None):
+        *lines, held = (held + piece).split("\n")
+        yield from (f"{line}\n" for line in lines)
+        if len(held) > LONGEST_LINE:
+            yield held
+            held = ""
+    if held:
+        yield held
 
 
 def _bpe(lines: Iterator[str], vocab_size: int) -> bytes:
