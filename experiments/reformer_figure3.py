@@ -9,10 +9,9 @@ two. Below the table are the differences between models, in standard errors.
 
 from __future__ import annotations
 
-from experiments.orderings import Ordering, print_orderings
-from experiments.reformer_scales import SCALES, config_of, curves, draw, held_out_bits, variant
-from experiments.running import Experiment, experiment_options, mean_and_error, print_rows
-from xlexport.figures import check_picture
+from experiments.orderings import Ordering
+from experiments.reformer_scales import SCALES, compare, config_of, variant
+from experiments.running import Experiment, experiment_options
 
 __all__ = ["ORDERINGS", "VARIANTS", "main"]
 
@@ -35,16 +34,11 @@ ORDERINGS = (
 @experiment_options(scales=SCALES, config_of=config_of)
 def main(experiment: Experiment) -> None:
     """Compare shared with separate queries and keys, and reversible with ordinary layers, in bits of held-out text."""
-    picture = experiment.folder / "reformer_figure3.png"
-    check_picture(picture)
-    found = held_out_bits(experiment, VARIANTS)
-    lines = curves(experiment, VARIANTS)
-    experiment.keep("reformer_figure3", {"bits": found, "curves": lines})
-    print_rows(
-        ("queries and keys", "layers", "bits"), [(*name.split(), mean_and_error(one)) for name, one in found.items()]
-    )
-    print_orderings(ORDERINGS, found)
-    draw(picture, lines, "updates", "bits per unit of the training text")
+    compare(experiment, "reformer_figure3", VARIANTS, ORDERINGS, ("queries and keys", "layers"), _kinds)
+
+
+def _kinds(name: str) -> tuple[str, ...]:
+    return tuple(name.split())
 
 
 if __name__ == "__main__":

@@ -19,9 +19,9 @@ from pathlib import Path
 import click
 import torch
 
-from experiments.orderings import Ordering, print_orderings
-from experiments.reformer_scales import SCALES, Point, config_of, curves, draw, held_out_bits, variant
-from experiments.running import Experiment, ExperimentCommand, experiment_options, mean_and_error, print_rows
+from experiments.orderings import Ordering
+from experiments.reformer_scales import SCALES, Point, compare, config_of, draw, variant
+from experiments.running import Experiment, ExperimentCommand, experiment_options, print_rows
 from xlexport.figures import check_picture
 from xltraining.reformer import ReformerConfig
 from xltraining.reformer.attention import Context, SharedAttention
@@ -49,14 +49,7 @@ def main() -> None:
 @experiment_options(scales=SCALES, config_of=config_of)
 def layers(experiment: Experiment) -> None:
     """Train models of 1, 2 and 4 LSH layers."""
-    picture = experiment.folder / "reformer_figure5_layers.png"
-    check_picture(picture)
-    found = held_out_bits(experiment, VARIANTS)
-    lines = curves(experiment, VARIANTS)
-    experiment.keep("reformer_figure5_layers", {"bits": found, "curves": lines})
-    print_rows(("LSH layers", "bits"), [(name, mean_and_error(one)) for name, one in found.items()])
-    print_orderings(ORDERINGS, found)
-    draw(picture, lines, "updates", "bits per unit of the training text")
+    compare(experiment, "reformer_figure5_layers", VARIANTS, ORDERINGS, ("LSH layers",))
 
 
 def attention_of(kind: str, chunk: int, rounds: int, length: int) -> SharedAttention:

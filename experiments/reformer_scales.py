@@ -6,19 +6,20 @@ All models have rotary positions, because a short training does not learn to use
 from __future__ import annotations
 
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from experiments.running import STREAMS, Experiment, standard_error
+from experiments.orderings import Ordering, print_orderings
+from experiments.running import STREAMS, Experiment, mean_and_error, print_rows, standard_error
 from experiments.scales import Scale, Variant
-from xlexport.figures import save_picture
+from xlexport.figures import check_picture, save_picture
 from xltraining.evaluation import evaluate
 from xltraining.language_model import LanguageModel
 from xltraining.reformer import ReformerConfig
 
-__all__ = ["SCALES", "Point", "bits", "config_of", "curves", "draw", "held_out_bits", "point", "variant"]
+__all__ = ["SCALES", "Point", "bits", "compare", "config_of", "draw", "point", "variant"]
 
 Point = tuple[float, ...]
 """A point of a plot: across, up, and the standard error of up if it is known."""
@@ -71,12 +72,31 @@ def bits(experiment: Experiment, model: LanguageModel) -> float:
     return evaluate(model, experiment.held_out, experiment.scale.tgt_len, STREAMS)
 
 
-def held_out_bits(experiment: Experiment, variants: Sequence[Variant]) -> dict[str, list[float]]:
-    """Train the models, and return bits per unit of the held-out text by name, one for each seed."""
+def compare(
+    experiment: Experiment,
+    figure: str,
+    variants: Sequence[Variant],
+    orderings: Sequence[Ordering],
+    columns: tuple[str, ...],
+    cells: Callable[[str], tuple[str, ...]] = lambda name: (name,),
+) -> None:
+    """Train the models; print bits of the held-out text and differences, and draw curves of the training text.
+
+    Args:
+        figure: name of the .json and .png file.
+        columns: titles; cells: what they hold for the name of a model, without the bits at the end.
+    """
+    picture = experiment.folder / f"{figure}.png"
+    check_picture(picture)
     chosen = experiment.chosen(variants)
     experiment.run(chosen)
     seeds = range(experiment.seeds)
-    return {one.name: [bits(experiment, experiment.trained(one, seed)) for seed in seeds] for one in chosen}
+    found = {one.name: [bits(experiment, experiment.trained(one, seed)) for seed in seeds] for one in chosen}
+    lines = _curves(experiment, chosen)
+    experiment.keep(figure, {"bits": found, "curves": lines})
+    print_rows((*columns, "bits"), [(*cells(name), mean_and_error(one)) for name, one in found.items()])
+    print_orderings(orderings, found)
+    draw(picture, lines, "updates", "bits per unit of the training text")
 
 
 def point(across: float, up: Sequence[float]) -> Point:
@@ -84,10 +104,10 @@ def point(across: float, up: Sequence[float]) -> Point:
     return across, statistics.fmean(up), standard_error(up)
 
 
-def curves(experiment: Experiment, variants: Sequence[Variant]) -> dict[str, list[Point]]:
+def _curves(experiment: Experiment, variants: Sequence[Variant]) -> dict[str, list[Point]]:
     """Return bits of the training text by number of updates, as means of the seeds, by name of the model."""
     found = {}
-    for one in experiment.chosen(variants):
+    for one in variants:
         seeds = [experiment.curve(one, seed) for seed in range(experiment.seeds)]
         found[one.name] = [point(same[0][0], [bits for _, bits in same]) for same in zip(*seeds, strict=True)]
     return found

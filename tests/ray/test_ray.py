@@ -233,6 +233,7 @@ def test_rows_are_those_of_one_machine_after_kills(tmp_path: Path) -> None:
     resumed = subprocess.run(command(*options, "--resume"), capture_output=True, text=True, check=False)
     assert resumed.returncode == 1  # some documents have no score
     assert "Traceback" not in resumed.stderr
+    assert "the column `error` says why" in resumed.stderr
     assert {path: path.stat().st_mtime_ns for path in done} == done
     found = rows_in(output)
     poisoned = {name: row for name, row in found.items() if row["error"] is not None}

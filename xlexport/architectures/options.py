@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, Literal
 
-__all__ = ["Kind", "Option", "flags"]
+__all__ = ["REVERSIBLE", "Kind", "Option", "flags"]
 
 Kind = Literal["integer", "number", "text", "boolean", "flag", "choice", "integers", "names"]
 
@@ -39,6 +39,14 @@ class Option:
     def flag(self) -> str:
         """The name on the command line."""
         return f"--{self.name.replace('_', '-')}"
+
+
+REVERSIBLE = Option(
+    "reversible",
+    "boolean",
+    "Whether reversible layers compute activations again in the backward pass, to save memory.",
+    True,
+)
 
 
 def flags(names: Iterable[str]) -> str:

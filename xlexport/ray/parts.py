@@ -41,9 +41,8 @@ class File:
         Raises:
             TextError: it does not exist.
         """
-        place = Place(self.uri)
-        status = place.status
-        if place.kind == "nothing":
+        status = Place(self.uri).status
+        if status.type.name == "NotFound":
             raise TextError(f"{self.name}: no such file.", repair="Check the path; all machines must see it.")
         return [self.uri, status.size, str(status.mtime)]
 

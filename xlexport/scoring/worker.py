@@ -111,7 +111,7 @@ def _sendable(error: Exception) -> Exception:
     """Return an error that another process can load."""
     try:
         pickle.loads(pickle.dumps(error))
-    except Exception:
+    except Exception:  # classes of libraries may raise anything here; none may hide the error itself
         return XlexportError(f"{type(error).__name__}: {error}")
     return error
 

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from xltraining.errors import DataError
 
-__all__ = ["ByteStreams", "read_bytes"]
+__all__ = ["ByteStreams", "check_length", "read_bytes"]
 
 
 def read_bytes(files: Sequence[Path]) -> Tensor:
@@ -34,6 +34,21 @@ def read_bytes(files: Sequence[Path]) -> Tensor:
     return torch.frombuffer(bytearray(b"".join(parts)), dtype=torch.uint8) if parts else torch.empty(0).byte()
 
 
+def check_length(text: str, count: int, unit: str, batch_size: int, segment_len: int) -> None:
+    """Refuse a text, which messages call `text`, of too few units to give each stream a segment of its own.
+
+    Raises:
+        DataError: it is too short.
+    """
+    needed = batch_size * (segment_len + 1)
+    if count < needed:
+        raise DataError(
+            f"{text} is too short: {count:,} {unit}, and {batch_size} streams with segments of {segment_len} need at "
+            f"least {needed:,}.",
+            repair="Give more text, or a smaller batch size or segment length.",
+        )
+
+
 class ByteStreams:
     """Batches whose rows walk one text in parallel, segment by segment, so that memory carries from batch to batch.
 
@@ -48,13 +63,7 @@ class ByteStreams:
         Raises:
             DataError: the text is too short to give each row a segment of its own.
         """
-        needed = batch_size * (segment_len + 1)
-        if len(text) < needed:
-            raise DataError(
-                f"the training text is too short: {len(text):,} bytes, and {batch_size} streams with segments of "
-                f"{segment_len} need at least {needed:,}.",
-                repair="Give more text, or a smaller batch size or segment length.",
-            )
+        check_length("the training text", len(text), "bytes", batch_size, segment_len)
         self.text, self.segment_len = text, segment_len
         generator = torch.Generator().manual_seed(seed)
         start = int(torch.randint(len(text), (1,), generator=generator))

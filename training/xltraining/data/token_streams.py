@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from xltraining.data.byte_streams import check_length
 from xltraining.data.token_shards import Split, TokenIds
 from xltraining.errors import DataError
 
@@ -36,7 +37,7 @@ class OrderedStreams:
         Raises:
             DataError: it is too short to give each row a segment of its own.
         """
-        _check_length(split, batch_size, segment_len)
+        check_length(f"{split.folder}: the training text", len(split), "tokens", batch_size, segment_len)
         self.split, self.segment_len, self.n_token = split, segment_len, n_token
         generator = torch.Generator().manual_seed(seed)
         start = int(torch.randint(len(split), (1,), generator=generator))
@@ -61,7 +62,7 @@ class ShuffledStreams:
         Raises:
             DataError: it is too short to give each row a segment of its own.
         """
-        _check_length(split, batch_size, segment_len)
+        check_length(f"{split.folder}: the training text", len(split), "tokens", batch_size, segment_len)
         self.split, self.segment_len, self.n_token, self.seed = split, segment_len, n_token, seed
         self._documents = split.document_starts()
         self._lengths = np.diff(self._documents, append=len(split))
@@ -99,16 +100,6 @@ class ShuffledStreams:
             if len(self._orders) > 2:
                 del self._orders[next(iter(self._orders))]  # the one that was made first
         return self._orders[lap]
-
-
-def _check_length(split: Split, batch_size: int, segment_len: int) -> None:
-    needed = batch_size * (segment_len + 1)
-    if len(split) < needed:
-        raise DataError(
-            f"{split.folder}: the training text is too short: {len(split):,} tokens, and {batch_size} streams with "
-            f"segments of {segment_len} need at least {needed:,}.",
-            repair="Give more text, or a smaller batch size or segment length.",
-        )
 
 
 def _pair(rows: Sequence[TokenIds], n_token: int) -> tuple[Tensor, Tensor]:

@@ -144,14 +144,27 @@ class Attention(nn.Module):
         return rows.detach().narrow(dim, N - keep, keep).clone()
 
 
-class LocalAttention(Attention):
-    """Attention to the query's own chunk and the chunks before it, with separate queries and keys."""
+class _OwnKeys(Attention):
+    """Attention whose queries and keys have projections of their own."""
 
     def __init__(self, config: ReformerConfig) -> None:
         super().__init__(config)
         heads = config.n_head * config.d_head
         self.query = nn.Linear(config.d_model, heads, bias=False)
         self.key = nn.Linear(config.d_model, heads, bias=False)
+
+    def _projected(self, normed: Tensor, rows: Tensor, context: Context) -> tuple[Tensor, Tensor, Tensor]:
+        """Return queries (B,H,S,h) of the segment, and keys and values (B,H,M+S,h) of memory and segment."""
+        M = context.rows.shape[1]
+        return (
+            self._placed(self._heads(self.query(normed)), context.position) / math.sqrt(self.config.d_head),
+            self._placed(self._heads(self.key(rows)), context.position - M),
+            self._heads(self.value(rows)),
+        )
+
+
+class LocalAttention(_OwnKeys):
+    """Attention to the query's own chunk and the chunks before it, with separate queries and keys."""
 
     def forward(
         self, hidden: Tensor, context: Context, forced: Tensor | None = None, known: Tensor | None = None
@@ -160,11 +173,8 @@ class LocalAttention(Attention):
         config = self.config
         normed = self.norm(hidden)
         rows = torch.cat([context.rows, normed], dim=1)
-        M = context.rows.shape[1]
         mixed = local_attention(
-            self._placed(self._heads(self.query(normed)), context.position) / math.sqrt(config.d_head),
-            self._placed(self._heads(self.key(rows)), context.position - M),
-            self._heads(self.value(rows)),
+            *self._projected(normed, rows, context),
             position=context.position,
             chunk=config.local_chunk_length,
             chunks_before=config.local_chunks_before,
@@ -173,14 +183,8 @@ class LocalAttention(Attention):
         return self._out(mixed), Attended((self._kept(rows, 1, config.local_rows), None))
 
 
-class SeparateAttention(Attention):
+class SeparateAttention(_OwnKeys):
     """Full attention of a Transformer: queries and keys of their own, and a token also sees itself."""
-
-    def __init__(self, config: ReformerConfig) -> None:
-        super().__init__(config)
-        heads = config.n_head * config.d_head
-        self.query = nn.Linear(config.d_model, heads, bias=False)
-        self.key = nn.Linear(config.d_model, heads, bias=False)
 
     def forward(
         self, hidden: Tensor, context: Context, forced: Tensor | None = None, known: Tensor | None = None
@@ -190,9 +194,7 @@ class SeparateAttention(Attention):
         normed = self.norm(hidden)
         rows = torch.cat([context.rows, normed], dim=1)
         mixed = full_attention(
-            self._placed(self._heads(self.query(normed)), context.position) / math.sqrt(config.d_head),
-            self._placed(self._heads(self.key(rows)), context.position - context.rows.shape[1]),
-            self._heads(self.value(rows)),
+            *self._projected(normed, rows, context),
             reach=hidden.shape[1] if config.whole else config.mem_len,
             dropout=self.dropatt,
             itself=True,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from xlexport.architectures.options import Option
+from xlexport.architectures.options import REVERSIBLE, Option
 
 __all__ = ["RUN_OPTIONS", "TRAINING_OPTIONS"]
 
@@ -18,11 +18,4 @@ TRAINING_OPTIONS = (
     Option("dropout", "number", "Dropout.", 0.1),
     Option("dropatt", "number", "Dropout of attention weights.", 0.0),
 )
-RUN_OPTIONS = (
-    Option(
-        "reversible",
-        "boolean",
-        "Whether reversible layers compute activations again in the backward pass, to save memory.",
-        True,
-    ),
-)
+RUN_OPTIONS = (REVERSIBLE,)

@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from xlexport.architectures.options import Option, flags
+from xlexport.architectures.options import REVERSIBLE, Option, flags
 
 __all__ = ["RUN_OPTIONS", "TRAINING_OPTIONS", "training_config", "training_problems"]
 
@@ -68,12 +68,7 @@ TRAINING_OPTIONS = (
     Option("dropatt", "number", "Dropout of attention weights.", 0.0),
 )
 RUN_OPTIONS = (
-    Option(
-        "reversible",
-        "boolean",
-        "Whether a Reformer computes activations again in the backward pass, to save memory.",
-        True,
-    ),
+    REVERSIBLE,
     Option(
         "swap_layers",
         "boolean",
