@@ -15,6 +15,7 @@ from xlexport.ops.relative_attention import relative_attention
 __all__ = ["RelativeAttentionInt8", "relative_attention_int8"]
 
 LARGEST = 127  # of a row's numbers; -128 is not used
+LARGEST_QUERY = 63  # unsigned, with 64 for zero: two products with rows stay within int16, see `quantize.dynamic_int8`
 
 
 @library.custom_op("xlexport::relative_attention_int8", mutates_args=())
@@ -38,6 +39,8 @@ def relative_attention_int8(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     """Compute `relative_attention` over rings of integers; new rows are rounded once, before anything reads them.
 
+    Queries with content bias are rounded to ±63 steps of their own before they meet keys.
+
     Args:
         memory_key, memory_value: (B, H, C, d) int8.
         memory_key_scale, memory_value_scale: (B, H, C); a row is its integers times its scale.
@@ -48,7 +51,8 @@ def relative_attention_int8(
     (B, S, _), (_, H, C, d) = qkv.shape, memory_key.shape
     query, key, value = qkv.view(B, S, 3, H, d).permute(2, 0, 3, 1, 4)  # each (B, H, S, d)
     slots = torch.remainder(offset + torch.arange(S, device=qkv.device), C)
-    (key, key_scale), (value, value_scale) = _rounded(key), _rounded(value)
+    (key, key_scale), (value, value_scale) = _rounded(key, LARGEST), _rounded(value, LARGEST)
+    content_query, content_scale = _rounded(query + content_bias, LARGEST_QUERY)
     memory_key = memory_key.index_copy(2, slots, key)
     memory_key_scale = memory_key_scale.index_copy(2, slots, key_scale)
     memory_value = memory_value.index_copy(2, slots, value)
@@ -56,7 +60,7 @@ def relative_attention_int8(
     rounded = torch.stack([query, key * key_scale.unsqueeze(3), value * value_scale.unsqueeze(3)])
     attended, _, _ = relative_attention(
         rounded.permute(1, 3, 0, 2, 4).reshape(B, S, 3 * H * d),
-        content_bias,
+        content_query * content_scale.unsqueeze(3) - query,  # a bias for each query
         position_bias,
         memory_key * memory_key_scale.unsqueeze(3),
         memory_value * memory_value_scale.unsqueeze(3),
@@ -73,11 +77,11 @@ def _(qkv: Tensor, content_bias: Tensor, position_bias: Tensor, *rings: Tensor) 
     return qkv.new_empty(*qkv.shape[:2], H * d), *(torch.empty_like(ring) for ring in rings[:4])
 
 
-def _rounded(rows: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the integers of rows (…, d), and their scales (…); a row of zeros has the scale 1."""
-    scale = rows.abs().amax(dim=-1) / LARGEST
+def _rounded(rows: Tensor, largest: int) -> tuple[Tensor, Tensor]:
+    """Return the integers of rows (…, d), at most `largest`, and their scales (…); a row of zeros has the scale 1."""
+    scale = rows.abs().amax(dim=-1) / largest
     scale = torch.where(scale > 0, scale, 1.0)
-    return (rows / scale.unsqueeze(-1)).round().clamp(-LARGEST, LARGEST).to(torch.int8), scale
+    return (rows / scale.unsqueeze(-1)).round().clamp(-largest, largest).to(torch.int8), scale
 
 
 @script(OPSET, default_opset=op)
@@ -102,7 +106,7 @@ def RelativeAttentionInt8(
 ) -> tuple[FLOAT[...], INT8[...], FLOAT[...], INT8[...], FLOAT[...]]:
     """Compute `relative_attention_int8` in standard operators; see `RelativeAttention` for the shift.
 
-    Queries and weights are rounded to integers, too, so that both products are products of integers.
+    Both products are products of integers. A query has 7 bits. A weight has 14: a high and a low part of 7 bits each.
     """
     d = op.Shape(content_bias, start=2)
     S = op.Shape(near_mask, start=2, end=3)
@@ -117,8 +121,10 @@ def RelativeAttentionInt8(
     nothing = op.Constant(value_float=0.0)
     zero = op.Cast(nothing, to=3)  # int8
     no_sign = op.Cast(nothing, to=2)  # uint8
-    step = op.Constant(value_float=0.007874015748031496)  # 1 / 127
-    fine_step = op.Constant(value_float=0.00392156862745098)  # 1 / 255
+    middle = op.Cast(op.Constant(value_float=64.0), to=2)
+    query_step = op.Constant(value_float=0.015873015873015872)  # 1 / 63
+    high_step = op.Constant(value_float=0.007874015748031496)  # 1 / 127
+    low_step = op.Constant(value_float=6.249218847644036e-05)  # 1 / (127 · 126): the low part is ±63
 
     query_rows, key_rows, value_rows = op.Split(qkv, axis=2, num_outputs=3)
     query = op.Transpose(op.Reshape(query_rows, split), perm=[0, 2, 1, 3])  # (B, H, S, d)
@@ -137,9 +143,8 @@ def RelativeAttentionInt8(
 
     content_query = query + content_bias
     query_largest = op.ReduceMax(op.Abs(content_query), rest)  # (B, H, S, 1)
-    query_numbers = op.QuantizeLinear(content_query / query_largest, step, zero)
     products = op.MatMul(
-        op.DequantizeLinear(query_numbers, step, zero),
+        op.DequantizeLinear(op.QuantizeLinear(content_query / query_largest, query_step, middle), query_step, middle),
         op.DequantizeLinear(op.Transpose(new_memory_key, perm=[0, 1, 3, 2]), unit, zero),
     )
     content = products * query_largest * op.Unsqueeze(new_memory_key_scale, third)  # (B, H, S, C) by slot
@@ -151,10 +156,10 @@ def RelativeAttentionInt8(
     position = op.Concat(newest_far, newest_near, oldest_far, oldest_near, axis=3)  # (B, H, S, C) by slot
     weights = op.Softmax(content + position, axis=-1) * op.Unsqueeze(new_memory_value_scale, third)
     weight_largest = op.ReduceMax(weights, rest)
-    weight_numbers = op.QuantizeLinear(weights / weight_largest, fine_step, no_sign)
-    sums = op.MatMul(
-        op.DequantizeLinear(weight_numbers, fine_step, no_sign), op.DequantizeLinear(new_memory_value, unit, zero)
-    )
-    rows = op.Transpose(sums * weight_largest, perm=[0, 2, 1, 3])
-    attended = op.Reshape(rows, op.Concat(as_before, rest, axis=0))
+    share = weights / weight_largest
+    high = op.DequantizeLinear(op.QuantizeLinear(share, high_step, no_sign), high_step, no_sign)
+    low = op.DequantizeLinear(op.QuantizeLinear(share - high, low_step, middle), low_step, middle)
+    values = op.DequantizeLinear(new_memory_value, unit, zero)
+    sums = op.MatMul(high, values) + op.MatMul(low, values)
+    attended = op.Reshape(op.Transpose(sums * weight_largest, perm=[0, 2, 1, 3]), op.Concat(as_before, rest, axis=0))
     return attended, new_memory_key, new_memory_key_scale, new_memory_value, new_memory_value_scale

@@ -65,7 +65,7 @@ inline Case make_case() {
   return made;
 }
 
-// Compute what the operator returns: attended, and both rings. `change` is called with the sum of a query and a bias.
+// Compute what the operator returns: attended, and both rings. `change` is called with each query and its content bias.
 template <typename Change>
 void reference(const Case& c, std::vector<double>* attended, std::vector<float>* key, std::vector<float>* value,
                Change change) {
@@ -91,10 +91,11 @@ void reference(const Case& c, std::vector<double>* attended, std::vector<float>*
         auto biased = [&](const std::vector<float>& bias) {
           std::vector<float> sum(given, given + d);
           for (int64_t k = 0; k < d; ++k) sum[static_cast<size_t>(k)] += bias[static_cast<size_t>(h * d + k)];
-          change(&sum);
           return sum;
         };
-        const std::vector<float> content = biased(c.content_bias), rotated = biased(c.position_bias);
+        std::vector<float> content = biased(c.content_bias);
+        const std::vector<float> rotated = biased(c.position_bias);
+        change(&content);
         double most = -INFINITY, sum = 0;
         for (int64_t age = 0; age < C; ++age) {
           const int64_t distance = C - S + i - age, slot = (c.offset + S + age) % C;
