@@ -20,7 +20,7 @@ from tests.helpers.paths import GOLDEN
 from tests.helpers.tiers import thinned
 from xlexport.choices import DTYPES
 from xlexport.errors import OutputExistsError, ParityError, QuantizationError
-from xlexport.quantize.dynamic_int8 import quantize_columns
+from xlexport.quantize.dynamic_int8 import _limit_pairs, quantize_columns
 from xlexport.quantize.gate import Difference, compare, log_probs, products_to_keep
 from xlexport.quantize.graphs import product_names
 from xlexport.quantize.matmuls import find_products
@@ -75,14 +75,28 @@ def weights(rows: int, columns: int) -> npt.NDArray[np.float32]:
     return made
 
 
-def test_columns_are_within_half_a_step() -> None:
-    exact = weights(40, 24)
+@pytest.mark.parametrize("rows", [256, 41])  # of 41 rows, the last has no neighbour
+def test_columns_fit_any_processor_and_lose_no_more_than_7_bits(rows: int) -> None:
+    exact = weights(rows, 24)
     integers, step = quantize_columns(exact)
     assert integers.dtype == np.int8
     assert np.abs(integers.astype(int)).max() == 127
-    assert (np.abs(integers * step - exact) <= step / 2 * (1 + 1e-6)).all()  # the product itself is rounded
+    pairs = integers[: rows // 2 * 2].astype(int).reshape(-1, 2, 24)
+    for sign in (1, -1):
+        assert np.clip(sign * pairs, 0, None).sum(axis=1).max() <= 128
+    plain = np.maximum(np.abs(exact).max(axis=0) / 63.5, 1e-30)
+    lost = np.square(integers * step - exact).sum(axis=0)
+    assert (lost <= np.square(np.rint(exact / plain) * plain - exact).sum(axis=0) * (1 + 1e-5)).all()
     assert step[1] > 10 * step[2]
     assert not integers[:, 0].any()
+
+
+def test_pairs_that_are_too_large_move_towards_zero_together() -> None:
+    column = np.array([127, 127, -127, -30, 127, -127, 1, 127], np.float32)
+    _, step = quantize_columns(np.stack([column] * 16, axis=1))
+    assert step[0] > 1  # a finer one would lose more
+    limited = _limit_pairs(column[:, None])
+    assert limited[:, 0].tolist() == [64, 64, -113, -15, 127, -127, 1, 127]
 
 
 @pytest.mark.parametrize("rows", [256, 200, 16])  # whole blocks, a partial block at the end, less than one block
@@ -129,7 +143,8 @@ def test_int8_weights_are_those_of_the_float32_graph(quantized: Callable[[Path, 
     found = ir.load(folder / "score.onnx").graph.initializers
     for product in find_products(ir.load(BYTES / "score.onnx")):
         integers, step = (found[f"{product.name}.{part}"].const_value.numpy() for part in ("int8", "step"))
-        assert (np.abs(integers * step - product.read()) <= step / 2 * (1 + 1e-6)).all()
+        wanted, wanted_step = quantize_columns(product.read())
+        assert np.array_equal(integers, wanted) and np.array_equal(step, wanted_step)
 
 
 # What is published.
@@ -144,7 +159,9 @@ def test_scores_are_near_those_of_float32(source: Path, dtype: str, quantized: C
     model, exact = load(folder, threads=1), load(source, threads=1)
     ids = random_ids(90, seed=3, vocab_size=min(exact.bundle.vocab_size, 256))
     difference = np.abs(log_probs(model, ids) - log_probs(exact, ids))
-    assert 0 < difference.max() <= NEAR[dtype]
+    # A rounded hash may fall into another bucket. Then a few tokens see other keys, which is no error.
+    share = 0.9 if exact.bundle.architecture == "reformer" else 1.0
+    assert 0 < np.quantile(difference, share) <= NEAR[dtype]
     drawn = list(model.generate(ids[:20], max_tokens=5))
     assert len(drawn) == 5
 
