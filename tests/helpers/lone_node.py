@@ -16,7 +16,7 @@ from xlexport.export.onnx import IR_VERSION, OPSET
 from xlexport.ops import DOMAIN, add_functions
 from xlruntime.placement import RECORD_PLACEMENT
 
-__all__ = ["lone_node", "lone_session"]
+__all__ = ["lone_model", "lone_node", "lone_session"]
 
 Array = npt.NDArray[Any]
 KINDS = {
@@ -29,13 +29,8 @@ KINDS = {
 }
 
 
-def lone_session(
-    name: str, given: Sequence[Array], n_outputs: int, library: Path | None = None, threads: int = 1, **attributes: Any
-) -> ort.InferenceSession:
-    """Open a graph of one custom node with inputs x0, x1, … of the types of `given`, and of any shape.
-
-    The file has the body of the operator. With the library of kernels registered, its kernel runs instead.
-    """
+def lone_model(name: str, given: Sequence[Array], n_outputs: int, **attributes: Any) -> bytes:
+    """Return a graph of one custom node, with its body. Inputs x0, x1, … have the types of `given`, and any shape."""
     taken = [onnx.helper.make_tensor_value_info(f"x{i}", KINDS[x.dtype], None) for i, x in enumerate(given)]
     outputs = [onnx.ValueInfoProto(name=f"y{i}") for i in range(n_outputs)]
     node = onnx.helper.make_node(
@@ -45,13 +40,20 @@ def lone_session(
     imports = [onnx.helper.make_opsetid("", OPSET)]
     model = ir.serde.deserialize_model(onnx.helper.make_model(graph, ir_version=IR_VERSION, opset_imports=imports))
     add_functions(model)
+    return ir.serde.serialize_model(model).SerializeToString()
+
+
+def lone_session(
+    name: str, given: Sequence[Array], n_outputs: int, library: Path | None = None, threads: int = 1, **attributes: Any
+) -> ort.InferenceSession:
+    """Open the graph of `lone_model`. With the library of kernels registered, the operator's kernel runs."""
     options = ort.SessionOptions()
     options.intra_op_num_threads = threads
     options.log_severity_level = 4  # errors reach the test as exceptions
     options.add_session_config_entry(RECORD_PLACEMENT, "1")
     if library is not None:
         options.register_custom_ops_library(str(library))
-    content = ir.serde.serialize_model(model).SerializeToString()
+    content = lone_model(name, given, n_outputs, **attributes)
     return ort.InferenceSession(content, options, providers=["CPUExecutionProvider"])
 
 
