@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import warnings
 from pathlib import Path
 from typing import TypeVar
 
@@ -55,6 +56,7 @@ def open_as(
     kernels = find_kernels(ops, where)
     bundle = read_bundle(path, check_files=False)
     _check_kind(path, bundle, translates)
+    _warn_of_saturation(path, bundle)
     files = BundleFiles(path, bundle)  # before digests are compared, to notice files replaced meanwhile
     size = sum(file.size for file in bundle.files.values())
     checked = "compared with their digests" if check_files else "not compared with their digests"
@@ -83,4 +85,15 @@ def _check_kind(folder: Path, bundle: Bundle, translates: bool) -> None:
             f"{folder}: an encoder-decoder, which turns one text into another, so it neither scores nor continues "
             "documents.",
             repair="Use `xlexport translate`, or open it with xlruntime.load_translator.",
+        )
+
+
+def _warn_of_saturation(folder: Path, bundle: Bundle) -> None:
+    """Warn of an int8 bundle whose weights were not limited to what 16 bits can hold."""
+    quantization = bundle.provenance.get("quantization")
+    if bundle.precision == "int8" and not (isinstance(quantization, dict) and "largest_pair" in quantization):
+        warnings.warn(
+            f"{folder}: an earlier version quantized it to int8, and sums may saturate on processors without VNNI, so "
+            "scores may be wrong there. Quantize the float32 bundle again.",
+            stacklevel=4,
         )

@@ -147,6 +147,14 @@ def test_int8_weights_are_those_of_the_float32_graph(quantized: Callable[[Path, 
         assert np.array_equal(integers, wanted) and np.array_equal(step, wanted_step)
 
 
+def test_int8_of_an_earlier_version_is_named(quantized: Callable[[Path, str], Path], tmp_path: Path) -> None:
+    folder = Path(shutil.copytree(quantized(BYTES, "int8"), tmp_path / "int8"))
+    load(folder)  # warnings are errors
+    edit_manifest(folder, lambda manifest: manifest["provenance"]["quantization"].pop("largest_pair"))
+    with pytest.warns(UserWarning, match=r"int8: an earlier version .* Quantize the float32 bundle again"):
+        load(folder)
+
+
 # What is published.
 
 

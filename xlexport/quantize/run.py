@@ -23,6 +23,7 @@ from xlexport import __version__
 from xlexport.bundle_readme import quantized_readme
 from xlexport.bundles import WEIGHTS_FILE, check_output, digests, publishing, write_manifest
 from xlexport.errors import QuantizationError
+from xlexport.quantize.dynamic_int8 import LARGEST_PAIR
 from xlexport.quantize.gate import LogProbs, compare, documents, log_probs, products_to_keep
 from xlexport.quantize.gate_text import GateText, check_texts, gate_text
 from xlexport.quantize.graphs import product_names, write_graphs
@@ -168,6 +169,7 @@ def quantize_into(
         float32_weights_bytes=(exact.folder / WEIGHTS_FILE).stat().st_size,
         float32_fingerprint=exact.bundle.fingerprint,
         version=__version__,
+        largest_pair=LARGEST_PAIR if options.dtype == "int8" else None,
     )
     (folder / REPORT_FILE).write_text(json.dumps(report.to_dict(), indent=1) + "\n", "utf-8")
     (folder / "README.md").write_text(quantized_readme(bundle, report), "utf-8")
