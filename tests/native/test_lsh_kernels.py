@@ -129,8 +129,8 @@ def test_band_attention_refuses_what_its_body_refuses(
         run("LSHBandAttention", given, 2, None, chunk_length=8)
 
 
-def chunk_inputs(B: int, H: int, R: int, T: int, d: int, n_buckets: int, full: bool) -> Given:
-    random = np.random.default_rng(5)
+def chunk_inputs(B: int, H: int, R: int, T: int, d: int, n_buckets: int, full: bool, seed: int = 5) -> Given:
+    random = np.random.default_rng(seed)
     query, key, value = (random.normal(0, s, (B, H, T, d)).astype(np.float32) for s in (2, 2 / d**0.5, 1))
     order, rank = sorted_ids(random.integers(0, 1 if full else n_buckets, (B, H, R, T)))
     return [query, key, value, order, rank, np.array([int(full)])]

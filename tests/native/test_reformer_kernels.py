@@ -16,8 +16,8 @@ pytestmark = pytest.mark.full  # compiles C++
 TOLERANCE = 1e-5
 
 
-def local_inputs(S: int, c: int, before: int, kept: int, position: list[int], d: int) -> Given:
-    random = np.random.default_rng(1)
+def local_inputs(S: int, c: int, before: int, kept: int, position: list[int], d: int, seed: int = 1) -> Given:
+    random = np.random.default_rng(seed)
     B, H = len(position), 3
     query = random.normal(size=(B, H, S, d)).astype(np.float32)
     key, value = random.normal(size=(2, B, H, kept + S, d)).astype(np.float32)
@@ -62,8 +62,10 @@ def test_plans_of_kernels_are_empty(kernel_library: Path) -> None:
     assert np.array_equal(wanted[0], found[0])
 
 
-def ring_inputs(S: int, C: int, n_buckets: int, window: int | None, rounds: int, position: list[int]) -> Given:
-    random = np.random.default_rng(2)
+def ring_inputs(
+    S: int, C: int, n_buckets: int, window: int | None, rounds: int, position: list[int], seed: int = 2
+) -> Given:
+    random = np.random.default_rng(seed)
     B, H, R, d = len(position), 3, 4, 24
     key, value = random.normal(size=(2, B, H, C, d)).astype(np.float32)
     key /= np.linalg.norm(key, axis=-1, keepdims=True)

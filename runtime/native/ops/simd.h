@@ -29,6 +29,7 @@
 namespace {
 
 constexpr int kLanes = XLEXPORT_LANES;
+constexpr int kPart = 16;  // numbers that are added one by one; sums of such parts are added then, which rounds less
 
 typedef float Floats __attribute__((vector_size(4 * XLEXPORT_LANES)));
 typedef int32_t Ints __attribute__((vector_size(4 * XLEXPORT_LANES)));
