@@ -193,6 +193,13 @@ def test_bundle_that_appears_meanwhile_is_not_replaced(output: Path) -> None:
     assert not neighbours(output)
 
 
+def test_pipe_that_appears_meanwhile_is_not_replaced(tmp_path: Path) -> None:
+    output = tmp_path / "out"
+    with pytest.raises(FileExistsError, match="never replaced"), file(output):
+        os.mkfifo(output)
+    assert output.is_fifo() and [*tmp_path.iterdir()] == [output]
+
+
 def test_missing_parent_folder_is_named(tmp_path: Path) -> None:
     output = tmp_path / "absent" / "bundle"
     for refuse in (lambda: check_output(output, True), lambda: publishing(output).__enter__()):

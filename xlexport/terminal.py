@@ -205,6 +205,7 @@ def _system(error: OSError) -> tuple[str, str | None]:
         errno.ENOSPC: "Free some space, or write to another disk; nothing was published.",
         errno.ENOENT: "Check the path.",
         errno.EISDIR: "Give a file.",
+        errno.EEXIST: "Give another path.",
         errno.EACCES: "Check its permissions.",
         errno.EROFS: "Write to another place.",
     }

@@ -56,7 +56,7 @@ def test_it_trains_converts_verifies_scores_streams_and_is_saved(gated: None, tm
     stream.save(tmp_path / "saved")
     restored, fork, tried = model.restore(tmp_path / "saved"), stream.fork(), stream.score_continuation(TEXT[300:305])
     rest = [one.feed(TEXT[300:]) for one in (stream, restored, fork)]
-    np.testing.assert_array_equal(tried.log_probs, rest[0].log_probs[:5])
+    np.testing.assert_allclose(tried.log_probs, rest[0].log_probs[:5], atol=1e-5)  # steps of other lengths
     assert all(np.array_equal(one.log_probs, rest[0].log_probs) for one in rest)
     assert rest[0].context.tolist() == list(range(300, len(TEXT)))  # a state may depend on every token
     np.testing.assert_allclose(rest[0].log_probs, wanted[299:], atol=1e-5)

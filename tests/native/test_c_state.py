@@ -198,12 +198,18 @@ def test_writing_follows_the_umask_and_replaces_links(tmp_path: Path) -> None:
 def test_file_that_cannot_be_written(tmp_path: Path) -> None:
     write_state(tmp_path / "it.state", "it", 1, {}, {})
     (tmp_path / "folder").mkdir()
-    (tmp_path / "folder" / "x").touch()
-    for target in (tmp_path / "none" / "it.state", tmp_path / "folder", Path("/dev/full/x")):
-        with pytest.raises(CRefusal, match=f"{target}: cannot be written") as caught:
+    os.mkfifo(tmp_path / "pipe")
+    for target, problem in (
+        (tmp_path / "none" / "it.state", "cannot be written"),
+        (Path("/dev/full/x"), "cannot be written"),
+        (tmp_path / "folder", r"exists and is not a file, so it is never replaced\. Give another path"),
+        (tmp_path / "pipe", r"exists and is not a file, so it is never replaced\. Give another path"),
+    ):
+        with pytest.raises(CRefusal, match=f"{target}: {problem}") as caught:
             in_c(tmp_path / "it.state", to=target)
         assert caught.value.kind == "OSError"
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["folder", "it.state"]
+    assert (tmp_path / "pipe").is_fifo()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["folder", "it.state", "pipe"]
 
 
 def test_remains_of_killed_writers_are_removed_and_those_of_others_stay(tmp_path: Path) -> None:

@@ -245,6 +245,17 @@ def test_save_to_an_impossible_path_is_an_os_error(bytes_model: Model, tmp_path:
     assert only_file_in(tmp_path) == tmp_path / "folder"
 
 
+def test_save_never_replaces_what_is_not_a_file(bytes_model: Model, tmp_path: Path) -> None:
+    pipe, link = tmp_path / "pipe", tmp_path / "link"
+    os.mkfifo(pipe)
+    with pytest.raises(FileExistsError, match=r"exists and is not a file, so it is never replaced: '.*pipe'"):
+        bytes_model.stream().save(pipe)
+    assert pipe.is_fifo() and only_file_in(tmp_path) == pipe
+    link.symlink_to(pipe)
+    bytes_model.stream().save(link)
+    assert pipe.is_fifo() and link.is_file() and not link.is_symlink()
+
+
 def test_save_replaces_an_older_state(saved: Path, bytes_model: Model) -> None:
     stream = bytes_model.restore(saved)
     stream.feed(b"more")

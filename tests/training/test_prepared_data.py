@@ -1,5 +1,6 @@
 """Shards of prepared data, and the batches that are read from them."""
 
+import functools
 import json
 from collections import Counter
 from collections.abc import Callable
@@ -11,6 +12,7 @@ import pytest
 import torch
 
 from xltraining.data.byte_streams import ByteStreams
+from xltraining.data.prepared_task import PreparedTask
 from xltraining.data.token_shards import (
     MANIFEST_NAME,
     PreparedData,
@@ -21,6 +23,7 @@ from xltraining.data.token_shards import (
 )
 from xltraining.data.token_streams import OrderedStreams, ShuffledStreams
 from xltraining.errors import DataError
+from xltraining.training_config import TrainingConfig
 
 LENGTHS = (5, 17, 1, 40, 0, 12, 25)  # of the documents
 TOTAL = sum(LENGTHS)
@@ -111,6 +114,32 @@ def test_short_texts_and_foreign_tokens_are_refused(make: Callable[..., Prepared
             kind(split, 10, 10, 0, 100)
         with pytest.raises(DataError, match="has the token 99, but its manifest has 50 tokens"):
             kind(split, 1, 99, 0, 50).batch(0)
+
+
+@pytest.mark.parametrize("name", ["train_00001.bin", "train_documents.bin"])
+def test_changed_data_is_refused_before_training(make: Callable[..., PreparedData], tmp_path: Path, name: str) -> None:
+    make()
+    start = functools.partial(PreparedTask, tmp_path, 100, TrainingConfig(batch_size=1), 9)
+    start()
+    content = (tmp_path / name).read_bytes()
+    (tmp_path / name).write_bytes(content[8:16] + content[:8] + content[16:])
+    with pytest.raises(DataError, match=rf"{name} changed since the data was prepared .*prepare the data again"):
+        start()
+
+
+def test_data_of_an_earlier_version_has_digests_of_shards_only(
+    make: Callable[..., PreparedData], tmp_path: Path
+) -> None:
+    assert make().files_without_digest == []
+    manifest = tmp_path / MANIFEST_NAME
+    fields = json.loads(manifest.read_text())
+    del fields["sha256"]
+    manifest.write_text(json.dumps(fields))
+    assert read_prepared(tmp_path).files_without_digest == ["train_documents.bin"]
+    PreparedTask(tmp_path, 100, TrainingConfig(batch_size=1), 9)
+    (tmp_path / "train_00000.bin").write_bytes(bytes(32))
+    with pytest.raises(DataError, match=r"train_00000\.bin changed"):
+        PreparedTask(tmp_path, 100, TrainingConfig(batch_size=1), 9)
 
 
 def _cut(folder: Path) -> None:

@@ -91,8 +91,10 @@ def test_forced_buckets() -> None:
     forced[0, 1, 0, 16] = (forced[0, 1, 0, 16] + 1) % 4
     changed: list[LSHTrace] = []
     other, other_memory = model(tokens, buckets=[None, None, None, forced], trace=changed)
-    assert torch.equal(other[:, :16], hidden[:, :16]) and torch.equal(other[1], hidden[1])
-    assert not torch.equal(other[0, 16:], hidden[0, 16:])
+    # The forced bucket moves other rows within their chunks, so PyTorch may add their float64 terms in another order.
+    difference = (other - hidden).abs()
+    assert difference[:, :16].max() < 1e-12 and difference[1].max() < 1e-12
+    assert difference[0, 16:].max() > 1e-3
     assert torch.equal(changed[1].buckets, forced) and torch.equal(changed[1].own, trace[1].own)
     assert changed[1].margin.count_nonzero() == 1 and changed[1].margin[0, 1, 0, 16] > 0
     kept, before = other_memory.layers[3][1], memory.layers[3][1]

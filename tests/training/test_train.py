@@ -214,6 +214,17 @@ def test_a_resume_with_other_settings_lists_them(tmp_path: Path, text: Path) -> 
     assert "log_every" not in str(caught.value)
 
 
+def test_a_flipped_bit_of_a_weight_is_not_trained_on(tmp_path: Path, text: Path) -> None:
+    path = run(text, tmp_path / "run", replace(TRAINING, steps=2)).checkpoint
+    weight = load_checkpoint(path).state_dict["word_emb.clusters.0.table"].numpy().tobytes()
+    content = bytearray(path.read_bytes())
+    content[content.index(weight) + 1] ^= 1  # in the mantissa of a float32
+    path.write_bytes(content)
+    with pytest.raises(CheckpointError, match=r"'archive/data/\d+' in it is damaged \(wrong checksum\)\. Copy or"):
+        run(text, tmp_path / "run", replace(TRAINING, steps=3), resume=True)
+    assert path.read_bytes() == content
+
+
 def test_a_resume_needs_a_run(tmp_path: Path, text: Path) -> None:
     with pytest.raises(FileNotFoundError, match="the checkpoint does not exist"):
         run(text, tmp_path / "nothing", resume=True)

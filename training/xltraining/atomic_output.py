@@ -2,7 +2,7 @@
 
 The caller's block fills a hidden temporary in the folder of the output: `.NAME.xlexport-` with 16 random digits. The
 temporary is synchronized, then it takes the place of the output in one step. A link at the output is itself replaced;
-its target stays. Modes follow the umask.
+its target stays. A device, pipe or socket is never replaced. Modes follow the umask.
 
 A lock shows which writers are alive, because process numbers mean nothing in another container or on another machine:
 
@@ -82,7 +82,9 @@ def file(output: Path, check: Callable[[], None] = lambda: None) -> Iterator[Pat
 
     Raises:
         OSError: the file cannot be written; an older one stays as it was. Names `output`, never the temporary.
+        IsADirectoryError, FileExistsError: `output` is not a file; nothing was written.
     """
+    _require_file(output)
     with _naming(output), _claimed(output) as (temporary, mode):
         os.close(create(temporary.path))
         yield temporary.path
@@ -128,6 +130,7 @@ def move_into_place(complete: Path, output: Path, check: Callable[[], None] = la
     """
     for _ in range(TRIES):
         there = os.path.lexists(output)  # before `check`: a later file has not been checked
+        _require_file(output)
         check()
         try:
             if there:
@@ -140,6 +143,17 @@ def move_into_place(complete: Path, output: Path, check: Callable[[], None] = la
     else:
         raise failed
     _sync_parent(output)
+
+
+def _require_file(output: Path) -> None:
+    """Raise unless the output is a file or a link, or does not exist."""
+    try:
+        mode = output.lstat().st_mode
+    except OSError:  # nothing is there; or writing fails, and says why
+        return
+    if not (stat.S_ISREG(mode) or stat.S_ISLNK(mode)):
+        number = errno.EISDIR if stat.S_ISDIR(mode) else errno.EEXIST
+        raise OSError(number, "exists and is not a file, so it is never replaced", str(output))
 
 
 def remove_remains(output: Path) -> None:

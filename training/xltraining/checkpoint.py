@@ -9,6 +9,8 @@ Checkpoints of versions 1 and 2 do not name an architecture: theirs is the first
 import functools
 import json
 import pickle
+import zipfile
+import zlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -42,6 +44,7 @@ _VERSION_WITHOUT_FILE = 3  # enough for a checkpoint without a tokenizer's file,
 WEIGHTS_NAME = "model.safetensors"
 CONFIG_NAME = "config.json"
 _ZIP_MAGIC = b"PK\x03\x04"
+_REPAIR = "Copy or write it again."
 _NAMES_OF_VERSION_1 = {
     "word_emb.weight": "word_emb.clusters.0.table",
     "head.weight": "head.clusters.0.weight",
@@ -243,14 +246,18 @@ def _read_file(path: Path) -> dict[str, Any]:
     if magic != _ZIP_MAGIC:
         raise CheckpointError(f"{path}: this is not a PyTorch checkpoint.", repair="Check the path.")
     try:
-        content = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
+        with zipfile.ZipFile(path) as archive:
+            changed = archive.testzip()  # PyTorch compares no checksums
+        content = torch.load(path, map_location="cpu", weights_only=True, mmap=True) if changed is None else None
     except pickle.UnpicklingError as error:
         raise CheckpointError(
             f"{path}: it holds other objects than plain values and tensors, and loading those could run code.",
             repair="Give a checkpoint that `xlexport train` wrote.",
         ) from error
-    except (OSError, RuntimeError, EOFError, ValueError, KeyError, IndexError) as error:
-        raise CheckpointError(f"{path}: the file is damaged or cut off.", repair="Copy or write it again.") from error
+    except (OSError, RuntimeError, EOFError, ValueError, KeyError, IndexError, zipfile.BadZipFile, zlib.error) as error:
+        raise CheckpointError(f"{path}: the file is damaged or cut off.", repair=_REPAIR) from error
+    if changed is not None:
+        raise CheckpointError(f"{path}: {changed[:60]!a} in it is damaged (wrong checksum).", repair=_REPAIR)
     if not isinstance(content, dict):
         raise CheckpointError(
             f"{path}: expected a dict with the format '{FORMAT}', found {type(content).__name__}.",

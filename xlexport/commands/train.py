@@ -308,8 +308,13 @@ def train(
         config, training_config, files, valid_files = _resumed(
             out_dir, architecture, model, training, files, valid_files
         )
-    else:
-        data = read_prepared(files[0]) if len(files) == 1 and is_prepared(files[0]) else None
+    data = read_prepared(files[0]) if len(files) == 1 and is_prepared(files[0]) else None
+    if data is not None and (unknown := data.files_without_digest):
+        tell(
+            f"{files[0]}: an earlier version prepared it, without digests of {', '.join(unknown)}, so changes of these "
+            "files are not noticed. New data has them: xlexport prepare."
+        )
+    if not resume:
         config, training_config = model_config(architecture, model, training, data), TrainingConfig(**training)
     on_step, note_line = training_progress(training_config.steps)
     with curve_writers(tensorboard) as write_line:

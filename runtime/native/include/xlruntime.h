@@ -116,7 +116,7 @@ typedef struct xlr_model_info {
   const xlr_setting_info* settings; /* segment_len first, then restart */
 } xlr_model_info;
 
-/* Return what is known about a model. It is valid until the model is closed. */
+/* Return what is known about a model. It is valid until the model is closed. NULL for NULL. */
 XLR_API const xlr_model_info* xlr_model_get_info(const xlr_model* model);
 
 /* Tokenize a whole text of `size` bytes, UTF-8 unless tokens are bytes. Free *ids with xlr_free. */
@@ -235,23 +235,24 @@ XLR_API xlr_status xlr_stream_fork(const xlr_stream* stream, xlr_stream** twin);
 /* Forget the document; the next feed begins another. */
 XLR_API xlr_status xlr_stream_reset(xlr_stream* stream);
 
-/* Write the state to a file, which appears whole or not at all. Python's `Model.restore` reads it, too. */
+/* Write the state to a file, which appears whole or not at all. Python's `Model.restore` reads it, too. A link is
+ * replaced, not its target; what is neither a file nor a link is refused. */
 XLR_API xlr_status xlr_stream_save(const xlr_stream* stream, const char* file);
 
 /* Go on with a stream that was saved here or by Python. `capacity` 0 keeps the saved slots, and is bit-equal to not
  * having stopped. */
 XLR_API xlr_status xlr_stream_restore(xlr_model* model, const char* file, int64_t capacity, xlr_stream** stream);
 
-/* Return the number of tokens taken of the document, the held one included. */
+/* Return the number of tokens taken of the document, the held one included; 0 for NULL. */
 XLR_API int64_t xlr_stream_position(const xlr_stream* stream);
 
-/* Return the id of the token that waits for its successor; -1 before the first token. */
+/* Return the id of the token that waits for its successor; -1 before the first token, and for NULL. */
 XLR_API int64_t xlr_stream_pending(const xlr_stream* stream);
 
-/* Return the bytes of the carried memory. */
+/* Return the bytes of the carried memory; 0 for NULL. */
 XLR_API size_t xlr_stream_memory_bytes(const xlr_stream* stream);
 
-/* Return how often scores were not finite, so that the memory was filled with its first values. */
+/* Return how often scores were not finite, so that the memory was filled with its first values; 0 for NULL. */
 XLR_API int64_t xlr_stream_resets(const xlr_stream* stream);
 
 #ifdef __cplusplus

@@ -36,6 +36,15 @@ std::string random_token() {
   throw Error(ErrorCode::file, output.string() + ": cannot be written (" + std::strerror(number) + ").");
 }
 
+// Refuse an output that is there, and neither a file nor a link.
+void require_file(const fs::path& output) {
+  std::error_code unknown;  // then writing fails, and says why
+  const fs::file_status found = fs::symlink_status(output, unknown);
+  if (!fs::exists(found) || fs::is_regular_file(found) || fs::is_symlink(found)) return;
+  throw Error(ErrorCode::file, output.string() + ": exists and is not a file, so it is never replaced.",
+              "Give another path.");
+}
+
 // The names of one attempt at `output`.
 struct Temporary {
   fs::path path, lock, aside;
@@ -71,6 +80,7 @@ void publish(const fs::path& output, const std::function<void(const WriteBytes&)
     });
     file.close();
     if (!file) fail(output, errno);
+    require_file(output);
     fs::rename(temporary.path, output);
   } catch (...) {
     file.close();
@@ -153,6 +163,7 @@ void publish_as(const fs::path& output, const Temporary& temporary,
   if (file.get() < 0) fail(output, errno);
   fill([&](const void* data, std::size_t size) { write_all(output, file.get(), data, size); });
   if (::fsync(file.get()) != 0) fail(output, errno);
+  require_file(output);
   if (::rename(temporary.path.c_str(), output.c_str()) != 0) fail(output, errno);
   sync_folder(output);
 }
@@ -182,6 +193,7 @@ void publish(const fs::path& output, const std::function<void(const WriteBytes&)
 
 void write_file(const fs::path& output, const std::function<void(const WriteBytes& write)>& fill) {
   if (!output.has_filename()) fail(output, EISDIR);
+  require_file(output);
   publish(output, fill);
 }
 

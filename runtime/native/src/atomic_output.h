@@ -12,7 +12,8 @@ namespace xlruntime {
 using WriteBytes = std::function<void(const void* data, std::size_t size)>;
 
 // Call `fill` to write a temporary file, which then takes the place of `output`, and is on the disk. Throws
-// ErrorCode::file: the file cannot be written; an older one stays as it was.
+// ErrorCode::file: the file cannot be written, and an older one stays as it was; or the output is a device, pipe, socket
+// or folder, and nothing was written.
 void write_file(const std::filesystem::path& output, const std::function<void(const WriteBytes& write)>& fill);
 
 }  // namespace xlruntime

@@ -121,13 +121,19 @@ EvaluationChoice choice_of(const Model& model, const xlr_setting* settings, std:
   return choice;
 }
 
-Ids ids_of(const std::int64_t* ids, std::size_t count) {
+void require_ids(const std::int64_t* ids, std::size_t count) {
   require(ids != nullptr || count == 0, "ids is NULL, but their number is not 0.");
+  require(count <= Ids().max_size(), "more ids than any memory holds.");
+}
+
+Ids ids_of(const std::int64_t* ids, std::size_t count) {
+  require_ids(ids, count);
   return Ids(ids, ids + count);
 }
 
 std::string_view text_of(const char* text, std::size_t size) {
   require(text != nullptr || size == 0, "text is NULL, but its size is not 0.");
+  require(size <= std::string().max_size(), "a larger text than any memory holds.");
   return text == nullptr ? std::string_view("") : std::string_view(text, size);
 }
 

@@ -84,6 +84,7 @@ Options options_of(const Options* given, Options defaults) {
 }
 
 EvaluationChoice choice_of(const Model& model, const xlr_setting* settings, std::size_t count);
+void require_ids(const std::int64_t* ids, std::size_t count);
 Ids ids_of(const std::int64_t* ids, std::size_t count);
 std::string_view text_of(const char* text, std::size_t size);
 Sampling sampling_of(const xlr_sampling* given);

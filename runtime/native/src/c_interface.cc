@@ -95,7 +95,9 @@ xlr_status xlr_load(const char* folder, const xlr_load_options* options, xlr_mod
 
 void xlr_model_close(xlr_model* model) { delete model; }
 
-const xlr_model_info* xlr_model_get_info(const xlr_model* model) { return &model->info.info; }
+const xlr_model_info* xlr_model_get_info(const xlr_model* model) {
+  return model == nullptr ? nullptr : &model->info.info;
+}
 
 xlr_status xlr_encode(const xlr_model* model, const char* text, size_t size, int64_t** ids, size_t* count) {
   return guarded([&] {
@@ -137,7 +139,7 @@ xlr_status xlr_score_file(xlr_model* model, const char* path, const xlr_score_op
 xlr_status xlr_score_ids(xlr_model* model, const int64_t* ids, size_t count, const xlr_score_options* options,
                          xlr_scores_function take, void* user, xlr_document_score* total) {
   return guarded([&] {
-    require(ids != nullptr || count == 0, "ids is NULL, but their number is not 0.");
+    require_ids(ids, count);
     Document document{"the ids", std::nullopt, std::nullopt, ids, count};
     score(model, document, options, take, user, total);
   });

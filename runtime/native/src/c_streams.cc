@@ -89,10 +89,12 @@ xlr_status xlr_stream_restore(xlr_model* model, const char* file, int64_t capaci
   });
 }
 
-int64_t xlr_stream_position(const xlr_stream* stream) { return stream->stream->position(); }
+int64_t xlr_stream_position(const xlr_stream* stream) { return stream == nullptr ? 0 : stream->stream->position(); }
 
-int64_t xlr_stream_pending(const xlr_stream* stream) { return stream->stream->pending().value_or(-1); }
+int64_t xlr_stream_pending(const xlr_stream* stream) {
+  return stream == nullptr ? -1 : stream->stream->pending().value_or(-1);
+}
 
-size_t xlr_stream_memory_bytes(const xlr_stream* stream) { return stream->stream->nbytes(); }
+size_t xlr_stream_memory_bytes(const xlr_stream* stream) { return stream == nullptr ? 0 : stream->stream->nbytes(); }
 
-int64_t xlr_stream_resets(const xlr_stream* stream) { return stream->stream->resets(); }
+int64_t xlr_stream_resets(const xlr_stream* stream) { return stream == nullptr ? 0 : stream->stream->resets(); }

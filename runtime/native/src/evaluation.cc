@@ -175,7 +175,9 @@ std::int64_t EvaluationSettings::slots(std::string_view symbol, std::int64_t cap
   return rows(symbol) + max_segment(capacity);
 }
 
-std::int64_t EvaluationSettings::max_segment(std::int64_t capacity) const { return capacity - most_rows(); }
+std::int64_t EvaluationSettings::max_segment(std::int64_t capacity) const {
+  return std::max<std::int64_t>(capacity, 0) - most_rows();  // a capacity may be any number of a caller or a file
+}
 
 NamedList<std::int64_t> EvaluationSettings::inputs() const {
   NamedList<std::int64_t> found;

@@ -106,6 +106,7 @@ void errors(xlr_model* model, const std::string& folder) {
   expect(xlr_stream_open(model, &unnamed, 1, 0, &stream) == XLR_ERROR_ARGUMENT, "a setting without name");
   expect(xlr_stream_open(model, nullptr, 1, 0, &stream) == XLR_ERROR_ARGUMENT, "settings that are NULL");
   expect(xlr_stream_open(model, nullptr, 0, -1, &stream) == XLR_ERROR_OPTION, "a negative capacity");
+  expect(xlr_stream_open(model, nullptr, 0, INT64_MIN, &stream) == XLR_ERROR_OPTION, "the least capacity");
   expect(xlr_stream_restore(model, (folder + "/missing").c_str(), 0, &stream) == XLR_ERROR_FILE, "no state");
   std::ofstream(folder + "/broken.state") << "not a state";
   expect(xlr_stream_restore(model, (folder + "/broken.state").c_str(), 0, &stream) == XLR_ERROR_STATE,
@@ -116,6 +117,11 @@ void errors(xlr_model* model, const std::string& folder) {
   expect(xlr_stream_feed_ids(stream, wrong, 2, nullptr) == XLR_ERROR_TOKEN, "a wrong id in a stream");
   expect(xlr_stream_feed_ids(stream, nullptr, 2, nullptr) == XLR_ERROR_ARGUMENT, "ids that are NULL");
   expect(xlr_stream_feed_ids(stream, nullptr, 0, nullptr) == XLR_OK, "no ids");
+  expect(xlr_stream_feed_ids(stream, wrong, SIZE_MAX, nullptr) == XLR_ERROR_ARGUMENT, "too many ids");
+  expect(xlr_stream_feed_text(stream, "a", SIZE_MAX, nullptr) == XLR_ERROR_ARGUMENT, "too long a text");
+  expect(xlr_score_ids(model, wrong, SIZE_MAX, nullptr, nullptr, nullptr, nullptr) == XLR_ERROR_ARGUMENT,
+         "too many ids of a document");
+  expect(xlr_stream_save(stream, folder.c_str()) == XLR_ERROR_FILE, "a folder instead of a file");
   expect(xlr_stream_save(stream, (folder + "/missing/file").c_str()) == XLR_ERROR_FILE, "no folder");
   expect(xlr_stream_generate(stream, nullptr, 0, 1, nullptr, add_token, nullptr) == XLR_ERROR_TEXT, "no prompt");
   expect(xlr_stream_generate(stream, wrong, 1, 1, nullptr, nullptr, nullptr) == XLR_ERROR_ARGUMENT, "no function");
@@ -160,6 +166,9 @@ int main(int argc, char** argv) {
   xlr_model_close(model);  // the stream keeps what it needs
   feed(last, ids_of(30, 1), "feed after the model was closed");
   xlr_stream_close(last);
+  expect(xlr_stream_position(nullptr) == 0 && xlr_stream_pending(nullptr) == -1, "the place of no stream");
+  expect(xlr_stream_memory_bytes(nullptr) == 0 && xlr_stream_resets(nullptr) == 0, "the memory of no stream");
+  expect(xlr_model_get_info(nullptr) == nullptr, "the information of no model");
   xlr_model_close(nullptr);
   return failures == 0 ? 0 : 1;
 }

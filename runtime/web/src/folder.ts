@@ -1,9 +1,9 @@
 /** Bundles in folders, for Node. */
 
-import { open, stat } from "node:fs/promises";
-import { join } from "node:path";
+import { open, realpath, stat } from "node:fs/promises";
+import { dirname, join } from "node:path";
 
-import { BundleNotFoundError } from "./errors.js";
+import { BundleError, BundleNotFoundError } from "./errors.js";
 import { joined, type Source } from "./source.js";
 
 const PIECE = 2 ** 20;
@@ -26,6 +26,9 @@ export class FolderSource implements Source {
     }
     const path = join(this.where, name);
     if (!(await stat(path).catch(() => null))?.isFile()) return null;
+    if (dirname(await realpath(path)) !== (await realpath(this.where))) {
+      throw new BundleError(`${path}: a link that leads out of the bundle's folder.`, "Copy the file there.");
+    }
     const file = await open(path, "r");
     try {
       const parts: Uint8Array[] = [];

@@ -2,7 +2,7 @@
 import assert from "node:assert/strict";
 import { execFileSync } from "node:child_process";
 import { createServer } from "node:http";
-import { mkdtempSync, writeFileSync } from "node:fs";
+import { cpSync, mkdtempSync, renameSync, symlinkSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { test } from "node:test";
@@ -65,6 +65,20 @@ test("what is not there is a BundleNotFoundError", async () => {
     /a file, expected a bundle folder/,
   );
   await refuses(() => load(new Map()), "BundleNotFoundError", /no bundle\.json in it, so not a bundle/);
+});
+
+test("a file behind a link that leads out of the folder is refused", async () => {
+  const outside = mkdtempSync(join(tmpdir(), "xlruntime-"));
+  const folder = join(outside, "bundle");
+  cpSync(golden(BYTES), folder, { recursive: true });
+  symlinkSync(folder, join(outside, "link"));
+  await load(join(outside, "link"));
+  renameSync(join(folder, "weights.data"), join(folder, "moved.data"));
+  symlinkSync("moved.data", join(folder, "weights.data"));
+  await load(folder);
+  renameSync(join(folder, "moved.data"), join(outside, "moved.data"));
+  symlinkSync("../moved.data", join(folder, "moved.data"));
+  await refuses(load(folder), "BundleError", /weights\.data: a link that leads out of the bundle's folder\. Copy/);
 });
 
 test("a server that fails in the middle is a BundleError, and nothing is half open", async () => {

@@ -6,7 +6,7 @@ from typing import cast
 import torch
 from torch import Tensor
 
-from xltraining.data.token_shards import Split, read_prepared
+from xltraining.data.token_shards import Split, check_digests, read_prepared
 from xltraining.data.token_streams import OrderedStreams, ShuffledStreams, TokenStreams
 from xltraining.data.tokenizer_file import TokenizerFile, TokenizerKind
 from xltraining.errors import DataError
@@ -28,7 +28,7 @@ class PreparedTask:
         """Train on the split `train` of a folder, evaluate on its split `valid` if it has one.
 
         Raises:
-            DataError: the folder is damaged, too short, or has another vocabulary than the model.
+            DataError: the folder is damaged, changed, too short, or has another vocabulary than the model.
         """
         data = read_prepared(folder)
         if data.n_token != n_token:
@@ -36,6 +36,7 @@ class PreparedTask:
                 f"{folder}: a vocabulary of {data.n_token:,}, but the model has {n_token:,} tokens.",
                 repair="Leave n_token out, or prepare the data with the model's vocabulary.",
             )
+        check_digests(data)
         if "train" not in data.splits:
             raise DataError(f"{folder}: no split named train.", repair="Prepare the data again.")
         text = data.splits["train"]

@@ -27,6 +27,7 @@ __all__ = [
     "ShardWriter",
     "Split",
     "TokenIds",
+    "check_digests",
     "is_prepared",
     "read_prepared",
     "write_manifest",
@@ -46,7 +47,6 @@ class Shard:
 
     file: str
     tokens: int
-    sha256: str
 
 
 @dataclass(frozen=True)
@@ -105,8 +105,18 @@ class PreparedData:
     tokenizer: Mapping[str, Any]
     """`kind`, and the name of its `file` if it has one."""
     splits: Mapping[str, Split]
+    digests: Mapping[str, str]
+    """SHA-256 of files by name; an earlier version wrote that of shards only."""
     sha256: str
-    """Of the manifest, which has the sums of all shards."""
+    """Of the manifest, which has the digests of all files."""
+
+    @property
+    def files_without_digest(self) -> list[str]:
+        """Names of the files that an earlier version left without a digest."""
+        names = [split.documents_file for split in self.splits.values()]
+        if "file" in self.tokenizer:
+            names.append(self.tokenizer["file"])
+        return [name for name in names if name not in self.digests]
 
     def tokenizer_file(self) -> bytes | None:
         """Return the content of the tokenizer's file; None for bytes."""
@@ -140,6 +150,8 @@ def read_prepared(folder: Path) -> PreparedData:
         )
     try:
         splits = {name: _split(folder, fields["dtype"], entry) for name, entry in fields["splits"].items()}
+        digests = {one["file"]: one["sha256"] for entry in fields["splits"].values() for one in entry["shards"]}
+        digests |= {_inside(name): digest for name, digest in fields.get("sha256", {}).items()}
         data = PreparedData(
             folder,
             str(fields["unit"]),
@@ -147,6 +159,7 @@ def read_prepared(folder: Path) -> PreparedData:
             tuple(map(int, fields["cutoffs"])),
             dict(fields["tokenizer"]),
             splits,
+            digests,
             hashlib.sha256(raw).hexdigest(),
         )
     except (KeyError, TypeError, ValueError, AttributeError) as error:
@@ -157,10 +170,32 @@ def read_prepared(folder: Path) -> PreparedData:
     return data
 
 
+def check_digests(data: PreparedData) -> None:
+    """Compare the files with the digests of the manifest.
+
+    Raises:
+        DataError: a file was changed since the data was prepared; lists all of them.
+    """
+    changed = [name for name, digest in data.digests.items() if _sha256(data.folder / name) != digest]
+    if changed:
+        raise DataError(
+            f"{data.folder}: {listed(changed)} changed since the data was prepared (another SHA-256).",
+            repair="Copy the folder again, or prepare the data again.",
+        )
+
+
+def _sha256(path: Path) -> str:
+    try:
+        with path.open("rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+    except OSError as error:
+        raise DataError(f"{path}: {error.strerror}.", repair=_REPAIR) from error
+
+
 def _split(folder: Path, dtype: str, entry: Mapping[str, Any]) -> Split:
     if dtype not in ("uint16", "uint32"):
         raise ValueError(f"dtype {shown(dtype)}")
-    shards = tuple(Shard(_inside(one["file"]), int(one["tokens"]), str(one["sha256"])) for one in entry["shards"])
+    shards = tuple(Shard(_inside(one["file"]), int(one["tokens"])) for one in entry["shards"])
     return Split(folder, dtype, shards, int(entry["bytes"]), int(entry["documents"]), _inside(entry["documents_file"]))
 
 
@@ -201,7 +236,7 @@ class ShardWriter:
     def __post_init__(self) -> None:
         self.tokens = 0
         self._file: BinaryIO | None = None
-        self._starts = (self.folder / self._documents_file).open("wb")
+        self._starts = (self.folder / self.documents_file).open("wb")
 
     def __enter__(self) -> "ShardWriter":
         return self
@@ -213,7 +248,8 @@ class ShardWriter:
         self._starts.close()
 
     @property
-    def _documents_file(self) -> str:
+    def documents_file(self) -> str:
+        """Name of the file that holds the index of each document's first token."""
         return f"{self.split}_documents.bin"
 
     def begin_document(self) -> None:
@@ -252,7 +288,7 @@ class ShardWriter:
             "tokens": self.tokens,
             "bytes": self.text_bytes,
             "documents": self.documents,
-            "documents_file": self._documents_file,
+            "documents_file": self.documents_file,
             "shards": self.shards,
         }
 
@@ -271,6 +307,9 @@ def write_manifest(
     writers: Sequence[ShardWriter],
 ) -> None:
     """Write the manifest of splits that are complete."""
+    names = [writer.documents_file for writer in writers]
+    if "file" in tokenizer:
+        names.append(tokenizer["file"])
     fields = {
         "format": FORMAT,
         "version": VERSION,
@@ -280,5 +319,6 @@ def write_manifest(
         "cutoffs": list(cutoffs),
         "tokenizer": dict(tokenizer),
         "splits": {writer.split: writer.entry() for writer in writers},
+        "sha256": {name: _sha256(folder / name) for name in names},
     }
     (folder / MANIFEST_NAME).write_text(json.dumps(fields, indent=1) + "\n", encoding="utf-8")

@@ -3,6 +3,7 @@
 import { BundleError, TextError, XlruntimeError } from "../errors.js";
 import { firstLine } from "../messages.js";
 import { fields, MessageError, numberField } from "../protobuf.js";
+import { checkTokenizer } from "./tokenizer_file.js";
 import { utf8Text, type TextCounts, type Tokenizer, type TokenPiece } from "./tokenizer.js";
 
 const HUGGING_FACE = "@huggingface/tokenizers";
@@ -91,7 +92,9 @@ class LibraryTokenizer implements Tokenizer {
 
   #encoded(text: string, name: string): number[] {
     return ofLibrary(TextError, `${name}: the bundle's tokenizer fails on this text`, () => {
-      return Array.from(this.#ids(text), Number);
+      const ids = Array.from(this.#ids(text), Number);
+      if (ids.some(Number.isNaN)) throw new Error("it has no token for a part of it");
+      return ids;
     });
   }
 
@@ -109,6 +112,9 @@ export async function huggingFace(raw: Uint8Array, where: string, given: unknown
     return JSON.parse(new TextDecoder("utf-8", { fatal: true }).decode(raw)) as {
       model?: { unk_token?: string | null; unk_id?: number | null };
     };
+  });
+  ofLibrary(BundleError, `${where}: not a tokenizer of the tokenizers library that can be run safely`, () => {
+    checkTokenizer(fields);
   });
   const { Tokenizer: Library } = await library<{
     Tokenizer: new (tokenizer: unknown, config: unknown) => HuggingFace;
