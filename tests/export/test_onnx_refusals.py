@@ -1,4 +1,4 @@
-"""Files that the ONNX emitter refuses to write: steps it cannot trace, and graphs that do not match their specs."""
+"""Files that emitters refuse to write: steps that torch cannot trace, and ONNX graphs that do not match their specs."""
 
 from __future__ import annotations
 
@@ -14,9 +14,11 @@ import pytest
 import torch
 
 from tests.export.test_onnx import run, session
-from xlexport.architectures import Form
+from xlexport.architectures import Form, Step
 from xlexport.errors import ExportError
+from xlexport.export.exported_program import export_programs
 from xlexport.export.onnx import _check_saved, export_onnx
+from xlexport.export.torchscript import export_torchscript
 from xlruntime import spec
 from xlruntime.bundle import read_bundle
 
@@ -144,8 +146,16 @@ def test_axis_that_tracing_has_fixed_is_refused(tmp_path: Path) -> None:
     assert not list(tmp_path.glob("*.onnx"))
 
 
-def test_step_that_torch_cannot_export(tmp_path: Path) -> None:
-    with pytest.raises(ExportError, match=r"^torch .* could not export the step graph: .* Install the torch") as caught:
-        export_onnx(Branching(), tmp_path)
+@pytest.mark.parametrize(
+    ("export", "repair"),
+    [
+        (export_onnx, "Install the torch of constraints.txt if yours is another; else report this"),
+        (export_torchscript, "Convert with --to onnx, and report this"),
+        (export_programs, "Convert with --to onnx, and report this"),
+    ],
+)
+def test_step_that_torch_cannot_export(export: Callable[[Step, Path], object], repair: str, tmp_path: Path) -> None:
+    with pytest.raises(ExportError, match=rf"^torch .* could not [^(]+ step.* \(.+\)\. {repair}") as caught:
+        export(Branching(), tmp_path)
     assert "\n" not in str(caught.value)
     assert caught.value.__cause__ is not None

@@ -26,7 +26,6 @@ from tests.helpers.paths import ROOT
 from tests.helpers.tiers import thinned
 from xlexport import torch_runtime as torch_session
 from xlexport.bundles import open_bundle, write_manifest
-from xlexport.checkpoints import load as load_checkpoint
 from xlexport.commands import run
 from xlexport.convert import ConversionOptions, convert
 from xlexport.verification.parity import ParityReport
@@ -35,7 +34,6 @@ from xlruntime.bundle import digest_file, read_bundle
 from xlruntime.errors import BundleError, OptionError
 from xlruntime.model import Model
 from xlruntime.spec import Format
-from xltraining.checkpoint import save_checkpoint
 
 if TYPE_CHECKING:
     from tests.helpers.bundles import Converted
@@ -236,16 +234,6 @@ def test_forgotten_weights_give_no_numbers(made: Made) -> None:
     program = torch.export.load(made.folder / "generate.pt2")
     feeds = program.example_inputs[1]
     assert torch.isnan(program.module(check_guards=False)(**feeds)["logits"]).all()
-
-
-@pytest.mark.full
-@pytest.mark.usefixtures("cached_exports")
-def test_vocabulary_in_clusters(make_model: Callable[..., Any], tmp_path: Path) -> None:
-    """Check shapes that depend on data: each cluster has as many rows as targets."""
-    model = make_model(n_token=40, cutoffs=(10, 25), div_val=2, tie_projs=(False, True, True), d_embed=12)
-    save_checkpoint(tmp_path / "checkpoint.pt", model.config, model.state_dict(), tokenizer=None)
-    source = load_checkpoint(tmp_path / "checkpoint.pt")
-    assert convert(source, tmp_path / "bundle", ConversionOptions(tokenizer="none", to=TORCHSCRIPT)).passed
 
 
 def test_options_that_need_onnx_are_refused(ids_bundle: Converted, tmp_path: Path) -> None:

@@ -28,9 +28,8 @@ IDS = np.random.default_rng(4).integers(0, 30, 70)
 
 @pytest.mark.full
 @pytest.mark.usefixtures("cached_exports")
-@pytest.mark.parametrize(
-    ("rule", "to"), [("chunk", "torchscript"), ("chunk", "exported-program"), ("paper", "torchscript")]
-)
+@pytest.mark.parametrize("to", FORMATS)
+@pytest.mark.parametrize("rule", ["chunk", "paper"])
 def test_whole_documents(
     rule: str, to: Format, chunk: ConvertedReformer, paper: ConvertedReformer, tmp_path: Path
 ) -> None:

@@ -31,7 +31,7 @@ from torch.utils import _pytree as pytree
 
 from xlexport.architectures.step import Step, outputs_of
 from xlexport.atomic_output import writing
-from xlexport.export.tracing import free_axes, quiet, tracing
+from xlexport.export.tracing import USE_ONNX, free_axes, quiet, tracing
 from xlexport.torch_runtime import WEIGHTS_FILE
 from xlruntime import spec
 
@@ -71,7 +71,7 @@ def _trace(step: Step) -> ExportedProgram:
     any_size = torch.fx.experimental._config.patch(  # type: ignore[attr-defined]  # created at import
         backed_size_oblivious=not step.traceable
     )
-    with tracing("export the step"), any_size:
+    with tracing("export the step", USE_ONNX), any_size:
         return torch.export.export(
             step,  # type: ignore[arg-type]  # every Step is a Module
             step.example(),
@@ -140,7 +140,7 @@ def _cut(whole: ExportedProgram, purpose: str, step: Step) -> tuple[ExportedProg
         forward_arg_names=list(examples),
     )
     names = {str(entry.target) for entry in taken}
-    with tracing("cut the exported step"):
+    with tracing("cut the exported step", USE_ONNX):
         program = ExportedProgram(
             root=torch.nn.Module(),
             graph=graph,

@@ -22,6 +22,7 @@ __all__ = ["OPSET", "export_onnx"]
 
 OPSET = 20  # onnxruntime and onnxruntime-web run it everywhere; newer operators are not needed
 IR_VERSION = 10
+REPAIR = "Install the torch of constraints.txt if yours is another; else report this with the model's configuration."
 FX_NODE = "pkg.torch.onnx.fx_node"  # where the exporter records the origin of a node
 
 
@@ -49,7 +50,7 @@ def export_onnx(step: Step, folder: Path) -> dict[str, spec.Graph]:
 
 def _trace(step: Step) -> ir.Model:
     """Trace the whole step as one ONNX model, with the names of its spec."""
-    with tracing("export the step graph"):
+    with tracing("export the step graph", REPAIR):
         program = torch.onnx.export(
             step,  # type: ignore[arg-type]  # every Step is a Module
             step.example(),

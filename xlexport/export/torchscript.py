@@ -18,7 +18,7 @@ from torch.jit._trace import TracerWarning
 
 from xlexport.architectures.step import Step, outputs_of
 from xlexport.atomic_output import writing
-from xlexport.export.tracing import quiet, tracing
+from xlexport.export.tracing import USE_ONNX, quiet, tracing
 from xlruntime import spec
 
 __all__ = ["TORCHSCRIPT_FILE", "export_torchscript", "metadata_name"]
@@ -62,7 +62,7 @@ def _trace(step: Step, inputs: Inputs) -> torch.jit.ScriptModule:
     """Trace all purposes as methods that take the given inputs; remove computations without effect."""
     examples = dict(zip((tensor.name for tensor in step.inputs), step.example(), strict=True))
     module = _Methods(step, examples, inputs)
-    with tracing("trace the step graphs"), torch.no_grad():
+    with tracing("trace the step graphs", USE_ONNX), torch.no_grad():
         warnings.simplefilter("error", TracerWarning)  # raised for a number that tracing would fix
         traced = torch.jit.trace_module(
             module,

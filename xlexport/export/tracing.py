@@ -14,11 +14,12 @@ from xlexport.architectures.step import Step
 from xlexport.errors import ExportError
 from xlruntime.messages import first_line
 
-__all__ = ["free_axes", "quiet", "tracing"]
+__all__ = ["USE_ONNX", "free_axes", "quiet", "tracing"]
 
 LARGEST = 2**30  # of a free axis
 SHORT = ("batch", "segment", "sources", "source_tokens", "source")  # axes that may have size one
 ONE_MORE = " + 1"  # ending of the name of an axis that is one longer than the size before it
+USE_ONNX = "Convert with --to onnx, and report this with the model's configuration."
 
 
 def free_axes(step: Step) -> tuple[dict[int, Any] | None, ...]:
@@ -37,16 +38,13 @@ def free_axes(step: Step) -> tuple[dict[int, Any] | None, ...]:
 
 
 @contextlib.contextmanager
-def tracing(what: str) -> Iterator[None]:
-    """Raise ExportError for any exception of torch, and keep its notes off the user's terminal."""
+def tracing(what: str, repair: str) -> Iterator[None]:
+    """Raise ExportError with this repair for any exception of torch, and keep its notes off the user's terminal."""
     with quiet():
         try:
             yield
         except Exception as error:
-            raise ExportError(
-                f"torch {torch.__version__} could not {what}: {first_line(error)}",
-                repair="Install the torch version of constraints.txt, or report this with the model's configuration.",
-            ) from error
+            raise ExportError(f"torch {torch.__version__} could not {what} ({first_line(error)}).", repair) from error
 
 
 @contextlib.contextmanager

@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from xltraining.reformer.angles import angles
+from xltraining.reformer.angles import Angles
 from xltraining.reformer.config import ReformerConfig
 from xltraining.reformer.lsh import (
     Buckets,
@@ -65,9 +65,8 @@ class Attended:
     """(B,S) int64: pairs of head and round with keys to cover that the rule leaves out; see `lsh.py`."""
 
 
-def _rotate(vectors: Tensor, positions: Tensor) -> Tensor:
-    """Apply rotary positions: turn each pair of neighbours in vectors (B,H,N,h) by the angles of positions (N,)."""
-    turn = angles(positions, vectors.shape[-1])
+def _rotate(vectors: Tensor, turn: Tensor) -> Tensor:
+    """Turn each pair of neighbours in vectors (B,H,N,h) by the angles of its position (N,h/2)."""
     sin, cos = turn.sin().to(vectors.dtype), turn.cos().to(vectors.dtype)  # (N,h/2)
     even, odd = vectors[..., 0::2], vectors[..., 1::2]
     return torch.stack([even * cos - odd * sin, odd * cos + even * sin], dim=-1).flatten(-2)
@@ -121,6 +120,7 @@ class Attention(nn.Module):
         self.output = nn.Linear(heads, D, bias=config.attention_bias)
         self.dropout = nn.Dropout(config.dropout)
         self.dropatt = nn.Dropout(config.dropatt)
+        self.angles = Angles(config.d_head) if config.position == "rotary" else None
 
     def _heads(self, rows: Tensor) -> Tensor:
         """Split rows (B,N,H*h) into heads (B,H,N,h)."""
@@ -133,9 +133,9 @@ class Attention(nn.Module):
 
     def _placed(self, vectors: Tensor, first: int) -> Tensor:
         """Return vectors (B,H,N,h) of positions from `first` on, turned by their positions if these are rotary."""
-        if self.config.position != "rotary":
+        if self.angles is None:
             return vectors
-        return _rotate(vectors, torch.arange(first, first + vectors.shape[2], device=vectors.device))
+        return _rotate(vectors, self.angles(torch.arange(first, first + vectors.shape[2], device=vectors.device)))
 
     def _kept(self, rows: Tensor, dim: int, count: int) -> Tensor:
         """Return a copy of the last `count` rows for the next segment: a view would keep the rest in memory."""

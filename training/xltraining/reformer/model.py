@@ -19,7 +19,7 @@ from torch.utils.checkpoint import checkpoint
 from xltraining.errors import ConfigError, DataError
 from xltraining.language_model import LanguageModel, placed, plain
 from xltraining.layers.swapping import LayerStore
-from xltraining.reformer.angles import angles
+from xltraining.reformer.angles import Angles
 from xltraining.reformer.attention import (
     Attended,
     Attention,
@@ -77,14 +77,15 @@ class _Positions(nn.Module):
         elif config.position == "absolute":
             sizes = [(config.max_positions, config.d_model)]
         self.weights = nn.ParameterList(nn.Parameter(torch.empty(rows, width)) for rows, width in sizes)
+        self.angles = Angles(config.d_model) if config.position == "sinusoid" else None
 
     def forward(self, positions: Tensor) -> Tensor | float:
         """Return embeddings (S,D) of positions (S,) int64."""
         kind = self.config.position
         if kind == "rotary":
             return 0.0
-        if kind == "sinusoid":
-            turn = angles(positions, self.config.d_model)
+        if self.angles is not None:
+            turn = self.angles(positions)
             return torch.cat([turn.sin(), turn.cos()], dim=-1)
         if kind == "absolute":
             return F.embedding(positions, self.weights[0])

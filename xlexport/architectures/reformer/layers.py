@@ -10,7 +10,6 @@ from torch import Tensor, nn
 
 from xlexport.architectures.reformer.lsh_chunk import KEY_EPSILON, ChunkLSH
 from xltraining.reformer import Reformer
-from xltraining.reformer.angles import angles
 
 __all__ = ["AttentionStep", "FeedForwardStep", "attend_fully"]
 
@@ -41,7 +40,6 @@ class AttentionStep(nn.Module):
         if self.kind == "lsh":
             self.register_buffer("rotations", attention.rotations.detach())
             self.whole = ChunkLSH(config)
-        self.rotary = config.position == "rotary"
         self.local_scale = 1.0 / math.sqrt(config.d_head)
         self.shared_scale = math.sqrt(config.d_head) * (self.local_scale if config.scale_scores else 1.0)
 
@@ -51,12 +49,11 @@ class AttentionStep(nn.Module):
         projected: Tensor = weight(rows)
         return projected.view(B, S, self.n_head, self.d_head).transpose(1, 2)
 
-    def turned(self, vectors: Tensor, places: Tensor) -> Tensor:
-        """Rotate `vectors` (B, H, S, d_head) by their places (B, S) in the document, if positions are rotary."""
-        if not self.rotary:
+    def turned(self, vectors: Tensor, turns: tuple[Tensor, Tensor] | None) -> Tensor:
+        """Turn each pair of neighbours in `vectors` (B, H, S, d_head) as `ReformerStep.turns` says."""
+        if turns is None:
             return vectors
-        turn = angles(places.flatten(), self.d_head).view(*places.shape, -1).unsqueeze(1)  # (B, 1, S, d_head / 2)
-        sin, cos = turn.sin(), turn.cos()
+        sin, cos = turns
         even, odd = vectors[..., 0::2], vectors[..., 1::2]
         return torch.stack([even * cos - odd * sin, odd * cos + even * sin], dim=-1).flatten(3)
 

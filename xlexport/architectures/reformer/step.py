@@ -27,6 +27,7 @@ from xlexport.architectures.ring import Ring
 from xlexport.architectures.step import Form, example_of, traced_outputs
 from xlruntime import spec
 from xltraining.reformer import Reformer, ReformerMemory
+from xltraining.reformer.reversible import ReversibleLayer
 
 __all__ = ["FEW", "ReformerStep", "project_memory"]
 
@@ -51,6 +52,7 @@ class ReformerStep(nn.Module):
         self.attention = nn.ModuleList(AttentionStep(model, index) for index in range(config.n_layer))
         self.feed_forward = nn.ModuleList(FeedForwardStep(model, index) for index in range(config.n_layer))
         self.norm, self.head = model.norm, model.head
+        self.angles = cast(ReversibleLayer, model.layers[0]).attention.angles  # those of all layers are equal
         self.whole = config.whole
         self.eval()
 
@@ -176,6 +178,13 @@ class ReformerStep(nn.Module):
             return self.norm((stream_1 + stream_2) / 2), layers.made
         return self.norm(torch.cat([stream_1, stream_2], dim=2)), layers.made
 
+    def turns(self, places: Tensor) -> tuple[Tensor, Tensor] | None:
+        """Return sines and cosines (B, 1, S, d_head / 2) of the angles of places (B, S), if positions are rotary."""
+        if self.angles is None:
+            return None
+        angles = self.angles(places.flatten()).view(*places.shape, -1).unsqueeze(1)
+        return angles.sin(), angles.cos()
+
     @property
     def _attention(self) -> list[AttentionStep]:
         return [cast(AttentionStep, layer) for layer in self.attention]
@@ -195,6 +204,7 @@ class _Carried:
 
     Attributes:
         places: (B, S), the places of the tokens in their documents.
+        turns: the results of `ReformerStep.turns` for them.
         made: the outputs that the layers add, by name.
     """
 
@@ -203,6 +213,7 @@ class _Carried:
         S = tokens.shape[1]
         self.config, self.given, self.few = config, given, few
         self.places = given["position"].unsqueeze(1) + torch.arange(S)
+        self.turns = step.turns(self.places)
         self.made: dict[str, Tensor] = {}
         self.overflow: list[Tensor] = []
         if "local" in config.attn_layers:
@@ -218,7 +229,7 @@ class _Carried:
         if layer.kind == "local":
             return self._local(layer, normed)
         query_key, own_value = layer.heads(normed, layer.query_key), layer.heads(normed, layer.value)
-        own_key, length = layer.shared(layer.turned(query_key, self.places))
+        own_key, length = layer.shared(layer.turned(query_key, self.turns))
         key = self._write(f"memory_key_{layer.index}", own_key, 2)
         value = self._write(f"memory_value_{layer.index}", own_value, 2)
         if layer.kind == "full":
@@ -239,7 +250,7 @@ class _Carried:
 
     def _local(self, layer: AttentionStep, normed: Tensor) -> Tensor:
         S = normed.shape[1]
-        query, key = (layer.turned(layer.heads(normed, part), self.places) for part in (layer.query, layer.key))
+        query, key = (layer.turned(layer.heads(normed, part), self.turns) for part in (layer.query, layer.key))
         rows = []
         for kind, own in (("key", key), ("value", layer.heads(normed, layer.value))):
             name = f"memory_{kind}_{layer.index}"
@@ -259,6 +270,7 @@ class _Whole:
         self.config = config = step.config
         B, T = tokens.shape
         self.places = torch.arange(T).expand(B, T)
+        self.turns = step.turns(self.places)
         self.made: dict[str, Tensor] = {}
         self.overflow: list[Tensor] = []
         if "local" in config.attn_layers:
@@ -269,10 +281,10 @@ class _Whole:
         T = normed.shape[1]
         value = layer.heads(normed, layer.value)
         if layer.kind == "local":
-            query, key = (layer.turned(layer.heads(normed, part), self.places) for part in (layer.query, layer.key))
+            query, key = (layer.turned(layer.heads(normed, part), self.turns) for part in (layer.query, layer.key))
             return self.local.attend(query * layer.local_scale, key, value)
         query_key = layer.heads(normed, layer.query_key)
-        turned = layer.turned(query_key, self.places)
+        turned = layer.turned(query_key, self.turns)
         if layer.kind == "full":
             key, length = layer.shared(turned)
             steps = torch.arange(T)
@@ -298,11 +310,11 @@ def project_memory(model: Reformer, memory: ReformerMemory) -> Iterator[tuple[st
     step = ReformerStep(model)
     for layer, (normed, buckets) in zip(step._attention, memory.layers, strict=True):
         M = normed.shape[1]
-        places = torch.arange(memory.position - M, memory.position).expand(normed.shape[:2])
+        turns = step.turns(torch.arange(memory.position - M, memory.position).expand(normed.shape[:2]))
         if layer.kind == "local":
-            key = layer.turned(layer.heads(normed, layer.key), places)
+            key = layer.turned(layer.heads(normed, layer.key), turns)
         else:
-            key, _ = layer.shared(layer.turned(layer.heads(normed, layer.query_key), places))
+            key, _ = layer.shared(layer.turned(layer.heads(normed, layer.query_key), turns))
         yield f"memory_key_{layer.index}", key
         yield f"memory_value_{layer.index}", layer.heads(normed, layer.value)
         if buckets is not None:

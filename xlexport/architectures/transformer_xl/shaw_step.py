@@ -43,6 +43,7 @@ class ShawLayer(StepLayer):
         # Queries are scaled already, biases are not.
         self.position_bias = nn.Parameter(torch.full((config.n_head, 1, 1), self.scale))
         self.distance_key, self.distance_bias = attention.distance_key, attention.distance_bias
+        self.distances = len(self.distance_key)
 
     def keys(self) -> Tensor:
         """Return the keys of all distances with their biases, (max_klen, H, d_head + 1), largest distance first."""
@@ -70,7 +71,7 @@ class ShawStep(TransformerXLStep):
         The model distinguishes at most `max_klen` distances, or `clamp_len` if that is fewer. Arguments and results are
         those of `TransformerXLStep.positions`.
         """
-        n = len(cast(ShawLayer, self.layers[0]).distance_key)
+        n = cast(ShawLayer, self.layers[0]).distances
         last = torch.where(clamp_len > 0, clamp_len.clamp(max=n), n) - 1
         near = torch.minimum(capacity, last + capacity - mem_len)
         count = size_of(near, smallest=1)
