@@ -24,6 +24,7 @@ __all__ = ["Frame"]
 
 OPEN = ("/health",)  # routes that need no key
 ALWAYS = (*OPEN, "/metrics")  # routes that are answered while the server is full
+LARGE = 1 << 16  # bytes of a last part of an answer until whose end its memory counts
 OTHER = "other"  # the route that logs and metrics show for a path that is none
 WENT_AWAY = 499  # the status that logs and metrics show for a client that went away
 
@@ -66,6 +67,9 @@ class Frame:
                 sent += len(message.get("body", b""))
             try:
                 async with asyncio.timeout(self._limits.transfer_seconds):
+                    if len(message.get("body", b"")) > LARGE and not message.get("more_body"):
+                        await send({**message, "more_body": True})
+                        message = {"type": message["type"]}  # uvicorn sends it after the client has read the first
                     await send(message)
             except TimeoutError as error:
                 raise Gone from error
@@ -85,7 +89,7 @@ class Frame:
                 answer = _answer(error)
                 if answer.status >= 500:
                     logger.error("%s %s", scope["method"], named(scope["path"]), exc_info=error)
-                await answer_instead(answer)
+                await answer_instead(answer.with_traceback(None))  # its frames hold the body
         except Gone:
             status = WENT_AWAY
         finally:
