@@ -25,7 +25,9 @@ def start() -> Iterator[Start]:
 
 
 @contextlib.contextmanager
-def _served(names: Sequence[str], *, keys: Sequence[str] = (), most: int = 4, **limits: Any) -> Iterator[Any]:
+def _served(
+    names: Sequence[str], *, keys: Sequence[str] = (), hosts: Sequence[str] = (), most: int = 4, **limits: Any
+) -> Iterator[Any]:
     import httpx
 
     from xlexport.serve.app import make_app
@@ -37,7 +39,7 @@ def _served(names: Sequence[str], *, keys: Sequence[str] = (), most: int = 4, **
     served = [Served.of(name, Scheduler(load(golden_bundle(name), threads=1), most)) for name in names]
     listening, started = bound("127.0.0.1", 0), threading.Event()
     bounds = ServeLimits(**limits)
-    server = Server(make_app(Models(served), bounds, keys), bounds, 5, started.set, lambda: None)
+    server = Server(make_app(Models(served), bounds, keys, hosts), bounds, 5, started.set, lambda: None)
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]}, daemon=True)
     thread.start()
     assert started.wait(60)

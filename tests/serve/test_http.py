@@ -227,6 +227,17 @@ def test_other_refusals(start: Start) -> None:
     assert error_of(client.post("/v1/completions", json={"prompt": "a"}), 400)["code"] == "missing_model"
     plain = client.post("/v1/completions", content=b"{}", headers={"content-type": "text/plain"})
     assert error_of(plain, 415)["code"] == "unsupported_media_type"
+    assert client.get("/v1/models", headers={"host": "evil.example"}).status_code == 200
+
+
+def test_host_without_keys(start: Start) -> None:
+    client = start(hosts=["Box"])
+    for host in ("localhost", "LOCALHOST:8000", "127.0.0.1", "192.168.1.9:8000", "[::1]:8000", "box:1"):
+        assert client.get("/v1/models", headers={"host": host}).status_code == 200
+    for host in ("evil.example", "evil.example:8000", "localhost.evil.example", "127.0.0.1.nip.io", "[::1", ":8000"):
+        refused = client.get("/v1/sessions", headers={"host": host})
+        assert error_of(refused, 421)["code"] == "unknown_host" and host in refused.json()["error"]["message"]
+        assert client.get("/health", headers={"host": host}).status_code == 200
 
 
 def test_metrics_and_log_name_routes_not_sessions(start: Start, caplog: pytest.LogCaptureFixture) -> None:
@@ -238,12 +249,13 @@ def test_metrics_and_log_name_routes_not_sessions(start: Start, caplog: pytest.L
             for name in ("s", "v1", "session", "feed"):  # parts of the route itself
                 error_of(client.post(f"/v1/sessions/{name}/feed", json={"input": "a"}), 404)
             client.get("/v1/absent")
+            client.get(f"/v1/sessions/{client.post('/v1/sessions', json={}).json()['id']}/absent")
             client.get("/health")
             while not any("/health" in record.getMessage() for record in caplog.records):
                 pass  # a request is logged and counted after its answer was sent
     finally:
         logger.removeHandler(caplog.handler)
     routes = {line.split('"')[1] for line in client.get("/metrics").text.splitlines() if "{route=" in line}
-    assert routes == {"/v1/sessions/{session}/feed", "/health", "other"}
+    assert routes == {"/v1/sessions", "/v1/sessions/{session}/feed", "/health", "other"}
     logged = {record.getMessage().split()[2] for record in caplog.records if record.name == logger.name}
-    assert logged - {"/metrics"} == routes - {"other"} | {"/v1/absent"}
+    assert logged - {"/metrics"} == routes - {"other"} | {"/v1/absent", "/v1/sessions/{session}/absent"}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import socket
 from ipaddress import ip_address
 from pathlib import Path
 from typing import Any
@@ -168,7 +169,7 @@ def serve(
             tell(f"Serving {', '.join(names)}. Ctrl-C ends it.")
 
         log_to(tell_lines, quiet=is_quiet())
-        app = make_app(models, limits, keys)
+        app = make_app(models, limits, keys, (host, socket.gethostname()))
         server = Server(app, limits, grace, ready, noticed)
         server.run(sockets=[listening])
     if server.cut_off:

@@ -31,11 +31,14 @@ __all__ = ["make_app"]
 SWEEP_SECONDS = 5.0  # between two looks for sessions that have expired
 
 
-def make_app(models: Models, limits: ServeLimits | None = None, keys: Sequence[str] = ()) -> ASGIApp:
+def make_app(
+    models: Models, limits: ServeLimits | None = None, keys: Sequence[str] = (), hosts: Sequence[str] = ()
+) -> ASGIApp:
     """Return the application that serves these bundles.
 
     Args:
         keys: keys of which a request needs one; none: everybody may use it.
+        hosts: names of the server besides `localhost`; without keys it has no others.
     """
     limits = limits or ServeLimits()
     store, admission = SessionStore(limits), Admission(limits.requests, limits.request_bytes)
@@ -74,7 +77,7 @@ def make_app(models: Models, limits: ServeLimits | None = None, keys: Sequence[s
         Route(f"{one}/state", sessions.save),
     ]
     names = {route.endpoint: route.path for route in routes}
-    return Frame(_Routes(routes, lifespan), limits, keys, admission, metrics, names)
+    return Frame(_Routes(routes, lifespan), limits, keys, hosts, admission, metrics, names)
 
 
 class _Routes(Starlette):
