@@ -111,7 +111,7 @@ async def unread_ask(url: str, body: Body) -> asyncio.StreamWriter:
     _, writer = await asyncio.open_connection(place.host, place.port, limit=1)
     lines = [
         f"POST {PATH} HTTP/1.1",
-        "host: x",
+        "host: localhost",
         "content-type: application/json",
         f"content-length: {len(raw)}",
         "",

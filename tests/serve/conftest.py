@@ -25,7 +25,9 @@ def start() -> Iterator[Start]:
 
 
 @contextlib.contextmanager
-def _served(names: Sequence[str], *, keys: Sequence[str] = (), most: int = 4, **limits: Any) -> Iterator[Any]:
+def _served(
+    names: Sequence[str], *, keys: Sequence[str] = (), hosts: Sequence[str] = (), most: int = 4, **limits: Any
+) -> Iterator[Any]:
     import httpx
 
     from xlexport.serve.app import make_app
@@ -36,7 +38,8 @@ def _served(names: Sequence[str], *, keys: Sequence[str] = (), most: int = 4, **
 
     served = [Served.of(name, Scheduler(load(golden_bundle(name), threads=1), most)) for name in names]
     listening, started = bound("127.0.0.1", 0), threading.Event()
-    server = Server(make_app(Models(served), ServeLimits(**limits), keys), 5, started.set, lambda: None)
+    bounds = ServeLimits(**limits)
+    server = Server(make_app(Models(served), bounds, keys, hosts), bounds, 5, started.set, lambda: None)
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]}, daemon=True)
     thread.start()
     assert started.wait(60)
@@ -51,4 +54,17 @@ def _served(names: Sequence[str], *, keys: Sequence[str] = (), most: int = 4, **
     assert all(model.scheduler.load == 0 for model in served)
 
 
-__all__ = ["CHUNK", "EMPTY", "start"]
+def error_of(response: Any, status: int) -> dict[str, Any]:
+    assert response.status_code == status, response.text
+    error: dict[str, Any] = response.json()["error"]
+    assert error.keys() == {"message", "type", "param", "code"}
+    assert error["message"].isprintable() and error["message"].endswith(".")
+    return error
+
+
+def metric(client: Any, name: str) -> float:
+    found = [line for line in client.get("/metrics").text.splitlines() if line.startswith(name)]
+    return sum(float(line.rpartition(" ")[2]) for line in found)
+
+
+__all__ = ["CHUNK", "EMPTY", "error_of", "metric", "start"]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-import socket
 import threading
 from typing import Any
 
@@ -12,12 +11,11 @@ import numpy as np
 import pytest
 
 from tests.helpers.paths import CHUNK, EMPTY, golden_bundle
-from tests.serve.conftest import Start
+from tests.serve.conftest import Start, error_of, metric
 from xlruntime import Model, Sampling, load
 
 pytestmark = pytest.mark.full
 
-JSON_TYPE = {"content-type": "application/json"}
 ROUNDING = 2e-5  # nats: sums over other batch sizes and slots, in 32 bits
 TEXT = "It was the best of times, it was the worst of times, it was the age of wisdom"
 
@@ -29,19 +27,6 @@ def model() -> Model:
 
 def close(found: list[Any], expected: Any) -> None:
     np.testing.assert_allclose(found, expected, rtol=0, atol=ROUNDING)
-
-
-def error_of(response: Any, status: int) -> dict[str, Any]:
-    assert response.status_code == status, response.text
-    error: dict[str, Any] = response.json()["error"]
-    assert error.keys() == {"message", "type", "param", "code"}
-    assert error["message"].isprintable() and error["message"].endswith(".")
-    return error
-
-
-def metric(client: Any, name: str) -> float:
-    found = [line for line in client.get("/metrics").text.splitlines() if line.startswith(name)]
-    return sum(float(line.rpartition(" ")[2]) for line in found)
 
 
 def test_official_client(start: Start, model: Model) -> None:
@@ -196,6 +181,7 @@ def test_tokens(start: Start) -> None:
         (b"[]", 400, "body"),
         ({}, 400, "prompt: Field required"),
         ({"prompt": "a", "promt": 1}, 400, "promt: Extra inputs are not permitted"),
+        ({"prompt": "a", "stream": True, "stream_options": {"include_usge": True}}, 400, "stream_options: Extra"),
         ({"prompt": [1, "a"]}, 400, "prompt: "),
         ({"prompt": [[1], 2]}, 400, "prompt: "),
         ({"prompt": [True]}, 400, "prompt: "),
@@ -214,10 +200,13 @@ def test_tokens(start: Start) -> None:
         ({"prompt": "a", "presence_penalty": 1}, 400, "presence_penalty"),
         ({"prompt": "a", "stop": ["x"] * 65}, 400, "stop"),
         ({"prompt": "a" * 1000}, 413, "larger than 900 bytes"),
+        ({"prompt": [1] * 120}, 413, "more than 110 numbers"),
+        ({"prompt": [[]] * 210}, 413, "more than 205 texts, names, lists and objects, of which 5 may be prompts"),
+        (b'{"":1' + b',"":1' * 120 + b"}", 413, "more than 110 numbers"),
     ],
 )
 def test_mistakes(start: Start, body: Any, status: int, what: str) -> None:
-    client = start(tokens=100, prompts=5, body_bytes=900)
+    client = start(tokens=100, numbers=110, prompts=5, body_bytes=900)
     raw = body if isinstance(body, bytes) else json.dumps(body).encode()
     answer = client.post("/v1/completions", content=raw, headers={"content-type": "application/json"})
     assert what in error_of(answer, status)["message"]
@@ -238,6 +227,17 @@ def test_other_refusals(start: Start) -> None:
     assert error_of(client.post("/v1/completions", json={"prompt": "a"}), 400)["code"] == "missing_model"
     plain = client.post("/v1/completions", content=b"{}", headers={"content-type": "text/plain"})
     assert error_of(plain, 415)["code"] == "unsupported_media_type"
+    assert client.get("/v1/models", headers={"host": "evil.example"}).status_code == 200
+
+
+def test_host_without_keys(start: Start) -> None:
+    client = start(hosts=["Box"])
+    for host in ("localhost", "LOCALHOST:8000", "127.0.0.1", "192.168.1.9:8000", "[::1]:8000", "box:1"):
+        assert client.get("/v1/models", headers={"host": host}).status_code == 200
+    for host in ("evil.example", "evil.example:8000", "localhost.evil.example", "127.0.0.1.nip.io", "[::1", ":8000"):
+        refused = client.get("/v1/sessions", headers={"host": host})
+        assert error_of(refused, 421)["code"] == "unknown_host" and host in refused.json()["error"]["message"]
+        assert client.get("/health", headers={"host": host}).status_code == 200
 
 
 def test_metrics_and_log_name_routes_not_sessions(start: Start, caplog: pytest.LogCaptureFixture) -> None:
@@ -249,95 +249,13 @@ def test_metrics_and_log_name_routes_not_sessions(start: Start, caplog: pytest.L
             for name in ("s", "v1", "session", "feed"):  # parts of the route itself
                 error_of(client.post(f"/v1/sessions/{name}/feed", json={"input": "a"}), 404)
             client.get("/v1/absent")
+            client.get(f"/v1/sessions/{client.post('/v1/sessions', json={}).json()['id']}/absent")
             client.get("/health")
             while not any("/health" in record.getMessage() for record in caplog.records):
                 pass  # a request is logged and counted after its answer was sent
     finally:
         logger.removeHandler(caplog.handler)
     routes = {line.split('"')[1] for line in client.get("/metrics").text.splitlines() if "{route=" in line}
-    assert routes == {"/v1/sessions/{session}/feed", "/health", "other"}
+    assert routes == {"/v1/sessions", "/v1/sessions/{session}/feed", "/health", "other"}
     logged = {record.getMessage().split()[2] for record in caplog.records if record.name == logger.name}
-    assert logged - {"/metrics"} == routes - {"other"} | {"/v1/absent"}
-
-
-def test_full_server_refuses_but_shows_metrics(start: Start) -> None:
-    client = start(requests=1, new_tokens=10**9, request_bytes=10**12)
-    endless = {"prompt": "a", "max_tokens": 10**9, "stream": True}
-    with client.stream("POST", "/v1/completions", json=endless) as stream:
-        lines = stream.iter_lines()
-        assert "text_completion" in next(lines)
-        refused = client.post("/v1/completions", json={"prompt": "a"})
-        assert error_of(refused, 429)["code"] == "server_busy" and refused.headers["retry-after"] == "1"
-        assert metric(client, "xlexport_requests_under_way") == 1
-    while metric(client, "xlexport_jobs_under_way"):  # until the stream has been cancelled
-        pass
-    assert metric(client, 'xlexport_jobs_total{end="cancelled"') == 1 == metric(client, "xlexport_requests_refused")
-
-
-def test_client_that_goes_away_ends_its_job(start: Start) -> None:
-    client = start(new_tokens=10**9, request_bytes=10**12)
-    raw = json.dumps({"prompt": "a", "max_tokens": 10**9}).encode()
-    lines = ["POST /v1/completions HTTP/1.1", "host: x", "content-type: application/json"]
-    head = "\r\n".join([*lines, f"content-length: {len(raw)}", "", ""])
-    with socket.create_connection((client.base_url.host, client.base_url.port)) as connection:
-        connection.sendall(head.encode() + raw)
-        while not metric(client, 'xlexport_tokens_total{kind="drawn"'):
-            pass
-    while metric(client, "xlexport_jobs_under_way"):
-        pass
-    assert metric(client, 'xlexport_requests_total{route="/v1/completions",status="499"}') == 1
-
-
-def test_request_that_takes_too_long(start: Start) -> None:
-    client = start(new_tokens=10**9, request_bytes=10**12, request_seconds=0.2)
-    answer = client.post("/v1/completions", json={"prompt": "a", "max_tokens": 10**9})
-    assert "longer than 0.2 seconds" in error_of(answer, 408)["message"]
-    events = client.post("/v1/completions", json={"prompt": "a", "max_tokens": 10**9, "stream": True}).text
-    assert '"type": "timeout_error"' in events.split("\n\n")[-3]
-    own = client.post("/v1/sessions", json={}).json()["id"]
-    error_of(client.post(f"/v1/sessions/{own}/generate", json={"prompt": "a", "max_tokens": 10**9}), 408)
-    assert client.get(f"/v1/sessions/{own}").json()["tokens"] == 0
-    assert client.post(f"/v1/sessions/{own}/feed", json={"input": "ab"}).status_code == 200
-
-
-def test_memory_of_all_requests(start: Start) -> None:
-    client = start(requests=9, request_bytes=40_000)
-    alone = client.post("/v1/completions", json={"prompt": "a" * 1_000, "max_tokens": 0, "echo": True, "logprobs": 10})
-    assert "bytes of memory, at most 40,000" in error_of(alone, 413)["message"]
-    announced = client.post("/v1/completions", json={"prompt": "a" * 50_000})
-    assert error_of(announced, 413)["code"] == "request_too_large"
-    chunks = client.post("/v1/completions", content=iter([b" " * 9_000] * 5), headers=JSON_TYPE)
-    assert error_of(chunks, 413)["code"] == "request_too_large"
-    lines = [
-        "POST /v1/completions HTTP/1.1",
-        "host: x",
-        "content-type: application/json",
-        "content-length: 39000",
-        "",
-        "",
-    ]
-    with socket.create_connection((client.base_url.host, client.base_url.port)) as connection:
-        connection.sendall("\r\n".join(lines).encode() + b" " * 38_500)
-        while metric(client, "xlexport_request_bytes") < 38_500:
-            pass
-        refused = client.post("/v1/completions", json={"prompt": "a" * 3_000})
-        assert error_of(refused, 429)["code"] == "server_busy" and refused.headers["retry-after"] == "1"
-    while metric(client, "xlexport_requests_under_way"):
-        pass
-    assert metric(client, "xlexport_request_bytes") == 0
-
-
-@pytest.mark.parametrize("slow", ["reader", "sender"])
-def test_clients_that_are_too_slow(start: Start, slow: str) -> None:
-    client = start(transfer_seconds=0.3)
-    raw = json.dumps({"prompt": "a" * 25_000, "max_tokens": 0, "echo": True, "logprobs": 10}).encode()
-    lines = ["POST /v1/completions HTTP/1.1", "host: x", "content-type: application/json"]
-    head = "\r\n".join([*lines, f"content-length: {len(raw)}", "", ""]).encode()
-    with socket.socket() as connection:
-        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-        connection.connect((client.base_url.host, client.base_url.port))
-        connection.sendall(head + (raw if slow == "reader" else raw[:9]))
-        status = "499" if slow == "reader" else "408"
-        while not metric(client, f'xlexport_requests_total{{route="/v1/completions",status="{status}"}}'):
-            pass
-    assert metric(client, "xlexport_jobs_under_way") == metric(client, "xlexport_request_bytes") == 0
+    assert logged - {"/metrics"} == routes - {"other"} | {"/v1/absent", "/v1/sessions/{session}/absent"}

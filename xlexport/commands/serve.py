@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import socket
 from ipaddress import ip_address
 from pathlib import Path
 from typing import Any
@@ -68,7 +69,7 @@ __all__ = ["serve"]
     click.option("--max-requests", type=click.IntRange(1), help="Requests at a time; others get 429.  [default: 128]"),
     click.option("--max-tokens", type=click.IntRange(1), help="Tokens that a request may read.  [default: 8,000,000]"),
     click.option("--max-new-tokens", type=click.IntRange(1), help="Tokens that it may draw.  [default: 65,536]"),
-    click.option("--max-body", type=click.IntRange(1), metavar="MB", help="Size of a request.  [default: 64]"),
+    click.option("--max-body", type=click.IntRange(1), metavar="MB", help="Size of a request.  [default: 32]"),
     click.option(
         "--request-timeout",
         type=click.FloatRange(0, min_open=True),
@@ -168,7 +169,8 @@ def serve(
             tell(f"Serving {', '.join(names)}. Ctrl-C ends it.")
 
         log_to(tell_lines, quiet=is_quiet())
-        server = Server(make_app(models, limits, keys), grace, ready, noticed)
+        app = make_app(models, limits, keys, (host, socket.gethostname()))
+        server = Server(app, limits, grace, ready, noticed)
         server.run(sockets=[listening])
     if server.cut_off:
         raise KeyboardInterrupt

@@ -21,6 +21,7 @@ KINDS = {
     409: "conflict_error",
     413: "invalid_request_error",
     415: "invalid_request_error",
+    421: "invalid_request_error",
     429: "rate_limit_error",
     503: "unavailable_error",
 }

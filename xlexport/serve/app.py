@@ -15,13 +15,13 @@ from starlette.routing import Route
 from starlette.types import ASGIApp
 
 from xlexport.serve.answers import ApiError
-from xlexport.serve.bodies import read_body
+from xlexport.serve.bodies import encoded, read_json, share_of
 from xlexport.serve.completions import Completions
 from xlexport.serve.frame import Frame
 from xlexport.serve.limits import Admission, ServeLimits
 from xlexport.serve.metrics import CONTENT_TYPE, Metrics
 from xlexport.serve.models import Models
-from xlexport.serve.schemas import DetokenizeBody, TokenizeBody, parsed
+from xlexport.serve.schemas import DetokenizeBody, TokenizeBody
 from xlexport.serve.session_routes import SessionRoutes
 from xlexport.serve.store import SessionStore
 from xlruntime.documents import check_ids
@@ -31,11 +31,14 @@ __all__ = ["make_app"]
 SWEEP_SECONDS = 5.0  # between two looks for sessions that have expired
 
 
-def make_app(models: Models, limits: ServeLimits | None = None, keys: Sequence[str] = ()) -> ASGIApp:
+def make_app(
+    models: Models, limits: ServeLimits | None = None, keys: Sequence[str] = (), hosts: Sequence[str] = ()
+) -> ASGIApp:
     """Return the application that serves these bundles.
 
     Args:
         keys: keys of which a request needs one; none: everybody may use it.
+        hosts: names of the server besides `localhost`; without keys it has no others.
     """
     limits = limits or ServeLimits()
     store, admission = SessionStore(limits), Admission(limits.requests, limits.request_bytes)
@@ -74,7 +77,7 @@ def make_app(models: Models, limits: ServeLimits | None = None, keys: Sequence[s
         Route(f"{one}/state", sessions.save),
     ]
     names = {route.endpoint: route.path for route in routes}
-    return Frame(_Routes(routes, lifespan), limits, keys, admission, metrics, names)
+    return Frame(_Routes(routes, lifespan), limits, keys, hosts, admission, metrics, names)
 
 
 class _Routes(Starlette):
@@ -116,14 +119,15 @@ class _Plain:
         return JSONResponse({**found, "vocab_size": model.scheduler.engine.bundle.vocab_size})
 
     async def tokenize(self, request: Request) -> Response:
-        body = parsed(TokenizeBody, await read_body(request, self.limits))
+        body = await read_json(TokenizeBody, request, self.limits)
         model = self.models.find(body.model or self.models.all[0].name)
-        ids = (await asyncio.to_thread(model.encode, body.prompt)).tolist()
+        (ids,) = await encoded(request, self.limits, model, [body.prompt])
+        share_of(request).take_scores(len(ids), None)
         longest = model.scheduler.evaluation.longest_document
-        return JSONResponse({"count": len(ids), "max_model_len": longest, "tokens": ids})
+        return JSONResponse({"count": len(ids), "max_model_len": longest, "tokens": ids.tolist()})
 
     async def detokenize(self, request: Request) -> Response:
-        body = parsed(DetokenizeBody, await read_body(request, self.limits))
+        body = await read_json(DetokenizeBody, request, self.limits)
         model = self.models.find(body.model or self.models.all[0].name)
         ids = model.ids(body.tokens)
         check_ids(ids, model.scheduler.engine.bundle.vocab_size, "tokens")

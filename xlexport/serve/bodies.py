@@ -1,20 +1,34 @@
-"""Read the body of a request within its limit, and notice a client that goes away."""
+"""Read the body of a request within limits of memory, and notice a client that goes away."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
-from typing import Any, TypeVar
+import re
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any, TypeVar, TypeVarTuple
 
+import numpy as np
+import numpy.typing as npt
 from starlette.requests import ClientDisconnect, Request
 
 from xlexport.serve.answers import JSON, ApiError
 from xlexport.serve.limits import ServeLimits, Share
+from xlexport.serve.models import Served
+from xlexport.serve.schemas import B, parsed
+from xlruntime.tokenizers import ByteTokenizer
 
-__all__ = ["SHARE", "Gone", "read_body", "share_of", "unless_gone"]
+__all__ = ["SHARE", "Gone", "count_numbers", "encoded", "read_body", "read_json", "share_of", "unless_gone"]
 
 T = TypeVar("T")
+Ts = TypeVarTuple("Ts")
 SHARE = "xlexport.share"  # where the scope of a request has its `Share`
+LARGE = 20_000  # bytes of a body, characters or tokens that another thread works on
+# Each match begins one value of a JSON text: a text or name, a list or an object (group 1), or a number. The pattern
+# matches at every place and gives nothing back, so that a search takes time in proportion to the text.
+VALUE = re.compile(rb'[\s,:\]}]*+(?:("[^"\\]*+(?:\\.[^"\\]*+)*+"?|[\[{])|[^\s",:\[\]{}]++|\Z)', re.DOTALL)
+FIELDS = 200  # texts, names, lists and objects of a body besides its prompts
+# Memory of parsing, measured. A character may take four bytes in Python, and is copied on the way.
+PARSED_BYTES, NUMBER_BYTES = 6, 100  # for each byte of a body, and for each number in it
 
 
 class Gone(Exception):
@@ -57,6 +71,39 @@ async def read_body(request: Request, limits: ServeLimits, kind: str = JSON, mos
     return body
 
 
+async def read_json(kind: type[B], request: Request, limits: ServeLimits) -> B:
+    """Return the fields of a request's body. What parsing takes is bounded and counted before.
+
+    Raises:
+        ApiError, Gone: as `read_body` and `parsed`, or the body has too many values.
+    """
+    raw = await read_body(request, limits)
+    numbers = await _aside(len(raw), count_numbers, raw, limits)
+    share_of(request).take(PARSED_BYTES * len(raw) + NUMBER_BYTES * numbers)
+    return await _aside(len(raw), parsed, kind, raw)
+
+
+async def encoded(
+    request: Request,
+    limits: ServeLimits,
+    model: Served,
+    sources: Sequence[str | list[int]],
+    whole: bool = False,
+    previous: int | None = None,
+) -> list[npt.NDArray[np.int64]]:
+    """Return the token ids of texts, or of lists of them, as `Served.ids` does; memory is counted meanwhile.
+
+    Raises:
+        ApiError: it takes too much memory, or the texts have too many bytes for a bundle whose tokens are bytes.
+        TokenError, TextError: a source is not usable.
+    """
+    nbytes = sum(len(source.encode()) for source in sources if isinstance(source, str))
+    if isinstance(model.tokenizer, ByteTokenizer):
+        limits.check_tokens(nbytes, 0)
+    with share_of(request).lent(nbytes * model.encoding_bytes):
+        return await _aside(sum(map(len, sources)), lambda: [model.ids(source, whole, previous) for source in sources])
+
+
 def share_of(request: Request) -> Share:
     """Return the memory that a request has taken."""
     share: Share = request.scope[SHARE]
@@ -80,6 +127,32 @@ async def unless_gone(request: Request, work: Coroutine[Any, Any, T]) -> T:
         for task in (working, watching):
             task.cancel()
         await asyncio.gather(working, watching, return_exceptions=True)
+
+
+async def _aside(size: int, function: Callable[[*Ts], T], *arguments: *Ts) -> T:
+    """Call a function, in another thread if its input is large."""
+    return await asyncio.to_thread(function, *arguments) if size > LARGE else function(*arguments)
+
+
+def count_numbers(raw: bytearray, limits: ServeLimits) -> int:
+    """Return the number of numbers, true, false and null in a JSON text.
+
+    Raises:
+        ApiError: there are too many of them, or of other values. Each takes up to a kilobyte while a body is checked.
+    """
+    numbers, others, most = 0, 0, limits.prompts + FIELDS
+    for value in VALUE.finditer(raw):
+        if value.lastindex is None:
+            numbers += 1
+        else:
+            others += 1
+        if others > most:
+            message = f"more than {most:,} texts, names, lists and objects, of which {limits.prompts:,} may be prompts."
+            raise ApiError(413, f"the body has {message}", "body_too_large")
+        if numbers > limits.numbers:
+            message = f"more than {limits.numbers:,} numbers; give a text, or feed a session piece by piece."
+            raise ApiError(413, f"the body has {message}", "body_too_large")
+    return numbers
 
 
 async def _gone(request: Request) -> None:

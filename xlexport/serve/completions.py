@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import time
 import uuid
@@ -17,7 +16,7 @@ from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
 from xlexport.serve.answers import JSON, ApiError, answer_of, error_body
-from xlexport.serve.bodies import read_body, share_of, unless_gone
+from xlexport.serve.bodies import encoded, read_json, share_of, unless_gone
 from xlexport.serve.events import EventStream, event
 from xlexport.serve.jobs import Work
 from xlexport.serve.limits import ServeLimits
@@ -25,13 +24,13 @@ from xlexport.serve.metrics import Metrics
 from xlexport.serve.models import Models, Served
 from xlexport.serve.results import Log, answer_pieces, draw_log, read_log
 from xlexport.serve.runs import Choice, Delta, Outcome, Run
-from xlexport.serve.schemas import CompletionBody, SamplingBody, parsed
+from xlexport.serve.schemas import CompletionBody, SamplingBody
 from xlexport.serve.texts import Growing
 from xlruntime import Sampling
 
 __all__ = ["Completions", "Prompted", "samplings_of", "stops_of"]
 
-LARGE = 20_000  # tokens of an answer that is sent piece by piece; characters of a prompt that another thread tokenizes
+LARGE = 20_000  # tokens of an answer that is sent piece by piece
 
 
 @dataclass(frozen=True)
@@ -53,12 +52,12 @@ class Completions:
     async def create(self, request: Request) -> Response:
         """Answer one request."""
         began = time.perf_counter()
-        body = parsed(CompletionBody, await read_body(request, self.limits))
+        body = await read_json(CompletionBody, request, self.limits)
         model = self.models.find(body.model)
         _check_defaults(body)
         drawn = 16 if body.max_tokens is None else body.max_tokens
         choices = body.n or 1
-        prompts = await self._prompts(body, model, whole=bool(body.echo) and not drawn)
+        prompts = await self._prompts(request, body, model, whole=bool(body.echo) and not drawn)
         read = sum(len(prompt.ids) for prompt in prompts)
         self.limits.check_tokens(read, drawn, choices)
         share_of(request).take_scores(read + drawn * choices * len(prompts), body.logprobs)
@@ -73,8 +72,8 @@ class Completions:
             answer.submit(run)  # a mistake in the request is answered with its own status, not as an event
             return EventStream(self._events(answer, run, began), stack.pop_all().close)
 
-    async def _prompts(self, body: CompletionBody, model: Served, whole: bool) -> list[Prompted]:
-        """Return the prompts; a large text is tokenized in another thread."""
+    async def _prompts(self, request: Request, body: CompletionBody, model: Served, whole: bool) -> list[Prompted]:
+        """Return the prompts."""
         given: Sequence[Any] = body.prompt if isinstance(body.prompt, list) else [body.prompt]
         if given and isinstance(given[0], int):
             given = [given]
@@ -83,13 +82,8 @@ class Completions:
         if len(given) > self.limits.prompts:
             message = f"prompt: {len(given):,} prompts, at most {self.limits.prompts:,} are possible."
             raise ApiError(400, message, "invalid_value", "prompt")
-
-        def prompted() -> list[Prompted]:
-            return [Prompted(entry if isinstance(entry, str) else None, model.ids(entry, whole)) for entry in given]
-
-        if sum(map(len, given)) > LARGE:
-            return await asyncio.to_thread(prompted)
-        return prompted()
+        ids = await encoded(request, self.limits, model, given, whole)
+        return [Prompted(entry if isinstance(entry, str) else None, n) for entry, n in zip(given, ids, strict=True)]
 
     async def _events(self, answer: _Answer, run: Run, began: float) -> AsyncIterator[bytes]:
         """Yield the events of a stream; an error is one of them, because the status has been sent."""
@@ -100,7 +94,7 @@ class Completions:
                     self.metrics.first_token.observe(time.perf_counter() - began)
                     first = False
                 yield event(answer.chunk(delta))
-            if (answer.body.stream_options or {}).get("include_usage"):
+            if answer.body.stream_options is not None and answer.body.stream_options.include_usage:
                 yield event({**answer.head, "choices": [], "usage": answer.usage})
         except Exception as error:
             yield event(error_body(answer_of(error)))

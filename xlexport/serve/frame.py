@@ -1,13 +1,16 @@
-"""What surrounds every request: the key, the limit of requests, errors as answers, the log and the metrics."""
+"""What surrounds every request: key or host, the limit of requests, errors as answers, the log and the metrics."""
 
 from __future__ import annotations
 
 import asyncio
 import hmac
 import logging
+import re
 import time
 from collections.abc import Mapping, Sequence
+from ipaddress import ip_address
 from typing import Any
+from urllib.parse import urlsplit
 
 from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse
@@ -24,6 +27,7 @@ __all__ = ["Frame"]
 
 OPEN = ("/health",)  # routes that need no key
 ALWAYS = (*OPEN, "/metrics")  # routes that are answered while the server is full
+LARGE = 1 << 16  # bytes of a last part of an answer until whose end its memory counts
 OTHER = "other"  # the route that logs and metrics show for a path that is none
 WENT_AWAY = 499  # the status that logs and metrics show for a client that went away
 
@@ -39,15 +43,20 @@ class Frame:
         app: ASGIApp,
         limits: ServeLimits,
         keys: Sequence[str],
+        hosts: Sequence[str],
         admission: Admission,
         metrics: Metrics,
         names: Mapping[Any, str],
     ) -> None:
-        """Surround `app`; without `keys` everybody may use it. `names` has the route of each endpoint."""
+        """Surround `app`; without `keys` everybody may use it who names one of `hosts`, `localhost` or an IP address.
+
+        `names` has the route of each endpoint.
+        """
         self._app = app
         self._names = names
         self._limits = limits
         self._keys = [key.encode() for key in keys]
+        self._hosts = {"localhost", *(host.lower() for host in hosts)}
         self._admission = admission
         self._metrics = metrics
 
@@ -66,6 +75,9 @@ class Frame:
                 sent += len(message.get("body", b""))
             try:
                 async with asyncio.timeout(self._limits.transfer_seconds):
+                    if len(message.get("body", b"")) > LARGE and not message.get("more_body"):
+                        await send({**message, "more_body": True})
+                        message = {"type": message["type"]}  # uvicorn sends it after the client has read the first
                     await send(message)
             except TimeoutError as error:
                 raise Gone from error
@@ -84,8 +96,8 @@ class Frame:
             except Exception as error:
                 answer = _answer(error)
                 if answer.status >= 500:
-                    logger.error("%s %s", scope["method"], named(scope["path"]), exc_info=error)
-                await answer_instead(answer)
+                    logger.error("%s %s", scope["method"], _logged(scope["path"]), exc_info=error)
+                await answer_instead(answer.with_traceback(None))  # its frames hold the body
         except Gone:
             status = WENT_AWAY
         finally:
@@ -96,7 +108,14 @@ class Frame:
             client = scope.get("client") or ("-",)
             access.info(
                 "%s %s %s %d %d B %.1f ms",
-                *(client[0], scope["method"], _logged(scope, route), status or WENT_AWAY, sent, 1000 * seconds),
+                *(
+                    client[0],
+                    scope["method"],
+                    _logged(scope["path"]) if route == OTHER else route,
+                    status or WENT_AWAY,
+                    sent,
+                    1000 * seconds,
+                ),
             )
 
     async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -105,17 +124,36 @@ class Frame:
             raise ApiError(
                 401, "the API key is missing or wrong; expected Authorization: Bearer KEY.", "invalid_api_key"
             )
+        if not self._keys and path not in OPEN:
+            self._check_host(scope)
         if path in ALWAYS:
             await self._app(scope, receive, send)
         else:
             with self._admission.place() as scope[SHARE]:
                 await self._app(scope, receive, send)
 
+    def _check_host(self, scope: Scope) -> None:
+        """Refuse a foreign name: with one that leads here, a page of its site could read what only this machine may."""
+        host = _header(scope, b"host").decode("latin-1")
+        try:
+            name = urlsplit(f"//{host}").hostname or ""
+            if host and name not in self._hosts:
+                ip_address(name)
+        except ValueError:
+            repair = "use localhost or an IP address, or protect the server with a key"
+            message = f"{named(host)} is not known as a name of this server; {repair}."
+            raise ApiError(421, message, "unknown_host") from None
+
     def _has_key(self, scope: Scope) -> bool:
-        found = next((value for name, value in scope["headers"] if name == b"authorization"), b"")
+        found = _header(scope, b"authorization")
         kind, _, key = found.partition(b" ")
         # Every key is compared, in a time that does not depend on where they differ.
         return (kind.lower() == b"bearer") & any([hmac.compare_digest(key, known) for known in self._keys])
+
+
+def _header(scope: Scope, wanted: bytes) -> bytes:
+    found: bytes = next((value for name, value in scope["headers"] if name == wanted), b"")
+    return found
 
 
 def _answer(error: Exception) -> ApiError:
@@ -125,6 +163,6 @@ def _answer(error: Exception) -> ApiError:
     return answer_of(error)
 
 
-def _logged(scope: Scope, route: str) -> str:
+def _logged(path: str) -> str:
     """Return what the log shows of a path: not the name of a session, which is as good as a key."""
-    return named(scope["path"]) if route == OTHER else route
+    return named(re.sub("sess-[0-9a-f]{32}", "{session}", path))

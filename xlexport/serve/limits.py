@@ -19,17 +19,19 @@ class ServeLimits:
     """The most that clients may use.
 
     Attributes:
-        body_bytes: bytes of a request's body.
+        body_bytes: bytes of a request's body; numbers: numbers in it.
         tokens: tokens that one request may read; new_tokens: tokens that it may draw for each continuation.
         prompts: prompts of one request; choices: continuations of each.
         requests: requests under way at a time.
-        request_bytes: memory of all requests under way: their bodies, and the scores that they asked for.
+        request_bytes: memory of all requests under way: bodies, what becomes of them, and the scores asked for.
         request_seconds: how long a request may take; transfer_seconds: how long its body may take to arrive, and each
             part of the answer to be read.
+        connections: connections at a time; head_seconds: how long one may wait for a whole head of a request.
         sessions: sessions at a time; session_bytes: memory of all of them; session_seconds: how long one may be idle.
     """
 
-    body_bytes: int = 64_000_000
+    body_bytes: int = 32_000_000
+    numbers: int = 1_000_000
     tokens: int = 8_000_000
     new_tokens: int = 65_536
     prompts: int = 1_024
@@ -38,6 +40,8 @@ class ServeLimits:
     request_bytes: int = 1_000_000_000
     request_seconds: float = 3_600.0
     transfer_seconds: float = 120.0
+    connections: int = 512
+    head_seconds: float = 20.0
     sessions: int = 1_000
     session_bytes: int = 1_000_000_000
     session_seconds: float = 3_600.0
@@ -119,6 +123,20 @@ class Share:
         self.check(nbytes)
         self.nbytes += nbytes
         self._admission.nbytes += nbytes
+
+    @contextlib.contextmanager
+    def lent(self, nbytes: int) -> Iterator[None]:
+        """Count bytes while the block runs.
+
+        Raises:
+            ApiError: as `check`.
+        """
+        self.take(nbytes)
+        try:
+            yield
+        finally:
+            self.nbytes -= nbytes
+            self._admission.nbytes -= nbytes
 
     def take_scores(self, tokens: int, top: int | None) -> None:
         """Count the scores of tokens, each with the `top` likeliest ones.

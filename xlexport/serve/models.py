@@ -16,9 +16,14 @@ from xlexport.serve.texts import TokenTexts
 from xlruntime.documents import Tokenizer, as_ids, encode
 from xlruntime.errors import OptionError, XlruntimeError
 from xlruntime.messages import counted, listed, named
+from xlruntime.tokenizers import ByteTokenizer
+from xlruntime.tokenizers.vocabulary_tokenizer import VocabularyTokenizer
 
 __all__ = ["Models", "Served"]
 
+# Memory for a byte of text while it becomes tokens, measured; the libraries' own depends on the text.
+ENCODING_BYTES: dict[type, int] = {ByteTokenizer: 10, VocabularyTokenizer: 130}
+LIBRARY_BYTES = 300
 PREFIXES = ("\n", "<|endoftext|>", "<eos>", "</s>", "<s>")  # tokens that may come before a document
 
 
@@ -57,6 +62,11 @@ class Served:
     def tokenizer(self) -> Tokenizer:
         """Text to token ids and back."""
         return self.scheduler.engine.tokenizer
+
+    @property
+    def encoding_bytes(self) -> int:
+        """Bytes of memory that `encode` takes for each byte of a text."""
+        return ENCODING_BYTES.get(type(self.tokenizer), LIBRARY_BYTES)
 
     def encode(self, text: str, whole: bool = False, previous: int | None = None) -> npt.NDArray[np.int64]:
         """Return the token ids (n,) of a text.

@@ -10,6 +10,7 @@ from xlexport.serve.answers import ApiError
 from xlruntime.messages import named
 
 __all__ = [
+    "B",
     "Body",
     "CompletionBody",
     "ContinueBody",
@@ -21,6 +22,7 @@ __all__ = [
     "Prompts",
     "SamplingBody",
     "ScoreBody",
+    "StreamOptions",
     "Texts",
     "TokenizeBody",
     "parsed",
@@ -53,6 +55,12 @@ class SamplingBody(Body):
     logprobs: int | None = Field(default=None, ge=0, le=10)
 
 
+class StreamOptions(Body):
+    """What a stream of events has besides choices."""
+
+    include_usage: bool | None = None
+
+
 class CompletionBody(SamplingBody):
     """A request for completions. Fields of OpenAI's that have no effect here are accepted at their defaults only."""
 
@@ -61,7 +69,7 @@ class CompletionBody(SamplingBody):
     echo: bool | None = False
     n: int | None = Field(default=1, ge=1)
     stream: bool | None = False
-    stream_options: dict[str, bool] | None = None
+    stream_options: StreamOptions | None = None
     user: str | None = None
     best_of: int | None = None
     suffix: str | None = None

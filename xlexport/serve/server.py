@@ -8,16 +8,23 @@ import logging
 import socket
 from collections.abc import Callable
 from types import FrameType
+from typing import Any
 
 import uvicorn
 from starlette.types import ASGIApp
 
+from xlexport.serve.connections import BURST, Connections
+from xlexport.serve.limits import ServeLimits
 from xlruntime.errors import OptionError
 
 __all__ = ["Server", "bound", "log_to"]
 
 TICK = 0.1  # seconds between two looks for a second signal
 LOGS = ("xlexport.serve", "uvicorn")
+QUEUE = 1024  # connections that the system holds until they are accepted
+QUIET = 60.0  # seconds between two lines about connections that cannot be accepted
+
+logger = logging.getLogger(__name__)
 
 
 class Server(uvicorn.Server):
@@ -27,7 +34,9 @@ class Server(uvicorn.Server):
         should_exit: whether a signal asked it to end; cut_off: whether a second one did, so that requests are cut off.
     """
 
-    def __init__(self, app: ASGIApp, grace: int, ready: Callable[[], None], ending: Callable[[], None]) -> None:
+    def __init__(
+        self, app: ASGIApp, limits: ServeLimits, grace: int, ready: Callable[[], None], ending: Callable[[], None]
+    ) -> None:
         """Prepare to serve `app`.
 
         Args:
@@ -36,6 +45,7 @@ class Server(uvicorn.Server):
         """
         self.should_exit: bool
         self.cut_off = False
+        self._connections = Connections(limits)
         super().__init__(
             uvicorn.Config(
                 app,
@@ -44,14 +54,27 @@ class Server(uvicorn.Server):
                 timeout_graceful_shutdown=grace,
                 server_header=False,
                 lifespan="on",
+                backlog=BURST,
+                http=self._connections.make,  # type: ignore[arg-type]  # uvicorn only calls it
+                loop="asyncio",  # with its burst
+                ws="none",
             )
         )
         self._ready, self._ending = ready, ending
+        self._silent_until = 0.0
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Begin to answer requests."""
+        asyncio.get_running_loop().set_exception_handler(self._log_problem)
         await super().startup(sockets)
+        for listening in sockets or ():
+            listening.listen(QUEUE)  # asyncio made the queue as short as a burst
         self._ready()
+
+    async def on_tick(self, counter: int) -> bool:
+        """Do what uvicorn does ten times a second, and close connections that wait too long."""
+        self._connections.close_late()
+        return await super().on_tick(counter)
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """Finish the requests under way; a second signal cuts them off."""
@@ -66,6 +89,14 @@ class Server(uvicorn.Server):
             await super().shutdown(sockets)
         finally:
             cutting.cancel()
+
+    def _log_problem(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        """Log a problem of the loop. One while accepting comes back until it is over, so it is a line now and then."""
+        if "socket" not in context:
+            loop.default_exception_handler(context)
+        elif loop.time() >= self._silent_until:
+            self._silent_until = loop.time() + QUIET
+            logger.warning("no connection can be accepted: %s", context.get("exception"))
 
     async def _cut_off(self) -> None:
         while not self.cut_off:

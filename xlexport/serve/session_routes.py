@@ -17,7 +17,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from xlexport.serve.answers import ApiError, answer_of, error_body
-from xlexport.serve.bodies import read_body, share_of, unless_gone
+from xlexport.serve.bodies import encoded, read_body, read_json, share_of, unless_gone
 from xlexport.serve.completions import samplings_of, stops_of
 from xlexport.serve.events import EventStream, event
 from xlexport.serve.jobs import Place, Work
@@ -25,7 +25,7 @@ from xlexport.serve.limits import ServeLimits
 from xlexport.serve.models import Models, Served
 from xlexport.serve.results import draw_log, read_log
 from xlexport.serve.runs import Choice, Outcome, Run
-from xlexport.serve.schemas import ContinueBody, CreateBody, FeedBody, ScoreBody, parsed
+from xlexport.serve.schemas import ContinueBody, CreateBody, FeedBody, ScoreBody
 from xlexport.serve.store import Session, SessionStore
 from xlexport.serve.texts import Growing
 from xlruntime.scores import LN2
@@ -47,7 +47,7 @@ class SessionRoutes:
 
     async def create(self, request: Request) -> Response:
         """Begin a session."""
-        body = parsed(CreateBody, await read_body(request, self.limits))
+        body = await read_json(CreateBody, request, self.limits)
         return JSONResponse(self.store.create(self.models.find(body.model), body.ttl_seconds).describe(), 201)
 
     async def all(self, request: Request) -> Response:
@@ -70,10 +70,10 @@ class SessionRoutes:
 
     async def feed(self, request: Request) -> Response:
         """Add a piece to the document, and answer with its scores. After an error, the session is unchanged."""
-        body = parsed(FeedBody, await read_body(request, self.limits))
+        body = await read_json(FeedBody, request, self.limits)
         with self.store.changing(_name(request)) as session:
             before = session.place
-            ids = await _tokens(session, body.input)
+            (ids,) = await self._tokens(request, session, [body.input])
             if not len(ids):
                 return JSONResponse({**self._scores(session, before, ids, None, body.logprobs), **_of(session)})
             self.limits.check_tokens(len(ids), 0)
@@ -86,7 +86,7 @@ class SessionRoutes:
 
     async def score(self, request: Request) -> Response:
         """Score one continuation or several, without changing the session."""
-        body = parsed(ScoreBody, await read_body(request, self.limits))
+        body = await read_json(ScoreBody, request, self.limits)
         session = self.store.get(_name(request))
         place = session.place
         several = isinstance(body.input, list) and bool(body.input) and not isinstance(body.input[0], int)
@@ -94,7 +94,7 @@ class SessionRoutes:
         if len(given) > self.limits.prompts:
             message = f"input: {len(given):,} continuations, at most {self.limits.prompts:,} are possible."
             raise ApiError(400, message, "invalid_value", "input")
-        pieces = [await _tokens(session, entry) for entry in given]
+        pieces = await self._tokens(request, session, given)
         self.limits.check_tokens(sum(map(len, pieces)), 0)
         share_of(request).take_scores(sum(map(len, pieces)), body.logprobs)
         with self._run(session) as run:
@@ -110,11 +110,11 @@ class SessionRoutes:
 
     async def generate(self, request: Request) -> Response:
         """Continue the document; what is drawn belongs to it."""
-        body = parsed(ContinueBody, await read_body(request, self.limits))
+        body = await read_json(ContinueBody, request, self.limits)
         drawn = 16 if body.max_tokens is None else body.max_tokens
         with ExitStack() as stack:
             session = stack.enter_context(self.store.changing(_name(request)))
-            ids = await _tokens(session, body.prompt or [])
+            (ids,) = await self._tokens(request, session, [body.prompt or []])
             self.limits.check_tokens(len(ids), drawn)
             share_of(request).take_scores(len(ids) + drawn, body.logprobs)
             before = [] if session.place is None else [session.place.pending]
@@ -145,6 +145,13 @@ class SessionRoutes:
         raw = await read_body(request, self.limits, STATE, self.store.size(model) + HEADERS)
         place = await asyncio.to_thread(_restored, model, raw)
         return JSONResponse(self.store.create(model, None, place).describe(), 201)
+
+    async def _tokens(
+        self, request: Request, session: Session, sources: Sequence[str | list[int]]
+    ) -> list[npt.NDArray[np.int64]]:
+        """Return the token ids (n,) of pieces that may come next."""
+        previous = None if session.place is None else session.place.pending
+        return await encoded(request, self.limits, session.model, sources, previous=previous)
 
     def _run(self, session: Session, stream: bool = False) -> Run:
         return Run(session.model.scheduler, self.limits.request_seconds, stream)
@@ -216,12 +223,6 @@ def _of(session: Session) -> dict[str, Any]:
 
 def _top(session: Session, logprobs: int | None) -> int | None:
     return None if logprobs is None else min(logprobs, session.model.scheduler.engine.bundle.vocab_size)
-
-
-async def _tokens(session: Session, source: str | list[int]) -> npt.NDArray[np.int64]:
-    """Return the token ids (n,) of the next piece; a large text is tokenized in another thread."""
-    previous = None if session.place is None else session.place.pending
-    return await asyncio.to_thread(session.model.ids, source, False, previous)
 
 
 async def _json(value: dict[str, Any]) -> Response:
