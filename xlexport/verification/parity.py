@@ -85,7 +85,7 @@ class ParityReport:
         if self.bits_per_token > MOST_BITS:
             return IMPROBABLE
         close = abs(self.delta_bits_per_token) <= self.tolerance["delta_bits_per_token"]
-        if self.first_segment_over_tolerance is None and close:
+        if self.first_segment_over_tolerance is None and close and "rms_ratio" in self.tolerance:
             return IMPRECISE
         return "Make sure that bundle and checkpoint belong together."
 
