@@ -199,6 +199,8 @@ def test_common_walk_agrees_with_own_walk_and_finds_an_error(checkpoint: Path) -
         assert ours.tokens == theirs.tokens
         assert ours.max_abs_log_prob_diff == pytest.approx(theirs.max_abs_log_prob_diff, abs=2e-5)
         assert ours.max_abs_memory_diff < 1e-4
+        assert ours.rounding is not None and theirs.rounding is not None
+        assert ours.rounding.model_rms == pytest.approx(theirs.rounding.model_rms)
         assert ours.top1_agreement == theirs.top1_agreement
     with torch.no_grad():
         trained.get_parameter("layers.1.attention.qkv.weight").add_(1e-2)

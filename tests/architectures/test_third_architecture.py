@@ -40,6 +40,7 @@ def test_it_trains_converts_verifies_scores_streams_and_is_saved(gated: None, tm
     report = convert(source, tmp_path / "bundle", ConversionOptions(threads=1, verify_segments=6))
     assert (report.passed, report.segments, report.top1_agreement) == (True, 6, 1.0)
     assert 0 < report.max_abs_log_prob_diff < 1e-5 and 0 < report.max_abs_memory_diff < 1e-5
+    assert report.rounding is not None and 0 < report.rounding.model_rms < 1e-6
 
     model, ids, eager = (
         xlruntime.load(tmp_path / "bundle", threads=1),

@@ -73,6 +73,9 @@ MORE_VERIFY_FIELDS = [
     "overflow_fraction_per_layer",
     "overflow_mismatches",
     "kernels",
+    "rounding",
+    "rms_ratio",
+    "largest_ratio",
 ]
 PROSE = "It was the best of times, it was the worst of times,\nit was the âge of wisdom.\n"
 

@@ -36,6 +36,7 @@ def test_bundle_equals_the_trained_model_over_carried_steps(
     report = convert(load(checkpoint), tmp_path / "bundle", options)
     assert report.passed and report.segments > 40  # steps of several lengths
     assert report.max_abs_log_prob_diff < 2e-5 and report.max_abs_memory_diff < 2e-5
+    assert report.rounding is not None and 0 < report.rounding.model_rms < 2e-6
     bundle = open_bundle(tmp_path / "bundle", translators=True, threads=1)
     assert isinstance(bundle, Translator) and bundle.encoder.source_len == 12
 

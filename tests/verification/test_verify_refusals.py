@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -60,10 +61,11 @@ def test_checkpoint_of_another_architecture_is_refused(bundle: Model) -> None:
 
 
 def test_tolerances_are_those_of_the_design() -> None:
-    assert dataclasses.astuple(TOLERANCES["float32"]) == (1e-4, 1e-3, 1e-6, 1e-4)
+    assert dataclasses.astuple(TOLERANCES["float32"]) == (1e-4, 1e-3, 1e-6, 1e-4, 1.5, 4)
     lower = [tolerance for name, tolerance in TOLERANCES.items() if name != "float32"]
     # Twice the limit of `quantize` on its own text; single tokens differ by more than the mean.
     assert {tolerance.delta_bits_per_token for tolerance in lower} == {0.02}
+    assert {(tolerance.rms_ratio, tolerance.largest_ratio) for tolerance in lower} == {(math.inf, math.inf)}
 
 
 def test_unknown_architecture_is_refused() -> None:

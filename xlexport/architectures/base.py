@@ -7,6 +7,7 @@ counted.
 
 from __future__ import annotations
 
+import copy
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -187,6 +188,10 @@ class Architecture(ABC):
         every segment. It keeps the weights of the graphs and of the eager model in memory at the same time.
         """
         return None
+
+    def in_float64(self, model: Any) -> Any | None:
+        """Return a copy of a trained model in float64; None if it cannot compute in it, so rounding is not judged."""
+        return copy.deepcopy(model).double()
 
     def project_memory(self, model: Any, memory: Any) -> Iterable[tuple[str, Tensor]]:
         """Return an eager model's memory in the form of the graphs: name of the input, and rows by age or the state.

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["LSHDifference", "LSHTotals", "SegmentDifference", "largest"]
+__all__ = ["LSHDifference", "LSHTotals", "RoundingErrors", "SegmentDifference", "largest"]
 
 
 def largest(*differences: npt.ArrayLike | None) -> float:
@@ -35,6 +35,16 @@ class LSHDifference:
 
 
 @dataclass(frozen=True)
+class RoundingErrors:
+    """Errors of the targets' log-probabilities (nats), of graph and float32 model, against the model in float64."""
+
+    graph_rms: float
+    graph_largest: float
+    model_rms: float
+    model_largest: float
+
+
+@dataclass(frozen=True)
 class SegmentDifference:
     """The absolute differences of one segment, in the targets' log-probabilities (nats) and in memory."""
 
@@ -47,6 +57,7 @@ class SegmentDifference:
     top1_agreement: float | None
     eager_nats: float
     graph_nats: float
+    rounding: RoundingErrors | None = None  # None: not compared with float64
     lsh: LSHDifference | None = None
 
 

@@ -100,6 +100,7 @@ def parity_rows(report: ParityReport) -> list[tuple[str, str]]:
             "for tokens not in the text, relative",
             f"{report.max_distribution_diff:.2e} (≤ {tolerance['log_prob']:g}){behind}",
         ),
+        *_rounding_rows(report),
         *([] if report.whole else [memory]),
         (
             "bits per token",
@@ -111,6 +112,23 @@ def parity_rows(report: ParityReport) -> list[tuple[str, str]]:
         ("kernels", report.kernels),
         ("equal", "yes" if report.passed else "NO"),
     ]
+
+
+def _rounding_rows(report: ParityReport) -> list[tuple[str, str]]:
+    errors = report.rounding
+    if errors is None:
+        return []
+    figures = (
+        ("rms", errors.graph_rms, errors.model_rms, report.rms_ratio),
+        ("largest", errors.graph_largest, errors.model_largest, report.largest_ratio),
+    )
+    rows = []
+    for kind, graph, model, ratio in figures:
+        limit = report.tolerance.get(f"{kind}_ratio")
+        judged = "not judged: few tokens" if limit is None else f"≤ {limit:g}"
+        text = f"{graph:.2e} nats, trained model {model:.2e}, ratio {ratio:.2f} ({judged})"
+        rows.append((f"{kind} error against float64", text))
+    return rows
 
 
 def _lsh_rows(report: ParityReport) -> list[tuple[str, str]]:

@@ -23,6 +23,7 @@ from xlexport.verification.compare import (
     trim,
     with_memory,
 )
+from xlexport.verification.exact import ExactModel
 from xlexport.verification.expected import Expected, Ids, expect
 from xlexport.verification.tolerances import tolerance_of
 
@@ -49,11 +50,12 @@ def common_walk(
     trained = architecture.as_converted(trained, model.bundle.config)
     check_sizes(model, trained)
     eager = architecture.under_evaluation(trained, evaluation)
+    exact = ExactModel(architecture, model, eager)
     found: list[SegmentDifference] = []
     limit = evaluation.max_positions
     whole = ids[: segments * evaluation.segment_len + 1]
     for segment, (expected, rows, outputs, memory) in enumerate(
-        _steps(architecture, model, eager, "score", cut(whole, evaluation.segment_len, limit), evaluation)
+        _steps(architecture, model, eager, "score", cut(whole, evaluation.segment_len, limit), evaluation, exact)
     ):
         one = compare_score(segment, expected, outputs["log_prob"][0])
         found.append(with_memory(one, memory_difference(memory, rows)))
@@ -82,6 +84,7 @@ def _steps(
     purpose: str,
     cuts: Iterable[tuple[Ids, Ids]],
     evaluation: EvaluationSettings,
+    exact: ExactModel | None = None,
 ) -> Iterator[tuple[Expected, list[NamedRows], dict[str, Any], Any]]:
     """Yield for each segment the eager model's results and memory, and the graph's outputs and memory."""
     import torch
@@ -91,10 +94,14 @@ def _steps(
         if memory.room[0] == 0:  # the document begins again
             memory.restart(0)
             eager_memory = None
+            if exact is not None:
+                exact.memory = None
         with torch.inference_mode():
             hidden, eager_memory = eager(torch.from_numpy(tokens), eager_memory)
             projected = [(name, rows[0].numpy()) for name, rows in architecture.project_memory(eager, eager_memory)]
         expected = expect(eager, hidden, tokens, targets, tolerance_of(model.bundle).log_prob)
+        if exact is not None:
+            expected = exact.beside(expected)
         yield expected, projected, model.step(purpose, memory, tokens, targets), memory
         trim()
     model.release(purpose)

@@ -16,6 +16,7 @@ from xlexport.architectures import architecture
 from xlexport.architectures.findings import SegmentDifference, largest
 from xlexport.bundles import scale_of
 from xlexport.errors import ParityError
+from xlexport.verification.exact import rounding_errors
 from xlexport.verification.expected import Expected, Ids
 
 if TYPE_CHECKING:
@@ -57,6 +58,7 @@ def compare_score(segment: int, expected: Expected, log_prob: npt.NDArray[np.flo
         top1_agreement=None,
         eager_nats=-float(expected.log_prob.sum(dtype=np.float64)),
         graph_nats=-float(log_prob.sum(dtype=np.float64)),
+        rounding=None if expected.exact is None else rounding_errors(log_prob, expected.log_prob, expected.exact),
     )
 
 

@@ -31,6 +31,7 @@ class Expected:
     best_log_probs: npt.NDArray[np.float32]  # (S, k)
     ranks: Ids  # (2, S) lowest and highest rank of each target that are possible within tolerance
     last: npt.NDArray[np.float32] | None  # (n_token,) of every token, at the last position; None: not kept
+    exact: npt.NDArray[np.float64] | None = None  # (S,) of each target, by the model in float64; None: not computed
 
     def part(self, start: int, stop: int) -> Expected:
         """Return the results for the positions from `start` to `stop`."""

@@ -9,8 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from xlexport.architectures.findings import LSHDifference, LSHTotals, SegmentDifference, largest
+from xlexport.architectures.findings import LSHDifference, LSHTotals, RoundingErrors, SegmentDifference, largest
 from xlexport.errors import ParityError
+from xlexport.verification.exact import all_errors, ratios
 from xlexport.verification.tolerances import Tolerance
 from xlruntime.evaluation import EvaluationSettings
 
@@ -20,6 +21,7 @@ MOST_BITS = 16.0  # per token; a model that knows its text needs fewer
 IMPROBABLE = (
     "The text is improbable for the model, and rounding grows with that. Give --text with one that the model knows."
 )
+IMPRECISE = "The weights agree, but the graphs round too much. If kernels ran, use --ops none; otherwise report it."
 
 
 @dataclass(frozen=True)
@@ -53,6 +55,9 @@ class ParityReport:
     overflow_fraction_per_layer: list[float] | None  # of the LSH layers
     overflow_mismatches: int | None  # tokens and layers whose overflow differs between graph and eager model
     kernels: str  # for custom operators
+    rounding: RoundingErrors | None  # against the model in float64; None: the bundle is not compared with it
+    rms_ratio: float | None  # the graph's rms error over the float32 model's, or over a unit in the last place
+    largest_ratio: float | None
     per_segment: list[SegmentDifference]
 
     def to_dict(self, per_segment: bool = True) -> dict[str, Any]:
@@ -71,11 +76,26 @@ class ParityReport:
             f"nats, those of other tokens by {self.max_distribution_diff:.3g} of their size (tolerance "
             f"{self.tolerance['log_prob']:g}), memories by up to {self.max_abs_memory_diff:.3g} "
             f"({self.tolerance['memory']:g}), {self.delta_bits_per_token:+.3g} bits per token "
-            f"({self.tolerance['delta_bits_per_token']:g}){self._lsh_failure()}; first segment over tolerance: "
-            f"{self.first_segment_over_tolerance}.",
-            repair=IMPROBABLE
-            if self.bits_per_token > MOST_BITS
-            else "Make sure that bundle and checkpoint belong together.",
+            f"({self.tolerance['delta_bits_per_token']:g}){self._lsh_failure()}{self._rounding_failure()}; "
+            f"first segment over tolerance: {self.first_segment_over_tolerance}.",
+            repair=self._repair(),
+        )
+
+    def _repair(self) -> str:
+        if self.bits_per_token > MOST_BITS:
+            return IMPROBABLE
+        close = abs(self.delta_bits_per_token) <= self.tolerance["delta_bits_per_token"]
+        if self.first_segment_over_tolerance is None and close and "rms_ratio" in self.tolerance:
+            return IMPRECISE
+        return "Make sure that bundle and checkpoint belong together."
+
+    def _rounding_failure(self) -> str:
+        if "rms_ratio" not in self.tolerance or self.rounding is None:
+            return ""
+        return (
+            f", rms error against float64 {self.rms_ratio:.3g} times the trained model's "
+            f"({self.tolerance['rms_ratio']:g}), largest {self.largest_ratio:.3g} times "
+            f"({self.tolerance['largest_ratio']:g})"
         )
 
     def _lsh_failure(self) -> str:
@@ -113,6 +133,10 @@ def make_report(
         )
     ]
     lsh = sum((segment.lsh for segment in found if segment.lsh is not None), LSHDifference())
+    rounding, rms_ratio, largest_ratio, precise = all_errors(found), None, None, True
+    if rounding is not None:
+        rms_ratio, largest_ratio = ratios(rounding, eager_nats / tokens)
+        precise = rms_ratio <= tolerance.rms_ratio and largest_ratio <= tolerance.largest_ratio
     overflow = None
     if totals is not None and lsh.overflow is not None:
         overflow = [count / (tokens * totals.hashes_per_token) for count in lsh.overflow]
@@ -132,8 +156,8 @@ def make_report(
         bucket_flips=None if totals is None else lsh.bucket_flips,
         largest_flip_margin=None if totals is None else lsh.largest_flip_margin,
         overflow_fraction=None if overflow is None else float(np.mean(overflow)),
-        tolerance=dataclasses.asdict(tolerance),
-        passed=not over and abs(delta_bits) <= tolerance.delta_bits_per_token,
+        tolerance={name: limit for name, limit in dataclasses.asdict(tolerance).items() if math.isfinite(limit)},
+        passed=not over and abs(delta_bits) <= tolerance.delta_bits_per_token and precise,
         segment_len=evaluation.segment_len,
         mem_len=evaluation.most_rows,
         whole=evaluation.whole,
@@ -142,6 +166,9 @@ def make_report(
         overflow_fraction_per_layer=overflow,
         overflow_mismatches=None if overflow is None else lsh.overflow_mismatches,
         kernels=kernels,
+        rounding=rounding,
+        rms_ratio=rms_ratio,
+        largest_ratio=largest_ratio,
         per_segment=found,
     )
 

@@ -22,22 +22,29 @@ class Tolerance:
     memory: float  # of any number in any memory
     delta_bits_per_token: float  # of a text of at least LONG_TEXT tokens
     flip_margin: float  # if the eager model would choose another bucket: its relative advantage
+    rms_ratio: float = math.inf  # errors of the graph over those of the float32 model, both against float64
+    largest_ratio: float = math.inf
 
     def for_text(self, tokens: int) -> Tolerance:
         """Return the tolerance for a text of `tokens` tokens.
 
         Errors of single tokens have both signs, so their mean falls with the square root of their number. The limit of
-        the mean is therefore larger for a text of fewer than `LONG_TEXT` tokens.
+        the mean is therefore larger for a text of fewer than `LONG_TEXT` tokens. There a few tokens can decide the
+        ratios of errors too, so these are not judged.
         """
-        shortness = max(1.0, math.sqrt(LONG_TEXT / tokens))
-        return dataclasses.replace(self, delta_bits_per_token=self.delta_bits_per_token * shortness)
+        if tokens >= LONG_TEXT:
+            return self
+        mean = self.delta_bits_per_token * math.sqrt(LONG_TEXT / tokens)
+        return dataclasses.replace(self, delta_bits_per_token=mean, rms_ratio=math.inf, largest_ratio=math.inf)
 
 
 # float32: two orders of summation may differ by this much. Other precisions: three to five times the rounding errors
 # on the two samples (docs/quantization.md), because single tokens, especially improbable ones, differ by far more than
 # the mean. The mean may differ by twice the limit of the quantization: another or shorter text varies by chance.
 TOLERANCES = {
-    "float32": Tolerance(log_prob=1e-4, memory=1e-3, delta_bits_per_token=1e-6, flip_margin=1e-4),
+    "float32": Tolerance(
+        log_prob=1e-4, memory=1e-3, delta_bits_per_token=1e-6, flip_margin=1e-4, rms_ratio=1.5, largest_ratio=4.0
+    ),
     "float16": Tolerance(log_prob=0.15, memory=0.1, delta_bits_per_token=0.02, flip_margin=0.02),
     "int8": Tolerance(log_prob=1.5, memory=1.5, delta_bits_per_token=0.02, flip_margin=0.2),
     "weight-int8": Tolerance(log_prob=1.5, memory=1.5, delta_bits_per_token=0.02, flip_margin=0.2),

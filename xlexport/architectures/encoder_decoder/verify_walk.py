@@ -23,6 +23,7 @@ from xlexport.verification.compare import (
     memory_difference,
     with_memory,
 )
+from xlexport.verification.exact import ExactModel
 from xlexport.verification.expected import Ids, expect
 from xlexport.verification.tolerances import tolerance_of
 from xlruntime.evaluation import EvaluationSettings
@@ -57,6 +58,7 @@ def walk_pairs(
     check_architecture(model, eager)
     check_sizes(model, eager)
     assert isinstance(model, Translator)
+    exact = ExactModel(architecture, model, eager)
     slack = tolerance_of(model.bundle).log_prob
     found: list[SegmentDifference] = []
     for source, target in itertools.islice(_pairs(model, ids), segments):
@@ -64,12 +66,14 @@ def walk_pairs(
         memories = {purpose: model.new_targets([source]) for purpose in ("score", "generate", "detail")}
         with torch.inference_mode():
             eager_memory = eager.encode(torch.from_numpy(source[None]))
+            if exact.model is not None:
+                exact.memory = exact.model.encode(torch.from_numpy(source[None]))
         for start, stop in _steps(len(target)):
             tokens, targets = read[:, start:stop], target[None, start:stop]
             with torch.inference_mode():
                 hidden, eager_memory = eager(torch.from_numpy(tokens), eager_memory)
                 rows = [(name, rows[0].numpy()) for name, rows in project_memory(eager, eager_memory)]
-            expected = expect(eager, hidden, tokens, targets, slack)
+            expected = exact.beside(expect(eager, hidden, tokens, targets, slack))
             outputs = {purpose: model.step(purpose, memory, tokens, targets) for purpose, memory in memories.items()}
             one = compare_score(len(found), expected, outputs["score"]["log_prob"][0])
             for purpose, memory in memories.items():

@@ -13,6 +13,7 @@ import numpy.typing as npt
 from xlexport.architectures.findings import LSHDifference, largest
 from xlexport.architectures.reformer.step import project_memory
 from xlexport.verification.compare import NamedRows, memory_difference
+from xlexport.verification.exact import ExactModel
 from xlexport.verification.expected import Expected, Ids, expect
 from xlruntime.engine import Engine
 from xlruntime.evaluation import EvaluationSettings
@@ -107,8 +108,16 @@ class Eager:
 class Pair:
     """A graph and the eager model on one text, each with its own memory."""
 
-    def __init__(self, model: Engine, eager: Eager, purpose: str, evaluation: EvaluationSettings) -> None:
+    def __init__(
+        self,
+        model: Engine,
+        eager: Eager,
+        purpose: str,
+        evaluation: EvaluationSettings,
+        exact: ExactModel | None = None,
+    ) -> None:
         self.model, self.eager, self.purpose, self.evaluation = model, eager, purpose, evaluation
+        self.exact = exact
         most = model.bundle.graphs[purpose].max_segment
         self.memory = model.new_memory(evaluation, capacity=None if most is None else evaluation.capacity(most))
         self.eager_memory: ReformerMemory | None = None
@@ -125,17 +134,22 @@ class Pair:
         if span.position == 0 and self.eager_memory is not None:
             self.memory.restart(0)
             self.eager_memory = None
+            if self.exact is not None:
+                self.exact.memory = None
         S = span.tokens.shape[1]
         # Call this graph's session directly: `Model.step` would prefer the graph for few tokens.
         feeds = {"tokens": span.tokens, "targets": span.targets, **self.memory.feeds()}
         outputs = self.model.session(self.purpose).step(feeds, self.memory)
         self.memory.advance(S)
-        answer = self.eager.walk(span, self.eager_memory, self._buckets(outputs, S))
-        self.eager_memory = answer.memory
+        buckets = self._buckets(outputs, S)
+        answer = self.eager.walk(span, self.eager_memory, buckets)
+        self.eager_memory, expected = answer.memory, answer.expected
+        if self.exact is not None:
+            expected = self.exact.beside(expected, buckets=buckets)
         hashes = "lsh" in self.eager.model.config.attn_layers
         lsh = _lsh_difference(answer.trace, outputs.get("overflow")) if hashes else None
         new_rows = 0.0 if self.evaluation.whole else memory_difference(self.memory, self._project(S))
-        return Step(outputs, answer.expected, lsh, new_rows)
+        return Step(outputs, expected, lsh, new_rows)
 
     def whole_memory(self) -> float:
         """Return the largest difference over the whole memories."""

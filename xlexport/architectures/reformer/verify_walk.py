@@ -35,6 +35,7 @@ from xlexport.verification.compare import (
     trim,
     with_memory,
 )
+from xlexport.verification.exact import ExactModel
 from xlexport.verification.expected import Ids
 from xlexport.verification.tolerances import tolerance_of
 from xlruntime.engine import Engine
@@ -73,7 +74,8 @@ def walk_reformer(
     else:
         cuts = _segments(ids, evaluation.segment_len, evaluation.max_positions)
     spans = list(itertools.islice(cuts, segments))
-    found, flips = _walk_long(model, eager, spans, evaluation, progress)
+    exact = ExactModel(architecture, model, eager.model)
+    found, flips = _walk_long(model, eager, exact, spans, evaluation, progress)
     totals = None
     if "lsh" in trained.config.attn_layers:
         eager_nats = sum(one.eager_nats for one in found)
@@ -95,6 +97,7 @@ def _few(model: Engine) -> dict[str, int]:
 def _walk_long(
     model: Engine,
     eager: Eager,
+    exact: ExactModel,
     spans: Sequence[Span],
     evaluation: EvaluationSettings,
     progress: Callable[[SegmentDifference], None] | None,
@@ -108,7 +111,7 @@ def _walk_long(
     n = len(spans) if evaluation.whole else _segments_of_others(evaluation)
     parts = itertools.repeat(max(1, LARGEST_TABLE // model.bundle.vocab_size))
     full = _first_with_full_memory(spans, evaluation)
-    pair = Pair(model, eager, "score", evaluation)
+    pair = Pair(model, eager, "score", evaluation, exact)
     found: list[SegmentDifference] = []
     flips = 0
     for segment, span in enumerate(spans):

@@ -8,6 +8,7 @@ weights are never in memory at the same time.
 
 from __future__ import annotations
 
+import dataclasses
 import gc
 import math
 from collections.abc import Callable, Iterator, Mapping
@@ -33,6 +34,7 @@ from xlexport.verification.compare import (
     trim,
     with_memory,
 )
+from xlexport.verification.exact import ExactModel
 from xlexport.verification.expected import BEST, LARGEST_TABLE, Expected, Ids, expect
 from xlexport.verification.tolerances import tolerance_of
 from xlruntime.engine import Engine
@@ -66,6 +68,7 @@ def walk_transformer_xl(
     found = []
     memory = model.new_memory(evaluation)
     eager_memory: list[torch.Tensor] | None = None
+    exact_memory: list[torch.Tensor] | None = None
     cuts = list(cut(ids[: segments * evaluation.segment_len + 1], evaluation.segment_len))
     n = _block_length(model, evaluation)
     for block in (cuts[start : start + n] for start in range(0, len(cuts), n)):
@@ -84,7 +87,11 @@ def walk_transformer_xl(
         # If the block filled the memory, its rows are the memory, so projecting them again would only double them.
         filled = sum(one.expected.tokens.shape[1] for one in ahead) >= evaluation.most_rows
         whole = _all_rows(ahead, evaluation.most_rows) if filled else list(_project(eager, eager_memory))
+        exact = ExactModel(architecture, model, eager, exact_memory)
         del eager
+        ahead = [dataclasses.replace(one, expected=exact.beside(one.expected)) for one in ahead]
+        exact_memory = exact.memory
+        del exact
         gc.collect()  # the checkpoint's reader may be in a reference cycle that keeps the tensors
         trim()
         walked: list[SegmentDifference] = []
